@@ -1,0 +1,186 @@
+"""The configuration of a run: what a file in `configs/` says, closed and checked.
+
+Sections named after a module (`backbone`, `method`) hold a key `name` and the fields of that module's `Config`.
+"""
+
+import hashlib
+import importlib
+import json
+import pkgutil
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+from dml_jax.closed import close, require, suggest
+from dml_jax.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Data:
+    """Which images, and how they become batches."""
+
+    name: str = "digits"  # a module of dml_jax/data/datasets
+    path: str = ""  # directory of the prepared data set; the built-in ones need none
+    sampler: Literal["balanced", "shuffled"] = "balanced"  # how a batch is drawn
+    batch_size: int = 64  # images a step, over all devices
+    images_per_class: int = 4  # of the balanced sampler
+    validation_share: float = 0.0  # share of the training classes held out of training
+    threads: int = 2  # that read and prepare batches ahead
+    workers: int = 0  # processes that do so instead of threads; 0: none
+    prefetch: int = 4  # batches held ready
+
+    def __post_init__(self) -> None:
+        require(self.batch_size > 1, "data.batch_size", self.batch_size, "must be at least 2")
+        require(self.images_per_class > 0, "data.images_per_class", self.images_per_class, "must be positive")
+        require(
+            self.sampler != "balanced" or self.batch_size % self.images_per_class == 0,
+            "data.images_per_class",
+            self.images_per_class,
+            f"must divide data.batch_size={self.batch_size}",
+        )
+        require(0 <= self.validation_share < 1, "data.validation_share", self.validation_share, "must be in [0, 1)")
+        require(self.threads > 0, "data.threads", self.threads, "must be positive")
+        require(self.workers >= 0, "data.workers", self.workers, "must not be negative")
+        require(self.prefetch > 0, "data.prefetch", self.prefetch, "must be positive")
+
+
+@dataclass(frozen=True)
+class Group:
+    """How one group of parameters is trained."""
+
+    learning_rate: float
+    weight_decay: float = 0.0
+    warmup: Literal["train", "freeze"] = "train"  # what the group does in the warm-up epochs
+    freeze: bool = False  # never trained at all
+
+    def __post_init__(self) -> None:
+        require(self.learning_rate >= 0, "learning_rate", self.learning_rate, "must not be negative")
+        require(self.weight_decay >= 0, "weight_decay", self.weight_decay, "must not be negative")
+
+
+@dataclass(frozen=True)
+class Train:
+    """Length, optimizer and schedule of the training."""
+
+    groups: dict[str, Group]  # the method names the groups
+    steps: int = 0  # length in steps, or
+    epochs: int = 0  # in epochs of the sampler, as the papers count
+    warmup_epochs: int = 0  # before and in addition to these, at the full learning rate
+    optimizer: Literal["adam", "adamw", "radam", "sgd", "rmsprop"] = "adam"
+    schedule: Literal["constant", "cosine", "step"] = "constant"
+    milestones: tuple[int, ...] = ()  # epochs after which "step" multiplies by gamma, warm-up not counted
+    gamma: float = 0.1
+    log_every: int = 20  # steps between two lines of metrics.jsonl
+    evaluate_every: int = 0  # steps between two evaluations; 0: once an epoch where the length is in epochs
+    checkpoint_every: int = 200  # steps between two checkpoints
+    select: Literal["last", "validation", "test"] = "last"  # which model is reported
+
+    def __post_init__(self) -> None:
+        require(
+            (self.steps > 0) != (self.epochs > 0),
+            "train.steps",
+            self.steps,
+            f"give a positive train.steps or a positive train.epochs (={self.epochs}), not both",
+        )
+        require(self.warmup_epochs >= 0, "train.warmup_epochs", self.warmup_epochs, "must not be negative")
+        require(0 < self.gamma <= 1, "train.gamma", self.gamma, "must be in (0, 1]")
+        require(self.log_every > 0, "train.log_every", self.log_every, "must be positive")
+        require(self.evaluate_every >= 0, "train.evaluate_every", self.evaluate_every, "must not be negative")
+        require(self.checkpoint_every > 0, "train.checkpoint_every", self.checkpoint_every, "must be positive")
+        require(
+            list(self.milestones) == sorted(set(self.milestones)) and all(m > 0 for m in self.milestones),
+            "train.milestones",
+            self.milestones,
+            "must be increasing and positive",
+        )
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """How embeddings are judged."""
+
+    protocol: Literal["clean", "paper"] = "clean"  # self excluded by index, or by position as the authors did
+    ks: tuple[int, ...] = (1, 2, 4, 8)  # of Recall@K
+    batch_size: int = 256  # images embedded at once
+    cluster: bool = True  # k-means and NMI at the end; slow for many thousand classes
+
+    def __post_init__(self) -> None:
+        require(len(self.ks) > 0 and min(self.ks) > 0, "evaluation.ks", self.ks, "must be positive numbers")
+        require(self.batch_size > 0, "evaluation.batch_size", self.batch_size, "must be positive")
+
+
+@dataclass(frozen=True)
+class Config:
+    """One experiment. `backbone` and `method` are the `Config` of the module their `name` says."""
+
+    name: str
+    data: Data
+    backbone: Any
+    method: Any
+    train: Train
+    evaluation: Evaluation = field(default_factory=Evaluation)
+    paper: dict[str, float] = field(default_factory=dict)  # the paper's numbers, as fractions, for the result table
+    seed: int = 0
+
+
+# Keys that change no bit of the trained model: a run may be continued with others.
+INDIFFERENT = (
+    "data.path", "data.threads", "data.workers", "data.prefetch", "train.steps", "train.epochs", "train.log_every",
+    "train.evaluate_every", "train.checkpoint_every", "evaluation", "paper",
+)  # fmt: skip
+
+
+def choices(package: str) -> list[str]:
+    """Names of the modules in `dml_jax.<package>` that hold a `Config` or a data set."""
+    found = importlib.import_module(f"dml_jax.{package}").__path__
+    return sorted(m.name for m in pkgutil.iter_modules(found) if m.name not in ("contract", "pretrained"))
+
+
+def module(package: str, name: Any, key: str) -> Any:
+    """Imports `dml_jax.<package>.<name>`; a ConfigError suggests the nearest name."""
+    if name not in choices(package):
+        raise ConfigError(f"{key}={name!r}: there is none; {suggest(str(name), choices(package))}")
+    return importlib.import_module(f"dml_jax.{package}.{name}")
+
+
+def resolve(values: Mapping[str, Any]) -> Config:
+    """Closes and checks a whole configuration.
+
+    Args:
+      values: nested mapping, as `get_config()` of a config file returns it (`ConfigDict.to_dict()`).
+
+    Raises:
+      ConfigError: naming the key, the value, the rule and the remedy.
+    """
+    values = dict(values)
+    for kind, package in (("backbone", "backbones"), ("method", "methods")):
+        section = values.get(kind)
+        if not isinstance(section, Mapping) or "name" not in section:
+            raise ConfigError(f"{kind}.name: missing; known: {', '.join(choices(package))}")
+        values[kind] = close(module(package, section["name"], f"{kind}.name").Config, section, kind)
+    config = close(Config, values)
+    module("data.datasets", config.data.name, "data.name")
+    return config
+
+
+def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested mapping -> dotted keys."""
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            flat |= flatten(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = list(value) if isinstance(value, tuple) else value
+    return flat
+
+
+def decisive(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The dotted keys whose values decide the bits of the trained model."""
+    flat = flatten(values)
+    return {k: v for k, v in flat.items() if not any(k == i or k.startswith(f"{i}.") for i in INDIFFERENT)}
+
+
+def digest(config: Config) -> str:
+    """SHA-256 of what decides the trained model."""
+    text = json.dumps(decisive(asdict(config)), sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()

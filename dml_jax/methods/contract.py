@@ -1,0 +1,54 @@
+"""What the training loop asks of a method: pure functions over the global batch."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+
+
+class Batch(NamedTuple):
+    """A global batch, rows sharded over the devices.
+
+    Attributes:
+      images: uint8 [V, B, H, W, 3], V views of each sample.
+      labels: int32 [B], in 0..C-1.
+      ids: int32 [B], position of each sample in its split.
+    """
+
+    images: jax.Array
+    labels: jax.Array
+    ids: jax.Array
+
+
+def keep_state(params: Any, state: Any, terms: Any) -> Any:
+    """The default `after`: nothing follows the update."""
+    return state
+
+
+class Method(NamedTuple):
+    """A deep metric learning method.
+
+    `params` and `state` are nested dicts: `params` is trained; `state` is what else the method remembers (batch
+    statistics, queue, momentum encoder). Both hold a key "backbone".
+
+    Attributes:
+      init: (key, batch) -> (params, state).
+      loss: (params, state, batch, key) -> (scalar, (state, terms)). Terms are a dict; its scalars are logged.
+      embed: (params, state, images uint8 [B, H, W, 3]) -> [B, D], normalised as the paper does.
+      groups: names of the optimizer's parameter groups.
+      group: path of a parameter, a tuple of dict keys -> its group's name.
+      after: (params, state, terms) -> state, once the parameters have been updated.
+      fill: (params, state, batches) -> state, before the first step; None where nothing has to be filled.
+      refine: test-time refinement of embeddings; None where the paper has none.
+      views: images per sample.
+    """
+
+    init: Callable[..., tuple[Any, Any]]
+    loss: Callable[..., tuple[jax.Array, tuple[Any, dict[str, jax.Array]]]]
+    embed: Callable[..., jax.Array]
+    groups: tuple[str, ...]
+    group: Callable[[tuple[str, ...]], str]
+    after: Callable[..., Any] = keep_state
+    fill: Callable[..., Any] | None = None
+    refine: Callable[..., Any] | None = None
+    views: int = 1

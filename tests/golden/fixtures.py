@@ -1,0 +1,22 @@
+"""Reading the reference files: every npz of a family under $DML_JAX_GOLDEN, by pattern."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+ROOT = Path(os.environ.get("DML_JAX_GOLDEN", Path(__file__).parent / "data"))
+
+
+def names(family: str, pattern: str = "*") -> list[str]:
+    """File names (no ending) of one family; empty where the family has no directory."""
+    return sorted(path.stem for path in (ROOT / family).glob(f"{pattern}.npz"))
+
+
+def load(family: str, name: str) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """Arrays and `meta` of one file."""
+    with np.load(ROOT / family / f"{name}.npz") as file:
+        arrays = {key: file[key] for key in file.files}
+    return arrays, json.loads(str(arrays.pop("meta")))
