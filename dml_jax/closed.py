@@ -70,7 +70,9 @@ def _convert(hint: Any, value: Any, path: str) -> Any:
         items = [arguments[0]] * len(value) if arguments[-1] is Ellipsis else list(arguments)
         if len(items) != len(value):
             raise ConfigError(f"{path}={value!r}: must hold {len(items)} values")
-        return tuple(_convert(item, entry, f"{path}[{i}]") for i, (item, entry) in enumerate(zip(items, value, strict=True)))
+        return tuple(
+            _convert(item, entry, f"{path}[{i}]") for i, (item, entry) in enumerate(zip(items, value, strict=True))
+        )
     if origin is dict:
         if not isinstance(value, Mapping):
             raise ConfigError(f"{path}={value!r}: must be a section of named entries")

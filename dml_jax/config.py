@@ -133,7 +133,11 @@ INDIFFERENT = (
 def choices(package: str) -> list[str]:
     """Names of the modules in `dml_jax.<package>` that hold a `Config` or a data set."""
     found = importlib.import_module(f"dml_jax.{package}").__path__
-    return sorted(m.name for m in pkgutil.iter_modules(found) if m.name not in ("contract", "pretrained"))
+    return sorted(
+        m.name
+        for m in pkgutil.iter_modules(found)
+        if m.name not in ("contract", "pretrained") and not m.name.startswith("_")
+    )
 
 
 def module(package: str, name: Any, key: str) -> Any:

@@ -1,0 +1,78 @@
+"""Small layers the papers put on top of a backbone, as functions of their parameters. Torch's conventions."""
+
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+
+from dml_jax.losses.norms import accurate
+
+Pooling = Literal["avg", "max", "avg+max"]
+
+
+def pool(features: jax.Array, kind: Pooling) -> jax.Array:
+    """Global pooling of a feature map [B, h, w, K] -> [B, K], in at least float32; "avg+max" is the sum of both."""
+    features = accurate(features)
+    average = features.mean(axis=(1, 2)) if "avg" in kind else 0
+    return average + features.max(axis=(1, 2)) if "max" in kind else average
+
+
+def linear_init(key: jax.Array, inputs: int, outputs: int) -> dict[str, jax.Array]:
+    """Torch's default: kernel [inputs, outputs] and bias [outputs], both U(±1/sqrt(inputs))."""
+    bound = inputs**-0.5
+    kernel, bias = jax.random.split(key)
+    return {
+        "kernel": jax.random.uniform(kernel, (inputs, outputs), minval=-bound, maxval=bound),
+        "bias": jax.random.uniform(bias, (outputs,), minval=-bound, maxval=bound),
+    }
+
+
+def linear(params: dict[str, jax.Array], x: jax.Array) -> jax.Array:
+    """x [..., inputs] -> [..., outputs]."""
+    y = x @ params["kernel"]
+    return y + params["bias"].reshape((1,) * (y.ndim - 1) + (-1,)) if "bias" in params else y
+
+
+def layer_norm(x: jax.Array, epsilon: float = 1e-5) -> jax.Array:
+    """Each row of x [B, D] to mean 0 and (biased) variance 1; no learned scale or shift."""
+    centred = x - x.mean(axis=-1, keepdims=True)
+    return centred * jax.lax.rsqrt((centred**2).mean(axis=-1, keepdims=True) + epsilon)
+
+
+def batch_norm_init(size: int) -> tuple[dict[str, jax.Array], dict[str, jax.Array]]:
+    """(params, stats) of a batch normalisation over [B, size]."""
+    return (
+        {"scale": jnp.ones(size), "bias": jnp.zeros(size)},
+        {"mean": jnp.zeros(size), "var": jnp.ones(size)},
+    )
+
+
+def batch_norm(
+    params: dict[str, jax.Array],
+    stats: dict[str, jax.Array],
+    x: jax.Array,
+    *,
+    train: bool,
+    momentum: float = 0.1,
+    epsilon: float = 1e-5,
+) -> tuple[jax.Array, dict[str, Any]]:
+    """Batch normalisation of x [B, D] as torch does it.
+
+    In training the batch's biased variance normalises, and the unbiased one enters the running variance with weight
+    `momentum`. `params` without a "bias" has none.
+
+    Returns:
+      ([B, D], stats).
+    """
+    if train:
+        mean, var, count = x.mean(axis=0), x.var(axis=0), x.shape[0]
+        unbiased = var * (count / max(count - 1, 1))
+        stats = jax.tree.map(
+            lambda old, new: ((1 - momentum) * old + momentum * jax.lax.stop_gradient(new)).astype(old.dtype),
+            stats,
+            {"mean": mean, "var": unbiased},
+        )
+    else:
+        mean, var = stats["mean"], stats["var"]
+    y = (x - mean[None]) * (jax.lax.rsqrt(var + epsilon) * params["scale"])[None]
+    return y + params["bias"][None] if "bias" in params else y, stats
