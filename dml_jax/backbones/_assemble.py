@@ -1,0 +1,84 @@
+"""From a linen module to a `Backbone` of pure functions; random parameters without compiling the network."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from dml_jax.backbones._pixels import Pixels, preprocess
+from dml_jax.backbones.contract import Backbone
+
+Path = tuple[str, ...]
+Shape = tuple[int, ...]
+Spread = Callable[[Path, Shape], float]
+
+
+def fan_out(path: Path, shape: Shape) -> float:
+    """He et al. 2015 in the "fan out" mode that torchvision's ResNet uses: std = sqrt(2 / (k k C_out))."""
+    return math.sqrt(2.0 / (shape[0] * shape[1] * shape[-1]))
+
+
+def assemble(
+    net: nn.Module, channels: int, pixels: Pixels, *, spread: Spread, truncate: bool = False
+) -> Backbone:
+    """A `Backbone` around `net(inputs, train)`.
+
+    Args:
+      net: module with parameters, perhaps a collection "batch_stats", perhaps a random stream "drop_path".
+      channels: of the feature map.
+      pixels: what `preprocess` does.
+      spread: standard deviation of the normal distribution a kernel or token is drawn from, by path and shape.
+        Biases start at zero, scales at one.
+      truncate: draw from the normal distribution cut at two standard deviations.
+    """
+
+    def init(key: jax.Array, image_shape: tuple[int, int]) -> tuple[Any, Any]:
+        shapes = jax.eval_shape(lambda: net.init(jax.random.key(0), jnp.zeros((1, *image_shape, 3)), False))
+        params = _draw(key, shapes["params"], spread, truncate)
+        stats = jax.tree_util.tree_map_with_path(
+            lambda path, leaf: jnp.full(leaf.shape, 1.0 if path[-1].key == "var" else 0.0, jnp.float32),
+            dict(shapes.get("batch_stats", {})),
+        )
+        return params, stats
+
+    def apply(
+        params: Any, stats: Any, inputs: jax.Array, *, train: bool, key: jax.Array | None = None
+    ) -> tuple[jax.Array, Any]:
+        rngs = {"drop_path": key} if train and key is not None else None
+        variables = {"params": params, "batch_stats": stats}
+        features, new = net.apply(
+            variables, inputs, train, mutable=["batch_stats"] if train else [], rngs=rngs
+        )
+        wide = features.astype(jnp.promote_types(features.dtype, jnp.float32))
+        return wide, new.get("batch_stats", stats)
+
+    return Backbone(init, apply, channels, preprocess(pixels))
+
+
+def _draw(key: jax.Array, shapes: Any, spread: Spread, truncate: bool) -> Any:
+    """Parameters of the given shapes. One draw for all of them: one small program instead of one for every shape."""
+    leaves, tree = jax.tree_util.tree_flatten_with_path(shapes)
+    named = [(tuple(p.key for p in path), leaf.shape) for path, leaf in leaves]
+    constants = {"scale": 1.0, "bias": 0.0}
+    total = sum(math.prod(shape) for path, shape in named if path[-1] not in constants)
+
+    @jax.jit
+    def fill(key: jax.Array) -> list[jax.Array]:
+        if truncate:
+            values = jax.random.truncated_normal(key, -2.0, 2.0, (total,), jnp.float32)
+        else:
+            values = jax.random.normal(key, (total,), jnp.float32)
+        filled, start = [], 0
+        for path, shape in named:
+            if path[-1] in constants:
+                filled.append(jnp.full(shape, constants[path[-1]], jnp.float32))
+                continue
+            stop = start + math.prod(shape)
+            filled.append(spread(path, shape) * values[start:stop].reshape(shape))
+            start = stop
+        return filled
+
+    return jax.tree_util.tree_unflatten(tree, fill(key))
