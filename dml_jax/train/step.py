@@ -31,7 +31,7 @@ def build(
         params = optax.apply_updates(state.params, updates)
         remembered = method.after(params, remembered, terms)
         scalars = {name: term for name, term in terms.items() if jnp.ndim(term) == 0}
-        logged = {"loss": loss, **scalars, "grad_norm": optax.global_norm(grads)}
+        logged = {"loss": loss, **scalars, "grad_norm": optax.tree.norm(grads)}
         return State(state.step + 1, params, remembered, optimizer_state), logged
 
     return step

@@ -1,0 +1,275 @@
+"""HIST against the authors' code (ljin0429/HIST) and the reproduction's (jichengyuan/MLRC2022_HIST)."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dml_jax.backbones.contract import Backbone
+from dml_jax.config import Group, Train
+from dml_jax.methods import _heads as heads
+from dml_jax.methods import hist
+from dml_jax.methods.contract import Batch
+from dml_jax.train import optimizers, step
+from dml_jax.train.state import State
+from tests.golden import fixtures
+
+KINDS = {"distribution_loss", "hgnn", "hist_total", "embedding_head", "train_trace"}
+ELSEWHERE = {"proxy_anchor"}  # tests/golden/test_losses.py
+
+
+def files(kind: str) -> list[str]:
+    return [name for name in fixtures.names("hist") if fixtures.load("hist", name)[1]["kind"] == kind]
+
+
+def test_every_file_is_known() -> None:
+    for name in fixtures.names("hist"):
+        assert fixtures.load("hist", name)[1]["kind"] in KINDS | ELSEWHERE, name
+
+
+def close(ours: Any, theirs: np.ndarray, tolerance: dict[str, Any], note: str = "") -> None:
+    np.testing.assert_allclose(np.asarray(ours), theirs, **tolerance["float64"], err_msg=note)
+
+
+def near(ours: Any, theirs: np.ndarray, note: str = "") -> None:
+    """Float32: within 2e-3 of the tensor's largest entry."""
+    ours = np.asarray(ours)
+    assert ours.dtype == np.float32
+    np.testing.assert_allclose(ours, theirs, rtol=0, atol=2e-3 * max(np.abs(theirs).max(), 1e-3), err_msg=note)
+
+
+def network(z: dict[str, np.ndarray], layers: int, prefix: str = "", stats: str = "") -> tuple[Any, Any]:
+    """(params, stats) of the hypergraph network from torch's layout."""
+    params: dict[str, Any] = {}
+    running: dict[str, Any] = {}
+    theta = lambda i: {"kernel": jnp.asarray(z[f"{prefix}theta{i}_weight"].T), "bias": jnp.asarray(z[f"{prefix}theta{i}_bias"])}  # noqa: E731, E501
+    for i in range(1, layers + 1):
+        bn = {"scale": jnp.asarray(z[f"{prefix}bn{i}_weight"]), "bias": jnp.asarray(z[f"{prefix}bn{i}_bias"])}
+        params[f"block{i}"] = {"theta": theta(i), "bn": bn}
+        running[f"block{i}"] = {
+            "mean": jnp.asarray(z[f"{prefix}bn{i}_running_mean{stats}"]),
+            "var": jnp.asarray(z[f"{prefix}bn{i}_running_var{stats}"]),
+        }
+    params["output"] = theta(layers + 1)
+    return params, running
+
+
+def torch_layout(params: Any, prefix: str = "") -> dict[str, np.ndarray]:
+    """Parameters (or gradients) of the hypergraph network under their names in the files."""
+    named = {}
+    for block, value in params.items():
+        i = len(params) if block == "output" else int(block.removeprefix("block"))
+        theta = value if block == "output" else value["theta"]
+        named[f"{prefix}theta{i}_weight"] = theta["kernel"].T
+        named[f"{prefix}theta{i}_bias"] = theta["bias"]
+        if block != "output":
+            named[f"{prefix}bn{i}_weight"], named[f"{prefix}bn{i}_bias"] = value["bn"]["scale"], value["bn"]["bias"]
+    return named
+
+
+@pytest.mark.parametrize("name", files("distribution_loss"))
+def test_distribution_loss(name: str, x64: None) -> None:
+    z, meta = fixtures.load("hist", name)
+    single = "f32" in name  # underflow happens in float32 only
+    dtype = jnp.float32 if single else jnp.float64
+    labels = jnp.asarray(z["labels"])
+    params = {key: jnp.asarray(z[key], dtype) for key in ("means", "log_vars")}
+    tau, alpha = float(z["tau"]), float(z["alpha"])
+    check = near if single else lambda a, b, n="": close(a, b, meta["tolerance"], n)
+
+    @jax.jit
+    def everything(embeddings: jax.Array, params: Any) -> dict[str, Any]:
+        d = lambda x, p: hist.distances(p, x, meta["distance_type"])  # noqa: E731
+        out: dict[str, Any] = {"distance": d(embeddings, params)}
+        out["prob_true"] = jax.nn.softmax(-tau * out["distance"])[jnp.arange(len(labels)), labels]
+        h, weights = hist.incidence(out["distance"], labels, alpha=alpha)
+        out["G"] = hist.propagation(h, weights)
+        first = jnp.asarray([int(np.flatnonzero(z["labels"] == c)[0]) for c in z["classes_in_batch"]])
+        out["H"] = h[:, first]
+        for suffix, drop in (("", True), ("_logsoftmax", False)):
+            value, grads = jax.value_and_grad(
+                lambda x, p, drop=drop: hist.distribution_loss(d(x, p), labels, tau=tau, drop_underflow=drop), (0, 1)
+            )(embeddings, params)
+            out[f"loss_d{suffix}"], out[f"grad_embeddings{suffix}"] = value, grads[0]
+            out |= {f"grad_{key}{suffix}": grad for key, grad in grads[1].items()}
+        pulled = jax.grad(
+            lambda x, p: (hist.incidence(d(x, p), labels, alpha=alpha)[0][:, first] * z["H_cotangent"]).sum(), (0, 1)
+        )(embeddings, params)
+        out["gH_embeddings"] = pulled[0]
+        out |= {f"gH_{key}": grad for key, grad in pulled[1].items()}
+        return out
+
+    if "n_zero_prob" in meta and "underflow" in name:
+        assert meta["n_zero_prob"] > 0
+    for key, value in everything(jnp.asarray(z["embeddings"], dtype), params).items():
+        check(value, z[key], key)
+
+
+@pytest.mark.parametrize("name", files("hgnn"))
+def test_hgnn(name: str, x64: None) -> None:
+    z, meta = fixtures.load("hist", name)
+    layers, labels = meta["num_hidden_layers"], jnp.asarray(z["labels"])
+    params, stats = network(z, layers)
+    one_edge = meta["n_edges"] == 1
+    # With one hyperedge every row of G is equal: these gradients are zeros, stored as rounding noise.
+    zeros = {"X", "H", "theta1_weight", "bn1_weight"} if one_edge else set()
+
+    def cross_entropy(x: jax.Array, h: jax.Array, params: Any, train: bool) -> tuple[jax.Array, Any]:
+        g = hist.propagation(h, jnp.ones(h.shape[1]))
+        logits, after = hist.hgnn(params, stats, x, g, train=train)
+        log_p = jax.nn.log_softmax(logits)
+        return -log_p[jnp.arange(len(labels)), labels].mean(), (g, logits, after)
+
+    run = jax.jit(jax.value_and_grad(cross_entropy, (0, 1, 2), has_aux=True), static_argnums=3)
+    for mode in ("train", "eval"):
+        (value, (g, logits, after)), grads = run(jnp.asarray(z["X"]), jnp.asarray(z["H"]), params, mode == "train")
+        close(g, z["G"], meta["tolerance"])
+        close(logits, z[f"logits_{mode}"], meta["tolerance"])
+        close(value, z[f"ce_{mode}"], meta["tolerance"])
+        named = {"X": grads[0], "H": grads[1], **torch_layout(grads[2])}
+        for key, grad in named.items():
+            tolerance = {"float64": {"rtol": 0, "atol": 1e-8}} if mode == "train" and key in zeros else meta["tolerance"]
+            close(grad, z[f"grad_{mode}_{key}"], tolerance, f"{mode} {key}")
+        if mode == "train":
+            for i in range(1, layers + 1):
+                close(after[f"block{i}"]["mean"], z[f"bn{i}_running_mean_after"], meta["tolerance"])
+                close(after[f"block{i}"]["var"], z[f"bn{i}_running_var_after"], meta["tolerance"])
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("name", files("hist_total"))
+def test_total(name: str, dtype: str, x64: None) -> None:
+    z, meta = fixtures.load("hist", name)
+    z = {key: value.astype(dtype) if value.dtype == np.float64 else value for key, value in z.items()}
+    layers, labels = meta["num_hidden_layers"], jnp.asarray(z["labels"])
+    params, stats = network(z, layers)
+    whole = {"distributions": {k: jnp.asarray(z[k]) for k in ("means", "log_vars")}, "hgnn": params}
+    config = hist.Config(
+        embedding_dim=meta["D"],
+        hidden_dim=meta["hidden"],
+        hidden_layers=layers,
+        tau=float(meta["tau"]),
+        alpha=float(meta["alpha"]),
+        lambda_s=float(meta["lambda_s"]),
+        distance=meta["distance_type"],
+    )
+
+    def total(embeddings: jax.Array, params: Any) -> tuple[jax.Array, Any]:
+        value, (after, terms) = hist.loss(params, stats, embeddings, labels, config)
+        return value, (after, terms)
+
+    @jax.jit
+    def everything(features: jax.Array, params: Any) -> dict[str, Any]:
+        embeddings = heads.layer_norm(features)
+        (value, (after, terms)), grads = jax.value_and_grad(total, (0, 1), has_aux=True)(embeddings, params)
+        ce = jax.grad(lambda p: total(embeddings, p)[1][1]["loss_ce"])(params)
+        out = {"embeddings": embeddings, "loss": value, **terms, "grad_embeddings": grads[0]}
+        out["grad_features"] = jax.vjp(heads.layer_norm, features)[1](grads[0])[0]
+        for key in ("means", "log_vars"):
+            out[f"grad_{key}"], out[f"grad_ce_{key}"] = grads[1]["distributions"][key], ce["distributions"][key]
+        out |= torch_layout(grads[1]["hgnn"], "grad_")
+        for i in range(1, layers + 1):
+            out[f"bn{i}_running_mean_after"] = after[f"block{i}"]["mean"]
+            out[f"bn{i}_running_var_after"] = after[f"block{i}"]["var"]
+        return out
+
+    for key, value in everything(jnp.asarray(z["features"]), whole).items():
+        if dtype == "float64":
+            close(value, z[key], meta["tolerance"], key)
+        else:
+            near(value, z[key], key)
+
+
+@pytest.mark.parametrize("name", files("embedding_head"))
+def test_embedding_head(name: str, x64: None) -> None:
+    z, meta = fixtures.load("hist", name)
+    config = hist.Config(embedding_dim=meta["D"], pooling="avg+max" if meta["add_gmp"] else "avg")
+    params = {"kernel": jnp.asarray(z["embedding_weight"].T), "bias": jnp.asarray(z["embedding_bias"])}
+    features = jnp.asarray(z["feature_map"].transpose(0, 2, 3, 1))
+    embeddings, pull = jax.vjp(lambda p, f: hist.embedding(p, f, config), params, features)
+    grads, grad_features = pull(jnp.asarray(z["cotangent"] if "cotangent" in z else z["R"]))
+    close(heads.pool(features, config.pooling), z["pooled"], meta["tolerance"])
+    close(embeddings, z["embeddings"], meta["tolerance"])
+    close(grad_features.transpose(0, 3, 1, 2), z["grad_feature_map"], meta["tolerance"])
+    close(grads["kernel"].T, z["grad_embedding_weight"], meta["tolerance"])
+    close(grads["bias"], z["grad_embedding_bias"], meta["tolerance"])
+
+
+def toy_backbone(channels: int) -> Backbone:
+    """One linear layer and a ReLU on vectors [B, Din], as a feature map of one position."""
+
+    def apply(params: Any, stats: Any, inputs: jax.Array, *, train: bool, key: Any) -> tuple[jax.Array, Any]:
+        return jax.nn.relu(heads.linear(params, inputs))[:, None, None, :], stats
+
+    return Backbone(init=lambda *_: ({}, {}), apply=apply, channels=channels, preprocess=lambda x: x)
+
+
+@pytest.mark.parametrize("name", files("train_trace"))
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_training_trace(name: str, dtype: str, x64: None) -> None:
+    """A whole run through the real step: warm-up with a frozen backbone, four groups, decay, staircase."""
+    z, meta = fixtures.load("hist", name)
+    cast = {key: value.astype(dtype) if value.dtype == np.float64 else value for key, value in z.items()}
+    config = hist.Config(
+        embedding_dim=meta["D"],
+        hidden_dim=meta["hidden"],
+        tau=meta["tau"],
+        alpha=meta["alpha"],
+        lambda_s=meta["lambda_s"],
+        pooling="avg",
+    )
+    epoch, warm, decay = meta["iters_per_epoch"], meta["warm_epochs"], meta["weight_decay"]
+    rates = {
+        "backbone": meta["lr"],
+        "embedding": meta["lr"],
+        "distributions": meta["lr_ds"],
+        "hgnn": meta["lr"] * meta["lr_hgnn_factor"],
+    }
+    train = Train(
+        groups={g: Group(r, decay, "freeze" if g == "backbone" else "train") for g, r in rates.items()},
+        epochs=meta["epochs"],
+        warmup_epochs=warm,
+        optimizer=meta["optimizer"],
+        schedule="step",
+        gamma=meta["lr_decay_gamma"],
+    )
+    steps = (warm + meta["epochs"]) * epoch
+    falls = range(warm + meta["lr_decay_step"], warm + meta["epochs"], meta["lr_decay_step"])
+    schedule = optimizers.factor(train, start=warm * epoch, stop=steps, milestones=tuple(e * epoch for e in falls))
+    method = hist.build(config, toy_backbone(meta["K"]), meta["C"])
+    optimizer = optimizers.build(train, method, schedule, warmup_steps=warm * epoch)
+
+    layer = lambda key: {"kernel": jnp.asarray(cast[f"init_{key}_weight"].T), "bias": jnp.asarray(cast[f"init_{key}_bias"])}  # noqa: E731, E501
+    hgnn, stats = network(cast, 1, "init_")
+    params = {
+        "backbone": layer("body"),
+        "embedding": layer("embedding"),
+        "distributions": {key: jnp.asarray(cast[f"init_{key}"]) for key in ("means", "log_vars")},
+        "hgnn": hgnn,
+    }
+    state = State(jnp.zeros((), jnp.int32), params, {"backbone": {}, "hgnn": stats}, optimizer.init(params))
+    update = jax.jit(step.build(method, optimizer))
+    terms = []
+    for t in range(steps):
+        labels = jnp.asarray(z["labels"][t])
+        state, logged = update(state, Batch(jnp.asarray(cast["inputs"][t])[None], labels, labels), jax.random.key(0))
+        terms.append(logged)
+        assert float(schedule(t)) * rates["hgnn"] == pytest.approx(z["lrs"][t, 3], rel=1e-6)
+        if t + 1 == warm * epoch:
+            np.testing.assert_array_equal(state.params["backbone"]["kernel"].T, cast["body_weight_after_warm"])
+    if dtype == "float32":
+        np.testing.assert_allclose([term["loss"] for term in terms[:3]], z["losses"][:3], rtol=1e-3)
+        return
+    for key, stored in (("loss", "losses"), ("loss_d", "losses_d"), ("loss_ce", "losses_ce")):
+        close([term[key] for term in terms], z[stored], meta["tolerance"], key)
+    final = torch_layout(state.params["hgnn"])
+    for key in ("means", "log_vars"):
+        final[key] = state.params["distributions"][key]
+    for key, group in (("body", "backbone"), ("embedding", "embedding")):
+        final[f"{key}_weight"], final[f"{key}_bias"] = state.params[group]["kernel"].T, state.params[group]["bias"]
+    final["bn1_running_mean"] = state.method["hgnn"]["block1"]["mean"]
+    final["bn1_running_var"] = state.method["hgnn"]["block1"]["var"]
+    for key, value in final.items():
+        close(value, z[f"final_{key}"], meta["tolerance"], key)
