@@ -1,0 +1,165 @@
+"""Which triplets of a batch to learn from: draws with static shapes, to be used inside a jitted step.
+
+Distance-weighted sampling (Wu et al., "Sampling Matters in Deep Embedding Learning", ICCV 2017) draws a negative at
+distance d with probability proportional to 1/q(d), where
+
+    q(d) = d^(D-2) (1 - d^2/4)^((D-3)/2)
+
+is the density of distances between uniform points of the unit sphere in D dimensions: all distances become equally
+likely. No gradient flows through a draw.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from dml_jax.losses.norms import accurate, root
+
+
+class Triplets(NamedTuple):
+    """T triplets as positions in the batch.
+
+    Attributes:
+      anchors: int [T].
+      positives: int [T].
+      negatives: int [T].
+      valid: bool [T]; a triplet the batch has no partner for is marked and must not count.
+    """
+
+    anchors: jax.Array
+    positives: jax.Array
+    negatives: jax.Array
+    valid: jax.Array
+
+
+def pairwise_distances(embeddings: jax.Array) -> jax.Array:
+    """Euclidean distances within embeddings [B, D] -> [B, B]."""
+    x = accurate(embeddings)
+    squares = jnp.sum(x * x, axis=-1)
+    products = jnp.matmul(x, x.T, precision=lax.Precision.HIGHEST)
+    return root(squares[:, None] + squares[None, :] - 2 * products)
+
+
+def log_inverse_density(distances: jax.Array, dim: int) -> jax.Array:
+    """log 1/q(d) for distances d >= 0 of any shape, on the unit sphere in `dim` dimensions.
+
+    q vanishes at d = 0 and d = 2; there, and where rounding puts d beyond, the value stays finite.
+    """
+    tiny, epsilon = jnp.finfo(distances.dtype).tiny, jnp.finfo(distances.dtype).eps
+    inside = jnp.maximum(1 - distances * distances / 4, epsilon)
+    return (2 - dim) * jnp.log(jnp.maximum(distances, tiny)) - (dim - 3) / 2 * jnp.log(inside)
+
+
+def same_class(labels: jax.Array) -> jax.Array:
+    """labels [B] -> bool [B, B]; a sample is in its own class."""
+    return labels[:, None] == labels[None, :]
+
+
+def partners(labels: jax.Array) -> jax.Array:
+    """labels [B] -> bool [B, B]: others of the same class."""
+    return same_class(labels) & ~jnp.eye(labels.shape[0], dtype=bool)
+
+
+def distance_logits(embeddings: jax.Array, *, lower: float = 0.5, upper: float = jnp.inf) -> jax.Array:
+    """Unnormalised log-probabilities [B, B] of drawing column j for row i, classes not yet regarded.
+
+    Args:
+      embeddings: float [B, D], of unit length.
+      lower: smaller distances count as this one; otherwise near duplicates would take every draw.
+      upper: what is farther is never drawn.
+    """
+    distances = jnp.maximum(pairwise_distances(lax.stop_gradient(embeddings)), lower)
+    logits = log_inverse_density(distances, embeddings.shape[-1])
+    return jnp.where(distances > upper, -jnp.inf, logits)
+
+
+def draw(key: jax.Array, logits: jax.Array, allowed: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """One column for each row among the allowed ones.
+
+    Args:
+      key: of this draw.
+      logits: float [B, N], unnormalised log-probabilities.
+      allowed: bool [B, N].
+
+    Returns:
+      (columns int [B], found bool [B]): where nothing is allowed, column 0 and False.
+    """
+    logits = jnp.where(allowed, logits, -jnp.inf)
+    return jax.random.categorical(key, logits, axis=-1), jnp.any(logits > -jnp.inf, axis=-1)
+
+
+def draw_uniform(key: jax.Array, allowed: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """As `draw`, every allowed column being equally likely."""
+    return draw(key, jnp.zeros(allowed.shape, jnp.float32), allowed)
+
+
+def distance_weighted(
+    key: jax.Array, embeddings: jax.Array, labels: jax.Array, *, lower: float = 0.5, upper: float = jnp.inf
+) -> Triplets:
+    """One triplet for each sample: a uniform positive of its class, a distance-weighted negative of another.
+
+    Samples alone in their class, and all samples of a batch with one class, give no valid triplet.
+
+    Args:
+      key: of these draws.
+      embeddings: float [B, D], of unit length.
+      labels: int [B].
+      lower: smallest distance told apart, see `distance_logits`.
+      upper: farthest negative, see `distance_logits`.
+    """
+    key_positive, key_negative = jax.random.split(key)
+    positives, paired = draw_uniform(key_positive, partners(labels))
+    logits = distance_logits(embeddings, lower=lower, upper=upper)
+    negatives, found = draw(key_negative, logits, ~same_class(labels))
+    return Triplets(jnp.arange(labels.shape[0]), positives, negatives, paired & found)
+
+
+def across_classes(
+    key: jax.Array, embeddings: jax.Array, labels: jax.Array, *, weigh_positives: bool, lower: float = 0.5
+) -> Triplets:
+    """One triplet of three different classes for each sample (Milbich et al., ECCV 2020, Section 3.1).
+
+    The negative is distance-weighted; the positive is drawn from the classes of neither anchor nor negative, uniformly
+    or distance-weighted as well. With fewer than three classes in the batch nothing is valid.
+
+    Args:
+      key: of these draws.
+      embeddings: float [B, D], of unit length.
+      labels: int [B].
+      weigh_positives: draw the positives distance-weighted too.
+      lower: smallest distance told apart, see `distance_logits`.
+    """
+    key_positive, key_negative = jax.random.split(key)
+    logits = distance_logits(embeddings, lower=lower)
+    other = ~same_class(labels)
+    negatives, found = draw(key_negative, logits, other)
+    third = third_classes(labels, negatives)
+    if weigh_positives:
+        positives, paired = draw(key_positive, logits, third)
+    else:
+        positives, paired = draw_uniform(key_positive, third)
+    return Triplets(jnp.arange(labels.shape[0]), positives, negatives, found & paired)
+
+
+def third_classes(labels: jax.Array, negatives: jax.Array) -> jax.Array:
+    """Samples of neither the anchor's class nor its negative's: labels [B], negatives [B] -> bool [B, B]."""
+    other = ~same_class(labels)
+    return other & other[negatives]
+
+
+def within_class(key: jax.Array, labels: jax.Array) -> Triplets:
+    """As many triplets as samples, each within one class (Milbich et al., ECCV 2020, Section 3.1).
+
+    The class is uniform over the classes present, its three samples are uniform in the class; all draws are with
+    replacement, so a sample may stand for anchor, positive and negative at once.
+    """
+    size = labels.shape[0]
+    same = same_class(labels)
+    first = jnp.argmax(same, axis=1) == jnp.arange(size)  # one representative per class
+    key_class, *keys = jax.random.split(key, 4)
+    chosen = jax.random.categorical(key_class, jnp.where(first, 0.0, -jnp.inf), shape=(size,))
+    members = same[chosen]
+    anchors, positives, negatives = (draw_uniform(k, members)[0] for k in keys)
+    return Triplets(anchors, positives, negatives, jnp.ones(size, bool))

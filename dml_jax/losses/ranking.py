@@ -1,0 +1,83 @@
+"""Losses on triplets of a batch. Each hinge is a function of its own, so that it can be reduced differently."""
+
+import jax
+import jax.numpy as jnp
+
+from dml_jax.losses.mining import Triplets
+from dml_jax.losses.norms import accurate, root
+
+
+def _squared(x: jax.Array, y: jax.Array) -> jax.Array:
+    return jnp.sum((x - y) ** 2, axis=-1)
+
+
+def margin_hinges(
+    embeddings: jax.Array, labels: jax.Array, triplets: Triplets, beta: jax.Array, *, margin: float = 0.2
+) -> tuple[jax.Array, jax.Array]:
+    """[d_ap - beta_{y_a} + margin]+ and [beta_{y_a} - d_an + margin]+ of each triplet, as [T] and [T].
+
+    Distances are Euclidean with 1e-8 under the root; invalid triplets give 0.
+
+    Args:
+      embeddings: float [B, D].
+      labels: int [B], in 0..C-1.
+      triplets: T of them.
+      beta: float [C], boundary between near and far for anchors of each class.
+      margin: half the width of the gap around beta.
+    """
+    x = accurate(embeddings)
+    anchors = x[triplets.anchors]
+    boundary = accurate(beta)[labels[triplets.anchors]]
+    near = jnp.sqrt(_squared(anchors, x[triplets.positives]) + 1e-8)
+    far = jnp.sqrt(_squared(anchors, x[triplets.negatives]) + 1e-8)
+    pull, push = jax.nn.relu(near - boundary + margin), jax.nn.relu(boundary - far + margin)
+    return jnp.where(triplets.valid, pull, 0), jnp.where(triplets.valid, push, 0)
+
+
+def margin_loss(
+    embeddings: jax.Array,
+    labels: jax.Array,
+    triplets: Triplets,
+    beta: jax.Array,
+    *,
+    margin: float = 0.2,
+    nu: float = 0.0,
+) -> jax.Array:
+    """Margin loss (Wu et al., "Sampling Matters in Deep Embedding Learning", ICCV 2017, Eq. 7 and 8) -> scalar.
+
+    The sum of both hinges over the number of triplets with an active one; 0 where there is none.
+
+    Args:
+      embeddings: float [B, D].
+      labels: int [B], in 0..C-1.
+      triplets: T of them.
+      beta: float [C], boundary between near and far for anchors of each class; learnable.
+      margin: half the width of the gap around beta.
+      nu: weight of the sum of beta_{y_a} over all triplets, which keeps beta small.
+    """
+    pull, push = margin_hinges(embeddings, labels, triplets, beta, margin=margin)
+    active = jnp.sum((pull > 0) | (push > 0))
+    loss = jnp.sum(pull + push) / jnp.maximum(active, 1)
+    if nu:
+        loss += nu * jnp.sum(jnp.where(triplets.valid, accurate(beta)[labels[triplets.anchors]], 0))
+    return loss
+
+
+def triplet_loss(
+    embeddings: jax.Array, triplets: Triplets, *, margin: float = 0.2, squared: bool = True
+) -> jax.Array:
+    """Mean over all valid triplets, inactive ones included, of [d_ap - d_an + margin]+ -> scalar.
+
+    Args:
+      embeddings: float [B, D].
+      triplets: T of them; none valid gives 0.
+      margin: how much nearer the positive must be.
+      squared: compare squared Euclidean distances (FaceNet, Schroff et al., CVPR 2015); otherwise plain ones.
+    """
+    x = accurate(embeddings)
+    anchors = x[triplets.anchors]
+    near, far = _squared(anchors, x[triplets.positives]), _squared(anchors, x[triplets.negatives])
+    if not squared:
+        near, far = root(near), root(far)
+    hinges = jnp.where(triplets.valid, jax.nn.relu(near - far + margin), 0)
+    return jnp.sum(hinges) / jnp.maximum(jnp.sum(triplets.valid), 1)
