@@ -17,8 +17,14 @@ Spread = Callable[[Path, Shape], float]
 
 
 def fan_out(path: Path, shape: Shape) -> float:
-    """He et al. 2015 in the "fan out" mode that torchvision's ResNet uses: std = sqrt(2 / (k k C_out))."""
-    return math.sqrt(2.0 / (shape[0] * shape[1] * shape[-1]))
+    """He et al. 2015, "fan out", for a kernel [k, k, C_in / groups, C_out]: std = sqrt(2 / (k k C_out / groups))."""
+    depthwise = shape[2] == 1
+    return math.sqrt(2.0 / (shape[0] * shape[1] * (1 if depthwise else shape[-1])))
+
+
+def fan_in(path: Path, shape: Shape) -> float:
+    """He et al. 2015, "fan in", for a kernel [k, k, C_in, C_out]: std = sqrt(2 / (k k C_in))."""
+    return math.sqrt(2.0 / math.prod(shape[:-1]))
 
 
 def assemble(
@@ -32,12 +38,11 @@ def assemble(
       pixels: what `preprocess` does.
       spread: standard deviation of the normal distribution a kernel or token is drawn from, by path and shape.
         Biases start at zero, scales at one.
-      truncate: draw from the normal distribution cut at two standard deviations.
     """
 
     def init(key: jax.Array, image_shape: tuple[int, int]) -> tuple[Any, Any]:
         shapes = jax.eval_shape(lambda: net.init(jax.random.key(0), jnp.zeros((1, *image_shape, 3)), False))
-        params = _draw(key, shapes["params"], spread, truncate)
+        params = _draw(key, shapes["params"], spread)
         stats = jax.tree_util.tree_map_with_path(
             lambda path, leaf: jnp.full(leaf.shape, 1.0 if path[-1].key == "var" else 0.0, jnp.float32),
             dict(shapes.get("batch_stats", {})),
@@ -58,7 +63,7 @@ def assemble(
     return Backbone(init, apply, channels, preprocess(pixels))
 
 
-def _draw(key: jax.Array, shapes: Any, spread: Spread, truncate: bool) -> Any:
+def _draw(key: jax.Array, shapes: Any, spread: Spread) -> Any:
     """Parameters of the given shapes. One draw for all of them: one small program instead of one for every shape."""
     leaves, tree = jax.tree_util.tree_flatten_with_path(shapes)
     named = [(tuple(p.key for p in path), leaf.shape) for path, leaf in leaves]
@@ -67,10 +72,7 @@ def _draw(key: jax.Array, shapes: Any, spread: Spread, truncate: bool) -> Any:
 
     @jax.jit
     def fill(key: jax.Array) -> list[jax.Array]:
-        if truncate:
-            values = jax.random.truncated_normal(key, -2.0, 2.0, (total,), jnp.float32)
-        else:
-            values = jax.random.normal(key, (total,), jnp.float32)
+        values = jax.random.normal(key, (total,), jnp.float32)
         filled, start = [], 0
         for path, shape in named:
             if path[-1] in constants:

@@ -139,6 +139,46 @@ class DropPath(nn.Module):
         return jnp.where(kept, x / keep, jnp.zeros((), x.dtype))
 
 
+def layer_norm(epsilon: float, *, dtype: Dtype, name: str) -> nn.LayerNorm:
+    """Layer normalisation over the last axis, statistics in two passes and at least float32."""
+    return nn.LayerNorm(epsilon=epsilon, use_fast_variance=False, dtype=dtype, name=name)
+
+
+def attention(queries: jax.Array, keys: jax.Array, values: jax.Array) -> jax.Array:
+    """softmax(q k^T / sqrt(d)) v for every head; the softmax in at least float32.
+
+    Args:
+      queries: float [B, N, heads, d].
+      keys, values: float [B, M, heads, d].
+
+    Returns:
+      float [B, N, heads * d].
+    """
+    wide = jnp.promote_types(queries.dtype, jnp.float32)
+    scores = jnp.einsum("bnhd,bmhd->bhnm", queries, keys, preferred_element_type=wide)
+    weights = jax.nn.softmax(scores * queries.shape[-1] ** -0.5, axis=-1).astype(values.dtype)
+    mixed = jnp.einsum("bhnm,bmhd->bnhd", weights, values)
+    return mixed.reshape(*mixed.shape[:2], -1)
+
+
+def pooled_logits(classifier: Any, features: jax.Array) -> jax.Array:
+    """The ImageNet classifier published with a backbone, on the average of its feature map.
+
+    Args:
+      classifier: {"kernel": [C, classes], "bias": [classes]}.
+      features: float [B, h, w, C].
+
+    Returns:
+      float [B, classes].
+    """
+    return jnp.mean(features, axis=(1, 2)) @ classifier["kernel"] + classifier["bias"][None, :]
+
+
+def compute_dtype(name: str) -> Dtype:
+    """What "float32" and "bfloat16" of a configuration mean to a layer; None keeps the dtype of what comes in."""
+    return jnp.bfloat16 if name == "bfloat16" else None
+
+
 def is_batch_norm(path: tuple[str, ...]) -> bool:
     """Whether the parameter at `path` is the scale or bias of a batch normalisation of a convolutional backbone."""
     return len(path) > 1 and (path[-2].startswith("bn") or path[-2].endswith("bn"))

@@ -11,10 +11,9 @@ from typing import Literal
 
 import flax.linen as nn
 import jax
-import jax.numpy as jnp
 
 from dml_jax.backbones._assemble import assemble, fan_out
-from dml_jax.backbones._layers import BatchNorm, MaxPool, conv
+from dml_jax.backbones._layers import BatchNorm, MaxPool, compute_dtype, conv
 from dml_jax.backbones._pixels import Pixels
 from dml_jax.backbones.contract import Backbone
 from dml_jax.closed import require
@@ -88,7 +87,7 @@ class Block(nn.Module):
     @nn.compact
     def __call__(self, x: jax.Array, train: bool) -> jax.Array:
         """float [B, H, W, C] -> float [B, ceil(H/stride), ceil(W/stride), C']."""
-        config, dtype = self.config, _dtype(self.config)
+        config, dtype = self.config, compute_dtype(self.config.dtype)
         bottleneck = config.block == "bottleneck"
         channels = 4 * self.width if bottleneck else self.width
 
@@ -121,7 +120,7 @@ class ResNet(nn.Module):
     @nn.compact
     def __call__(self, x: jax.Array, train: bool) -> jax.Array:
         """float [B, H, W, 3] -> float [B, h, w, channels]."""
-        config, dtype = self.config, _dtype(self.config)
+        config, dtype = self.config, compute_dtype(self.config.dtype)
         small = config.stem == "small"
         size, stride, padding = (3, 1, 1) if small else (7, 2, 3)
         x = conv(config.widths[0], size, stride, padding=padding, dtype=dtype, name="conv1")(x)
@@ -134,10 +133,6 @@ class ResNet(nn.Module):
                 stride = 2 if stage > 0 and index == 0 else 1
                 x = block(config, width, stride, name=f"layer{stage + 1}_{index}")(x, train)
         return x
-
-
-def _dtype(config: Config) -> jnp.dtype | None:
-    return jnp.dtype(jnp.bfloat16) if config.dtype == "bfloat16" else None
 
 
 def build(config: Config) -> Backbone:

@@ -1,0 +1,186 @@
+"""Training data-efficient image transformers & distillation through attention (Touvron et al., ICML 2021).
+
+DeiT-S: a vision transformer on patches of 16x16 pixels with 12 pre-norm blocks; the distilled one carries a second
+token and a second classifier. Feature map: the patch tokens after the final norm, without class and distillation token.
+Rows and columns of pixels beyond the last whole patch are not seen.
+
+21,665,664 parameters without the classifier, 21,666,432 distilled.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from dml_jax.backbones._assemble import Path, Shape, assemble, fan_in
+from dml_jax.backbones._layers import DropPath, attention, compute_dtype, conv, layer_norm
+from dml_jax.backbones._pixels import Pixels
+from dml_jax.backbones.contract import Backbone
+from dml_jax.closed import require
+from dml_jax.errors import ConfigError
+
+EPSILON = 1e-6
+
+
+@dataclass(frozen=True)
+class Config:
+    """A DeiT; the defaults are DeiT-S."""
+
+    name: str = "deit"
+    distilled: bool = False
+    depth: int = 12
+    width: int = 384
+    heads: int = 6
+    patch: int = 16  # pixels
+    drop_path: float = 0.0  # stochastic depth of the last block; grows linearly from 0 at the first
+    pretrained: str = "none"  # directory written by `python -m dml_jax.convert`, or "none"
+    pixels: Pixels = field(default_factory=Pixels)
+    remat: bool = False  # recompute every block's insides in the backward pass: less memory, more time
+    dtype: Literal["float32", "bfloat16"] = "float32"  # of the computation; parameters stay float32
+
+    def __post_init__(self) -> None:
+        require(self.depth > 0, "backbone.depth", self.depth, "must be positive")
+        require(self.patch > 0, "backbone.patch", self.patch, "must be positive")
+        require(self.heads > 0, "backbone.heads", self.heads, "must be positive")
+        require(
+            self.width > 0 and self.width % self.heads == 0,
+            "backbone.width",
+            self.width,
+            f"must be a positive multiple of backbone.heads={self.heads}",
+        )
+        require(0 <= self.drop_path < 1, "backbone.drop_path", self.drop_path, "must be in [0, 1)")
+
+
+def deit_small() -> Config:
+    """21,665,664 parameters, 384 channels."""
+    return Config()
+
+
+def deit_small_distilled() -> Config:
+    """21,666,432 parameters, 384 channels."""
+    return Config(distilled=True)
+
+
+class Attention(nn.Module):
+    """Multi-head self-attention."""
+
+    config: Config
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """float [B, N, C] -> float [B, N, C]."""
+        config, dtype = self.config, compute_dtype(self.config.dtype)
+        qkv = nn.Dense(3 * config.width, dtype=dtype, name="qkv")(x)
+        qkv = qkv.reshape(*x.shape[:2], 3, config.heads, config.width // config.heads)
+        mixed = attention(qkv[:, :, 0], qkv[:, :, 1], qkv[:, :, 2])
+        return nn.Dense(config.width, dtype=dtype, name="proj")(mixed)
+
+
+class Block(nn.Module):
+    """x + attention(norm(x)), then x + mlp(norm(x))."""
+
+    config: Config
+    drop_path: float
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """float [B, N, C] -> float [B, N, C]."""
+        dtype = compute_dtype(self.config.dtype)
+        y = Attention(self.config, name="attn")(layer_norm(EPSILON, dtype=dtype, name="norm1")(x))
+        x = x + DropPath(self.drop_path)(y)
+        y = nn.Dense(4 * self.config.width, dtype=dtype, name="mlp_fc1")(
+            layer_norm(EPSILON, dtype=dtype, name="norm2")(x)
+        )
+        y = nn.Dense(self.config.width, dtype=dtype, name="mlp_fc2")(nn.gelu(y, approximate=False))
+        return x + DropPath(self.drop_path)(y)
+
+
+class VisionTransformer(nn.Module):
+    """The network without classifiers."""
+
+    config: Config
+
+    @nn.compact
+    def tokens(self, x: jax.Array) -> jax.Array:
+        """float [B, H, W, 3] -> float [B, 1 (or 2, distilled) + h w, C], after the final norm."""
+        config, dtype = self.config, compute_dtype(self.config.dtype)
+        if min(x.shape[1:3]) < config.patch:
+            raise ConfigError(
+                f"images of {x.shape[1]}x{x.shape[2]} pixels: smaller than a patch, {config.patch}"
+            )
+        cells = grid(config, x.shape[1:3])
+        x = conv(config.width, config.patch, config.patch, bias=True, dtype=dtype, name="patch_embed")(x)
+        x = x.reshape(x.shape[0], -1, config.width)
+        zeros = nn.initializers.zeros_init()
+        prefix = [self.param("cls_token", zeros, (1, 1, config.width))]
+        if config.distilled:
+            prefix.append(self.param("dist_token", zeros, (1, 1, config.width)))
+        length = len(prefix) + cells[0] * cells[1]
+        position = self.param("pos_embed", zeros, (1, length, config.width))
+        prefix = [jnp.broadcast_to(token.astype(x.dtype), (x.shape[0], 1, config.width)) for token in prefix]
+        x = jnp.concatenate([*prefix, x], axis=1) + position.astype(x.dtype)
+        block = nn.remat(Block) if config.remat else Block
+        for index in range(config.depth):
+            rate = config.drop_path * index / max(config.depth - 1, 1)
+            x = block(config, rate, name=f"blocks_{index}")(x)
+        return layer_norm(EPSILON, dtype=dtype, name="norm")(x)
+
+    def __call__(self, x: jax.Array, train: bool) -> jax.Array:
+        """float [B, H, W, 3] -> float [B, H // patch, W // patch, C]."""
+        patches = self.tokens(x)[:, 2 if self.config.distilled else 1 :]
+        return patches.reshape(x.shape[0], *grid(self.config, x.shape[1:3]), self.config.width)
+
+
+def grid(config: Config, image_shape: tuple[int, ...]) -> tuple[int, int]:
+    """Whole patches down and across an image of (height, width) pixels."""
+    return image_shape[0] // config.patch, image_shape[1] // config.patch
+
+
+def tokens(config: Config, params: Any, inputs: jax.Array) -> jax.Array:
+    """All tokens after the final norm, class token first, then (distilled) the distillation token.
+
+    Args:
+      params: as `build(config).init` returns them.
+      inputs: float [B, H, W, 3], normalised.
+
+    Returns:
+      float [B, 1 or 2 + h w, C].
+    """
+    return VisionTransformer(config).apply({"params": params}, inputs, method="tokens")
+
+
+def logits(heads: Any, tokens: jax.Array) -> jax.Array:
+    """The ImageNet classifiers; distilled, the mean of both.
+
+    Args:
+      heads: {"head": {"kernel": [C, classes], "bias": [classes]}}, distilled with another "head_dist".
+      tokens: float [B, N, C].
+
+    Returns:
+      float [B, classes].
+    """
+    scores = [
+        tokens[:, place] @ heads[name]["kernel"] + heads[name]["bias"][None, :]
+        for place, name in enumerate(("head", "head_dist"))
+        if name in heads
+    ]
+    return sum(scores[1:], start=scores[0]) / len(scores)
+
+
+def _spread(path: Path, shape: Shape) -> float:
+    """timm's initialisation."""
+    if path[-1] == "cls_token":
+        return 1e-6
+    return fan_in(path, shape) / 6**0.5 if path[0] == "patch_embed" else 0.02
+
+
+def build(config: Config) -> Backbone:
+    """The backbone of a configuration.
+
+    Raises:
+      ConfigError: by `init` and `apply`, for images smaller than a patch.
+      WeightsError: by `init`, where `config.pretrained` does not hold this network's weights.
+    """
+    return assemble(VisionTransformer(config), config.width, config.pixels, spread=_spread)

@@ -1,0 +1,183 @@
+"""SegFormer: simple and efficient design for semantic segmentation with transformers (Xie et al., NeurIPS 2021).
+
+Its encoder, the Mix Transformer (MiT): four stages of overlapping patches, attention whose keys and values are taken
+from a smaller map, and a 3x3 depthwise convolution in the MLP instead of a positional embedding. Feature map: stage 4
+after its norm, 32 times smaller than the image.
+
+Parameters without classifier: B0 3,319,392, B1 13,151,424, B2 24,196,288.
+"""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+import flax.linen as nn
+import jax
+
+from dml_jax.backbones._assemble import Path, Shape, assemble, fan_out
+from dml_jax.backbones._layers import DropPath, attention, compute_dtype, conv, layer_norm
+from dml_jax.backbones._pixels import Pixels
+from dml_jax.backbones.contract import Backbone
+from dml_jax.closed import require
+from dml_jax.errors import ConfigError
+
+OUTER = 1e-6  # epsilon of the norms before attention and MLP and at the end of a stage
+INNER = 1e-5  # epsilon of the norms inside patch embedding and attention
+
+
+@dataclass(frozen=True)
+class Config:
+    """A Mix Transformer; the defaults are MiT-B1."""
+
+    name: str = "mit"
+    depths: tuple[int, int, int, int] = (2, 2, 2, 2)  # blocks of each stage
+    widths: tuple[int, int, int, int] = (64, 128, 320, 512)  # channels of each stage
+    heads: tuple[int, int, int, int] = (1, 2, 5, 8)
+    reductions: tuple[int, int, int, int] = (8, 4, 2, 1)  # sides of the map divided for keys and values
+    drop_path: float = 0.1  # stochastic depth of the last block; grows linearly from 0 at the first
+    pretrained: str = "none"  # directory written by `python -m dml_jax.convert`, or "none"
+    pixels: Pixels = field(default_factory=Pixels)
+    remat: bool = False  # recompute every block's insides in the backward pass: less memory, more time
+    dtype: Literal["float32", "bfloat16"] = "float32"  # of the computation; parameters stay float32
+
+    def __post_init__(self) -> None:
+        for key in ("depths", "widths", "heads", "reductions"):
+            require(min(getattr(self, key)) > 0, f"backbone.{key}", getattr(self, key), "must be positive")
+        require(
+            all(width % heads == 0 for width, heads in zip(self.widths, self.heads, strict=True)),
+            "backbone.widths",
+            self.widths,
+            f"must be multiples of backbone.heads={self.heads}",
+        )
+        require(0 <= self.drop_path < 1, "backbone.drop_path", self.drop_path, "must be in [0, 1)")
+
+
+def mit_b0() -> Config:
+    """3,319,392 parameters, 256 channels."""
+    return Config(widths=(32, 64, 160, 256))
+
+
+def mit_b1() -> Config:
+    """13,151,424 parameters, 512 channels."""
+    return Config()
+
+
+def mit_b2() -> Config:
+    """24,196,288 parameters, 512 channels."""
+    return Config(depths=(3, 4, 6, 3))
+
+
+class Attention(nn.Module):
+    """Multi-head attention of every cell to the cells of a map `reduction` times smaller."""
+
+    config: Config
+    heads: int
+    reduction: int
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """float [B, H, W, C] -> float [B, H, W, C]."""
+        dtype = compute_dtype(self.config.dtype)
+        batch, height, width, channels = x.shape
+        queries = nn.Dense(channels, dtype=dtype, name="q")(x)
+        if self.reduction > 1:
+            x = conv(channels, self.reduction, self.reduction, bias=True, dtype=dtype, name="sr")(x)
+            x = layer_norm(INNER, dtype=dtype, name="norm")(x)
+        pairs = nn.Dense(2 * channels, dtype=dtype, name="kv")(x)
+        pairs = pairs.reshape(batch, -1, 2, self.heads, channels // self.heads)
+        queries = queries.reshape(batch, -1, self.heads, channels // self.heads)
+        mixed = attention(queries, pairs[:, :, 0], pairs[:, :, 1]).reshape(batch, height, width, channels)
+        return nn.Dense(channels, dtype=dtype, name="proj")(mixed)
+
+
+class Mlp(nn.Module):
+    """Two layers with a depthwise convolution between them."""
+
+    config: Config
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """float [B, H, W, C] -> float [B, H, W, C]."""
+        dtype, channels = compute_dtype(self.config.dtype), x.shape[-1]
+        y = nn.Dense(4 * channels, dtype=dtype, name="fc1")(x)
+        y = conv(4 * channels, 3, padding=1, bias=True, groups=4 * channels, dtype=dtype, name="dwconv")(y)
+        return nn.Dense(channels, dtype=dtype, name="fc2")(nn.gelu(y, approximate=False))
+
+
+class Block(nn.Module):
+    """x + attention(norm(x)), then x + mlp(norm(x))."""
+
+    config: Config
+    heads: int
+    reduction: int
+    drop_path: float
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """float [B, H, W, C] -> float [B, H, W, C]."""
+        dtype = compute_dtype(self.config.dtype)
+        y = layer_norm(OUTER, dtype=dtype, name="norm1")(x)
+        x = x + DropPath(self.drop_path)(Attention(self.config, self.heads, self.reduction, name="attn")(y))
+        y = layer_norm(OUTER, dtype=dtype, name="norm2")(x)
+        return x + DropPath(self.drop_path)(Mlp(self.config, name="mlp")(y))
+
+
+class PatchEmbed(nn.Module):
+    """Overlapping patches: a strided convolution and a norm."""
+
+    config: Config
+    channels: int
+    size: int
+    stride: int
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """float [B, H, W, C] -> float [B, ceil(H/stride), ceil(W/stride), channels]."""
+        dtype = compute_dtype(self.config.dtype)
+        padding = self.size // 2
+        x = conv(self.channels, self.size, self.stride, padding=padding, bias=True, dtype=dtype, name="proj")(
+            x
+        )
+        return layer_norm(INNER, dtype=dtype, name="norm")(x)
+
+
+class MixTransformer(nn.Module):
+    """The encoder."""
+
+    config: Config
+
+    @nn.compact
+    def __call__(self, x: jax.Array, train: bool) -> jax.Array:
+        """float [B, H, W, 3] -> float [B, h, w, widths[-1]]."""
+        config = self.config
+        shape, total, done = x.shape, sum(config.depths), 0
+        block = nn.remat(Block) if config.remat else Block
+        for stage, (depth, width) in enumerate(zip(config.depths, config.widths, strict=True)):
+            size, stride = (7, 4) if stage == 0 else (3, 2)
+            x = PatchEmbed(config, width, size, stride, name=f"stage{stage + 1}_patch_embed")(x)
+            if min(x.shape[1:3]) < config.reductions[stage]:
+                raise ConfigError(
+                    f"images of {shape[1]}x{shape[2]} pixels: stage {stage + 1} of MiT sees a map of {x.shape[1]}x"
+                    f"{x.shape[2]}, smaller than backbone.reductions={config.reductions[stage]}; use larger images"
+                )
+            for index in range(depth):
+                rate = config.drop_path * done / max(total - 1, 1)
+                name = f"stage{stage + 1}_block{index}"
+                x = block(config, config.heads[stage], config.reductions[stage], rate, name=name)(x)
+                done += 1
+            x = layer_norm(OUTER, dtype=compute_dtype(config.dtype), name=f"stage{stage + 1}_norm")(x)
+        return x
+
+
+def _spread(path: Path, shape: Shape) -> float:
+    """The authors' initialisation."""
+    return fan_out(path, shape) if len(shape) == 4 else 0.02
+
+
+def build(config: Config) -> Backbone:
+    """The backbone of a configuration.
+
+    Raises:
+      ConfigError: by `init` and `apply`, for images too small.
+      WeightsError: by `init`, where `config.pretrained` does not hold this network's weights.
+    """
+    return assemble(MixTransformer(config), config.widths[-1], config.pixels, spread=_spread)
