@@ -1,0 +1,133 @@
+"""Batches of reciprocal nearest neighbours, one for each query (Seidenschwarz et al., ICML 2021, appendix C.3).
+
+After the k-reciprocal encoding of Zhong et al. (CVPR 2017), with N(q, k) the k nearest neighbours of q:
+
+    R(q, k) = {g in N(q, k): q in N(g, k)}
+    E(q)    = R(q, k) and every R(g, k/2), g in R(q, k), of which more than a share of 2/3 lies in R(q, k)
+    batch   = q, then the nearest of E(q), then the nearest of all others, up to a fixed size
+
+In the authors' code N(q, k) holds k + 1 images, q itself included, and the share has to be exceeded; as printed, q
+is left out and the share has to be reached. k/2 is rounded half to even.
+"""
+
+import functools
+from typing import Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from dml_jax.losses.norms import accurate
+
+Rule = Literal["authors", "paper"]
+BLOCK = 256  # queries whose distances to the whole gallery are held at once
+
+
+class Sets(NamedTuple):
+    """Neighbourhoods of Q queries in a gallery of G rows.
+
+    Attributes:
+      batches: int32 [Q, size].
+      near: int32 [Q, k or k + 1], N(q, k), nearest first.
+      reciprocal: bool, as `near`: which of them are in R(q, k).
+      near_half: int32 [G, k/2 or k/2 + 1], N(g, k/2) among the gallery.
+      reciprocal_half: bool, as `near_half`: which of them are in R(g, k/2).
+      expanded: bool [Q, G], E(q); None unless asked for.
+    """
+
+    batches: jax.Array
+    near: jax.Array
+    reciprocal: jax.Array
+    near_half: jax.Array
+    reciprocal_half: jax.Array
+    expanded: jax.Array | None
+
+
+def _nearness(query: jax.Array, gallery: jax.Array, itself: jax.Array) -> jax.Array:
+    """Minus the squared Euclidean distances [G], up to a constant; row `itself` (-1: none) comes before all others."""
+    product = jnp.matmul(gallery, query, precision=lax.Precision.HIGHEST)
+    return jnp.where(
+        jnp.arange(len(gallery)) == itself, jnp.inf, 2 * product - jnp.sum(gallery * gallery, axis=1)
+    )
+
+
+def _ranking(queries: jax.Array, gallery: jax.Array, itself: jax.Array, count: int) -> jax.Array:
+    """int32 [Q, count], nearest first; equal distances: lower row first."""
+
+    def one(row: tuple[jax.Array, jax.Array]) -> jax.Array:
+        return lax.top_k(_nearness(row[0], gallery, row[1]), min(count, len(gallery)))[1]
+
+    return lax.map(one, (queries, itself), batch_size=BLOCK)
+
+
+def _mutual(forward: jax.Array, backward: jax.Array) -> jax.Array:
+    """Which of the neighbours [Q, k] have the query among their own [G, k'] -> bool [Q, k]."""
+
+    def one(row: tuple[jax.Array, jax.Array]) -> jax.Array:
+        return (backward[row[1]] == row[0]).any(axis=1)
+
+    return lax.map(one, (jnp.arange(len(forward)), forward), batch_size=BLOCK)
+
+
+@functools.partial(jax.jit, static_argnames=("k", "size", "rule", "dense"))
+def sets(
+    queries: jax.Array,
+    gallery: jax.Array | None = None,
+    *,
+    k: int,
+    size: int,
+    rule: Rule = "authors",
+    dense: bool = False,
+) -> Sets:
+    """Neighbourhoods and batches of all queries, without ever holding all distances.
+
+    Args:
+      queries: float [Q, D].
+      gallery: float [G, D]; None: the queries themselves.
+      k: neighbours of the reciprocal sets.
+      size: images in a batch. Batches begin with the query; with a gallery, row g of it has the number Q + g.
+      rule: the authors' or the printed one.
+      dense: return the expanded sets too, Q x G booleans.
+    """
+    among_itself = gallery is None
+    queries = accurate(queries)
+    gallery = queries if gallery is None else accurate(gallery)
+    rows, nobody = jnp.arange(len(gallery)), jnp.full(len(queries), -1)
+    itself = rows if among_itself else nobody
+    half = round(k / 2)
+
+    def cut(ranking: jax.Array, k: int, own: bool) -> jax.Array:
+        if rule == "authors":
+            return ranking[:, : k + 1]
+        return ranking[:, 1 : k + 1] if own else ranking[:, :k]
+
+    ranking = _ranking(queries, gallery, itself, max(k + 1, size))
+    near = cut(ranking, k, among_itself)
+    if among_itself:
+        back, within = near, ranking
+    else:
+        back = cut(_ranking(gallery, queries, jnp.full_like(rows, -1), k + 1), k, False)
+        within = _ranking(gallery, gallery, rows, half + 1)
+    near_half = cut(within, half, True)
+    reciprocal, reciprocal_half = _mutual(near, back), _mutual(near_half, near_half)
+    room = min(size if among_itself else size - 1, len(gallery))
+
+    def one(row: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array | None]:
+        query, own, nearest, neighbours, mutual = row
+        members = jnp.zeros(len(gallery), bool).at[neighbours].set(mutual)
+        further, valid = near_half[neighbours], reciprocal_half[neighbours] & mutual[:, None]
+        share = 3 * jnp.sum(members[further] & valid, axis=1)
+        least = 2 * jnp.sum(valid, axis=1)
+        joins = share > least if rule == "authors" else share >= least
+        expanded = members.at[further].max(valid & joins[:, None])
+        first = expanded | (rows == own)
+        value, order = lax.top_k(jnp.where(first, _nearness(query, gallery, own), -jnp.inf), room)
+        candidates = jnp.concatenate([order, nearest[:room]])
+        usable = jnp.concatenate([value > -jnp.inf, ~first[nearest[:room]]])
+        batch = candidates[jnp.argsort(~usable, stable=True)[:room]]
+        return batch, expanded if dense else None
+
+    batches, expanded = lax.map(one, (queries, itself, ranking, near, reciprocal), batch_size=BLOCK)
+    if not among_itself:
+        batches = jnp.concatenate([jnp.arange(len(queries))[:, None], batches + len(queries)], axis=1)
+    return Sets(batches, near, reciprocal, near_half, reciprocal_half, expanded)
