@@ -1,0 +1,300 @@
+"""CRT and the multi-similarity loss against float64 references written from the equations.
+
+The multi-similarity files also hold the results of pytorch-metric-learning 2.9 ("pml"), which keeps copies.
+"""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dml_jax.backbones.contract import Backbone
+from dml_jax.config import Group, Train
+from dml_jax.evaluation import metrics
+from dml_jax.losses import multi_similarity as ms
+from dml_jax.losses import pairs
+from dml_jax.losses.norms import unit
+from dml_jax.methods import crt
+from dml_jax.methods.contract import Batch
+from dml_jax.train import optimizers, step
+from dml_jax.train.state import State
+from tests.golden import fixtures
+
+HEADS = fixtures.names("crt", "crt_*")
+LOSSES = fixtures.names("crt", "ms_*")
+METRICS = fixtures.names("crt", "generalization_metrics*")
+TRACES = fixtures.names("crt", "trace_crt_*")
+DTYPES = ("float64", "float32")
+
+
+def test_every_file_is_known() -> None:
+    assert set(fixtures.names("crt")) == {*HEADS, *LOSSES, *METRICS, *TRACES}
+
+
+def ms_options(hyper: dict[str, float], **others: Any) -> ms.Options:
+    return ms.Options(
+        alpha=hyper["alpha"], beta=hyper["beta"], base=hyper["lam"], epsilon=hyper["eps"], **others
+    )
+
+
+def params_of(z: dict[str, np.ndarray], dtype: str, prefix: str = "") -> Any:
+    """Branches from arrays in torch's layout, [out, in]."""
+    cast = lambda key: jnp.asarray(z[prefix + key], dtype)  # noqa: E731
+    params: dict[str, Any] = {}
+    for b in (1, 2):
+        params[f"branch{b}"] = {
+            "output": {"kernel": cast(f"p{b}.W2").swapaxes(1, 2), "bias": cast(f"p{b}.b2")}
+        }
+        if f"{prefix}p{b}.C" in z:
+            params[f"branch{b}"]["prototypes"] = cast(f"p{b}.C")
+            params[f"branch{b}"]["hidden"] = {
+                "kernel": cast(f"p{b}.W1").swapaxes(1, 2),
+                "bias": cast(f"p{b}.b1"),
+            }
+    return params
+
+
+def torch_layout(params: Any) -> dict[str, jax.Array]:
+    """Parameters or gradients of the branches under their names in the files."""
+    named = {}
+    for b in (1, 2):
+        branch = params[f"branch{b}"]
+        named[f"p{b}.W2"], named[f"p{b}.b2"] = (
+            branch["output"]["kernel"].swapaxes(1, 2),
+            branch["output"]["bias"],
+        )
+        if "prototypes" in branch:
+            named[f"p{b}.C"] = branch["prototypes"]
+            named[f"p{b}.W1"] = branch["hidden"]["kernel"].swapaxes(1, 2)
+            named[f"p{b}.b1"] = branch["hidden"]["bias"]
+    return named
+
+
+def config_of(
+    z: dict[str, np.ndarray], meta: dict[str, Any], consistency: Any = "mean", prefix: str = ""
+) -> crt.Config:
+    shared = f"{prefix}p2.C" not in z
+    first = z[f"{prefix}p1.C"]
+    return crt.Config(
+        embedding_dims=(z[f"{prefix}p1.b2"].shape[1], z[f"{prefix}p2.b2"].shape[1]),
+        prototypes=(len(first), len(first) if shared else len(z[f"{prefix}p2.C"])),
+        hidden_dim=z[f"{prefix}p1.b1"].shape[1],
+        sharing="shared" if shared else "separate",
+        gamma="single" if len(z[f"{prefix}p1.b1"]) == 1 else "per_prototype",
+        lambda1=(meta["lambda1_branch1"], meta["lambda1_branch2"]),
+        lambda2=meta["lambda2"],
+        w_div=meta.get("w_div", 1.0),
+        consistency=consistency,
+        multi_similarity=ms_options(meta["ms"]),
+    )
+
+
+def close(ours: Any, theirs: np.ndarray, dtype: str, meta: dict[str, Any], note: str) -> None:
+    """Float64: relative to each entry; float32: relative to the largest of the array."""
+    assert np.asarray(ours).dtype == dtype, note
+    gate = meta["tolerance"][dtype]
+    scale = max(float(np.abs(theirs).max()), 1.0) if dtype == "float32" else 1.0
+    np.testing.assert_allclose(
+        np.asarray(ours), theirs, rtol=gate if dtype == "float64" else 0, atol=gate * scale, err_msg=note
+    )
+
+
+def precision(dtype: str) -> Any:
+    return jax.enable_x64(dtype == "float64")
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", HEADS)
+def test_head(name: str, dtype: str) -> None:
+    z, meta = fixtures.load("crt", name)
+    with precision(dtype):
+        params, x, labels = params_of(z, dtype), jnp.asarray(z["x"], dtype), jnp.asarray(z["labels"])
+        config = config_of(z, meta)
+        check = functools.partial(close, dtype=dtype, meta=meta)
+
+        def heads(p: Any, x: jax.Array) -> dict[str, jax.Array]:
+            found = {}
+            for b, f in enumerate(crt.transform(p, x), start=1):
+                trunk = p[f"branch{b}"] if "prototypes" in p[f"branch{b}"] else p["branch1"]
+                found[f"r{b}"] = crt.coded_residuals(trunk["prototypes"], x)
+                found |= {f"f{b}": f, f"e{b}": unit(f), f"S{b}": pairs.cosine(f, f)}
+                found[f"L_DIV{b}"] = crt.diversity(trunk["prototypes"])
+            return found
+
+        for key, ours in jax.jit(heads)(params, x).items():
+            check(ours, z[key], note=key)
+
+        def losses(p: Any, x: jax.Array) -> Any:
+            mean, terms = crt.criterion(p, x, labels, config)
+            total, sums = crt.criterion(p, x, labels, config_of(z, meta, "sum"))
+            parts = {
+                "total_mean": mean,
+                "total_sum": total,
+                "con_sum": sums["consistency"],
+                "ms1": terms["multi_similarity1"],
+                "div": sum(term for key, term in terms.items() if key.startswith("diversity")),
+            }
+            return parts, (parts, terms["multi_similarity2"], terms["consistency"])
+
+        gradients = jax.jit(jax.jacrev(losses, argnums=(0, 1), has_aux=True))
+        grads, (parts, multi_similarity2, consistency) = gradients(params, x)
+        check(parts["total_mean"], z["L_total_mean"], note="L_total_mean")
+        check(parts["total_sum"], z["L_total_sum"], note="L_total_sum")
+        check(parts["ms1"], z["L_MS1"], note="L_MS1")
+        check(multi_similarity2, z["L_MS2"], note="L_MS2")
+        check(parts["con_sum"], z["L_CON_sum"], note="L_CON_sum")
+        check(consistency, z["L_CON_mean"], note="L_CON_mean")
+        for part, (grad_params, grad_x) in grads.items():
+            for key, ours in ({"x": grad_x} | torch_layout(grad_params)).items():
+                theirs = z.get(f"grad.{part}.{key}", np.zeros(ours.shape))  # left out where independent
+                check(ours, theirs, note=f"grad.{part}.{key}")
+        assert config.sharing == ("shared" if "once" in meta["L_DIV"] else "separate")
+
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "mined": {},
+    "mined_keepdup": {"copies": "keep"},
+    "mined_active_mean": {"divisor": "active"},
+    "unmined": {"copies": "keep", "mining": False},
+}
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", LOSSES)
+def test_multi_similarity(name: str, dtype: str) -> None:
+    z, meta = fixtures.load("crt", name)
+    with precision(dtype):
+        positive, negative = pairs.masks(jnp.asarray(z["labels"]))
+        embeddings = jnp.asarray(z["emb"], dtype)
+        check = functools.partial(close, dtype=dtype, meta=meta)
+        check(pairs.cosine(embeddings, embeddings), z["S"], note="S")
+
+        def values(e: jax.Array) -> Any:
+            s = pairs.cosine(e, e)
+            losses, details = {}, {}
+            for variant, chosen in VARIANTS.items():
+                o = ms_options(meta, **chosen)
+                kept = ms.select(s, positive, negative, o)
+                each = ms.anchor_losses(s, *kept, alpha=o.alpha, beta=o.beta, base=o.base)
+                losses[variant] = ms.multi_similarity(s, positive, negative, o)[0]
+                details[variant] = (losses[variant], each, *kept)
+            return losses, details
+
+        grads, details = jax.jit(jax.jacrev(values, has_aux=True))(embeddings)
+        for variant, (loss, each, kept_positive, kept_negative) in details.items():
+            check(loss, z[f"{variant}.loss"], note=f"{variant}.loss")
+            check(each, z[f"{variant}.per_anchor"], note=f"{variant}.per_anchor")
+            check(grads[variant], z[f"{variant}.grad"], note=f"{variant}.grad")
+            np.testing.assert_array_equal(kept_positive, z[f"{variant}.pos_mask"], err_msg=variant)
+            np.testing.assert_array_equal(kept_negative, z[f"{variant}.neg_mask"], err_msg=variant)
+        check(details["mined_keepdup"][0], z["pml.mined"], note="pml.mined")
+        check(details["mined_keepdup"][0], z["pml.mined_sum_over_batch"], note="pml.mined_sum_over_batch")
+        check(grads["mined_keepdup"], z["pml.mined_grad"], note="pml.mined_grad")
+        check(details["unmined"][0], z["pml.unmined"], note="pml.unmined")
+
+
+@pytest.mark.parametrize("name", METRICS)
+def test_generalization_metrics(name: str) -> None:
+    """The definitions of Roth et al. (ICML 2020), which CRT cites: class means, and the whole spectrum.
+
+    Not compared: `code.rho_numpy_truncated`, in which the smallest singular value is lost; the pairwise and Euclidean
+    readings of the density; the other directions of the divergence.
+    """
+    z, meta = fixtures.load("crt", name)
+    gate = {"rtol": meta["tolerance"]["float64"], "atol": meta["tolerance"]["float64"]}
+    density = metrics.density(z["emb"], z["labels"])
+    decay = metrics.spectral_decay(z["emb"])
+    for key in ("esd.cosine.roth", "code.dists_ratio"):
+        np.testing.assert_allclose(density, z[key], **gate, err_msg=key)
+    for key in ("sd.uniform_vs_spectrum", "code.rho_torch"):
+        np.testing.assert_allclose(decay, z[key], **gate, err_msg=key)
+
+
+def toy(z: dict[str, np.ndarray]) -> Backbone:
+    """One linear layer on every position of "images" [N, P, 1, inputs]."""
+    channels = len(z["init/body.bias"])
+
+    def init(key: jax.Array, image_shape: tuple[int, int]) -> tuple[Any, Any]:
+        raise NotImplementedError("the parameters come from the file")
+
+    def apply(params: Any, stats: Any, x: jax.Array, *, train: bool, key: Any) -> tuple[jax.Array, Any]:
+        return x @ params["weight"].T + params["bias"].reshape(1, 1, 1, -1), stats
+
+    return Backbone(init, apply, channels, preprocess=lambda images: images)
+
+
+def trace_params(z: dict[str, np.ndarray], dtype: str, moment: str) -> Any:
+    body = {key: jnp.asarray(z[f"{moment}/body.{key}"], dtype) for key in ("weight", "bias")}
+    return {"backbone": body} | params_of(z, dtype, f"{moment}/")
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", TRACES)
+def test_trace(name: str, dtype: str) -> None:
+    """A short training run through the real step and optimizer."""
+    z, meta = fixtures.load("crt", name)
+    steps = len(z["losses"]) if dtype == "float64" else 3
+    with precision(dtype):
+        config = config_of(z, meta, prefix="init/")
+        assert config.sharing == meta["sharing"].removesuffix("_trunk")
+        method = crt.build(config, toy(z), num_classes=2)
+        group = Group(learning_rate=meta["lr"], weight_decay=meta["weight_decay"])
+        train = Train(
+            groups=dict.fromkeys(method.groups, group), steps=meta["steps"], optimizer=meta["optimizer"]
+        )
+        schedule = optimizers.factor(train, start=0, stop=meta["steps"], milestones=())
+        np.testing.assert_allclose(
+            [meta["lr"] * schedule(i) for i in range(meta["steps"])], z["lrs"], rtol=1e-6
+        )
+        optimizer = optimizers.build(train, method, schedule)
+        params = trace_params(z, dtype, "init")
+        state = State(jnp.zeros((), jnp.int32), params, {"backbone": {}}, optimizer.init(params))
+        update = jax.jit(step.build(method, optimizer))
+
+        gate = meta["tolerance"]["float64"] if dtype == "float64" else {"rtol": 1e-3}
+        logged = {
+            "multi_similarity1": "ms1",
+            "multi_similarity2": "ms2",
+            "diversity1": "div1",
+            "consistency": "con",
+        }
+        if config.sharing == "separate":
+            logged["diversity2"] = "div2"
+        counted = ("positives1", "negatives1", "positives2", "negatives2")
+        for i in range(steps):
+            images = jnp.asarray(z["inputs"][i], dtype)[None, :, :, None, :]
+            labels = jnp.asarray(z["labels"][i], jnp.int32)
+            state, terms = update(state, Batch(images, labels, jnp.arange(len(labels))), jax.random.key(0))
+            note = f"step {i + 1}"
+            np.testing.assert_allclose(terms["loss"], z["losses"][i], **gate, err_msg=note)
+            if dtype == "float32":
+                continue
+            for ours, theirs in logged.items():
+                np.testing.assert_allclose(
+                    terms[ours], z[f"losses_{theirs}"][i], **gate, err_msg=f"{note} {ours}"
+                )
+            np.testing.assert_array_equal([terms[key] for key in counted], z["mined_counts"][i], err_msg=note)
+            if i == 0:
+                jax.tree.map(
+                    lambda a, b: np.testing.assert_allclose(a, b, **gate),
+                    state.params,
+                    trace_params(z, dtype, "step1"),
+                )
+        if dtype == "float32":
+            return
+
+        jax.tree.map(
+            lambda a, b: np.testing.assert_allclose(a, b, **gate),
+            state.params,
+            trace_params(z, dtype, "final"),
+        )
+        features = jnp.asarray(z["inputs"][-1]) @ state.params["backbone"]["weight"].T
+        f1, f2 = crt.transform(state.params, features + state.params["backbone"]["bias"][None, None])
+        np.testing.assert_allclose(f1, z["eval_f1"], **gate)
+        np.testing.assert_allclose(f2, z["eval_f2"], **gate)
+        np.testing.assert_allclose(
+            method.embed(state.params, state.method, images[0]), z["eval_embedding"], **gate
+        )
