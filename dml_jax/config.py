@@ -74,6 +74,7 @@ class Train:
     evaluate_every: int = 0  # steps between two evaluations; 0: once an epoch where the length is in epochs
     checkpoint_every: int = 200  # steps between two checkpoints
     select: Literal["last", "validation", "test"] = "last"  # which model is reported
+    reload_best_epochs: tuple[int, ...] = ()  # epochs (warm-up not counted) that go on from the best model so far
 
     def __post_init__(self) -> None:
         require(
@@ -93,6 +94,12 @@ class Train:
             self.milestones,
             "must be increasing and positive",
         )
+        require(
+            not self.reload_best_epochs or self.select != "last",
+            "train.reload_best_epochs",
+            self.reload_best_epochs,
+            "needs a best model; set train.select to validation or test",
+        )
 
 
 @dataclass(frozen=True)
@@ -103,6 +110,7 @@ class Evaluation:
     ks: tuple[int, ...] = (1, 2, 4, 8)  # of Recall@K
     batch_size: int = 256  # images embedded at once
     cluster: bool = True  # k-means and NMI at the end; slow for many thousand classes
+    controls: bool = False  # judge raw pixels and the untrained network beside the trained one; for small images
 
     def __post_init__(self) -> None:
         require(len(self.ks) > 0 and min(self.ks) > 0, "evaluation.ks", self.ks, "must be positive numbers")

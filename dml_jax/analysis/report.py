@@ -1,0 +1,2 @@
+def write(*a): pass
+def table(*a): pass

@@ -1,0 +1,226 @@
+"""A run from its configuration to its results: what the main command does in each of its modes."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from dml_jax import config as configs
+from dml_jax.analysis import report
+from dml_jax.config import Config
+from dml_jax.data import pipeline
+from dml_jax.data.split import Split
+from dml_jax.errors import CheckpointError
+from dml_jax.evaluation import protocol
+from dml_jax.export import arrays
+from dml_jax.train import embed, experiment, loop, mesh, step, workdir
+from dml_jax.train.checkpoint import Checkpoints
+from dml_jax.train.experiment import Experiment
+from dml_jax.train.progress import Screen
+from dml_jax.train.records import Records
+from dml_jax.train.signals import Stop
+from dml_jax.train.state import State
+
+
+def train(config: Config, directory: Path, screen: Screen, stop: Stop) -> None:
+    """Trains (or goes on training), evaluates the selected model, exports its embeddings, writes the report.
+
+    Raises:
+      UserError: before training, for what the user can mend.
+      Interrupted: on a signal, with a checkpoint on disk.
+    """
+    workdir.compare(directory, config)
+    parts = experiment.build(config)
+    first = jax.process_index() == 0
+    with workdir.opened(directory, active=first), screen:
+        if finished(directory, parts):
+            screen.say(f"{directory}: finished already, {parts.steps} steps; see {directory / 'report.html'}")
+            return
+        if first:
+            facts = workdir.describe(config, experiment.data_hash(parts))
+            _same_data(directory, facts)
+            workdir.write_json(directory / "config.json", facts)
+        introduce(parts, directory, screen)
+        store = checkpoints(parts, directory, screen)
+        metrics = Records(directory / "metrics.jsonl", first)
+        timing = Records(directory / "timing.jsonl", first)
+        state = loop.train(parts, store, metrics, timing, screen, stop)
+        if config.train.select != "last":
+            state = _selected(store, "best")
+        store.close()
+        results, embeddings = conclude(parts, state, config.train.select, screen)
+        if first:
+            export(parts, directory, {"test": parts.splits["test"]}, embeddings, int(state.step))
+            report.write(directory, config, results, embeddings["test"], parts.splits["test"], metrics.read())
+            workdir.write_json(directory / "results.json", results)
+            report.table(config, results, screen.console)
+            screen.say(f"report: {directory / 'report.html'}   embeddings: {directory / 'embeddings'}")
+
+
+def evaluate(config: Config, directory: Path, checkpoint: str, screen: Screen) -> dict[str, Any]:
+    """Judges a checkpoint of a run on the test split; prints the table and returns the numbers."""
+    parts, state = restored(config, directory, checkpoint, screen)
+    results, _ = conclude(parts, state, checkpoint, screen)
+    report.table(config, results, screen.console)
+    return results
+
+
+def export_all(config: Config, directory: Path, checkpoint: str, screen: Screen) -> None:
+    """Writes the embeddings of every split with a checkpoint of a run."""
+    parts, state = restored(config, directory, checkpoint, screen)
+    embedder = embed.compiled(parts)
+    splits = dict(parts.splits)
+    if splits["test"].gallery is not None:
+        splits["gallery"] = splits["test"].gallery
+    found = {name: embed.split(parts, embedder, state.params, state.method, split) for name, split in splits.items()}
+    export(parts, directory, splits, found, int(state.step))
+    screen.say(f"embeddings of {', '.join(splits)} at step {int(state.step)}: {directory / 'embeddings'}")
+
+
+def check(config: Config, screen: Screen) -> None:
+    """Validates configuration and data, makes one step and stops; nothing is written."""
+    parts = experiment.build(config)
+    introduce(parts, None, screen)
+    state = experiment.initial(parts)
+    update = jax.jit(step.build(parts.method, parts.optimizer), donate_argnums=0)
+    hosts = {"host": jax.process_index(), "hosts": jax.process_count()}
+    with pipeline.training(
+        parts.splits["train"], parts.sampler, config.data, seed=config.seed, views=parts.method.views, stop=1, **hosts
+    ) as batches:
+        batch = mesh.shard(parts.mesh, *next(batches))
+    memory = update.lower(state, batch, experiment.key(config)).compile().memory_analysis()
+    _, terms = update(state, batch, experiment.key(config))
+    if memory is not None:
+        need = (memory.argument_size_in_bytes + memory.temp_size_in_bytes) / 2**20
+        screen.say(f"a training step needs about {need:.0f} MiB on each device")
+    screen.say(f"one step made, loss {float(terms['loss']):.4f}: the configuration is valid")
+
+
+def checkpoints(parts: Experiment, directory: Path, screen: Screen) -> Checkpoints:
+    """The checkpoints of a work directory."""
+    return Checkpoints(
+        directory / "checkpoints", lambda: experiment.template(parts), lambda text: screen.say(f"warning: {text}")
+    )
+
+
+def finished(directory: Path, parts: Experiment) -> bool:
+    """Whether the run's results are on disk for all its steps."""
+    try:
+        return json.loads((directory / "results.json").read_text(encoding="utf-8"))["steps"] == parts.steps
+    except (OSError, ValueError, KeyError):
+        return False
+
+
+def restored(config: Config, directory: Path, checkpoint: str, screen: Screen) -> tuple[Experiment, State]:
+    """The parts of an existing run and one of its states.
+
+    Args:
+      config: its configuration.
+      directory: its work directory.
+      checkpoint: "latest", "best" or a step.
+      screen: gets warnings.
+
+    Raises:
+      CheckpointError: no run there, or no such checkpoint.
+    """
+    workdir.read_config(directory)
+    workdir.compare(directory, config)
+    parts = experiment.build(config)
+    store = checkpoints(parts, directory, screen)
+    state = _selected(store, checkpoint)
+    store.close()
+    return parts, state
+
+
+def _selected(store: Checkpoints, checkpoint: str) -> State:
+    number = int(checkpoint) if checkpoint.isdigit() else None
+    found = store.restore("best" if checkpoint == "best" else "latest", number)
+    if found is None:
+        raise CheckpointError(f"--checkpoint={checkpoint}: {store.directory} holds none")
+    return found[0]
+
+
+def _same_data(directory: Path, facts: dict[str, Any]) -> None:
+    if (directory / "config.json").exists() and workdir.read_config(directory)["data_hash"] != facts["data_hash"]:
+        raise CheckpointError(f"{directory}: the data set has changed since this run began; give another --workdir")
+
+
+def introduce(parts: Experiment, directory: Path | None, screen: Screen) -> None:
+    """Says what is about to be done."""
+    config = parts.config
+    sizes = "  ".join(
+        f"{name} {len(split.labels):,} images of {len(split.classes):,} classes" for name, split in parts.splits.items()
+    )
+    screen.say(
+        f"{config.name}: {config.method.name} on {config.data.name}, {parts.steps} steps of {config.data.batch_size}"
+    )
+    screen.say(f"data: {sizes}")
+    shapes = experiment.template(parts)
+    count = sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(shapes.params))
+    screen.say(f"{count:,} parameters, {jax.device_count()} {jax.devices()[0].platform} device(s)")
+    if directory is not None:
+        screen.say(f"work directory: {directory}")
+
+
+def conclude(
+    parts: Experiment, state: State, model: str, screen: Screen
+) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """The results of a model on the test split, beside its controls, and the embeddings they rest on."""
+    config = parts.config
+    test = parts.splits["test"]
+    embedder = embed.compiled(parts)
+    found = {"test": embed.split(parts, embedder, state.params, state.method, test)}
+    if test.gallery is not None:
+        found["gallery"] = embed.split(parts, embedder, state.params, state.method, test.gallery)
+    screen.say("judging the unseen classes")
+    results = _judged(config, test, found["test"], found.get("gallery"))
+    results["protocol"] = protocol.describe(
+        config.evaluation.protocol,
+        cluster=config.evaluation.cluster,
+        classes=len(test.classes),
+        gallery=test.gallery is not None,
+    )
+    results |= {"model": model, "step": int(state.step), "steps": parts.steps, "config_hash": configs.digest(config)}
+    if config.evaluation.controls:
+        first = experiment.initial(parts)
+        untrained = embed.split(parts, embedder, first.params, first.method, test)
+        results["controls"] = {
+            "raw pixels": _judged(config, test, _pixels(config, test)),
+            "untrained": _judged(config, test, untrained),
+        }
+    return results, found
+
+
+def _judged(config: Config, split: Split, embeddings: np.ndarray, gallery: np.ndarray | None = None) -> dict[str, Any]:
+    options: dict[str, Any] = {}
+    if split.gallery is not None:
+        options = {"gallery": gallery, "gallery_labels": split.gallery.labels}
+    judged = config.evaluation
+    return protocol.judge(
+        embeddings, split.labels, ks=judged.ks, protocol=judged.protocol, cluster=judged.cluster, **options
+    )
+
+
+def _pixels(config: Config, split: Split) -> np.ndarray:
+    """Raw pixels as embeddings [N, H·W·3]."""
+    with pipeline.testing(split, config.data, config.evaluation.batch_size) as batches:
+        return np.concatenate([images[:valid].reshape(valid, -1) for images, valid in batches]).astype(np.float32)
+
+
+def export(
+    parts: Experiment, directory: Path, splits: dict[str, Split], embeddings: dict[str, np.ndarray], number: int
+) -> None:
+    """Writes the arrays of some splits below `<workdir>/embeddings`."""
+    if splits["test"].gallery is not None:
+        splits = {**splits, "gallery": splits["test"].gallery}
+    for name, split in splits.items():
+        arrays.write(
+            directory / "embeddings" / name,
+            embeddings[name],
+            split.labels,
+            split.ids,
+            config_hash=configs.digest(parts.config),
+            step=number,
+        )

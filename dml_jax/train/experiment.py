@@ -1,0 +1,136 @@
+"""From a configuration to the parts of a run: data, method, optimizer, mesh. Everything is checked here, early."""
+
+import hashlib
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax.sharding import Mesh
+
+from dml_jax import config as configs
+from dml_jax.config import Config
+from dml_jax.data import sampling, transforms
+from dml_jax.data.holdout import hold_out
+from dml_jax.data.sampling import Sampler
+from dml_jax.data.split import Split
+from dml_jax.errors import ConfigError, DataError
+from dml_jax.methods.contract import Batch, Method
+from dml_jax.train import mesh as meshes
+from dml_jax.train import optimizers, step
+from dml_jax.train.state import State
+
+
+class Experiment(NamedTuple):
+    """The parts of a run.
+
+    Attributes:
+      config: what was asked for.
+      splits: "train", "test", and "validation" where classes are held out.
+      sampler: step -> indices into the training split.
+      method: the pure functions.
+      optimizer: with the learning rates' schedule inside.
+      schedule: step -> factor on every learning rate.
+      steps: length of the run, warm-up included.
+      mesh: the devices.
+      shape: (height, width) of a training image in pixels.
+    """
+
+    config: Config
+    splits: dict[str, Split]
+    sampler: Sampler
+    method: Method
+    optimizer: optax.GradientTransformation
+    schedule: optimizers.Schedule
+    steps: int
+    mesh: Mesh
+    shape: tuple[int, int]
+
+
+def build(config: Config) -> Experiment:
+    """Loads the data set and puts the run together; nothing is trained or written.
+
+    Raises:
+      UserError: what in the configuration or the data does not fit.
+    """
+    data, train = config.data, config.train
+    splits = configs.module("data.datasets", data.name, "data.name").load(data)
+    if data.validation_share:
+        splits["train"], splits["validation"] = hold_out(splits["train"], data.validation_share)
+    elif train.select == "validation":
+        raise ConfigError("train.select='validation': needs a validation set; set data.validation_share, e.g. to 0.2")
+    classes = len(splits["train"].classes)
+    for name, split in splits.items():
+        _check(name, split)
+    devices = jax.device_count()
+    if data.batch_size % devices:
+        raise ConfigError(f"data.batch_size={data.batch_size}: must be a multiple of the {devices} devices")
+
+    sampler = sampling.build(data, splits["train"].labels, config.seed)
+    warmup = sampler.start(train.warmup_epochs)
+    steps = warmup + train.steps if train.steps else sampler.start(train.warmup_epochs + train.epochs)
+    schedule = optimizers.factor(
+        train,
+        start=warmup,
+        stop=steps,
+        milestones=tuple(sampler.start(train.warmup_epochs + epoch) for epoch in train.milestones),
+    )
+    backbone = configs.module("backbones", config.backbone.name, "backbone.name").build(config.backbone)
+    method = configs.module("methods", config.method.name, "method.name").build(config.method, backbone, classes)
+    optimizer = optimizers.build(train, method, schedule, warmup_steps=warmup)
+    image = transforms.training(data)(splits["train"].read(0, np.random.default_rng(0)), np.random.default_rng(0))
+    shape = (image.shape[0], image.shape[1])
+    return Experiment(config, splits, sampler, method, optimizer, schedule, steps, meshes.make(), shape)
+
+
+def _check(name: str, split: Split) -> None:
+    count, classes = len(split.labels), len(split.classes)
+    if count == 0:
+        raise DataError(f"the {name} split holds no image")
+    if split.labels.min() < 0 or split.labels.max() >= classes:
+        raise DataError(
+            f"the {name} split has labels from {split.labels.min()} to {split.labels.max()}, its {classes} classes "
+            f"are numbered 0 to {classes - 1}"
+        )
+    if len(np.unique(split.labels)) < 2:
+        raise DataError(f"the {name} split holds one class only; at least 2 are needed")
+
+
+def key(config: Config) -> jax.Array:
+    """The run's random key; each step folds its number in."""
+    return jax.random.key(config.seed)
+
+
+def example(experiment: Experiment) -> Batch:
+    """A batch of zeros in the shapes of the run."""
+    size = experiment.config.data.batch_size
+    zeros = jnp.zeros((size,), jnp.int32)
+    images = jnp.zeros((experiment.method.views, size, *experiment.shape, 3), jnp.uint8)
+    return Batch(images, zeros, zeros)
+
+
+def initial(experiment: Experiment) -> State:
+    """The state before the first step, copied to every device; a pure function of the seed."""
+    seed = jax.random.fold_in(key(experiment.config), 2**31 - 1)
+    state = step.initial(experiment.method, experiment.optimizer, seed, example(experiment))
+    return meshes.replicate(experiment.mesh, state)
+
+
+def template(experiment: Experiment) -> Any:
+    """Shapes, dtypes and shardings of the state, computing nothing."""
+    shapes = jax.eval_shape(
+        lambda: step.initial(experiment.method, experiment.optimizer, key(experiment.config), example(experiment))
+    )
+    sharding = meshes.copied(experiment.mesh)
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), shapes)
+
+
+def data_hash(experiment: Experiment) -> str:
+    """SHA-256 of the names and labels of all splits."""
+    digest = hashlib.sha256()
+    for name, split in sorted(experiment.splits.items()):
+        digest.update(f"{name} {len(split.labels)}".encode())
+        digest.update(np.ascontiguousarray(split.labels).data)
+        digest.update("\n".join(split.ids).encode())
+    return digest.hexdigest()

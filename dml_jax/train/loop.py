@@ -1,0 +1,208 @@
+"""The training loop, read from top to bottom: batch, step, log, evaluate, save.
+
+Exactness: batch i is a pure function of (seed, i) and the step folds its number into the key, so the state alone says
+how a run goes on. A line of metrics is on disk before the checkpoint that follows it; on resuming, lines after the
+checkpoint are cut and written again, the same.
+"""
+
+import time
+from typing import Any, NamedTuple
+
+import jax
+
+from dml_jax.data import pipeline
+from dml_jax.errors import DivergedError
+from dml_jax.evaluation import protocol
+from dml_jax.train import embed, experiment, mesh, step
+from dml_jax.train.checkpoint import Checkpoints
+from dml_jax.train.experiment import Experiment
+from dml_jax.train.progress import Screen
+from dml_jax.train.records import Records
+from dml_jax.train.signals import Interrupted, Stop
+from dml_jax.train.state import State
+
+
+class Notes(NamedTuple):
+    """What the loop remembers besides the state.
+
+    Attributes:
+      best: Recall@1 of the best model so far, negative before there is one.
+      pending: the line of metrics of this step whose evaluation is still due; None where none is.
+    """
+
+    best: float = -1.0
+    pending: dict[str, Any] | None = None
+
+
+def train(
+    parts: Experiment, store: Checkpoints, metrics: Records, timing: Records, screen: Screen, stop: Stop
+) -> State:
+    """Trains from the newest checkpoint, or from the start, to the last step.
+
+    Args:
+      parts: the experiment.
+      store: its checkpoints.
+      metrics: gets the lines of `metrics.jsonl`.
+      timing: gets the clock's readings.
+      screen: shows the progress.
+      stop: SIGTERM or Ctrl-C.
+
+    Returns:
+      The state after the last step.
+
+    Raises:
+      Interrupted: on a signal, once a checkpoint of the step is on disk.
+      DivergedError: the loss or the gradient is not finite; the newest checkpoint is from before.
+    """
+    config, total = parts.config.train, parts.steps
+    restored = store.restore()
+    if restored:
+        state, notes = restored[0], Notes(**restored[1])
+        screen.say(f"resuming from step {int(state.step)}")
+    else:
+        state, notes = experiment.initial(parts), Notes()
+        if parts.method.fill:
+            state = state._replace(method=_filled(parts, state))
+    start = int(state.step)
+    store.drop_newer("best", start)
+    metrics.cut(start - 1 if notes.pending else start)
+    timing.cut(start)
+
+    update = jax.jit(step.build(parts.method, parts.optimizer), donate_argnums=0)
+    embedder = embed.compiled(parts)
+    key = mesh.replicate(parts.mesh, experiment.key(parts.config))
+    schedule = parts.schedule
+
+    def judge(state: State, line: dict[str, Any], notes: Notes) -> Notes:
+        """Evaluates, completes and writes the line; keeps the model if it is the best so far."""
+        name = "validation" if "validation" in parts.splits and config.select != "test" else "test"
+        try:
+            found = evaluate(parts, embedder, state, name, stop)
+        except Interrupted:
+            store.save("latest", state, notes._replace(pending=line)._asdict())
+            raise
+        metrics.write({**line, **{f"{name}/{metric}": value for metric, value in found.items()}})
+        screen.say(f"step {int(state.step)}: {name} Recall@1 {found['recall@1']:.4f}  MAP@R {found['map@r']:.4f}")
+        if config.select == "last" or found["recall@1"] <= notes.best:
+            return notes
+        store.save("best", state, {"recall@1": found["recall@1"]})
+        return notes._replace(best=found["recall@1"])
+
+    if notes.pending:
+        pending, notes = notes.pending, notes._replace(pending=None)
+        notes = judge(state, pending, notes)
+        store.save("latest", state, notes._asdict())
+
+    hosts = {"host": jax.process_index(), "hosts": jax.process_count()}
+    batches = pipeline.training(
+        parts.splits["train"], parts.sampler, parts.config.data,
+        seed=parts.config.seed, views=parts.method.views, start=start, stop=total, **hosts,
+    )  # fmt: skip
+    reloads = {parts.sampler.start(config.warmup_epochs + epoch) for epoch in config.reload_best_epochs}
+    if stop.agreed():
+        store.save("latest", state, notes._asdict())
+        raise Interrupted(stop.agreed())
+    screen.say("compiling the training step")
+    screen.begin("training", total, start)
+    began, waited, since = time.monotonic(), batches.waited, start
+    before: dict[str, jax.Array] | None = None
+    with batches:
+        for done in range(start + 1, total + 1):
+            arrays = next(batches)
+            if done - 1 in reloads and (best := store.restore("best")):
+                state = state._replace(params=best[0].params, method=best[0].method)
+            state, terms = update(state, mesh.shard(parts.mesh, *arrays), key)
+            if before is not None:
+                _check(before, done - 1)  # one step behind, so that the devices never wait for the host
+            before = terms
+            if done == start + 1:
+                jax.block_until_ready(terms)  # so that the rates below leave out the compilation
+                began, waited, since = time.monotonic(), batches.waited, done
+
+            logging = done % config.log_every == 0 or done == total
+            evaluating = config.select != "last" and done == total or _due(parts, done)
+            stopping = bool(stop.agreed())
+            saving = done % config.checkpoint_every == 0 or done == total or stopping
+            if not (logging or evaluating or saving):
+                continue
+            values = _check(terms, done)
+            line = {"step": done, **values, "learning_rate_factor": float(schedule(done - 1))}
+            if logging:
+                now = time.monotonic()
+                rate = (done - since) * parts.config.data.batch_size / max(now - began, 1e-9)
+                clock = {
+                    "step": done,
+                    "images_per_second": rate,
+                    "data_wait": (batches.waited - waited) / max(now - began, 1e-9),
+                }
+                timing.write(clock)
+                screen.advance(
+                    done, f"loss {values['loss']:.4f}  {rate:.0f} images/s  waiting for data {clock['data_wait']:.0%}"
+                )
+                began, waited, since = now, batches.waited, done
+            if evaluating:
+                former, notes = notes, judge(state, line, notes)
+                saving = saving or notes != former  # never two best models ahead of the newest checkpoint
+                began, waited, since = time.monotonic(), batches.waited, done
+            elif logging:
+                metrics.write(line)
+            if saving:
+                store.save("latest", state, notes._asdict())
+            if stopping:
+                raise Interrupted(stop.agreed())
+    return state
+
+
+def _due(parts: Experiment, done: int) -> bool:
+    """Whether an evaluation follows this many steps."""
+    config = parts.config.train
+    if config.evaluate_every:
+        return done % config.evaluate_every == 0
+    return config.epochs > 0 and parts.sampler.epoch(done) != parts.sampler.epoch(done - 1)
+
+
+def _check(terms: dict[str, jax.Array], number: int) -> dict[str, float]:
+    """The terms as numbers.
+
+    Raises:
+      DivergedError: one of them is not finite.
+    """
+    values = {name: float(value) for name, value in jax.device_get(terms).items()}
+    if bad := [name for name, value in values.items() if not abs(value) < float("inf")]:
+        shown = ", ".join(f"{name}={values[name]}" for name in bad)
+        raise DivergedError(f"training diverged at step {number}: {shown}; lower the learning rates and start again")
+    return values
+
+
+def _filled(parts: Experiment, state: State) -> Any:
+    """What the method wants to see before the first step: batches as an epoch would bring them."""
+    assert parts.method.fill is not None
+    hosts = {"host": jax.process_index(), "hosts": jax.process_count()}
+    with pipeline.training(
+        parts.splits["train"], parts.sampler, parts.config.data,
+        seed=parts.config.seed, views=parts.method.views, start=0, stop=parts.steps, **hosts,
+    ) as batches:  # fmt: skip
+        return parts.method.fill(state.params, state.method, (mesh.shard(parts.mesh, *arrays) for arrays in batches))
+
+
+def evaluate(
+    parts: Experiment, embedder: embed.Embedder, state: State, name: str, stop: Stop | None = None
+) -> dict[str, float]:
+    """Retrieval metrics of one split.
+
+    Raises:
+      Interrupted: a signal came meanwhile.
+    """
+
+    def each(done: int) -> None:
+        if stop and stop.signal and jax.process_count() == 1:
+            raise Interrupted(stop.signal)
+
+    images = parts.splits[name]
+    embeddings = embed.split(parts, embedder, state.params, state.method, images, each)
+    options: dict[str, Any] = {}
+    if images.gallery is not None:
+        options["gallery"] = embed.split(parts, embedder, state.params, state.method, images.gallery, each)
+        options["gallery_labels"] = images.gallery.labels
+    judged = parts.config.evaluation
+    return protocol.judge(embeddings, images.labels, ks=judged.ks, protocol=judged.protocol, cluster=False, **options)

@@ -1,0 +1,58 @@
+"""Where arrays live: one mesh axis over all devices of all hosts; batches split along it, everything else copied."""
+
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+from dml_jax.methods.contract import Batch
+
+AXIS = "data"
+
+
+def connect(coordinator: str, processes: int, process: int) -> None:
+    """Joins the other processes of the run, before any device is used.
+
+    Args:
+      coordinator: "host:port" of process 0, or "auto" to ask the cluster (Slurm, TPU pod, Kubernetes).
+      processes: their number; ignored with "auto".
+      process: number of this one; ignored with "auto".
+    """
+    if coordinator == "auto":
+        jax.distributed.initialize()
+    else:
+        jax.distributed.initialize(coordinator, processes, process)
+
+
+def make() -> Mesh:
+    """All devices of all processes in a row."""
+    return jax.make_mesh((jax.device_count(),), (AXIS,), axis_types=(AxisType.Auto,))
+
+
+def copied(mesh: Mesh) -> NamedSharding:
+    """Every device holds the whole array."""
+    return NamedSharding(mesh, PartitionSpec())
+
+
+def rows(mesh: Mesh, axis: int = 0) -> NamedSharding:
+    """Each device holds its part of `axis`."""
+    return NamedSharding(mesh, PartitionSpec(*[None] * axis, AXIS))
+
+
+def replicate(mesh: Mesh, tree: Any) -> Any:
+    """Copies a tree of host or device values, equal on all hosts, to every device."""
+    return jax.device_put(tree, copied(mesh))
+
+
+def shard(mesh: Mesh, images: np.ndarray, labels: np.ndarray, ids: np.ndarray) -> Batch:
+    """The global batch from this host's rows.
+
+    Args:
+      mesh: the devices.
+      images: uint8 [V, B_local, H, W, 3].
+      labels: int32 [B_local].
+      ids: int32 [B_local].
+    """
+    put = jax.make_array_from_process_local_data
+    return Batch(put(rows(mesh, 1), images), put(rows(mesh), labels), put(rows(mesh), ids))

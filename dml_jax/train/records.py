@@ -1,0 +1,48 @@
+"""Lines of JSON on disk: `metrics.jsonl` holds what depends on the run alone, `timing.jsonl` the clock's readings."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+
+class Records:
+    """One object a line, each with its `step`, in order of the steps.
+
+    Args:
+      path: the file; made when the first line is written.
+      active: False on all processes but the first, which then write nothing.
+    """
+
+    def __init__(self, path: Path, active: bool = True):
+        self.path = path
+        self.active = active
+
+    def write(self, line: dict[str, Any]) -> None:
+        """Appends a line and has it on disk before returning, so that no checkpoint is ever ahead of it."""
+        if not self.active:
+            return
+        with open(self.path, "a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+    def read(self) -> list[dict[str, Any]]:
+        """All whole lines; a torn last one is left out."""
+        lines: list[dict[str, Any]] = []
+        if self.path.exists():
+            for text in self.path.read_text(encoding="utf-8").splitlines():
+                try:
+                    lines.append(json.loads(text))
+                except json.JSONDecodeError:
+                    break
+        return lines
+
+    def cut(self, step: int) -> None:
+        """Drops lines after `step`, and a torn one: the resumed run writes them again."""
+        if not self.active or not self.path.exists():
+            return
+        kept = [line for line in self.read() if line["step"] <= step]
+        fresh = self.path.with_suffix(".tmp")
+        fresh.write_text("".join(json.dumps(line) + "\n" for line in kept), encoding="utf-8")
+        os.replace(fresh, self.path)

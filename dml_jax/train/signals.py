@@ -1,0 +1,47 @@
+"""SIGTERM and Ctrl-C: a wish that the loop grants at the next step."""
+
+import signal
+from types import FrameType, TracebackType
+
+import jax
+import numpy as np
+
+
+class Interrupted(Exception):
+    """The run stopped on a signal, with a checkpoint of its last step on disk. `code` is the exit code: 128 + signal."""
+
+    def __init__(self, number: int):
+        super().__init__(signal.Signals(number).name)
+        self.code = 128 + number
+
+
+class Stop:
+    """Remembers the first SIGTERM or SIGINT while it is entered; a second one acts at once."""
+
+    def __init__(self) -> None:
+        self.signal = 0
+        self._previous: dict[int, object] = {}
+
+    def __enter__(self) -> "Stop":
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self._previous[number] = signal.signal(number, self._remember)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)  # type: ignore[arg-type]
+
+    def _remember(self, number: int, frame: FrameType | None) -> None:
+        if self.signal:
+            raise Interrupted(number)
+        self.signal = number
+
+    def agreed(self) -> int:
+        """The signal that any process has received, 0 for none; all processes must call this at the same step."""
+        if jax.process_count() == 1:
+            return self.signal
+        from jax.experimental import multihost_utils
+
+        return int(np.max(multihost_utils.process_allgather(np.int32(self.signal))))

@@ -1,0 +1,120 @@
+"""The work directory of a run: one configuration, one process at a time."""
+
+import fcntl
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from dml_jax import config as configs
+from dml_jax.config import Config
+from dml_jax.errors import CheckpointError
+
+LIBRARIES = ("jax", "flax", "optax", "orbax-checkpoint", "grain", "numpy", "pillow")
+
+
+def read_config(workdir: Path) -> dict[str, Any]:
+    """The `config.json` of a work directory.
+
+    Raises:
+      CheckpointError: there is none, or it cannot be read.
+    """
+    path = workdir / "config.json"
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise CheckpointError(f"{workdir}: holds no run (no config.json)") from None
+    except (OSError, json.JSONDecodeError) as error:
+        raise CheckpointError(f"{path}: cannot be read ({error})") from error
+
+
+def compare(workdir: Path, config: Config) -> None:
+    """Raises CheckpointError unless the directory is free or holds a run of this configuration.
+
+    Differences that change no bit of the model, and more steps, are none.
+    """
+    if not (workdir / "config.json").exists():
+        return
+    stored = read_config(workdir)["config"]
+    old, new = configs.decisive(stored), configs.decisive(asdict(config))
+    keys = sorted(key for key in old.keys() | new.keys() if old.get(key) != new.get(key))
+    for key in ("steps", "epochs"):
+        if getattr(config.train, key) < stored["train"][key]:
+            keys.append(f"train.{key}")
+    if keys:
+        flat = configs.flatten(asdict(config))
+        shown = ", ".join(f"{key} ({configs.flatten(stored).get(key)!r} there, {flat.get(key)!r} here)" for key in keys)
+        raise CheckpointError(f"{workdir}: holds a run of another configuration: {shown}; give another --workdir")
+
+
+@contextmanager
+def opened(workdir: Path, *, active: bool = True) -> Iterator[Path]:
+    """Makes the directory, checks that it can be written to and locks it against a second run.
+
+    Args:
+      workdir: the directory.
+      active: False on all processes but the first, which leave it alone.
+
+    Raises:
+      CheckpointError: a file is in the way, it cannot be written to, or another run is in it.
+    """
+    if not active:
+        yield workdir
+        return
+    existed = workdir.exists()
+    try:
+        workdir.mkdir(parents=True, exist_ok=True)
+        lock = open(workdir / ".lock", "w")  # noqa: SIM115
+    except FileExistsError:
+        raise CheckpointError(f"--workdir={workdir}: is a file, not a directory") from None
+    except NotADirectoryError:
+        raise CheckpointError(f"--workdir={workdir}: lies below a file, not a directory") from None
+    except OSError as error:
+        raise CheckpointError(f"--workdir={workdir}: cannot be written to ({error.strerror})") from error
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise CheckpointError(f"--workdir={workdir}: another run is working in it") from None
+        yield workdir
+    finally:
+        lock.close()
+        if not existed and [entry.name for entry in workdir.iterdir()] == [".lock"]:
+            (workdir / ".lock").unlink()
+            workdir.rmdir()
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Writes a JSON file whole or not at all."""
+    fresh = path.with_name(path.name + ".tmp")
+    fresh.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
+    os.replace(fresh, path)
+
+
+def describe(config: Config, data_hash: str) -> dict[str, Any]:
+    """What `config.json` holds: the resolved configuration and where the run comes from."""
+    try:
+        root = Path(__file__).parents[2]
+        git = subprocess.run(["git", "rev-parse", "HEAD"], cwd=root, capture_output=True, text=True, check=False)
+        commit = git.stdout.strip() or None
+    except OSError:
+        commit = None
+    return {
+        "config": asdict(config),
+        "hash": configs.digest(config),
+        "data_hash": data_hash,
+        "commit": commit,
+        "versions": {"dml_jax": _own_version(), **{name: version(name) for name in LIBRARIES}},
+    }
+
+
+def _own_version() -> str | None:
+    try:
+        return version("dml_jax")
+    except ModuleNotFoundError:
+        return None
