@@ -20,7 +20,7 @@ from jax import lax
 from dml_jax.losses.norms import accurate
 
 Rule = Literal["authors", "paper"]
-BLOCK = 256  # queries whose distances to the whole gallery are held at once
+BLOCK = 128  # queries whose distances to the whole gallery are held at once
 
 
 class Sets(NamedTuple):
@@ -120,6 +120,8 @@ def sets(
         least = 2 * jnp.sum(valid, axis=1)
         joins = share > least if rule == "authors" else share >= least
         expanded = members.at[further].max(valid & joins[:, None])
+        if rule == "paper":
+            expanded &= rows != own
         first = expanded | (rows == own)
         value, order = lax.top_k(jnp.where(first, _nearness(query, gallery, own), -jnp.inf), room)
         candidates = jnp.concatenate([order, nearest[:room]])

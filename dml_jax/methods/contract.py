@@ -39,7 +39,8 @@ class Method(NamedTuple):
       group: path of a parameter, a tuple of dict keys -> its group's name.
       after: (params, state, terms) -> state, once the parameters have been updated.
       fill: (params, state, batches) -> state, before the first step; None where nothing has to be filled.
-      refine: test-time refinement of embeddings; None where the paper has none.
+      refine: (params, state, queries [Q, D], gallery [G, D] or None) -> the queries refined [Q, D'], at test time;
+        without a gallery the queries are one another's. None where the paper has none.
       views: images per sample.
     """
 

@@ -14,6 +14,7 @@ from dml_jax.closed import suggest
 from dml_jax.config import Group, Train
 from dml_jax.errors import ConfigError
 from dml_jax.methods.contract import Method
+from dml_jax.train.radam import scale_by_radam
 
 Schedule = Callable[[Any], Any]
 
@@ -50,6 +51,8 @@ def _rule(name: str, decay: float) -> optax.GradientTransformation:
             return optax.chain(coupled, optax.scale_by_adam())
         case "adamw":
             return optax.chain(optax.scale_by_adam(), decoupled)
+        case "radam":
+            return optax.chain(scale_by_radam(), decoupled)
         case "sgd":
             return optax.chain(coupled, optax.trace(0.9, nesterov=True))
         case _:
