@@ -103,7 +103,6 @@ def train(
         store.save("latest", state, notes._asdict())
         raise Interrupted(stop.agreed())
     screen.say("compiling the training step")
-    screen.begin("training", total, start)
     began, waited, since = time.monotonic(), batches.waited, start
     before: dict[str, jax.Array] | None = None
     with batches:
@@ -117,10 +116,11 @@ def train(
             before = terms
             if done == start + 1:
                 jax.block_until_ready(terms)  # so that the rates below leave out the compilation
+                screen.begin("training", total, done)
                 began, waited, since = time.monotonic(), batches.waited, done
 
             logging = done % config.log_every == 0 or done == total
-            evaluating = config.select != "last" and done == total or _due(parts, done)
+            evaluating = (config.select != "last" and done == total) or _due(parts, done)
             stopping = bool(stop.agreed())
             saving = done % config.checkpoint_every == 0 or done == total or stopping
             if not (logging or evaluating or saving):

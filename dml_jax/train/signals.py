@@ -8,7 +8,7 @@ import numpy as np
 
 
 class Interrupted(Exception):
-    """The run stopped on a signal, with a checkpoint of its last step on disk. `code` is the exit code: 128 + signal."""
+    """The run stopped on a signal, its last step on disk. `code` is the exit code, 128 + the signal."""
 
     def __init__(self, number: int):
         super().__init__(signal.Signals(number).name)

@@ -1,0 +1,108 @@
+"""Pictures of a run: how it went, where the unseen classes lie, what each query finds."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from dml_jax.data.split import Split
+from dml_jax.evaluation import neighbors
+
+INK, GREY, RIGHT, WRONG = "#1f2933", "#9aa5b1", "#2f9e44", "#e03131"
+MOST_CLASSES = 10  # coloured in the map
+QUERIES, FOUND = 10, 8  # rows and neighbours of the retrieval grid
+
+
+def _figure(width: float, height: float) -> Figure:
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def _plain(axes: Axes) -> Axes:
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    axes.tick_params(colors=INK, labelsize=8)
+    return axes
+
+
+def curves(path: Path, lines: Sequence[dict[str, Any]], controls: dict[str, float]) -> None:
+    """Loss and Recall@1 over the steps.
+
+    Args:
+      path: png to write.
+      lines: of `metrics.jsonl`.
+      controls: Recall@1 of what the model is compared with, drawn as dotted lines.
+    """
+    figure = _figure(9, 3.2)
+    left, right = figure.subplots(1, 2)
+    loss = [(line["step"], line["loss"]) for line in lines if "loss" in line]
+    _plain(left).plot(*zip(*loss, strict=True), color=INK, linewidth=1)
+    left.set(title="training loss", xlabel="step")
+    _plain(right).set(title="Recall@1", xlabel="step", ylim=(0, 1))
+    for split, colour in (("validation", "#1971c2"), ("test", RIGHT)):
+        points = [(line["step"], line[f"{split}/recall@1"]) for line in lines if f"{split}/recall@1" in line]
+        if points:
+            right.plot(*zip(*points, strict=True), color=colour, marker="o", markersize=3, label=split)
+    for name, value in controls.items():
+        right.axhline(value, color=GREY, linestyle=":", linewidth=1)
+        right.annotate(
+            name, (1, value), xycoords=("axes fraction", "data"), ha="right", va="bottom", fontsize=8, color=GREY
+        )
+    if right.get_legend_handles_labels()[0]:
+        right.legend(frameon=False, fontsize=8)
+    figure.savefig(path, dpi=130)
+
+
+def principal(embeddings: np.ndarray, dimensions: int = 2) -> np.ndarray:
+    """The first principal components of rows [N, D] -> [N, dimensions]."""
+    centred = embeddings - embeddings.mean(axis=0)
+    _, axes = np.linalg.eigh(centred.T @ centred)  # ascending
+    return centred @ axes[:, ::-1][:, :dimensions]
+
+
+def scatter(path: Path, embeddings: np.ndarray, labels: np.ndarray, classes: Sequence[str]) -> None:
+    """The unseen classes on their first two principal components; the largest ten in colour."""
+    figure = _figure(6, 5)
+    axes = _plain(figure.subplots())
+    points = principal(embeddings)
+    largest = np.argsort(-np.bincount(labels, minlength=len(classes)), kind="stable")[:MOST_CLASSES]
+    rest = ~np.isin(labels, largest)
+    axes.scatter(*points[rest].T, s=4, color=GREY, linewidths=0)
+    for label in sorted(largest):
+        axes.scatter(*points[labels == label].T, s=9, linewidths=0, label=classes[label], alpha=0.8)
+    axes.set(title="unseen classes, first two principal components", xticks=[], yticks=[])
+    axes.legend(frameon=False, fontsize=8, markerscale=2, loc="center left", bbox_to_anchor=(1, 0.5))
+    figure.savefig(path, dpi=130)
+
+
+def grid(path: Path, embeddings: np.ndarray, split: Split) -> None:
+    """Queries and their nearest neighbours: green frames are of the query's class, red ones are not.
+
+    Half of the queries are drawn from those whose nearest neighbour is wrong, where there are that many, so that the
+    failures are seen.
+    """
+    count = min(FOUND, len(embeddings) - 1)
+    _, indices = neighbors.search(embeddings, embeddings, count, exclude_self=True)
+    wrong = split.labels[indices[:, 0]] != split.labels
+    rng = np.random.default_rng(0)
+    failing = rng.permutation(np.flatnonzero(wrong))[: QUERIES // 2]
+    passing = rng.permutation(np.flatnonzero(~wrong))[: QUERIES - len(failing)]
+    queries = np.concatenate([passing, failing])
+    figure = _figure(count + 1.6, len(queries))
+    cells = figure.subplots(len(queries), count + 1, squeeze=False)
+    for row, query in zip(cells, queries, strict=True):
+        for axes, index in zip(row, [query, *indices[query]], strict=True):
+            axes.imshow(split.read(int(index), None))
+            axes.set(xticks=[], yticks=[])
+            colour = INK if index == query else RIGHT if split.labels[index] == split.labels[query] else WRONG
+            for spine in axes.spines.values():
+                spine.set(color=colour, linewidth=3)
+    cells[0, 0].set_title("query", fontsize=9)
+    for rank in range(1, count + 1):
+        cells[0, rank].set_title(str(rank), fontsize=9)
+    figure.savefig(path, dpi=80)

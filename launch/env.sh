@@ -1,0 +1,23 @@
+# Sourced by the launch scripts: makes .venv in the project and installs the pinned requirements once.
+# Usage: prepare FILE...   the requirements files to install, relative to the project
+
+prepare() {
+  local python=${PYTHON:-python3} stamp
+  command -v "$python" >/dev/null || { echo "error: $python is not here; install Python 3.11, 3.12 or 3.13, or set PYTHON" >&2; exit 2; }
+  "$python" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' ||
+    { echo "error: $("$python" --version) is not supported; set PYTHON to a Python 3.11, 3.12 or 3.13" >&2; exit 2; }
+  stamp=.venv/installed-$(cat constraints.txt requirements*.txt | cat - <(echo "$*") | cksum | cut -d' ' -f1)
+  [ -f "$stamp" ] && return
+  echo "installing the requirements into .venv (once, a minute or two)"
+  [ -x .venv/bin/python ] || "$python" -m venv .venv
+  local files=() file
+  for file in "$@"; do files+=(-r "$file"); done
+  if command -v uv >/dev/null; then
+    uv pip install --quiet --python .venv/bin/python "${files[@]}"
+  elif .venv/bin/python -m pip install --quiet --disable-pip-version-check uv 2>/dev/null; then
+    .venv/bin/uv pip install --quiet --python .venv/bin/python "${files[@]}"
+  else
+    .venv/bin/python -m pip install --quiet --disable-pip-version-check "${files[@]}"
+  fi
+  touch "$stamp"
+}
