@@ -1,0 +1,115 @@
+"""The multi-similarity loss against a loop over anchors, and on batches where nothing can be mined."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dml_jax.errors import ConfigError
+from dml_jax.losses import multi_similarity as ms
+from dml_jax.losses import pairs
+
+RNG = np.random.default_rng(5)
+EMBEDDINGS = RNG.normal(size=(12, 4))
+EMBEDDINGS[1] = 3 * EMBEDDINGS[0]  # a copy, of other length, in one class
+LABELS = np.array([0, 0, 0, 1, 1, 1, 1, 2, 2, 3, 2, 2])
+
+
+def loop(
+    emb: np.ndarray, labels: np.ndarray, gallery: np.ndarray, others: np.ndarray, o: ms.Options
+) -> float:
+    """The published algorithm, anchor by anchor in float64; `gallery is emb` means within one batch."""
+    unit = lambda x: x / np.linalg.norm(x, axis=1, keepdims=True)  # noqa: E731
+    s = unit(emb) @ unit(gallery).T
+    total, active = 0.0, 0
+    for i in range(len(emb)):
+        itself = i if gallery is emb else -1
+        p = [s[i, j] for j in range(len(gallery)) if others[j] == labels[i] and j != itself]
+        n = [s[i, j] for j in range(len(gallery)) if others[j] != labels[i]]
+        if o.copies == "drop":
+            p = [v for v in p if v < 1 - 1e-5]
+        if o.mining:
+            p, n = (
+                [v for v in p if n and v - o.epsilon < max(n)],
+                [v for v in n if p and v + o.epsilon > min(p)],
+            )
+        active += bool(p or n)
+        total += np.log(1 + sum(np.exp(-o.alpha * (v - o.base)) for v in p)) / o.alpha
+        total += np.log(1 + sum(np.exp(o.beta * (v - o.base)) for v in n)) / o.beta
+    return total / (len(emb) if o.divisor == "batch" else max(active, 1))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ms.Options(),
+        ms.Options(beta=50.0, base=1.0),
+        ms.Options(copies="keep"),
+        ms.Options(divisor="active", epsilon=0.0),
+        ms.Options(mining=False),
+    ],
+    ids=str,
+)
+def test_a_loop_over_anchors_agrees(options: ms.Options, x64: None) -> None:
+    embeddings = jnp.asarray(EMBEDDINGS)
+    similarity = pairs.cosine(embeddings, embeddings)
+    ours, counts = ms.multi_similarity(similarity, *pairs.masks(jnp.asarray(LABELS)), options)
+    assert float(ours) == pytest.approx(loop(EMBEDDINGS, LABELS, EMBEDDINGS, LABELS, options), rel=1e-12)
+    assert counts["positives"] > 0
+
+
+def test_anchors_against_other_samples(x64: None) -> None:
+    gallery, others = RNG.normal(size=(17, 4)), RNG.integers(0, 4, 17)
+    same = jnp.asarray(LABELS)[:, None] == jnp.asarray(others)[None, :]
+    similarity = pairs.cosine(jnp.asarray(EMBEDDINGS), jnp.asarray(gallery))
+    ours, _ = ms.multi_similarity(similarity, same, ~same, ms.Options())
+    assert float(ours) == pytest.approx(loop(EMBEDDINGS, LABELS, gallery, others, ms.Options()), rel=1e-12)
+
+
+def value_and_grad(dtype: Any) -> Any:
+    def value(x: jax.Array, labels: jax.Array) -> jax.Array:
+        return ms.multi_similarity(pairs.cosine(x, x), *pairs.masks(labels), ms.Options())[0]
+
+    return jax.jit(jax.value_and_grad(value))
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_degenerate_batches_stay_finite(dtype: Any) -> None:
+    spread = RNG.normal(size=(8, 4))
+    two = np.arange(8) // 4
+    cases = {
+        "one class": (spread, np.zeros(8, int)),
+        "singletons": (spread, np.arange(8)),
+        "all equal": (np.ones((8, 4)), two),
+        "a zero vector": (spread * (np.arange(8) > 0)[:, None], two),
+        "opposite": (np.where(np.arange(8) % 2, -1.0, 1.0)[:, None] * np.ones((8, 4)), two),
+    }
+    function = value_and_grad(dtype)
+    for name, (x, labels) in cases.items():
+        loss, grad = function(jnp.asarray(x, dtype), jnp.asarray(labels))
+        assert loss.dtype == jnp.float32, name
+        assert jnp.isfinite(loss), name
+        assert jnp.all(jnp.isfinite(grad)), name
+        if name in ("one class", "singletons"):
+            assert loss == 0, name
+    assert function._cache_size() == 1
+
+
+def test_large_exponents_do_not_overflow() -> None:
+    similarity = jnp.array([[0.0, -1.0, 1.0]])
+    one = ms.anchor_losses(
+        similarity,
+        jnp.array([[False, True, False]]),
+        jnp.array([[False, False, True]]),
+        alpha=200.0,
+        beta=200.0,
+        base=0.0,
+    )
+    np.testing.assert_allclose(one, [2.0], rtol=1e-6)
+
+
+def test_options_are_checked() -> None:
+    with pytest.raises(ConfigError, match=r"method\.multi_similarity\.alpha=0\.0: must be positive"):
+        ms.Options(alpha=0.0)

@@ -1,0 +1,201 @@
+"""CRT: equation 1 against its printed form, the variants of the tables, and the method as a whole."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from dml_jax.backbones.contract import Backbone
+from dml_jax.closed import close
+from dml_jax.errors import ConfigError
+from dml_jax.methods import _heads as heads
+from dml_jax.methods import crt
+from dml_jax.methods.contract import Batch
+from dml_jax.train import step
+
+SMALL = {"embedding_dims": (4, 6), "prototypes": (3, 3), "hidden_dim": 5}
+
+
+def toy(dtype: Any = jnp.float32) -> Backbone:
+    """One linear layer on every pixel."""
+
+    def apply(params: Any, stats: Any, inputs: jax.Array, *, train: bool, key: Any) -> tuple[jax.Array, Any]:
+        return heads.linear(params, inputs).astype(dtype), stats
+
+    return Backbone(
+        init=lambda key, shape: (heads.linear_init(key, 3, 7), {}),
+        apply=apply,
+        channels=7,
+        preprocess=lambda images: images.astype(jnp.float32) / 255 - 0.5,
+    )
+
+
+def images(seed: int = 0, count: int = 16) -> jax.Array:
+    return jnp.asarray(np.random.default_rng(seed).integers(0, 256, (1, count, 2, 4, 3)), jnp.uint8)
+
+
+def batch(labels: Any = None, seed: int = 0) -> Batch:
+    labels = jnp.asarray(np.arange(16) // 4 if labels is None else labels, jnp.int32)
+    return Batch(images(seed), labels, jnp.arange(16, dtype=jnp.int32))
+
+
+def test_residuals_are_those_of_equation_1(x64: None) -> None:
+    rng = np.random.default_rng(1)
+    prototypes, features = rng.normal(size=(4, 6)), 5 * rng.normal(size=(3, 9, 6))
+    printed = np.zeros((3, 4, 6))
+    for n, k, j in np.ndindex(3, 4, 9):
+        w = features[n, j] @ prototypes[k]
+        printed[n, k] += np.logaddexp(0, w) * (features[n, j] - prototypes[k])
+    ours = crt.coded_residuals(jnp.asarray(prototypes), jnp.asarray(features))
+    np.testing.assert_allclose(ours, printed, rtol=1e-12, atol=1e-12)
+
+
+def test_no_tensor_holds_every_residual() -> None:
+    n, k, p, width = 2, 5, 11, 13
+    params = {"prototypes": jnp.ones((k, width)), "features": jnp.ones((n, p, width))}
+    gradient = jax.grad(lambda z: crt.coded_residuals(z["prototypes"], z["features"]).sum())
+    jaxpr = jax.make_jaxpr(gradient)(params)
+
+    def sizes(jaxpr: Any) -> list[int]:
+        found = [v.aval.size for eqn in jaxpr.eqns for v in eqn.outvars]
+        inner = [
+            sub
+            for eqn in jaxpr.eqns
+            for sub in jax.tree.leaves(list(eqn.params.values()))
+            if hasattr(sub, "eqns")
+        ]
+        return found + [size for sub in inner for size in sizes(sub)]
+
+    assert 0 < max(sizes(jaxpr.jaxpr)) < n * k * p * width
+
+
+def test_diversity() -> None:
+    assert crt.diversity(jnp.ones((1, 3))) == 0  # Tables 8 and 9 have K = 1
+    np.testing.assert_allclose(crt.diversity(jnp.array([[1.0, 0], [-2, 0], [0, 3]])), 1 / 3, rtol=1e-6)
+
+
+def test_shared_parameters_count_as_in_the_main_configuration() -> None:
+    shapes = jax.eval_shape(lambda: crt.head_init(jax.random.key(0), 512, crt.Config()))
+    count = lambda tree: sum(leaf.size for leaf in jax.tree.leaves(tree))  # noqa: E731
+    assert count(shapes["branch1"]["hidden"]) == 64 * (512 * 512 + 512)
+    assert count(shapes["branch1"]["output"]) == 64 * (512 * 128 + 128)
+    assert shapes["branch1"]["prototypes"].shape == (64, 512)
+    assert set(shapes["branch2"]) == {"output"}
+    assert count(shapes["branch2"]) == 64 * (512 * 1024 + 1024)
+
+
+def test_initial_values_are_those_of_torch_linear_layers() -> None:
+    params = crt.head_init(
+        jax.random.key(3), 16, crt.Config(prototypes=(8, 8), embedding_dims=(32, 32), hidden_dim=64)
+    )
+    trunk, output = params["branch1"], params["branch1"]["output"]
+    for values, fan_in in (
+        (trunk["prototypes"], 16),
+        (trunk["hidden"]["kernel"], 16),
+        (output["kernel"], 64),
+    ):
+        bound = fan_in**-0.5
+        assert 0.9 * bound < float(jnp.abs(values).max()) <= bound
+    assert not jnp.array_equal(trunk["hidden"]["kernel"][0], trunk["hidden"]["kernel"][1])
+    assert not jnp.array_equal(output["kernel"], params["branch2"]["output"]["kernel"])
+
+
+@pytest.mark.parametrize(
+    ("options", "terms", "leaves"),
+    [
+        ({}, {"diversity1"}, 7),
+        ({"gamma": "single"}, {"diversity1"}, 7),
+        ({"sharing": "separate", "prototypes": (3, 2)}, {"diversity1", "diversity2"}, 10),
+        ({"transform": "average"}, set(), 4),
+    ],
+)
+def test_variants(options: dict[str, Any], terms: set[str], leaves: int) -> None:
+    config = crt.Config(**(SMALL | options))
+    method = crt.build(config, toy(), num_classes=4)
+    params, state = method.init(jax.random.key(0), batch())
+    loss, (_, found) = jax.jit(method.loss)(params, state, batch(), jax.random.key(1))
+    counts = {f"{kind}{b}" for kind in ("positives", "negatives", "multi_similarity") for b in (1, 2)}
+    assert set(found) == counts | terms | {"consistency"}
+    weighted = found["multi_similarity1"] + 0.1 * found["multi_similarity2"] + 0.9 * found["consistency"]
+    np.testing.assert_allclose(loss, weighted + sum(found[term] for term in terms), rtol=1e-6)
+    assert len(jax.tree.leaves({key: params[key] for key in crt.BRANCHES})) == leaves
+    embedded = jax.jit(method.embed)(params, state, images()[0])
+    assert embedded.shape == (16, 4)
+    np.testing.assert_allclose(jnp.linalg.norm(embedded, axis=1), 1, rtol=1e-6)
+
+
+def test_parameter_groups() -> None:
+    method = crt.build(crt.Config(**SMALL), toy(), num_classes=4)
+    params, _ = method.init(jax.random.key(0), batch())
+    groups = jax.tree_util.tree_map_with_path(
+        lambda path, _: method.group(tuple(p.key for p in path)), params
+    )
+    assert set(jax.tree.leaves(groups["backbone"])) == {"backbone"}
+    assert groups["branch1"]["prototypes"] == "prototypes"
+    assert set(jax.tree.leaves(groups["branch2"])) == {"embedding"}
+    assert set(jax.tree.leaves(groups)) == set(method.groups)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_degenerate_batches_give_finite_steps(dtype: Any) -> None:
+    """One compilation serves them all."""
+    method = crt.build(crt.Config(**SMALL), toy(dtype), num_classes=16)
+    optimizer = optax.sgd(1e-3)
+    state = step.initial(method, optimizer, jax.random.key(0), batch())
+    update = jax.jit(step.build(method, optimizer))
+    same = images()[:, :1].repeat(16, axis=1)
+    pairs_of = Batch(
+        images().at[:, 1::2].set(images()[:, ::2]), jnp.arange(16, dtype=jnp.int32) // 2, jnp.arange(16)
+    )
+    cases = {
+        "regular": batch(),
+        "one class": batch(np.zeros(16)),
+        "singletons": batch(np.arange(16)),
+        "one image": batch()._replace(images=same),
+        "duplicates": pairs_of,
+    }
+    for name, case in cases.items():
+        after, terms = update(state, case, jax.random.key(1))
+        assert all(jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves((after.params, terms))), name
+        assert all(leaf.dtype == jnp.float32 for leaf in jax.tree.leaves(after.params)), name
+        if name in ("one class", "singletons", "duplicates"):
+            assert terms["positives1"] == 0, name
+    assert update._cache_size() == 1
+
+
+def test_eight_devices_take_the_step_of_one() -> None:
+    method = crt.build(crt.Config(**SMALL), toy(), num_classes=4)
+    optimizer = optax.sgd(0.1)
+    update = jax.jit(step.build(method, optimizer))
+    state = step.initial(method, optimizer, jax.random.key(0), batch())
+    alone, terms = update(state, batch(), jax.random.key(1))
+    mesh = jax.make_mesh((8,), ("data",), axis_types=(AxisType.Auto,))
+    rows = Batch(
+        NamedSharding(mesh, P(None, "data")), NamedSharding(mesh, P("data")), NamedSharding(mesh, P("data"))
+    )
+    together, same = update(
+        jax.device_put(state, NamedSharding(mesh, P())), jax.device_put(batch(), rows), jax.random.key(1)
+    )
+    np.testing.assert_allclose(terms["loss"], same["loss"], rtol=1e-5)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), alone.params, together.params
+    )
+
+
+def test_the_users_mistakes_are_named() -> None:
+    with pytest.raises(
+        ConfigError, match=r"method\.prototypes=\(49, 64\): branches that share .* need the same number"
+    ):
+        crt.Config(prototypes=(49, 64))
+    assert crt.Config(prototypes=(49, 64), sharing="separate").prototypes == (49, 64)
+    with pytest.raises(ConfigError, match=r"method\.tau: there is no such key"):
+        close(crt.Config, {"name": "crt", "tau": 1.0}, "method")
+    with pytest.raises(ConfigError, match=r"method\.multi_similarity\.divisor='pairs'"):
+        close(crt.Config, {"multi_similarity": {"divisor": "pairs"}}, "method")
+    with pytest.raises(ConfigError, match="two training classes"):
+        crt.build(crt.Config(**SMALL), toy(), num_classes=1)
