@@ -115,11 +115,7 @@ def layer_init(key: jax.Array, config: Config) -> dict[str, Any]:
     def projection(key: jax.Array, outputs: int) -> dict[str, jax.Array]:
         bound = (3 / d) ** 0.5
         kernel = jax.random.uniform(key, (d, outputs), minval=-bound, maxval=bound)
-        return (
-            {"kernel": kernel}
-            if config.equations == "paper"
-            else {"kernel": kernel, "bias": jnp.zeros(outputs)}
-        )
+        return {"kernel": kernel} if config.equations == "paper" else {"kernel": kernel, "bias": jnp.zeros(outputs)}
 
     params = {
         "query": projection(keys[0], d),
@@ -153,9 +149,7 @@ def step(
     packed = split(_heads.linear(params["key_value"], senders))
     weights = attention(queries, packed[..., : config.heads, :], config.equations)
     dropped = _dropout(weights, config.dropout, keys[0])
-    message = jnp.einsum("...mrs,...smh->...rmh", dropped, packed[..., config.heads :, :]).reshape(
-        receivers.shape
-    )
+    message = jnp.einsum("...mrs,...smh->...rmh", dropped, packed[..., config.heads :, :]).reshape(receivers.shape)
     if "output" in params:
         message = _heads.linear(params["output"], message)
     g = _normal(params["norm1"], receivers + _dropout(message, config.dropout, keys[1]))
@@ -259,7 +253,7 @@ def loss(
         refined = readout([hidden for hidden, _ in layers], config)
         logits, stats = classify(params["mpn"], stats, refined, train=True)
         terms["loss_mpn"] = smoothed(logits)
-    return sum(terms.values(), jnp.zeros(())), (stats, terms)
+    return jnp.stack(list(terms.values())).sum(), (stats, terms)
 
 
 def refine(params: Any, embeddings: jax.Array, batches: jax.Array, config: Config) -> jax.Array:
@@ -306,9 +300,7 @@ def build(config: Config, backbone: Backbone, num_classes: int) -> Method:
             params["mpn"], stats = network_init(keys[3], config, num_classes)
         return params, {"backbone": body_stats, "neck": stats}
 
-    def forward(
-        params: Any, state: Any, images: jax.Array, *, train: bool, key: Any = None
-    ) -> tuple[jax.Array, Any]:
+    def forward(params: Any, state: Any, images: jax.Array, *, train: bool, key: Any = None) -> tuple[jax.Array, Any]:
         inputs = backbone.preprocess(images)
         features, stats = backbone.apply(params["backbone"], state["backbone"], inputs, train=train, key=key)
         return _heads.linear(params["embedding"], _heads.pool(features, config.pooling)), stats

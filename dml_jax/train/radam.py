@@ -20,7 +20,7 @@ import optax
 class RAdamState(NamedTuple):
     """Number of updates made int32 [], and the moments m and v, shaped like the parameters."""
 
-    count: jax.Array
+    steps: jax.Array
     mean: Any
     square: Any
 
@@ -34,8 +34,8 @@ def scale_by_radam(b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8) -> opt
         return RAdamState(jnp.zeros((), jnp.int32), zeros, zeros)
 
     def update(updates: Any, state: RAdamState, params: Any = None) -> tuple[Any, RAdamState]:
-        count = optax.safe_increment(state.count)
-        t = count.astype(float)
+        steps = optax.safe_increment(state.steps)
+        t = steps.astype(float)
         mean = jax.tree.map(lambda m, g: b1 * m + (1 - b1) * g, state.mean, updates)
         square = jax.tree.map(lambda v, g: b2 * v + (1 - b2) * g * g, state.square, updates)
         # 1 - b2^t starts near 0: from expm1 it keeps its digits in float32.
@@ -49,6 +49,6 @@ def scale_by_radam(b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8) -> opt
         def direction(m: jax.Array, v: jax.Array) -> jax.Array:
             return size.astype(m.dtype) * jnp.where(rectified, m / (jnp.sqrt(v) + eps), m)
 
-        return jax.tree.map(direction, mean, square), RAdamState(count, mean, square)
+        return jax.tree.map(direction, mean, square), RAdamState(steps, mean, square)
 
     return optax.GradientTransformation(init, update)

@@ -1,0 +1,371 @@
+"""MPN against the authors' code (dvl-tum/intra_batch): heads, losses, optimizer, batches, whole runs."""
+
+import re
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from dml_jax.backbones.contract import Backbone
+from dml_jax.config import Group, Train
+from dml_jax.evaluation import reciprocal
+from dml_jax.losses.norms import unit
+from dml_jax.methods import _heads, mpn
+from dml_jax.methods.contract import Batch
+from dml_jax.train import optimizers, step
+from dml_jax.train.state import State
+from tests.golden import fixtures
+
+PATTERNS = {
+    "stack": r"mpn_l\d+h\d+.*",
+    "loss": r"loss_.*",
+    "refine": r"mpn_refine.*",
+    "radam": r"radam_.*",
+    "rknn": r"rknn_k\d+_kr\d+",
+    "inshop": r"rknn_inshop_.*",
+    "trace": r"trace_mpn_.*",
+}
+EQUATIONS: dict[str, mpn.Equations] = {"code": "authors", "standard": "transformer", "paper": "paper"}
+LOSSES = {frozenset({"lsce", "lsgnn"}): "both", frozenset({"lsce"}): "auxiliary", frozenset({"lsgnn"}): "mpn"}
+FROZEN = "bottleneck.0.bias"  # the authors' neck has a shift that stays 0; ours has none
+
+
+def files(kind: str) -> list[str]:
+    return [name for name in fixtures.names("mpn") if re.fullmatch(PATTERNS[kind], name)]
+
+
+def test_every_file_is_known() -> None:
+    for name in fixtures.names("mpn"):
+        assert any(re.fullmatch(pattern, name) for pattern in PATTERNS.values()), name
+
+
+def load(name: str, dtype: str) -> tuple[dict[str, np.ndarray], dict[str, Any], dict[str, float]]:
+    """Arrays in `dtype`, meta, and the tolerance the file gives for it."""
+    z, meta = fixtures.load("mpn", name)
+    z = {key: value.astype(dtype) if value.dtype == np.float64 else value for key, value in z.items()}
+    strict = {"atol": meta.get("atol", 0), "rtol": meta.get("rtol", 0)}
+    return z, meta, strict if dtype == "float64" else meta.get("tol_float32", {})
+
+
+def configure(meta: dict[str, Any], **more: Any) -> mpn.Config:
+    return mpn.Config(
+        layers=meta["num_layers"],
+        heads=meta["num_heads"],
+        embedding_dim=meta["embed_dim"],
+        dropout=0.0,
+        **more,
+    )
+
+
+def linear(z: dict[str, np.ndarray], *keys: str) -> dict[str, jax.Array]:
+    """Torch's weights [out, in] side by side as one kernel [in, out]."""
+    params = {"kernel": jnp.concatenate([jnp.asarray(z[f"{key}.weight"].T) for key in keys], axis=1)}
+    if f"{keys[0]}.bias" in z:
+        params["bias"] = jnp.concatenate([jnp.asarray(z[f"{key}.bias"]) for key in keys])
+    return params
+
+
+def affine(z: dict[str, np.ndarray], key: str) -> dict[str, jax.Array]:
+    return {"scale": jnp.asarray(z[f"{key}.weight"]), "bias": jnp.asarray(z[f"{key}.bias"])}
+
+
+def layers(z: dict[str, np.ndarray], prefix: str, count: int) -> dict[str, Any]:
+    params = {}
+    for i in range(count):
+        at = f"{prefix}layers.{i}."
+        layer = {
+            "query": linear(z, f"{at}att.q_linear"),
+            "key_value": linear(z, f"{at}att.k_linear", f"{at}att.v_linear"),
+            "norm1": affine(z, f"{at}norm1"),
+            "ff1": linear(z, f"{at}linear1"),
+            "ff2": linear(z, f"{at}linear2"),
+            "norm2": affine(z, f"{at}norm2"),
+        }
+        if f"{at}att.out.weight" in z:
+            layer["output"] = linear(z, f"{at}att.out")
+        params[f"layer{i + 1}"] = layer
+    return params
+
+
+def whole(z: dict[str, np.ndarray], prefix: str, count: int) -> dict[str, Any]:
+    """All heads of the chain."""
+    network = layers(z, f"{prefix}gnn_model.node_model.", count)
+    network["projection"] = linear(z, f"{prefix}dim_red")
+    network["neck"] = {"scale": jnp.asarray(z[f"{prefix}bottleneck.0.weight"])}
+    network["classifier"] = linear(z, f"{prefix}fc.0")
+    return {"auxiliary": linear(z, f"{prefix}aux_fc"), "mpn": network}
+
+
+def torch_layout(params: dict[str, Any], prefix: str = "gnn_model.node_model.") -> dict[str, jax.Array]:
+    """Our parameters or gradients under torch's names."""
+    found: dict[str, jax.Array] = {}
+
+    def put(params: dict[str, jax.Array], *keys: str) -> None:
+        for ours, theirs in (("kernel", "weight"), ("bias", "bias"), ("scale", "weight")):
+            if ours in params:
+                for key, part in zip(keys, jnp.split(params[ours], len(keys), axis=-1), strict=True):
+                    found[f"{key}.{theirs}"] = part.T
+
+    names = {
+        "embedding": ("body",),
+        "auxiliary": ("aux_fc",),
+        "projection": ("dim_red",),
+        "neck": ("bottleneck.0",),
+        "classifier": ("fc.0",),
+        "query": ("att.q_linear",),
+        "key_value": ("att.k_linear", "att.v_linear"),
+        "output": ("att.out",),
+        "norm1": ("norm1",),
+        "norm2": ("norm2",),
+        "ff1": ("linear1",),
+        "ff2": ("linear2",),
+    }
+    for name, section in params.items():
+        if name == "mpn":
+            found |= torch_layout(section, prefix)
+        elif name.startswith("layer"):
+            for inner, part in section.items():
+                put(part, *(f"{prefix}layers.{int(name[5:]) - 1}.{key}" for key in names[inner]))
+        elif section:
+            put(section, *names[name])
+    return found
+
+
+def compare(ours: dict[str, Any], z: dict[str, np.ndarray], prefix: str, tolerance: dict[str, float]) -> None:
+    """Every array of the file under `prefix`, and nothing else, but for the shift that is always 0."""
+    stored = {key.removeprefix(prefix): value for key, value in z.items() if key.startswith(prefix)}
+    if FROZEN in stored:
+        assert not stored.pop(FROZEN).any()
+    assert ours.keys() == stored.keys()
+    for key, value in stored.items():
+        np.testing.assert_allclose(ours[key], value, **tolerance, err_msg=prefix + key)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("name", files("stack"))
+def test_stack(name: str, dtype: str, x64: None) -> None:
+    z, meta, tolerance = load(name, dtype)
+    config = configure(meta, equations=EQUATIONS[meta["variant"]])
+    params = layers(z, "param/", meta["num_layers"])
+
+    def scalar(x: jax.Array, params: Any) -> tuple[jax.Array, Any]:
+        found = mpn.propagate(params, x, config)
+        return jnp.sum(jnp.asarray(z["cotangent"]) * found[-1][0]), found
+
+    run = jax.jit(jax.value_and_grad(scalar, (0, 1), has_aux=True))
+    (_, found), (grad_x, grads) = run(jnp.asarray(z["x"]), params)
+    assert grad_x.dtype == dtype
+    np.testing.assert_allclose(found[-1][0], z["out"], **tolerance)
+    np.testing.assert_allclose(np.stack([h for h, _ in found]), z["layer_out"], **tolerance)
+    np.testing.assert_allclose(np.stack([a for _, a in found]), z["attn"], **tolerance)
+    np.testing.assert_allclose(grad_x, z["grad_x"], **tolerance)
+    compare(torch_layout(grads, ""), z, "grad/", tolerance)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("name", files("loss"))
+def test_loss(name: str, dtype: str, x64: None) -> None:
+    z, meta, tolerance = load(name, dtype)
+    asked = LOSSES[frozenset(meta["losses"].split("_"))]
+    options = {
+        "temperature": meta["temperature"],
+        "smoothing": meta["label_smoothing"],
+        "concatenate": bool(meta["cat"]),
+    }
+    config, both = (configure(meta, losses=losses, **options) for losses in (asked, "both"))
+    params = whole(z, "param/", meta["num_layers"])
+    stats = {key: jnp.asarray(z[f"bn_running_{key}_before"]) for key in ("mean", "var")}
+    labels = jnp.asarray(z["labels"])
+
+    def chain(params: Any, stats: Any, fc7: jax.Array, train: bool) -> tuple[jax.Array, ...]:
+        network = params["mpn"]
+        found = mpn.propagate(network, mpn.nodes(network, fc7), config)
+        refined = mpn.readout([h for h, _ in found], config)
+        return unit(refined), mpn.classify(network, stats, refined, train=train)[0]
+
+    @jax.jit
+    def everything(params: Any, fc7: jax.Array) -> dict[str, Any]:
+        gradient = jax.value_and_grad(lambda p, f: mpn.loss(p, stats, f, labels, config), (0, 1), has_aux=True)
+        (value, _), (grads, grad_fc7) = gradient(params, fc7)
+        _, (after, terms) = mpn.loss(params, stats, fc7, labels, both)
+        embedding, logits = chain(params, stats, fc7, True)
+        eval_embedding, eval_logits = chain(params, after, fc7, False)
+        return {
+            "aux_logits": _heads.linear(params["auxiliary"], fc7),
+            "mpn_logits": logits,
+            "backbone_embedding": unit(fc7),
+            "mpn_embedding": embedding,
+            "loss": value,
+            "loss_aux": terms["loss_auxiliary"],
+            "loss_mpn": terms["loss_mpn"],
+            "grad_fc7": grad_fc7,
+            "bn_running_mean_after": after["mean"],
+            "bn_running_var_after": after["var"],
+            "eval_mpn_logits": eval_logits,
+            "eval_mpn_embedding": eval_embedding,
+            "grad": torch_layout(grads),
+        }
+
+    ours = everything(params, jnp.asarray(z["fc7"]))
+    compare(ours.pop("grad"), z, "grad/", tolerance)
+    for key, value in ours.items():
+        np.testing.assert_allclose(value, z[key], **tolerance, err_msg=key)
+        assert value.dtype == dtype, key
+    if dtype == "float64":
+        for key in ("loss", "loss_aux", "loss_mpn"):
+            np.testing.assert_allclose(ours[key], z[key], rtol=1e-10)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("name", files("refine"))
+def test_refine(name: str, dtype: str, x64: None) -> None:
+    z, meta, tolerance = load(name, dtype)
+    config = configure(meta, concatenate=bool(meta["cat"]), k=meta["k"], k_r=meta["k_r"])
+    network = layers(z, "param/gnn_model.node_model.", meta["num_layers"])
+    network["projection"] = linear(z, "param/dim_red")
+    embeddings = jnp.asarray(z["embeddings"])
+    refined = jax.jit(mpn.refine, static_argnums=3)(network, embeddings, jnp.asarray(z["batches"]), config)
+    np.testing.assert_allclose(refined, z["refined"], **tolerance)
+    if dtype == "float64":  # float32 distances may order near neighbours otherwise
+        whole_way = mpn.build(config, identity(meta["embed_dim"]), 2).refine
+        assert whole_way is not None
+        np.testing.assert_allclose(whole_way({"mpn": network}, {}, embeddings), z["refined"], **tolerance)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("name", files("radam"))
+def test_radam(name: str, dtype: str, x64: None) -> None:
+    z, meta, tolerance = load(name, dtype)
+    drop = meta["lr_drop_before_step"]
+    train = Train({}, steps=meta["steps"], schedule="step", gamma=meta["lr_drop_factor"])
+    milestones = (drop - 1,) if drop else ()
+    schedule = optimizers.factor(train, start=0, stop=meta["steps"], milestones=milestones)
+    group = Group(meta["lr"], meta["weight_decay"])
+    for i in range(2):
+        has_grad = jnp.asarray(z[f"p{i}_has_grad"], bool)
+        rule = optimizers._transform("radam", group, schedule, 0)
+        rule = optax.transforms.conditionally_mask(rule, lambda t, has_grad=has_grad: has_grad[t])
+        params = jnp.asarray(z[f"p{i}_init"])
+        state, trajectory = rule.init(params), []
+        update = jax.jit(rule.update)
+        for gradient, present in zip(z[f"p{i}_grads"], has_grad, strict=True):
+            updates, state = update(jnp.asarray(gradient) * present, state, params)
+            params = optax.apply_updates(params, updates)
+            trajectory.append(params)
+        assert params.dtype == dtype
+        np.testing.assert_allclose(trajectory, z[f"p{i}_trajectory"], **tolerance)
+        np.testing.assert_allclose(optax.tree.get(state, "mean"), z[f"p{i}_exp_avg_final"], **tolerance)
+        np.testing.assert_allclose(optax.tree.get(state, "square"), z[f"p{i}_exp_avg_sq_final"], **tolerance)
+
+
+def scattered(near: jax.Array, chosen: jax.Array, size: int) -> np.ndarray:
+    """Lists of neighbours and which of them count, as a matrix of booleans."""
+    found = np.zeros((len(near), size), bool)
+    rows, columns = np.nonzero(chosen)
+    found[rows, np.asarray(near)[rows, columns]] = True
+    return found
+
+
+@pytest.mark.parametrize("rule", ["authors", "paper"])
+@pytest.mark.parametrize("name", files("rknn"))
+def test_reciprocal_batches(name: str, rule: reciprocal.Rule, x64: None) -> None:
+    z, meta, _ = load(name, "float64")
+    found = reciprocal.sets(jnp.asarray(z["embeddings"]), k=meta["k"], size=meta["k_r"], rule=rule, dense=True)
+    prefix = "" if rule == "authors" else "paper_"
+    size = len(z["embeddings"])
+    np.testing.assert_array_equal(scattered(found.near, found.reciprocal, size), z[f"{prefix}reciprocal"])
+    half = scattered(found.near_half, found.reciprocal_half, size)
+    np.testing.assert_array_equal(half, z[f"{prefix}reciprocal_half"])
+    np.testing.assert_array_equal(found.expanded, z[f"{prefix}expanded"])
+    np.testing.assert_array_equal(found.batches, z[f"{prefix}batches"])
+
+
+@pytest.mark.parametrize("name", files("inshop"))
+def test_reciprocal_batches_with_a_gallery(name: str, x64: None) -> None:
+    z, meta, _ = load(name, "float64")
+    queries, gallery = jnp.asarray(z["query"]), jnp.asarray(z["gallery"])
+    found = reciprocal.sets(queries, gallery, k=meta["k"], size=meta["k_r"], dense=True)
+    size = len(gallery)
+    np.testing.assert_array_equal(scattered(found.near, found.reciprocal, size), z["reciprocal"])
+    half = scattered(found.near_half, found.reciprocal_half, size)
+    np.testing.assert_array_equal(half, z["gallery_reciprocal_half"])
+    np.testing.assert_array_equal(found.expanded, z["expanded"])
+    np.testing.assert_array_equal(found.batches, z["batches"])
+
+
+def identity(channels: int) -> Backbone:
+    """Vectors as feature maps of one position; the method's own embedding layer is the run's only body."""
+
+    def apply(params: Any, stats: Any, inputs: jax.Array, *, train: bool, key: Any) -> tuple[jax.Array, Any]:
+        return inputs[:, None, None, :], stats
+
+    return Backbone(init=lambda *_: ({}, {}), apply=apply, channels=channels, preprocess=lambda x: x)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("name", files("trace"))
+def test_training_trace(name: str, dtype: str, x64: None) -> None:
+    """A whole run through the real step: both losses, neck statistics, RAdam over its fifth step, falling rate."""
+    z, meta, _ = load(name, dtype)
+    options = {"temperature": meta["temperature"], "smoothing": meta["label_smoothing"]}
+    config = configure(meta, concatenate=bool(meta["cat"]), **options)
+    method = mpn.build(config, identity(meta["in_dim"]), meta["num_classes"])
+    groups = dict.fromkeys(method.groups, Group(meta["lr"], meta["weight_decay"]))
+    train = Train(groups, steps=meta["steps"], optimizer="radam", schedule="step", gamma=meta["lr_drop_factor"])
+    fall = (meta["lr_drop_before_step"] - 1,)
+    schedule = optimizers.factor(train, start=0, stop=meta["steps"], milestones=fall)
+    optimizer = optimizers.build(train, method, schedule)
+
+    def at(moment: str) -> dict[str, np.ndarray]:
+        return {key.removeprefix(f"{moment}/"): value for key, value in z.items() if key.startswith(f"{moment}/")}
+
+    params = {"backbone": {}, "embedding": linear(at("init"), "body")} | whole(at("init"), "", meta["num_layers"])
+    stats = {key: jnp.asarray(z[f"bn_running_{key}_init"]) for key in ("mean", "var")}
+    state = State(jnp.zeros((), jnp.int32), params, {"backbone": {}, "neck": stats}, optimizer.init(params))
+    batches = [
+        Batch(jnp.asarray(z["inputs"][t])[None], jnp.asarray(z["labels"][t]), jnp.arange(meta["num_nodes"]))
+        for t in range(meta["steps"])
+    ]
+    update, key = jax.jit(step.build(method, optimizer)), jax.random.key(0)
+    if dtype == "float32":
+        losses = []
+        for batch in batches[:3]:
+            state, logged = update(state, batch, key)
+            losses.append(logged["loss"])
+        np.testing.assert_allclose(losses, z["losses"][:3], rtol=1e-3)
+        return
+
+    tolerance = meta["tolerance"]["float64"]
+    gradient = jax.jit(jax.grad(lambda p: method.loss(p, state.method, batches[0], key)[0]))(params)["embedding"]
+    np.testing.assert_allclose(gradient["kernel"].T, z["grad1/body.weight"], **tolerance)
+    np.testing.assert_allclose(gradient["bias"], z["grad1/body.bias"], **tolerance)
+    terms = []
+    for t, batch in enumerate(batches):
+        assert float(schedule(t)) * meta["lr"] == pytest.approx(z["lrs"][t], rel=1e-6)
+        state, logged = update(state, batch, key)
+        terms.append(logged)
+        for moment in (f"step{t + 1}", "final" if t + 1 == meta["steps"] else ""):
+            if at(moment):
+                compare(torch_layout(state.params), z, f"{moment}/", tolerance)
+    for ours, theirs in (("loss", "losses"), ("loss_auxiliary", "losses_aux"), ("loss_mpn", "losses_mpn")):
+        np.testing.assert_allclose([term[ours] for term in terms], z[theirs], **tolerance, err_msg=theirs)
+    neck = state.method["neck"]
+    np.testing.assert_allclose(neck["mean"], z["bn_running_mean_final"], **tolerance)
+    np.testing.assert_allclose(neck["var"], z["bn_running_var_final"], **tolerance)
+
+    @jax.jit
+    def evaluated(state: State, images: jax.Array) -> dict[str, jax.Array]:
+        network, fc7 = state.params["mpn"], _heads.linear(state.params["embedding"], images)
+        refined = mpn.readout([h for h, _ in mpn.propagate(network, mpn.nodes(network, fc7), config)], config)
+        return {
+            "backbone_embedding": method.embed(state.params, state.method, images),
+            "mpn_embedding": unit(refined),
+            "mpn_logits": mpn.classify(network, state.method["neck"], refined, train=False)[0],
+            "aux_logits": _heads.linear(state.params["auxiliary"], fc7),
+        }
+
+    for name, value in evaluated(state, batches[-1].images[0]).items():
+        np.testing.assert_allclose(value, z[f"eval_{name}"], **tolerance, err_msg=name)
