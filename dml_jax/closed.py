@@ -51,7 +51,11 @@ def close(section: type[T], values: Mapping[str, Any], path: str = "") -> T:
         optional = field.default is not dataclasses.MISSING or field.default_factory is not dataclasses.MISSING
         if name not in values and not optional:
             raise ConfigError(f"{prefix}{name}: missing, and it has no default")
-    return section(**{key: _convert(hints[key], value, f"{prefix}{key}") for key, value in values.items()})
+    converted = {key: _convert(hints[key], value, f"{prefix}{key}") for key, value in values.items()}
+    try:
+        return section(**converted)
+    except ConfigError as error:  # a section that stands in several places does not know its own
+        raise ConfigError(str(error) if str(error).startswith(prefix) else f"{prefix}{error}") from error
 
 
 def _convert(hint: Any, value: Any, path: str) -> Any:

@@ -33,7 +33,7 @@ def train(config: Config, directory: Path, screen: Screen, stop: Stop) -> None:
     """
     workdir.compare(directory, config)
     parts = experiment.build(config)
-    first = jax.process_index() == 0
+    first = mesh.first()
     with workdir.opened(directory, active=first), screen:
         if finished(directory, parts):
             screen.say(f"{directory}: finished already, {parts.steps} steps; see {directory / 'report.html'}")

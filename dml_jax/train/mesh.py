@@ -56,3 +56,8 @@ def shard(mesh: Mesh, images: np.ndarray, labels: np.ndarray, ids: np.ndarray) -
     """
     put = jax.make_array_from_process_local_data
     return Batch(put(rows(mesh, 1), images), put(rows(mesh), labels), put(rows(mesh), ids))
+
+
+def first() -> bool:
+    """Whether this is the process that writes files and speaks."""
+    return jax.process_index() == 0
