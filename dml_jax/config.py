@@ -21,9 +21,19 @@ class Data:
 
     name: str = "digits"  # a module of dml_jax/data/datasets
     path: str = ""  # directory of the prepared data set; the built-in ones need none
-    sampler: Literal["balanced", "shuffled"] = "balanced"  # how a batch is drawn
+    sampler: Literal["balanced", "shuffled", "mpn", "mpn_redraw", "hist_balanced", "diva", "ms"] = "balanced"  # sampling.py
     batch_size: int = 64  # images a step, over all devices
-    images_per_class: int = 4  # of the balanced sampler
+    images_per_class: int = 4  # in a batch; "shuffled" and "mpn_redraw" do not read it
+    crop: Literal["none", "random_resized", "random", "centre"] = "none"  # in training; tests crop the centre
+    image_size: int = 0  # side of the crop in pixels
+    resize: int = 0  # shorter side in pixels before "random", "centre" and the tests' crop
+    resize_first: bool = False  # also before "random_resized"
+    crop_scale: tuple[float, float] = (0.08, 1.0)  # share of the area that "random_resized" cuts out
+    crop_ratio: tuple[float, float] = (3 / 4, 4 / 3)  # its width / height
+    flip: float = 0.0  # probability of a horizontal flip, like all below in training only
+    jitter: float = 0.0  # greatest relative change of brightness, contrast and saturation
+    greyscale: float = 0.0  # probability of losing the colours
+    erasing: float = 0.0  # probability that a random box is erased, after normalisation (MPN)
     validation_share: float = 0.0  # share of the training classes held out of training
     threads: int = 2  # that read and prepare batches ahead
     workers: int = 0  # processes that do so instead of threads; 0: none
@@ -33,11 +43,26 @@ class Data:
         require(self.batch_size > 1, "data.batch_size", self.batch_size, "must be at least 2")
         require(self.images_per_class > 0, "data.images_per_class", self.images_per_class, "must be positive")
         require(
-            self.sampler != "balanced" or self.batch_size % self.images_per_class == 0,
+            self.sampler in ("shuffled", "mpn_redraw") or self.batch_size % self.images_per_class == 0,
             "data.images_per_class",
             self.images_per_class,
             f"must divide data.batch_size={self.batch_size}",
         )
+        if self.crop != "none":
+            require(self.image_size > 0, "data.image_size", self.image_size, f"data.crop={self.crop!r} needs a size")
+            require(
+                self.resize >= self.image_size,
+                "data.resize",
+                self.resize,
+                f"must be at least data.image_size={self.image_size}",
+            )
+        for key in ("crop_scale", "crop_ratio"):
+            low, high = getattr(self, key)
+            require(0 < low <= high, f"data.{key}", (low, high), "must be positive and increasing")
+        require(self.crop_scale[1] <= 1, "data.crop_scale", self.crop_scale, "must not exceed 1")
+        for key in ("flip", "greyscale", "erasing"):
+            require(0 <= getattr(self, key) <= 1, f"data.{key}", getattr(self, key), "must be a probability")
+        require(0 <= self.jitter < 1, "data.jitter", self.jitter, "must be in [0, 1)")
         require(0 <= self.validation_share < 1, "data.validation_share", self.validation_share, "must be in [0, 1)")
         require(self.threads > 0, "data.threads", self.threads, "must be positive")
         require(self.workers >= 0, "data.workers", self.workers, "must not be negative")

@@ -1,0 +1,78 @@
+"""From the bytes of an image file to its pixels.
+
+Pixels are those of Pillow: upright (EXIF orientation applied), converted to RGB, alpha dropped. JPEG files, all but CMYK
+ones, are decoded by simplejpeg, which gives the same bits sooner. What a decoder cannot notice, such as bits flipped in
+the middle of a JPEG scan, passes; checksums guard against that.
+"""
+
+import io
+import warnings
+
+import numpy as np
+import simplejpeg
+from PIL import Image, ImageOps
+
+from dml_jax.errors import DataError
+
+LIMIT = 89_478_485  # pixels; Pillow's own threshold for suspecting a decompression bomb
+ORIENTATION = 0x0112  # EXIF tag
+
+warnings.filterwarnings("error", category=Image.DecompressionBombWarning)
+
+
+def rgb(data: bytes) -> np.ndarray:
+    """Decodes an image file of any format Pillow knows; of animations, the first frame.
+
+    16-bit greyscale keeps its high byte (Pillow would clip it to nearly white).
+
+    Returns:
+      uint8 [H, W, 3].
+
+    Raises:
+      DataError: not an image, damaged, or more than `LIMIT` pixels; says which.
+    """
+    if data[:3] == b"\xff\xd8\xff" and (pixels := _jpeg(data)) is not None:
+        return pixels
+    try:
+        with Image.open(io.BytesIO(data)) as image:
+            upright = ImageOps.exif_transpose(image)
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+        raise DataError(f"more than {LIMIT} pixels") from error
+    except Image.UnidentifiedImageError as error:
+        raise DataError("empty" if not data else "not an image") from error
+    except Exception as error:  # each of Pillow's plugins fails in its own way on damaged files
+        raise DataError(f"damaged: {str(error) or type(error).__name__}") from error
+    if upright.mode.startswith("I;16"):
+        grey = (np.asarray(upright) >> 8).astype(np.uint8)
+        return np.repeat(grey[:, :, None], 3, axis=2)
+    upright.info.pop("transparency", None)  # its alpha is dropped anyway, and Pillow would warn
+    return np.asarray(upright.convert("RGB"))
+
+
+def _jpeg(data: bytes) -> np.ndarray | None:
+    """Pixels of an ordinary JPEG file; None where Pillow has to decide."""
+    try:
+        height, width, colours, _ = simplejpeg.decode_jpeg_header(data)
+        if colours in ("CMYK", "YCCK") or height * width > LIMIT:
+            return None
+        orientation = 1
+        if b"Exif\0" in data or b"tiff:Orientation" in data:
+            with Image.open(io.BytesIO(data)) as image:
+                orientation = image.getexif().get(ORIENTATION, 1)
+        return _turned(simplejpeg.decode_jpeg(data, "RGB", fastdct=False, fastupsample=False), orientation)
+    except Exception:  # Pillow has the last word on what is damaged
+        return None
+
+
+def _turned(pixels: np.ndarray, orientation: int) -> np.ndarray:
+    """Undoes an EXIF orientation (1..8; any other value means upright)."""
+    flips = {
+        2: lambda x: x[:, ::-1],
+        3: lambda x: x[::-1, ::-1],
+        4: lambda x: x[::-1],
+        5: lambda x: x.swapaxes(0, 1),
+        6: lambda x: x[::-1].swapaxes(0, 1),
+        7: lambda x: x[::-1, ::-1].swapaxes(0, 1),
+        8: lambda x: x[:, ::-1].swapaxes(0, 1),
+    }
+    return np.ascontiguousarray(flips[orientation](pixels)) if orientation in flips else pixels
