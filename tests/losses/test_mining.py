@@ -1,0 +1,150 @@
+"""Draws of triplets: their frequencies against brute force, their classes, batches that offer nothing."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from dml_jax.losses import mining
+
+DRAWS = 4000
+
+
+def on_sphere(count: int, dim: int, seed: int = 0) -> np.ndarray:
+    x = np.random.default_rng(seed).normal(size=(count, dim))
+    x[1] = x[0] + 0.1 * x[1]  # two nearer than the lower cut-off
+    return x / np.linalg.norm(x, axis=1, keepdims=True)
+
+
+def frequencies(draws: jax.Array, size: int) -> np.ndarray:
+    """Draws [R, T] of columns -> shares [T, size]."""
+    return np.stack([np.bincount(column, minlength=size) for column in np.asarray(draws).T]) / len(draws)
+
+
+def agrees(shares: np.ndarray, probabilities: np.ndarray) -> None:
+    """Within five standard errors; impossible draws never occur."""
+    error = np.sqrt(probabilities * (1 - probabilities) / DRAWS)
+    assert np.all(np.abs(shares - probabilities) <= 5 * error + 1e-9)
+
+
+def weights(
+    x: np.ndarray, i: int, allowed: list[int], *, lower: float = 0.5, upper: float = np.inf
+) -> np.ndarray:
+    """Probabilities [B] of the columns allowed for row i, one pair after the other."""
+    dim, found = x.shape[1], np.zeros(len(x))
+    for j in allowed:
+        d = max(np.sqrt(np.sum((x[i] - x[j]) ** 2)), lower)
+        found[j] = 0 if d > upper else 1 / (d ** (dim - 2) * (1 - d * d / 4) ** ((dim - 3) / 2))
+    return found / max(found.sum(), 1e-300)
+
+
+def keys() -> jax.Array:
+    return jax.random.split(jax.random.key(7), DRAWS)
+
+
+LABELS = np.array([0, 1, 0, 0, 1, 2, 3, 3])
+
+
+@pytest.mark.parametrize("upper", [np.inf, 1.4])
+def test_distance_weighted(upper: float) -> None:
+    x = on_sphere(8, 12)
+    draw = jax.jit(
+        jax.vmap(lambda k: mining.distance_weighted(k, jnp.asarray(x), jnp.asarray(LABELS), upper=upper))
+    )
+    triplets = draw(keys())
+    positives, negatives = np.zeros((8, 8)), np.zeros((8, 8))
+    for i in range(8):
+        same = [j for j in range(8) if LABELS[j] == LABELS[i] and j != i]
+        positives[i, same] = 1 / max(len(same), 1)
+        negatives[i] = weights(x, i, [j for j in range(8) if LABELS[j] != LABELS[i]], upper=upper)
+    valid = (positives.sum(axis=1) > 0) & (negatives.sum(axis=1) > 0)
+    assert 0 < valid.sum() < 8
+    np.testing.assert_array_equal(triplets.valid, np.tile(valid, (DRAWS, 1)))
+    np.testing.assert_array_equal(triplets.anchors[0], np.arange(8))
+    agrees(frequencies(triplets.positives, 8)[valid], positives[valid])
+    agrees(frequencies(triplets.negatives, 8)[valid], negatives[valid])
+
+
+@pytest.mark.parametrize("weigh_positives", [False, True])
+def test_across_classes(weigh_positives: bool) -> None:
+    x = on_sphere(8, 12)
+
+    def draw(key: jax.Array) -> mining.Triplets:
+        return mining.across_classes(
+            key, jnp.asarray(x), jnp.asarray(LABELS), weigh_positives=weigh_positives
+        )
+
+    triplets = jax.jit(jax.vmap(draw))(keys())
+    assert bool(triplets.valid.all())
+    a, p, n = (LABELS[np.asarray(part)] for part in triplets[:3])
+    assert np.all((a != p) & (a != n) & (p != n))
+    negatives, positives = np.zeros((8, 8)), np.zeros((8, 8))
+    for i in range(8):
+        negatives[i] = weights(x, i, [j for j in range(8) if LABELS[j] != LABELS[i]])
+        for n in np.flatnonzero(negatives[i]):
+            third = [j for j in range(8) if LABELS[j] not in (LABELS[i], LABELS[n])]
+            uniform = np.isin(np.arange(8), third) / len(third)
+            positives[i] += negatives[i, n] * (weights(x, i, third) if weigh_positives else uniform)
+    agrees(frequencies(triplets.negatives, 8), negatives)
+    agrees(frequencies(triplets.positives, 8), positives)
+
+
+def test_within_class() -> None:
+    """Classes are equally likely whatever their size; with two samples a quarter of the triplets is one image."""
+    labels = np.array([5, 5, 2, 2, 2, 2, 9, 2])
+    triplets = jax.jit(jax.vmap(lambda k: mining.within_class(k, jnp.asarray(labels))))(keys())
+    assert triplets.anchors.shape == (DRAWS, 8)
+    assert bool(triplets.valid.all())
+    a, p, n = (np.asarray(part) for part in triplets[:3])
+    assert np.all((labels[a] == labels[p]) & (labels[a] == labels[n]))
+    sizes = {c: np.sum(labels == c) for c in np.unique(labels)}
+    expected = np.array([1 / (len(sizes) * sizes[c]) for c in labels])
+    for part in (a, p, n):
+        agrees(frequencies(part, 8), np.tile(expected, (8, 1)))
+    two = labels[a] == 5
+    assert abs(np.mean((a == p)[two] & (a == n)[two]) - 0.25) < 0.02
+
+
+def test_offers_nothing() -> None:
+    x = jnp.asarray(on_sphere(6, 5))
+    key, one, alone = jax.random.key(0), jnp.zeros(6, int), jnp.arange(6)
+    assert not mining.distance_weighted(key, x, one).valid.any()
+    assert not mining.distance_weighted(key, x, alone).valid.any()
+    assert not mining.across_classes(key, x, alone // 3, weigh_positives=True).valid.any()
+    assert mining.within_class(key, alone).valid.all()
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+@pytest.mark.parametrize("dim", [2, 3, 128])
+def test_log_weights_are_finite_for_duplicates_opposites_and_zeros(dtype: Any, dim: int) -> None:
+    axis = np.zeros((4, dim))
+    axis[:, 0] = [1, 1, -1, 0]
+    logits = mining.distance_logits(jnp.asarray(axis, dtype))
+    assert logits.dtype == jnp.float32
+    assert bool(jnp.isfinite(logits).all())
+    assert bool(jnp.isfinite(mining.log_inverse_density(jnp.asarray([0.0, 2.0, 2.0001]), dim)).all())
+
+
+def test_no_gradient_passes_a_draw() -> None:
+    logits = jax.jacobian(lambda x: mining.distance_logits(x))(jnp.asarray(on_sphere(4, 5)))
+    np.testing.assert_array_equal(logits, 0)
+
+
+def test_eight_devices_draw_as_one() -> None:
+    x, labels = jnp.asarray(on_sphere(16, 8), jnp.float32), jnp.asarray(np.arange(16) // 2)
+    draw = jax.jit(
+        lambda k, x, y: (
+            mining.distance_weighted(k, x, jax.random.permutation(k, y)),
+            mining.across_classes(k, x, y, weigh_positives=True),
+            mining.within_class(k, y),
+        )
+    )
+    mesh = jax.make_mesh((8,), ("data",), axis_types=(AxisType.Auto,))
+    spread = jax.device_put((x, labels), NamedSharding(mesh, P("data")))
+    for seed in range(3):
+        one, eight = draw(jax.random.key(seed), x, labels), draw(jax.random.key(seed), *spread)
+        jax.tree.map(np.testing.assert_array_equal, one, eight)

@@ -1,0 +1,68 @@
+"""Margin and triplet loss against loops over triplets, and where no triplet counts."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dml_jax.losses import ranking
+from dml_jax.losses.mining import Triplets
+
+
+def case(seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(9, 4))
+    x[3] = x[2]
+    triplets = rng.integers(0, 9, (20, 3))
+    triplets[:3] = [[0, 0, 0], [2, 3, 1], [2, 1, 3]]
+    return x, rng.integers(0, 5, 9), triplets, rng.random(20) < 0.7, rng.uniform(0.8, 1.6, 5)
+
+
+def as_triplets(indices: np.ndarray, valid: np.ndarray) -> Triplets:
+    return Triplets(*jnp.asarray(indices).T, valid=jnp.asarray(valid))
+
+
+def test_margin_loss_is_the_sum_over_active_triplets(x64: None) -> None:
+    x, labels, indices, valid, beta = case()
+    total, active, reward = 0.0, 0, 0.0
+    for (a, p, n), counts in zip(indices, valid, strict=True):
+        if counts:
+            pull = max(np.sqrt(np.sum((x[a] - x[p]) ** 2) + 1e-8) - beta[labels[a]] + 0.3, 0)
+            push = max(beta[labels[a]] - np.sqrt(np.sum((x[a] - x[n]) ** 2) + 1e-8) + 0.3, 0)
+            total, active, reward = total + pull + push, active + (pull + push > 0), reward + beta[labels[a]]
+    chosen = as_triplets(indices, valid)
+    args = (jnp.asarray(x), jnp.asarray(labels), chosen, jnp.asarray(beta))
+    np.testing.assert_allclose(ranking.margin_loss(*args, margin=0.3), total / active, rtol=1e-12)
+    np.testing.assert_allclose(
+        ranking.margin_loss(*args, margin=0.3, nu=0.1), total / active + 0.1 * reward, rtol=1e-12
+    )
+
+
+def test_triplet_loss_is_the_mean_over_valid_triplets(x64: None) -> None:
+    x, _, indices, valid, _ = case(1)
+    for squared, power in ((True, 1), (False, 0.5)):
+        hinges = [
+            max(np.sum((x[a] - x[p]) ** 2) ** power - np.sum((x[a] - x[n]) ** 2) ** power + 0.2, 0)
+            for (a, p, n), counts in zip(indices, valid, strict=True)
+            if counts
+        ]
+        ours = ranking.triplet_loss(jnp.asarray(x), as_triplets(indices, valid), margin=0.2, squared=squared)
+        np.testing.assert_allclose(ours, np.mean(hinges), rtol=1e-12)
+
+
+def test_nothing_valid_and_duplicates_are_finite() -> None:
+    x, labels, indices, _, beta = case(2)
+    same = jnp.asarray(np.ones_like(x), jnp.bfloat16)
+    for valid in (np.zeros(20, bool), np.ones(20, bool)):
+        chosen = as_triplets(indices, valid)
+        losses = (
+            lambda e, t=chosen: ranking.margin_loss(
+                e, jnp.asarray(labels), t, jnp.asarray(beta, jnp.float32)
+            ),
+            lambda e, t=chosen: ranking.triplet_loss(e, t),
+            lambda e, t=chosen: ranking.triplet_loss(e, t, squared=False),
+        )
+        for loss in losses:
+            value, gradient = jax.value_and_grad(loss)(same)
+            assert value.dtype == jnp.float32
+            assert bool(jnp.isfinite(gradient.astype(jnp.float32)).all())
+            assert valid.any() == (value > 0)

@@ -1,0 +1,299 @@
+"""DiVA as a whole: options, tasks on and off, momentum network and queue, degenerate batches, devices."""
+
+import dataclasses
+import itertools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from dml_jax.backbones.contract import Backbone
+from dml_jax.closed import close
+from dml_jax.errors import ConfigError, DataError
+from dml_jax.losses.norms import unit
+from dml_jax.methods import _heads as heads
+from dml_jax.methods import diva
+from dml_jax.methods.contract import Batch
+from dml_jax.train import mesh, step
+
+SMALL = diva.Config(embedding_dim=6, psi_dim=5, queue_batches=2, rho=(3.0,), temperature=0.1)
+
+
+def toy(dtype: Any = jnp.float32) -> Backbone:
+    """One linear layer on every pixel and a batch normalisation, whose statistics can be watched."""
+
+    def init(key: jax.Array, shape: tuple[int, int]) -> tuple[Any, Any]:
+        scale, stats = heads.batch_norm_init(7)
+        return {"layer": heads.linear_init(key, 3, 7), "bn": scale}, stats
+
+    def apply(params: Any, stats: Any, inputs: jax.Array, *, train: bool, key: Any) -> tuple[jax.Array, Any]:
+        x = heads.linear(params["layer"], inputs)
+        y, stats = heads.batch_norm(params["bn"], stats, x.reshape(-1, 7), train=train)
+        return y.reshape(x.shape).astype(dtype), stats
+
+    return Backbone(init, apply, 7, preprocess=lambda images: images.astype(jnp.float32) / 255 - 0.5)
+
+
+def batch(labels: Any = None, seed: int = 0, count: int = 16) -> Batch:
+    images = np.random.default_rng(seed).integers(0, 256, (2, count, 2, 3, 3))
+    labels = np.arange(count) // 4 if labels is None else labels
+    return Batch(
+        jnp.asarray(images, jnp.uint8), jnp.asarray(labels, jnp.int32), jnp.arange(count, dtype=jnp.int32)
+    )
+
+
+def subsets() -> list[tuple[str, ...]]:
+    return [s for n in range(1, 5) for s in itertools.combinations(diva.TASKS, n)]
+
+
+@pytest.mark.parametrize("tasks", subsets(), ids="+".join)
+def test_tasks_are_switched_one_by_one(tasks: tuple[str, ...]) -> None:
+    config = dataclasses.replace(SMALL, tasks=tasks)
+    method = diva.build(config, toy(), num_classes=4)
+    params, state = jax.eval_shape(method.init, jax.random.key(0), batch())
+    value, (after, terms) = jax.eval_shape(method.loss, params, state, batch(), jax.random.key(1))
+    assert value.shape == ()
+    contrastive = "selfsimilarity" in tasks
+    decorrelated = "discriminative" in tasks and len(tasks) > 1
+    others = {"keys": contrastive, "decorrelation": decorrelated}
+    assert set(terms) == {*tasks, *(name for name, there in others.items() if there)}
+    assert method.views == 1 + contrastive
+    assert ("queue" in state) == ("key" in state) == (method.fill is not None) == contrastive
+    assert set(params["heads"]) == set(tasks)
+    assert len(params["psi"]) == (len(tasks) - 1 if decorrelated else 0)
+    after = jax.eval_shape(method.after, params, after, terms)
+    assert jax.tree.map(lambda x: (x.shape, x.dtype), after) == jax.tree.map(
+        lambda x: (x.shape, x.dtype), state
+    )
+    embedded = jax.eval_shape(method.embed, params, state, batch().images[0])
+    assert embedded.shape == (16, 6 * len(tasks))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"base": "triplet"},
+        {"base": "triplet", "equations": "paper"},
+        {"shared": "standard", "dance": "fixed"},
+        {"shared": "full", "dance": "off"},
+        {"directions": ("shared-selfsimilarity", "intra-discriminative"), "rho": (1.0, 2.0)},
+        {"learn_temperature": True},
+        {"directions": ()},
+    ],
+    ids=str,
+)
+def test_variants_trace_and_every_parameter_has_a_group(options: dict[str, Any]) -> None:
+    method = diva.build(dataclasses.replace(SMALL, **options), toy(), num_classes=4)
+    params, state = jax.eval_shape(method.init, jax.random.key(0), batch())
+    gradient = jax.grad(method.loss, has_aux=True)
+    grads, _ = jax.eval_shape(gradient, params, state, batch(), jax.random.key(1))
+    groups = jax.tree_util.tree_map_with_path(lambda path, _: method.group(tuple(p.key for p in path)), grads)
+    assert set(jax.tree.leaves([groups["backbone"], groups["heads"]])) == {"model"}
+    found = {name: set(jax.tree.leaves(groups.get(name, {}))) for name in ("beta", "psi", "temperature")}
+    assert found["beta"] == ({"beta"} if options.get("base") != "triplet" else set())
+    assert found["psi"] == ({"psi"} if options.get("directions") != () else set())
+    assert found["temperature"] == ({"temperature"} if "learn_temperature" in options else set())
+    assert set(jax.tree.leaves(groups)) <= set(method.groups)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"tasks": ("discriminative", "classes")}, "method.tasks[1]='classes'"),
+        ({"tasks": ()}, "method.tasks=(): must name at least one task"),
+        ({"tasks": ("shared", "shared")}, "must name each only once"),
+        (
+            {"tasks": ("shared",), "ensemble": (1.0, 1.0, 0.0, 1.0)},
+            "method.ensemble=(1.0, 1.0, 0.0, 1.0): must weigh",
+        ),
+        ({"ensemble": (1.0, 2.0)}, "method.ensemble=(1.0, 2.0): must hold 4 values"),
+        ({"directions": ("shared",)}, "method.directions=('shared',): must be source-target"),
+        ({"directions": ("shared-shared",)}, "must be source-target"),
+        ({"rho": (1.0, 2.0)}, "method.rho=(1.0, 2.0): must hold one number"),
+        ({"lower_cutoff": 1.5}, "method.lower_cutoff=1.5: must be below method.upper_cutoff=1.4"),
+        ({"momentum": 1.1}, "method.momentum=1.1: must be in [0, 1]"),
+        ({"temperature": 0}, "method.temperature=0.0: must be positive"),
+        ({"alpha_intra": -0.1}, "method.alpha_intra=-0.1: must not be negative"),
+        ({"dance": "moco"}, "method.dance='moco'"),
+        ({"tau": 32.0}, "method.tau: there is no such key"),
+    ],
+)
+def test_mistakes_are_named(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        close(diva.Config, options, "method")
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("shared", "classes"), [("random", 1), ("full", 2)])
+def test_too_few_classes_for_the_triplets(shared: Any, classes: int) -> None:
+    with pytest.raises(ConfigError, match=f"need {classes + 1} training classes; the data set has {classes}"):
+        diva.build(dataclasses.replace(SMALL, shared=shared), toy(), classes)
+
+
+def keys_by_hand(network: Any, images: jax.Array) -> np.ndarray:
+    """The toy network, in evaluation mode with statistics 0 and 1, then mean and head; NumPy float64."""
+    x = np.asarray(images, np.float64) / 255 - 0.5
+    layer, bn, head = (
+        network["backbone"]["layer"],
+        network["backbone"]["bn"],
+        network["heads"]["selfsimilarity"],
+    )
+    x = (x @ np.asarray(layer["kernel"]) + np.asarray(layer["bias"])) / np.sqrt(1 + 1e-5)
+    x = (x * np.asarray(bn["scale"]) + np.asarray(bn["bias"])).mean(axis=(1, 2))
+    y = x @ np.asarray(head["kernel"]) + np.asarray(head["bias"])
+    return y / np.linalg.norm(y, axis=1, keepdims=True)
+
+
+def test_momentum_network_and_queue() -> None:
+    """Filled from main views; then second views join at the end; statistics of the key network never move."""
+    method = diva.build(SMALL, toy(), num_classes=4)
+    optimizer = optax.sgd(0.1)
+    state = step.initial(method, optimizer, jax.random.key(0), batch())
+    first = jax.tree.map(np.asarray, state.params)
+    filled = method.fill(state.params, state.method, iter([batch(seed=5), batch(seed=6), batch(seed=7)]))
+    by_hand = np.concatenate([keys_by_hand(first, batch(seed=seed).images[0]) for seed in (5, 6)])
+    np.testing.assert_allclose(filled["queue"], by_hand, rtol=1e-4, atol=1e-5)
+
+    update = jax.jit(step.build(method, optimizer), donate_argnums=0)
+    network = {"backbone": first["backbone"], "heads": first["heads"]}
+    state, queue = state._replace(method=filled), by_hand
+    for seed in range(3):
+        state, _ = update(state, batch(seed=seed), jax.random.key(1))
+        queue = np.concatenate([queue[16:], keys_by_hand(network, batch(seed=seed).images[1])])
+        updated = {name: jax.tree.map(np.asarray, state.params[name]) for name in network}
+        network = jax.tree.map(lambda k, p: 0.9 * k + 0.1 * p, network, updated)
+    np.testing.assert_allclose(state.method["queue"], queue, rtol=1e-4, atol=1e-5)
+    for name, expected in network.items():
+        jax.tree.map(
+            lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6),
+            state.method["key"][name],
+            expected,
+        )
+    assert float(jnp.abs(state.method["backbone"]["mean"]).max()) > 0.01
+    np.testing.assert_array_equal(state.method["key"]["stats"]["mean"], np.zeros(7))
+    np.testing.assert_array_equal(state.method["key"]["stats"]["var"], np.ones(7))
+
+
+def test_a_queue_that_cannot_be_filled() -> None:
+    method = diva.build(SMALL, toy(), num_classes=4)
+    params, state = method.init(jax.random.key(0), batch())
+    with pytest.raises(DataError, match="16 images cannot fill a queue of 32"):
+        method.fill(params, state, [batch()])
+
+
+def test_eight_devices_do_as_one() -> None:
+    """Plain SGD, so that a wrong factor of the gradient shows; one compilation; the queue stays whole everywhere."""
+    method = diva.build(SMALL, toy(), num_classes=4)
+    optimizer = optax.sgd(0.1)
+
+    def run(devices: int) -> Any:
+        axis = (jax.sharding.AxisType.Auto,)
+        where = jax.make_mesh((devices,), (mesh.AXIS,), axis_types=axis, devices=jax.devices()[:devices])
+        spread = lambda b: mesh.shard(where, *map(np.asarray, b))  # noqa: E731
+        state = mesh.replicate(where, step.initial(method, optimizer, jax.random.key(0), batch()))
+        full = method.fill(state.params, state.method, [spread(batch(seed=5)), spread(batch(seed=6))])
+        state, key = state._replace(method=full), mesh.replicate(where, jax.random.key(3))
+        update = jax.jit(step.build(method, optimizer), donate_argnums=0)
+        for seed in range(3):
+            state, _ = update(state, spread(batch(seed=seed)), key)
+        assert update._cache_size() == 1
+        assert state.method["queue"].sharding.is_fully_replicated
+        return state
+
+    one, eight = run(1), run(8)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), one, eight)
+
+
+def degenerate(dtype: Any) -> dict[str, tuple[Any, Any]]:
+    """Embeddings [16, 6] of one task and labels: duplicates, zeros, opposites, one class, singletons."""
+    axis = jnp.eye(6)[jnp.arange(16) % 6]
+    cases = {
+        "duplicates": (jnp.ones((16, 6)), jnp.arange(16) // 4),
+        "zero vectors": (jnp.zeros((16, 6)), jnp.arange(16) // 4),
+        "opposites": (
+            jnp.where(jnp.arange(16)[:, None] % 2 == 0, 1.0, -1.0) * jnp.eye(6)[:1],
+            jnp.arange(16) // 4,
+        ),
+        "one class": (axis, jnp.zeros(16, int)),
+        "singletons": (axis, jnp.arange(16)),
+        "two classes": (axis, jnp.arange(16) // 8),
+    }
+    return {name: (unit(x).astype(dtype), labels) for name, (x, labels) in cases.items()}
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+@pytest.mark.parametrize(
+    "options",
+    [{"shared": "full"}, {"dance": "fixed", "base": "triplet"}, {"equations": "paper", "base": "triplet"}],
+    ids=str,
+)
+def test_degenerate_embeddings_give_finite_values_and_gradients(options: dict[str, Any], dtype: Any) -> None:
+    config = dataclasses.replace(SMALL, temperature=0.01, **options)
+    params = diva.criterion_init(jax.random.key(0), config, 16)
+
+    @jax.jit
+    def gradient(x: jax.Array, labels: jax.Array, queue: jax.Array) -> Any:
+        def loss(params: Any, x: jax.Array) -> Any:
+            embeddings = {task: unit(x) for task in diva.TASKS}
+            batch = Batch(x, labels, labels)
+            triplets = diva.mine(jax.random.key(1), jax.lax.stop_gradient(embeddings), batch, config)
+            return diva.criterion(params, embeddings, labels, triplets, unit(x), queue, config)
+
+        return jax.value_and_grad(loss, (0, 1), has_aux=True)(params, x)
+
+    for name, (x, labels) in degenerate(dtype).items():
+        for queue in (x, -x, jnp.zeros_like(x)):
+            (value, terms), grads = gradient(x, labels, queue)
+            assert value.dtype == jnp.float32
+            for leaf in jax.tree.leaves((value, terms, grads)):
+                assert bool(jnp.all(jnp.isfinite(leaf.astype(jnp.float32)))), name
+
+
+@pytest.mark.parametrize("dance", ["original", "fixed"])
+def test_where_everything_is_cut_the_weights_are_equal(dance: Any) -> None:
+    """In float32, where the authors' floor of 1e-45 is denormal, a cut row or column still sums to one."""
+    config = dataclasses.replace(SMALL, dance=dance)
+    rng = np.random.default_rng(0)
+    similarities = rng.uniform(0.1, 0.95, (5, 7))
+    cut = (slice(None), 2) if dance == "original" else (2, slice(None))
+    similarities[cut] = rng.uniform(-1, -0.1, similarities[cut].shape)
+    weights = diva.dance_weights(jnp.asarray(similarities, jnp.float32), 128, config)
+    np.testing.assert_allclose(weights[cut], 1 / similarities[cut].size, rtol=1e-6)
+    np.testing.assert_allclose(weights.sum(axis=0 if dance == "original" else 1), 1, rtol=1e-5)
+
+    log = -126 * np.log(np.maximum(np.sqrt(2 - 2 * similarities), 0.5))
+    log -= 62.5 * np.log(1 - np.maximum(2 - 2 * similarities, 0.25) / 4)
+    axis = None if dance == "original" else 1
+    e = np.where(2 - 2 * similarities > 1.4**2, 0, np.exp(log - log.max(axis=axis, keepdims=True)))
+    e = np.maximum(e, 1e-45)
+    np.testing.assert_allclose(
+        weights, e / e.sum(axis=0 if dance == "original" else 1, keepdims=True), rtol=1e-3, atol=1e-30
+    )
+
+
+def test_reversed_gradients() -> None:
+    x = jnp.asarray([0.1, -3.0, 1e30])
+    value, pull = jax.vjp(diva.reverse, x)
+    np.testing.assert_array_equal(value, x)
+    np.testing.assert_array_equal(pull(jnp.asarray([1.0, 2.0, 3.0]))[0], [-1.0, -2.0, -3.0])
+
+
+def test_learnt_temperature_is_the_one_used() -> None:
+    config = dataclasses.replace(SMALL, tasks=("selfsimilarity",), learn_temperature=True)
+    x = unit(jnp.asarray(np.random.default_rng(0).normal(size=(3, 8, 6))))
+
+    def loss(temperature: float) -> Any:
+        params = diva.criterion_init(jax.random.key(0), config, 4) | {"temperature": temperature}
+        embeddings = {"selfsimilarity": x[0]}
+        return diva.criterion(params, embeddings, jnp.zeros(8, int), {}, x[1], x[2], config)[1][
+            "selfsimilarity"
+        ]
+
+    value, slope = jax.value_and_grad(loss)(0.3)
+    np.testing.assert_allclose(value, diva.dance(x[0], x[1], x[2], 0.3, config).mean(), rtol=1e-6)
+    np.testing.assert_allclose(slope, (loss(0.301) - loss(0.299)) / 0.002, rtol=1e-2)
+    np.testing.assert_allclose(loss(-1.0), loss(1e-8), rtol=1e-6)
