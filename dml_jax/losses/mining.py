@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from dml_jax.losses.norms import accurate, root
+from dml_jax.losses.pairs import distances, partners, same_class
 
 
 class Triplets(NamedTuple):
@@ -36,10 +36,7 @@ class Triplets(NamedTuple):
 
 def pairwise_distances(embeddings: jax.Array) -> jax.Array:
     """Euclidean distances within embeddings [B, D] -> [B, B]."""
-    x = accurate(embeddings)
-    squares = jnp.sum(x * x, axis=-1)
-    products = jnp.matmul(x, x.T, precision=lax.Precision.HIGHEST)
-    return root(squares[:, None] + squares[None, :] - 2 * products)
+    return distances(embeddings, embeddings)
 
 
 def log_inverse_density(distances: jax.Array, dim: int) -> jax.Array:
@@ -52,16 +49,6 @@ def log_inverse_density(distances: jax.Array, dim: int) -> jax.Array:
     return (2 - dim) * jnp.log(jnp.maximum(distances, tiny)) - (dim - 3) / 2 * jnp.log(inside)
 
 
-def same_class(labels: jax.Array) -> jax.Array:
-    """labels [B] -> bool [B, B]; a sample is in its own class."""
-    return labels[:, None] == labels[None, :]
-
-
-def partners(labels: jax.Array) -> jax.Array:
-    """labels [B] -> bool [B, B]: others of the same class."""
-    return same_class(labels) & ~jnp.eye(labels.shape[0], dtype=bool)
-
-
 def distance_logits(embeddings: jax.Array, *, lower: float = 0.5, upper: float = jnp.inf) -> jax.Array:
     """Unnormalised log-probabilities [B, B] of drawing column j for row i, classes not yet regarded.
 
@@ -70,9 +57,9 @@ def distance_logits(embeddings: jax.Array, *, lower: float = 0.5, upper: float =
       lower: smaller distances count as this one; otherwise near duplicates would take every draw.
       upper: what is farther is never drawn.
     """
-    distances = jnp.maximum(pairwise_distances(lax.stop_gradient(embeddings)), lower)
-    logits = log_inverse_density(distances, embeddings.shape[-1])
-    return jnp.where(distances > upper, -jnp.inf, logits)
+    far = jnp.maximum(pairwise_distances(lax.stop_gradient(embeddings)), lower)
+    logits = log_inverse_density(far, embeddings.shape[-1])
+    return jnp.where(far > upper, -jnp.inf, logits)
 
 
 def draw(key: jax.Array, logits: jax.Array, allowed: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -163,3 +150,98 @@ def within_class(key: jax.Array, labels: jax.Array) -> Triplets:
     members = same[chosen]
     anchors, positives, negatives = (draw_uniform(k, members)[0] for k in keys)
     return Triplets(anchors, positives, negatives, jnp.ones(size, bool))
+
+
+def random_triplets(key: jax.Array, positive: jax.Array, negative: jax.Array) -> Triplets:
+    """One triplet for each anchor, positive and negative uniform.
+
+    Args:
+      key: of these draws.
+      positive: bool [N, M], the pairs to choose from; row i is anchor i.
+      negative: bool [N, M].
+    """
+    key_positive, key_negative = jax.random.split(key)
+    positives, paired = draw_uniform(key_positive, positive)
+    negatives, found = draw_uniform(key_negative, negative)
+    return Triplets(jnp.arange(len(positive)), positives, negatives, paired & found)
+
+
+def semi_hard_triplets(
+    key: jax.Array, distances: jax.Array, positive: jax.Array, negative: jax.Array
+) -> Triplets:
+    """A uniform positive and the nearest negative that is farther than it (Schroff et al., CVPR 2015, Section 3.2).
+
+    Where all negatives are nearer than the positive, the farthest of them.
+
+    Args:
+      key: of these draws.
+      distances: float [N, M].
+      positive: bool [N, M], the pairs to choose from; row i is anchor i.
+      negative: bool [N, M].
+    """
+    distances = lax.stop_gradient(distances)
+    positives, paired = draw_uniform(key, positive)
+    beyond = negative & (distances > jnp.take_along_axis(distances, positives[:, None], axis=1))
+    nearest = jnp.argmin(jnp.where(beyond, distances, jnp.inf), axis=1)
+    farthest = jnp.argmax(jnp.where(negative, distances, -jnp.inf), axis=1)
+    negatives = jnp.where(jnp.any(beyond, axis=1), nearest, farthest)
+    return Triplets(jnp.arange(len(positive)), positives, negatives, paired & jnp.any(negative, axis=1))
+
+
+def hard_triplets(distances: jax.Array, positive: jax.Array, negative: jax.Array) -> Triplets:
+    """The farthest positive and the nearest negative of each anchor (Hermans, Beyer, Leibe, 2017, "batch hard").
+
+    Args:
+      distances: float [N, M].
+      positive: bool [N, M], the pairs to choose from; row i is anchor i.
+      negative: bool [N, M].
+    """
+    distances = lax.stop_gradient(distances)
+    positives = jnp.argmax(jnp.where(positive, distances, -jnp.inf), axis=1)
+    negatives = jnp.argmin(jnp.where(negative, distances, jnp.inf), axis=1)
+    valid = jnp.any(positive, axis=1) & jnp.any(negative, axis=1)
+    return Triplets(jnp.arange(len(positive)), positives, negatives, valid)
+
+
+def weighted_triplets(
+    key: jax.Array,
+    distances: jax.Array,
+    positive: jax.Array,
+    negative: jax.Array,
+    *,
+    dim: int,
+    lower: float = 0.5,
+) -> Triplets:
+    """As `distance_weighted`, for pairs of any two sets: a uniform positive, a distance-weighted negative.
+
+    Args:
+      key: of these draws.
+      distances: float [N, M], between unit vectors.
+      positive: bool [N, M], the pairs to choose from; row i is anchor i.
+      negative: bool [N, M].
+      dim: length of the vectors.
+      lower: smallest distance told apart.
+    """
+    key_positive, key_negative = jax.random.split(key)
+    positives, paired = draw_uniform(key_positive, positive)
+    logits = log_inverse_density(jnp.maximum(lax.stop_gradient(distances), lower), dim)
+    negatives, found = draw(key_negative, logits, negative)
+    return Triplets(jnp.arange(len(positive)), positives, negatives, paired & found)
+
+
+def class_pairs(key: jax.Array, labels: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """One random pair of samples for each class that has two, in as many places as there are samples.
+
+    Args:
+      key: of these draws.
+      labels: int [B].
+
+    Returns:
+      (anchors int [B], positives int [B], valid bool [B]): valid in one place a class.
+    """
+    key_anchor, key_positive = jax.random.split(key)
+    same = same_class(labels)
+    first = jnp.argmax(same, axis=1) == jnp.arange(len(labels))  # one representative per class
+    anchors, _ = draw_uniform(key_anchor, same)
+    positives, paired = draw_uniform(key_positive, partners(labels)[anchors])
+    return anchors, positives, first & paired

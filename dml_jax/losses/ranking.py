@@ -1,4 +1,4 @@
-"""Losses on triplets of a batch. Each hinge is a function of its own, so that it can be reduced differently."""
+"""Losses on pairs and triplets. Each hinge is a function of its own, so that it can be reduced differently."""
 
 import jax
 import jax.numpy as jnp
@@ -81,3 +81,69 @@ def triplet_loss(
         near, far = root(near), root(far)
     hinges = jnp.where(triplets.valid, jax.nn.relu(near - far + margin), 0)
     return jnp.sum(hinges) / jnp.maximum(jnp.sum(triplets.valid), 1)
+
+
+def contrastive_hinges(
+    distances: jax.Array,
+    positive: jax.Array,
+    negative: jax.Array,
+    *,
+    positive_margin: float = 0.0,
+    negative_margin: float = 1.0,
+    squared: bool = False,
+) -> tuple[jax.Array, jax.Array]:
+    """[d - positive_margin]+ of positive and [negative_margin - d]+ of negative pairs, each [N, M], 0 elsewhere.
+
+    Args:
+      distances: float [N, M].
+      positive: bool [N, M].
+      negative: bool [N, M].
+      positive_margin: positives nearer than this are left alone.
+      negative_margin: negatives farther than this are left alone.
+      squared: half the squares of both, as first published (Hadsell, Chopra, LeCun, CVPR 2006, Eq. 4).
+    """
+    pull = jnp.where(positive, jax.nn.relu(distances - positive_margin), 0)
+    push = jnp.where(negative, jax.nn.relu(negative_margin - distances), 0)
+    return (pull**2 / 2, push**2 / 2) if squared else (pull, push)
+
+
+def _log_sum_exp(values: jax.Array, where: jax.Array, axis: int) -> jax.Array:
+    """log of the sum of exp over the chosen entries; a very low number with gradient 0 where there are none."""
+    lowest = jnp.finfo(values.dtype).min / 4
+    return jax.nn.logsumexp(jnp.where(where, values, lowest), axis=axis)
+
+
+def lifted_structure(
+    distances: jax.Array, positive: jax.Array, negative: jax.Array, *, margin: float = 1.0
+) -> jax.Array:
+    """Half of [J_ij]+^2 of each positive pair (Song, Xiang, Jegelka, Savarese, CVPR 2016, Eq. 4), [N, M], 0 elsewhere.
+
+        J_ij = log(sum over negatives k of i of exp(margin - d_ik) + over negatives l of j of exp(margin - d_lj)) + d_ij
+
+    The loss is the mean over the positive pairs. A pair without any negative gives 0.
+
+    Args:
+      distances: float [N, M].
+      positive: bool [N, M].
+      negative: bool [N, M].
+      margin: alpha.
+    """
+    rows = _log_sum_exp(margin - distances, negative, axis=1)
+    columns = _log_sum_exp(margin - distances, negative, axis=0)
+    j = jnp.logaddexp(rows[:, None], columns[None, :]) + distances
+    return jnp.where(positive, jax.nn.relu(j) ** 2 / 2, 0)
+
+
+def n_pair(similarity: jax.Array, positives: jax.Array, negative: jax.Array) -> jax.Array:
+    """log(1 + sum over negatives n of exp(s_in - s_ip)) of each anchor i (Sohn, NeurIPS 2016, Eq. 6).
+
+    Args:
+      similarity: float [N, M], inner products.
+      positives: int [N], the column of each anchor's positive.
+      negative: bool [N, M]; in the paper the positives of the other classes.
+
+    Returns:
+      float [N].
+    """
+    excess = similarity - jnp.take_along_axis(similarity, positives[:, None], axis=1)
+    return jnp.logaddexp(_log_sum_exp(excess, negative, axis=1), 0)

@@ -1,0 +1,43 @@
+"""Cross-batch memory (Wang, Zhang, Huang, Scott, CVPR 2020): embeddings of past batches as further pairs.
+
+One queue for the whole batch: under `jit` every device holds it and appends the same rows.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+EMPTY = -1  # label of a place not filled yet
+
+
+def empty(size: int, dim: int) -> dict[str, jax.Array]:
+    """A memory of `size` embeddings of length `dim` with nothing in it."""
+    return {"embeddings": jnp.zeros((size, dim)), "labels": jnp.full(size, EMPTY, jnp.int32)}
+
+
+def enqueue(queue: Any, rows: Any) -> Any:
+    """First in, first out: the oldest rows leave at the front, new ones join at the end.
+
+    Args:
+      queue: tree of arrays [M, …].
+      rows: the same tree of [B, …].
+    """
+    return jax.tree.map(
+        lambda old, new: jnp.concatenate([old, new.astype(old.dtype)])[len(new) :], queue, rows
+    )
+
+
+def masks(labels: jax.Array, remembered: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Positive and negative pairs of a batch with the memory.
+
+    Args:
+      labels: int [N] of the batch.
+      remembered: int [M] of the memory.
+
+    Returns:
+      bool [N, M] each; a place not filled yet is in neither.
+    """
+    same = labels[:, None] == remembered[None, :]
+    filled = (remembered != EMPTY)[None, :]
+    return same & filled, ~same & filled
