@@ -1,0 +1,179 @@
+"""The loop: bit-exact in two runs and across every interruption; stops on signals and on nonsense."""
+
+import signal
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import Mesh
+
+from dml_jax.config import Config
+from dml_jax.data import pipeline
+from dml_jax.errors import DivergedError
+from dml_jax.train import experiment, loop, mesh, step
+from dml_jax.train.checkpoint import Checkpoints
+from dml_jax.train.experiment import Experiment
+from dml_jax.train.progress import Screen
+from dml_jax.train.records import Records
+from dml_jax.train.signals import Interrupted, Stop
+from dml_jax.train.state import State
+from tests.train.experiments import small
+
+STEPS = 20
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiled_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Every restart compiles the same programs: keep them."""
+    jax.config.update("jax_compilation_cache_dir", str(tmp_path_factory.mktemp("compiled")))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+    yield
+    jax.config.update("jax_compilation_cache_dir", None)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 1.0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
+
+
+class StopAt(Stop):
+    """SIGTERM after a number of steps."""
+
+    def __init__(self, step: int):
+        super().__init__()
+        self.left = step
+
+    def agreed(self) -> int:
+        self.left -= 1
+        if self.left == -1:
+            self.signal = signal.SIGTERM
+        return self.signal
+
+
+def checkpoints(parts: Experiment, directory: Path) -> Checkpoints:
+    return Checkpoints(directory / "checkpoints", lambda: experiment.template(parts), pytest.fail)
+
+
+def train(parts: Experiment, directory: Path, stop: Stop | None = None) -> State:
+    store = checkpoints(parts, directory)
+    records = [Records(directory / name) for name in ("metrics.jsonl", "timing.jsonl")]
+    directory.mkdir(exist_ok=True)
+    try:
+        return loop.train(parts, store, *records, Screen(quiet=True), stop or Stop())
+    finally:
+        store.close()
+
+
+def bits(state: State) -> list[bytes]:
+    return [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(state)]
+
+
+CONFIG = small(steps=STEPS, log_every=3, evaluate_every=8, checkpoint_every=7, select="test", optimizer="adam")
+
+
+def built(config: Config) -> Experiment:
+    """On one device, with a test split of a hundred images: what is tested here does not need more."""
+    parts = experiment.build(config)
+    one = Mesh(np.asarray(jax.devices()[:1]), ("data",))
+    test = parts.splits["test"]
+    few = test._replace(labels=test.labels[:100], ids=test.ids[:100])
+    return parts._replace(mesh=one, splits={**parts.splits, "test": few})
+
+
+@pytest.fixture(scope="module")
+def parts() -> Experiment:
+    return built(CONFIG)
+
+
+@pytest.fixture(scope="module")
+def whole(parts: Experiment, tmp_path_factory: pytest.TempPathFactory) -> tuple[list[bytes], str]:
+    """Final state and metrics of the uninterrupted run."""
+    directory = tmp_path_factory.mktemp("whole")
+    state = train(parts, directory)
+    return bits(state), (directory / "metrics.jsonl").read_text()
+
+
+def test_two_runs_are_bit_equal(parts: Experiment, whole: tuple[list[bytes], str], tmp_path: Path) -> None:
+    assert bits(train(parts, tmp_path)) == whole[0]
+    assert (tmp_path / "metrics.jsonl").read_text() == whole[1]
+
+
+@pytest.mark.parametrize("k", range(STEPS))
+def test_resume_is_exact(k: int, parts: Experiment, whole: tuple[list[bytes], str], tmp_path: Path) -> None:
+    with pytest.raises(Interrupted) as stopped:
+        train(parts, tmp_path, StopAt(k))
+    assert stopped.value.code == 143
+    store = checkpoints(parts, tmp_path)
+    assert store.steps()[-1] == k
+    store.close()
+    state = train(parts, tmp_path)
+    assert bits(state) == whole[0]
+    assert (tmp_path / "metrics.jsonl").read_text() == whole[1]
+
+
+def test_resume_from_an_older_checkpoint_cuts_the_metrics(
+    parts: Experiment, whole: tuple[list[bytes], str], tmp_path: Path
+) -> None:
+    """As after a kill: the newest checkpoint is behind the newest line, and that line is torn."""
+    train(parts, tmp_path)
+    store = checkpoints(parts, tmp_path)
+    store.drop_newer("latest", 14)
+    store.close()
+    with open(tmp_path / "metrics.jsonl", "a") as file:
+        file.write('{"step": 2')
+    assert bits(train(parts, tmp_path)) == whole[0]
+    assert (tmp_path / "metrics.jsonl").read_text() == whole[1]
+
+
+def test_what_changes_no_bit(whole: tuple[list[bytes], str], tmp_path: Path) -> None:
+    """Logging, evaluation, checkpoints and reading threads leave the parameters alone."""
+    config = replace(
+        CONFIG,
+        train=replace(CONFIG.train, log_every=20, evaluate_every=0, checkpoint_every=100, select="last"),
+        data=replace(CONFIG.data, threads=3, prefetch=1),
+    )
+    assert bits(train(built(config), tmp_path)) == whole[0]
+
+
+def _poisoned(parts: Experiment, step: int) -> Experiment:
+    """The experiment with a NaN in the loss of one step."""
+
+    def loss(params: Any, state: Any, batch: Any, key: jax.Array) -> Any:
+        value, aux = parts.method.loss(params, state, batch, key)
+        bad = jnp.all(batch.ids[:4] == jnp.asarray(parts.sampler.batch(step - 1)[:4], jnp.int32))
+        return value + jnp.where(bad, jnp.nan, 0.0), aux
+
+    return parts._replace(method=parts.method._replace(loss=loss))
+
+
+def test_divergence_stops_before_the_next_checkpoint(parts: Experiment, tmp_path: Path) -> None:
+    with pytest.raises(DivergedError, match=r"at step 12: .*loss=nan"):
+        train(_poisoned(parts, 12), tmp_path)
+    store = checkpoints(parts, tmp_path)
+    assert store.steps()[-1] == 8  # the evaluation at 8 found a best model
+    store.close()
+
+
+def test_reload_best_goes_on_from_the_best_model(parts: Experiment, tmp_path: Path) -> None:
+    """At the start of the named epoch, parameters and statistics are the best model's, moments and steps go on."""
+    data = replace(CONFIG.data, validation_share=0.9)  # four classes are left: epochs of 45 steps
+    short = replace(CONFIG, data=data, train=replace(CONFIG.train, steps=46, evaluate_every=44))
+    plain = built(replace(short, train=replace(short.train, steps=45)))
+    assert plain.sampler.start(1) == 45
+    train(plain, tmp_path / "plain")
+    store = checkpoints(plain, tmp_path / "plain")
+    best, latest = store.restore("best"), store.restore("latest")
+    store.close()
+    assert best is not None
+    assert latest is not None
+    assert (int(best[0].step), int(latest[0].step)) == (44, 45)
+    expected = latest[0]._replace(params=best[0].params, method=best[0].method)
+    with pipeline.training(plain.splits["train"], plain.sampler, data, seed=0, start=45, stop=46) as batches:
+        batch = mesh.shard(plain.mesh, *next(batches))
+    expected, _ = jax.jit(step.build(plain.method, plain.optimizer))(expected, batch, experiment.key(short))
+
+    reloading = built(replace(short, train=replace(short.train, reload_best_epochs=(1,))))
+    assert bits(train(reloading, tmp_path / "reloading")) == bits(expected)
