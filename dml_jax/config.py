@@ -21,7 +21,7 @@ class Data:
 
     name: str = "digits"  # a module of dml_jax/data/datasets
     path: str = ""  # directory of the prepared data set; the built-in ones need none
-    sampler: Literal["balanced", "shuffled", "mpn", "mpn_redraw", "hist_balanced", "diva", "ms"] = "balanced"  # sampling.py
+    sampler: Literal["balanced", "shuffled", "mpn", "mpn_redraw", "hist_balanced", "diva", "ms"] = "balanced"
     batch_size: int = 64  # images a step, over all devices
     images_per_class: int = 4  # in a batch; "shuffled" and "mpn_redraw" do not read it
     crop: Literal["none", "random_resized", "random", "centre"] = "none"  # in training; tests crop the centre

@@ -1,8 +1,8 @@
 """From the bytes of an image file to its pixels.
 
-Pixels are those of Pillow: upright (EXIF orientation applied), converted to RGB, alpha dropped. JPEG files, all but CMYK
-ones, are decoded by simplejpeg, which gives the same bits sooner. What a decoder cannot notice, such as bits flipped in
-the middle of a JPEG scan, passes; checksums guard against that.
+Pixels are those of Pillow: upright (EXIF orientation applied), converted to RGB, alpha dropped. JPEG files, all but
+CMYK ones, are decoded by simplejpeg, which gives the same bits sooner. What a decoder cannot notice, such as bits
+flipped in the middle of a JPEG scan, passes; checksums guard against that.
 """
 
 import io

@@ -1,0 +1,390 @@
+"""Decoding, resizing, cropping, erasing, normalising and sampling against Pillow, torchvision and the papers' codes."""
+
+import hashlib
+from typing import Any, Literal, cast
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import PIL
+import pytest
+
+from dml_jax.backbones import _pixels
+from dml_jax.config import Data
+from dml_jax.data import augment, decode, sampling, transforms
+from dml_jax.errors import ConfigError, DataError
+from tests.golden import fixtures
+
+KNOWN = {"decode", "eval_transform", "normalise", "random_erasing", "random_resized_crop", "samplers"}
+OLD_PILLOW = int(PIL.__version__.split(".")[0]) < 13  # its resizing passes come in another order
+PIXELS = {
+    "imagenet": _pixels.Pixels(),
+    "mpn_resnet": _pixels.Pixels(std=(0.299, 0.224, 0.225)),
+    "bninception_hist_mpn": _pixels.CAFFE,
+    "bninception_ms": _pixels.CAFFE,
+    "bninception_diva": _pixels.Pixels(
+        mean=(0.4078, 0.4588, 0.502), std=(0.0039, 0.0039, 0.0039), order="bgr"
+    ),
+    "googlenet_transform_input": _pixels.Pixels(mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5)),
+}
+
+
+def files(kind: str) -> list[str]:
+    return [name for name in fixtures.names("transforms") if name.startswith(kind)]
+
+
+def keys(arrays: dict[str, np.ndarray], prefix: str, depth: int = 1) -> list[str]:
+    """The `depth` path parts that follow a prefix, each once."""
+    return sorted({"/".join(k.split("/")[1 : 1 + depth]) for k in arrays if k.startswith(prefix + "/")})
+
+
+def test_every_file_is_known() -> None:
+    for name in fixtures.names("transforms"):
+        assert any(name.startswith(kind) for kind in KNOWN), name
+
+
+@pytest.mark.parametrize("name", files("decode"))
+def test_decoded_pixels(name: str) -> None:
+    arrays, meta = fixtures.load("transforms", name)
+    for kind, facts in meta["ok"].items():
+        ours, pillow = decode.rgb(arrays[f"ok/{kind}/bytes"].tobytes()), arrays[f"ok/{kind}/rgb"]
+        assert ours.dtype == np.uint8
+        assert ours.shape == pillow.shape, kind
+        if facts["pillow_mode"].startswith("I;16"):
+            # Pillow clips 16-bit greyscale at 255, we keep the high byte: where that is positive Pillow has 255.
+            assert (pillow[ours > 0] == 255).all()
+            assert len(np.unique(ours)) > 1
+            continue
+        difference = np.abs(ours.astype(int) - pillow)
+        assert difference.max() <= facts["tolerance"], kind
+        assert difference.mean() <= 0.05, kind
+
+
+@pytest.mark.parametrize("name", files("decode"))
+def test_broken_files(name: str) -> None:
+    arrays, meta = fixtures.load("transforms", name)
+    for kind, facts in meta["broken"].items():
+        data = arrays[f"broken/{kind}/bytes"].tobytes()
+        if facts["outcome"] == "error":
+            with pytest.raises(DataError):
+                decode.rgb(data)
+        else:
+            assert facts["outcome"] == "decoded_without_error", kind
+            np.testing.assert_allclose(decode.rgb(data), arrays[f"broken/{kind}/rgb"], atol=1, err_msg=kind)
+
+
+def expected(arrays: dict[str, np.ndarray], group: str, path: str) -> np.ndarray:
+    old = f"{group}_le12/{path}"
+    return arrays[old] if OLD_PILLOW and old in arrays else arrays[f"{group}/{path}"]
+
+
+@pytest.mark.parametrize("name", files("eval_transform"))
+def test_shorter_side_and_centre_crop(name: str) -> None:
+    arrays, _ = fixtures.load("transforms", name)
+    for path in keys(arrays, "out", 2):
+        image, recipe = path.split("/")
+        size, crop = (int(part[1:]) for part in recipe.split("_"))
+        source = arrays[f"src/{image}"]
+        ours = transforms.testing(Data(crop="centre", resize=size, image_size=crop))(source)
+        np.testing.assert_array_equal(ours, expected(arrays, "out", path), err_msg=path)
+        height, width, top, left = arrays[f"geom/{path}"]
+        resized = transforms.resize_shorter(source, size)
+        assert resized.shape[:2] == (height, width)
+        np.testing.assert_array_equal(ours, resized[top : top + crop, left : left + crop])
+    for path in keys(arrays, "square", 2):
+        image, recipe = path.split("/")
+        size, crop = (int(part[1:]) for part in recipe.split("_"))
+        ours = transforms.centre_crop(transforms.resize(arrays[f"src/{image}"], size, size), crop)
+        np.testing.assert_array_equal(ours, expected(arrays, "square", path), err_msg=path)
+    for size in keys(arrays, "pad_crop", 2):
+        if size.startswith("new/"):
+            padded = transforms.centre_crop(arrays["src/small"], int(size.split("/")[1]))
+            np.testing.assert_array_equal(padded, arrays[f"pad_crop/{size}"], err_msg=size)
+
+
+@pytest.mark.parametrize("name", files("eval_transform"))
+def test_geometry_of_full_sized_images(name: str) -> None:
+    arrays, meta = fixtures.load("transforms", name)
+    for size, crop, height, width, *geometry in arrays["geom_table"].tolist():
+        marked = np.arange(height * width, dtype=np.uint32).view(np.uint8).reshape(height, width, 4)[:, :, :3]
+        resized = transforms.resize_shorter(marked, size)
+        ours = transforms.centre_crop(resized, crop)
+        new_height, new_width, top, left = geometry
+        assert resized.shape[:2] == (new_height, new_width)
+        np.testing.assert_array_equal(ours, resized[top : top + crop, left : left + crop])
+    for case in meta["full_size_hashes"]:
+        y, x, k = np.ogrid[: case["h"], : case["w"], :3]
+        values = (
+            case["a"] * x + case["b"] * y + (x * y) // case["c"] + 71 * k + ((x // 16 + y // 16) % 2) * 97
+        )
+        source = (values % 256).astype(np.uint8)
+        assert hashlib.sha256(source.tobytes()).hexdigest() == case["src_sha256"]
+        shorter = transforms.resize_shorter(source, case["s"])
+        square = transforms.resize(source, case["s"], case["s"])
+        for prefix, image in (("", shorter), ("square_", square)):
+            ours = hashlib.sha256(transforms.centre_crop(image, case["crop"]).tobytes()).hexdigest()
+            assert ours == case[f"{prefix}sha256{'_le12' if OLD_PILLOW else ''}"], case
+
+
+@pytest.mark.parametrize("name", files("random_resized_crop"))
+def test_crop_then_resize(name: str) -> None:
+    arrays, _ = fixtures.load("transforms", name)
+    for image in keys(arrays, "src"):
+        wanted = arrays[f"out/{image}"].copy()
+        if OLD_PILLOW:
+            wanted[arrays[f"le12_index/{image}"]] = arrays[f"out_le12/{image}"]
+        side = wanted.shape[1]
+        cuts = [
+            transforms.cut(arrays[f"src/{image}"], tuple(box)) for box in arrays[f"boxes/{image}"].tolist()
+        ]
+        ours = np.stack([transforms.resize(piece, side, side) for piece in cuts])
+        np.testing.assert_array_equal(ours, wanted, err_msg=image)
+        for row, ideal in zip(arrays[f"float64_index/{image}"], arrays[f"float64/{image}"], strict=True):
+            assert np.abs(ours[row] - np.round(ideal)).max() <= 1
+
+
+def same_distribution(values: np.ndarray, arrays: dict[str, np.ndarray], path: str, reference: float) -> None:
+    """Kolmogorov-Smirnov at the 1 % level, on both sides of every step of the reference."""
+    bound = 1.63 * np.sqrt(1 / len(values) + 1 / reference)
+    quantiles, ordered = arrays[f"{path}/q"], np.sort(values)
+    below = np.searchsorted(ordered, quantiles - 1e-12, "left") / len(values)
+    up_to = np.searchsorted(ordered, quantiles + 1e-12, "right") / len(values)
+    assert np.abs(up_to - arrays[f"{path}/cdf_le"]).max() < bound, path
+    assert np.abs(below - arrays[f"{path}/cdf_lt"]).max() < bound, path
+
+
+@pytest.mark.parametrize("name", files("random_resized_crop"))
+def test_drawn_crops(name: str) -> None:
+    arrays, _ = fixtures.load("transforms", name)
+    rng = np.random.default_rng(0)
+    for case in keys(arrays, "draws"):
+        draws = f"draws/{case}"
+        height, width = (int(side) for side in arrays[f"{draws}/size"])
+        scale, ratio = (
+            cast(tuple[float, float], tuple(arrays[f"{draws}/{key}"].tolist())) for key in ("scale", "ratio")
+        )
+        boxes = np.array(
+            [transforms.random_resized_box(height, width, scale, ratio, rng) for _ in range(15_000)]
+        )
+        top, left, h, w = boxes.T
+        values = {"area": h * w / (height * width), "logratio": np.log(w / h)}
+        values["top"] = (top / np.maximum(height - h, 1))[h < height]
+        values["left"] = (left / np.maximum(width - w, 1))[w < width]
+        for quantity, drawn in values.items():
+            same_distribution(drawn, arrays, f"{draws}/{quantity}", float(arrays[f"{draws}/{quantity}/n"]))
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("name", files("random_erasing"))
+def test_scripted_erasing(name: str) -> None:
+    arrays, _ = fixtures.load("transforms", name)
+    np.testing.assert_array_equal(augment.ERASED, arrays["fill"])
+    _, height, width = arrays["image"].shape
+    erased_box = jax.jit(augment.erased_box, static_argnums=(3, 4))
+    for row, wanted in zip(arrays["script"], arrays["out"], strict=True):
+        chance, share, ratio, _, _, first, second, top, left, tall, wide = row
+        shares, ratios = np.array([share, 0.05]), np.array([ratio, 1.0])
+        corner = np.array([(top + 0.5) / (height - tall + 1), (left + 0.5) / (width - wide + 1)])
+        box = erased_box(jnp.array(shares), jnp.array(ratios), jnp.stack([corner, corner]), height, width)
+        ours = arrays["image"].copy()
+        if chance < 0.5:
+            assert bool(first) != bool(second)
+            y, x, h, w = (int(side) for side in box)
+            assert (y, x, h, w) == (top, left, tall, wide)
+            ours[:, y : y + h, x : x + w] = arrays["fill"][:, None, None]
+        np.testing.assert_array_equal(ours, wanted)
+    _, height, width = arrays["never_fits_image"].shape
+    np.testing.assert_array_equal(arrays["never_fits_image"], arrays["never_fits_out"])
+    tries = jnp.full(augment.TRIES, 0.4), jnp.full(augment.TRIES, 3.0), jnp.zeros((augment.TRIES, 2))
+    assert augment.erased_box(*tries, height, width)[2] == 0
+
+
+@pytest.mark.parametrize("name", files("random_erasing"))
+def test_drawn_erasing(name: str) -> None:
+    arrays, _ = fixtures.load("transforms", name)
+    count = 20_000
+    for case in keys(arrays, "draws"):
+        draws = f"draws/{case}"
+        height, width = (int(side) for side in arrays[f"{draws}/size"])
+        boxes = augment.erased_boxes(jax.random.key(0), 0.5, count, height, width)
+        top, left, tall, wide = (np.asarray(side) for side in boxes)
+        erased = tall > 0
+        assert abs(erased.mean() - float(arrays[f"{draws}/erased_share"])) < 4 * np.sqrt(0.25 / count)
+        top, left, tall, wide = top[erased], left[erased], tall[erased], wide[erased]
+        assert (top + tall <= height).all()
+        assert (left + wide <= width).all()
+        values = {
+            "area": tall * wide / (height * width),
+            "ratio": tall / wide,
+            "logratio": np.log(tall / wide),
+        }
+        values |= {"height": tall, "width": wide, "top": top / (height - tall), "left": left / (width - wide)}
+        for quantity, drawn in values.items():
+            same_distribution(np.asarray(drawn, float), arrays, f"{draws}/{quantity}", 100_000)
+
+
+@pytest.mark.parametrize("name", files("normalise"))
+def test_normalised_pixels(name: str) -> None:
+    arrays, _ = fixtures.load("transforms", name)
+    for recipe in keys(arrays, "expected"):
+        if recipe == "mpn_resnet_erased_fill":
+            np.testing.assert_array_equal(augment.ERASED, arrays[f"expected/{recipe}"])
+            continue
+        ours = np.asarray(_pixels.preprocess(PIXELS[recipe])(jnp.asarray(arrays["image"])[None])[0])
+        assert ours.dtype == np.float32
+        tolerance = 1e-4 if recipe.startswith("bninception") else 1e-6
+        np.testing.assert_allclose(
+            ours, arrays[f"expected/{recipe}"], rtol=1e-6, atol=tolerance, err_msg=recipe
+        )
+
+
+Name = Literal["balanced", "shuffled", "mpn", "mpn_redraw", "hist_balanced", "diva", "ms"]
+
+
+def build(name: Name, sizes: np.ndarray, batch_size: int, images: int, seed: int = 0) -> sampling.Sampler:
+    data = Data(sampler=name, batch_size=batch_size, images_per_class=images)
+    return sampling.build(data, np.repeat(np.arange(len(sizes)), sizes), seed)
+
+
+def epoch(sampler: sampling.Sampler, number: int) -> np.ndarray:
+    """int [steps, B], the batches of one epoch."""
+    return np.stack([sampler.batch(step) for step in range(sampler.start(number), sampler.start(number + 1))])
+
+
+def repeats(rows: np.ndarray) -> float:
+    """Share of rows that hold a number twice."""
+    return float(np.mean([len(set(row)) < len(row) for row in rows.tolist()]))
+
+
+def cases(name: str, family: str) -> list[tuple[str, dict[str, Any]]]:
+    arrays, _ = fixtures.load("transforms", name)
+    found = []
+    for case in keys(arrays, family):
+        prefix = f"{family}/{case}/"
+        found.append((case, {k[len(prefix) :]: v for k, v in arrays.items() if k.startswith(prefix)}))
+    return found
+
+
+@pytest.mark.parametrize("name", files("samplers"))
+def test_mpn_sampler(name: str) -> None:
+    for case, facts in cases(name, "mpn"):
+        sizes, (images, classes) = facts["class_sizes"], (int(v) for v in facts["n_c"])
+        labels = np.repeat(np.arange(len(sizes)), sizes)
+        sampler = build("mpn", sizes, images * classes, images)
+        assert sampler.start(1) == facts["n_batches"], case
+        shares, seen = [], []
+        for number in range(60):
+            batches = epoch(sampler, number)
+            chunks = batches.reshape(-1, images)
+            owners = labels[chunks]
+            assert (owners == owners[:, :1]).all()
+            counts = np.bincount(owners[:, 0], minlength=len(sizes))
+            assert (counts >= facts["base_chunks_per_class"]).all()
+            assert np.sum(counts - facts["base_chunks_per_class"]) == facts["topup_chunks"]
+            seen.append(np.bincount(batches.reshape(-1), minlength=len(labels)))
+            shares.append([repeats(chunks), repeats(owners[:, 0].reshape(-1, classes)), repeats(batches)])
+        assert np.min(seen) >= np.min(facts["occ_min"]) >= 1
+        keys_ = ("chunks_with_repeated_image", "batches_with_repeated_class", "batches_with_repeated_image")
+        for column, key in enumerate(keys_):
+            spread = np.std(np.array(shares)[:, column]) / np.sqrt(60) * np.sqrt(1 + 60 / 200)
+            mean = np.mean(shares, axis=0)[column]
+            assert abs(mean - facts[f"share_{key}"][1]) <= 4 * spread + 1e-9, (case, key)
+        variance = np.bincount(labels, np.var(seen, axis=0)) / sizes  # the images of a class are alike
+        deviation = np.sqrt(variance * (1 / 60 + 1 / 200))[labels]
+        assert (np.abs(np.mean(seen, axis=0) - facts["occ_mean"]) <= 6 * deviation + 1e-9).all(), case
+
+
+@pytest.mark.parametrize("name", files("samplers"))
+def test_mpn_redraw_sampler(name: str) -> None:
+    arrays, _ = fixtures.load("transforms", name)
+    for size in keys(arrays, "number"):
+        if not size.isdigit():
+            continue
+        sizes = np.array([40, 61, 83, 107])
+        sampler = build("mpn_redraw", sizes, int(size), 1)
+        lengths = [sampler.start(e + 1) - sampler.start(e) for e in range(200)]
+        expected_counts: dict[int, float] = {}
+        pairs = arrays[f"number/{size}/pairs"]
+        for classes, images in pairs.tolist():
+            assert classes * images == int(size)
+            steps = -(-int(np.sum(np.maximum(sizes, images) // images + 1)) // classes)
+            expected_counts[steps] = expected_counts.get(steps, 0) + 200 / len(pairs)
+        assert set(lengths) == set(expected_counts)
+        assert sum((lengths.count(n) - count) ** 2 / count for n, count in expected_counts.items()) < 25
+    sizes = arrays["number/cub_epoch_class_sizes"]
+    total = int(arrays["number/cub_epoch_c_n_batches_distinct"][0][:2].prod())
+    sampler = build("mpn_redraw", sizes, total, 1)
+    lengths = {sampler.start(e + 1) - sampler.start(e) for e in range(40)}
+    assert lengths == set(arrays["number/cub_epoch_c_n_batches_distinct"][:, 2].tolist())
+
+
+@pytest.mark.parametrize("name", files("samplers"))
+def test_hist_balanced_sampler(name: str) -> None:
+    for case, facts in cases(name, "hist"):
+        sizes, (batch_size, images) = facts["class_sizes"], (int(v) for v in facts["bs_ipc"])
+        labels = np.repeat(np.arange(len(sizes)), sizes)
+        if batch_size % images:
+            with pytest.raises(ConfigError, match="must divide"):
+                build("hist_balanced", sizes, batch_size, images)
+            continue
+        sampler = build("hist_balanced", sizes, batch_size, images)
+        assert sampler.start(1) == facts["batches_after_BatchSampler_drop_last"], case
+        assert sampler.start(1) * batch_size == facts["items_yielded"]
+        groups = np.concatenate([epoch(sampler, e) for e in range(300)]).reshape(-1, images)
+        owners = labels[groups]
+        assert (owners == owners[:, :1]).all()
+        assert repeats(owners[:, 0].reshape(-1, batch_size // images)) == 0
+        same_shares(owners[:, 0], len(sizes))
+        theory = float(facts["theory_share_groups_with_repeated_image"])
+        assert abs(repeats(groups) - theory) < 4 * np.sqrt(theory / len(groups))
+
+
+@pytest.mark.parametrize("name", files("samplers"))
+def test_diva_sampler(name: str) -> None:
+    for case, facts in cases(name, "diva"):
+        sizes, (batch_size, images) = facts["class_sizes"], (int(v) for v in facts["bs_k"])
+        labels = np.repeat(np.arange(len(sizes)), sizes)
+        sampler = build("diva", sizes, batch_size, images)
+        assert sampler.start(1) == facts["n_batches"], case
+        batches = np.stack([sampler.batch(step) for step in range(1_000)])
+        groups = batches.reshape(-1, images)
+        owners = labels[groups]
+        assert (owners == owners[:, :1]).all()
+        same_shares(owners[:, 0], len(sizes))
+        theory = float(facts["theory_share_groups_repeated_image"])
+        assert abs(repeats(groups) - theory) < 4 * np.sqrt(theory / len(groups))
+        distinct = np.array([len(set(row)) for row in owners[:, 0].reshape(1_000, -1).tolist()])
+        mean = float(facts["theory_mean_distinct_classes"])
+        assert abs(distinct.mean() - mean) < 4 * distinct.std() / np.sqrt(1_000)
+
+
+@pytest.mark.parametrize("name", files("samplers"))
+def test_ms_sampler(name: str) -> None:
+    for case, facts in cases(name, "ms"):
+        sizes, (batch_size, images, steps) = facts["class_sizes"], (int(v) for v in facts["bs_k_iters"])
+        labels = np.repeat(np.arange(len(sizes)), sizes)
+        sampler = build("ms", sizes, batch_size, images)
+        refills = sampler.epoch(steps - 1) + 1
+        low, high = facts["refills_min_max"]
+        assert low <= refills <= high, case
+        repeated = []
+        for number in range(20):
+            batches = epoch(sampler, number)
+            owners = labels[batches].reshape(-1, images)
+            assert (owners == owners[:, :1]).all()
+            assert repeats(owners[:, 0].reshape(len(batches), -1)) == 0
+            chunks = np.bincount(owners[:, 0], minlength=len(sizes))
+            assert (chunks <= facts["chunks_per_class_per_refill"]).all()
+            assert np.sum(chunks < facts["chunks_per_class_per_refill"]) < batch_size // images
+            seen = np.bincount(batches.reshape(-1), minlength=len(labels))
+            assert (seen[sizes[labels] >= images] <= 1).all()
+            repeated.append(repeats(batches))
+        theirs = float(facts["share_batches_repeated_image"])
+        assert abs(np.mean(repeated) - theirs) <= 4 * np.std(repeated) / np.sqrt(20) + 1e-9, case
+
+
+def same_shares(drawn: np.ndarray, classes: int) -> None:
+    """Every class as often as any other, within five standard deviations."""
+    counts = np.bincount(drawn, minlength=classes)
+    mean = len(drawn) / classes
+    assert np.abs(counts - mean).max() < 5 * np.sqrt(mean)
