@@ -2,18 +2,31 @@
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from dml_jax.backbones import pretrained
 from dml_jax.backbones._pixels import Pixels, preprocess
 from dml_jax.backbones.contract import Backbone
 
 Path = tuple[str, ...]
 Shape = tuple[int, ...]
 Spread = Callable[[Path, Shape], float]
+Adapt = Callable[[Any, tuple[int, int]], Any]
+
+
+class Config(Protocol):
+    """What `assemble` asks of every backbone's configuration."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def pretrained(self) -> str: ...
+    @property
+    def pixels(self) -> Pixels: ...
 
 
 def fan_out(path: Path, shape: Shape) -> float:
@@ -27,27 +40,34 @@ def fan_in(path: Path, shape: Shape) -> float:
     return math.sqrt(2.0 / math.prod(shape[:-1]))
 
 
+def _as_it_is(params: Any, image_shape: tuple[int, int]) -> Any:
+    return params
+
+
 def assemble(
-    net: nn.Module, channels: int, pixels: Pixels, *, spread: Spread, truncate: bool = False
+    net: nn.Module, channels: int, config: Config, *, spread: Spread, source: str, adapt: Adapt = _as_it_is
 ) -> Backbone:
     """A `Backbone` around `net(inputs, train)`.
 
     Args:
       net: module with parameters, perhaps a collection "batch_stats", perhaps a random stream "drop_path".
       channels: of the feature map.
-      pixels: what `preprocess` does.
+      config: says which weights to start from and how pixels are normalised.
       spread: standard deviation of the normal distribution a kernel or token is drawn from, by path and shape.
         Biases start at zero, scales at one.
+      source: where weights for this network are published, for the message when they are missing.
+      adapt: (loaded parameters, image shape) -> parameters fit for images of that shape.
     """
 
     def init(key: jax.Array, image_shape: tuple[int, int]) -> tuple[Any, Any]:
         shapes = jax.eval_shape(lambda: net.init(jax.random.key(0), jnp.zeros((1, *image_shape, 3)), False))
-        params = _draw(key, shapes["params"], spread)
-        stats = jax.tree_util.tree_map_with_path(
-            lambda path, leaf: jnp.full(leaf.shape, 1.0 if path[-1].key == "var" else 0.0, jnp.float32),
-            dict(shapes.get("batch_stats", {})),
-        )
-        return params, stats
+        expected = {"params": dict(shapes["params"]), "stats": dict(shapes.get("batch_stats", {}))}
+        if config.pretrained != "none":
+            params, stats = pretrained.load(config.pretrained, config.name, source)
+            params = adapt(params, image_shape)
+            pretrained.check(config.pretrained, {"params": params, "stats": stats}, expected)
+            return jax.tree.map(jnp.asarray, (params, stats))
+        return _draw(key, expected["params"], spread), _fresh(expected["stats"])
 
     def apply(
         params: Any, stats: Any, inputs: jax.Array, *, train: bool, key: jax.Array | None = None
@@ -60,7 +80,14 @@ def assemble(
         wide = features.astype(jnp.promote_types(features.dtype, jnp.float32))
         return wide, new.get("batch_stats", stats)
 
-    return Backbone(init, apply, channels, preprocess(pixels))
+    return Backbone(init, apply, channels, preprocess(config.pixels))
+
+
+def _fresh(shapes: Any) -> Any:
+    """Running statistics before the first batch: mean 0, variance 1."""
+    return jax.tree_util.tree_map_with_path(
+        lambda path, leaf: jnp.full(leaf.shape, float(path[-1].key == "var"), jnp.float32), shapes
+    )
 
 
 def _draw(key: jax.Array, shapes: Any, spread: Spread) -> Any:

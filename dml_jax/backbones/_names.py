@@ -84,6 +84,13 @@ def from_torch(path: Path, tensor: np.ndarray) -> np.ndarray:
     return tensor.transpose(2, 3, 1, 0) if tensor.ndim == 4 else tensor.T
 
 
+def torch_shape(path: Path, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape of one of our arrays in torch's order."""
+    if path[-1] != "kernel":
+        return shape
+    return (shape[3], shape[2], *shape[:2]) if len(shape) == 4 else shape[::-1]
+
+
 def to_torch(path: Path, array: np.ndarray) -> np.ndarray:
     """The inverse of `from_torch`; gradients and statistics too."""
     if path[-1] != "kernel":

@@ -22,6 +22,7 @@ from dml_jax.closed import require
 from dml_jax.errors import ConfigError
 
 CHANNELS = 1024
+SOURCE = "http://data.lip6.fr/cadene/pretrainedmodels/bn_inception-52deb4733.pth"
 
 # Name: channels of 1x1 (0: none), 3x3 reduce, 3x3, double 3x3 reduce, double 3x3, pool projection (0: none), and the
 # pool. Blocks without projection halve the map.
@@ -132,4 +133,4 @@ def build(config: Config) -> Backbone:
       ConfigError: by `init` and `apply`, for an image size the network cannot take.
       WeightsError: by `init`, where `config.pretrained` does not hold this network's weights.
     """
-    return assemble(BNInception(config), CHANNELS, config.pixels, spread=fan_in)
+    return assemble(BNInception(config), CHANNELS, config, spread=fan_in, source=SOURCE)

@@ -7,6 +7,7 @@ Rows and columns of pixels beyond the last whole patch are not seen.
 21,665,664 parameters without the classifier, 21,666,432 distilled.
 """
 
+import math
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -148,7 +149,8 @@ def tokens(config: Config, params: Any, inputs: jax.Array) -> jax.Array:
     Returns:
       float [B, 1 or 2 + h w, C].
     """
-    return VisionTransformer(config).apply({"params": params}, inputs, method="tokens")
+    found: jax.Array = VisionTransformer(config).apply({"params": params}, inputs, method="tokens")  # type: ignore
+    return found
 
 
 def logits(heads: Any, tokens: jax.Array) -> jax.Array:
@@ -169,6 +171,17 @@ def logits(heads: Any, tokens: jax.Array) -> jax.Array:
     return sum(scores[1:], start=scores[0]) / len(scores)
 
 
+def _fit_positions(config: Config, params: Any, image_shape: tuple[int, int]) -> Any:
+    """Learned positions of a square grid, resized (bicubic) to the grid of the images; tokens in front keep theirs."""
+    positions, prefix = params["pos_embed"], 2 if config.distilled else 1
+    side, new = math.isqrt(max(positions.shape[1] - prefix, 0)), grid(config, image_shape)
+    if (side, side) == new or side * side != positions.shape[1] - prefix:
+        return params
+    patches = positions[:, prefix:].reshape(side, side, -1)
+    resized = jax.image.resize(patches, (*new, patches.shape[-1]), "cubic").reshape(1, -1, patches.shape[-1])
+    return params | {"pos_embed": jnp.concatenate([positions[:, :prefix], resized], axis=1)}
+
+
 def _spread(path: Path, shape: Shape) -> float:
     """timm's initialisation."""
     if path[-1] == "cls_token":
@@ -183,4 +196,11 @@ def build(config: Config) -> Backbone:
       ConfigError: by `init` and `apply`, for images smaller than a patch.
       WeightsError: by `init`, where `config.pretrained` does not hold this network's weights.
     """
-    return assemble(VisionTransformer(config), config.width, config.pixels, spread=_spread)
+    source = f"hf://timm/deit_small_{'distilled_' if config.distilled else ''}patch16_224.fb_in1k"
+
+    def adapt(params: Any, image_shape: tuple[int, int]) -> Any:
+        return _fit_positions(config, params, image_shape)
+
+    return assemble(
+        VisionTransformer(config), config.width, config, spread=_spread, source=source, adapt=adapt
+    )

@@ -21,6 +21,7 @@ from dml_jax.backbones.contract import Backbone
 from dml_jax.closed import require
 
 CHANNELS = 1024
+SOURCE = "https://download.pytorch.org/models/googlenet-1378be20.pth"
 
 # Name: channels of 1x1; 3x3 reduce, 3x3; "5x5" reduce, "5x5"; pool projection.
 BLOCKS: dict[str, tuple[int, int, int, int, int, int]] = {
@@ -134,4 +135,4 @@ def build(config: Config) -> Backbone:
     Raises:
       WeightsError: by `init`, where `config.pretrained` does not hold this network's weights.
     """
-    return assemble(GoogLeNet(config), CHANNELS, config.pixels, spread=_spread)
+    return assemble(GoogLeNet(config), CHANNELS, config, spread=_spread, source=SOURCE)

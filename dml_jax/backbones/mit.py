@@ -23,6 +23,13 @@ from dml_jax.errors import ConfigError
 OUTER = 1e-6  # epsilon of the norms before attention and MLP and at the end of a stage
 INNER = 1e-5  # epsilon of the norms inside patch embedding and attention
 
+# Depths and channels: where the authors' ImageNet weights are published.
+SOURCES = {
+    ((2, 2, 2, 2), 256): "hf://nvidia/mit-b0",
+    ((2, 2, 2, 2), 512): "hf://nvidia/mit-b1",
+    ((3, 4, 6, 3), 512): "hf://nvidia/mit-b2",
+}
+
 
 @dataclass(frozen=True)
 class Config:
@@ -180,4 +187,5 @@ def build(config: Config) -> Backbone:
       ConfigError: by `init` and `apply`, for images too small.
       WeightsError: by `init`, where `config.pretrained` does not hold this network's weights.
     """
-    return assemble(MixTransformer(config), config.widths[-1], config.pixels, spread=_spread)
+    source = SOURCES.get((config.depths, config.widths[-1]), "FILE")
+    return assemble(MixTransformer(config), config.widths[-1], config, spread=_spread, source=source)

@@ -18,6 +18,14 @@ from dml_jax.backbones._pixels import Pixels
 from dml_jax.backbones.contract import Backbone
 from dml_jax.closed import require
 
+# Block and depths: where torchvision's first ImageNet weights ("V1"), which the papers started from, are published.
+SOURCES: dict[tuple[str, tuple[int, ...]], str] = {
+    ("basic", (2, 2, 2, 2)): "hf://timm/resnet18.tv_in1k",
+    ("basic", (3, 4, 6, 3)): "hf://timm/resnet34.tv_in1k",
+    ("bottleneck", (3, 4, 6, 3)): "hf://timm/resnet50.tv_in1k",
+    ("bottleneck", (3, 4, 23, 3)): "hf://timm/resnet101.tv_in1k",
+}
+
 
 @dataclass(frozen=True)
 class Config:
@@ -142,4 +150,5 @@ def build(config: Config) -> Backbone:
       WeightsError: by `init`, where `config.pretrained` does not hold this network's weights.
     """
     channels = config.widths[-1] * (4 if config.block == "bottleneck" else 1)
-    return assemble(ResNet(config), channels, config.pixels, spread=fan_out)
+    source = SOURCES.get((config.block, config.depths), "FILE")
+    return assemble(ResNet(config), channels, config, spread=fan_out, source=source)

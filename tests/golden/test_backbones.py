@@ -1,5 +1,7 @@
 """The backbones against torch: torchvision's, Cadene's, timm's, SegFormer's and Hugging Face's definitions."""
 
+import json
+import re
 import zlib
 from collections.abc import Callable, Iterator
 from functools import cache, partial
@@ -12,8 +14,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dml_jax.backbones import _layers, bn_inception, deit, googlenet, mit, resnet
-from dml_jax.backbones._names import CLASSIFIERS, from_torch, to_torch, torch_name
+from dml_jax.backbones import _layers, bn_inception, deit, googlenet, mit, pretrained, resnet
+from dml_jax.backbones._conversion import convert
+from dml_jax.backbones._files import Tensor
+from dml_jax.backbones._names import CLASSIFIERS, from_torch, to_torch, torch_name, torch_shape
 from tests.golden import fixtures
 
 NETS: dict[str, tuple[ModuleType, Any, type[nn.Module]]] = {
@@ -28,7 +32,6 @@ NETS: dict[str, tuple[ModuleType, Any, type[nn.Module]]] = {
 FORWARD = {f"backbone_{net}" for net in NETS}
 HUGGING_FACE = {"backbone_mit_b1_hf", "backbone_mit_b2_hf"}
 OTHERS = {"resnet50_train", "ops", "bn_inception_forward"}
-CHEAP = 96  # larger sides are marked slow
 
 
 def test_every_file_is_known() -> None:
@@ -60,7 +63,7 @@ def image(seed: int, tag: str, shape: tuple[int, ...]) -> np.ndarray:
 
 def leaves(tree: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
     for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]:
-        yield tuple(p.key for p in path), leaf
+        yield tuple(p.key for p in path if isinstance(p, jax.tree_util.DictKey)), leaf
 
 
 @cache
@@ -68,10 +71,6 @@ def shapes(net: str, image_shape: tuple[int, int]) -> tuple[Any, Any]:
     """Shapes of (params, stats)."""
     module, config, _ = NETS[net]
     return jax.eval_shape(lambda: module.build(config).init(jax.random.key(0), image_shape))
-
-
-def torch_shape(path: tuple[str, ...], leaf: Any) -> tuple[int, ...]:
-    return to_torch(path, np.broadcast_to(np.zeros(()), leaf.shape)).shape
 
 
 def rebuild(net: str, seed: int, image_shape: tuple[int, int], sums: dict[str, float]) -> tuple[Any, Any]:
@@ -83,7 +82,7 @@ def rebuild(net: str, seed: int, image_shape: tuple[int, int], sums: dict[str, f
     def fill(path: Any, leaf: Any) -> np.ndarray:
         path = tuple(p.key for p in path)
         name = torch_name(architecture, path)
-        tensor = draw(seed, name, torch_shape(path, leaf))
+        tensor = draw(seed, name, torch_shape(path, leaf.shape))
         if name in sums:
             np.testing.assert_allclose(tensor.sum(), sums[name], rtol=1e-9)
             checked.add(name)
@@ -128,8 +127,12 @@ def stages(net: str, captured: Any) -> dict[str, np.ndarray]:
         named = last | {name: captured[name] for name in ("conv1", "bn1", "maxpool")}
         return {name: nchw(out["__call__"][0]) for name, out in named.items()}
     if module is bn_inception:
-        named = {name: captured[name] for name in ("conv1_7x7_s2", "pool1_3x3_s2", "conv2_3x3", "pool2_3x3_s2")}
-        named |= {f"inception_{key}_pool": captured[f"inception_{key}"]["pool"] for key in bn_inception.BLOCKS}
+        named = {
+            name: captured[name] for name in ("conv1_7x7_s2", "pool1_3x3_s2", "conv2_3x3", "pool2_3x3_s2")
+        }
+        named |= {
+            f"inception_{key}_pool": captured[f"inception_{key}"]["pool"] for key in bn_inception.BLOCKS
+        }
         return {name: nchw(out["__call__"][0]) for name, out in named.items()}
     if module is googlenet:
         return {name: nchw(out["__call__"][0]) for name, out in captured.items() if name != "__call__"}
@@ -142,17 +145,25 @@ def stages(net: str, captured: Any) -> dict[str, np.ndarray]:
     return found
 
 
-def check_stages(z: dict[str, np.ndarray], meta: dict[str, Any], tag: str, net: str, captured: Any, rtol: float) -> None:
+def check_stages(
+    z: dict[str, np.ndarray], meta: dict[str, Any], tag: str, net: str, captured: Any, rtol: float
+) -> None:
     found = stages(net, captured)
     for row, name in enumerate(meta["stage_names"]):
         ours, shape = found[name], z[f"{tag}.stage_shapes"][row]
         assert ours.shape == tuple(s for s in shape if s), name
         stats = [ours.mean(), ours.std(), np.abs(ours).max(), np.sqrt((ours**2).sum())]
         scale = np.abs(ours).max()
-        np.testing.assert_allclose(stats[:3], z[f"{tag}.stage_stats"][row][:3], rtol=0, atol=rtol * scale, err_msg=name)
+        np.testing.assert_allclose(
+            stats[:3], z[f"{tag}.stage_stats"][row][:3], rtol=0, atol=rtol * scale, err_msg=name
+        )
         np.testing.assert_allclose(stats[3], z[f"{tag}.stage_stats"][row][3], rtol=rtol, err_msg=name)
-        first, last = (ours[0, 0, :8], ours[0, -1, :8]) if ours.ndim == 3 else (ours[0, :8, 0, 0], ours[0, :8, -1, -1])
-        np.testing.assert_allclose(first, z[f"{tag}.stage_first"][row], rtol=0, atol=rtol * scale, err_msg=name)
+        first, last = (
+            (ours[0, 0, :8], ours[0, -1, :8]) if ours.ndim == 3 else (ours[0, :8, 0, 0], ours[0, :8, -1, -1])
+        )
+        np.testing.assert_allclose(
+            first, z[f"{tag}.stage_first"][row], rtol=0, atol=rtol * scale, err_msg=name
+        )
         np.testing.assert_allclose(last, z[f"{tag}.stage_last"][row], rtol=0, atol=rtol * scale, err_msg=name)
 
 
@@ -165,7 +176,9 @@ def check_features(z: dict[str, np.ndarray], tag: str, features: np.ndarray, rto
     close(ours[:, -8:, -1, -1], z[f"{tag}.feat_last_channels"])
     for name, pooled in (("avg_pool", ours.mean((2, 3))), ("max_pool", ours.max((2, 3)))):
         close(pooled[:, :64], z[f"{tag}.{name}"], err_msg=name)
-        np.testing.assert_allclose(np.linalg.norm(pooled, axis=1), z[f"{tag}.{name}_norm"], rtol=rtol, err_msg=name)
+        np.testing.assert_allclose(
+            np.linalg.norm(pooled, axis=1), z[f"{tag}.{name}_norm"], rtol=rtol, err_msg=name
+        )
 
 
 def check_vector(z: dict[str, np.ndarray], key: str, ours: np.ndarray, rtol: float) -> None:
@@ -175,14 +188,16 @@ def check_vector(z: dict[str, np.ndarray], key: str, ours: np.ndarray, rtol: flo
 
 
 def cases() -> list[Any]:
+    """Every network and image of the files; all but the smallest image of each network are slow."""
     found = []
     for name in fixtures.names("backbones", "backbone_*"):
         if name not in FORWARD:
             continue
         z, _ = fixtures.load("backbones", name)
-        for tag in sorted(key.removesuffix(".feat_shape") for key in z if key.endswith(".feat_shape")):
-            sides = [int(side) for side in tag.removesuffix("_transform_input").split("x")]
-            marks = [pytest.mark.slow] if max(sides) > CHEAP else []
+        tags = [key.removesuffix(".feat_shape") for key in z if key.endswith(".feat_shape")]
+        smallest = min(tags, key=lambda tag: (int(tag.split("_")[0].split("x")[-1]), len(tag)))
+        for tag in tags:
+            marks = [] if tag == smallest else [pytest.mark.slow]
             found.append(pytest.param(name.removeprefix("backbone_"), tag, marks=marks, id=f"{name}-{tag}"))
     return found
 
@@ -216,7 +231,15 @@ def test_forward(net: str, tag: str) -> None:
 
     features, tokens, captured = run(params, stats, x.transpose(0, 2, 3, 1))
     check_features(z, tag, features, rtol)
-    known = {"feat_shape", "feat_slice", "feat_last_channels", "avg_pool", "max_pool", "avg_pool_norm", "max_pool_norm"}
+    known = {
+        "feat_shape",
+        "feat_slice",
+        "feat_last_channels",
+        "avg_pool",
+        "max_pool",
+        "avg_pool_norm",
+        "max_pool_norm",
+    }
     known |= {"input_checksum", "stage_shapes", "stage_stats", "stage_first", "stage_last"}
     if f"{tag}.stage_shapes" in z:
         check_stages(z, meta, tag, net, captured, rtol)
@@ -229,7 +252,272 @@ def test_forward(net: str, tag: str) -> None:
         if module is deit:
             logits = deit.logits(heads, tokens)
         else:
-            logits = _layers.pooled_logits(heads[CLASSIFIERS[module.__name__.rpartition(".")[2]][0]], features)
+            logits = _layers.pooled_logits(
+                heads[CLASSIFIERS[module.__name__.rpartition(".")[2]][0]], features
+            )
         check_vector(z, f"{tag}.logits", np.asarray(logits), rtol)
         known |= {"logits", "logits_norm"}
     assert {key.removeprefix(f"{tag}.") for key in z if key.startswith(f"{tag}.")} <= known
+
+
+def stored(tensors: dict[str, np.ndarray]) -> dict[str, Tensor]:
+    """A state_dict as it is read from a file."""
+    return {name: Tensor(array.shape, lambda array=array: array) for name, array in tensors.items()}
+
+
+def as_trees(tensors: dict[str, Tensor]) -> tuple[Any, Any]:
+    """(params, stats) of what was converted."""
+    arrays = {name: tensor.read() for name, tensor in tensors.items()}
+    return pretrained.nest(arrays, "backbone/params/"), pretrained.nest(arrays, "backbone/stats/")
+
+
+def test_published_sizes() -> None:
+    """Every name and shape of a published state_dict, and the number of its parameters."""
+    for name in fixtures.names("backbones", "backbone_*"):
+        if name not in FORWARD:
+            continue
+        _, meta = fixtures.load("backbones", name)
+        net = name.removeprefix("backbone_")
+        architecture = NETS[net][0].__name__.rpartition(".")[2]
+        params, stats = shapes(net, (224, 224))
+        ours = {
+            torch_name(architecture, path): torch_shape(path, leaf.shape)
+            for path, leaf in leaves((params, stats))
+        }
+        ours |= {
+            key.removesuffix("running_mean") + "num_batches_tracked": ()
+            for key in ours
+            if "running_mean" in key
+        }
+        if net not in ("mit_b1", "mit_b2"):
+            for head, tensors in classifiers(net, 0).items():
+                ours |= {f"{head}.weight": tensors["kernel"].T.shape, f"{head}.bias": tensors["bias"].shape}
+        lines = "\n".join(f"{key}:{','.join(map(str, ours[key]))}" for key in sorted(ours))
+        assert len(ours) == meta["n_state_keys"], net
+        assert zlib.crc32(lines.encode()) == meta["state_key_crc"], net
+        counted = [shape for key, shape in ours.items() if "running" not in key and "num_batches" not in key]
+        assert sum(int(np.prod(shape)) for shape in counted) == meta["n_params"], net
+
+
+HF_TO_AUTHORS = [  # independent of the conversion: plain replacements, stage numbers from 0 to 1
+    ("segformer.encoder.", ""),
+    ("attention.self.layer_norm", "attn.norm"),
+    ("attention.self.sr", "attn.sr"),
+    ("attention.output.dense", "attn.proj"),
+    ("layer_norm_1", "norm1"),
+    ("layer_norm_2", "norm2"),
+    ("mlp.dense1", "mlp.fc1"),
+    ("mlp.dense2", "mlp.fc2"),
+]
+
+
+def hf_tensor(key: str, drawn: Callable[[str], np.ndarray]) -> np.ndarray:
+    """The tensor that Hugging Face's key holds, from those of the authors' layout."""
+    if key.startswith("classifier."):
+        return drawn(key.replace("classifier", "head"))
+    for theirs, ours in HF_TO_AUTHORS:
+        key = key.replace(theirs, ours)
+    parts = key.split(".")
+    stage = int(parts[1]) + 1
+    if parts[0] == "layer_norm":
+        return drawn(f"norm{stage}.{parts[2]}")
+    if parts[0] == "patch_embeddings":
+        return drawn(f"patch_embed{stage}.{'norm' if parts[2] == 'layer_norm' else 'proj'}.{parts[3]}")
+    rest = ".".join(parts[2:])
+    for place, name in enumerate(("key", "value")):
+        if f"attention.self.{name}" in rest:
+            whole = drawn(f"block{stage}.{rest.replace(f'attention.self.{name}', 'attn.kv')}")
+            return np.split(whole, 2)[place]
+    return drawn(f"block{stage}.{rest.replace('attention.self.query', 'attn.q')}")
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("name", [n for n in fixtures.names("backbones") if n in HUGGING_FACE])
+def test_hugging_face(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Conversion from Hugging Face's names; the authors' epsilons, and Hugging Face's own when they are put in."""
+    z, meta = fixtures.load("backbones", name)
+    net, seed = name.removeprefix("backbone_").removesuffix("_hf"), meta["seed"]
+    params, _ = shapes(net, (64, 64))
+    drawable = {torch_name("mit", path): torch_shape(path, leaf.shape) for path, leaf in leaves(params)}
+    drawable |= {"head.weight": (1000, 512), "head.bias": (1000,)}
+    tensors = {key: hf_tensor(key, lambda k: draw(seed, k, drawable[k])) for key in meta["hf_keys"]}
+    converted = convert({name: stored(tensors)})
+    assert (converted.weights.layout, converted.weights.config) == ("Hugging Face", NETS[net][1])
+    params, stats = as_trees(converted.tensors)
+    tag, batch = (
+        meta["input"].split()[2].rstrip(","),
+        tuple(int(n) for n in re.findall(r"\d+", meta["input"])[1:]),
+    )
+    x = image(seed, tag, batch).transpose(0, 2, 3, 1)
+    rtol = meta["tolerance"]["float64"]
+
+    def run() -> np.ndarray:
+        return nchw(
+            jax.jit(lambda p, x: mit.build(NETS[net][1]).apply(p, stats, x, train=False)[0])(params, x)
+        )
+
+    authors = run()
+    np.testing.assert_allclose(
+        authors[:, :8], z["nvlabs_feat_slice"], rtol=0, atol=rtol * np.abs(authors).max()
+    )
+    monkeypatch.setattr(mit, "OUTER", 1e-5)
+    theirs = run()
+    assert theirs.shape == tuple(z["feat_shape"])
+    np.testing.assert_allclose(theirs[:, :8], z["feat_slice"], rtol=0, atol=rtol * np.abs(theirs).max())
+    check_vector({k: z[k] for k in ("avg_pool", "avg_pool_norm")}, "avg_pool", theirs.mean((2, 3)), rtol)
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("name", fixtures.names("backbones", "resnet50_train"))
+def test_training(name: str) -> None:
+    """Batch statistics, running statistics and gradients of one training step."""
+    z, meta = fixtures.load("backbones", name)
+    tag, batch = (
+        meta["input"].split()[2].rstrip(","),
+        tuple(int(n) for n in re.findall(r"\d+", meta["input"])[1:]),
+    )
+    x = image(meta["seed"], tag, batch).transpose(0, 2, 3, 1)
+    params, stats = rebuild("resnet50", meta["seed"], batch[2:], {})
+    backbone = resnet.build(resnet.resnet50())
+
+    @partial(jax.value_and_grad, has_aux=True)
+    def loss(params: Any) -> Any:
+        features, updated = backbone.apply(params, stats, x, train=True)
+        return jnp.mean(features.mean((1, 2)) ** 2), (features, updated)
+
+    (value, (features, updated)), grads = jax.jit(loss)(params)
+    rtol = meta["tolerance"]["float64"]
+    check_some = nchw(features)
+    assert check_some.shape == tuple(z["feat_shape"])
+    np.testing.assert_allclose(value, z["loss"], rtol=rtol)
+    np.testing.assert_allclose(
+        check_some[:, :8], z["feat_slice"], rtol=0, atol=rtol * np.abs(check_some).max()
+    )
+    check_vector(z, "avg_pool", check_some.mean((2, 3)), rtol)
+    head = classifiers("resnet50", meta["seed"])["fc"]
+    logits = np.asarray(_layers.pooled_logits(head, features))
+    np.testing.assert_allclose(
+        logits[:, : z["logits"].shape[1]], z["logits"], rtol=0, atol=rtol * np.abs(logits).max()
+    )
+    found = {torch_name("resnet", path): np.asarray(leaf) for path, leaf in leaves(updated)}
+    for row, bn in enumerate(meta["bn_names"]):
+        for leaf, key in (("running_mean", "bn_mean"), ("running_var", "bn_var")):
+            ours = found[f"{bn}.{leaf}"]
+            atol = rtol * np.abs(ours).max()
+            np.testing.assert_allclose(
+                ours[:8], z[f"{key}_first8"][row], rtol=0, atol=atol, err_msg=f"{bn}.{leaf}"
+            )
+            np.testing.assert_allclose(
+                np.linalg.norm(ours), z[f"{key}_norm"][row], rtol=rtol, err_msg=f"{bn}.{leaf}"
+            )
+    gradient = {torch_name("resnet", path): to_torch(path, np.asarray(leaf)) for path, leaf in leaves(grads)}
+    assert set(gradient) == set(meta["grad_names"])
+    for row, key in enumerate(meta["grad_names"]):
+        ours = gradient[key].ravel()
+        atol = rtol * np.abs(ours).max()
+        np.testing.assert_allclose(ours[:8], z["grad_first8"][row], rtol=0, atol=atol, err_msg=key)
+        np.testing.assert_allclose(np.linalg.norm(ours), z["grad_norm"][row], rtol=rtol, err_msg=key)
+
+
+def nhwc(x: np.ndarray) -> np.ndarray:
+    return x.transpose(0, 2, 3, 1)
+
+
+def pooled(window: int, stride: int, padding: int, ceil: bool) -> Callable[..., Any]:
+    return lambda x, z: _layers.MaxPool(window, stride, padding, ceil).apply({}, x)
+
+
+def convolved(weight: str, size: int, stride: int, padding: int, groups: int = 1) -> Callable[..., Any]:
+    def run(x: Any, z: dict[str, np.ndarray]) -> Any:
+        kernel = from_torch(("kernel",), z[weight])
+        layer = _layers.conv(
+            kernel.shape[-1], size, stride, padding=padding, groups=groups, dtype=None, name="conv"
+        )
+        return layer.apply({"params": {"kernel": kernel}}, x)
+
+    return run
+
+
+OPS: dict[str, Callable[..., Any]] = {
+    "max_k3s2p1_floor": pooled(3, 2, 1, False),
+    "max_k3s2p0_ceil": pooled(3, 2, 0, True),
+    "max_k2s2p0_ceil": pooled(2, 2, 0, True),
+    "max_k3s1p1_ceil": pooled(3, 1, 1, True),
+    "avg_k3s1p1_count_pad": lambda x, z: _layers.AveragePool().apply({}, x),
+    "conv_k3s2p1": convolved("w3", 3, 2, 1),
+    "dwconv_k3s1p1": convolved("dw3", 3, 1, 1, groups=3),
+    "conv_k7s2p3": convolved("w7", 7, 2, 3),
+    "conv_k7s4p3": convolved("w7", 7, 4, 3),
+}
+UNUSED = {"avg_k3s1p1_nopad", "adaptive_avg_4x4"}  # no backbone here has them
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("name", fixtures.names("backbones", "ops"))
+def test_layers(name: str) -> None:
+    """Pools, convolutions, GELU, layer norm and batch norm, one by one."""
+    z, meta = fixtures.load("backbones", name)
+    close = partial(
+        np.testing.assert_allclose, rtol=meta["tolerance"]["float64"], atol=meta["tolerance"]["float64"]
+    )
+    seen = {key for key in z if key.endswith((".w3", ".w7", ".dw3"))}
+    for key in sorted(
+        key for key in z if key.split(".")[0].isdigit() and not key.endswith(".x") and key not in seen
+    ):
+        size, op = key.split(".")
+        if op not in UNUSED:
+            weights = {name: z[f"{size}.{name}"] for name in ("w3", "w7", "dw3")}
+            close(nchw(OPS[op](nhwc(z[f"{size}.x"]), weights)), z[key], err_msg=key)
+        seen |= {key, f"{size}.x"}
+    close(nn.gelu(z["gelu.x"], approximate=False), z["gelu.exact"])
+    close(nn.gelu(z["gelu.x"], approximate=True), z["gelu.tanh"])
+    seen |= {"gelu.x", "gelu.exact", "gelu.tanh", "ln.x"}
+    width = z["ln.x"].shape[-1]
+    plain = {"params": {"scale": np.ones(width), "bias": np.zeros(width)}}
+    for key in [key for key in z if key.startswith("ln.eps")]:
+        layer = _layers.layer_norm(float(key.removeprefix("ln.eps")), dtype=None, name="norm")
+        close(layer.apply(plain, z["ln.x"]), z[key], err_msg=key)
+        seen.add(key)
+    variables = {
+        "params": {"scale": z["bn.weight"], "bias": z["bn.bias"]},
+        "batch_stats": {"mean": z["bn.running_mean"], "var": z["bn.running_var"]},
+    }
+    x = nhwc(z["bn.x"])
+    close(nchw(_layers.BatchNorm().apply(variables, x, False)), z["bn.eval"])
+    for prefix, momentum in (("bn.", 0.1), ("bn.m09.", 0.9)):
+        normed, new = _layers.BatchNorm(momentum).apply(variables, x, True, mutable=["batch_stats"])
+        close(nchw(normed), z["bn.train"])
+        close(new["batch_stats"]["mean"], z[f"{prefix}new_running_mean"])
+        close(new["batch_stats"]["var"], z[f"{prefix}new_running_var"])
+    seen |= {key for key in z if key.startswith("bn.")}
+    assert set(z) == seen
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("name", fixtures.names("backbones", "bn_inception_forward"))
+def test_bn_inception_of_hist(name: str) -> None:
+    """The module HIST's authors use, with weights drawn in the order of its parameters; vectors kept as rows."""
+    z, meta = fixtures.load("backbones", name)
+    tensors = {}
+    for k, (key, kind, shape) in enumerate(zip(z["names"], z["kinds"], z["shapes"], strict=True)):
+        v = np.random.RandomState(meta["seed"] + k).standard_normal(json.loads(shape))
+        tensors[key] = {
+            "conv_weight": lambda v: v * np.sqrt(2 / np.prod(v.shape[1:])),
+            "conv_bias": lambda v: v * 0.1,
+            "bn_weight": lambda v: 1 + 0.1 * v,
+            "bn_bias": lambda v: 0.1 * v,
+            "bn_running_mean": lambda v: 0.1 * v,
+            "bn_running_var": lambda v: 0.5 + np.abs(v),
+        }[kind](v)
+        if kind.startswith("bn"):
+            tensors[key] = tensors[key][None]  # as the published file has them
+    converted = convert({name: stored(tensors)})
+    assert converted.weights.layout == "Cadene"
+    params, stats = as_trees(converted.tensors)
+    side = meta["input_size"]
+    x = np.random.RandomState(meta["seed"] + 100000).standard_normal((2, 3, side, side))
+    apply = bn_inception.build(bn_inception.Config()).apply
+    features = nchw(jax.jit(lambda p, s, x: apply(p, s, x, train=False)[0])(params, stats, nhwc(x)))
+    close = partial(np.testing.assert_allclose, **meta["tolerance"]["float64"])
+    close(features, z["features"])
+    close(features.mean((2, 3)) + features.max((2, 3)), z["pooled"])
