@@ -43,7 +43,7 @@ def train(config: Config, directory: Path, screen: Screen, stop: Stop) -> None:
             _same_data(directory, facts)
             workdir.write_json(directory / "config.json", facts)
         introduce(parts, directory, screen)
-        store = checkpoints(parts, directory, screen)
+        store = checkpoints(parts, directory, screen, writing=True)
         metrics = Records(directory / "metrics.jsonl", first)
         timing = Records(directory / "timing.jsonl", first)
         state = loop.train(parts, store, metrics, timing, screen, stop)
@@ -98,10 +98,13 @@ def check(config: Config, screen: Screen) -> None:
     screen.say(f"one step made, loss {float(terms['loss']):.4f}: the configuration is valid")
 
 
-def checkpoints(parts: Experiment, directory: Path, screen: Screen) -> Checkpoints:
+def checkpoints(parts: Experiment, directory: Path, screen: Screen, *, writing: bool) -> Checkpoints:
     """The checkpoints of a work directory."""
     return Checkpoints(
-        directory / "checkpoints", lambda: experiment.template(parts), lambda text: screen.say(f"warning: {text}")
+        directory / "checkpoints",
+        lambda: experiment.template(parts),
+        lambda text: screen.say(f"warning: {text}"),
+        writing=writing,
     )
 
 
@@ -128,7 +131,7 @@ def restored(config: Config, directory: Path, checkpoint: str, screen: Screen) -
     workdir.read_config(directory)
     workdir.compare(directory, config)
     parts = experiment.build(config)
-    store = checkpoints(parts, directory, screen)
+    store = checkpoints(parts, directory, screen, writing=False)
     state = _selected(store, checkpoint)
     store.close()
     return parts, state

@@ -1,34 +1,37 @@
 """Checkpoints that hold the whole run, verified when they are read.
 
 `<workdir>/checkpoints/latest` keeps the newest few, `…/best` the best ones; apart, so that neither cleans up the other.
-Orbax writes each into a temporary directory and renames it, so a killed run leaves only whole ones.
+Orbax writes each into a temporary directory and renames it; a manifest of its files' digests, written last, makes it
+whole. A killed run leaves nothing that could be taken for a checkpoint, and damage is found before anything is read.
 """
 
 import hashlib
+import json
 import logging
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import jax
-import numpy as np
 import orbax.checkpoint as ocp
 
 from dml_jax.errors import CheckpointError
 from dml_jax.train.state import State
 
 KEPT = {"latest": 3, "best": 2}  # more than one: a corrupt one, or a best newer than the latest, has a predecessor
+MANIFEST = "sha256.json"
 
 
-def checksum(tree: Any) -> str:
-    """SHA-256 over the paths, shapes, dtypes and bytes of a tree's arrays."""
-    digest = hashlib.sha256()
-    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
-        array = np.asarray(leaf)
-        digest.update(f"{jax.tree_util.keystr(path)} {array.dtype} {array.shape}".encode())
-        digest.update(np.ascontiguousarray(array).data)
-    return digest.hexdigest()
+def digests(directory: Path) -> dict[str, str]:
+    """SHA-256 of every file below a directory, by relative path, its manifest left out."""
+    found = {}
+    for path in sorted(directory.rglob("*")):
+        if path.is_file() and path.name != MANIFEST:
+            with open(path, "rb") as file:
+                found[str(path.relative_to(directory))] = hashlib.file_digest(file, "sha256").hexdigest()
+    return found
 
 
 class Checkpoints:
@@ -38,18 +41,30 @@ class Checkpoints:
       directory: `<workdir>/checkpoints`.
       template: () -> a State of the right structure, shapes, dtypes and shardings (arrays or ShapeDtypeStructs).
       warn: told one sentence about each checkpoint that cannot be read.
+      writing: False for readers, which leave alone what a run may be writing at the same time.
     """
 
-    def __init__(self, directory: Path, template: Callable[[], State], warn: Callable[[str], None]):
+    def __init__(
+        self, directory: Path, template: Callable[[], State], warn: Callable[[str], None], *, writing: bool = True
+    ):
         logging.getLogger("absl").setLevel(logging.ERROR)
         self.directory = directory.absolute()
         self._template = template
         self._warn = warn
+        self._writing = writing
         self._managers = {kind: self._manager(kind, keep) for kind, keep in KEPT.items()}
 
     def _manager(self, kind: str, keep: int) -> ocp.CheckpointManager:
+        if self._writing and jax.process_index() == 0:
+            for unfinished in self.directory.glob(f"{kind}/*"):
+                if unfinished.name.isdigit() and not (unfinished / MANIFEST).exists():
+                    shutil.rmtree(unfinished)
         options = ocp.CheckpointManagerOptions(
-            max_to_keep=keep, create=True, cleanup_tmp_directories=True, enable_async_checkpointing=False
+            max_to_keep=keep if self._writing else None,
+            create=self._writing,
+            cleanup_tmp_directories=self._writing,
+            enable_async_checkpointing=False,
+            read_only=not self._writing,
         )
         return ocp.CheckpointManager(self.directory / kind, options=options)
 
@@ -70,10 +85,15 @@ class Checkpoints:
             manager.delete(step)
         items = ocp.args.Composite(
             state=ocp.args.StandardSave(state._asdict()),
-            notes=ocp.args.JsonSave({**notes, "checksum": checksum(state)}),
+            notes=ocp.args.JsonSave(notes),
         )
         try:
             saved = manager.save(step, args=items)
+            if saved and jax.process_index() == 0:
+                path = self.directory / kind / str(step)
+                fresh = path / f"{MANIFEST}.tmp"
+                fresh.write_text(json.dumps(digests(path)), encoding="utf-8")
+                os.replace(fresh, path / MANIFEST)
         except OSError as error:
             raise CheckpointError(f"{self.directory / kind / str(step)}: cannot be written ({error})") from error
         if not saved:
@@ -81,7 +101,8 @@ class Checkpoints:
 
     def steps(self, kind: str = "latest") -> list[int]:
         """Steps of the whole checkpoints on disk, oldest first."""
-        return sorted(self._managers[kind].all_steps())
+        directory = self.directory / kind
+        return sorted(s for s in self._managers[kind].all_steps() if (directory / str(s) / MANIFEST).exists())
 
     def restore(self, kind: str = "latest", step: int | None = None) -> tuple[State, dict[str, Any]] | None:
         """Reads a checkpoint; a corrupt newest one is named, deleted, and the one before it read instead.
@@ -106,7 +127,8 @@ class Checkpoints:
                 if candidate == steps[0]:
                     raise CheckpointError(f"{error}; no earlier one is left, so delete it and start again") from error
                 self._warn(f"{error}; falling back to the one before")
-                self._drop(kind, candidate)
+                if self._writing:
+                    self._drop(kind, candidate)
                 continue
             return found
         return None
@@ -124,20 +146,30 @@ class Checkpoints:
 
     def _read(self, kind: str, step: int) -> tuple[State, dict[str, Any]]:
         path = self.directory / kind / str(step)
+        _verify(path)
         items = ocp.args.Composite(
             state=ocp.args.StandardRestore(self._template()._asdict()), notes=ocp.args.JsonRestore()
         )
         try:
             restored = self._managers[kind].restore(step, args=items)
-        except Exception as error:  # orbax and tensorstore raise many kinds for damaged files
-            reason = str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__
-            raise CheckpointError(f"{path}: the checkpoint cannot be read ({reason})") from error
-        state, notes = State(**restored.state), dict(restored.notes)
-        if checksum(state) != notes.pop("checksum", None):
-            raise CheckpointError(f"{path}: the checkpoint is corrupt (its checksum differs)")
-        return state, notes
+        except (ValueError, KeyError, TypeError) as error:
+            reason = str(error).strip().splitlines()[0][:200]
+            raise CheckpointError(f"{path}: does not fit this model ({reason})") from error
+        return State(**restored.state), dict(restored.notes)
 
     def close(self) -> None:
         """Releases orbax's threads."""
         for manager in self._managers.values():
             manager.close()
+
+
+def _verify(path: Path) -> None:
+    """Raises CheckpointError unless every file is as it was written."""
+    try:
+        expected = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        raise CheckpointError(f"{path}: the checkpoint was not finished") from None
+    found = digests(path)
+    damaged = sorted(name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name))
+    if damaged:
+        raise CheckpointError(f"{path}: the checkpoint is corrupt, {damaged[0]} is not as it was written")

@@ -1,0 +1,135 @@
+"""Checkpoints never return wrong arrays: damage is named, and the one before is read."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dml_jax.errors import CheckpointError
+from dml_jax.train.checkpoint import Checkpoints
+from dml_jax.train.state import State
+
+
+def state(step: int) -> State:
+    values = np.random.default_rng(step).standard_normal((40, 30)).astype(np.float32)
+    return State(
+        step=jnp.asarray(step, jnp.int32),
+        params={"w": jnp.asarray(values), "b": {"c": jnp.asarray(values[0])}},
+        method={"queue": jnp.asarray(values[1:3]), "none": {}},
+        optimizer=(jnp.asarray(step), {"mu": jnp.asarray(-values)}),
+    )
+
+
+class Warned(list[str]):
+    def __call__(self, text: str) -> None:
+        self.append(text)
+
+
+@pytest.fixture
+def warned() -> Warned:
+    return Warned()
+
+
+@pytest.fixture
+def store(tmp_path: Path, warned: Warned) -> Iterator[Checkpoints]:
+    opened = Checkpoints(tmp_path, lambda: state(0), warned)
+    for step in (10, 20):
+        opened.save("latest", state(step), {"best": step / 100})
+    yield opened
+    opened.close()
+
+
+def equal(found: State, step: int) -> bool:
+    pairs = zip(jax.tree.leaves(found), jax.tree.leaves(state(step)), strict=True)
+    return all(np.array_equal(a, b) and a.dtype == b.dtype for a, b in pairs)
+
+
+def test_round_trip(store: Checkpoints) -> None:
+    found = store.restore()
+    assert found is not None
+    assert equal(found[0], 20)
+    assert found[1] == {"best": 0.2}
+    assert jax.tree.structure(found[0]) == jax.tree.structure(state(0))
+    earlier = store.restore(step=10)
+    assert earlier is not None
+    assert equal(earlier[0], 10)
+    with pytest.raises(CheckpointError, match=r"--checkpoint=15: .*there: 10, 20"):
+        store.restore(step=15)
+
+
+def test_newest_are_kept_and_best_apart(store: Checkpoints) -> None:
+    store.save("best", state(20), {})
+    for step in (30, 40, 50):
+        store.save("latest", state(step), {})
+    assert store.steps() == [30, 40, 50]
+    assert store.steps("best") == [20]
+    store.drop_newer("latest", 40)
+    assert store.steps() == [30, 40]
+    store.save("latest", state(50), {})  # the step is free again
+    assert store.steps() == [30, 40, 50]
+
+
+def damaged(original: Path, copy: Path, number: int, how: str) -> Path | None:
+    """A copy of a directory of checkpoints with one file of step 20 damaged; None beyond the last file."""
+    shutil.copytree(original, copy)
+    files = sorted(p for p in (copy / "latest" / "20").rglob("*") if p.is_file() and p.stat().st_size)
+    if number >= len(files):
+        return None
+    content = bytearray(files[number].read_bytes())
+    if how == "truncated":
+        content = content[: len(content) // 2]
+    else:
+        content[len(content) // 2] ^= 0x10
+    files[number].write_bytes(bytes(content))
+    return files[number]
+
+
+@pytest.mark.parametrize("how", ["truncated", "flipped"])
+def test_damage_is_survived(
+    how: str, store: Checkpoints, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Whatever file is damaged, step 20 is named and step 10 read."""
+    number = 0
+    while True:
+        copy = tmp_path_factory.mktemp("damaged") / "copy"
+        if damaged(tmp_path, copy, number, how) is None:
+            break
+        warned = Warned()
+        other = Checkpoints(copy, lambda: state(0), warned)
+        found = other.restore()
+        assert found is not None
+        assert str(copy / "latest" / "20") in warned[0]
+        assert equal(found[0], 10)
+        other.save("latest", state(20), {})  # nothing is in the way of doing it again
+        other.close()
+        number += 1
+    assert number > 5
+
+
+def test_nothing_left(store: Checkpoints, tmp_path: Path) -> None:
+    for step in (10, 20):
+        for file in (tmp_path / "latest" / str(step) / "state").rglob("*"):
+            if file.is_file():
+                file.write_bytes(b"")
+    with pytest.raises(CheckpointError, match=r"latest/10.*delete it and start again"):
+        store.restore()
+
+
+def test_unfinished_ones_are_ignored(store: Checkpoints, tmp_path: Path, warned: Warned) -> None:
+    """What a killed save leaves behind is not listed, and cleaned up."""
+    shutil.copytree(tmp_path / "latest" / "20", tmp_path / "latest" / "30.orbax-checkpoint-tmp")
+    shutil.copytree(tmp_path / "latest" / "20", tmp_path / "latest" / "40")
+    (tmp_path / "latest" / "40" / "sha256.json").unlink()
+    reader = Checkpoints(tmp_path, lambda: state(0), warned, writing=False)
+    assert reader.steps() == [10, 20]
+    reader.close()
+    assert (tmp_path / "latest" / "40").exists()
+    other = Checkpoints(tmp_path, lambda: state(0), warned)
+    assert other.steps() == [10, 20]
+    other.save("latest", state(30), {})
+    assert other.steps() == [10, 20, 30]
+    other.close()
