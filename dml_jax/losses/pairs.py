@@ -6,20 +6,21 @@ import jax.numpy as jnp
 from dml_jax.losses.norms import accurate, root, unit
 
 
-def _product(a: jax.Array, b: jax.Array) -> jax.Array:
+def products(a: jax.Array, b: jax.Array) -> jax.Array:
+    """Inner products [N, M] of the rows of a [N, D] and b [M, D], on accelerators too in their full precision."""
     return jnp.matmul(a, b.T, precision=jax.lax.Precision.HIGHEST)
 
 
 def cosine(a: jax.Array, b: jax.Array) -> jax.Array:
     """Cosine similarities [N, M] of the rows of a [N, D] and b [M, D], of any norm, in at least float32."""
-    return _product(unit(a), unit(b))
+    return products(unit(a), unit(b))
 
 
 def distances(a: jax.Array, b: jax.Array) -> jax.Array:
     """Euclidean distances [N, M] between the rows of a [N, D] and b [M, D]; gradient 0 where they coincide."""
     a, b = accurate(a), accurate(b)
     squares = jnp.sum(a * a, axis=-1)[:, None] + jnp.sum(b * b, axis=-1)[None, :]
-    return root(squares - 2 * _product(a, b))
+    return root(squares - 2 * products(a, b))
 
 
 def same_class(labels: jax.Array) -> jax.Array:

@@ -1,0 +1,155 @@
+"""The baselines' losses against their authors' code and the benchmark code of Roth et al.
+
+Files: `hist/proxy_anchor*` (tjddus9597/Proxy-Anchor-CVPR2020) and `diva/losses*` (Confusezius' two repositories).
+Left out of the latter, because they are not the papers' form: `arcface_diva_*` (the margin is added to every logit and
+cancels) and `softtriplet_{loss,grad_emb,grad_intra_class_centroids}` (normalises across the centers, and weighs over
+classes instead of centers).
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dml_jax.losses import classification, pairs, proxies, ranking
+from dml_jax.losses import multi_similarity as ms
+from dml_jax.losses.norms import unit
+from tests.golden import fixtures
+
+ANCHORS = fixtures.names("hist", "proxy_anchor*")
+SUITES = fixtures.names("diva", "losses*")
+LEFT_OUT = (
+    "arcface_diva_",
+    "softtriplet_loss",
+    "softtriplet_grad_emb",
+    "softtriplet_grad_intra_class_centroids",
+)
+INPUTS = {"emb", "labels", "triplets", "class_map", "proxynca_proxies", "softtriplet_centroids"}
+
+
+def gradients(function: Any, *arguments: np.ndarray) -> tuple[jax.Array, tuple[jax.Array, ...]]:
+    return jax.jit(jax.value_and_grad(function, argnums=tuple(range(len(arguments)))))(
+        *map(jnp.asarray, arguments)
+    )
+
+
+@pytest.mark.parametrize("name", ANCHORS)
+def test_proxy_anchor(name: str, x64: None) -> None:
+    z, meta = fixtures.load("hist", name)
+    gate = meta["tolerance"]["float64"]
+    labels = jnp.asarray(z["labels"])
+    options = {"margin": float(z["margin"]), "alpha": float(z["alpha"])}
+    loss, (grad_proxies, grad_embeddings) = gradients(
+        lambda p, x: proxies.proxy_anchor(p, x, labels, **options), z["proxies"], z["embeddings"]
+    )
+    cosines = pairs.cosine(jnp.asarray(z["embeddings"]), jnp.asarray(z["proxies"]))
+    np.testing.assert_allclose(cosines, z["cosine"], **gate)
+    np.testing.assert_allclose(loss, z["loss"], **gate)
+    np.testing.assert_allclose(grad_proxies, z["grad_proxies"], **gate)
+    np.testing.assert_allclose(grad_embeddings, z["grad_embeddings"], **gate)
+
+
+def cases(z: dict[str, np.ndarray], meta: dict[str, Any]) -> dict[str, tuple[Any, str, str]]:
+    """For each loss: (function of parameters and unit embeddings, key of the parameters, key of their gradient)."""
+    hyper = {key.removeprefix("loss_"): value for key, value in meta["hyper"].items()}
+    labels, triplets = jnp.asarray(z["labels"]), z["triplets"]
+    positive, negative = pairs.masks(labels)
+
+    def multi_similarity(_: jax.Array, x: jax.Array) -> jax.Array:
+        options = ms.Options(
+            alpha=hyper["multisimilarity_pos_weight"],
+            beta=hyper["multisimilarity_neg_weight"],
+            base=hyper["multisimilarity_thresh"],
+            epsilon=hyper["multisimilarity_margin"],
+            copies="keep",
+            divisor="active",
+        )
+        return ms.multi_similarity(pairs.cosine(x, x), positive, negative, options)[0]
+
+    def contrastive(_: jax.Array, x: jax.Array) -> jax.Array:
+        # torch's PairwiseDistance adds 1e-6 to every difference.
+        distance = lambda i: jnp.linalg.norm(x[triplets[:, 0]] - x[triplets[:, i]] + 1e-6, axis=1)  # noqa: E731
+        both = jnp.stack([distance(1), distance(2)])
+        chosen = jnp.array([[True], [False]]) & jnp.ones_like(both, bool)
+        pull, push = ranking.contrastive_hinges(
+            both,
+            chosen,
+            ~chosen,
+            positive_margin=hyper["contrastive_pos_margin"],
+            negative_margin=hyper["contrastive_neg_margin"],
+        )
+        return pull[0].mean() + push[1].mean()
+
+    def softmax(p: jax.Array, x: jax.Array) -> jax.Array:
+        return classification.normalized_softmax(
+            p, x, labels, temperature=hyper["softmax_temperature"]
+        ).mean()
+
+    def arcface(p: jax.Array, x: jax.Array) -> jax.Array:
+        # There the cosines are cut to [1e-10, 1 - 1e-10], which takes the gradient of negative ones.
+        cosines = jnp.clip(pairs.cosine(x, p), 1e-10, 1 - 1e-10)
+        shifted = classification.angular_margin(cosines, labels, margin=hyper["arcface_angular_margin"])
+        return classification.cross_entropy(hyper["arcface_feature_scale"] * shifted, labels).mean()
+
+    def soft_triple(columns: jax.Array, x: jax.Array) -> jax.Array:
+        # The reference multiplies by gamma inside the softmax; the paper, and our option, divides.
+        centers = columns.T.reshape(meta["C"], hyper["softtriplet_n_centroids"], -1)
+        each = proxies.soft_triple(
+            centers,
+            x,
+            labels,
+            scale=hyper["softtriplet_lambda"],
+            gamma=1 / hyper["softtriplet_gamma"],
+            margin=hyper["softtriplet_margin_delta"],
+        )
+        return each.mean() + hyper["softtriplet_reg_weight"] * proxies.center_spread(centers)
+
+    def proxy_nca(p: jax.Array, x: jax.Array) -> jax.Array:
+        return proxies.proxy_nca(p, x, labels).mean()
+
+    return {
+        "ms": (multi_similarity, "", ""),
+        "contrastive": (contrastive, "", ""),
+        "proxynca": (proxy_nca, "proxynca_proxies", "proxynca_grad_proxies"),
+        "softmax": (softmax, "class_map", "softmax_grad_class_map"),
+        "arcface_rev": (arcface, "class_map", "arcface_rev_grad_class_map"),
+        "softtriplet_paper_oracle": (
+            soft_triple,
+            "softtriplet_centroids",
+            "softtriplet_paper_oracle_grad_intra_class_centroids",
+        ),
+    }
+
+
+@pytest.mark.parametrize("name", SUITES)
+def test_every_key_is_compared_or_named(name: str) -> None:
+    z, meta = fixtures.load("diva", name)
+    compared = {
+        key
+        for loss, (_, _, grad) in cases(z, meta).items()
+        for key in (f"{loss}_loss", f"{loss}_grad_emb", grad)
+    }
+    others = {key for key in z if not key.startswith(LEFT_OUT)} - INPUTS
+    assert others == compared - {""}
+
+
+@pytest.mark.parametrize("name", SUITES)
+def test_reference(name: str, x64: None) -> None:
+    """The references take embeddings as unit vectors; ours make them so, hence the tangential part of the gradient."""
+    z, meta = fixtures.load("diva", name)
+    gate = {"rtol": meta["rtol"], "atol": meta["atol"]}
+    x = z["emb"]
+    np.testing.assert_allclose(unit(jnp.asarray(x)), x, **gate)
+    for loss, (function, key, grad_key) in cases(z, meta).items():
+        parameters = z[key] if key else np.zeros(())
+        value, (grad_parameters, grad_x) = gradients(function, parameters, x)
+        np.testing.assert_allclose(value, z[f"{loss}_loss"], **gate, err_msg=loss)
+        theirs, ours = z[f"{loss}_grad_emb"], np.asarray(grad_x)
+        if loss != "contrastive":
+            theirs = theirs - x * np.sum(theirs * x, axis=1, keepdims=True)
+            ours = ours - x * np.sum(ours * x, axis=1, keepdims=True)
+        np.testing.assert_allclose(ours, theirs, **gate, err_msg=loss)
+        if key:
+            np.testing.assert_allclose(grad_parameters, z[grad_key], **gate, err_msg=loss)
