@@ -156,9 +156,7 @@ def criterion_init(key: jax.Array, config: Config, num_classes: int) -> dict[str
     return params
 
 
-def mine(
-    key: jax.Array, embeddings: dict[str, jax.Array], batch: Batch, config: Config
-) -> dict[str, Triplets]:
+def mine(key: jax.Array, embeddings: dict[str, jax.Array], batch: Batch, config: Config) -> dict[str, Triplets]:
     """The triplets of every ranking task that is on, each drawn in the task's own embedding [B, D].
 
     The shared task's "random" triplets are those of the discriminative task after a permutation of the labels.
@@ -267,13 +265,9 @@ def criterion(
             terms[task] = ranking.margin_loss(embeddings[task], labels, chosen, beta, margin=config.margin)
         else:
             squared = config.equations == "authors"
-            terms[task] = ranking.triplet_loss(
-                embeddings[task], chosen, margin=config.margin, squared=squared
-            )
+            terms[task] = ranking.triplet_loss(embeddings[task], chosen, margin=config.margin, squared=squared)
     if keys is not None and queue is not None:
-        temperature = (
-            jnp.clip(params["temperature"], 1e-8, 1e4) if "temperature" in params else config.temperature
-        )
+        temperature = jnp.clip(params["temperature"], 1e-8, 1e4) if "temperature" in params else config.temperature
         terms["selfsimilarity"] = dance(embeddings["selfsimilarity"], keys, queue, temperature, config).mean()
     for direction, rho in decorrelated(config).items():
         source, target = (embeddings[task] for task in direction.split("-"))
@@ -318,15 +312,13 @@ def build(config: Config, backbone: Backbone, num_classes: int, *, miner: Miner 
     choose = miner or partial(mine, config=config)
     tasks = trained(config)
     contrastive = "selfsimilarity" in tasks
-    needed = 3 if "shared" in tasks and config.shared != "random" else 2
+    needed = 1 + bool({"discriminative", "shared"} & set(tasks)) + ("shared" in tasks and config.shared != "random")
     if num_classes < needed:
         raise ConfigError(
-            f"method.tasks={tasks!r}: the triplets need {needed} training classes; the data set has {num_classes}"
+            f"method.tasks={tasks!r}: their triplets need {needed} training classes, the data has {num_classes}"
         )
 
-    def features(
-        params: Any, stats: Any, images: jax.Array, *, train: bool, key: Any = None
-    ) -> tuple[jax.Array, Any]:
+    def features(params: Any, stats: Any, images: jax.Array, *, train: bool, key: Any = None) -> tuple[jax.Array, Any]:
         maps, stats = backbone.apply(params, stats, backbone.preprocess(images), train=train, key=key)
         return heads.pool(maps, "avg"), stats
 
@@ -355,9 +347,7 @@ def build(config: Config, backbone: Backbone, num_classes: int, *, miner: Miner 
         params: Any, state: Any, batch: Batch, key: jax.Array
     ) -> tuple[jax.Array, tuple[Any, dict[str, jax.Array]]]:
         key_body, key_mine = jax.random.split(key)
-        pooled, stats = features(
-            params["backbone"], state["backbone"], batch.images[0], train=True, key=key_body
-        )
+        pooled, stats = features(params["backbone"], state["backbone"], batch.images[0], train=True, key=key_body)
         embeddings = {task: unit(heads.linear(params["heads"][task], pooled)) for task in tasks}
         triplets = choose(key_mine, lax.stop_gradient(embeddings), batch)
         keys = encode(state["key"], batch.images[1]) if contrastive else None
@@ -371,9 +361,7 @@ def build(config: Config, backbone: Backbone, num_classes: int, *, miner: Miner 
         return ensemble({task: heads.linear(params["heads"][task], pooled) for task in tasks}, config)
 
     def after(params: Any, state: Any, terms: dict[str, jax.Array]) -> Any:
-        averaged = {
-            name: follow(state["key"][name], params[name], config.momentum) for name in ("backbone", "heads")
-        }
+        averaged = {name: follow(state["key"][name], params[name], config.momentum) for name in ("backbone", "heads")}
         return {**state, "key": {**state["key"], **averaged}, "queue": enqueue(state["queue"], terms["keys"])}
 
     def fill(params: Any, state: Any, batches: Iterable[Batch]) -> Any:

@@ -44,9 +44,7 @@ def normalised(logits: jax.Array, allowed: np.ndarray) -> np.ndarray:
 def check_dws(data: dict[str, np.ndarray], meta: dict[str, Any]) -> None:
     emb, labels, lower = jnp.asarray(data["emb"]), data["labels"], meta["lower_cutoff"]
     distances = mining.pairwise_distances(emb)
-    close(
-        distances, data["dist"], meta | {"atol": 1e-7}, "dist"
-    )  # the root of a rounded zero on the diagonal
+    close(distances, data["dist"], meta | {"atol": 1e-7}, "dist")  # the root of a rounded zero on the diagonal
     close(jnp.maximum(distances, lower), data["dist_clamped"], meta)
     density = mining.log_inverse_density(jnp.maximum(distances, lower), emb.shape[1])
     close(density, data["log_q_inv"], meta, "log_q_inv")
@@ -312,9 +310,7 @@ def check_metrics(data: dict[str, np.ndarray], meta: dict[str, Any]) -> None:
 
     tasks = {task: jnp.asarray(data[f"task_{task}"]) for task in diva.TASKS}
     for row, expected in zip(data["weights"], data["combined"], strict=True):
-        close(
-            diva.ensemble(tasks, diva.Config(ensemble=tuple(row.tolist()))), expected, meta, f"weights {row}"
-        )
+        close(diva.ensemble(tasks, diva.Config(ensemble=tuple(row.tolist()))), expected, meta, f"weights {row}")
     seen |= {"weights", "combined", *(f"task_{task}" for task in diva.TASKS)}
     assert set(data) <= seen, f"unknown fields {sorted(set(data) - seen)}"
 
@@ -410,9 +406,7 @@ def check_trace(data: dict[str, np.ndarray], meta: dict[str, Any], dtype: str = 
         views = jnp.stack([data["inputs"][t], data["key_inputs"][t]]).astype(dtype)
         return Batch(views, jnp.asarray(data["labels"][t]), jnp.full(meta["N"], t))
 
-    filling = [
-        Batch(jnp.asarray(part[None], dtype), None, None) for part in np.split(data["queue_inputs"], 2)
-    ]
+    filling = [Batch(jnp.asarray(part[None], dtype), None, None) for part in np.split(data["queue_inputs"], 2)]
     remembered = method.fill(params, remembered, filling)
     tolerance = meta["tolerance"]["float64"] if dtype == "float64" else {"rtol": 1e-3, "atol": 1e-5}
     close(remembered["queue"], data["queue_init"], tolerance, "queue_init")
@@ -445,9 +439,7 @@ def check_trace(data: dict[str, np.ndarray], meta: dict[str, Any], dtype: str = 
     for weights, expected in zip(data["test_weights"], data["test_embedding"], strict=True):
         weighted = dataclasses.replace(config, ensemble=tuple(weights.tolist()))
         embed = diva.build(weighted, linear_backbone(meta), meta["C"]).embed
-        close(
-            embed(state.params, state.method, jnp.asarray(data["test_inputs"])), expected, tolerance, "embed"
-        )
+        close(embed(state.params, state.method, jnp.asarray(data["test_inputs"])), expected, tolerance, "embed")
 
 
 def elsewhere(data: dict[str, np.ndarray], meta: dict[str, Any]) -> None:
@@ -488,7 +480,5 @@ def test_trace_in_float32(name: str) -> None:
 def test_losses_in_float32(name: str) -> None:
     """Within a thousandth of each array's largest entry."""
     data, meta = fixtures.load(FAMILY, name)
-    single = {
-        key: value.astype(np.float32) if value.dtype == np.float64 else value for key, value in data.items()
-    }
+    single = {key: value.astype(np.float32) if value.dtype == np.float64 else value for key, value in data.items()}
     CHECKS[name.split("_")[0]](single, meta | {"rtol": 0, "share": 1e-3})

@@ -40,9 +40,7 @@ def toy(dtype: Any = jnp.float32) -> Backbone:
 def batch(labels: Any = None, seed: int = 0, count: int = 16) -> Batch:
     images = np.random.default_rng(seed).integers(0, 256, (2, count, 2, 3, 3))
     labels = np.arange(count) // 4 if labels is None else labels
-    return Batch(
-        jnp.asarray(images, jnp.uint8), jnp.asarray(labels, jnp.int32), jnp.arange(count, dtype=jnp.int32)
-    )
+    return Batch(jnp.asarray(images, jnp.uint8), jnp.asarray(labels, jnp.int32), jnp.arange(count, dtype=jnp.int32))
 
 
 def subsets() -> list[tuple[str, ...]]:
@@ -65,9 +63,7 @@ def test_tasks_are_switched_one_by_one(tasks: tuple[str, ...]) -> None:
     assert set(params["heads"]) == set(tasks)
     assert len(params["psi"]) == (len(tasks) - 1 if decorrelated else 0)
     after = jax.eval_shape(method.after, params, after, terms)
-    assert jax.tree.map(lambda x: (x.shape, x.dtype), after) == jax.tree.map(
-        lambda x: (x.shape, x.dtype), state
-    )
+    assert jax.tree.map(lambda x: (x.shape, x.dtype), after) == jax.tree.map(lambda x: (x.shape, x.dtype), state)
     embedded = jax.eval_shape(method.embed, params, state, batch().images[0])
     assert embedded.shape == (16, 6 * len(tasks))
 
@@ -130,7 +126,7 @@ def test_mistakes_are_named(options: dict[str, Any], message: str) -> None:
 
 @pytest.mark.parametrize(("shared", "classes"), [("random", 1), ("full", 2)])
 def test_too_few_classes_for_the_triplets(shared: Any, classes: int) -> None:
-    with pytest.raises(ConfigError, match=f"need {classes + 1} training classes; the data set has {classes}"):
+    with pytest.raises(ConfigError, match=f"need {classes + 1} training classes, the data has {classes}"):
         diva.build(dataclasses.replace(SMALL, shared=shared), toy(), classes)
 
 
@@ -289,9 +285,7 @@ def test_learnt_temperature_is_the_one_used() -> None:
     def loss(temperature: float) -> Any:
         params = diva.criterion_init(jax.random.key(0), config, 4) | {"temperature": temperature}
         embeddings = {"selfsimilarity": x[0]}
-        return diva.criterion(params, embeddings, jnp.zeros(8, int), {}, x[1], x[2], config)[1][
-            "selfsimilarity"
-        ]
+        return diva.criterion(params, embeddings, jnp.zeros(8, int), {}, x[1], x[2], config)[1]["selfsimilarity"]
 
     value, slope = jax.value_and_grad(loss)(0.3)
     np.testing.assert_allclose(value, diva.dance(x[0], x[1], x[2], 0.3, config).mean(), rtol=1e-6)
