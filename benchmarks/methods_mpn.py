@@ -1,0 +1,166 @@
+"""MPN's heads and losses, forward and backward, beside an independent dense torch form on the same threads; and the
+batches of reciprocal neighbours beside sets built query by query, as published code builds them.
+
+Sizes are those of the authors' CUB, In-Shop, Cars196 and Stanford Online Products runs; dropout is on in both.
+
+    python -m benchmarks.methods_mpn
+"""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dml_jax.evaluation import reciprocal
+from dml_jax.methods import _heads, mpn
+
+# case, nodes, classes, options
+CASES = (
+    ("CUB, 54 nodes, 1 layer, 2 heads, C=100", 54, 100, {"layers": 1, "heads": 2}),
+    ("In-Shop, 56 nodes, 1 layer, 4 heads, C=3,997", 56, 3997, {"layers": 1, "heads": 4}),
+    ("Cars196, 70 nodes, 2 layers, 8 heads, C=98", 70, 98, {"layers": 2, "heads": 8, "concatenate": True}),
+    ("SOP, 90 nodes, 1 layer, 8 heads, C=11,318", 90, 11318, {"layers": 1, "heads": 8}),
+)
+
+
+def ours(nodes: int, classes: int, config: mpn.Config) -> Callable[[], Any]:
+    """One call: both losses, gradients of embeddings and parameters."""
+    key = jax.random.key(0)
+    network, stats = mpn.network_init(key, config, classes)
+    params = {"mpn": network, "auxiliary": _heads.linear_init(key, config.embedding_dim, classes)}
+    embeddings = jax.random.normal(key, (nodes, config.embedding_dim))
+    labels = jnp.arange(nodes) % classes
+
+    def loss(params: Any, embeddings: jax.Array, key: jax.Array) -> Any:
+        return mpn.loss(params, stats, embeddings, labels, config, key)
+
+    gradient = jax.jit(jax.value_and_grad(loss, (0, 1), has_aux=True))
+    count = iter(range(1_000_000))
+    return lambda: jax.block_until_ready(gradient(params, embeddings, jax.random.key(next(count))))
+
+
+def theirs(nodes: int, classes: int, config: mpn.Config) -> Callable[[], Any]:
+    """The same in torch."""
+    import torch
+    from torch import nn
+    from torch.nn import functional as F
+
+    d, heads, rate = config.embedding_dim, config.heads, config.dropout
+
+    class Layer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.qkv, self.out = nn.Linear(d, 3 * d), nn.Linear(d, d)
+            self.ff1, self.ff2 = nn.Linear(d, 4 * d), nn.Linear(4 * d, d)
+            self.norm1, self.norm2 = nn.LayerNorm(d), nn.LayerNorm(d)
+
+        def forward(self, x: Any) -> Any:
+            q, k, v = self.qkv(x).view(len(x), 3, heads, d // heads).permute(1, 2, 0, 3)
+            scores = q @ k.transpose(1, 2) / (d // heads) ** 0.5
+            weights = torch.softmax(F.pad(scores, (0, 1)), dim=-1)[..., :-1]
+            message = (F.dropout(weights, rate) @ v).transpose(0, 1).reshape(len(x), d)
+            x = self.norm1(x + F.dropout(self.out(message), rate))
+            hidden = F.dropout(F.relu(self.ff1(x)), rate)
+            return self.norm2(x + F.dropout(self.ff2(hidden), rate))
+
+    width = d * (config.layers if config.concatenate else 1)
+    layers = nn.ModuleList(Layer() for _ in range(config.layers))
+    auxiliary, projection = nn.Linear(d, classes), nn.Linear(d, d)
+    neck, classifier = nn.BatchNorm1d(width), nn.Linear(width, classes, bias=False)
+    neck.bias.requires_grad_(False)
+    parts = nn.ModuleList([layers, auxiliary, projection, neck, classifier])
+    embeddings = torch.randn(nodes, d, requires_grad=True)
+    labels = torch.arange(nodes) % classes
+
+    def smoothed(logits: Any) -> Any:
+        return F.cross_entropy(logits / config.temperature, labels, label_smoothing=config.smoothing)
+
+    def call() -> Any:
+        embeddings.grad = None
+        for parameter in parts.parameters():
+            parameter.grad = None
+        x, outputs = projection(F.normalize(embeddings)), []
+        for layer in layers:
+            x = layer(x)
+            outputs.append(x)
+        refined = torch.cat(outputs, dim=1) if config.concatenate else x
+        loss = smoothed(auxiliary(embeddings)) + smoothed(classifier(neck(refined)))
+        loss.backward()
+        return loss
+
+    return call
+
+
+def one_by_one(embeddings: np.ndarray, k: int, size: int) -> np.ndarray:
+    """Batches of reciprocal neighbours from a full ranking and sets, query by query."""
+    squares = np.sum(embeddings**2, axis=1)
+    distances = squares[:, None] + squares[None] - 2 * embeddings @ embeddings.T
+    ranking = np.argsort(distances, axis=1)
+
+    def mutual(q: int, k: int) -> np.ndarray:
+        near = ranking[q, : k + 1]
+        return near[(ranking[near, : k + 1] == q).any(axis=1)]
+
+    halves = [mutual(q, round(k / 2)) for q in range(len(embeddings))]
+    batches = []
+    for q in range(len(embeddings)):
+        original = mutual(q, k)
+        parts = [h for h in (halves[g] for g in original) if 3 * len(np.intersect1d(h, original)) > 2 * len(h)]
+        expanded = np.unique(np.concatenate([original, *parts]))
+        chosen = expanded[np.argsort(distances[q, expanded])][:size]
+        rest = ranking[q, : 2 * size]
+        batches.append(np.concatenate([chosen, rest[~np.isin(rest, chosen)]])[:size])
+    return np.asarray(batches)
+
+
+def clustered(rows: int, dim: int, classes: int = 100) -> np.ndarray:
+    """Unit float32 rows around class centres."""
+    rng = np.random.default_rng(0)
+    points = 0.7 * rng.normal(size=(classes, dim))[np.arange(rows) % classes] + rng.normal(size=(rows, dim))
+    return (points / np.linalg.norm(points, axis=1, keepdims=True)).astype(np.float32)
+
+
+def median_ms(call: Callable[[], Any], repeats: int) -> float:
+    """Median wall time of a call in milliseconds, after two calls to warm up."""
+    call(), call()
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - start)
+    return float(np.median(times)) * 1e3
+
+
+def rows(*, images: int = 5924, dim: int = 512, repeats: int = 30) -> list[dict[str, Any]]:
+    """One dict a case: "case", "ours_ms", "torch_ms" (None without torch) and "ratio", how many times faster.
+
+    The last case is beside NumPy, not torch.
+    """
+    table: list[dict[str, Any]] = []
+
+    def compare(case: str, mine: float, other: float | None) -> None:
+        table.append({"case": case, "ours_ms": mine, "torch_ms": other, "ratio": other and other / mine})
+
+    for case, nodes, classes, options in CASES:
+        config = mpn.Config(embedding_dim=dim, **options)  # type: ignore[arg-type]
+        mine = median_ms(ours(nodes, classes, config), repeats)
+        try:
+            other: float | None = median_ms(theirs(nodes, classes, config), repeats)
+        except ImportError:
+            other = None
+        compare(f"MPN heads and losses, {case}", mine, other)
+    points = clustered(images, dim)
+    found = lambda: jax.block_until_ready(reciprocal.sets(jnp.asarray(points), k=30, size=7).batches)  # noqa: E731
+    start = time.perf_counter()
+    one_by_one(points, 30, 7)
+    other = (time.perf_counter() - start) * 1e3
+    compare(f"reciprocal-neighbour batches, {images:,} x {dim}, k=30, 7 a batch", median_ms(found, 5), other)
+    return table
+
+
+if __name__ == "__main__":
+    for row in rows():
+        print(row)

@@ -1,0 +1,73 @@
+"""The authors' RAdam: against its formulas in float64, and against optax where the two agree."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from dml_jax.config import Group, Train
+from dml_jax.methods.contract import Method
+from dml_jax.train import optimizers
+from dml_jax.train.radam import scale_by_radam
+
+
+def reference(gradients: np.ndarray, b1: float, b2: float, eps: float) -> np.ndarray:
+    """Updates before the learning rate, scalar arithmetic in Python."""
+    m, v = np.zeros(gradients.shape[1:]), np.zeros(gradients.shape[1:])
+    limit = 2 / (1 - b2) - 1
+    found = []
+    for t, g in enumerate(gradients, start=1):
+        m, v = b1 * m + (1 - b1) * g, b2 * v + (1 - b2) * g**2
+        rho = limit - 2 * t * b2**t / (1 - b2**t)
+        if rho >= 5:
+            root = (1 - b2**t) * (rho - 4) / (limit - 4) * (rho - 2) / rho * limit / (limit - 2)
+            found.append(root**0.5 / (1 - b1**t) * m / (np.sqrt(v) + eps))
+        else:
+            found.append(m / (1 - b1**t))
+    return np.stack(found)
+
+
+def run(rule: optax.GradientTransformation, gradients: jax.Array) -> jax.Array:
+    def one(state: optax.OptState, gradient: jax.Array) -> tuple[optax.OptState, jax.Array]:
+        update, state = rule.update(gradient, state)
+        return state, update
+
+    return jax.jit(lambda g: jax.lax.scan(one, rule.init(g[0]), g)[1])(gradients)
+
+
+@pytest.mark.parametrize(("b1", "b2", "eps"), [(0.9, 0.999, 1e-8), (0.8, 0.99, 1e-3)])
+def test_follows_its_formulas(b1: float, b2: float, eps: float, x64: None) -> None:
+    gradients = np.random.default_rng(0).normal(size=(60, 4)) * 10.0 ** np.arange(-9, 3, 3)
+    updates = run(scale_by_radam(b1, b2, eps), jnp.asarray(gradients))
+    np.testing.assert_allclose(updates, reference(gradients, b1, b2, eps), rtol=1e-8)
+
+
+def test_float32_keeps_the_rectification_accurate() -> None:
+    """1 - b2^t and rho cancel in the first steps; the fifth must not be taken for the sixth."""
+    gradients = np.random.default_rng(1).uniform(0.5, 1.5, size=(3000, 2)).astype(np.float32)
+    expected = reference(gradients.astype(np.float64), 0.9, 0.999, 1e-8)
+    np.testing.assert_allclose(run(scale_by_radam(), jnp.asarray(gradients)), expected, rtol=3e-4)
+
+
+def test_the_first_five_steps_are_momentum_sgd_without_a_denominator(x64: None) -> None:
+    updates = run(scale_by_radam(), jnp.full((6, 1), 0.001))
+    np.testing.assert_allclose(updates[:5], 0.001, rtol=1e-12)
+    assert updates[5] > 0.01
+
+
+def test_agrees_with_optax_but_for_the_place_of_epsilon(x64: None) -> None:
+    gradients = jnp.asarray(np.random.default_rng(2).normal(size=(40, 3)))
+    ours, theirs = run(scale_by_radam(eps=0.0), gradients), run(optax.scale_by_radam(eps=0.0), gradients)
+    np.testing.assert_allclose(ours, theirs, rtol=1e-6)
+    large = [run(rule(eps=1e-2), gradients) for rule in (scale_by_radam, optax.scale_by_radam)]
+    assert not np.allclose(*large, rtol=1e-2)
+
+
+def test_decay_is_decoupled_and_counts_the_learning_rate(x64: None) -> None:
+    method = Method(None, None, None, groups=("all",), group=lambda path: "all")  # type: ignore[arg-type]
+    train = Train({"all": Group(0.1, 0.5)}, steps=3, optimizer="radam")
+    optimizer = optimizers.build(train, method, optimizers.factor(train, start=0, stop=3, milestones=()))
+    params = {"w": jnp.asarray([2.0])}
+    updates, _ = optimizer.update({"w": jnp.asarray([3.0])}, optimizer.init(params), params)
+    np.testing.assert_allclose(updates["w"], [-0.1 * 0.5 * 2.0 - 0.1 * 3.0], rtol=1e-12)
