@@ -1,0 +1,78 @@
+"""Proxy losses against NumPy in float64, written from the papers."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dml_jax.losses import proxies
+
+RNG = np.random.default_rng(1)
+PROXIES, X, LABELS = RNG.normal(size=(5, 3)), RNG.normal(size=(7, 3)), np.array([0, 4, 2, 2, 1, 1, 0])
+
+
+def unit(x: np.ndarray) -> np.ndarray:
+    return x / np.linalg.norm(x, axis=-1, keepdims=True)
+
+
+def squared(scale: float) -> np.ndarray:
+    return ((scale * unit(X)[:, None] - scale * unit(PROXIES)[None]) ** 2).sum(-1)
+
+
+def given() -> tuple[jax.Array, jax.Array, jax.Array]:
+    return jnp.asarray(PROXIES), jnp.asarray(X), jnp.asarray(LABELS)
+
+
+def test_proxy_nca_leaves_the_own_proxy_out_of_the_denominator(x64: None) -> None:
+    d = squared(3.0)
+    expected = [
+        d[i, y] + np.log(sum(np.exp(-d[i, z]) for z in range(5) if z != y)) for i, y in enumerate(LABELS)
+    ]
+    np.testing.assert_allclose(proxies.proxy_nca(*given()), expected, rtol=1e-12)
+
+
+def test_proxy_nca_pp_keeps_it(x64: None) -> None:
+    d = squared(1.0) * 9
+    expected = [d[i, y] + np.log(np.exp(-d[i]).sum()) for i, y in enumerate(LABELS)]
+    np.testing.assert_allclose(proxies.proxy_nca_pp(*given()), expected, rtol=1e-12)
+
+
+def test_proxy_anchor(x64: None) -> None:
+    s = unit(X) @ unit(PROXIES).T
+    pull, push = 0.0, 0.0
+    for c in range(5):
+        own = c == LABELS
+        if own.any():
+            pull += np.log(1 + np.exp(-32 * (s[own, c] - 0.1)).sum()) / len(set(LABELS))
+        push += np.log(1 + np.exp(32 * (s[~own, c] + 0.1)).sum()) / 5
+    np.testing.assert_allclose(proxies.proxy_anchor(*given()), pull + push, rtol=1e-12)
+
+
+def test_proxy_anchor_does_not_overflow() -> None:
+    steep = lambda p, x: proxies.proxy_anchor(p, x, jnp.asarray(LABELS), alpha=500.0)  # noqa: E731
+    loss, grads = jax.value_and_grad(steep, argnums=(0, 1))(*map(jnp.float32, (PROXIES, X)))
+    assert jnp.isfinite(loss)
+    assert all(jnp.all(jnp.isfinite(g)) for g in grads)
+
+
+def test_soft_triple(x64: None) -> None:
+    centers = RNG.normal(size=(5, 4, 3))
+    s = np.einsum("nd,ckd->nck", unit(X), unit(centers))
+    weights = np.exp(s / 0.1) / np.exp(s / 0.1).sum(-1, keepdims=True)
+    similarity = (weights * s).sum(-1)
+    similarity[np.arange(7), LABELS] -= 0.01
+    logits = 20 * similarity
+    expected = np.log(np.exp(logits).sum(1)) - logits[np.arange(7), LABELS]
+    ours = proxies.soft_triple(jnp.asarray(centers), jnp.asarray(X), jnp.asarray(LABELS))
+    np.testing.assert_allclose(ours, expected, rtol=1e-12)
+
+    c = unit(centers)
+    pairs = [
+        np.sqrt(((c[k, i] - c[k, j]) ** 2).sum() + 1e-5) for k in range(5) for i in range(4) for j in range(i)
+    ]
+    np.testing.assert_allclose(
+        proxies.center_spread(jnp.asarray(centers)), sum(pairs) / (5 * 4 * 3), rtol=1e-12
+    )
+
+
+def test_one_center_has_no_spread() -> None:
+    assert proxies.center_spread(jnp.ones((3, 1, 2))) == 0
