@@ -124,6 +124,7 @@ def _heads(weights: Weights, left: Mapping[str, Tensor]) -> tuple[dict[str, tupl
     `last_linear`, MPN's `red` (or `embed`) and an auxiliary classifier `fc`.
     """
     reduced = any(f"{name}.weight" in left for name in ("red", "embed"))
+    channels = importlib.import_module(f"dml_jax.backbones.{weights.config.name}").build(weights.config).channels
     rules: list[tuple[str, str, str]] = [
         (r"embedding", "method/params/embedding", "HIST"),
         (r"red|embed", "method/params/embedding", "MPN"),
@@ -147,6 +148,8 @@ def _heads(weights: Weights, left: Mapping[str, Tensor]) -> tuple[dict[str, tupl
         ):
             continue
         place = re.sub(rule[0], rule[1], module)
+        if leaf == "weight" and tensor.shape[1] != channels and not place.endswith("auxiliary"):
+            continue
         path = f"{place}/{'kernel' if leaf == 'weight' else 'bias'}"
         heads[name] = path, _reordered(path, tensor)
         kind = rule[2] or kind

@@ -56,6 +56,7 @@ def write(directory: Path, tensors: Mapping[str, Tensor], info: Mapping[str, Any
         safetensors.numpy.save_file(arrays, draft / WEIGHTS)
         complete = {**info, "weights_sha256": sha256(draft / WEIGHTS)}
         (draft / INFO).write_text(json.dumps(complete, indent=2) + "\n")
+        (draft / WEIGHTS).chmod(0o644)
         draft.chmod(0o755)
         os.rename(draft, directory)
     except BaseException:
