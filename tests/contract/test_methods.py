@@ -1,0 +1,201 @@
+"""What every method keeps: one compilation, finite numbers, the same on any number of devices, in any precision."""
+
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from jax.sharding import AxisType, Mesh
+
+from dml_jax.evaluation import metrics
+from dml_jax.losses.mining import Triplets
+from dml_jax.methods import baseline, crt, diva, hist, mpn
+from dml_jax.methods.contract import Batch, Method
+from dml_jax.train import mesh as meshes
+from dml_jax.train import step
+from dml_jax.train.checkpoint import Checkpoints
+from dml_jax.train.state import State
+from tests import toys
+
+CLASSES = 8
+DIVA = diva.Config(
+    embedding_dim=8, queue_batches=2, psi_dim=8, rho=(1.0,), temperature=0.1, learn_temperature=True
+)
+METHODS: dict[str, Callable[..., Method]] = {
+    "mpn": lambda body: mpn.build(mpn.Config(embedding_dim=8, heads=2, layers=2, dropout=0.0), body, CLASSES),
+    "hist": lambda body: hist.build(hist.Config(embedding_dim=8, hidden_dim=8), body, CLASSES),
+    "crt": lambda body: crt.build(crt.Config(embedding_dims=(8, 12), prototypes=(4, 4), hidden_dim=8), body, CLASSES),
+    "diva": lambda body: diva.build(DIVA, body, CLASSES),
+    "baseline": lambda body: baseline.build(baseline.Config(embedding_dim=8), body, CLASSES),
+}
+every_method = pytest.mark.parametrize("name", METHODS)
+KEY = 0
+
+
+def given(key: jax.Array, embeddings: Any, batch: Batch) -> dict[str, Triplets]:
+    """Triplets that do not depend on random bits, of which float64 draws others."""
+    anchors = jnp.arange(batch.labels.shape[0])
+    chosen = Triplets(anchors, jnp.roll(anchors, 1), jnp.roll(anchors, 5), jnp.ones_like(anchors, bool))
+    return dict.fromkeys(("discriminative", "shared", "intra"), chosen)
+
+
+WITHOUT_DRAWS = {"diva": lambda body: diva.build(DIVA, body, CLASSES, miner=given)}
+
+
+@cache
+def method(name: str, dtype: Any = None) -> Method:
+    return METHODS[name](toys.backbone(dtype=dtype))
+
+
+def started(made: Method, optimizer: optax.GradientTransformation, batch: Batch) -> State:
+    state = step.initial(made, optimizer, jax.random.key(1), batch)
+    return state._replace(method=made.fill(state.params, state.method, iter([batch] * 4))) if made.fill else state
+
+
+@cache
+def update(name: str, dtype: Any = None) -> Any:
+    """Plain SGD: unlike Adam it shows a gradient that is wrong by a factor."""
+    return jax.jit(step.build(method(name, dtype), optax.sgd(0.01)))
+
+
+def leaves(tree: Any) -> list[np.ndarray]:
+    return [np.asarray(leaf) for leaf in jax.tree.leaves(tree)]
+
+
+@every_method
+def test_compiles_once_and_moves_every_group(name: str) -> None:
+    made, run = method(name), update(name)
+    first = toys.batch(made.views)
+    state = started(made, optax.sgd(0.01), first)
+    after, _ = run(state, first, jax.random.key(KEY))
+    for seed in (1, 2):
+        after, terms = run(after, toys.batch(made.views, seed=seed), jax.random.key(seed))
+    assert run._cache_size() == 1
+    assert int(after.step) == 3
+    assert all(np.ndim(term) == 0 and np.isfinite(term) for term in terms.values())
+    moved: dict[str, bool] = dict.fromkeys(made.groups, False)
+    old = jax.tree_util.tree_leaves_with_path(state.params)
+    for (path, before), now in zip(old, jax.tree.leaves(after.params), strict=True):
+        group = made.group(tuple(part.key for part in path))
+        moved[group] |= not np.array_equal(before, now)
+    assert all(moved.values()), moved
+
+
+def degenerate(views: int) -> dict[str, Batch]:
+    usual = toys.batch(views)
+    size = usual.labels.shape[0]
+    same = jnp.broadcast_to(usual.images[:, :1], usual.images.shape)
+    return {
+        "duplicates": usual._replace(images=same),
+        "zero images": usual._replace(images=jnp.zeros_like(usual.images)),
+        "one class": usual._replace(labels=jnp.zeros_like(usual.labels)),
+        "one class of duplicates": usual._replace(images=same, labels=jnp.zeros_like(usual.labels)),
+        "nearly singletons": usual._replace(labels=jnp.arange(size, dtype=jnp.int32) % CLASSES),
+        "opposite": usual._replace(
+            images=jnp.where((jnp.arange(size) % 2 == 0)[None, :, None, None, None], same, 255 - same)
+        ),
+    }
+
+
+@every_method
+@pytest.mark.parametrize("dtype", [None, jnp.bfloat16], ids=["float32", "bfloat16"])
+def test_degenerate_batches_stay_finite(name: str, dtype: Any) -> None:
+    made, run = method(name, dtype), update(name, dtype)
+    usual = toys.batch(made.views)
+    start = started(made, optax.sgd(0.01), usual)
+    for kind, batch in degenerate(made.views).items():
+        state, terms = run(start, batch, jax.random.key(KEY))
+        assert all(np.isfinite(term) for term in terms.values()), (kind, terms)
+        assert all(np.isfinite(leaf).all() for leaf in leaves(state.params)), kind
+    if dtype is not None:  # losses are computed in float32: only the features are rounded
+        exact = float(update(name)(start, usual, jax.random.key(KEY))[1]["loss"])
+        assert float(run(start, usual, jax.random.key(KEY))[1]["loss"]) == pytest.approx(exact, rel=2e-2)
+
+
+@every_method
+def test_zero_vector_embeddings_are_finite(name: str) -> None:
+    """A network without weights: every embedding is its bias or zero."""
+    made, run = method(name), update(name)
+    usual = toys.batch(made.views)
+    start = started(made, optax.sgd(0.01), usual)
+    blank = {key: jax.tree.map(jnp.zeros_like, start.params[key]) for key in ("backbone",)}
+    state, terms = run(start._replace(params=start.params | blank), usual, jax.random.key(KEY))
+    assert all(np.isfinite(term) for term in terms.values()), terms
+    assert all(np.isfinite(leaf).all() for leaf in leaves(state.params))
+    assert np.isfinite(made.embed(start.params | blank, start.method, usual.images[0])).all()
+
+
+@every_method
+def test_eight_devices_are_one(name: str) -> None:
+    made = method(name)
+    batch = toys.batch(made.views)
+    results = []
+    for count in (1, 8):
+        mesh = Mesh(np.asarray(jax.devices()[:count]), (meshes.AXIS,), axis_types=(AxisType.Auto,))
+        state = meshes.replicate(mesh, started(made, optax.sgd(0.01), batch))
+        spread = meshes.shard(mesh, *(np.asarray(field) for field in batch))
+        results.append(update(name)(state, spread, jax.random.key(KEY)))
+    (one, one_terms), (eight, eight_terms) = results
+    assert float(eight_terms["loss"]) == pytest.approx(float(one_terms["loss"]), rel=1e-6)
+    assert float(eight_terms["grad_norm"]) == pytest.approx(float(one_terms["grad_norm"]), rel=1e-5)
+    for a, b in zip(leaves((one.params, one.method)), leaves((eight.params, eight.method)), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+
+
+@every_method
+def test_float64_agrees(name: str) -> None:
+    made = (METHODS | WITHOUT_DRAWS)[name](toys.backbone())
+    batch = toys.batch(made.views)
+    start = started(made, optax.sgd(0.01), batch)
+    values = []
+    for double in (False, True):
+        with jax.enable_x64(double):
+            dtype = jnp.float64 if double else jnp.float32
+            cast = lambda x, dtype=dtype: jnp.asarray(x, dtype) if jnp.issubdtype(x.dtype, jnp.floating) else x  # noqa: E731
+            params, remembered = jax.tree.map(cast, (start.params, start.method))
+            value, grads = jax.jit(jax.value_and_grad(lambda p, s: made.loss(p, s, batch, jax.random.key(KEY))[0]))(
+                params, remembered
+            )
+            assert value.dtype == dtype
+            values.append((float(value), float(optax.tree.norm(grads))))
+    assert values[0][0] == pytest.approx(values[1][0], rel=1e-5)
+    assert values[0][1] == pytest.approx(values[1][1], rel=1e-4)
+
+
+@every_method
+def test_state_survives_a_checkpoint(name: str, tmp_path: Path) -> None:
+    made = method(name)
+    batch = toys.batch(made.views)
+    optimizer = optax.adam(1e-3)
+    state = started(made, optimizer, batch)
+    store = Checkpoints(tmp_path, lambda: state, pytest.fail)
+    store.save("latest", state._replace(step=jnp.asarray(5, jnp.int32)), {})
+    found = store.restore()
+    store.close()
+    assert found is not None
+    assert jax.tree.structure(found[0]) == jax.tree.structure(state)
+    for a, b in zip(leaves(found[0]), leaves(state._replace(step=jnp.asarray(5, jnp.int32))), strict=True):
+        assert a.dtype == b.dtype
+        np.testing.assert_array_equal(a, b)
+
+
+@every_method
+def test_overfits_a_few_images(name: str) -> None:
+    made = method(name)
+    batch = toys.batch(made.views, size=64, classes=CLASSES, seed=3)
+    optimizer = optax.adam(2e-2)
+    run = jax.jit(step.build(made, optimizer))
+    state = started(made, optimizer, batch)
+    losses = []
+    for _ in range(200):
+        state, terms = run(state, batch, jax.random.key(KEY))
+        losses.append(float(terms["loss"]))
+    embeddings = np.asarray(made.embed(state.params, state.method, batch.images[0]))
+    np.testing.assert_allclose(np.linalg.norm(embeddings, axis=1), 1, rtol=1e-5)
+    assert losses[-1] < losses[0]
+    assert metrics.retrieval(embeddings, np.asarray(batch.labels), ks=(1,))["recall@1"] == 1.0
