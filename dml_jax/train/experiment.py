@@ -1,6 +1,7 @@
 """From a configuration to the parts of a run: data, method, optimizer, mesh. Everything is checked here, early."""
 
 import hashlib
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -10,8 +11,9 @@ import optax
 from jax.sharding import Mesh
 
 from dml_jax import config as configs
-from dml_jax.config import Config
-from dml_jax.data import sampling, transforms
+from dml_jax.backbones.contract import Backbone
+from dml_jax.config import Config, Data
+from dml_jax.data import augment, sampling, transforms
 from dml_jax.data.holdout import hold_out
 from dml_jax.data.sampling import Sampler
 from dml_jax.data.split import Split
@@ -77,11 +79,39 @@ def build(config: Config) -> Experiment:
         milestones=tuple(sampler.start(train.warmup_epochs + epoch) for epoch in train.milestones),
     )
     backbone = configs.module("backbones", config.backbone.name, "backbone.name").build(config.backbone)
-    method = configs.module("methods", config.method.name, "method.name").build(config.method, backbone, classes)
+    method = configs.module("methods", config.method.name, "method.name").build(
+        config.method, erasing(backbone, data), classes
+    )
+    method = method._replace(loss=augmented(method, data))
     optimizer = optimizers.build(train, method, schedule, warmup_steps=warmup)
     image = transforms.training(data)(splits["train"].read(0, np.random.default_rng(0)), np.random.default_rng(0))
     shape = (image.shape[0], image.shape[1])
     return Experiment(config, splits, sampler, method, optimizer, schedule, steps, meshes.make(), shape)
+
+
+def augmented(method: Method, data: Data) -> Callable[..., Any]:
+    """The method's loss behind what becomes of the images on the device: flips and colours."""
+
+    def loss(params: Any, state: Any, batch: Batch, key: jax.Array) -> Any:
+        colours, rest = jax.random.split(key)
+        images = augment.images(batch.images, colours, data)
+        return method.loss(params, state, batch._replace(images=images), rest)
+
+    return loss
+
+
+def erasing(backbone: Backbone, data: Data) -> Backbone:
+    """The backbone behind random erasing, in training; it comes after the normalisation."""
+    if not data.erasing:
+        return backbone
+
+    def apply(params: Any, stats: Any, inputs: jax.Array, *, train: bool, key: jax.Array | None) -> Any:
+        if train and key is not None:
+            boxes, key = jax.random.split(key)
+            inputs = augment.erase(inputs, boxes, data.erasing)
+        return backbone.apply(params, stats, inputs, train=train, key=key)
+
+    return backbone._replace(apply=apply)
 
 
 def _check(name: str, split: Split) -> None:
