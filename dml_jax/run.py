@@ -39,7 +39,9 @@ def train(config: Config, directory: Path, screen: Screen, stop: Stop) -> None:
             screen.say(f"{directory}: finished already, {parts.steps} steps; see {directory / 'report.html'}")
             return
         if first:
-            facts = workdir.describe(config, experiment.data_hash(parts))
+            facts = workdir.describe(
+                config, experiment.data_hash(parts), len(parts.splits["train"].classes), parts.shape
+            )
             _same_data(directory, facts)
             workdir.write_json(directory / "config.json", facts)
         introduce(parts, directory, screen)
@@ -48,7 +50,7 @@ def train(config: Config, directory: Path, screen: Screen, stop: Stop) -> None:
         timing = Records(directory / "timing.jsonl", first)
         state = loop.train(parts, store, metrics, timing, screen, stop)
         if config.train.select != "last":
-            state = _selected(store, "best")
+            state = store.selected("best")
         store.close()
         results, embeddings = conclude(parts, state, config.train.select, screen)
         if first:
@@ -102,7 +104,7 @@ def checkpoints(parts: Experiment, directory: Path, screen: Screen, *, writing: 
     """The checkpoints of a work directory."""
     return Checkpoints(
         directory / "checkpoints",
-        lambda: experiment.template(parts),
+        lambda: experiment.template(parts.config, parts.method, parts.optimizer, parts.shape, parts.mesh),
         lambda text: screen.say(f"warning: {text}"),
         writing=writing,
     )
@@ -132,17 +134,9 @@ def restored(config: Config, directory: Path, checkpoint: str, screen: Screen) -
     workdir.compare(directory, config)
     parts = experiment.build(config)
     store = checkpoints(parts, directory, screen, writing=False)
-    state = _selected(store, checkpoint)
+    state = store.selected(checkpoint)
     store.close()
     return parts, state
-
-
-def _selected(store: Checkpoints, checkpoint: str) -> State:
-    number = int(checkpoint) if checkpoint.isdigit() else None
-    found = store.restore("best" if checkpoint == "best" else "latest", number)
-    if found is None:
-        raise CheckpointError(f"--checkpoint={checkpoint}: {store.directory} holds none")
-    return found[0]
 
 
 def _same_data(directory: Path, facts: dict[str, Any]) -> None:
@@ -160,7 +154,7 @@ def introduce(parts: Experiment, directory: Path | None, screen: Screen) -> None
         f"{config.name}: {config.method.name} on {config.data.name}, {parts.steps} steps of {config.data.batch_size}"
     )
     screen.say(f"data: {sizes}")
-    shapes = experiment.template(parts)
+    shapes = experiment.template(parts.config, parts.method, parts.optimizer, parts.shape, parts.mesh)
     count = sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(shapes.params))
     screen.say(f"{count:,} parameters, {jax.device_count()} {jax.devices()[0].platform} device(s)")
     if directory is not None:

@@ -93,16 +93,29 @@ def grid(path: Path, embeddings: np.ndarray, split: Split) -> None:
     failing = rng.permutation(np.flatnonzero(wrong))[: QUERIES // 2]
     passing = rng.permutation(np.flatnonzero(~wrong))[: QUERIES - len(failing)]
     queries = np.concatenate([passing, failing])
-    figure = _figure(count + 1.6, len(queries))
-    cells = figure.subplots(len(queries), count + 1, squeeze=False)
-    for row, query in zip(cells, queries, strict=True):
-        for axes, index in zip(row, [query, *indices[query]], strict=True):
-            axes.imshow(split.read(int(index), None))
+    rows = [[split.read(int(i), None) for i in (query, *indices[query])] for query in queries]
+    right = [[split.labels[i] == split.labels[query] for i in indices[query]] for query in queries]
+    found(path, rows, right)
+
+
+def found(path: Path, rows: Sequence[Sequence[np.ndarray]], right: Sequence[Sequence[bool]] | None = None) -> None:
+    """Each row a query and what it finds, nearest first.
+
+    Args:
+      path: png to write.
+      rows: images uint8 [H, W, 3], the query first, equally many in each row.
+      right: whether each neighbour is of the query's class: green frames or red ones; None: no frames.
+    """
+    figure = _figure(len(rows[0]) + 0.6, len(rows))
+    cells = figure.subplots(len(rows), len(rows[0]), squeeze=False)
+    for i, row in enumerate(rows):
+        for j, image in enumerate(row):
+            axes = cells[i, j]
+            axes.imshow(image)
             axes.set(xticks=[], yticks=[])
-            colour = INK if index == query else RIGHT if split.labels[index] == split.labels[query] else WRONG
+            colour = INK if j == 0 else GREY if right is None else RIGHT if right[i][j - 1] else WRONG
             for spine in axes.spines.values():
                 spine.set(color=colour, linewidth=3)
-    cells[0, 0].set_title("query", fontsize=9)
-    for rank in range(1, count + 1):
-        cells[0, rank].set_title(str(rank), fontsize=9)
+            if i == 0:
+                axes.set_title(str(j) if j else "query", fontsize=9)
     figure.savefig(path, dpi=80)

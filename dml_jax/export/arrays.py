@@ -19,7 +19,7 @@ def sha256(path: Path) -> str:
 def write(
     directory: Path,
     embeddings: np.ndarray,
-    labels: np.ndarray,
+    labels: np.ndarray | None,
     ids: Sequence[str],
     *,
     config_hash: str,
@@ -30,7 +30,7 @@ def write(
     Args:
       directory: e.g. `<workdir>/embeddings/test`; replaced if it exists.
       embeddings: float32 [N, D], rows of unit length.
-      labels: int [N].
+      labels: int [N], or None where there are none.
       ids: N names.
       config_hash: of the run.
       step: of the checkpoint.
@@ -38,7 +38,9 @@ def write(
     fresh = directory.with_name(f".{directory.name}.tmp")
     shutil.rmtree(fresh, ignore_errors=True)
     fresh.mkdir(parents=True)
-    arrays = {"embeddings.npy": embeddings.astype(np.float32), "labels.npy": labels.astype(np.int64)}
+    arrays: dict[str, np.ndarray] = {"embeddings.npy": embeddings.astype(np.float32)}
+    if labels is not None:
+        arrays["labels.npy"] = labels.astype(np.int64)
     for name, array in arrays.items():
         np.save(fresh / name, array)
     (fresh / "ids.json").write_text(json.dumps(list(ids)), encoding="utf-8")

@@ -102,7 +102,7 @@ class Checkpoints:
     def steps(self, kind: str = "latest") -> list[int]:
         """Steps of the whole checkpoints on disk, oldest first."""
         directory = self.directory / kind
-        return sorted(s for s in self._managers[kind].all_steps() if (directory / str(s) / MANIFEST).exists())
+        return sorted(int(path.parent.name) for path in directory.glob(f"*/{MANIFEST}") if path.parent.name.isdigit())
 
     def restore(self, kind: str = "latest", step: int | None = None) -> tuple[State, dict[str, Any]] | None:
         """Reads a checkpoint; a corrupt newest one is named, deleted, and the one before it read instead.
@@ -132,6 +132,21 @@ class Checkpoints:
                 continue
             return found
         return None
+
+    def selected(self, checkpoint: str) -> State:
+        """The state a user names.
+
+        Args:
+          checkpoint: "latest", "best" or a step.
+
+        Raises:
+          CheckpointError: there is no such one.
+        """
+        number = int(checkpoint) if checkpoint.isdigit() else None
+        found = self.restore("best" if checkpoint == "best" else "latest", number)
+        if found is None:
+            raise CheckpointError(f"--checkpoint={checkpoint}: {self.directory} holds none")
+        return found[0]
 
     def _drop(self, kind: str, step: int) -> None:
         if jax.process_index() == 0:

@@ -78,15 +78,20 @@ def build(config: Config) -> Experiment:
         stop=steps,
         milestones=tuple(sampler.start(train.warmup_epochs + epoch) for epoch in train.milestones),
     )
-    backbone = configs.module("backbones", config.backbone.name, "backbone.name").build(config.backbone)
-    method = configs.module("methods", config.method.name, "method.name").build(
-        config.method, erasing(backbone, data), classes
-    )
-    method = method._replace(loss=augmented(method, data))
+    method = model(config, classes)
     optimizer = optimizers.build(train, method, schedule, warmup_steps=warmup)
     image = transforms.training(data)(splits["train"].read(0, np.random.default_rng(0)), np.random.default_rng(0))
     shape = (image.shape[0], image.shape[1])
     return Experiment(config, splits, sampler, method, optimizer, schedule, steps, meshes.make(), shape)
+
+
+def model(config: Config, classes: int) -> Method:
+    """The method on its backbone, for a number of training classes, behind what becomes of the images on the device."""
+    backbone = configs.module("backbones", config.backbone.name, "backbone.name").build(config.backbone)
+    method = configs.module("methods", config.method.name, "method.name").build(
+        config.method, erasing(backbone, config.data), classes
+    )
+    return method._replace(loss=augmented(method, config.data))
 
 
 def augmented(method: Method, data: Data) -> Callable[..., Any]:
@@ -132,34 +137,34 @@ def key(config: Config) -> jax.Array:
     return jax.random.key(config.seed)
 
 
-def example(experiment: Experiment) -> Batch:
+def example(config: Config, method: Method, shape: tuple[int, int]) -> Batch:
     """A batch of zeros in the shapes of the run."""
-    size = experiment.config.data.batch_size
+    size = config.data.batch_size
     zeros = jnp.zeros((size,), jnp.int32)
-    images = jnp.zeros((experiment.method.views, size, *experiment.shape, 3), jnp.uint8)
-    return Batch(images, zeros, zeros)
+    return Batch(jnp.zeros((method.views, size, *shape, 3), jnp.uint8), zeros, zeros)
 
 
-def initial(experiment: Experiment) -> State:
+def initial(parts: Experiment) -> State:
     """The state before the first step, copied to every device; a pure function of the seed."""
-    seed = jax.random.fold_in(key(experiment.config), 2**31 - 1)
-    state = step.initial(experiment.method, experiment.optimizer, seed, example(experiment))
-    return meshes.replicate(experiment.mesh, state)
+    seed = jax.random.fold_in(key(parts.config), 2**31 - 1)
+    batch = example(parts.config, parts.method, parts.shape)
+    return meshes.replicate(parts.mesh, step.initial(parts.method, parts.optimizer, seed, batch))
 
 
-def template(experiment: Experiment) -> Any:
-    """Shapes, dtypes and shardings of the state, computing nothing."""
-    shapes = jax.eval_shape(
-        lambda: step.initial(experiment.method, experiment.optimizer, key(experiment.config), example(experiment))
-    )
-    sharding = meshes.copied(experiment.mesh)
+def template(
+    config: Config, method: Method, optimizer: optax.GradientTransformation, shape: tuple[int, int], mesh: Mesh
+) -> Any:
+    """Shapes, dtypes and shardings of a run's state, computing nothing."""
+    batch = example(config, method, shape)
+    shapes = jax.eval_shape(lambda: step.initial(method, optimizer, key(config), batch))
+    sharding = meshes.copied(mesh)
     return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), shapes)
 
 
-def data_hash(experiment: Experiment) -> str:
+def data_hash(parts: Experiment) -> str:
     """SHA-256 of the names and labels of all splits."""
     digest = hashlib.sha256()
-    for name, split in sorted(experiment.splits.items()):
+    for name, split in sorted(parts.splits.items()):
         digest.update(f"{name} {len(split.labels)}".encode())
         digest.update(np.ascontiguousarray(split.labels).data)
         digest.update("\n".join(split.ids).encode())

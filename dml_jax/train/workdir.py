@@ -96,8 +96,15 @@ def write_json(path: Path, value: Any) -> None:
     os.replace(fresh, path)
 
 
-def describe(config: Config, data_hash: str) -> dict[str, Any]:
-    """What `config.json` holds: the resolved configuration and where the run comes from."""
+def describe(config: Config, data_hash: str, classes: int, shape: tuple[int, int]) -> dict[str, Any]:
+    """What `config.json` holds: the resolved configuration and where the run comes from.
+
+    Args:
+      config: of the run.
+      data_hash: of names and labels of its splits.
+      classes: number of training classes.
+      shape: (height, width) of its images; with the classes, all that is needed to rebuild the model without the data.
+    """
     try:
         root = Path(__file__).parents[2]
         git = subprocess.run(["git", "rev-parse", "HEAD"], cwd=root, capture_output=True, text=True, check=False)
@@ -108,6 +115,8 @@ def describe(config: Config, data_hash: str) -> dict[str, Any]:
         "config": asdict(config),
         "hash": configs.digest(config),
         "data_hash": data_hash,
+        "classes": classes,
+        "shape": list(shape),
         "commit": commit,
         "versions": {"dml_jax": _own_version(), **{name: version(name) for name in LIBRARIES}},
     }

@@ -53,8 +53,12 @@ class StopAt(Stop):
         return self.signal
 
 
+def template(parts: Experiment) -> State:
+    return experiment.template(parts.config, parts.method, parts.optimizer, parts.shape, parts.mesh)
+
+
 def checkpoints(parts: Experiment, directory: Path) -> Checkpoints:
-    return Checkpoints(directory / "checkpoints", lambda: experiment.template(parts), pytest.fail)
+    return Checkpoints(directory / "checkpoints", lambda: template(parts), pytest.fail)
 
 
 def train(parts: Experiment, directory: Path, stop: Stop | None = None) -> State:

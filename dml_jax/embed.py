@@ -1,0 +1,90 @@
+"""Embeds new, unlabelled images with the model of a finished run:
+
+    python -m dml_jax.embed --workdir=runs/digits_hist photos/ [--output=embeddings] [--query=x.jpg]
+
+Writes embeddings.npy (float32, rows of unit length), ids.json and manifest.json; with --query also neighbors.png, the
+images nearest to the query.
+"""
+
+import sys
+from pathlib import Path
+
+from dml_jax import command
+from dml_jax.errors import ConfigError, DataError
+
+ENDINGS = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff"}
+FOUND = 8  # neighbours shown for a query
+
+
+def images(paths: list[str]) -> list[Path]:
+    """The image files named, and those below the directories named, sorted.
+
+    Raises:
+      DataError: a path that is not there, or no image at all.
+    """
+    files: list[Path] = []
+    for name in paths:
+        path = Path(name).expanduser()
+        if path.is_dir():
+            files += sorted(p for p in path.rglob("*") if p.suffix.lower() in ENDINGS and p.is_file())
+        elif path.is_file():
+            files.append(path)
+        else:
+            raise DataError(f"{name}: there is no such file or directory")
+    if not files:
+        raise DataError(f"{', '.join(paths)}: no image file ({', '.join(sorted(ENDINGS))}) in there")
+    return files
+
+
+def execute(arguments: list[str]) -> None:
+    """Reads the command line, embeds and writes.
+
+    Raises:
+      UserError: what the user can mend.
+    """
+    flags = command.Parser(__doc__)
+    flags.add_argument("paths", nargs="*", metavar="IMAGE|DIRECTORY", help="what to embed")
+    flags.add_argument("--workdir", help="of the run whose model is used")
+    flags.add_argument("--checkpoint", default="latest", help="latest, best or a step")
+    flags.add_argument("--output", default="embeddings", help="directory to write (default: embeddings)")
+    flags.add_argument("--query", help="an image whose nearest neighbours are shown")
+    options = flags.parse_args(arguments)
+    if not options.workdir:
+        raise ConfigError("--workdir: missing; give the work directory of a run")
+    if not options.paths:
+        raise ConfigError("no images given; name files or directories")
+    files = images(options.paths)
+
+    import numpy as np
+
+    import dml_jax
+    from dml_jax import config as configs
+    from dml_jax.evaluation import neighbors
+    from dml_jax.export import arrays
+
+    model = dml_jax.load(options.workdir, options.checkpoint)
+    embeddings = model.embed(files)
+    output = Path(options.output).expanduser()
+    names = [str(file) for file in files]
+    arrays.write(output, embeddings, None, names, config_hash=configs.digest(model.config), step=model.step)
+    print(f"{len(files)} embeddings of {embeddings.shape[1]} numbers: {output}")
+    if options.query:
+        from dml_jax.analysis import figures
+
+        query = model.embed([options.query])
+        count = min(FOUND, len(files))
+        distances, indices = neighbors.search(query, embeddings, count)
+        rows = [model.read(options.query), *(model.read(files[int(i)]) for i in indices[0])]
+        figures.found(output / "neighbors.png", [rows])
+        for distance, index in zip(np.asarray(distances[0]), indices[0], strict=True):
+            print(f"{distance:.4f}  {files[int(index)]}")
+        print(f"picture: {output / 'neighbors.png'}")
+
+
+def main() -> int:
+    """Runs the command on `sys.argv`; returns its exit code."""
+    return command.status(lambda: execute(sys.argv[1:]))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

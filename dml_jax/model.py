@@ -1,0 +1,102 @@
+"""A trained model by itself: images in, embeddings out; needs the work directory of a run, not its data."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from dml_jax import config as configs
+from dml_jax.config import Config
+from dml_jax.data import decode, transforms
+from dml_jax.errors import CheckpointError, DataError
+from dml_jax.train import experiment, mesh, optimizers, workdir
+from dml_jax.train.checkpoint import Checkpoints
+from dml_jax.train.state import State
+
+
+class Model:
+    """The embedding a run has learnt.
+
+    Args:
+      directory: the run's work directory.
+      checkpoint: "latest", "best" or a step.
+
+    Attributes:
+      config: of the run.
+      step: of the checkpoint.
+
+    Raises:
+      CheckpointError: no run there, or no such checkpoint.
+    """
+
+    def __init__(self, directory: str | Path, checkpoint: str = "latest"):
+        directory = Path(directory).expanduser()
+        facts = workdir.read_config(directory)
+        self.config: Config = configs.resolve(facts["config"])
+        self._shape = (facts["shape"][0], facts["shape"][1])
+        method = experiment.model(self.config, facts["classes"])
+        warmup = self.config.train.warmup_epochs
+        optimizer = optimizers.build(self.config.train, method, lambda step: 1.0, warmup_steps=warmup)
+        template = experiment.template(self.config, method, optimizer, self._shape, mesh.make())
+        store = Checkpoints(directory / "checkpoints", lambda: template, _raise, writing=False)
+        self._state: State = store.selected(checkpoint)
+        store.close()
+        self.step = int(self._state.step)
+        self._embed = jax.jit(method.embed)
+        self._transform = transforms.testing(self.config.data)
+
+    def read(self, path: str | Path) -> np.ndarray:
+        """An image file the way the model sees it: uint8 [H, W, 3].
+
+        Raises:
+          DataError: it cannot be decoded, or its size does not fit a model that does not crop.
+        """
+        try:
+            return self._prepared(decode.rgb(Path(path).read_bytes()), str(path))
+        except OSError as error:
+            raise DataError(f"{path}: cannot be read ({error.strerror})") from error
+        except DataError as error:
+            raise DataError(str(error) if str(error).startswith(str(path)) else f"{path}: {error}") from error
+
+    def _prepared(self, image: np.ndarray, name: str) -> np.ndarray:
+        if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3:
+            raise DataError(f"{name}: is {image.dtype} {list(image.shape)}; uint8 [height, width, 3] is needed")
+        ready = self._transform(image)
+        if self.config.data.crop == "none" and ready.shape[:2] != self._shape:
+            raise DataError(
+                f"{name}: is {image.shape[1]}x{image.shape[0]} pixels; this model was trained on "
+                f"{self._shape[1]}x{self._shape[0]} without cropping, so resize the image first"
+            )
+        return ready
+
+    def embed(self, images: Sequence[str | Path | np.ndarray]) -> np.ndarray:
+        """Embeddings of images.
+
+        Args:
+          images: paths of image files, or arrays uint8 [H, W, 3].
+
+        Returns:
+          float32 [N, D], rows of unit length.
+
+        Raises:
+          DataError: an image cannot be used; names it.
+        """
+        size = self.config.evaluation.batch_size
+        parts = []
+        for start in range(0, len(images), size):
+            ready = [
+                self._prepared(image, f"image {start + i}") if isinstance(image, np.ndarray) else self.read(image)
+                for i, image in enumerate(images[start : start + size])
+            ]
+            batch = np.zeros((size, *ready[0].shape), np.uint8)
+            batch[: len(ready)] = ready
+            found = self._embed(self._state.params, self._state.method, batch)
+            parts.append(np.asarray(found, np.float32)[: len(ready)])
+        if not parts:
+            raise DataError("no images were given")
+        return np.concatenate(parts)
+
+
+def _raise(text: str) -> None:
+    raise CheckpointError(text)
