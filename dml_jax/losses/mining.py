@@ -166,7 +166,9 @@ def random_triplets(key: jax.Array, positive: jax.Array, negative: jax.Array) ->
     return Triplets(jnp.arange(len(positive)), positives, negatives, paired & found)
 
 
-def semi_hard_triplets(key: jax.Array, distances: jax.Array, positive: jax.Array, negative: jax.Array) -> Triplets:
+def semi_hard_triplets(
+    key: jax.Array, distances: jax.Array, positive: jax.Array, negative: jax.Array
+) -> Triplets:
     """A uniform positive and the nearest negative that is farther than it (Schroff et al., CVPR 2015, Section 3.2).
 
     Where all negatives are nearer than the positive, the farthest of them.
@@ -227,19 +229,19 @@ def weighted_triplets(
     return Triplets(jnp.arange(len(positive)), positives, negatives, paired & found)
 
 
-def class_pairs(key: jax.Array, labels: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """One random pair of samples for each class that has two, in as many places as there are samples.
+def class_pairs(key: jax.Array, labels: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """One random pair of samples for each class that has two.
 
     Args:
       key: of these draws.
       labels: int [B].
 
     Returns:
-      (anchors int [B], positives int [B], valid bool [B]): valid in one place a class.
+      (positives int [B], valid bool [B]): sample i and positives[i] are the pair of their class where valid[i], which
+      holds for one sample of the class.
     """
-    key_anchor, key_positive = jax.random.split(key)
+    order = jax.random.permutation(key, labels.shape[0])
     same = same_class(labels)
-    first = jnp.argmax(same, axis=1) == jnp.arange(len(labels))  # one representative per class
-    anchors, _ = draw_uniform(key_anchor, same)
-    positives, paired = draw_uniform(key_positive, partners(labels)[anchors])
-    return anchors, positives, first & paired
+    rank = jnp.sum(same & (order[None, :] < order[:, None]), axis=1)  # in a random order of the class
+    second = same & (rank == 1)[None, :]
+    return jnp.argmax(second, axis=1), (rank == 0) & jnp.any(second, axis=1)

@@ -175,10 +175,9 @@ def _n_pair(
     """N-pair loss: within a batch, one pair a class against the other classes' positives, as published."""
     count = len(positive)
     if count == len(x):
-        anchors, partners, valid = mining.class_pairs(key, labels)
-        similarity = pairs.products(x[anchors], x[partners])
-        others = valid[None, :] & (labels[anchors][:, None] != labels[partners][None, :])
-        return _mean(ranking.n_pair(similarity, jnp.arange(count), others), valid)
+        partners, valid = mining.class_pairs(key, labels)
+        others = valid[None, :] & negative
+        return _mean(ranking.n_pair(pairs.products(x, x[partners]), jnp.arange(count), others), valid)
     partners, valid = mining.draw_uniform(key, positive)
     return _mean(ranking.n_pair(pairs.products(x[:count], x), partners, negative), valid)
 

@@ -1,0 +1,151 @@
+"""The baselines' losses, forward and backward, beside pytorch-metric-learning on the same threads.
+
+Both get the same float32 embeddings, labels and proxies and must give the same value, except where a draw is random.
+
+    python -m benchmarks.losses
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dml_jax.losses import multi_similarity as ms
+from dml_jax.losses import pairs
+from dml_jax.methods import _baseline_options as options
+from dml_jax.methods import baseline
+
+CASES: dict[str, dict[str, Any]] = {
+    "normalized_softmax": {},
+    "arcface": {},
+    "cosface": {},
+    "proxy_nca_pp": {"proxy_nca_pp": options.ProxyNCAPP(temperature=1 / 9)},
+    "proxy_anchor": {},
+    "soft_triple": {"soft_triple": options.SoftTriple(spread=0.0)},
+    "contrastive": {},
+    "triplet": {"triplet": options.Triplet(mining="hard", squared=False)},
+    "margin": {},
+    "n_pair": {},
+    "lifted_structure": {},
+    "multi_similarity": {"multi_similarity": ms.Options(copies="keep")},
+}
+RANDOM = ("margin", "n_pair")  # distance-weighted draws; which pair stands for a class
+
+
+def inputs(
+    batch: int, dim: int, classes: int, per_class: int, seed: int = 0
+) -> tuple[np.ndarray, np.ndarray]:
+    """Embeddings [B, D] that cluster by class a little, and labels [B]."""
+    rng = np.random.default_rng(seed)
+    labels = np.repeat(rng.choice(classes, batch // per_class, replace=False), per_class)
+    centers = rng.normal(size=(classes, dim))
+    return (rng.normal(size=(batch, dim)) + 0.7 * centers[labels]).astype(np.float32), labels
+
+
+def ours(x: np.ndarray, labels: np.ndarray, params: Any, config: baseline.Config) -> Callable[[], Any]:
+    """One call: loss, gradients of embeddings and of the loss's parameters."""
+
+    def loss(params: Any, x: jax.Array, labels: jax.Array, seed: jax.Array) -> jax.Array:
+        key = jax.random.key(seed)
+        if config.loss in options.PAIR_LOSSES:
+            return baseline.pair_loss(params, x, labels, *pairs.masks(labels), key, config)
+        return baseline.class_loss(params, x, labels, config).mean()
+
+    gradient = jax.jit(jax.value_and_grad(loss, (0, 1)))
+    given = params, jnp.asarray(x), jnp.asarray(labels)
+    count = iter(range(1_000_000))
+    return lambda: jax.block_until_ready(gradient(*given, np.int32(next(count))))[0]
+
+
+def theirs(x: np.ndarray, labels: np.ndarray, params: Any, classes: int, loss: str) -> Callable[[], Any]:
+    """The same in pytorch-metric-learning."""
+    import torch
+    from pytorch_metric_learning import distances, losses, miners, reducers
+
+    dim = x.shape[1]
+    miner: Any = None
+    made: dict[str, Callable[[], Any]] = {
+        "normalized_softmax": lambda: losses.NormalizedSoftmaxLoss(classes, dim, temperature=0.05),
+        "arcface": lambda: losses.ArcFaceLoss(classes, dim, margin=float(np.degrees(0.5)), scale=64),
+        "cosface": lambda: losses.CosFaceLoss(classes, dim, margin=0.35, scale=64),
+        "proxy_nca_pp": lambda: losses.ProxyNCALoss(classes, dim, softmax_scale=9),
+        "proxy_anchor": lambda: losses.ProxyAnchorLoss(classes, dim, margin=0.1, alpha=32),
+        "soft_triple": lambda: losses.SoftTripleLoss(
+            classes, dim, centers_per_class=10, la=20, gamma=0.1, margin=0.01
+        ),
+        "contrastive": lambda: losses.ContrastiveLoss(pos_margin=0, neg_margin=1),
+        "triplet": lambda: losses.TripletMarginLoss(margin=0.2, reducer=reducers.MeanReducer()),
+        "margin": lambda: losses.MarginLoss(margin=0.2, beta=1.2, learn_beta=True, num_classes=classes),
+        "n_pair": lambda: losses.NPairsLoss(),
+        "lifted_structure": lambda: losses.LiftedStructureLoss(neg_margin=1, distance=distances.LpDistance()),
+        "multi_similarity": lambda: losses.MultiSimilarityLoss(alpha=2, beta=40, base=0.5),
+    }
+    criterion = made[loss]()
+    if loss == "triplet":
+        miner = miners.BatchHardMiner()
+    elif loss == "margin":
+        miner = miners.DistanceWeightedMiner(cutoff=0.5, nonzero_loss_cutoff=2.0)
+    elif loss == "multi_similarity":
+        miner = miners.MultiSimilarityMiner(epsilon=0.1)
+    weights = list(criterion.parameters())
+    if "proxies" in params:
+        proxies = np.array(params["proxies"], np.float32).reshape(-1, dim)
+        stored = weights[0].data
+        stored.copy_(torch.as_tensor(proxies if stored.shape[0] == len(proxies) else proxies.T))
+    embeddings, classes_of = torch.tensor(x, requires_grad=True), torch.as_tensor(labels)
+
+    def call() -> float:
+        mined = miner(embeddings, classes_of) if miner else None
+        value = criterion(embeddings, classes_of, mined)
+        torch.autograd.grad(value, [embeddings, *weights])
+        return float(value.detach())
+
+    return call
+
+
+def median_ms(call: Callable[[], Any], repeats: int) -> float:
+    """Median wall time of a call in milliseconds, after two calls to warm up."""
+    call(), call()
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - start)
+    return float(np.median(times)) * 1e3
+
+
+def rows(
+    *, batch: int = 256, dim: int = 128, classes: int = 11_318, per_class: int = 4, repeats: int = 15
+) -> Iterator[dict[str, Any]]:
+    """One dict a case: "case", "ours_ms", "torch_ms" (None without the library) and "ratio", how many times faster.
+
+    Raises:
+      AssertionError: the two disagree on the value.
+    """
+    x, labels = inputs(batch, dim, classes, per_class)
+    for loss, chosen in CASES.items():
+        config = baseline.Config(loss=loss, embedding_dim=dim, **chosen)  # type: ignore[arg-type]
+        params = baseline.loss_init(jax.random.key(0), classes, config)
+        mine = ours(x, labels, params, config)
+        try:
+            other = theirs(x, labels, params, classes, loss)
+        except ImportError:
+            other = None
+        if other and loss not in RANDOM:
+            np.testing.assert_allclose(mine(), other(), rtol=1e-3, err_msg=loss)
+        ours_ms, torch_ms = median_ms(mine, repeats), median_ms(other, repeats) if other else None
+        sizes = f"B={batch}, D={dim}" + (f", C={classes}" if params else "")
+        yield {
+            "case": f"{loss}, {sizes}",
+            "ours_ms": ours_ms,
+            "torch_ms": torch_ms,
+            "ratio": torch_ms and torch_ms / ours_ms,
+        }
+
+
+if __name__ == "__main__":
+    for row in rows():
+        print(row, flush=True)
