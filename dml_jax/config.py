@@ -135,6 +135,7 @@ class Evaluation:
     ks: tuple[int, ...] = (1, 2, 4, 8)  # of Recall@K
     batch_size: int = 256  # images embedded at once
     cluster: bool = True  # k-means and NMI at the end; slow for many thousand classes
+    refine: bool = False  # also judge what the method makes of the embeddings at test time (MPN)
     controls: bool = False  # judge raw pixels and the untrained network beside the trained one; for small images
 
     def __post_init__(self) -> None:

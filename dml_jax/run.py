@@ -12,8 +12,8 @@ from dml_jax.analysis import report
 from dml_jax.config import Config
 from dml_jax.data import pipeline
 from dml_jax.data.split import Split
-from dml_jax.errors import CheckpointError
-from dml_jax.evaluation import protocol
+from dml_jax.errors import CheckpointError, ConfigError
+from dml_jax.evaluation import protocol, verification
 from dml_jax.export import arrays
 from dml_jax.train import embed, experiment, loop, mesh, step, workdir
 from dml_jax.train.checkpoint import Checkpoints
@@ -22,6 +22,8 @@ from dml_jax.train.progress import Screen
 from dml_jax.train.records import Records
 from dml_jax.train.signals import Stop
 from dml_jax.train.state import State
+
+PAIRED = 10_000  # images of which all pairs are compared for the same/different threshold
 
 
 def train(config: Config, directory: Path, screen: Screen, stop: Stop) -> None:
@@ -179,6 +181,10 @@ def conclude(
         classes=len(test.classes),
         gallery=test.gallery is not None,
     )
+    if test.gallery is None:
+        results |= _verified(found["test"], test.labels)
+    if config.evaluation.refine:
+        results["refined"] = _refined(parts, state, test, found)
     results |= {"model": model, "step": int(state.step), "steps": parts.steps, "config_hash": configs.digest(config)}
     if config.evaluation.controls:
         first = experiment.initial(parts)
@@ -198,6 +204,27 @@ def _judged(config: Config, split: Split, embeddings: np.ndarray, gallery: np.nd
     return protocol.judge(
         embeddings, split.labels, ks=judged.ks, protocol=judged.protocol, cluster=judged.cluster, **options
     )
+
+
+def _refined(parts: Experiment, state: State, split: Split, found: dict[str, np.ndarray]) -> dict[str, Any]:
+    """The numbers of the embeddings the method refines at test time.
+
+    Raises:
+      ConfigError: it does not refine.
+    """
+    refine = parts.method.refine
+    if refine is None:
+        raise ConfigError(f"evaluation.refine=True: method {parts.config.method.name} has no test-time refinement")
+    gallery = found.get("gallery")
+    refined = np.asarray(refine(state.params, state.method, found["test"], gallery))
+    return _judged(parts.config, split, refined, gallery)
+
+
+def _verified(embeddings: np.ndarray, labels: np.ndarray) -> dict[str, float]:
+    """Same class or not, over all pairs of at most `PAIRED` images drawn at random."""
+    rows = np.random.default_rng(0).permutation(len(labels))[:PAIRED]
+    verified = verification.verify(embeddings[rows], labels[rows])
+    return {"equal_error_rate": verified.equal_error, "equal_error_cosine": verified.threshold}
 
 
 def _pixels(config: Config, split: Split) -> np.ndarray:

@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 
 from dml_jax.data.split import Split
 from dml_jax.evaluation import neighbors
+from dml_jax.evaluation.verification import Verification
 
 INK, GREY, RIGHT, WRONG = "#1f2933", "#9aa5b1", "#2f9e44", "#e03131"
 MOST_CLASSES = 10  # coloured in the map
@@ -77,6 +78,23 @@ def scatter(path: Path, embeddings: np.ndarray, labels: np.ndarray, classes: Seq
         axes.scatter(*points[labels == label].T, s=9, linewidths=0, label=classes[label], alpha=0.8)
     axes.set(title="unseen classes, first two principal components", xticks=[], yticks=[])
     axes.legend(frameon=False, fontsize=8, markerscale=2, loc="center left", bbox_to_anchor=(1, 0.5))
+    figure.savefig(path, dpi=130)
+
+
+def errors(path: Path, verified: Verification) -> None:
+    """The two errors of the same/different rule over its threshold, and one against the other (ROC)."""
+    figure = _figure(9, 3.2)
+    left, right = figure.subplots(1, 2)
+    _plain(left).plot(verified.thresholds, verified.false_accepts, color=WRONG, label="different, accepted")
+    left.plot(verified.thresholds, verified.false_rejects, color=INK, label="same, rejected")
+    left.axvline(verified.threshold, color=GREY, linestyle=":", linewidth=1)
+    left.set(title="errors over the threshold", xlabel="cosine", ylim=(0, 1))
+    left.legend(frameon=False, fontsize=8)
+    _plain(right).plot(verified.false_accepts, 1 - verified.false_rejects, color=RIGHT)
+    right.plot(verified.equal_error, 1 - verified.equal_error, "o", color=INK, markersize=4)
+    right.set(
+        title=f"ROC, equal error {verified.equal_error:.1%}", xlabel="different, accepted", ylabel="same, accepted"
+    )
     figure.savefig(path, dpi=130)
 
 

@@ -13,6 +13,7 @@ from rich.table import Table
 from dml_jax.analysis import figures
 from dml_jax.config import Config, flatten
 from dml_jax.data.split import Split
+from dml_jax.evaluation.verification import verify
 
 STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; color: #1f2933; max-width: 60rem; margin: 2rem auto; padding: 0 1rem }
@@ -35,6 +36,8 @@ def columns(config: Config) -> dict[str, str]:
 def rows(config: Config, results: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
     """Name and numbers of each line of the table: controls, ours, the paper's."""
     ours = [(f"{config.method.name}, {results['model']} (step {results['step']})", results)]
+    if "refined" in results:
+        ours.append((f"{config.method.name}, refined at test time", results["refined"]))
     paper = [("paper", config.paper)] if config.paper else []
     return [*results.get("controls", {}).items(), *ours, *paper]
 
@@ -85,6 +88,9 @@ def write(
     figures.scatter(pictures / "classes.png", embeddings, split.labels, split.classes)
     captions = {"curves": "How the training went.", "classes": "Where the unseen classes lie."}
     if split.gallery is None:
+        rows = np.random.default_rng(0).permutation(len(embeddings))[:2000]
+        figures.errors(pictures / "errors.png", verify(embeddings[rows], split.labels[rows]))
+        captions["errors"] = "Telling whether two images are of one class by their cosine: what a threshold costs."
         figures.grid(pictures / "neighbors.png", embeddings, split)
         captions["neighbors"] = (
             "Queries and what they find, nearest first: green frames show the query's class, red ones another. Half "
@@ -117,10 +123,19 @@ in training.</p>
 <h2>Results, %</h2>
 <table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>
 <p><small>± is one standard error over the queries. {html.escape(results["protocol"])}.</small></p>
-<h2>Pictures</h2>{images}
+{_threshold(results)}<h2>Pictures</h2>{images}
 <details><summary>Configuration</summary><pre><code>{settings}</code></pre></details>
 </html>
 """
+
+
+def _threshold(results: dict[str, Any]) -> str:
+    if "equal_error_rate" not in results:
+        return ""
+    return (
+        f"<p>Same class or not: at a cosine of {results['equal_error_cosine']:.3f} both errors are "
+        f"{100 * results['equal_error_rate']:.1f} %.</p>"
+    )
 
 
 def _settings(config: Config) -> list[str]:

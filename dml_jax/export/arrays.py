@@ -9,6 +9,10 @@ from pathlib import Path
 
 import numpy as np
 
+from dml_jax.errors import DataError
+
+WRITTEN = {"embeddings.npy", "labels.npy", "ids.json", "manifest.json", "neighbors.png"}
+
 
 def sha256(path: Path) -> str:
     """Digest of a file's bytes."""
@@ -34,7 +38,14 @@ def write(
       ids: N names.
       config_hash: of the run.
       step: of the checkpoint.
+
+    Raises:
+      DataError: the directory holds something else, which replacing it would lose.
     """
+    if directory.exists():
+        foreign = sorted({entry.name for entry in directory.iterdir()} - WRITTEN)
+        if foreign:
+            raise DataError(f"{directory}: holds {foreign[0]}, which is not from here; give another directory")
     fresh = directory.with_name(f".{directory.name}.tmp")
     shutil.rmtree(fresh, ignore_errors=True)
     fresh.mkdir(parents=True)

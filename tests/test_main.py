@@ -1,0 +1,152 @@
+"""The main command as a user meets it: real processes, exit codes, one sentence for each mistake."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).parents[1]
+CONFIG = "--config=configs/digits_hist.py"
+TINY = (
+    "--config.backbone.depths=(1,)", "--config.backbone.widths=(4,)", "--config.data.batch_size=16",
+    "--config.method.embedding_dim=8", "--config.method.hidden_dim=8", "--config.evaluation.cluster=false",
+)  # fmt: skip
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": "", "PYTHONPATH": str(ROOT)}
+
+
+def command(*arguments: str, module: str = "dml_jax.main", **options: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", module, *arguments],
+        cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("arguments", "wanted"),
+    [
+        ([CONFIG, "--config.no_such_key=1"], "no_such_key: there is no such key"),
+        ([CONFIG, "--config.method.tua=16"], "method.tua: there is no such key; did you mean tau?"),
+        ([CONFIG, "--config.seed=abc"], "seed=abc: must be int"),
+        ([CONFIG, "--config.seed"], "--config.seed: give its value"),
+        ([CONFIG, "--config.train=3"], "train: is a section"),
+        ([CONFIG, "--config.train.steps.x=3"], "train.steps.x: x stands below a value"),
+        ([CONFIG, "--config.evaluation.cluster=maybe"], "evaluation.cluster=maybe: must be true or false"),
+        ([CONFIG, "--config.train.groups.backbone.learning_rate=-1"], "learning_rate=-1.0: must not be negative"),
+        ([CONFIG, "--config.data.batch_size=63"], "must divide data.batch_size=63"),
+        ([CONFIG, "--config.method.distance=euclid"], "did you mean euclidean?"),
+        ([CONFIG, "--config.method.name=hits"], "method.name='hits': there is none; did you mean hist?"),
+        ([CONFIG, "--config.method.name=mpn"], "method."),
+        ([CONFIG, "--config.data.name=digit"], "data.name='digit': there is none; did you mean digits?"),
+        ([CONFIG, "--config.train.select=validation"], "set data.validation_share"),
+        ([CONFIG, "stray"], "stray: stray argument"),
+        ([CONFIG, "--nonsense=1"], "--nonsense=1: there is no such option"),
+        ([CONFIG, "--mode=trian"], "--mode=trian: did you mean train?"),
+        ([CONFIG, "--checkpoint=newest"], "--checkpoint=newest: must be latest, best or a step"),
+        (["--config=configs/nope.py"], "--config=configs/nope.py: there is no such file"),
+        ([CONFIG + ":odd"], "there is no variant 'odd'"),
+        ([], "--config: missing"),
+    ],
+)
+def test_mistakes(arguments: list[str], wanted: str, tmp_path: Path) -> None:
+    done = command(*arguments, f"--workdir={tmp_path / 'run'}")
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.startswith("error: ")
+    assert done.stderr.count("\n") == 1
+    assert wanted in done.stderr
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(("place", "wanted"), [("file", "is a file"), ("file/below", "lies below a file")])
+def test_work_directory_in_the_way(place: str, wanted: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    done = command(CONFIG, f"--workdir={tmp_path / place}")
+    assert (done.returncode, wanted in done.stderr) == (2, True), done.stderr
+    assert (tmp_path / "file").read_text() == "x"
+
+
+def test_help_is_quick() -> None:
+    start = time.monotonic()
+    done = command("--help")
+    assert done.returncode == 0
+    assert "--workdir" in done.stdout
+    assert time.monotonic() - start < 10  # a second where nothing else runs; JAX is not imported
+
+
+def test_a_run_from_start_to_finish(tmp_path: Path) -> None:
+    """Trains, is stopped by a real SIGTERM, resumes, finishes, refuses another configuration, evaluates, exports."""
+    run = tmp_path / "run"
+    arguments = [CONFIG, f"--workdir={run}", *TINY, "--config.train.steps=400", "--config.train.evaluate_every=100"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "dml_jax.main", *arguments],
+        cwd=ROOT,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    deadline = time.monotonic() + 240
+    while not (run / "metrics.jsonl").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    printed = process.communicate(timeout=120)[0]
+    assert process.returncode == 143, printed
+    assert "stopped by SIGTERM" in printed
+    saved = [int(path.name) for path in (run / "checkpoints" / "latest").iterdir()]
+    assert 0 < max(saved) < 400
+
+    done = command(*arguments)
+    assert done.returncode == 0, done.stderr
+    assert f"resuming from step {max(saved)}" in done.stdout
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == list(range(20, 401, 20))
+
+    results = json.loads((run / "results.json").read_text())
+    embeddings = np.load(run / "embeddings" / "test" / "embeddings.npy")
+    labels = np.load(run / "embeddings" / "test" / "labels.npy")
+    assert (embeddings.dtype, embeddings.shape, labels.dtype) == (np.float32, (896, 8), np.int64)
+    similarity = embeddings.astype(np.float64) @ embeddings.T.astype(np.float64)
+    np.fill_diagonal(similarity, -np.inf)
+    recall = (labels[similarity.argmax(axis=1)] == labels).mean()
+    assert results["recall@1"] == pytest.approx(recall, abs=2e-3)
+    assert results["controls"]["raw pixels"]["recall@1"] == pytest.approx(0.528, abs=0.01)
+    assert len(json.loads((run / "embeddings" / "test" / "ids.json").read_text())) == 896
+    report = (run / "report.html").read_text()
+    assert report.count("data:image/png;base64") == 4
+    assert "raw pixels" in report
+
+    again = command(*arguments)
+    assert (again.returncode, "finished already" in again.stdout) == (0, True), again.stderr
+    other = command(*arguments, "--config.method.tau=9", "--config.seed=3")
+    assert other.returncode == 2
+    assert (
+        "holds a run of another configuration: method.tau (16.0 there, 9.0 here), seed (0 there, 3 here)"
+        in other.stderr
+    )
+
+    judged = command(*arguments, "--mode=evaluate")
+    assert (judged.returncode, "R@1" in judged.stdout) == (0, True), judged.stderr
+    exported = command(*arguments, "--mode=export", "--checkpoint=400")
+    assert exported.returncode == 0, exported.stderr
+    assert len(np.load(run / "embeddings" / "train" / "labels.npy")) == 7208
+    missing = command(*arguments, "--mode=evaluate", "--checkpoint=7")
+    assert (missing.returncode, "--checkpoint=7: not in" in missing.stderr) == (2, True), missing.stderr
+
+
+def test_check_writes_nothing(tmp_path: Path) -> None:
+    done = command(CONFIG, *TINY, "--mode=check", f"--workdir={tmp_path / 'run'}")
+    assert done.returncode == 0, done.stderr
+    assert "the configuration is valid" in done.stdout
+    assert not (tmp_path / "run").exists()
+
+
+def test_evaluating_nothing(tmp_path: Path) -> None:
+    done = command(CONFIG, "--mode=evaluate", f"--workdir={tmp_path / 'run'}")
+    assert (done.returncode, "holds no run" in done.stderr) == (2, True), done.stderr
