@@ -175,12 +175,12 @@ def _check(terms: dict[str, jax.Array], number: int) -> dict[str, float]:
 
 
 def _filled(parts: Experiment, state: State) -> Any:
-    """What the method wants to see before the first step: batches as an epoch would bring them."""
+    """What the method wants to see before the first step: batches as the run brings them, as many as it takes."""
     assert parts.method.fill is not None
     hosts = {"host": jax.process_index(), "hosts": jax.process_count()}
     with pipeline.training(
         parts.splits["train"], parts.sampler, parts.config.data,
-        seed=parts.config.seed, views=parts.method.views, start=0, stop=parts.steps, **hosts,
+        seed=parts.config.seed, views=parts.method.views, stop=2**31 - 1, **hosts,
     ) as batches:  # fmt: skip
         return parts.method.fill(state.params, state.method, (mesh.shard(parts.mesh, *arrays) for arrays in batches))
 
