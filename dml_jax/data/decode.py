@@ -76,3 +76,21 @@ def _turned(pixels: np.ndarray, orientation: int) -> np.ndarray:
         8: lambda x: x[:, ::-1].swapaxes(0, 1),
     }
     return np.ascontiguousarray(flips[orientation](pixels)) if orientation in flips else pixels
+
+
+def plain(data: bytes) -> bool:
+    """Whether a file is one of those that are decoded soonest: JPEG but CMYK, or 8-bit PNG without alpha."""
+    if data[:3] == b"\xff\xd8\xff":
+        try:
+            return simplejpeg.decode_jpeg_header(data)[2] not in ("CMYK", "YCCK")
+        except ValueError:
+            return False
+    odd = b"tRNS" in data or b"eXIf" in data
+    return data[:8] == b"\x89PNG\r\n\x1a\n" and data[24] == 8 and data[25] in (0, 2) and not odd
+
+
+def png(pixels: np.ndarray) -> bytes:
+    """Encodes uint8 [H, W, 3] without loss."""
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, "PNG", compress_level=1)
+    return file.getvalue()

@@ -1,0 +1,66 @@
+"""One's own photographs, listed in a file: columns path, label, and if wanted split (train, test) and role.
+
+    path,label,split,role
+    images/1.jpg,oak,train,
+    images/7.jpg,elm,test,query
+    images/8.jpg,elm,test,gallery
+
+Paths are relative to the folder of the file. Without a column split, classes are divided into training and test ones.
+"""
+
+import csv
+import io
+
+from dml_jax.config import Data
+from dml_jax.data import packed
+from dml_jax.data.datasets.folder import held_out
+from dml_jax.data.listing import Entry, Files, Options, Recipe, at
+from dml_jax.data.split import Split
+from dml_jax.errors import DataError
+
+SPLIT = {
+    ("train", ""): "train",
+    ("test", ""): "test",
+    ("test", "query"): "test",
+    ("test", "gallery"): "gallery",
+}
+
+
+def find(files: Files, options: Options) -> list[Entry]:
+    """Reads the one .csv file there is."""
+    tables = [path for path in files if path.lower().endswith(".csv")]
+    if len(tables) != 1:
+        raise DataError(f"found {len(tables)} .csv files, one is needed: {', '.join(tables[:3])}")
+    base = tables[0].rpartition("/")[0]
+    try:
+        text = files[tables[0]].read().decode("utf-8-sig")
+        table = csv.DictReader(io.StringIO(text, newline=""), strict=True)
+        rows = list(table)
+    except (DataError, UnicodeDecodeError, csv.Error) as error:
+        raise DataError(f"{tables[0]} cannot be read as a UTF-8 table: {error}") from error
+    columns = set(table.fieldnames or ())
+    if not {"path", "label"} <= columns <= {"path", "label", "split", "role"}:
+        raise DataError(
+            f"{tables[0]}: has the columns {', '.join(sorted(columns))}; path, label[, split, role] are known"
+        )
+    tested = held_out({row["label"] for row in rows if row["label"]}, options.test_share)
+    entries = []
+    for number, row in enumerate(rows, start=2):
+        path, label = row["path"], row["label"]
+        if not path or not label or None in row:
+            raise DataError(f"{tables[0]}, line {number}: has no path, no label or too many columns")
+        given = (row.get("split") or ("test" if label in tested else "train"), row.get("role") or "")
+        if given not in SPLIT:
+            raise DataError(
+                f"{tables[0]}, line {number}: split {given[0]!r} with role {given[1]!r} is not known"
+            )
+        entries.append(Entry(path, at(files, f"{base}/{path}" if base else path), label, SPLIT[given]))
+    return entries
+
+
+RECIPE = Recipe(find)
+
+
+def load(data: Data) -> dict[str, Split]:
+    """The splits of a prepared data set."""
+    return packed.load(data.path, "csv")

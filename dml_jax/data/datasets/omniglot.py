@@ -1,0 +1,50 @@
+"""Omniglot: characters of many alphabets, each drawn by twenty people; alphabets of the test set are never trained on.
+
+Either the two full sets, images_background and images_evaluation, or the two small background sets, whose second holds
+two alphabets of the first again: those are left out of the test.
+"""
+
+from dml_jax.config import Data
+from dml_jax.data import packed
+from dml_jax.data.listing import Entry, Files, Options, Recipe
+from dml_jax.data.split import Split
+from dml_jax.errors import DataError
+
+PAIRS = (("images_background", "images_evaluation"), ("images_background_small1", "images_background_small2"))
+
+
+def find(files: Files, options: Options) -> list[Entry]:
+    """Finds <set>/<alphabet>/<character>/<drawing>.png."""
+    drawings: dict[str, list[tuple[str, str, str]]] = {}
+    for path in files:
+        if path.endswith(".png") and path.count("/") >= 3:
+            _, part, alphabet, character, _ = f"/{path}".rsplit("/", 4)
+            drawings.setdefault(part, []).append((path, alphabet, character))
+    for pair in PAIRS:
+        if set(pair) <= set(drawings):
+            break
+    else:
+        wanted = " or ".join(" and ".join(pair) for pair in PAIRS)
+        raise DataError(f"found {', '.join(sorted(drawings)) or 'nothing'} of Omniglot; {wanted} are needed")
+    trained = {alphabet for _, alphabet, _ in drawings[pair[0]]}
+    entries = []
+    for split, part in zip(("train", "test"), pair, strict=True):
+        for path, alphabet, character in drawings[part]:
+            if split == "train" or alphabet not in trained:
+                name = f"{alphabet}/{character}/{path.rsplit('/', 1)[1]}"
+                entries.append(Entry(name, files[path], f"{alphabet}/{character}", split))
+    return entries
+
+
+RECIPE = Recipe(
+    find,
+    nested=True,
+    home="https://github.com/brendenlake/omniglot",
+    citation="Lake, Salakhutdinov, Tenenbaum: Human-level concept learning through probabilistic program induction, "
+    "Science 2015",
+)
+
+
+def load(data: Data) -> dict[str, Split]:
+    """The splits "train" and "test"; of the small sets 2,720 images of 136 characters and 2,120 of 106."""
+    return packed.load(data.path, "omniglot")

@@ -1,0 +1,82 @@
+"""Writing prepared data sets."""
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import simplejpeg
+
+from dml_jax.data import builder, decode, index, inspection, transforms
+from dml_jax.data.listing import Entry
+from dml_jax.data.packed import FORMAT, INDEX, sha256
+
+QUALITY = 95  # of images that are encoded anew
+
+
+def stored(data: bytes, short_side: int = 0) -> bytes:
+    """What is packed of an image file: JPEG (but CMYK) and plain 8-bit PNG files as they are, all else as RGB PNG.
+
+    Args:
+      data: of a file that decodes.
+      short_side: images whose shorter side has more pixels are resized to it and become JPEG; 0: none.
+    """
+    if short_side:
+        pixels = decode.rgb(data)
+        if min(pixels.shape[:2]) > short_side:
+            smaller = np.ascontiguousarray(transforms.resize_shorter(pixels, short_side))
+            return simplejpeg.encode_jpeg(smaller, quality=QUALITY, colorspace="RGB", colorsubsampling="420")
+    if decode.plain(data):
+        return data
+    return decode.png(decode.rgb(data))
+
+
+def write(
+    directory: Path,
+    entries: Sequence[Entry],
+    about: Mapping[str, str],
+    *,
+    short_side: int,
+    threads: int,
+    each: Callable[[int], None],
+) -> dict[str, Any]:
+    """Packs the images of a checked data set into `directory`, marker last.
+
+    Returns:
+      the marker's content.
+    """
+    parts = index.number(entries)
+    of_split = {split: [entry for entry in entries if entry.split == split] for split in parts}
+    done = 0
+    content = hashlib.sha256()
+
+    def examples(split: str) -> Iterator[tuple[bytes, str, str]]:
+        nonlocal done
+        members = of_split[split]
+        images = inspection.in_order(lambda e: stored(e.file.read(), short_side), members, threads)
+        for entry, image in zip(members, images, strict=True):
+            content.update(hashlib.sha256(image).digest())
+            content.update(f"{split}\n{entry.label}\n{entry.id}\n".encode())
+            done += 1
+            each(done)
+            yield image, entry.label, entry.id
+
+    classes = sorted({name for part in parts.values() for name in part.classes})
+    packed = builder.write(directory, {split: examples(split) for split in parts}, classes, about)
+    index.save(directory / INDEX, {split: part._replace(files=()) for split, part in parts.items()})
+    return {
+        "format": FORMAT,
+        "name": about["name"],
+        "sha256": content.hexdigest(),
+        "splits": {
+            split: {"images": len(p.labels), "classes": len(set(p.labels.tolist()))}
+            for split, p in parts.items()
+        },
+        "records": packed.relative_to(directory).as_posix(),
+        "files": {
+            path.relative_to(directory).as_posix(): [path.stat().st_size, sha256(path)]
+            for path in sorted(directory.rglob("*"))
+            if path.is_file()
+        },
+    }
