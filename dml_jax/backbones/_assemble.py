@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Protocol
 
 import flax.linen as nn
@@ -91,23 +92,22 @@ def _fresh(shapes: Any) -> Any:
 
 
 def _draw(key: jax.Array, shapes: Any, spread: Spread) -> Any:
-    """Parameters of the given shapes. One draw for all of them: one small program instead of one for every shape."""
+    """Parameters of the given shapes. All are cut from one draw: drawing each would compile a program for each."""
     leaves, tree = jax.tree_util.tree_flatten_with_path(shapes)
+    constants = {"scale": jnp.ones, "bias": jnp.zeros}
     named = [(tuple(p.key for p in path), leaf.shape) for path, leaf in leaves]
-    constants = {"scale": 1.0, "bias": 0.0}
     total = sum(math.prod(shape) for path, shape in named if path[-1] not in constants)
+    values = jax.jit(partial(jax.random.normal, shape=(total,), dtype=jnp.float32))(key)
+    filled, start = [], 0
+    for path, shape in named:
+        if path[-1] in constants:
+            filled.append(constants[path[-1]](shape, jnp.float32))
+        else:
+            filled.append(_cut(values, start, spread(path, shape), shape))
+            start += math.prod(shape)
+    return jax.tree_util.tree_unflatten(tree, filled)
 
-    @jax.jit
-    def fill(key: jax.Array) -> list[jax.Array]:
-        values = jax.random.normal(key, (total,), jnp.float32)
-        filled, start = [], 0
-        for path, shape in named:
-            if path[-1] in constants:
-                filled.append(jnp.full(shape, constants[path[-1]], jnp.float32))
-                continue
-            stop = start + math.prod(shape)
-            filled.append(spread(path, shape) * values[start:stop].reshape(shape))
-            start = stop
-        return filled
 
-    return jax.tree_util.tree_unflatten(tree, fill(key))
+@partial(jax.jit, static_argnames="shape")
+def _cut(values: jax.Array, start: int, scale: float, shape: Shape) -> jax.Array:
+    return scale * jax.lax.dynamic_slice(values, (start,), (math.prod(shape),)).reshape(shape)

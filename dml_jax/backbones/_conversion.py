@@ -124,7 +124,9 @@ def _heads(weights: Weights, left: Mapping[str, Tensor]) -> tuple[dict[str, tupl
     `last_linear`, MPN's `red` (or `embed`) and an auxiliary classifier `fc`.
     """
     reduced = any(f"{name}.weight" in left for name in ("red", "embed"))
-    channels = importlib.import_module(f"dml_jax.backbones.{weights.config.name}").build(weights.config).channels
+    channels = (
+        importlib.import_module(f"dml_jax.backbones.{weights.config.name}").build(weights.config).channels
+    )
     rules: list[tuple[str, str, str]] = [
         (r"embedding", "method/params/embedding", "HIST"),
         (r"red|embed", "method/params/embedding", "MPN"),

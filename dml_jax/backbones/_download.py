@@ -34,9 +34,10 @@ def local(source: str, cache: Path) -> Path:
 def _hub(source: str) -> Path:
     try:
         import huggingface_hub
-        from huggingface_hub.errors import EntryNotFoundError
+        from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
     except ImportError:
         raise WeightsError(f"{source}: fetching from the hub needs `pip install huggingface_hub`") from None
+    huggingface_hub.utils.logging.set_verbosity_error()  # it would print every failed try
     owner, _, rest = source.removeprefix("hf://").partition("/")
     repository, _, file = rest.partition("/")
     if not (owner and repository):
@@ -44,9 +45,9 @@ def _hub(source: str) -> Path:
     for name in (file,) if file else _HUB_FILES:
         try:
             return Path(huggingface_hub.hf_hub_download(f"{owner}/{repository}", name))
-        except EntryNotFoundError:
-            continue
         except Exception as error:  # the hub's client lets many kinds through
+            if isinstance(error, EntryNotFoundError) and not isinstance(error, LocalEntryNotFoundError):
+                continue  # the repository is there, this file is not
             reason = str(error).strip().split("\n")[0] or type(error).__name__
             raise WeightsError(
                 f"{source}: cannot be fetched ({reason}); on a machine with network, fetch the file from "

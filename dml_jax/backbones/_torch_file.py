@@ -58,10 +58,7 @@ class View:
 
     def read(self) -> np.ndarray:
         """The numbers, in the dtype of the file."""
-        data = self.storage.read()
-        if len(data) != self.storage.size * self.storage.dtype.itemsize:
-            raise WeightsError("the file ends early; fetch it again")
-        flat = np.frombuffer(data, self.storage.dtype)[self.offset :]
+        flat = np.frombuffer(self.storage.read(), self.storage.dtype)[self.offset :]
         strides = tuple(stride * flat.itemsize for stride in self.strides)
         return np.lib.stride_tricks.as_strided(flat, self.shape, strides, writeable=False)
 
@@ -155,12 +152,19 @@ def _zip(path: Path) -> Any:
         entry = entries[f"data/{key}"]
         if entry.file_size != size * dtype.itemsize or entry.compress_type != zipfile.ZIP_STORED:
             raise pickle.UnpicklingError(f"the numbers of storage {key} have the wrong length")
-        return _Storage(dtype, size, lambda: archive.read(entry))
+        return _Storage(dtype, size, lambda: _entry(path, archive, entry))
 
     if "byteorder" in entries and archive.read(entries["byteorder"]) != b"little":
         raise pickle.UnpicklingError("big-endian numbers")
     with archive.open(entries["data.pkl"]) as file:
         return _Unpickler(file, path, storage).load()
+
+
+def _entry(path: Path, archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> bytes:
+    try:
+        return archive.read(entry)
+    except (zipfile.BadZipFile, EOFError, OSError, RuntimeError) as error:
+        raise WeightsError(f"{path}: damaged ({error}); fetch it again") from None
 
 
 def _sequence(path: Path) -> Any:

@@ -1,0 +1,139 @@
+"""Reading torch's files without torch: both forms, what is refused, and the same as torch reads."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dml_jax.backbones import _torch_file
+from dml_jax.errors import WeightsError
+from tests.backbones import state_dicts
+from tests.backbones.state_dicts import Call, Name
+
+ARRAYS = {
+    "a.weight": np.arange(24, dtype=np.float32).reshape(2, 3, 4),
+    "a.half": np.linspace(-1, 1, 5, dtype=np.float16),
+    "a.double": np.array([[1e300, -2.0]]),
+    "a.count": np.array(3, np.int64),
+    "a.empty": np.zeros((0, 3), np.float32),
+}
+
+
+@pytest.mark.parametrize("legacy", [False, True])
+@pytest.mark.parametrize("container", ["", "state_dict", "model_state_dict", "model"])
+def test_reads_both_forms(tmp_path: Path, legacy: bool, container: str) -> None:
+    contents = {container: ARRAYS, "epoch": 3} if container else ARRAYS
+    views = _torch_file.read(state_dicts.write(tmp_path / "w.pth", contents, legacy))
+    assert views.keys() == ARRAYS.keys()
+    for name, array in ARRAYS.items():
+        found = views[name].read()
+        assert (found.shape, found.dtype) == (array.shape, array.dtype)
+        np.testing.assert_array_equal(found, array)
+
+
+@pytest.mark.parametrize("legacy", [False, True])
+def test_agrees_with_torch(tmp_path: Path, legacy: bool) -> None:
+    torch = pytest.importorskip("torch")
+    shared = torch.arange(12.0)
+    written = {
+        "transposed": torch.randn(3, 5).T,
+        "slice": shared[2:8],
+        "rows": shared.view(3, 4)[1:],
+        "bfloat": torch.randn(4).bfloat16(),
+        "parameter": torch.nn.Parameter(torch.randn(2, 2)),
+    }
+    torch.save(written, tmp_path / "w.pth", _use_new_zipfile_serialization=not legacy)
+    views = _torch_file.read(tmp_path / "w.pth")
+    for name, tensor in written.items():
+        theirs = tensor.detach().float().numpy()
+        np.testing.assert_array_equal(views[name].read().astype(np.float32), theirs, err_msg=name)
+
+
+def test_what_authors_keep_beside_weights_is_passed_over(tmp_path: Path) -> None:
+    options = Call(Name("argparse", "Namespace"))
+    contents = {
+        "state_dict": ARRAYS,
+        "opt": options,
+        "progress": Call(Name("utilities.logger", "Progress_Saver")),
+    }
+    assert _torch_file.read(state_dicts.write(tmp_path / "w.pth", contents)).keys() == ARRAYS.keys()
+
+
+HOSTILE: list[Any] = [
+    Call(Name("os", "system"), "touch ran"),
+    Call(Name("posix", "system"), "touch ran"),
+    Call(Name("builtins", "eval"), "open('ran', 'w')"),
+    Call(Name("builtins", "getattr"), "x", "y"),
+    Call(Name("torch", "load"), "other.pth"),
+    Call(Name("torch._utils", "_rebuild_tensor_v2.__globals__"), "x"),
+    Call(Name("collections", "OrderedDict.fromkeys"), "x"),
+    Call(Name("numpy", "load"), "x"),
+]
+
+
+@pytest.mark.parametrize("hostile", HOSTILE, ids=lambda call: f"{call.function.module}.{call.function.name}")
+@pytest.mark.parametrize("legacy", [False, True])
+def test_nothing_is_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hostile: Any, legacy: bool) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = state_dicts.write(tmp_path / "w.pth", {"a": ARRAYS["a.weight"], "b": hostile}, legacy)
+    with pytest.raises(WeightsError, match=rf"refers to {hostile.function.module}\.{hostile.function.name}"):
+        _torch_file.read(path)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["w.pth"]
+
+
+def rebuilt(*arguments: Any) -> dict[str, Any]:
+    return {"a": Call(Name("torch._utils", "_rebuild_tensor_v2"), *arguments)}
+
+
+@pytest.mark.parametrize(
+    ("offset", "shape", "strides"),
+    [
+        (0, (5,), (1,)),
+        (3, (2,), (1,)),
+        (0, (2, 2), (4, 1)),
+        (-1, (2,), (1,)),
+        (0, (2,), (-1,)),
+        (0, (2, 2), (1,)),
+    ],
+)
+def test_no_tensor_reaches_beyond_its_numbers(
+    tmp_path: Path, offset: int, shape: tuple[int, ...], strides: tuple[int, ...]
+) -> None:
+    storage = state_dicts.Storage("0", np.zeros(4, np.float32))
+    with pytest.raises(WeightsError, match="tensor"):
+        _torch_file.read(state_dicts.write(tmp_path / "w.pth", rebuilt(storage, offset, shape, strides)))
+
+
+@pytest.mark.parametrize("legacy", [False, True])
+@pytest.mark.parametrize("share", [0.0, 0.01, 0.3, 0.7, 0.99])
+def test_truncated(tmp_path: Path, legacy: bool, share: float) -> None:
+    path = state_dicts.write(tmp_path / "w.pth", ARRAYS, legacy)
+    whole = path.read_bytes()
+    path.write_bytes(whole[: int(len(whole) * share)])
+    with pytest.raises(WeightsError, match=r"w\.pth: neither a whole torch file nor safetensors"):
+        _torch_file.read(path)
+
+
+def test_not_weights_at_all(tmp_path: Path) -> None:
+    (tmp_path / "w.pth").write_bytes(b"\x89PNG\r\n" + bytes(100))
+    with pytest.raises(WeightsError, match="neither"):
+        _torch_file.read(tmp_path / "w.pth")
+    with pytest.raises(WeightsError, match="holds no state_dict"):
+        _torch_file.read(state_dicts.write(tmp_path / "n.pth", {"epoch": 3}))
+
+
+def test_a_flipped_bit_is_noticed(tmp_path: Path) -> None:
+    path = state_dicts.write(tmp_path / "w.pth", ARRAYS)
+    whole = bytearray(path.read_bytes())
+    start = whole.index(ARRAYS["a.weight"].tobytes())
+    whole[start + 20] ^= 1
+    path.write_bytes(whole)
+    view = _torch_file.read(path)["a.weight"]
+    with pytest.raises(WeightsError, match="fetch it again"):
+        view.read()
+
+
+def test_the_stand_in_is_inert() -> None:
+    assert not isinstance(_torch_file._NAMES["argparse", "Namespace"](), argparse.Namespace)
