@@ -6,7 +6,6 @@ everything else is dense. Sizes are those of the authors' CUB and Cars196 runs.
     python -m benchmarks.methods_diva
 """
 
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from benchmarks.timing import installed, row, table
 from dml_jax.methods import diva
 from dml_jax.methods.contract import Batch
 
@@ -46,7 +46,9 @@ def ours(data: dict[str, Any], config: diva.Config, classes: int) -> Callable[[]
 
     gradient = jax.jit(jax.value_and_grad(loss, (0, 1)))
     count = iter(range(1_000_000))
-    return lambda: jax.block_until_ready(gradient(params, embeddings, jax.random.key(next(count)), keys, queue))
+    return lambda: jax.block_until_ready(
+        gradient(params, embeddings, jax.random.key(next(count)), keys, queue)
+    )
 
 
 def theirs(data: dict[str, Any], config: diva.Config, classes: int) -> Callable[[], Any]:
@@ -61,7 +63,9 @@ def theirs(data: dict[str, Any], config: diva.Config, classes: int) -> Callable[
     ranked = ("discriminative", "shared", "intra")
     betas = {task: torch.full((classes,), config.beta, requires_grad=True) for task in ranked}
     psis = [
-        torch.nn.Sequential(torch.nn.Linear(dim, config.psi_dim), torch.nn.ReLU(), torch.nn.Linear(config.psi_dim, dim))
+        torch.nn.Sequential(
+            torch.nn.Linear(dim, config.psi_dim), torch.nn.ReLU(), torch.nn.Linear(config.psi_dim, dim)
+        )
         for _ in range(3)
     ]
     leaves = [*embeddings.values(), *betas.values(), *(p for psi in psis for p in psi.parameters())]
@@ -128,32 +132,14 @@ def theirs(data: dict[str, Any], config: diva.Config, classes: int) -> Callable[
     return call
 
 
-def median_ms(call: Callable[[], Any], repeats: int) -> float:
-    """Median wall time of a call in milliseconds, after two calls to warm up."""
-    call(), call()
-    times = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        call()
-        times.append(time.perf_counter() - start)
-    return float(np.median(times)) * 1e3
-
-
 def rows(
     *, batch: int = 112, dim: int = 128, queue: int = 3360, classes: int = 100, repeats: int = 30
 ) -> list[dict[str, Any]]:
-    """One dict a case: "case", "ours_ms", "torch_ms" (None without torch) and "ratio", how many times faster."""
-    data = inputs(batch, dim, queue, classes)
-    config = diva.Config(embedding_dim=dim)
-    mine = median_ms(ours(data, config, classes), repeats)
-    try:
-        other: float | None = median_ms(theirs(data, config, classes), repeats)
-    except ImportError:
-        other = None
+    """One row a case, see `timing.row`."""
+    arguments = (inputs(batch, dim, queue, classes), diva.Config(embedding_dim=dim), classes)
     case = f"DiVA criterion with mining, B={batch}, D={dim}, queue {queue}, 4 tasks"
-    return [{"case": case, "ours_ms": mine, "torch_ms": other, "ratio": other and other / mine}]
+    return [row(case, ours(*arguments), installed(theirs, *arguments), repeats)]
 
 
 if __name__ == "__main__":
-    for row in rows():
-        print(row)
+    print(table(rows()))

@@ -6,7 +6,6 @@ Sizes are those of the authors' CUB, In-Shop, Cars196 and Stanford Online Produc
     python -m benchmarks.methods_mpn
 """
 
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from benchmarks.timing import installed, row, table
 from dml_jax.evaluation import reciprocal
 from dml_jax.methods import _heads, mpn
 
@@ -108,7 +108,9 @@ def one_by_one(embeddings: np.ndarray, k: int, size: int) -> np.ndarray:
     batches = []
     for q in range(len(embeddings)):
         original = mutual(q, k)
-        parts = [h for h in (halves[g] for g in original) if 3 * len(np.intersect1d(h, original)) > 2 * len(h)]
+        parts = [
+            h for h in (halves[g] for g in original) if 3 * len(np.intersect1d(h, original)) > 2 * len(h)
+        ]
         expanded = np.unique(np.concatenate([original, *parts]))
         chosen = expanded[np.argsort(distances[q, expanded])][:size]
         rest = ranking[q, : 2 * size]
@@ -123,44 +125,26 @@ def clustered(rows: int, dim: int, classes: int = 100) -> np.ndarray:
     return (points / np.linalg.norm(points, axis=1, keepdims=True)).astype(np.float32)
 
 
-def median_ms(call: Callable[[], Any], repeats: int) -> float:
-    """Median wall time of a call in milliseconds, after two calls to warm up."""
-    call(), call()
-    times = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        call()
-        times.append(time.perf_counter() - start)
-    return float(np.median(times)) * 1e3
-
-
 def rows(*, images: int = 5924, dim: int = 512, repeats: int = 30) -> list[dict[str, Any]]:
-    """One dict a case: "case", "ours_ms", "torch_ms" (None without torch) and "ratio", how many times faster.
-
-    The last case is beside NumPy, not torch.
-    """
-    table: list[dict[str, Any]] = []
-
-    def compare(case: str, mine: float, other: float | None) -> None:
-        table.append({"case": case, "ours_ms": mine, "torch_ms": other, "ratio": other and other / mine})
-
+    """One row a case, see `timing.row`; the last one's peer is NumPy, query by query."""
+    found = []
     for case, nodes, classes, options in CASES:
         config = mpn.Config(embedding_dim=dim, **options)  # type: ignore[arg-type]
-        mine = median_ms(ours(nodes, classes, config), repeats)
-        try:
-            other: float | None = median_ms(theirs(nodes, classes, config), repeats)
-        except ImportError:
-            other = None
-        compare(f"MPN heads and losses, {case}", mine, other)
+        arguments = (nodes, classes, config)
+        found.append(
+            row(f"MPN heads and losses, {case}", ours(*arguments), installed(theirs, *arguments), repeats)
+        )
     points = clustered(images, dim)
-    found = lambda: jax.block_until_ready(reciprocal.sets(jnp.asarray(points), k=30, size=7).batches)  # noqa: E731
-    start = time.perf_counter()
-    one_by_one(points, 30, 7)
-    other = (time.perf_counter() - start) * 1e3
-    compare(f"reciprocal-neighbour batches, {images:,} x {dim}, k=30, 7 a batch", median_ms(found, 5), other)
-    return table
+    found.append(
+        row(
+            f"reciprocal-neighbour batches, {images:,} x {dim}, k=30, 7 a batch",
+            lambda: jax.block_until_ready(reciprocal.sets(jnp.asarray(points), k=30, size=7).batches),
+            lambda: one_by_one(points, 30, 7),
+            3,
+        )
+    )
+    return found
 
 
 if __name__ == "__main__":
-    for row in rows():
-        print(row)
+    print(table(rows()))
