@@ -136,10 +136,19 @@ def test_the_memory_adds_the_loss_against_past_batches() -> None:
     x, y, z = (
         np.asarray(method.embed(state.params, state.method, batch(seed=i).images[0])) for i in (3, 1, 2)
     )
-    d = np.linalg.norm(x[:, None] - np.concatenate([y, z])[None], axis=-1)
-    same = (np.arange(SIZE) // 4)[:, None] == np.tile(np.arange(SIZE) // 4, 2)[None]
-    far = np.maximum(1 - d, 0)[~same]
-    assert past[3] == pytest.approx(d[same].mean() + far.sum() / max((far > 0).sum(), 1), rel=1e-4)
+    classes = np.arange(SIZE) // 4
+
+    def contrastive(gallery: np.ndarray, labels: np.ndarray, alone: np.ndarray) -> float:
+        d = np.linalg.norm(x[:, None] - gallery[None], axis=-1)
+        same = classes[:, None] == labels[None]
+        near, far = d[same & ~alone], np.maximum(1 - d, 0)[~same]
+        return float(near.mean() + far.sum() / (far > 0).sum())
+
+    nobody = np.zeros((SIZE, 2 * SIZE), bool)
+    assert past[3] == pytest.approx(
+        contrastive(np.concatenate([y, z]), np.tile(classes, 2), nobody), rel=1e-4
+    )
+    assert in_batch[3] == pytest.approx(contrastive(x, classes, np.eye(SIZE, dtype=bool)), rel=1e-4)
 
 
 def test_eight_devices_take_the_step_of_one() -> None:
