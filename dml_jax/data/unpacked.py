@@ -1,6 +1,5 @@
 """A folder of images used as it is: checked once, then remembered until a file in it changes."""
 
-import hashlib
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,12 +16,13 @@ def parts(directory: Path, recipe: Recipe) -> Mapping[str, Part]:
     Raises:
       DataError: images that cannot be used; names how many and the first.
     """
-    files = dict(sorted(walk(directory)))
+    files = dict(sorted(walk(directory.resolve())))
+    return index.remembered(_state(directory, files), lambda: _checked(directory, files, recipe))
+
+
+def _checked(directory: Path, files: Files, recipe: Recipe) -> Mapping[str, Part]:
     entries = recipe.find(files, Options())
     mixed(entries)
-    memory = _memory(directory, files)
-    if memory.is_file():
-        return index.load(memory)
     facts, reasons = inspection.examine_all(entries, os.cpu_count() or 1)
     reasons |= inspection.misplaced(entries, facts)
     if reasons:
@@ -32,21 +32,13 @@ def parts(directory: Path, recipe: Recipe) -> Mapping[str, Part]:
             f"{entries[first].id}: {reasons[first]}; python -m dml_jax.prepare --name=folder --source={directory} "
             "lists them all and can leave them out"
         )
-    found = index.number(entries)
-    memory.parent.mkdir(parents=True, exist_ok=True)
-    temporary = memory.with_suffix(f".{os.getpid()}")
-    index.save(temporary, found)
-    temporary.replace(memory)
-    return found
+    return index.number(entries)
 
 
-def _memory(directory: Path, files: Files) -> Path:
-    """Where it is noted that the files as they are now have been checked."""
-    state = hashlib.sha256(str(directory.resolve()).encode(errors="surrogateescape"))
+def _state(directory: Path, files: Files) -> bytes:
+    """What changes when a file does."""
+    lines = [str(directory.resolve())]
     for name, file in files.items():
         found = file.path.stat() if file.path.exists() else None
-        state.update(
-            f"{name}\0{(found.st_size, found.st_mtime_ns) if found else 0}\n".encode(errors="surrogateescape")
-        )
-    home = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser()
-    return home / "dml_jax" / "folders" / f"{state.hexdigest()}.npz"
+        lines.append(f"{name}\0{(found.st_size, found.st_mtime_ns) if found else 0}")
+    return "\n".join(lines).encode(errors="surrogateescape")

@@ -1,0 +1,154 @@
+"""Hostile archives are refused, and nothing of them stays."""
+
+import io
+import os
+import tarfile
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from dml_jax.data import archives
+from dml_jax.errors import DataError
+
+
+def zipped(
+    path: Path, members: dict[str, bytes], mode: int = 0, compression: int = zipfile.ZIP_DEFLATED
+) -> Path:
+    with zipfile.ZipFile(path, "w", compression) as file:
+        for name, data in members.items():
+            info = zipfile.ZipInfo("placeholder")
+            info.filename = name
+            info.external_attr = mode << 16
+            info.compress_type = compression
+            file.writestr(info, data)
+    return path
+
+
+def tarred(path: Path, members: list[tarfile.TarInfo], compression: str = "gz") -> Path:
+    with tarfile.open(path, f"w:{compression}") as file:
+        for info in members:
+            file.addfile(info, io.BytesIO(b"x" * info.size))
+    return path
+
+
+def info(name: str, kind: bytes = tarfile.REGTYPE, size: int = 0, link: str = "") -> tarfile.TarInfo:
+    found = tarfile.TarInfo(name)
+    found.type, found.size, found.linkname = kind, size, link
+    return found
+
+
+@pytest.mark.parametrize("name", ["good.zip", "good.tar", "good.tar.gz", "good.tgz"])
+def test_unpacks_what_it_should(tmp_path: Path, name: str) -> None:
+    content = {"a/b.jpg": b"picture", "a/ä ö.png": b"", "list.txt": os.urandom(3 * archives.CHUNK + 1)}
+    path = tmp_path / name
+    if name.endswith("zip"):
+        zipped(path, content)
+    else:
+        with tarfile.open(path, "w:" if name.endswith(".tar") else "w:gz") as file:
+            file.addfile(info("./", tarfile.DIRTYPE))
+            file.addfile(info("a", tarfile.DIRTYPE))
+            for member, data in content.items():
+                file.addfile(info(f"./{member}", size=len(data)), io.BytesIO(data))
+    found = archives.unpack(path, tmp_path / "blob")
+    blob = (tmp_path / "blob").read_bytes()
+    assert {member: blob[offset : offset + size] for member, offset, size in found} == content
+
+
+LINK = 0o120777
+BAD: dict[str, tuple[Callable[[Path], Path], str]] = {
+    "up": (lambda p: zipped(p / "x.zip", {"a/../../x": b"1"}), "outside"),
+    "absolute": (lambda p: zipped(p / "x.zip", {"/etc/x": b"1"}), "outside"),
+    "drive": (lambda p: zipped(p / "x.zip", {"C:\\x": b"1"}), "outside"),
+    "backslashes": (lambda p: zipped(p / "x.zip", {"a\\..\\..\\x": b"1"}), "outside"),
+    "folder outside": (lambda p: zipped(p / "x.zip", {"../up/": b""}), "outside"),
+    "long name": (lambda p: zipped(p / "x.zip", {"a" * 2000: b""}), "no file name"),
+    "zip link": (lambda p: zipped(p / "x.zip", {"l": b"/etc/passwd"}, LINK), "link or device"),
+    "tar up": (lambda p: tarred(p / "x.tgz", [info("../x", size=1)]), "outside"),
+    "tar absolute": (lambda p: tarred(p / "x.tgz", [info("/x", size=1)]), "outside"),
+    "symbolic link": (
+        lambda p: tarred(p / "x.tar.gz", [info("l", tarfile.SYMTYPE, link="/etc/passwd")]),
+        "link or",
+    ),
+    "hard link": (
+        lambda p: tarred(p / "x.tar.gz", [info("l", tarfile.LNKTYPE, link="../x")]),
+        "link or device",
+    ),
+    "device": (lambda p: tarred(p / "x.tar.gz", [info("d", tarfile.CHRTYPE)]), "link or device"),
+    "pipe": (lambda p: tarred(p / "x.tar.gz", [info("d", tarfile.FIFOTYPE)]), "link or device"),
+    "twice": (lambda p: tarred(p / "x.tgz", [info("a", size=1), info("./a", size=1)]), "twice"),
+    "not an archive": (lambda p: _written(p / "x.zip", b"hello"), "cannot be unpacked"),
+    "empty tar": (lambda p: _written(p / "x.tgz", b""), "cannot be unpacked"),
+    "damaged": (lambda p: _damaged(p), "cannot be unpacked"),
+    "cut": (lambda p: _cut(p), "cannot be unpacked"),
+}
+
+
+def _written(path: Path, data: bytes) -> Path:
+    path.write_bytes(data)
+    return path
+
+
+def _damaged(folder: Path) -> Path:
+    path = zipped(folder / "x.zip", {"a": b"0123456789" * 100}, compression=zipfile.ZIP_STORED)
+    data = bytearray(path.read_bytes())
+    data[200] ^= 255
+    return _written(path, bytes(data))
+
+
+def _cut(folder: Path) -> Path:
+    path = tarred(folder / "x.tgz", [info("a", size=100_000)])
+    return _written(path, path.read_bytes()[:-100])
+
+
+@pytest.mark.parametrize("kind", BAD)
+def test_refuses(tmp_path: Path, kind: str) -> None:
+    make, message = BAD[kind]
+    archive = make(tmp_path)
+    with pytest.raises(DataError, match=message):
+        archives.unpack(archive, tmp_path / "blob")
+    assert list(tmp_path.iterdir()) == [archive]
+
+
+def test_refuses_names_that_are_not_utf8(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "x.tar", "w:", format=tarfile.GNU_FORMAT, encoding="latin-1") as file:
+        file.addfile(info("ä.jpg"))
+    with pytest.raises(DataError, match="not UTF-8"):
+        archives.unpack(tmp_path / "x.tar", tmp_path / "blob")
+
+
+def test_refuses_bombs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(archives, "ALLOWANCE", 2**20)
+    bomb = zipped(tmp_path / "x.zip", {f"{i}": bytes(2**20) for i in range(8)})
+    assert bomb.stat().st_size < 20_000
+    with pytest.raises(DataError, match="200 times"):
+        archives.unpack(bomb, tmp_path / "blob")
+    tar = tarred(tmp_path / "x.tgz", [info("zeros", size=2**24)])
+    with pytest.raises(DataError, match="200 times"):
+        archives.unpack(tar, tmp_path / "blob")
+    assert not (tmp_path / "blob").exists()
+
+
+def test_refuses_too_many_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(archives, "MEMBERS", 10)
+    for archive in (
+        zipped(tmp_path / "x.zip", {str(i): b"" for i in range(11)}),
+        tarred(tmp_path / "x.tgz", [info(str(i)) for i in range(11)]),
+    ):
+        with pytest.raises(DataError, match="more than 10 files"):
+            archives.unpack(archive, tmp_path / "blob")
+    assert (
+        len(archives.unpack(zipped(tmp_path / "y.zip", {str(i): b"" for i in range(10)}), tmp_path / "blob"))
+        == 10
+    )
+
+
+def test_refuses_encrypted(tmp_path: Path) -> None:
+    path = zipped(tmp_path / "x.zip", {"a": b"secret"}, compression=zipfile.ZIP_STORED)
+    data = bytearray(path.read_bytes())
+    for signature, flags in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
+        data[data.index(signature) + flags] |= 1
+    path.write_bytes(bytes(data))
+    with pytest.raises(DataError, match="encrypted"):
+        archives.unpack(path, tmp_path / "blob")
