@@ -75,9 +75,7 @@ def assemble(
     ) -> tuple[jax.Array, Any]:
         rngs = {"drop_path": key} if train and key is not None else None
         variables = {"params": params, "batch_stats": stats}
-        features, new = net.apply(
-            variables, inputs, train, mutable=["batch_stats"] if train else [], rngs=rngs
-        )
+        features, new = net.apply(variables, inputs, train, mutable=["batch_stats"] if train else [], rngs=rngs)
         wide = features.astype(jnp.promote_types(features.dtype, jnp.float32))
         return wide, new.get("batch_stats", stats)
 

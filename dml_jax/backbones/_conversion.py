@@ -37,9 +37,7 @@ class Converted(NamedTuple):
     def info(self, source: str, digests: Mapping[str, str]) -> dict[str, Any]:
         """For `weights.json`."""
         config = asdict(self.weights.config)
-        architecture = {
-            key: value for key, value in config.items() if key not in ("pretrained", "remat", "dtype")
-        }
+        architecture = {key: value for key, value in config.items() if key not in ("pretrained", "remat", "dtype")}
         counted = {name: math.prod(t.shape) for name, t in self.tensors.items()}
         return {
             "architecture": architecture,
@@ -65,9 +63,7 @@ def convert(files: Mapping[str, Mapping[str, Tensor]]) -> Converted:
     networks = [name for name, tensors in files.items() if NETWORK in _bare(tensors)]
     backbones = [name for name in files if name not in networks]
     if len(backbones) != 1 or len(networks) > 1:
-        raise WeightsError(
-            f"{', '.join(files)}: give one file with a backbone, and at most one with MPN's network"
-        )
+        raise WeightsError(f"{', '.join(files)}: give one file with a backbone, and at most one with MPN's network")
     source = backbones[0]
     try:
         weights = recognise(_bare(files[source]), source)
@@ -124,30 +120,20 @@ def _heads(weights: Weights, left: Mapping[str, Tensor]) -> tuple[dict[str, tupl
     `last_linear`, MPN's `red` (or `embed`) and an auxiliary classifier `fc`.
     """
     reduced = any(f"{name}.weight" in left for name in ("red", "embed"))
-    channels = (
-        importlib.import_module(f"dml_jax.backbones.{weights.config.name}").build(weights.config).channels
-    )
+    channels = importlib.import_module(f"dml_jax.backbones.{weights.config.name}").build(weights.config).channels
     rules: list[tuple[str, str, str]] = [
         (r"embedding", "method/params/embedding", "HIST"),
         (r"red|embed", "method/params/embedding", "MPN"),
         (r"last_linear\.(\w+)", r"method/params/heads/\1", "DiVA"),
         (r"fc", "method/params/auxiliary", "MPN") if reduced else (r"fc", "classifier/fc", ""),
-        *(
-            (re.escape(name), f"classifier/{name}", "")
-            for name in CLASSIFIERS[weights.config.name]
-            if name != "fc"
-        ),
+        *((re.escape(name), f"classifier/{name}", "") for name in CLASSIFIERS[weights.config.name] if name != "fc"),
     ]
     heads: dict[str, tuple[str, Tensor]] = {}
     kind = "backbone"
     for name, tensor in left.items():
         module, _, leaf = name.rpartition(".")
         rule = next((rule for rule in rules if re.fullmatch(rule[0], module)), None)
-        if (
-            rule is None
-            or leaf not in ("weight", "bias")
-            or len(tensor.shape) != (2 if leaf == "weight" else 1)
-        ):
+        if rule is None or leaf not in ("weight", "bias") or len(tensor.shape) != (2 if leaf == "weight" else 1):
             continue
         place = re.sub(rule[0], rule[1], module)
         if leaf == "weight" and tensor.shape[1] != channels and not place.endswith("auxiliary"):
@@ -160,9 +146,7 @@ def _heads(weights: Weights, left: Mapping[str, Tensor]) -> tuple[dict[str, tupl
 
 def _network(tensors: Mapping[str, Tensor], source: str) -> dict[str, Tensor]:
     """MPN's message passing network, from the state_dict of its authors' GNNReID."""
-    places: dict[
-        str, tuple[str, str, tuple[int, ...]]
-    ] = {}  # torch name -> place, leaf, shape in torch's order
+    places: dict[str, tuple[str, str, tuple[int, ...]]] = {}  # torch name -> place, leaf, shape in torch's order
 
     def linear(module: str, place: str, outputs: int, inputs: int) -> None:
         places[f"{module}.weight"] = place, "kernel", (outputs, inputs)
@@ -191,14 +175,10 @@ def _network(tensors: Mapping[str, Tensor], source: str) -> dict[str, Tensor]:
         norm(f"{theirs}.norm2", f"{ours}/norm2", d)
     norm("bottleneck.0", "neck", width)
     places["fc.0.weight"] = "classifier", "kernel", (length("fc.0.weight", 0), width)
-    statistics = {
-        f"bottleneck.0.running_{name}": (f"method/state/neck/{name}", (width,)) for name in ("mean", "var")
-    }
+    statistics = {f"bottleneck.0.running_{name}": (f"method/state/neck/{name}", (width,)) for name in ("mean", "var")}
 
     found = {name: t.shape for name, t in tensors.items() if not name.endswith("num_batches_tracked")}
-    expected = {name: shape for name, (_, _, shape) in places.items()} | {
-        n: s for n, (_, s) in statistics.items()
-    }
+    expected = {name: shape for name, (_, _, shape) in places.items()} | {n: s for n, (_, s) in statistics.items()}
     describe(source, expected, found)
     if np.any(tensors["bottleneck.0.bias"].read() != 0):
         raise WeightsError(f"{source}: bottleneck.0.bias is not zero, where its authors keep it")

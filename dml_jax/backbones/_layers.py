@@ -105,10 +105,7 @@ class MaxPool(nn.Module):
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         """float [B, H, W, C] -> float [B, H', W', C]."""
-        pads = [
-            (self.padding, _overhang(n, self.window, self.stride, self.padding, self.ceil))
-            for n in x.shape[1:3]
-        ]
+        pads = [(self.padding, _overhang(n, self.window, self.stride, self.padding, self.ceil)) for n in x.shape[1:3]]
         return nn.max_pool(x, (self.window, self.window), (self.stride, self.stride), pads)
 
 

@@ -82,11 +82,7 @@ def _resnet(tensors: State) -> tuple[Any, tuple[int, int]]:
 
 def _deit(tensors: State) -> tuple[Any, tuple[int, int]]:
     width, distilled = _length(tensors, "norm.weight"), "dist_token" in tensors
-    patch = (
-        (tensors["patch_embed.proj.weight"].shape or (16,))[-1]
-        if "patch_embed.proj.weight" in tensors
-        else 16
-    )
+    patch = (tensors["patch_embed.proj.weight"].shape or (16,))[-1] if "patch_embed.proj.weight" in tensors else 16
     config = deit.Config(
         distilled=distilled,
         depth=_count(tensors, lambda i: f"blocks.{i}.norm1.weight"),

@@ -55,15 +55,10 @@ def compare(
     def watch(following: Any, arguments: Any, named: Any, context: Any) -> Any:
         ours = following(*arguments, **named)
         layer = context.module
-        if (
-            isinstance(layer, nn.Conv | nn.Dense | nn.LayerNorm | BatchNorm)
-            and context.method_name == "__call__"
-        ):
+        if isinstance(layer, nn.Conv | nn.Dense | nn.LayerNorm | BatchNorm) and context.method_name == "__call__":
             name = modules["/".join(("backbone/params", *layer.path))]
             theirs = _in_torch(layer, np.asarray(arguments[0]), tensors, name)
-            deviations[name] = float(
-                np.abs(np.asarray(ours) - theirs).max() / max(np.abs(theirs).max(), 1e-30)
-            )
+            deviations[name] = float(np.abs(np.asarray(ours) - theirs).max() / max(np.abs(theirs).max(), 1e-30))
         return ours
 
     x = np.random.default_rng(0).standard_normal((1, *image_shape, 3)).astype(np.float32)
@@ -79,11 +74,7 @@ def _in_torch(layer: Any, x: np.ndarray, tensors: Mapping[str, Tensor], name: st
     from torch.nn import functional
 
     def tensor(leaf: str) -> Any:
-        return (
-            torch.from_numpy(np.array(tensors[f"{name}.{leaf}"].read()))
-            if f"{name}.{leaf}" in tensors
-            else None
-        )
+        return torch.from_numpy(np.array(tensors[f"{name}.{leaf}"].read())) if f"{name}.{leaf}" in tensors else None
 
     inputs, weight, bias = torch.from_numpy(np.array(x)), tensor("weight"), tensor("bias")
     if isinstance(layer, nn.Dense):
@@ -98,7 +89,5 @@ def _in_torch(layer: Any, x: np.ndarray, tensors: Mapping[str, Tensor], name: st
         result = functional.batch_norm(images, mean, var, scale, shift, eps=layer.epsilon)
     else:
         padding = layer.padding[0][0]
-        result = functional.conv2d(
-            images, weight, bias, layer.strides, padding, groups=layer.feature_group_count
-        )
+        result = functional.conv2d(images, weight, bias, layer.strides, padding, groups=layer.feature_group_count)
     return result.permute(0, 2, 3, 1).numpy()

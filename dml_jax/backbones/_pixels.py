@@ -24,9 +24,7 @@ class Pixels:
         require(self.top > 0, "backbone.pixels.top", self.top, "must be positive")
 
 
-CAFFE = Pixels(
-    mean=(104.0, 117.0, 128.0), std=(1.0, 1.0, 1.0), top=255.0, order="bgr"
-)  # BN-Inception's weights
+CAFFE = Pixels(mean=(104.0, 117.0, 128.0), std=(1.0, 1.0, 1.0), top=255.0, order="bgr")  # BN-Inception's weights
 
 
 def preprocess(pixels: Pixels) -> Callable[[jax.Array], jax.Array]:

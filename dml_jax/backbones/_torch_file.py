@@ -107,9 +107,7 @@ _NAMES: dict[tuple[str, str], Any] = {
 class _Unpickler(pickle.Unpickler):
     """Finds nothing but the names in the table."""
 
-    def __init__(
-        self, file: IO[bytes], path: Path, storage: Callable[[str, np.dtype, int], _Storage]
-    ) -> None:
+    def __init__(self, file: IO[bytes], path: Path, storage: Callable[[str, np.dtype, int], _Storage]) -> None:
         super().__init__(file, encoding="latin1")  # tensors saved under Python 2
         self._path, self._storage = path, storage
 
@@ -139,9 +137,7 @@ def read(path: Path) -> dict[str, View]:
     except WeightsError:
         raise
     except Exception as error:  # whatever a broken or hostile pickle provokes
-        raise WeightsError(
-            f"{path}: neither a whole torch file nor safetensors ({error}); fetch it again"
-        ) from None
+        raise WeightsError(f"{path}: neither a whole torch file nor safetensors ({error}); fetch it again") from None
 
 
 def _zip(path: Path) -> Any:
@@ -202,11 +198,7 @@ def _weights(path: Path, found: Any) -> dict[str, View]:
     for name in ("", *_CONTAINERS):
         inner = found.get(name) if name and isinstance(found, dict) else found
         if isinstance(inner, dict):
-            views = {
-                key: value for key, value in inner.items() if isinstance(key, str) and isinstance(value, View)
-            }
+            views = {key: value for key, value in inner.items() if isinstance(key, str) and isinstance(value, View)}
             if views:
                 return views
-    raise WeightsError(
-        f"{path}: holds no state_dict; looked for one at the top and under {', '.join(_CONTAINERS)}"
-    )
+    raise WeightsError(f"{path}: holds no state_dict; looked for one at the top and under {', '.join(_CONTAINERS)}")

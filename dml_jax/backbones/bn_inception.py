@@ -47,9 +47,7 @@ class Config:
     name: str = "bn_inception"
     pretrained: str = "none"  # directory written by `python -m dml_jax.convert`, or "none"
     freeze_bn: bool = False  # running statistics are used and never updated, in training too
-    bn_momentum: float = (
-        0.1  # weight of the new batch in the running statistics; 0.9 in Proxy-Anchor's, HIST's code
-    )
+    bn_momentum: float = 0.1  # weight of the new batch in the running statistics; 0.9 in Proxy-Anchor's, HIST's code
     pixels: Pixels = field(default_factory=lambda: CAFFE)
     remat: bool = False  # recompute every block's insides in the backward pass: less memory, more time
     dtype: Literal["float32", "bfloat16"] = "float32"  # of the computation; parameters stay float32
@@ -58,14 +56,10 @@ class Config:
         require(0 <= self.bn_momentum <= 1, "backbone.bn_momentum", self.bn_momentum, "must be in [0, 1]")
 
 
-def _unit(
-    config: Config, x: jax.Array, train: bool, channels: int, size: int, stride: int, name: str
-) -> jax.Array:
+def _unit(config: Config, x: jax.Array, train: bool, channels: int, size: int, stride: int, name: str) -> jax.Array:
     """Convolution with bias, batch norm, ReLU; called inside a compact module, which gets the parameters."""
     padding = size // 2
-    y = conv(
-        channels, size, stride, padding=padding, bias=True, dtype=compute_dtype(config.dtype), name=name
-    )(x)
+    y = conv(channels, size, stride, padding=padding, bias=True, dtype=compute_dtype(config.dtype), name=name)(x)
     return nn.relu(BatchNorm(config.bn_momentum, frozen=config.freeze_bn, name=f"{name}_bn")(y, train))
 
 

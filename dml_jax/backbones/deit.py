@@ -108,9 +108,7 @@ class VisionTransformer(nn.Module):
         """float [B, H, W, 3] -> float [B, 1 (or 2, distilled) + h w, C], after the final norm."""
         config, dtype = self.config, compute_dtype(self.config.dtype)
         if min(x.shape[1:3]) < config.patch:
-            raise ConfigError(
-                f"images of {x.shape[1]}x{x.shape[2]} pixels: smaller than a patch, {config.patch}"
-            )
+            raise ConfigError(f"images of {x.shape[1]}x{x.shape[2]} pixels: smaller than a patch, {config.patch}")
         cells = grid(config, x.shape[1:3])
         x = conv(config.width, config.patch, config.patch, bias=True, dtype=dtype, name="patch_embed")(x)
         x = x.reshape(x.shape[0], -1, config.width)
@@ -201,6 +199,4 @@ def build(config: Config) -> Backbone:
     def adapt(params: Any, image_shape: tuple[int, int]) -> Any:
         return _fit_positions(config, params, image_shape)
 
-    return assemble(
-        VisionTransformer(config), config.width, config, spread=_spread, source=source, adapt=adapt
-    )
+    return assemble(VisionTransformer(config), config.width, config, spread=_spread, source=source, adapt=adapt)

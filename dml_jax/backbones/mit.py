@@ -141,9 +141,7 @@ class PatchEmbed(nn.Module):
         """float [B, H, W, C] -> float [B, ceil(H/stride), ceil(W/stride), channels]."""
         dtype = compute_dtype(self.config.dtype)
         padding = self.size // 2
-        x = conv(self.channels, self.size, self.stride, padding=padding, bias=True, dtype=dtype, name="proj")(
-            x
-        )
+        x = conv(self.channels, self.size, self.stride, padding=padding, bias=True, dtype=dtype, name="proj")(x)
         return layer_norm(INNER, dtype=dtype, name="norm")(x)
 
 

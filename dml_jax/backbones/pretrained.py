@@ -106,9 +106,7 @@ def load(directory: str, architecture: str, source: str) -> tuple[Any, Any]:
     tensors, info = read(path)
     found = info.get("architecture", {}).get("name")
     if found != architecture:
-        raise WeightsError(
-            f"backbone.pretrained={directory!r}: weights of {found}, but backbone.name={architecture!r}"
-        )
+        raise WeightsError(f"backbone.pretrained={directory!r}: weights of {found}, but backbone.name={architecture!r}")
     return nest(tensors, "backbone/params/"), nest(tensors, "backbone/stats/")
 
 
@@ -167,9 +165,7 @@ def check(directory: str, found: Any, expected: Any) -> None:
     describe(directory, ours, theirs)
 
 
-def describe(
-    source: str, expected: Mapping[str, tuple[int, ...]], found: Mapping[str, tuple[int, ...]]
-) -> None:
+def describe(source: str, expected: Mapping[str, tuple[int, ...]], found: Mapping[str, tuple[int, ...]]) -> None:
     """Compares names and shapes.
 
     Raises:

@@ -60,9 +60,7 @@ class Config:
         )
         require(min(self.widths, default=0) > 0, "backbone.widths", self.widths, "must be positive")
         require(0 <= self.bn_momentum <= 1, "backbone.bn_momentum", self.bn_momentum, "must be in [0, 1]")
-        require(
-            self.stage_bn_updates > 0, "backbone.stage_bn_updates", self.stage_bn_updates, "must be positive"
-        )
+        require(self.stage_bn_updates > 0, "backbone.stage_bn_updates", self.stage_bn_updates, "must be positive")
 
 
 def resnet18() -> Config:
@@ -100,9 +98,7 @@ class Block(nn.Module):
         channels = 4 * self.width if bottleneck else self.width
 
         def norm(name: str) -> BatchNorm:
-            return BatchNorm(
-                config.bn_momentum, frozen=config.freeze_bn, updates=config.stage_bn_updates, name=name
-            )
+            return BatchNorm(config.bn_momentum, frozen=config.freeze_bn, updates=config.stage_bn_updates, name=name)
 
         shortcut = x
         if x.shape[-1] != channels or self.stride != 1:

@@ -87,9 +87,7 @@ class Pickler(pickle._Pickler):  # type: ignore[name-defined]  # the Python one 
 def tensor(key: str, array: np.ndarray) -> Call:
     strides = tuple(s // array.itemsize for s in array.strides) if array.ndim else ()
     storage = Storage(key, np.ascontiguousarray(array).ravel())
-    return Call(
-        Name("torch._utils", "_rebuild_tensor_v2"), storage, 0, array.shape, strides, False, OrderedDict()
-    )
+    return Call(Name("torch._utils", "_rebuild_tensor_v2"), storage, 0, array.shape, strides, False, OrderedDict())
 
 
 def write(path: Path, contents: Any, legacy: bool = False) -> Path:
@@ -112,9 +110,7 @@ def write(path: Path, contents: Any, legacy: bool = False) -> Path:
             for value in (0x1950A86A20F9469CFC6C, 1001, machine, wrapped, sorted(storages)):
                 Pickler(file, legacy=True).dump(value)
             for key in sorted(storages):
-                file.write(
-                    struct.pack("<q", storages[key].size) + np.ascontiguousarray(storages[key]).tobytes()
-                )
+                file.write(struct.pack("<q", storages[key].size) + np.ascontiguousarray(storages[key]).tobytes())
         return path
     pickled = io.BytesIO()
     Pickler(pickled).dump(wrapped)

@@ -17,9 +17,7 @@ from dml_jax.closed import close
 from dml_jax.config import choices
 from dml_jax.errors import ConfigError
 
-PUBLISHED: list[
-    tuple[Any, Any, int, dict[int, int]]
-] = [  # module, config, parameters, side of the map by image side
+PUBLISHED: list[tuple[Any, Any, int, dict[int, int]]] = [  # module, config, parameters, side of the map by image side
     (resnet, resnet.resnet18(), 11_176_512, {224: 7, 227: 8, 256: 8}),
     (resnet, resnet.resnet34(), 21_284_672, {224: 7, 227: 8, 256: 8}),
     (resnet, resnet.resnet50(), 23_508_032, {224: 7, 227: 8, 256: 8}),
@@ -47,9 +45,7 @@ def small(request: pytest.FixtureRequest) -> tuple[Any, Any]:
     return SMALL[request.param]
 
 
-def run(
-    backbone: Backbone, side: int = 32, *, train: bool, key: Any = None, seed: int = 0
-) -> tuple[Any, Any, Any]:
+def run(backbone: Backbone, side: int = 32, *, train: bool, key: Any = None, seed: int = 0) -> tuple[Any, Any, Any]:
     """(features, new stats, old stats) on random pixels."""
     params, stats = backbone.init(jax.random.key(seed), (side, side))
     x = jax.random.normal(jax.random.key(1), (4, side, side, 3))
@@ -69,9 +65,7 @@ def test_published_shapes(module: Any, config: Any, parameters: int, sides: dict
     for side, expected in sides.items():
         params, stats = jax.eval_shape(lambda side=side: backbone.init(jax.random.key(0), (side, side)))
         x = jax.ShapeDtypeStruct((2, side, side, 3), jnp.float32)
-        features, _ = jax.eval_shape(
-            lambda p, s, x: backbone.apply(p, s, x, train=True, key=None), params, stats, x
-        )
+        features, _ = jax.eval_shape(lambda p, s, x: backbone.apply(p, s, x, train=True, key=None), params, stats, x)
         assert features.shape == (2, expected, expected, backbone.channels)
         if side == 224:
             assert sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(params)) == parameters
@@ -143,18 +137,14 @@ def test_frozen_statistics() -> None:
 
 @pytest.mark.parametrize(("module", "config", "parameters", "sides"), PUBLISHED)
 @pytest.mark.parametrize("frozen", [False, True])
-def test_which_statistics_training_touches(
-    module: Any, config: Any, parameters: int, sides: Any, frozen: bool
-) -> None:
+def test_which_statistics_training_touches(module: Any, config: Any, parameters: int, sides: Any, frozen: bool) -> None:
     """Read off the program: frozen statistics come out as the variables that went in."""
     if not hasattr(config, "freeze_bn"):
         return
     backbone = module.build(replace(config, freeze_bn=frozen))
     params, stats = jax.eval_shape(lambda: backbone.init(jax.random.key(0), (64, 64)))
     x = jax.ShapeDtypeStruct((2, 64, 64, 3), jnp.float32)
-    traced = jax.make_jaxpr(lambda s, p, x: backbone.apply(p, s, x, train=True, key=None)[1])(
-        stats, params, x
-    ).jaxpr
+    traced = jax.make_jaxpr(lambda s, p, x: backbone.apply(p, s, x, train=True, key=None)[1])(stats, params, x).jaxpr
     untouched = [out in traced.invars for out in traced.outvars]
     assert untouched == [frozen] * len(jax.tree.leaves(stats))
 
@@ -200,9 +190,7 @@ def test_recomputation_changes_nothing(small: tuple[Any, Any]) -> None:
         grads.append(jax.jit(jax.grad(loss, has_aux=True))(params))
     assert jax.tree.structure(grads[0]) == jax.tree.structure(grads[1])
     for plain, recomputed in zip(*map(jax.tree.leaves, grads), strict=True):
-        np.testing.assert_allclose(
-            recomputed, plain, rtol=2e-4, atol=1e-5 * float(np.abs(plain).max() + 1e-6)
-        )
+        np.testing.assert_allclose(recomputed, plain, rtol=2e-4, atol=1e-5 * float(np.abs(plain).max() + 1e-6))
 
 
 def test_bfloat16(small: tuple[Any, Any]) -> None:
@@ -269,9 +257,7 @@ def test_positions_follow_the_grid() -> None:
         new = deit.grid(config, shape)
         ours = deit._fit_positions(config, {"pos_embed": jnp.asarray(positions)}, shape)["pos_embed"]
         image = torch.from_numpy(positions[:, 2:].reshape(1, 14, 14, 8)).permute(0, 3, 1, 2)
-        theirs = torch.nn.functional.interpolate(
-            image, new, mode="bicubic", antialias=True, align_corners=False
-        )
+        theirs = torch.nn.functional.interpolate(image, new, mode="bicubic", antialias=True, align_corners=False)
         np.testing.assert_array_equal(ours[:, :2], positions[:, :2])
         expected = theirs.permute(0, 2, 3, 1).reshape(1, -1, 8).numpy()
         np.testing.assert_allclose(ours[:, 2:], expected, atol=2e-5)

@@ -127,12 +127,8 @@ def stages(net: str, captured: Any) -> dict[str, np.ndarray]:
         named = last | {name: captured[name] for name in ("conv1", "bn1", "maxpool")}
         return {name: nchw(out["__call__"][0]) for name, out in named.items()}
     if module is bn_inception:
-        named = {
-            name: captured[name] for name in ("conv1_7x7_s2", "pool1_3x3_s2", "conv2_3x3", "pool2_3x3_s2")
-        }
-        named |= {
-            f"inception_{key}_pool": captured[f"inception_{key}"]["pool"] for key in bn_inception.BLOCKS
-        }
+        named = {name: captured[name] for name in ("conv1_7x7_s2", "pool1_3x3_s2", "conv2_3x3", "pool2_3x3_s2")}
+        named |= {f"inception_{key}_pool": captured[f"inception_{key}"]["pool"] for key in bn_inception.BLOCKS}
         return {name: nchw(out["__call__"][0]) for name, out in named.items()}
     if module is googlenet:
         return {name: nchw(out["__call__"][0]) for name, out in captured.items() if name != "__call__"}
@@ -154,16 +150,10 @@ def check_stages(
         assert ours.shape == tuple(s for s in shape if s), name
         stats = [ours.mean(), ours.std(), np.abs(ours).max(), np.sqrt((ours**2).sum())]
         scale = np.abs(ours).max()
-        np.testing.assert_allclose(
-            stats[:3], z[f"{tag}.stage_stats"][row][:3], rtol=0, atol=rtol * scale, err_msg=name
-        )
+        np.testing.assert_allclose(stats[:3], z[f"{tag}.stage_stats"][row][:3], rtol=0, atol=rtol * scale, err_msg=name)
         np.testing.assert_allclose(stats[3], z[f"{tag}.stage_stats"][row][3], rtol=rtol, err_msg=name)
-        first, last = (
-            (ours[0, 0, :8], ours[0, -1, :8]) if ours.ndim == 3 else (ours[0, :8, 0, 0], ours[0, :8, -1, -1])
-        )
-        np.testing.assert_allclose(
-            first, z[f"{tag}.stage_first"][row], rtol=0, atol=rtol * scale, err_msg=name
-        )
+        first, last = (ours[0, 0, :8], ours[0, -1, :8]) if ours.ndim == 3 else (ours[0, :8, 0, 0], ours[0, :8, -1, -1])
+        np.testing.assert_allclose(first, z[f"{tag}.stage_first"][row], rtol=0, atol=rtol * scale, err_msg=name)
         np.testing.assert_allclose(last, z[f"{tag}.stage_last"][row], rtol=0, atol=rtol * scale, err_msg=name)
 
 
@@ -176,9 +166,7 @@ def check_features(z: dict[str, np.ndarray], tag: str, features: np.ndarray, rto
     close(ours[:, -8:, -1, -1], z[f"{tag}.feat_last_channels"])
     for name, pooled in (("avg_pool", ours.mean((2, 3))), ("max_pool", ours.max((2, 3)))):
         close(pooled[:, :64], z[f"{tag}.{name}"], err_msg=name)
-        np.testing.assert_allclose(
-            np.linalg.norm(pooled, axis=1), z[f"{tag}.{name}_norm"], rtol=rtol, err_msg=name
-        )
+        np.testing.assert_allclose(np.linalg.norm(pooled, axis=1), z[f"{tag}.{name}_norm"], rtol=rtol, err_msg=name)
 
 
 def check_vector(z: dict[str, np.ndarray], key: str, ours: np.ndarray, rtol: float) -> None:
@@ -252,9 +240,7 @@ def test_forward(net: str, tag: str) -> None:
         if module is deit:
             logits = deit.logits(heads, tokens)
         else:
-            logits = _layers.pooled_logits(
-                heads[CLASSIFIERS[module.__name__.rpartition(".")[2]][0]], features
-            )
+            logits = _layers.pooled_logits(heads[CLASSIFIERS[module.__name__.rpartition(".")[2]][0]], features)
         check_vector(z, f"{tag}.logits", np.asarray(logits), rtol)
         known |= {"logits", "logits_norm"}
     assert {key.removeprefix(f"{tag}.") for key in z if key.startswith(f"{tag}.")} <= known
@@ -280,15 +266,8 @@ def test_published_sizes() -> None:
         net = name.removeprefix("backbone_")
         architecture = NETS[net][0].__name__.rpartition(".")[2]
         params, stats = shapes(net, (224, 224))
-        ours = {
-            torch_name(architecture, path): torch_shape(path, leaf.shape)
-            for path, leaf in leaves((params, stats))
-        }
-        ours |= {
-            key.removesuffix("running_mean") + "num_batches_tracked": ()
-            for key in ours
-            if "running_mean" in key
-        }
+        ours = {torch_name(architecture, path): torch_shape(path, leaf.shape) for path, leaf in leaves((params, stats))}
+        ours |= {key.removesuffix("running_mean") + "num_batches_tracked": () for key in ours if "running_mean" in key}
         if net not in ("mit_b1", "mit_b2"):
             for head, tensors in classifiers(net, 0).items():
                 ours |= {f"{head}.weight": tensors["kernel"].T.shape, f"{head}.bias": tensors["bias"].shape}
@@ -352,14 +331,10 @@ def test_hugging_face(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     rtol = meta["tolerance"]["float64"]
 
     def run() -> np.ndarray:
-        return nchw(
-            jax.jit(lambda p, x: mit.build(NETS[net][1]).apply(p, stats, x, train=False)[0])(params, x)
-        )
+        return nchw(jax.jit(lambda p, x: mit.build(NETS[net][1]).apply(p, stats, x, train=False)[0])(params, x))
 
     authors = run()
-    np.testing.assert_allclose(
-        authors[:, :8], z["nvlabs_feat_slice"], rtol=0, atol=rtol * np.abs(authors).max()
-    )
+    np.testing.assert_allclose(authors[:, :8], z["nvlabs_feat_slice"], rtol=0, atol=rtol * np.abs(authors).max())
     monkeypatch.setattr(mit, "OUTER", 1e-5)
     theirs = run()
     assert theirs.shape == tuple(z["feat_shape"])
@@ -390,26 +365,18 @@ def test_training(name: str) -> None:
     check_some = nchw(features)
     assert check_some.shape == tuple(z["feat_shape"])
     np.testing.assert_allclose(value, z["loss"], rtol=rtol)
-    np.testing.assert_allclose(
-        check_some[:, :8], z["feat_slice"], rtol=0, atol=rtol * np.abs(check_some).max()
-    )
+    np.testing.assert_allclose(check_some[:, :8], z["feat_slice"], rtol=0, atol=rtol * np.abs(check_some).max())
     check_vector(z, "avg_pool", check_some.mean((2, 3)), rtol)
     head = classifiers("resnet50", meta["seed"])["fc"]
     logits = np.asarray(_layers.pooled_logits(head, features))
-    np.testing.assert_allclose(
-        logits[:, : z["logits"].shape[1]], z["logits"], rtol=0, atol=rtol * np.abs(logits).max()
-    )
+    np.testing.assert_allclose(logits[:, : z["logits"].shape[1]], z["logits"], rtol=0, atol=rtol * np.abs(logits).max())
     found = {torch_name("resnet", path): np.asarray(leaf) for path, leaf in leaves(updated)}
     for row, bn in enumerate(meta["bn_names"]):
         for leaf, key in (("running_mean", "bn_mean"), ("running_var", "bn_var")):
             ours = found[f"{bn}.{leaf}"]
             atol = rtol * np.abs(ours).max()
-            np.testing.assert_allclose(
-                ours[:8], z[f"{key}_first8"][row], rtol=0, atol=atol, err_msg=f"{bn}.{leaf}"
-            )
-            np.testing.assert_allclose(
-                np.linalg.norm(ours), z[f"{key}_norm"][row], rtol=rtol, err_msg=f"{bn}.{leaf}"
-            )
+            np.testing.assert_allclose(ours[:8], z[f"{key}_first8"][row], rtol=0, atol=atol, err_msg=f"{bn}.{leaf}")
+            np.testing.assert_allclose(np.linalg.norm(ours), z[f"{key}_norm"][row], rtol=rtol, err_msg=f"{bn}.{leaf}")
     gradient = {torch_name("resnet", path): to_torch(path, np.asarray(leaf)) for path, leaf in leaves(grads)}
     assert set(gradient) == set(meta["grad_names"])
     for row, key in enumerate(meta["grad_names"]):
@@ -430,9 +397,7 @@ def pooled(window: int, stride: int, padding: int, ceil: bool) -> Callable[..., 
 def convolved(weight: str, size: int, stride: int, padding: int, groups: int = 1) -> Callable[..., Any]:
     def run(x: Any, z: dict[str, np.ndarray]) -> Any:
         kernel = from_torch(("kernel",), z[weight])
-        layer = _layers.conv(
-            kernel.shape[-1], size, stride, padding=padding, groups=groups, dtype=None, name="conv"
-        )
+        layer = _layers.conv(kernel.shape[-1], size, stride, padding=padding, groups=groups, dtype=None, name="conv")
         return layer.apply({"params": {"kernel": kernel}}, x)
 
     return run
@@ -457,13 +422,9 @@ UNUSED = {"avg_k3s1p1_nopad", "adaptive_avg_4x4"}  # no backbone here has them
 def test_layers(name: str) -> None:
     """Pools, convolutions, GELU, layer norm and batch norm, one by one."""
     z, meta = fixtures.load("backbones", name)
-    close = partial(
-        np.testing.assert_allclose, rtol=meta["tolerance"]["float64"], atol=meta["tolerance"]["float64"]
-    )
+    close = partial(np.testing.assert_allclose, rtol=meta["tolerance"]["float64"], atol=meta["tolerance"]["float64"])
     seen = {key for key in z if key.endswith((".w3", ".w7", ".dw3"))}
-    for key in sorted(
-        key for key in z if key.split(".")[0].isdigit() and not key.endswith(".x") and key not in seen
-    ):
+    for key in sorted(key for key in z if key.split(".")[0].isdigit() and not key.endswith(".x") and key not in seen):
         size, op = key.split(".")
         if op not in UNUSED:
             weights = {name: z[f"{size}.{name}"] for name in ("w3", "w7", "dw3")}

@@ -1,0 +1,420 @@
+"""Converting weights: every layout, every fault in one line, nothing written on a fault, authors' checkpoints."""
+
+import hashlib
+import json
+import sys
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import safetensors.numpy
+
+from dml_jax import command, convert
+from dml_jax.backbones import _download, bn_inception, deit, googlenet, mit, pretrained, resnet
+from dml_jax.backbones._conversion import convert as assign
+from dml_jax.backbones._files import Tensor, read
+from dml_jax.errors import WeightsError
+from dml_jax.methods import diva, hist, mpn
+from dml_jax.methods.contract import Batch
+from tests.backbones import state_dicts
+from tests.backbones.state_dicts import Call, Name
+
+TINY = resnet.Config(depths=(1, 1), widths=(4, 6))
+CHANNELS = 24
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def tiny() -> state_dicts.StateDict:
+    """A small ResNet in torchvision's names, with a classifier."""
+    head = {"fc.weight": np.ones((10, CHANNELS), np.float32), "fc.bias": np.zeros(10, np.float32)}
+    return state_dicts.of(resnet.build(TINY), "resnet") | head
+
+
+def status(*arguments: str) -> int:
+    return command.status(lambda: convert.execute(list(arguments)))
+
+
+def fault(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """Runs a conversion that must fail with one line and leave nothing behind; returns the line."""
+    before = sorted(str(path) for path in Path().rglob("*"))
+    assert status(*arguments) == 2
+    printed = capsys.readouterr()
+    assert printed.err.startswith("error: ")
+    assert printed.err.count("\n") == 1
+    assert printed.out == ""
+    assert sorted(str(path) for path in Path().rglob("*")) == before
+    return printed.err
+
+
+def check_tiny(directory: str, source: state_dicts.StateDict) -> None:
+    """The converted directory holds the source's numbers, each in its place."""
+    params, stats = resnet.build(replace(TINY, pretrained=directory)).init(jax.random.key(0), (32, 32))
+    for place, name in (
+        ("conv1", "conv1"),
+        ("conv2", "layer2.0.conv2"),
+        ("downsample_conv", "layer2.0.downsample.0"),
+    ):
+        branch = params if place == "conv1" else params["layer2_0"]
+        np.testing.assert_array_equal(branch[place]["kernel"], source[f"{name}.weight"].transpose(2, 3, 1, 0))
+    np.testing.assert_array_equal(params["layer1_0"]["bn3"]["scale"], source["layer1.0.bn3.weight"])
+    np.testing.assert_array_equal(
+        stats["layer2_0"]["downsample_bn"]["var"], source["layer2.0.downsample.1.running_var"]
+    )
+    assert isinstance(params["conv1"]["kernel"], jax.Array)
+
+
+@pytest.mark.parametrize("kind", ["zip", "legacy", "safetensors", "half", "parallel"])
+def test_torchvision(kind: str, tiny: state_dicts.StateDict, capsys: pytest.CaptureFixture[str]) -> None:
+    source = tiny
+    if kind == "half":
+        source = {k: v.astype(np.float16) if v.dtype == np.float32 else v for k, v in tiny.items()}
+    named = {f"module.{k}": v for k, v in source.items()} if kind == "parallel" else source
+    if kind == "safetensors":
+        safetensors.numpy.save_file({k: np.ascontiguousarray(v) for k, v in named.items()}, "w.safetensors")
+    else:
+        state_dicts.write(Path("w.safetensors"), named, legacy=kind == "legacy")
+    assert status("--weights=w.safetensors", "--out=weights/tiny", "--skip-parity") == 0
+    check_tiny("weights/tiny", source)
+    info = json.loads(Path("weights/tiny/weights.json").read_text())
+    assert info["source_sha256"] == {"w.safetensors": digest_of("w.safetensors")}
+    assert (info["layout"], info["kind"], info["architecture"]["depths"]) == (
+        "torchvision",
+        "backbone",
+        [1, 1],
+    )
+    printed = capsys.readouterr().out
+    assert digest_of("w.safetensors") in printed
+    assert f"{info['parameters']:,} parameters" in printed
+    tensors, _ = pretrained.read(Path("weights/tiny"))
+    np.testing.assert_array_equal(tensors["classifier/fc/kernel"], source["fc.weight"].T)
+
+
+def digest_of(path: str) -> str:
+    return hashlib.sha256(Path(path).read_bytes()).hexdigest()
+
+
+def test_parity_report(tiny: state_dicts.StateDict, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("torch")
+    state_dicts.write(Path("w.pth"), tiny)
+    assert status("--weights=w.pth", "--out=out") == 0
+    line = next(line for line in capsys.readouterr().out.splitlines() if "against torch" in line)
+    assert line.split()[0] == "18"  # 9 convolutions, 9 batch norms
+    assert float(line.split("deviation ")[1].split(",")[0]) < 1e-5
+
+
+def test_parity_finds_a_wrong_layer(tiny: state_dicts.StateDict) -> None:
+    pytest.importorskip("torch")
+    converted = assign({"w": read(state_dicts.write(Path("w.pth"), tiny))})
+    name = "layer1.0.conv1.weight"
+    converted.weights.tensors[name] = Tensor(tiny[name].shape, lambda: 1.001 * tiny[name])
+    with pytest.raises(WeightsError, match=r"1\.0e-03, in layer1\.0\.conv1; nothing was written"):
+        convert.parity(converted, "w.pth")
+
+
+OTHER_LAYOUTS: list[tuple[str, Any, str]] = [
+    ("bn_inception", bn_inception.Config(), "Cadene"),
+    ("googlenet", googlenet.Config(), "torchvision"),
+    ("deit", deit.Config(depth=2, width=128, heads=2, distilled=True), "timm"),
+    ("mit", mit.Config(depths=(1, 2, 1, 1), widths=(8, 16, 40, 64)), "SegFormer"),
+    ("resnet", resnet.Config(block="basic", depths=(1, 2, 1), widths=(4, 8, 8), stem="small"), "torchvision"),
+]
+
+
+@pytest.mark.parametrize(("architecture", "config", "layout"), OTHER_LAYOUTS)
+def test_recognised_by_itself(architecture: str, config: Any, layout: str) -> None:
+    """The configuration, drop path aside, is read off the tensors; every tensor finds its place."""
+    module = sys.modules[f"dml_jax.backbones.{architecture}"]
+    source = state_dicts.of(module.build(config), architecture)
+    if architecture == "googlenet":
+        source |= {"aux1.conv.conv.weight": np.zeros((1, 1, 1, 1)), "aux2.fc1.bias": np.zeros(2)}
+    if architecture == "bn_inception":
+        source = {k: v[None] if "_bn." in k and v.ndim else v for k, v in source.items()}
+    converted = assign({"w": {k: Tensor(v.shape, lambda v=v: v) for k, v in source.items()}})
+    assert converted.weights.layout == layout
+    assert converted.weights.config == config
+    arrays = {place: tensor.read() for place, tensor in converted.tensors.items()}
+    assert {place: array.shape for place, array in arrays.items()} == {
+        place: tensor.shape for place, tensor in converted.tensors.items()
+    }
+    assert sum(a.size for a in arrays.values()) == sum(
+        v.size for k, v in source.items() if "num_batches" not in k and "aux" not in k
+    )
+
+
+# Faults.
+
+
+def test_every_fault_is_named(tiny: state_dicts.StateDict, capsys: pytest.CaptureFixture[str]) -> None:
+    broken = dict(tiny)
+    broken["layer1.0.convolution2.weight"] = broken.pop("layer1.0.conv2.weight")
+    broken["layer2.0.conv3.weight"] = broken["layer2.0.conv3.weight"].transpose(1, 0, 2, 3)
+    del broken["layer2.0.bn1.running_mean"]
+    broken["decoder.bias"] = np.zeros(3, np.float32)
+    state_dicts.write(Path("w.pth"), broken)
+    line = fault(capsys, "--weights=w.pth", "--out=out")
+    assert "missing: layer1.0.conv2.weight, layer2.0.bn1.running_mean;" in line
+    assert "unexpected: layer1.0.convolution2.weight, decoder.bias;" in line
+    assert "misshapen: layer2.0.conv3.weight [6, 24, 1, 1] instead of [24, 6, 1, 1]" in line
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize("name", ["layer1.0.bn2.bias", "layer2.0.bn3.running_var", "conv1.weight"])
+def test_not_finite(value: float, name: str, tiny: state_dicts.StateDict, capsys: pytest.CaptureFixture[str]) -> None:
+    broken = {**tiny, name: tiny[name].copy()}
+    broken[name].flat[-1] = value
+    state_dicts.write(Path("w.pth"), broken)
+    line = fault(capsys, "--weights=w.pth", "--out=deep/out")
+    place = {"conv1.weight": "conv1/kernel", "layer1.0.bn2.bias": "layer1_0/bn2/bias"}.get(name, "layer2_0/bn3/var")
+    assert f"{place} holds NaN or infinity" in line
+
+
+def test_hostile(tiny: state_dicts.StateDict, capsys: pytest.CaptureFixture[str]) -> None:
+    state_dicts.write(Path("w.pth"), {**tiny, "x": Call(Name("posix", "system"), "touch ran")})
+    assert "refers to posix.system" in fault(capsys, "--weights=w.pth", "--out=out")
+
+
+@pytest.mark.parametrize("share", [0.001, 0.5, 0.999])
+@pytest.mark.parametrize("kind", ["zip", "safetensors"])
+def test_truncated(share: float, kind: str, tiny: state_dicts.StateDict, capsys: pytest.CaptureFixture[str]) -> None:
+    path = Path("w")
+    if kind == "zip":
+        state_dicts.write(path, tiny)
+    else:
+        safetensors.numpy.save_file({k: np.ascontiguousarray(v) for k, v in tiny.items()}, path)
+    path.write_bytes(path.read_bytes()[: int(path.stat().st_size * share)])
+    assert "fetch it again" in fault(capsys, "--weights=w", "--out=out")
+
+
+def test_wrong_file(tiny: state_dicts.StateDict, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "there is no such file" in fault(capsys, "--weights=nowhere.pth")
+    assert "--weights: missing" in fault(capsys)
+    assert "did you mean resnet50" in fault(capsys, "--weights=w", "--backbone=resnet5")
+    assert "did you mean --weights" in fault(capsys, "--weight=w")
+    assert "takes no configuration" in fault(capsys, "--weights=w", "--config.method.tau=3")
+    state_dicts.write(Path("w.pth"), tiny)
+    assert "holds resnet" in fault(capsys, "--weights=w.pth", "--backbone=resnet50")
+    state_dicts.write(Path("other.pth"), {"encoder.0.weight": np.zeros((2, 2), np.float32)})
+    assert "none of the known networks" in fault(capsys, "--weights=other.pth")
+    Path("there").mkdir()
+    assert "exists already" in fault(capsys, "--weights=w.pth", "--out=there")
+    assert "one file with a backbone" in fault(capsys, "--weights=w.pth,other.pth")
+
+
+# The hub and addresses, without a network.
+
+
+def test_fetching(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    assert "pip install huggingface_hub" in fault(capsys, "--weights=hf://timm/resnet50.tv_in1k")
+    source = Path("served-00000000.pth")
+    source.write_bytes(b"not what the name promises")
+    with pytest.raises(WeightsError, match="SHA-256"):
+        _download.local(source.resolve().as_uri().replace("file:", "https:"), _serving(monkeypatch, source))
+    assert not list(Path("cache").iterdir())
+    digest = digest_of(str(source))
+    good = source.rename(f"served-{digest[:8]}.pth")
+    address = f"https://example.org/{good.name}"
+    found = _download.local(address, _serving(monkeypatch, good))
+    assert found.read_bytes() == good.read_bytes()
+    monkeypatch.setattr(_download.urllib.request, "urlopen", None)  # the second time nothing is fetched
+    assert _download.local(address, Path("cache")) == found
+
+
+def _serving(monkeypatch: pytest.MonkeyPatch, file: Path) -> Path:
+    monkeypatch.setattr(_download.urllib.request, "urlopen", lambda *_, **__: file.open("rb"))
+    return Path("cache")
+
+
+def test_unreachable(capsys: pytest.CaptureFixture[str]) -> None:
+    line = fault(capsys, "--weights=http://localhost:9/googlenet-1378be20.pth", "--out=out")
+    assert "cannot be fetched" in line
+    assert "give its path" in line
+
+
+# Starting from converted weights.
+
+
+def test_missing_weights_name_the_command() -> None:
+    backbone = resnet.build(replace(resnet.resnet50(), pretrained="weights/resnet50"))
+    wanted = r"python -m dml_jax\.convert --weights=hf://timm/resnet50\.tv_in1k --out=weights/resnet50"
+    with pytest.raises(WeightsError, match=wanted) as caught:
+        backbone.init(jax.random.key(0), (224, 224))
+    assert "--config.backbone.pretrained=none" in str(caught.value)
+    for module, config in (
+        (mit, mit.mit_b2()),
+        (deit, deit.deit_small()),
+        (bn_inception, bn_inception.Config()),
+    ):
+        with pytest.raises(WeightsError, match=r"dml_jax\.convert --weights=(hf|http)"):
+            module.build(replace(config, pretrained="nowhere")).init(jax.random.key(0), (224, 224))
+
+
+def test_unfit_weights(tiny: state_dicts.StateDict) -> None:
+    state_dicts.write(Path("w.pth"), tiny)
+    assert status("--weights=w.pth", "--out=out", "--skip-parity") == 0
+    wider = replace(TINY, widths=(4, 8), pretrained="out")
+    with pytest.raises(
+        WeightsError, match=r"misshapen: .*layer2_0/conv2/kernel \[3, 3, 6, 6\] instead of \[3, 3, 8, 8\]"
+    ):
+        resnet.build(wider).init(jax.random.key(0), (32, 32))
+    with pytest.raises(WeightsError, match=r"weights of resnet, but backbone\.name='deit'"):
+        deit.build(deit.Config(pretrained="out")).init(jax.random.key(0), (32, 32))
+    numbers = Path("out/weights.safetensors")
+    damaged = bytearray(numbers.read_bytes())
+    damaged[-1] ^= 1
+    numbers.write_bytes(damaged)
+    with pytest.raises(WeightsError, match="SHA-256"):
+        resnet.build(replace(TINY, pretrained="out")).init(jax.random.key(0), (32, 32))
+    Path("out/weights.json").unlink()
+    with pytest.raises(WeightsError, match="not a directory of converted weights"):
+        resnet.build(replace(TINY, pretrained="out")).init(jax.random.key(0), (32, 32))
+
+
+def test_positions_of_another_size() -> None:
+    """DeiT's weights serve every image size."""
+    config = deit.Config(depth=1, width=64, heads=1)
+    state_dicts.write(Path("w.pth"), {"model": state_dicts.of(deit.build(config), "deit", side=64)})
+    assert status("--weights=w.pth", "--out=out", "--skip-parity") == 0
+    backbone = deit.build(replace(config, pretrained="out"))
+    assert backbone.init(jax.random.key(0), (64, 64))[0]["pos_embed"].shape == (1, 17, 64)
+    assert backbone.init(jax.random.key(0), (96, 48))[0]["pos_embed"].shape == (1, 19, 64)
+
+
+# Authors' checkpoints, put into the methods. The backbone is small, the names are theirs.
+
+BATCH = Batch(jnp.zeros((2, 4, 32, 32, 3), jnp.uint8), jnp.array([0, 0, 1, 1]), jnp.arange(4))
+
+
+def linear(rng: np.random.Generator, name: str, outputs: int, inputs: int) -> state_dicts.StateDict:
+    return {
+        f"{name}.weight": rng.standard_normal((outputs, inputs)).astype(np.float32),
+        f"{name}.bias": rng.standard_normal(outputs).astype(np.float32),
+    }
+
+
+def grafted(method: Any, *files: Path) -> tuple[Any, Any, list[str]]:
+    assert status(f"--weights={','.join(map(str, files))}", "--out=out", "--skip-parity") == 0
+    return pretrained.graft("out", *method.init(jax.random.key(0), BATCH))
+
+
+def test_checkpoint_of_hist(tiny: state_dicts.StateDict) -> None:
+    """Pooling average + max, linear layer, layer norm: computed in NumPy from the checkpoint's own tensors."""
+    theirs = {f"model.{k}": v for k, v in (tiny | linear(np.random.default_rng(0), "embedding", 8, CHANNELS)).items()}
+    file = state_dicts.write(Path("cars_resnet50_best.pth"), {"model_state_dict": theirs})
+    backbone = resnet.build(TINY)
+    method = hist.build(hist.Config(embedding_dim=8, hidden_dim=8), backbone, 5)
+    params, state, kept = grafted(method, file)
+    check_tiny("out", tiny)
+    assert {name.split("/")[1] for name in kept if name.startswith("params")} == {"distributions", "hgnn"}
+    images = np.random.default_rng(1).integers(0, 256, (3, 32, 32, 3), dtype=np.uint8)
+    features, _ = backbone.apply(params["backbone"], state["backbone"], backbone.preprocess(images), train=False)
+    pooled = np.asarray(features, np.float64).mean((1, 2)) + np.asarray(features, np.float64).max((1, 2))
+    x = pooled @ theirs["model.embedding.weight"].T + theirs["model.embedding.bias"]
+    x = (x - x.mean(1, keepdims=True)) / np.sqrt(x.var(1, keepdims=True) + 1e-5)
+    x /= np.linalg.norm(x, axis=1, keepdims=True)
+    np.testing.assert_allclose(method.embed(params, state, images), x, atol=1e-4)
+
+
+def test_checkpoint_of_diva(tiny: state_dicts.StateDict) -> None:
+    """Blocks stored twice, options and curves beside the weights, one layer per task."""
+    rng = np.random.default_rng(0)
+    tasks = ("discriminative", "selfsimilarity", "shared", "intra")
+    heads = {k: v for task in tasks for k, v in linear(rng, f"model.last_linear.{task}", 8, CHANNELS).items()}
+    body = {f"model.{k}": v for k, v in tiny.items() if not k.startswith("fc.")}
+    twice = {f"layer_blocks.{int(k[5]) - 1}.{k.split('.', 1)[1]}": v for k, v in tiny.items() if k.startswith("layer")}
+    options = Call(Name("argparse", "Namespace"))
+    contents = {
+        "state_dict": body | twice | heads,
+        "opt": options,
+        "aux": {"weights": np.zeros(2, np.float32)},
+    }
+    method = diva.build(diva.Config(embedding_dim=8), resnet.build(TINY), 5)
+    params, _, kept = grafted(method, state_dicts.write(Path("c.pth.tar"), contents))
+    for task in tasks:
+        np.testing.assert_array_equal(params["heads"][task]["kernel"], heads[f"model.last_linear.{task}.weight"].T)
+    assert not [name for name in kept if name.startswith(("params/backbone", "params/heads", "state/backbone"))]
+
+
+def gnn(rng: np.random.Generator, d: int, classes: int, layers: int) -> state_dicts.StateDict:
+    """The message passing network in its authors' names."""
+    vector = lambda: rng.random(d, np.float32)  # noqa: E731
+    found = linear(rng, "dim_red", d, d)
+    for i in range(layers):
+        name = f"gnn_model.node_model.layers.{i}"
+        for part in ("q_linear", "v_linear", "k_linear", "out"):
+            found |= linear(rng, f"{name}.att.{part}", d, d)
+        found |= linear(rng, f"{name}.linear1", 4 * d, d) | linear(rng, f"{name}.linear2", d, 4 * d)
+        for norm in ("norm1", "norm2"):
+            found |= {
+                f"{name}.{norm}.weight": rng.random(d, np.float32),
+                f"{name}.{norm}.bias": rng.random(d, np.float32),
+            }
+    vector = lambda: rng.random(d, np.float32)  # noqa: E731
+    found |= {"bottleneck.0.weight": vector(), "bottleneck.0.bias": np.zeros(d, np.float32)}
+    found |= {"bottleneck.0.running_mean": vector(), "bottleneck.0.running_var": vector()}
+    found["bottleneck.0.num_batches_tracked"] = np.array(5, np.int64)
+    return found | {"fc.0.weight": rng.standard_normal((classes, d)).astype(np.float32)}
+
+
+def test_checkpoints_of_mpn(tiny: state_dicts.StateDict, capsys: pytest.CaptureFixture[str]) -> None:
+    rng = np.random.default_rng(0)
+    body = {k: v for k, v in tiny.items() if not k.startswith("fc.")}
+    encoder = body | linear(rng, "red", 8, CHANNELS) | linear(rng, "fc", 5, 8)
+    network = gnn(rng, 8, 5, layers=2)
+    files = [
+        state_dicts.write(Path("0.7029resnet50_cub.pth"), encoder),
+        state_dicts.write(Path("gnn.pth"), network),
+    ]
+    config = mpn.Config(embedding_dim=8, layers=2, heads=2)
+    method = mpn.build(config, resnet.build(TINY), 5)
+    params, state, kept = grafted(method, *files)
+    assert kept == []
+    np.testing.assert_array_equal(params["embedding"]["kernel"], encoder["red.weight"].T)
+    np.testing.assert_array_equal(params["auxiliary"]["bias"], encoder["fc.bias"])
+    np.testing.assert_array_equal(params["mpn"]["projection"]["kernel"], network["dim_red.weight"].T)
+    for i in (1, 2):
+        name, layer = f"gnn_model.node_model.layers.{i - 1}", params["mpn"][f"layer{i}"]
+        keys, values = np.split(np.asarray(layer["key_value"]["kernel"]), 2, axis=1)
+        np.testing.assert_array_equal(keys, network[f"{name}.att.k_linear.weight"].T)
+        np.testing.assert_array_equal(values, network[f"{name}.att.v_linear.weight"].T)
+        np.testing.assert_array_equal(layer["ff1"]["kernel"], network[f"{name}.linear1.weight"].T)
+        np.testing.assert_array_equal(layer["norm2"]["scale"], network[f"{name}.norm2.weight"])
+    np.testing.assert_array_equal(params["mpn"]["classifier"]["kernel"], network["fc.0.weight"].T)
+    np.testing.assert_array_equal(state["neck"]["var"], network["bottleneck.0.running_var"])
+    capsys.readouterr()
+    shifted = {**network, "bottleneck.0.bias": np.ones(8, np.float32)}
+    state_dicts.write(files[1], shifted)
+    assert "bottleneck.0.bias is not zero" in fault(capsys, f"--weights={files[0]},{files[1]}", "--out=out2")
+    del network["gnn_model.node_model.layers.1.att.k_linear.bias"]
+    state_dicts.write(files[1], network)
+    line = fault(capsys, f"--weights={files[0]},{files[1]}", "--out=out2")
+    assert "gnn.pth" in line
+    assert "missing: gnn_model.node_model.layers.1.att.k_linear.bias" in line
+
+
+def test_checkpoint_for_another_method(tiny: state_dicts.StateDict) -> None:
+    encoder = {k: v for k, v in tiny.items() if not k.startswith("fc.")}
+    encoder |= linear(np.random.default_rng(0), "red", 8, CHANNELS) | linear(np.random.default_rng(0), "fc", 5, 8)
+    file = state_dicts.write(Path("w.pth"), encoder)
+    with pytest.raises(
+        WeightsError, match=r"auxiliary/kernel has no place.*embedding/kernel is \(24, 8\), not \(24, 16\)"
+    ):
+        grafted(hist.build(hist.Config(embedding_dim=16), resnet.build(TINY), 5), file)
+
+
+def test_what_is_recorded(tiny: state_dicts.StateDict) -> None:
+    """The recorded architecture builds the network again."""
+    state_dicts.write(Path("w.pth"), tiny)
+    assert status("--weights=w.pth", "--out=out", "--skip-parity") == 0
+    recorded = json.loads(Path("out/weights.json").read_text())["architecture"]
+    made = {k: tuple(v) if isinstance(v, list) else v for k, v in recorded.items() if k != "pixels"}
+    assert {**asdict(TINY), **made} == asdict(TINY)
