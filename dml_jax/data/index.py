@@ -83,7 +83,7 @@ def load(path: Path) -> dict[str, Part]:
       DataError: missing or damaged.
     """
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
             arrays = {key: file[key] for key in file.files}
         strings = {
             key: json.loads(value.tobytes()) for key, value in arrays.items() if not key.endswith("/labels")

@@ -120,7 +120,7 @@ def _prepare(request: Request, recipe: Recipe, screen: Screen, room: Path) -> di
     if recipe.counts is None:
         reasons |= inspection.misplaced(entries, facts)
     for i in sorted(reasons):
-        screen.say(f"{entries[i].id}: {reasons[i]}")
+        screen.say(_shown(f"{entries[i].id}: {reasons[i]}"))
     if reasons and not request.skip_bad:
         raise DataError(
             f"{len(reasons)} of {len(entries)} images cannot be used, all are listed above; mend them, or leave "
@@ -245,7 +245,12 @@ def _report(path: Path, alike: Sequence[tuple[Entry, Entry]], screen: Screen) ->
     if alike:
         screen.say(f"{len(alike)} pairs of training and test images look alike, see {ALIKE}; for example")
         for a, b in alike[:3]:
-            screen.say(f"  {a.id} and {b.id}")
+            screen.say(_shown(f"  {a.id} and {b.id}"))
+
+
+def _shown(text: str) -> str:
+    """Text as one line that any terminal can show."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def _remove(path: Path) -> None:

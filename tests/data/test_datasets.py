@@ -1,0 +1,369 @@
+"""Every layout read as its owners ship it, packed, and read again, pixel for pixel."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import cloudpickle
+import numpy as np
+import pytest
+
+from dml_jax import config as configs
+from dml_jax.config import Data
+from dml_jax.data import decode, index, packed, preparation
+from dml_jax.data.listing import Options
+from dml_jax.data.split import Split
+from dml_jax.errors import ConfigError, DataError
+from tests.data import layouts, pictures
+
+
+class Quiet:
+    """A screen that remembers what was said."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def say(self, message: str) -> None:
+        self.lines.append(message)
+
+    def begin(self, what: str, total: int) -> None: ...
+
+    def advance(self, done: int) -> None: ...
+
+
+def prepare(name: str, sources: list[Path], output: Path, **how: object) -> Quiet:
+    screen = Quiet()
+    recipe = configs.module("data.datasets", name, "name").RECIPE
+    options = {"subset": True, "threads": 2} | how
+    request = preparation.Request(name=name, sources=tuple(sources), output=output, **options)  # type: ignore[arg-type]
+    preparation.prepare(request, recipe, screen)
+    return screen
+
+
+def load(name: str, path: Path) -> dict[str, Split]:
+    return configs.module("data.datasets", name, "name").load(Data(name=name, path=str(path)))
+
+
+def counts(splits: dict[str, Split]) -> dict[str, tuple[int, int]]:
+    return {name: (len(split.labels), len(set(split.labels.tolist()))) for name, split in splits.items()}
+
+
+LAYOUTS: dict[str, tuple[str, Callable[[Path], list[Path]], dict[str, tuple[int, int]], dict[str, str]]] = {
+    "cub": (
+        "cub",
+        lambda p: [layouts.cub(p)],
+        {"train": (9, 3), "test": (6, 2)},
+        {"train": "001.Black_footed_Albatross"},
+    ),
+    "sop": ("sop", lambda p: [layouts.sop(p)], {"train": (6, 3), "test": (6, 2)}, {"test": "11319"}),
+    "inshop": (
+        "inshop",
+        lambda p: [layouts.inshop(p)],
+        {"train": (4, 2), "test": (2, 2), "gallery": (3, 2)},
+        {"train": "id_00000002", "test": "id_00000001", "gallery": "id_00000001"},
+    ),
+    "cars original": (
+        "cars",
+        layouts.cars_original,
+        {"train": (4, 2), "test": (4, 2)},
+        {"train": "001 AM General Hummer SUV 2000", "test": "099 Eagle Talon 1998"},
+    ),
+    "cars joined": (
+        "cars",
+        layouts.cars_joined,
+        {"train": (4, 2), "test": (4, 2)},
+        {"test": "099 Eagle Talon 1998"},
+    ),
+    "cars folders": (
+        "cars",
+        layouts.cars_folders,
+        {"train": (4, 2), "test": (4, 2)},
+        {"test": "099 Eagle Talon 1998"},
+    ),
+    "omniglot": (
+        "omniglot",
+        layouts.omniglot,
+        {"train": (8, 4), "test": (4, 2)},
+        {"test": "Tagalog/character01"},
+    ),
+    "folder": ("folder", lambda p: [layouts.photos(p / "photos")], {"train": (6, 2), "test": (6, 2)}, {}),
+}
+
+
+@pytest.mark.parametrize("case", LAYOUTS)
+def test_a_layout(tmp_path: Path, case: str) -> None:
+    name, make, wanted, first = LAYOUTS[case]
+    sources = make(tmp_path)
+    prepare(name, sources, tmp_path / "out")
+    splits = load(name, tmp_path / "out")
+    assert counts(splits) == wanted
+    for split, label in first.items():
+        assert splits[split].classes[0] == label
+    assert not set(splits["train"].classes) & set(splits["test"].classes)
+    assert splits["test"].gallery is splits.get("gallery")
+    if "gallery" in splits:
+        assert splits["gallery"].classes == splits["test"].classes
+    for split in splits.values():
+        again = cloudpickle.loads(cloudpickle.dumps(split.read))
+        for i in (0, len(split.ids) - 1):
+            image = split.read(i, None)
+            assert image.dtype == np.uint8
+            assert image.shape[2] == 3
+            np.testing.assert_array_equal(again(i, None), image)
+    assert not (tmp_path / "out" / preparation.UNFINISHED).exists()
+    packed.verify(tmp_path / "out")
+
+
+def test_pixels_and_labels_follow_the_lists(tmp_path: Path) -> None:
+    """Each picture of CUB comes out under its own name and class."""
+    layouts.cub(tmp_path)
+    prepare("cub", [tmp_path / "CUB_200_2011.tgz"], tmp_path / "out")
+    for split in load("cub", tmp_path / "out").values():
+        for i, name in enumerate(split.ids):
+            file = tmp_path / "CUB_200_2011" / "images" / name
+            np.testing.assert_array_equal(split.read(i, None), decode.rgb(file.read_bytes()))
+            assert split.classes[split.labels[i]] == name.split("/")[0]
+
+
+def test_an_unpacked_folder_gives_the_same(tmp_path: Path) -> None:
+    archive = layouts.cub(tmp_path)
+    prepare("cub", [archive], tmp_path / "a")
+    prepare("cub", [tmp_path / "CUB_200_2011"], tmp_path / "b")
+    first, second = (json.loads((tmp_path / x / packed.MARKER).read_text())["sha256"] for x in "ab")
+    assert first == second
+
+
+@pytest.mark.parametrize(
+    ("name", "damage", "message"),
+    [
+        ("cub", lambda root: (root / "images.txt").unlink(), "images.txt is missing"),
+        (
+            "cub",
+            lambda root: (root / "image_class_labels.txt").write_text("1 1\n"),
+            "image 2 has no name, or no class",
+        ),
+        ("cub", lambda root: (root / "images.txt").write_bytes(b"\xff\xfe\x00"), "cannot be read"),
+        (
+            "inshop",
+            lambda root: _edit(root / "Eval" / "list_eval_partition.txt", "9\n", "10\n"),
+            "announces 10 images",
+        ),
+        (
+            "inshop",
+            lambda root: _edit(root / "Eval" / "list_eval_partition.txt", "query", "ask"),
+            "is not an image",
+        ),
+    ],
+)
+def test_lists_that_are_wrong(
+    tmp_path: Path, name: str, damage: Callable[[Path], object], message: str
+) -> None:
+    if name == "cub":
+        layouts.cub(tmp_path)
+        root = tmp_path / "CUB_200_2011"
+    else:
+        root = layouts.inshop(tmp_path)
+    damage(root)
+    with pytest.raises(DataError, match=message):
+        prepare(name, [root], tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def _edit(path: Path, old: str, new: str) -> None:
+    path.write_text(path.read_text().replace(old, new))
+
+
+def test_official_counts_are_asserted(tmp_path: Path) -> None:
+    archive = layouts.sop(tmp_path)
+    with pytest.raises(
+        DataError, match=r"train has 6 images of 3 classes instead of 59551 of 11318.*--subset"
+    ):
+        prepare("sop", [archive], tmp_path / "out", subset=False)
+    assert not (tmp_path / "out").exists()
+
+
+def test_folders_called_train_and_test_decide(tmp_path: Path) -> None:
+    layouts.photos(tmp_path / "p" / "train", ("a", "b", "c"))
+    layouts.photos(tmp_path / "p" / "test", ("d", "e"), seed=800)
+    prepare("folder", [tmp_path / "p"], tmp_path / "out")
+    splits = load("folder", tmp_path / "out")
+    assert splits["train"].classes == ["a", "b", "c"]
+    assert splits["test"].classes == ["d", "e"]
+    layouts.photos(tmp_path / "p" / "test", ("a", "d", "e"), seed=800)
+    with pytest.raises(DataError, match=r"1 classes are in training and test \(a\).*--splits=classes"):
+        prepare("folder", [tmp_path / "p"], tmp_path / "mixed")
+    prepare("folder", [tmp_path / "p"], tmp_path / "anew", options=Options(0.4, "classes"), skip_bad=True)
+    splits = load("folder", tmp_path / "anew")
+    assert sorted([*splits["train"].classes, *splits["test"].classes]) == ["a", "b", "c", "d", "e"]
+    assert len(splits["test"].classes) == 2
+
+
+def test_which_classes_are_tested_depends_on_their_names_alone(tmp_path: Path) -> None:
+    folder = configs.module("data.datasets", "folder", "name")
+    names = {f"class {i}" for i in range(100)}
+    tested = folder.held_out(names, 0.3)
+    assert len(tested) == 30
+    assert len(folder.held_out(names | {"new"}, 0.3) ^ tested) <= 2
+
+
+def test_table(tmp_path: Path) -> None:
+    layouts.photos(tmp_path / "images")
+    rows = [f"images/{label}/{i}.jpg,{label},train," for label in ("elm", "oak") for i in range(3)]
+    rows += [f"images/{label}/0.jpg,{label},test,query" for label in ("Öl bäume", "yew")]
+    rows += [f"images/{label}/{i}.jpg,{label},test,gallery" for label in ("Öl bäume", "yew") for i in (1, 2)]
+    table = tmp_path / "photos.csv"
+    table.write_text("path,label,split,role\n" + "\n".join(rows), encoding="utf-8-sig")
+    prepare("csv", [table], tmp_path / "out" / "deep")
+    splits = load("csv", tmp_path / "out" / "deep")
+    assert counts(splits) == {"train": (6, 2), "test": (2, 2), "gallery": (4, 2)}
+    assert splits["test"].gallery is splits["gallery"]
+    assert splits["test"].classes == ["yew", "Öl bäume"]
+    table.write_text("path,label\n" + "\n".join(row.rsplit(",", 2)[0] for row in rows), encoding="utf-8")
+    prepare("csv", [table], tmp_path / "out" / "plain")
+    assert counts(load("csv", tmp_path / "out" / "plain")) == {"train": (6, 2), "test": (6, 2)}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("file,label\na,b\n", "has the columns file, label"),
+        ("path,label,split\na.jpg,b,training\n", "line 2: split 'training'"),
+        ("path,label\na.jpg,\n", "line 2: has no path, no label"),
+        ("path,label\na.jpg,b,c\n", "line 2: has no path, no label or too many"),
+        ("path,label,split,role\na.jpg,b,train,query\n", "split 'train' with role 'query'"),
+        ("path,label\nnowhere.jpg,b\nx.jpg,c\n", "2 of 2 images cannot be used"),
+    ],
+)
+def test_tables_that_are_wrong(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "t").mkdir()
+    (tmp_path / "t" / "x.csv").write_text(text)
+    with pytest.raises(DataError, match=message):
+        prepare("csv", [tmp_path / "t" / "x.csv"], tmp_path / "out")
+
+
+def test_a_folder_that_was_not_prepared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    photos = layouts.photos(tmp_path / "photos")
+    splits = load("folder", photos)
+    assert counts(splits) == {"train": (6, 2), "test": (6, 2)}
+    prepare("folder", [photos], tmp_path / "out")
+    for name, split in load("folder", tmp_path / "out").items():
+        assert list(split.ids) == list(splits[name].ids)
+        np.testing.assert_array_equal(split.read(3, None), splits[name].read(3, None))
+    monkeypatch.setattr("dml_jax.data.inspection.examine_all", None)  # not examined a second time
+    load("folder", photos)
+    monkeypatch.undo()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (photos / "oak" / "1.jpg").write_bytes(b"nothing")
+    with pytest.raises(
+        DataError, match=r"1 of 12 images cannot be used, the first is oak/1.jpg: not an image"
+    ):
+        load("folder", photos)
+
+
+@pytest.mark.parametrize("name", ["cub", "cars", "sop", "inshop", "omniglot", "csv"])
+def test_what_was_not_prepared_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ConfigError, match=r"data\.path: missing"):
+        configs.module("data.datasets", name, "name").load(Data(name=name))
+    with pytest.raises(DataError, match="no such directory"):
+        load(name, tmp_path / "nowhere")
+    with pytest.raises(
+        DataError, match=rf"holds no prepared data set; python -m dml_jax\.prepare --name={name}"
+    ):
+        load(name, tmp_path)
+
+
+def test_damage_after_preparation(tmp_path: Path) -> None:
+    prepare("folder", [layouts.photos(tmp_path / "photos")], tmp_path / "out")
+    with pytest.raises(DataError, match=r"holds the data set 'folder'; data\.name is 'cub'"):
+        load("cub", tmp_path / "out")
+    records = next((tmp_path / "out").rglob("*train.array_record*"))
+    whole = records.read_bytes()
+    records.write_bytes(whole[:-1])
+    with pytest.raises(DataError, match="has lost bytes"):
+        load("folder", tmp_path / "out")
+    records.write_bytes(whole[:100] + bytes([whole[100] ^ 1]) + whole[101:])
+    load("folder", tmp_path / "out")
+    with pytest.raises(DataError, match="differs from what was written"):
+        packed.verify(tmp_path / "out")
+    marker = tmp_path / "out" / packed.MARKER
+    marker.write_text(marker.read_text()[:-5])
+    with pytest.raises(DataError, match="damaged"):
+        load("folder", tmp_path / "out")
+
+
+def test_formats_are_kept_or_become_png(tmp_path: Path) -> None:
+    from PIL import Image
+
+    from dml_jax.data import packing
+
+    jpeg = pictures.encoded(0)
+    assert packing.stored(jpeg) == jpeg
+    png = pictures.encoded(0, kind="PNG")
+    assert packing.stored(png) == png
+    for mode, kind in (
+        ("RGBA", "PNG"),
+        ("P", "PNG"),
+        ("CMYK", "JPEG"),
+        ("RGB", "BMP"),
+        ("1", "PNG"),
+        ("LA", "PNG"),
+    ):
+        path = tmp_path / f"{mode}.{kind}"
+        Image.fromarray(pictures.pixels(1)).convert(mode).save(path, kind)
+        data = packing.stored(path.read_bytes())
+        assert data[1:4] == b"PNG"
+        np.testing.assert_array_equal(decode.rgb(data), decode.rgb(path.read_bytes()))
+    small = decode.rgb(packing.stored(pictures.encoded(0, 60, 90), short_side=30))
+    assert small.shape == (30, 45, 3)
+    assert packing.stored(jpeg, short_side=24) == jpeg
+
+
+def test_prepared_by_tensorflow_datasets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What we write is a tensorflow_datasets directory like any other; splits of shared classes are joined."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    prepare("folder", [layouts.photos(tmp_path / "photos")], tmp_path / "out")
+    ours = load("folder", tmp_path / "out")
+    theirs = load("tfds", tmp_path / "out" / "folder" / "1.0.0")
+    assert counts(theirs) == counts(ours)
+    for name, split in theirs.items():
+        np.testing.assert_array_equal(split.labels, ours[name].labels)
+        np.testing.assert_array_equal(split.read(5, None), ours[name].read(5, None))
+    with pytest.raises(DataError, match="holds no dataset_info"):
+        load("tfds", tmp_path / "out")
+
+    from dml_jax.data import builder
+
+    rows = [(pictures.encoded(i), f"{i % 4}", str(i)) for i in range(16)]
+    about = {"name": "shared", "home": "", "citation": "", "description": "classes shared by the splits"}
+    where = builder.write(
+        tmp_path / "other", {"train": iter(rows[:8]), "test": iter(rows[8:])}, ["0", "1", "2", "3"], about
+    )
+    splits = load("tfds", where)
+    assert counts(splits) == {"train": (8, 2), "test": (8, 2)}
+    assert splits["train"].classes == ["0", "1"]
+    assert [splits["test"].ids[0], splits["test"].ids[-1]] == ["train/2", "test/7"]
+    np.testing.assert_array_equal(splits["test"].read(7, None), decode.rgb(rows[15][0]))
+    info = where / "dataset_info.json"
+    info.write_text(info.read_text().replace("array_record", "tfrecord"))
+    with pytest.raises(DataError, match="stored as tfrecord"):
+        load("tfds", where)
+
+
+def test_the_index_survives_any_name(tmp_path: Path) -> None:
+    labels = np.array([0, 1, 0], np.int64)
+    parts = {
+        "train": index.Part(labels, ["a\nb", "ü,\"'", "\0"], ["x", "ÿ"]),
+        "test": index.Part(labels, ["1", "2", "3"], ["a", "b"]),
+    }
+    index.save(tmp_path / "i.npz", parts)
+    again = index.load(tmp_path / "i.npz")
+    assert again.keys() == parts.keys()
+    for name, part in parts.items():
+        np.testing.assert_array_equal(again[name].labels, part.labels)
+        assert (again[name].ids, again[name].classes) == (part.ids, part.classes)
+    shutil.copy(tmp_path / "i.npz", tmp_path / "j.npz")
+    (tmp_path / "j.npz").write_bytes((tmp_path / "i.npz").read_bytes()[:200])
+    with pytest.raises(DataError, match=r"j\.npz: cannot be read"):
+        index.load(tmp_path / "j.npz")

@@ -1,0 +1,325 @@
+"""The command `python -m dml_jax.prepare`: what it refuses, what it lists, what an interruption leaves."""
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from dml_jax import prepare
+from dml_jax.config import Data
+from dml_jax.data import duplicates, inspection, packed, packing, preparation
+from dml_jax.data.datasets import folder
+from tests.data import layouts, pictures
+
+ROOT = Path(__file__).parents[1]
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    """(exit code, standard output, standard error)."""
+    sys.argv = ["prepare", *arguments]
+    code = prepare.main()
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def flags(name: str, source: Path, output: Path, *more: str) -> list[str]:
+    return [f"--name={name}", f"--source={source}", f"--output={output}", "--threads=2", *more]
+
+
+@pytest.fixture(autouse=True)
+def _arguments(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["prepare"])
+
+
+def test_prepares_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    photos = layouts.photos(tmp_path / "photos")
+    code, out, err = run(capsys, *flags("folder", photos, tmp_path / "out"))
+    assert (code, err) == (0, "")
+    assert "train: 6 images of 2 classes\ntest: 6 images of 2 classes\nsha256 " in out
+    before = (tmp_path / "out" / packed.MARKER).read_bytes()
+    code, out, _ = run(capsys, *flags("folder", photos, tmp_path / "out"))
+    assert code == 0
+    assert "is prepared already" in out
+    assert (tmp_path / "out" / packed.MARKER).read_bytes() == before
+    code, _, err = run(capsys, *flags("folder", photos, tmp_path / "out", "--short_side=16"))
+    assert code == 2
+    assert "was prepared with another short_side" in err
+    assert run(capsys, f"--verify={tmp_path / 'out'}")[0] == 0
+
+
+def test_the_same_files_give_the_same_hash(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    photos = layouts.photos(tmp_path / "photos")
+    outs = [run(capsys, *flags("folder", photos, tmp_path / f"out{t}", f"--threads={t}"))[1] for t in (1, 3)]
+    assert outs[0] == outs[1]
+    pictures.write(photos / "oak" / "0.jpg", 12_345)
+    assert run(capsys, *flags("folder", photos, tmp_path / "out9"))[1] != outs[0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "--name: missing"),
+        (["--name=folder"], "--source: missing"),
+        (["--name=folder", "--source=x"], "--output: missing"),
+        (["--name=foldr", "--source=x", "--output=y"], "--name='foldr'.*folder"),
+        (["--name=digits", "--source=x", "--output=y"], "--name=digits: needs no preparation"),
+        (["--name=folder", "--source=nowhere", "--output=y"], "--source=nowhere: is no folder"),
+        (["--name=folder", "--source=x", "--output=y", "--test_share=1"], "--test_share=1.0"),
+        (["--name=folder", "--source=x", "--output=y", "--splits=odd"], "--splits=odd"),
+        (["--name=folder", "--source=x", "--output=y", "--threads=0"], "--threads=0"),
+        (["--name=folder", "--source=x", "--output=y", "--sourse=z"], "--sourse=z.*--source"),
+        (["--name=folder", "--source=x", "--output=y", "stray"], "stray"),
+        (["--name=folder", "--source=x", "--output=/proc/nope"], "/proc/nope"),
+        (["--verify=nowhere"], "nowhere"),
+    ],
+)
+def test_mistakes_are_one_line(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    arguments: list[str],
+    message: str,
+) -> None:
+    import re
+
+    monkeypatch.chdir(tmp_path)
+    code, _, err = run(capsys, *arguments)
+    assert code == 2
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+    assert re.search(message, err)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_output_in_use_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    photos = layouts.photos(tmp_path / "photos")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("my work")
+    code, _, err = run(capsys, *flags("folder", photos, tmp_path / "mine"))
+    assert code == 2
+    assert "is not empty" in err
+    assert (tmp_path / "mine" / "thesis.txt").read_text() == "my work"
+    code, _, err = run(capsys, *flags("folder", photos, photos / "prepared"))
+    assert code == 2
+    assert "lies inside the source" in err
+    assert not (photos / "prepared").exists()
+
+
+def bad_photos(root: Path) -> dict[str, str]:
+    """Spoils a folder of photographs; returns what must be said of each file."""
+    layouts.photos(root, each=4)
+    good = pictures.encoded(1)
+    oak = root / "oak"
+    wide = Image.new("L", (12_000, 9_000))
+    bomb = io.BytesIO()
+    wide.save(bomb, "PNG")
+    files = {
+        "empty.jpg": (b"", "empty"),
+        "cut.jpg": (good[: len(good) // 2], "damaged"),
+        "text.jpg": (b"<html>not found</html>", "not an image"),
+        "notes.txt": (b"oaks are nice", "not an image"),
+        "one.png": (pictures.encoded(2, 1, 1, "PNG"), "only 1x1 pixels"),
+        "huge.png": (bomb.getvalue(), "more than 89478485 pixels"),
+        "half.png": (pictures.encoded(3, kind="PNG")[:300], "damaged"),
+    }
+    expected = {}
+    for name, (data, reason) in files.items():
+        (oak / name).write_bytes(data)
+        expected[f"oak/{name}"] = reason
+    (oak / "link.jpg").symlink_to(root / "nowhere.jpg")
+    expected["oak/link.jpg"] = "a broken link"
+    pictures.write(root / "alone" / "1.jpg", 4)
+    expected["alone/1.jpg"] = "the only image of its class 'alone'"
+    (oak / "copied.jpg").write_bytes((root / "elm" / "1.jpg").read_bytes())
+    for name in ("oak/copied.jpg", "elm/1.jpg"):
+        expected[name] = "the same file is in the classes elm and oak"
+    return expected
+
+
+def test_every_bad_image_is_listed_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    expected = bad_photos(tmp_path / "photos")
+    (tmp_path / "photos" / ".DS_Store").write_bytes(b"clutter")
+    (tmp_path / "photos" / "oak" / "Thumbs.db").write_bytes(b"clutter")
+    code, out, err = run(capsys, *flags("folder", tmp_path / "photos", tmp_path / "out"))
+    assert code == 2
+    assert err.startswith(f"error: {len(expected)} of 26 images cannot be used, all are listed above")
+    assert err.count("\n") == 1
+    for name, reason in expected.items():
+        assert any(line.startswith(f"{name}: {reason}") for line in out.splitlines()), (name, out)
+    assert not (tmp_path / "out").exists()
+
+    code, out, err = run(capsys, *flags("folder", tmp_path / "photos", tmp_path / "out", "--skip_bad"))
+    assert (code, err) == (0, "")
+    assert f"{len(expected)} images were left out" in out
+    skipped = json.loads((tmp_path / "out" / packed.MARKER).read_text())["skipped"]
+    assert {name for name, _ in skipped} == set(expected)
+    splits = folder.load(Data(name="folder", path=str(tmp_path / "out")))
+    assert sum(len(split.labels) for split in splits.values()) == 15
+    for split in splits.values():
+        assert all(split.read(i, None).ndim == 3 for i in range(len(split.ids)))
+
+
+def test_good_images_of_every_kind(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    photos = layouts.photos(tmp_path / "photos", each=2)
+    picture = Image.fromarray(pictures.pixels(9, 30, 40))
+    for mode, kind in (
+        ("CMYK", "jpg"),
+        ("RGBA", "png"),
+        ("P", "gif"),
+        ("L", "jpg"),
+        ("1", "png"),
+        ("RGB", "webp"),
+        ("RGB", "tif"),
+    ):
+        picture.convert(mode).save(photos / "oak" / f"{mode}.{kind}")
+    Image.fromarray(np.arange(1200, dtype=np.uint16).reshape(30, 40) * 50).save(
+        photos / "oak" / "sixteen.png"
+    )
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    picture.save(photos / "oak" / "turned.jpg", exif=exif)
+    (photos / "oak" / "named.png").write_bytes(pictures.encoded(10))
+    (photos / "oak" / "grüße 図.jpg").write_bytes(pictures.encoded(11))
+    code, _, err = run(capsys, *flags("folder", photos, tmp_path / "out"))
+    assert (code, err) == (0, "")
+    shapes = {}
+    for split in folder.load(Data(name="folder", path=str(tmp_path / "out"))).values():
+        for i, name in enumerate(split.ids):
+            image = split.read(i, None)
+            assert image.dtype == np.uint8
+            shapes[name] = image.shape
+    assert shapes["oak/turned.jpg"] == (40, 30, 3)
+    assert shapes["oak/sixteen.png"] == (30, 40, 3)
+    assert shapes["oak/grüße 図.jpg"] == (24, 32, 3)
+
+
+def test_a_name_that_is_not_utf8(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    photos = layouts.photos(tmp_path / "photos")
+    try:
+        Path(os.fsdecode(os.fsencode(photos / "oak") + b"/\xff.jpg")).write_bytes(pictures.encoded(5))
+    except OSError:
+        pytest.skip("this file system takes UTF-8 names only")
+    code, out, _ = run(capsys, *flags("folder", photos, tmp_path / "out"))
+    assert code == 2
+    assert "its name is not UTF-8" in out
+
+
+@pytest.mark.parametrize("when", ["examine_all", "write", "mark"])
+def test_an_interrupted_run_is_continued(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    archive = layouts.cub(tmp_path)
+    out = tmp_path / "out"
+    module = {"examine_all": inspection, "write": packing, "mark": packed}[when]
+
+    def interrupt(*arguments: object, **options: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, when, interrupt)
+        assert run(capsys, *flags("cub", archive, out, "--subset"))[0] == 130
+    assert not (out / packed.MARKER).exists()
+    code, said, err = run(capsys, *flags("cub", archive, out, "--subset"))
+    assert (code, err) == (0, "")
+    assert "continuing an interrupted preparation" in said
+    assert "unpacking" not in said
+    assert not (out / preparation.UNFINISHED).exists()
+    run(capsys, *flags("cub", archive, tmp_path / "other", "--subset"))
+    first, second = (json.loads((path / packed.MARKER).read_text()) for path in (out, tmp_path / "other"))
+    assert first == second
+
+
+def test_another_request_starts_anew(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*arguments: object, **options: object) -> None:
+        raise KeyboardInterrupt
+
+    archive = layouts.cub(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(packing, "write", interrupt)
+        run(capsys, *flags("cub", archive, tmp_path / "out", "--subset"))
+    code, said, _ = run(capsys, *flags("cub", archive, tmp_path / "out", "--subset", "--short_side=16"))
+    assert code == 0
+    assert "continuing" not in said
+    assert "unpacking" in said
+
+
+@pytest.mark.slow
+def test_killed_at_any_moment(tmp_path: Path) -> None:
+    photos = layouts.photos(tmp_path / "photos", tuple(f"class {i}" for i in range(40)), each=25)
+    command = [sys.executable, "-m", "dml_jax.prepare", *flags("folder", photos, tmp_path / "out")]
+    for delay in (1.0, 2.0, 2.5, 3.0, 3.5, 4.0, 5.0):
+        process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        time.sleep(delay)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        if (tmp_path / "out" / packed.MARKER).exists():
+            packed.verify(tmp_path / "out")
+    subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+    packed.verify(tmp_path / "out")
+    splits = folder.load(Data(name="folder", path=str(tmp_path / "out")))
+    assert sum(len(split.labels) for split in splits.values()) == 1_000
+
+
+def test_hostile_archives_leave_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    import zipfile
+
+    with zipfile.ZipFile(tmp_path / "x.zip", "w") as file:
+        file.writestr("a/1.jpg", pictures.encoded(0))
+        file.writestr("../../evil.jpg", pictures.encoded(1))
+    code, _, err = run(capsys, *flags("folder", tmp_path / "x.zip", tmp_path / "deep" / "out"))
+    assert code == 2
+    assert "leads outside" in err
+    assert sorted(path.name for path in tmp_path.rglob("*") if path.is_file()) == ["x.zip"]
+
+
+def test_pictures_that_look_alike_are_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    layouts.photos(tmp_path / "p" / "train", ("a", "b"))
+    layouts.photos(tmp_path / "p" / "test", ("c", "d"), seed=800)
+    picture = Image.open(tmp_path / "p" / "train" / "b" / "1.jpg")
+    picture.resize((picture.width * 2, picture.height * 2)).save(
+        tmp_path / "p" / "test" / "c" / "again.jpg", quality=80
+    )
+    code, out, _ = run(capsys, *flags("folder", tmp_path / "p", tmp_path / "out"))
+    assert code == 0
+    assert "1 pairs of training and test images look alike" in out
+    table = (tmp_path / "out" / preparation.ALIKE).read_text().splitlines()
+    assert table == ["train,test", "train/b/1.jpg,test/c/again.jpg"]
+
+
+def test_near_duplicates_by_brute_force() -> None:
+    rng = np.random.default_rng(0)
+    first = rng.integers(0, 256, (300, 16), dtype=np.uint8)
+    second = rng.integers(0, 256, (200, 16), dtype=np.uint8)
+    for i in range(100):  # up to six bits away from one of the first
+        second[i] = first[rng.integers(300)]
+        for bit in rng.choice(128, i % 7, replace=False):
+            second[i, bit // 8] ^= 1 << (bit % 8)
+    first[:20], second[190:] = 0, 0  # too plain to tell
+    bits = np.unpackbits(first, axis=1).astype(int), np.unpackbits(second, axis=1).astype(int)
+    apart = (bits[0][:, None] != bits[1][None]).sum(2)
+    plain = bits[0].sum(1)[:, None] < duplicates.PLAIN, bits[1].sum(1)[None] < duplicates.PLAIN
+    wanted = np.argwhere((apart <= duplicates.DISTANCE) & ~plain[0] & ~plain[1])
+    assert len(wanted) > 50
+    assert duplicates.pairs(first, second) == [tuple(pair) for pair in wanted.tolist()]
+    assert duplicates.pairs(first[:0], second) == []
+
+
+def test_many_equal_fingerprints_are_compared_in_portions() -> None:
+    first, second = np.full((3_000, 16), 255, np.uint8), np.full((1_500, 16), 255, np.uint8)
+    assert (
+        sum(
+            len(i)
+            for i, _ in duplicates._equal(duplicates._keys(first[:, :4]), duplicates._keys(second[:, :4]))
+        )
+        == 4_500_000
+    )
