@@ -22,20 +22,12 @@ def parser() -> command.Parser:
     """The options of the command."""
     flags = command.Parser(__doc__)
     flags.add_argument("--name", metavar="DATA_SET", help="cub, cars, sop, inshop, omniglot, folder or csv")
-    flags.add_argument(
-        "--source", metavar="PATH", action="append", default=[], help="archive, folder or .csv file"
-    )
+    flags.add_argument("--source", metavar="PATH", action="append", default=[], help="archive, folder or .csv file")
     flags.add_argument("--output", metavar="DIRECTORY", help="where to, then data.path of a configuration")
-    flags.add_argument(
-        "--short_side", type=int, default=0, metavar="PIXELS", help="shrink to, for speed; 0: never"
-    )
-    flags.add_argument(
-        "--skip_bad", action="store_true", help="leave out what cannot be used instead of stopping"
-    )
+    flags.add_argument("--short_side", type=int, default=0, metavar="PIXELS", help="shrink to, for speed; 0: never")
+    flags.add_argument("--skip_bad", action="store_true", help="leave out what cannot be used instead of stopping")
     flags.add_argument("--subset", action="store_true", help="accept a part of a data set with known counts")
-    flags.add_argument(
-        "--test_share", type=float, default=0.5, help="of the classes, where the data set has no splits"
-    )
+    flags.add_argument("--test_share", type=float, default=0.5, help="of the classes, where the data set has no splits")
     flags.add_argument(
         "--splits", default="auto", help="folders, classes or auto: whether folders train and test decide"
     )

@@ -180,9 +180,7 @@ def test_good_images_of_every_kind(tmp_path: Path, capsys: pytest.CaptureFixture
         ("RGB", "tif"),
     ):
         picture.convert(mode).save(photos / "oak" / f"{mode}.{kind}")
-    Image.fromarray(np.arange(1200, dtype=np.uint16).reshape(30, 40) * 50).save(
-        photos / "oak" / "sixteen.png"
-    )
+    Image.fromarray(np.arange(1200, dtype=np.uint16).reshape(30, 40) * 50).save(photos / "oak" / "sixteen.png")
     exif = Image.Exif()
     exif[0x0112] = 6
     picture.save(photos / "oak" / "turned.jpg", exif=exif)
@@ -317,9 +315,6 @@ def test_near_duplicates_by_brute_force() -> None:
 def test_many_equal_fingerprints_are_compared_in_portions() -> None:
     first, second = np.full((3_000, 16), 255, np.uint8), np.full((1_500, 16), 255, np.uint8)
     assert (
-        sum(
-            len(i)
-            for i, _ in duplicates._equal(duplicates._keys(first[:, :4]), duplicates._keys(second[:, :4]))
-        )
+        sum(len(i) for i, _ in duplicates._equal(duplicates._keys(first[:, :4]), duplicates._keys(second[:, :4])))
         == 4_500_000
     )

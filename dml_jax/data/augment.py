@@ -36,9 +36,7 @@ def images(pixels: jax.Array, key: jax.Array, data: Data) -> jax.Array:
         return pixels
     values = pixels.astype(jnp.float32)
     if data.jitter:
-        values = jitter(
-            values, *jax.random.uniform(colour, (3, *each), minval=1 - data.jitter, maxval=1 + data.jitter)
-        )
+        values = jitter(values, *jax.random.uniform(colour, (3, *each), minval=1 - data.jitter, maxval=1 + data.jitter))
     if data.greyscale:
         values = jnp.where(jax.random.bernoulli(grey, data.greyscale, each), luma(values), values)
     return jnp.clip(jnp.round(values), 0, 255).astype(jnp.uint8)
@@ -60,9 +58,7 @@ def jitter(values: jax.Array, brightness: jax.Array, contrast: jax.Array, satura
 
 def luma(values: jax.Array) -> jax.Array:
     """Brightness of each pixel, float [..., H, W, 1]."""
-    return jnp.sum(
-        values * jnp.asarray(LUMA, values.dtype).reshape((1,) * (values.ndim - 1) + (3,)), -1, keepdims=True
-    )
+    return jnp.sum(values * jnp.asarray(LUMA, values.dtype).reshape((1,) * (values.ndim - 1) + (3,)), -1, keepdims=True)
 
 
 def erase(inputs: jax.Array, key: jax.Array, probability: float) -> jax.Array:
@@ -84,17 +80,13 @@ def erase(inputs: jax.Array, key: jax.Array, probability: float) -> jax.Array:
     return jnp.where(gone[..., None], jnp.asarray(ERASED, inputs.dtype)[None, None, None, :], inputs)
 
 
-def erased_boxes(
-    key: jax.Array, probability: float, count: int, height: int, width: int
-) -> tuple[jax.Array, ...]:
+def erased_boxes(key: jax.Array, probability: float, count: int, height: int, width: int) -> tuple[jax.Array, ...]:
     """Draws a box for each of `count` images: int [count] top, left, height, width; height 0 where none is erased."""
     chance, *draws = jax.random.split(key, 4)
     shares = jax.random.uniform(draws[0], (count, TRIES), minval=AREA[0], maxval=AREA[1])
     ratios = jax.random.uniform(draws[1], (count, TRIES), minval=RATIO[0], maxval=RATIO[1])
     corners = jax.random.uniform(draws[2], (count, TRIES, 2))
-    top, left, tall, wide = jax.vmap(erased_box, (0, 0, 0, None, None))(
-        shares, ratios, corners, height, width
-    )
+    top, left, tall, wide = jax.vmap(erased_box, (0, 0, 0, None, None))(shares, ratios, corners, height, width)
     return top, left, jnp.where(jax.random.bernoulli(chance, probability, (count,)), tall, 0), wide
 
 

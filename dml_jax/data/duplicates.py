@@ -36,9 +36,7 @@ def _keys(block: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(block).view(np.uint32)[:, 0]
 
 
-def _equal(
-    first: np.ndarray, second: np.ndarray, most: int = 2**20
-) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+def _equal(first: np.ndarray, second: np.ndarray, most: int = 2**20) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """All pairs of positions with equal keys, about `most` at a time."""
     order = np.argsort(second, kind="stable")
     ordered = second[order]

@@ -85,13 +85,9 @@ def load(path: Path) -> dict[str, Part]:
     try:
         with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
             arrays = {key: file[key] for key in file.files}
-        strings = {
-            key: json.loads(value.tobytes()) for key, value in arrays.items() if not key.endswith("/labels")
-        }
+        strings = {key: json.loads(value.tobytes()) for key, value in arrays.items() if not key.endswith("/labels")}
         return {
-            split: Part(
-                arrays[f"{split}/labels"], *(strings[f"{split}/{key}"] for key in ("ids", "classes", "files"))
-            )
+            split: Part(arrays[f"{split}/labels"], *(strings[f"{split}/{key}"] for key in ("ids", "classes", "files")))
             for split in SPLITS
             if f"{split}/labels" in arrays
         }

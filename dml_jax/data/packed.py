@@ -129,9 +129,7 @@ def load(path: str, name: str, unprepared: Recipe | None = None) -> dict[str, Sp
 
 
 def _splits(parts: Mapping[str, Part], reader: Callable[[str, Part], Any]) -> dict[str, Split]:
-    splits = {
-        name: Split(part.labels, part.ids, reader(name, part), part.classes) for name, part in parts.items()
-    }
+    splits = {name: Split(part.labels, part.ids, reader(name, part), part.classes) for name, part in parts.items()}
     if "gallery" in splits:
         splits["test"] = splits["test"]._replace(gallery=splits["gallery"])
     return disjoint(splits)

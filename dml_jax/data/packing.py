@@ -70,8 +70,7 @@ def write(
         "name": about["name"],
         "sha256": content.hexdigest(),
         "splits": {
-            split: {"images": len(p.labels), "classes": len(set(p.labels.tolist()))}
-            for split, p in parts.items()
+            split: {"images": len(p.labels), "classes": len(set(p.labels.tolist()))} for split, p in parts.items()
         },
         "records": packed.relative_to(directory).as_posix(),
         "files": {

@@ -175,9 +175,7 @@ def gather(request: Request, nested: bool, screen: Screen, room: Path) -> Files:
             others = (pair for pair in walk(source.parent) if not pair[0].lower().endswith(".csv"))
             found = {source.name: File(source), **dict(others)}
         else:
-            raise DataError(
-                f"--source={source}: is no folder, no .csv file and none of {', '.join(archives.ENDINGS)}"
-            )
+            raise DataError(f"--source={source}: is no folder, no .csv file and none of {', '.join(archives.ENDINGS)}")
         if nested:
             found |= _nested(found, room / f"source-{i}", screen)
         if shared := set(files) & set(found):
@@ -262,8 +260,6 @@ def _remove(path: Path) -> None:
 
 def summary(content: Mapping[str, Any]) -> list[str]:
     """Lines that tell what was prepared."""
-    splits = [
-        f"{name}: {of['images']} images of {of['classes']} classes" for name, of in content["splits"].items()
-    ]
+    splits = [f"{name}: {of['images']} images of {of['classes']} classes" for name, of in content["splits"].items()]
     skipped = [f"{len(content['skipped'])} images were left out"] if content["skipped"] else []
     return [*splits, *skipped, f"sha256 {content['sha256']}"]

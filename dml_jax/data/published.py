@@ -63,9 +63,7 @@ def mpn_redraw(data: Data, members: list[np.ndarray], seed: int) -> Sampler:
     sizes = np.array([len(m) for m in members])
     divisors = [c for c in range(2, data.batch_size // 2 + 1) if data.batch_size % c == 0]
     if not divisors:
-        raise ConfigError(
-            f"data.batch_size={data.batch_size}: a prime cannot be redrawn as classes times images"
-        )
+        raise ConfigError(f"data.batch_size={data.batch_size}: a prime cannot be redrawn as classes times images")
     for chunks in divisors:
         _combined_steps(data, sizes, data.batch_size // chunks, chunks)
 

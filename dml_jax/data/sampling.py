@@ -36,9 +36,7 @@ def by_class(labels: np.ndarray) -> list[np.ndarray]:
     """
     labels = np.asarray(labels)
     if labels.ndim != 1 or labels.size == 0 or not np.issubdtype(labels.dtype, np.integer):
-        raise DataError(
-            f"training labels are {labels.dtype} {list(labels.shape)}: integers [N] with N > 0 are needed"
-        )
+        raise DataError(f"training labels are {labels.dtype} {list(labels.shape)}: integers [N] with N > 0 are needed")
     if labels.min() < 0:
         raise DataError(f"training label {labels.min()}: class ids start at 0")
     counts = np.bincount(labels)

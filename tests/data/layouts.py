@@ -142,9 +142,7 @@ def cars_folders(folder: Path) -> list[Path]:
     """car_data/train and car_data/test with a folder a class: the same counts."""
     for split in ("train", "test"):
         for i, title in enumerate(CARS.values()):
-            pictures.write(
-                folder / "car_data" / split / title / f"{split}_{i}.jpg", 500 + i + 10 * len(split)
-            )
+            pictures.write(folder / "car_data" / split / title / f"{split}_{i}.jpg", 500 + i + 10 * len(split))
     return [folder / "car_data"]
 
 
@@ -159,9 +157,7 @@ def omniglot(folder: Path) -> list[Path]:
                     for drawing in (1, 2):
                         number += 1
                         name = f"{alphabet}/character{character:02d}/{number:04d}_{drawing:02d}.png"
-                        file.writestr(
-                            f"images_background_{part}/{name}", pictures.encoded(600 + number, kind="PNG")
-                        )
+                        file.writestr(f"images_background_{part}/{name}", pictures.encoded(600 + number, kind="PNG"))
     return archives
 
 

@@ -13,9 +13,7 @@ from dml_jax.data import archives
 from dml_jax.errors import DataError
 
 
-def zipped(
-    path: Path, members: dict[str, bytes], mode: int = 0, compression: int = zipfile.ZIP_DEFLATED
-) -> Path:
+def zipped(path: Path, members: dict[str, bytes], mode: int = 0, compression: int = zipfile.ZIP_DEFLATED) -> Path:
     with zipfile.ZipFile(path, "w", compression) as file:
         for name, data in members.items():
             info = zipfile.ZipInfo("placeholder")
@@ -138,10 +136,7 @@ def test_refuses_too_many_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     ):
         with pytest.raises(DataError, match="more than 10 files"):
             archives.unpack(archive, tmp_path / "blob")
-    assert (
-        len(archives.unpack(zipped(tmp_path / "y.zip", {str(i): b"" for i in range(10)}), tmp_path / "blob"))
-        == 10
-    )
+    assert len(archives.unpack(zipped(tmp_path / "y.zip", {str(i): b"" for i in range(10)}), tmp_path / "blob")) == 10
 
 
 def test_refuses_encrypted(tmp_path: Path) -> None:

@@ -17,9 +17,7 @@ def test_nothing_asked_nothing_done() -> None:
 
 
 def test_each_image_of_each_view_is_flipped_for_itself() -> None:
-    flipped = np.asarray(
-        jax.jit(lambda x, key: augment.images(x, key, Data(flip=0.5)))(PIXELS, jax.random.key(1))
-    )
+    flipped = np.asarray(jax.jit(lambda x, key: augment.images(x, key, Data(flip=0.5)))(PIXELS, jax.random.key(1)))
     turned = (flipped == PIXELS[:, :, :, ::-1]).all((2, 3, 4))
     same = (flipped == PIXELS).all((2, 3, 4))
     assert (turned ^ same).all()
@@ -50,9 +48,7 @@ def test_jitter_by_hand() -> None:
     grey = PIXELS[0, :1] @ weights
     flat = augment.jitter(values, one, 0 * one, one)
     np.testing.assert_allclose(flat, np.full(flat.shape, grey.mean()), rtol=1e-5)
-    np.testing.assert_allclose(
-        augment.jitter(values, one, one, 0 * one), np.repeat(grey[..., None], 3, -1), rtol=1e-5
-    )
+    np.testing.assert_allclose(augment.jitter(values, one, one, 0 * one), np.repeat(grey[..., None], 3, -1), rtol=1e-5)
     drawn = augment.images(jnp.asarray(PIXELS), jax.random.key(0), Data(jitter=0.4))
     assert drawn.dtype == jnp.uint8
     assert (np.asarray(drawn) != PIXELS).mean() > 0.5

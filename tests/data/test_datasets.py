@@ -156,9 +156,7 @@ def test_an_unpacked_folder_gives_the_same(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_lists_that_are_wrong(
-    tmp_path: Path, name: str, damage: Callable[[Path], object], message: str
-) -> None:
+def test_lists_that_are_wrong(tmp_path: Path, name: str, damage: Callable[[Path], object], message: str) -> None:
     if name == "cub":
         layouts.cub(tmp_path)
         root = tmp_path / "CUB_200_2011"
@@ -176,9 +174,7 @@ def _edit(path: Path, old: str, new: str) -> None:
 
 def test_official_counts_are_asserted(tmp_path: Path) -> None:
     archive = layouts.sop(tmp_path)
-    with pytest.raises(
-        DataError, match=r"train has 6 images of 3 classes instead of 59551 of 11318.*--subset"
-    ):
+    with pytest.raises(DataError, match=r"train has 6 images of 3 classes instead of 59551 of 11318.*--subset"):
         prepare("sop", [archive], tmp_path / "out", subset=False)
     assert not (tmp_path / "out").exists()
 
@@ -256,9 +252,7 @@ def test_a_folder_that_was_not_prepared(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.undo()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     (photos / "oak" / "1.jpg").write_bytes(b"nothing")
-    with pytest.raises(
-        DataError, match=r"1 of 12 images cannot be used, the first is oak/1.jpg: not an image"
-    ):
+    with pytest.raises(DataError, match=r"1 of 12 images cannot be used, the first is oak/1.jpg: not an image"):
         load("folder", photos)
 
 
@@ -268,9 +262,7 @@ def test_what_was_not_prepared_is_refused(tmp_path: Path, name: str) -> None:
         configs.module("data.datasets", name, "name").load(Data(name=name))
     with pytest.raises(DataError, match="no such directory"):
         load(name, tmp_path / "nowhere")
-    with pytest.raises(
-        DataError, match=rf"holds no prepared data set; python -m dml_jax\.prepare --name={name}"
-    ):
+    with pytest.raises(DataError, match=rf"holds no prepared data set; python -m dml_jax\.prepare --name={name}"):
         load(name, tmp_path)
 
 

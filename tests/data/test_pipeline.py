@@ -58,9 +58,7 @@ def test_shapes_types_and_labels(split: Split) -> None:
     assert (found[0][0] != found[1][0]).any()
 
 
-@pytest.mark.parametrize(
-    "changes", [{"threads": 4}, {"threads": 3, "prefetch": 1}, {"workers": 1}, {"workers": 3}]
-)
+@pytest.mark.parametrize("changes", [{"threads": 4}, {"threads": 3, "prefetch": 1}, {"workers": 1}, {"workers": 3}])
 def test_threads_and_workers_change_nothing(split: Split, changes: dict[str, int]) -> None:
     same(batches(split, options()), batches(split, options(**changes)))
 

@@ -15,16 +15,12 @@ LABELS = np.repeat(np.arange(len(SIZES)), SIZES)
 NAMES = sorted(sampling.SAMPLERS)
 
 
-def build(
-    sampler: str, batch_size: int, images: int, seed: int = 3, labels: np.ndarray = LABELS
-) -> sampling.Sampler:
+def build(sampler: str, batch_size: int, images: int, seed: int = 3, labels: np.ndarray = LABELS) -> sampling.Sampler:
     data = Data(sampler=sampler, batch_size=batch_size, images_per_class=images)  # type: ignore[arg-type]
     return sampling.build(data, labels, seed)
 
 
-@pytest.mark.parametrize(
-    ("batch_size", "images"), [(12, 4), (20, 4), (36, 4), (15, 5), (8, 1), (9, 3), (6, 6)]
-)
+@pytest.mark.parametrize(("batch_size", "images"), [(12, 4), (20, 4), (36, 4), (15, 5), (8, 1), (9, 3), (6, 6)])
 def test_balanced_keeps_classes_and_images_even_at_every_step(batch_size: int, images: int) -> None:
     sampler = build("balanced", batch_size, images)
     members = sampling.by_class(LABELS)
@@ -96,9 +92,7 @@ def test_shuffled_shows_no_image_twice_in_an_epoch() -> None:
     sampler = build("shuffled", 12, 4)
     assert sampler.start(1) == len(LABELS) // 12
     for epoch in range(3):
-        seen = np.concatenate(
-            [sampler.batch(s) for s in range(sampler.start(epoch), sampler.start(epoch + 1))]
-        )
+        seen = np.concatenate([sampler.batch(s) for s in range(sampler.start(epoch), sampler.start(epoch + 1))])
         assert len(set(seen)) == len(seen) == sampler.start(1) * 12
 
 

@@ -22,9 +22,7 @@ PIXELS = {
     "mpn_resnet": _pixels.Pixels(std=(0.299, 0.224, 0.225)),
     "bninception_hist_mpn": _pixels.CAFFE,
     "bninception_ms": _pixels.CAFFE,
-    "bninception_diva": _pixels.Pixels(
-        mean=(0.4078, 0.4588, 0.502), std=(0.0039, 0.0039, 0.0039), order="bgr"
-    ),
+    "bninception_diva": _pixels.Pixels(mean=(0.4078, 0.4588, 0.502), std=(0.0039, 0.0039, 0.0039), order="bgr"),
     "googlenet_transform_input": _pixels.Pixels(mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5)),
 }
 
@@ -114,9 +112,7 @@ def test_geometry_of_full_sized_images(name: str) -> None:
         np.testing.assert_array_equal(ours, resized[top : top + crop, left : left + crop])
     for case in meta["full_size_hashes"]:
         y, x, k = np.ogrid[: case["h"], : case["w"], :3]
-        values = (
-            case["a"] * x + case["b"] * y + (x * y) // case["c"] + 71 * k + ((x // 16 + y // 16) % 2) * 97
-        )
+        values = case["a"] * x + case["b"] * y + (x * y) // case["c"] + 71 * k + ((x // 16 + y // 16) % 2) * 97
         source = (values % 256).astype(np.uint8)
         assert hashlib.sha256(source.tobytes()).hexdigest() == case["src_sha256"]
         shorter = transforms.resize_shorter(source, case["s"])
@@ -134,9 +130,7 @@ def test_crop_then_resize(name: str) -> None:
         if OLD_PILLOW:
             wanted[arrays[f"le12_index/{image}"]] = arrays[f"out_le12/{image}"]
         side = wanted.shape[1]
-        cuts = [
-            transforms.cut(arrays[f"src/{image}"], tuple(box)) for box in arrays[f"boxes/{image}"].tolist()
-        ]
+        cuts = [transforms.cut(arrays[f"src/{image}"], tuple(box)) for box in arrays[f"boxes/{image}"].tolist()]
         ours = np.stack([transforms.resize(piece, side, side) for piece in cuts])
         np.testing.assert_array_equal(ours, wanted, err_msg=image)
         for row, ideal in zip(arrays[f"float64_index/{image}"], arrays[f"float64/{image}"], strict=True):
@@ -163,9 +157,7 @@ def test_drawn_crops(name: str) -> None:
         scale, ratio = (
             cast(tuple[float, float], tuple(arrays[f"{draws}/{key}"].tolist())) for key in ("scale", "ratio")
         )
-        boxes = np.array(
-            [transforms.random_resized_box(height, width, scale, ratio, rng) for _ in range(15_000)]
-        )
+        boxes = np.array([transforms.random_resized_box(height, width, scale, ratio, rng) for _ in range(15_000)])
         top, left, h, w = boxes.T
         values = {"area": h * w / (height * width), "logratio": np.log(w / h)}
         values["top"] = (top / np.maximum(height - h, 1))[h < height]
@@ -233,9 +225,7 @@ def test_normalised_pixels(name: str) -> None:
         ours = np.asarray(_pixels.preprocess(PIXELS[recipe])(jnp.asarray(arrays["image"])[None])[0])
         assert ours.dtype == np.float32
         tolerance = 1e-4 if recipe.startswith("bninception") else 1e-6
-        np.testing.assert_allclose(
-            ours, arrays[f"expected/{recipe}"], rtol=1e-6, atol=tolerance, err_msg=recipe
-        )
+        np.testing.assert_allclose(ours, arrays[f"expected/{recipe}"], rtol=1e-6, atol=tolerance, err_msg=recipe)
 
 
 Name = Literal["balanced", "shuffled", "mpn", "mpn_redraw", "hist_balanced", "diva", "ms"]

@@ -30,15 +30,11 @@ def find(files: Files, options: Options) -> list[Entry]:
             for row in _annotations(files, table):
                 rows.append((f"{folder}/{row['fname']}", int(row["class"])))
     elif "cars_annos.mat" in names:
-        rows = [
-            (str(row["relative_im_path"]), int(row["class"])) for row in _annotations(files, "cars_annos.mat")
-        ]
+        rows = [(str(row["relative_im_path"]), int(row["class"])) for row in _annotations(files, "cars_annos.mat")]
     else:
         return _folders(files)
     title = _titles(files, names)
-    return [
-        _entry(path, at(files, short.get(path, path)), number, title.get(number, "")) for path, number in rows
-    ]
+    return [_entry(path, at(files, short.get(path, path)), number, title.get(number, "")) for path, number in rows]
 
 
 def _entry(name: str, file: File, number: int, title: str) -> Entry:
@@ -50,9 +46,7 @@ def _entry(name: str, file: File, number: int, title: str) -> Entry:
 
 def _folders(files: Files) -> list[Entry]:
     """Class folders, perhaps below folders train and test, which are joined; sorted as the official classes are."""
-    images = {
-        path: path.split("/")[-2] for path in files if path.count("/") and path.lower().endswith(".jpg")
-    }
+    images = {path: path.split("/")[-2] for path in files if path.count("/") and path.lower().endswith(".jpg")}
     titles = sorted(set(images.values()))
     if not titles:
         raise DataError("neither cars_train_annos.mat nor cars_annos.mat nor folders of images: not Cars196")
@@ -64,9 +58,7 @@ def _folders(files: Files) -> list[Entry]:
 def _annotations(files: Files, table: str) -> np.ndarray:
     rows = _mat(files, table).get("annotations")
     if rows is None or rows.dtype.names is None or "class" not in rows.dtype.names:
-        raise DataError(
-            f"{table}: holds no annotations with classes; the test set's are in the file …_withlabels.mat"
-        )
+        raise DataError(f"{table}: holds no annotations with classes; the test set's are in the file …_withlabels.mat")
     return rows
 
 
@@ -83,8 +75,7 @@ def _mat(files: Files, table: str) -> dict[str, np.ndarray]:
     path = locate(files, table, "Cars196") + table
     try:
         return {
-            key: np.atleast_1d(value)
-            for key, value in loadmat(io.BytesIO(files[path].read()), squeeze_me=True).items()
+            key: np.atleast_1d(value) for key, value in loadmat(io.BytesIO(files[path].read()), squeeze_me=True).items()
         }
     except Exception as error:  # SciPy names no class of errors for damaged files
         raise DataError(f"{path} cannot be read: {error}") from error

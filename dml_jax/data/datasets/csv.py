@@ -51,9 +51,7 @@ def find(files: Files, options: Options) -> list[Entry]:
             raise DataError(f"{tables[0]}, line {number}: has no path, no label or too many columns")
         given = (row.get("split") or ("test" if label in tested else "train"), row.get("role") or "")
         if given not in SPLIT:
-            raise DataError(
-                f"{tables[0]}, line {number}: split {given[0]!r} with role {given[1]!r} is not known"
-            )
+            raise DataError(f"{tables[0]}, line {number}: split {given[0]!r} with role {given[1]!r} is not known")
         entries.append(Entry(path, at(files, f"{base}/{path}" if base else path), label, SPLIT[given]))
     return entries
 

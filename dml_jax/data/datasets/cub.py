@@ -16,9 +16,7 @@ def find(files: Files, options: Options) -> list[Entry]:
     entries = []
     for number, *name in lines(files, f"{base}images.txt"):
         if len(name) != 1 or not labels.get(number, "").isdigit():
-            raise DataError(
-                f"{base}images.txt: image {number} has no name, or no class in image_class_labels.txt"
-            )
+            raise DataError(f"{base}images.txt: image {number} has no name, or no class in image_class_labels.txt")
         split = "train" if int(labels[number]) <= TRAINING_CLASSES else "test"
         label = name[0].split("/")[0]  # begins with the class number, three digits
         entries.append(Entry(name[0], at(files, f"{base}images/{name[0]}"), label, split))

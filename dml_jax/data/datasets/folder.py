@@ -36,10 +36,7 @@ def find(files: Files, options: Options) -> list[Entry]:
     drop = options.splits == "classes" and {parts[0] for parts in paths.values()} <= {*SPLITS, "query"}
     labels = {path: "/".join(parts[1 if drop else 0 : -1]) for path, parts in paths.items()}
     tested = held_out(set(labels.values()), options.test_share)
-    return [
-        Entry(path, files[path], label, "test" if label in tested else "train")
-        for path, label in labels.items()
-    ]
+    return [Entry(path, files[path], label, "test" if label in tested else "train") for path, label in labels.items()]
 
 
 def held_out(classes: set[str], share: float) -> set[str]:

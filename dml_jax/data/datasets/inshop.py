@@ -22,9 +22,7 @@ def find(files: Files, options: Options) -> list[Entry]:
     entries = []
     for row in rows:
         if len(row) != 3 or row[2] not in SPLIT:
-            raise DataError(
-                f"{base}list_eval_partition.txt: {' '.join(row)!r} is not an image, an item and a status"
-            )
+            raise DataError(f"{base}list_eval_partition.txt: {' '.join(row)!r} is not an image, an item and a status")
         file = at(files, f"{root}Img/{row[0]}" if f"{root}Img/{row[0]}" in files else root + row[0])
         entries.append(Entry(row[0], file, row[1], SPLIT[row[2]]))
     return entries

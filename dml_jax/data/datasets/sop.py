@@ -14,9 +14,7 @@ def find(files: Files, options: Options) -> list[Entry]:
     for split in ("train", "test"):
         header, *rows = lines(files, f"{base}Ebay_{split}.txt")
         if header != ["image_id", "class_id", "super_class_id", "path"]:
-            raise DataError(
-                f"{base}Ebay_{split}.txt: begins with {' '.join(header)!r}, not with its column names"
-            )
+            raise DataError(f"{base}Ebay_{split}.txt: begins with {' '.join(header)!r}, not with its column names")
         for row in rows:
             if len(row) != 4 or not row[1].isdigit():
                 raise DataError(f"{base}Ebay_{split}.txt: {' '.join(row)!r} are not four columns")

@@ -48,9 +48,7 @@ def load(data: Data) -> dict[str, Split]:
     info = directory / "dataset_info.json"
     if not info.is_file():
         raise DataError(f"data.path={data.path}: holds no dataset_info.json of tensorflow_datasets")
-    parts = index.remembered(
-        f"{directory}\0{info.stat().st_mtime_ns}".encode(), lambda: _parts(str(directory))
-    )
+    parts = index.remembered(f"{directory}\0{info.stat().st_mtime_ns}".encode(), lambda: _parts(str(directory)))
     return disjoint(
         {name: Split(p.labels, p.ids, Images(str(directory), p.ids), p.classes) for name, p in parts.items()}
     )
@@ -73,9 +71,7 @@ def _parts(directory: str) -> Mapping[str, Part]:
     seen = [set(values.tolist()) for values in rows.values()]
     if len(rows) == 2 and not seen[0] & seen[1] and "train" in rows:
         groups = {"train" if split == "train" else "test": {split: values} for split, values in rows.items()}
-        classes = {
-            name: sorted(set().union(*(set(v.tolist()) for v in of.values()))) for name, of in groups.items()
-        }
+        classes = {name: sorted(set().union(*(set(v.tolist()) for v in of.values()))) for name, of in groups.items()}
     else:
         every = sorted(set().union(*seen))
         classes = {"train": every[: len(every) // 2], "test": every[len(every) // 2 :]}
