@@ -1,0 +1,128 @@
+"""ResNet-50 on a CPU beside torch: forward, forward and backward, initialisation, conversion of a weight file.
+
+The same weights and pixels go through both, and the feature maps must agree. XLA's CPU backend is slow at gradients of
+convolutions; the table records that, it is no gate.
+
+    python -m benchmarks.backbones [--batch=8] [--side=224] [--repeats=10]
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from benchmarks.timing import row, table
+from dml_jax.backbones import _conversion, _files, pretrained, resnet
+
+
+def initialisation() -> float:
+    """Seconds from a configuration to parameters on the device, the first time in a process."""
+    start = time.perf_counter()
+    jax.block_until_ready(resnet.build(resnet.resnet50()).init(jax.random.key(0), (224, 224)))
+    return time.perf_counter() - start
+
+
+CONVERSION = """
+import sys, time
+from benchmarks.backbones import peak
+from dml_jax import convert
+from dml_jax.backbones import _conversion, _download, _files, pretrained
+before, start = peak(), time.perf_counter()
+convert.execute([f"--weights={sys.argv[1]}", f"--out={sys.argv[2]}", "--skip-parity"])
+print(time.perf_counter() - start, before, peak())
+"""
+
+
+def peak() -> int:
+    """The most memory this process has held, in bytes; Linux only."""
+    status = Path("/proc/self/status").read_text()
+    return int(status.split("VmHWM:")[1].split()[0]) * 1024
+
+
+def conversion(file: Path) -> str:
+    """Time and memory of converting a weight file, in a process of its own, after its imports."""
+    with tempfile.TemporaryDirectory() as directory:
+        arguments = [sys.executable, "-c", CONVERSION, str(file), f"{directory}/out"]
+        done = subprocess.run(arguments, capture_output=True, text=True, check=True)
+    seconds, before, after = map(float, done.stdout.splitlines()[-1].split())
+    size = file.stat().st_size
+    return (
+        f"{size / 1e6:.0f} MB in {seconds:.1f} s, peak {after / 1e6:.0f} MB ({after / size:.1f} x the file), "
+        f"{(after - before) / 1e6:.0f} MB of it after the imports"
+    )
+
+
+def compare(batch: int, side: int, repeats: int) -> list[dict[str, Any]]:
+    """Rows for `timing.table`; raises AssertionError where the feature maps differ.
+
+    Raises:
+      ImportError: torch is not installed.
+    """
+    import torch
+
+    from benchmarks.torch_resnet import ResNet50, normalised
+
+    torch.set_num_threads(os.cpu_count() or 1)
+    torch.manual_seed(0)
+    theirs = ResNet50().to(memory_format=torch.channels_last)
+    images = np.random.default_rng(0).integers(0, 256, (batch, side, side, 3), dtype=np.uint8)
+    with tempfile.TemporaryDirectory() as directory:
+        file = Path(directory) / "resnet50.pth"
+        torch.save(theirs.state_dict(), file)
+        print(f"conversion: {conversion(file)}")
+        converted = _conversion.convert({"resnet50": _files.read(file)})
+        arrays = {name: tensor.read() for name, tensor in converted.tensors.items()}
+    params, stats = (
+        jax.tree.map(jnp.asarray, pretrained.nest(arrays, f"backbone/{part}/")) for part in ("params", "stats")
+    )
+    backbone = resnet.build(resnet.resnet50())
+
+    forward = jax.jit(lambda p, s, x: backbone.apply(p, s, backbone.preprocess(x), train=False)[0])
+
+    @jax.jit
+    def gradient(params: Any, stats: Any, images: Any) -> Any:
+        def loss(params: Any) -> Any:
+            features, new = backbone.apply(params, stats, backbone.preprocess(images), train=True)
+            return jnp.mean(features.mean(axis=(1, 2)) ** 2), new
+
+        return jax.value_and_grad(loss, has_aux=True)(params)
+
+    pixels = torch.from_numpy(images)
+
+    def forward_torch() -> Any:
+        with torch.no_grad():
+            return theirs(normalised(pixels))
+
+    def gradient_torch() -> Any:
+        for parameter in theirs.parameters():
+            parameter.grad = None
+        theirs(normalised(pixels)).mean((2, 3)).square().mean().backward()
+
+    theirs.eval()
+    ours_map, their_map = np.asarray(forward(params, stats, images)), forward_torch().permute(0, 2, 3, 1).numpy()
+    deviation = np.abs(ours_map - their_map).max() / np.abs(their_map).max()
+    assert deviation < 1e-4, deviation
+    case = f"ResNet-50, batch {batch}, {side}²"
+    rows = [row(f"{case}, forward", lambda: forward(params, stats, images).block_until_ready(), forward_torch, repeats)]
+    theirs.train()
+    ours = lambda: jax.block_until_ready(gradient(params, stats, images))  # noqa: E731
+    return [*rows, row(f"{case}, forward and backward", ours, gradient_torch, repeats)]
+
+
+if __name__ == "__main__":
+    flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    flags.add_argument("--batch", type=int, default=8)
+    flags.add_argument("--side", type=int, default=224)
+    flags.add_argument("--repeats", type=int, default=10)
+    options = flags.parse_args()
+    print(f"initialisation of ResNet-50: {initialisation():.1f} s")
+    print(table(compare(options.batch, options.side, options.repeats)))
+    print(f"peak memory of this process: {peak() / 1e9:.2f} GB")

@@ -1,0 +1,59 @@
+"""ResNet-50 in torch as torchvision lays it out, to time against and to make weight files of. Needs torch."""
+
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+
+class Block(nn.Module):
+    """A bottleneck; the stride sits on its 3x3 convolution."""
+
+    def __init__(self, inputs: int, width: int, stride: int) -> None:
+        super().__init__()
+        self.conv1, self.bn1 = nn.Conv2d(inputs, width, 1, bias=False), nn.BatchNorm2d(width)
+        self.conv2, self.bn2 = nn.Conv2d(width, width, 3, stride, 1, bias=False), nn.BatchNorm2d(width)
+        self.conv3, self.bn3 = nn.Conv2d(width, 4 * width, 1, bias=False), nn.BatchNorm2d(4 * width)
+        self.downsample: Any = None
+        if stride != 1 or inputs != 4 * width:
+            shortcut = nn.Conv2d(inputs, 4 * width, 1, stride, bias=False)
+            self.downsample = nn.Sequential(shortcut, nn.BatchNorm2d(4 * width))
+
+    def forward(self, x: Any) -> Any:
+        shortcut = x if self.downsample is None else self.downsample(x)
+        y = F.relu(self.bn1(self.conv1(x)))
+        y = F.relu(self.bn2(self.conv2(y)))
+        return F.relu(self.bn3(self.conv3(y)) + shortcut)
+
+
+class ResNet50(nn.Module):
+    """The feature map [B, 2048, h, w]; `fc` is there for the state_dict only."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1, self.bn1 = nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64)
+        inputs = 64
+        for stage, (depth, width) in enumerate(zip((3, 4, 6, 3), (64, 128, 256, 512), strict=True)):
+            blocks = []
+            for index in range(depth):
+                blocks.append(Block(inputs, width, 2 if stage and not index else 1))
+                inputs = 4 * width
+            setattr(self, f"layer{stage + 1}", nn.Sequential(*blocks))
+        self.fc = nn.Linear(2048, 1000)
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+
+    def forward(self, x: Any) -> Any:
+        x = F.max_pool2d(F.relu(self.bn1(self.conv1(x))), 3, 2, 1)
+        for stage in range(1, 5):
+            x = getattr(self, f"layer{stage}")(x)
+        return x
+
+
+def normalised(images: torch.Tensor) -> torch.Tensor:
+    """uint8 [B, H, W, 3] -> float32 [B, 3, H, W], channels last in memory, ImageNet's mean and deviation taken out."""
+    mean = torch.tensor([0.485, 0.456, 0.406], device=images.device)
+    std = torch.tensor([0.229, 0.224, 0.225], device=images.device)
+    return ((images.float() / 255 - mean) / std).permute(0, 3, 1, 2)
