@@ -52,7 +52,13 @@ def curves(path: Path, lines: Sequence[dict[str, Any]], controls: dict[str, floa
     for name, value in controls.items():
         right.axhline(value, color=GREY, linestyle=":", linewidth=1)
         right.annotate(
-            name, (1, value), xycoords=("axes fraction", "data"), ha="right", va="bottom", fontsize=8, color=GREY
+            name,
+            (1, value),
+            xycoords=("axes fraction", "data"),
+            ha="right",
+            va="bottom",
+            fontsize=8,
+            color=GREY,
         )
     if right.get_legend_handles_labels()[0]:
         right.legend(frameon=False, fontsize=8)
@@ -73,9 +79,10 @@ def scatter(path: Path, embeddings: np.ndarray, labels: np.ndarray, classes: Seq
     points = principal(embeddings)
     largest = np.argsort(-np.bincount(labels, minlength=len(classes)), kind="stable")[:MOST_CLASSES]
     rest = ~np.isin(labels, largest)
-    axes.scatter(*points[rest].T, s=4, color=GREY, linewidths=0)
+    axes.scatter(points[rest, 0], points[rest, 1], s=4, color=GREY, linewidths=0)
     for label in sorted(largest):
-        axes.scatter(*points[labels == label].T, s=9, linewidths=0, label=classes[label], alpha=0.8)
+        x, y = points[labels == label].T
+        axes.scatter(x, y, s=9, linewidths=0, label=classes[label], alpha=0.8)
     axes.set(title="unseen classes, first two principal components", xticks=[], yticks=[])
     axes.legend(frameon=False, fontsize=8, markerscale=2, loc="center left", bbox_to_anchor=(1, 0.5))
     figure.savefig(path, dpi=130)
@@ -93,7 +100,9 @@ def errors(path: Path, verified: Verification) -> None:
     _plain(right).plot(verified.false_accepts, 1 - verified.false_rejects, color=RIGHT)
     right.plot(verified.equal_error, 1 - verified.equal_error, "o", color=INK, markersize=4)
     right.set(
-        title=f"ROC, equal error {verified.equal_error:.1%}", xlabel="different, accepted", ylabel="same, accepted"
+        title=f"ROC, equal error {verified.equal_error:.1%}",
+        xlabel="different, accepted",
+        ylabel="same, accepted",
     )
     figure.savefig(path, dpi=130)
 
@@ -116,7 +125,9 @@ def grid(path: Path, embeddings: np.ndarray, split: Split) -> None:
     found(path, rows, right)
 
 
-def found(path: Path, rows: Sequence[Sequence[np.ndarray]], right: Sequence[Sequence[bool]] | None = None) -> None:
+def found(
+    path: Path, rows: Sequence[Sequence[np.ndarray]], right: Sequence[Sequence[bool]] | None = None
+) -> None:
     """Each row a query and what it finds, nearest first.
 
     Args:

@@ -54,9 +54,9 @@ def table(config: Config, results: dict[str, Any], console: Console) -> None:
     """The result table on the screen."""
     shown = columns(config)
     grid = Table(title=f"{config.name}: unseen classes, %", title_justify="left")
-    grid.add_column("")
+    grid.add_column("", no_wrap=True)
     for heading in shown.values():
-        grid.add_column(heading, justify="right")
+        grid.add_column(heading, justify="right", no_wrap=True)
     for name, numbers in rows(config, results):
         grid.add_row(name, *(cell(numbers, key) for key in shown), style="bold" if numbers is results else "")
     console.print(grid)
@@ -90,7 +90,9 @@ def write(
     if split.gallery is None:
         rows = np.random.default_rng(0).permutation(len(embeddings))[:2000]
         figures.errors(pictures / "errors.png", verify(embeddings[rows], split.labels[rows]))
-        captions["errors"] = "Telling whether two images are of one class by their cosine: what a threshold costs."
+        captions["errors"] = (
+            "Telling whether two images are of one class by their cosine: what a threshold costs."
+        )
         figures.grid(pictures / "neighbors.png", embeddings, split)
         captions["neighbors"] = (
             "Queries and what they find, nearest first: green frames show the query's class, red ones another. Half "

@@ -20,7 +20,10 @@ import orbax.checkpoint as ocp
 from dml_jax.errors import CheckpointError
 from dml_jax.train.state import State
 
-KEPT = {"latest": 3, "best": 2}  # more than one: a corrupt one, or a best newer than the latest, has a predecessor
+KEPT = {
+    "latest": 3,
+    "best": 2,
+}  # more than one: a corrupt one, or a best newer than the latest, has a predecessor
 MANIFEST = "sha256.json"
 
 
@@ -45,7 +48,12 @@ class Checkpoints:
     """
 
     def __init__(
-        self, directory: Path, template: Callable[[], State], warn: Callable[[str], None], *, writing: bool = True
+        self,
+        directory: Path,
+        template: Callable[[], State],
+        warn: Callable[[str], None],
+        *,
+        writing: bool = True,
     ):
         logging.getLogger("absl").setLevel(logging.ERROR)
         self.directory = directory.absolute()
@@ -95,14 +103,20 @@ class Checkpoints:
                 fresh.write_text(json.dumps(digests(path)), encoding="utf-8")
                 os.replace(fresh, path / MANIFEST)
         except OSError as error:
-            raise CheckpointError(f"{self.directory / kind / str(step)}: cannot be written ({error})") from error
+            raise CheckpointError(
+                f"{self.directory / kind / str(step)}: cannot be written ({error})"
+            ) from error
         if not saved:
-            raise CheckpointError(f"{self.directory / kind / str(step)}: was not written; a newer one is in the way")
+            raise CheckpointError(
+                f"{self.directory / kind / str(step)}: was not written; a newer one is in the way"
+            )
 
     def steps(self, kind: str = "latest") -> list[int]:
         """Steps of the whole checkpoints on disk, oldest first."""
         directory = self.directory / kind
-        return sorted(int(path.parent.name) for path in directory.glob(f"*/{MANIFEST}") if path.parent.name.isdigit())
+        return sorted(
+            int(path.parent.name) for path in directory.glob(f"*/{MANIFEST}") if path.parent.name.isdigit()
+        )
 
     def restore(self, kind: str = "latest", step: int | None = None) -> tuple[State, dict[str, Any]] | None:
         """Reads a checkpoint; a corrupt newest one is named, deleted, and the one before it read instead.
@@ -125,7 +139,9 @@ class Checkpoints:
                 found = self._read(kind, candidate)
             except CheckpointError as error:
                 if candidate == steps[0]:
-                    raise CheckpointError(f"{error}; no earlier one is left, so delete it and start again") from error
+                    raise CheckpointError(
+                        f"{error}; no earlier one is left, so delete it and start again"
+                    ) from error
                 self._warn(f"{error}; falling back to the one before")
                 if self._writing:
                     self._drop(kind, candidate)

@@ -61,7 +61,9 @@ def build(config: Config) -> Experiment:
     if data.validation_share:
         splits["train"], splits["validation"] = hold_out(splits["train"], data.validation_share)
     elif train.select == "validation":
-        raise ConfigError("train.select='validation': needs a validation set; set data.validation_share, e.g. to 0.2")
+        raise ConfigError(
+            "train.select='validation': needs a validation set; set data.validation_share, e.g. to 0.2"
+        )
     classes = len(splits["train"].classes)
     for name, split in splits.items():
         _check(name, split)
@@ -80,7 +82,9 @@ def build(config: Config) -> Experiment:
     )
     method = model(config, classes)
     optimizer = optimizers.build(train, method, schedule, warmup_steps=warmup)
-    image = transforms.training(data)(splits["train"].read(0, np.random.default_rng(0)), np.random.default_rng(0))
+    image = transforms.training(data)(
+        splits["train"].read(0, np.random.default_rng(0)), np.random.default_rng(0)
+    )
     shape = (image.shape[0], image.shape[1])
     return Experiment(config, splits, sampler, method, optimizer, schedule, steps, meshes.make(), shape)
 
@@ -152,7 +156,11 @@ def initial(parts: Experiment) -> State:
 
 
 def template(
-    config: Config, method: Method, optimizer: optax.GradientTransformation, shape: tuple[int, int], mesh: Mesh
+    config: Config,
+    method: Method,
+    optimizer: optax.GradientTransformation,
+    shape: tuple[int, int],
+    mesh: Mesh,
 ) -> Any:
     """Shapes, dtypes and shardings of a run's state, computing nothing."""
     batch = example(config, method, shape)

@@ -82,7 +82,9 @@ def train(
             store.save("latest", state, notes._replace(pending=line)._asdict())
             raise
         metrics.write({**line, **{f"{name}/{metric}": value for metric, value in found.items()}})
-        screen.say(f"step {int(state.step)}: {name} Recall@1 {found['recall@1']:.4f}  MAP@R {found['map@r']:.4f}")
+        screen.say(
+            f"step {int(state.step)}: {name} Recall@1 {found['recall@1']:.4f}  MAP@R {found['map@r']:.4f}"
+        )
         if config.select == "last" or found["recall@1"] <= notes.best:
             return notes
         store.save("best", state, {"recall@1": found["recall@1"]})
@@ -137,7 +139,8 @@ def train(
                 }
                 timing.write(clock)
                 screen.advance(
-                    done, f"loss {values['loss']:.4f}  {rate:.0f} images/s  waiting for data {clock['data_wait']:.0%}"
+                    done,
+                    f"loss {values['loss']:.4f}  {rate:.0f} images/s  waiting for data {clock['data_wait']:.0%}",
                 )
                 began, waited, since = now, batches.waited, done
             if evaluating:
@@ -170,7 +173,9 @@ def _check(terms: dict[str, jax.Array], number: int) -> dict[str, float]:
     values = {name: float(value) for name, value in jax.device_get(terms).items()}
     if bad := [name for name, value in values.items() if not abs(value) < float("inf")]:
         shown = ", ".join(f"{name}={values[name]}" for name in bad)
-        raise DivergedError(f"training diverged at step {number}: {shown}; lower the learning rates and start again")
+        raise DivergedError(
+            f"training diverged at step {number}: {shown}; lower the learning rates and start again"
+        )
     return values
 
 
@@ -182,7 +187,9 @@ def _filled(parts: Experiment, state: State) -> Any:
         parts.splits["train"], parts.sampler, parts.config.data,
         seed=parts.config.seed, views=parts.method.views, stop=2**31 - 1, **hosts,
     ) as batches:  # fmt: skip
-        return parts.method.fill(state.params, state.method, (mesh.shard(parts.mesh, *arrays) for arrays in batches))
+        return parts.method.fill(
+            state.params, state.method, (mesh.shard(parts.mesh, *arrays) for arrays in batches)
+        )
 
 
 def evaluate(
@@ -205,4 +212,6 @@ def evaluate(
         options["gallery"] = embed.split(parts, embedder, state.params, state.method, images.gallery, each)
         options["gallery_labels"] = images.gallery.labels
     judged = parts.config.evaluation
-    return protocol.judge(embeddings, images.labels, ks=judged.ks, protocol=judged.protocol, cluster=False, **options)
+    return protocol.judge(
+        embeddings, images.labels, ks=judged.ks, protocol=judged.protocol, cluster=False, **options
+    )

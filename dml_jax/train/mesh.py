@@ -41,8 +41,14 @@ def rows(mesh: Mesh, axis: int = 0) -> NamedSharding:
 
 
 def replicate(mesh: Mesh, tree: Any) -> Any:
-    """Copies a tree of host or device values, equal on all hosts, to every device."""
-    return jax.device_put(tree, copied(mesh))
+    """Copies a tree of values, equal on all hosts, to every device."""
+
+    def put(value: Any) -> jax.Array:
+        if jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key):
+            return jax.random.wrap_key_data(put(jax.random.key_data(value)))
+        return jax.device_put(np.asarray(value), copied(mesh))  # from the host: devices of others cannot be written to
+
+    return jax.tree.map(put, tree)
 
 
 def shard(mesh: Mesh, images: np.ndarray, labels: np.ndarray, ids: np.ndarray) -> Batch:

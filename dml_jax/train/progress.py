@@ -19,6 +19,8 @@ class Screen:
 
     def __init__(self, *, quiet: bool = False, active: bool = True):
         self.console = Console(quiet=not active, highlight=False, soft_wrap=True)
+        if not self.console.is_terminal:
+            self.console.width = 132  # a log file has no width of its own
         self._live = self.console.is_terminal and not quiet
         self._quiet = quiet
         self._bar: Progress | None = None

@@ -48,8 +48,12 @@ def compare(workdir: Path, config: Config) -> None:
             keys.append(f"train.{key}")
     if keys:
         flat = configs.flatten(asdict(config))
-        shown = ", ".join(f"{key} ({configs.flatten(stored).get(key)!r} there, {flat.get(key)!r} here)" for key in keys)
-        raise CheckpointError(f"{workdir}: holds a run of another configuration: {shown}; give another --workdir")
+        shown = ", ".join(
+            f"{key} ({configs.flatten(stored).get(key)!r} there, {flat.get(key)!r} here)" for key in keys
+        )
+        raise CheckpointError(
+            f"{workdir}: holds a run of another configuration: {shown}; give another --workdir"
+        )
 
 
 @contextmanager
@@ -107,7 +111,9 @@ def describe(config: Config, data_hash: str, classes: int, shape: tuple[int, int
     """
     try:
         root = Path(__file__).parents[2]
-        git = subprocess.run(["git", "rev-parse", "HEAD"], cwd=root, capture_output=True, text=True, check=False)
+        git = subprocess.run(
+            ["git", "rev-parse", "HEAD"], cwd=root, capture_output=True, text=True, check=False
+        )
         commit = git.stdout.strip() or None
     except OSError:
         commit = None
