@@ -9,6 +9,8 @@ if TYPE_CHECKING:
 
 def load(workdir: str | Path, checkpoint: str = "latest") -> "Model":
     """The trained model of a run; `load(workdir).embed(paths)` gives float32 [N, D]. See `dml_jax.model.Model`."""
-    from dml_jax.model import Model  # JAX takes a second to import, and commands that only complain should not wait
+    from dml_jax.model import (
+        Model,
+    )  # JAX takes a second to import, and commands that only complain should not wait
 
     return Model(workdir, checkpoint)

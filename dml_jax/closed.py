@@ -48,7 +48,9 @@ def close(section: type[T], values: Mapping[str, Any], path: str = "") -> T:
         if key not in fields:
             raise ConfigError(f"{prefix}{key}: there is no such key; {suggest(key, fields)}")
     for name, field in fields.items():
-        optional = field.default is not dataclasses.MISSING or field.default_factory is not dataclasses.MISSING
+        optional = (
+            field.default is not dataclasses.MISSING or field.default_factory is not dataclasses.MISSING
+        )
         if name not in values and not optional:
             raise ConfigError(f"{prefix}{name}: missing, and it has no default")
     converted = {key: _convert(hints[key], value, f"{prefix}{key}") for key, value in values.items()}
@@ -67,7 +69,11 @@ def _convert(hint: Any, value: Any, path: str) -> Any:
             raise ConfigError(f"{path}={value!r}: {suggest(str(value), map(str, arguments))}")
         return value
     if origin in (typing.Union, types.UnionType):
-        return None if value is None else _convert(next(a for a in arguments if a is not type(None)), value, path)
+        return (
+            None
+            if value is None
+            else _convert(next(a for a in arguments if a is not type(None)), value, path)
+        )
     if origin is tuple:
         if not isinstance(value, list | tuple):
             raise ConfigError(f"{path}={value!r}: must be a list of values")
@@ -75,16 +81,17 @@ def _convert(hint: Any, value: Any, path: str) -> Any:
         if len(items) != len(value):
             raise ConfigError(f"{path}={value!r}: must hold {len(items)} values")
         return tuple(
-            _convert(item, entry, f"{path}[{i}]") for i, (item, entry) in enumerate(zip(items, value, strict=True))
+            _convert(item, entry, f"{path}[{i}]")
+            for i, (item, entry) in enumerate(zip(items, value, strict=True))
         )
     if origin is dict:
         if not isinstance(value, Mapping):
             raise ConfigError(f"{path}={value!r}: must be a section of named entries")
         return {key: _convert(arguments[1], entry, f"{path}.{key}") for key, entry in value.items()}
-    if dataclasses.is_dataclass(hint):
+    if isinstance(hint, type) and dataclasses.is_dataclass(hint):
         if not isinstance(value, Mapping):
             raise ConfigError(f"{path}={value!r}: must be a section")
-        return close(hint, value, path)  # type: ignore[type-var]
+        return close(hint, value, path)
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if not isinstance(value, hint) or (hint is int and isinstance(value, bool)):

@@ -44,7 +44,9 @@ class Parser(argparse.ArgumentParser):
             if not argument.startswith("-"):
                 raise ConfigError(f"{argument}: stray argument; options are written --name=value")
             known = [name for action in self._actions for name in action.option_strings]
-            raise ConfigError(f"{argument}: there is no such option; {suggest(argument.split('=')[0], known)}")
+            raise ConfigError(
+                f"{argument}: there is no such option; {suggest(argument.split('=')[0], known)}"
+            )
         return options, overrides
 
 

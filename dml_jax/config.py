@@ -49,7 +49,12 @@ class Data:
             f"must divide data.batch_size={self.batch_size}",
         )
         if self.crop != "none":
-            require(self.image_size > 0, "data.image_size", self.image_size, f"data.crop={self.crop!r} needs a size")
+            require(
+                self.image_size > 0,
+                "data.image_size",
+                self.image_size,
+                f"data.crop={self.crop!r} needs a size",
+            )
             require(
                 self.resize >= self.image_size,
                 "data.resize",
@@ -63,7 +68,12 @@ class Data:
         for key in ("flip", "greyscale", "erasing"):
             require(0 <= getattr(self, key) <= 1, f"data.{key}", getattr(self, key), "must be a probability")
         require(0 <= self.jitter < 1, "data.jitter", self.jitter, "must be in [0, 1)")
-        require(0 <= self.validation_share < 1, "data.validation_share", self.validation_share, "must be in [0, 1)")
+        require(
+            0 <= self.validation_share < 1,
+            "data.validation_share",
+            self.validation_share,
+            "must be in [0, 1)",
+        )
         require(self.threads > 0, "data.threads", self.threads, "must be positive")
         require(self.workers >= 0, "data.workers", self.workers, "must not be negative")
         require(self.prefetch > 0, "data.prefetch", self.prefetch, "must be positive")
@@ -99,7 +109,9 @@ class Train:
     evaluate_every: int = 0  # steps between two evaluations; 0: once an epoch where the length is in epochs
     checkpoint_every: int = 200  # steps between two checkpoints
     select: Literal["last", "validation", "test"] = "last"  # which model is reported
-    reload_best_epochs: tuple[int, ...] = ()  # epochs (warm-up not counted) that go on from the best model so far
+    reload_best_epochs: tuple[
+        int, ...
+    ] = ()  # epochs (warm-up not counted) that go on from the best model so far
 
     def __post_init__(self) -> None:
         require(
@@ -112,7 +124,9 @@ class Train:
         require(0 < self.gamma <= 1, "train.gamma", self.gamma, "must be in (0, 1]")
         require(self.log_every > 0, "train.log_every", self.log_every, "must be positive")
         require(self.evaluate_every >= 0, "train.evaluate_every", self.evaluate_every, "must not be negative")
-        require(self.checkpoint_every > 0, "train.checkpoint_every", self.checkpoint_every, "must be positive")
+        require(
+            self.checkpoint_every > 0, "train.checkpoint_every", self.checkpoint_every, "must be positive"
+        )
         require(
             list(self.milestones) == sorted(set(self.milestones)) and all(m > 0 for m in self.milestones),
             "train.milestones",
@@ -136,7 +150,9 @@ class Evaluation:
     batch_size: int = 256  # images embedded at once
     cluster: bool = True  # k-means and NMI at the end; slow for many thousand classes
     refine: bool = False  # also judge what the method makes of the embeddings at test time (MPN)
-    controls: bool = False  # judge raw pixels and the untrained network beside the trained one; for small images
+    controls: bool = (
+        False  # judge raw pixels and the untrained network beside the trained one; for small images
+    )
 
     def __post_init__(self) -> None:
         require(len(self.ks) > 0 and min(self.ks) > 0, "evaluation.ks", self.ks, "must be positive numbers")
@@ -153,7 +169,9 @@ class Config:
     method: Any
     train: Train
     evaluation: Evaluation = field(default_factory=Evaluation)
-    paper: dict[str, float] = field(default_factory=dict)  # the paper's numbers, as fractions, for the result table
+    paper: dict[str, float] = field(
+        default_factory=dict
+    )  # the paper's numbers, as fractions, for the result table
     seed: int = 0
 
 

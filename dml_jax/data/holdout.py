@@ -13,7 +13,7 @@ def subset(split: Split, classes: np.ndarray) -> Split:
     kept = np.flatnonzero(number[split.labels] >= 0)
     return Split(
         labels=number[split.labels[kept]].astype(np.int64),
-        ids=[split.ids[i] for i in kept],
+        ids=[split.ids[int(i)] for i in kept],
         read=lambda index, rng: split.read(int(kept[index]), rng),
         classes=[split.classes[c] for c in classes],
     )

@@ -40,7 +40,7 @@ def verify(embeddings: np.ndarray, labels: np.ndarray, *, bins: int = 4000) -> V
     """
     rows = np.asarray(embeddings, np.float32)
     length = np.linalg.norm(rows, axis=1, keepdims=True)
-    rows = rows / np.where(length > 0, length, 1)
+    rows = (rows / np.where(length > 0, length, 1)).astype(np.float32)
     edges = np.linspace(-1, 1, bins + 1)
     same, other = np.zeros(bins, np.int64), np.zeros(bins, np.int64)
     for start in range(0, len(rows), BLOCK):
@@ -52,7 +52,9 @@ def verify(embeddings: np.ndarray, labels: np.ndarray, *, bins: int = 4000) -> V
         same += np.bincount(place[later & equal], minlength=bins)
         other += np.bincount(place[later & ~equal], minlength=bins)
     if not same.any() or not other.any():
-        raise DataError("the labels hold no pair of one class, or none of two: there is nothing to tell apart")
+        raise DataError(
+            "the labels hold no pair of one class, or none of two: there is nothing to tell apart"
+        )
     rejects = np.concatenate([[0], np.cumsum(same)]) / same.sum()
     accepts = 1 - np.concatenate([[0], np.cumsum(other)]) / other.sum()
     crossing = int(np.argmax(rejects >= accepts))

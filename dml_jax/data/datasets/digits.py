@@ -25,7 +25,11 @@ NOISE = 0.08  # standard deviation, of the range black to white
 def place(scan: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """Draws a scan [8, 8] in 0..1 on a canvas: uint8 [24, 24, 3], bilinear, black ground."""
     scale = rng.uniform(*SCALE)
-    angle, shear, contrast = rng.uniform(-ROTATION, ROTATION), rng.uniform(-SHEAR, SHEAR), rng.uniform(*CONTRAST)
+    angle, shear, contrast = (
+        rng.uniform(-ROTATION, ROTATION),
+        rng.uniform(-SHEAR, SHEAR),
+        rng.uniform(*CONTRAST),
+    )
     side = len(scan)
     room = (SIDE - side * scale) / 2
     centre = SIDE / 2 + rng.uniform(-room, room, size=2)
