@@ -85,12 +85,14 @@ class BatchNorm(nn.Module):
 
 
 def _overhang(size: int, window: int, stride: int, padding: int, ceil: bool) -> int:
-    """Padding behind the last row: more than `padding` where torch's ceil mode adds a window that hangs over."""
+    """Padding behind the last row: more than `padding` where torch's ceil mode adds a window that hangs over.
+
+    Torch also drops a window that would begin beyond the image; with stride + padding <= window, as everywhere here,
+    there is none.
+    """
     if not ceil:
         return padding
     windows = -(-(size + 2 * padding - window) // stride) + 1
-    if (windows - 1) * stride >= size + padding:  # torch drops a window that would begin beyond the image
-        windows -= 1
     return max(padding, (windows - 1) * stride + window - size - padding)
 
 
