@@ -40,7 +40,10 @@ def command(*arguments: str, module: str = "dml_jax.main", **options: object) ->
         ([CONFIG, "--config.train=3"], "train: is a section"),
         ([CONFIG, "--config.train.steps.x=3"], "train.steps.x: x stands below a value"),
         ([CONFIG, "--config.evaluation.cluster=maybe"], "evaluation.cluster=maybe: must be true or false"),
-        ([CONFIG, "--config.train.groups.backbone.learning_rate=-1"], "learning_rate=-1.0: must not be negative"),
+        (
+            [CONFIG, "--config.train.groups.backbone.learning_rate=-1"],
+            "learning_rate=-1.0: must not be negative",
+        ),
         ([CONFIG, "--config.data.batch_size=63"], "must divide data.batch_size=63"),
         ([CONFIG, "--config.method.distance=euclid"], "did you mean euclidean?"),
         ([CONFIG, "--config.method.name=hits"], "method.name='hits': there is none; did you mean hist?"),
@@ -84,7 +87,13 @@ def test_help_is_quick() -> None:
 def test_a_run_from_start_to_finish(tmp_path: Path) -> None:
     """Trains, is stopped by a real SIGTERM, resumes, finishes, refuses another configuration, evaluates, exports."""
     run = tmp_path / "run"
-    arguments = [CONFIG, f"--workdir={run}", *TINY, "--config.train.steps=400", "--config.train.evaluate_every=100"]
+    arguments = [
+        CONFIG,
+        f"--workdir={run}",
+        *TINY,
+        "--config.train.steps=400",
+        "--config.train.evaluate_every=100",
+    ]
     process = subprocess.Popen(
         [sys.executable, "-m", "dml_jax.main", *arguments],
         cwd=ROOT,
