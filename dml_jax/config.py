@@ -48,6 +48,12 @@ class Data:
             self.images_per_class,
             f"must divide data.batch_size={self.batch_size}",
         )
+        require(
+            self.sampler in ("shuffled", "mpn_redraw") or self.batch_size > self.images_per_class,
+            "data.batch_size",
+            self.batch_size,
+            f"holds one class of data.images_per_class={self.images_per_class} only; no loss can tell classes apart",
+        )
         if self.crop != "none":
             require(
                 self.image_size > 0,

@@ -45,6 +45,7 @@ def command(*arguments: str, module: str = "dml_jax.main", **options: object) ->
             "learning_rate=-1.0: must not be negative",
         ),
         ([CONFIG, "--config.data.batch_size=63"], "must divide data.batch_size=63"),
+        ([CONFIG, "--config.data.batch_size=4"], "holds one class of data.images_per_class=4 only"),
         ([CONFIG, "--config.method.distance=euclid"], "did you mean euclidean?"),
         ([CONFIG, "--config.method.name=hits"], "method.name='hits': there is none; did you mean hist?"),
         ([CONFIG, "--config.method.name=mpn"], "method."),
