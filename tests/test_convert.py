@@ -258,6 +258,15 @@ def test_missing_weights_name_the_command() -> None:
             module.build(replace(config, pretrained="nowhere")).init(jax.random.key(0), (224, 224))
 
 
+def test_fixed_scales_come_from_the_file(tiny: state_dicts.StateDict) -> None:
+    state_dicts.write(Path("w.pth"), tiny)
+    assert status("--weights=w.pth", "--out=out", "--skip-parity") == 0
+    backbone = resnet.build(replace(TINY, pretrained="out", freeze_bn_affine=True))
+    params, stats = backbone.init(jax.random.key(0), (32, 32))
+    np.testing.assert_array_equal(stats["layer1_0"]["bn2"]["scale"], tiny["layer1.0.bn2.weight"])
+    assert "bn2" not in params["layer1_0"]
+
+
 def test_unfit_weights(tiny: state_dicts.StateDict) -> None:
     state_dicts.write(Path("w.pth"), tiny)
     assert status("--weights=w.pth", "--out=out", "--skip-parity") == 0

@@ -65,9 +65,10 @@ def assemble(
         expected = {"params": dict(shapes["params"]), "stats": dict(shapes.get("batch_stats", {}))}
         if config.pretrained != "none":
             params, stats = pretrained.load(config.pretrained, config.name, source)
-            params = adapt(params, image_shape)
-            pretrained.check(config.pretrained, {"params": params, "stats": stats}, expected)
-            return jax.tree.map(jnp.asarray, (params, stats))
+            found = pretrained.arranged({"params": adapt(params, image_shape), "stats": stats}, expected)
+            pretrained.check(config.pretrained, found, expected)
+            found = jax.tree.map(jnp.asarray, found)
+            return found["params"], found["stats"]
         return _draw(key, expected["params"], spread), _fresh(expected["stats"])
 
     def apply(
@@ -83,9 +84,9 @@ def assemble(
 
 
 def _fresh(shapes: Any) -> Any:
-    """Running statistics before the first batch: mean 0, variance 1."""
+    """Running statistics before the first batch: mean 0, variance 1; scale 1 and bias 0 where they are fixed."""
     return jax.tree_util.tree_map_with_path(
-        lambda path, leaf: jnp.full(leaf.shape, float(path[-1].key == "var"), jnp.float32), shapes
+        lambda path, leaf: jnp.full(leaf.shape, float(path[-1].key in ("var", "scale")), jnp.float32), shapes
     )
 
 

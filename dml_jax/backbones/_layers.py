@@ -4,7 +4,7 @@ XLA's 'SAME' pads strided windows more on the right than on the left; torch pads
 therefore explicit here.
 """
 
-from typing import Any
+from typing import Any, Protocol
 
 import flax.linen as nn
 import jax
@@ -47,6 +47,7 @@ class BatchNorm(nn.Module):
       momentum: weight of the new batch in the running statistics (torch's sense; Flax's is one minus it).
       epsilon: added to the variance.
       frozen: the running statistics are used, and never updated, in training too.
+      fixed: scale and bias stand among the statistics, not the parameters: nothing trains or decays them.
       updates: how often one batch moves the running statistics (gradient checkpointing in torch moves them twice).
       dtype: of the result; None keeps that of the input.
     """
@@ -54,6 +55,7 @@ class BatchNorm(nn.Module):
     momentum: float = 0.1
     epsilon: float = 1e-5
     frozen: bool = False
+    fixed: bool = False
     updates: int = 1
     dtype: Dtype = None
 
@@ -61,8 +63,12 @@ class BatchNorm(nn.Module):
     def __call__(self, x: jax.Array, train: bool) -> jax.Array:
         """float [..., C] -> float [..., C]."""
         channels, axes = x.shape[-1], tuple(range(x.ndim - 1))
-        scale = self.param("scale", nn.initializers.ones_init(), (channels,))
-        bias = self.param("bias", nn.initializers.zeros_init(), (channels,))
+        if self.fixed:
+            scale = self.variable("batch_stats", "scale", jnp.ones, (channels,), jnp.float32).value
+            bias = self.variable("batch_stats", "bias", jnp.zeros, (channels,), jnp.float32).value
+        else:
+            scale = self.param("scale", nn.initializers.ones_init(), (channels,))
+            bias = self.param("bias", nn.initializers.zeros_init(), (channels,))
         running_mean = self.variable("batch_stats", "mean", jnp.zeros, (channels,), jnp.float32)
         running_var = self.variable("batch_stats", "var", jnp.ones, (channels,), jnp.float32)
         wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
@@ -82,6 +88,22 @@ class BatchNorm(nn.Module):
         factor = jax.lax.rsqrt(var + self.epsilon) * jnp.expand_dims(scale, axes)
         result = (wide - mean) * factor + jnp.expand_dims(bias, axes)
         return result.astype(self.dtype or x.dtype)
+
+
+class Frozen(Protocol):
+    """What the configuration of a network with batch norms says of them."""
+
+    @property
+    def bn_momentum(self) -> float: ...
+    @property
+    def freeze_bn(self) -> bool: ...
+    @property
+    def freeze_bn_affine(self) -> bool: ...
+
+
+def batch_norm(config: Frozen, name: str, *, epsilon: float = 1e-5, updates: int = 1) -> BatchNorm:
+    """The batch norm a network's configuration asks for."""
+    return BatchNorm(config.bn_momentum, epsilon, config.freeze_bn, config.freeze_bn_affine, updates, name=name)
 
 
 def _overhang(size: int, window: int, stride: int, padding: int, ceil: bool) -> int:
@@ -176,8 +198,3 @@ def pooled_logits(classifier: Any, features: jax.Array) -> jax.Array:
 def compute_dtype(name: str) -> Dtype:
     """What "float32" and "bfloat16" of a configuration mean to a layer; None keeps the dtype of what comes in."""
     return jnp.bfloat16 if name == "bfloat16" else None
-
-
-def is_batch_norm(path: tuple[str, ...]) -> bool:
-    """Whether the parameter at `path` is the scale or bias of a batch normalisation of a convolutional backbone."""
-    return len(path) > 1 and (path[-2].startswith("bn") or path[-2].endswith("bn"))

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from dml_jax.backbones._assemble import assemble, fan_in
-from dml_jax.backbones._layers import AveragePool, BatchNorm, MaxPool, compute_dtype, conv
+from dml_jax.backbones._layers import AveragePool, MaxPool, batch_norm, compute_dtype, conv
 from dml_jax.backbones._pixels import CAFFE, Pixels
 from dml_jax.backbones.contract import Backbone
 from dml_jax.closed import require
@@ -47,6 +47,7 @@ class Config:
     name: str = "bn_inception"
     pretrained: str = "none"  # directory written by `python -m dml_jax.convert`, or "none"
     freeze_bn: bool = False  # running statistics are used and never updated, in training too
+    freeze_bn_affine: bool = False  # scales and biases of batch norms are neither trained nor decayed
     bn_momentum: float = 0.1  # weight of the new batch in the running statistics; 0.9 in Proxy-Anchor's, HIST's code
     pixels: Pixels = field(default_factory=lambda: CAFFE)
     remat: bool = False  # recompute every block's insides in the backward pass: less memory, more time
@@ -60,7 +61,7 @@ def _unit(config: Config, x: jax.Array, train: bool, channels: int, size: int, s
     """Convolution with bias, batch norm, ReLU; called inside a compact module, which gets the parameters."""
     padding = size // 2
     y = conv(channels, size, stride, padding=padding, bias=True, dtype=compute_dtype(config.dtype), name=name)(x)
-    return nn.relu(BatchNorm(config.bn_momentum, frozen=config.freeze_bn, name=f"{name}_bn")(y, train))
+    return nn.relu(batch_norm(config, f"{name}_bn")(y, train))
 
 
 class Block(nn.Module):

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from dml_jax.backbones._assemble import Path, Shape, assemble
-from dml_jax.backbones._layers import BatchNorm, MaxPool, compute_dtype, conv
+from dml_jax.backbones._layers import MaxPool, batch_norm, compute_dtype, conv
 from dml_jax.backbones._pixels import Pixels
 from dml_jax.backbones.contract import Backbone
 from dml_jax.closed import require
@@ -45,6 +45,7 @@ class Config:
     pretrained: str = "none"  # directory written by `python -m dml_jax.convert`, or "none"
     transform_input: bool = True  # as the published weights were trained; HIST's authors leave it out
     freeze_bn: bool = False  # running statistics are used and never updated, in training too
+    freeze_bn_affine: bool = False  # scales and biases of batch norms are neither trained nor decayed
     bn_momentum: float = 0.1  # weight of the new batch in the running statistics (torch's sense)
     pixels: Pixels = field(default_factory=Pixels)
     remat: bool = False  # recompute every block's insides in the backward pass: less memory, more time
@@ -67,7 +68,7 @@ class Unit(nn.Module):
         """float [B, H, W, C] -> float [B, ceil(H/stride), ceil(W/stride), channels]."""
         dtype = compute_dtype(self.config.dtype)
         x = conv(self.channels, self.size, self.stride, padding=self.size // 2, dtype=dtype, name="conv")(x)
-        return nn.relu(BatchNorm(self.config.bn_momentum, 1e-3, self.config.freeze_bn, name="bn")(x, train))
+        return nn.relu(batch_norm(self.config, "bn", epsilon=1e-3)(x, train))
 
 
 class Block(nn.Module):

@@ -141,6 +141,8 @@ def graft(directory: str, params: Any, state: Any) -> tuple[Any, Any, list[str]]
         if prefix is None:
             continue
         place = places[prefix] + name.removeprefix(prefix)
+        if place not in ours:  # fixed scales of batch norms are no parameters
+            place = place.replace("/params/backbone/", "/state/backbone/")
         if place not in ours:
             problems.append(f"{name} has no place")
         elif ours[place].shape != tensor.shape:
@@ -152,6 +154,20 @@ def graft(directory: str, params: Any, state: Any) -> tuple[Any, Any, list[str]]
         raise WeightsError(f"{directory}: does not fit this method and backbone: {'; '.join(problems)}")
     tree = nest(ours, "/")
     return tree.get("params", {}), tree.get("state", {}), [name.removeprefix("/") for name in kept]
+
+
+def arranged(found: Any, expected: Any) -> Any:
+    """Moves leaves of {"params", "stats"} to the side where they are expected: fixed scales are no parameters."""
+    leaves = flatten(found, "")
+    wanted = flatten(expected, "")
+    sides = {"params": "stats", "stats": "params"}
+
+    def place(name: str) -> str:
+        _, side, rest = name.split("/", 2)
+        other = f"/{sides[side]}/{rest}"
+        return other if name not in wanted and other in wanted else name
+
+    return {"params": {}, "stats": {}} | nest({place(name): leaf for name, leaf in leaves.items()}, "/")
 
 
 def check(directory: str, found: Any, expected: Any) -> None:

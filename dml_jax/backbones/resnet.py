@@ -13,7 +13,7 @@ import flax.linen as nn
 import jax
 
 from dml_jax.backbones._assemble import assemble, fan_out
-from dml_jax.backbones._layers import BatchNorm, MaxPool, compute_dtype, conv
+from dml_jax.backbones._layers import BatchNorm, MaxPool, batch_norm, compute_dtype, conv
 from dml_jax.backbones._pixels import Pixels
 from dml_jax.backbones.contract import Backbone
 from dml_jax.closed import require
@@ -43,6 +43,7 @@ class Config:
     stem: Literal["imagenet", "small"] = "imagenet"  # small: 3x3 at stride 1 and no max pool, for tiny images
     pretrained: str = "none"  # directory written by `python -m dml_jax.convert`, or "none"
     freeze_bn: bool = False  # running statistics are used and never updated, in training too
+    freeze_bn_affine: bool = False  # scales and biases of batch norms are neither trained nor decayed
     bn_momentum: float = 0.1  # weight of the new batch in the running statistics (torch's sense)
     stage_bn_updates: int = 1  # times a step moves the stages' running statistics; 2 in MPN's authors' code
     pixels: Pixels = field(default_factory=Pixels)
@@ -98,7 +99,7 @@ class Block(nn.Module):
         channels = 4 * self.width if bottleneck else self.width
 
         def norm(name: str) -> BatchNorm:
-            return BatchNorm(config.bn_momentum, frozen=config.freeze_bn, updates=config.stage_bn_updates, name=name)
+            return batch_norm(config, name, updates=config.stage_bn_updates)
 
         shortcut = x
         if x.shape[-1] != channels or self.stride != 1:
@@ -128,7 +129,7 @@ class ResNet(nn.Module):
         small = config.stem == "small"
         size, stride, padding = (3, 1, 1) if small else (7, 2, 3)
         x = conv(config.widths[0], size, stride, padding=padding, dtype=dtype, name="conv1")(x)
-        x = nn.relu(BatchNorm(config.bn_momentum, frozen=config.freeze_bn, name="bn1")(x, train))
+        x = nn.relu(batch_norm(config, "bn1")(x, train))
         if not small:
             x = MaxPool(3, 2, padding=1, name="maxpool")(x)
         block = nn.remat(Block, static_argnums=(2,)) if config.remat else Block

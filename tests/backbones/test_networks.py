@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from dml_jax.backbones import bn_inception, deit, googlenet, mit, resnet
-from dml_jax.backbones._layers import DropPath, is_batch_norm
+from dml_jax.backbones._layers import DropPath
 from dml_jax.backbones._pixels import CAFFE, Pixels, preprocess
 from dml_jax.backbones.contract import Backbone
 from dml_jax.closed import close
@@ -162,17 +162,32 @@ def test_stage_statistics_moved_twice() -> None:
     assert not np.allclose(twice["layer1_0"]["bn1"]["mean"], once["layer1_0"]["bn1"]["mean"])
 
 
-def test_batch_norm_parameters_are_found() -> None:
-    """Scales and biases of batch norms: 106 tensors in ResNet-50 (2 x 53), 20,032 numbers in BN-Inception."""
+def test_fixed_scales() -> None:
+    """Scales and biases leave the parameters (106 tensors in ResNet-50, 20,032 numbers in BN-Inception) and count."""
     for module, config, tensors, numbers in (
         (resnet, resnet.resnet50(), 106, 53_120),
         (bn_inception, bn_inception.Config(), 138, 20_032),
-        (deit, deit.deit_small(), 0, 0),
+        (googlenet, googlenet.Config(), 114, 14_560),
     ):
-        params, _ = jax.eval_shape(lambda m=module, c=config: m.build(c).init(jax.random.key(0), (224, 224)))
-        leaves = jax.tree_util.tree_flatten_with_path(params)[0]
-        found = [leaf.size for path, leaf in leaves if is_batch_norm(tuple(p.key for p in path))]
-        assert (len(found), sum(found)) == (tensors, numbers)
+        trained, fixed = (
+            jax.eval_shape(lambda m=module, c=c: m.build(c).init(jax.random.key(0), (64, 64)))
+            for c in (config, replace(config, freeze_bn_affine=True))
+        )
+        count = lambda tree: (len(jax.tree.leaves(tree)), sum(leaf.size for leaf in jax.tree.leaves(tree)))  # noqa: E731
+        for side, sign in ((0, 1), (1, -1)):
+            gone = np.subtract(count(trained[side]), count(fixed[side]))
+            assert tuple(sign * gone) == (tensors, numbers)
+    backbone = resnet.build(replace(SMALL["basic"][1], freeze_bn_affine=True))
+    params, stats = backbone.init(jax.random.key(0), (16, 16))
+    stats["layer1_0"]["bn2"] |= {"scale": 3 * jnp.ones(8), "bias": jnp.arange(8.0)}
+    x = jax.random.normal(jax.random.key(1), (4, 16, 16, 3))
+    ours, new = jax.jit(lambda p, s: backbone.apply(p, s, x, train=True))(params, stats)
+    np.testing.assert_array_equal(new["layer1_0"]["bn2"]["bias"], np.arange(8.0))
+    plain = resnet.build(SMALL["basic"][1])
+    params, stats = plain.init(jax.random.key(0), (16, 16))
+    params["layer1_0"]["bn2"] = {"scale": 3 * jnp.ones(8), "bias": jnp.arange(8.0)}
+    theirs, _ = jax.jit(lambda p, s: plain.apply(p, s, x, train=True))(params, stats)
+    np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5)
 
 
 def test_recomputation_changes_nothing(small: tuple[Any, Any]) -> None:

@@ -100,7 +100,7 @@ def test_no_tensor_reaches_beyond_its_numbers(
     four = np.zeros(4, np.float32)
     hostile = Call(Name("torch._utils", "_rebuild_tensor_v2"), state_dicts.Storage("0", four), offset, shape, strides)
     path = state_dicts.write(tmp_path / "w.pth", {"four": four, "hostile": hostile})  # `four` is storage 0
-    with pytest.raises(WeightsError, match="a tensor (reaches beyond its numbers|is described wrongly)"):
+    with pytest.raises(WeightsError, match=r"a tensor (reaches beyond its numbers|is described wrongly)"):
         _torch_file.read(path)
 
 
