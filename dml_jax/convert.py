@@ -10,6 +10,7 @@ installed, every layer is compared with it.
 
 import importlib
 import importlib.util
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -62,7 +63,7 @@ def execute(arguments: list[str]) -> None:
 
     from dml_jax.backbones import _conversion, _download, _files, pretrained
 
-    cache = Path("~/.cache/dml_jax/weights").expanduser()
+    cache = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "dml_jax" / "weights"
     paths = [_download.local(source, cache) for source in options.weights.split(",")]
     converted = _conversion.convert({str(path): _files.read(path) for path in paths})
     config = converted.weights.config
