@@ -1,5 +1,6 @@
 """What a caller hands in, checked before any long work: one sentence says what is wrong and how to mend it."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,13 @@ def embeddings(values: Any, *, name: str = "embeddings") -> np.ndarray:
                 f"{name}: {count} of {len(array)} rows hold NaN or infinity, first row {first}; mend them"
             )
     return array
+
+
+def blocks(rows: np.ndarray) -> Iterator[np.ndarray]:
+    """The rows in float64, some thousands at a time."""
+    step = max(1, ROWS_AT_ONCE // (8 * rows.shape[1]))
+    for start in range(0, len(rows), step):
+        yield np.asarray(rows[start : start + step], np.float64)
 
 
 def real(dtype: np.dtype) -> bool:

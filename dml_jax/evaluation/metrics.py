@@ -1,14 +1,13 @@
 """Retrieval and clustering metrics of any embeddings."""
 
-from functools import partial
+from collections.abc import Callable
 from typing import Any, Literal
 
-import jax
-import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 
 from dml_jax.errors import DataError
-from dml_jax.evaluation import arrays
+from dml_jax.evaluation import arrays, judging
 from dml_jax.evaluation.clustering import ami, f1_pairs, nmi, nmi_stderr
 from dml_jax.evaluation.geometry import density, singular_values, spectral_decay
 
@@ -35,6 +34,10 @@ def retrieval(
     exclude_self: bool | None = None,
     exclusion: Literal["index", "position"] = "index",
     per_query: bool = False,
+    mesh: Mesh | None = None,
+    memory: int | None = None,
+    announce: Callable[[str], None] | None = None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> dict[str, Any]:
     """Recall@K, R-precision and MAP@R (Musgrave et al., ECCV 2020), exact, ties to the lower index.
 
@@ -49,6 +52,10 @@ def retrieval(
       exclusion: the query left out by its index, or, as the authors' codes did, whatever comes first left out.
       per_query: also return "rank" (1-based, of the nearest relevant row, 0 if none), "r_precision_per_query" and
         "map@r_per_query" (NaN where a query has no relevant row).
+      mesh: devices, all by default; no result depends on them.
+      memory: bytes that may be used on a device, by default 60 % of an accelerator and 1 GiB of a CPU.
+      announce: called with the plan, sizes and memory, in one line.
+      progress: called with tiles done and in all.
 
     Returns:
       "recall@K" (a query without a relevant row is a miss), "r_precision", "map@r" (means over queries that have one;
@@ -76,98 +83,31 @@ def retrieval(
     for k in ks:
         if not 0 < k <= candidates:
             raise DataError(f"ks: K={k} with {candidates} candidates; K must be in 1..{candidates}")
-    dtype = arrays.working(points)
-    first, r_precision, average = ranked(
-        points.astype(dtype), classes, others.astype(dtype), other_classes, metric, exclude_self, exclusion
+    task = judging.plan(
+        points,
+        classes,
+        None if gallery is None else others,
+        other_classes,
+        metric=metric,
+        exclusion=exclusion if exclude_self else "none",
+        dtype=arrays.working(points),
+        devices=mesh,
+        limit=memory,
     )
+    if announce is not None:
+        announce(task.describe())
+    first, precision, average, relevant = judging.judge(task, progress)
     hits = {f"recall@{k}": (first > 0) & (first <= k) for k in ks}
     result: dict[str, Any] = {}
     for name, hit in hits.items():
         result[name] = float(hit.mean())
         result[f"{name}_stderr"] = float(np.sqrt(hit.mean() * (1 - hit.mean()) / len(hit)))
-    has = first > 0
-    for name, values in (("r_precision", r_precision), ("map@r", average)):
+    has = relevant > 0
+    for name, values in (("r_precision", precision), ("map@r", average)):
         kept = values[has]
         result[name] = float(kept.mean()) if len(kept) else float("nan")
         result[f"{name}_stderr"] = float(kept.std() / np.sqrt(len(kept))) if len(kept) else float("nan")
     result["lone_queries"] = int((~has).sum())
     if per_query:
-        result |= {"rank": first, "r_precision_per_query": r_precision, "map@r_per_query": average}
+        result |= {"rank": first, "r_precision_per_query": precision, "map@r_per_query": average}
     return result
-
-
-def ranked(
-    queries: np.ndarray,
-    labels: np.ndarray,
-    gallery: np.ndarray,
-    gallery_labels: np.ndarray,
-    metric: str,
-    exclude_self: bool,
-    exclusion: str,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Rank of the nearest relevant row, R-precision and average precision at R of every query."""
-    codes = np.unique(np.concatenate([labels, gallery_labels]), return_inverse=True)[1].astype(np.int32)
-    mine, theirs = codes[: len(labels)], jnp.asarray(codes[len(labels) :])
-    if metric == "cosine":
-        queries, gallery = (
-            x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), np.finfo(x.dtype).tiny)
-            for x in (queries, gallery)
-        )
-    candidates, parts = jnp.asarray(gallery), []
-    step = 256
-    for start in range(0, len(queries), step):
-        rows = np.minimum(np.arange(start, start + step), len(queries) - 1)
-        out = judge_rows(
-            queries[rows],
-            mine[rows],
-            candidates,
-            theirs,
-            rows.astype(np.int32),
-            metric,
-            exclude_self,
-            exclusion,
-        )
-        parts.append([np.asarray(x)[: len(queries) - start] for x in out])
-    first, precision, average = (np.concatenate(x) for x in zip(*parts, strict=True))
-    return first, precision, average
-
-
-@partial(jax.jit, static_argnames=("metric", "exclude_self", "exclusion"))
-def judge_rows(
-    queries: jax.Array,
-    labels: jax.Array,
-    gallery: jax.Array,
-    gallery_labels: jax.Array,
-    index: jax.Array,
-    metric: str,
-    exclude_self: bool,
-    exclusion: str,
-) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """One block of queries against the whole gallery, by sorting."""
-    far = -jnp.matmul(queries, gallery.T, precision=jax.lax.Precision.HIGHEST)
-    if metric == "euclidean":
-        far = (
-            2 * far
-            + jnp.sum(gallery * gallery, axis=1)[None, :]
-            + jnp.sum(queries * queries, axis=1)[:, None]
-        )
-    columns = jnp.arange(gallery.shape[0], dtype=jnp.int32)
-    relevant = labels[:, None] == gallery_labels[None, :]
-    own = columns[None, :] == index[:, None]
-    total = jnp.sum(relevant, axis=1)
-    if exclude_self:
-        total = total - 1
-        if exclusion == "index":
-            far = jnp.where(own, jnp.inf, far)
-            relevant = relevant & ~own
-    _, hits = jax.lax.sort((far, relevant), num_keys=1, is_stable=True)
-    if exclude_self and exclusion == "position":
-        hits = hits[:, 1:]
-    place = jnp.arange(1, hits.shape[1] + 1)[None, :]
-    within = hits & (place <= total[:, None])
-    any_hit = jnp.any(hits, axis=1)
-    first = jnp.where(any_hit, jnp.argmax(hits, axis=1) + 1, 0)
-    exact = jnp.where(total > 0, total, jnp.nan)
-    precision = jnp.sum(within, axis=1) / exact
-    average = jnp.sum(jnp.where(within, jnp.cumsum(hits, axis=1) / place, 0), axis=1) / exact
-    return first, precision, average

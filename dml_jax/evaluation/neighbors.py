@@ -18,7 +18,12 @@ def _block(queries: jax.Array, gallery: jax.Array, first: jax.Array, excluded: j
 
 
 def search(
-    queries: Any, gallery: Any, k: int, *, metric: Literal["cosine", "euclidean"] = "cosine", exclude_self: bool = False
+    queries: Any,
+    gallery: Any,
+    k: int,
+    *,
+    metric: Literal["cosine", "euclidean"] = "cosine",
+    exclude_self: bool = False,
 ) -> tuple[np.ndarray, np.ndarray]:
     """(distances [Q, k], indices [Q, k]) of the nearest gallery rows; ties to the lower index."""
     q, g = (np.asarray(x, np.float32) for x in (queries, gallery))

@@ -1,0 +1,219 @@
+"""What a tile of scores tells the queries in its columns and, transposed, those in its rows. Jitted kernels."""
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as P
+
+EVERYWHERE, SPREAD = P(), P("data")  # on every device; one part on each
+CHAIN = 16  # divides the rows of every tile
+
+
+class Side(NamedTuple):
+    """What the tiles of one factor ask and are asked.
+
+    Attributes:
+      first: int32 [m], first place of each tile.
+      indices: int32 [m, T], index of each row.
+      places: int32 [m, R + 1, T], place of the row each slot asks for, -1 for unused slots; last the query's own place.
+      thresholds: [m, R, T], scores at these places, +inf for unused slots.
+      ties: int32 [m, R, T], index of the row in each slot: equally near rows of lower index come before it.
+    """
+
+    first: Any
+    indices: Any
+    places: Any
+    thresholds: Any
+    ties: Any
+
+
+# (scores, axis of the candidates, their side and tile, the queries' side and tile, slots in use) -> [R, queries]
+Visit = Callable[[jax.Array, int, Side, jax.Array, Side, jax.Array, jax.Array], jax.Array]
+
+
+@functools.partial(jax.jit, static_argnames="mesh")
+def product(left: jax.Array, right: jax.Array, pairs: jax.Array, mesh: Mesh) -> jax.Array:
+    """One tile of scores on each of n devices.
+
+    Args:
+      left: [p, S, W] and right: [q, T, W] prepared rows, on every device.
+      pairs: int32 [n, 2], a tile of `left` and one of `right` for each device.
+
+    Returns:
+      [n, S, T].
+    """
+
+    def local(left: jax.Array, right: jax.Array, pairs: jax.Array) -> jax.Array:
+        a, b = left[pairs[0, 0]], right[pairs[0, 1]]
+        return jnp.matmul(a, b.T, precision=jax.lax.Precision.HIGHEST)[None]
+
+    specs = (EVERYWHERE, EVERYWHERE, SPREAD)
+    return jax.shard_map(local, mesh=mesh, in_specs=specs, out_specs=SPREAD, check_vma=False)(
+        left, right, pairs
+    )
+
+
+@functools.partial(jax.jit, static_argnames=("mesh", "visit"), donate_argnames=("rows", "columns"))
+def serve(
+    scores: jax.Array,
+    left: Side,
+    right: Side,
+    rows: jax.Array,
+    columns: jax.Array,
+    pairs: jax.Array,
+    live: jax.Array,
+    mesh: Mesh,
+    visit: Visit,
+) -> tuple[jax.Array, jax.Array]:
+    """Adds what a tile on each device says to the queries in its rows and columns.
+
+    Args:
+      scores: [n, S, T].
+      left, right: of the rows and of the columns, on every device.
+      rows: [n, p, R, S] and columns: [n, q, R, T], what was found so far.
+      pairs: int32 [n, 2], tiles of left and right.
+      live: int32 [n, 2], how many slots of rows and columns are in use; 0: nothing is asked.
+      visit: `collect` or a `counter`.
+    """
+
+    def local(
+        scores: jax.Array,
+        left: Side,
+        right: Side,
+        rows: jax.Array,
+        columns: jax.Array,
+        pairs: jax.Array,
+        live: jax.Array,
+    ) -> tuple[jax.Array, jax.Array]:
+        (a, b), tile = pairs[0], scores.reshape(scores.shape[1:])
+        columns = columns.at[0, b].add(visit(tile, 0, left, a, right, b, live[0, 1]))
+        return rows.at[0, a].add(visit(tile, 1, right, b, left, a, live[0, 0])), columns
+
+    specs = (SPREAD, EVERYWHERE, EVERYWHERE, SPREAD, SPREAD, SPREAD, SPREAD)
+    return jax.shard_map(local, mesh=mesh, in_specs=specs, out_specs=(SPREAD, SPREAD), check_vma=False)(
+        scores, left, right, rows, columns, pairs, live
+    )
+
+
+@functools.partial(jax.jit, static_argnames="mesh")
+def gathered(parts: jax.Array, mesh: Mesh) -> jax.Array:
+    """The sum over the devices, on every device."""
+    return jax.lax.with_sharding_constraint(jnp.sum(parts, axis=0), jax.NamedSharding(mesh, EVERYWHERE))
+
+
+def collect(
+    scores: jax.Array, axis: int, candidates: Side, a: jax.Array, queries: Side, b: jax.Array, live: jax.Array
+) -> jax.Array:
+    """Scores of the rows asked for that lie in a tile, 0 for the others: [R + 1, queries]."""
+    place, size = queries.places[b] - candidates.first[a], scores.shape[axis]
+    here = (queries.places[b] >= 0) & (place >= 0) & (place < size) & (live > 0)
+    place = jnp.clip(place, 0, size - 1)
+    found = jnp.take_along_axis(scores, place if axis == 0 else place.T, axis=axis)
+    return jnp.where(here, found if axis == 0 else found.T, 0)
+
+
+@functools.cache
+def counter(group: int, apart: bool) -> Visit:
+    """Counts how many candidates of a tile come before each threshold of its queries: int32 [R, queries].
+
+    Args:
+      group: slots counted in one go, divides R.
+      apart: whether the indices of the candidates lie all below or all above the index of each slot's row, so that one
+        comparison settles ties.
+    """
+
+    def count(
+        scores: jax.Array,
+        axis: int,
+        candidates: Side,
+        a: jax.Array,
+        queries: Side,
+        b: jax.Array,
+        live: jax.Array,
+    ) -> jax.Array:
+        index, strict, ties = candidates.indices[a], queries.thresholds[b], queries.ties[b]
+        equal = below(strict)
+        slots = (jnp.where(index[0] < ties, equal, strict),) if apart else (strict, equal, ties)
+        compare = before_in_columns if axis == 0 else before_in_rows
+
+        def step(i: jax.Array, counts: jax.Array) -> jax.Array:
+            partial = compare(
+                scores, index, *(jax.lax.dynamic_slice_in_dim(x, i * group, group) for x in slots)
+            )
+            # The branch is always taken. It keeps the compiler from merging the sum into the comparisons, which would
+            # then run one number at a time.
+            total = jax.lax.cond(
+                live > 0,
+                lambda x: jnp.sum(x, axis=axis, dtype=jnp.int32),
+                lambda x: jnp.take(x, 0, axis=axis),
+                partial,
+            )
+            return jax.lax.dynamic_update_slice_in_dim(counts, total, i * group, 0)
+
+        return jax.lax.fori_loop(0, (live + group - 1) // group, step, jnp.zeros(strict.shape, jnp.int32))
+
+    return count
+
+
+def below(x: jax.Array) -> jax.Array:
+    """The next lower number, never a denormal one, which may be flushed to zero."""
+    tiny = jnp.finfo(x.dtype).tiny
+    return jnp.where(jnp.abs(x) <= tiny, -tiny, jnp.nextafter(x, jnp.full_like(x, -jnp.inf)))
+
+
+def before_in_columns(scores: jax.Array, index: jax.Array, strict: jax.Array, *tied: jax.Array) -> jax.Array:
+    """How many rows come before each threshold of each column, in partial sums over every 16 rows.
+
+    A chain of vector comparisons, which compilers turn into straight vector code; a plain reduction is several times
+    slower on CPUs.
+
+    Args:
+      scores: [S, T]; index: int32 [S], of its rows.
+      strict: [G, T], what a row must exceed.
+      tied: where ties are possible, [G, T] what it must exceed if its index is below the second, int32 [G, T].
+
+    Returns:
+      int32 [S / 16, G, T].
+    """
+    shape = (scores.shape[0] // CHAIN, *strict.shape)
+    tile, order = scores.reshape(-1, CHAIN, scores.shape[1]), index.reshape(-1, CHAIN)
+    strict, *tied_ = (jnp.broadcast_to(x[None], shape) for x in (strict, *tied))
+    tied = tuple(tied_)
+    counts = jnp.zeros(shape, jnp.int32)
+    for i in range(CHAIN):
+        bound = (
+            jnp.where(jnp.broadcast_to(order[:, i, None, None], shape) < tied[1], tied[0], strict)
+            if tied
+            else strict
+        )
+        counts = counts + (jnp.broadcast_to(tile[:, i, None, :], shape) > bound)
+    return counts
+
+
+def before_in_rows(scores: jax.Array, index: jax.Array, strict: jax.Array, *tied: jax.Array) -> jax.Array:
+    """The same for the columns that come before each threshold of each row; no transposed tile is made.
+
+    Args:
+      scores: [S, T]; index: int32 [T], of its columns.
+      strict, tied: [G, S], see `before_in_columns`.
+
+    Returns:
+      int32 [G, 16, S]: partial sums over every 16th column.
+    """
+    shape = (scores.shape[0], strict.shape[0], CHAIN)
+    tile, order = scores.reshape(scores.shape[0], -1, CHAIN), index.reshape(-1, CHAIN)
+    strict, *tied_ = (jnp.broadcast_to(x.T[:, :, None], shape) for x in (strict, *tied))
+    tied = tuple(tied_)
+    counts = jnp.zeros(shape, jnp.int32)
+    for i in range(len(order)):
+        bound = (
+            jnp.where(jnp.broadcast_to(order[i, None, None], shape) < tied[1], tied[0], strict)
+            if tied
+            else strict
+        )
+        counts = counts + (jnp.broadcast_to(tile[:, i, None, :], shape) > bound)
+    return counts.transpose(1, 2, 0)
