@@ -25,6 +25,7 @@ def parser() -> command.Parser:
     flags.add_argument("--source", metavar="PATH", action="append", default=[], help="archive, folder or .csv file")
     flags.add_argument("--output", metavar="DIRECTORY", help="where to, then data.path of a configuration")
     flags.add_argument("--short_side", type=int, default=0, metavar="PIXELS", help="shrink to, for speed; 0: never")
+    flags.add_argument("--pixels", action="store_true", help="store uncompressed pixels: fastest, takes a lot of room")
     flags.add_argument("--skip_bad", action="store_true", help="leave out what cannot be used instead of stopping")
     flags.add_argument("--subset", action="store_true", help="accept a part of a data set with known counts")
     flags.add_argument("--test_share", type=float, default=0.5, help="of the classes, where the data set has no splits")
@@ -78,6 +79,7 @@ def execute(arguments: list[str]) -> None:
         output=Path(options.output).expanduser(),
         options=Options(options.test_share, options.splits),
         short_side=options.short_side,
+        pixels=options.pixels,
         skip_bad=options.skip_bad,
         subset=options.subset,
         threads=options.threads,

@@ -6,6 +6,7 @@ flipped in the middle of a JPEG scan, passes; checksums guard against that.
 """
 
 import io
+import re
 import warnings
 
 import numpy as np
@@ -16,6 +17,7 @@ from dml_jax.errors import DataError
 
 LIMIT = 89_478_485  # pixels; Pillow's own threshold for suspecting a decompression bomb
 ORIENTATION = 0x0112  # EXIF tag
+PPM = re.compile(rb"P6\n(\d{1,6}) (\d{1,6})\n255\n")  # the header of pixels without any compression
 
 warnings.filterwarnings("error", category=Image.DecompressionBombWarning)
 
@@ -33,6 +35,10 @@ def rgb(data: bytes) -> np.ndarray:
     """
     if data[:3] == b"\xff\xd8\xff" and (pixels := _jpeg(data)) is not None:
         return pixels
+    if header := PPM.match(data):
+        width, height = (int(word) for word in header.groups())
+        if 0 < width * height <= LIMIT and len(data) == header.end() + 3 * width * height:
+            return np.frombuffer(data, np.uint8, offset=header.end()).reshape(height, width, 3)
     try:
         with Image.open(io.BytesIO(data)) as image:
             upright = ImageOps.exif_transpose(image)
@@ -56,12 +62,21 @@ def _jpeg(data: bytes) -> np.ndarray | None:
         if colours in ("CMYK", "YCCK") or height * width > LIMIT:
             return None
         orientation = 1
-        if b"Exif\0" in data or b"tiff:Orientation" in data:
+        header = data[: _scan(data)]
+        if b"Exif\0" in header or b"tiff:Orientation" in header:
             with Image.open(io.BytesIO(data)) as image:
                 orientation = image.getexif().get(ORIENTATION, 1)
         return _turned(simplejpeg.decode_jpeg(data, "RGB", fastdct=False, fastupsample=False), orientation)
     except Exception:  # Pillow has the last word on what is damaged
         return None
+
+
+def _scan(data: bytes) -> int:
+    """Where the pixels of a JPEG file begin: its first scan, behind all metadata."""
+    position = 2
+    while data[position] == 0xFF and data[position + 1] != 0xDA:
+        position += 2 + int.from_bytes(data[position + 2 : position + 4])
+    return position
 
 
 def _turned(pixels: np.ndarray, orientation: int) -> np.ndarray:
@@ -94,3 +109,9 @@ def png(pixels: np.ndarray) -> bytes:
     file = io.BytesIO()
     Image.fromarray(pixels).save(file, "PNG", compress_level=1)
     return file.getvalue()
+
+
+def ppm(pixels: np.ndarray) -> bytes:
+    """uint8 [H, W, 3] as a file that needs no decoding: a header and the pixels."""
+    height, width, _ = pixels.shape
+    return b"P6\n%d %d\n255\n" % (width, height) + np.ascontiguousarray(pixels).tobytes()

@@ -15,18 +15,23 @@ from dml_jax.data.packed import FORMAT, INDEX, sha256
 QUALITY = 95  # of images that are encoded anew
 
 
-def stored(data: bytes, short_side: int = 0) -> bytes:
+def stored(data: bytes, short_side: int = 0, pixels: bool = False) -> bytes:
     """What is packed of an image file: JPEG (but CMYK) and plain 8-bit PNG files as they are, all else as RGB PNG.
 
     Args:
       data: of a file that decodes.
       short_side: images whose shorter side has more pixels are resized to it and become JPEG; 0: none.
+      pixels: store uncompressed pixels instead, which need no decoding and a lot of room.
     """
-    if short_side:
-        pixels = decode.rgb(data)
-        if min(pixels.shape[:2]) > short_side:
-            smaller = np.ascontiguousarray(transforms.resize_shorter(pixels, short_side))
-            return simplejpeg.encode_jpeg(smaller, quality=QUALITY, colorspace="RGB", colorsubsampling="420")
+    if short_side or pixels:
+        image = decode.rgb(data)
+        large = 0 < short_side < min(image.shape[:2])
+        image = transforms.resize_shorter(image, short_side) if large else image
+        if pixels:
+            return decode.ppm(image)
+        if large:
+            image = np.ascontiguousarray(image)
+            return simplejpeg.encode_jpeg(image, quality=QUALITY, colorspace="RGB", colorsubsampling="420")
     if decode.plain(data):
         return data
     return decode.png(decode.rgb(data))
@@ -38,6 +43,7 @@ def write(
     about: Mapping[str, str],
     *,
     short_side: int,
+    pixels: bool,
     threads: int,
     each: Callable[[int], None],
 ) -> dict[str, Any]:
@@ -54,7 +60,7 @@ def write(
     def examples(split: str) -> Iterator[tuple[bytes, str, str]]:
         nonlocal done
         members = of_split[split]
-        images = inspection.in_order(lambda e: stored(e.file.read(), short_side), members, threads)
+        images = inspection.in_order(lambda e: stored(e.file.read(), short_side, pixels), members, threads)
         for entry, image in zip(members, images, strict=True):
             content.update(hashlib.sha256(image).digest())
             content.update(f"{split}\n{entry.label}\n{entry.id}\n".encode())

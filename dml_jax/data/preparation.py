@@ -27,7 +27,7 @@ class Request(NamedTuple):
       sources: archives and folders.
       output: directory to make.
       options: how classes are split.
-      short_side: see `packing.stored`.
+      short_side, pixels: see `packing.stored`.
       skip_bad: leave out what cannot be used instead of stopping.
       subset: accept other counts than those of the whole data set.
       threads: that decode.
@@ -38,6 +38,7 @@ class Request(NamedTuple):
     output: Path
     options: Options = Options()
     short_side: int = 0
+    pixels: bool = False
     skip_bad: bool = False
     subset: bool = False
     threads: int = os.cpu_count() or 1
@@ -45,7 +46,12 @@ class Request(NamedTuple):
     def identity(self) -> dict[str, Any]:
         """What decides the result."""
         sources = [str(path.resolve()) for path in self.sources]
-        decisive = {"short_side": self.short_side, "skip_bad": self.skip_bad, "subset": self.subset}
+        decisive = {
+            "short_side": self.short_side,
+            "pixels": self.pixels,
+            "skip_bad": self.skip_bad,
+            "subset": self.subset,
+        }
         return {"name": self.name, "sources": sources, **self.options._asdict(), **decisive}
 
 
@@ -141,7 +147,13 @@ def _prepare(request: Request, recipe: Recipe, screen: Screen, room: Path) -> di
     data = room / "data"
     data.mkdir()
     content = packing.write(
-        data, kept, about, short_side=request.short_side, threads=request.threads, each=screen.advance
+        data,
+        kept,
+        about,
+        short_side=request.short_side,
+        pixels=request.pixels,
+        threads=request.threads,
+        each=screen.advance,
     )
     alike = _alike(kept, [facts[i] for i in good])
     _report(data / ALIKE, alike, screen)

@@ -1,5 +1,6 @@
 """Every layout read as its owners ship it, packed, and read again, pixel for pixel."""
 
+import io
 import json
 import shutil
 from collections.abc import Callable
@@ -11,7 +12,7 @@ import pytest
 
 from dml_jax import config as configs
 from dml_jax.config import Data
-from dml_jax.data import decode, index, packed, preparation
+from dml_jax.data import decode, index, packed, preparation, transforms
 from dml_jax.data.listing import Options
 from dml_jax.data.split import Split
 from dml_jax.errors import ConfigError, DataError
@@ -310,6 +311,13 @@ def test_formats_are_kept_or_become_png(tmp_path: Path) -> None:
     small = decode.rgb(packing.stored(pictures.encoded(0, 60, 90), short_side=30))
     assert small.shape == (30, 45, 3)
     assert packing.stored(jpeg, short_side=24) == jpeg
+    raw = packing.stored(pictures.encoded(0, 60, 90), short_side=30, pixels=True)
+    np.testing.assert_array_equal(
+        decode.rgb(raw), transforms.resize_shorter(decode.rgb(pictures.encoded(0, 60, 90)), 30)
+    )
+    np.testing.assert_array_equal(np.asarray(Image.open(io.BytesIO(raw))), decode.rgb(raw))
+    with pytest.raises(DataError, match="damaged"):
+        decode.rgb(raw[:-1])
 
 
 def test_prepared_by_tensorflow_datasets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
