@@ -72,6 +72,8 @@ def load(path: str, overrides: dict[str, str]) -> dict[str, Any]:
     if root not in sys.path:  # config files import the ones they edit as `configs.…`
         sys.path.insert(0, root)
     spec.loader.exec_module(module)
+    if not hasattr(module, "get_config"):
+        raise ConfigError(f"--config={path}: holds no get_config(), so it is not a configuration but a part of some")
     variants = getattr(module, "VARIANTS", ())
     if colon and variant not in variants:
         known = suggest(variant, variants) if variants else "this configuration has none"

@@ -56,6 +56,7 @@ def command(*arguments: str, module: str = "dml_jax.main", **options: object) ->
         ([CONFIG, "--mode=trian"], "--mode=trian: did you mean train?"),
         ([CONFIG, "--checkpoint=newest"], "--checkpoint=newest: must be latest, best or a step"),
         (["--config=configs/nope.py"], "--config=configs/nope.py: there is no such file"),
+        (["--config=configs/base.py"], "--config=configs/base.py: holds no get_config()"),
         ([CONFIG + ":odd"], "there is no variant 'odd'"),
         ([], "--config: missing"),
     ],

@@ -30,8 +30,8 @@ def scale_by_radam(b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8) -> opt
     limit = 2 / (1 - b2) - 1
 
     def init(params: Any) -> RAdamState:
-        zeros = jax.tree.map(jnp.zeros_like, params)
-        return RAdamState(jnp.zeros((), jnp.int32), zeros, zeros)
+        mean, square = (jax.tree.map(jnp.zeros_like, params) for _ in range(2))  # donated apart: never one buffer
+        return RAdamState(jnp.zeros((), jnp.int32), mean, square)
 
     def update(updates: Any, state: RAdamState, params: Any = None) -> tuple[Any, RAdamState]:
         steps = optax.safe_increment(state.steps)

@@ -1,0 +1,127 @@
+"""Optimizers against torch's update rules in NumPy; groups with rates, decay, warm-up and freezing of their own."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dml_jax.config import Group, Train
+from dml_jax.errors import ConfigError
+from dml_jax.methods.contract import Batch, Method
+from dml_jax.train import optimizers, step
+
+STEPS, DECAY = 12, 0.03
+RATES = {"fast": 0.1, "slow": 0.01}
+TARGET = np.linspace(-1, 1, 6)
+
+
+def method(groups: tuple[str, ...] = ("fast", "slow")) -> Method:
+    """Each group is a vector pulled towards a target that moves with the batch."""
+
+    def loss(params: Any, state: Any, batch: Batch, key: jax.Array) -> Any:
+        pulled = [((x - TARGET * batch.labels[0]) ** 2).sum() for x in jax.tree.leaves(params)]
+        return sum(pulled), (state, {})
+
+    init = lambda key, batch: ({g: jnp.full(6, 0.5) for g in groups}, {})  # noqa: E731
+    return Method(init, loss, lambda *_: jnp.zeros(()), groups=groups, group=lambda path: path[0])
+
+
+def batches() -> list[Batch]:
+    factors = np.random.default_rng(0).integers(1, 5, STEPS)
+    return [Batch(jnp.zeros((1, 1, 1, 1, 3)), jnp.asarray([f]), jnp.zeros(1, jnp.int32)) for f in factors]
+
+
+def adam(x: np.ndarray, g: np.ndarray, memory: dict[str, Any], rate: float, *, coupled: bool) -> np.ndarray:
+    t = memory["t"] = memory.get("t", 0) + 1
+    if coupled:
+        g = g + DECAY * x
+    memory["m"] = 0.9 * memory.get("m", 0) + 0.1 * g
+    memory["v"] = 0.999 * memory.get("v", 0) + 0.001 * g * g
+    move = memory["m"] / (1 - 0.9**t) / (np.sqrt(memory["v"] / (1 - 0.999**t)) + 1e-8)
+    return x - rate * move - (0 if coupled else rate * DECAY * x)
+
+
+def sgd(x: np.ndarray, g: np.ndarray, memory: dict[str, Any], rate: float) -> np.ndarray:
+    g = g + DECAY * x
+    memory["m"] = 0.9 * memory["m"] + g if "m" in memory else g
+    return x - rate * (g + 0.9 * memory["m"])
+
+
+def rmsprop(x: np.ndarray, g: np.ndarray, memory: dict[str, Any], rate: float) -> np.ndarray:
+    g = g + DECAY * x
+    memory["v"] = 0.9 * memory.get("v", 0) + 0.1 * g * g
+    memory["m"] = 0.9 * memory.get("m", 0) + g / (np.sqrt(memory["v"]) + 1e-8)
+    return x - rate * memory["m"]
+
+
+RULES: dict[str, Callable[..., np.ndarray]] = {
+    "adam": lambda *a: adam(*a, coupled=True),
+    "adamw": lambda *a: adam(*a, coupled=False),
+    "sgd": sgd,
+    "rmsprop": rmsprop,
+}
+
+
+def run(train: Train, made: Method, warmup: int = 0, milestones: tuple[int, ...] = ()) -> list[Any]:
+    """Parameters after each step of the donated, jitted update."""
+    schedule = optimizers.factor(train, start=warmup, stop=STEPS, milestones=milestones)
+    optimizer = optimizers.build(train, made, schedule, warmup_steps=warmup)
+    data = batches()
+    state = step.initial(made, optimizer, jax.random.key(0), data[0])
+    update = jax.jit(step.build(made, optimizer), donate_argnums=0)
+    trajectory = []
+    for batch in data:
+        state, _ = update(state, batch, jax.random.key(0))
+        trajectory.append(jax.tree.map(np.asarray, state.params))
+    return trajectory
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_rules_and_groups(name: str, x64: None) -> None:
+    """A staircase after steps 4 and 9; the slow group stands still for three steps and starts afresh then."""
+    groups = {g: Group(rate, DECAY, "freeze" if g == "slow" else "train") for g, rate in RATES.items()}
+    train = Train(groups=groups, steps=STEPS, optimizer=name, schedule="step", gamma=0.5)  # type: ignore[arg-type]
+    found = run(train, method(), warmup=3, milestones=(4, 9))
+    x: dict[str, np.ndarray] = {g: np.full(6, 0.5) for g in RATES}
+    memory: dict[str, dict[str, Any]] = {g: {} for g in RATES}
+    for t, batch in enumerate(batches()):
+        for g, rate in RATES.items():
+            if g == "slow" and t < 3:
+                continue
+            gradient = 2 * (x[g] - TARGET * int(batch.labels[0]))
+            x[g] = RULES[name](x[g], gradient, memory[g], rate * 0.5 ** ((t >= 4) + (t >= 9)))
+        for g in RATES:
+            np.testing.assert_allclose(found[t][g], x[g], rtol=1e-10, atol=1e-12, err_msg=f"{g} after {t + 1}")
+
+
+def test_radam_runs_donated() -> None:
+    """Its values are compared with the authors' in tests/golden/test_mpn.py."""
+    train = Train(groups={g: Group(0.01) for g in RATES}, steps=STEPS, optimizer="radam")
+    assert np.isfinite(run(train, method())[-1]["fast"]).all()
+
+
+def test_frozen_group_never_moves() -> None:
+    train = Train(groups={"fast": Group(0.1), "slow": Group(0.1, 0.1, freeze=True)}, steps=STEPS)
+    last = run(train, method())[-1]
+    np.testing.assert_array_equal(last["slow"], np.full(6, 0.5, np.float32))
+    assert not np.allclose(last["fast"], 0.5)
+
+
+def test_cosine_reaches_zero(x64: None) -> None:
+    train = Train(groups={}, steps=10, schedule="cosine")
+    factor = optimizers.factor(train, start=4, stop=14, milestones=())
+    expected = [0.5 * (1 + np.cos(np.pi * max(t - 4, 0) / 10)) for t in range(15)]
+    np.testing.assert_allclose([factor(jnp.asarray(t)) for t in range(15)], expected, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("groups", "wanted"),
+    [({"fast": 1.0}, "train.groups.slow: missing"), ({"fast": 1.0, "slow": 1.0, "slwo": 1.0}, "did you mean slow?")],
+)
+def test_wrong_groups(groups: dict[str, float], wanted: str) -> None:
+    train = Train(groups={g: Group(rate) for g, rate in groups.items()}, steps=1)
+    with pytest.raises(ConfigError, match=wanted.replace("?", r"\?")):
+        optimizers.build(train, method(), lambda t: 1.0)
