@@ -260,6 +260,10 @@ def test_mpn_sampler(name: str) -> None:
     for case, facts in cases(name, "mpn"):
         sizes, (images, classes) = facts["class_sizes"], (int(v) for v in facts["n_c"])
         labels = np.repeat(np.arange(len(sizes)), sizes)
+        if classes == 1:
+            with pytest.raises(ConfigError, match="one class"):
+                build("mpn", sizes, images, images)
+            continue
         sampler = build("mpn", sizes, images * classes, images)
         assert sampler.start(1) == facts["n_batches"], case
         shares, seen = [], []
