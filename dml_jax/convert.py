@@ -12,7 +12,6 @@ import importlib
 import importlib.util
 import os
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -72,21 +71,20 @@ def execute(arguments: list[str]) -> None:
         raise WeightsError(f"--backbone={options.backbone}: {options.weights} holds {known}")
     stem = known if converted.kind == "backbone" else paths[0].stem
     out = Path(options.out or Path("weights") / stem).expanduser()
-    compared = "" if options.skip_parity else parity(converted, options.weights)
-    start = time.perf_counter()
+    arrays = pretrained.finite(converted.tensors, options.weights)
+    compared = "" if options.skip_parity else parity(converted, arrays, options.weights)
     info = converted.info(options.weights, {path.name: _files.sha256(path) for path in paths})
-    pretrained.write(out, converted.tensors, info)
-    seconds = time.perf_counter() - start
+    pretrained.write(out, arrays, info)
     print(f"{options.weights}: {known}, layout of {info['layout']}, {converted.kind}")
     for name, digest in info["source_sha256"].items():
         print(f"  SHA-256 {digest}  {name}")
-    print(f"  {len(converted.tensors)} tensors, {info['parameters']:,} parameters without classifier, {seconds:.1f} s")
+    print(f"  {len(arrays)} tensors, {info['parameters']:,} parameters without classifier")
     if compared:
         print(f"  {compared}")
     print(f"written: {out}; use it with --config.backbone.pretrained={out}")
 
 
-def parity(converted: Any, source: str) -> str:
+def parity(converted: Any, arrays: dict[str, Any], source: str) -> str:
     """One line on how the converted weights compare with torch.
 
     Raises:
@@ -98,7 +96,6 @@ def parity(converted: Any, source: str) -> str:
         return "not compared with torch, which is not installed"
     weights = converted.weights
     backbone = importlib.import_module(f"dml_jax.backbones.{weights.config.name}").build(weights.config)
-    arrays = {name: tensor.read() for name, tensor in converted.tensors.items() if name.startswith("backbone/")}
     params, stats = (pretrained.nest(arrays, f"backbone/{part}/") for part in ("params", "stats"))
     image_shape = weights.image_shape if weights.config.name == "deit" else (64, 64)
     report = _parity.compare(backbone, params, stats, weights.tensors, converted.torch_names, image_shape)

@@ -1,17 +1,14 @@
 """Reading torch's .pth and .pt files without torch, and without running anything they contain.
 
-Such a file is a pickle beside raw numbers. A pickle can name any function of any installed module and have it called.
-This reader looks names up in a short table instead: what rebuilds tensors is replaced by functions of its own, the few
-harmless classes that authors keep beside their weights by an empty stand-in, and any other name ends the reading.
+Such a file is a pickle beside raw numbers. Names in the pickle are not looked up in any module: what rebuilds tensors
+is replaced by functions of this file, the few classes that authors keep beside their weights by nothing, and any other
+name ends the reading.
 
-Both forms are known: the zip archive (torch 1.6 and later) and the older sequence of pickles. https://pytorch.org/docs
-describes `torch.load`; the constants below are part of the format.
+Both forms are known: the zip archive (torch 1.6 and later) and the older sequence of pickles.
 """
 
-import pickle
 import struct
 import zipfile
-from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +17,7 @@ from typing import IO, Any
 import ml_dtypes
 import numpy as np
 
+from dml_jax.backbones._opcodes import Malformed, Refused, inert, load
 from dml_jax.errors import WeightsError
 
 _MAGIC = 0x1950A86A20F9469CFC6C  # first pickle of the older form
@@ -63,22 +61,14 @@ class View:
         return np.lib.stride_tricks.as_strided(flat, self.shape, strides, writeable=False)
 
 
-class _Inert:
-    """Stands in for objects that are kept beside weights and not wanted here."""
-
-    def __init__(self, *arguments: Any, **named: Any) -> None: ...
-
-    def __setstate__(self, state: Any) -> None: ...
-
-
 def _tensor(storage: Any, offset: int, shape: Any, strides: Any, *rest: Any) -> View:
     shape, strides = tuple(shape), tuple(strides)
     whole = all(isinstance(n, int) and n >= 0 for n in (offset, *shape, *strides))
     if not (isinstance(storage, _Storage) and whole and len(shape) == len(strides)):
-        raise pickle.UnpicklingError("a tensor is described wrongly")
+        raise Malformed("a tensor is described wrongly")
     last = offset + sum((n - 1) * stride for n, stride in zip(shape, strides, strict=True))
     if 0 not in shape and last >= storage.size:
-        raise pickle.UnpicklingError("a tensor reaches beyond its numbers")
+        raise Malformed("a tensor reaches beyond its numbers")
     return View(storage, offset, shape, strides)
 
 
@@ -86,44 +76,40 @@ def _parameter(tensor: Any, *rest: Any) -> Any:
     return tensor
 
 
+def _ordered(*items: Any) -> dict[Any, Any]:
+    return dict(*items)
+
+
+def _size(*items: Any) -> tuple[Any, ...]:
+    return tuple(*items)
+
+
 _NAMES: dict[tuple[str, str], Any] = {
-    ("collections", "OrderedDict"): OrderedDict,
-    ("torch", "Size"): tuple,
+    ("collections", "OrderedDict"): _ordered,
+    ("torch", "Size"): _size,
     ("torch._utils", "_rebuild_tensor_v2"): _tensor,
     ("torch._utils", "_rebuild_tensor"): _tensor,
     ("torch._utils", "_rebuild_parameter"): _parameter,
     **{("torch", name): dtype for name, dtype in _DTYPES.items()},
     # Beside the weights in checkpoints of DiVA: the options of the run and its curves.
-    ("argparse", "Namespace"): _Inert,
-    ("utilities.logger", "Progress_Saver"): _Inert,
-    ("torch", "device"): _Inert,
-    ("numpy", "dtype"): _Inert,
-    ("numpy.core.multiarray", "scalar"): _Inert,
-    ("numpy._core.multiarray", "scalar"): _Inert,
-    ("_codecs", "encode"): _Inert,
+    ("argparse", "Namespace"): inert,
+    ("utilities.logger", "Progress_Saver"): inert,
+    ("torch", "device"): inert,
+    ("numpy", "dtype"): inert,
+    ("numpy.core.multiarray", "scalar"): inert,
+    ("numpy._core.multiarray", "scalar"): inert,
+    ("_codecs", "encode"): inert,
 }
 
 
-class _Unpickler(pickle.Unpickler):
-    """Finds nothing but the names in the table."""
-
-    def __init__(self, file: IO[bytes], path: Path, storage: Callable[[str, np.dtype, int], _Storage]) -> None:
-        super().__init__(file, encoding="latin1")  # tensors saved under Python 2
-        self._path, self._storage = path, storage
-
-    def find_class(self, module: str, name: str) -> Any:
-        if (module, name) not in _NAMES:
-            raise WeightsError(
-                f"{self._path}: refers to {module}.{name}, which plain weights do not need and which is not looked up "
-                "here; save the state_dict alone"
-            )
-        return _NAMES[module, name]
-
-    def persistent_load(self, identifier: Any) -> _Storage:
+def _unpickled(file: IO[bytes], storage: Callable[[str, np.dtype, int], _Storage]) -> Any:
+    def persistent(identifier: Any) -> _Storage:
         kind, dtype, key, _, size = identifier[:5]
         if kind != "storage" or not isinstance(dtype, np.dtype) or not isinstance(size, int) or size < 0:
-            raise pickle.UnpicklingError("a storage is described wrongly")
-        return self._storage(str(key), dtype, size)
+            raise Malformed("a storage is described wrongly")
+        return storage(str(key), dtype, size)
+
+    return load(file, _NAMES, persistent)
 
 
 def read(path: Path) -> dict[str, View]:
@@ -136,7 +122,12 @@ def read(path: Path) -> dict[str, View]:
         return _weights(path, _zip(path) if zipfile.is_zipfile(path) else _sequence(path))
     except WeightsError:
         raise
-    except Exception as error:  # whatever a broken or hostile pickle provokes
+    except Refused as error:
+        raise WeightsError(
+            f"{path}: refers to {error}, which plain weights do not need and which is not looked up here; "
+            "save the state_dict alone"
+        ) from None
+    except Exception as error:  # whatever a broken or hostile file provokes
         raise WeightsError(f"{path}: neither a whole torch file nor safetensors ({error}); fetch it again") from None
 
 
@@ -147,13 +138,13 @@ def _zip(path: Path) -> Any:
     def storage(key: str, dtype: np.dtype, size: int) -> _Storage:
         entry = entries[f"data/{key}"]
         if entry.file_size != size * dtype.itemsize or entry.compress_type != zipfile.ZIP_STORED:
-            raise pickle.UnpicklingError(f"the numbers of storage {key} have the wrong length")
+            raise Malformed(f"the numbers of storage {key} have the wrong length")
         return _Storage(dtype, size, lambda: _entry(path, archive, entry))
 
     if "byteorder" in entries and archive.read(entries["byteorder"]) != b"little":
-        raise pickle.UnpicklingError("big-endian numbers")
+        raise Malformed("big-endian numbers")
     with archive.open(entries["data.pkl"]) as file:
-        return _Unpickler(file, path, storage).load()
+        return _unpickled(file, storage)
 
 
 def _entry(path: Path, archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> bytes:
@@ -173,16 +164,16 @@ def _sequence(path: Path) -> Any:
         return _Storage(dtype, size, lambda: _slice(path, places[key], size * dtype.itemsize))
 
     with path.open("rb") as file:
-        magic, _, machine, found, keys = (_Unpickler(file, path, storage).load() for _ in range(5))
+        magic, _, machine, found, keys = (_unpickled(file, storage) for _ in range(5))
         if magic != _MAGIC or not machine["little_endian"]:
-            raise pickle.UnpicklingError("not torch's magic number")
+            raise Malformed("not torch's magic number")
         end = path.stat().st_size
         for key in keys:
             dtype, size = described[key]
             (length,) = struct.unpack("<q", file.read(8))
             places[key] = file.tell()
             if length != size or places[key] + size * dtype.itemsize > end:
-                raise pickle.UnpicklingError("it ends early")
+                raise Malformed("it ends early")
             file.seek(size * dtype.itemsize, 1)
     return found
 

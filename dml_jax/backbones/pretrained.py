@@ -31,29 +31,38 @@ def flatten(tree: Any, prefix: str) -> dict[str, Any]:
     return {"/".join((prefix, *(part.key for part in path))): leaf for path, leaf in leaves}
 
 
-def write(directory: Path, tensors: Mapping[str, Tensor], info: Mapping[str, Any]) -> None:
-    """Writes converted weights; the directory appears whole or not at all.
-
-    Args:
-      directory: must not exist.
-      tensors: by path, with their axes in our order.
-      info: for `weights.json`; the file's own SHA-256 is added.
+def finite(tensors: Mapping[str, Tensor], source: str) -> dict[str, np.ndarray]:
+    """The tensors as float32 arrays.
 
     Raises:
-      WeightsError: the directory exists, or a tensor holds NaN or infinity.
+      WeightsError: one holds NaN or infinity.
     """
-    if directory.exists():
-        raise WeightsError(f"{directory}: exists already; remove it or give another --out")
     arrays = {}
     for name, tensor in tensors.items():
         array = tensor.read()
         if not np.isfinite(array).all():
-            raise WeightsError(f"{info['source']}: {name} holds NaN or infinity; nothing was written")
+            raise WeightsError(f"{source}: {name} holds NaN or infinity")
         arrays[name] = np.ascontiguousarray(array, np.float32)
+    return arrays
+
+
+def write(directory: Path, arrays: Mapping[str, np.ndarray], info: Mapping[str, Any]) -> None:
+    """Writes converted weights; the directory appears whole or not at all.
+
+    Args:
+      directory: must not exist.
+      arrays: float32 by path, with their axes in our order.
+      info: for `weights.json`; the file's own SHA-256 is added.
+
+    Raises:
+      WeightsError: the directory exists.
+    """
+    if directory.exists():
+        raise WeightsError(f"{directory}: exists already; remove it or give another --out")
     directory.parent.mkdir(parents=True, exist_ok=True)
     draft = Path(tempfile.mkdtemp(prefix=f".{directory.name}-", dir=directory.parent))
     try:
-        safetensors.numpy.save_file(arrays, draft / WEIGHTS)
+        safetensors.numpy.save_file(dict(arrays), draft / WEIGHTS)
         complete = {**info, "weights_sha256": sha256(draft / WEIGHTS)}
         (draft / INFO).write_text(json.dumps(complete, indent=2) + "\n")
         (draft / WEIGHTS).chmod(0o644)

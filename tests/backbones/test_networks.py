@@ -190,8 +190,11 @@ def test_fixed_scales() -> None:
     np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5)
 
 
-def test_recomputation_changes_nothing(small: tuple[Any, Any]) -> None:
-    module, config = small
+@pytest.mark.parametrize(
+    "name", ["basic", *(pytest.param(name, marks=pytest.mark.slow) for name in ("bottleneck", "deit", "mit"))]
+)
+def test_recomputation_changes_nothing(name: str) -> None:
+    module, config = SMALL[name]
     grads = []
     for recompute in (False, True):
         backbone = module.build(replace(config, remat=recompute))

@@ -1,6 +1,5 @@
 """Reading torch's files without torch: both forms, what is refused, and the same as torch reads."""
 
-import argparse
 from pathlib import Path
 from typing import Any
 
@@ -131,7 +130,3 @@ def test_a_flipped_bit_is_noticed(tmp_path: Path) -> None:
     view = _torch_file.read(path)["a.weight"]
     with pytest.raises(WeightsError, match="fetch it again"):
         view.read()
-
-
-def test_the_stand_in_is_inert() -> None:
-    assert not isinstance(_torch_file._NAMES["argparse", "Namespace"](), argparse.Namespace)

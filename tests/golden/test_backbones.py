@@ -176,7 +176,7 @@ def check_vector(z: dict[str, np.ndarray], key: str, ours: np.ndarray, rtol: flo
 
 
 def cases() -> list[Any]:
-    """Every network and image of the files; all but the smallest image of each network are slow."""
+    """Every network and image of the files; all but the smallest image of each network, and the largest MiT, are slow."""
     found = []
     for name in fixtures.names("backbones", "backbone_*"):
         if name not in FORWARD:
@@ -185,7 +185,7 @@ def cases() -> list[Any]:
         tags = [key.removesuffix(".feat_shape") for key in z if key.endswith(".feat_shape")]
         smallest = min(tags, key=lambda tag: (int(tag.split("_")[0].split("x")[-1]), len(tag)))
         for tag in tags:
-            marks = [] if tag == smallest else [pytest.mark.slow]
+            marks = [] if tag == smallest and "mit_b2" not in name else [pytest.mark.slow]
             found.append(pytest.param(name.removeprefix("backbone_"), tag, marks=marks, id=f"{name}-{tag}"))
     return found
 
@@ -311,7 +311,14 @@ def hf_tensor(key: str, drawn: Callable[[str], np.ndarray]) -> np.ndarray:
 
 
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("name", [n for n in fixtures.names("backbones") if n in HUGGING_FACE])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] if "mit_b2" in name else [])
+        for name in fixtures.names("backbones")
+        if name in HUGGING_FACE
+    ],
+)
 def test_hugging_face(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Conversion from Hugging Face's names; the authors' epsilons, and Hugging Face's own when they are put in."""
     z, meta = fixtures.load("backbones", name)
