@@ -3,10 +3,12 @@
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import pytest
 
 from dml_jax import command
 from dml_jax import config as configs
+from dml_jax.methods.contract import Batch
 from dml_jax.train import experiment, step
 from tests.data import layouts
 
@@ -15,8 +17,8 @@ CASES = [("omniglot_hist", ""), ("omniglot_baseline", ""), ("folder_baseline", "
 LARGE = [("folder_baseline", ""), ("folder_hist", "")]
 
 
-def values(name: str, variant: str, **data: object) -> dict[str, object]:
-    path = str(ROOT / "configs" / f"{name}.py") + (f":{variant}" if variant else "")
+def values(file: str, variant: str, **data: object) -> dict[str, object]:
+    path = str(ROOT / "configs" / f"{file}.py") + (f":{variant}" if variant else "")
     found = command.load(path, {})
     found["data"].update(data)
     return found
@@ -41,12 +43,9 @@ def test_one_step_on_photographs(name: str, variant: str, tmp_path: Path, monkey
     )
     assert parts.shape == (parts.config.data.image_size,) * 2
     update = step.build(parts.method, parts.optimizer)
-    state, terms = jax.eval_shape(
-        lambda: update(
-            step.initial(parts.method, parts.optimizer, jax.random.key(0), experiment.example(parts)),
-            experiment.example(parts),
-            jax.random.key(0),
-        )
-    )
+    rows = jnp.zeros((32,), jnp.int32)
+    batch = Batch(jnp.zeros((parts.method.views, 32, *parts.shape, 3), jnp.uint8), rows, rows)
+    key = jax.random.key(0)
+    state, terms = jax.eval_shape(lambda: update(step.initial(parts.method, parts.optimizer, key, batch), batch, key))
     assert terms["loss"].shape == ()
     assert state.step.shape == ()
