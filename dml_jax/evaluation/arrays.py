@@ -70,10 +70,11 @@ def embeddings(values: Any, *, name: str = "embeddings") -> np.ndarray:
 
 
 def blocks(rows: np.ndarray) -> Iterator[np.ndarray]:
-    """The rows in float64, some thousands at a time."""
+    """The rows, some thousands at a time; other numbers than float32 in float64."""
     step = max(1, ROWS_AT_ONCE // (8 * rows.shape[1]))
+    dtype = np.float32 if rows.dtype == np.float32 else np.float64
     for start in range(0, len(rows), step):
-        yield np.asarray(rows[start : start + step], np.float64)
+        yield np.asarray(rows[start : start + step], dtype)
 
 
 def real(dtype: np.dtype) -> bool:
@@ -104,6 +105,14 @@ def labels(values: Any, rows: int, *, name: str = "labels", of: str = "embedding
     if len(array) != rows:
         raise DataError(f"{name}: {len(array)} for {rows} rows of {of}; give one for each row")
     return array if array.dtype == np.uint64 else array.astype(np.int64)
+
+
+def same_width(queries: np.ndarray, gallery: np.ndarray) -> None:
+    """Raises DataError unless both have as many columns."""
+    if queries.shape[1] != gallery.shape[1]:
+        raise DataError(
+            f"gallery: has {gallery.shape[1]} columns and the queries {queries.shape[1]}; both must come from one model"
+        )
 
 
 def precision() -> type:

@@ -1,5 +1,6 @@
-"""k-means: k-means++ or random start, Lloyd's iterations, restarts. Bit-equal for a seed."""
+"""k-means: k-means++ or random start, Lloyd's iterations, restarts. Bit-equal for a seed, on any number of devices."""
 
+import math
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -8,17 +9,20 @@ import jax.numpy as jnp
 import numpy as np
 
 from dml_jax.errors import DataError
-from dml_jax.evaluation import arrays
+from dml_jax.evaluation import arrays, tiles
+
+BLOCK = 1152  # points whose scores are held at once, at least
+SCORES = 1 << 21  # scores held at once, for few centres
 
 
 class KMeans(NamedTuple):
     """A clustering.
 
     Attributes:
-      centers: [k, D].
+      centers: float [k, D].
       assignments: int32 [N], in 0..k-1, the nearest centre of each point.
       inertia: sum of squared distances of the points to their centres.
-      iterations: Lloyd iterations of the best restart.
+      iterations: Lloyd iterations of the best start, the last one, which changes nothing, counted.
     """
 
     centers: np.ndarray
@@ -36,14 +40,15 @@ def fit(
     restarts: int = 1,
     max_iterations: int = 300,
 ) -> KMeans:
-    """Clusters points; the restart with the smallest inertia wins.
+    """Clusters points; of several starts the one with the smallest inertia wins.
 
     Args:
       points: [N, D] real numbers.
       k: number of clusters, at most N.
-      init: "k-means++" (greedy; Arthur & Vassilvitskii, SODA 2007), "random" rows, or starting centres [k, D].
+      init: "k-means++" (Arthur & Vassilvitskii, SODA 2007; each centre the best of 2 + ln k draws), "random" rows, or
+        the centres to start from, [k, D].
       seed: of the starts.
-      restarts: how many starts are tried; one for given centres.
+      restarts: how many starts are tried; given centres are one.
       max_iterations: of Lloyd, which stops when no assignment changes.
 
     Raises:
@@ -52,82 +57,155 @@ def fit(
     checked = arrays.embeddings(points, name="points")
     if not 0 < k <= len(checked):
         raise DataError(f"k={k}: must be in 1..{len(checked)}, the number of points")
-    x = jnp.asarray(checked, arrays.working(checked))
-    best: KMeans | None = None
     given = None if isinstance(init, str) else arrays.embeddings(init, name="init")
-    if given is not None and given.shape != (k, x.shape[1]):
-        raise DataError(f"init: shape {list(given.shape)}; give [{k}, {x.shape[1]}]")
     if given is None and init not in ("k-means++", "random"):
         raise DataError(f"init={init!r}: give 'k-means++', 'random' or an array of centres")
+    if given is not None and given.shape != (k, checked.shape[1]):
+        raise DataError(f"init: has shape {list(given.shape)}; give [{k}, {checked.shape[1]}]")
+    if restarts < 1 or max_iterations < 1:
+        raise DataError(f"restarts={restarts}, max_iterations={max_iterations}: both must be positive")
+
+    dtype = arrays.working(checked)
+    frame = tiles.frame([checked], "euclidean")
+    x = jnp.asarray(frame.enter(checked, dtype))
+    best = None
     for restart in range(restarts if given is None else 1):
         key = jax.random.fold_in(jax.random.key(seed), restart)
         if given is not None:
-            start = jnp.asarray(given, x.dtype)
+            start = jnp.asarray(frame.enter(given, dtype))
         elif init == "random":
             start = x[jax.random.choice(key, len(x), (k,), replace=False)]
         else:
-            start = spread(x, key, k)
-        centers, nearest, inertia, iterations = lloyd(x, start, max_iterations)
-        if best is None or float(inertia) < best.inertia:
-            best = KMeans(np.asarray(centers), np.asarray(nearest), float(inertia), int(iterations))
+            start = _spread(x, key, k)
+        found = _lloyd(x, start, max_iterations, jax.default_backend() == "cpu")
+        inertia = float(np.sum(np.asarray(found[2]), dtype=np.float64))
+        if best is None or inertia < best[0]:
+            best = inertia, found
     assert best is not None
-    return best
+    inertia, (centers, nearest, _, iterations) = best
+    return KMeans(
+        (np.asarray(centers) / frame.scale + frame.center).astype(dtype),
+        np.asarray(nearest),
+        inertia / frame.scale**2,
+        int(iterations),
+    )
 
 
-def squared(x: jax.Array, centers: jax.Array) -> jax.Array:
-    """Squared distances [N, k]."""
-    product = jnp.matmul(x, centers.T, precision=jax.lax.Precision.HIGHEST)
-    far = jnp.sum(x * x, axis=1)[:, None] - 2 * product + jnp.sum(centers * centers, axis=1)[None, :]
-    return jnp.maximum(far, 0)
+def _assign(x: jax.Array, centers: jax.Array) -> jax.Array:
+    """Index of the nearest centre of each point, the lower one of equals: int32 [N].
+
+    The nearest centre has the largest <x, c> - |c|^2 / 2. Centres lie along the rows of these scores, and the largest
+    is found by two chains of vector comparisons, within groups of centres and between them: a plain argmax costs as
+    much as the product on CPUs.
+    """
+    k = len(centers)
+    length = math.isqrt(k - 1) + 1
+    groups = -(-k // length)
+    half = jnp.pad(
+        -jnp.sum(centers * centers, axis=1) / 2, (0, groups * length - k), constant_values=-jnp.inf
+    )
+    half = half.reshape(groups, length, 1)
+    padded = jnp.pad(centers, ((0, groups * length - k), (0, 0)))
+
+    def block(rows: jax.Array) -> jax.Array:
+        scores = jnp.matmul(padded, rows.T, precision=jax.lax.Precision.HIGHEST).reshape(groups, length, -1)
+        peak = scores[:, 0] + half[:, 0]
+        member = jnp.zeros(peak.shape, jnp.int32)
+        for i in range(1, length):
+            score = scores[:, i] + half[:, i]
+            higher = score > peak
+            peak, member = jnp.where(higher, score, peak), jnp.where(higher, i, member)
+        best, nearest = peak[0], member[0]
+        for g in range(1, groups):
+            higher = peak[g] > best
+            best, nearest = (
+                jnp.where(higher, peak[g], best),
+                jnp.where(higher, member[g] + g * length, nearest),
+            )
+        return nearest
+
+    size = min(len(x), max(BLOCK, SCORES // k))
+    whole = len(x) // size * size
+    if size == len(x):
+        return block(x)
+    nearest = jax.lax.map(block, x[:whole].reshape(-1, size, x.shape[1])).reshape(-1)
+    return nearest if whole == len(x) else jnp.concatenate([nearest, block(x[whole:])])
+
+
+@partial(jax.jit, static_argnames="scatter")
+def _lloyd(
+    x: jax.Array, start: jax.Array, max_iterations: int, scatter: bool
+) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
+    """Lloyd's iterations until no assignment changes.
+
+    Args:
+      x: [N, D]; start: [k, D].
+      max_iterations: updates of the centres at most.
+      scatter: sum rows by scattering, exact in order on a CPU; elsewhere its order is not fixed, and a product with
+        the assignments takes its place.
+
+    Returns:
+      centres [k, D], assignments int32 [N], squared distances [N], iterations int32 [].
+    """
+    k = len(start)
+
+    def distance(centers: jax.Array, nearest: jax.Array) -> jax.Array:
+        return jnp.sum((x - centers[nearest]) ** 2, axis=1)
+
+    def update(centers: jax.Array, nearest: jax.Array) -> jax.Array:
+        if scatter:
+            sums = jax.ops.segment_sum(x, nearest, k)
+            counts = jax.ops.segment_sum(jnp.ones_like(x[:, 0]), nearest, k)
+        else:
+            member = jax.nn.one_hot(nearest, k, axis=0, dtype=x.dtype)
+            sums = jnp.matmul(member, x, precision=jax.lax.Precision.HIGHEST)
+            counts = jnp.sum(member, axis=1)
+        means = sums / jnp.maximum(counts, 1)[:, None]
+
+        def refill(means: jax.Array) -> jax.Array:
+            """Empty clusters take the points farthest from their centres."""
+            empty = counts == 0
+            far = distance(centers, nearest)
+            order = jnp.argsort(-far, stable=True)[jnp.clip(jnp.cumsum(empty) - 1, 0, len(x) - 1)]
+            replacement = jnp.where((far[order] > 0)[:, None], x[order], centers)
+            return jnp.where(empty[:, None], replacement, means)
+
+        return jax.lax.cond(jnp.any(counts == 0), refill, lambda means: means, means)
+
+    def step(carry: Any) -> Any:
+        centers, nearest, iterations, _ = carry
+        centers = update(centers, nearest)
+        after = _assign(x, centers)
+        return centers, after, iterations + 1, jnp.any(after != nearest)
+
+    carry = (start, _assign(x, start), jnp.zeros((), jnp.int32), jnp.array(True))
+    centers, nearest, iterations, moved = jax.lax.while_loop(
+        lambda carry: carry[3] & (carry[2] < max_iterations), step, carry
+    )
+    return centers, nearest, distance(centers, nearest), jnp.minimum(iterations + ~moved, max_iterations)
 
 
 @partial(jax.jit, static_argnames="k")
-def spread(x: jax.Array, key: jax.Array, k: int) -> jax.Array:
-    """Greedy k-means++: each new centre is the best of some points drawn by squared distance."""
+def _spread(x: jax.Array, key: jax.Array, k: int) -> jax.Array:
+    """Greedy k-means++: each centre is the best of a few rows drawn by their squared distance to the chosen ones."""
     trials = 2 + int(np.log(k))
-    first = jax.random.randint(jax.random.fold_in(key, 0), (), 0, x.shape[0])
+    squares = jnp.sum(x * x, axis=1)
+
+    def squared(rows: jax.Array) -> jax.Array:
+        product = jnp.matmul(rows, x.T, precision=jax.lax.Precision.HIGHEST)
+        return jnp.maximum(squares[None, :] - 2 * product + jnp.sum(rows * rows, axis=1)[:, None], 0)
 
     def add(i: jax.Array, carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         chosen, closest = carry
-        draws = jax.random.choice(jax.random.fold_in(key, i), x.shape[0], (trials,), p=closest + 1e-30)
-        after = jnp.minimum(closest[:, None], squared(x, x[draws]))
-        winner = jnp.argmin(jnp.sum(after, axis=0))
-        return chosen.at[i].set(draws[winner]), after[:, winner]
+        # The smallest normal number keeps the draw defined where all points are chosen or equal.
+        mass = jnp.cumsum(closest + jnp.finfo(x.dtype).tiny)
+        aim = jax.random.uniform(jax.random.fold_in(key, i), (trials,), x.dtype) * mass[-1]
+        drawn = jnp.minimum(jnp.searchsorted(mass, aim, side="right"), len(x) - 1).astype(jnp.int32)
+        after = jnp.minimum(closest[None, :], squared(x[drawn]))
+        winner = jnp.argmin(jnp.sum(after, axis=1))
+        return chosen.at[i].set(drawn[winner]), after[winner]
 
+    first = jax.random.randint(jax.random.fold_in(key, 0), (), 0, len(x))
     chosen = jnp.zeros((k,), jnp.int32).at[0].set(first)
-    chosen, _ = jax.lax.fori_loop(1, k, add, (chosen, squared(x, x[first][None, :])[:, 0]))
+    chosen, _ = jax.lax.fori_loop(1, k, add, (chosen, squared(x[first][None, :])[0]))
     return x[chosen]
-
-
-@jax.jit
-def lloyd(
-    x: jax.Array, start: jax.Array, max_iterations: int
-) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
-    """Lloyd's iterations until no assignment changes."""
-    k = start.shape[0]
-
-    def assign(centers: jax.Array) -> tuple[jax.Array, jax.Array]:
-        far = squared(x, centers)
-        return jnp.argmin(far, axis=1).astype(jnp.int32), jnp.min(far, axis=1)
-
-    def update(centers: jax.Array, nearest: jax.Array, far: jax.Array) -> jax.Array:
-        sums = jax.ops.segment_sum(x, nearest, k)
-        counts = jax.ops.segment_sum(jnp.ones_like(far), nearest, k)
-        # Empty clusters take the points farthest from their centres.
-        empty = counts == 0
-        farthest = jax.lax.top_k(far, k)[1]
-        refill = x[farthest[jnp.maximum(jnp.cumsum(empty) - 1, 0)]]
-        return jnp.where(empty[:, None], refill, sums / jnp.maximum(counts, 1)[:, None])
-
-    def step(carry: tuple[Any, ...]) -> tuple[Any, ...]:
-        centers, nearest, far, iterations, _ = carry
-        centers = update(centers, nearest, far)
-        after, far = assign(centers)
-        return centers, after, far, iterations + 1, jnp.any(after != nearest)
-
-    nearest, far = assign(start)
-    carry = (start, nearest, far, jnp.zeros((), jnp.int32), jnp.array(True))
-    centers, nearest, far, iterations, _ = jax.lax.while_loop(
-        lambda c: c[4] & (c[3] < max_iterations), step, carry
-    )
-    return centers, nearest, jnp.sum(far), iterations

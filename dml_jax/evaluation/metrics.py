@@ -75,14 +75,11 @@ def retrieval(
     else:
         others = arrays.embeddings(gallery, name="gallery")
         other_classes = arrays.labels(gallery_labels, len(others), name="gallery_labels", of="gallery")
-        if others.shape[1] != points.shape[1]:
-            raise DataError(
-                f"gallery: {others.shape[1]} columns, queries have {points.shape[1]}; they must agree"
-            )
+        arrays.same_width(points, others)
     candidates = len(others) - exclude_self
     for k in ks:
         if not 0 < k <= candidates:
-            raise DataError(f"ks: K={k} with {candidates} candidates; K must be in 1..{candidates}")
+            raise DataError(f"ks: K={k}, but there are {candidates} candidates; K must be in 1..{candidates}")
     task = judging.plan(
         points,
         classes,

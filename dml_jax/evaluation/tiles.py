@@ -22,8 +22,8 @@ FILLER = np.iinfo(np.int32).max  # the index of rows that only fill a tile: behi
 
 
 def mesh() -> Mesh:
-    """All devices in one row."""
-    return Mesh(np.array(jax.devices()), ("data",))
+    """The devices of this process in one row: each process of several judges for itself."""
+    return Mesh(np.array(jax.local_devices()), ("data",))
 
 
 def edge(rows: int, mesh: Mesh) -> int:
@@ -58,31 +58,39 @@ class Frame(NamedTuple):
     center: np.ndarray
     scale: float
 
+    def enter(self, rows: np.ndarray, dtype: np.dtype) -> np.ndarray:
+        """(rows - center) * scale, as `dtype`; the rows themselves where nothing changes."""
+        if not self.center.any() and self.scale == 1:
+            return np.asarray(rows, dtype)
+        wide = np.dtype(np.float32 if rows.dtype == np.float32 else np.float64)
+        result = np.subtract(rows, self.center.astype(wide)[None, :], dtype=wide)
+        result = np.multiply(result, wide.type(self.scale), out=result)
+        return result.astype(dtype, copy=False)
+
 
 def frame(sources: list[np.ndarray], metric: Metric) -> Frame:
-    """Euclidean: a scale that keeps squares in range, and a centre where the rows lie far from the origin.
+    """What to take off: nothing for the cosine.
 
-    Small differences between long vectors drown in the rounding of their squared lengths. The centre is a coarse
-    multiple of a power of two, so that rows on a lattice stay exact.
+    Small differences between long vectors drown in the rounding of their squared lengths, so a mean that makes up
+    four fifths of the squares is taken off, to a coarse multiple of a power of two: rows on a lattice stay exact.
+    Numbers whose squares would leave the range of float32 are scaled.
     """
     width = sources[0].shape[1]
     if metric == "cosine":
         return Frame(np.zeros(width), 1.0)
-    total, squares, largest, rows = np.zeros(width), 0.0, 0.0, 0
+    largest = max(float(max(block.max(), -block.min())) for source in sources for block in arrays.blocks(source))
+    scale = 1.0 if 2.0**-30 < largest < 2.0**30 or largest == 0 else float(2.0 ** -np.ceil(np.log2(largest)))
+    total, squares, rows = np.zeros(width), 0.0, sum(len(source) for source in sources)
     for source in sources:
         for block in arrays.blocks(source):
-            largest = max(largest, float(np.abs(block).max()))
-            rows += len(block)
-            total += block.sum(axis=0)
+            scaled = block if scale == 1 else block * block.dtype.type(scale)
+            total += scaled.sum(axis=0, dtype=np.float64)
+            squares += float(np.einsum("nd,nd->n", scaled, scaled).sum(dtype=np.float64))
     mean = total / rows
-    scale = 2.0 ** -np.ceil(np.log2(largest)) if largest > 0 else 1.0
-    for source in sources:
-        for block in arrays.blocks(source):
-            squares += float(np.sum(((block - mean) * scale) ** 2))
-    if np.sum((mean * scale) ** 2) < 4 * squares / rows:
+    if mean @ mean <= 0.8 * squares / rows:
         return Frame(np.zeros(width), scale)
-    grain = 2.0**-7 / scale
-    return Frame(np.round(mean / grain) * grain, scale)
+    grain = 2.0 ** (np.ceil(np.log2(largest * scale)) - 7)
+    return Frame(np.round(mean / grain) * grain / scale, scale)
 
 
 class Rows(NamedTuple):
@@ -137,7 +145,7 @@ class Rows(NamedTuple):
                 columns[:] = taken
                 normalize(columns)
             else:
-                columns[:] = (taken - self.frame.center) * self.frame.scale
+                columns[:] = self.frame.enter(taken, self.dtype)
                 half = -np.einsum("nd,nd->n", columns, columns, dtype=np.float64) / 2
                 rows[:, -2], rows[:, -1] = (1, half) if right else (half, 1)
         return result.reshape(-1, self.edge, self.width)

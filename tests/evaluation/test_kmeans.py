@@ -1,0 +1,140 @@
+"""k-means: given starts against NumPy, quality against scikit-learn, seeds, empty clusters, bad input."""
+
+import jax
+import numpy as np
+import pytest
+
+from dml_jax.errors import DataError
+from dml_jax.evaluation import kmeans
+
+
+def blobs(seed, k=12, count=600, width=16, spread=0.6):
+    rng = np.random.default_rng(seed)
+    return (rng.normal(size=(k, width))[rng.integers(0, k, count)] + spread * rng.normal(size=(count, width))).astype(
+        np.float32
+    )
+
+
+def lloyd(points, centers, iterations):
+    """The textbook, float64."""
+    points, centers = points.astype(np.float64), centers.astype(np.float64)
+    nearest = np.full(len(points), -1)
+    for turn in range(1, iterations + 2):
+        far = ((points[:, None] - centers[None]) ** 2).sum(-1)
+        after = far.argmin(1)
+        if np.array_equal(after, nearest) or turn > iterations:
+            break
+        nearest = after
+        centers = np.stack([points[nearest == i].mean(0) for i in range(len(centers))])
+    return centers, after, far.min(1).sum(), min(turn, iterations)
+
+
+@pytest.mark.parametrize("k", [1, 2, 12, 37])
+@pytest.mark.parametrize("iterations", [1, 3, 300])
+def test_given_start_against_the_textbook(k, iterations):
+    points = blobs(k)
+    centers, nearest, inertia, turns = lloyd(points, points[:k], iterations)
+    found = kmeans.fit(points, k, init=points[:k], max_iterations=iterations)
+    np.testing.assert_array_equal(found.assignments, nearest)
+    np.testing.assert_allclose(found.centers, centers, rtol=1e-4, atol=1e-5)
+    assert found.inertia == pytest.approx(inertia, rel=1e-5)
+    assert found.iterations == turns
+
+
+def test_many_blocks_of_points_are_one_problem(monkeypatch):
+    points = blobs(0, count=1000)
+    whole = kmeans.fit(points, 12, seed=3)
+    monkeypatch.setattr(kmeans, "BLOCK", 96)
+    monkeypatch.setattr(kmeans, "SCORES", 1)
+    jax.clear_caches()
+    parts = kmeans.fit(points, 12, seed=3)
+    jax.clear_caches()
+    np.testing.assert_array_equal(whole.assignments, parts.assignments)
+
+
+def test_the_update_by_product_is_the_update_by_scattering():
+    points = blobs(1)
+    centers, nearest, *_ = kmeans._lloyd(points, points[:12], 50, True)
+    others, same, *_ = kmeans._lloyd(points, points[:12], 50, False)
+    np.testing.assert_array_equal(nearest, same)
+    np.testing.assert_allclose(centers, others, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("init", ["k-means++", "random"])
+def test_a_seed_gives_the_same_bits(init):
+    points = blobs(2)
+    one, two, other = (kmeans.fit(points, 20, init=init, seed=seed, restarts=2) for seed in (5, 5, 6))
+    np.testing.assert_array_equal(one.centers, two.centers)
+    np.testing.assert_array_equal(one.assignments, two.assignments)
+    assert one.inertia == two.inertia
+    assert not np.array_equal(one.centers, other.centers)
+
+
+def test_quality_against_scikit_learn():
+    cluster = pytest.importorskip("sklearn.cluster")
+    points = blobs(3, k=30, spread=1.2)
+    theirs = cluster.KMeans(30, n_init=10, random_state=0).fit(points).inertia_
+    assert kmeans.fit(points, 30, restarts=10).inertia < 1.02 * theirs
+
+
+def test_more_restarts_are_never_worse():
+    points = blobs(4)
+    inertia = [kmeans.fit(points, 20, init="random", restarts=n).inertia for n in (1, 3, 6)]
+    assert inertia == sorted(inertia, reverse=True)
+
+
+def test_empty_clusters_are_filled():
+    points = blobs(5)
+    start = np.concatenate([points[:3], np.full((3, 16), 1e3, np.float32)])
+    found = kmeans.fit(points, 6, init=start)
+    assert np.bincount(found.assignments, minlength=6).min() > 0
+    far = ((points[:, None].astype(np.float64) - found.centers[None]) ** 2).sum(-1)
+    np.testing.assert_array_equal(found.assignments, far.argmin(1))
+
+
+@pytest.mark.parametrize("init", ["k-means++", "random"])
+def test_fewer_different_points_than_clusters(init):
+    points = np.repeat(np.eye(3, 8, dtype=np.float32), 4, axis=0)
+    found = kmeans.fit(points, 6, init=init)
+    assert found.inertia < 1e-10
+    assert np.isfinite(found.centers).all()
+
+
+def test_as_many_clusters_as_points():
+    points = blobs(6, count=40)
+    found = kmeans.fit(points, 40)
+    assert found.inertia < 1e-8
+    assert len(np.unique(found.assignments)) == 40
+
+
+@pytest.mark.parametrize(("shift", "scale"), [(2.0**12, 1), (0, 2.0**70), (0, 2.0**-70)])
+def test_far_from_the_origin_and_out_of_the_range_of_squares(shift, scale):
+    points = blobs(7)
+    plain = kmeans.fit(points, 12, init=points[:12])
+    moved = (points.astype(np.float64) + shift) * scale
+    found = kmeans.fit(moved, 12, init=moved[:12])
+    np.testing.assert_array_equal(found.assignments, plain.assignments)
+    assert found.inertia == pytest.approx(plain.inertia * scale**2, rel=1e-3)
+
+
+def test_float64(x64):
+    points = blobs(8).astype(np.float64)
+    centers, nearest, inertia, _ = lloyd(points, points[:12], 300)
+    found = kmeans.fit(points, 12, init=points[:12])
+    assert found.centers.dtype == np.float64
+    np.testing.assert_array_equal(found.assignments, nearest)
+    np.testing.assert_allclose(found.centers, centers, rtol=1e-10, atol=1e-12)
+    assert found.inertia == pytest.approx(inertia, rel=1e-12)
+
+
+def test_bad_input():
+    points = blobs(9, count=20)
+    for options, message in (
+        ({"k": 21}, r"k=21: must be in 1\.\.20, the number of points"),
+        ({"k": 0}, "k=0"),
+        ({"k": 3, "init": "best"}, "init='best'"),
+        ({"k": 3, "init": points[:2]}, r"init: has shape \[2, 16\]; give \[3, 16\]"),
+        ({"k": 3, "restarts": 0}, "restarts=0"),
+    ):
+        with pytest.raises(DataError, match=message):
+            kmeans.fit(points, **options)

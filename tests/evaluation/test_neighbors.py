@@ -1,0 +1,97 @@
+"""Nearest neighbours against brute force in float64: ties, exclusion, devices, streams."""
+
+import jax
+import numpy as np
+import pytest
+from jax.sharding import Mesh
+
+from dml_jax.errors import DataError
+from dml_jax.evaluation import neighbors, tiles
+from tests.evaluation import brute
+
+
+@pytest.fixture(autouse=True)
+def small_tiles(monkeypatch):
+    monkeypatch.setattr(tiles, "edge", lambda rows, mesh: 48)
+
+
+def rows(seed, count=300, width=12):
+    return np.random.default_rng(seed).normal(size=(count, width)).astype(np.float32)
+
+
+def expected(far, k, own):
+    if own:
+        far = np.where(np.eye(*far.shape, dtype=bool), np.inf, far)
+    order = np.argsort(far, axis=1, kind="stable")[:, :k]
+    return np.take_along_axis(far, order, axis=1), order
+
+
+@pytest.mark.parametrize("metric", ["cosine", "euclidean"])
+@pytest.mark.parametrize("own", [True, False])
+@pytest.mark.parametrize("k", [1, 10, 120])
+def test_against_brute_force(metric, own, k):
+    queries, gallery = rows(0, 170), rows(1, 230)
+    gallery[:170] = queries + 0.3 * rows(2, 170)
+    distances, indices = neighbors.search(queries, gallery, k, metric=metric, exclude_self=own)
+    far, order = expected(brute.distances(queries, gallery, metric), k, own)
+    np.testing.assert_array_equal(indices, order)
+    np.testing.assert_allclose(distances, far, rtol=2e-6, atol=2e-6)
+
+
+@pytest.mark.parametrize("memory", [None, 5_000])
+def test_lattice_rows_tie_to_the_lower_index(memory):
+    points = np.random.default_rng(3).integers(0, 3, (300, 4))
+    far, order = expected(brute.distances(points, points, "euclidean"), 40, True)
+    distances, indices = neighbors.search(
+        points, points, 40, metric="euclidean", exclude_self=True, memory=memory
+    )
+    np.testing.assert_array_equal(indices, order)
+    np.testing.assert_allclose(distances, far, rtol=1e-6)
+
+
+def test_copies_are_at_distance_zero():
+    points = np.repeat(rows(4, 100) + 10, 2, axis=0)
+    distances, indices = neighbors.search(points, points, 2, metric="euclidean")
+    np.testing.assert_array_equal(distances, 0)
+    np.testing.assert_array_equal(indices, np.arange(200).reshape(-1, 2).repeat(2, axis=0))
+
+
+def test_short_distances_between_long_rows_keep_their_digits():
+    gallery = rows(5, 100)
+    queries = gallery + 1e-4 * rows(6, 100)
+    distances, indices = neighbors.search(queries, gallery, 1, metric="euclidean")
+    np.testing.assert_array_equal(indices[:, 0], np.arange(100))
+    far = np.linalg.norm(queries.astype(np.float64) - gallery, axis=1)
+    np.testing.assert_allclose(distances[:, 0], far, rtol=1e-6)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_devices_do_not_matter(count):
+    points = rows(7)
+    few = Mesh(np.array(jax.devices()[:count]), ("data",))
+    for one, many in zip(
+        neighbors.search(points, points, 15, mesh=few), neighbors.search(points, points, 15), strict=True
+    ):
+        np.testing.assert_array_equal(one, many)
+
+
+def test_float64(x64):
+    points = rows(8).astype(np.float64)
+    points += 1e-10 * rows(9)
+    distances, indices = neighbors.search(points, points, 5, exclude_self=True)
+    far, order = expected(brute.distances(points, points, "cosine"), 5, True)
+    assert distances.dtype == np.float64
+    np.testing.assert_array_equal(indices, order)
+    np.testing.assert_allclose(distances, far, rtol=1e-12)
+
+
+def test_bad_input():
+    points = rows(10, 20)
+    with pytest.raises(DataError, match=r"k=20: there are 19 candidates; k must be in 1\.\.19"):
+        neighbors.search(points, points, 20, exclude_self=True)
+    with pytest.raises(DataError, match="gallery: has 5 columns and the queries 12"):
+        neighbors.search(points, points[:, :5], 1)
+    with pytest.raises(DataError, match="gallery: is empty"):
+        neighbors.search(points, points[:0], 1)
+    with pytest.raises(DataError, match="metric='manhattan'"):
+        neighbors.search(points, points, 1, metric="manhattan")
