@@ -176,7 +176,7 @@ def check_vector(z: dict[str, np.ndarray], key: str, ours: np.ndarray, rtol: flo
 
 
 def cases() -> list[Any]:
-    """Every network and image of the files; all but the smallest image of each network, and the largest MiT, are slow."""
+    """Every network and image of the files; slow are all but the smallest image of each, and the largest MiT."""
     found = []
     for name in fixtures.names("backbones", "backbone_*"):
         if name not in FORWARD:
