@@ -10,6 +10,7 @@ from dml_jax.errors import DataError
 from dml_jax.evaluation import arrays, judging
 from dml_jax.evaluation.clustering import ami, f1_pairs, nmi, nmi_stderr
 from dml_jax.evaluation.geometry import density, singular_values, spectral_decay
+from dml_jax.evaluation.uniformity import uniformity
 
 __all__ = [
     "ami",
@@ -20,6 +21,7 @@ __all__ = [
     "retrieval",
     "singular_values",
     "spectral_decay",
+    "uniformity",
 ]
 
 

@@ -1,0 +1,72 @@
+"""Density, spectrum and uniformity against their definitions."""
+
+import numpy as np
+import pytest
+
+from dml_jax.errors import DataError
+from dml_jax.evaluation import arrays, metrics, tiles
+
+
+def rows(seed, count=90, width=10):
+    return np.random.default_rng(seed).normal(size=(count, width)) + 0.3
+
+
+def units(x):
+    return x / np.linalg.norm(x, axis=-1, keepdims=True)
+
+
+def test_density_is_the_ratio_of_mean_distances():
+    points, labels = rows(0), np.random.default_rng(1).integers(0, 12, 90)
+    labels[:2] = 50, 51  # alone in their classes
+    intra, centers = [], []
+    for c in np.unique(labels):
+        mine = units(points[labels == c])
+        centers.append(units(points[labels == c].mean(0)))
+        if len(mine) > 1:
+            far = 1 - mine @ mine.T
+            intra.append(far[~np.eye(len(mine), dtype=bool)].mean())
+    far = 1 - np.array(centers) @ np.array(centers).T
+    inter = far[~np.eye(len(centers), dtype=bool)].mean()
+    assert metrics.density(points, labels) == pytest.approx(np.mean(intra) / inter, rel=1e-12)
+
+
+def test_density_needs_two_classes_and_a_pair():
+    assert np.isnan(metrics.density(rows(1, 5), np.arange(5)))
+    assert np.isnan(metrics.density(rows(1, 5), np.zeros(5, int)))
+
+
+@pytest.mark.parametrize("shape", [(90, 10), (6, 10)])
+def test_spectrum(shape, monkeypatch):
+    points = rows(2, *shape)
+    expected = np.linalg.svd(points, compute_uv=False)
+    np.testing.assert_allclose(metrics.singular_values(points), expected, rtol=1e-12)
+    monkeypatch.setattr(arrays, "ROWS_AT_ONCE", 80)
+    np.testing.assert_allclose(metrics.singular_values(points), expected, rtol=1e-12)
+    share = expected / expected.sum()
+    divergence = np.sum(np.log(1 / len(share) / share)) / len(share)
+    assert metrics.spectral_decay(points) == pytest.approx(divergence, rel=1e-12)
+
+
+def test_spectral_decay_of_equal_and_of_unused_directions():
+    assert metrics.spectral_decay(np.eye(8)) == pytest.approx(0, abs=1e-12)
+    unused = metrics.spectral_decay(np.concatenate([rows(3), np.zeros((90, 2))], axis=1))
+    assert 1 < unused < 10
+    with pytest.raises(DataError, match="every row is zero"):
+        metrics.spectral_decay(np.zeros((5, 3)))
+
+
+@pytest.mark.parametrize("edge", [48, 112])
+def test_uniformity(monkeypatch, edge):
+    monkeypatch.setattr(tiles, "edge", lambda rows, mesh: edge)
+    points = rows(4)
+    far = ((units(points)[:, None] - units(points)[None]) ** 2).sum(-1)
+    expected = np.log(np.exp(-2 * far)[~np.eye(90, dtype=bool)].mean())
+    assert metrics.uniformity(points) == pytest.approx(expected, rel=1e-6)
+    monkeypatch.setattr(tiles, "memory", lambda mesh: 1)
+    assert metrics.uniformity(points) == pytest.approx(expected, rel=1e-6)
+
+
+def test_uniformity_of_equal_rows_is_zero():
+    assert metrics.uniformity(np.ones((20, 4))) == pytest.approx(0, abs=1e-6)
+    with pytest.raises(DataError, match="has one row"):
+        metrics.uniformity(np.ones((1, 4)))
