@@ -161,20 +161,32 @@ def training(
     return Reader(make, start, stop, data)
 
 
-def testing(split: Split, data: Data, batch_size: int) -> Reader[tuple[np.ndarray, int]]:
+def testing(
+    split: Split, data: Data, batch_size: int, *, host: int = 0, hosts: int = 1
+) -> Reader[tuple[np.ndarray, int]]:
     """All images of a split in order.
 
+    Args:
+      batch_size: images in a global batch, a multiple of `hosts`.
+      host, hosts: this process and how many there are; each gets its share of successive rows of the global batch.
+
     Returns:
-      a reader of (images uint8 [batch_size, H, W, 3], count): the first `count` rows are images, the rest is zero.
+      a reader of (images uint8 [batch_size / hosts, H, W, 3], count): the first `count` rows of the global batch are
+      images, the rest is zero.
     """
     transform = transforms.testing(data)
-    total = len(split.labels)
+    total, share = len(split.labels), batch_size // hosts
 
     def make(number: int) -> tuple[np.ndarray, int]:
-        indices = range(number * batch_size, min((number + 1) * batch_size, total))
-        images = _stack([transform(split.read(i, None)) for i in indices], [split.ids[i] for i in indices])
-        missing = batch_size - len(images)
-        return np.concatenate([images, np.zeros((missing, *images.shape[1:]), np.uint8)]), len(images)
+        begin = number * batch_size
+        mine = range(begin + host * share, min(begin + (host + 1) * share, total))
+        # Where all rows of this host are behind the last image, one image is read for its shape.
+        images = _stack(
+            [transform(split.read(i, None)) for i in mine or [total - 1]], [split.ids[i] for i in mine or [total - 1]]
+        )[: len(mine)]
+        missing = share - len(images)
+        padded = np.concatenate([images, np.zeros((missing, *images.shape[1:]), np.uint8)])
+        return padded, min(batch_size, total - begin)
 
     return Reader(make, 0, -(-total // batch_size), data)
 

@@ -93,6 +93,15 @@ def test_evaluation_sees_each_image_once_in_order(split: Split, total: int, size
         np.testing.assert_array_equal(row, transforms.testing(data)(split.read(i, None)))
 
 
+def test_hosts_share_the_evaluation(split: Split) -> None:
+    data = options(crop="centre")
+    whole = list(pipeline.testing(split, data, 16))
+    parts = [list(pipeline.testing(split, data, 16, host=host, hosts=4)) for host in range(4)]
+    assert [count for _, count in whole] == [count for _, count in parts[0]] == [16, 16, 5]
+    for i, (images, _) in enumerate(whole):
+        np.testing.assert_array_equal(images, np.concatenate([part[i][0] for part in parts]))
+
+
 def test_images_of_different_sizes_need_a_crop(split: Split) -> None:
     with pytest.raises(DataError, match=r"pixels, .* set data\.crop"):
         batches(split, options(crop="none"))
