@@ -162,7 +162,12 @@ def training(
 
 
 def testing(
-    split: Split, data: Data, batch_size: int, *, host: int = 0, hosts: int = 1
+    split: Split,
+    data: Data,
+    batch_size: int,
+    *,
+    host: int = 0,
+    hosts: int = 1,  # noqa: PT028 (no test)
 ) -> Reader[tuple[np.ndarray, int]]:
     """All images of a split in order.
 
