@@ -166,8 +166,8 @@ def testing(
     data: Data,
     batch_size: int,
     *,
-    host: int = 0,
-    hosts: int = 1,  # noqa: PT028 (no test)
+    host: int = 0,  # noqa: PT028 (this is no test)
+    hosts: int = 1,  # noqa: PT028
 ) -> Reader[tuple[np.ndarray, int]]:
     """All images of a split in order.
 

@@ -127,11 +127,13 @@ def read(index, rng):
 def main():
     split = Split(np.arange(40) % 4, [str(i) for i in range(40)], read, list("abcd"))
     data = Data(batch_size=8, images_per_class=2, workers=2)
-    reader = pipeline.training(split, sampling.build(data, split.labels, 0), data, seed=0, stop=10**6)
+    reader = pipeline.training(split, sampling.build(data, split.labels, 0), data, seed=0, stop=6 if sys.argv[1] == "finish" else 10**6)
     next(reader)
     import multiprocessing
     print(*(child.pid for child in multiprocessing.active_children()), flush=True)
-    if sys.argv[1] == "close":
+    if sys.argv[1] == "finish":
+        print(len(list(reader)), file=sys.stderr)
+    if sys.argv[1] != "wait":
         reader.close()
         print("closed", flush=True)
     time.sleep(60 if sys.argv[1] == "wait" else 0)
@@ -150,7 +152,7 @@ def alive(process: int) -> bool:
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are looked up in /proc")
-@pytest.mark.parametrize("way", ["wait", "close"])
+@pytest.mark.parametrize("way", ["wait", "close", "finish"])
 def test_workers_never_outlive_their_parent(tmp_path: Path, way: str) -> None:
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
