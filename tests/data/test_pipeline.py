@@ -127,7 +127,8 @@ def read(index, rng):
 def main():
     split = Split(np.arange(40) % 4, [str(i) for i in range(40)], read, list("abcd"))
     data = Data(batch_size=8, images_per_class=2, workers=2)
-    reader = pipeline.training(split, sampling.build(data, split.labels, 0), data, seed=0, stop=6 if sys.argv[1] == "finish" else 10**6)
+    stop = 6 if sys.argv[1] == "finish" else 10**6
+    reader = pipeline.training(split, sampling.build(data, split.labels, 0), data, seed=0, stop=stop)
     next(reader)
     import multiprocessing
     print(*(child.pid for child in multiprocessing.active_children()), flush=True)
