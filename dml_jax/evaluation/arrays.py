@@ -16,22 +16,26 @@ def load(path: str | Path, *, name: str = "file") -> np.ndarray:
     """Opens a `.npy` file memory-mapped and read-only; pickled objects are never loaded.
 
     Raises:
-      DataError: no such file, not a `.npy` file, an array of objects, or a file cut short.
+      DataError: no such file, not a `.npy` file, an array of objects, a file cut short or damaged.
     """
     path = Path(path).expanduser()
     if not path.is_file():
         raise DataError(f"{name}={path}: there is no such file")
+    with path.open("rb") as file:
+        start = file.read(6)
+    if start != np.lib.format.MAGIC_PREFIX:
+        raise DataError(f"{name}={path}: is not a .npy file; write one with numpy.save")
     try:
         return np.load(path, mmap_mode="r", allow_pickle=False)
     except (ValueError, OSError, EOFError, SyntaxError) as problem:
         reason = str(problem)
-        if "bject" in reason:
-            raise DataError(
-                f"{name}={path}: holds Python objects; save a numeric array with numpy.save"
-            ) from None
-        if "mmap length" in reason or "size" in reason.lower() or "EOF" in reason:
-            raise DataError(f"{name}={path}: the file is cut short; write or copy it again") from None
-        raise DataError(f"{name}={path}: not a .npy file; save one with numpy.save") from None
+    if "bject" in reason:
+        raise DataError(
+            f"{name}={path}: holds Python objects, which are never loaded; save an array of numbers"
+        )
+    if "empty file" in reason:
+        return np.load(path, allow_pickle=False)
+    raise DataError(f"{name}={path}: is cut short or damaged ({reason}); write or copy it again")
 
 
 def embeddings(values: Any, *, name: str = "embeddings") -> np.ndarray:
@@ -47,7 +51,10 @@ def embeddings(values: Any, *, name: str = "embeddings") -> np.ndarray:
     Raises:
       DataError: not a matrix, no rows or columns, not real numbers, or rows that are not finite.
     """
-    array = np.asarray(values)
+    try:
+        array = np.asarray(values)
+    except ValueError:
+        raise DataError(f"{name}: has rows of different lengths; give [N, D], one row an embedding") from None
     if array.dtype == object:
         raise DataError(f"{name}: holds Python objects; give an array of real numbers [N, D]")
     if array.ndim != 2:

@@ -62,6 +62,8 @@ class Plan(NamedTuple):
         size = self.gallery.dtype.itemsize
         panels = sum(min(f.tiles, self.budget.panel) * f.edge * f.width * size for f in factors)
         tile = self.gallery.edge * self.queries.edge * size
+        last = np.maximum(self.slots.start + self.slots.size, 1) // self.gallery.edge
+        near = int(np.sum(last.max(axis=1) - self.slots.start.min(axis=1) // self.gallery.edge + 1))
         slots = 4 * max(1, int(self.slots.size.max())) * self.queries.tiles * self.queries.edge * size
         resident = all(f.tiles <= self.budget.panel for f in factors)
         where = f"{self.mesh.size} device{'s' * (self.mesh.size > 1)} ({self.mesh.devices.flat[0].platform})"
@@ -70,7 +72,7 @@ class Plan(NamedTuple):
             f"{self.gallery.source.shape[1]} on {where}; tiles {self.gallery.edge} x {self.queries.edge}"
             f"{', half of them by symmetry' if symmetric else ''}; embeddings "
             f"{'resident' if resident else 'streamed'}; at most about "
-            f"{(panels + slots + (self.budget.held + 4) * tile) / 2**20:,.0f} MiB a device"
+            f"{(panels + slots + (min(self.budget.held, near) + 4) * tile) / 2**20:,.0f} MiB a device"
         )
 
 

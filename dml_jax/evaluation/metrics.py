@@ -68,6 +68,10 @@ def retrieval(
     """
     points = arrays.embeddings(queries, name="queries")
     classes = arrays.labels(labels, len(points), of="queries")
+    if metric not in ("cosine", "euclidean"):
+        raise DataError(f"metric={metric!r}: give 'cosine' or 'euclidean'")
+    if exclusion not in ("index", "position"):
+        raise DataError(f"exclusion={exclusion!r}: give 'index' or 'position'")
     if (gallery is None) != (gallery_labels is None):
         raise DataError("gallery and gallery_labels: give both or neither")
     if exclude_self is None:
@@ -78,6 +82,10 @@ def retrieval(
         others = arrays.embeddings(gallery, name="gallery")
         other_classes = arrays.labels(gallery_labels, len(others), name="gallery_labels", of="gallery")
         arrays.same_width(points, others)
+        if exclude_self and not np.array_equal(other_classes[: len(classes)], classes):
+            raise DataError(
+                "exclude_self: gallery row i is not of the class of query i; begin the gallery with the queries"
+            )
     candidates = len(others) - exclude_self
     for k in ks:
         if not 0 < k <= candidates:

@@ -1,0 +1,216 @@
+"""Judges the embeddings of any model:
+
+    python -m dml_jax.evaluate --embeddings=embeddings.npy --labels=labels.npy [--output=results.json]
+    python -m dml_jax.evaluate --embeddings=gallery.npy --labels=gallery_labels.npy
+                               --query_embeddings=queries.npy --query_labels=query_labels.npy
+
+Embeddings are [N, D] real numbers and may be larger than the memory; labels are [N] integers. Without queries every
+row searches all the others.
+"""
+
+import json
+import math
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from dml_jax import command
+from dml_jax.errors import ConfigError, DataError
+
+KS = (1, 2, 4, 8, 10, 100, 1000)
+CHOICES = {
+    "metric": ("cosine", "euclidean"),
+    "protocol": ("clean", "paper"),
+    "nmi_average": ("arithmetic", "geometric"),
+}
+
+
+def parser() -> command.Parser:
+    """The options of the command."""
+    flags = command.Parser(__doc__)
+    flags.add_argument("--embeddings", metavar="FILE", help=".npy, [N, D]")
+    flags.add_argument("--labels", metavar="FILE", help=".npy, [N] integers")
+    flags.add_argument("--query_embeddings", metavar="FILE", help="queries that search the embeddings")
+    flags.add_argument("--query_labels", metavar="FILE", help="their labels")
+    flags.add_argument(
+        "--ks", metavar="K,K,…", help=f"of Recall@K (default: {','.join(map(str, KS))}, where possible)"
+    )
+    flags.add_argument("--metric", default="cosine", help="cosine (default) or euclidean")
+    flags.add_argument(
+        "--protocol", default="clean", help="clean, or paper: first neighbour left out, as the authors"
+    )
+    flags.add_argument("--nmi_average", default="arithmetic", help="arithmetic, or geometric, as HIST's code")
+    flags.add_argument("--no_clustering", action="store_true", help="no k-means and NMI")
+    flags.add_argument("--restarts", type=int, help="of k-means (default: 10, and 1 above 1000 classes)")
+    flags.add_argument("--seed", type=int, default=0, help="of k-means")
+    flags.add_argument("--geometry", action="store_true", help="also density, spectral decay and uniformity")
+    flags.add_argument("--memory", type=int, metavar="MIB", help="that may be used on a device")
+    flags.add_argument("--output", metavar="FILE", help="JSON to write")
+    flags.add_argument("--quiet", action="store_true", help="the table, no progress")
+    return flags
+
+
+def wanted(text: str | None) -> tuple[int, ...] | None:
+    """The numbers of `--ks`.
+
+    Raises:
+      ConfigError: not positive integers separated by commas.
+    """
+    if text is None:
+        return None
+    try:
+        ks = tuple(dict.fromkeys(int(k) for k in text.split(",")))
+    except ValueError:
+        ks = ()
+    if not ks or min(ks) < 1:
+        raise ConfigError(f"--ks={text}: give positive numbers separated by commas, e.g. --ks=1,10,100")
+    return ks
+
+
+def execute(arguments: list[str]) -> None:
+    """Reads the command line, judges, shows and writes.
+
+    Raises:
+      UserError: what the user can mend.
+    """
+    options, overrides = parser().read(arguments)
+    if overrides:
+        raise ConfigError(f"--config.{min(overrides)}: dml_jax.evaluate has no configuration")
+    for key in ("embeddings", "labels"):
+        if not getattr(options, key):
+            raise ConfigError(f"--{key}: missing; e.g. --embeddings=embeddings.npy --labels=labels.npy")
+    if bool(options.query_embeddings) != bool(options.query_labels):
+        raise ConfigError("--query_embeddings and --query_labels: give both or neither")
+    for key, known in CHOICES.items():
+        if getattr(options, key) not in known:
+            raise ConfigError(f"--{key}={getattr(options, key)}: must be {' or '.join(known)}")
+    for key in ("restarts", "memory"):
+        if getattr(options, key) is not None and getattr(options, key) < 1:
+            raise ConfigError(f"--{key}={getattr(options, key)}: must be positive")
+    ks = wanted(options.ks)
+    output = command.place("--output", options.output) if options.output else None
+    if output is not None and not output.parent.is_dir():
+        raise ConfigError(f"--output={options.output}: there is no directory {output.parent}")
+
+    started = time.monotonic()
+    result = judged(options, ks)
+    result["seconds"] = round(time.monotonic() - started, 3)
+    if output is not None:
+        finite = {k: None if isinstance(v, float) and math.isnan(v) else v for k, v in result.items()}
+        output.write_text(json.dumps(finite, indent=2, allow_nan=False) + "\n")
+    show(result, output)
+
+
+def judged(options: Any, ks: tuple[int, ...] | None) -> dict[str, Any]:
+    """The metrics, how they were made, and of what.
+
+    Raises:
+      DataError: files that cannot be used.
+    """
+    import numpy as np
+
+    from dml_jax.evaluation import arrays, metrics, protocol
+    from dml_jax.train.progress import Screen
+
+    def opened(name: str, file: str) -> np.ndarray:
+        return arrays.load(command.place(f"--{name}", file), name=f"--{name}")
+
+    points = arrays.embeddings(opened("embeddings", options.embeddings), name="--embeddings")
+    labels = arrays.labels(opened("labels", options.labels), len(points), name="--labels", of="--embeddings")
+    given: dict[str, Any] = {}
+    if options.query_embeddings:
+        given = {"gallery": points, "gallery_labels": labels}
+        queries = arrays.embeddings(
+            opened("query_embeddings", options.query_embeddings), name="--query_embeddings"
+        )
+        arrays.same_width(queries, points)
+        points, labels = (
+            queries,
+            arrays.labels(
+                opened("query_labels", options.query_labels),
+                len(queries),
+                name="--query_labels",
+                of="--query_embeddings",
+            ),
+        )
+    elif len(points) < 2:
+        raise DataError("--embeddings: has one row; give at least two, or queries")
+    candidates = len(given["gallery"]) if given else len(points) - 1
+    if ks is not None and max(ks) > candidates:
+        raise ConfigError(f"--ks={options.ks}: there are {candidates} candidates; no K may be larger")
+    classes = len(np.unique(labels))
+
+    screen = Screen(quiet=options.quiet)
+    begun = False
+
+    def progress(done: int, total: int) -> None:
+        nonlocal begun
+        if not begun:
+            screen.begin("tiles", total)
+            begun = True
+        screen.advance(done, f"{done}/{total}")
+
+    manner: dict[str, Any] = {
+        "cluster": not options.no_clustering,
+        "seed": options.seed,
+        "restarts": options.restarts,
+        "average": options.nmi_average,
+        "metric": options.metric,
+    }
+    with screen:
+        found: dict[str, Any] = protocol.judge(
+            points,
+            labels,
+            ks=KS if ks is None else ks,
+            protocol=options.protocol,
+            memory=None if options.memory is None else options.memory << 20,
+            announce=None if options.quiet else screen.say,
+            progress=progress,
+            **manner,
+            **given,
+        )
+    if options.geometry:
+        found["density"] = metrics.density(points, labels)
+        found["spectral_decay"] = metrics.spectral_decay(points)
+        found["uniformity"] = metrics.uniformity(points)
+    found["protocol"] = protocol.describe(options.protocol, classes=classes, gallery=bool(given), **manner)
+    found |= {"rows": len(points), "columns": points.shape[1], "classes": classes}
+    found |= {key: str(getattr(options, key)) for key in ("embeddings", "labels")}
+    if given:
+        found |= {"gallery_rows": len(given["gallery"])}
+        found |= {key: str(getattr(options, key)) for key in ("query_embeddings", "query_labels")}
+    return found
+
+
+def show(result: dict[str, Any], output: Path | None) -> None:
+    """The table on standard output."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE, title=f"{result['rows']:,} rows, {result['classes']:,} classes")
+    table.add_column("metric")
+    table.add_column("%", justify="right")
+    table.add_column("± s.e.", justify="right")
+    plain = ("density", "spectral_decay", "uniformity")
+    for key, value in result.items():
+        if f"{key}_stderr" in result:
+            table.add_row(key, f"{100 * value:.2f}", f"{100 * result[f'{key}_stderr']:.2f}")
+        elif key in plain:
+            table.add_row(f"{key} (not in %)", f"{value:.4f}", "")
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(table)
+    if result["lone_queries"]:
+        console.print(f"{result['lone_queries']:,} queries have no relevant row")
+    console.print(result["protocol"], markup=False)
+    console.print(f"{result['seconds']:.1f} s{f'; written to {output}' if output else ''}", markup=False)
+
+
+def main() -> int:
+    """Runs the command on `sys.argv`; returns its exit code."""
+    return command.status(lambda: execute(sys.argv[1:]))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
