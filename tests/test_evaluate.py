@@ -1,0 +1,155 @@
+"""The command `python -m dml_jax.evaluate`: what it shows and writes, and what it refuses."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dml_jax import evaluate
+from dml_jax.evaluation import metrics
+
+ROOT = Path(__file__).parents[1]
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    """(exit code, standard output, standard error)."""
+    sys.argv = ["evaluate", *arguments]
+    code = evaluate.main()
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+@pytest.fixture(autouse=True)
+def _arguments(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["evaluate"])
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> dict[str, Path]:
+    """Embeddings and labels of 60 rows in 6 classes, and of 20 queries."""
+    rng = np.random.default_rng(0)
+    means, labels = rng.normal(size=(6, 8)), np.arange(80) % 6
+    points = (means[labels] + rng.normal(size=(80, 8))).astype(np.float32)
+    arrays = {"x": points[:60], "y": labels[:60], "xq": points[60:], "yq": labels[60:]}
+    for name, array in arrays.items():
+        np.save(tmp_path / f"{name}.npy", array)
+    return {name: tmp_path / f"{name}.npy" for name in arrays}
+
+
+def test_table_and_json(capsys: pytest.CaptureFixture[str], files: dict[str, Path], tmp_path: Path) -> None:
+    output = tmp_path / "results.json"
+    pair = f"--embeddings={files['x']}", f"--labels={files['y']}"
+    code, out, err = run(capsys, *pair, "--geometry", f"--output={output}")
+    assert (code, err) == (0, "")
+    result = json.loads(output.read_text())
+    x, y = np.load(files["x"]), np.load(files["y"])
+    expected = metrics.retrieval(x, y, ks=(1, 2, 4, 8, 10))
+    assert {key: result[key] for key in expected} == expected
+    assert "recall@100" not in result
+    assert result["density"] == metrics.density(x, y)
+    assert result["uniformity"] == metrics.uniformity(x)
+    assert (result["rows"], result["columns"], result["classes"]) == (60, 8, 6)
+    for text in (
+        "60 queries x 60 candidates x 8",
+        "MiB",
+        f"{100 * expected['recall@1']:.2f}",
+        "clean protocol",
+        "nmi",
+    ):
+        assert text in out
+
+
+def test_queries_and_gallery(
+    capsys: pytest.CaptureFixture[str], files: dict[str, Path], tmp_path: Path
+) -> None:
+    output = tmp_path / "results.json"
+    code, out, _ = run(
+        capsys,
+        f"--embeddings={files['x']}",
+        f"--labels={files['y']}",
+        f"--query_embeddings={files['xq']}",
+        f"--query_labels={files['yq']}",
+        "--ks=1,20",
+        "--metric=euclidean",
+        "--no_clustering",
+        "--quiet",
+        f"--output={output}",
+    )
+    assert code == 0
+    x, y, xq, yq = (np.load(files[name]) for name in ("x", "y", "xq", "yq"))
+    expected = metrics.retrieval(xq, yq, ks=(1, 20), metric="euclidean", gallery=x, gallery_labels=y)
+    result = json.loads(output.read_text())
+    assert {key: result[key] for key in expected} == expected
+    assert "separate gallery" in result["protocol"]
+    assert "nmi" not in result
+    assert "candidates" not in out
+
+
+def test_numbers_that_do_not_exist_are_null(
+    capsys: pytest.CaptureFixture[str], files: dict[str, Path], tmp_path: Path
+) -> None:
+    np.save(tmp_path / "alone.npy", np.arange(60))
+    output = tmp_path / "results.json"
+    pair = f"--embeddings={files['x']}", f"--labels={tmp_path / 'alone.npy'}"
+    code, out, _ = run(capsys, *pair, "--no_clustering", f"--output={output}")
+    assert code == 0
+    assert json.loads(output.read_text())["map@r"] is None
+    assert "60 queries have no relevant row" in out
+
+
+def test_mistakes(capsys: pytest.CaptureFixture[str], files: dict[str, Path], tmp_path: Path) -> None:
+    bad = np.load(files["x"])
+    bad[[5, 9]] = np.nan
+    np.save(tmp_path / "bad.npy", bad)
+    np.save(tmp_path / "floats.npy", np.zeros(60))
+    np.save(tmp_path / "objects.npy", np.array([{}] * 60), allow_pickle=True)
+    (tmp_path / "short.npy").write_bytes(files["x"].read_bytes()[:-100])
+    pair = f"--embeddings={files['x']}", f"--labels={files['y']}"
+    for arguments, message in (
+        ((), "--embeddings: missing"),
+        (pair[:1], "--labels: missing"),
+        ((*pair, "--embedding=x"), "there is no such option"),
+        ((*pair, "extra"), "stray argument"),
+        ((*pair, "--config.seed=1"), "has no configuration"),
+        ((*pair, "--ks=1,x"), "--ks=1,x: give positive numbers"),
+        ((*pair, "--ks=0"), "--ks=0: give positive numbers"),
+        ((*pair, "--ks=1,60"), "--ks=1,60: there are 59 candidates"),
+        ((*pair, "--metric=manhattan"), "--metric=manhattan: must be cosine or euclidean"),
+        ((*pair, "--protocol=dirty"), "--protocol=dirty: must be clean or paper"),
+        ((*pair, "--restarts=0"), "--restarts=0: must be positive"),
+        ((*pair, "--query_labels=y.npy"), "give both or neither"),
+        ((*pair, "--output=/nowhere/at/all.json"), "there is no directory"),
+        (("--embeddings=none.npy", pair[1]), "--embeddings=none.npy: there is no such file"),
+        ((pair[0], f"--labels={tmp_path / 'floats.npy'}"), "--labels: holds float64; give integers"),
+        ((pair[0], f"--labels={files['yq']}"), "--labels: 20 for 60 rows of --embeddings"),
+        ((f"--embeddings={tmp_path / 'bad.npy'}", pair[1]), "2 of 60 rows hold NaN or infinity, first row 5"),
+        ((f"--embeddings={tmp_path / 'objects.npy'}", pair[1]), "holds Python objects"),
+        ((f"--embeddings={tmp_path / 'short.npy'}", pair[1]), "is cut short"),
+        ((f"--embeddings={files['y']}", pair[1]), "--embeddings: has shape [60]"),
+    ):
+        code, out, err = run(capsys, *arguments)
+        assert (code, out) == (2, ""), arguments
+        assert err.startswith("error: "), err
+        assert err.count("\n") == 1, err
+        assert message in err, err
+
+
+def test_one_and_eight_devices_say_the_same(files: dict[str, Path], tmp_path: Path) -> None:
+    results = []
+    for count in (1, 8):
+        output = tmp_path / f"{count}.json"
+        subprocess.run(
+            [sys.executable, "-m", "dml_jax.evaluate", f"--embeddings={files['x']}", f"--labels={files['y']}",
+             f"--output={output}", "--restarts=2"],
+            cwd=ROOT,
+            env=os.environ | {"XLA_FLAGS": f"--xla_force_host_platform_device_count={count}"},
+            check=True,
+            capture_output=True,
+        )  # fmt: skip
+        result = json.loads(output.read_text())
+        results.append({key: value for key, value in result.items() if key != "seconds"})
+    assert results[0] == results[1]
