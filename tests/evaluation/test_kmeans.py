@@ -83,13 +83,23 @@ def test_more_restarts_are_never_worse():
     assert inertia == sorted(inertia, reverse=True)
 
 
-def test_empty_clusters_are_filled():
-    points = blobs(5)
-    start = np.concatenate([points[:3], np.full((3, 16), 1e3, np.float32)])
-    found = kmeans.fit(points, 6, init=start)
-    assert np.bincount(found.assignments, minlength=6).min() > 0
-    far = ((points[:, None].astype(np.float64) - found.centers[None]) ** 2).sum(-1)
-    np.testing.assert_array_equal(found.assignments, far.argmin(1))
+def test_empty_clusters_take_the_farthest_points():
+    """Two blobs on either side of the origin, and starts that nothing is near to."""
+    side = np.where(np.arange(200) % 2, 10, -10)[:, None].astype(np.float32)
+    points = blobs(5, k=1, count=200) + side
+    start = np.concatenate([points[:2], np.full((2, 16), 1e3, np.float32)])
+    found = kmeans.fit(points, 4, init=start, max_iterations=1)
+    first = ((points[:, None].astype(np.float64) - points[None, :2]) ** 2).sum(-1).min(1)
+    np.testing.assert_allclose(found.centers[2:], points[np.argsort(-first)[:2]], rtol=1e-6)
+    whole = kmeans.fit(points, 4, init=start)
+    assert np.bincount(whole.assignments, minlength=4).min() > 0
+
+
+def test_equal_centers_tie_to_the_lower_index():
+    points = blobs(10, count=100)
+    for k in (2, 7, 30):
+        found = kmeans._assign(points, np.repeat(points[:1], k, axis=0))
+        np.testing.assert_array_equal(found, 0)
 
 
 @pytest.mark.parametrize("init", ["k-means++", "random"])

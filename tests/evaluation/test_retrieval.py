@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh
 
-from dml_jax.evaluation import judging, metrics, tiles
+from dml_jax.evaluation import judging, metrics, sorting, tiles
 from tests.evaluation import brute
 
 KS = (1, 2, 10, 40)
@@ -144,6 +144,12 @@ def test_devices_do_not_matter(small_tiles, monkeypatch, count):
     assert tiles.mesh().size == 8
     for key, value in one.items():
         np.testing.assert_array_equal(value, all_of_them[key], err_msg=key)
+
+
+def test_both_zeros_are_one_score():
+    scores = np.array([0.0, -0.0, 1.0, -1.0, 0.0, -0.0], np.float32)
+    np.testing.assert_array_equal(sorting.nearest_first(scores, -1), [2, 0, 1, 4, 5, 3])
+    np.testing.assert_array_equal(sorting.nearest_first(scores.astype(np.float64), 1), [2, 0, 4, 5, 3])
 
 
 def test_float64(x64):
