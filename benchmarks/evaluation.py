@@ -1,0 +1,238 @@
+"""Retrieval and clustering beside the plain matrix product, NumPy, scikit-learn, pytorch-metric-learning and faiss.
+
+All on the same threads and the same float32 rows; every number is a ratio of calls taken in turn. The floor is one
+blocked, jitted X X' in JAX: no exact ranking of all rows by all rows can do without at least half of it.
+
+    python -m benchmarks.evaluation [--case=cub|sop|large|kmeans_cub|kmeans_sop] [--rows=N] [--order=shuffled]
+"""
+
+import argparse
+import json
+import resource
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dml_jax.evaluation import kmeans, metrics
+
+BLOCK = 1024
+KS = (1, 10, 100, 1000)
+
+
+class Case(NamedTuple):
+    """Sizes of a published test split.
+
+    Attributes:
+      rows, width, classes: N, D, C.
+      smallest, largest: rows of a class.
+    """
+
+    rows: int
+    width: int
+    classes: int
+    smallest: int
+    largest: int
+
+
+CASES = {
+    "cub": Case(5_924, 512, 100, 41, 60),
+    "sop": Case(60_502, 512, 11_316, 2, 12),
+    "large": Case(200_000, 128, 40_000, 2, 8),
+}
+
+
+def sample(case: Case, rows: int | None, shuffled: bool, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Unit rows [N, D] around class means, as hard as a trained model's (Recall@1 about 0.7), and labels [N]."""
+    rng = np.random.default_rng(seed)
+    classes = case.classes if rows is None else max(2, case.classes * rows // case.rows)
+    labels = np.repeat(np.arange(classes), rng.integers(case.smallest, case.largest + 1, classes))
+    labels = np.sort(np.resize(labels, rows or case.rows))
+    if shuffled:
+        labels = rng.permutation(labels)
+    points = rng.normal(size=(classes, case.width)).astype(np.float32)[labels]
+    points += 3.2 * rng.standard_normal(points.shape, dtype=np.float32)
+    points /= np.linalg.norm(points, axis=1, keepdims=True)
+    return points, labels
+
+
+def product(points: np.ndarray) -> Callable[[], Any]:
+    """The floor: every similarity once, the largest of each row kept."""
+    gallery = jnp.asarray(points)
+    block = jax.jit(lambda rows, gallery: jnp.max(jnp.matmul(rows, gallery.T, precision="highest"), axis=1))
+
+    def call() -> Any:
+        found = [block(gallery[i : i + BLOCK], gallery) for i in range(0, len(points), BLOCK)]
+        return jax.block_until_ready(found)
+
+    return call
+
+
+def numpy_product(points: np.ndarray) -> Callable[[], Any]:
+    return lambda: [(points[i : i + BLOCK] @ points.T).max(axis=1) for i in range(0, len(points), BLOCK)]
+
+
+def library(points: np.ndarray, labels: np.ndarray) -> Callable[[], Any] | None:
+    """precision@1, MAP@R and R-precision of pytorch-metric-learning with faiss, or None where not installed."""
+    try:
+        import torch
+        from pytorch_metric_learning.utils.accuracy_calculator import AccuracyCalculator
+    except ImportError:
+        return None
+    names = ("precision_at_1", "r_precision", "mean_average_precision_at_r")
+    calculator = AccuracyCalculator(include=names, k="max_bin_count")
+    given = torch.from_numpy(points), torch.from_numpy(labels)
+    return lambda: calculator.get_accuracy(*given)
+
+
+def lloyd(points: np.ndarray, k: int, iterations: int) -> dict[str, Callable[[], Any] | None]:
+    """k-means from k random rows, ours and the others'."""
+    calls: dict[str, Callable[[], Any] | None] = {}
+    calls["dml_jax"] = lambda: kmeans.fit(points, k, init="random", max_iterations=iterations)
+    x, centers = jnp.asarray(points), jnp.asarray(points[:k])
+    block = jax.jit(lambda rows, centers: jnp.matmul(rows, centers.T, precision="highest"))
+
+    def floor() -> None:
+        for _ in range(iterations + 1):
+            for i in range(0, len(points), BLOCK * 4):
+                block(x[i : i + BLOCK * 4], centers).block_until_ready()
+
+    calls["JAX products"] = floor
+    try:
+        import faiss
+
+        def search() -> Any:
+            clustering = faiss.Kmeans(
+                points.shape[1], k, niter=iterations, seed=0, max_points_per_centroid=len(points)
+            )
+            clustering.train(points)
+            return clustering.index.search(points, 1)
+
+        calls["faiss"] = search
+    except ImportError:
+        calls["faiss"] = None
+    try:
+        from sklearn.cluster import KMeans
+
+        calls["scikit-learn"] = lambda: KMeans(
+            k, init="random", n_init=1, max_iter=iterations, tol=0, random_state=0
+        ).fit(points)
+    except ImportError:
+        calls["scikit-learn"] = None
+    return calls
+
+
+def measure(
+    calls: dict[str, Callable[[], Any] | None], repeats: int, warm: bool = True
+) -> dict[str, dict[str, float]]:
+    """Calls in turn, A B C A B C …
+
+    Returns:
+      By name: "seconds" (median), "ratio" to the first call (median of the pairs), "processor_ratio" (of CPU seconds).
+    """
+    installed = {name: call for name, call in calls.items() if call is not None}
+    if warm:
+        for call in installed.values():
+            call()
+    wall: dict[str, list[float]] = {name: [] for name in installed}
+    spent: dict[str, list[float]] = {name: [] for name in installed}
+    for _ in range(repeats):
+        for name, call in installed.items():
+            start, used = time.perf_counter(), time.process_time()
+            call()
+            wall[name].append(time.perf_counter() - start)
+            spent[name].append(time.process_time() - used)
+    first = next(iter(installed))
+    return {
+        name: {
+            "seconds": float(np.median(wall[name])),
+            "ratio": float(np.median(np.divide(wall[name], wall[first]))),
+            "processor_ratio": float(np.median(np.divide(spent[name], spent[first]))),
+        }
+        for name in installed
+    }
+
+
+def peak() -> float:
+    """The largest memory this process ever held, in MiB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def retrieval(name: str, rows: int | None, repeats: int, shuffled: bool) -> dict[str, Any]:
+    points, labels = sample(CASES[name], rows, shuffled)
+    ks = tuple(k for k in KS if k < len(points))
+    before = peak()
+    found = metrics.retrieval(points, labels, ks=ks)
+    grown = peak() - before
+    calls: dict[str, Callable[[], Any] | None] = {
+        "JAX product": product(points),
+        "dml_jax, all metrics": lambda: metrics.retrieval(points, labels, ks=ks),
+        "NumPy product": numpy_product(points),
+        "pytorch-metric-learning + faiss": library(points, labels),
+    }
+    return {
+        "case": name,
+        "rows": len(points),
+        "width": points.shape[1],
+        "classes": len(np.unique(labels)),
+        "order": "shuffled" if shuffled else "grouped",
+        "recall@1": found["recall@1"],
+        "peak_mib_beyond_input": round(grown),
+        "calls": measure(calls, repeats),
+    }
+
+
+def clustering(name: str, rows: int | None, repeats: int) -> dict[str, Any]:
+    points, labels = sample(CASES[name], rows, True)
+    k, iterations = len(np.unique(labels)), 20 if name == "cub" else 2
+    calls = lloyd(points, k, iterations)
+    if name != "cub":
+        calls.pop("scikit-learn")
+    return {
+        "case": f"k-means {name}",
+        "rows": len(points),
+        "width": points.shape[1],
+        "classes": k,
+        "iterations": iterations,
+        "calls": measure(dict(sorted(calls.items(), key=lambda item: item[0] != "JAX products")), repeats),
+    }
+
+
+def table(result: dict[str, Any]) -> str:
+    """One case as a Markdown table."""
+    told = ", ".join(f"{key} {value}" for key, value in result.items() if key != "calls")
+    lines = [told, "", "| | s | ratio | CPU-time ratio |", "|---|---|---|---|"]
+    for name, row in result["calls"].items():
+        lines.append(f"| {name} | {row['seconds']:.3f} | {row['ratio']:.2f} | {row['processor_ratio']:.2f} |")
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    known = ("cub", "sop", "large", "kmeans_cub", "kmeans_sop")
+    flags.add_argument("--case", choices=known, action="append", help="several times; default: all")
+    flags.add_argument("--rows", type=int, help="a smaller sample of the case")
+    flags.add_argument("--repeats", type=int, default=5)
+    flags.add_argument(
+        "--order", choices=("grouped", "shuffled"), default="grouped", help="of the classes' rows"
+    )
+    flags.add_argument("--json", help="file to write")
+    options = flags.parse_args()
+    results = []
+    for case in options.case or known:
+        if case.startswith("kmeans_"):
+            result = clustering(case.removeprefix("kmeans_"), options.rows, options.repeats)
+        else:
+            result = retrieval(case, options.rows, options.repeats, options.order == "shuffled")
+        results.append(result)
+        print(table(result), flush=True)
+    if options.json:
+        with open(options.json, "w") as file:
+            json.dump(results, file, indent=2)
+
+
+if __name__ == "__main__":
+    main()
