@@ -12,10 +12,10 @@ from dml_jax.analysis import report
 from dml_jax.config import Config
 from dml_jax.data import pipeline
 from dml_jax.data.split import Split
-from dml_jax.errors import CheckpointError, ConfigError
+from dml_jax.errors import CheckpointError
 from dml_jax.evaluation import protocol, verification
-from dml_jax.export import arrays
-from dml_jax.train import embed, experiment, loop, mesh, step, workdir
+from dml_jax.export import arrays, stablehlo
+from dml_jax.train import embed, experiment, loop, mesh, step, warmstart, workdir
 from dml_jax.train.checkpoint import Checkpoints
 from dml_jax.train.experiment import Experiment
 from dml_jax.train.progress import Screen
@@ -37,6 +37,7 @@ def train(config: Config, directory: Path, screen: Screen, stop: Stop) -> None:
     parts = experiment.build(config)
     first = mesh.first()
     with workdir.opened(directory, active=first), screen:
+        workdir.compare(directory, config)  # again: another run may have come and gone since
         if finished(directory, parts):
             screen.say(f"{directory}: finished already, {parts.steps} steps; see {directory / 'report.html'}")
             return
@@ -54,6 +55,7 @@ def train(config: Config, directory: Path, screen: Screen, stop: Stop) -> None:
         if config.train.select != "last":
             state = store.selected("best")
         store.close()
+        stop.at_once()
         results, embeddings = conclude(parts, state, config.train.select, screen)
         if first:
             export(parts, directory, {"test": parts.splits["test"]}, embeddings, int(state.step))
@@ -64,15 +66,23 @@ def train(config: Config, directory: Path, screen: Screen, stop: Stop) -> None:
 
 
 def evaluate(config: Config, directory: Path, checkpoint: str, screen: Screen) -> dict[str, Any]:
-    """Judges a checkpoint of a run on the test split; prints the table and returns the numbers."""
-    parts, state = restored(config, directory, checkpoint, screen)
+    """Judges a model on the test split; prints the table and returns the numbers.
+
+    The model is a checkpoint of the run in `directory` or, where none is, what `init_from` holds: so are published
+    checkpoints judged.
+    """
+    if config.init_from and not (directory / "config.json").exists():
+        parts = experiment.build(config)
+        state, checkpoint = warmstart.begin(parts, screen), "init_from"
+    else:
+        parts, state = restored(config, directory, checkpoint, screen)
     results, _ = conclude(parts, state, checkpoint, screen)
     report.table(config, results, screen.console)
     return results
 
 
 def export_all(config: Config, directory: Path, checkpoint: str, screen: Screen) -> None:
-    """Writes the embeddings of every split with a checkpoint of a run."""
+    """Writes the embeddings of every split with a checkpoint of a run, and its model as StableHLO."""
     parts, state = restored(config, directory, checkpoint, screen)
     embedder = embed.compiled(parts)
     splits = dict(parts.splits)
@@ -81,6 +91,13 @@ def export_all(config: Config, directory: Path, checkpoint: str, screen: Screen)
     found = {name: embed.split(parts, embedder, state.params, state.method, split) for name, split in splits.items()}
     export(parts, directory, splits, found, int(state.step))
     screen.say(f"embeddings of {', '.join(splits)} at step {int(state.step)}: {directory / 'embeddings'}")
+    params, remembered = jax.device_get((state.params, state.method))
+    file = directory / "model.stablehlo"
+    if mesh.first():
+        model = lambda images: parts.method.embed(params, remembered, images)  # noqa: E731
+        stablehlo.write(file, model, parts.shape)
+        apart = stablehlo.deviation(file, model, parts.shape)
+        screen.say(f"model, for any program with jax: {file} (differs from this one by at most {apart:.1e})")
 
 
 def check(config: Config, screen: Screen) -> None:
@@ -91,7 +108,13 @@ def check(config: Config, screen: Screen) -> None:
     update = jax.jit(step.build(parts.method, parts.optimizer), donate_argnums=0)
     hosts = {"host": jax.process_index(), "hosts": jax.process_count()}
     with pipeline.training(
-        parts.splits["train"], parts.sampler, config.data, seed=config.seed, views=parts.method.views, stop=1, **hosts
+        parts.splits["train"],
+        parts.sampler,
+        config.data,
+        seed=config.seed,
+        views=parts.method.views,
+        stop=1,
+        **hosts,
     ) as batches:
         batch = mesh.shard(parts.mesh, *next(batches))
     memory = update.lower(state, batch, experiment.key(config)).compile().memory_analysis()
@@ -116,7 +139,7 @@ def finished(directory: Path, parts: Experiment) -> bool:
     """Whether the run's results are on disk for all its steps."""
     try:
         return json.loads((directory / "results.json").read_text(encoding="utf-8"))["steps"] == parts.steps
-    except (OSError, ValueError, KeyError):
+    except (OSError, ValueError, KeyError, TypeError):
         return False
 
 
@@ -185,7 +208,12 @@ def conclude(
         results |= _verified(found["test"], test.labels)
     if config.evaluation.refine:
         results["refined"] = _refined(parts, state, test, found)
-    results |= {"model": model, "step": int(state.step), "steps": parts.steps, "config_hash": configs.digest(config)}
+    results |= {
+        "model": model,
+        "step": int(state.step),
+        "steps": parts.steps,
+        "config_hash": configs.digest(config),
+    }
     if config.evaluation.controls:
         first = experiment.initial(parts)
         untrained = embed.split(parts, embedder, first.params, first.method, test)
@@ -207,16 +235,10 @@ def _judged(config: Config, split: Split, embeddings: np.ndarray, gallery: np.nd
 
 
 def _refined(parts: Experiment, state: State, split: Split, found: dict[str, np.ndarray]) -> dict[str, Any]:
-    """The numbers of the embeddings the method refines at test time.
-
-    Raises:
-      ConfigError: it does not refine.
-    """
-    refine = parts.method.refine
-    if refine is None:
-        raise ConfigError(f"evaluation.refine=True: method {parts.config.method.name} has no test-time refinement")
+    """The numbers of the embeddings the method refines at test time."""
+    assert parts.method.refine is not None
     gallery = found.get("gallery")
-    refined = np.asarray(refine(state.params, state.method, found["test"], gallery))
+    refined = np.asarray(parts.method.refine(state.params, state.method, found["test"], gallery))
     return _judged(parts.config, split, refined, gallery)
 
 
@@ -234,7 +256,11 @@ def _pixels(config: Config, split: Split) -> np.ndarray:
 
 
 def export(
-    parts: Experiment, directory: Path, splits: dict[str, Split], embeddings: dict[str, np.ndarray], number: int
+    parts: Experiment,
+    directory: Path,
+    splits: dict[str, Split],
+    embeddings: dict[str, np.ndarray],
+    number: int,
 ) -> None:
     """Writes the arrays of some splits below `<workdir>/embeddings`."""
     if splits["test"].gallery is not None:

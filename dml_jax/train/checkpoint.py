@@ -102,21 +102,15 @@ class Checkpoints:
                 fresh = path / f"{MANIFEST}.tmp"
                 fresh.write_text(json.dumps(digests(path)), encoding="utf-8")
                 os.replace(fresh, path / MANIFEST)
-        except OSError as error:
-            raise CheckpointError(
-                f"{self.directory / kind / str(step)}: cannot be written ({error})"
-            ) from error
+        except (OSError, ValueError) as error:  # a full disk is a ValueError of tensorstore
+            raise CheckpointError(f"{self.directory / kind / str(step)}: cannot be written ({error})") from error
         if not saved:
-            raise CheckpointError(
-                f"{self.directory / kind / str(step)}: was not written; a newer one is in the way"
-            )
+            raise CheckpointError(f"{self.directory / kind / str(step)}: was not written; a newer one is in the way")
 
     def steps(self, kind: str = "latest") -> list[int]:
         """Steps of the whole checkpoints on disk, oldest first."""
         directory = self.directory / kind
-        return sorted(
-            int(path.parent.name) for path in directory.glob(f"*/{MANIFEST}") if path.parent.name.isdigit()
-        )
+        return sorted(int(path.parent.name) for path in directory.glob(f"*/{MANIFEST}") if path.parent.name.isdigit())
 
     def restore(self, kind: str = "latest", step: int | None = None) -> tuple[State, dict[str, Any]] | None:
         """Reads a checkpoint; a corrupt newest one is named, deleted, and the one before it read instead.
@@ -139,9 +133,7 @@ class Checkpoints:
                 found = self._read(kind, candidate)
             except CheckpointError as error:
                 if candidate == steps[0]:
-                    raise CheckpointError(
-                        f"{error}; no earlier one is left, so delete it and start again"
-                    ) from error
+                    raise CheckpointError(f"{error}; no earlier one is left, so delete it and start again") from error
                 self._warn(f"{error}; falling back to the one before")
                 if self._writing:
                     self._drop(kind, candidate)
@@ -158,7 +150,9 @@ class Checkpoints:
         Raises:
           CheckpointError: there is no such one.
         """
-        number = int(checkpoint) if checkpoint.isdigit() else None
+        number = int(checkpoint) if checkpoint.isdecimal() else None
+        if number is None and checkpoint not in ("latest", "best"):
+            raise CheckpointError(f"--checkpoint={checkpoint}: must be latest, best or a step")
         found = self.restore("best" if checkpoint == "best" else "latest", number)
         if found is None:
             raise CheckpointError(f"--checkpoint={checkpoint}: {self.directory} holds none")

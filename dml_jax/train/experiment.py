@@ -61,9 +61,7 @@ def build(config: Config) -> Experiment:
     if data.validation_share:
         splits["train"], splits["validation"] = hold_out(splits["train"], data.validation_share)
     elif train.select == "validation":
-        raise ConfigError(
-            "train.select='validation': needs a validation set; set data.validation_share, e.g. to 0.2"
-        )
+        raise ConfigError("train.select='validation': needs a validation set; set data.validation_share, e.g. to 0.2")
     classes = len(splits["train"].classes)
     for name, split in splits.items():
         _check(name, split)
@@ -81,10 +79,10 @@ def build(config: Config) -> Experiment:
         milestones=tuple(sampler.start(train.warmup_epochs + epoch) for epoch in train.milestones),
     )
     method = model(config, classes)
+    if config.evaluation.refine and method.refine is None:
+        raise ConfigError(f"evaluation.refine=True: method {config.method.name} has no test-time refinement")
     optimizer = optimizers.build(train, method, schedule, warmup_steps=warmup)
-    image = transforms.training(data)(
-        splits["train"].read(0, np.random.default_rng(0)), np.random.default_rng(0)
-    )
+    image = transforms.training(data)(splits["train"].read(0, np.random.default_rng(0)), np.random.default_rng(0))
     shape = (image.shape[0], image.shape[1])
     return Experiment(config, splits, sampler, method, optimizer, schedule, steps, meshes.make(), shape)
 

@@ -13,7 +13,7 @@ import jax
 from dml_jax.data import pipeline
 from dml_jax.errors import DivergedError
 from dml_jax.evaluation import protocol
-from dml_jax.train import embed, experiment, mesh, step
+from dml_jax.train import embed, experiment, mesh, step, warmstart
 from dml_jax.train.checkpoint import Checkpoints
 from dml_jax.train.experiment import Experiment
 from dml_jax.train.progress import Screen
@@ -60,7 +60,7 @@ def train(
         state, notes = restored[0], Notes(**restored[1])
         screen.say(f"resuming from step {int(state.step)}")
     else:
-        state, notes = experiment.initial(parts), Notes()
+        state, notes = warmstart.begin(parts, screen), Notes()
         if parts.method.fill:
             state = state._replace(method=_filled(parts, state))
     start = int(state.step)
@@ -74,26 +74,26 @@ def train(
     schedule = parts.schedule
 
     def judge(state: State, line: dict[str, Any], notes: Notes) -> Notes:
-        """Evaluates, completes and writes the line; keeps the model if it is the best so far."""
+        """Evaluates, completes and writes the line; keeps the model if it is the best so far.
+
+        What is on disk already is not saved again: a kill meanwhile would lose it.
+        """
         name = "validation" if "validation" in parts.splits and config.select != "test" else "test"
         try:
             found = evaluate(parts, embedder, state, name, stop)
         except Interrupted:
-            store.save("latest", state, notes._replace(pending=line)._asdict())
+            if int(state.step) > start:
+                store.save("latest", state, notes._replace(pending=line)._asdict())
             raise
         metrics.write({**line, **{f"{name}/{metric}": value for metric, value in found.items()}})
-        screen.say(
-            f"step {int(state.step)}: {name} Recall@1 {found['recall@1']:.4f}  MAP@R {found['map@r']:.4f}"
-        )
+        screen.say(f"step {int(state.step)}: {name} Recall@1 {found['recall@1']:.4f}  MAP@R {found['map@r']:.4f}")
         if config.select == "last" or found["recall@1"] <= notes.best:
             return notes
         store.save("best", state, {"recall@1": found["recall@1"]})
         return notes._replace(best=found["recall@1"])
 
     if notes.pending:
-        pending, notes = notes.pending, notes._replace(pending=None)
-        notes = judge(state, pending, notes)
-        store.save("latest", state, notes._asdict())
+        notes = judge(state, notes.pending, notes._replace(pending=None))
 
     hosts = {"host": jax.process_index(), "hosts": jax.process_count()}
     batches = pipeline.training(
@@ -102,7 +102,8 @@ def train(
     )  # fmt: skip
     reloads = {parts.sampler.start(config.warmup_epochs + epoch) for epoch in config.reload_best_epochs}
     if stop.agreed():
-        store.save("latest", state, notes._asdict())
+        if not restored:
+            store.save("latest", state, notes._asdict())
         raise Interrupted(stop.agreed())
     screen.say("compiling the training step")
     began, waited, since = time.monotonic(), batches.waited, start
@@ -173,9 +174,7 @@ def _check(terms: dict[str, jax.Array], number: int) -> dict[str, float]:
     values = {name: float(value) for name, value in jax.device_get(terms).items()}
     if bad := [name for name, value in values.items() if not abs(value) < float("inf")]:
         shown = ", ".join(f"{name}={values[name]}" for name in bad)
-        raise DivergedError(
-            f"training diverged at step {number}: {shown}; lower the learning rates and start again"
-        )
+        raise DivergedError(f"training diverged at step {number}: {shown}; lower the learning rates and start again")
     return values
 
 
@@ -187,9 +186,7 @@ def _filled(parts: Experiment, state: State) -> Any:
         parts.splits["train"], parts.sampler, parts.config.data,
         seed=parts.config.seed, views=parts.method.views, stop=2**31 - 1, **hosts,
     ) as batches:  # fmt: skip
-        return parts.method.fill(
-            state.params, state.method, (mesh.shard(parts.mesh, *arrays) for arrays in batches)
-        )
+        return parts.method.fill(state.params, state.method, (mesh.shard(parts.mesh, *arrays) for arrays in batches))
 
 
 def evaluate(
@@ -212,6 +209,4 @@ def evaluate(
         options["gallery"] = embed.split(parts, embedder, state.params, state.method, images.gallery, each)
         options["gallery_labels"] = images.gallery.labels
     judged = parts.config.evaluation
-    return protocol.judge(
-        embeddings, images.labels, ks=judged.ks, protocol=judged.protocol, cluster=False, **options
-    )
+    return protocol.judge(embeddings, images.labels, ks=judged.ks, protocol=judged.protocol, cluster=False, **options)

@@ -1,4 +1,4 @@
-"""SIGTERM and Ctrl-C: a wish that the loop grants at the next step."""
+"""SIGTERM and Ctrl-C: a wish that the loop grants at the next step, and at once when training is over."""
 
 import signal
 from types import FrameType, TracebackType
@@ -16,10 +16,15 @@ class Interrupted(Exception):
 
 
 class Stop:
-    """Remembers the first SIGTERM or SIGINT while it is entered; a second one acts at once."""
+    """Remembers the first SIGTERM or SIGINT while it is entered; a second one acts at once.
+
+    Attributes:
+      signal: the one remembered, 0 for none.
+    """
 
     def __init__(self) -> None:
         self.signal = 0
+        self._saved = False
         self._previous: dict[int, object] = {}
 
     def __enter__(self) -> "Stop":
@@ -34,9 +39,19 @@ class Stop:
             signal.signal(number, handler)  # type: ignore[arg-type]
 
     def _remember(self, number: int, frame: FrameType | None) -> None:
-        if self.signal:
+        if self.signal or self._saved:
             raise Interrupted(number)
         self.signal = number
+
+    def at_once(self) -> None:
+        """From here on everything is on disk: a signal, also one remembered, ends the run without waiting for a step.
+
+        Raises:
+          Interrupted: one is remembered, by any process; all must call this.
+        """
+        self._saved = True
+        if number := self.agreed():
+            raise Interrupted(number)
 
     def agreed(self) -> int:
         """The signal that any process has received, 0 for none; all processes must call this at the same step."""

@@ -3,6 +3,7 @@
 import fcntl
 import json
 import os
+import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ from dml_jax import config as configs
 from dml_jax.config import Config
 from dml_jax.errors import CheckpointError
 
+KINDS = {"config": dict, "data_hash": str, "classes": int, "shape": list}  # what is read again of config.json
 LIBRARIES = ("jax", "flax", "optax", "orbax-checkpoint", "grain", "numpy", "pillow")
 
 
@@ -26,11 +28,15 @@ def read_config(workdir: Path) -> dict[str, Any]:
     """
     path = workdir / "config.json"
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        facts = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise CheckpointError(f"{workdir}: holds no run (no config.json)") from None
-    except (OSError, json.JSONDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise CheckpointError(f"{path}: cannot be read ({error})") from error
+    for key, kind in KINDS.items():
+        if not isinstance(facts, dict) or not isinstance(facts.get(key), kind):
+            raise CheckpointError(f"{path}: is not what a run has written ({key} is missing or of another kind)")
+    return facts
 
 
 def compare(workdir: Path, config: Config) -> None:
@@ -43,17 +49,13 @@ def compare(workdir: Path, config: Config) -> None:
     stored = read_config(workdir)["config"]
     old, new = configs.decisive(stored), configs.decisive(asdict(config))
     keys = sorted(key for key in old.keys() | new.keys() if old.get(key) != new.get(key))
-    for key in ("steps", "epochs"):
-        if getattr(config.train, key) < stored["train"][key]:
-            keys.append(f"train.{key}")
+    there, here = configs.flatten(stored), configs.flatten(asdict(config))
+    for key in ("train.steps", "train.epochs"):
+        if not isinstance(there.get(key), int) or here[key] < there[key]:
+            keys.append(key)
     if keys:
-        flat = configs.flatten(asdict(config))
-        shown = ", ".join(
-            f"{key} ({configs.flatten(stored).get(key)!r} there, {flat.get(key)!r} here)" for key in keys
-        )
-        raise CheckpointError(
-            f"{workdir}: holds a run of another configuration: {shown}; give another --workdir"
-        )
+        shown = ", ".join(f"{key} ({there.get(key)!r} there, {here.get(key)!r} here)" for key in keys)
+        raise CheckpointError(f"{workdir}: holds a run of another configuration: {shown}; give another --workdir")
 
 
 @contextmanager
@@ -80,17 +82,23 @@ def opened(workdir: Path, *, active: bool = True) -> Iterator[Path]:
         raise CheckpointError(f"--workdir={workdir}: lies below a file, not a directory") from None
     except OSError as error:
         raise CheckpointError(f"--workdir={workdir}: cannot be written to ({error.strerror})") from error
-    try:
+    with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise CheckpointError(f"--workdir={workdir}: another run is working in it") from None
-        yield workdir
-    finally:
-        lock.close()
-        if not existed and [entry.name for entry in workdir.iterdir()] == [".lock"]:
-            (workdir / ".lock").unlink()
-            workdir.rmdir()
+        try:
+            yield workdir
+        finally:
+            _leave(workdir, existed)
+
+
+def _leave(workdir: Path, existed: bool) -> None:
+    """Removes a directory made for nothing: a mistake was found before there was a checkpoint or a line of metrics."""
+    made = {entry.name for entry in workdir.iterdir()}
+    trained = any(path.is_file() for path in (workdir / "checkpoints").rglob("*"))
+    if not existed and not trained and made <= {".lock", "config.json", "checkpoints"}:
+        shutil.rmtree(workdir)
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -111,9 +119,7 @@ def describe(config: Config, data_hash: str, classes: int, shape: tuple[int, int
     """
     try:
         root = Path(__file__).parents[2]
-        git = subprocess.run(
-            ["git", "rev-parse", "HEAD"], cwd=root, capture_output=True, text=True, check=False
-        )
+        git = subprocess.run(["git", "rev-parse", "HEAD"], cwd=root, capture_output=True, text=True, check=False)
         commit = git.stdout.strip() or None
     except OSError:
         commit = None

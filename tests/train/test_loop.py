@@ -118,6 +118,29 @@ def test_resume_is_exact(k: int, parts: Experiment, whole: tuple[list[bytes], st
     assert (tmp_path / "metrics.jsonl").read_text() == whole[1]
 
 
+def test_a_second_interruption_takes_nothing_away(
+    parts: Experiment, whole: tuple[list[bytes], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stopped again before the next step: the checkpoint resumed from is not deleted to be written anew."""
+
+    def evaluate(*arguments: Any) -> Any:
+        raise Interrupted(signal.SIGTERM)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(loop, "evaluate", evaluate)
+        with pytest.raises(Interrupted):
+            train(parts, tmp_path)  # in the evaluation after 8 steps
+        manifest = tmp_path / "checkpoints" / "latest" / "8" / "sha256.json"
+        written = manifest.stat().st_mtime_ns
+        with pytest.raises(Interrupted):
+            train(parts, tmp_path)  # in the same evaluation
+    with pytest.raises(Interrupted):
+        train(parts, tmp_path, StopAt(0))  # behind it
+    assert manifest.stat().st_mtime_ns == written
+    assert bits(train(parts, tmp_path)) == whole[0]
+    assert (tmp_path / "metrics.jsonl").read_text() == whole[1]
+
+
 def test_resume_from_an_older_checkpoint_cuts_the_metrics(
     parts: Experiment, whole: tuple[list[bytes], str], tmp_path: Path
 ) -> None:

@@ -1,0 +1,69 @@
+"""Work directories: one configuration, one run at a time, and nothing of another's is taken away."""
+
+import json
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+
+from dml_jax.errors import CheckpointError
+from dml_jax.train import workdir
+from tests.train.experiments import small
+
+CONFIG = small(steps=20)
+
+
+def written(directory: Path) -> Path:
+    facts = {"config": asdict(CONFIG), "data_hash": "", "classes": 40, "shape": [24, 24]}
+    workdir.write_json(directory / "config.json", facts)
+    return directory / "config.json"
+
+
+def longer(steps: int) -> object:
+    return replace(CONFIG, train=replace(CONFIG.train, steps=steps))
+
+
+def test_more_steps_are_no_difference_and_fewer_are(tmp_path: Path) -> None:
+    written(tmp_path)
+    workdir.compare(tmp_path, longer(30))
+    with pytest.raises(CheckpointError, match=r"train.steps \(20 there, 10 here\)"):
+        workdir.compare(tmp_path, longer(10))
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["[]", "3", '{"config": {}}', "{", b"\xff\xfe", '{"config": [], "data_hash": "", "classes": 1, "shape": []}'],
+)
+def test_config_json_edited_by_hand(text: str | bytes, tmp_path: Path) -> None:
+    written(tmp_path).write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(CheckpointError, match=r"config.json"):
+        workdir.compare(tmp_path, CONFIG)
+
+
+@pytest.mark.parametrize("key", ["steps", "groups"])
+def test_a_key_cut_out_of_config_json_is_named(key: str, tmp_path: Path) -> None:
+    path = written(tmp_path)
+    facts = json.loads(path.read_text())
+    del facts["config"]["train"][key]
+    path.write_text(json.dumps(facts))
+    with pytest.raises(CheckpointError, match=f"train.{key}"):
+        workdir.compare(tmp_path, CONFIG)
+
+
+def test_the_second_run_is_refused_and_leaves_the_first_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = tmp_path / "run"
+    with workdir.opened(place):
+        # Both looked before either had made it.
+        monkeypatch.setattr(Path, "exists", lambda self: False)
+        with pytest.raises(CheckpointError, match="another run is working in it"), workdir.opened(place):
+            pass
+        monkeypatch.undo()
+        assert (place / ".lock").exists()
+        (place / "kept").touch()
+    assert (place / "kept").exists()
+
+
+def test_a_directory_made_for_nothing_is_removed(tmp_path: Path) -> None:
+    with workdir.opened(tmp_path / "run"):
+        pass
+    assert not (tmp_path / "run").exists()
