@@ -2,6 +2,7 @@
 
 import argparse
 import ast
+import errno
 import importlib.util
 import sys
 from collections.abc import Callable, Sequence
@@ -12,6 +13,9 @@ from ml_collections import ConfigDict
 
 from dml_jax.closed import suggest
 from dml_jax.errors import ConfigError, UserError
+
+# What the disk and not the code is to blame for: full, read-only, not ours.
+UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM}
 
 
 class Parser(argparse.ArgumentParser):
@@ -44,10 +48,20 @@ class Parser(argparse.ArgumentParser):
             if not argument.startswith("-"):
                 raise ConfigError(f"{argument}: stray argument; options are written --name=value")
             known = [name for action in self._actions for name in action.option_strings]
-            raise ConfigError(
-                f"{argument}: there is no such option; {suggest(argument.split('=')[0], known)}"
-            )
+            raise ConfigError(f"{argument}: there is no such option; {suggest(argument.split('=')[0], known)}")
         return options, overrides
+
+
+def place(option: str, path: str) -> Path:
+    """The path an option gives, `~` expanded.
+
+    Raises:
+      ConfigError: `~` names nobody.
+    """
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        raise ConfigError(f"{option}={path}: there is no such user's home") from None
 
 
 def load(path: str, overrides: dict[str, str]) -> dict[str, Any]:
@@ -61,17 +75,20 @@ def load(path: str, overrides: dict[str, str]) -> dict[str, Any]:
       ConfigError: no such file, variant or key, or a value of another type.
     """
     name, colon, variant = path.partition(":")
-    file = Path(name).expanduser()
+    file = place("--config", name)
     if not file.is_file():
         raise ConfigError(f"--config={path}: there is no such file")
     spec = importlib.util.spec_from_file_location(file.stem, file)
     if spec is None or spec.loader is None:
         raise ConfigError(f"--config={path}: is not a Python file")
     module = importlib.util.module_from_spec(spec)
-    root = str(file.resolve().parents[1])
+    root = str(file.resolve().parent.parent)
     if root not in sys.path:  # config files import the ones they edit as `configs.…`
         sys.path.insert(0, root)
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:  # whatever the user's own code raises
+        raise ConfigError(f"--config={path}: cannot be run ({type(error).__name__}: {error})") from error
     if not hasattr(module, "get_config"):
         raise ConfigError(f"--config={path}: holds no get_config(), so it is not a configuration but a part of some")
     variants = getattr(module, "VARIANTS", ())
@@ -114,11 +131,16 @@ def _typed(key: str, text: str, old: Any) -> Any:
 
 
 def status(body: Callable[[], None]) -> int:
-    """Runs a command's body and turns its end into an exit code: 0, 2 for a UserError, 128 + a signal's number."""
+    """Runs a command's body and turns its end into an exit code: 0, 2 for what the user can mend, 128 + a signal."""
     try:
         body()
     except UserError as error:
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
+    except OSError as error:
+        if error.errno not in UNWRITABLE:
+            raise
+        print(f"error: {error.filename or 'a file'}: cannot be written ({error.strerror})", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 130

@@ -179,6 +179,10 @@ class Config:
         default_factory=dict
     )  # the paper's numbers, as fractions, for the result table
     seed: int = 0
+    init_from: str = ""  # work directory of a run, or a directory of converted weights, that training starts from
+
+    def __post_init__(self) -> None:
+        require(0 <= self.seed < 2**31, "seed", self.seed, "must be at least 0 and below 2147483648")
 
 
 # Keys that change no bit of the trained model: a run may be continued with others.

@@ -44,11 +44,13 @@ def execute(arguments: list[str]) -> None:
     if options.mode not in MODES:
         raise ConfigError(f"--mode={options.mode}: {suggest(options.mode, MODES)}")
     checkpoint = options.checkpoint
-    if not (checkpoint in ("latest", "best") or checkpoint.isdigit()):
+    if not (checkpoint in ("latest", "best") or checkpoint.isdecimal()):
         raise ConfigError(f"--checkpoint={checkpoint}: must be latest, best or a step")
     file, _, variant = options.config.partition(":")
     default = Path("runs") / (Path(file).stem + (f"-{variant}" if variant else ""))
-    directory = Path(options.workdir).expanduser() if options.workdir else default
+    directory = command.place("--workdir", options.workdir) if options.workdir else default
+    if not options.coordinator and (options.processes, options.process) != (1, 0):
+        raise ConfigError("--coordinator: missing; several processes need HOST:PORT of the first, or auto")
     values = command.load(options.config, overrides)
 
     from dml_jax import config as configs
@@ -83,8 +85,8 @@ def keep_compiled() -> None:
     """Keeps compiled programs between runs, in the user's cache directory, unless JAX is told another."""
     import jax
 
-    home = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser()
-    if not jax.config.jax_compilation_cache_dir:
+    home = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
+    if not jax.config.values["jax_compilation_cache_dir"]:
         jax.config.update("jax_compilation_cache_dir", str(home / "dml_jax" / "jax"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
 

@@ -23,7 +23,7 @@ def environment() -> dict[str, str]:
     return {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": "", "PYTHONPATH": str(ROOT)}
 
 
-def command(*arguments: str, module: str = "dml_jax.main", **options: object) -> subprocess.CompletedProcess[str]:
+def command(*arguments: str, module: str = "dml_jax.main") -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", module, *arguments],
         cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=300, check=False,
@@ -36,6 +36,11 @@ def command(*arguments: str, module: str = "dml_jax.main", **options: object) ->
         ([CONFIG, "--config.no_such_key=1"], "no_such_key: there is no such key"),
         ([CONFIG, "--config.method.tua=16"], "method.tua: there is no such key; did you mean tau?"),
         ([CONFIG, "--config.seed=abc"], "seed=abc: must be int"),
+        ([CONFIG, "--config.seed=-1"], "seed=-1: must be at least 0"),
+        ([CONFIG, f"--config.seed={2**31}"], "seed=2147483648: must be at least 0 and below"),
+        ([CONFIG, "--config.evaluation.refine=true"], "method hist has no test-time refinement"),
+        ([CONFIG, "--checkpoint=²"], "--checkpoint=²: must be latest, best or a step"),
+        ([CONFIG, "--processes=2"], "--coordinator: missing"),
         ([CONFIG, "--config.seed"], "--config.seed: give its value"),
         ([CONFIG, "--config.train=3"], "train: is a section"),
         ([CONFIG, "--config.train.steps.x=3"], "train.steps.x: x stands below a value"),
@@ -51,6 +56,8 @@ def command(*arguments: str, module: str = "dml_jax.main", **options: object) ->
         ([CONFIG, "--config.method.name=mpn"], "method."),
         ([CONFIG, "--config.data.name=digit"], "data.name='digit': there is none; did you mean digits?"),
         ([CONFIG, "--config.train.select=validation"], "set data.validation_share"),
+        ([CONFIG, "--config.init_from=/no/such/run"], "/no/such/run"),
+        ([CONFIG, "--config.backbone.pretrained=/no/weights"], "/no/weights"),
         ([CONFIG, "stray"], "stray: stray argument"),
         ([CONFIG, "--nonsense=1"], "--nonsense=1: there is no such option"),
         ([CONFIG, "--mode=trian"], "--mode=trian: did you mean train?"),
@@ -76,6 +83,31 @@ def test_work_directory_in_the_way(place: str, wanted: str, tmp_path: Path) -> N
     done = command(CONFIG, f"--workdir={tmp_path / place}")
     assert (done.returncode, wanted in done.stderr) == (2, True), done.stderr
     assert (tmp_path / "file").read_text() == "x"
+
+
+def test_the_home_of_nobody() -> None:
+    done = command(CONFIG, "--workdir=~no-such-user/run")
+    assert (done.returncode, done.stderr) == (2, "error: --workdir=~no-such-user/run: there is no such user's home\n")
+
+
+def test_a_configuration_file_that_cannot_be_run(tmp_path: Path) -> None:
+    for text, wanted in (("x = (", "SyntaxError"), ("import no_such_module", "no_such_module")):
+        (tmp_path / "odd.py").write_text(text)
+        done = command(f"--config={tmp_path / 'odd.py'}", f"--workdir={tmp_path / 'run'}")
+        assert (done.returncode, done.stderr.count("\n"), wanted in done.stderr) == (2, 1, True), done.stderr
+
+
+def test_a_full_disk_is_one_line(tmp_path: Path) -> None:
+    """No file may grow beyond 4 KiB: the checkpoint does not fit."""
+    limited = f"ulimit -f 4; exec {sys.executable} -m dml_jax.main {CONFIG} --workdir={tmp_path / 'run'} --quiet"
+    tiny = [*TINY, "--config.train.steps=2", "--config.evaluation.controls=false"]
+    done = subprocess.run(
+        ["bash", "-c", f'{limited} "$@"', "bash", *tiny], cwd=ROOT,
+        env=environment() | {"JAX_ENABLE_COMPILATION_CACHE": "false"},
+        capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2, done.stderr
+    assert f"error: {tmp_path / 'run' / 'checkpoints' / 'latest' / '2'}: cannot be written" in done.stderr
 
 
 def test_help_is_quick() -> None:
@@ -149,6 +181,26 @@ def test_a_run_from_start_to_finish(tmp_path: Path) -> None:
     assert len(np.load(run / "embeddings" / "train" / "labels.npy")) == 7208
     missing = command(*arguments, "--mode=evaluate", "--checkpoint=7")
     assert (missing.returncode, "--checkpoint=7: not in" in missing.stderr) == (2, True), missing.stderr
+
+
+def test_starting_from_another_run(tmp_path: Path) -> None:
+    """The new run's first evaluation is the old one's last; a misfit is one line and leaves nothing behind."""
+    first, second = tmp_path / "first", tmp_path / "second"
+    small = [CONFIG, *TINY, "--config.evaluation.controls=false"]
+    assert command(*small, "--config.train.steps=60", f"--workdir={first}").returncode == 0
+    source = f"--config.init_from={first}"
+    judged = command(*small, source, "--mode=evaluate", f"--workdir={second}")
+    assert (judged.returncode, second.exists()) == (0, False), judged.stderr
+    learnt = json.loads((first / "results.json").read_text())
+    assert f"{100 * learnt['recall@1']:.1f}" in judged.stdout
+    frozen = [f"--config.train.groups.{g}.freeze=true" for g in ("backbone", "embedding")]
+    done = command(*small, source, *frozen, "--config.train.steps=1", f"--workdir={second}")
+    assert done.returncode == 0, done.stderr
+    embeddings = [np.load(run / "embeddings" / "test" / "embeddings.npy") for run in (first, second)]
+    assert np.abs(embeddings[0] - embeddings[1]).max() < 0.2  # the frozen weights; running statistics moved one step
+    misfit = command(*small, source, "--config.backbone.widths=(8,)", f"--workdir={tmp_path / 'third'}")
+    assert (misfit.returncode, "the backbones differ" in misfit.stderr) == (2, True), misfit.stderr
+    assert not (tmp_path / "third").exists()
 
 
 def test_check_writes_nothing(tmp_path: Path) -> None:
