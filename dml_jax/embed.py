@@ -24,7 +24,7 @@ def images(paths: list[str]) -> list[Path]:
     """
     files: list[Path] = []
     for name in paths:
-        path = Path(name).expanduser()
+        path = command.place("IMAGE", name)
         if path.is_dir():
             files += sorted(p for p in path.rglob("*") if p.suffix.lower() in ENDINGS and p.is_file())
         elif path.is_file():
@@ -54,6 +54,7 @@ def execute(arguments: list[str]) -> None:
     if not options.paths:
         raise ConfigError("no images given; name files or directories")
     files = images(options.paths)
+    query = images([options.query])[0] if options.query else None
 
     import numpy as np
 
@@ -62,19 +63,19 @@ def execute(arguments: list[str]) -> None:
     from dml_jax.evaluation import neighbors
     from dml_jax.export import arrays
 
-    model = dml_jax.load(options.workdir, options.checkpoint)
+    output = command.place("--output", options.output)
+    arrays.free(output)
+    model = dml_jax.load(command.place("--workdir", options.workdir), options.checkpoint)
     embeddings = model.embed(files)
-    output = Path(options.output).expanduser()
     names = [str(file) for file in files]
     arrays.write(output, embeddings, None, names, config_hash=configs.digest(model.config), step=model.step)
     print(f"{len(files)} embeddings of {embeddings.shape[1]} numbers: {output}")
-    if options.query:
+    if query:
         from dml_jax.analysis import figures
 
-        query = model.embed([options.query])
         count = min(FOUND, len(files))
-        distances, indices = neighbors.search(query, embeddings, count)
-        rows = [model.read(options.query), *(model.read(files[int(i)]) for i in indices[0])]
+        distances, indices = neighbors.search(model.embed([query]), embeddings, count)
+        rows = [model.read(query), *(model.read(files[int(i)]) for i in indices[0])]
         figures.found(output / "neighbors.png", [rows])
         for distance, index in zip(np.asarray(distances[0]), indices[0], strict=True):
             print(f"{distance:.4f}  {files[int(index)]}")

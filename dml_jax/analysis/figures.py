@@ -66,10 +66,11 @@ def curves(path: Path, lines: Sequence[dict[str, Any]], controls: dict[str, floa
 
 
 def principal(embeddings: np.ndarray, dimensions: int = 2) -> np.ndarray:
-    """The first principal components of rows [N, D] -> [N, dimensions]."""
+    """The first principal components of rows [N, D] -> [N, dimensions]; zeros beyond the D-th."""
     centred = embeddings - embeddings.mean(axis=0)
     _, axes = np.linalg.eigh(centred.T @ centred)  # ascending
-    return centred @ axes[:, ::-1][:, :dimensions]
+    found = centred @ axes[:, ::-1][:, :dimensions]
+    return np.pad(found, ((0, 0), (0, dimensions - found.shape[1])))
 
 
 def scatter(path: Path, embeddings: np.ndarray, labels: np.ndarray, classes: Sequence[str]) -> None:
@@ -82,7 +83,8 @@ def scatter(path: Path, embeddings: np.ndarray, labels: np.ndarray, classes: Seq
     axes.scatter(points[rest, 0], points[rest, 1], s=4, color=GREY, linewidths=0)
     for label in sorted(largest):
         x, y = points[labels == label].T
-        axes.scatter(x, y, s=9, linewidths=0, label=classes[label], alpha=0.8)
+        name = classes[label].replace("$", r"\$")  # no formula
+        axes.scatter(x, y, s=9, linewidths=0, label=name, alpha=0.8)
     axes.set(title="unseen classes, first two principal components", xticks=[], yticks=[])
     axes.legend(frameon=False, fontsize=8, markerscale=2, loc="center left", bbox_to_anchor=(1, 0.5))
     figure.savefig(path, dpi=130)
@@ -125,9 +127,7 @@ def grid(path: Path, embeddings: np.ndarray, split: Split) -> None:
     found(path, rows, right)
 
 
-def found(
-    path: Path, rows: Sequence[Sequence[np.ndarray]], right: Sequence[Sequence[bool]] | None = None
-) -> None:
+def found(path: Path, rows: Sequence[Sequence[np.ndarray]], right: Sequence[Sequence[bool]] | None = None) -> None:
     """Each row a query and what it finds, nearest first.
 
     Args:

@@ -20,6 +20,15 @@ def sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def free(directory: Path) -> None:
+    """Raises DataError unless `directory` is new or holds nothing but what `write` wrote, and may be replaced."""
+    if directory.exists() and not directory.is_dir():
+        raise DataError(f"{directory}: is a file; give another directory")
+    foreign = sorted({entry.name for entry in directory.iterdir()} - WRITTEN) if directory.exists() else []
+    if foreign:
+        raise DataError(f"{directory}: holds {foreign[0]}, which is not from here; give another directory")
+
+
 def write(
     directory: Path,
     embeddings: np.ndarray,
@@ -42,10 +51,8 @@ def write(
     Raises:
       DataError: the directory holds something else, which replacing it would lose.
     """
-    if directory.exists():
-        foreign = sorted({entry.name for entry in directory.iterdir()} - WRITTEN)
-        if foreign:
-            raise DataError(f"{directory}: holds {foreign[0]}, which is not from here; give another directory")
+    directory = directory.resolve()  # "." has no name
+    free(directory)
     fresh = directory.with_name(f".{directory.name}.tmp")
     shutil.rmtree(fresh, ignore_errors=True)
     fresh.mkdir(parents=True)
