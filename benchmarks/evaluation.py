@@ -105,9 +105,7 @@ def lloyd(points: np.ndarray, k: int, iterations: int) -> dict[str, Callable[[],
         import faiss
 
         def search() -> Any:
-            clustering = faiss.Kmeans(
-                points.shape[1], k, niter=iterations, seed=0, max_points_per_centroid=len(points)
-            )
+            clustering = faiss.Kmeans(points.shape[1], k, niter=iterations, seed=0, max_points_per_centroid=len(points))
             clustering.train(points)
             return clustering.index.search(points, 1)
 
@@ -125,9 +123,7 @@ def lloyd(points: np.ndarray, k: int, iterations: int) -> dict[str, Callable[[],
     return calls
 
 
-def measure(
-    calls: dict[str, Callable[[], Any] | None], repeats: int, warm: bool = True
-) -> dict[str, dict[str, float]]:
+def measure(calls: dict[str, Callable[[], Any] | None], repeats: int, warm: bool = True) -> dict[str, dict[str, float]]:
     """Calls in turn, A B C A B C …
 
     Returns:
@@ -216,9 +212,7 @@ def main() -> None:
     flags.add_argument("--case", choices=known, action="append", help="several times; default: all")
     flags.add_argument("--rows", type=int, help="a smaller sample of the case")
     flags.add_argument("--repeats", type=int, default=5)
-    flags.add_argument(
-        "--order", choices=("grouped", "shuffled"), default="grouped", help="of the classes' rows"
-    )
+    flags.add_argument("--order", choices=("grouped", "shuffled"), default="grouped", help="of the classes' rows")
     flags.add_argument("--json", help="file to write")
     options = flags.parse_args()
     results = []

@@ -35,9 +35,7 @@ CASES: dict[str, dict[str, Any]] = {
 RANDOM = ("margin", "n_pair")  # distance-weighted draws; which pair stands for a class
 
 
-def inputs(
-    batch: int, dim: int, classes: int, per_class: int, seed: int = 0
-) -> tuple[np.ndarray, np.ndarray]:
+def inputs(batch: int, dim: int, classes: int, per_class: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     """Embeddings [B, D] that cluster by class a little, and labels [B]."""
     rng = np.random.default_rng(seed)
     labels = np.repeat(rng.choice(classes, batch // per_class, replace=False), per_class)
@@ -73,9 +71,7 @@ def theirs(x: np.ndarray, labels: np.ndarray, params: Any, classes: int, loss: s
         "cosface": lambda: losses.CosFaceLoss(classes, dim, margin=0.35, scale=64),
         "proxy_nca_pp": lambda: losses.ProxyNCALoss(classes, dim, softmax_scale=9),
         "proxy_anchor": lambda: losses.ProxyAnchorLoss(classes, dim, margin=0.1, alpha=32),
-        "soft_triple": lambda: losses.SoftTripleLoss(
-            classes, dim, centers_per_class=10, la=20, gamma=0.1, margin=0.01
-        ),
+        "soft_triple": lambda: losses.SoftTripleLoss(classes, dim, centers_per_class=10, la=20, gamma=0.1, margin=0.01),
         "contrastive": lambda: losses.ContrastiveLoss(pos_margin=0, neg_margin=1),
         "triplet": lambda: losses.TripletMarginLoss(margin=0.2, reducer=reducers.MeanReducer()),
         "margin": lambda: losses.MarginLoss(margin=0.2, beta=1.2, learn_beta=True, num_classes=classes),

@@ -46,9 +46,7 @@ def ours(data: dict[str, Any], config: diva.Config, classes: int) -> Callable[[]
 
     gradient = jax.jit(jax.value_and_grad(loss, (0, 1)))
     count = iter(range(1_000_000))
-    return lambda: jax.block_until_ready(
-        gradient(params, embeddings, jax.random.key(next(count)), keys, queue)
-    )
+    return lambda: jax.block_until_ready(gradient(params, embeddings, jax.random.key(next(count)), keys, queue))
 
 
 def theirs(data: dict[str, Any], config: diva.Config, classes: int) -> Callable[[], Any]:
@@ -63,9 +61,7 @@ def theirs(data: dict[str, Any], config: diva.Config, classes: int) -> Callable[
     ranked = ("discriminative", "shared", "intra")
     betas = {task: torch.full((classes,), config.beta, requires_grad=True) for task in ranked}
     psis = [
-        torch.nn.Sequential(
-            torch.nn.Linear(dim, config.psi_dim), torch.nn.ReLU(), torch.nn.Linear(config.psi_dim, dim)
-        )
+        torch.nn.Sequential(torch.nn.Linear(dim, config.psi_dim), torch.nn.ReLU(), torch.nn.Linear(config.psi_dim, dim))
         for _ in range(3)
     ]
     leaves = [*embeddings.values(), *betas.values(), *(p for psi in psis for p in psi.parameters())]

@@ -108,9 +108,7 @@ def one_by_one(embeddings: np.ndarray, k: int, size: int) -> np.ndarray:
     batches = []
     for q in range(len(embeddings)):
         original = mutual(q, k)
-        parts = [
-            h for h in (halves[g] for g in original) if 3 * len(np.intersect1d(h, original)) > 2 * len(h)
-        ]
+        parts = [h for h in (halves[g] for g in original) if 3 * len(np.intersect1d(h, original)) > 2 * len(h)]
         expanded = np.unique(np.concatenate([original, *parts]))
         chosen = expanded[np.argsort(distances[q, expanded])][:size]
         rest = ranking[q, : 2 * size]
@@ -131,9 +129,7 @@ def rows(*, images: int = 5924, dim: int = 512, repeats: int = 30) -> list[dict[
     for case, nodes, classes, options in CASES:
         config = mpn.Config(embedding_dim=dim, **options)  # type: ignore[arg-type]
         arguments = (nodes, classes, config)
-        found.append(
-            row(f"MPN heads and losses, {case}", ours(*arguments), installed(theirs, *arguments), repeats)
-        )
+        found.append(row(f"MPN heads and losses, {case}", ours(*arguments), installed(theirs, *arguments), repeats))
     points = clustered(images, dim)
     found.append(
         row(

@@ -14,9 +14,7 @@ def seconds(call: Callable[[], Any]) -> float:
     return time.perf_counter() - start
 
 
-def row(
-    case: str, ours: Callable[[], Any], theirs: Callable[[], Any] | None, repeats: int = 30
-) -> dict[str, Any]:
+def row(case: str, ours: Callable[[], Any], theirs: Callable[[], Any] | None, repeats: int = 30) -> dict[str, Any]:
     """Times both calls A B A B …, after two calls each to warm up.
 
     Args:

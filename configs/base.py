@@ -15,6 +15,7 @@ def base(name: str) -> ConfigDict:
     config = ConfigDict()
     config.name = name
     config.seed = 0
+    config.init_from = ""
     config.data = asdict(Data())
     config.evaluation = asdict(Evaluation())
     config.paper = {}

@@ -48,9 +48,7 @@ def close(section: type[T], values: Mapping[str, Any], path: str = "") -> T:
         if key not in fields:
             raise ConfigError(f"{prefix}{key}: there is no such key; {suggest(key, fields)}")
     for name, field in fields.items():
-        optional = (
-            field.default is not dataclasses.MISSING or field.default_factory is not dataclasses.MISSING
-        )
+        optional = field.default is not dataclasses.MISSING or field.default_factory is not dataclasses.MISSING
         if name not in values and not optional:
             raise ConfigError(f"{prefix}{name}: missing, and it has no default")
     converted = {key: _convert(hints[key], value, f"{prefix}{key}") for key, value in values.items()}
@@ -69,11 +67,7 @@ def _convert(hint: Any, value: Any, path: str) -> Any:
             raise ConfigError(f"{path}={value!r}: {suggest(str(value), map(str, arguments))}")
         return value
     if origin in (typing.Union, types.UnionType):
-        return (
-            None
-            if value is None
-            else _convert(next(a for a in arguments if a is not type(None)), value, path)
-        )
+        return None if value is None else _convert(next(a for a in arguments if a is not type(None)), value, path)
     if origin is tuple:
         if not isinstance(value, list | tuple):
             raise ConfigError(f"{path}={value!r}: must be a list of values")
@@ -81,8 +75,7 @@ def _convert(hint: Any, value: Any, path: str) -> Any:
         if len(items) != len(value):
             raise ConfigError(f"{path}={value!r}: must hold {len(items)} values")
         return tuple(
-            _convert(item, entry, f"{path}[{i}]")
-            for i, (item, entry) in enumerate(zip(items, value, strict=True))
+            _convert(item, entry, f"{path}[{i}]") for i, (item, entry) in enumerate(zip(items, value, strict=True))
         )
     if origin is dict:
         if not isinstance(value, Mapping):

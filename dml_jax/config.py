@@ -115,9 +115,7 @@ class Train:
     evaluate_every: int = 0  # steps between two evaluations; 0: once an epoch where the length is in epochs
     checkpoint_every: int = 200  # steps between two checkpoints
     select: Literal["last", "validation", "test"] = "last"  # which model is reported
-    reload_best_epochs: tuple[
-        int, ...
-    ] = ()  # epochs (warm-up not counted) that go on from the best model so far
+    reload_best_epochs: tuple[int, ...] = ()  # epochs (warm-up not counted) that go on from the best model so far
 
     def __post_init__(self) -> None:
         require(
@@ -130,9 +128,7 @@ class Train:
         require(0 < self.gamma <= 1, "train.gamma", self.gamma, "must be in (0, 1]")
         require(self.log_every > 0, "train.log_every", self.log_every, "must be positive")
         require(self.evaluate_every >= 0, "train.evaluate_every", self.evaluate_every, "must not be negative")
-        require(
-            self.checkpoint_every > 0, "train.checkpoint_every", self.checkpoint_every, "must be positive"
-        )
+        require(self.checkpoint_every > 0, "train.checkpoint_every", self.checkpoint_every, "must be positive")
         require(
             list(self.milestones) == sorted(set(self.milestones)) and all(m > 0 for m in self.milestones),
             "train.milestones",
@@ -156,9 +152,7 @@ class Evaluation:
     batch_size: int = 256  # images embedded at once
     cluster: bool = True  # k-means and NMI at the end; slow for many thousand classes
     refine: bool = False  # also judge what the method makes of the embeddings at test time (MPN)
-    controls: bool = (
-        False  # judge raw pixels and the untrained network beside the trained one; for small images
-    )
+    controls: bool = False  # judge raw pixels and the untrained network beside the trained one; for small images
 
     def __post_init__(self) -> None:
         require(len(self.ks) > 0 and min(self.ks) > 0, "evaluation.ks", self.ks, "must be positive numbers")
@@ -175,9 +169,7 @@ class Config:
     method: Any
     train: Train
     evaluation: Evaluation = field(default_factory=Evaluation)
-    paper: dict[str, float] = field(
-        default_factory=dict
-    )  # the paper's numbers, as fractions, for the result table
+    paper: dict[str, float] = field(default_factory=dict)  # the paper's numbers, as fractions, for the result table
     seed: int = 0
     init_from: str = ""  # work directory of a run, or a directory of converted weights, that training starts from
 
@@ -185,7 +177,8 @@ class Config:
         require(0 <= self.seed < 2**31, "seed", self.seed, "must be at least 0 and below 2147483648")
 
 
-# Keys that change no bit of the trained model: a run may be continued with others.
+# Keys that change no bit of the trained model: a run may be continued with others. Where the best model is chosen,
+# when and how it is judged does.
 INDIFFERENT = (
     "data.path", "data.threads", "data.workers", "data.prefetch", "train.steps", "train.epochs", "train.log_every",
     "train.evaluate_every", "train.checkpoint_every", "evaluation", "paper",
@@ -243,7 +236,10 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 def decisive(values: Mapping[str, Any]) -> dict[str, Any]:
     """The dotted keys whose values decide the bits of the trained model."""
     flat = flatten(values)
-    return {k: v for k, v in flat.items() if not any(k == i or k.startswith(f"{i}.") for i in INDIFFERENT)}
+    chosen = set() if flat["train.select"] == "last" else {"train.evaluate_every", "evaluation.protocol"}
+    return {
+        k: v for k, v in flat.items() if k in chosen or not any(k == i or k.startswith(f"{i}.") for i in INDIFFERENT)
+    }
 
 
 def digest(config: Config) -> str:

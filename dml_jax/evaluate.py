@@ -33,13 +33,9 @@ def parser() -> command.Parser:
     flags.add_argument("--labels", metavar="FILE", help=".npy, [N] integers")
     flags.add_argument("--query_embeddings", metavar="FILE", help="queries that search the embeddings")
     flags.add_argument("--query_labels", metavar="FILE", help="their labels")
-    flags.add_argument(
-        "--ks", metavar="K,K,…", help=f"of Recall@K (default: {','.join(map(str, KS))}, where possible)"
-    )
+    flags.add_argument("--ks", metavar="K,K,…", help=f"of Recall@K (default: {','.join(map(str, KS))}, where possible)")
     flags.add_argument("--metric", default="cosine", help="cosine (default) or euclidean")
-    flags.add_argument(
-        "--protocol", default="clean", help="clean, or paper: first neighbour left out, as the authors"
-    )
+    flags.add_argument("--protocol", default="clean", help="clean, or paper: first neighbour left out, as the authors")
     flags.add_argument("--nmi_average", default="arithmetic", help="arithmetic, or geometric, as HIST's code")
     flags.add_argument("--no_clustering", action="store_true", help="no k-means and NMI")
     flags.add_argument("--restarts", type=int, help="of k-means (default: 10, and 1 above 1000 classes)")
@@ -121,9 +117,7 @@ def judged(options: Any, ks: tuple[int, ...] | None) -> dict[str, Any]:
     given: dict[str, Any] = {}
     if options.query_embeddings:
         given = {"gallery": points, "gallery_labels": labels}
-        queries = arrays.embeddings(
-            opened("query_embeddings", options.query_embeddings), name="--query_embeddings"
-        )
+        queries = arrays.embeddings(opened("query_embeddings", options.query_embeddings), name="--query_embeddings")
         arrays.same_width(queries, points)
         points, labels = (
             queries,

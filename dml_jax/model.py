@@ -6,13 +6,9 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from dml_jax import config as configs
-from dml_jax.config import Config
 from dml_jax.data import decode, transforms
 from dml_jax.errors import CheckpointError, DataError
-from dml_jax.train import experiment, mesh, optimizers, workdir
-from dml_jax.train.checkpoint import Checkpoints
-from dml_jax.train.state import State
+from dml_jax.train import warmstart, workdir
 
 
 class Model:
@@ -32,16 +28,9 @@ class Model:
 
     def __init__(self, directory: str | Path, checkpoint: str = "latest"):
         directory = Path(directory).expanduser()
-        facts = workdir.read_config(directory)
-        self.config: Config = configs.resolve(facts["config"])
-        self._shape = (facts["shape"][0], facts["shape"][1])
-        method = experiment.model(self.config, facts["classes"])
-        warmup = self.config.train.warmup_epochs
-        optimizer = optimizers.build(self.config.train, method, lambda step: 1.0, warmup_steps=warmup)
-        template = experiment.template(self.config, method, optimizer, self._shape, mesh.make())
-        store = Checkpoints(directory / "checkpoints", lambda: template, _raise, writing=False)
-        self._state: State = store.selected(checkpoint)
-        store.close()
+        height, width = workdir.read_config(directory)["shape"]
+        self._shape = (height, width)
+        self.config, method, self._state = warmstart.trained(directory, checkpoint, _raise)
         self.step = int(self._state.step)
         self._embed = jax.jit(method.embed)
         self._transform = transforms.testing(self.config.data)
@@ -82,6 +71,8 @@ class Model:
         Raises:
           DataError: an image cannot be used; names it.
         """
+        if isinstance(images, str | Path):
+            raise DataError(f"{images}: give a list of images")
         size = self.config.evaluation.batch_size
         parts = []
         for start in range(0, len(images), size):

@@ -40,14 +40,15 @@ def train(config: Config, directory: Path, screen: Screen, stop: Stop) -> None:
         workdir.compare(directory, config)  # again: another run may have come and gone since
         if finished(directory, parts):
             screen.say(f"{directory}: finished already, {parts.steps} steps; see {directory / 'report.html'}")
+            screen.say("--mode=evaluate judges it once more, --mode=export writes the embeddings of all its splits")
             return
+        introduce(parts, directory, screen)
         if first:
             facts = workdir.describe(
                 config, experiment.data_hash(parts), len(parts.splits["train"].classes), parts.shape
             )
             _same_data(directory, facts)
             workdir.write_json(directory / "config.json", facts)
-        introduce(parts, directory, screen)
         store = checkpoints(parts, directory, screen, writing=True)
         metrics = Records(directory / "metrics.jsonl", first)
         timing = Records(directory / "timing.jsonl", first)
@@ -101,28 +102,27 @@ def export_all(config: Config, directory: Path, checkpoint: str, screen: Screen)
 
 
 def check(config: Config, screen: Screen) -> None:
-    """Validates configuration and data, makes one step and stops; nothing is written."""
+    """Validates configuration and data, makes one step and stops; nothing is written.
+
+    Raises:
+      DivergedError: the loss or the gradient of that step is not finite.
+    """
     parts = experiment.build(config)
     introduce(parts, None, screen)
-    state = experiment.initial(parts)
-    update = jax.jit(step.build(parts.method, parts.optimizer), donate_argnums=0)
-    hosts = {"host": jax.process_index(), "hosts": jax.process_count()}
+    state = warmstart.begin(parts, screen)
+    key = mesh.replicate(parts.mesh, experiment.key(config))
     with pipeline.training(
-        parts.splits["train"],
-        parts.sampler,
-        config.data,
-        seed=config.seed,
-        views=parts.method.views,
-        stop=1,
-        **hosts,
-    ) as batches:
+        parts.splits["train"], parts.sampler, config.data, seed=config.seed, views=parts.method.views, stop=1,
+        host=jax.process_index(), hosts=jax.process_count(),
+    ) as batches:  # fmt: skip
         batch = mesh.shard(parts.mesh, *next(batches))
-    memory = update.lower(state, batch, experiment.key(config)).compile().memory_analysis()
-    _, terms = update(state, batch, experiment.key(config))
+    update = jax.jit(step.build(parts.method, parts.optimizer), donate_argnums=0).lower(state, batch, key).compile()
+    memory = update.memory_analysis()
+    terms = loop.finite(update(state, batch, key)[1], 1)
     if memory is not None:
         need = (memory.argument_size_in_bytes + memory.temp_size_in_bytes) / 2**20
         screen.say(f"a training step needs about {need:.0f} MiB on each device")
-    screen.say(f"one step made, loss {float(terms['loss']):.4f}: the configuration is valid")
+    screen.say(f"one step made, loss {terms['loss']:.4f}: the configuration is valid")
 
 
 def checkpoints(parts: Experiment, directory: Path, screen: Screen, *, writing: bool) -> Checkpoints:

@@ -63,9 +63,7 @@ def test_table_and_json(capsys: pytest.CaptureFixture[str], files: dict[str, Pat
         assert text in out
 
 
-def test_queries_and_gallery(
-    capsys: pytest.CaptureFixture[str], files: dict[str, Path], tmp_path: Path
-) -> None:
+def test_queries_and_gallery(capsys: pytest.CaptureFixture[str], files: dict[str, Path], tmp_path: Path) -> None:
     output = tmp_path / "results.json"
     code, out, _ = run(
         capsys,

@@ -21,7 +21,10 @@ def backbone(channels: int = 12, dtype: Any = None) -> Backbone:
     """
 
     def init(key: jax.Array, shape: tuple[int, int]) -> tuple[Any, Any]:
-        return {"kernel": jax.random.normal(key, (PATCH * PATCH * 3, channels)) * 0.2, "bias": jnp.zeros(channels)}, {}
+        return {
+            "kernel": jax.random.normal(key, (PATCH * PATCH * 3, channels)) * 0.2,
+            "bias": jnp.zeros(channels),
+        }, {}
 
     def apply(params: Any, stats: Any, inputs: jax.Array, *, train: bool, key: Any) -> tuple[jax.Array, Any]:
         count, side = inputs.shape[0], SIDE // PATCH
@@ -40,5 +43,7 @@ def batch(views: int, *, size: int = 16, classes: int = 4, seed: int = 0) -> Bat
     labels = np.repeat(np.arange(classes), size // classes)
     images = pictures[labels][None] * 0.7 + rng.integers(0, 76, (views, size, SIDE, SIDE, 3))
     return Batch(
-        jnp.asarray(images.astype(np.uint8)), jnp.asarray(labels, jnp.int32), jnp.arange(size, dtype=jnp.int32)
+        jnp.asarray(images.astype(np.uint8)),
+        jnp.asarray(labels, jnp.int32),
+        jnp.arange(size, dtype=jnp.int32),
     )

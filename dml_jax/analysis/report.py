@@ -90,9 +90,7 @@ def write(
     if split.gallery is None:
         rows = np.random.default_rng(0).permutation(len(embeddings))[:2000]
         figures.errors(pictures / "errors.png", verify(embeddings[rows], split.labels[rows]))
-        captions["errors"] = (
-            "Telling whether two images are of one class by their cosine: what a threshold costs."
-        )
+        captions["errors"] = "Telling whether two images are of one class by their cosine: what a threshold costs."
         figures.grid(pictures / "neighbors.png", embeddings, split)
         captions["neighbors"] = (
             "Queries and what they find, nearest first: green frames show the query's class, red ones another. Half "

@@ -30,9 +30,7 @@ def load(path: str | Path, *, name: str = "file") -> np.ndarray:
     except (ValueError, OSError, EOFError, SyntaxError) as problem:
         reason = str(problem)
     if "bject" in reason:
-        raise DataError(
-            f"{name}={path}: holds Python objects, which are never loaded; save an array of numbers"
-        )
+        raise DataError(f"{name}={path}: holds Python objects, which are never loaded; save an array of numbers")
     if "empty file" in reason:
         return np.load(path, allow_pickle=False)
     raise DataError(f"{name}={path}: is cut short or damaged ({reason}); write or copy it again")
@@ -65,14 +63,10 @@ def embeddings(values: Any, *, name: str = "embeddings") -> np.ndarray:
         raise DataError(f"{name}: holds {array.dtype}; give real numbers")
     if not np.issubdtype(array.dtype, np.integer) and array.dtype != bool:
         step = max(1, ROWS_AT_ONCE // array.shape[1])
-        bad = np.concatenate(
-            [~np.isfinite(array[i : i + step]).all(axis=1) for i in range(0, len(array), step)]
-        )
+        bad = np.concatenate([~np.isfinite(array[i : i + step]).all(axis=1) for i in range(0, len(array), step)])
         if bad.any():
             count, first = int(bad.sum()), int(np.argmax(bad))
-            raise DataError(
-                f"{name}: {count} of {len(array)} rows hold NaN or infinity, first row {first}; mend them"
-            )
+            raise DataError(f"{name}: {count} of {len(array)} rows hold NaN or infinity, first row {first}; mend them")
     return array
 
 

@@ -58,9 +58,7 @@ def mutual_information(cells: Table) -> float:
     return max(0.0, float(np.sum(cells.counts / rows * pointwise)))
 
 
-def nmi(
-    labels: Any, assignments: Any, *, average: Literal["arithmetic", "geometric"] = "arithmetic"
-) -> float:
+def nmi(labels: Any, assignments: Any, *, average: Literal["arithmetic", "geometric"] = "arithmetic") -> float:
     """Normalised mutual information, I / mean(H(class), H(cluster)).
 
     Args:
@@ -147,16 +145,9 @@ def expected_information(class_sizes: np.ndarray, cluster_sizes: np.ndarray) -> 
         shared = np.where(possible, n, np.minimum(size, other))
         log_chance = gammaln(size + 1) + gammaln(other + 1) - gammaln(rows + 1)
         log_chance = log_chance + gammaln(rows - size + 1) + gammaln(rows - other + 1)
-        log_chance = (
-            log_chance - gammaln(shared + 1) - gammaln(size - shared + 1) - gammaln(other - shared + 1)
-        )
+        log_chance = log_chance - gammaln(shared + 1) - gammaln(size - shared + 1) - gammaln(other - shared + 1)
         log_chance = log_chance - gammaln(rows - size - other + shared + 1)
-        term = (
-            shared
-            / rows
-            * (np.log(rows) + np.log(shared) - np.log(size) - np.log(other))
-            * np.exp(log_chance)
-        )
+        term = shared / rows * (np.log(rows) + np.log(shared) - np.log(size) - np.log(other)) * np.exp(log_chance)
         total += times * float(np.sum(b_times[:, None] * np.where(possible, term, 0)))
     return total
 
@@ -175,7 +166,5 @@ def f1_pairs(labels: Any, assignments: Any) -> float:
       DataError: not integers, not vectors, empty, or of different lengths.
     """
     cells = table(labels, assignments)
-    both, given, found = (
-        float(np.sum(s * (s - 1.0))) for s in (cells.counts, cells.class_sizes, cells.cluster_sizes)
-    )
+    both, given, found = (float(np.sum(s * (s - 1.0))) for s in (cells.counts, cells.class_sizes, cells.cluster_sizes))
     return 2 * both / (given + found) if given + found > 0 else float("nan")

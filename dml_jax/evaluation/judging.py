@@ -56,9 +56,7 @@ class Plan(NamedTuple):
     def describe(self) -> str:
         """One line: sizes, devices and memory."""
         symmetric = self.gallery is self.queries
-        factors = (
-            [self.gallery] if symmetric and self.gallery.metric == "cosine" else [self.gallery, self.queries]
-        )
+        factors = [self.gallery] if symmetric and self.gallery.metric == "cosine" else [self.gallery, self.queries]
         size = self.gallery.dtype.itemsize
         panels = sum(min(f.tiles, self.budget.panel) * f.edge * f.width * size for f in factors)
         tile = self.gallery.edge * self.queries.edge * size
@@ -150,9 +148,7 @@ def judge(plan: Plan, progress: Progress | None = None) -> Found:
     first = np.zeros(len(queries.order), np.int32)
     precision, average = np.full(len(first), np.nan), np.full(len(first), np.nan)
     if size.any():
-        found = ranks(
-            plan.gallery, queries, plan.slots, mesh=plan.mesh, budget=plan.budget, progress=progress
-        )
+        found = ranks(plan.gallery, queries, plan.slots, mesh=plan.mesh, budget=plan.budget, progress=progress)
         found = found.transpose(0, 2, 1).reshape(-1, found.shape[1])[: len(first)]
         wanted = relevant[queries.order]
         counted = score(found - (plan.exclusion == "position"), wanted)
@@ -183,9 +179,7 @@ def _crowded(
 ) -> None:
     gallery = plan.gallery._replace(order=np.arange(len(plan.gallery.order)))
     order = plan.crowded
-    queries = plan.queries._replace(
-        order=order, edge=min(plan.queries.edge, 1024 if plan.gallery.edge > 2048 else 128)
-    )
+    queries = plan.queries._replace(order=order, edge=min(plan.queries.edge, 1024 if plan.gallery.edge > 2048 else 128))
     own = order if plan.exclusion == "index" else np.full(len(order), -1)
     done, total = 0, queries.tiles * gallery.tiles
 

@@ -101,9 +101,7 @@ def _assign(x: jax.Array, centers: jax.Array) -> jax.Array:
     k = len(centers)
     length = math.isqrt(k - 1) + 1
     groups = -(-k // length)
-    half = jnp.pad(
-        -jnp.sum(centers * centers, axis=1) / 2, (0, groups * length - k), constant_values=-jnp.inf
-    )
+    half = jnp.pad(-jnp.sum(centers * centers, axis=1) / 2, (0, groups * length - k), constant_values=-jnp.inf)
     half = half.reshape(groups, length, 1)
     padded = jnp.pad(centers, ((0, groups * length - k), (0, 0)))
 

@@ -46,9 +46,7 @@ class Sets(NamedTuple):
 def _nearness(query: jax.Array, gallery: jax.Array, itself: jax.Array) -> jax.Array:
     """Minus the squared Euclidean distances [G], up to a constant; row `itself` (-1: none) comes before all others."""
     product = jnp.matmul(gallery, query, precision=lax.Precision.HIGHEST)
-    return jnp.where(
-        jnp.arange(len(gallery)) == itself, jnp.inf, 2 * product - jnp.sum(gallery * gallery, axis=1)
-    )
+    return jnp.where(jnp.arange(len(gallery)) == itself, jnp.inf, 2 * product - jnp.sum(gallery * gallery, axis=1))
 
 
 def _ranking(queries: jax.Array, gallery: jax.Array, itself: jax.Array, count: int) -> jax.Array:

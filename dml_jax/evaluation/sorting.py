@@ -53,9 +53,7 @@ def judge(
     def factor(start: int) -> jax.Array:
         if start not in loaded:
             loaded.clear()
-            loaded[start] = jax.device_put(
-                gallery.prepared(slice(start, start + panel), right=True), everywhere
-            )
+            loaded[start] = jax.device_put(gallery.prepared(slice(start, start + panel), right=True), everywhere)
         return loaded[start]
 
     def one(query: int, scores: np.ndarray) -> None:

@@ -27,8 +27,8 @@ def mesh() -> Mesh:
 
 
 def edge(rows: int, mesh: Mesh) -> int:
-    """Rows of a tile: a multiple of 16 (128) for which a triangle of tiles wastes little and each is worth a call."""
-    low, high, step = (480, 1152, 16) if on_cpu(mesh) else (2048, 8192, 128)
+    """Rows of a tile: a multiple of 32 (128) for which a triangle of tiles wastes little and each is worth a call."""
+    low, high, step = (480, 1152, 32) if on_cpu(mesh) else (2048, 8192, 128)
     if rows <= high:
         return max(32, -(-rows // step) * step)
     sizes = range(low, high + 1, step)

@@ -40,17 +40,13 @@ def uniformity(embeddings: Any, *, sharpness: float = 2.0, mesh: Mesh | None = N
     for j in range(0, rows.tiles, per):
         right = jax.device_put(rows.prepared(slice(j, j + per), right=True), everywhere)
         for i in range(0, j + 1, per):
-            left = (
-                right if i == j else jax.device_put(rows.prepared(slice(i, i + per), right=False), everywhere)
-            )
+            left = right if i == j else jax.device_put(rows.prepared(slice(i, i + per), right=False), everywhere)
             pairs = [(a, b) for b in range(len(right)) for a in range(b + 1 if i == j else len(left))]
             for start in range(0, len(pairs), mesh.size):
                 batch = pairs[start : start + mesh.size]
                 idle = [batch[0]] * (mesh.size - len(batch))
                 scores = product(left, right, np.array(batch + idle, np.int32), mesh)
-                first = (
-                    np.array([[i + a, j + b] for a, b in batch] + [[-1, -1] for _ in idle], np.int32) * edge
-                )
+                first = np.array([[i + a, j + b] for a, b in batch] + [[-1, -1] for _ in idle], np.int32) * edge
                 total += float(np.sum(np.asarray(_energy(scores, first, len(points), sharpness), np.float64)))
     return float(np.log(2 * total / (len(points) * (len(points) - 1.0))))
 

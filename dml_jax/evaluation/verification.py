@@ -52,9 +52,7 @@ def verify(embeddings: np.ndarray, labels: np.ndarray, *, bins: int = 4000) -> V
         same += np.bincount(place[later & equal], minlength=bins)
         other += np.bincount(place[later & ~equal], minlength=bins)
     if not same.any() or not other.any():
-        raise DataError(
-            "the labels hold no pair of one class, or none of two: there is nothing to tell apart"
-        )
+        raise DataError("the labels hold no pair of one class, or none of two: there is nothing to tell apart")
     rejects = np.concatenate([[0], np.cumsum(same)]) / same.sum()
     accepts = 1 - np.concatenate([[0], np.cumsum(other)]) / other.sum()
     crossing = int(np.argmax(rejects >= accepts))

@@ -82,9 +82,7 @@ def angular_margin(cosines: jax.Array, labels: jax.Array, *, margin: float) -> j
     return _with_target(cosines, labels, jnp.where(own > -jnp.cos(margin), shifted, falling))
 
 
-def arcface(
-    proxies: jax.Array, embeddings: jax.Array, labels: jax.Array, *, margin: float, scale: float
-) -> jax.Array:
+def arcface(proxies: jax.Array, embeddings: jax.Array, labels: jax.Array, *, margin: float, scale: float) -> jax.Array:
     """Additive angular margin softmax of each sample.
 
     Args:
@@ -100,9 +98,7 @@ def arcface(
     return cross_entropy(scale * angular_margin(cosine(embeddings, proxies), labels, margin=margin), labels)
 
 
-def cosface(
-    proxies: jax.Array, embeddings: jax.Array, labels: jax.Array, *, margin: float, scale: float
-) -> jax.Array:
+def cosface(proxies: jax.Array, embeddings: jax.Array, labels: jax.Array, *, margin: float, scale: float) -> jax.Array:
     """Additive cosine margin softmax of each sample; as `arcface`, with the margin taken off the cosine."""
     cosines = cosine(embeddings, proxies)
     own = _chosen(cosines, labels) - margin

@@ -23,9 +23,7 @@ def enqueue(queue: Any, rows: Any) -> Any:
       queue: tree of arrays [M, …].
       rows: the same tree of [B, …].
     """
-    return jax.tree.map(
-        lambda old, new: jnp.concatenate([old, new.astype(old.dtype)])[len(new) :], queue, rows
-    )
+    return jax.tree.map(lambda old, new: jnp.concatenate([old, new.astype(old.dtype)])[len(new) :], queue, rows)
 
 
 def masks(labels: jax.Array, remembered: jax.Array) -> tuple[jax.Array, jax.Array]:

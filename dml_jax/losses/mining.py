@@ -166,9 +166,7 @@ def random_triplets(key: jax.Array, positive: jax.Array, negative: jax.Array) ->
     return Triplets(jnp.arange(len(positive)), positives, negatives, paired & found)
 
 
-def semi_hard_triplets(
-    key: jax.Array, distances: jax.Array, positive: jax.Array, negative: jax.Array
-) -> Triplets:
+def semi_hard_triplets(key: jax.Array, distances: jax.Array, positive: jax.Array, negative: jax.Array) -> Triplets:
     """A uniform positive and the nearest negative that is farther than it (Schroff et al., CVPR 2015, Section 3.2).
 
     Where all negatives are nearer than the positive, the farthest of them.

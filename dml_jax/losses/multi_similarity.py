@@ -72,11 +72,7 @@ def select(
     """Positive and negative pairs, bool [N, M] each, that the options leave of the given ones."""
     if options.copies == "drop":
         positive = positive & (similarity < 1 - COPY)
-    return (
-        mine(similarity, positive, negative, epsilon=options.epsilon)
-        if options.mining
-        else (positive, negative)
-    )
+    return mine(similarity, positive, negative, epsilon=options.epsilon) if options.mining else (positive, negative)
 
 
 def _log1p_sum_exp(exponents: jax.Array, where: jax.Array) -> jax.Array:
@@ -114,9 +110,7 @@ def multi_similarity(
       (scalar, {"positives", "negatives"}): 0 where no anchor has a pair; the terms count the pairs that counted.
     """
     positive, negative = select(similarity, positive, negative, options)
-    losses = anchor_losses(
-        similarity, positive, negative, alpha=options.alpha, beta=options.beta, base=options.base
-    )
+    losses = anchor_losses(similarity, positive, negative, alpha=options.alpha, beta=options.beta, base=options.base)
     active = jnp.any(positive | negative, axis=1)
     anchors = len(losses) if options.divisor == "batch" else jnp.maximum(active.sum(), 1)
     return losses.sum() / anchors, {"positives": positive.sum(), "negatives": negative.sum()}

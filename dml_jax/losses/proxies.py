@@ -13,9 +13,7 @@ def _own(labels: jax.Array, classes: int) -> jax.Array:
     return labels[:, None] == jnp.arange(classes)[None, :]
 
 
-def proxy_nca(
-    proxies: jax.Array, embeddings: jax.Array, labels: jax.Array, *, scale: float = 3.0
-) -> jax.Array:
+def proxy_nca(proxies: jax.Array, embeddings: jax.Array, labels: jax.Array, *, scale: float = 3.0) -> jax.Array:
     """-log exp(-d(x, p_y)) / sum_{c != y} exp(-d(x, p_c)) of each sample (Movshovitz-Attias et al., ICCV 2017, Eq. 4).
 
     d is the squared Euclidean distance between vectors of length `scale`; the own proxy is not in the denominator.

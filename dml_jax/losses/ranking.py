@@ -63,9 +63,7 @@ def margin_loss(
     return loss
 
 
-def triplet_loss(
-    embeddings: jax.Array, triplets: Triplets, *, margin: float = 0.2, squared: bool = True
-) -> jax.Array:
+def triplet_loss(embeddings: jax.Array, triplets: Triplets, *, margin: float = 0.2, squared: bool = True) -> jax.Array:
     """Mean over all valid triplets, inactive ones included, of [d_ap - d_an + margin]+ -> scalar.
 
     Args:

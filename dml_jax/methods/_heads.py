@@ -13,8 +13,16 @@ Pooling = Literal["avg", "max", "avg+max"]
 def pool(features: jax.Array, kind: Pooling) -> jax.Array:
     """Global pooling of a feature map [B, h, w, K] -> [B, K], in at least float32; "avg+max" is the sum of both."""
     features = accurate(features)
-    average = features.mean(axis=(1, 2)) if "avg" in kind else 0
-    return average + features.max(axis=(1, 2)) if "max" in kind else average
+    average = features.mean(axis=(1, 2))
+    if kind == "avg":
+        return average
+    count, _, _, channels = features.shape
+    places = features.reshape(count, -1, channels)
+    # Chosen by index, not by equality with the maximum: a compiler may compute the two to different last bits, and
+    # the gradient of a maximum that nothing equals is 0 / 0.
+    chosen = jnp.argmax(places, axis=1)[:, None, :] == jnp.arange(places.shape[1])[None, :, None]
+    largest = jnp.sum(jnp.where(chosen, places, 0), axis=1)
+    return largest if kind == "max" else average + largest
 
 
 def linear_init(key: jax.Array, inputs: int, outputs: int) -> dict[str, jax.Array]:

@@ -123,13 +123,9 @@ def class_loss(params: Any, embeddings: jax.Array, labels: jax.Array, config: Co
     given = (params.get("proxies"), embeddings, labels)
     match config.loss:
         case "cross_entropy":
-            return classification.cross_entropy(
-                heads.linear(params, embeddings), labels, smoothing=chosen.smoothing
-            )
+            return classification.cross_entropy(heads.linear(params, embeddings), labels, smoothing=chosen.smoothing)
         case "normalized_softmax":
-            return classification.normalized_softmax(
-                *given, temperature=chosen.temperature, smoothing=chosen.smoothing
-            )
+            return classification.normalized_softmax(*given, temperature=chosen.temperature, smoothing=chosen.smoothing)
         case "arcface":
             return classification.arcface(*given, margin=chosen.margin, scale=chosen.scale)
         case "cosface":
@@ -169,9 +165,7 @@ def _triplets(
             return mining.weighted_triplets(key, distances, positive, negative, dim=x.shape[-1])
 
 
-def _n_pair(
-    x: jax.Array, labels: jax.Array, positive: jax.Array, negative: jax.Array, key: jax.Array
-) -> jax.Array:
+def _n_pair(x: jax.Array, labels: jax.Array, positive: jax.Array, negative: jax.Array, key: jax.Array) -> jax.Array:
     """N-pair loss: within a batch, one pair a class against the other classes' positives, as published."""
     count = len(positive)
     if count == len(x):
@@ -216,24 +210,18 @@ def pair_loss(
     match config.loss:
         case "contrastive":
             margins = {"positive_margin": chosen.positive_margin, "negative_margin": chosen.negative_margin}
-            pull, push = ranking.contrastive_hinges(
-                distances, positive, negative, **margins, squared=chosen.squared
-            )
+            pull, push = ranking.contrastive_hinges(distances, positive, negative, **margins, squared=chosen.squared)
             if chosen.average == "active":
                 positive, negative = pull > 0, push > 0
             return _mean(pull, positive) + _mean(push, negative)
         case "lifted_structure":
-            return _mean(
-                ranking.lifted_structure(distances, positive, negative, margin=chosen.margin), positive
-            )
+            return _mean(ranking.lifted_structure(distances, positive, negative, margin=chosen.margin), positive)
         case "triplet":
             triplets = _triplets(key, x, distances, positive, negative, chosen.mining)
             return ranking.triplet_loss(x, triplets, margin=chosen.margin, squared=chosen.squared)
         case _:
             triplets = _triplets(key, x, distances, positive, negative, chosen.mining)
-            return ranking.margin_loss(
-                x, labels, triplets, params["beta"], margin=chosen.margin, nu=chosen.nu
-            )
+            return ranking.margin_loss(x, labels, triplets, params["beta"], margin=chosen.margin, nu=chosen.nu)
 
 
 def build(config: Config, backbone: Backbone, num_classes: int) -> Method:
@@ -243,9 +231,7 @@ def build(config: Config, backbone: Backbone, num_classes: int) -> Method:
       ConfigError: fewer than two training classes.
     """
     if num_classes < 2:
-        raise ConfigError(
-            f"method.loss={config.loss!r}: needs two training classes, the data has {num_classes}"
-        )
+        raise ConfigError(f"method.loss={config.loss!r}: needs two training classes, the data has {num_classes}")
 
     def init(key: jax.Array, batch: Batch) -> tuple[Any, Any]:
         keys = jax.random.split(key, 3)
@@ -261,9 +247,7 @@ def build(config: Config, backbone: Backbone, num_classes: int) -> Method:
             state["seen"] = jnp.zeros((), jnp.int32)
         return params, state
 
-    def forward(
-        params: Any, state: Any, images: jax.Array, *, train: bool, key: Any = None
-    ) -> tuple[jax.Array, Any]:
+    def forward(params: Any, state: Any, images: jax.Array, *, train: bool, key: Any = None) -> tuple[jax.Array, Any]:
         inputs = backbone.preprocess(images)
         features, stats = backbone.apply(params["backbone"], state["backbone"], inputs, train=train, key=key)
         x = heads.linear(params["embedding"], heads.pool(features, config.pooling))
@@ -272,18 +256,14 @@ def build(config: Config, backbone: Backbone, num_classes: int) -> Method:
     def remembered(params: Any, state: Any, x: jax.Array, labels: jax.Array, key: jax.Array) -> jax.Array:
         past = state["memory"]
         absent = jnp.zeros((len(x), len(x)), bool)
-        positive, negative = (
-            jnp.concatenate([absent, mask], axis=1) for mask in memory.masks(labels, past["labels"])
-        )
+        positive, negative = (jnp.concatenate([absent, mask], axis=1) for mask in memory.masks(labels, past["labels"]))
         points = jnp.concatenate([x, past["embeddings"].astype(x.dtype)])
         value = pair_loss(
             params["loss"], points, jnp.concatenate([labels, past["labels"]]), positive, negative, key, config
         )
         return jnp.where(state["seen"] >= config.memory_after, value, 0)
 
-    def loss(
-        params: Any, state: Any, batch: Batch, key: jax.Array
-    ) -> tuple[jax.Array, tuple[Any, dict[str, Any]]]:
+    def loss(params: Any, state: Any, batch: Batch, key: jax.Array) -> tuple[jax.Array, tuple[Any, dict[str, Any]]]:
         key_body, key_batch, key_memory = jax.random.split(key, 3)
         x, stats = forward(params, state, batch.images[0], train=True, key=key_body)
         labels, state = batch.labels, {**state, "backbone": stats}

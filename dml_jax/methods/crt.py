@@ -46,15 +46,9 @@ class Config:
     embedding_dims: tuple[int, int] = (128, 1024)
     prototypes: tuple[int, int] = (64, 64)  # K1, K2
     hidden_dim: int = 512  # width inside Gamma; the paper does not give it
-    sharing: Literal["shared", "separate"] = (
-        "shared"  # prototypes and first layers of Gamma serve both branches
-    )
-    gamma: Literal["per_prototype", "single"] = (
-        "per_prototype"  # single: one Gamma for all prototypes (Table 7)
-    )
-    transform: Literal["residual", "average"] = (
-        "residual"  # average: pooled features instead (Table 6, "-CRT")
-    )
+    sharing: Literal["shared", "separate"] = "shared"  # prototypes and first layers of Gamma serve both branches
+    gamma: Literal["per_prototype", "single"] = "per_prototype"  # single: one Gamma for all prototypes (Table 7)
+    transform: Literal["residual", "average"] = "residual"  # average: pooled features instead (Table 6, "-CRT")
     lambda1: tuple[float, float] = (
         1.0,
         0.1,
@@ -65,9 +59,7 @@ class Config:
     multi_similarity: ms.Options = field(default_factory=ms.Options)
 
     def __post_init__(self) -> None:
-        require(
-            min(self.embedding_dims) > 0, "method.embedding_dims", self.embedding_dims, "must be positive"
-        )
+        require(min(self.embedding_dims) > 0, "method.embedding_dims", self.embedding_dims, "must be positive")
         require(min(self.prototypes) > 0, "method.prototypes", self.prototypes, "must be positive")
         require(self.hidden_dim > 0, "method.hidden_dim", self.hidden_dim, "must be positive")
         require(
@@ -191,9 +183,7 @@ def criterion(
         similarity = pairs.cosine(f, f)
         value, counts = ms.multi_similarity(similarity, positive, negative, config.multi_similarity)
         total = total + config.lambda1[i] * value
-        terms |= {f"multi_similarity{i + 1}": value} | {
-            f"{name}{i + 1}": count for name, count in counts.items()
-        }
+        terms |= {f"multi_similarity{i + 1}": value} | {f"{name}{i + 1}": count for name, count in counts.items()}
         similarities.append(similarity)
         if "prototypes" in params[BRANCHES[i]]:
             terms[f"diversity{i + 1}"] = diversity(params[BRANCHES[i]]["prototypes"])
@@ -235,25 +225,19 @@ def build(config: Config, backbone: Backbone, num_classes: int) -> Method:
       ConfigError: fewer than two training classes, for which the loss has no negative pair.
     """
     if num_classes < 2:
-        raise ConfigError(
-            f"method.name='crt': needs two training classes for negative pairs, data has {num_classes}"
-        )
+        raise ConfigError(f"method.name='crt': needs two training classes for negative pairs, data has {num_classes}")
 
     def init(key: jax.Array, batch: Batch) -> tuple[Any, Any]:
         body, head = jax.random.split(key)
         params, stats = backbone.init(body, batch.images.shape[2:4])
         return {"backbone": params} | head_init(head, backbone.channels, config), {"backbone": stats}
 
-    def features(
-        params: Any, state: Any, images: jax.Array, *, train: bool, key: Any = None
-    ) -> tuple[jax.Array, Any]:
+    def features(params: Any, state: Any, images: jax.Array, *, train: bool, key: Any = None) -> tuple[jax.Array, Any]:
         inputs = backbone.preprocess(images)
         x, stats = backbone.apply(params["backbone"], state["backbone"], inputs, train=train, key=key)
         return x.reshape(len(x), -1, x.shape[-1]), stats
 
-    def loss(
-        params: Any, state: Any, batch: Batch, key: jax.Array
-    ) -> tuple[jax.Array, tuple[Any, dict[str, Any]]]:
+    def loss(params: Any, state: Any, batch: Batch, key: jax.Array) -> tuple[jax.Array, tuple[Any, dict[str, Any]]]:
         x, stats = features(params, state, batch.images[0], train=True, key=key)
         total, terms = criterion(params, x, batch.labels, config)
         return total, ({"backbone": stats}, terms)

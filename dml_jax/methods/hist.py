@@ -142,7 +142,10 @@ def hgnn_init(key: jax.Array, config: Config, classes: int) -> tuple[dict[str, A
     width = config.embedding_dim
     for layer in range(config.hidden_layers):
         bn, stats[f"block{layer + 1}"] = heads.batch_norm_init(config.hidden_dim)
-        params[f"block{layer + 1}"] = {"theta": heads.linear_init(keys[layer], width, config.hidden_dim), "bn": bn}
+        params[f"block{layer + 1}"] = {
+            "theta": heads.linear_init(keys[layer], width, config.hidden_dim),
+            "bn": bn,
+        }
         width = config.hidden_dim
     params["output"] = heads.linear_init(keys[-1], width, classes)
     return params, stats

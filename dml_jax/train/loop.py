@@ -115,7 +115,7 @@ def train(
                 state = state._replace(params=best[0].params, method=best[0].method)
             state, terms = update(state, mesh.shard(parts.mesh, *arrays), key)
             if before is not None:
-                _check(before, done - 1)  # one step behind, so that the devices never wait for the host
+                finite(before, done - 1)  # one step behind, so that the devices never wait for the host
             before = terms
             if done == start + 1:
                 jax.block_until_ready(terms)  # so that the rates below leave out the compilation
@@ -124,11 +124,13 @@ def train(
 
             logging = done % config.log_every == 0 or done == total
             evaluating = (config.select != "last" and done == total) or _due(parts, done)
-            stopping = bool(stop.agreed())
+            # Several processes ask each other, which waits for the devices: not at every step.
+            asking = jax.process_count() == 1 or logging
+            stopping = asking and bool(stop.agreed())
             saving = done % config.checkpoint_every == 0 or done == total or stopping
             if not (logging or evaluating or saving):
                 continue
-            values = _check(terms, done)
+            values = finite(terms, done)
             line = {"step": done, **values, "learning_rate_factor": float(schedule(done - 1))}
             if logging:
                 now = time.monotonic()
@@ -165,7 +167,7 @@ def _due(parts: Experiment, done: int) -> bool:
     return config.epochs > 0 and parts.sampler.epoch(done) != parts.sampler.epoch(done - 1)
 
 
-def _check(terms: dict[str, jax.Array], number: int) -> dict[str, float]:
+def finite(terms: dict[str, jax.Array], number: int) -> dict[str, float]:
     """The terms as numbers.
 
     Raises:

@@ -69,9 +69,7 @@ def _transform(name: str, group: Group, schedule: Schedule, start: int) -> optax
     return optax.transforms.conditionally_mask(inner, lambda step: step >= late) if late else inner
 
 
-def build(
-    train: Train, method: Method, schedule: Schedule, *, warmup_steps: int = 0
-) -> optax.GradientTransformation:
+def build(train: Train, method: Method, schedule: Schedule, *, warmup_steps: int = 0) -> optax.GradientTransformation:
     """The optimizer of a run.
 
     Raises:
@@ -79,17 +77,13 @@ def build(
     """
     for name in train.groups:
         if name not in method.groups:
-            raise ConfigError(
-                f"train.groups.{name}: the method has no such group; {suggest(name, method.groups)}"
-            )
+            raise ConfigError(f"train.groups.{name}: the method has no such group; {suggest(name, method.groups)}")
     for name in method.groups:
         if name not in train.groups:
             raise ConfigError(f"train.groups.{name}: missing; give its learning_rate")
 
     def labels(params: Any) -> Any:
-        return jax.tree_util.tree_map_with_path(
-            lambda path, _: method.group(tuple(p.key for p in path)), params
-        )
+        return jax.tree_util.tree_map_with_path(lambda path, _: method.group(tuple(p.key for p in path)), params)
 
     transforms = {n: _transform(train.optimizer, g, schedule, warmup_steps) for n, g in train.groups.items()}
     return optax.partition(transforms, labels)

@@ -117,21 +117,27 @@ def describe(config: Config, data_hash: str, classes: int, shape: tuple[int, int
       classes: number of training classes.
       shape: (height, width) of its images; with the classes, all that is needed to rebuild the model without the data.
     """
-    try:
-        root = Path(__file__).parents[2]
-        git = subprocess.run(["git", "rev-parse", "HEAD"], cwd=root, capture_output=True, text=True, check=False)
-        commit = git.stdout.strip() or None
-    except OSError:
-        commit = None
     return {
         "config": asdict(config),
         "hash": configs.digest(config),
         "data_hash": data_hash,
         "classes": classes,
         "shape": list(shape),
-        "commit": commit,
+        "commit": _commit(),
         "versions": {"dml_jax": _own_version(), **{name: version(name) for name in LIBRARIES}},
     }
+
+
+def _commit() -> str | None:
+    """The git commit this package was run from, "-dirty" behind it where files differ; None outside a checkout."""
+    root = Path(__file__).parents[2]
+    if not (root / ".git").exists():
+        return None
+    try:
+        command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+        return subprocess.run(command, cwd=root, capture_output=True, text=True, check=False).stdout.strip() or None
+    except OSError:
+        return None
 
 
 def _own_version() -> str | None:

@@ -23,9 +23,7 @@ from dml_jax.train.state import State
 from tests import toys
 
 CLASSES = 8
-DIVA = diva.Config(
-    embedding_dim=8, queue_batches=2, psi_dim=8, rho=(1.0,), temperature=0.1, learn_temperature=True
-)
+DIVA = diva.Config(embedding_dim=8, queue_batches=2, psi_dim=8, rho=(1.0,), temperature=0.1, learn_temperature=True)
 METHODS: dict[str, Callable[..., Method]] = {
     "mpn": lambda body: mpn.build(mpn.Config(embedding_dim=8, heads=2, layers=2, dropout=0.0), body, CLASSES),
     "hist": lambda body: hist.build(hist.Config(embedding_dim=8, hidden_dim=8), body, CLASSES),

@@ -16,17 +16,13 @@ def pairs(seed, rows, classes, clusters):
     return 7 * labels - 3, np.where(noise, rng.integers(0, clusters, rows), labels % clusters)
 
 
-@pytest.mark.parametrize(
-    "case", [(0, 300, 10, 10), (1, 50, 30, 3), (2, 1000, 400, 300), (3, 20, 1, 4), (4, 20, 4, 1)]
-)
+@pytest.mark.parametrize("case", [(0, 300, 10, 10), (1, 50, 30, 3), (2, 1000, 400, 300), (3, 20, 1, 4), (4, 20, 4, 1)])
 def test_against_scikit_learn(case):
     labels, found = pairs(*case)
     for average in ("arithmetic", "geometric"):
         expected = cluster.normalized_mutual_info_score(labels, found, average_method=average)
         assert metrics.nmi(labels, found, average=average) == pytest.approx(expected, abs=1e-12)
-    assert metrics.ami(labels, found) == pytest.approx(
-        cluster.adjusted_mutual_info_score(labels, found), abs=1e-10
-    )
+    assert metrics.ami(labels, found) == pytest.approx(cluster.adjusted_mutual_info_score(labels, found), abs=1e-10)
     (_, one_more), (one_less, both) = cluster.pair_confusion_matrix(labels, found).tolist()
     if 2 * both + one_more + one_less:
         assert metrics.f1_pairs(labels, found) == pytest.approx(2 * both / (2 * both + one_more + one_less))
@@ -34,13 +30,7 @@ def test_against_scikit_learn(case):
 
 def test_degenerate_sides():
     one, many = np.zeros(6, np.int64), np.arange(6)
-    assert (
-        metrics.nmi(one, one)
-        == metrics.ami(one, one)
-        == metrics.nmi(many, many)
-        == metrics.ami(many, many)
-        == 1
-    )
+    assert metrics.nmi(one, one) == metrics.ami(one, one) == metrics.nmi(many, many) == metrics.ami(many, many) == 1
     assert metrics.nmi(many, one) == metrics.nmi(one, many) == 0
     assert metrics.ami(many, one) == pytest.approx(0, abs=1e-12)
     assert np.isnan(metrics.f1_pairs(many, many))

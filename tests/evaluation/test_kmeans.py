@@ -10,9 +10,9 @@ from dml_jax.evaluation import kmeans
 
 def blobs(seed, k=12, count=600, width=16, spread=0.6):
     rng = np.random.default_rng(seed)
-    return (
-        rng.normal(size=(k, width))[rng.integers(0, k, count)] + spread * rng.normal(size=(count, width))
-    ).astype(np.float32)
+    return (rng.normal(size=(k, width))[rng.integers(0, k, count)] + spread * rng.normal(size=(count, width))).astype(
+        np.float32
+    )
 
 
 def lloyd(points, centers, iterations):

@@ -12,7 +12,7 @@ from tests.evaluation import brute
 
 @pytest.fixture(autouse=True)
 def small_tiles(monkeypatch):
-    monkeypatch.setattr(tiles, "edge", lambda rows, mesh: 48)
+    monkeypatch.setattr(tiles, "edge", lambda rows, mesh: 64)
 
 
 def rows(seed, count=300, width=12):
@@ -42,9 +42,7 @@ def test_against_brute_force(metric, own, k):
 def test_lattice_rows_tie_to_the_lower_index(memory):
     points = np.random.default_rng(3).integers(0, 3, (300, 4))
     far, order = expected(brute.distances(points, points, "euclidean"), 40, True)
-    distances, indices = neighbors.search(
-        points, points, 40, metric="euclidean", exclude_self=True, memory=memory
-    )
+    distances, indices = neighbors.search(points, points, 40, metric="euclidean", exclude_self=True, memory=memory)
     np.testing.assert_array_equal(indices, order)
     np.testing.assert_allclose(distances, far, rtol=1e-6)
 

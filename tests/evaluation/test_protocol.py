@@ -9,9 +9,7 @@ from dml_jax.evaluation import clustering, kmeans, metrics, protocol
 def sample(seed=0, classes=12, each=8):
     rng = np.random.default_rng(seed)
     labels = np.repeat(np.arange(classes), each)
-    return (rng.normal(size=(classes, 16))[labels] + rng.normal(size=(len(labels), 16))).astype(
-        np.float32
-    ), labels
+    return (rng.normal(size=(classes, 16))[labels] + rng.normal(size=(len(labels), 16))).astype(np.float32), labels
 
 
 def test_everything_a_split_is_judged_by():
@@ -25,18 +23,14 @@ def test_everything_a_split_is_judged_by():
     assert found["nmi"] == pytest.approx(clustering.nmi(labels, assignments), abs=1e-12)
     assert found["nmi_stderr"] == pytest.approx(clustering.nmi_stderr(labels, assignments), abs=1e-12)
     geometric = protocol.judge(points, labels, average="geometric")
-    assert geometric["nmi"] == pytest.approx(
-        clustering.nmi(labels, assignments, average="geometric"), abs=1e-12
-    )
+    assert geometric["nmi"] == pytest.approx(clustering.nmi(labels, assignments, average="geometric"), abs=1e-12)
 
 
 def test_the_paper_protocol_counts_a_query_beside_its_copy():
     points, labels = sample(1)
     points[::2] = points[1::2]  # every row has a copy
     labels[1::4] = 99  # and half of the copies are of another class
-    clean, paper = (
-        protocol.judge(points, labels, protocol=name, cluster=False) for name in ("clean", "paper")
-    )
+    clean, paper = (protocol.judge(points, labels, protocol=name, cluster=False) for name in ("clean", "paper"))
     assert paper["recall@1"] > clean["recall@1"]
     points, labels = sample(1)
     assert protocol.judge(points, labels, protocol="paper") == protocol.judge(points, labels)
@@ -50,9 +44,7 @@ def test_a_gallery_leaves_nothing_out():
 
 def test_a_seed_is_a_result():
     points, labels = sample(3)
-    assert protocol.judge(points, labels, seed=1, restarts=1) == protocol.judge(
-        points, labels, seed=1, restarts=1
-    )
+    assert protocol.judge(points, labels, seed=1, restarts=1) == protocol.judge(points, labels, seed=1, restarts=1)
 
 
 def test_description():

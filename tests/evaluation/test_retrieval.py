@@ -25,19 +25,13 @@ def sample(seed, sizes, width=16, spread=1.5, shuffled=True, copies=0):
 
 def agrees(points, labels, *, metric="cosine", position=False, **options):
     far = brute.distances(points, points, metric)
-    if len(np.unique(points, axis=0)) < len(
-        points
-    ):  # copies tie exactly, whatever the rounding of the product
+    if len(np.unique(points, axis=0)) < len(points):  # copies tie exactly, whatever the rounding of the product
         _, same = np.unique(points, axis=0, return_inverse=True)
         _, kept = np.unique(same, return_index=True)
         far = far[:, kept][:, same.reshape(-1)][kept][same.reshape(-1)]
-    expected, first, precision, average = brute.retrieval(
-        far, labels, labels, KS, own=True, position=position
-    )
+    expected, first, precision, average = brute.retrieval(far, labels, labels, KS, own=True, position=position)
     exclusion = "position" if position else "index"
-    found = metrics.retrieval(
-        points, labels, ks=KS, metric=metric, exclusion=exclusion, per_query=True, **options
-    )
+    found = metrics.retrieval(points, labels, ks=KS, metric=metric, exclusion=exclusion, per_query=True, **options)
     np.testing.assert_array_equal(found["rank"], first)
     np.testing.assert_allclose(found["r_precision_per_query"], precision, rtol=1e-12)
     np.testing.assert_allclose(found["map@r_per_query"], average, rtol=1e-12)
@@ -55,7 +49,7 @@ def test_uneven_classes_with_single_rows_and_copies(metric, shuffled, position):
 @pytest.fixture
 def small_tiles(monkeypatch):
     """Many tiles for few rows."""
-    monkeypatch.setattr(judging, "edge", lambda rows, mesh: 48)
+    monkeypatch.setattr(judging, "edge", lambda rows, mesh: 64)
 
 
 @pytest.mark.parametrize("memory", [None, 40_000, 1])
@@ -138,9 +132,7 @@ def test_devices_do_not_matter(small_tiles, monkeypatch, count):
     monkeypatch.setattr(judging, "CROWDED", 50)
     points, labels = sample(6, [1, 2, 3, 7, 17, 30, 60, 100], copies=40)
     few = Mesh(np.array(jax.devices()[:count]), ("data",))
-    one, all_of_them = (
-        metrics.retrieval(points, labels, per_query=True, mesh=mesh) for mesh in (few, tiles.mesh())
-    )
+    one, all_of_them = (metrics.retrieval(points, labels, per_query=True, mesh=mesh) for mesh in (few, tiles.mesh()))
     assert tiles.mesh().size == 8
     for key, value in one.items():
         np.testing.assert_array_equal(value, all_of_them[key], err_msg=key)
@@ -161,9 +153,7 @@ def test_a_shift_does_not_blur_euclidean_ranks():
     """Squared lengths far above the distances would drown them in float32."""
     points, labels = sample(8, [5] * 40)
     plain = metrics.retrieval(points, labels, metric="euclidean", per_query=True)
-    shifted = metrics.retrieval(
-        points.astype(np.float64) + 2.0**12, labels, metric="euclidean", per_query=True
-    )
+    shifted = metrics.retrieval(points.astype(np.float64) + 2.0**12, labels, metric="euclidean", per_query=True)
     assert np.mean(plain["rank"] == shifted["rank"]) > 0.99
     scaled = metrics.retrieval(points * np.float32(2.0**80), labels, metric="euclidean", per_query=True)
     np.testing.assert_array_equal(plain["rank"], scaled["rank"])

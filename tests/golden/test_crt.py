@@ -35,9 +35,7 @@ def test_every_file_is_known() -> None:
 
 
 def ms_options(hyper: dict[str, float], **others: Any) -> ms.Options:
-    return ms.Options(
-        alpha=hyper["alpha"], beta=hyper["beta"], base=hyper["lam"], epsilon=hyper["eps"], **others
-    )
+    return ms.Options(alpha=hyper["alpha"], beta=hyper["beta"], base=hyper["lam"], epsilon=hyper["eps"], **others)
 
 
 def params_of(z: dict[str, np.ndarray], dtype: str, prefix: str = "") -> Any:
@@ -45,9 +43,7 @@ def params_of(z: dict[str, np.ndarray], dtype: str, prefix: str = "") -> Any:
     cast = lambda key: jnp.asarray(z[prefix + key], dtype)  # noqa: E731
     params: dict[str, Any] = {}
     for b in (1, 2):
-        params[f"branch{b}"] = {
-            "output": {"kernel": cast(f"p{b}.W2").swapaxes(1, 2), "bias": cast(f"p{b}.b2")}
-        }
+        params[f"branch{b}"] = {"output": {"kernel": cast(f"p{b}.W2").swapaxes(1, 2), "bias": cast(f"p{b}.b2")}}
         if f"{prefix}p{b}.C" in z:
             params[f"branch{b}"]["prototypes"] = cast(f"p{b}.C")
             params[f"branch{b}"]["hidden"] = {
@@ -242,13 +238,9 @@ def test_trace(name: str, dtype: str) -> None:
         assert config.sharing == meta["sharing"].removesuffix("_trunk")
         method = crt.build(config, toy(z), num_classes=2)
         group = Group(learning_rate=meta["lr"], weight_decay=meta["weight_decay"])
-        train = Train(
-            groups=dict.fromkeys(method.groups, group), steps=meta["steps"], optimizer=meta["optimizer"]
-        )
+        train = Train(groups=dict.fromkeys(method.groups, group), steps=meta["steps"], optimizer=meta["optimizer"])
         schedule = optimizers.factor(train, start=0, stop=meta["steps"], milestones=())
-        np.testing.assert_allclose(
-            [meta["lr"] * schedule(i) for i in range(meta["steps"])], z["lrs"], rtol=1e-6
-        )
+        np.testing.assert_allclose([meta["lr"] * schedule(i) for i in range(meta["steps"])], z["lrs"], rtol=1e-6)
         optimizer = optimizers.build(train, method, schedule)
         params = trace_params(z, dtype, "init")
         state = State(jnp.zeros((), jnp.int32), params, {"backbone": {}}, optimizer.init(params))
@@ -273,9 +265,7 @@ def test_trace(name: str, dtype: str) -> None:
             if dtype == "float32":
                 continue
             for ours, theirs in logged.items():
-                np.testing.assert_allclose(
-                    terms[ours], z[f"losses_{theirs}"][i], **gate, err_msg=f"{note} {ours}"
-                )
+                np.testing.assert_allclose(terms[ours], z[f"losses_{theirs}"][i], **gate, err_msg=f"{note} {ours}")
             np.testing.assert_array_equal([terms[key] for key in counted], z["mined_counts"][i], err_msg=note)
             if i == 0:
                 jax.tree.map(
@@ -295,6 +285,4 @@ def test_trace(name: str, dtype: str) -> None:
         f1, f2 = crt.transform(state.params, features + state.params["backbone"]["bias"][None, None])
         np.testing.assert_allclose(f1, z["eval_f1"], **gate)
         np.testing.assert_allclose(f2, z["eval_f2"], **gate)
-        np.testing.assert_allclose(
-            method.embed(state.params, state.method, images[0]), z["eval_embedding"], **gate
-        )
+        np.testing.assert_allclose(method.embed(state.params, state.method, images[0]), z["eval_embedding"], **gate)

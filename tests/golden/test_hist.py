@@ -44,7 +44,11 @@ def network(z: dict[str, np.ndarray], layers: int, prefix: str = "", stats: str 
     """(params, stats) of the hypergraph network from torch's layout."""
     params: dict[str, Any] = {}
     running: dict[str, Any] = {}
-    theta = lambda i: {"kernel": jnp.asarray(z[f"{prefix}theta{i}_weight"].T), "bias": jnp.asarray(z[f"{prefix}theta{i}_bias"])}  # noqa: E731, E501
+
+    def theta(i: int) -> dict[str, jax.Array]:
+        kernel, bias = z[f"{prefix}theta{i}_weight"].T, z[f"{prefix}theta{i}_bias"]
+        return {"kernel": jnp.asarray(kernel), "bias": jnp.asarray(bias)}
+
     for i in range(1, layers + 1):
         bn = {"scale": jnp.asarray(z[f"{prefix}bn{i}_weight"]), "bias": jnp.asarray(z[f"{prefix}bn{i}_bias"])}
         params[f"block{i}"] = {"theta": theta(i), "bn": bn}
@@ -65,7 +69,10 @@ def torch_layout(params: Any, prefix: str = "") -> dict[str, np.ndarray]:
         named[f"{prefix}theta{i}_weight"] = theta["kernel"].T
         named[f"{prefix}theta{i}_bias"] = theta["bias"]
         if block != "output":
-            named[f"{prefix}bn{i}_weight"], named[f"{prefix}bn{i}_bias"] = value["bn"]["scale"], value["bn"]["bias"]
+            named[f"{prefix}bn{i}_weight"], named[f"{prefix}bn{i}_bias"] = (
+                value["bn"]["scale"],
+                value["bn"]["bias"],
+            )
     return named
 
 
@@ -90,12 +97,14 @@ def test_distribution_loss(name: str, x64: None) -> None:
         out["H"] = h[:, first]
         for suffix, drop in (("", True), ("_logsoftmax", False)):
             value, grads = jax.value_and_grad(
-                lambda x, p, drop=drop: hist.distribution_loss(d(x, p), labels, tau=tau, drop_underflow=drop), (0, 1)
+                lambda x, p, drop=drop: hist.distribution_loss(d(x, p), labels, tau=tau, drop_underflow=drop),
+                (0, 1),
             )(embeddings, params)
             out[f"loss_d{suffix}"], out[f"grad_embeddings{suffix}"] = value, grads[0]
             out |= {f"grad_{key}{suffix}": grad for key, grad in grads[1].items()}
         pulled = jax.grad(
-            lambda x, p: (hist.incidence(d(x, p), labels, alpha=alpha)[0][:, first] * z["H_cotangent"]).sum(), (0, 1)
+            lambda x, p: (hist.incidence(d(x, p), labels, alpha=alpha)[0][:, first] * z["H_cotangent"]).sum(),
+            (0, 1),
         )(embeddings, params)
         out["gH_embeddings"] = pulled[0]
         out |= {f"gH_{key}": grad for key, grad in pulled[1].items()}
@@ -130,7 +139,9 @@ def test_hgnn(name: str, x64: None) -> None:
         close(value, z[f"ce_{mode}"], meta["tolerance"])
         named = {"X": grads[0], "H": grads[1], **torch_layout(grads[2])}
         for key, grad in named.items():
-            tolerance = {"float64": {"rtol": 0, "atol": 1e-8}} if mode == "train" and key in zeros else meta["tolerance"]
+            tolerance = (
+                {"float64": {"rtol": 0, "atol": 1e-8}} if mode == "train" and key in zeros else meta["tolerance"]
+            )
             close(grad, z[f"grad_{mode}_{key}"], tolerance, f"{mode} {key}")
         if mode == "train":
             for i in range(1, layers + 1):
@@ -168,7 +179,10 @@ def test_total(name: str, dtype: str, x64: None) -> None:
         out = {"embeddings": embeddings, "loss": value, **terms, "grad_embeddings": grads[0]}
         out["grad_features"] = jax.vjp(heads.layer_norm, features)[1](grads[0])[0]
         for key in ("means", "log_vars"):
-            out[f"grad_{key}"], out[f"grad_ce_{key}"] = grads[1]["distributions"][key], ce["distributions"][key]
+            out[f"grad_{key}"], out[f"grad_ce_{key}"] = (
+                grads[1]["distributions"][key],
+                ce["distributions"][key],
+            )
         out |= torch_layout(grads[1]["hgnn"], "grad_")
         for i in range(1, layers + 1):
             out[f"bn{i}_running_mean_after"] = after[f"block{i}"]["mean"]
@@ -241,7 +255,12 @@ def test_training_trace(name: str, dtype: str, x64: None) -> None:
     method = hist.build(config, toy_backbone(meta["K"]), meta["C"])
     optimizer = optimizers.build(train, method, schedule, warmup_steps=warm * epoch)
 
-    layer = lambda key: {"kernel": jnp.asarray(cast[f"init_{key}_weight"].T), "bias": jnp.asarray(cast[f"init_{key}_bias"])}  # noqa: E731, E501
+    def layer(key: str) -> dict[str, jax.Array]:
+        return {
+            "kernel": jnp.asarray(cast[f"init_{key}_weight"].T),
+            "bias": jnp.asarray(cast[f"init_{key}_bias"]),
+        }
+
     hgnn, stats = network(cast, 1, "init_")
     params = {
         "backbone": layer("body"),
@@ -268,7 +287,10 @@ def test_training_trace(name: str, dtype: str, x64: None) -> None:
     for key in ("means", "log_vars"):
         final[key] = state.params["distributions"][key]
     for key, group in (("body", "backbone"), ("embedding", "embedding")):
-        final[f"{key}_weight"], final[f"{key}_bias"] = state.params[group]["kernel"].T, state.params[group]["bias"]
+        final[f"{key}_weight"], final[f"{key}_bias"] = (
+            state.params[group]["kernel"].T,
+            state.params[group]["bias"],
+        )
     final["bn1_running_mean"] = state.method["hgnn"]["block1"]["mean"]
     final["bn1_running_var"] = state.method["hgnn"]["block1"]["var"]
     for key, value in final.items():

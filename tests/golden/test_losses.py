@@ -30,9 +30,7 @@ INPUTS = {"emb", "labels", "triplets", "class_map", "proxynca_proxies", "softtri
 
 
 def gradients(function: Any, *arguments: np.ndarray) -> tuple[jax.Array, tuple[jax.Array, ...]]:
-    return jax.jit(jax.value_and_grad(function, argnums=tuple(range(len(arguments)))))(
-        *map(jnp.asarray, arguments)
-    )
+    return jax.jit(jax.value_and_grad(function, argnums=tuple(range(len(arguments)))))(*map(jnp.asarray, arguments))
 
 
 @pytest.mark.parametrize("name", ANCHORS)
@@ -83,9 +81,7 @@ def cases(z: dict[str, np.ndarray], meta: dict[str, Any]) -> dict[str, tuple[Any
         return pull[0].mean() + push[1].mean()
 
     def softmax(p: jax.Array, x: jax.Array) -> jax.Array:
-        return classification.normalized_softmax(
-            p, x, labels, temperature=hyper["softmax_temperature"]
-        ).mean()
+        return classification.normalized_softmax(p, x, labels, temperature=hyper["softmax_temperature"]).mean()
 
     def arcface(p: jax.Array, x: jax.Array) -> jax.Array:
         # There the cosines are cut to [1e-10, 1 - 1e-10], which takes the gradient of negative ones.
@@ -127,9 +123,7 @@ def cases(z: dict[str, np.ndarray], meta: dict[str, Any]) -> dict[str, tuple[Any
 def test_every_key_is_compared_or_named(name: str) -> None:
     z, meta = fixtures.load("diva", name)
     compared = {
-        key
-        for loss, (_, _, grad) in cases(z, meta).items()
-        for key in (f"{loss}_loss", f"{loss}_grad_emb", grad)
+        key for loss, (_, _, grad) in cases(z, meta).items() for key in (f"{loss}_loss", f"{loss}_grad_emb", grad)
     }
     others = {key for key in z if not key.startswith(LEFT_OUT)} - INPUTS
     assert others == compared - {""}

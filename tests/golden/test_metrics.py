@@ -42,9 +42,7 @@ def compare(arrays, meta, block, found, *, per_query=True, lattice=False):
     np.testing.assert_allclose(recall, arrays[f"{block}_recall"], atol=tolerance)
     assert found["lone_queries"] == arrays[f"{block}_n_lone"]
     has = len(found["rank"]) - found["lone_queries"]
-    np.testing.assert_allclose(
-        recall * len(found["rank"]) / has, arrays[f"{block}_recall_excl_lone"], atol=tolerance
-    )
+    np.testing.assert_allclose(recall * len(found["rank"]) / has, arrays[f"{block}_recall_excl_lone"], atol=tolerance)
     assert found["r_precision"] == pytest.approx(arrays[f"{block}_r_precision"], abs=tolerance)
     assert found["map@r"] == pytest.approx(arrays[f"{block}_map_at_r"], abs=tolerance)
     if loose:
@@ -54,9 +52,7 @@ def compare(arrays, meta, block, found, *, per_query=True, lattice=False):
     assert swapped <= (0 if tolerance <= 1e-6 else tolerance)
     if per_query and tolerance <= 1e-6:
         for key, reference in (("r_precision", "r_precision"), ("map@r", "map_at_r")):
-            np.testing.assert_allclose(
-                found[f"{key}_per_query"], arrays[f"{block}_{reference}_per_query"], atol=1e-9
-            )
+            np.testing.assert_allclose(found[f"{key}_per_query"], arrays[f"{block}_{reference}_per_query"], atol=1e-9)
 
 
 def public(arrays, key, found, tolerance):

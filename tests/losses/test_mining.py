@@ -31,9 +31,7 @@ def agrees(shares: np.ndarray, probabilities: np.ndarray) -> None:
     assert np.all(np.abs(shares - probabilities) <= 5 * error + 1e-9)
 
 
-def weights(
-    x: np.ndarray, i: int, allowed: list[int], *, lower: float = 0.5, upper: float = np.inf
-) -> np.ndarray:
+def weights(x: np.ndarray, i: int, allowed: list[int], *, lower: float = 0.5, upper: float = np.inf) -> np.ndarray:
     """Probabilities [B] of the columns allowed for row i, one pair after the other."""
     dim, found = x.shape[1], np.zeros(len(x))
     for j in allowed:
@@ -52,9 +50,7 @@ LABELS = np.array([0, 1, 0, 0, 1, 2, 3, 3])
 @pytest.mark.parametrize("upper", [np.inf, 1.4])
 def test_distance_weighted(upper: float) -> None:
     x = on_sphere(8, 12)
-    draw = jax.jit(
-        jax.vmap(lambda k: mining.distance_weighted(k, jnp.asarray(x), jnp.asarray(LABELS), upper=upper))
-    )
+    draw = jax.jit(jax.vmap(lambda k: mining.distance_weighted(k, jnp.asarray(x), jnp.asarray(LABELS), upper=upper)))
     triplets = draw(keys())
     positives, negatives = np.zeros((8, 8)), np.zeros((8, 8))
     for i in range(8):
@@ -74,9 +70,7 @@ def test_across_classes(weigh_positives: bool) -> None:
     x = on_sphere(8, 12)
 
     def draw(key: jax.Array) -> mining.Triplets:
-        return mining.across_classes(
-            key, jnp.asarray(x), jnp.asarray(LABELS), weigh_positives=weigh_positives
-        )
+        return mining.across_classes(key, jnp.asarray(x), jnp.asarray(LABELS), weigh_positives=weigh_positives)
 
     triplets = jax.jit(jax.vmap(draw))(keys())
     assert bool(triplets.valid.all())

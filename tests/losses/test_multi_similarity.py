@@ -17,9 +17,7 @@ EMBEDDINGS[1] = 3 * EMBEDDINGS[0]  # a copy, of other length, in one class
 LABELS = np.array([0, 0, 0, 1, 1, 1, 1, 2, 2, 3, 2, 2])
 
 
-def loop(
-    emb: np.ndarray, labels: np.ndarray, gallery: np.ndarray, others: np.ndarray, o: ms.Options
-) -> float:
+def loop(emb: np.ndarray, labels: np.ndarray, gallery: np.ndarray, others: np.ndarray, o: ms.Options) -> float:
     """The published algorithm, anchor by anchor in float64; `gallery is emb` means within one batch."""
     unit = lambda x: x / np.linalg.norm(x, axis=1, keepdims=True)  # noqa: E731
     s = unit(emb) @ unit(gallery).T

@@ -20,9 +20,7 @@ def given() -> tuple[jax.Array, jax.Array, jax.Array]:
 
 
 def test_distances_and_masks(x64: None) -> None:
-    np.testing.assert_allclose(
-        pairs.distances(jnp.asarray(X), jnp.asarray(X))[~np.eye(10, dtype=bool)], D[D > 0]
-    )
+    np.testing.assert_allclose(pairs.distances(jnp.asarray(X), jnp.asarray(X))[~np.eye(10, dtype=bool)], D[D > 0])
     positive, negative = pairs.masks(jnp.asarray(LABELS))
     np.testing.assert_array_equal(positive, POSITIVE)
     np.testing.assert_array_equal(negative, NEGATIVE)
@@ -35,9 +33,7 @@ def test_distances_of_duplicates_have_a_finite_gradient() -> None:
 
 @pytest.mark.parametrize("squared", [False, True])
 def test_contrastive(squared: bool, x64: None) -> None:
-    pull, push = ranking.contrastive_hinges(
-        *given(), positive_margin=0.5, negative_margin=3.0, squared=squared
-    )
+    pull, push = ranking.contrastive_hinges(*given(), positive_margin=0.5, negative_margin=3.0, squared=squared)
     for i, j in np.ndindex(10, 10):
         near, far = max(D[i, j] - 0.5, 0) * POSITIVE[i, j], max(3 - D[i, j], 0) * NEGATIVE[i, j]
         expected = (near**2 / 2, far**2 / 2) if squared else (near, far)
@@ -60,8 +56,7 @@ def test_n_pair(x64: None) -> None:
     positives = np.array([1, 0, 0, 4, 3, 6, 5, 5, 5, 0])
     ours = ranking.n_pair(jnp.asarray(s), jnp.asarray(positives), jnp.asarray(NEGATIVE))
     expected = [
-        np.log(1 + sum(np.exp(s[i, n] - s[i, p]) for n in range(10) if NEGATIVE[i, n]))
-        for i, p in enumerate(positives)
+        np.log(1 + sum(np.exp(s[i, n] - s[i, p]) for n in range(10) if NEGATIVE[i, n])) for i, p in enumerate(positives)
     ]
     np.testing.assert_allclose(ours, expected, rtol=1e-12)
 
@@ -118,12 +113,8 @@ def test_draws_have_the_stated_probabilities() -> None:
     d = np.linalg.norm(unit[:, None] - unit[None], axis=-1)
 
     uniform = jax.vmap(lambda k: mining.random_triplets(k, positive, negative))(keys)
-    np.testing.assert_allclose(
-        frequencies(uniform.positives[:, 0], 10), POSITIVE[0] / POSITIVE[0].sum(), atol=0.03
-    )
-    np.testing.assert_allclose(
-        frequencies(uniform.negatives[:, 0], 10), NEGATIVE[0] / NEGATIVE[0].sum(), atol=0.03
-    )
+    np.testing.assert_allclose(frequencies(uniform.positives[:, 0], 10), POSITIVE[0] / POSITIVE[0].sum(), atol=0.03)
+    np.testing.assert_allclose(frequencies(uniform.negatives[:, 0], 10), NEGATIVE[0] / NEGATIVE[0].sum(), atol=0.03)
 
     drawn = jax.vmap(lambda k: mining.weighted_triplets(k, jnp.asarray(d), positive, negative, dim=4))(keys)
     clipped = np.maximum(d[0], 0.5)

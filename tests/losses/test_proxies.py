@@ -24,9 +24,7 @@ def given() -> tuple[jax.Array, jax.Array, jax.Array]:
 
 def test_proxy_nca_leaves_the_own_proxy_out_of_the_denominator(x64: None) -> None:
     d = squared(3.0)
-    expected = [
-        d[i, y] + np.log(sum(np.exp(-d[i, z]) for z in range(5) if z != y)) for i, y in enumerate(LABELS)
-    ]
+    expected = [d[i, y] + np.log(sum(np.exp(-d[i, z]) for z in range(5) if z != y)) for i, y in enumerate(LABELS)]
     np.testing.assert_allclose(proxies.proxy_nca(*given()), expected, rtol=1e-12)
 
 
@@ -66,12 +64,8 @@ def test_soft_triple(x64: None) -> None:
     np.testing.assert_allclose(ours, expected, rtol=1e-12)
 
     c = unit(centers)
-    pairs = [
-        np.sqrt(((c[k, i] - c[k, j]) ** 2).sum() + 1e-5) for k in range(5) for i in range(4) for j in range(i)
-    ]
-    np.testing.assert_allclose(
-        proxies.center_spread(jnp.asarray(centers)), sum(pairs) / (5 * 4 * 3), rtol=1e-12
-    )
+    pairs = [np.sqrt(((c[k, i] - c[k, j]) ** 2).sum() + 1e-5) for k in range(5) for i in range(4) for j in range(i)]
+    np.testing.assert_allclose(proxies.center_spread(jnp.asarray(centers)), sum(pairs) / (5 * 4 * 3), rtol=1e-12)
 
 
 def test_one_center_has_no_spread() -> None:

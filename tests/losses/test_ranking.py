@@ -55,9 +55,7 @@ def test_nothing_valid_and_duplicates_are_finite() -> None:
     for valid in (np.zeros(20, bool), np.ones(20, bool)):
         chosen = as_triplets(indices, valid)
         losses = (
-            lambda e, t=chosen: ranking.margin_loss(
-                e, jnp.asarray(labels), t, jnp.asarray(beta, jnp.float32)
-            ),
+            lambda e, t=chosen: ranking.margin_loss(e, jnp.asarray(labels), t, jnp.asarray(beta, jnp.float32)),
             lambda e, t=chosen: ranking.triplet_loss(e, t),
             lambda e, t=chosen: ranking.triplet_loss(e, t, squared=False),
         )

@@ -84,9 +84,7 @@ def test_every_loss_takes_finite_steps(loss: Any) -> None:
 def test_the_loss_falls_where_classes_differ_in_colour(loss: Any) -> None:
     _, state, update = built(baseline.Config(loss=loss, embedding_dim=5), rate=0.3)
     colours = jnp.asarray([[200, 0, 0], [0, 200, 0], [0, 0, 200], [200, 200, 0]], jnp.uint8)
-    tinted = batch()._replace(
-        images=batch().images // 8 + colours[jnp.arange(SIZE) // 4][None, :, None, None, :]
-    )
+    tinted = batch()._replace(images=batch().images // 8 + colours[jnp.arange(SIZE) // 4][None, :, None, None, :])
     losses = []
     for _ in range(60):
         state, terms = update(state, tinted, jax.random.key(1))
@@ -117,9 +115,7 @@ def test_the_loss_is_that_of_its_function() -> None:
 
 
 def test_the_memory_adds_the_loss_against_past_batches() -> None:
-    config = baseline.Config(
-        loss="contrastive", embedding_dim=5, memory=2 * SIZE, memory_after=2, memory_weight=0.5
-    )
+    config = baseline.Config(loss="contrastive", embedding_dim=5, memory=2 * SIZE, memory_after=2, memory_weight=0.5)
     _, state, update = built(config, rate=0.0)
     in_batch, past = [], []
     for i in range(4):
@@ -133,9 +129,7 @@ def test_the_memory_adds_the_loss_against_past_batches() -> None:
 
     # With a frozen network the memory of step 4 holds what step 2 and 3 embedded.
     method = baseline.build(config, toy(), SIZE)
-    x, y, z = (
-        np.asarray(method.embed(state.params, state.method, batch(seed=i).images[0])) for i in (3, 1, 2)
-    )
+    x, y, z = (np.asarray(method.embed(state.params, state.method, batch(seed=i).images[0])) for i in (3, 1, 2))
     classes = np.arange(SIZE) // 4
 
     def contrastive(gallery: np.ndarray, labels: np.ndarray, alone: np.ndarray) -> float:
@@ -145,9 +139,7 @@ def test_the_memory_adds_the_loss_against_past_batches() -> None:
         return float(near.mean() + far.sum() / (far > 0).sum())
 
     nobody = np.zeros((SIZE, 2 * SIZE), bool)
-    assert past[3] == pytest.approx(
-        contrastive(np.concatenate([y, z]), np.tile(classes, 2), nobody), rel=1e-4
-    )
+    assert past[3] == pytest.approx(contrastive(np.concatenate([y, z]), np.tile(classes, 2), nobody), rel=1e-4)
     assert in_batch[3] == pytest.approx(contrastive(x, classes, np.eye(SIZE, dtype=bool)), rel=1e-4)
 
 

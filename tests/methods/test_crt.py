@@ -64,10 +64,7 @@ def test_no_tensor_holds_every_residual() -> None:
     def sizes(jaxpr: Any) -> list[int]:
         found = [v.aval.size for eqn in jaxpr.eqns for v in eqn.outvars]
         inner = [
-            sub
-            for eqn in jaxpr.eqns
-            for sub in jax.tree.leaves(list(eqn.params.values()))
-            if hasattr(sub, "eqns")
+            sub for eqn in jaxpr.eqns for sub in jax.tree.leaves(list(eqn.params.values())) if hasattr(sub, "eqns")
         ]
         return found + [size for sub in inner for size in sizes(sub)]
 
@@ -90,9 +87,7 @@ def test_shared_parameters_count_as_in_the_main_configuration() -> None:
 
 
 def test_initial_values_are_those_of_torch_linear_layers() -> None:
-    params = crt.head_init(
-        jax.random.key(3), 16, crt.Config(prototypes=(8, 8), embedding_dims=(32, 32), hidden_dim=64)
-    )
+    params = crt.head_init(jax.random.key(3), 16, crt.Config(prototypes=(8, 8), embedding_dims=(32, 32), hidden_dim=64))
     trunk, output = params["branch1"], params["branch1"]["output"]
     for values, fan_in in (
         (trunk["prototypes"], 16),
@@ -132,9 +127,7 @@ def test_variants(options: dict[str, Any], terms: set[str], leaves: int) -> None
 def test_parameter_groups() -> None:
     method = crt.build(crt.Config(**SMALL), toy(), num_classes=4)
     params, _ = method.init(jax.random.key(0), batch())
-    groups = jax.tree_util.tree_map_with_path(
-        lambda path, _: method.group(tuple(p.key for p in path)), params
-    )
+    groups = jax.tree_util.tree_map_with_path(lambda path, _: method.group(tuple(p.key for p in path)), params)
     assert set(jax.tree.leaves(groups["backbone"])) == {"backbone"}
     assert groups["branch1"]["prototypes"] == "prototypes"
     assert set(jax.tree.leaves(groups["branch2"])) == {"embedding"}
@@ -149,9 +142,7 @@ def test_degenerate_batches_give_finite_steps(dtype: Any) -> None:
     state = step.initial(method, optimizer, jax.random.key(0), batch())
     update = jax.jit(step.build(method, optimizer))
     same = images()[:, :1].repeat(16, axis=1)
-    pairs_of = Batch(
-        images().at[:, 1::2].set(images()[:, ::2]), jnp.arange(16, dtype=jnp.int32) // 2, jnp.arange(16)
-    )
+    pairs_of = Batch(images().at[:, 1::2].set(images()[:, ::2]), jnp.arange(16, dtype=jnp.int32) // 2, jnp.arange(16))
     cases = {
         "regular": batch(),
         "one class": batch(np.zeros(16)),
@@ -175,16 +166,12 @@ def test_eight_devices_take_the_step_of_one() -> None:
     state = step.initial(method, optimizer, jax.random.key(0), batch())
     alone, terms = update(state, batch(), jax.random.key(1))
     mesh = jax.make_mesh((8,), ("data",), axis_types=(AxisType.Auto,))
-    rows = Batch(
-        NamedSharding(mesh, P(None, "data")), NamedSharding(mesh, P("data")), NamedSharding(mesh, P("data"))
-    )
+    rows = Batch(NamedSharding(mesh, P(None, "data")), NamedSharding(mesh, P("data")), NamedSharding(mesh, P("data")))
     together, same = update(
         jax.device_put(state, NamedSharding(mesh, P())), jax.device_put(batch(), rows), jax.random.key(1)
     )
     np.testing.assert_allclose(terms["loss"], same["loss"], rtol=1e-5)
-    jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), alone.params, together.params
-    )
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), alone.params, together.params)
 
 
 def test_the_users_mistakes_are_named() -> None:
