@@ -98,7 +98,9 @@ def ranks(
     places = slots.places(-(-width // group) * group)
     right = side(queries, places, gallery)
     left = (
-        right if symmetric else side(gallery, np.full((gallery.tiles, group + 1, gallery.edge), -1, np.int32), gallery)
+        right
+        if symmetric
+        else side(gallery, np.full((gallery.tiles, group + 1, gallery.edge), -1, np.int32), gallery)
     )
 
     live = slots.size.max(axis=1)
@@ -111,14 +113,13 @@ def ranks(
     ]
     far = sorted(set(far) - set(near), key=lambda pair: pair[::-1])
     work = Sweeps(gallery, queries, live, symmetric, mesh, budget, progress, total=2 * len(near) + len(far))
-    found = work.sweep(collect, left, right, near, gallery.dtype)
+    found = work.sweep(collect, left, right, near, right.thresholds.dtype)
     asked, thresholds, own = places[:, :-1] >= 0, found[:, :-1], found[:, -1:]
-    thresholds = np.where(asked, thresholds, np.inf).astype(gallery.dtype)
-    right = right._replace(thresholds=thresholds)
+    right = right._replace(thresholds=np.where(asked, thresholds, right.thresholds))
     left = right if symmetric else left
     counts = work.sweep(counter(group, False), left, right, near, np.dtype(np.int32))
     counts += work.sweep(counter(group, ordered(gallery)), left, right, far, np.dtype(np.int32))
-    # Rows that only fill a tile have score 0 and come last among equals.
+    # Rows that only fill a tile have score 0, whose key is 0, and come last among equals.
     counts -= gallery.fillers * (thresholds < 0)
     mine = slots.own[:, None]
     index = gallery.indices().reshape(-1)[mine]
@@ -131,7 +132,9 @@ def side(rows: Rows, places: np.ndarray, gallery: Rows) -> Side:
     slots = places[:, :-1]
     ties = np.where(slots >= 0, gallery.indices().reshape(-1)[slots], 0).astype(np.int32)
     first = np.arange(rows.tiles, dtype=np.int32) * rows.edge
-    return Side(first, rows.indices(), places.astype(np.int32), np.full(slots.shape, np.inf, rows.dtype), ties)
+    kind: type[np.signedinteger] = np.int32 if rows.dtype == np.float32 else np.int64
+    thresholds = np.full(slots.shape, np.iinfo(kind).max, kind)
+    return Side(first, rows.indices(), places.astype(np.int32), thresholds, ties)
 
 
 def ordered(rows: Rows) -> bool:
@@ -177,7 +180,9 @@ class Sweeps:
     held: dict[bytes, jax.Array] = field(default_factory=dict)
     factors: dict[tuple[int, bool], jax.Array] = field(default_factory=dict)
 
-    def sweep(self, visit: Visit, left: Side, right: Side, pairs: Sequence[Pair], dtype: np.dtype) -> np.ndarray:
+    def sweep(
+        self, visit: Visit, left: Side, right: Side, pairs: Sequence[Pair], dtype: np.dtype
+    ) -> np.ndarray:
         """One pass: what the tiles say to the queries, summed, [m, R, T] (R + 1 for `collect`).
 
         Args:
@@ -224,7 +229,7 @@ class Sweeps:
             key = batch.tobytes()
             scores = self.held.pop(key, None)
             if scores is None:
-                scores = product(a, b, local, self.mesh)
+                scores = product(a, b, local, self.mesh, keyed=True)
                 if visit is collect and len(self.held) < self.budget.held:
                     self.held[key] = scores
             rows, columns = serve(scores, *sides, rows, columns, local, live, self.mesh, visit)

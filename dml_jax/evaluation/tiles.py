@@ -3,7 +3,9 @@
 A score is what a neighbour is ranked by, larger is nearer: the cosine, or -|x - y|^2 / 2 for the Euclidean distance.
 Both are one plain product of prepared rows, the Euclidean one thanks to two more columns:
 
-    <x, y> - |x|^2 / 2 - |y|^2 / 2  =  < [x, -|x|^2 / 2, 1], [y, 1, -|y|^2 / 2] >
+    -|x|^2 / 2 - |y|^2 / 2 + <x, y>  =  < [-|x|^2 / 2, 1, x], [1, -|y|^2 / 2, y] >
+
+These columns come first, so that x with y rounds as y with x.
 
 Rows that only fill the last tile are zero, so their score is exactly 0 and can be subtracted from any count.
 """
@@ -78,7 +80,9 @@ def frame(sources: list[np.ndarray], metric: Metric) -> Frame:
     width = sources[0].shape[1]
     if metric == "cosine":
         return Frame(np.zeros(width), 1.0)
-    largest = max(float(max(block.max(), -block.min())) for source in sources for block in arrays.blocks(source))
+    largest = max(
+        float(max(block.max(), -block.min())) for source in sources for block in arrays.blocks(source)
+    )
     scale = 1.0 if 2.0**-30 < largest < 2.0**30 or largest == 0 else float(2.0 ** -np.ceil(np.log2(largest)))
     total, squares, rows = np.zeros(width), 0.0, sum(len(source) for source in sources)
     for source in sources:
@@ -139,7 +143,7 @@ class Rows(NamedTuple):
         for start in range(0, len(wanted), step):
             part = wanted[start : start + step]
             rows = result[start : start + len(part)]
-            columns = rows[:, : self.source.shape[1]]
+            columns = rows[:, self.width - self.source.shape[1] :]
             taken = np.asarray(self.source[part])
             if self.metric == "cosine":
                 columns[:] = taken
@@ -147,7 +151,7 @@ class Rows(NamedTuple):
             else:
                 columns[:] = self.frame.enter(taken, self.dtype)
                 half = -np.einsum("nd,nd->n", columns, columns, dtype=np.float64) / 2
-                rows[:, -2], rows[:, -1] = (1, half) if right else (half, 1)
+                rows[:, 0], rows[:, 1] = (1, half) if right else (half, 1)
         return result.reshape(-1, self.edge, self.width)
 
 
