@@ -43,9 +43,7 @@ def keys(scores: jax.Array) -> jax.Array:
 
 
 @functools.partial(jax.jit, static_argnames=("mesh", "keyed"))
-def product(
-    left: jax.Array, right: jax.Array, pairs: jax.Array, mesh: Mesh, keyed: bool = False
-) -> jax.Array:
+def product(left: jax.Array, right: jax.Array, pairs: jax.Array, mesh: Mesh, keyed: bool = False) -> jax.Array:
     """One tile of scores on each of n devices.
 
     Args:
@@ -63,9 +61,7 @@ def product(
         return keys(scores) if keyed else scores
 
     specs = (EVERYWHERE, EVERYWHERE, SPREAD)
-    return jax.shard_map(local, mesh=mesh, in_specs=specs, out_specs=SPREAD, check_vma=False)(
-        left, right, pairs
-    )
+    return jax.shard_map(local, mesh=mesh, in_specs=specs, out_specs=SPREAD, check_vma=False)(left, right, pairs)
 
 
 @functools.partial(jax.jit, static_argnames=("mesh", "visit"), donate_argnames=("rows", "columns"))
@@ -152,9 +148,7 @@ def counter(group: int, apart: bool) -> Visit:
         compare, summed, finish = WAYS[axis]
 
         def step(i: jax.Array, counts: jax.Array) -> jax.Array:
-            partial = compare(
-                scores, index, *(jax.lax.dynamic_slice_in_dim(x, i * group, group) for x in slots)
-            )
+            partial = compare(scores, index, *(jax.lax.dynamic_slice_in_dim(x, i * group, group) for x in slots))
             # The branch is always taken. It keeps the compiler from merging the sum into the comparisons, which would
             # then run one number at a time.
             total = finish(

@@ -40,7 +40,8 @@ class Plan(NamedTuple):
       slots: what is asked by counting.
       crowded: int [Q'], queries judged by sorting.
       budget, mesh: what lies where.
-      symmetric: whether half of the product suffices.
+      labels, gallery_labels: int [Q], [G], classes numbered from 0.
+      exclusion: what a query leaves out.
     """
 
     gallery: Rows
@@ -179,7 +180,7 @@ def _crowded(
 ) -> None:
     gallery = plan.gallery._replace(order=np.arange(len(plan.gallery.order)))
     order = plan.crowded
-    queries = plan.queries._replace(order=order, edge=min(plan.queries.edge, 1024 if plan.gallery.edge > 2048 else 128))
+    queries = plan.queries._replace(order=order, edge=min(plan.queries.edge, 1024 if plan.gallery.edge > 1152 else 128))
     own = order if plan.exclusion == "index" else np.full(len(order), -1)
     done, total = 0, queries.tiles * gallery.tiles
 

@@ -130,6 +130,22 @@ def _assign(x: jax.Array, centers: jax.Array) -> jax.Array:
     return nearest if whole == len(x) else jnp.concatenate([nearest, block(x[whole:])])
 
 
+def _totals(x: jax.Array, nearest: jax.Array, k: int) -> tuple[jax.Array, jax.Array]:
+    """Sums [k, D] and numbers [k] of the points of each cluster, by products with blocks of assignments."""
+    size = min(len(x), BLOCK)
+    fill = -len(x) % size
+    rows = jnp.pad(x, ((0, fill), (0, 0))).reshape(-1, size, x.shape[1])
+    clusters = jnp.pad(nearest, (0, fill), constant_values=-1).reshape(-1, size)
+
+    def add(totals: Any, block: Any) -> Any:
+        member = jax.nn.one_hot(block[1], k, axis=0, dtype=x.dtype)
+        product = jnp.matmul(member, block[0], precision=jax.lax.Precision.HIGHEST)
+        return (totals[0] + product, totals[1] + jnp.sum(member, axis=1)), None
+
+    empty = jnp.zeros((k, x.shape[1]), x.dtype), jnp.zeros((k,), x.dtype)
+    return jax.lax.scan(add, empty, (rows, clusters))[0]
+
+
 @partial(jax.jit, static_argnames="scatter")
 def _lloyd(
     x: jax.Array, start: jax.Array, max_iterations: int, scatter: bool
@@ -155,9 +171,7 @@ def _lloyd(
             sums = jax.ops.segment_sum(x, nearest, k)
             counts = jax.ops.segment_sum(jnp.ones_like(x[:, 0]), nearest, k)
         else:
-            member = jax.nn.one_hot(nearest, k, axis=0, dtype=x.dtype)
-            sums = jnp.matmul(member, x, precision=jax.lax.Precision.HIGHEST)
-            counts = jnp.sum(member, axis=1)
+            sums, counts = _totals(x, nearest, k)
         means = sums / jnp.maximum(counts, 1)[:, None]
 
         def refill(means: jax.Array) -> jax.Array:

@@ -79,7 +79,10 @@ def _best(
     progress: Callable[[int, int], None] | None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Scores and indices [Q, k] of the best."""
-    put = lambda value, spec: jax.device_put(value, NamedSharding(mesh, spec))  # noqa: E731
+
+    def put(value: np.ndarray, spec: Any) -> jax.Array:
+        return jax.device_put(value, NamedSharding(mesh, spec))
+
     per = max(1, memory // 2 // (gallery.edge * gallery.width * gallery.dtype.itemsize))
     starts = range(0, gallery.tiles, per)
     loaded: dict[int, jax.Array] = {}

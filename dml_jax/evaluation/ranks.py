@@ -98,9 +98,7 @@ def ranks(
     places = slots.places(-(-width // group) * group)
     right = side(queries, places, gallery)
     left = (
-        right
-        if symmetric
-        else side(gallery, np.full((gallery.tiles, group + 1, gallery.edge), -1, np.int32), gallery)
+        right if symmetric else side(gallery, np.full((gallery.tiles, group + 1, gallery.edge), -1, np.int32), gallery)
     )
 
     live = slots.size.max(axis=1)
@@ -180,9 +178,7 @@ class Sweeps:
     held: dict[bytes, jax.Array] = field(default_factory=dict)
     factors: dict[tuple[int, bool], jax.Array] = field(default_factory=dict)
 
-    def sweep(
-        self, visit: Visit, left: Side, right: Side, pairs: Sequence[Pair], dtype: np.dtype
-    ) -> np.ndarray:
+    def sweep(self, visit: Visit, left: Side, right: Side, pairs: Sequence[Pair], dtype: np.dtype) -> np.ndarray:
         """One pass: what the tiles say to the queries, summed, [m, R, T] (R + 1 for `collect`).
 
         Args:

@@ -30,7 +30,7 @@ def mesh() -> Mesh:
 
 def edge(rows: int, mesh: Mesh) -> int:
     """Rows of a tile: a multiple of 32 (128) for which a triangle of tiles wastes little and each is worth a call."""
-    low, high, step = (480, 1152, 32) if on_cpu(mesh) else (2048, 8192, 128)
+    low, high, step = (480, 1152, 32) if on_cpu(mesh) else (1024, 4096, 128)
     if rows <= high:
         return max(32, -(-rows // step) * step)
     sizes = range(low, high + 1, step)
@@ -80,9 +80,7 @@ def frame(sources: list[np.ndarray], metric: Metric) -> Frame:
     width = sources[0].shape[1]
     if metric == "cosine":
         return Frame(np.zeros(width), 1.0)
-    largest = max(
-        float(max(block.max(), -block.min())) for source in sources for block in arrays.blocks(source)
-    )
+    largest = max(float(max(block.max(), -block.min())) for source in sources for block in arrays.blocks(source))
     scale = 1.0 if 2.0**-30 < largest < 2.0**30 or largest == 0 else float(2.0 ** -np.ceil(np.log2(largest)))
     total, squares, rows = np.zeros(width), 0.0, sum(len(source) for source in sources)
     for source in sources:
