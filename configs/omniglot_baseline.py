@@ -1,22 +1,18 @@
-"""Normalised softmax on Omniglot, the control beside `omniglot_hist.py`: everything but the method is the same.
+"""A loss of the literature on Omniglot; everything but the method is the same as in `omniglot_hist.py`.
 
-python -m dml_jax.main --config=configs/omniglot_baseline.py
+    python -m dml_jax.main --config=configs/omniglot_baseline.py                  normalised softmax
+    python -m dml_jax.main --config=configs/omniglot_baseline.py:triplet-memory
+
+Variants: see configs/recipes/small_baseline.py.
 """
-
-from dataclasses import asdict
 
 from ml_collections import ConfigDict
 
 from configs import omniglot_hist
-from dml_jax.config import Group, Train
-from dml_jax.methods import baseline
+from configs.recipes import small_baseline
+
+VARIANTS = small_baseline.VARIANTS
 
 
-def get_config() -> ConfigDict:
-    config = omniglot_hist.get_config()
-    config.name = "omniglot_baseline"
-    config.method = asdict(baseline.Config(embedding_dim=64))
-    groups = {name: Group(1e-3, weight_decay=1e-4) for name in ("backbone", "embedding")}
-    groups["loss"] = Group(1e-2, weight_decay=1e-4)
-    config.train = asdict(Train(groups=groups, steps=1200, schedule="cosine", evaluate_every=300))
-    return config
+def get_config(variant: str = "") -> ConfigDict:
+    return small_baseline.recipe(omniglot_hist.get_config(), "omniglot_baseline", variant)

@@ -1,0 +1,18 @@
+"""A loss of the literature on the built-in digits; everything but the method is the same as in `digits_hist.py`.
+
+    python -m dml_jax.main --config=configs/digits_baseline.py                  normalised softmax
+    python -m dml_jax.main --config=configs/digits_baseline.py:triplet-memory
+
+Variants: see configs/recipes/small_baseline.py.
+"""
+
+from ml_collections import ConfigDict
+
+from configs import digits_hist
+from configs.recipes import small_baseline
+
+VARIANTS = small_baseline.VARIANTS
+
+
+def get_config(variant: str = "") -> ConfigDict:
+    return small_baseline.recipe(digits_hist.get_config(), "digits_baseline", variant)
