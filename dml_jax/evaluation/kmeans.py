@@ -1,6 +1,7 @@
 """k-means: k-means++ or random start, Lloyd's iterations, restarts. Bit-equal for a seed, on any number of devices."""
 
 import math
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -39,6 +40,7 @@ def fit(
     seed: int = 0,
     restarts: int = 1,
     max_iterations: int = 300,
+    progress: Callable[[int, int], None] | None = None,
 ) -> KMeans:
     """Clusters points; of several starts the one with the smallest inertia wins.
 
@@ -50,6 +52,7 @@ def fit(
       seed: of the starts.
       restarts: how many starts are tried; given centres are one.
       max_iterations: of Lloyd, which stops when no assignment changes.
+      progress: called with iterations done and at most, of all starts; those a start has no need of count as done.
 
     Raises:
       DataError: wrong shapes or types, rows that are not finite, k not in 1..N.
@@ -69,7 +72,14 @@ def fit(
     frame = tiles.frame([checked], "euclidean")
     x = jnp.asarray(frame.enter(checked, dtype))
     best = None
-    for restart in range(restarts if given is None else 1):
+    starts = restarts if given is None else 1
+    for restart in range(starts):
+
+        def report(done: int, before: int = restart * max_iterations) -> None:
+            if progress is not None:
+                progress(before + done, starts * max_iterations)
+
+        report(0)
         key = jax.random.fold_in(jax.random.key(seed), restart)
         if given is not None:
             start = jnp.asarray(frame.enter(given, dtype))
@@ -77,7 +87,8 @@ def fit(
             start = x[jax.random.choice(key, len(x), (k,), replace=False)]
         else:
             start = _spread(x, key, k)
-        found = _lloyd(x, start, max_iterations, jax.default_backend() == "cpu")
+        found = _lloyd(x, start, max_iterations, jax.default_backend() == "cpu", None if progress is None else report)
+        report(max_iterations)
         inertia = float(np.sum(np.asarray(found[2]), dtype=np.float64))
         if best is None or inertia < best[0]:
             best = inertia, found
@@ -146,25 +157,65 @@ def _totals(x: jax.Array, nearest: jax.Array, k: int) -> tuple[jax.Array, jax.Ar
     return jax.lax.scan(add, empty, (rows, clusters))[0]
 
 
-@partial(jax.jit, static_argnames="scatter")
 def _lloyd(
-    x: jax.Array, start: jax.Array, max_iterations: int, scatter: bool
-) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
+    x: jax.Array,
+    start: jax.Array,
+    max_iterations: int,
+    scatter: bool,
+    report: Callable[[int], None] | None = None,
+) -> tuple[jax.Array, jax.Array, jax.Array, int]:
     """Lloyd's iterations until no assignment changes.
 
     Args:
       x: [N, D]; start: [k, D].
       max_iterations: updates of the centres at most.
-      scatter: sum rows by scattering, exact in order on a CPU; elsewhere its order is not fixed, and a product with
-        the assignments takes its place.
+      scatter: see `_iterate`.
+      report: called with the iterations done after each; without it they all run in one go.
 
     Returns:
-      centres [k, D], assignments int32 [N], squared distances [N], iterations int32 [].
+      centres [k, D], assignments int32 [N], squared distances [N], iterations.
     """
-    k = len(start)
+    state = _State(start, _nearest(x, start), jnp.zeros((), jnp.int32), jnp.array(True))
+    done, moved = 0, True
+    while moved and done < max_iterations:
+        state = _iterate(x, state, max_iterations if report is None else done + 1, scatter)
+        done, moved = int(state.iterations), bool(state.moved)
+        if report is not None:
+            report(done)
+    distances = _distances(x, state.centers, state.nearest)
+    return state.centers, state.nearest, distances, min(done + (not moved), max_iterations)
 
-    def distance(centers: jax.Array, nearest: jax.Array) -> jax.Array:
-        return jnp.sum((x - centers[nearest]) ** 2, axis=1)
+
+class _State(NamedTuple):
+    """Between two iterations: centres [k, D], assignments int32 [N], iterations int32 [], whether one has changed."""
+
+    centers: jax.Array
+    nearest: jax.Array
+    iterations: jax.Array
+    moved: jax.Array
+
+
+_nearest = jax.jit(_assign)
+
+
+@jax.jit
+def _distances(x: jax.Array, centers: jax.Array, nearest: jax.Array) -> jax.Array:
+    """Squared distance of each point to its centre, [N]."""
+    return jnp.sum((x - centers[nearest]) ** 2, axis=1)
+
+
+@partial(jax.jit, static_argnames="scatter")
+def _iterate(x: jax.Array, state: _State, until: int, scatter: bool) -> _State:
+    """Lloyd's iterations until no assignment changes, or until so many are done.
+
+    Args:
+      x: [N, D].
+      state: what was found so far.
+      until: iterations, counted from the start.
+      scatter: sum rows by scattering, exact in order on a CPU; elsewhere its order is not fixed, and a product with
+        the assignments takes its place.
+    """
+    k = len(state.centers)
 
     def update(centers: jax.Array, nearest: jax.Array) -> jax.Array:
         if scatter:
@@ -177,24 +228,19 @@ def _lloyd(
         def refill(means: jax.Array) -> jax.Array:
             """Empty clusters take the points farthest from their centres."""
             empty = counts == 0
-            far = distance(centers, nearest)
+            far = _distances(x, centers, nearest)
             order = jnp.argsort(-far, stable=True)[jnp.clip(jnp.cumsum(empty) - 1, 0, len(x) - 1)]
             replacement = jnp.where((far[order] > 0)[:, None], x[order], centers)
             return jnp.where(empty[:, None], replacement, means)
 
         return jax.lax.cond(jnp.any(counts == 0), refill, lambda means: means, means)
 
-    def step(carry: Any) -> Any:
-        centers, nearest, iterations, _ = carry
-        centers = update(centers, nearest)
+    def step(state: _State) -> _State:
+        centers = update(state.centers, state.nearest)
         after = _assign(x, centers)
-        return centers, after, iterations + 1, jnp.any(after != nearest)
+        return _State(centers, after, state.iterations + 1, jnp.any(after != state.nearest))
 
-    carry = (start, _assign(x, start), jnp.zeros((), jnp.int32), jnp.array(True))
-    centers, nearest, iterations, moved = jax.lax.while_loop(
-        lambda carry: carry[3] & (carry[2] < max_iterations), step, carry
-    )
-    return centers, nearest, distance(centers, nearest), jnp.minimum(iterations + ~moved, max_iterations)
+    return jax.lax.while_loop(lambda state: state.moved & (state.iterations < until), step, state)
 
 
 @partial(jax.jit, static_argnames="k")

@@ -55,6 +55,7 @@ def judge(
     memory: int | None = None,
     announce: Callable[[str], None] | None = None,
     progress: Callable[[int, int], None] | None = None,
+    cluster_progress: Callable[[int, int], None] | None = None,
 ) -> dict[str, float]:
     """All metrics of a split, as fractions.
 
@@ -72,6 +73,7 @@ def judge(
       gallery_labels: int [G].
       metric: what ranks the gallery, and whether k-means sees unit rows.
       memory, announce, progress: see `metrics.retrieval`.
+      cluster_progress: the `progress` of `kmeans.fit`.
 
     Returns:
       "recall@K", "r_precision", "map@r", "nmi", each with "..._stderr", and "lone_queries".
@@ -106,6 +108,7 @@ def judge(
             seed=seed,
             restarts=start.restarts,
             max_iterations=start.iterations,
+            progress=cluster_progress,
         )
         result["nmi"] = metrics.nmi(labels, found.assignments, average=average)
         result["nmi_stderr"] = metrics.nmi_stderr(labels, found.assignments)

@@ -148,3 +148,16 @@ def test_bad_input():
     ):
         with pytest.raises(DataError, match=message):
             kmeans.fit(points, **options)
+
+
+def test_progress_is_told_and_changes_nothing():
+    points, steps = blobs(10), []
+    found = kmeans.fit(points, 12, restarts=2, max_iterations=50, progress=lambda *step: steps.append(step))
+    plain = kmeans.fit(points, 12, restarts=2, max_iterations=50)
+    np.testing.assert_array_equal(found.centers, plain.centers)
+    np.testing.assert_array_equal(found.assignments, plain.assignments)
+    assert found.iterations == plain.iterations
+    assert {total for _, total in steps} == {100}
+    assert [done for done, _ in steps][:3] == [0, 1, 2]
+    assert steps == sorted(steps)
+    assert steps[-1] == (100, 100)
