@@ -12,6 +12,7 @@ import json
 import math
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -136,14 +137,18 @@ def judged(options: Any, ks: tuple[int, ...] | None) -> dict[str, Any]:
     classes = len(np.unique(labels))
 
     screen = Screen(quiet=options.quiet)
-    begun = False
 
-    def progress(done: int, total: int) -> None:
-        nonlocal begun
-        if not begun:
-            screen.begin("tiles", total)
-            begun = True
-        screen.advance(done, f"{done}/{total}")
+    def bar(what: str) -> Callable[[int, int], None]:
+        begun = 0
+
+        def progress(done: int, total: int) -> None:
+            nonlocal begun
+            if begun != total:
+                screen.begin(what, total)
+                begun = total
+            screen.advance(done, f"{done / total:.0%}")
+
+        return progress
 
     manner: dict[str, Any] = {
         "cluster": not options.no_clustering,
@@ -160,7 +165,8 @@ def judged(options: Any, ks: tuple[int, ...] | None) -> dict[str, Any]:
             protocol=options.protocol,
             memory=None if options.memory is None else options.memory << 20,
             announce=None if options.quiet else screen.say,
-            progress=progress,
+            progress=bar("retrieval"),
+            cluster_progress=bar("k-means"),
             **manner,
             **given,
         )
