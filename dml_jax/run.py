@@ -44,8 +44,9 @@ def train(config: Config, directory: Path, screen: Screen, stop: Stop) -> None:
             return
         introduce(parts, directory, screen)
         if first:
+            images = parts.splits["train"]
             facts = workdir.describe(
-                config, experiment.data_hash(parts), len(parts.splits["train"].classes), parts.shape
+                config, experiment.data_hash(parts), len(images.classes), len(images.labels), parts.shape
             )
             _same_data(directory, facts)
             workdir.write_json(directory / "config.json", facts)

@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 EMPTY = -1  # label of a place not filled yet
 
@@ -23,7 +24,14 @@ def enqueue(queue: Any, rows: Any) -> Any:
       queue: tree of arrays [M, …].
       rows: the same tree of [B, …].
     """
-    return jax.tree.map(lambda old, new: jnp.concatenate([old, new.astype(old.dtype)])[len(new) :], queue, rows)
+
+    def push(old: jax.Array, new: jax.Array) -> jax.Array:
+        new = new[-len(old) :].astype(old.dtype)
+        kept = jnp.roll(old, -len(new), axis=0)
+        # Written in place, a queue that every device holds stays so; a concatenation takes on the layout of the rows.
+        return lax.dynamic_update_slice_in_dim(kept, new, len(old) - len(new), axis=0)
+
+    return jax.tree.map(push, queue, rows)
 
 
 def masks(labels: jax.Array, remembered: jax.Array) -> tuple[jax.Array, jax.Array]:

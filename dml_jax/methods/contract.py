@@ -25,6 +25,21 @@ def keep_state(params: Any, state: Any, terms: Any) -> Any:
     return state
 
 
+class Refresh(NamedTuple):
+    """What a method learns anew from all training images, before the first step and every few epochs.
+
+    Attributes:
+      epochs: from one to the next, warm-up epochs counted.
+      features: (params, state, images uint8 [B, H, W, 3]) -> [B, K].
+      update: (params, state, features float32 [N, K] of the training images as evaluation sees them, key) ->
+        (params, state), on the host.
+    """
+
+    epochs: int
+    features: Callable[..., jax.Array]
+    update: Callable[..., tuple[Any, Any]]
+
+
 class Method(NamedTuple):
     """A deep metric learning method.
 
@@ -42,6 +57,8 @@ class Method(NamedTuple):
       refine: (params, state, queries [Q, D], gallery [G, D] or None) -> the queries refined [Q, D'], at test time;
         without a gallery the queries are one another's. None where the paper has none.
       views: images per sample.
+      refresh: None where nothing is learnt from all training images at once.
+      sized: number of training images N -> this method with a state for N; None where the state does not depend on it.
     """
 
     init: Callable[..., tuple[Any, Any]]
@@ -53,3 +70,5 @@ class Method(NamedTuple):
     fill: Callable[..., Any] | None = None
     refine: Callable[..., Any] | None = None
     views: int = 1
+    refresh: Refresh | None = None
+    sized: Callable[[int], "Method"] | None = None

@@ -14,136 +14,43 @@ One backbone f carries four embeddings of unit length, each a linear layer on f 
 w_ij grows with the rarity 1/q(d_ij) of the distance to the queue entry m_j. Keys k and m come from a momentum copy of
 the network. At test time the weighted embeddings are concatenated and brought to unit length.
 
+The paper's Figure 4 puts other self-supervised tasks in DaNCE's place (`selfsimilarity`, `dance="off"`), and compares
+with an ensemble that is discriminative throughout (`learners`).
+
 `equations="authors"` is what produced the published numbers. "paper" is as printed: negatives only in the denominator,
 w = min(lambda, 1/q) (Eq. 5, 6), c summed over dimensions and psi of any length (Eq. 7), plain distances in the triplet
 loss (Eq. 1). Expected R@1 with ResNet-50, 4 x 128-d: CUB 69.2, Cars196 87.6, SOP 79.6.
 """
 
 import math
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
 from dml_jax.backbones.contract import Backbone
-from dml_jax.closed import require
-from dml_jax.errors import ConfigError, DataError
+from dml_jax.errors import ConfigError
 from dml_jax.losses import mining, ranking
 from dml_jax.losses.mining import Triplets
 from dml_jax.losses.norms import accurate, root, unit
+from dml_jax.methods import _diva_queue as queues
+from dml_jax.methods import _diva_tasks as alternatives
 from dml_jax.methods import _heads as heads
-from dml_jax.methods.contract import Batch, Method, keep_state
+from dml_jax.methods._diva_options import CLASSIFIERS, TASKS, Config, decorrelated, embedded, ranked, selfsupervised
+from dml_jax.methods.contract import Batch, Method, Refresh, keep_state
 
-Task = Literal["discriminative", "selfsimilarity", "shared", "intra"]
-TASKS: tuple[Task, ...] = ("discriminative", "selfsimilarity", "shared", "intra")
 GROUPS = ("model", "beta", "psi", "temperature")
 Miner = Callable[[jax.Array, dict[str, jax.Array], Batch], dict[str, Triplets]]
-
-
-@dataclass(frozen=True)
-class Config:
-    """Options of DiVA; the defaults are those of the authors' CUB run with ResNet-50."""
-
-    name: str = "diva"
-    tasks: tuple[Task, ...] = TASKS  # the ones trained
-    embedding_dim: int = 128  # D of each task
-    # Weights of the auxiliary losses; the discriminative one has 1.
-    alpha_selfsimilarity: float = 0.3
-    alpha_shared: float = 0.3
-    alpha_intra: float = 0.3
-    # Test-time weights in the order of TASKS; only their ratios matter.
-    ensemble: tuple[float, float, float, float] = (0.75, 1.25, 1.25, 1.25)
-    base: Literal["margin", "triplet"] = "margin"  # loss of the triplets
-    margin: float = 0.2
-    beta: float = 1.2  # where the margin loss's boundary starts; learnt for each class and task
-    # Shared triplets: the discriminative task's after a permutation of the labels; or of three classes with a
-    # distance-weighted negative ("standard"), and a distance-weighted positive too ("full").
-    shared: Literal["random", "standard", "full"] = "random"
-    lower_cutoff: float = 0.5  # smaller distances count as this one, in mining and in DaNCE
-    upper_cutoff: float = 1.4  # queue entries farther than this get no weight in DaNCE
-    # DaNCE's weights normalised over the queries, as in the code first published; over the queue, as corrected there
-    # later ("fixed"); or all 1, plain NCE ("off").
-    dance: Literal["original", "fixed", "off"] = "original"
-    dance_lambda: float = 1.0  # cut-off of 1/q with equations="paper", which does not state it
-    temperature: float = 0.01  # tau of DaNCE; 0.1 in the paper
-    learn_temperature: bool = False
-    queue_batches: int = 30  # size of the queue, in batches
-    momentum: float = 0.9  # of the key network
-    # Decorrelated pairs, source-target, where both are trained; psi maps the source to the target.
-    directions: tuple[str, ...] = tuple(f"{task}-discriminative" for task in TASKS[1:])
-    rho: tuple[float, ...] = (1500.0,)  # weight of each direction, or one for all
-    psi_dim: int = 512  # hidden width of psi
-    equations: Literal["authors", "paper"] = "authors"
-
-    def __post_init__(self) -> None:
-        def rule(holds: bool, field: str, text: str) -> None:
-            require(holds, f"method.{field}", getattr(self, field), text)
-
-        for field in (
-            "embedding_dim",
-            "beta",
-            "lower_cutoff",
-            "dance_lambda",
-            "temperature",
-            "queue_batches",
-            "psi_dim",
-        ):
-            rule(getattr(self, field) > 0, field, "must be positive")
-        for field in ("alpha_selfsimilarity", "alpha_shared", "alpha_intra", "margin"):
-            rule(getattr(self, field) >= 0, field, "must not be negative")
-        for field in ("ensemble", "rho"):
-            rule(min(getattr(self, field), default=0) >= 0, field, "must hold no negative number")
-        rule(len(self.tasks) > 0, "tasks", "must name at least one task")
-        for field in ("tasks", "directions"):
-            names = getattr(self, field)
-            rule(len(set(names)) == len(names), field, "must name each only once")
-        weighted = [task for task, weight in zip(TASKS, self.ensemble, strict=True) if weight > 0]
-        rule(
-            bool(set(weighted) & set(self.tasks)),
-            "ensemble",
-            f"must weigh one of method.tasks={self.tasks!r}",
-        )
-        rule(
-            self.lower_cutoff < self.upper_cutoff,
-            "lower_cutoff",
-            f"must be below method.upper_cutoff={self.upper_cutoff}",
-        )
-        rule(0 <= self.momentum <= 1, "momentum", "must be in [0, 1]")
-        pairs = {f"{a}-{b}" for a in TASKS for b in TASKS if a != b}
-        rule(
-            set(self.directions) <= pairs,
-            "directions",
-            "must be source-target, two different ones of " + ", ".join(TASKS),
-        )
-        rule(
-            len(self.rho) in (1, len(self.directions)),
-            "rho",
-            "must hold one number, or one for each of method.directions",
-        )
-
-
-def trained(config: Config) -> tuple[str, ...]:
-    """The tasks that are on, in the order of TASKS."""
-    return tuple(task for task in TASKS if task in config.tasks)
-
-
-def decorrelated(config: Config) -> dict[str, float]:
-    """rho of every direction whose two tasks are on."""
-    rho = config.rho * len(config.directions) if len(config.rho) == 1 else config.rho
-    pairs = zip(config.directions, rho, strict=True)
-    return {d: r for d, r in pairs if set(d.split("-")) <= set(config.tasks)}
 
 
 def criterion_init(key: jax.Array, config: Config, num_classes: int) -> dict[str, Any]:
     """What the losses learn: "beta" [C] of each ranking task, "psi" of each direction, "temperature" []."""
     params: dict[str, Any] = {}
     if config.base == "margin":
-        ranked = [task for task in trained(config) if task != "selfsimilarity"]
-        params["beta"] = {task: config.beta * jnp.ones(num_classes) for task in ranked}
+        params["beta"] = {task: config.beta * jnp.ones(num_classes) for task in ranked(config)}
     params["psi"] = {}
     for direction in decorrelated(config):
         key, hidden, output = jax.random.split(key, 3)
@@ -151,7 +58,7 @@ def criterion_init(key: jax.Array, config: Config, num_classes: int) -> dict[str
             "hidden": heads.linear_init(hidden, config.embedding_dim, config.psi_dim),
             "output": heads.linear_init(output, config.psi_dim, config.embedding_dim),
         }
-    if config.learn_temperature and "selfsimilarity" in config.tasks:
+    if config.learn_temperature and selfsupervised(config) == "contrast":
         params["temperature"] = jnp.asarray(config.temperature, jnp.float32)
     return params
 
@@ -163,6 +70,10 @@ def mine(key: jax.Array, embeddings: dict[str, jax.Array], batch: Batch, config:
     """
     labels, lower = batch.labels, config.lower_cutoff
     key_discriminative, key_labels, key_shared, key_intra = jax.random.split(key, 4)
+    if config.learners == "discriminative":
+        keys = jax.random.split(key, len(embeddings))
+        draws = zip(embeddings.items(), keys, strict=True)
+        return {task: mining.distance_weighted(draw, x, labels, lower=lower) for (task, x), draw in draws}
     triplets = {}
     if "discriminative" in config.tasks:
         triplets["discriminative"] = mining.distance_weighted(
@@ -279,22 +190,13 @@ def criterion(
 
 def ensemble(embeddings: dict[str, jax.Array], config: Config) -> jax.Array:
     """Test-time embedding: weighted unit embeddings [B, D], concatenated, of unit length -> [B, tasks * D]."""
-    parts = [config.ensemble[TASKS.index(task)] * unit(embeddings[task]) for task in trained(config)]
+    parts = [config.ensemble[TASKS.index(task)] * unit(embeddings[task]) for task in embedded(config)]
     return unit(jnp.concatenate(parts, axis=1))
 
 
-def enqueue(queue: jax.Array, keys: jax.Array) -> jax.Array:
-    """First in, first out: the oldest rows of the queue [K, D] leave at the front, keys [B, D] join at the end."""
-    kept = jnp.roll(queue, -keys.shape[0], axis=0)
-    return lax.dynamic_update_slice(kept, keys.astype(queue.dtype), (queue.shape[0] - keys.shape[0], 0))
-
-
-def follow(key_params: Any, params: Any, momentum: float) -> Any:
-    """Moving average of the parameters: momentum * key + (1 - momentum) * params."""
-    return jax.tree.map(lambda k, p: momentum * k + (1 - momentum) * p, key_params, params)
-
-
-def build(config: Config, backbone: Backbone, num_classes: int, *, miner: Miner | None = None) -> Method:
+def build(
+    config: Config, backbone: Backbone, num_classes: int, *, miner: Miner | None = None, num_images: int = 0
+) -> Method:
     """DiVA on a backbone, for `num_classes` training classes.
 
     The key network always runs in evaluation mode, with the batch statistics the backbone started with: only
@@ -305,18 +207,21 @@ def build(config: Config, backbone: Backbone, num_classes: int, *, miner: Miner 
       backbone: gives the feature map f is the spatial mean of.
       num_classes: C.
       miner: (key, embeddings, batch) -> triplets of each ranking task, in place of `mine`.
+      num_images: of the training split; matters to instance discrimination and DeepCluster alone.
 
     Raises:
-      ConfigError: too few classes for the triplets asked for.
+      ConfigError: too few classes for the triplets asked for, or more clusters than images.
     """
     choose = miner or partial(mine, config=config)
-    tasks = trained(config)
-    contrastive = "selfsimilarity" in tasks
-    needed = 1 + bool({"discriminative", "shared"} & set(tasks)) + ("shared" in tasks and config.shared != "random")
+    tasks, selfsupervision = embedded(config), selfsupervised(config)
+    contrastive = selfsupervision == "contrast"
+    needed = 1 + bool(set(ranked(config)) - {"intra"}) + ("shared" in tasks and config.shared != "random")
     if num_classes < needed:
         raise ConfigError(
-            f"method.tasks={tasks!r}: their triplets need {needed} training classes, the data has {num_classes}"
+            f"method.tasks={config.tasks!r}: their triplets need {needed} training classes, the data has {num_classes}"
         )
+    if selfsupervision == "deepcluster" and 0 < num_images < config.clusters:
+        raise ConfigError(f"method.clusters={config.clusters}: must not exceed the {num_images} training images")
 
     def features(params: Any, stats: Any, images: jax.Array, *, train: bool, key: Any = None) -> tuple[jax.Array, Any]:
         maps, stats = backbone.apply(params, stats, backbone.preprocess(images), train=train, key=key)
@@ -328,6 +233,8 @@ def build(config: Config, backbone: Backbone, num_classes: int, *, miner: Miner 
         return unit(heads.linear(network["heads"]["selfsimilarity"], pooled))
 
     def init(key: jax.Array, batch: Batch) -> tuple[Any, Any]:
+        if selfsupervision == "rotnet":
+            alternatives.check_square(*batch.images.shape[2:4])
         key_body, key_heads, key_criterion = jax.random.split(key, 3)
         body, stats = backbone.init(key_body, batch.images.shape[2:4])
         subkeys = jax.random.split(key_heads, len(tasks))
@@ -338,10 +245,9 @@ def build(config: Config, backbone: Backbone, num_classes: int, *, miner: Miner 
         params = {"backbone": body, "heads": layers, **criterion_init(key_criterion, config, num_classes)}
         state = {"backbone": stats}
         if contrastive:
-            network = {"backbone": body, "heads": layers, "stats": stats}
-            state["key"] = jax.tree.map(jnp.copy, network)  # buffers of its own: the step donates its state
-            state["queue"] = jnp.zeros((config.queue_batches * batch.labels.shape[0], config.embedding_dim))
-        return params, state
+            state |= queues.init(params, stats, config.queue_batches * len(batch.labels), config.embedding_dim)
+        beside, remembered = alternatives.init(jax.random.fold_in(key, 3), config, backbone.channels, num_images)
+        return params | beside, state | remembered
 
     def loss(
         params: Any, state: Any, batch: Batch, key: jax.Array
@@ -354,6 +260,14 @@ def build(config: Config, backbone: Backbone, num_classes: int, *, miner: Miner 
         value, terms = criterion(params, embeddings, batch.labels, triplets, keys, state.get("queue"), config)
         if keys is not None:
             terms["keys"] = keys  # for `after`
+        elif selfsupervision:
+            key_look, key_task = jax.random.split(jax.random.fold_in(key, 2))
+
+            def look(images: jax.Array) -> jax.Array:
+                return features(params["backbone"], state["backbone"], images, train=True, key=key_look)[0]
+
+            terms["selfsimilarity"], state = alternatives.loss(params, state, batch, pooled, look, key_task, config)
+            value = value + config.alpha_selfsimilarity * terms["selfsimilarity"]
         return value, ({**state, "backbone": stats}, terms)
 
     def embed(params: Any, state: Any, images: jax.Array) -> jax.Array:
@@ -361,36 +275,25 @@ def build(config: Config, backbone: Backbone, num_classes: int, *, miner: Miner 
         return ensemble({task: heads.linear(params["heads"][task], pooled) for task in tasks}, config)
 
     def after(params: Any, state: Any, terms: dict[str, jax.Array]) -> Any:
-        averaged = {name: follow(state["key"][name], params[name], config.momentum) for name in ("backbone", "heads")}
-        return {**state, "key": {**state["key"], **averaged}, "queue": enqueue(state["queue"], terms["keys"])}
+        return queues.advance(state, params, terms["keys"], config.momentum)
 
-    def fill(params: Any, state: Any, batches: Iterable[Batch]) -> Any:
-        """The state with a full queue.
+    def described(params: Any, state: Any, images: jax.Array) -> jax.Array:
+        return features(params["backbone"], state["backbone"], images, train=False)[0]
 
-        Raises:
-          DataError: the batches end before.
-        """
-
-        @jax.jit
-        def push(network: Any, queue: jax.Array, images: jax.Array) -> jax.Array:
-            return enqueue(queue, encode(network, images))
-
-        queue, filled = state["queue"], 0
-        for batch in batches:
-            queue, filled = push(state["key"], queue, batch.images[0]), filled + batch.images.shape[1]
-            if filled >= queue.shape[0]:
-                return {**state, "queue": queue}
-        raise DataError(
-            f"{filled} images cannot fill a queue of {queue.shape[0]}: give more batches or lower method.queue_batches"
-        )
-
+    classifies = selfsupervision in CLASSIFIERS
+    groups = GROUPS + (("classifier",) if classifies else ())
+    tables = selfsupervision in ("instance", "deepcluster")
     return Method(
         init,
         loss,
         embed,
-        groups=GROUPS,
-        group=lambda path: path[0] if path[0] in GROUPS else "model",
+        groups=groups,
+        group=lambda path: path[0] if path[0] in groups else "model",
         after=after if contrastive else keep_state,
-        fill=fill if contrastive else None,
-        views=2 if contrastive else 1,
+        fill=(lambda params, state, batches: queues.fill(state, batches, encode)) if contrastive else None,
+        views=2 if selfsupervision in ("contrast", "spread") else 1,
+        refresh=Refresh(config.cluster_epochs, described, partial(alternatives.recluster, config=config))
+        if selfsupervision == "deepcluster"
+        else None,
+        sized=(lambda images: build(config, backbone, num_classes, miner=miner, num_images=images)) if tables else None,
     )

@@ -14,11 +14,16 @@ from dml_jax.train.experiment import Experiment
 Embedder = Callable[[Any, Any, jax.Array], jax.Array]
 
 
-def compiled(experiment: Experiment) -> Embedder:
-    """The method's `embed`, jitted: rows over the devices in, everything copied out."""
+def compiled(experiment: Experiment, function: Embedder | None = None) -> Embedder:
+    """A function of parameters, state and images, jitted: rows over the devices in, everything copied out.
+
+    Args:
+      experiment: devices and method.
+      function: None for the method's `embed`.
+    """
     mesh = experiment.mesh
     return jax.jit(
-        experiment.method.embed,
+        function or experiment.method.embed,
         in_shardings=(meshes.copied(mesh), meshes.copied(mesh), meshes.rows(mesh)),
         out_shardings=meshes.copied(mesh),
     )

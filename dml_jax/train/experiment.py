@@ -78,7 +78,7 @@ def build(config: Config) -> Experiment:
         stop=steps,
         milestones=tuple(sampler.start(train.warmup_epochs + epoch) for epoch in train.milestones),
     )
-    method = model(config, classes)
+    method = model(config, classes, len(splits["train"].labels))
     if config.evaluation.refine and method.refine is None:
         raise ConfigError(f"evaluation.refine=True: method {config.method.name} has no test-time refinement")
     optimizer = optimizers.build(train, method, schedule, warmup_steps=warmup)
@@ -87,12 +87,19 @@ def build(config: Config) -> Experiment:
     return Experiment(config, splits, sampler, method, optimizer, schedule, steps, meshes.make(), shape)
 
 
-def model(config: Config, classes: int) -> Method:
-    """The method on its backbone, for a number of training classes, behind what becomes of the images on the device."""
+def model(config: Config, classes: int, images: int) -> Method:
+    """The method on its backbone, behind what becomes of the images on the device.
+
+    Args:
+      config: of the run.
+      classes: number of training classes.
+      images: number of training images.
+    """
     backbone = configs.module("backbones", config.backbone.name, "backbone.name").build(config.backbone)
     method = configs.module("methods", config.method.name, "method.name").build(
         config.method, erasing(backbone, config.data), classes
     )
+    method = method.sized(images) if method.sized else method
     return method._replace(loss=augmented(method, config.data))
 
 

@@ -13,7 +13,7 @@ import jax
 from dml_jax.data import pipeline
 from dml_jax.errors import DivergedError
 from dml_jax.evaluation import protocol
-from dml_jax.train import embed, experiment, mesh, step, warmstart
+from dml_jax.train import embed, experiment, mesh, refresh, step, warmstart
 from dml_jax.train.checkpoint import Checkpoints
 from dml_jax.train.experiment import Experiment
 from dml_jax.train.progress import Screen
@@ -69,7 +69,7 @@ def train(
     timing.cut(start)
 
     update = jax.jit(step.build(parts.method, parts.optimizer), donate_argnums=0)
-    embedder = embed.compiled(parts)
+    embedder, describe = embed.compiled(parts), refresh.compiled(parts)
     key = mesh.replicate(parts.mesh, experiment.key(parts.config))
     schedule = parts.schedule
 
@@ -92,6 +92,16 @@ def train(
         store.save("best", state, {"recall@1": found["recall@1"]})
         return notes._replace(best=found["recall@1"])
 
+    def refreshed(state: State, describe: embed.Embedder) -> State:
+        """What the method learns from all training images; a signal meanwhile leaves the state from before on disk."""
+        screen.say(f"step {int(state.step)}: looking at all training images")
+        try:
+            return refresh.refreshed(parts, describe, state, stop)
+        except Interrupted:
+            if int(state.step) not in store.steps():
+                store.save("latest", state, notes._asdict())
+            raise
+
     if notes.pending:
         notes = judge(state, notes.pending, notes._replace(pending=None))
 
@@ -101,6 +111,7 @@ def train(
         seed=parts.config.seed, views=parts.method.views, start=start, stop=total, **hosts,
     )  # fmt: skip
     reloads = {parts.sampler.start(config.warmup_epochs + epoch) for epoch in config.reload_best_epochs}
+    refreshes = refresh.steps(parts)
     if stop.agreed():
         if not restored:
             store.save("latest", state, notes._asdict())
@@ -113,6 +124,11 @@ def train(
             arrays = next(batches)
             if done - 1 in reloads and (best := store.restore("best")):
                 state = state._replace(params=best[0].params, method=best[0].method)
+            if describe and done - 1 in refreshes:
+                if before is not None:
+                    finite(before, done - 1)
+                state = refreshed(state, describe)
+                began, waited, since = time.monotonic(), batches.waited, done - 1
             state, terms = update(state, mesh.shard(parts.mesh, *arrays), key)
             if before is not None:
                 finite(before, done - 1)  # one step behind, so that the devices never wait for the host

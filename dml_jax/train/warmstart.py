@@ -48,7 +48,8 @@ def trained(directory: Path, checkpoint: str, warn: Any) -> tuple[configs.Config
     """
     facts = workdir.read_config(directory)
     config = configs.resolve(facts["config"])
-    method = experiment.model(config, facts["classes"])
+    # Directories without the number are from before there were methods whose state depends on it.
+    method = experiment.model(config, facts["classes"], facts.get("images", 0))
     optimizer = optimizers.build(config.train, method, lambda step: 1.0, warmup_steps=config.train.warmup_epochs)
     shape = (facts["shape"][0], facts["shape"][1])
     template = experiment.template(config, method, optimizer, shape, meshes.make())

@@ -108,20 +108,22 @@ def write_json(path: Path, value: Any) -> None:
     os.replace(fresh, path)
 
 
-def describe(config: Config, data_hash: str, classes: int, shape: tuple[int, int]) -> dict[str, Any]:
+def describe(config: Config, data_hash: str, classes: int, images: int, shape: tuple[int, int]) -> dict[str, Any]:
     """What `config.json` holds: the resolved configuration and where the run comes from.
 
     Args:
       config: of the run.
       data_hash: of names and labels of its splits.
       classes: number of training classes.
-      shape: (height, width) of its images; with the classes, all that is needed to rebuild the model without the data.
+      images: number of training images.
+      shape: (height, width) of an image; with these numbers, all that is needed to rebuild the model without the data.
     """
     return {
         "config": asdict(config),
         "hash": configs.digest(config),
         "data_hash": data_hash,
         "classes": classes,
+        "images": images,
         "shape": list(shape),
         "commit": _commit(),
         "versions": {"dml_jax": _own_version(), **{name: version(name) for name in LIBRARIES}},
