@@ -25,6 +25,7 @@ REPORTED = {  # R@1, R@2, R@4, R@8, NMI: Table 2
     "triplet": (87.3, 92.8, None, None, 72.1),
     "bn_inception": (84.1, 90.7, None, None, 68.7),
     "bn_inception-triplet": (83.1, 90.3, None, None, 68.8),
+    **diva.FIGURE_4_ROWS,
 }
 VARIANTS = variants(REPORTED)
 

@@ -28,6 +28,7 @@ REPORTED = {  # R@1, R@2, R@4, R@8, NMI: Table 2
     "triplet": (68.5, 78.5, None, None, 71.1),
     "bn_inception": (66.8, 77.7, None, None, 70.0),
     "bn_inception-triplet": (66.7, 77.1, None, None, 69.3),
+    **diva.FIGURE_4_ROWS,
 }
 VARIANTS = variants(REPORTED)
 

@@ -25,6 +25,7 @@ REPORTED = {  # R@1, R@10, R@100, R@1000, NMI: Table 2
     "triplet": (79.4, 90.8, None, None, 90.3),
     "bn_inception": (78.1, 90.6, None, None, 90.4),
     "bn_inception-triplet": (76.9, 88.9, None, None, 89.4),
+    **diva.FIGURE_4_ROWS,
 }
 VARIANTS = variants(REPORTED)
 
