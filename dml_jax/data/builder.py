@@ -3,11 +3,13 @@
 import contextlib
 import io
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import tensorflow_datasets as tfds
+from array_record.python.array_record_module import ArrayRecordReader, ArrayRecordWriter
+from tensorflow_datasets.proto import tf_example_pb2
 
 Example = tuple[bytes, str, str]  # an image file, its class, its name
 
@@ -61,6 +63,8 @@ def write(
     examples: Mapping[str, Iterator[Example]],
     classes: Sequence[str],
     about: Mapping[str, str],
+    *,
+    compressed: bool = True,
 ) -> Path:
     """Writes the splits below `directory` as array_record files; returns the folder that holds them."""
     tfds.disable_progress_bar()
@@ -68,10 +72,31 @@ def write(
     with contextlib.redirect_stdout(io.StringIO()):
         builder.download_and_prepare()
     shutil.rmtree(directory / "downloads", ignore_errors=True)  # empty: nothing was downloaded
+    if not compressed:
+        for path in sorted(Path(builder.data_dir).glob("*.array_record*")):
+            _decompress(path)
     return Path(builder.data_dir)
 
 
-def source(directory: str, split: str) -> Any:
-    """Random access to a split that was written: position -> dict with `image` as the bytes of a file."""
+def _decompress(path: Path) -> None:
+    """Writes the records of a file anew as they are: tensorflow_datasets knows no way but to compress them."""
+    records, fresh = ArrayRecordReader(str(path)), path.with_name("decompressed")
+    writer = ArrayRecordWriter(str(fresh), "group_size:1,uncompressed")
+    for i in range(records.num_records()):
+        writer.write(records.read([i])[0])
+    writer.close()
+    records.close()
+    fresh.replace(path)
+
+
+def source(directory: str, split: str) -> Callable[[int], bytes]:
+    """Random access to the image files of a split that was written, by position."""
     builder = tfds.builder_from_directory(directory)
-    return builder.as_data_source(split=split, decoders={"image": tfds.decode.SkipDecoding()})
+    # tensorflow_datasets' own decoding of a record, its label and its name takes longer than reading it.
+    records = builder.as_data_source(split=split, deserialize_method=tfds.decode.DeserializeMethod.RAW_BYTES)
+
+    def image(position: int) -> bytes:
+        example = tf_example_pb2.Example.FromString(records[position])
+        return example.features.feature["image"].bytes_list.value[0]
+
+    return image

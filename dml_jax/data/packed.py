@@ -31,7 +31,7 @@ class Records:
             from dml_jax.data import builder  # imports tensorflow_datasets, which takes a second
 
             self._source = builder.source(self.directory, self.split)
-        return decode.rgb(self._source[position]["image"])
+        return decode.rgb(self._source(position))
 
     def __reduce__(self) -> tuple[type["Records"], tuple[str, str]]:
         return Records, (self.directory, self.split)

@@ -12,7 +12,7 @@ from dml_jax.data import builder, decode, index, inspection, transforms
 from dml_jax.data.listing import Entry
 from dml_jax.data.packed import FORMAT, INDEX, sha256
 
-QUALITY = 95  # of images that are encoded anew
+QUALITY = 90  # of images that are encoded anew
 
 
 def stored(data: bytes, short_side: int = 0, pixels: bool = False) -> bytes:
@@ -69,7 +69,9 @@ def write(
             yield image, entry.label, entry.id
 
     classes = sorted({name for part in parts.values() for name in part.classes})
-    packed = builder.write(directory, {split: examples(split) for split in parts}, classes, about)
+    packed = builder.write(
+        directory, {split: examples(split) for split in parts}, classes, about, compressed=not pixels
+    )
     index.save(directory / INDEX, {split: part._replace(files=()) for split, part in parts.items()})
     return {
         "format": FORMAT,

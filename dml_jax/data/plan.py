@@ -66,20 +66,21 @@ def by_epoch(order: Callable[[int], np.ndarray], size: int, steps: int) -> Sampl
     return by_step(batch, steps)
 
 
-def by_varying_epoch(order: Callable[[int], np.ndarray], size: int) -> Sampler:
+def by_varying_epoch(order: Callable[[int], np.ndarray], length: Callable[[int], int], size: int) -> Sampler:
     """A sampler that plans an epoch at a time, epochs not being of one length.
 
     Args:
       order: epoch -> int [steps * size], the images of its batches one after the other, a pure function.
+      length: epoch -> its steps; asked of all epochs before the first step is made, so it should not take long.
       size: images in a batch.
     """
     planned = Cached(order, 4)
-    steps = Cached(lambda epoch: np.asarray(len(planned(epoch)) // size), 2**16)
+    steps = Cached(lambda epoch: np.asarray(length(epoch)), 2**16)
 
     def locate(step: int) -> tuple[int, int]:
         epoch = 0
-        while step >= (length := int(steps(epoch))):
-            step, epoch = step - length, epoch + 1
+        while step >= (taken := int(steps(epoch))):
+            step, epoch = step - taken, epoch + 1
         return epoch, step
 
     def batch(step: int) -> np.ndarray:

@@ -3,7 +3,7 @@
 import numpy as np
 
 from dml_jax.config import Data
-from dml_jax.data.plan import EPOCHS, STEPS, Sampler, by_epoch, by_step, by_varying_epoch, distinct_classes
+from dml_jax.data.plan import EPOCHS, STEPS, Cached, Sampler, by_epoch, by_step, by_varying_epoch, distinct_classes
 from dml_jax.errors import ConfigError
 
 
@@ -64,15 +64,17 @@ def mpn_redraw(data: Data, members: list[np.ndarray], seed: int) -> Sampler:
     divisors = [c for c in range(2, data.batch_size // 2 + 1) if data.batch_size % c == 0]
     if not divisors:
         raise ConfigError(f"data.batch_size={data.batch_size}: a prime cannot be redrawn as classes times images")
-    for chunks in divisors:
-        _combined_steps(data, sizes, data.batch_size // chunks, chunks)
+    steps = {c: _combined_steps(data, sizes, data.batch_size // c, c) for c in divisors}
+
+    def draw(epoch: int) -> tuple[int, np.random.Generator]:
+        rng = np.random.default_rng((seed, EPOCHS, epoch, 0))
+        return int(rng.choice(divisors)), rng
 
     def order(epoch: int) -> np.ndarray:
-        rng = np.random.default_rng((seed, EPOCHS, epoch, 0))
-        chunks = int(rng.choice(divisors))
+        chunks, rng = draw(epoch)
         return _combined(members, data.batch_size // chunks, chunks, rng)
 
-    return by_varying_epoch(order, data.batch_size)
+    return by_varying_epoch(order, lambda epoch: steps[draw(epoch)[0]], data.batch_size)
 
 
 def ms(data: Data, members: list[np.ndarray], seed: int) -> Sampler:
@@ -82,35 +84,63 @@ def ms(data: Data, members: list[np.ndarray], seed: int) -> Sampler:
     epoch; classes smaller than K are filled up with repeated images.
     """
     images, classes = data.images_per_class, distinct_classes(data, members)
+    sizes = np.array([len(m) for m in members])
 
-    def order(epoch: int) -> np.ndarray:
+    def draw(epoch: int) -> np.ndarray:
+        """Classes of each batch: int [steps, classes]."""
         rng = np.random.default_rng((seed, EPOCHS, epoch, 0))
-        left = []
-        for member in members:
-            row = rng.permutation(member)
-            if len(row) < images:
-                row = np.concatenate([row, rng.choice(member, images - len(row))])
-            left.append(list(row[: len(row) // images * images].reshape(-1, images)))
-        available = np.arange(len(members))
+        left, available = np.maximum(sizes, images) // images, np.arange(len(sizes))
         batches = []
         while len(available) >= classes:
-            drawn = rng.choice(available, classes, replace=False)
-            batches += [left[c].pop() for c in drawn]
-            available = np.setdiff1d(available, [c for c in drawn if not left[c]])
-        return np.concatenate(batches)
+            places = rng.choice(len(available), classes, replace=False)
+            batches.append(available[places])
+            left[batches[-1]] -= 1
+            available = np.delete(available, places[left[batches[-1]] == 0])
+        return np.stack(batches)
 
-    return by_varying_epoch(order, data.batch_size)
+    drawn = Cached(draw, 4)
+
+    def order(epoch: int) -> np.ndarray:
+        rng = np.random.default_rng((seed, EPOCHS, epoch, 1))
+        shuffled = _shuffled(members, rng)
+        chosen = drawn(epoch).reshape(-1)
+        by_class = np.argsort(chosen, kind="stable")
+        times = np.empty_like(chosen)  # that the class has come before in this epoch
+        times[by_class] = np.arange(len(chosen)) - np.searchsorted(chosen[by_class], chosen[by_class])
+        places = times[:, None] * images + np.arange(images)
+        places = _filled(places, sizes[chosen][:, None], rng)
+        return shuffled[(np.cumsum(sizes) - sizes)[chosen][:, None] + places].reshape(-1)
+
+    return by_varying_epoch(order, lambda epoch: len(drawn(epoch)), data.batch_size)
+
+
+def _ragged(sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The row and the place in it of each element of rows of some sizes, one row after the other."""
+    owners = np.repeat(np.arange(len(sizes)), sizes)
+    return owners, np.arange(len(owners)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+
+
+def _shuffled(members: list[np.ndarray], rng: np.random.Generator) -> np.ndarray:
+    """All images class by class, those of each class in random order: int [N]."""
+    owners, _ = _ragged(np.array([len(m) for m in members]))
+    return np.concatenate(members)[np.lexsort((rng.random(len(owners)), owners))]
+
+
+def _filled(places: np.ndarray, sizes: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Places in rows of some sizes, random ones instead of those behind a row's end."""
+    return np.where(places < sizes, places, rng.integers(sizes, size=places.shape))
 
 
 def _combined(members: list[np.ndarray], images: int, chunks: int, rng: np.random.Generator) -> np.ndarray:
     """One epoch of `mpn`, `chunks` chunks of `images` images a batch: int [steps * images * chunks]."""
-    rows = []
-    for member in members:
-        row = rng.permutation(member)
-        if len(row) < images:
-            row = np.concatenate([row, rng.choice(member, images - len(row))])
-        rows += [row, rng.choice(row, images - len(row) % images, replace=False)]
-    parts = rng.permutation(np.concatenate(rows).reshape(-1, images))
+    sizes = np.array([len(m) for m in members])
+    rows = np.maximum(sizes, images)  # images of a class, repeated where they fill no chunk
+    owners, places = _ragged(rows)
+    row = _shuffled(members, rng)[(np.cumsum(sizes) - sizes)[owners] + _filled(places, sizes[owners], rng)]
+    lots = np.lexsort((rng.random(len(row)), owners))  # which of them come again in the chunk on top
+    again = lots[places < (images - rows % images)[owners]]
+    together = np.argsort(np.concatenate([owners, owners[again]]), kind="stable")
+    parts = rng.permutation(np.concatenate([row, row[again]])[together].reshape(-1, images))
     more = rng.choice(len(parts), -len(parts) % chunks, replace=False)
     return np.concatenate([parts, parts[more]]).reshape(-1)
 
