@@ -16,6 +16,7 @@ def subset(split: Split, classes: np.ndarray) -> Split:
         ids=[split.ids[int(i)] for i in kept],
         read=lambda index, rng: split.read(int(kept[index]), rng),
         classes=[split.classes[c] for c in classes],
+        content=split.content,
     )
 
 

@@ -125,7 +125,8 @@ def load(path: str, name: str, unprepared: Recipe | None = None) -> dict[str, Sp
         if not (directory / file).is_file() or (directory / file).stat().st_size != size:
             raise DataError(f"{directory / file}: is missing or has lost bytes; prepare the data set again")
     records = str(directory / marker["records"])
-    return _splits(index.load(directory / INDEX), lambda split, part: Records(records, split))
+    splits = _splits(index.load(directory / INDEX), lambda split, part: Records(records, split))
+    return {split: found._replace(content=marker["sha256"]) for split, found in splits.items()}
 
 
 def _splits(parts: Mapping[str, Part], reader: Callable[[str, Part], Any]) -> dict[str, Split]:

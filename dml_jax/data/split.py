@@ -18,6 +18,7 @@ class Split(NamedTuple):
         images; with None, as in every evaluation, the image is fixed.
       classes: C names, one a class.
       gallery: the images that this split's are searched for in (In-Shop); None where a split is searched in itself.
+      content: SHA-256 of the prepared data set it is of, pixels included; empty where the images were not prepared.
     """
 
     labels: np.ndarray
@@ -25,6 +26,7 @@ class Split(NamedTuple):
     read: Callable[[int, np.random.Generator | None], np.ndarray]
     classes: Sequence[str]
     gallery: "Split | None" = None
+    content: str = ""
 
 
 def disjoint(splits: dict[str, Split]) -> dict[str, Split]:
