@@ -175,10 +175,11 @@ def template(
 
 
 def data_hash(parts: Experiment) -> str:
-    """SHA-256 of the names and labels of all splits."""
+    """SHA-256 of the names and labels of all splits and, where they were prepared, of their images."""
     digest = hashlib.sha256()
     for name, split in sorted(parts.splits.items()):
         digest.update(f"{name} {len(split.labels)}".encode())
         digest.update(np.ascontiguousarray(split.labels).data)
         digest.update("\n".join(split.ids).encode())
     return digest.hexdigest()
+        digest.update(split.content.encode())
