@@ -1,4 +1,4 @@
-"""The main command as a user meets it: real processes, exit codes, one sentence for each mistake."""
+"""The main command as a user meets it: exit codes, one sentence for each mistake, real processes where they matter."""
 
 import json
 import os
@@ -6,10 +6,15 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from subprocess import CompletedProcess
 
+import jax
 import numpy as np
 import pytest
+
+from dml_jax import main
 
 ROOT = Path(__file__).parents[1]
 CONFIG = "--config=configs/digits_hist.py"
@@ -17,17 +22,41 @@ TINY = (
     "--config.backbone.depths=(1,)", "--config.backbone.widths=(4,)", "--config.data.batch_size=16",
     "--config.method.embedding_dim=8", "--config.method.hidden_dim=8", "--config.evaluation.cluster=false",
 )  # fmt: skip
+KEEPING = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")  # what the command sets
 
 
 def environment() -> dict[str, str]:
     return {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": "", "PYTHONPATH": str(ROOT)}
 
 
-def command(*arguments: str, module: str = "dml_jax.main") -> subprocess.CompletedProcess[str]:
+def command(*arguments: str, module: str = "dml_jax.main") -> CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", module, *arguments],
         cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
+
+
+class Here:
+    """The same command in the process of the tests: a process takes seconds to start, most mistakes take none."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+        self.monkeypatch, self.capsys = monkeypatch, capsys
+
+    def __call__(self, *arguments: str) -> CompletedProcess[str]:
+        self.monkeypatch.setattr(sys, "argv", ["dml_jax.main", *arguments])
+        self.capsys.readouterr()
+        code = main.main()
+        return CompletedProcess(arguments, code, *self.capsys.readouterr())
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Here]:
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    kept = {key: jax.config.values[key] for key in KEEPING}
+    yield Here(monkeypatch, capsys)
+    for key, value in kept.items():
+        jax.config.update(key, value)
 
 
 @pytest.mark.parametrize(
@@ -38,7 +67,7 @@ def command(*arguments: str, module: str = "dml_jax.main") -> subprocess.Complet
         ([CONFIG, "--config.seed=abc"], "seed=abc: must be int"),
         ([CONFIG, "--config.seed=-1"], "seed=-1: must be at least 0"),
         ([CONFIG, f"--config.seed={2**31}"], "seed=2147483648: must be at least 0 and below"),
-        ([CONFIG, "--config.evaluation.refine=true"], "method hist has no test-time refinement"),
+        ([CONFIG, "--config.evaluation.refine=ward,birch"], "method hist has no test-time refinement"),
         ([CONFIG, "--checkpoint=²"], "--checkpoint=²: must be latest, best or a step"),
         ([CONFIG, "--processes=2"], "--coordinator: missing"),
         ([CONFIG, "--config.seed"], "--config.seed: give its value"),
@@ -68,8 +97,8 @@ def command(*arguments: str, module: str = "dml_jax.main") -> subprocess.Complet
         ([], "--config: missing"),
     ],
 )
-def test_mistakes(arguments: list[str], wanted: str, tmp_path: Path) -> None:
-    done = command(*arguments, f"--workdir={tmp_path / 'run'}")
+def test_mistakes(arguments: list[str], wanted: str, here: Here, tmp_path: Path) -> None:
+    done = here(*arguments, f"--workdir={tmp_path / 'run'}")
     assert done.returncode == 2, done.stderr
     assert done.stderr.startswith("error: ")
     assert done.stderr.count("\n") == 1
@@ -77,23 +106,30 @@ def test_mistakes(arguments: list[str], wanted: str, tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
+def test_a_mistake_of_a_process(tmp_path: Path) -> None:
+    """Nothing but the sentence on standard error, no matter what is imported, and the exit code of the process."""
+    done = command(CONFIG, "--config.method.tua=16", f"--workdir={tmp_path / 'run'}")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "error: method.tua: there is no such key; did you mean tau?\n"
+
+
 @pytest.mark.parametrize(("place", "wanted"), [("file", "is a file"), ("file/below", "lies below a file")])
-def test_work_directory_in_the_way(place: str, wanted: str, tmp_path: Path) -> None:
+def test_work_directory_in_the_way(place: str, wanted: str, here: Here, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
-    done = command(CONFIG, f"--workdir={tmp_path / place}")
+    done = here(CONFIG, f"--workdir={tmp_path / place}")
     assert (done.returncode, wanted in done.stderr) == (2, True), done.stderr
     assert (tmp_path / "file").read_text() == "x"
 
 
-def test_the_home_of_nobody() -> None:
-    done = command(CONFIG, "--workdir=~no-such-user/run")
+def test_the_home_of_nobody(here: Here) -> None:
+    done = here(CONFIG, "--workdir=~no-such-user/run")
     assert (done.returncode, done.stderr) == (2, "error: --workdir=~no-such-user/run: there is no such user's home\n")
 
 
-def test_a_configuration_file_that_cannot_be_run(tmp_path: Path) -> None:
+def test_a_configuration_file_that_cannot_be_run(here: Here, tmp_path: Path) -> None:
     for text, wanted in (("x = (", "SyntaxError"), ("import no_such_module", "no_such_module")):
         (tmp_path / "odd.py").write_text(text)
-        done = command(f"--config={tmp_path / 'odd.py'}", f"--workdir={tmp_path / 'run'}")
+        done = here(f"--config={tmp_path / 'odd.py'}", f"--workdir={tmp_path / 'run'}")
         assert (done.returncode, done.stderr.count("\n"), wanted in done.stderr) == (2, 1, True), done.stderr
 
 
@@ -118,7 +154,7 @@ def test_help_is_quick() -> None:
     assert time.monotonic() - start < 10  # a second where nothing else runs; JAX is not imported
 
 
-def test_a_run_from_start_to_finish(tmp_path: Path) -> None:
+def test_a_run_from_start_to_finish(here: Here, tmp_path: Path) -> None:
     """Trains, is stopped by a real SIGTERM, resumes, finishes, refuses another configuration, evaluates, exports."""
     run = tmp_path / "run"
     arguments = [
@@ -165,9 +201,9 @@ def test_a_run_from_start_to_finish(tmp_path: Path) -> None:
     assert report.count("data:image/png;base64") == 4
     assert "raw pixels" in report
 
-    again = command(*arguments)
+    again = here(*arguments)
     assert (again.returncode, "finished already" in again.stdout) == (0, True), again.stderr
-    other = command(*arguments, "--config.method.tau=9", "--config.seed=3")
+    other = here(*arguments, "--config.method.tau=9", "--config.seed=3")
     assert other.returncode == 2
     assert (
         "holds a run of another configuration: method.tau (16.0 there, 9.0 here), seed (0 there, 3 here)"
@@ -179,11 +215,11 @@ def test_a_run_from_start_to_finish(tmp_path: Path) -> None:
     exported = command(*arguments, "--mode=export", "--checkpoint=400")
     assert exported.returncode == 0, exported.stderr
     assert len(np.load(run / "embeddings" / "train" / "labels.npy")) == 7208
-    missing = command(*arguments, "--mode=evaluate", "--checkpoint=7")
+    missing = here(*arguments, "--mode=evaluate", "--checkpoint=7")
     assert (missing.returncode, "--checkpoint=7: not in" in missing.stderr) == (2, True), missing.stderr
 
 
-def test_starting_from_another_run(tmp_path: Path) -> None:
+def test_starting_from_another_run(here: Here, tmp_path: Path) -> None:
     """The new run's first evaluation is the old one's last; a misfit is one line and leaves nothing behind."""
     first, second = tmp_path / "first", tmp_path / "second"
     small = [CONFIG, *TINY, "--config.evaluation.controls=false"]
@@ -198,7 +234,7 @@ def test_starting_from_another_run(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     embeddings = [np.load(run / "embeddings" / "test" / "embeddings.npy") for run in (first, second)]
     assert np.abs(embeddings[0] - embeddings[1]).max() < 0.2  # the frozen weights; running statistics moved one step
-    misfit = command(*small, source, "--config.backbone.widths=(8,)", f"--workdir={tmp_path / 'third'}")
+    misfit = here(*small, source, "--config.backbone.widths=(8,)", f"--workdir={tmp_path / 'third'}")
     assert (misfit.returncode, "the backbones differ" in misfit.stderr) == (2, True), misfit.stderr
     assert not (tmp_path / "third").exists()
 
@@ -210,6 +246,6 @@ def test_check_writes_nothing(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
-def test_evaluating_nothing(tmp_path: Path) -> None:
-    done = command(CONFIG, "--mode=evaluate", f"--workdir={tmp_path / 'run'}")
+def test_evaluating_nothing(here: Here, tmp_path: Path) -> None:
+    done = here(CONFIG, "--mode=evaluate", f"--workdir={tmp_path / 'run'}")
     assert (done.returncode, "holds no run" in done.stderr) == (2, True), done.stderr
