@@ -5,7 +5,8 @@
                                --query_embeddings=queries.npy --query_labels=query_labels.npy
 
 Embeddings are [N, D] real numbers and may be larger than the memory; labels are [N] integers. Without queries every
-row searches all the others.
+row searches all the others. --rerank and --expand judge the rankings once more after k-reciprocal re-ranking and query
+expansion, beside the plain ones; both hold the embeddings in memory.
 """
 
 import json
@@ -16,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from dml_jax import command
+from dml_jax import command, refinement
 from dml_jax.errors import ConfigError, DataError
 
 KS = (1, 2, 4, 8, 10, 100, 1000)
@@ -41,6 +42,16 @@ def parser() -> command.Parser:
     flags.add_argument("--no_clustering", action="store_true", help="no k-means and NMI")
     flags.add_argument("--restarts", type=int, help="of k-means (default: 10, and 1 above 1000 classes)")
     flags.add_argument("--seed", type=int, default=0, help="of k-means")
+    flags.add_argument(
+        "--rerank", action="store_true", help="also by k-reciprocal re-ranking (Zhong et al., CVPR 2017)"
+    )
+    flags.add_argument("--k1", type=int, help="of re-ranking: size of neighbourhoods (default: 20)")
+    flags.add_argument("--k2", type=int, help="of re-ranking: nearest encodings that are averaged (default: 6)")
+    flags.add_argument("--weight", type=float, help="of re-ranking: share of the plain distance (default: 0.3)")
+    flags.add_argument("--expand", help="also by query expansion: aqe, or alpha")
+    flags.add_argument("--expand_by", type=int, help="of expansion: gallery rows added to a query (default: 10)")
+    flags.add_argument("--alpha", type=float, help="of --expand=alpha: power of their cosine (default: 3)")
+    flags.add_argument("--augment", action="store_true", help="of expansion: expand the gallery's rows first")
     flags.add_argument("--geometry", action="store_true", help="also density, spectral decay and uniformity")
     flags.add_argument("--memory", type=int, metavar="MIB", help="that may be used on a device")
     flags.add_argument("--output", metavar="FILE", help="JSON to write")
@@ -85,6 +96,7 @@ def execute(arguments: list[str]) -> None:
     for key in ("restarts", "memory"):
         if getattr(options, key) is not None and getattr(options, key) < 1:
             raise ConfigError(f"--{key}={getattr(options, key)}: must be positive")
+    refinement.check(options)
     ks = wanted(options.ks)
     output = command.place("--output", options.output) if options.output else None
     if output is not None and not output.parent.is_dir():
@@ -94,9 +106,15 @@ def execute(arguments: list[str]) -> None:
     result = judged(options, ks)
     result["seconds"] = round(time.monotonic() - started, 3)
     if output is not None:
-        finite = {k: None if isinstance(v, float) and math.isnan(v) else v for k, v in result.items()}
-        output.write_text(json.dumps(finite, indent=2, allow_nan=False) + "\n")
+        output.write_text(json.dumps(finite(result), indent=2, allow_nan=False) + "\n")
     show(result, output)
+
+
+def finite(value: Any) -> Any:
+    """Numbers that do not exist as None, which JSON has a word for."""
+    if isinstance(value, dict):
+        return {key: finite(each) for key, each in value.items()}
+    return None if isinstance(value, float) and math.isnan(value) else value
 
 
 def judged(options: Any, ks: tuple[int, ...] | None) -> dict[str, Any]:
@@ -134,6 +152,7 @@ def judged(options: Any, ks: tuple[int, ...] | None) -> dict[str, Any]:
     candidates = len(given["gallery"]) if given else len(points) - 1
     if ks is not None and max(ks) > candidates:
         raise ConfigError(f"--ks={options.ks}: there are {candidates} candidates; no K may be larger")
+    refinement.fit(options, len(points), len(given["gallery"]) if given else None)
     classes = len(np.unique(labels))
 
     screen = Screen(quiet=options.quiet)
@@ -170,6 +189,9 @@ def judged(options: Any, ks: tuple[int, ...] | None) -> dict[str, Any]:
             **manner,
             **given,
         )
+        found |= refinement.judged(
+            options, points, labels, given.get("gallery"), given.get("gallery_labels"), KS if ks is None else ks, screen
+        )
     if options.geometry:
         found["density"] = metrics.density(points, labels)
         found["spectral_decay"] = metrics.spectral_decay(points)
@@ -193,17 +215,28 @@ def show(result: dict[str, Any], output: Path | None) -> None:
     table.add_column("metric")
     table.add_column("%", justify="right")
     table.add_column("± s.e.", justify="right")
+    others = [result[name] for name in refinement.NAMES if name in result]
+    for name in refinement.NAMES:
+        if name in result:
+            table.add_column(name, justify="right")
+            table.add_column("± s.e.", justify="right")
     plain = ("density", "spectral_decay", "uniformity")
     for key, value in result.items():
         if f"{key}_stderr" in result:
-            table.add_row(key, f"{100 * value:.2f}", f"{100 * result[f'{key}_stderr']:.2f}")
+            cells = [
+                f"{100 * row[name]:.2f}" if name in row else ""
+                for row in (result, *others)
+                for name in (key, f"{key}_stderr")
+            ]
+            table.add_row(key, *cells)
         elif key in plain:
             table.add_row(f"{key} (not in %)", f"{value:.4f}", "")
     console = Console(highlight=False, soft_wrap=True)
     console.print(table)
     if result["lone_queries"]:
         console.print(f"{result['lone_queries']:,} queries have no relevant row")
-    console.print(result["protocol"], markup=False)
+    for row in (result, *others):
+        console.print(row["protocol"], markup=False)
     console.print(f"{result['seconds']:.1f} s{f'; written to {output}' if output else ''}", markup=False)
 
 

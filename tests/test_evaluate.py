@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from dml_jax import evaluate
-from dml_jax.evaluation import metrics
+from dml_jax.evaluation import expansion, lists, metrics, reranking
 
 ROOT = Path(__file__).parents[1]
 
@@ -121,6 +121,15 @@ def test_mistakes(capsys: pytest.CaptureFixture[str], files: dict[str, Path], tm
         ((*pair, "--restarts=0"), "--restarts=0: must be positive"),
         ((*pair, "--query_labels=y.npy"), "give both or neither"),
         ((*pair, "--output=/nowhere/at/all.json"), "there is no directory"),
+        ((*pair, "--k1=5"), "--k1: says how --rerank works"),
+        ((*pair, "--rerank", "--k1=60"), "--k1=60: there are 60 rows in all"),
+        ((*pair, "--rerank", "--k1=5", "--k2=7"), "--k2=7: must be at most k1 + 1 = 6"),
+        ((*pair, "--rerank", "--weight=2"), "--weight=2.0: must be in 0..1"),
+        ((*pair, "--rerank", "--metric=euclidean"), "--rerank and --expand know the cosine only"),
+        ((*pair, "--expand=dba"), "--expand=dba: must be aqe or alpha"),
+        ((*pair, "--expand=aqe", "--alpha=2"), "--alpha: is of --expand=alpha"),
+        ((*pair, "--expand=alpha", "--alpha=nan"), "--alpha=nan: must be at least 0"),
+        ((*pair, "--expand=aqe", "--expand_by=60"), "--expand_by=60: there are 59 candidates"),
         (("--embeddings=none.npy", pair[1]), "--embeddings=none.npy: there is no such file"),
         ((pair[0], f"--labels={tmp_path / 'floats.npy'}"), "--labels: holds float64; give integers"),
         ((pair[0], f"--labels={files['yq']}"), "--labels: 20 for 60 rows of --embeddings"),
@@ -151,3 +160,53 @@ def test_one_and_eight_devices_say_the_same(files: dict[str, Path], tmp_path: Pa
         result = json.loads(output.read_text())
         results.append({key: value for key, value in result.items() if key != "seconds"})
     assert results[0] == results[1]
+
+
+@pytest.mark.parametrize("separate", [False, True])
+def test_refined_rankings_stand_beside_the_plain_one(
+    capsys: pytest.CaptureFixture[str], files: dict[str, Path], tmp_path: Path, separate: bool
+) -> None:
+    x, y, xq, yq = (np.load(files[name]) for name in ("x", "y", "xq", "yq"))
+    output = tmp_path / "results.json"
+    queries = [f"--query_embeddings={files['xq']}", f"--query_labels={files['yq']}"] if separate else []
+    code, out, err = run(
+        capsys, f"--embeddings={files['x']}", f"--labels={files['y']}", *queries, "--no_clustering", "--ks=1,5",
+        "--rerank", "--k1=8", "--k2=3", "--weight=0.2", "--expand=alpha", "--expand_by=4", "--alpha=2",
+        f"--output={output}",
+    )  # fmt: skip
+    assert (code, err) == (0, "")
+    result = json.loads(output.read_text())
+    asked, classes = (xq, yq) if separate else (x, y)
+    own = not separate
+    _, indices = reranking.search(asked, x if separate else asked, 10, k1=8, k2=3, weight=0.2, exclude_self=own)
+    reranked = lists.retrieval(indices, classes, y if separate else None, ks=(1, 5))
+    better = expansion.expand(asked, x if separate else asked, 4, alpha=2, exclude_self=own)
+    expanded = metrics.retrieval(better, classes, ks=(1, 5), gallery=x, gallery_labels=y, exclude_self=own)
+    for name, expected in (("reranked", reranked), ("expanded", expanded)):
+        assert {key: result[name][key] for key in expected} == expected
+        assert expected["map@r"] != result["map@r"]
+        assert f"{100 * expected['map@r']:.2f}" in out
+        assert result[name]["protocol"].startswith(name)
+        assert result[name]["protocol"] in out
+    assert f"{100 * result['map@r']:.2f}" in out
+    assert ("queries and gallery together" in result["reranked"]["protocol"]) == separate
+
+
+def test_refined_rankings_by_the_authors_protocol(
+    capsys: pytest.CaptureFixture[str], files: dict[str, Path], tmp_path: Path
+) -> None:
+    """Where no row has a copy, to leave out the first neighbour is to leave out the query."""
+    found = []
+    for protocol in ("clean", "paper"):
+        output = tmp_path / f"{protocol}.json"
+        code, _, _ = run(
+            capsys, f"--embeddings={files['x']}", f"--labels={files['y']}", "--no_clustering", "--rerank",
+            "--expand=aqe", "--augment", f"--protocol={protocol}", f"--output={output}",
+        )  # fmt: skip
+        assert code == 0
+        found.append(json.loads(output.read_text()))
+    for result in found:
+        del result["reranked"]["seconds"]
+    assert found[0]["reranked"] == found[1]["reranked"]
+    assert "recall@10" in found[0]["reranked"]
+    assert "equal weights, after the same was done" in found[0]["expanded"]["protocol"]

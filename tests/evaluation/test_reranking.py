@@ -1,0 +1,133 @@
+"""Re-ranking against the equations written densely in float64, and judging of lists against brute force."""
+
+import numpy as np
+import pytest
+
+from dml_jax.errors import DataError
+from dml_jax.evaluation import lists, neighbors, reranking
+from tests.evaluation import brute
+
+
+def points(count=90, classes=9, seed=0, width=6):
+    rng = np.random.default_rng(seed)
+    labels = np.arange(count) % classes
+    return (rng.normal(size=(classes, width))[labels] + 0.8 * rng.normal(size=(count, width))).astype(
+        np.float32
+    ), labels
+
+
+def dense(queries, gallery, k1, k2, weight):
+    """d* [Q, G] by the equations of the module, N x N and with sets; `gallery` None: among the queries."""
+    rows = np.asarray(queries if gallery is None else np.concatenate([queries, gallery]), np.float64)
+    d = brute.distances(rows, rows, "cosine")
+    order = np.argsort(d - 10 * np.eye(len(d)), axis=1, kind="stable")
+    d = np.maximum(d, 0) / d.max(axis=1, keepdims=True)
+
+    def mutual(p, k):
+        return {int(g) for g in order[p, : k + 1] if p in order[g, : k + 1]}
+
+    v = np.zeros_like(d)
+    for p in range(len(d)):
+        core = mutual(p, k1)
+        grown = set(core)
+        for q in core:
+            near = mutual(q, round(k1 / 2))
+            if len(near & core) > 2 / 3 * len(near):
+                grown |= near
+        v[p, sorted(grown)] = np.exp(-d[p, sorted(grown)])
+    v /= v.sum(axis=1, keepdims=True)
+    v = np.stack([v[order[p, :k2]].mean(axis=0) for p in range(len(d))])
+    jaccard = np.array([[1 - np.minimum(a, b).sum() / np.maximum(a, b).sum() for b in v] for a in v])
+    found = (1 - weight) * jaccard + weight * d
+    return found if gallery is None else found[: len(queries), len(queries) :]
+
+
+def check(far, distances, indices):
+    """Lists are sorted by float64 distances but for what float32 cannot tell apart."""
+    np.testing.assert_allclose(np.take_along_axis(far, indices, axis=1), distances, atol=2e-6)
+    np.testing.assert_allclose(np.sort(far, axis=1)[:, : indices.shape[1]], distances, atol=2e-6)
+    assert all(len(set(row)) == len(row) for row in indices.tolist())
+
+
+@pytest.mark.parametrize(("k1", "k2", "weight"), [(20, 6, 0.3), (7, 1, 0.0), (5, 3, 0.8)])
+@pytest.mark.parametrize("terms", [1 << 22, 300])
+def test_queries_and_gallery(k1, k2, weight, terms, monkeypatch):
+    monkeypatch.setattr(reranking, "TERMS", terms)
+    monkeypatch.setattr(reranking, "ROWS", terms)
+    x, _ = points()
+    far = dense(x[:30], x[30:], k1, k2, weight)
+    for k in (4, 60):
+        check(far, *reranking.search(x[:30], x[30:], k, k1=k1, k2=k2, weight=weight))
+
+
+def test_each_other():
+    x, labels = points(seed=1)
+    far = dense(x, None, 10, 4, 0.3)
+    np.fill_diagonal(far, np.inf)
+    distances, indices = reranking.search(x, x, 40, k1=10, k2=4, exclude_self=True)
+    check(far, distances, indices)
+    expected = brute.retrieval(far, labels, labels, (1, 5, 40), own=True)[0]
+    found = lists.retrieval(indices, labels, ks=(1, 5, 40))
+    assert {key: found[key] for key in expected} == pytest.approx(expected)
+    plain = brute.retrieval(brute.distances(x, x, "cosine"), labels, labels, (1,), own=True)[0]
+    assert found["map@r"] > plain["map@r"] + 0.02  # what it is for
+
+
+def test_a_short_list_takes_in_rows_far_behind():
+    """The first k of the whole re-ranked gallery, not of the first k of the plain ranking."""
+    x, _ = points(90, 9, seed=2)
+    far = dense(x, None, 12, 4, 0.1)
+    np.fill_diagonal(far, np.inf)
+    distances, indices = reranking.search(x, x, 3, k1=12, k2=4, weight=0.1, exclude_self=True)
+    check(far, distances, indices)
+    plain = neighbors.search(x, x, 3, exclude_self=True)[1]
+    assert any(set(a) - set(b) for a, b in zip(indices.tolist(), plain.tolist(), strict=True))
+
+
+def test_weight_one_is_the_plain_ranking_and_copies_do_no_harm():
+    x, _ = points(40, 5)
+    np.testing.assert_array_equal(
+        reranking.search(x, x, 9, k1=5, k2=2, weight=1.0, exclude_self=True)[1],
+        neighbors.search(x, x, 9, exclude_self=True)[1],
+    )
+    same = np.ones((30, 3), np.float32)
+    distances, indices = reranking.search(same, same, 3, k1=5, k2=2, exclude_self=True)
+    assert np.isfinite(distances).all()
+    assert not (indices == np.arange(30)[:, None]).any()
+
+
+def test_mistakes():
+    x, _ = points(20, 4)
+    for message, options in (
+        ("k=20: there are 19 candidates", {"k": 20, "k1": 5}),
+        ("k1=20: there are 20 rows", {"k": 3, "k1": 20}),
+        ("k2=8: must be in 1..6", {"k": 3, "k1": 5, "k2": 8}),
+        ("weight=2: must be in 0..1", {"k": 3, "k1": 5, "k2": 2, "weight": 2}),
+    ):
+        with pytest.raises(DataError, match=message.replace(".", r"\.")):
+            reranking.search(x, x, exclude_self=True, **options)
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_lists_are_judged_like_distances(own):
+    """Against brute force, lone queries and unknown classes among them."""
+    x, labels = points(70, 7, seed=3)
+    labels = labels.copy()
+    labels[:3] = [50, 51, -4]
+    gallery, others = (x, labels) if own else (x[20:], labels[20:])
+    queries, asked = (x, labels) if own else (x[:20], labels[:20])
+    far = brute.distances(queries, gallery, "cosine")
+    indices = np.argsort(far + (1e9 * np.eye(len(far)) if own else 0), axis=1, kind="stable")[:, :20]
+    found = lists.retrieval(indices, asked, None if own else others, ks=(1, 4, 20))
+    expected = brute.retrieval(far, asked, others, (1, 4, 20), own=own)[0]
+    assert {key: found[key] for key in expected} == pytest.approx(expected)
+    assert found["lone_queries"] == 3
+    assert lists.depth(asked, others, own=own) == (9 if own else 8)
+
+
+def test_lists_too_short_or_of_another_gallery():
+    labels = np.zeros(6, int)
+    with pytest.raises(DataError, match="lists of 3 rows; 5 are needed"):
+        lists.retrieval(np.zeros((6, 3), int), labels, ks=(1,))
+    with pytest.raises(DataError, match=r"hold 0\.\.9, but the gallery has 6 rows"):
+        lists.retrieval(np.full((6, 9), 9) * (np.arange(9) > 0), labels, ks=(1,))
