@@ -1,6 +1,9 @@
 """A trained model by itself: images in, embeddings out; needs the work directory of a run, not its data."""
 
-from collections.abc import Sequence
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 
 import jax
@@ -8,6 +11,7 @@ import numpy as np
 
 from dml_jax.data import decode, transforms
 from dml_jax.errors import CheckpointError, DataError
+from dml_jax.index import Image, Index
 from dml_jax.train import warmstart, workdir
 
 
@@ -28,12 +32,55 @@ class Model:
 
     def __init__(self, directory: str | Path, checkpoint: str = "latest"):
         directory = Path(directory).expanduser()
+        self._directory = directory
         height, width = workdir.read_config(directory)["shape"]
         self._shape = (height, width)
         self.config, method, self._state = warmstart.trained(directory, checkpoint, _raise)
         self.step = int(self._state.step)
         self._embed = jax.jit(method.embed)
         self._transform = transforms.testing(self.config.data)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 of all parameters and of what else the embedding rests on."""
+        digest = hashlib.sha256()
+        for leaf in jax.tree.leaves(jax.device_get((self._state.params, self._state.method))):
+            digest.update(np.ascontiguousarray(leaf).tobytes())
+        return digest.hexdigest()
+
+    @property
+    def threshold(self) -> float:
+        """The cosine at which "same class or not" erred equally often either way on the run's unseen classes.
+
+        Raises:
+          CheckpointError: `results.json` does not name it.
+        """
+        path = self._directory / "results.json"
+        try:
+            return float(json.loads(path.read_text(encoding="utf-8"))["equal_error_cosine"])
+        except (OSError, ValueError, KeyError, TypeError):
+            raise CheckpointError(f"{path}: names no equal_error_cosine; give a threshold yourself") from None
+
+    def enroll(self, classes: Mapping[str, Sequence[Image]]) -> Index:
+        """An index of new classes, without training: `enroll({"wren": ["a.jpg", "b.jpg"], …}).classify(["x.jpg"])`.
+
+        Args:
+          classes: images of each class, as for `embed`; `Index.add` adds more later.
+
+        Raises:
+          DataError: see `Index.add`.
+        """
+        index = Index(self)
+        index.add(classes)
+        return index
+
+    def index(self, path: str | Path) -> Index:
+        """The index that `Index.save` wrote.
+
+        Raises:
+          DataError: no such file, or one of another model.
+        """
+        return Index.load(self, path)
 
     def read(self, path: str | Path) -> np.ndarray:
         """An image file the way the model sees it: uint8 [H, W, 3].
@@ -59,7 +106,7 @@ class Model:
             )
         return ready
 
-    def embed(self, images: Sequence[str | Path | np.ndarray]) -> np.ndarray:
+    def embed(self, images: Sequence[Image]) -> np.ndarray:
         """Embeddings of images.
 
         Args:

@@ -1,0 +1,173 @@
+"""Classes enrolled by their images: the index, what it refuses, and the command."""
+
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import dml_jax
+from dml_jax import enroll
+from dml_jax.errors import CheckpointError, DataError
+from dml_jax.index import Index
+
+COLOURS = {"red": (250, 10, 10), "green": (10, 250, 10), "blue": (10, 10, 250), "grey": (120, 120, 120)}
+
+
+class Colours:
+    """A stand-in for a model: the mean colour less grey, as a unit row; a file that is not an image is refused."""
+
+    fingerprint = "of colours"
+    threshold = 0.9
+
+    def embed(self, images):
+        rows = []
+        for image in images:
+            try:
+                pixels = image if isinstance(image, np.ndarray) else np.asarray(Image.open(image))
+            except OSError:
+                raise DataError(f"{image}: not an image") from None
+            rows.append(np.append(pixels.reshape(-1, 3).mean(axis=0) - 100, 1.0))
+        return (np.array(rows) / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
+
+
+def picture(path, colour, level=0):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new("RGB", (8, 8), tuple(min(value + level, 255) for value in COLOURS[colour])).save(path)
+    return str(path)
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> dict[str, list[str]]:
+    """Three images a colour, below gallery/<colour>."""
+    return {c: [picture(tmp_path / "gallery" / c / f"{i}.png", c, 9 * i) for i in range(3)] for c in COLOURS}
+
+
+def test_enroll_classify_add(photos, tmp_path):
+    index = Index(Colours())
+    index.add({name: photos[name][:2] for name in ("red", "green")})
+    asked = [photos["green"][2], photos["red"][2], photos["blue"][0]]
+    names, cosines = index.classify(asked)
+    assert names == ["green", "red", "unknown"]
+    rows, enrolled = (Colours().embed(x).astype(np.float64) for x in (asked, index.images))
+    np.testing.assert_allclose(cosines, (rows @ enrolled.T).max(axis=1), atol=1e-6)
+    assert index.classify(asked, threshold=-1)[0][2] in ("red", "green")
+    index.add({"blue": [np.asarray(Image.open(photos["blue"][1]))], "red": photos["red"][2:]})
+    assert index.classify(asked)[0] == ["green", "red", "blue"]
+    assert (index.classes, index.labels.tolist()) == (["red", "green", "blue"], [0, 0, 1, 1, 2, 0])
+
+    index.save(tmp_path / "index.npz")
+    again = Index.load(Colours(), tmp_path / "index.npz")
+    assert (again.classes, again.images) == (index.classes, index.images)
+    for one, two in zip(index.nearest(asked), again.nearest(asked), strict=True):
+        np.testing.assert_array_equal(one, two)
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
+
+
+def test_what_cannot_be_enrolled_changes_nothing(photos, tmp_path):
+    index = Index(Colours())
+    index.add({"red": photos["red"]})
+    (tmp_path / "no.png").write_text("no")
+    for classes, message in (
+        ({}, "no classes were given"),
+        ({"green": []}, "green: has no image"),
+        ({"green": photos["green"][0]}, "is one path; give a list"),
+        ({"unknown": photos["green"]}, "'unknown': cannot be the name"),
+        ({" ": photos["green"]}, "cannot be the name"),
+        ({"green": photos["red"][:1]}, "is enrolled as red already"),
+        ({"green": photos["green"], "lime": photos["green"]}, "is enrolled as green already"),
+        ({"green": [*photos["green"], tmp_path / "no.png"]}, "no.png: not an image"),
+    ):
+        with pytest.raises(DataError, match=message):
+            index.add(classes)
+        assert (index.classes, len(index.images), index.embeddings.shape) == (["red"], 3, (3, 4))
+    with pytest.raises(DataError, match="nothing is enrolled"):
+        Index(Colours()).classify(photos["red"])
+    with pytest.raises(DataError, match=r"threshold=2: is a cosine"):
+        index.classify(photos["red"], threshold=2)
+
+
+def test_files_that_are_no_index_of_this_model(photos, tmp_path):
+    index = Index(Colours())
+    index.add({"red": photos["red"]})
+    file = tmp_path / "index.npz"
+    index.save(file)
+    other = Colours()
+    other.fingerprint = "of shapes"
+    with pytest.raises(DataError, match="made with another model"):
+        Index.load(other, file)
+    (tmp_path / "cut.npz").write_bytes(file.read_bytes()[:-200])
+    np.savez(tmp_path / "odd.npz", x=np.zeros(3))
+    np.savez(tmp_path / "objects.npz", **dict.fromkeys(("embeddings", "labels", "classes"), np.array([{}])))
+    (tmp_path / "text.npz").write_text("text")
+    np.save(tmp_path / "array", np.zeros(3))
+    (tmp_path / "array.npy").rename(tmp_path / "array.npz")
+    for name in ("cut", "odd", "objects", "text", "array"):
+        with pytest.raises(DataError, match=rf"{name}\.npz: is not an index, or damaged"):
+            Index.load(Colours(), tmp_path / f"{name}.npz")
+    with pytest.raises(DataError, match="there is no such file"):
+        Index.load(Colours(), tmp_path / "none.npz")
+    with pytest.raises(DataError, match="give it that ending"):
+        index.save(tmp_path / "index.npy")
+
+
+def test_the_command(photos, tmp_path, monkeypatch, capsys):
+    def load(workdir, checkpoint):
+        model = Colours()
+        model.enroll = lambda classes: (index := Index(model), index.add(classes))[0]
+        model.index = lambda path: Index.load(model, path)
+        return model
+
+    def run(*arguments):
+        monkeypatch.setattr(
+            sys, "argv", ["enroll", "--workdir=w", f"--index={tmp_path / 'i.npz'}", *map(str, arguments)]
+        )
+        code = enroll.main()
+        out, err = capsys.readouterr()
+        assert err.count("\n") == (code == 2)
+        return code, out + err
+
+    monkeypatch.setattr(dml_jax, "load", load)
+    gallery, later = tmp_path / "gallery", tmp_path / "later"
+    later.mkdir()
+    (gallery / "blue").rename(later / "blue")
+    assert run("--classify", gallery) == (
+        2,
+        f"error: --index={tmp_path / 'i.npz'}: there is no such file; enroll classes first\n",
+    )
+    code, text = run(gallery)
+    assert (code, "9 images of 3 classes enrolled; 9 of 3 in all" in text) == (0, True)
+    code, text = run(later)
+    assert (code, "3 images of 1 classes enrolled; 12 of 4 in all" in text) == (0, True)
+    new = picture(tmp_path / "new" / "x.png", "blue", 4)
+    code, text = run("--classify", new)
+    name, cosine, file, nearest = text.rstrip("\n").split("\t")
+    assert (code, name, file, Path(nearest).parent.name) == (0, "blue", new, "blue")
+    assert float(cosine) > 0.99
+    assert run("--classify", "--threshold=1.0", new)[1].startswith("unknown\t")
+
+    picture(tmp_path / "twice" / "red" / "r.png", "red")
+    (tmp_path / "hollow" / "lilac").mkdir(parents=True)
+    for arguments, message in (
+        ((), "no paths given"),
+        ((gallery, tmp_path / "twice"), "there is a class red in"),
+        ((tmp_path / "hollow",), "lilac: no image file"),
+        ((tmp_path / "new",), "holds no folders"),
+        ((gallery,), "is enrolled as green already"),
+        ((tmp_path / "none",), "there is no such directory"),
+        (("--threshold=0.5", gallery), "--threshold: is for --classify"),
+    ):
+        code, text = run(*arguments)
+        assert (code, message in text) == (2, True), text
+
+
+def test_the_threshold_of_a_run(tmp_path):
+    model = SimpleNamespace(_directory=tmp_path)
+    from dml_jax.model import Model
+
+    with pytest.raises(CheckpointError, match="names no equal_error_cosine"):
+        Model.threshold.fget(model)
+    (tmp_path / "results.json").write_text('{"equal_error_cosine": 0.625}')
+    assert Model.threshold.fget(model) == 0.625
