@@ -58,7 +58,7 @@ def execute(arguments: list[str]) -> None:
     config = configs.resolve(values)
     keep_compiled()
     from dml_jax import run
-    from dml_jax.train import mesh
+    from dml_jax.train import mesh, peers
     from dml_jax.train.progress import Screen
     from dml_jax.train.signals import Interrupted, Stop
 
@@ -66,16 +66,17 @@ def execute(arguments: list[str]) -> None:
         mesh.connect(options.coordinator, options.processes, options.process)
     screen = Screen(quiet=options.quiet, active=mesh.first())
     try:
-        match options.mode:
-            case "train":
-                with Stop() as stop:
-                    run.train(config, directory, screen, stop)
-            case "evaluate":
-                run.evaluate(config, directory, checkpoint, screen)
-            case "export":
-                run.export_all(config, directory, checkpoint, screen)
-            case _:
-                run.check(config, screen)
+        with peers.ending_together():
+            match options.mode:
+                case "train":
+                    with Stop() as stop:
+                        run.train(config, directory, screen, stop)
+                case "evaluate":
+                    run.evaluate(config, directory, checkpoint, screen)
+                case "export":
+                    run.export_all(config, directory, checkpoint, screen)
+                case _:
+                    run.check(config, screen)
     except Interrupted as interrupted:
         screen.say(f"stopped by {interrupted}; the same command continues")
         sys.exit(interrupted.code)

@@ -7,6 +7,7 @@ flipped in the middle of a JPEG scan, passes; checksums guard against that.
 
 import io
 import re
+import threading
 import warnings
 
 import numpy as np
@@ -17,9 +18,8 @@ from dml_jax.errors import DataError
 
 LIMIT = 89_478_485  # pixels; Pillow's own threshold for suspecting a decompression bomb
 ORIENTATION = 0x0112  # EXIF tag
+OPENING = threading.Lock()  # Python keeps its filters of warnings for all threads together
 PPM = re.compile(rb"P6\n(\d{1,6}) (\d{1,6})\n255\n")  # the header of pixels without any compression
-
-warnings.filterwarnings("error", category=Image.DecompressionBombWarning)
 
 
 def rgb(data: bytes) -> np.ndarray:
@@ -40,7 +40,7 @@ def rgb(data: bytes) -> np.ndarray:
         if 0 < width * height <= LIMIT and len(data) == header.end() + 3 * width * height:
             return np.frombuffer(data, np.uint8, offset=header.end()).reshape(height, width, 3)
     try:
-        with Image.open(io.BytesIO(data)) as image:
+        with _opened(data) as image:
             upright = ImageOps.exif_transpose(image)
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise DataError(f"more than {LIMIT} pixels") from error
@@ -55,6 +55,13 @@ def rgb(data: bytes) -> np.ndarray:
     return np.asarray(upright.convert("RGB"))
 
 
+def _opened(data: bytes) -> Image.Image:
+    """Opens an image file; more than `LIMIT` pixels are an error, where Pillow would warn."""
+    with OPENING, warnings.catch_warnings():
+        warnings.simplefilter("error", Image.DecompressionBombWarning)
+        return Image.open(io.BytesIO(data))
+
+
 def _jpeg(data: bytes) -> np.ndarray | None:
     """Pixels of an ordinary JPEG file; None where Pillow has to decide."""
     try:
@@ -64,7 +71,7 @@ def _jpeg(data: bytes) -> np.ndarray | None:
         orientation = 1
         header = data[: _scan(data)]
         if b"Exif\0" in header or b"tiff:Orientation" in header:
-            with Image.open(io.BytesIO(data)) as image:
+            with _opened(data) as image:
                 orientation = image.getexif().get(ORIENTATION, 1)
         return _turned(simplejpeg.decode_jpeg(data, "RGB", fastdct=False, fastupsample=False), orientation)
     except Exception:  # Pillow has the last word on what is damaged

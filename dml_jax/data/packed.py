@@ -125,12 +125,14 @@ def load(path: str, name: str, unprepared: Recipe | None = None) -> dict[str, Sp
         if not (directory / file).is_file() or (directory / file).stat().st_size != size:
             raise DataError(f"{directory / file}: is missing or has lost bytes; prepare the data set again")
     records = str(directory / marker["records"])
-    splits = _splits(index.load(directory / INDEX), lambda split, part: Records(records, split))
-    return {split: found._replace(content=marker["sha256"]) for split, found in splits.items()}
+    return _splits(index.load(directory / INDEX), lambda split, part: Records(records, split), content=marker["sha256"])
 
 
-def _splits(parts: Mapping[str, Part], reader: Callable[[str, Part], Any]) -> dict[str, Split]:
-    splits = {name: Split(part.labels, part.ids, reader(name, part), part.classes) for name, part in parts.items()}
+def _splits(parts: Mapping[str, Part], reader: Callable[[str, Part], Any], content: str = "") -> dict[str, Split]:
+    splits = {
+        name: Split(part.labels, part.ids, reader(name, part), part.classes, content=content)
+        for name, part in parts.items()
+    }
     if "gallery" in splits:
         splits["test"] = splits["test"]._replace(gallery=splits["gallery"])
     return disjoint(splits)

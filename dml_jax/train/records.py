@@ -5,6 +5,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+from dml_jax.errors import CheckpointError
+
 
 class Records:
     """One object a line, each with its `step`, in order of the steps.
@@ -28,14 +30,27 @@ class Records:
             os.fsync(file.fileno())
 
     def read(self) -> list[dict[str, Any]]:
-        """All whole lines; a torn last one is left out."""
+        """All whole lines; a last one that a killed run left torn is left out.
+
+        Raises:
+          CheckpointError: another line is not what a run writes; names it.
+        """
         lines: list[dict[str, Any]] = []
-        if self.path.exists():
-            for text in self.path.read_text(encoding="utf-8").splitlines():
-                try:
-                    lines.append(json.loads(text))
-                except json.JSONDecodeError:
+        if not self.path.exists():
+            return lines
+        texts = self.path.read_bytes().splitlines(keepends=True)
+        for number, text in enumerate(texts, start=1):
+            try:
+                line = json.loads(text)
+                if not isinstance(line["step"], int):
+                    raise TypeError
+            except (ValueError, KeyError, TypeError):
+                if number == len(texts) and not text.endswith(b"\n"):
                     break
+                raise CheckpointError(
+                    f"{self.path}: line {number} is damaged; delete the line, or take the file from a copy"
+                ) from None
+            lines.append(line)
         return lines
 
     def cut(self, step: int) -> None:

@@ -5,6 +5,7 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import cloudpickle
 import numpy as np
@@ -12,10 +13,11 @@ import pytest
 
 from dml_jax import config as configs
 from dml_jax.config import Data
-from dml_jax.data import decode, index, packed, preparation, transforms
+from dml_jax.data import decode, holdout, index, packed, preparation, transforms
 from dml_jax.data.listing import Options
 from dml_jax.data.split import Split
 from dml_jax.errors import ConfigError, DataError
+from dml_jax.train import experiment
 from tests.data import layouts, pictures
 
 
@@ -367,3 +369,19 @@ def test_the_index_survives_any_name(tmp_path: Path) -> None:
     (tmp_path / "j.npz").write_bytes((tmp_path / "i.npz").read_bytes()[:200])
     with pytest.raises(DataError, match=r"j\.npz: cannot be read"):
         index.load(tmp_path / "j.npz")
+
+
+def test_the_data_hash_covers_what_was_packed(tmp_path: Path) -> None:
+    photos = layouts.photos(tmp_path / "photos")
+    prepare("folder", [photos], tmp_path / "a")
+    prepare("folder", [photos], tmp_path / "b")
+    prepare("folder", [photos], tmp_path / "c", short_side=16)
+
+    def digest(name: str) -> str:
+        splits = load("folder", tmp_path / name)
+        held = holdout.hold_out(splits["train"]._replace(classes=["a", "b", "c", "d"]), 0.5)[0]
+        assert held.content == splits["train"].content
+        return experiment.data_hash(SimpleNamespace(splits=splits))  # type: ignore[arg-type]
+
+    assert digest("a") == digest("b")
+    assert digest("a") != digest("c")

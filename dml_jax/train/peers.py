@@ -1,0 +1,67 @@
+"""The processes of a run end together: an error that one of them finds ends the others, which would wait for it."""
+
+import os
+import sys
+import threading
+import time
+from atexit import register
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import jax
+
+from dml_jax.errors import UserError
+from dml_jax.train.signals import Interrupted
+
+FAILED, KNOWN = "dml_jax/failed", "dml_jax/known"
+PATIENCE = 10.0  # seconds that process 0, which keeps the notes, waits for the others to have read them
+
+
+@contextmanager
+def ending_together() -> Iterator[None]:
+    """Where one process of several leaves with an exception, the others say so and end, wherever they are."""
+    if jax.process_count() == 1:
+        yield
+        return
+    from jax._src import distributed  # the notes that processes leave each other have no public name
+
+    notes: Any = distributed.global_state.client
+    over = threading.Event()
+    threading.Thread(target=_watch, args=(notes, over), daemon=True).start()
+    try:
+        yield
+    except Interrupted:  # they have agreed to stop
+        raise
+    except Exception as error:
+        over.set()
+        code = 2 if isinstance(error, UserError | OSError) else 1
+        reason = " ".join(str(error).split()) or type(error).__name__
+        notes.key_value_set(FAILED, f"{code} process {jax.process_index()} has stopped: {reason}", allow_overwrite=True)
+        register(_leave, notes, code)  # once the error is on the screen, and before JAX waits for the others
+        raise
+    finally:
+        over.set()
+
+
+def _watch(notes: Any, over: threading.Event) -> None:
+    while not over.wait(1.0):
+        try:
+            code, _, message = notes.key_value_try_get(FAILED).partition(" ")
+        except jax.errors.JaxRuntimeError:  # there is no such note
+            continue
+        print(f"error: {message}", file=sys.stderr)
+        _leave(notes, int(code))
+
+
+def _leave(notes: Any, code: int) -> None:
+    """Ends this process without waiting for the others, but for those that still have to read why."""
+    notes.key_value_set(f"{KNOWN}/{jax.process_index()}", "", allow_overwrite=True)
+    deadline = time.monotonic() + PATIENCE
+    while jax.process_index() == 0 and time.monotonic() < deadline:
+        if len(notes.key_value_dir_get(KNOWN)) == jax.process_count():
+            break
+        time.sleep(0.1)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
