@@ -123,7 +123,8 @@ def _typed(key: str, text: str, old: Any) -> Any:
         if type(old) in kinds:
             return kinds[type(old)](text)
         if isinstance(old, tuple | list):
-            return tuple(ast.literal_eval(text))
+            words = text.split(",")
+            return tuple(words if all(map(str.isidentifier, words)) else ast.literal_eval(text))
     except (KeyError, ValueError, SyntaxError, TypeError):
         wanted = "true or false" if isinstance(old, bool) else f"{type(old).__name__}, e.g. {old!r}"
         raise ConfigError(f"{key}={text}: must be {wanted}") from None

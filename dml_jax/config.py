@@ -143,6 +143,10 @@ class Train:
         )
 
 
+# Batches of test images: the method's own, chunks of nearest neighbours, or drawn from clusters as training batches.
+Refine = Literal["reciprocal", "neighbors", "kmeans", "ward", "spectral", "birch", "dbscan", "optics"]
+
+
 @dataclass(frozen=True)
 class Evaluation:
     """How embeddings are judged."""
@@ -151,12 +155,21 @@ class Evaluation:
     ks: tuple[int, ...] = (1, 2, 4, 8)  # of Recall@K
     batch_size: int = 256  # images embedded at once
     cluster: bool = True  # k-means and NMI at the end; slow for many thousand classes
-    refine: bool = False  # also judge what the method makes of the embeddings at test time (MPN)
+    refine: tuple[Refine, ...] = ()  # also judge what the method makes of the embeddings in these batches (MPN)
+    refine_clusters: int = 900  # that "kmeans", "ward", "spectral" and "birch" look for
+    refine_eps: float = 0.9  # Euclidean distance up to which "dbscan" and "optics" call unit embeddings neighbours
+    refine_min_samples: int = 5  # neighbours that make a place dense for them
     controls: bool = False  # judge raw pixels and the untrained network beside the trained one; for small images
 
     def __post_init__(self) -> None:
         require(len(self.ks) > 0 and min(self.ks) > 0, "evaluation.ks", self.ks, "must be positive numbers")
         require(self.batch_size > 0, "evaluation.batch_size", self.batch_size, "must be positive")
+        require(len(set(self.refine)) == len(self.refine), "evaluation.refine", self.refine, "names one kind twice")
+        require(self.refine_clusters > 1, "evaluation.refine_clusters", self.refine_clusters, "must be at least 2")
+        require(self.refine_eps > 0, "evaluation.refine_eps", self.refine_eps, "must be positive")
+        require(
+            self.refine_min_samples > 1, "evaluation.refine_min_samples", self.refine_min_samples, "must be at least 2"
+        )
 
 
 @dataclass(frozen=True)

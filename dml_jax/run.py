@@ -1,6 +1,7 @@
 """A run from its configuration to its results: what the main command does in each of its modes."""
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,10 @@ from dml_jax.analysis import report
 from dml_jax.config import Config
 from dml_jax.data import pipeline
 from dml_jax.data.split import Split
-from dml_jax.errors import CheckpointError
+from dml_jax.errors import CheckpointError, UserError
 from dml_jax.evaluation import protocol, verification
 from dml_jax.export import arrays, stablehlo
-from dml_jax.train import embed, experiment, loop, mesh, step, warmstart, workdir
+from dml_jax.train import embed, experiment, loop, mesh, refine, step, warmstart, workdir
 from dml_jax.train.checkpoint import Checkpoints
 from dml_jax.train.experiment import Experiment
 from dml_jax.train.progress import Screen
@@ -208,7 +209,7 @@ def conclude(
     if test.gallery is None:
         results |= _verified(found["test"], test.labels)
     if config.evaluation.refine:
-        results["refined"] = _refined(parts, state, test, found)
+        results["refined"] = _refined(parts, state, test, found, screen)
     results |= {
         "model": model,
         "step": int(state.step),
@@ -235,12 +236,26 @@ def _judged(config: Config, split: Split, embeddings: np.ndarray, gallery: np.nd
     )
 
 
-def _refined(parts: Experiment, state: State, split: Split, found: dict[str, np.ndarray]) -> dict[str, Any]:
-    """The numbers of the embeddings the method refines at test time."""
-    assert parts.method.refine is not None
-    gallery = found.get("gallery")
-    refined = np.asarray(parts.method.refine(state.params, state.method, found["test"], gallery))
-    return _judged(parts.config, split, refined, gallery)
+def _refined(
+    parts: Experiment, state: State, split: Split, found: dict[str, np.ndarray], screen: Screen
+) -> dict[str, dict[str, Any]]:
+    """The numbers of the embeddings the method refines at test time, for each kind of batches.
+
+    Where a clustering fails, its kind has a "problem" in place of numbers: a trained model is not lost by it.
+    """
+    results: dict[str, dict[str, Any]] = {}
+    for kind in parts.config.evaluation.refine:
+        screen.say(f"message passing in batches of kind {kind}")
+        start = time.monotonic()
+        try:
+            vectors, facts = refine.refined(parts, state, kind, found)
+        except UserError as problem:
+            screen.say(f"warning: {problem}")
+            results[kind] = {"problem": str(problem)}
+            continue
+        seconds = {"seconds": round(time.monotonic() - start, 3)}
+        results[kind] = facts | seconds | _judged(parts.config, split, vectors["test"], vectors.get("gallery"))
+    return results
 
 
 def _verified(embeddings: np.ndarray, labels: np.ndarray) -> dict[str, float]:

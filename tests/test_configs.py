@@ -275,7 +275,8 @@ VALUES: dict[str, dict[str, Any]] = {
     "cars_mpn:dim64": {"method.embedding_dim": 64, "paper.recall@1": 0.763},
     "sop_mpn:dim1024-paper": {"method.embedding_dim": 1024, "paper.nmi": 0.925, "train.reload_best_epochs": [30, 50]},
     "cub_mpn:mpn_only": {"method.losses": "mpn", "paper.recall@1": 0.681},
-    "cars_mpn:refined": {"evaluation.refine": True, "method.layers": 1, "method.heads": 4, "method.concatenate": False},
+    "cars_mpn:refined": {"evaluation.refine": ["reciprocal"], "method.layers": 1, "method.heads": 4}
+    | {"method.concatenate": False},
     "cub_hist": hist(32.0, 1.1, 1.0, (1.2e-4, 1e-1, 6e-4), 5e-5, 40, 5) | R50 | {"paper.nmi": 0.743},
     "cub_hist:retuned": hist(24.0, 1.15, 1.0, (1.2e-4, 1e-1, 6e-4), 5e-5, 40, 5) | R50 | {"paper.recall@1": 0.723},
     "cub_hist:bn_inception": hist(16.0, 1.0, 1.0, (1e-4, 5e-2, 5e-4), 1e-4, 30, 5) | BNI | {"paper.recall@1": 0.7},

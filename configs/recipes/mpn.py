@@ -66,7 +66,7 @@ def recipe(
         case "mpn_only":
             config.method.losses = "mpn"
         case "refined":
-            config.evaluation.refine = True
+            config.evaluation.refine = ("reciprocal",)
         case size if size.startswith("dim"):
             config.method.embedding_dim = int(size.removeprefix("dim"))
     return config

@@ -36,10 +36,19 @@ def columns(config: Config) -> dict[str, str]:
 def rows(config: Config, results: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
     """Name and numbers of each line of the table: controls, ours, the paper's."""
     ours = [(f"{config.method.name}, {results['model']} (step {results['step']})", results)]
-    if "refined" in results:
-        ours.append((f"{config.method.name}, refined at test time", results["refined"]))
+    ours += [(_refined(kind, numbers), numbers) for kind, numbers in results.get("refined", {}).items()]
     paper = [("paper", config.paper)] if config.paper else []
     return [*results.get("controls", {}).items(), *ours, *paper]
+
+
+def _refined(kind: str, numbers: dict[str, Any]) -> str:
+    """Which batches embeddings were refined in, what a clustering found, and the time until they were."""
+    text = f"refined: {kind}"
+    if "clusters" in numbers:
+        text += f", {numbers['clusters']:,} clusters"
+    if numbers.get("noise"):
+        text += f" and {numbers['noise']:,} outliers"
+    return text + (f", {numbers['seconds']:.1f} s" if "seconds" in numbers else "")
 
 
 def cell(numbers: dict[str, Any], key: str) -> str:

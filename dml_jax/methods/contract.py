@@ -54,8 +54,9 @@ class Method(NamedTuple):
       group: path of a parameter, a tuple of dict keys -> its group's name.
       after: (params, state, terms) -> state, once the parameters have been updated.
       fill: (params, state, batches) -> state, before the first step; None where nothing has to be filled.
-      refine: (params, state, queries [Q, D], gallery [G, D] or None) -> the queries refined [Q, D'], at test time;
-        without a gallery the queries are one another's. None where the paper has none.
+      refine: (params, state, queries [Q, D], gallery [G, D] or None, groups=None) -> the queries refined [Q, D'], at
+        test time; without a gallery the queries are one another's. Given `groups` (`evaluation.grouping.Groups` of the
+        queries) take the place of the method's own, and of the gallery. None where the paper has none.
       views: images per sample.
       refresh: None where nothing is learnt from all training images at once.
       sized: number of training images N -> this method with a state for N; None where the state does not depend on it.

@@ -14,27 +14,31 @@ The numbers of the paper come from code that differs from what is printed: the s
 scores are divided by sqrt(d / M), projections have biases, one more linear layer follows the heads and another
 precedes the first step, and batch normalisation without a shift stands before V (`equations="authors"`).
 
-The network serves training only; at test time it may refine embeddings in batches of reciprocal neighbours. Expected
-R@1 with ResNet-50, 512-d: CUB 70.3, Cars196 88.1, SOP 81.4, In-Shop 92.8 (the authors); 70.1, 87.3, 81.0, 92.5 (a
-reproduction in the ML Reproducibility Challenge).
+The network serves training only; at test time it may refine embeddings in batches of reciprocal neighbours, or in the
+others of the paper's appendix C (`evaluation.refine`). Expected R@1 with ResNet-50, 512-d: CUB 70.3, Cars196 88.1, SOP
+81.4, In-Shop 92.8 (the authors); 70.1, 87.3, 81.0, 92.5 (a reproduction in the ML Reproducibility Challenge).
 """
 
+import functools
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from dml_jax.backbones.contract import Backbone
 from dml_jax.closed import require
 from dml_jax.errors import ConfigError
 from dml_jax.evaluation import reciprocal
+from dml_jax.evaluation.grouping import Groups
 from dml_jax.losses.norms import accurate, unit
 from dml_jax.methods import _heads
 from dml_jax.methods.contract import Batch, Method
 
 GROUPS = ("backbone", "embedding", "auxiliary", "mpn")
+NODES = 2048  # of test-time batches passed at once
 Equations = Literal["authors", "transformer", "paper"]
 
 
@@ -256,30 +260,36 @@ def loss(
     return jnp.stack(list(terms.values())).sum(), (stats, terms)
 
 
-def refine(params: Any, embeddings: jax.Array, batches: jax.Array, config: Config) -> jax.Array:
-    """Message passing at test time, one batch a query.
+def refine_heads(params: Any, embeddings: jax.Array, batches: jax.Array, config: Config, heads: int = 1) -> jax.Array:
+    """Message passing at test time.
 
     Args:
       params: as `network_init` gives them.
       embeddings: float [n, d].
-      batches: int [Q, k_r], rows of `embeddings`; the query comes first.
+      batches: int [B, S], rows of `embeddings`.
       config: the options.
+      heads: how many nodes at the head of each batch are wanted.
 
     Returns:
-      The queries refined, of unit length, [Q, d] or [Q, L d].
+      These nodes refined, of unit length, [B, heads, d] or [B, heads, L d].
     """
     initial = nodes(params, embeddings)
 
     def one(batch: jax.Array) -> jax.Array:
-        hidden, queries = initial[batch], []
+        hidden, wanted = initial[batch], []
         for i in range(config.layers):
-            # After the last step nobody listens to the neighbours any more.
-            receivers = hidden[:1] if i + 1 == config.layers else hidden
+            # After the last step nobody listens to the others any more.
+            receivers = hidden[:heads] if i + 1 == config.layers else hidden
             hidden, _ = step(params[f"layer{i + 1}"], receivers, hidden, config)
-            queries.append(hidden[0])
-        return unit(readout(queries, config))
+            wanted.append(hidden[:heads])
+        return unit(readout(wanted, config))
 
-    return lax.map(one, batches, batch_size=256)
+    return lax.map(one, batches, batch_size=max(1, NODES // batches.shape[1]))
+
+
+def refine(params: Any, embeddings: jax.Array, batches: jax.Array, config: Config) -> jax.Array:
+    """The first node of each batch refined, [Q, d] or [Q, L d]: batches int [Q, k_r] of one query each."""
+    return refine_heads(params, embeddings, batches, config)[:, 0]
 
 
 def build(config: Config, backbone: Backbone, num_classes: int) -> Method:
@@ -322,7 +332,17 @@ def build(config: Config, backbone: Backbone, num_classes: int) -> Method:
         embeddings = queries if gallery is None else jnp.concatenate([queries, gallery])
         return refine(params, embeddings, batches, config)
 
-    def test_time(params: Any, state: Any, queries: jax.Array, gallery: jax.Array | None = None) -> jax.Array:
+    @functools.partial(jax.jit, static_argnames="heads")
+    def grouped(params: Any, embeddings: jax.Array, batches: jax.Array, places: jax.Array, heads: int) -> jax.Array:
+        found = refine_heads(params, embeddings, batches, config, heads)
+        return found.reshape(-1, found.shape[-1])[places]
+
+    def test_time(
+        params: Any, state: Any, queries: jax.Array, gallery: jax.Array | None = None, *, groups: Groups | None = None
+    ) -> jax.Array:
+        if groups is not None:
+            places = np.unique(groups.batches[:, : groups.refined], return_index=True)[1]
+            return grouped(params["mpn"], queries, groups.batches, places, heads=groups.refined)
         if gallery is not None and config.concatenate and config.layers > 1:
             raise ConfigError(
                 f"method.concatenate=True: refined queries have {config.layers * config.embedding_dim} dimensions and "

@@ -18,6 +18,7 @@ from dml_jax.data.holdout import hold_out
 from dml_jax.data.sampling import Sampler
 from dml_jax.data.split import Split
 from dml_jax.errors import ConfigError, DataError
+from dml_jax.evaluation import grouping
 from dml_jax.methods.contract import Batch, Method
 from dml_jax.train import mesh as meshes
 from dml_jax.train import optimizers, step
@@ -80,7 +81,13 @@ def build(config: Config) -> Experiment:
     )
     method = model(config, classes, len(splits["train"].labels))
     if config.evaluation.refine and method.refine is None:
-        raise ConfigError(f"evaluation.refine=True: method {config.method.name} has no test-time refinement")
+        raise ConfigError(
+            f"evaluation.refine={','.join(config.evaluation.refine)}: method {config.method.name} has no test-time "
+            "refinement"
+        )
+    gallery = splits["test"].gallery
+    images = len(splits["test"].labels) + (0 if gallery is None else len(gallery.labels))
+    grouping.check(config.evaluation.refine, config.evaluation.refine_clusters, images)
     optimizer = optimizers.build(train, method, schedule, warmup_steps=warmup)
     image = transforms.training(data)(splits["train"].read(0, np.random.default_rng(0)), np.random.default_rng(0))
     shape = (image.shape[0], image.shape[1])
@@ -181,5 +188,5 @@ def data_hash(parts: Experiment) -> str:
         digest.update(f"{name} {len(split.labels)}".encode())
         digest.update(np.ascontiguousarray(split.labels).data)
         digest.update("\n".join(split.ids).encode())
-    return digest.hexdigest()
         digest.update(split.content.encode())
+    return digest.hexdigest()

@@ -14,6 +14,7 @@ from dml_jax.closed import close
 from dml_jax.config import Group, Train
 from dml_jax.errors import ConfigError
 from dml_jax.evaluation import reciprocal
+from dml_jax.evaluation.grouping import Groups
 from dml_jax.losses.norms import unit
 from dml_jax.methods import _heads, mpn
 from dml_jax.methods.contract import Batch
@@ -250,3 +251,21 @@ def test_a_single_image_refines_itself() -> None:
     method = mpn.build(SMALL, toy(), CLASSES)
     network, _ = network_init(jax.random.key(0), SMALL, CLASSES)
     assert jnp.isfinite(method.refine({"mpn": network}, {}, jnp.zeros((1, 8)))).all()
+
+
+@pytest.mark.parametrize("equations", ["authors", "paper"])
+def test_groups_pass_messages_among_themselves(equations: mpn.Equations, x64: None) -> None:
+    config = dataclasses.replace(SMALL, layers=2, concatenate=True, equations=equations)
+    network, _ = mpn.network_init(jax.random.key(0), config, CLASSES)
+    network = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float64), network)
+    embeddings = unit(jax.random.normal(jax.random.key(1), (9, 8), jnp.float64))
+    # Row 4 comes three times: its first place counts, and a batch may hold a row twice.
+    batches = np.array([[0, 4, 2, 7, 8], [1, 4, 4, 3, 0], [5, 6, 7, 8, 1]])
+    groups = Groups(batches, refined=4)
+    refined = mpn.build(config, toy(), CLASSES).refine({"mpn": network}, {}, embeddings, groups=groups)
+    assert refined.shape == (9, 16)
+    first = {0: (0, 0), 4: (0, 1), 2: (0, 2), 7: (0, 3), 1: (1, 0), 3: (1, 3), 5: (2, 0), 6: (2, 1), 8: (2, 3)}
+    for row, (number, place) in first.items():
+        layers = mpn.propagate(network, mpn.nodes(network, embeddings[batches[number]]), config)
+        alone = unit(mpn.readout([hidden for hidden, _ in layers], config)[place])
+        np.testing.assert_allclose(refined[row], alone, rtol=1e-12, atol=1e-14)
