@@ -1,0 +1,89 @@
+"""Exported embeddings in the search engines that serve them: faiss, Qdrant, ScaNN. Each is installed by its own extra.
+
+    indexes.faiss(arrays.read(Path("runs/birds/embeddings/test")))
+
+The exported rows have unit length, so the largest inner product is the nearest by cosine.
+"""
+
+import importlib
+from typing import Any, Literal
+
+import numpy as np
+
+from dml_jax.errors import DataError
+from dml_jax.export.arrays import Exported
+
+BATCH = 256  # points sent to Qdrant at once
+
+
+def faiss(exported: Exported, kind: Literal["flat", "hnsw"] = "flat", *, links: int = 32) -> Any:
+    """A faiss index by inner product whose ids are row numbers; `faiss.write_index` saves it.
+
+    Args:
+      exported: from `arrays.read`.
+      kind: "flat" searches all rows, exactly; "hnsw" a graph, approximately.
+      links: of each node of the graph.
+
+    Raises:
+      DataError: another kind, or faiss is not installed.
+    """
+    if kind not in ("flat", "hnsw"):
+        raise DataError(f"kind={kind!r}: give 'flat' or 'hnsw'")
+    library = _needed("faiss")
+    width = exported.embeddings.shape[1]
+    if kind == "flat":
+        index = library.IndexFlatIP(width)
+    else:
+        index = library.IndexHNSWFlat(width, links, library.METRIC_INNER_PRODUCT)
+    index.add(np.array(exported.embeddings))
+    return index
+
+
+def qdrant(client: Any, collection: str, exported: Exported) -> None:
+    """Fills a new Qdrant collection: point i is row i; its payload names its `image` and, where there is one, `label`.
+
+    Args:
+      client: a `qdrant_client.QdrantClient`.
+      collection: its name.
+      exported: from `arrays.read`.
+
+    Raises:
+      DataError: there is a collection of that name, or qdrant-client is not installed.
+    """
+    models = _needed("qdrant_client", "qdrant").models
+    if client.collection_exists(collection):
+        raise DataError(f"{collection}: there is such a collection already; delete it, or give another name")
+    rows, labels, ids = exported.embeddings, exported.labels, exported.ids
+    vectors = models.VectorParams(size=rows.shape[1], distance=models.Distance.COSINE)
+    client.create_collection(collection, vectors_config=vectors)
+    for start in range(0, len(rows), BATCH):
+        points = [
+            models.PointStruct(
+                id=i,
+                vector=rows[i].tolist(),
+                payload={"image": ids[i]} | ({} if labels is None else {"label": int(labels[i])}),
+            )
+            for i in range(start, min(start + BATCH, len(rows)))
+        ]
+        client.upsert(collection, points)
+
+
+def scann(exported: Exported, neighbors: int = 10) -> Any:
+    """A ScaNN searcher that compares all rows, exactly; its own builder partitions larger sets.
+
+    Args:
+      exported: from `arrays.read`.
+      neighbors: how many `search` finds unless told otherwise.
+
+    Raises:
+      DataError: ScaNN is not installed.
+    """
+    builder = _needed("scann").scann_ops_pybind.builder(np.array(exported.embeddings), neighbors, "dot_product")
+    return builder.score_brute_force().build()
+
+
+def _needed(module: str, extra: str | None = None) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ImportError:
+        raise DataError(f"{module} is not installed: pip install 'dml_jax[{extra or module}]'") from None

@@ -1,0 +1,68 @@
+"""Exported embeddings in faiss, Qdrant and ScaNN, where they are installed, find what `neighbors.search` finds."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dml_jax.errors import DataError
+from dml_jax.evaluation import neighbors
+from dml_jax.export import arrays, indexes
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    rows = np.random.default_rng(0).normal(size=(300, 16)).astype(np.float32)
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    names = [f"{i}.jpg" for i in range(300)]
+    arrays.write(tmp_path / "out", rows, np.arange(300) // 3, names, config_hash="h", step=7)
+    return tmp_path / "out"
+
+
+def test_faiss(directory: Path) -> None:
+    pytest.importorskip("faiss")
+    exported = arrays.read(directory)
+    distances, order = neighbors.search(exported.embeddings[:20], exported.embeddings, 5)
+    scores, found = indexes.faiss(exported).search(np.array(exported.embeddings[:20]), 5)
+    np.testing.assert_array_equal(found, order)
+    np.testing.assert_allclose(1 - scores, distances, atol=1e-6)
+    _, found = indexes.faiss(exported, "hnsw").search(np.array(exported.embeddings[:20]), 5)
+    assert (found == order).mean() > 0.9
+
+
+def test_qdrant(directory: Path) -> None:
+    client = pytest.importorskip("qdrant_client").QdrantClient(":memory:")
+    exported = arrays.read(directory)
+    indexes.qdrant(client, "photos", exported)
+    _, order = neighbors.search(exported.embeddings[:20], exported.embeddings, 5)
+    for row, expected in zip(exported.embeddings[:20], order, strict=True):
+        points = client.query_points("photos", query=row.tolist(), limit=5).points
+        assert [point.id for point in points] == expected.tolist()
+        first = points[0]
+        assert first.payload == {"image": f"{first.id}.jpg", "label": first.id // 3}
+    with pytest.raises(DataError, match="there is such a collection already"):
+        indexes.qdrant(client, "photos", exported)
+
+
+def test_scann(directory: Path) -> None:
+    pytest.importorskip("scann")
+    exported = arrays.read(directory)
+    distances, order = neighbors.search(exported.embeddings[:20], exported.embeddings, 5)
+    found, scores = indexes.scann(exported, 5).search_batched(exported.embeddings[:20])
+    np.testing.assert_array_equal(found, order)
+    np.testing.assert_allclose(1 - scores, distances, atol=1e-5)
+
+
+def test_what_is_missing_is_named(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    exported = arrays.read(directory)
+    for name in ("faiss", "qdrant_client", "scann"):
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(DataError, match=r"faiss is not installed: pip install 'dml_jax\[faiss\]'"):
+        indexes.faiss(exported)
+    with pytest.raises(DataError, match=r"qdrant_client is not installed: pip install 'dml_jax\[qdrant\]'"):
+        indexes.qdrant(None, "photos", exported)
+    with pytest.raises(DataError, match=r"scann is not installed: pip install 'dml_jax\[scann\]'"):
+        indexes.scann(exported)
+    with pytest.raises(DataError, match="kind='ivf'"):
+        indexes.faiss(exported, "ivf")  # type: ignore[arg-type]
