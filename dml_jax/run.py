@@ -16,7 +16,7 @@ from dml_jax.data.split import Split
 from dml_jax.errors import CheckpointError, UserError
 from dml_jax.evaluation import protocol, verification
 from dml_jax.export import arrays, stablehlo
-from dml_jax.train import embed, experiment, loop, mesh, refine, step, warmstart, workdir
+from dml_jax.train import embed, experiment, loop, mesh, refine, step, teacher, warmstart, workdir
 from dml_jax.train.checkpoint import Checkpoints
 from dml_jax.train.experiment import Experiment
 from dml_jax.train.progress import Screen
@@ -43,13 +43,15 @@ def train(config: Config, directory: Path, screen: Screen, stop: Stop) -> None:
             screen.say(f"{directory}: finished already, {parts.steps} steps; see {directory / 'report.html'}")
             screen.say("--mode=evaluate judges it once more, --mode=export writes the embeddings of all its splits")
             return
+        parts = teacher.attended(parts, screen)
         introduce(parts, directory, screen)
         if first:
             images = parts.splits["train"]
             facts = workdir.describe(
                 config, experiment.data_hash(parts), len(images.classes), len(images.labels), parts.shape
             )
-            _same_data(directory, facts)
+            facts |= {"teacher": parts.teacher.origin} if parts.teacher else {}
+            _same_sources(directory, facts)
             workdir.write_json(directory / "config.json", facts)
         store = checkpoints(parts, directory, screen, writing=True)
         metrics = Records(directory / "metrics.jsonl", first)
@@ -109,7 +111,7 @@ def check(config: Config, screen: Screen) -> None:
     Raises:
       DivergedError: the loss or the gradient of that step is not finite.
     """
-    parts = experiment.build(config)
+    parts = teacher.attended(experiment.build(config), screen)
     introduce(parts, None, screen)
     state = warmstart.begin(parts, screen)
     key = mesh.replicate(parts.mesh, experiment.key(config))
@@ -117,7 +119,7 @@ def check(config: Config, screen: Screen) -> None:
         parts.splits["train"], parts.sampler, config.data, seed=config.seed, views=parts.method.views, stop=1,
         host=jax.process_index(), hosts=jax.process_count(),
     ) as batches:  # fmt: skip
-        batch = mesh.shard(parts.mesh, *next(batches))
+        batch = experiment.batch(parts, *next(batches))
     update = jax.jit(step.build(parts.method, parts.optimizer), donate_argnums=0).lower(state, batch, key).compile()
     memory = update.memory_analysis()
     terms = loop.finite(update(state, batch, key)[1], 1)
@@ -166,9 +168,14 @@ def restored(config: Config, directory: Path, checkpoint: str, screen: Screen) -
     return parts, state
 
 
-def _same_data(directory: Path, facts: dict[str, Any]) -> None:
-    if (directory / "config.json").exists() and workdir.read_config(directory)["data_hash"] != facts["data_hash"]:
-        raise CheckpointError(f"{directory}: the data set has changed since this run began; give another --workdir")
+def _same_sources(directory: Path, facts: dict[str, Any]) -> None:
+    """Raises CheckpointError where the run began with other images or another teacher."""
+    if not (directory / "config.json").exists():
+        return
+    began = workdir.read_config(directory)
+    for key, what in (("data_hash", "data set"), ("teacher", "teacher")):
+        if began.get(key) != facts.get(key):
+            raise CheckpointError(f"{directory}: the {what} has changed since this run began; give another --workdir")
 
 
 def introduce(parts: Experiment, directory: Path | None, screen: Screen) -> None:

@@ -29,7 +29,7 @@ from dml_jax.losses import multi_similarity as ms
 from dml_jax.losses.norms import accurate, unit
 from dml_jax.methods import _baseline_options as options
 from dml_jax.methods import _heads as heads
-from dml_jax.methods.contract import Batch, Method
+from dml_jax.methods.contract import Batch, Method, Teaching
 
 # "loss" holds classifier, proxies or boundaries; for most pair losses it is empty.
 GROUPS = ("backbone", "embedding", "loss")
@@ -139,6 +139,20 @@ def class_loss(params: Any, embeddings: jax.Array, labels: jax.Array, config: Co
         case _:
             each = proxies.soft_triple(*given, scale=chosen.scale, gamma=chosen.gamma, margin=chosen.margin)
             return each + chosen.spread * proxies.center_spread(params["proxies"])
+
+
+def logits(params: Any, embeddings: jax.Array, config: Config) -> jax.Array | None:
+    """Scores [B, C] of the classes, without a margin, for embeddings [B, D]; None where the loss is no classifier."""
+    chosen = getattr(config, config.loss)
+    match config.loss:
+        case "cross_entropy":
+            return heads.linear(params, embeddings)
+        case "normalized_softmax":
+            return pairs.cosine(embeddings, params["proxies"]) / chosen.temperature
+        case "arcface" | "cosface":
+            return chosen.scale * pairs.cosine(embeddings, params["proxies"])
+        case _:
+            return None
 
 
 def _mean(values: jax.Array, where: jax.Array) -> jax.Array:
@@ -288,4 +302,8 @@ def build(config: Config, backbone: Backbone, num_classes: int) -> Method:
     def embed(params: Any, state: Any, images: jax.Array) -> jax.Array:
         return unit(forward(params, state, images, train=False)[0])
 
-    return Method(init, loss, embed, GROUPS, lambda path: path[0], after)
+    def teach(params: Any, state: Any, images: jax.Array) -> Teaching:
+        x, _ = forward(params, state, images, train=False)
+        return Teaching(unit(x), logits(params["loss"], x, config))
+
+    return Method(init, loss, embed, GROUPS, lambda path: path[0], after, teach=teach)

@@ -6,6 +6,18 @@ from typing import Any, NamedTuple
 import jax
 
 
+class Teaching(NamedTuple):
+    """What a trained model says of the images of a batch, for another to learn from.
+
+    Attributes:
+      embeddings: float [B, D], of unit length.
+      logits: float [B, C] over the training classes, without margins; None where the method has no classifier.
+    """
+
+    embeddings: jax.Array
+    logits: jax.Array | None = None
+
+
 class Batch(NamedTuple):
     """A global batch, rows sharded over the devices.
 
@@ -13,11 +25,14 @@ class Batch(NamedTuple):
       images: uint8 [V, B, H, W, 3], V views of each sample.
       labels: int32 [B], in 0..C-1.
       ids: int32 [B], position of each sample in its split.
+      teacher: (images uint8 [B, H, W, 3]) -> Teaching; a pytree with the variables of a trained model as its leaves, so
+        that they are an argument of the step. None where the method asks for none.
     """
 
     images: jax.Array
     labels: jax.Array
     ids: jax.Array
+    teacher: Callable[[jax.Array], Teaching] | None = None
 
 
 def keep_state(params: Any, state: Any, terms: Any) -> Any:
@@ -58,6 +73,10 @@ class Method(NamedTuple):
         test time; without a gallery the queries are one another's. Given `groups` (`evaluation.grouping.Groups` of the
         queries) take the place of the method's own, and of the gallery. None where the paper has none.
       views: images per sample.
+      teach: (params, state, images uint8 [B, H, W, 3]) -> Teaching, as a student gets it from the trained model; None
+        where that is `embed` alone.
+      teacher: work directory of the run whose model `loss` finds in `batch.teacher`; empty where it asks for none.
+        `loss` raises ConfigError, when it is traced, where that model does not fit.
       refresh: None where nothing is learnt from all training images at once.
       sized: number of training images N -> this method with a state for N; None where the state does not depend on it.
     """
@@ -71,5 +90,7 @@ class Method(NamedTuple):
     fill: Callable[..., Any] | None = None
     refine: Callable[..., Any] | None = None
     views: int = 1
+    teach: Callable[..., Teaching] | None = None
+    teacher: str = ""
     refresh: Refresh | None = None
     sized: Callable[[int], "Method"] | None = None

@@ -33,9 +33,10 @@ from dml_jax.closed import require
 from dml_jax.errors import ConfigError
 from dml_jax.evaluation import reciprocal
 from dml_jax.evaluation.grouping import Groups
+from dml_jax.losses.classification import cross_entropy
 from dml_jax.losses.norms import accurate, unit
 from dml_jax.methods import _heads
-from dml_jax.methods.contract import Batch, Method
+from dml_jax.methods.contract import Batch, Method, Teaching
 
 GROUPS = ("backbone", "embedding", "auxiliary", "mpn")
 NODES = 2048  # of test-time batches passed at once
@@ -207,22 +208,6 @@ def classify(params: Any, stats: Any, refined: jax.Array, *, train: bool) -> tup
     return _heads.linear(params["classifier"], refined), stats
 
 
-def smoothed_cross_entropy(logits: jax.Array, labels: jax.Array, *, smoothing: float) -> jax.Array:
-    """LS of each sample: -sum_c t_c log softmax(logits)_c with t = (1 - epsilon) onehot(y) + epsilon / C.
-
-    Args:
-      logits: float [N, C].
-      labels: int [N], in 0..C-1.
-      smoothing: epsilon.
-
-    Returns:
-      float [N].
-    """
-    log_p = jax.nn.log_softmax(accurate(logits))
-    true = jnp.take_along_axis(log_p, labels[:, None], axis=1)[:, 0]
-    return -(1 - smoothing) * true - smoothing * log_p.mean(axis=1)
-
-
 def loss(
     params: Any,
     stats: Any,
@@ -248,7 +233,7 @@ def loss(
     terms = {}
 
     def smoothed(logits: jax.Array) -> jax.Array:
-        return smoothed_cross_entropy(logits / config.temperature, labels, smoothing=config.smoothing).mean()
+        return cross_entropy(logits / config.temperature, labels, smoothing=config.smoothing).mean()
 
     if config.losses != "mpn":
         terms["loss_auxiliary"] = smoothed(_heads.linear(params["auxiliary"], embeddings))
@@ -326,6 +311,15 @@ def build(config: Config, backbone: Backbone, num_classes: int) -> Method:
     def embed(params: Any, state: Any, images: jax.Array) -> jax.Array:
         return unit(forward(params, state, images, train=False)[0])
 
+    def teach(params: Any, state: Any, images: jax.Array) -> Teaching:
+        """What the network makes of the batch, without dropout; without a network, the auxiliary classifier's view."""
+        embeddings, _ = forward(params, state, images, train=False)
+        if config.losses == "auxiliary":
+            return Teaching(unit(embeddings), _heads.linear(params["auxiliary"], embeddings))
+        layers = propagate(params["mpn"], nodes(params["mpn"], embeddings), config)
+        refined = readout([hidden for hidden, _ in layers], config)
+        return Teaching(unit(refined), classify(params["mpn"], state["neck"], refined, train=False)[0])
+
     @jax.jit
     def refined(params: Any, queries: jax.Array, gallery: jax.Array | None) -> jax.Array:
         batches = reciprocal.sets(queries, gallery, k=config.k, size=config.k_r, rule=rule).batches
@@ -357,4 +351,5 @@ def build(config: Config, backbone: Backbone, num_classes: int) -> Method:
         groups=GROUPS,
         group=lambda path: path[0],
         refine=None if config.losses == "auxiliary" else test_time,
+        teach=teach,
     )

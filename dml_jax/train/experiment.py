@@ -25,6 +25,18 @@ from dml_jax.train import optimizers, step
 from dml_jax.train.state import State
 
 
+class Teacher(NamedTuple):
+    """A trained model that a run learns from.
+
+    Attributes:
+      teach: images uint8 [B, H, W, 3] -> Teaching; a pytree whose leaves, the model's variables, are on every device.
+      origin: which model it is, for the record: "hash" of its configuration, "step", "sha256" of its variables.
+    """
+
+    teach: jax.tree_util.Partial
+    origin: dict[str, Any]
+
+
 class Experiment(NamedTuple):
     """The parts of a run.
 
@@ -38,6 +50,7 @@ class Experiment(NamedTuple):
       steps: length of the run, warm-up included.
       mesh: the devices.
       shape: (height, width) of a training image in pixels.
+      teacher: the model that `method.loss` asks; `build` leaves it out, only training needs it.
     """
 
     config: Config
@@ -49,6 +62,7 @@ class Experiment(NamedTuple):
     steps: int
     mesh: Mesh
     shape: tuple[int, int]
+    teacher: Teacher | None = None
 
 
 def build(config: Config) -> Experiment:
@@ -158,6 +172,12 @@ def example(config: Config, method: Method, shape: tuple[int, int]) -> Batch:
     size = config.data.batch_size
     zeros = jnp.zeros((size,), jnp.int32)
     return Batch(jnp.zeros((method.views, size, *shape, 3), jnp.uint8), zeros, zeros)
+
+
+def batch(parts: Experiment, images: np.ndarray, labels: np.ndarray, ids: np.ndarray) -> Batch:
+    """The global batch from this host's rows, as `mesh.shard` takes them, and the run's teacher if it has one."""
+    whole = meshes.shard(parts.mesh, images, labels, ids)
+    return whole._replace(teacher=parts.teacher.teach) if parts.teacher else whole
 
 
 def initial(parts: Experiment) -> State:

@@ -129,7 +129,7 @@ def train(
                     finite(before, done - 1)
                 state = refreshed(state, describe)
                 began, waited, since = time.monotonic(), batches.waited, done - 1
-            state, terms = update(state, mesh.shard(parts.mesh, *arrays), key)
+            state, terms = update(state, experiment.batch(parts, *arrays), key)
             if before is not None:
                 finite(before, done - 1)  # one step behind, so that the devices never wait for the host
             before = terms
@@ -204,7 +204,7 @@ def _filled(parts: Experiment, state: State) -> Any:
         parts.splits["train"], parts.sampler, parts.config.data,
         seed=parts.config.seed, views=parts.method.views, stop=2**31 - 1, **hosts,
     ) as batches:  # fmt: skip
-        return parts.method.fill(state.params, state.method, (mesh.shard(parts.mesh, *arrays) for arrays in batches))
+        return parts.method.fill(state.params, state.method, (experiment.batch(parts, *arrays) for arrays in batches))
 
 
 def evaluate(

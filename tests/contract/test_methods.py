@@ -136,7 +136,7 @@ def test_eight_devices_are_one(name: str) -> None:
     for count in (1, 8):
         mesh = Mesh(np.asarray(jax.devices()[:count]), (meshes.AXIS,), axis_types=(AxisType.Auto,))
         state = meshes.replicate(mesh, started(made, optax.sgd(0.01), batch))
-        spread = meshes.shard(mesh, *(np.asarray(field) for field in batch))
+        spread = meshes.shard(mesh, *(np.asarray(field) for field in batch[:3]))
         results.append(update(name)(state, spread, jax.random.key(KEY)))
     (one, one_terms), (eight, eight_terms) = results
     assert float(eight_terms["loss"]) == pytest.approx(float(one_terms["loss"]), rel=1e-6)

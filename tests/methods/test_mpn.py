@@ -89,15 +89,6 @@ def test_attention_survives_large_scores(size: float) -> None:
         assert jnp.isfinite(pull(jnp.ones_like(weights))[0]).all()
 
 
-def test_label_smoothing(x64: None) -> None:
-    logits, labels = np.random.default_rng(2).normal(size=(6, 4)) * 5, np.array([0, 3, 1, 1, 2, 0])
-    target = np.full((6, 4), 0.3 / 4)
-    target[np.arange(6), labels] += 0.7
-    expected = -np.sum(target * (logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))), axis=1)
-    ours = mpn.smoothed_cross_entropy(jnp.asarray(logits), jnp.asarray(labels), smoothing=0.3)
-    np.testing.assert_allclose(ours, expected, rtol=1e-12)
-
-
 def test_initial_values() -> None:
     config = mpn.Config(embedding_dim=64, heads=4, layers=2, concatenate=True)
     params, stats = network_init(jax.random.key(0), config, 50)
@@ -212,7 +203,7 @@ def test_one_device_equals_eight(x64: None) -> None:
     alone = gradient(params, state, batch(), jax.random.key(1))
     mesh = jax.make_mesh((8,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
     rows = lambda axis: NamedSharding(mesh, PartitionSpec(*[None] * axis, "data"))  # noqa: E731
-    spread = Batch(*(jax.device_put(x, rows(a)) for x, a in zip(batch(), (1, 0, 0), strict=True)))
+    spread = Batch(*(jax.device_put(x, rows(a)) for x, a in zip(batch()[:3], (1, 0, 0), strict=True)))
     params, state = jax.device_put((params, state), NamedSharding(mesh, PartitionSpec()))
     together = gradient(params, state, spread, jax.random.key(1))
     close_enough = lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12)  # noqa: E731

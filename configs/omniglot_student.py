@@ -1,0 +1,38 @@
+"""A student of `omniglot_mpn.py` on Omniglot: everything but the method as there, and no message passing network.
+
+    python -m dml_jax.main --config=configs/omniglot_mpn.py
+    python -m dml_jax.main --config=configs/omniglot_student.py                  imitates the class probabilities
+    python -m dml_jax.main --config=configs/omniglot_student.py:imitation        imitates the refined embeddings
+    python -m dml_jax.main --config=configs/omniglot_student.py:relational       imitates their distances
+
+`:distillation_kl` imitates the probabilities too, by the other form in the authors' code. Any run on these data may
+teach (`--config.method.teacher=DIRECTORY`); `configs/omniglot_mpn.py --config.method.losses=auxiliary` is the student
+without a teacher. No paper reports this split; on CUB and Cars196 the MPN paper (Table 8) has R@1 65.7 and 85.6 for the
+probabilities, 65.3 and 85.6 for the embeddings, 64.9 and 84.7 for the distances, 70.3 and 88.1 for MPN's own backbone.
+"""
+
+from dataclasses import asdict
+
+from ml_collections import ConfigDict
+
+from configs import omniglot_mpn
+from dml_jax.config import Group
+from dml_jax.methods import student
+
+VARIANTS = ("distillation_kl", "imitation", "relational")
+
+
+def get_config(variant: str = "") -> ConfigDict:
+    config = omniglot_mpn.get_config()
+    config.name = f"omniglot_student-{variant}" if variant else "omniglot_student"
+    method = student.Config(
+        teacher="runs/omniglot_mpn", soft_temperature=10.0, embedding_dim=config.method.embedding_dim,
+        temperature=config.method.temperature, pooling=config.method.pooling,
+    )  # fmt: skip
+    config.method = asdict(method)
+    if variant:
+        config.method.kind = variant
+    if variant == "relational":
+        config.method.weight = 0.01
+    config.train.groups = {group: asdict(Group(1e-3, weight_decay=1e-4)) for group in student.GROUPS}
+    return config
