@@ -73,12 +73,12 @@ class Method(NamedTuple):
         test time; without a gallery the queries are one another's. Given `groups` (`evaluation.grouping.Groups` of the
         queries) take the place of the method's own, and of the gallery. None where the paper has none.
       views: images per sample.
+      refresh: None where nothing is learnt from all training images at once.
+      sized: number of training images N -> this method with a state for N; None where the state does not depend on it.
       teach: (params, state, images uint8 [B, H, W, 3]) -> Teaching, as a student gets it from the trained model; None
         where that is `embed` alone.
       teacher: work directory of the run whose model `loss` finds in `batch.teacher`; empty where it asks for none.
         `loss` raises ConfigError, when it is traced, where that model does not fit.
-      refresh: None where nothing is learnt from all training images at once.
-      sized: number of training images N -> this method with a state for N; None where the state does not depend on it.
     """
 
     init: Callable[..., tuple[Any, Any]]
@@ -90,7 +90,7 @@ class Method(NamedTuple):
     fill: Callable[..., Any] | None = None
     refine: Callable[..., Any] | None = None
     views: int = 1
-    teach: Callable[..., Teaching] | None = None
-    teacher: str = ""
     refresh: Refresh | None = None
     sized: Callable[[int], "Method"] | None = None
+    teach: Callable[..., Teaching] | None = None
+    teacher: str = ""
