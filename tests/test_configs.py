@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from configs.recipes.published import plain
 from dml_jax import command, convert, main
 from dml_jax import config as configs
 from dml_jax.backbones.contract import Backbone
@@ -23,7 +24,9 @@ from dml_jax.train import optimizers, step
 
 ROOT = Path(__file__).parents[1]
 CLASSES = {"cub": 100, "cars": 98, "sop": 11_318, "inshop": 3_997}  # in training
-NAMES = [f"{data}_{method}" for data in CLASSES for method in ("mpn", "hist", "crt", "diva")]
+NAMES = [f"{data}_{method}" for data in CLASSES for method in ("mpn", "hist", "crt", "diva", "baseline")]
+PAIRS = {"contrastive", "triplet", "n_pair", "lifted_structure", "multi_similarity"}  # without parameters of their own
+LARGE = {"", "normalized_softmax", "proxy_anchor", "proxy_nca_pp"}  # baselines of 512 dimensions
 every_file = pytest.mark.parametrize("name", NAMES)
 
 
@@ -45,7 +48,7 @@ def test_variants_follow_their_protocol(name: str) -> None:
     for variant in ("", *variants):
         config = resolved(name, variant)
         settings = flatten(asdict(replace(config, name="", paper={})))
-        assert settings not in seen, f"{variant} changes nothing"
+        assert settings not in seen or plain(variant) == "normalized_softmax", f"{variant} changes nothing"
         seen.append(settings)
         assert config.name == "-".join(filter(None, (name, variant)))
         assert (config.data.name, config.data.path, config.method.name) == (data, f"data/{data}", method)
@@ -87,19 +90,22 @@ def trained(config: Config) -> set[str]:
             return {"backbone", "embedding"} | {"both": both}.get(config.method.losses, {config.method.losses})
         case "hist":
             return {"backbone", "embedding", "distributions", "hgnn"}
+        case "baseline":
+            return {"backbone", "embedding"} | ({"loss"} if config.method.loss not in PAIRS else set())
         case "crt":
             return {"backbone", "embedding"} | ({"prototypes"} if config.method.transform == "residual" else set())
         case _:
             return {"model", "psi"} | ({"beta"} if config.method.base == "margin" else set())
 
 
-@pytest.mark.parametrize("method", ["mpn", "hist", "crt", "diva"])
+@pytest.mark.parametrize("method", ["mpn", "hist", "crt", "diva", "baseline"])
 def test_variants_build(method: str) -> None:
     """Parameters, loss and embedding in the published shapes; what differs in numbers alone is traced once."""
     traced = set()
     for name, variant in ((n, v) for n in NAMES if n.endswith(method) for v in ("", *module(n).VARIANTS)):
         config = resolved(name, variant)
         kinds = {key: value for key, value in flatten(asdict(config.method)).items() if not isinstance(value, float)}
+        kinds["memory"] = bool(kinds.get("memory"))
         key = (config.backbone, config.data.image_size, config.train.optimizer, repr(kinds))
         if key in traced:
             continue
@@ -121,7 +127,9 @@ def test_variants_build(method: str) -> None:
         leaves, _ = jax.tree_util.tree_flatten_with_path(state.params)
         assert {made.group(tuple(part.key for part in path)) for path, _ in leaves} == trained(config)
         assert loss.shape == ()
-        dimensions = 128 if method == "crt" else int((re.findall(r"dim(\d+)", variant) or [512])[0])
+        dimensions = int((re.findall(r"dim(\d+)", variant) or [512])[0])
+        if method == "crt" or (method == "baseline" and plain(variant) not in LARGE):
+            dimensions = 128
         assert embeddings.shape == (size, dimensions)
 
 
@@ -311,6 +319,46 @@ VALUES: dict[str, dict[str, Any]] = {
     "cars_diva:bn_inception": diva(100.0, 0.15, 160, 0.3, 350, 30) | IBN | {"paper.recall@2": 0.907},
     "sop_diva": diva(150.0, 0.2, 70, 0.3, 150, 70) | {"method.ensemble": [1.0, 1.0, 1.0, 1.0], "paper.nmi": 0.906},
     "sop_diva:bn_inception": diva(150.0, 0.1, 80, 0.3, 150, 70) | IBN | {"paper.recall@10": 0.906},
+    "cub_baseline": {
+        "method.loss": "normalized_softmax", "method.layer_norm": True, "method.normalized_softmax.temperature": 0.05,
+        "data.batch_size": 75, "data.images_per_class": 25, "data.crop": "random", "data.resize": 256,
+        "data.image_size": 224, "train.optimizer": "sgd", "train.groups.backbone.learning_rate": 1e-3,
+        "train.groups.embedding.weight_decay": 1e-4, "train.groups.backbone.warmup": "freeze", "train.epochs": 30,
+        "train.warmup_epochs": 1, "train.milestones": [15], "train.gamma": 0.1, "paper.recall@1": 0.613,
+    },
+    "sop_baseline:normalized_softmax": {"data.images_per_class": 5, "train.groups.backbone.learning_rate": 1e-2},
+    "cub_baseline:proxy_anchor": {
+        "method.pooling": "avg+max", "method.proxy_anchor.margin": 0.1, "method.proxy_anchor.alpha": 32.0,
+        "data.sampler": "shuffled", "data.batch_size": 120, "backbone.freeze_bn": True, "train.optimizer": "adamw",
+        "train.groups.embedding.learning_rate": 1e-4, "train.groups.loss.learning_rate": 1e-2,
+        "train.groups.loss.weight_decay": 1e-4, "train.warmup_epochs": 5, "train.epochs": 55, "train.gamma": 0.5,
+        "train.milestones": [0, 5, 10, 15, 20, 25, 30, 35, 40, 45, 50], "paper.recall@8": 0.924,
+    },
+    "inshop_baseline:proxy_anchor-paper": {
+        "data.batch_size": 180, "backbone.freeze_bn": False, "train.groups.backbone.learning_rate": 6e-4,
+        "train.warmup_epochs": 1, "train.milestones": [19, 39], "train.gamma": 0.25, "paper.recall@40": 0.992,
+    },
+    "cars_baseline:proxy_nca_pp": {
+        "method.pooling": "max", "method.layer_norm": True, "data.batch_size": 32, "data.images_per_class": 4,
+        "data.image_size": 256, "data.resize": 288, "train.epochs": 40, "train.warmup_epochs": 5, "paper.nmi": 0.738,
+    },
+    "sop_baseline:margin": {
+        "method.margin.beta": 1.2, "method.margin.margin": 0.2, "method.margin.mining": "distance_weighted",
+        "data.sampler": "diva", "data.batch_size": 112, "data.images_per_class": 2, "backbone.freeze_bn": True,
+        "train.optimizer": "adam", "train.epochs": 100, "train.groups.backbone.learning_rate": 1e-5,
+        "train.groups.embedding.weight_decay": 4e-4, "train.groups.loss.learning_rate": 5e-4,
+        "train.groups.loss.weight_decay": 0.0, "train.schedule": "constant",
+    },
+    "cub_baseline:soft_triple": {
+        "method.soft_triple.centers": 2, "method.soft_triple.scale": 8.0, "method.soft_triple.gamma": 0.1,
+        "method.soft_triple.margin": 0.01, "method.soft_triple.spread": 0.2, "train.epochs": 150,
+    },
+    "inshop_baseline:contrastive-memory": {
+        "method.memory": 25_882, "method.memory_after": 1000, "method.memory_weight": 1.0, "data.batch_size": 64,
+        "data.images_per_class": 4, "data.crop_scale": [0.2, 1.0], "train.steps": 35_000,
+        "train.groups.backbone.learning_rate": 1e-4, "train.groups.backbone.weight_decay": 5e-4,
+        "paper.recall@1": 0.913,
+    },
     "cars_diva:triplet": diva(100.0, 0.15, 70, 0.2, 350, 30) | {"method.base": "triplet", "paper.recall@1": 0.873},
     "cub_diva:bn_inception-triplet-paper": {"method.base": "triplet", "paper.recall@1": 0.667} | IBN,
 }  # fmt: skip

@@ -105,8 +105,8 @@ def test_the_loss_is_that_of_its_function() -> None:
     tree = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), state.params)
     pixels = np.asarray(batch().images[0], np.float64) / 255 - 0.5
     pooled = (pixels @ tree["backbone"]["kernel"] + tree["backbone"]["bias"]).max(axis=(1, 2))
+    pooled = (pooled - pooled.mean(1, keepdims=True)) / np.sqrt(pooled.var(1, keepdims=True) + 1e-5)
     x = pooled @ tree["embedding"]["kernel"] + tree["embedding"]["bias"]
-    x = (x - x.mean(1, keepdims=True)) / np.sqrt(x.var(1, keepdims=True) + 1e-5)
     unit = lambda x: x / np.linalg.norm(x, axis=1, keepdims=True)  # noqa: E731
     logits = unit(x) @ unit(tree["loss"]["proxies"]).T / 0.2
     log_p = logits - np.log(np.exp(logits).sum(1, keepdims=True))
