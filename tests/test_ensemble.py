@@ -1,0 +1,109 @@
+"""The command `python -m dml_jax.ensemble`: against NumPy, and what it refuses."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dml_jax import ensemble
+from dml_jax.export import arrays
+
+ROWS = 24
+
+
+def unit(seed: int, columns: int, labels: np.ndarray) -> np.ndarray:
+    """Noisy unit rows around a direction for each class."""
+    rng = np.random.default_rng(seed)
+    points = rng.normal(size=(labels.max() + 1, columns))[labels] + 1.5 * rng.normal(size=(len(labels), columns))
+    return (points / np.linalg.norm(points, axis=1, keepdims=True)).astype(np.float32)
+
+
+def member(directory: Path, seed: int, columns: int, split: str = "test", **changes: Any) -> np.ndarray:
+    """Writes what a run leaves behind; returns its embeddings."""
+    labels = np.arange(ROWS) % 4
+    points = unit(seed, columns, labels)
+    given = {"labels": labels, "ids": [f"{split}{i}.png" for i in range(ROWS)]} | changes
+    given["embeddings"] = points[: len(given["ids"])]
+    arrays.write(directory / "embeddings" / split, **given, config_hash=f"hash{seed}", step=seed)
+    settings = {"protocol": "clean", "cluster": False, "ks": [1, 2]}
+    facts = {"config": {"evaluation": settings}, "data_hash": "", "classes": 4, "shape": [8, 8]}
+    (directory / "config.json").write_text(json.dumps(facts))
+    return points
+
+
+def run(monkeypatch: pytest.MonkeyPatch, *arguments: Path | str) -> int:
+    monkeypatch.setattr(sys, "argv", ["ensemble", *map(str, arguments)])
+    return ensemble.main()
+
+
+def recall(cosine: np.ndarray, labels: np.ndarray, own: np.ndarray) -> float:
+    return float(np.mean(own[np.argmax(cosine, axis=1)] == labels))
+
+
+def test_against_numpy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    points = [member(tmp_path / name, seed, 4 + seed) for seed, name in enumerate("abc")]
+    assert run(monkeypatch, tmp_path / "a", tmp_path / "b", tmp_path / "c", f"--output={tmp_path / 'abc'}") == 0
+    labels = np.arange(ROWS) % 4
+    cosines = [p.astype(np.float64) @ p.T for p in points]
+    expected = []
+    for cosine in (*cosines, np.mean(cosines, axis=0)):
+        outside = cosine.copy()
+        np.fill_diagonal(outside, -2)
+        expected.append(recall(outside, labels, labels))
+    results = json.loads((tmp_path / "abc" / "results.json").read_text())
+    found = [each["recall@1"] for each in (*results["members"].values(), results)]
+    np.testing.assert_allclose(found, expected, rtol=1e-9)
+    assert list(results["members"]) == [str(tmp_path / name) for name in "abc"]
+    written = arrays.read(tmp_path / "abc" / "embeddings" / "test")
+    assert written.embeddings.shape == (ROWS, 4 + 5 + 6)
+    np.testing.assert_allclose(written.embeddings @ written.embeddings.T, np.mean(cosines, axis=0), atol=1e-6)
+    np.testing.assert_array_equal(written.labels, labels)
+    assert written.ids == [f"test{i}.png" for i in range(ROWS)]
+    assert [each["config_hash"] for each in written.manifest["members"]] == ["hash0", "hash1", "hash2"]
+    out = capsys.readouterr().out
+    assert "ensemble of 3" in out
+    assert f"{100 * expected[-1]:.1f}" in out
+
+
+def test_queries_search_the_gallery(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    queries = [member(tmp_path / name, seed, 6) for seed, name in enumerate("ab")]
+    gallery = [member(tmp_path / name, seed + 5, 6, "gallery") for seed, name in enumerate("ab")]
+    assert run(monkeypatch, tmp_path / "a", tmp_path / "b", f"--output={tmp_path / 'ab'}") == 0
+    labels = np.arange(ROWS) % 4
+    cosine = sum(q.astype(np.float64) @ g.T for q, g in zip(queries, gallery, strict=True))
+    results = json.loads((tmp_path / "ab" / "results.json").read_text())
+    np.testing.assert_allclose(results["recall@1"], recall(np.asarray(cosine), labels, labels), rtol=1e-9)
+    assert (tmp_path / "ab" / "embeddings" / "gallery" / "manifest.json").is_file()
+
+
+def test_mistakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    for seed, name in enumerate("ab"):
+        member(tmp_path / name, seed, 6)
+    member(tmp_path / "short", 2, 6, ids=["x"], labels=np.zeros(1, int))
+    member(tmp_path / "other", 2, 6, ids=[f"other{i}" for i in range(ROWS)])
+    member(tmp_path / "labels", 2, 6, labels=np.zeros(ROWS, int))
+    member(tmp_path / "changed", 2, 6)
+    np.save(tmp_path / "changed" / "embeddings" / "test" / "embeddings.npy", np.zeros((ROWS, 6), np.float32))
+    (tmp_path / "full" / "embeddings" / "test").mkdir(parents=True)
+    (tmp_path / "full" / "embeddings" / "test" / "thesis.tex").touch()
+    a, b = tmp_path / "a", tmp_path / "b"
+    for arguments, words in (
+        ((), "RUN: give the work directories of two or more runs"),
+        ((a,), "RUN: give the work directories of two or more runs"),
+        ((a, a), f"{a}: is named twice"),
+        ((a, tmp_path / "none"), "none/embeddings/test: holds no embeddings (no manifest.json)"),
+        ((a, b, "--split=train"), "a/embeddings/train: holds no embeddings"),
+        ((a, tmp_path / "short"), "hold 24 and 1 images"),
+        ((a, tmp_path / "other"), 'hold other images, "test0.png" and "other0" in row 0'),
+        ((a, tmp_path / "labels"), "hold the same images with other labels"),
+        ((a, tmp_path / "changed"), "changed/embeddings/test/embeddings.npy: has changed since it was written"),
+        ((a, b, f"--output={tmp_path / 'full'}"), "holds thesis.tex"),
+        ((a, b, "--outptu=x"), "--outptu"),
+    ):
+        assert run(monkeypatch, *arguments) == 2, words
+        out, err = capsys.readouterr()
+        assert (out, err.count("\n")) == ("", 1), err
+        assert words in err, err
