@@ -95,7 +95,12 @@ def trained(config: Config) -> set[str]:
         case "crt":
             return {"backbone", "embedding"} | ({"prototypes"} if config.method.transform == "residual" else set())
         case _:
-            return {"model", "psi"} | ({"beta"} if config.method.base == "margin" else set())
+            there = {
+                "psi": bool(config.method.directions),
+                "beta": config.method.base == "margin",
+                "classifier": config.method.selfsimilarity in ("rotnet", "deepcluster"),
+            }
+            return {"model"} | {group for group, holds in there.items() if holds}
 
 
 @pytest.mark.parametrize("method", ["mpn", "hist", "crt", "diva", "baseline"])
@@ -113,6 +118,7 @@ def test_variants_build(method: str) -> None:
         side, size = config.data.image_size, config.data.batch_size
         build = configs.module("methods", config.method.name, "method.name").build
         made = build(config.method, shapes_only(config.backbone, side), CLASSES[config.data.name])
+        made = made.sized(5_000) if made.sized else made
         optimizer = optimizers.build(config.train, made, lambda step: 1.0, warmup_steps=5)
         rows = jax.ShapeDtypeStruct((size,), jnp.int32)
         batch = Batch(jax.ShapeDtypeStruct((made.views, size, side, side, 3), jnp.uint8), rows, rows)

@@ -1,0 +1,118 @@
+"""What is learnt anew from all training images: when, from what, and bit-exact across every interruption."""
+
+import signal
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from dml_jax import config as configs
+from dml_jax.config import Group
+from dml_jax.methods import diva
+from dml_jax.train import experiment, loop, refresh
+from dml_jax.train.checkpoint import Checkpoints
+from dml_jax.train.experiment import Experiment
+from dml_jax.train.progress import Screen
+from dml_jax.train.records import Records
+from dml_jax.train.signals import Interrupted, Stop
+from tests.train.experiments import values
+
+
+class StopAt(Stop):
+    """SIGTERM after a number of steps; with `asleep`, one that nobody asks for before the next refresh."""
+
+    def __init__(self, step: int, asleep: bool = False):
+        super().__init__()
+        self.left, self.asleep = step, asleep
+
+    def agreed(self) -> int:
+        self.left -= 1
+        if self.left == -1:
+            self.signal = signal.SIGTERM
+        return 0 if self.asleep else self.signal
+
+
+@pytest.fixture(scope="module")
+def parts() -> Experiment:
+    """DeepCluster on four classes of the digits: epochs of 11 steps of 64 images, a clustering at each."""
+    given: dict[str, Any] = values(steps=24, log_every=4, checkpoint_every=5)
+    given["data"] |= {"batch_size": 64, "images_per_class": 16, "validation_share": 0.9}
+    given["method"] = asdict(
+        diva.Config(
+            tasks=("discriminative", "selfsimilarity"), selfsimilarity="deepcluster", embedding_dim=3,
+            clusters=6, cluster_epochs=1, directions=(),
+        )
+    )  # fmt: skip
+    given["train"]["groups"] = {name: asdict(Group(1e-2)) for name in (*diva.GROUPS, "classifier")}
+    return experiment.build(configs.resolve(given))
+
+
+def train(parts: Experiment, directory: Path, stop: Stop | None = None) -> tuple[list[bytes], str]:
+    """Bits of the last state and the lines of metrics."""
+    directory.mkdir(exist_ok=True)
+    template = experiment.template(parts.config, parts.method, parts.optimizer, parts.shape, parts.mesh)
+    store = Checkpoints(directory / "checkpoints", lambda: template, pytest.fail)
+    records = [Records(directory / name) for name in ("metrics.jsonl", "timing.jsonl")]
+    try:
+        state = loop.train(parts, store, *records, Screen(quiet=True), stop or Stop())
+    finally:
+        store.close()
+    return [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(state)], (directory / "metrics.jsonl").read_text()
+
+
+def test_due_at_epochs(parts: Experiment) -> None:
+    starts = [parts.sampler.start(epoch) for epoch in range(4)]
+    assert refresh.steps(parts) == {start for start in starts if start < 24}
+    assert 0 < starts[1] < starts[2] < 24
+    assert parts.method.refresh is not None
+    rare = parts._replace(method=parts.method._replace(refresh=parts.method.refresh._replace(epochs=2)))
+    assert refresh.steps(rare) == {0, starts[2]}
+    assert refresh.steps(parts._replace(method=parts.method._replace(refresh=None))) == frozenset()
+
+
+def test_resume_is_exact(parts: Experiment, tmp_path: Path) -> None:
+    """Stopped before, at and after a clustering; in the middle of one; killed behind one."""
+    seen: list[np.ndarray] = []
+
+    def watched(params: Any, state: Any, features: np.ndarray, key: jax.Array) -> Any:
+        assert parts.method.refresh is not None
+        assert features.shape == (len(parts.splits["train"].labels), 4)
+        learnt = parts.method.refresh.update(params, state, features, key)
+        assert not np.array_equal(learnt[0]["classifier"]["kernel"], params["classifier"]["kernel"])
+        seen.append(np.asarray(learnt[1]["clusters"]))
+        return learnt
+
+    assert parts.method.refresh is not None
+    watching = parts._replace(
+        method=parts.method._replace(refresh=parts.method.refresh._replace(update=watched)),
+    )
+    whole = train(watching, tmp_path / "whole")
+    assert len(seen) == len(refresh.steps(parts))
+    assert all(len(np.unique(labels)) > 2 for labels in seen)
+    assert not np.array_equal(seen[0], seen[1])
+
+    second = parts.sampler.start(1)
+    for k in (0, second - 1, second, second + 1):
+        with pytest.raises(Interrupted):
+            train(parts, tmp_path / f"{k}", StopAt(k))
+        assert train(parts, tmp_path / f"{k}") == whole, k
+
+    with pytest.raises(Interrupted):
+        train(parts, tmp_path / "amidst", StopAt(second, asleep=True))
+    assert (tmp_path / "amidst" / "checkpoints" / "latest" / str(second)).exists()
+    assert train(parts, tmp_path / "amidst") == whole
+
+    train(parts, tmp_path / "killed")
+    for kept in (tmp_path / "killed" / "checkpoints" / "latest").iterdir():
+        if int(kept.name) > 20:  # two clusterings have happened; the second one after the checkpoint of step 20
+            kept.rename(tmp_path / kept.name)
+    assert train(parts, tmp_path / "killed") == whole
+
+
+def test_more_clusters_than_images(parts: Experiment) -> None:
+    config = replace(parts.config, method=replace(parts.config.method, clusters=10_000))
+    with pytest.raises(configs.ConfigError, match=r"method\.clusters=10000: must not exceed the \d+ training images"):
+        experiment.build(config)
