@@ -130,10 +130,10 @@ class Train:
         require(self.evaluate_every >= 0, "train.evaluate_every", self.evaluate_every, "must not be negative")
         require(self.checkpoint_every > 0, "train.checkpoint_every", self.checkpoint_every, "must be positive")
         require(
-            list(self.milestones) == sorted(set(self.milestones)) and all(m > 0 for m in self.milestones),
+            list(self.milestones) == sorted(set(self.milestones)) and all(m >= 0 for m in self.milestones),
             "train.milestones",
             self.milestones,
-            "must be increasing and positive",
+            "must be increasing and not negative",
         )
         require(
             not self.reload_best_epochs or self.select != "last",

@@ -43,7 +43,7 @@ class Config:
     loss: options.Loss = "normalized_softmax"
     embedding_dim: int = 512
     pooling: heads.Pooling = "avg"
-    layer_norm: bool = False  # of the embedding, without scale and shift, as Zhai & Wu have it
+    layer_norm: bool = False  # of the pooled features, without scale and shift, as Zhai & Wu and ProxyNCA++ have it
     memory: int = 0  # embeddings of past batches that pair losses look at as well
     memory_weight: float = 1.0  # of the loss against the memory
     memory_after: int = 0  # steps before the memory counts; 1,000 in its paper
@@ -264,8 +264,8 @@ def build(config: Config, backbone: Backbone, num_classes: int) -> Method:
     def forward(params: Any, state: Any, images: jax.Array, *, train: bool, key: Any = None) -> tuple[jax.Array, Any]:
         inputs = backbone.preprocess(images)
         features, stats = backbone.apply(params["backbone"], state["backbone"], inputs, train=train, key=key)
-        x = heads.linear(params["embedding"], heads.pool(features, config.pooling))
-        return heads.layer_norm(x) if config.layer_norm else x, stats
+        x = heads.pool(features, config.pooling)
+        return heads.linear(params["embedding"], heads.layer_norm(x) if config.layer_norm else x), stats
 
     def remembered(params: Any, state: Any, x: jax.Array, labels: jax.Array, key: jax.Array) -> jax.Array:
         past = state["memory"]
