@@ -1,19 +1,29 @@
 """Configurations for Omniglot and one's own photographs: every variant resolves and trains a step's worth of shapes."""
 
 from pathlib import Path
+from typing import get_args
 
 import jax
 import jax.numpy as jnp
 import pytest
 
+from configs.recipes import small_baseline
 from dml_jax import command
 from dml_jax import config as configs
+from dml_jax.config import flatten
+from dml_jax.methods import _baseline_options as options
 from dml_jax.methods.contract import Batch
 from dml_jax.train import experiment, step
 from tests.data import layouts
 
 ROOT = Path(__file__).parents[1]
-CASES = [("omniglot_hist", ""), ("omniglot_baseline", ""), ("folder_baseline", "small"), ("folder_hist", "small")]
+CASES = [
+    ("omniglot_hist", ""),
+    ("omniglot_baseline", "margin-memory"),
+    ("omniglot_group_loss", ""),
+    ("folder_baseline", "small"),
+    ("folder_hist", "small"),
+]
 LARGE = [("folder_baseline", ""), ("folder_hist", "")]
 
 
@@ -32,6 +42,24 @@ def test_resolves(name: str, variant: str) -> None:
     assert (config.data.jitter > 0) == name.startswith("folder")
     assert not (config.data.flip and name.startswith("omniglot"))  # a mirrored character is another one
     assert (config.backbone.pretrained == "none") == (name.startswith("omniglot") or variant == "small")
+
+
+@pytest.mark.parametrize("data", ["omniglot", "digits"])
+def test_every_loss_is_a_variant_and_all_else_is_the_same(data: str) -> None:
+    kept = ("data", "backbone", "evaluation", "train.steps", "train.schedule", "train.evaluate_every")
+    found = {v: flatten(values(f"{data}_baseline", v)) for v in ("", *small_baseline.VARIANTS)}
+    assert {settings["method.loss"] for settings in found.values()} == set(get_args(options.Loss))
+    expected = flatten(values(f"{data}_hist", ""))
+    for variant, settings in found.items():
+        config = configs.resolve(values(f"{data}_baseline", variant))
+        assert config.name == "-".join(filter(None, (f"{data}_baseline", variant)))
+        assert (config.method.memory > 0) == variant.endswith("-memory")
+        assert config.method.embedding_dim == 64
+        assert {k: v for k, v in settings.items() if k.startswith(kept)} == {
+            k: v for k, v in expected.items() if k.startswith(kept)
+        }
+    same = [variant for variant, settings in found.items() if settings | {"name": ""} == found[""] | {"name": ""}]
+    assert same == ["", "normalized_softmax"]
 
 
 @pytest.mark.parametrize(("name", "variant"), CASES)
