@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from dml_jax.export.arrays import Exported
 
 
+HEADINGS = {"map@r": "MAP@R", "r_precision": "R-precision", "nmi": "NMI"}
+
+
 def parser() -> command.Parser:
     """The options of the command."""
     flags = command.Parser(__doc__)
@@ -45,11 +48,10 @@ def execute(arguments: list[str]) -> None:
         raise ConfigError(f"{twice}: is named twice")
     output = command.place("--output", options.output) if options.output else None
 
-    from rich.console import Console
-
     from dml_jax.evaluation import protocol
     from dml_jax.export import arrays
     from dml_jax.train import workdir
+    from dml_jax.train.progress import Screen
 
     splits = [options.split]
     if options.split == "test" and any((run / "embeddings" / "gallery").exists() for run in runs):
@@ -78,7 +80,7 @@ def execute(arguments: list[str]) -> None:
         classes=len(set(labels[options.split].tolist())), gallery="gallery" in splits, **manner
     )
     results["members"] = {str(run): each for run, each in zip(runs, alone, strict=True)}
-    show(results, Console(soft_wrap=True, highlight=False))
+    show(results, Screen(quiet=True).console)
     if output is not None:
         for split, of in members.items():
             arrays.write(
@@ -129,7 +131,7 @@ def show(results: dict[str, Any], console: Any) -> None:
     grid = Table(title="unseen classes, %", title_justify="left")
     grid.add_column("", no_wrap=True)
     for key in columns:
-        grid.add_column(key, justify="right", no_wrap=True)
+        grid.add_column(HEADINGS.get(key, key.replace("recall", "R")), justify="right", no_wrap=True)
     for name, numbers in [*results["members"].items(), (f"ensemble of {len(results['members'])}", results)]:
         grid.add_row(name, *(report.cell(numbers, key) for key in columns), style="bold" if numbers is results else "")
     console.print(grid)

@@ -260,6 +260,8 @@ def _refined(
             screen.say(f"warning: {problem}")
             results[kind] = {"problem": str(problem)}
             continue
+        if facts.get("noise"):
+            screen.say(f"{kind}: {facts['clusters']:,} clusters and {facts['noise']:,} images of noise")
         seconds = {"seconds": round(time.monotonic() - start, 3)}
         results[kind] = facts | seconds | _judged(parts.config, split, vectors["test"], vectors.get("gallery"))
     return results

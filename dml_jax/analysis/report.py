@@ -42,12 +42,10 @@ def rows(config: Config, results: dict[str, Any]) -> list[tuple[str, dict[str, A
 
 
 def _refined(kind: str, numbers: dict[str, Any]) -> str:
-    """Which batches embeddings were refined in, what a clustering found, and the time until they were."""
-    text = f"refined: {kind}"
+    """Which batches embeddings were refined in, how many clusters they are drawn from, and the time until they were."""
+    text = f"+ {kind}"
     if "clusters" in numbers:
         text += f", {numbers['clusters']:,} clusters"
-    if numbers.get("noise"):
-        text += f" and {numbers['noise']:,} outliers"
     return text + (f", {numbers['seconds']:.1f} s" if "seconds" in numbers else "")
 
 
