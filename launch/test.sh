@@ -8,4 +8,5 @@ export JAX_PLATFORMS=cpu
 .venv/bin/ruff check .
 .venv/bin/ruff format --check .
 .venv/bin/mypy
-exec .venv/bin/python -m pytest -n auto "$@"
+# a file stays on one worker, which compiles its programs once; the slowest come first
+exec .venv/bin/python -m pytest -n auto --dist loadfile --no-loadscope-reorder "$@"

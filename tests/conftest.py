@@ -1,15 +1,27 @@
 """Strictness for every test: eight virtual CPU devices, no silent broadcasting between ranks."""
 
+import atexit
 import os
+import shutil
+import tempfile
 from collections.abc import Iterator
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
+if "JAX_COMPILATION_CACHE_DIR" not in os.environ:  # one for the workers and the processes that tests start
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="dml_jax-compiled-")
+    atexit.register(shutil.rmtree, os.environ["JAX_COMPILATION_CACHE_DIR"], ignore_errors=True)
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
 
 import jax
 import pytest
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What starts processes comes first: it takes longest, and the workers should end together."""
+    items.sort(key=lambda item: item.path.name not in ("test_processes.py", "test_main.py"))
 
 
 @pytest.fixture

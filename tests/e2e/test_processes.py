@@ -15,7 +15,7 @@ from tests.test_main import CONFIG, ROOT, TINY, command, environment
 def test_two_processes_are_one(tmp_path: Path) -> None:
     arguments = [
         CONFIG, *TINY, "--config.train.steps=30", "--config.train.evaluate_every=15",
-        "--config.train.checkpoint_every=10", "--config.evaluation.cluster=true",
+        "--config.train.checkpoint_every=10", "--config.evaluation.cluster=true", "--config.evaluation.controls=false",
     ]  # fmt: skip
     alone = command(*arguments, f"--workdir={tmp_path / 'one'}")
     assert alone.returncode == 0, alone.stderr
