@@ -15,7 +15,7 @@ from jax.sharding import AxisType, Mesh
 
 from dml_jax.evaluation import metrics
 from dml_jax.losses.mining import Triplets
-from dml_jax.methods import baseline, crt, diva, hist, mpn
+from dml_jax.methods import baseline, crt, diva, group_loss, hist, mpn
 from dml_jax.methods.contract import Batch, Method
 from dml_jax.train import mesh as meshes
 from dml_jax.train import step
@@ -33,6 +33,7 @@ METHODS: dict[str, Callable[..., Method]] = {
     "diva": lambda body: diva.build(DIVA, body, CLASSES),
     "diva, instances": lambda body: diva.build(INSTANCES, body, CLASSES, num_images=64),
     "baseline": lambda body: baseline.build(baseline.Config(embedding_dim=8), body, CLASSES),
+    "group_loss": lambda body: group_loss.build(group_loss.Config(embedding_dim=8, temperature=4.0), body, CLASSES),
 }
 UNUSED = {"temperature"}  # DaNCE's, the only group that may be without a parameter
 every_method = pytest.mark.parametrize("name", METHODS)
