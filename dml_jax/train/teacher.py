@@ -39,7 +39,7 @@ def attended(parts: Experiment, screen: Screen) -> Experiment:
     if facts["data_hash"] != experiment.data_hash(parts):
         raise CheckpointError(
             f"{key}: was trained on other data, {config.data.name} with {facts['classes']} classes; this run has "
-            f"{parts.config.data.name} with {classes}, and a teacher must know the same images by the same labels"
+            f"{parts.config.data.name} with {classes}, and a teacher must know the same images, split alike"
         )
     if tuple(facts["shape"]) != parts.shape:
         size = "x".join(map(str, facts["shape"]))
