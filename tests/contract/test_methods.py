@@ -51,11 +51,13 @@ WITHOUT_DRAWS = {
     "diva": lambda body: diva.build(DIVA, body, CLASSES, miner=given),
     "diva, instances": lambda body: diva.build(INSTANCES, body, CLASSES, miner=given, num_images=64),
 }
+UNDRAWN = "{} without draws"
 
 
 @cache
 def method(name: str, dtype: Any = None) -> Method:
-    return METHODS[name](toys.backbone(dtype=dtype))
+    made = METHODS | {UNDRAWN.format(name): build for name, build in WITHOUT_DRAWS.items()}
+    return made[name](toys.backbone(dtype=dtype))
 
 
 def started(made: Method, optimizer: optax.GradientTransformation, batch: Batch) -> State:
@@ -140,13 +142,12 @@ def test_zero_vector_embeddings_are_finite(name: str) -> None:
 def test_eight_devices_are_one(name: str) -> None:
     made = method(name)
     batch = toys.batch(made.views)
-    results = []
-    for count in (1, 8):
-        mesh = Mesh(np.asarray(jax.devices()[:count]), (meshes.AXIS,), axis_types=(AxisType.Auto,))
-        state = meshes.replicate(mesh, started(made, optax.sgd(0.01), batch))
-        spread = meshes.shard(mesh, *(np.asarray(field) for field in batch[:3]))
-        results.append(update(name)(state, spread, jax.random.key(KEY)))
-    (one, one_terms), (eight, eight_terms) = results
+    state = started(made, optax.sgd(0.01), batch)
+    one, one_terms = update(name)(state, batch, jax.random.key(KEY))
+    mesh = Mesh(np.asarray(jax.devices()), (meshes.AXIS,), axis_types=(AxisType.Auto,))
+    assert mesh.size == 8
+    spread = meshes.shard(mesh, *(np.asarray(field) for field in batch[:3]))
+    eight, eight_terms = update(name)(meshes.replicate(mesh, state), spread, jax.random.key(KEY))
     assert float(eight_terms["loss"]) == pytest.approx(float(one_terms["loss"]), rel=1e-6)
     assert float(eight_terms["grad_norm"]) == pytest.approx(float(one_terms["grad_norm"]), rel=1e-5)
     for a, b in zip(leaves((one.params, one.method)), leaves((eight.params, eight.method)), strict=True):
@@ -155,7 +156,8 @@ def test_eight_devices_are_one(name: str) -> None:
 
 @every_method
 def test_float64_agrees(name: str) -> None:
-    made = (METHODS | WITHOUT_DRAWS)[name](toys.backbone())
+    name = UNDRAWN.format(name) if name in WITHOUT_DRAWS else name
+    made, run = method(name), update(name)
     batch = toys.batch(made.views)
     start = started(made, optax.sgd(0.01), batch)
     values = []
@@ -163,12 +165,9 @@ def test_float64_agrees(name: str) -> None:
         with jax.enable_x64(double):
             dtype = jnp.float64 if double else jnp.float32
             cast = lambda x, dtype=dtype: jnp.asarray(x, dtype) if jnp.issubdtype(x.dtype, jnp.floating) else x  # noqa: E731
-            params, remembered = jax.tree.map(cast, (start.params, start.method))
-            value, grads = jax.jit(jax.value_and_grad(lambda p, s: made.loss(p, s, batch, jax.random.key(KEY))[0]))(
-                params, remembered
-            )
-            assert value.dtype == dtype
-            values.append((float(value), float(optax.tree.norm(grads))))
+            _, terms = run(jax.tree.map(cast, start), batch, jax.random.key(KEY))
+            assert terms["loss"].dtype == terms["grad_norm"].dtype == dtype
+            values.append((float(terms["loss"]), float(terms["grad_norm"])))
     assert values[0][0] == pytest.approx(values[1][0], rel=1e-5)
     assert values[0][1] == pytest.approx(values[1][1], rel=1e-4)
 
