@@ -26,11 +26,11 @@ def get_config(variant: str = "") -> ConfigDict:
     method = diva.Config(embedding_dim=16, temperature=0.1, queue_batches=15, rho=(15.0,), psi_dim=64)
     config.method = asdict(figure_4(method, variant) if variant else method)
     groups = {
-        "model": Group(1e-3, weight_decay=1e-4),
+        "model": Group(2e-3, weight_decay=1e-4),
         "beta": Group(5e-3),
-        "psi": Group(1e-3),
-        "temperature": Group(1e-3),
+        "psi": Group(2e-3),
+        "temperature": Group(2e-3),
     }
-    config.train = asdict(Train(groups=groups, steps=1200, schedule="cosine", evaluate_every=300))
+    config.train = asdict(Train(groups=groups, steps=600, schedule="cosine", evaluate_every=300))
     classifier(config, 1e-2)
     return config

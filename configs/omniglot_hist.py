@@ -24,17 +24,17 @@ from dml_jax.methods import hist
 def get_config() -> ConfigDict:
     config = base("omniglot_hist")
     config.data.update(
-        name="omniglot", path="data/omniglot", batch_size=64, images_per_class=4, crop="random_resized", image_size=32,
-        resize=32, crop_scale=(0.6, 1.0), crop_ratio=(0.8, 1.25),
+        name="omniglot", path="data/omniglot", batch_size=64, images_per_class=4, crop="random_resized", image_size=48,
+        resize=48, crop_scale=(0.6, 1.0), crop_ratio=(0.8, 1.25),
     )  # fmt: skip
-    config.backbone = asdict(resnet.Config(block="basic", depths=(1, 1, 1, 1), widths=(16, 32, 64, 128), stem="small"))
+    config.backbone = asdict(resnet.Config(block="basic", depths=(1, 1, 1), widths=(32, 64, 128)))
     config.method = asdict(hist.Config(embedding_dim=64, hidden_dim=64, tau=16.0, alpha=1.0))
     groups = {
-        "backbone": Group(1e-3, weight_decay=1e-4),
-        "embedding": Group(1e-3, weight_decay=1e-4),
+        "backbone": Group(2e-3, weight_decay=1e-4),
+        "embedding": Group(2e-3, weight_decay=1e-4),
         "distributions": Group(1e-1, weight_decay=1e-4),
         "hgnn": Group(5e-3, weight_decay=1e-4),
     }
-    config.train = asdict(Train(groups=groups, steps=1200, schedule="cosine", evaluate_every=300))
+    config.train = asdict(Train(groups=groups, steps=600, schedule="cosine", evaluate_every=300))
     config.evaluation.controls = True
     return config

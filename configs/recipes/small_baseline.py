@@ -32,13 +32,13 @@ METHODS = {
     "lifted_structure": baseline.Config(loss="lifted_structure"),
     "multi_similarity": baseline.Config(loss="multi_similarity"),
 }
-RATES = {"cross_entropy": 1e-3, "margin": 5e-3}  # of the loss's own parameters; else 1e-2
+RATES = {"cross_entropy": 2e-3, "margin": 5e-3}  # of the loss's own parameters; else 1e-2
 MEMORIES = tuple(f"{name}-memory" for name, method in METHODS.items() if method.loss in options.PAIR_LOSSES)
 VARIANTS = (*METHODS, *MEMORIES)
 
 
 def recipe(config: ConfigDict, name: str, variant: str) -> ConfigDict:
-    """A baseline in place of the method of `config`, whose data, network, length and schedule stay.
+    """A baseline in place of the method of `config`, whose data, network with its rate, length and schedule stay.
 
     Args:
       config: of another method.
@@ -49,7 +49,7 @@ def recipe(config: ConfigDict, name: str, variant: str) -> ConfigDict:
     method = replace(METHODS[loss], embedding_dim=config.method.embedding_dim)
     if memory:
         method = replace(method, memory=1024, memory_after=100)
-    body = Group(1e-3, weight_decay=1e-4)
+    body = Group(**config.train.groups.backbone)
     own = Group(RATES.get(loss, 1e-2), weight_decay=0.0 if loss == "margin" else 1e-4)
     schedule = {key: config.train[key] for key in ("steps", "schedule", "evaluate_every")}
     config.name = f"{name}-{variant}" if variant else name
