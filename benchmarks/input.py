@@ -3,7 +3,8 @@
 Both read the same files, cut the same boxes (decode, RandomResizedCrop 224, flip) and use the same number of processes
 or threads; their pixels are compared first. torch's batches are taken as uint8 and, as is its custom, as normalised
 floats; ours leave normalising to the device, which is timed too. Then a data set prepared with --short_side=256, how
-fast a data set is prepared, and how soon its first batch comes.
+fast a data set is prepared, how soon its first batch comes, and how long samplers take. The rows "alone" are what the
+same pixels allow on two threads: simplejpeg's decoding and Pillow's resizing, and nothing beside them.
 
     python -m benchmarks.input --photos=photos.zip [--many=cifar10_images.zip] [--seconds=5]
 
@@ -19,14 +20,17 @@ import tempfile
 import time
 import zipfile
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import simplejpeg
 from PIL import Image
 
 from dml_jax.config import Data
-from dml_jax.data import packed, pipeline, sampling, transforms
+from dml_jax.data import packed, packing, pipeline, sampling, transforms
 from dml_jax.data.datasets import folder
 from dml_jax.data.packed import ImageFiles
 from dml_jax.data.split import Split
@@ -103,6 +107,29 @@ def ours(split: Split, data: Data) -> Any:
     return pipeline.training(split, sampler, data, seed=SEED, stop=10**6)
 
 
+def alone(split: Split, data: Data, files: list[bytes], seconds: float) -> float:
+    """Images a second that two threads decode and resize, crops made beforehand and results thrown away."""
+    rng = np.random.default_rng(SEED)
+    crops = []
+    for i in range(len(split.ids)):
+        pixels = split.read(i, None)
+        box = transforms.random_resized_box(*pixels.shape[:2], data.crop_scale, data.crop_ratio, rng)
+        crops.append(Image.fromarray(transforms.cut(pixels, box)))
+    until = time.perf_counter() + seconds
+
+    def work(first: int) -> int:
+        count = first
+        while time.perf_counter() < until:
+            if files:
+                simplejpeg.decode_jpeg(files[count % len(files)], "RGB", fastdct=False, fastupsample=False)
+            crops[count % len(crops)].resize((SIDE, SIDE), Image.Resampling.BILINEAR)
+            count += 1
+        return count - first
+
+    with ThreadPoolExecutor(2) as pool:
+        return sum(pool.map(work, (0, len(crops) // 2))) / seconds
+
+
 def device(data: Data, normalised: bool) -> Callable[[Any], Any]:
     """Flips, and if wanted normalises, as the training step does."""
     import jax
@@ -168,6 +195,17 @@ def photographs(archive: Path, work: Path, seconds: float, rounds: int) -> None:
     cases["dml_jax, 2 workers, uint8"] = ours_case(split, False, workers=2)
     for name, store in stores.items():
         cases[f"dml_jax, 2 threads, uint8, {name}"] = ours_case(store, False)
+    jpegs = {
+        "": [Path(file).read_bytes() for file in files],
+        ", short side 256": [packing.stored(Path(file).read_bytes(), 256) for file in files],
+        ", short side 256, pixels": [],
+    }
+    for kind, content in jpegs.items():
+        what = "resizing alone" if not content else "decoding and resizing alone"
+        store = stores[kind.removeprefix(", ") or "prepared"]
+        cases[f"{what}, 2 threads{kind}"] = partial(
+            alone, store, data, [c for c in content if simplejpeg.is_jpeg(c)], seconds
+        )
     found: dict[str, list[float]] = {name: [] for name in cases}
     for _ in range(rounds):  # all cases in turn, so that a machine whose speed drifts favours none
         for name, case in cases.items():
@@ -210,10 +248,25 @@ def many(archive: Path, work: Path) -> None:
     command = [sys.executable, "-c", START, str(work / "many")]
     start = min(float(subprocess.run(command, check=True, capture_output=True).stdout) for _ in range(3))
     print(f"from starting Python's imports to the first batch: {start:.1f} s")
-    labels = np.repeat(np.arange(11_318), 5 + np.arange(11_318) % 2)
-    begun = time.perf_counter()
-    sampling.build(options(images_per_class=4), labels, SEED).batch(0)
-    print(f"sampler of {len(labels)} images of 11318 classes: {time.perf_counter() - begun:.3f} s")
+
+
+def samplers() -> None:
+    """Stanford Online Products' training split, all samplers."""
+    labels = np.repeat(np.arange(11_318), 5 + (np.arange(11_318) < 59_551 - 5 * 11_318))
+    print(f"| sampler of {len(labels)} images, 11318 classes, batches of 90 | ready, s | first batch, s | others, ms |")
+    print("|---|---|---|---|")
+    for name in sampling.SAMPLERS:
+        clock = [time.perf_counter()]
+        sampler = sampling.build(options(sampler=name, batch_size=90, images_per_class=5), labels, SEED)
+        sampler.start(5)  # how long a run of five epochs is
+        clock.append(time.perf_counter())
+        sampler.batch(0)
+        clock.append(time.perf_counter())
+        for step in range(1, 101):
+            sampler.batch(step)
+        clock.append(time.perf_counter())
+        ready, first, others = np.diff(clock)
+        print(f"| {name} | {ready:.3f} | {first:.3f} | {others * 10:.2f} |")
 
 
 def main() -> None:
@@ -229,6 +282,7 @@ def main() -> None:
             photographs(chosen.photos, work, chosen.seconds, chosen.rounds)
         if chosen.many:
             many(chosen.many, work)
+    samplers()
 
 
 if __name__ == "__main__":

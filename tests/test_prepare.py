@@ -318,3 +318,17 @@ def test_many_equal_fingerprints_are_compared_in_portions() -> None:
         sum(len(i) for i, _ in duplicates._equal(duplicates._keys(first[:, :4]), duplicates._keys(second[:, :4])))
         == 4_500_000
     )
+
+
+@pytest.mark.parametrize(("classes", "message"), [
+    (("photos",), "3 images of 1 class ('photos'): that leaves 1 to train on and 0 to test on"),
+    (("a", "b", "c"), "9 images of 3 classes ('a', 'b', 'c'): that leaves 1 to train on and 2 to test on"),
+])  # fmt: skip
+def test_too_few_classes_are_found_before_the_images_are_checked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], classes: tuple[str, ...], message: str
+) -> None:
+    layouts.photos(tmp_path / "photos", classes)
+    code, out, err = run(capsys, *flags("folder", tmp_path / "photos", tmp_path / "out"))
+    assert code == 2
+    assert "checking" not in out
+    assert err == f"error: {message}, at least 2 of each are needed\n"

@@ -121,6 +121,7 @@ def _prepare(request: Request, recipe: Recipe, screen: Screen, room: Path) -> di
     if recipe.counts and not request.subset and (wrong := inspection.miscounted(entries, recipe.counts)):
         raise DataError(f"{'; '.join(wrong)}: --subset accepts a part of {request.name}")
     mixed(entries)
+    _enough(entries)
     screen.begin("checking images", len(entries))
     facts, reasons = inspection.examine_all(entries, request.threads, screen.advance)
     if recipe.counts is None:
@@ -134,9 +135,7 @@ def _prepare(request: Request, recipe: Recipe, screen: Screen, room: Path) -> di
         )
     good = [i for i in range(len(entries)) if i not in reasons]
     kept = [entries[i] for i in good]
-    for split in ("train", "test"):
-        if len({entry.label for entry in kept if entry.split == split}) < 2:
-            raise DataError(f"the {split} split has fewer than 2 classes: {len(kept)} images in all")
+    _enough(kept)
     screen.begin("packing images", len(kept))
     about = {
         "name": request.name,
@@ -167,6 +166,18 @@ def _prepare(request: Request, recipe: Recipe, screen: Screen, room: Path) -> di
     packed.mark(request.output, content)
     shutil.rmtree(room)
     return content
+
+
+def _enough(entries: Sequence[Entry]) -> None:
+    """Raises DataError unless there are two classes to train on and two to test on."""
+    classes = {split: sorted({e.label for e in entries if e.split == split}) for split in ("train", "test")}
+    if min(map(len, classes.values())) < 2:
+        every = sorted({entry.label for entry in entries})
+        named = f" ({', '.join(map(repr, every[:3]))}{', …' if len(every) > 3 else ''})" if every else ""
+        raise DataError(
+            f"{len(entries)} images of {len(every)} class{'' if len(every) == 1 else 'es'}{named}: that leaves "
+            f"{len(classes['train'])} to train on and {len(classes['test'])} to test on, at least 2 of each are needed"
+        )
 
 
 def gather(request: Request, nested: bool, screen: Screen, room: Path) -> Files:

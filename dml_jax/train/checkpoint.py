@@ -55,7 +55,7 @@ class Checkpoints:
         *,
         writing: bool = True,
     ):
-        logging.getLogger("absl").setLevel(logging.ERROR)
+        logging.getLogger("absl").setLevel(logging.CRITICAL)  # what orbax logs as an error it raises too
         self.directory = directory.absolute()
         self._template = template
         self._warn = warn
@@ -103,7 +103,8 @@ class Checkpoints:
                 fresh.write_text(json.dumps(digests(path)), encoding="utf-8")
                 os.replace(fresh, path / MANIFEST)
         except (OSError, ValueError) as error:  # a full disk is a ValueError of tensorstore
-            raise CheckpointError(f"{self.directory / kind / str(step)}: cannot be written ({error})") from error
+            reason = (isinstance(error, OSError) and error.strerror) or str(error).strip().partition("\n")[0][:200]
+            raise CheckpointError(f"{self.directory / kind / str(step)}: cannot be written ({reason})") from error
         if not saved:
             raise CheckpointError(f"{self.directory / kind / str(step)}: was not written; a newer one is in the way")
 

@@ -27,14 +27,15 @@ def ending_together() -> Iterator[None]:
     from jax._src import distributed  # the notes that processes leave each other have no public name
 
     notes: Any = distributed.global_state.client
-    over = threading.Event()
-    threading.Thread(target=_watch, args=(notes, over), daemon=True).start()
+    over, ending = threading.Event(), threading.Lock()
+    threading.Thread(target=_watch, args=(notes, over, ending), daemon=True).start()
     try:
         yield
     except Interrupted:  # they have agreed to stop
         raise
     except Exception as error:
         over.set()
+        _follow(notes, ending)  # the end of another may be what has gone wrong here
         code = 2 if isinstance(error, UserError | OSError) else 1
         reason = " ".join(str(error).split()) or type(error).__name__
         notes.key_value_set(FAILED, f"{code} process {jax.process_index()} has stopped: {reason}", allow_overwrite=True)
@@ -44,12 +45,18 @@ def ending_together() -> Iterator[None]:
         over.set()
 
 
-def _watch(notes: Any, over: threading.Event) -> None:
+def _watch(notes: Any, over: threading.Event, ending: threading.Lock) -> None:
     while not over.wait(1.0):
+        _follow(notes, ending)
+
+
+def _follow(notes: Any, ending: threading.Lock) -> None:
+    """Ends this process, once, where another has noted that it ends."""
+    with ending:
         try:
             code, _, message = notes.key_value_try_get(FAILED).partition(" ")
         except jax.errors.JaxRuntimeError:  # there is no such note
-            continue
+            return
         print(f"error: {message}", file=sys.stderr)
         _leave(notes, int(code))
 

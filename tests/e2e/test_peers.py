@@ -33,7 +33,7 @@ def test_they_end_together(tmp_path: Path, culprit: int) -> None:
         processes = [
             start(f"--workdir={tmp_path / 'run'}", *more[number], port=port, number=number) for number in range(2)
         ]
-        said = [process.communicate(timeout=120)[1] for process in processes]
+        said = [process.communicate(timeout=300)[1] for process in processes]
     assert [process.returncode for process in processes] == [2, 2], said
     lines = [[line for line in text.splitlines() if line.startswith("error: ")] for text in said]
     assert len(lines[0]) == len(lines[1]) == 1, said
