@@ -1,6 +1,8 @@
 """The baselines' losses, forward and backward, beside pytorch-metric-learning on the same threads.
 
-Both get the same float32 embeddings, labels and proxies and must give the same value, except where a draw is random.
+Both get the same float32 embeddings, labels and proxies and must give the same value, except where a draw is random or
+theirs is another form. With a memory, both compare the batch with itself and with 8,192 - B embeddings of the past, and
+append it to them.
 
     python -m benchmarks.losses
 """
@@ -13,26 +15,36 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from dml_jax.losses import memory, pairs
 from dml_jax.losses import multi_similarity as ms
-from dml_jax.losses import pairs
 from dml_jax.methods import _baseline_options as options
 from dml_jax.methods import baseline
 
+MEMORY = 8192
+HARD = {"triplet": options.Triplet(mining="hard", squared=False)}
+KEEP = {"multi_similarity": ms.Options(copies="keep")}
 CASES: dict[str, dict[str, Any]] = {
+    "cross_entropy": {},
     "normalized_softmax": {},
     "arcface": {},
     "cosface": {},
+    "proxy_nca": {},
     "proxy_nca_pp": {"proxy_nca_pp": options.ProxyNCAPP(temperature=1 / 9)},
     "proxy_anchor": {},
     "soft_triple": {"soft_triple": options.SoftTriple(spread=0.0)},
     "contrastive": {},
-    "triplet": {"triplet": options.Triplet(mining="hard", squared=False)},
+    "triplet": HARD,
+    "triplet distance-weighted": {"triplet": options.Triplet(mining="distance_weighted", squared=False)},
     "margin": {},
     "n_pair": {},
     "lifted_structure": {},
-    "multi_similarity": {"multi_similarity": ms.Options(copies="keep")},
+    "multi_similarity": KEEP,
+    "contrastive with memory": {},
+    "triplet with memory": HARD,
+    "multi_similarity with memory": KEEP,
 }
-RANDOM = ("margin", "n_pair")  # distance-weighted draws; which pair stands for a class
+# Distance-weighted draws; which pair stands for a class; theirs has the own proxy in the denominator.
+OTHER_VALUE = ("triplet distance-weighted", "margin", "n_pair", "proxy_nca")
 
 
 def inputs(batch: int, dim: int, classes: int, per_class: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -43,32 +55,41 @@ def inputs(batch: int, dim: int, classes: int, per_class: int, seed: int = 0) ->
     return (rng.normal(size=(batch, dim)) + 0.7 * centers[labels]).astype(np.float32), labels
 
 
-def ours(x: np.ndarray, labels: np.ndarray, params: Any, config: baseline.Config) -> Callable[[], Any]:
-    """One call: loss, gradients of embeddings and of the loss's parameters."""
+def ours(x: np.ndarray, labels: np.ndarray, params: Any, past: Any, config: baseline.Config) -> Callable[[], Any]:
+    """One call: loss, gradients of embeddings and of the loss's parameters; the memory `past`, if any, moved on."""
 
-    def loss(params: Any, x: jax.Array, labels: jax.Array, seed: jax.Array) -> jax.Array:
+    def loss(params: Any, x: jax.Array, labels: jax.Array, past: Any, seed: jax.Array) -> tuple[jax.Array, Any]:
         key = jax.random.key(seed)
-        if config.loss in options.PAIR_LOSSES:
-            return baseline.pair_loss(params, x, labels, *pairs.masks(labels), key, config)
-        return baseline.class_loss(params, x, labels, config).mean()
+        if config.loss not in options.PAIR_LOSSES:
+            return baseline.class_loss(params, x, labels, config).mean(), None
+        if past is None:
+            return baseline.pair_loss(params, x, labels, *pairs.masks(labels), key, config), None
+        kept = jax.tree.map(lambda rows: rows[len(x) :], past)
+        both = zip(pairs.masks(labels), memory.masks(labels, kept["labels"]), strict=True)
+        points, of = jnp.concatenate([x, kept["embeddings"]]), jnp.concatenate([labels, kept["labels"]])
+        value = baseline.pair_loss(params, points, of, *(jnp.concatenate(m, axis=1) for m in both), key, config)
+        return value, memory.enqueue(past, {"embeddings": x, "labels": labels})
 
-    gradient = jax.jit(jax.value_and_grad(loss, (0, 1)))
-    given = params, jnp.asarray(x), jnp.asarray(labels)
+    gradient = jax.jit(jax.value_and_grad(loss, (0, 1), has_aux=True))
+    given = params, jnp.asarray(x), jnp.asarray(labels), jax.tree.map(jnp.asarray, past)
     count = iter(range(1_000_000))
-    return lambda: jax.block_until_ready(gradient(*given, np.int32(next(count))))[0]
+    return lambda: jax.block_until_ready(gradient(*given, np.int32(next(count))))[0][0]
 
 
-def theirs(x: np.ndarray, labels: np.ndarray, params: Any, classes: int, loss: str) -> Callable[[], Any]:
-    """The same in pytorch-metric-learning."""
+def theirs(x: np.ndarray, labels: np.ndarray, params: Any, past: Any, classes: int, case: str) -> Callable[[], Any]:
+    """The same in pytorch-metric-learning; cross-entropy in torch itself."""
     import torch
     from pytorch_metric_learning import distances, losses, miners, reducers
 
-    dim = x.shape[1]
+    dim, loss = x.shape[1], case.split()[0]
     miner: Any = None
+    if loss == "cross_entropy":
+        return _torch_cross_entropy(x, labels, params)
     made: dict[str, Callable[[], Any]] = {
         "normalized_softmax": lambda: losses.NormalizedSoftmaxLoss(classes, dim, temperature=0.05),
         "arcface": lambda: losses.ArcFaceLoss(classes, dim, margin=float(np.degrees(0.5)), scale=64),
         "cosface": lambda: losses.CosFaceLoss(classes, dim, margin=0.35, scale=64),
+        "proxy_nca": lambda: losses.ProxyNCALoss(classes, dim, softmax_scale=9),
         "proxy_nca_pp": lambda: losses.ProxyNCALoss(classes, dim, softmax_scale=9),
         "proxy_anchor": lambda: losses.ProxyAnchorLoss(classes, dim, margin=0.1, alpha=32),
         "soft_triple": lambda: losses.SoftTripleLoss(classes, dim, centers_per_class=10, la=20, gamma=0.1, margin=0.01),
@@ -80,10 +101,10 @@ def theirs(x: np.ndarray, labels: np.ndarray, params: Any, classes: int, loss: s
         "multi_similarity": lambda: losses.MultiSimilarityLoss(alpha=2, beta=40, base=0.5),
     }
     criterion = made[loss]()
-    if loss == "triplet":
-        miner = miners.BatchHardMiner()
-    elif loss == "margin":
+    if loss == "margin" or "distance-weighted" in case:
         miner = miners.DistanceWeightedMiner(cutoff=0.5, nonzero_loss_cutoff=2.0)
+    elif loss == "triplet":
+        miner = miners.BatchHardMiner()
     elif loss == "multi_similarity":
         miner = miners.MultiSimilarityMiner(epsilon=0.1)
     weights = list(criterion.parameters())
@@ -91,12 +112,32 @@ def theirs(x: np.ndarray, labels: np.ndarray, params: Any, classes: int, loss: s
         proxies = np.array(params["proxies"], np.float32).reshape(-1, dim)
         stored = weights[0].data
         stored.copy_(torch.as_tensor(proxies if stored.shape[0] == len(proxies) else proxies.T))
+    if past:
+        queue = losses.CrossBatchMemory(criterion, dim, MEMORY, miner)
+        queue.embedding_memory, queue.label_memory = (torch.tensor(past[key]) for key in ("embeddings", "labels"))
+        queue.has_been_filled, miner = True, None
+        criterion = queue
     embeddings, classes_of = torch.tensor(x, requires_grad=True), torch.as_tensor(labels)
 
     def call() -> float:
         mined = miner(embeddings, classes_of) if miner else None
         value = criterion(embeddings, classes_of, mined)
         torch.autograd.grad(value, [embeddings, *weights])
+        return float(value.detach())
+
+    return call
+
+
+def _torch_cross_entropy(x: np.ndarray, labels: np.ndarray, params: Any) -> Callable[[], Any]:
+    import torch
+
+    tensors = x, np.array(params["kernel"]).T, np.array(params["bias"])
+    embeddings, kernel, bias = (torch.tensor(each, requires_grad=True) for each in tensors)
+    classes_of = torch.as_tensor(labels)
+
+    def call() -> float:
+        value = torch.nn.functional.cross_entropy(torch.nn.functional.linear(embeddings, kernel, bias), classes_of)
+        torch.autograd.grad(value, [embeddings, kernel, bias])
         return float(value.detach())
 
     return call
@@ -122,20 +163,23 @@ def rows(
       AssertionError: the two disagree on the value.
     """
     x, labels = inputs(batch, dim, classes, per_class)
-    for loss, chosen in CASES.items():
-        config = baseline.Config(loss=loss, embedding_dim=dim, **chosen)  # type: ignore[arg-type]
+    older, labels_of_older = inputs(MEMORY, dim, classes, 1, seed=1)
+    older /= np.linalg.norm(older, axis=1, keepdims=True)
+    for case, chosen in CASES.items():
+        config = baseline.Config(loss=case.split()[0], embedding_dim=dim, **chosen)  # type: ignore[arg-type]
         params = baseline.loss_init(jax.random.key(0), classes, config)
-        mine = ours(x, labels, params, config)
+        past = {"embeddings": older, "labels": labels_of_older} if "memory" in case else None
+        mine = ours(x, labels, params, past, config)
         try:
-            other = theirs(x, labels, params, classes, loss)
+            other = theirs(x, labels, params, past, classes, case)
         except ImportError:
             other = None
-        if other and loss not in RANDOM:
-            np.testing.assert_allclose(mine(), other(), rtol=1e-3, err_msg=loss)
+        if other and case not in OTHER_VALUE:
+            np.testing.assert_allclose(mine(), other(), rtol=1e-3, err_msg=case)
         ours_ms, torch_ms = median_ms(mine, repeats), median_ms(other, repeats) if other else None
         sizes = f"B={batch}, D={dim}" + (f", C={classes}" if params else "")
         yield {
-            "case": f"{loss}, {sizes}",
+            "case": f"{case}, {sizes}",
             "ours_ms": ours_ms,
             "torch_ms": torch_ms,
             "ratio": torch_ms and torch_ms / ours_ms,
