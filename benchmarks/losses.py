@@ -65,9 +65,10 @@ def ours(x: np.ndarray, labels: np.ndarray, params: Any, past: Any, config: base
         if past is None:
             return baseline.pair_loss(params, x, labels, *pairs.masks(labels), key, config), None
         kept = jax.tree.map(lambda rows: rows[len(x) :], past)
-        both = zip(pairs.masks(labels), memory.masks(labels, kept["labels"]), strict=True)
+        (own, others), (near, far) = pairs.masks(labels), memory.masks(labels, kept["labels"])
+        positive, negative = jnp.concatenate([own, near], axis=1), jnp.concatenate([others, far], axis=1)
         points, of = jnp.concatenate([x, kept["embeddings"]]), jnp.concatenate([labels, kept["labels"]])
-        value = baseline.pair_loss(params, points, of, *(jnp.concatenate(m, axis=1) for m in both), key, config)
+        value = baseline.pair_loss(params, points, of, positive, negative, key, config)
         return value, memory.enqueue(past, {"embeddings": x, "labels": labels})
 
     gradient = jax.jit(jax.value_and_grad(loss, (0, 1), has_aux=True))
