@@ -1,0 +1,146 @@
+"""Learning from another run's model: none of it is kept, resuming is exact, and what is wrong with it is said."""
+
+import json
+import shutil
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+import dml_jax
+from dml_jax import config as configs
+from dml_jax import run
+from dml_jax.config import Config, Group, Train
+from dml_jax.errors import CheckpointError, ConfigError, UserError
+from dml_jax.methods import mpn, student
+from dml_jax.train import experiment, loop, teacher, workdir
+from dml_jax.train.checkpoint import Checkpoints
+from dml_jax.train.progress import Screen
+from dml_jax.train.records import Records
+from dml_jax.train.signals import Interrupted, Stop
+from tests.train.experiments import small, values
+from tests.train.test_loop import StopAt, bits, checkpoints
+
+QUIET = Screen(quiet=True)
+
+
+def trained(directory: Path, config: Config, step: int = 5) -> Path:
+    """A work directory as a run leaves it; the model is the one before the first step."""
+    parts = experiment.build(config)
+    state = experiment.initial(parts)._replace(step=np.asarray(step, np.int32))  # type: ignore[arg-type]
+    images = parts.splits["train"]
+    facts = workdir.describe(config, experiment.data_hash(parts), len(images.classes), len(images.labels), parts.shape)
+    directory.mkdir(exist_ok=True)
+    workdir.write_json(directory / "config.json", facts)
+    store = Checkpoints(directory / "checkpoints", lambda: state, pytest.fail)
+    store.save("latest", state, {})
+    store.close()
+    return directory
+
+
+def network(seed: int = 0, **options: Any) -> Config:
+    """An MPN much larger than its students."""
+    method = mpn.Config(embedding_dim=128, heads=2, **options)
+    train = Train(groups=dict.fromkeys(mpn.GROUPS, Group(1e-3)), steps=5)
+    return configs.resolve(values(steps=5) | {"method": asdict(method), "train": asdict(train), "seed": seed})
+
+
+def pupil(directory: Path, **options: Any) -> Config:
+    method = student.Config(
+        teacher=str(directory), **{"kind": "relational", "embedding_dim": 8, "weight": 0.1, **options}
+    )
+    train = Train(groups=dict.fromkeys(student.GROUPS, Group(1e-3)), steps=6, log_every=2, checkpoint_every=10)
+    return configs.resolve(values(steps=6) | {"method": asdict(method), "train": asdict(train)})
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return trained(tmp_path_factory.mktemp("teacher"), network())
+
+
+def test_a_student_from_its_first_step_to_life_without_its_teacher(source: Path, tmp_path: Path) -> None:
+    own = Path(shutil.copytree(source, tmp_path / "teacher"))
+    config, directory = pupil(own), tmp_path / "student"
+
+    whole = tmp_path / "whole"
+    whole.mkdir()
+    parts = teacher.attended(experiment.build(config), QUIET)
+    store = checkpoints(parts, whole)
+    state = loop.train(parts, store, Records(whole / "metrics.jsonl"), Records(whole / "timing.jsonl"), QUIET, Stop())
+    store.close()
+
+    with pytest.raises(Interrupted):
+        run.train(config, directory, QUIET, StopAt(3))
+    noted = json.loads((directory / "config.json").read_text())["teacher"]
+    assert noted["step"] == 5
+    assert noted["hash"] == configs.digest(network())
+    trained(own, network(seed=1))
+    with pytest.raises(CheckpointError, match="the teacher has changed since this run began"):
+        run.train(config, directory, QUIET, Stop())
+    shutil.rmtree(own)
+    with pytest.raises(CheckpointError, match=r"method.teacher='.*': .*holds no run"):
+        run.train(config, directory, QUIET, Stop())
+    shutil.copytree(source, own)
+    run.train(config, directory, QUIET, Stop())
+    shutil.rmtree(own)
+
+    assert (directory / "metrics.jsonl").read_text() == (whole / "metrics.jsonl").read_text()
+    parts, restored = run.restored(config, directory, "latest", QUIET)
+    assert bits(restored) == bits(state)
+    held = sum(file.stat().st_size for file in (directory / "checkpoints" / "latest" / "6").rglob("*"))
+    assert held < 4 * 12 * 128 * 128  # bytes of the teacher's projections alone, in float32
+    image = np.zeros((*parts.shape, 3), np.uint8)
+    assert dml_jax.load(directory).embed([image]).shape == (1, 8)
+    run.train(config, directory, QUIET, Stop())  # finished already
+
+
+def test_the_teacher_is_an_argument_of_the_step(source: Path) -> None:
+    """Its variables enter the compiled program from outside: none of it is a constant in it."""
+    parts = teacher.attended(experiment.build(pupil(source)), QUIET)
+    assert parts.teacher is not None
+    rows = np.zeros(16, np.int32)
+    batch = experiment.batch(parts, np.zeros((1, 16, *parts.shape, 3), np.uint8), rows, rows)
+    leaves = jax.tree.leaves(batch)
+    assert len(leaves) == 3 + len(jax.tree.leaves(parts.teacher.teach))
+    shapes = experiment.template(parts.config, parts.method, parts.optimizer, parts.shape, parts.mesh)
+    traced = jax.make_jaxpr(parts.method.loss)(shapes.params, shapes.method, batch, jax.random.key(0))
+    assert max((np.size(constant) for constant in traced.consts), default=0) < 128
+
+
+def unlike(directory: Path, source: Path, **changes: Any) -> Path:
+    """A copy of a run whose record says other things."""
+    shutil.copytree(source, directory)
+    facts = json.loads((directory / "config.json").read_text())
+    (directory / "config.json").write_text(json.dumps(facts | changes))
+    return directory
+
+
+def test_teachers_that_do_not_fit(source: Path, tmp_path: Path) -> None:
+    """Found before the work directory is kept or anything trained, in one sentence."""
+    (tmp_path / "empty").mkdir()
+    hist = trained(tmp_path / "hist", small(steps=5))
+    without = unlike(tmp_path / "without", source)
+    shutil.rmtree(without / "checkpoints")
+    cases: list[tuple[Config, type[UserError], str]] = [
+        (pupil(tmp_path / "empty"), CheckpointError, "holds no run"),
+        (pupil(without), CheckpointError, "holds none"),
+        (pupil(Path("~no-such-user/run")), ConfigError, "there is no such user's home"),
+        (
+            pupil(unlike(tmp_path / "other", source, data_hash="0", classes=7)), CheckpointError,
+            "was trained on other data, digits with 7 classes; this run has digits with 40",
+        ),
+        (pupil(unlike(tmp_path / "size", source, shape=[9, 9])), CheckpointError, "images of 9x9 pixels, here they"),
+        (pupil(hist, kind="distillation"), ConfigError, "has no classifier"),
+        (pupil(source, kind="imitation"), ConfigError, "its embeddings have 128 dimensions"),
+    ]  # fmt: skip
+    for config, kind, words in cases:
+        with pytest.raises(kind) as caught:
+            run.train(config, tmp_path / "run", QUIET, Stop())
+        assert str(caught.value).startswith(f"method.teacher={config.method.teacher!r}: ")
+        assert words in str(caught.value)
+        assert "\n" not in str(caught.value)
+        assert not (tmp_path / "run").exists()
+    assert teacher.attended(experiment.build(pupil(hist)), QUIET).teacher is not None  # distances need no classifier
