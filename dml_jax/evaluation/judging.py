@@ -5,14 +5,18 @@ from typing import Literal, NamedTuple
 import numpy as np
 from jax.sharding import Mesh
 
-from dml_jax.evaluation import sorting
+from dml_jax.evaluation import shortlist, sorting
 from dml_jax.evaluation.ranks import Budget, Progress, Slots, ranks
-from dml_jax.evaluation.tiles import Metric, Rows, edge, frame, memory, mesh
+from dml_jax.evaluation.shortlist import Shortlist
+from dml_jax.evaluation.tiles import Metric, Rows, edge, frame, memory, mesh, on_cpu
 
 Exclusion = Literal["index", "position", "none"]
 
 # Relevant rows above which a query is judged by sorting: about where its cost meets that of counting.
 CROWDED = 256
+# Relevant rows from which on a CPU looks for the best candidates instead of counting for each relevant row.
+SHORTLISTED = 16
+SHORTLIST_BYTES = 1 << 29
 # The cost of counting one threshold where ties need the index of every candidate, and where they do not.
 TIED, APART = 10, 6
 
@@ -42,6 +46,7 @@ class Plan(NamedTuple):
       budget, mesh: what lies where.
       labels, gallery_labels: int [Q], [G], classes numbered from 0.
       exclusion: what a query leaves out.
+      shortlisted: only the nearest relevant row of each query is counted for, see `shortlist`.
     """
 
     gallery: Rows
@@ -53,6 +58,7 @@ class Plan(NamedTuple):
     labels: np.ndarray
     gallery_labels: np.ndarray
     exclusion: Exclusion
+    shortlisted: bool
 
     def describe(self) -> str:
         """One line: sizes, devices and memory."""
@@ -64,6 +70,8 @@ class Plan(NamedTuple):
         last = np.maximum(self.slots.start + self.slots.size, 1) // self.gallery.edge
         near = int(np.sum(last.max(axis=1) - self.slots.start.min(axis=1) // self.gallery.edge + 1))
         slots = 4 * max(1, int(self.slots.size.max())) * self.queries.tiles * self.queries.edge * size
+        if self.shortlisted:
+            slots += shortlist.size(len(self.queries.order), int(self.slots.size.max()))
         resident = all(f.tiles <= self.budget.panel for f in factors)
         where = f"{self.mesh.size} device{'s' * (self.mesh.size > 1)} ({self.mesh.devices.flat[0].platform})"
         return (
@@ -137,8 +145,18 @@ def plan(
 
     tile = max(rows.edge * asking.edge * dtype.itemsize, 1)
     panel = max(1, limit // 4 // (max(edges) * rows.width * dtype.itemsize))
+    shortlisted = (
+        symmetric
+        and exclusion == "index"
+        and on_cpu(devices)
+        and dtype == np.float32
+        and int(asked.max()) >= SHORTLISTED
+        and edges[0] <= shortlist.EDGE
+        and len(order) <= shortlist.ROWS
+        and shortlist.size(len(order), int(asked.max())) <= SHORTLIST_BYTES
+    )
     budget = Budget(panel=panel, held=limit // 2 // tile)
-    return Plan(rows, asking, slots, np.flatnonzero(crowded), budget, devices, mine, theirs, exclusion)
+    return Plan(rows, asking, slots, np.flatnonzero(crowded), budget, devices, mine, theirs, exclusion, shortlisted)
 
 
 def judge(plan: Plan, progress: Progress | None = None) -> Found:
@@ -148,7 +166,9 @@ def judge(plan: Plan, progress: Progress | None = None) -> Found:
     relevant = relevant - (plan.exclusion != "none")
     first = np.zeros(len(queries.order), np.int32)
     precision, average = np.full(len(first), np.nan), np.full(len(first), np.nan)
-    if size.any():
+    if size.any() and plan.shortlisted:
+        first, precision, average = _shortlisted(plan, relevant, progress)
+    elif size.any():
         found = ranks(plan.gallery, queries, plan.slots, mesh=plan.mesh, budget=plan.budget, progress=progress)
         found = found.transpose(0, 2, 1).reshape(-1, found.shape[1])[: len(first)]
         wanted = relevant[queries.order]
@@ -173,6 +193,25 @@ def score(found: np.ndarray, relevant: np.ndarray) -> tuple[np.ndarray, np.ndarr
     share = np.arange(1, found.shape[1] + 1)[None, :] / found
     average = np.einsum("qr,qr->q", within, share) / exact
     return np.where(found[:, 0] < behind, found[:, 0], 0), within.sum(axis=1) / exact, average
+
+
+def _shortlisted(
+    plan: Plan, relevant: np.ndarray, progress: Progress | None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    relevant = np.where(np.isin(np.arange(len(relevant)), plan.crowded), 0, relevant)
+    best = Shortlist(plan.gallery, relevant)
+    found = ranks(
+        plan.gallery,
+        plan.gallery,
+        plan.slots,
+        mesh=plan.mesh,
+        budget=plan.budget,
+        progress=progress,
+        shortlist=best,
+    )
+    first = np.zeros(len(relevant), np.int32)
+    first[plan.gallery.order] = found.reshape(-1)[: len(first)]
+    return first, *best.finish(plan.labels)
 
 
 def _crowded(

@@ -30,7 +30,8 @@ from dml_jax.evaluation.counting import (
     product,
     serve,
 )
-from dml_jax.evaluation.tiles import Rows
+from dml_jax.evaluation.shortlist import Shortlist
+from dml_jax.evaluation.tiles import FILLER, Rows
 
 Pair = tuple[int, int]
 Progress = Callable[[int, int], None]
@@ -78,6 +79,7 @@ def ranks(
     mesh: Mesh,
     budget: Budget,
     progress: Progress | None = None,
+    shortlist: Shortlist | None = None,
 ) -> np.ndarray:
     """Ranks of the rows that queries ask for.
 
@@ -88,9 +90,11 @@ def ranks(
       mesh: devices; the result does not depend on them.
       budget: what may lie on each of them.
       progress: called with tiles done and in all.
+      shortlist: is shown every tile; then only the nearest of the rows asked for is ranked.
 
     Returns:
-      int32 [m, R, T], 1-based, a query's own row not counted where `slots.own` names it; 0 for unused slots.
+      int32 [m, R, T] (R = 1 with a shortlist), 1-based, a query's own row not counted where `slots.own` names it; 0 for
+      unused slots.
     """
     symmetric = queries is gallery
     width = max(1, int(slots.size.max()))
@@ -110,10 +114,17 @@ def ranks(
         if live[b] or (symmetric and live[a])
     ]
     far = sorted(set(far) - set(near), key=lambda pair: pair[::-1])
-    work = Sweeps(gallery, queries, live, symmetric, mesh, budget, progress, total=2 * len(near) + len(far))
+    work = Sweeps(gallery, queries, live, symmetric, mesh, budget, progress, shortlist, 2 * len(near) + len(far))
     found = work.sweep(collect, left, right, near, right.thresholds.dtype)
-    asked, thresholds, own = places[:, :-1] >= 0, found[:, :-1], found[:, -1:]
-    right = right._replace(thresholds=np.where(asked, thresholds, right.thresholds))
+    asked, thresholds, own, ties = places[:, :-1] >= 0, found[:, :-1], found[:, -1:], right.ties
+    if shortlist is not None:
+        work.live, group = np.minimum(live, 1), 1
+        thresholds = np.where(asked, thresholds, np.iinfo(thresholds.dtype).min)
+        nearest = thresholds.max(axis=1, keepdims=True)
+        ties = np.where(asked & (thresholds == nearest), ties, FILLER).min(axis=1, keepdims=True)
+        asked, thresholds, places = np.any(asked, axis=1, keepdims=True), nearest, places[:, -1:]
+    unasked = np.iinfo(thresholds.dtype).max
+    right = right._replace(places=places, thresholds=np.where(asked, thresholds, unasked), ties=ties)
     left = right if symmetric else left
     counts = work.sweep(counter(group, False), left, right, near, np.dtype(np.int32))
     counts += work.sweep(counter(group, ordered(gallery)), left, right, far, np.dtype(np.int32))
@@ -121,7 +132,7 @@ def ranks(
     counts -= gallery.fillers * (thresholds < 0)
     mine = slots.own[:, None]
     index = gallery.indices().reshape(-1)[mine]
-    counts -= (mine >= 0) & ((own > thresholds) | ((own == thresholds) & (index < right.ties)))
+    counts -= (mine >= 0) & ((own > thresholds) | ((own == thresholds) & (index < ties)))
     return np.where(asked, counts + 1, 0)
 
 
@@ -163,6 +174,7 @@ class Sweeps:
       mesh, budget: devices and what may lie on each.
       progress: called with tiles done and in all.
       total: tiles in all passes; done: tiles done.
+      shortlist: is shown every tile.
       held: scores of the first pass, by their pairs; factors: prepared rows used last.
     """
 
@@ -173,6 +185,7 @@ class Sweeps:
     mesh: Mesh
     budget: Budget
     progress: Progress | None
+    shortlist: Shortlist | None
     total: int
     done: int = 0
     held: dict[bytes, jax.Array] = field(default_factory=dict)
@@ -220,7 +233,7 @@ class Sweeps:
         shapes = [(len(side.first), depth(visit, side), side.indices.shape[1]) for side in sides]
         rows, columns = self.put([np.zeros((self.mesh.size, *shape), dtype) for shape in shapes], SPREAD)
         recent: list[jax.Array] = []
-        for batch, live in self.batches(pairs):
+        for chosen, batch, live in self.batches(pairs):
             local = batch - np.array([[here.start, there.start]], np.int32)
             key = batch.tobytes()
             scores = self.held.pop(key, None)
@@ -229,6 +242,8 @@ class Sweeps:
                 if visit is collect and len(self.held) < self.budget.held:
                     self.held[key] = scores
             rows, columns = serve(scores, *sides, rows, columns, local, live, self.mesh, visit)
+            if self.shortlist is not None:
+                (self.shortlist.survey if visit is collect else self.shortlist.offer)(scores, chosen)
             # Never more than two tiles ahead, or all tiles would be allocated at once.
             recent = [*recent, scores][-3:]
             if len(recent) == 3:
@@ -239,12 +254,12 @@ class Sweeps:
         return np.asarray(gathered(rows, self.mesh)), np.asarray(gathered(columns, self.mesh))
 
     def batches(self, pairs: Sequence[Pair]) -> Any:
-        """(pairs, live) for all devices at once, both int32 [n, 2]; a device without work repeats a pair and says 0."""
+        """(pairs, the same and live for all devices, int32 [n, 2]); a device without work repeats a pair and says 0."""
         for start in range(0, len(pairs), self.mesh.size):
             chosen = list(pairs[start : start + self.mesh.size])
             live = [[self.live[a] if self.symmetric and a != b else 0, self.live[b]] for a, b in chosen]
             idle = self.mesh.size - len(chosen)
-            yield np.array(chosen + chosen[:1] * idle, np.int32), np.array(live + [[0, 0]] * idle, np.int32)
+            yield chosen, np.array(chosen + chosen[:1] * idle, np.int32), np.array(live + [[0, 0]] * idle, np.int32)
 
     def factor(self, rows: Rows, panel: slice, right: bool) -> jax.Array:
         """Prepared rows of some tiles, on every device; the two used last are kept."""

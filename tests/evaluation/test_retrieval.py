@@ -54,7 +54,9 @@ def small_tiles(monkeypatch):
 
 @pytest.mark.parametrize("memory", [None, 40_000, 1])
 @pytest.mark.parametrize("metric", ["cosine", "euclidean"])
-def test_many_tiles_resident_streamed_and_held(small_tiles, metric, memory):
+@pytest.mark.parametrize("shortlisted", [1, 1 << 30])
+def test_many_tiles_resident_streamed_and_held(small_tiles, monkeypatch, metric, memory, shortlisted):
+    monkeypatch.setattr(judging, "SHORTLISTED", shortlisted)
     points, labels = sample(1, [1, 2, 3, 7, 17, 30, 60, 100, 80], copies=40)
     agrees(points, labels, metric=metric, memory=memory)
 
@@ -74,8 +76,10 @@ def test_sorting_agrees_with_counting(small_tiles, monkeypatch, crowded, positio
     agrees(points, labels, position=position, metric="euclidean")
 
 
+@pytest.mark.parametrize("shortlisted", [1, 1 << 30])
 @pytest.mark.parametrize("seed", [0, 1])
-def test_lattice_rows_tie_exactly(small_tiles, seed):
+def test_lattice_rows_tie_exactly(small_tiles, monkeypatch, seed, shortlisted):
+    monkeypatch.setattr(judging, "SHORTLISTED", shortlisted)
     rng = np.random.default_rng(seed)
     points, labels = rng.integers(0, 3, (300, 5)).astype(np.float32), rng.integers(0, 12, 300)
     far = brute.distances(points, points, "euclidean")
@@ -127,8 +131,10 @@ def test_a_gallery_that_begins_with_the_queries(small_tiles):
     assert {k: found[k] for k in expected} == pytest.approx(expected, rel=1e-12)
 
 
+@pytest.mark.parametrize("shortlisted", [1, 1 << 30])
 @pytest.mark.parametrize("count", [1, 3])
-def test_devices_do_not_matter(small_tiles, monkeypatch, count):
+def test_devices_do_not_matter(small_tiles, monkeypatch, count, shortlisted):
+    monkeypatch.setattr(judging, "SHORTLISTED", shortlisted)
     monkeypatch.setattr(judging, "CROWDED", 50)
     points, labels = sample(6, [1, 2, 3, 7, 17, 30, 60, 100], copies=40)
     few = Mesh(np.array(jax.devices()[:count]), ("data",))
