@@ -29,6 +29,7 @@ class Case(NamedTuple):
     Attributes:
       rows, width, classes: N, D, C.
       smallest, largest: rows of a class.
+      spread: of its rows around their mean, that of the means being 1.
     """
 
     rows: int
@@ -36,25 +37,29 @@ class Case(NamedTuple):
     classes: int
     smallest: int
     largest: int
+    spread: float
 
 
 CASES = {
-    "cub": Case(5_924, 512, 100, 41, 60),
-    "sop": Case(60_502, 512, 11_316, 2, 12),
-    "large": Case(200_000, 128, 40_000, 2, 8),
+    "cub": Case(5_924, 512, 100, 41, 60, 3.2),
+    "sop": Case(60_502, 512, 11_316, 2, 12, 2.0),
+    "large": Case(200_000, 128, 2_000, 80, 120, 1.8),
 }
 
 
 def sample(case: Case, rows: int | None, shuffled: bool, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     """Unit rows [N, D] around class means, as hard as a trained model's (Recall@1 about 0.7), and labels [N]."""
     rng = np.random.default_rng(seed)
-    classes = case.classes if rows is None else max(2, case.classes * rows // case.rows)
-    labels = np.repeat(np.arange(classes), rng.integers(case.smallest, case.largest + 1, classes))
-    labels = np.sort(np.resize(labels, rows or case.rows))
+    count = rows or case.rows
+    classes = max(2, case.classes * count // case.rows)
+    # Every class has its smallest size; the other rows fall on the places left up to the largest.
+    free = np.repeat(np.arange(classes), case.largest - case.smallest)
+    more = rng.permutation(free)[: count - classes * case.smallest]
+    labels = np.sort(np.concatenate([np.repeat(np.arange(classes), case.smallest), more]))
     if shuffled:
         labels = rng.permutation(labels)
     points = rng.normal(size=(classes, case.width)).astype(np.float32)[labels]
-    points += 3.2 * rng.standard_normal(points.shape, dtype=np.float32)
+    points += case.spread * rng.standard_normal(points.shape, dtype=np.float32)
     points /= np.linalg.norm(points, axis=1, keepdims=True)
     return points, labels
 
