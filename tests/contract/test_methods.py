@@ -13,9 +13,10 @@ import optax
 import pytest
 from jax.sharding import AxisType, Mesh
 
+from dml_jax.backbones.contract import Backbone
 from dml_jax.evaluation import metrics
 from dml_jax.losses.mining import Triplets
-from dml_jax.methods import baseline, crt, diva, group_loss, hist, mpn
+from dml_jax.methods import baseline, crt, diva, group_loss, hist, mpn, student
 from dml_jax.methods.contract import Batch, Method
 from dml_jax.train import mesh as meshes
 from dml_jax.train import step
@@ -26,6 +27,21 @@ from tests import toys
 CLASSES = 8
 DIVA = diva.Config(embedding_dim=8, queue_batches=2, psi_dim=8, rho=(1.0,), temperature=0.1, learn_temperature=True)
 INSTANCES = replace(DIVA, selfsimilarity="instance", learn_temperature=False)
+
+
+def taught(body: Backbone) -> Method:
+    """A student of an MPN with random weights."""
+    teacher = mpn.build(mpn.Config(embedding_dim=8, heads=2), body, CLASSES)
+    config = student.Config(teacher="an MPN", kind="imitation", embedding_dim=8)
+    made = student.build(config, body, CLASSES)
+    teach = jax.tree_util.Partial(teacher.teach, *teacher.init(jax.random.key(2), toys.batch(1)))
+
+    def loss(params: Any, state: Any, batch: Batch, key: jax.Array) -> Any:
+        return made.loss(params, state, batch._replace(teacher=teach), key)
+
+    return made._replace(loss=loss)
+
+
 METHODS: dict[str, Callable[..., Method]] = {
     "mpn": lambda body: mpn.build(mpn.Config(embedding_dim=8, heads=2, layers=2, dropout=0.0), body, CLASSES),
     "hist": lambda body: hist.build(hist.Config(embedding_dim=8, hidden_dim=8), body, CLASSES),
@@ -33,6 +49,7 @@ METHODS: dict[str, Callable[..., Method]] = {
     "diva": lambda body: diva.build(DIVA, body, CLASSES),
     "diva, instances": lambda body: diva.build(INSTANCES, body, CLASSES, num_images=64),
     "baseline": lambda body: baseline.build(baseline.Config(embedding_dim=8), body, CLASSES),
+    "student": taught,
     "group_loss": lambda body: group_loss.build(group_loss.Config(embedding_dim=8, temperature=4.0), body, CLASSES),
 }
 UNUSED = {"temperature"}  # DaNCE's, the only group that may be without a parameter
