@@ -81,7 +81,7 @@ class Peer:
 def peer(boxes: Boxes, *, workers: int, flip: float = 0.5, normalised: bool = False) -> Iterator[Any]:
     import torch
 
-    ahead = {"prefetch_factor": 2, "multiprocessing_context": "spawn"} if workers else {}
+    ahead: dict[str, Any] = {"prefetch_factor": 2, "multiprocessing_context": "spawn"} if workers else {}
     dataset: Any = Peer(boxes, flip, normalised)
     return iter(torch.utils.data.DataLoader(dataset, batch_size=BATCH, num_workers=workers, **ahead))
 
@@ -113,7 +113,7 @@ def alone(split: Split, data: Data, files: list[bytes], seconds: float) -> float
     crops = []
     for i in range(len(split.ids)):
         pixels = split.read(i, None)
-        box = transforms.random_resized_box(*pixels.shape[:2], data.crop_scale, data.crop_ratio, rng)
+        box = transforms.random_resized_box(pixels.shape[0], pixels.shape[1], data.crop_scale, data.crop_ratio, rng)
         crops.append(Image.fromarray(transforms.cut(pixels, box)))
     until = time.perf_counter() + seconds
 

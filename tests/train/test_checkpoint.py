@@ -1,5 +1,7 @@
 """Checkpoints never return wrong arrays: damage is named, and the one before is read."""
 
+import logging
+import resource
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -135,3 +137,23 @@ def test_unfinished_ones_are_ignored(store: Checkpoints, tmp_path: Path, warned:
     other.save("latest", state(30), {})
     assert other.steps() == [10, 20, 30]
     other.close()
+
+
+@pytest.mark.parametrize("most", [100, 6_000])
+def test_what_cannot_be_written_is_one_sentence(
+    store: Checkpoints, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str], most: int
+) -> None:
+    """No file may grow beyond so many bytes: sooner or later orbax, or the store below it, meets the limit."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most, limits[1]))
+    try:
+        with pytest.raises(CheckpointError, match=r"latest/30: cannot be written \(") as caught:
+            store.save("latest", state(30), {})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert "\n" not in str(caught.value)
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
+    assert "Traceback" not in "".join(capfd.readouterr())
+    found = store.restore()
+    assert found is not None
+    assert equal(found[0], 20)
