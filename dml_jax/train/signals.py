@@ -1,10 +1,14 @@
 """SIGTERM and Ctrl-C: a wish that the loop grants at the next step, and at once when training is over."""
 
+import os
 import signal
+import threading
 from types import FrameType, TracebackType
 
 import jax
 import numpy as np
+
+GRACE = 5.0  # seconds between an exception in a signal's handler and the end of the process
 
 
 class Interrupted(Exception):
@@ -26,6 +30,7 @@ class Stop:
         self.signal = 0
         self._saved = False
         self._previous: dict[int, object] = {}
+        self._end: threading.Timer | None = None
 
     def __enter__(self) -> "Stop":
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -35,11 +40,17 @@ class Stop:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if self._end:
+            self._end.cancel()
         for number, handler in self._previous.items():
             signal.signal(number, handler)  # type: ignore[arg-type]
 
     def _remember(self, number: int, frame: FrameType | None) -> None:
         if self.signal or self._saved:
+            # The interpreter swallows what is raised while it runs a callback, of the garbage collector for one.
+            self._end = threading.Timer(GRACE, os._exit, (128 + number,))
+            self._end.daemon = True
+            self._end.start()
             raise Interrupted(number)
         self.signal = number
 
