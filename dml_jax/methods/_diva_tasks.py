@@ -22,6 +22,7 @@ from jax import lax
 
 from dml_jax.errors import ConfigError
 from dml_jax.evaluation import kmeans
+from dml_jax.losses.classification import cross_entropy
 from dml_jax.losses.norms import accurate, unit
 from dml_jax.methods import _heads as heads
 from dml_jax.methods._diva_options import Config, selfsupervised
@@ -41,7 +42,7 @@ def instance_discrimination(embeddings: jax.Array, memory: jax.Array, ids: jax.A
       temperature: t, positive.
     """
     cosines = jnp.matmul(accurate(embeddings), accurate(memory).T, precision=lax.Precision.HIGHEST)
-    return classification(cosines / temperature, ids)
+    return cross_entropy(cosines / temperature, ids)
 
 
 def remember(memory: jax.Array, embeddings: jax.Array, ids: jax.Array, momentum: float) -> jax.Array:
@@ -93,12 +94,6 @@ def check_square(height: int, width: int) -> None:
             f"method.selfsimilarity='rotnet': quarter turns need square images, these are {width}x{height}; set "
             "data.crop"
         )
-
-
-def classification(logits: jax.Array, labels: jax.Array) -> jax.Array:
-    """Cross entropy of each sample, for logits [B, C] and labels int [B] -> [B]."""
-    logits = accurate(logits)
-    return jax.nn.logsumexp(logits, axis=1) - jnp.take_along_axis(logits, labels[:, None], axis=1)[:, 0]
 
 
 def classifier_init(key: jax.Array, features: int, clusters: int) -> dict[str, jax.Array]:
@@ -185,4 +180,4 @@ def loss(
             pooled, labels = look(rotate(batch.images[0], turns)), turns
         case _:
             labels = state["clusters"][batch.ids]
-    return classification(heads.linear(params["classifier"], pooled), labels).mean(), state
+    return cross_entropy(heads.linear(params["classifier"], pooled), labels).mean(), state

@@ -48,8 +48,7 @@ def trained(directory: Path, checkpoint: str, warn: Any) -> tuple[configs.Config
     """
     facts = workdir.read_config(directory)
     config = configs.resolve(facts["config"])
-    # Directories without the number are from before there were methods whose state depends on it.
-    method = experiment.model(config, facts["classes"], facts.get("images", 0))
+    method = experiment.model(config, facts["classes"], facts["images"])
     optimizer = optimizers.build(config.train, method, lambda step: 1.0, warmup_steps=config.train.warmup_epochs)
     shape = (facts["shape"][0], facts["shape"][1])
     template = experiment.template(config, method, optimizer, shape, meshes.make())

@@ -77,15 +77,6 @@ def test_spread() -> None:
     np.testing.assert_allclose(np.sum(gradient * direction), (ahead - behind) / (2 * h), rtol=1e-6)
 
 
-@pytest.mark.usefixtures("x64")
-def test_classification() -> None:
-    logits, labels = np.random.default_rng(0).normal(size=(6, 4)) * 3, np.array([0, 3, 1, 1, 2, 0])
-    e = np.exp(logits)
-    expected = -np.log(e[np.arange(6), labels] / e.sum(axis=1))
-    np.testing.assert_allclose(tasks.classification(jnp.asarray(logits), jnp.asarray(labels)), expected, rtol=1e-10)
-    check_gradient(lambda x: tasks.classification(x, jnp.asarray(labels)).mean(), logits)
-
-
 def test_rotate() -> None:
     images = np.random.default_rng(0).integers(0, 256, (5, 3, 3, 3)).astype(np.uint8)
     turns = np.array([2, 0, 3, 1, 1])
