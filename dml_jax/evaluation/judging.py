@@ -77,7 +77,7 @@ class Plan(NamedTuple):
         return (
             f"{len(self.queries.order):,} queries x {len(self.gallery.order):,} candidates x "
             f"{self.gallery.source.shape[1]} on {where}; tiles {self.gallery.edge} x {self.queries.edge}"
-            f"{', half of them by symmetry' if symmetric else ''}; embeddings "
+            f"{', half of them by symmetry' if symmetric and self.slots.size.any() else ''}; embeddings "
             f"{'resident' if resident else 'streamed'}; at most about "
             f"{(panels + slots + (min(self.budget.held, near) + 4) * tile) / 2**20:,.0f} MiB a device"
         )
@@ -219,7 +219,11 @@ def _crowded(
 ) -> None:
     gallery = plan.gallery._replace(order=np.arange(len(plan.gallery.order)))
     order = plan.crowded
-    queries = plan.queries._replace(order=order, edge=min(plan.queries.edge, 1024 if plan.gallery.edge > 1152 else 128))
+    # Where the gallery is streamed, it comes once for every tile of queries: the fewer of them the better.
+    small = 1024 if plan.gallery.edge > 1152 else 128
+    queries = plan.queries._replace(
+        order=order, edge=min(plan.queries.edge, small) if gallery.tiles <= plan.budget.panel else plan.queries.edge
+    )
     own = order if plan.exclusion == "index" else np.full(len(order), -1)
     done, total = 0, queries.tiles * gallery.tiles
 
