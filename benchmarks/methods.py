@@ -3,8 +3,8 @@
 python -m benchmarks.methods
 """
 
-from benchmarks import methods_diva, methods_hist, methods_mpn
+from benchmarks import methods_crt, methods_diva, methods_hist, methods_mpn
 from benchmarks.timing import table
 
 if __name__ == "__main__":
-    print(table([row for part in (methods_hist, methods_mpn, methods_diva) for row in part.rows()]))
+    print(table([row for part in (methods_hist, methods_mpn, methods_crt, methods_diva) for row in part.rows()]))

@@ -1,0 +1,105 @@
+"""Every method and baseline on Omniglot: the same network, data and number of steps, several seeds each.
+
+    python -m benchmarks.omniglot --data=data/omniglot --output=runs/omniglot [--seeds=0,1,2] [--jobs=2] [--only=hist,…]
+
+One process a run, each on a core of its own; runs that are finished already are only read. Prints a table of means and
+standard deviations over the seeds, in % (Recall@1, MAP@R, NMI), and the seconds of 1,000 steps on one core: the median
+over the lines of `timing.jsonl` of the seed that was fastest.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from queue import SimpleQueue
+
+import numpy as np
+
+from configs.recipes.small_baseline import VARIANTS
+
+PAPERS = ("hist", "mpn", "crt", "diva", "group_loss")
+METRICS = ("recall@1", "map@r", "nmi")
+
+
+def config(name: str) -> str:
+    """The configuration of a row."""
+    return f"configs/omniglot_{name}.py" if name in PAPERS else f"configs/omniglot_baseline.py:{name}"
+
+
+def run(name: str, seed: int, data: Path, output: Path, core: int) -> None:
+    """Trains and judges one seed of one row on one core, unless that has been done."""
+    workdir = output / f"{name}-{seed}"
+    if (workdir / "results.json").exists():
+        return
+    command = [
+        sys.executable, "-m", "dml_jax.main", f"--config={config(name)}", f"--workdir={workdir}",
+        f"--config.seed={seed}", f"--config.data.path={data}", "--config.evaluation.controls=false", "--quiet",
+    ]  # fmt: skip
+    with tempfile.TemporaryFile() as log:
+        done = subprocess.run(
+            command, stdout=log, stderr=log, preexec_fn=lambda: os.sched_setaffinity(0, {core}), check=False
+        )
+        log.seek(0)
+        if done.returncode:
+            print(f"{name}, seed {seed}: {log.read().decode()[-500:]}", file=sys.stderr, flush=True)
+        else:
+            found = json.loads((workdir / "results.json").read_text())
+            print(f"{name}, seed {seed}: Recall@1 {found['recall@1']:.4f}", file=sys.stderr, flush=True)
+
+
+def row(name: str, seeds: Sequence[int], output: Path) -> str:
+    """A line of the table, over the seeds that finished."""
+    results, seconds = [], []
+    for seed in seeds:
+        workdir = output / f"{name}-{seed}"
+        if not (workdir / "results.json").exists():
+            continue
+        results.append(json.loads((workdir / "results.json").read_text()))
+        rates = [json.loads(line)["images_per_second"] for line in (workdir / "timing.jsonl").read_text().splitlines()]
+        batch = json.loads((workdir / "config.json").read_text())["config"]["data"]["batch_size"]
+        seconds.append(1000 * batch / float(np.median(rates)))
+    if not results:
+        return f"| {name} | | | | | |"
+    cells = []
+    for metric in METRICS:
+        values = 100 * np.array([result[metric] for result in results])
+        spread = values.std(ddof=1) if len(values) > 1 else float("nan")
+        cells.append(f"{values.mean():.1f} ± {spread:.1f}")
+    return f"| {name} | {' | '.join(cells)} | {min(seconds):.0f} | {len(results)} |"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, default=Path("data/omniglot"))
+    parser.add_argument("--output", type=Path, default=Path("runs/omniglot"))
+    parser.add_argument("--seeds", default="0,1,2")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count())
+    parser.add_argument("--only", default=",".join((*PAPERS, *VARIANTS)))
+    options = parser.parse_args()
+    names, seeds = options.only.split(","), [int(seed) for seed in options.seeds.split(",")]
+
+    cores: SimpleQueue[int] = SimpleQueue()
+    for core in range(options.jobs):
+        cores.put(core)
+
+    def job(task: tuple[int, str]) -> None:
+        core = cores.get()
+        try:
+            run(task[1], task[0], options.data, options.output, core)
+        finally:
+            cores.put(core)
+
+    with ThreadPoolExecutor(options.jobs) as pool:
+        list(pool.map(job, [(seed, name) for seed in seeds for name in names]))
+    print("| method | Recall@1 | MAP@R | NMI | s per 1,000 steps | seeds |\n|---|---|---|---|---|---|")
+    for name in names:
+        print(row(name, seeds, options.output))
+
+
+if __name__ == "__main__":
+    main()
