@@ -103,7 +103,9 @@ def trained(config: Config) -> set[str]:
             return {"model"} | {group for group, holds in there.items() if holds}
 
 
-@pytest.mark.parametrize("method", ["mpn", "hist", "crt", "diva", "baseline"])
+@pytest.mark.parametrize(
+    "method", ["hist", "baseline", *(pytest.param(name, marks=pytest.mark.slow) for name in ("mpn", "crt", "diva"))]
+)
 def test_variants_build(method: str) -> None:
     """Parameters, loss and embedding in the published shapes; what differs in numbers alone is traced once."""
     traced = set()

@@ -193,8 +193,11 @@ def test_a_run_from_start_to_finish(here: Here, tmp_path: Path) -> None:
     assert (embeddings.dtype, embeddings.shape, labels.dtype) == (np.float32, (896, 8), np.int64)
     similarity = embeddings.astype(np.float64) @ embeddings.T.astype(np.float64)
     np.fill_diagonal(similarity, -np.inf)
-    recall = (labels[similarity.argmax(axis=1)] == labels).mean()
-    assert results["recall@1"] == pytest.approx(recall, abs=2e-3)
+    same = labels[:, None] == labels[None, :]
+    lead = np.where(same, similarity, -np.inf).max(axis=1) - np.where(same, -np.inf, similarity).max(axis=1)
+    rounding = 2e-7  # of cosines in float32; a network this small leaves many neighbours equally near
+    assert (lead > rounding).mean() <= results["recall@1"] <= (lead > -rounding).mean()
+    assert np.mean(abs(lead) <= rounding) < 0.2
     assert results["controls"]["raw pixels"]["recall@1"] == pytest.approx(0.528, abs=0.01)
     assert len(json.loads((run / "embeddings" / "test" / "ids.json").read_text())) == 896
     report = (run / "report.html").read_text()
@@ -219,6 +222,7 @@ def test_a_run_from_start_to_finish(here: Here, tmp_path: Path) -> None:
     assert (missing.returncode, "--checkpoint=7: not in" in missing.stderr) == (2, True), missing.stderr
 
 
+@pytest.mark.slow
 def test_starting_from_another_run(here: Here, tmp_path: Path) -> None:
     """The new run's first evaluation is the old one's last; a misfit is one line and leaves nothing behind."""
     first, second = tmp_path / "first", tmp_path / "second"

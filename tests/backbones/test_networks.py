@@ -59,7 +59,13 @@ def test_the_names_configurations_use() -> None:
         assert config.name == module.__name__.rpartition(".")[2]
 
 
-@pytest.mark.parametrize(("module", "config", "parameters", "sides"), PUBLISHED)
+@pytest.mark.parametrize(
+    ("module", "config", "parameters", "sides"),
+    [
+        pytest.param(*case, marks=[pytest.mark.slow] if case[0] in (bn_inception, googlenet) else [])
+        for case in PUBLISHED
+    ],
+)
 def test_published_shapes(module: Any, config: Any, parameters: int, sides: dict[int, int]) -> None:
     backbone = module.build(config)
     for side, expected in sides.items():
@@ -135,7 +141,13 @@ def test_frozen_statistics() -> None:
     assert all(jax.tree.leaves(jax.tree.map(np.array_equal, new, old)))
 
 
-@pytest.mark.parametrize(("module", "config", "parameters", "sides"), PUBLISHED)
+@pytest.mark.parametrize(
+    ("module", "config", "parameters", "sides"),
+    [
+        pytest.param(*case, marks=[pytest.mark.slow] if case[0] in (bn_inception, googlenet) else [])
+        for case in PUBLISHED
+    ],
+)
 @pytest.mark.parametrize("frozen", [False, True])
 def test_which_statistics_training_touches(module: Any, config: Any, parameters: int, sides: Any, frozen: bool) -> None:
     """Read off the program: frozen statistics come out as the variables that went in."""

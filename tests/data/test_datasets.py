@@ -231,7 +231,7 @@ def test_table(tmp_path: Path) -> None:
         ("path,label\na.jpg,\n", "line 2: has no path, no label"),
         ("path,label\na.jpg,b,c\n", "line 2: has no path, no label or too many"),
         ("path,label,split,role\na.jpg,b,train,query\n", "split 'train' with role 'query'"),
-        ("path,label\nnowhere.jpg,b\nx.jpg,c\n", "2 of 2 images cannot be used"),
+        ("path,label\nnowhere.jpg,b\nx.jpg,c\ny.jpg,d\nz.jpg,e\n", "4 of 4 images cannot be used"),
     ],
 )
 def test_tables_that_are_wrong(tmp_path: Path, text: str, message: str) -> None:

@@ -12,6 +12,7 @@ import pytest
 from tests.test_main import CONFIG, ROOT, TINY, command, environment
 
 
+@pytest.mark.slow
 def test_two_processes_are_one(tmp_path: Path) -> None:
     arguments = [
         CONFIG, *TINY, "--config.train.steps=30", "--config.train.evaluate_every=15",

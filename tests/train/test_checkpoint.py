@@ -139,7 +139,7 @@ def test_unfinished_ones_are_ignored(store: Checkpoints, tmp_path: Path, warned:
     other.close()
 
 
-@pytest.mark.parametrize("most", [100, 6_000])
+@pytest.mark.parametrize("most", [100, 2_000])
 def test_what_cannot_be_written_is_one_sentence(
     store: Checkpoints, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str], most: int
 ) -> None:

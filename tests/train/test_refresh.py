@@ -58,6 +58,7 @@ def test_due_at_epochs(parts: Experiment) -> None:
     assert refresh.steps(parts._replace(method=parts.method._replace(refresh=None))) == frozenset()
 
 
+@pytest.mark.slow
 def test_resume_is_exact(parts: Experiment, tmp_path: Path) -> None:
     """Stopped right before and after a clustering; in the middle of one; killed behind one."""
     seen: list[np.ndarray] = []
