@@ -16,6 +16,8 @@ def get_config() -> ConfigDict:
     config = omniglot_hist.get_config()
     config.name = "omniglot_crt"
     config.method = asdict(crt.Config(embedding_dims=(64, 128), prototypes=(16, 16), hidden_dim=64))
-    groups = dict.fromkeys(crt.GROUPS, Group(2e-3, weight_decay=1e-4))
+    # Residuals are sums over the positions, whose layers want small steps.
+    head = Group(3e-4, weight_decay=1e-4)
+    groups = {"backbone": Group(4e-3, weight_decay=1e-4), "prototypes": head, "embedding": head}
     config.train = asdict(Train(groups=groups, steps=600, schedule="cosine", evaluate_every=300))
     return config

@@ -34,5 +34,5 @@ def get_config(variant: str = "") -> ConfigDict:
         config.method.kind = variant
     if variant == "relational":
         config.method.weight = 0.01
-    config.train.groups = {group: asdict(Group(2e-3, weight_decay=1e-4)) for group in student.GROUPS}
+    config.train.groups = {group: asdict(Group(4e-3, weight_decay=1e-4)) for group in student.GROUPS}
     return config

@@ -32,7 +32,7 @@ METHODS = {
     "lifted_structure": baseline.Config(loss="lifted_structure"),
     "multi_similarity": baseline.Config(loss="multi_similarity"),
 }
-RATES = {"cross_entropy": 2e-3, "margin": 5e-3}  # of the loss's own parameters; else 1e-2
+RATES = {"cross_entropy": 4e-3, "margin": 5e-3}  # of the loss's own parameters; else 1e-2
 MEMORIES = tuple(f"{name}-memory" for name, method in METHODS.items() if method.loss in options.PAIR_LOSSES)
 VARIANTS = (*METHODS, *MEMORIES)
 
