@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from dml_jax.errors import DataError
-from dml_jax.evaluation import arrays
+from dml_jax.evaluation import arrays, metrics
 
 
 def depth(labels: np.ndarray, gallery_labels: np.ndarray, *, own: bool) -> int:
@@ -58,19 +58,10 @@ def retrieval(
     if found.shape[1] < needed:
         raise DataError(f"indices: lists of {found.shape[1]} rows; {needed} are needed for these K and classes")
     hits = others[found] == classes[:, None]
-    first = np.where(hits.any(axis=1), hits.argmax(axis=1), found.shape[1])
+    first = np.where(hits.any(axis=1), 1 + hits.argmax(axis=1), 0)
     place = np.arange(1, found.shape[1] + 1)[None, :]
     within = hits & (place <= count[:, None])
-    has = count > 0
-    precision = within.sum(axis=1)[has] / count[has]
-    average = (np.cumsum(within, axis=1) / place * within).sum(axis=1)[has] / count[has]
-    result: dict[str, float] = {}
-    for k in ks:
-        recall = float((first < k).mean())
-        result[f"recall@{k}"] = recall
-        result[f"recall@{k}_stderr"] = float(np.sqrt(recall * (1 - recall) / len(first)))
-    for name, values in (("r_precision", precision), ("map@r", average)):
-        result[name] = float(values.mean()) if len(values) else float("nan")
-        result[f"{name}_stderr"] = float(values.std() / np.sqrt(len(values))) if len(values) else float("nan")
-    result["lone_queries"] = int((~has).sum())
-    return result
+    sizes = np.maximum(count, 1)
+    precision = within.sum(axis=1) / sizes
+    average = (np.cumsum(within, axis=1) / place * within).sum(axis=1) / sizes
+    return metrics.summary(first, precision, average, count, ks)

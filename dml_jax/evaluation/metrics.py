@@ -104,17 +104,33 @@ def retrieval(
     if announce is not None:
         announce(task.describe())
     first, precision, average, relevant = judging.judge(task, progress)
-    hits = {f"recall@{k}": (first > 0) & (first <= k) for k in ks}
+    result = summary(first, precision, average, relevant, ks)
+    if per_query:
+        result |= {"rank": first, "r_precision_per_query": precision, "map@r_per_query": average}
+    return result
+
+
+def summary(
+    first: np.ndarray, precision: np.ndarray, average: np.ndarray, relevant: np.ndarray, ks: tuple[int, ...]
+) -> dict[str, Any]:
+    """Means over the queries and their standard errors, as `retrieval` returns them.
+
+    Args:
+      first: int [Q], 1-based rank of the nearest relevant row; 0 where there is none.
+      precision: float [Q], R-precision.
+      average: float [Q], average precision at R.
+      relevant: int [Q], R.
+      ks: of Recall@K.
+    """
     result: dict[str, Any] = {}
-    for name, hit in hits.items():
-        result[name] = float(hit.mean())
-        result[f"{name}_stderr"] = float(np.sqrt(hit.mean() * (1 - hit.mean()) / len(hit)))
+    for k in ks:
+        recall = float(((first > 0) & (first <= k)).mean())
+        result[f"recall@{k}"] = recall
+        result[f"recall@{k}_stderr"] = float(np.sqrt(recall * (1 - recall) / len(first)))
     has = relevant > 0
     for name, values in (("r_precision", precision), ("map@r", average)):
         kept = values[has]
         result[name] = float(kept.mean()) if len(kept) else float("nan")
         result[f"{name}_stderr"] = float(kept.std() / np.sqrt(len(kept))) if len(kept) else float("nan")
     result["lone_queries"] = int((~has).sum())
-    if per_query:
-        result |= {"rank": first, "r_precision_per_query": precision, "map@r_per_query": average}
     return result
