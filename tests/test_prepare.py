@@ -289,7 +289,7 @@ def test_pictures_that_look_alike_are_reported(tmp_path: Path, capsys: pytest.Ca
     )
     code, out, _ = run(capsys, *flags("folder", tmp_path / "p", tmp_path / "out"))
     assert code == 0
-    assert "1 pairs of training and test images look alike" in out
+    assert "pairs of a training and a test image that look alike: 1" in out
     table = (tmp_path / "out" / preparation.ALIKE).read_text().splitlines()
     assert table == ["train,test", "train/b/1.jpg,test/c/again.jpg"]
 

@@ -264,7 +264,7 @@ def _report(path: Path, alike: Sequence[tuple[Entry, Entry]], screen: Screen) ->
     with path.open("w", newline="", encoding="utf-8") as file:
         csv.writer(file).writerows([("train", "test"), *((a.id, b.id) for a, b in alike)])
     if alike:
-        screen.say(f"{len(alike)} pairs of training and test images look alike, see {ALIKE}; for example")
+        screen.say(f"pairs of a training and a test image that look alike: {len(alike)}, see {ALIKE}; for example")
         for a, b in alike[:3]:
             screen.say(_shown(f"  {a.id} and {b.id}"))
 
