@@ -162,10 +162,11 @@ def judged(options: Any, ks: tuple[int, ...] | None) -> dict[str, Any]:
 
         def progress(done: int, total: int) -> None:
             nonlocal begun
-            if begun != total:
-                screen.begin(what, total)
+            if begun != total or done == 1:  # the first part, with the compilation in it, says nothing of the rest
+                screen.begin(what, total, done)
                 begun = total
-            screen.advance(done, f"{done / total:.0%}")
+            else:
+                screen.advance(done, f"{done / total:.0%}")
 
         return progress
 
@@ -185,7 +186,7 @@ def judged(options: Any, ks: tuple[int, ...] | None) -> dict[str, Any]:
             memory=None if options.memory is None else options.memory << 20,
             announce=None if options.quiet else screen.say,
             progress=bar("retrieval"),
-            cluster_progress=bar("k-means"),
+            cluster_progress=bar("k-means, iterations at most"),
             **manner,
             **given,
         )
