@@ -53,7 +53,10 @@ METHODS: dict[str, Callable[..., Method]] = {
     "group_loss": lambda body: group_loss.build(group_loss.Config(embedding_dim=8, temperature=4.0), body, CLASSES),
 }
 UNUSED = {"temperature"}  # DaNCE's, the only group that may be without a parameter
-every_method = pytest.mark.parametrize("name", METHODS)
+LONG = ("diva, instances", "student")  # run with the slow tests
+every_method = pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] if name in LONG else []) for name in METHODS]
+)
 KEY = 0
 
 

@@ -181,6 +181,7 @@ def test_a_queue_that_cannot_be_filled() -> None:
         method.fill(params, state, [batch()])
 
 
+@pytest.mark.slow  # the contract has it too, on fewer steps
 def test_eight_devices_do_as_one() -> None:
     """Plain SGD, so that a wrong factor of the gradient shows; one compilation; the queue stays whole everywhere."""
     method = diva.build(SMALL, toy(), num_classes=4)

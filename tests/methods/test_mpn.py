@@ -173,6 +173,7 @@ DEGENERATE = {
 }
 
 
+@pytest.mark.slow  # the contract has it too, on fewer kinds of batches
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
 def test_degenerate_batches_stay_finite(dtype: Any) -> None:
     config = SMALL
@@ -195,6 +196,7 @@ def test_degenerate_batches_stay_finite(dtype: Any) -> None:
     assert all(bool(jnp.isfinite(leaf).all()) for leaf in jax.tree.leaves(lonely))
 
 
+@pytest.mark.slow  # the contract has it too
 def test_one_device_equals_eight(x64: None) -> None:
     config = dataclasses.replace(SMALL, dropout=0.0)
     method = mpn.build(config, toy(jnp.float64), CLASSES)
