@@ -1,6 +1,7 @@
 """Every method and baseline on Omniglot: the same network, data and number of steps, several seeds each.
 
     python -m benchmarks.omniglot --data=data/omniglot --output=runs/omniglot [--seeds=0,1,2] [--jobs=2] [--only=hist,…]
+        [--steps=600]
 
 One process a run, each on a core of its own; runs that are finished already are only read. Prints a table of means and
 standard deviations over the seeds, in % (Recall@1, MAP@R, NMI), and the seconds of 1,000 steps on one core: the median
@@ -31,7 +32,7 @@ def config(name: str) -> str:
     return f"configs/omniglot_{name}.py" if name in PAPERS else f"configs/omniglot_baseline.py:{name}"
 
 
-def run(name: str, seed: int, data: Path, output: Path, core: int) -> None:
+def run(name: str, seed: int, steps: int, data: Path, output: Path, core: int) -> None:
     """Trains and judges one seed of one row on one core, unless that has been done."""
     workdir = output / f"{name}-{seed}"
     if (workdir / "results.json").exists():
@@ -39,6 +40,7 @@ def run(name: str, seed: int, data: Path, output: Path, core: int) -> None:
     command = [
         sys.executable, "-m", "dml_jax.main", f"--config={config(name)}", f"--workdir={workdir}",
         f"--config.seed={seed}", f"--config.data.path={data}", "--config.evaluation.controls=false", "--quiet",
+        f"--config.train.steps={steps}", f"--config.train.evaluate_every={steps // 2}",
     ]  # fmt: skip
     with tempfile.TemporaryFile() as log:
         done = subprocess.run(
@@ -78,6 +80,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=Path("data/omniglot"))
     parser.add_argument("--output", type=Path, default=Path("runs/omniglot"))
     parser.add_argument("--seeds", default="0,1,2")
+    parser.add_argument("--steps", type=int, default=1200)
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     parser.add_argument("--only", default=",".join((*PAPERS, *VARIANTS)))
     options = parser.parse_args()
@@ -90,7 +93,7 @@ def main() -> None:
     def job(task: tuple[int, str]) -> None:
         core = cores.get()
         try:
-            run(task[1], task[0], options.data, options.output, core)
+            run(task[1], task[0], options.steps, options.data, options.output, core)
         finally:
             cores.put(core)
 

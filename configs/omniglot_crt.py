@@ -19,5 +19,5 @@ def get_config() -> ConfigDict:
     # Residuals are sums over the positions, whose layers want small steps.
     head = Group(3e-4, weight_decay=1e-4)
     groups = {"backbone": Group(4e-3, weight_decay=1e-4), "prototypes": head, "embedding": head}
-    config.train = asdict(Train(groups=groups, steps=600, schedule="cosine", evaluate_every=300))
+    config.train = asdict(Train(groups=groups, steps=1200, schedule="cosine", evaluate_every=600))
     return config

@@ -32,6 +32,6 @@ def get_config(variant: str = "") -> ConfigDict:
         "psi": Group(2e-3),
         "temperature": Group(2e-3),
     }
-    config.train = asdict(Train(groups=groups, steps=600, schedule="cosine", evaluate_every=300))
+    config.train = asdict(Train(groups=groups, steps=1200, schedule="cosine", evaluate_every=600))
     classifier(config, 1e-2)
     return config

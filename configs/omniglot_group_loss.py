@@ -19,5 +19,5 @@ def get_config() -> ConfigDict:
     config.name = "omniglot_group_loss"
     config.method = asdict(group_loss.Config(embedding_dim=64, anchors=1, temperature=4.0))
     groups = dict.fromkeys(group_loss.GROUPS, Group(4e-3, weight_decay=1e-4))
-    config.train = asdict(Train(groups=groups, steps=600, schedule="cosine", evaluate_every=300))
+    config.train = asdict(Train(groups=groups, steps=1200, schedule="cosine", evaluate_every=600))
     return config

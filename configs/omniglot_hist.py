@@ -36,6 +36,6 @@ def get_config() -> ConfigDict:
         "distributions": Group(1e-2, weight_decay=1e-4),
         "hgnn": Group(5e-3, weight_decay=1e-4),
     }
-    config.train = asdict(Train(groups=groups, steps=600, schedule="cosine", evaluate_every=300))
+    config.train = asdict(Train(groups=groups, steps=1200, schedule="cosine", evaluate_every=600))
     config.evaluation.controls = True
     return config

@@ -17,5 +17,5 @@ def get_config() -> ConfigDict:
     config.name = "omniglot_mpn"
     config.method = asdict(mpn.Config(embedding_dim=64, heads=2, temperature=0.2, pooling="avg+max"))
     groups = dict.fromkeys(mpn.GROUPS, Group(4e-3, weight_decay=1e-4)) | {"mpn": Group(2e-3, weight_decay=1e-4)}
-    config.train = asdict(Train(groups=groups, steps=600, schedule="cosine", evaluate_every=300))
+    config.train = asdict(Train(groups=groups, steps=1200, schedule="cosine", evaluate_every=600))
     return config
