@@ -1,6 +1,5 @@
 """A trained model by itself: images in, embeddings out; needs the work directory of a run, not its data."""
 
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -13,6 +12,7 @@ from dml_jax.data import decode, transforms
 from dml_jax.errors import CheckpointError, DataError
 from dml_jax.index import Image, Index
 from dml_jax.train import warmstart, workdir
+from dml_jax.train.state import fingerprint
 
 
 class Model:
@@ -43,10 +43,7 @@ class Model:
     @cached_property
     def fingerprint(self) -> str:
         """SHA-256 of all parameters and of what else the embedding rests on."""
-        digest = hashlib.sha256()
-        for leaf in jax.tree.leaves(jax.device_get((self._state.params, self._state.method))):
-            digest.update(np.ascontiguousarray(leaf).tobytes())
-        return digest.hexdigest()
+        return fingerprint((self._state.params, self._state.method))
 
     @property
     def threshold(self) -> float:

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
+# Most of the time goes into compiling small programs; LLVM's optimisations change none of what is tested.
+os.environ["XLA_FLAGS"] += " --xla_backend_optimization_level=0"
 if "JAX_COMPILATION_CACHE_DIR" not in os.environ:  # one for the workers and the processes that tests start
     os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="dml_jax-compiled-")
     atexit.register(shutil.rmtree, os.environ["JAX_COMPILATION_CACHE_DIR"], ignore_errors=True)

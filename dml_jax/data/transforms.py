@@ -58,9 +58,9 @@ def resize_shorter(image: np.ndarray, size: int) -> np.ndarray:
 
 
 def cut(image: np.ndarray, box: Box) -> np.ndarray:
-    """The pixels inside a box, uint8 [height, width, 3]."""
+    """The pixels inside a box, uint8 [height, width, 3]: a view, as whoever resizes or stacks it copies it anyway."""
     top, left, height, width = box
-    return np.ascontiguousarray(image[top : top + height, left : left + width])
+    return image[top : top + height, left : left + width]
 
 
 def centre_crop(image: np.ndarray, size: int) -> np.ndarray:

@@ -1,13 +1,39 @@
 """Small layers the papers put on top of a backbone, as functions of their parameters. Torch's conventions."""
 
-from typing import Any, Literal
+from collections.abc import Callable
+from typing import Any, Literal, Protocol
 
 import jax
 import jax.numpy as jnp
 
+from dml_jax.backbones.contract import Backbone
 from dml_jax.losses.norms import accurate
 
 Pooling = Literal["avg", "max", "avg+max"]
+
+
+class Forward(Protocol):
+    def __call__(
+        self, params: Any, state: Any, images: jax.Array, *, train: bool, key: jax.Array | None = None
+    ) -> tuple[jax.Array, Any]: ...
+
+
+def forward(backbone: Backbone, head: Callable[[Any, jax.Array], jax.Array]) -> Forward:
+    """From uint8 images [B, H, W, 3] to (the head's output, statistics of the backbone).
+
+    Args:
+      backbone: reads `params["backbone"]` and `state["backbone"]`.
+      head: (params, feature map [B, h, w, K]) -> array.
+    """
+
+    def apply(
+        params: Any, state: Any, images: jax.Array, *, train: bool, key: jax.Array | None = None
+    ) -> tuple[jax.Array, Any]:
+        inputs = backbone.preprocess(images)
+        features, stats = backbone.apply(params["backbone"], state["backbone"], inputs, train=train, key=key)
+        return head(params, features), stats
+
+    return apply
 
 
 def pool(features: jax.Array, kind: Pooling) -> jax.Array:

@@ -261,11 +261,11 @@ def build(config: Config, backbone: Backbone, num_classes: int) -> Method:
             state["seen"] = jnp.zeros((), jnp.int32)
         return params, state
 
-    def forward(params: Any, state: Any, images: jax.Array, *, train: bool, key: Any = None) -> tuple[jax.Array, Any]:
-        inputs = backbone.preprocess(images)
-        features, stats = backbone.apply(params["backbone"], state["backbone"], inputs, train=train, key=key)
+    def head(params: Any, features: jax.Array) -> jax.Array:
         x = heads.pool(features, config.pooling)
-        return heads.linear(params["embedding"], heads.layer_norm(x) if config.layer_norm else x), stats
+        return heads.linear(params["embedding"], heads.layer_norm(x) if config.layer_norm else x)
+
+    forward = heads.forward(backbone, head)
 
     def remembered(params: Any, state: Any, x: jax.Array, labels: jax.Array, key: jax.Array) -> jax.Array:
         past = state["memory"]

@@ -232,10 +232,7 @@ def build(config: Config, backbone: Backbone, num_classes: int) -> Method:
         params, stats = backbone.init(body, batch.images.shape[2:4])
         return {"backbone": params} | head_init(head, backbone.channels, config), {"backbone": stats}
 
-    def features(params: Any, state: Any, images: jax.Array, *, train: bool, key: Any = None) -> tuple[jax.Array, Any]:
-        inputs = backbone.preprocess(images)
-        x, stats = backbone.apply(params["backbone"], state["backbone"], inputs, train=train, key=key)
-        return x.reshape(len(x), -1, x.shape[-1]), stats
+    features = heads.forward(backbone, lambda params, x: x.reshape(len(x), -1, x.shape[-1]))
 
     def loss(params: Any, state: Any, batch: Batch, key: jax.Array) -> tuple[jax.Array, tuple[Any, dict[str, Any]]]:
         x, stats = features(params, state, batch.images[0], train=True, key=key)

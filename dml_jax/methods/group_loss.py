@@ -129,11 +129,11 @@ def build(config: Config, backbone: Backbone, num_classes: int) -> Method:
             params["embedding"] = heads.linear_init(keys[2], backbone.channels, dim)
         return params, {"backbone": stats}
 
-    def forward(params: Any, state: Any, images: jax.Array, *, train: bool, key: Any = None) -> tuple[jax.Array, Any]:
-        inputs = backbone.preprocess(images)
-        features, stats = backbone.apply(params["backbone"], state["backbone"], inputs, train=train, key=key)
+    def head(params: Any, features: jax.Array) -> jax.Array:
         x = heads.pool(features, config.pooling)
-        return heads.linear(params["embedding"], x) if config.embedding_dim else x, stats
+        return heads.linear(params["embedding"], x) if config.embedding_dim else x
+
+    forward = heads.forward(backbone, head)
 
     def loss(params: Any, state: Any, batch: Batch, key: jax.Array) -> tuple[jax.Array, tuple[Any, dict[str, Any]]]:
         x, stats = forward(params, state, batch.images[0], train=True, key=key)

@@ -201,10 +201,7 @@ def build(config: Config, backbone: Backbone, num_classes: int) -> Method:
         }
         return params, {"backbone": body_stats, "hgnn": network_stats}
 
-    def forward(params: Any, state: Any, images: jax.Array, *, train: bool, key: Any = None) -> tuple[jax.Array, Any]:
-        inputs = backbone.preprocess(images)
-        features, stats = backbone.apply(params["backbone"], state["backbone"], inputs, train=train, key=key)
-        return embedding(params["embedding"], features, config), stats
+    forward = heads.forward(backbone, lambda params, features: embedding(params["embedding"], features, config))
 
     def batch_loss(
         params: Any, state: Any, batch: Batch, key: jax.Array

@@ -295,10 +295,9 @@ def build(config: Config, backbone: Backbone, num_classes: int) -> Method:
             params["mpn"], stats = network_init(keys[3], config, num_classes)
         return params, {"backbone": body_stats, "neck": stats}
 
-    def forward(params: Any, state: Any, images: jax.Array, *, train: bool, key: Any = None) -> tuple[jax.Array, Any]:
-        inputs = backbone.preprocess(images)
-        features, stats = backbone.apply(params["backbone"], state["backbone"], inputs, train=train, key=key)
-        return _heads.linear(params["embedding"], _heads.pool(features, config.pooling)), stats
+    forward = _heads.forward(
+        backbone, lambda params, features: _heads.linear(params["embedding"], _heads.pool(features, config.pooling))
+    )
 
     def batch_loss(
         params: Any, state: Any, batch: Batch, key: jax.Array

@@ -169,10 +169,9 @@ def build(config: Config, backbone: Backbone, num_classes: int) -> Method:
         }
         return params, {"backbone": stats}
 
-    def forward(params: Any, state: Any, images: jax.Array, *, train: bool, key: Any = None) -> tuple[jax.Array, Any]:
-        inputs = backbone.preprocess(images)
-        features, stats = backbone.apply(params["backbone"], state["backbone"], inputs, train=train, key=key)
-        return heads.linear(params["embedding"], heads.pool(features, config.pooling)), stats
+    forward = heads.forward(
+        backbone, lambda params, features: heads.linear(params["embedding"], heads.pool(features, config.pooling))
+    )
 
     def loss(params: Any, state: Any, batch: Batch, key: jax.Array) -> tuple[jax.Array, tuple[Any, dict[str, Any]]]:
         assert batch.teacher is not None

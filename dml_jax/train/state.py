@@ -1,8 +1,10 @@
 """Everything a run remembers between two steps."""
 
+import hashlib
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 
 
 class State(NamedTuple):
@@ -19,3 +21,12 @@ class State(NamedTuple):
     params: Any
     method: Any
     optimizer: Any
+
+
+def fingerprint(variables: Any) -> str:
+    """SHA-256 of names, types, shapes and values of all arrays of a tree."""
+    digest = hashlib.sha256()
+    for path, leaf in jax.tree_util.tree_leaves_with_path(jax.device_get(variables)):
+        digest.update(f"{jax.tree_util.keystr(path)} {leaf.dtype} {leaf.shape}".encode())
+        digest.update(np.asarray(leaf).tobytes())
+    return digest.hexdigest()

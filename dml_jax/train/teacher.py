@@ -1,11 +1,9 @@
 """The trained model a run learns from: read from its work directory, never part of the student's checkpoints."""
 
-import hashlib
 from pathlib import Path
 from typing import Any
 
 import jax
-import numpy as np
 
 from dml_jax import config as configs
 from dml_jax.errors import CheckpointError, ConfigError, UserError
@@ -14,6 +12,7 @@ from dml_jax.train import experiment, warmstart, workdir
 from dml_jax.train import mesh as meshes
 from dml_jax.train.experiment import Experiment, Teacher
 from dml_jax.train.progress import Screen
+from dml_jax.train.state import fingerprint
 
 
 def attended(parts: Experiment, screen: Screen) -> Experiment:
@@ -50,7 +49,7 @@ def attended(parts: Experiment, screen: Screen) -> Experiment:
     except UserError as error:
         raise CheckpointError(f"{key}: {error}") from error
     variables = meshes.replicate(parts.mesh, (state.params, state.method))
-    origin = {"hash": configs.digest(config), "step": int(state.step), "sha256": _fingerprint(variables)}
+    origin = {"hash": configs.digest(config), "step": int(state.step), "sha256": fingerprint(variables)}
     parts = parts._replace(teacher=Teacher(jax.tree_util.Partial(_outputs(method), *variables), origin))
     _listened(parts)
     screen.say(f"teacher: {config.method.name} of {source}, step {origin['step']}")
@@ -70,12 +69,3 @@ def _listened(parts: Experiment) -> None:
     assert parts.teacher is not None
     batch = experiment.example(parts.config, parts.method, parts.shape)._replace(teacher=parts.teacher.teach)
     jax.eval_shape(parts.method.loss, shapes.params, shapes.method, batch, experiment.key(parts.config))
-
-
-def _fingerprint(variables: Any) -> str:
-    """SHA-256 of names, types and values of all leaves."""
-    digest = hashlib.sha256()
-    for path, leaf in jax.tree_util.tree_leaves_with_path(variables):
-        digest.update(f"{jax.tree_util.keystr(path)} {leaf.dtype} {leaf.shape}".encode())
-        digest.update(np.asarray(leaf).tobytes())
-    return digest.hexdigest()

@@ -113,7 +113,7 @@ def describe(config: Config, data_hash: str, classes: int, images: int, shape: t
 
     Args:
       config: of the run.
-      data_hash: of names and labels of its splits.
+      data_hash: of names and labels of its splits, and of the pixels of prepared ones.
       classes: number of training classes.
       images: number of training images.
       shape: (height, width) of an image; with these numbers, all that is needed to rebuild the model without the data.
