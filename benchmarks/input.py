@@ -3,8 +3,8 @@
 Both read the same files, cut the same boxes (decode, RandomResizedCrop 224, flip) and use the same number of processes
 or threads; their pixels are compared first. torch's batches are taken as uint8 and, as is its custom, as normalised
 floats; ours leave normalising to the device, which is timed too. Then a data set prepared with --short_side=256, how
-fast a data set is prepared, how soon its first batch comes, and how long samplers take. The rows "alone" are what the
-same pixels allow on two threads: simplejpeg's decoding and Pillow's resizing, and nothing beside them.
+fast a data set is prepared, how soon its first batch comes, and how long samplers take. The rows "in a bare loop" are
+two threads that do to each image what ours does and throw it away: no batches, no order, no device.
 
     python -m benchmarks.input --photos=photos.zip [--many=cifar10_images.zip] [--seconds=5]
 
@@ -26,11 +26,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import simplejpeg
 from PIL import Image
 
 from dml_jax.config import Data
-from dml_jax.data import packed, packing, pipeline, sampling, transforms
+from dml_jax.data import packed, pipeline, sampling, transforms
 from dml_jax.data.datasets import folder
 from dml_jax.data.packed import ImageFiles
 from dml_jax.data.split import Split
@@ -107,27 +106,20 @@ def ours(split: Split, data: Data) -> Any:
     return pipeline.training(split, sampler, data, seed=SEED, stop=10**6)
 
 
-def alone(split: Split, data: Data, files: list[bytes], seconds: float) -> float:
-    """Images a second that two threads decode and resize, crops made beforehand and results thrown away."""
-    rng = np.random.default_rng(SEED)
-    crops = []
-    for i in range(len(split.ids)):
-        pixels = split.read(i, None)
-        box = transforms.random_resized_box(pixels.shape[0], pixels.shape[1], data.crop_scale, data.crop_ratio, rng)
-        crops.append(Image.fromarray(transforms.cut(pixels, box)))
+def bare(split: Split, data: Data, seconds: float) -> float:
+    """Images a second that two threads read, cut and resize."""
+    transform, images = transforms.training(data), len(split.ids)
     until = time.perf_counter() + seconds
 
     def work(first: int) -> int:
-        count = first
+        rng, count = np.random.default_rng((SEED, first)), 0
         while time.perf_counter() < until:
-            if files:
-                simplejpeg.decode_jpeg(files[count % len(files)], "RGB", fastdct=False, fastupsample=False)
-            crops[count % len(crops)].resize((SIDE, SIDE), Image.Resampling.BILINEAR)
+            transform(split.read((first + count) % images, rng), rng)
             count += 1
-        return count - first
+        return count
 
     with ThreadPoolExecutor(2) as pool:
-        return sum(pool.map(work, (0, len(crops) // 2))) / seconds
+        return sum(pool.map(work, (0, images // 2))) / seconds
 
 
 def device(data: Data, normalised: bool) -> Callable[[Any], Any]:
@@ -195,17 +187,7 @@ def photographs(archive: Path, work: Path, seconds: float, rounds: int) -> None:
     cases["dml_jax, 2 workers, uint8"] = ours_case(split, False, workers=2)
     for name, store in stores.items():
         cases[f"dml_jax, 2 threads, uint8, {name}"] = ours_case(store, False)
-    jpegs = {
-        "": [Path(file).read_bytes() for file in files],
-        ", short side 256": [packing.stored(Path(file).read_bytes(), 256) for file in files],
-        ", short side 256, pixels": [],
-    }
-    for kind, content in jpegs.items():
-        what = "resizing alone" if not content else "decoding and resizing alone"
-        store = stores[kind.removeprefix(", ") or "prepared"]
-        cases[f"{what}, 2 threads{kind}"] = partial(
-            alone, store, data, [c for c in content if simplejpeg.is_jpeg(c)], seconds
-        )
+        cases[f"in a bare loop, {name}"] = partial(bare, store, data, seconds)
     found: dict[str, list[float]] = {name: [] for name in cases}
     for _ in range(rounds):  # all cases in turn, so that a machine whose speed drifts favours none
         for name, case in cases.items():

@@ -7,8 +7,8 @@
     contrastive with memory, 128-d      91.3
 
 The first rows are quoted from Seidenschwarz et al. (ICML 2021), Tables 1, 2 and 6; multi-similarity that of Kan et
-al. (NeurIPS 2022), Table 5, trained by other recipes than the one here; the memory's row is its paper's. What a fixed
-schedule gives was not published.
+al. (NeurIPS 2022), Table 5, trained by other recipes than the one here; the memory's row is that of Wang et al.
+(CVPR 2020) as others list it. What a fixed schedule gives was not published.
 
     python -m dml_jax.main --config=configs/inshop_baseline.py                        clean protocol, normalised softmax
     python -m dml_jax.main --config=configs/inshop_baseline.py:proxy_anchor           another loss

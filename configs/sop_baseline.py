@@ -10,7 +10,8 @@
 
 The first rows are quoted from Seidenschwarz et al. (ICML 2021), Tables 1, 2 and 6; the margin loss is that of Wu et
 al. (ICCV 2017), multi-similarity that of Kan et al. (NeurIPS 2022), Table 5, both trained by other recipes than the
-one here; the memory's row is its paper's. What a fixed schedule gives was not published.
+one here; the memory's row is that of Wang et al. (CVPR 2020) as others list it. What a fixed schedule gives was not
+published.
 
     python -m dml_jax.main --config=configs/sop_baseline.py                        clean protocol, normalised softmax
     python -m dml_jax.main --config=configs/sop_baseline.py:proxy_anchor           another loss
