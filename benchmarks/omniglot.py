@@ -70,8 +70,8 @@ def row(name: str, seeds: Sequence[int], output: Path) -> str:
     cells = []
     for metric in METRICS:
         values = 100 * np.array([result[metric] for result in results])
-        spread = values.std(ddof=1) if len(values) > 1 else float("nan")
-        cells.append(f"{values.mean():.1f} ± {spread:.1f}")
+        spread = f" ± {values.std(ddof=1):.1f}" if len(values) > 1 else ""
+        cells.append(f"{values.mean():.1f}{spread}")
     return f"| {name} | {' | '.join(cells)} | {min(seconds):.0f} | {len(results)} |"
 
 
