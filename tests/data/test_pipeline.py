@@ -153,7 +153,7 @@ def alive(process: int) -> bool:
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are looked up in /proc")
-@pytest.mark.parametrize("way", ["wait", "close", "finish"])
+@pytest.mark.parametrize("way", ["wait", pytest.param("close", marks=pytest.mark.slow), "finish"])
 def test_workers_never_outlive_their_parent(tmp_path: Path, way: str) -> None:
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)

@@ -185,7 +185,8 @@ def cases() -> list[Any]:
         tags = [key.removesuffix(".feat_shape") for key in z if key.endswith(".feat_shape")]
         smallest = min(tags, key=lambda tag: (int(tag.split("_")[0].split("x")[-1]), len(tag)))
         for tag in tags:
-            marks = [] if tag == smallest and "mit_b2" not in name else [pytest.mark.slow]
+            # test_hugging_face runs MiT-B1 too
+            marks = [] if tag == smallest and "mit_b" not in name else [pytest.mark.slow]
             found.append(pytest.param(name.removeprefix("backbone_"), tag, marks=marks, id=f"{name}-{tag}"))
     return found
 
