@@ -7,7 +7,6 @@ append it to them.
     python -m benchmarks.losses
 """
 
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -15,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from benchmarks import timing
 from dml_jax.losses import memory, pairs
 from dml_jax.losses import multi_similarity as ms
 from dml_jax.methods import _baseline_options as options
@@ -144,21 +144,10 @@ def _torch_cross_entropy(x: np.ndarray, labels: np.ndarray, params: Any) -> Call
     return call
 
 
-def median_ms(call: Callable[[], Any], repeats: int) -> float:
-    """Median wall time of a call in milliseconds, after two calls to warm up."""
-    call(), call()
-    times = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        call()
-        times.append(time.perf_counter() - start)
-    return float(np.median(times)) * 1e3
-
-
 def rows(
     *, batch: int = 256, dim: int = 128, classes: int = 11_318, per_class: int = 4, repeats: int = 15
 ) -> Iterator[dict[str, Any]]:
-    """One dict a case: "case", "ours_ms", "torch_ms" (None without the library) and "ratio", how many times faster.
+    """One row of `timing.row` a case.
 
     Raises:
       AssertionError: the two disagree on the value.
@@ -171,22 +160,12 @@ def rows(
         params = baseline.loss_init(jax.random.key(0), classes, config)
         past = {"embeddings": older, "labels": labels_of_older} if "memory" in case else None
         mine = ours(x, labels, params, past, config)
-        try:
-            other = theirs(x, labels, params, past, classes, case)
-        except ImportError:
-            other = None
+        other = timing.installed(theirs, x, labels, params, past, classes, case)
         if other and case not in OTHER_VALUE:
             np.testing.assert_allclose(mine(), other(), rtol=1e-3, err_msg=case)
-        ours_ms, torch_ms = median_ms(mine, repeats), median_ms(other, repeats) if other else None
         sizes = f"B={batch}, D={dim}" + (f", C={classes}" if params else "")
-        yield {
-            "case": f"{case}, {sizes}",
-            "ours_ms": ours_ms,
-            "torch_ms": torch_ms,
-            "ratio": torch_ms and torch_ms / ours_ms,
-        }
+        yield timing.row(f"{case}, {sizes}", mine, other, repeats)
 
 
 if __name__ == "__main__":
-    for row in rows():
-        print(row, flush=True)
+    print(timing.table(list(rows())))

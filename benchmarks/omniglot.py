@@ -32,10 +32,15 @@ def config(name: str) -> str:
     return f"configs/omniglot_{name}.py" if name in PAPERS else f"configs/omniglot_baseline.py:{name}"
 
 
+def finished(workdir: Path, steps: int) -> bool:
+    """Whether a run of so many steps has ended there."""
+    return (workdir / "results.json").exists() and json.loads((workdir / "results.json").read_text())["steps"] == steps
+
+
 def run(name: str, seed: int, steps: int, data: Path, output: Path, core: int) -> None:
     """Trains and judges one seed of one row on one core, unless that has been done."""
     workdir = output / f"{name}-{seed}"
-    if (workdir / "results.json").exists():
+    if finished(workdir, steps):
         return
     command = [
         sys.executable, "-m", "dml_jax.main", f"--config={config(name)}", f"--workdir={workdir}",
@@ -54,12 +59,12 @@ def run(name: str, seed: int, steps: int, data: Path, output: Path, core: int) -
             print(f"{name}, seed {seed}: Recall@1 {found['recall@1']:.4f}", file=sys.stderr, flush=True)
 
 
-def row(name: str, seeds: Sequence[int], output: Path) -> str:
+def row(name: str, seeds: Sequence[int], steps: int, output: Path) -> str:
     """A line of the table, over the seeds that finished."""
     results, seconds = [], []
     for seed in seeds:
         workdir = output / f"{name}-{seed}"
-        if not (workdir / "results.json").exists():
+        if not finished(workdir, steps):
             continue
         results.append(json.loads((workdir / "results.json").read_text()))
         rates = [json.loads(line)["images_per_second"] for line in (workdir / "timing.jsonl").read_text().splitlines()]
@@ -101,7 +106,7 @@ def main() -> None:
         list(pool.map(job, [(seed, name) for seed in seeds for name in names]))
     print("| method | Recall@1 | MAP@R | NMI | s per 1,000 steps | seeds |\n|---|---|---|---|---|---|")
     for name in names:
-        print(row(name, seeds, options.output))
+        print(row(name, seeds, options.steps, options.output))
 
 
 if __name__ == "__main__":

@@ -6,7 +6,8 @@
     python -m dml_jax.main --config=configs/omniglot_student.py:relational       imitates their distances
 
 `:distillation_kl` imitates the probabilities too, by the other form in the authors' code. Any run on these data may
-teach (`--config.method.teacher=DIRECTORY`); `configs/omniglot_mpn.py --config.method.losses=auxiliary` is the student
+teach embeddings and distances (`--config.method.teacher=DIRECTORY`), those of MPN and of losses that classify also
+probabilities; `configs/omniglot_mpn.py --config.method.losses=auxiliary` is the student
 without a teacher. No paper reports this split; on CUB and Cars196 the MPN paper (Table 8) has R@1 65.7 and 85.6 for the
 probabilities, 65.3 and 85.6 for the embeddings, 64.9 and 84.7 for the distances, 70.3 and 88.1 for MPN's own backbone.
 """

@@ -7,7 +7,7 @@ if TYPE_CHECKING:
     from dml_jax.model import Model
 
 
-def load(workdir: str | Path, checkpoint: str = "latest") -> "Model":
+def load(workdir: str | Path, checkpoint: str = "reported") -> "Model":
     """The trained model of a run; `load(workdir).embed(paths)` gives float32 [N, D]. See `dml_jax.model.Model`."""
     from dml_jax.model import (
         Model,

@@ -20,10 +20,10 @@ class Data:
     """Which images, and how they become batches."""
 
     name: str = "digits"  # a module of dml_jax/data/datasets
-    path: str = ""  # directory of the prepared data set; the built-in ones need none
+    path: str = ""  # of the prepared data set, or of images as they are; the built-in ones need none
     sampler: Literal["balanced", "shuffled", "mpn", "mpn_redraw", "hist_balanced", "diva", "ms"] = "balanced"
     batch_size: int = 64  # images a step, over all devices
-    images_per_class: int = 4  # in a batch; "shuffled" and "mpn_redraw" do not read it
+    images_per_class: int = 4  # in a batch; "shuffled" and "mpn_redraw" do not read it, test-time batches do
     crop: Literal["none", "random_resized", "random", "centre"] = "none"  # in training; tests crop the centre
     image_size: int = 0  # side of the crop in pixels
     resize: int = 0  # shorter side in pixels before "random", "centre" and the tests' crop

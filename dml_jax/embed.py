@@ -10,9 +10,9 @@ import sys
 from pathlib import Path
 
 from dml_jax import command
+from dml_jax.data.listing import IMAGES
 from dml_jax.errors import ConfigError, DataError
 
-ENDINGS = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff"}
 FOUND = 8  # neighbours shown for a query
 
 
@@ -26,13 +26,13 @@ def images(paths: list[str]) -> list[Path]:
     for name in paths:
         path = command.place("IMAGE", name)
         if path.is_dir():
-            files += sorted(p for p in path.rglob("*") if p.suffix.lower() in ENDINGS and p.is_file())
+            files += sorted(p for p in path.rglob("*") if p.suffix.lower() in IMAGES and p.is_file())
         elif path.is_file():
             files.append(path)
         else:
             raise DataError(f"{name}: there is no such file or directory")
     if not files:
-        raise DataError(f"{', '.join(paths)}: no image file ({', '.join(sorted(ENDINGS))}) in there")
+        raise DataError(f"{', '.join(paths)}: no image file ({', '.join(IMAGES)}) in there")
     return files
 
 
@@ -45,7 +45,7 @@ def execute(arguments: list[str]) -> None:
     flags = command.Parser(__doc__)
     flags.add_argument("paths", nargs="*", metavar="IMAGE|DIRECTORY", help="what to embed")
     flags.add_argument("--workdir", help="of the run whose model is used")
-    flags.add_argument("--checkpoint", default="latest", help="latest, best or a step")
+    flags.add_argument("--checkpoint", default="reported", help="reported (default), latest, best or a step")
     flags.add_argument("--output", default="embeddings", help="directory to write (default: embeddings)")
     flags.add_argument("--query", help="an image whose nearest neighbours are shown")
     options = flags.parse_args(arguments)

@@ -47,7 +47,7 @@ def execute(arguments: list[str]) -> None:
     flags = command.Parser(__doc__)
     flags.add_argument("paths", nargs="*", metavar="DIRECTORY|IMAGE", help="class folders; images to classify")
     flags.add_argument("--workdir", help="of the run whose model is used")
-    flags.add_argument("--checkpoint", default="latest", help="latest, best or a step")
+    flags.add_argument("--checkpoint", default="reported", help="reported (default), latest, best or a step")
     flags.add_argument("--index", help=".npz file of the enrolled classes")
     flags.add_argument("--classify", action="store_true", help="tell which of them images show")
     flags.add_argument("--threshold", type=float, help="cosine below which it is none (default: as in results.json)")

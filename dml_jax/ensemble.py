@@ -57,6 +57,10 @@ def execute(arguments: list[str]) -> None:
     if options.split == "test" and any((run / "embeddings" / "gallery").exists() for run in runs):
         splits.append("gallery")
     if output is not None:
+        if output.exists() and not output.is_dir():
+            raise ConfigError(f"--output={options.output}: is a file; give a directory")
+        if (output / "config.json").exists() or output.resolve() in [run.resolve() for run in runs]:
+            raise ConfigError(f"--output={options.output}: holds a run or a member; give another directory")
         for split in splits:
             arrays.free(output / "embeddings" / split)
     members = {split: [arrays.read(run / "embeddings" / split) for run in runs] for split in splits}
@@ -66,6 +70,14 @@ def execute(arguments: list[str]) -> None:
     labels: dict[str, Any] = {split: of[0].labels for split, of in members.items()}
 
     judged = workdir.read_config(runs[0])["config"]["evaluation"]
+    for run in runs[1:]:
+        other = workdir.read_config(run)["config"]["evaluation"]
+        for key in ("protocol", "cluster", "ks"):
+            if other[key] != judged[key]:
+                raise ConfigError(
+                    f"{runs[0]} and {run}: are judged differently, evaluation.{key} is {judged[key]!r} and "
+                    f"{other[key]!r}; their numbers cannot stand side by side"
+                )
     manner: dict[str, Any] = {"protocol": judged["protocol"], "cluster": judged["cluster"]}
 
     def numbers(found: dict[str, Any]) -> dict[str, Any]:

@@ -23,7 +23,7 @@ def parser() -> command.Parser:
     flags.add_argument("--config", metavar="FILE[:VARIANT]", help="configuration file; --config.KEY=VALUE edits it")
     flags.add_argument("--workdir", metavar="DIRECTORY", help="default: runs/<config name>[-<variant>]")
     flags.add_argument("--mode", default="train", help=f"{', '.join(MODES)} (default: train, evaluate, export, report)")
-    flags.add_argument("--checkpoint", default="latest", help="to evaluate or export: latest, best or a step")
+    flags.add_argument("--checkpoint", default="reported", help="to judge or export: reported, latest, best or a step")
     flags.add_argument("--quiet", action="store_true", help="messages, no progress")
     flags.add_argument("--coordinator", metavar="HOST:PORT", help="first process of several; auto asks the cluster")
     flags.add_argument("--processes", type=int, default=1, help="number of processes; not needed with auto")
@@ -44,8 +44,8 @@ def execute(arguments: list[str]) -> None:
     if options.mode not in MODES:
         raise ConfigError(f"--mode={options.mode}: {suggest(options.mode, MODES)}")
     checkpoint = options.checkpoint
-    if not (checkpoint in ("latest", "best") or checkpoint.isdecimal()):
-        raise ConfigError(f"--checkpoint={checkpoint}: must be latest, best or a step")
+    if not (checkpoint in ("reported", "latest", "best") or checkpoint.isdecimal()):
+        raise ConfigError(f"--checkpoint={checkpoint}: must be reported, latest, best or a step")
     file, _, variant = options.config.partition(":")
     default = Path("runs") / (Path(file).stem + (f"-{variant}" if variant else ""))
     directory = command.place("--workdir", options.workdir) if options.workdir else default

@@ -20,7 +20,7 @@ class Model:
 
     Args:
       directory: the run's work directory.
-      checkpoint: "latest", "best" or a step.
+      checkpoint: "reported" (what `results.json` speaks of), "latest", "best" or a step.
 
     Attributes:
       config: of the run.
@@ -30,7 +30,7 @@ class Model:
       CheckpointError: no run there, or no such checkpoint.
     """
 
-    def __init__(self, directory: str | Path, checkpoint: str = "latest"):
+    def __init__(self, directory: str | Path, checkpoint: str = "reported"):
         directory = Path(directory).expanduser()
         self._directory = directory
         height, width = workdir.read_config(directory)["shape"]

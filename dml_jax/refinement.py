@@ -1,6 +1,7 @@
 """What `python -m dml_jax.evaluate` does beyond the plain ranking: re-ranking and query expansion."""
 
 import argparse
+import sys
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +27,8 @@ NEEDS = {
 def check(options: argparse.Namespace) -> None:
     """Raises ConfigError for options that do not fit together or cannot be."""
     for key, parent in NEEDS.items():
-        if getattr(options, key) not in (None, False) and not getattr(options, parent):
+        value = getattr(options, key)
+        if value is not None and value is not False and not getattr(options, parent):
             raise ConfigError(f"--{key}: says how --{parent} works; give that too")
     if options.expand not in (None, "aqe", "alpha"):
         raise ConfigError(f"--expand={options.expand}: must be aqe or alpha")
@@ -42,7 +44,7 @@ def check(options: argparse.Namespace) -> None:
         ("alpha", 0, None),
     ):
         value = getattr(options, key)
-        if value is not None and not least <= value <= (float("inf") if most is None else most):
+        if value is not None and not (least <= value and value <= (sys.float_info.max if most is None else most)):
             raise ConfigError(f"--{key}={value}: must be {f'in {least}..{most}' if most else f'at least {least}'}")
 
 

@@ -58,7 +58,7 @@ def train(config: Config, directory: Path, screen: Screen, stop: Stop) -> None:
         timing = Records(directory / "timing.jsonl", first)
         state = loop.train(parts, store, metrics, timing, screen, stop)
         if config.train.select != "last":
-            state = store.selected("best")
+            state = store.selected("best", config.train.select)
         store.close()
         stop.at_once()
         results, embeddings = conclude(parts, state, config.train.select, screen)
@@ -81,7 +81,8 @@ def evaluate(config: Config, directory: Path, checkpoint: str, screen: Screen) -
         state, checkpoint = warmstart.begin(parts, screen), "init_from"
     else:
         parts, state = restored(config, directory, checkpoint, screen)
-    results, _ = conclude(parts, state, checkpoint, screen)
+    model = config.train.select if checkpoint == "reported" else checkpoint
+    results, _ = conclude(parts, state, model, screen)
     report.table(config, results, screen.console)
     return results
 
@@ -153,7 +154,7 @@ def restored(config: Config, directory: Path, checkpoint: str, screen: Screen) -
     Args:
       config: its configuration.
       directory: its work directory.
-      checkpoint: "latest", "best" or a step.
+      checkpoint: "reported", "latest", "best" or a step.
       screen: gets warnings.
 
     Raises:
@@ -163,7 +164,7 @@ def restored(config: Config, directory: Path, checkpoint: str, screen: Screen) -
     workdir.compare(directory, config)
     parts = experiment.build(config)
     store = checkpoints(parts, directory, screen, writing=False)
-    state = store.selected(checkpoint)
+    state = store.selected(checkpoint, config.train.select)
     store.close()
     return parts, state
 

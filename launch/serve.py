@@ -18,6 +18,7 @@ import jax.export
 import numpy as np
 from PIL import Image, ImageOps
 
+LIMIT = 32 << 20  # bytes
 run = Path(sys.argv[1])
 config = json.loads((run / "config.json").read_text())
 height, width = config["shape"]
@@ -36,9 +37,14 @@ def pixels(data):
 
 
 class Handler(BaseHTTPRequestHandler):
+    timeout = 10  # seconds that a client may keep all others waiting
+
     def do_POST(self):
         try:
-            image = pixels(self.rfile.read(min(int(self.headers["Content-Length"]), 32 << 20)))
+            length = int(self.headers["Content-Length"])
+            if not 0 < length <= LIMIT:
+                raise ValueError(f"send an image of 1 to {LIMIT} bytes")
+            image = pixels(self.rfile.read(length))
             status, answer = 200, np.asarray(embed(image[None]))[0].tolist()
         except Exception as error:  # whatever is wrong with the image; the server goes on
             status, answer = 400, {"error": str(error)}

@@ -29,7 +29,7 @@ def member(directory: Path, seed: int, columns: int, split: str = "test", **chan
     given["embeddings"] = points[: len(given["ids"])]
     arrays.write(directory / "embeddings" / split, **given, config_hash=f"hash{seed}", step=seed)
     settings = {"protocol": "clean", "cluster": False, "ks": [1, 2]}
-    facts = {"config": {"evaluation": settings}, "data_hash": "", "classes": 4, "shape": [8, 8]}
+    facts = {"config": {"evaluation": settings}, "data_hash": "", "classes": 4, "images": 9, "shape": [8, 8]}
     (directory / "config.json").write_text(json.dumps(facts))
     return points
 
@@ -89,6 +89,10 @@ def test_mistakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytes
     np.save(tmp_path / "changed" / "embeddings" / "test" / "embeddings.npy", np.zeros((ROWS, 6), np.float32))
     (tmp_path / "full" / "embeddings" / "test").mkdir(parents=True)
     (tmp_path / "full" / "embeddings" / "test" / "thesis.tex").touch()
+    (tmp_path / "note").touch()
+    member(tmp_path / "paper", 2, 6)
+    facts = (tmp_path / "paper" / "config.json").read_text()
+    (tmp_path / "paper" / "config.json").write_text(facts.replace('"clean"', '"paper"'))
     a, b = tmp_path / "a", tmp_path / "b"
     for arguments, words in (
         ((), "RUN: give the work directories of two or more runs"),
@@ -101,6 +105,10 @@ def test_mistakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytes
         ((a, tmp_path / "labels"), "hold the same images with other labels"),
         ((a, tmp_path / "changed"), "changed/embeddings/test/embeddings.npy: has changed since it was written"),
         ((a, b, f"--output={tmp_path / 'full'}"), "holds thesis.tex"),
+        ((a, b, f"--output={a}"), "holds a run or a member"),
+        ((a, b, f"--output={tmp_path / 'short'}"), "holds a run or a member"),
+        ((a, b, f"--output={tmp_path / 'note'}"), "note: is a file; give a directory"),
+        ((a, tmp_path / "paper"), "are judged differently, evaluation.protocol is 'clean' and 'paper'"),
         ((a, b, "--outptu=x"), "--outptu"),
     ):
         assert run(monkeypatch, *arguments) == 2, words

@@ -129,6 +129,8 @@ def test_mistakes(capsys: pytest.CaptureFixture[str], files: dict[str, Path], tm
         ((*pair, "--expand=dba"), "--expand=dba: must be aqe or alpha"),
         ((*pair, "--expand=aqe", "--alpha=2"), "--alpha: is of --expand=alpha"),
         ((*pair, "--expand=alpha", "--alpha=nan"), "--alpha=nan: must be at least 0"),
+        ((*pair, "--expand=alpha", "--alpha=inf"), "--alpha=inf: must be at least 0"),
+        ((*pair, "--weight=0"), "--weight: says how --rerank works"),
         ((*pair, "--expand=aqe", "--expand_by=60"), "--expand_by=60: there are 59 candidates"),
         (("--embeddings=none.npy", pair[1]), "--embeddings=none.npy: there is no such file"),
         ((pair[0], f"--labels={tmp_path / 'floats.npy'}"), "--labels: holds float64; give integers"),

@@ -33,13 +33,6 @@ class Facts(NamedTuple):
     fingerprint: np.ndarray
 
 
-class Problem(NamedTuple):
-    """Something that keeps an image out: its name and why."""
-
-    id: str
-    reason: str
-
-
 def in_order(function: Callable[[S], T], items: Iterable[S], threads: int) -> Iterator[T]:
     """Maps by threads, results in order, only a few of them ahead."""
     with ThreadPoolExecutor(threads) as pool:

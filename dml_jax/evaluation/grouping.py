@@ -22,17 +22,20 @@ PAIRED = 20_000  # images that these take: some GiB
 Clustering = Literal["kmeans", "ward", "spectral", "birch", "dbscan", "optics"]
 
 
-def check(kinds: Sequence[str], count: int, images: int) -> None:
+def check(kinds: Sequence[str], count: int, min_samples: int, images: int) -> None:
     """Raises ConfigError where so many images cannot be grouped in one of these ways.
 
     Args:
       kinds: of `config.Evaluation.refine`.
       count: clusters to find.
+      min_samples: as in `clusters`.
       images: N.
     """
     for kind in kinds:
         if kind in COUNTED and count > images:
             raise ConfigError(f"evaluation.refine_clusters={count}: {kind} cannot find more than the {images} images")
+        if kind in DENSE and min_samples > images:
+            raise ConfigError(f"evaluation.refine_min_samples={min_samples}: there are only {images} images")
         if kind in QUADRATIC and images > PAIRED:
             raise ConfigError(
                 f"evaluation.refine={kind}: may hold a number for every pair of the {images:,} test images and takes "
@@ -81,12 +84,15 @@ def clusters(
       seed: of k-means and of the spectral clustering.
 
     Raises:
-      DataError: fewer than two clusters are found.
+      DataError: fewer than two clusters are found, or the algorithm fails.
     """
     with warnings.catch_warnings():
         # Fewer clusters than asked for, or none that is dense: both are told by what is returned.
         warnings.simplefilter("ignore")
-        labels = _estimator(kind, count, eps, min_samples, seed).fit_predict(points)
+        try:
+            labels = _estimator(kind, count, eps, min_samples, seed).fit_predict(points)
+        except (ValueError, np.linalg.LinAlgError) as error:
+            raise DataError(f"evaluation.refine={kind}: scikit-learn cannot cluster the images ({error})") from error
     noise = int(np.sum(labels < 0))
     numbers, inverse = np.unique(labels, return_inverse=True)
     found = int(np.sum(numbers >= 0))

@@ -207,7 +207,7 @@ def _merged(
     row = key // width
     jaccard = 1 - overlap / (2 - overlap)
     result = ((1 - weight) * jaccard + weight * distance[place] / farthest[row]).astype(np.float32)
-    order = np.lexsort((key, result, row))
+    order = np.lexsort((key, distance[place], result, row))  # who shares nothing stays in the plain order
     starts = np.searchsorted(row, np.arange(count))
     chosen = order[starts[:, None] + np.arange(k)[None, :]]
     return result[chosen], (key[chosen] % width).astype(np.int32)

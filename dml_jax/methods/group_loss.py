@@ -33,7 +33,7 @@ from dml_jax.losses import pairs
 from dml_jax.losses.classification import cross_entropy
 from dml_jax.losses.norms import accurate, unit
 from dml_jax.methods import _heads as heads
-from dml_jax.methods.contract import Batch, Method
+from dml_jax.methods.contract import Batch, Method, Teaching
 
 GROUPS = ("backbone", "embedding", "classifier")
 FLOOR = 1e-30  # of the support, which is 0 where an embedding has no direction
@@ -46,7 +46,7 @@ class Config:
     name: str = "group_loss"
     embedding_dim: int = 0  # of a linear layer after the pooling; 0: none, the pooled features are the embedding
     pooling: heads.Pooling = "avg"
-    anchors: int = 2  # images of each class in the batch whose label is given
+    anchors: int = 2  # images of each class whose label is given; where all are, only cross-entropy is left
     iterations: int = 1  # of the replicator dynamics; the authors' code has 1
     temperature: float = 24.0  # T, divides the logits in the priors
     weight: float = 1.0  # of the loss after the propagation beside the classifier's cross-entropy
@@ -146,4 +146,8 @@ def build(config: Config, backbone: Backbone, num_classes: int) -> Method:
     def embed(params: Any, state: Any, images: jax.Array) -> jax.Array:
         return unit(forward(params, state, images, train=False)[0])
 
-    return Method(init, loss, embed, GROUPS, lambda path: path[0])
+    def teach(params: Any, state: Any, images: jax.Array) -> Teaching:
+        x, _ = forward(params, state, images, train=False)
+        return Teaching(unit(x), heads.linear(params["classifier"], x))
+
+    return Method(init, loss, embed, GROUPS, lambda path: path[0], teach=teach)

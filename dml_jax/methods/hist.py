@@ -34,7 +34,7 @@ Distance = Literal["mahalanobis", "euclidean", "cosine", "manhattan"]
 
 @dataclass(frozen=True)
 class Config:
-    """Options of HIST; the defaults are those of the authors' Cars196 run."""
+    """Options of HIST; the defaults are those of the authors' Cars196 run but for `drop_underflow`."""
 
     name: str = "hist"
     embedding_dim: int = 512  # D

@@ -14,8 +14,9 @@ is the Huber loss with delta 1:
 
 These are the forms of the authors' code; the paper names them in words and does not say which distillation it used, nor
 whether the cross-entropy stays. There, the teacher's outputs were files made beforehand; here the teacher runs on the
-very images the student sees. An MPN teaches what its network makes of the training batch, refined embeddings and
-logits; other methods teach their test-time embedding.
+very images the student sees, before random erasing. An MPN teaches what its network makes of the training batch,
+refined embeddings and logits; the Group Loss, the baselines that classify and students teach their test-time embedding
+and logits; other methods their test-time embedding alone.
 
 Reported R@1 and NMI (Table 8), CUB and Cars196: distillation 65.7, 70.3 and 85.6, 71.6; imitation 65.3, 70.1 and 85.6,
 70.9; relational 64.9, 68.7 and 84.7, 70.5. MPN's own backbone reaches 70.3, 74.0 and 88.1, 74.8 there.
@@ -121,7 +122,7 @@ def check(taught: Teaching, num_classes: int, config: Config) -> None:
     if config.kind.startswith("distillation"):
         if taught.logits is None:
             raise ConfigError(
-                f"{name}: has no classifier for method.kind={config.kind!r} to imitate; choose imitation or relational"
+                f"{name}: gives no class probabilities for method.kind={config.kind!r}; choose imitation or relational"
             )
         if taught.logits.shape[1] != num_classes:
             raise ConfigError(f"{name}: tells {taught.logits.shape[1]} classes apart, the data has {num_classes}")

@@ -142,18 +142,21 @@ class Checkpoints:
             return found
         return None
 
-    def selected(self, checkpoint: str) -> State:
+    def selected(self, checkpoint: str, select: str) -> State:
         """The state a user names.
 
         Args:
-          checkpoint: "latest", "best" or a step.
+          checkpoint: "reported", "latest", "best" or a step.
+          select: `train.select`, which says what is reported.
 
         Raises:
           CheckpointError: there is no such one.
         """
+        if checkpoint == "reported":
+            checkpoint = "latest" if select == "last" else "best"
         number = int(checkpoint) if checkpoint.isdecimal() else None
         if number is None and checkpoint not in ("latest", "best"):
-            raise CheckpointError(f"--checkpoint={checkpoint}: must be latest, best or a step")
+            raise CheckpointError(f"--checkpoint={checkpoint}: must be reported, latest, best or a step")
         found = self.restore("best" if checkpoint == "best" else "latest", number)
         if found is None:
             raise CheckpointError(f"--checkpoint={checkpoint}: {self.directory} holds none")

@@ -101,7 +101,8 @@ def build(config: Config) -> Experiment:
         )
     gallery = splits["test"].gallery
     images = len(splits["test"].labels) + (0 if gallery is None else len(gallery.labels))
-    grouping.check(config.evaluation.refine, config.evaluation.refine_clusters, images)
+    judged = config.evaluation
+    grouping.check(judged.refine, judged.refine_clusters, judged.refine_min_samples, images)
     optimizer = optimizers.build(train, method, schedule, warmup_steps=warmup)
     image = transforms.training(data)(splits["train"].read(0, np.random.default_rng(0)), np.random.default_rng(0))
     shape = (image.shape[0], image.shape[1])

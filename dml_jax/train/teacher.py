@@ -43,9 +43,8 @@ def attended(parts: Experiment, screen: Screen) -> Experiment:
     if tuple(facts["shape"]) != parts.shape:
         size = "x".join(map(str, facts["shape"]))
         raise CheckpointError(f"{key}: was trained on images of {size} pixels, here they have {height}x{width}")
-    chosen = "latest" if config.train.select == "last" else "best"
     try:
-        _, method, state = warmstart.trained(source, chosen, screen.say)
+        _, method, state = warmstart.trained(source, "reported", screen.say)
     except UserError as error:
         raise CheckpointError(f"{key}: {error}") from error
     variables = meshes.replicate(parts.mesh, (state.params, state.method))

@@ -40,7 +40,7 @@ def trained(directory: Path, checkpoint: str, warn: Any) -> tuple[configs.Config
 
     Args:
       directory: its work directory.
-      checkpoint: "latest", "best" or a step.
+      checkpoint: "reported", "latest", "best" or a step.
       warn: told one sentence about each checkpoint that cannot be read.
 
     Raises:
@@ -54,7 +54,7 @@ def trained(directory: Path, checkpoint: str, warn: Any) -> tuple[configs.Config
     template = experiment.template(config, method, optimizer, shape, meshes.make())
     store = Checkpoints(directory / "checkpoints", lambda: template, warn, writing=False)
     try:
-        return config, method, store.selected(checkpoint)
+        return config, method, store.selected(checkpoint, config.train.select)
     finally:
         store.close()
 

@@ -16,7 +16,8 @@ from dml_jax import config as configs
 from dml_jax.config import Config
 from dml_jax.errors import CheckpointError
 
-KINDS = {"config": dict, "data_hash": str, "classes": int, "shape": list}  # what is read again of config.json
+# What is read again of config.json.
+KINDS = {"config": dict, "data_hash": str, "classes": int, "images": int, "shape": list}
 LIBRARIES = ("jax", "flax", "optax", "orbax-checkpoint", "grain", "numpy", "pillow")
 
 

@@ -75,14 +75,18 @@ def test_one_cluster_or_noise_alone(kind: grouping.Clustering, points: np.ndarra
 
 
 def test_what_cannot_be_grouped() -> None:
-    grouping.check(("reciprocal", "neighbors", "optics"), 900, 10**6)
-    grouping.check(("ward", "kmeans"), 900, 900)
+    grouping.check(("reciprocal", "neighbors", "optics"), 900, 5, 10**6)
+    grouping.check(("ward", "kmeans"), 900, 5, 900)
     with pytest.raises(
         ConfigError, match=r"evaluation\.refine_clusters=900: birch cannot find more than the 899 images"
     ):
-        grouping.check(("dbscan", "birch"), 900, 899)
+        grouping.check(("dbscan", "birch"), 900, 5, 899)
     with pytest.raises(ConfigError, match=r"evaluation\.refine=ward: .* 60,502 test images"):
-        grouping.check(("ward",), 900, 60_502)
+        grouping.check(("ward",), 900, 5, 60_502)
+    with pytest.raises(ConfigError, match=r"evaluation\.refine_min_samples=50: there are only 40 images"):
+        grouping.check(("optics",), 9, 50, 40)
+    with pytest.raises(DataError, match=r"evaluation\.refine=optics: scikit-learn cannot cluster"):
+        grouping.clusters(np.eye(4), "optics", min_samples=5)
 
 
 def test_chunks_of_nearest_neighbours() -> None:

@@ -96,6 +96,14 @@ def test_weight_one_is_the_plain_ranking_and_copies_do_no_harm():
     assert not (indices == np.arange(30)[:, None]).any()
 
 
+def test_without_the_plain_distance_rows_that_share_nothing_keep_the_plain_order():
+    angles = np.radians([0.0, 1.0, 2.0, 90.0, 60.0, 120.0, 91.0, 61.0, 121.0])
+    x = np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
+    distances, indices = reranking.search(x, x, 8, k1=2, k2=1, weight=0.0, exclude_self=True)
+    apart = distances[0] > 0.999
+    np.testing.assert_array_equal(indices[0][apart], [4, 7, 3, 6, 5, 8])
+
+
 def test_mistakes():
     x, _ = points(20, 4)
     for message, options in (

@@ -47,10 +47,12 @@ def test_a_posted_image_comes_back_as_its_embedding(tmp_path: Path) -> None:
                 answer = json.load(reply)
             seen = transforms.testing(data)(decode.rgb(file.getvalue()))
             np.testing.assert_allclose(answer, embed(jnp.asarray(seen)[None])[0], atol=1e-6)
-        with pytest.raises(urllib.error.HTTPError, match="400") as refused:
-            urllib.request.urlopen(address, data=b"no image", timeout=60)
-        with refused.value as answer:
-            assert "cannot identify image" in json.load(answer)["error"]
+        for length, words in ((8, "cannot identify image"), (0, "of 1 to"), (-1, "of 1 to"), (1 << 40, "of 1 to")):
+            request = urllib.request.Request(address, data=b"no image", headers={"Content-Length": str(length)})
+            with pytest.raises(urllib.error.HTTPError, match="400") as refused:
+                urllib.request.urlopen(request, timeout=60)
+            with refused.value as answer:
+                assert words in json.load(answer)["error"]
     finally:
         server.kill()
         server.communicate()

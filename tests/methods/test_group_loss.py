@@ -95,6 +95,21 @@ def test_pooled_features_are_the_embedding_without_a_layer() -> None:
     assert jax.eval_shape(made.embed, params, state, batch.images[0]).shape == (16, 12)
 
 
+def test_teaches_its_embedding_and_logits() -> None:
+    made = group_loss.build(Config(embedding_dim=DIM), toys.backbone(), CLASSES)
+    batch = toys.batch(1)
+    params, state = made.init(jax.random.key(0), batch)
+    assert made.teach is not None
+    taught = made.teach(params, state, batch.images[0])
+    np.testing.assert_allclose(taught.embeddings, made.embed(params, state, batch.images[0]), rtol=1e-6)
+    seen = np.asarray(taught.logits) - np.asarray(
+        params["classifier"]["bias"]
+    )  # longer than the unit embedding's by its length
+    wanted = np.asarray(taught.embeddings) @ np.asarray(params["classifier"]["kernel"])
+    lengths = np.linalg.norm(seen, axis=1) / np.linalg.norm(wanted, axis=1)
+    np.testing.assert_allclose(seen, lengths[:, None] * wanted, atol=1e-5)
+
+
 @pytest.mark.parametrize("key", ["embedding_dim", "anchors", "iterations", "temperature", "weight"])
 def test_mistakes(key: str) -> None:
     with pytest.raises(ConfigError, match=f"method.{key}"):

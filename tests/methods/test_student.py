@@ -187,8 +187,8 @@ def test_pair_losses_teach_no_logits() -> None:
 @pytest.mark.parametrize(
     ("kind", "taught", "words"),
     [
-        ("distillation", Teaching(jnp.ones((16, 8))), "has no classifier"),
-        ("distillation_kl", Teaching(jnp.ones((16, 8))), "has no classifier"),
+        ("distillation", Teaching(jnp.ones((16, 8))), "gives no class probabilities"),
+        ("distillation_kl", Teaching(jnp.ones((16, 8))), "gives no class probabilities"),
         ("distillation", Teaching(jnp.ones((16, 8)), jnp.ones((16, 5))), "tells 5 classes apart, the data has 4"),
         ("imitation", Teaching(jnp.ones((16, 12))), "12 dimensions; .* method.embedding_dim=8"),
     ],

@@ -61,8 +61,11 @@ def test_round_trip(store: Checkpoints) -> None:
     assert equal(earlier[0], 10)
     with pytest.raises(CheckpointError, match=r"--checkpoint=15: .*there: 10, 20"):
         store.restore(step=15)
-    with pytest.raises(CheckpointError, match=r"--checkpoint=newest: must be latest, best or a step"):
-        store.selected("newest")
+    with pytest.raises(CheckpointError, match=r"--checkpoint=newest: must be reported, latest, best or a step"):
+        store.selected("newest", "last")
+    assert int(store.selected("reported", "last").step) == 20
+    store.save("best", state(10), {})
+    assert int(store.selected("reported", "validation").step) == 10
 
 
 def test_newest_are_kept_and_best_apart(store: Checkpoints) -> None:

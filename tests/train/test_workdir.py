@@ -14,7 +14,7 @@ CONFIG = small(steps=20)
 
 
 def written(directory: Path) -> Path:
-    facts = {"config": asdict(CONFIG), "data_hash": "", "classes": 40, "shape": [24, 24]}
+    facts = {"config": asdict(CONFIG), "data_hash": "", "classes": 40, "images": 7, "shape": [24, 24]}
     workdir.write_json(directory / "config.json", facts)
     return directory / "config.json"
 
