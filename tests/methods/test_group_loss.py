@@ -102,9 +102,7 @@ def test_teaches_its_embedding_and_logits() -> None:
     assert made.teach is not None
     taught = made.teach(params, state, batch.images[0])
     np.testing.assert_allclose(taught.embeddings, made.embed(params, state, batch.images[0]), rtol=1e-6)
-    seen = np.asarray(taught.logits) - np.asarray(
-        params["classifier"]["bias"]
-    )  # longer than the unit embedding's by its length
+    seen = np.asarray(taught.logits) - np.asarray(params["classifier"]["bias"])
     wanted = np.asarray(taught.embeddings) @ np.asarray(params["classifier"]["kernel"])
     lengths = np.linalg.norm(seen, axis=1) / np.linalg.norm(wanted, axis=1)
     np.testing.assert_allclose(seen, lengths[:, None] * wanted, atol=1e-5)

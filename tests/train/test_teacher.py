@@ -133,7 +133,7 @@ def test_teachers_that_do_not_fit(source: Path, tmp_path: Path) -> None:
             "was trained on other data, digits with 7 classes; this run has digits with 40",
         ),
         (pupil(unlike(tmp_path / "size", source, shape=[9, 9])), CheckpointError, "images of 9x9 pixels, here they"),
-        (pupil(hist, kind="distillation"), ConfigError, "has no classifier"),
+        (pupil(hist, kind="distillation"), ConfigError, "gives no class probabilities"),
         (pupil(source, kind="imitation"), ConfigError, "its embeddings have 128 dimensions"),
     ]  # fmt: skip
     for config, kind, words in cases:
