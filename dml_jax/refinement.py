@@ -44,7 +44,7 @@ def check(options: argparse.Namespace) -> None:
         ("alpha", 0, None),
     ):
         value = getattr(options, key)
-        if value is not None and not (least <= value and value <= (sys.float_info.max if most is None else most)):
+        if value is not None and not least <= value <= (sys.float_info.max if most is None else most):
             raise ConfigError(f"--{key}={value}: must be {f'in {least}..{most}' if most else f'at least {least}'}")
 
 

@@ -58,7 +58,7 @@ def train(config: Config, directory: Path, screen: Screen, stop: Stop) -> None:
         timing = Records(directory / "timing.jsonl", first)
         state = loop.train(parts, store, metrics, timing, screen, stop)
         if config.train.select != "last":
-            state = store.selected("best", config.train.select)
+            state = store.selected("reported", config.train.select)
         store.close()
         stop.at_once()
         results, embeddings = conclude(parts, state, config.train.select, screen)
