@@ -36,7 +36,7 @@ from benchmarks.backbones import peak
 from dml_jax import convert
 from dml_jax.backbones import _conversion, _download, _files, pretrained
 before, start = peak(), time.perf_counter()
-convert.execute([f"--weights={sys.argv[1]}", f"--out={sys.argv[2]}", "--skip-parity"])
+convert.execute([f"--weights={sys.argv[1]}", f"--output={sys.argv[2]}", "--skip_parity"])
 print(time.perf_counter() - start, before, peak())
 """
 

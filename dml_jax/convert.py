@@ -1,6 +1,6 @@
 """Turns published weights into a directory that `backbone.pretrained` names:
 
-    python -m dml_jax.convert --weights=hf://timm/resnet50.tv_in1k [--out=weights/resnet50] [--backbone=resnet50]
+    python -m dml_jax.convert --weights=hf://timm/resnet50.tv_in1k [--output=weights/resnet50] [--backbone=resnet50]
 
 --weights is a .safetensors, .pth or .pt file, an address, or hf://owner/repository[/file]; the layouts of torchvision,
 timm, Cadene's collection, SegFormer and Hugging Face are recognised, and the checkpoints that the authors of MPN, HIST
@@ -27,9 +27,11 @@ def parser() -> command.Parser:
     """The options of the command."""
     flags = command.Parser(__doc__)
     flags.add_argument("--weights", metavar="FILE", help="a file, an address or hf://owner/repository")
-    flags.add_argument("--out", metavar="DIRECTORY", help="default: weights/<backbone>, weights/<file> for checkpoints")
+    flags.add_argument(
+        "--output", metavar="DIRECTORY", help="default: weights/<backbone>, weights/<file> for checkpoints"
+    )
     flags.add_argument("--backbone", metavar="NAME", help="stop unless the weights are of this one, e.g. resnet50")
-    flags.add_argument("--skip-parity", action="store_true", help="do not compare with torch")
+    flags.add_argument("--skip_parity", action="store_true", help="do not compare with torch")
     return flags
 
 
@@ -57,8 +59,8 @@ def execute(arguments: list[str]) -> None:
     named = variants()
     if options.backbone and options.backbone not in named:
         raise ConfigError(f"--backbone={options.backbone}: {suggest(options.backbone, named)}")
-    if options.out and Path(options.out).expanduser().exists():
-        raise WeightsError(f"--out={options.out}: exists already; remove it or give another")
+    if options.output and Path(options.output).expanduser().exists():
+        raise WeightsError(f"--output={options.output}: exists already; remove it or give another")
 
     from dml_jax.backbones import _conversion, _download, _files, pretrained
 
@@ -70,7 +72,7 @@ def execute(arguments: list[str]) -> None:
     if options.backbone and known != options.backbone:
         raise WeightsError(f"--backbone={options.backbone}: {options.weights} holds {known}")
     stem = known if converted.kind == "backbone" else paths[0].stem
-    out = Path(options.out or Path("weights") / stem).expanduser()
+    out = Path(options.output or Path("weights") / stem).expanduser()
     arrays = pretrained.finite(converted.tensors, options.weights)
     compared = "" if options.skip_parity else parity(converted, arrays, options.weights)
     info = converted.info(options.weights, {path.name: _files.sha256(path) for path in paths})

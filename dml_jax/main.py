@@ -24,6 +24,7 @@ def parser() -> command.Parser:
     flags.add_argument("--workdir", metavar="DIRECTORY", help="default: runs/<config name>[-<variant>]")
     flags.add_argument("--mode", default="train", help=f"{', '.join(MODES)} (default: train, evaluate, export, report)")
     flags.add_argument("--checkpoint", default="reported", help="to judge or export: reported, latest, best or a step")
+    flags.add_argument("--output", metavar="FILE", help="JSON to write, with --mode=evaluate")
     flags.add_argument("--quiet", action="store_true", help="messages, no progress")
     flags.add_argument("--coordinator", metavar="HOST:PORT", help="first process of several; auto asks the cluster")
     flags.add_argument("--processes", type=int, default=1, help="number of processes; not needed with auto")
@@ -46,6 +47,11 @@ def execute(arguments: list[str]) -> None:
     checkpoint = options.checkpoint
     if not (checkpoint in ("reported", "latest", "best") or checkpoint.isdecimal()):
         raise ConfigError(f"--checkpoint={checkpoint}: must be reported, latest, best or a step")
+    output = command.place("--output", options.output) if options.output else None
+    if output is not None and options.mode != "evaluate":
+        raise ConfigError(f"--output={options.output}: only --mode=evaluate writes its numbers to a file of their own")
+    if output is not None and not output.parent.is_dir():
+        raise ConfigError(f"--output={options.output}: there is no directory {output.parent}")
     file, _, variant = options.config.partition(":")
     default = Path("runs") / (Path(file).stem + (f"-{variant}" if variant else ""))
     directory = command.place("--workdir", options.workdir) if options.workdir else default
@@ -72,7 +78,7 @@ def execute(arguments: list[str]) -> None:
                     with Stop() as stop:
                         run.train(config, directory, screen, stop)
                 case "evaluate":
-                    run.evaluate(config, directory, checkpoint, screen)
+                    run.evaluate(config, directory, checkpoint, screen, output)
                 case "export":
                     run.export_all(config, directory, checkpoint, screen)
                 case _:

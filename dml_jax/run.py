@@ -70,8 +70,10 @@ def train(config: Config, directory: Path, screen: Screen, stop: Stop) -> None:
             screen.say(f"report: {directory / 'report.html'}   embeddings: {directory / 'embeddings'}")
 
 
-def evaluate(config: Config, directory: Path, checkpoint: str, screen: Screen) -> dict[str, Any]:
-    """Judges a model on the test split; prints the table and returns the numbers.
+def evaluate(
+    config: Config, directory: Path, checkpoint: str, screen: Screen, output: Path | None = None
+) -> dict[str, Any]:
+    """Judges a model on the test split; prints the table, writes the numbers to `output` and returns them.
 
     The model is a checkpoint of the run in `directory` or, where none is, what `init_from` holds: so are published
     checkpoints judged.
@@ -84,6 +86,8 @@ def evaluate(config: Config, directory: Path, checkpoint: str, screen: Screen) -
     model = config.train.select if checkpoint == "reported" else checkpoint
     results, _ = conclude(parts, state, model, screen)
     report.table(config, results, screen.console)
+    if output is not None and mesh.first():
+        workdir.write_json(output, results)
     return results
 
 

@@ -154,7 +154,7 @@ def test_weights_are_those_that_convert_writes(name: str) -> None:
 
 def test_missing_weights_name_the_command() -> None:
     backbone = configs.module("backbones", "mit", "").build(resolved("cub_crt").backbone)
-    wanted = "python -m dml_jax.convert --weights=hf://nvidia/mit-b2 --out=weights/mit_b2"
+    wanted = "python -m dml_jax.convert --weights=hf://nvidia/mit-b2 --output=weights/mit_b2"
     with pytest.raises(WeightsError, match=re.escape(wanted)):
         backbone.init(jax.random.key(0), (227, 227))
 

@@ -82,7 +82,7 @@ def test_torchvision(kind: str, tiny: state_dicts.StateDict, capsys: pytest.Capt
         safetensors.numpy.save_file({k: np.ascontiguousarray(v) for k, v in named.items()}, "w.safetensors")
     else:
         state_dicts.write(Path("w.safetensors"), named, legacy=kind == "legacy")
-    assert status("--weights=w.safetensors", "--out=weights/tiny", "--skip-parity") == 0
+    assert status("--weights=w.safetensors", "--output=weights/tiny", "--skip_parity") == 0
     check_tiny("weights/tiny", source)
     info = json.loads(Path("weights/tiny/weights.json").read_text())
     assert info["source_sha256"] == {"w.safetensors": digest_of("w.safetensors")}
@@ -105,7 +105,7 @@ def digest_of(path: str) -> str:
 def test_parity_report(tiny: state_dicts.StateDict, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("torch")
     state_dicts.write(Path("w.pth"), tiny)
-    assert status("--weights=w.pth", "--out=out") == 0
+    assert status("--weights=w.pth", "--output=out") == 0
     line = next(line for line in capsys.readouterr().out.splitlines() if "against torch" in line)
     assert line.split()[0] == "18"  # 9 convolutions, 9 batch norms
     assert float(line.split("deviation ")[1].split(",")[0]) < 1e-5
@@ -160,7 +160,7 @@ def test_every_fault_is_named(tiny: state_dicts.StateDict, capsys: pytest.Captur
     del broken["layer2.0.bn1.running_mean"]
     broken["decoder.bias"] = np.zeros(3, np.float32)
     state_dicts.write(Path("w.pth"), broken)
-    line = fault(capsys, "--weights=w.pth", "--out=out")
+    line = fault(capsys, "--weights=w.pth", "--output=out")
     assert "missing: layer1.0.conv2.weight, layer2.0.bn1.running_mean;" in line
     assert "unexpected: layer1.0.convolution2.weight, decoder.bias;" in line
     assert "misshapen: layer2.0.conv3.weight [6, 24, 1, 1] instead of [24, 6, 1, 1]" in line
@@ -172,14 +172,14 @@ def test_not_finite(value: float, name: str, tiny: state_dicts.StateDict, capsys
     broken = {**tiny, name: tiny[name].copy()}
     broken[name].flat[-1] = value
     state_dicts.write(Path("w.pth"), broken)
-    line = fault(capsys, "--weights=w.pth", "--out=deep/out")
+    line = fault(capsys, "--weights=w.pth", "--output=deep/out")
     place = {"conv1.weight": "conv1/kernel", "layer1.0.bn2.bias": "layer1_0/bn2/bias"}.get(name, "layer2_0/bn3/var")
     assert f"{place} holds NaN or infinity" in line
 
 
 def test_hostile(tiny: state_dicts.StateDict, capsys: pytest.CaptureFixture[str]) -> None:
     state_dicts.write(Path("w.pth"), {**tiny, "x": Call(Name("posix", "system"), "touch ran")})
-    assert "refers to posix.system" in fault(capsys, "--weights=w.pth", "--out=out")
+    assert "refers to posix.system" in fault(capsys, "--weights=w.pth", "--output=out")
 
 
 @pytest.mark.parametrize("share", [0.001, 0.5, 0.999])
@@ -191,7 +191,7 @@ def test_truncated(share: float, kind: str, tiny: state_dicts.StateDict, capsys:
     else:
         safetensors.numpy.save_file({k: np.ascontiguousarray(v) for k, v in tiny.items()}, path)
     path.write_bytes(path.read_bytes()[: int(path.stat().st_size * share)])
-    assert "fetch it again" in fault(capsys, "--weights=w", "--out=out")
+    assert "fetch it again" in fault(capsys, "--weights=w", "--output=out")
 
 
 def test_wrong_file(tiny: state_dicts.StateDict, capsys: pytest.CaptureFixture[str]) -> None:
@@ -205,7 +205,7 @@ def test_wrong_file(tiny: state_dicts.StateDict, capsys: pytest.CaptureFixture[s
     state_dicts.write(Path("other.pth"), {"encoder.0.weight": np.zeros((2, 2), np.float32)})
     assert "none of the known networks" in fault(capsys, "--weights=other.pth")
     Path("there").mkdir()
-    assert "exists already" in fault(capsys, "--weights=w.pth", "--out=there")
+    assert "exists already" in fault(capsys, "--weights=w.pth", "--output=there")
     assert "one file with a backbone" in fault(capsys, "--weights=w.pth,other.pth")
 
 
@@ -235,7 +235,7 @@ def _serving(monkeypatch: pytest.MonkeyPatch, file: Path) -> Path:
 
 
 def test_unreachable(capsys: pytest.CaptureFixture[str]) -> None:
-    line = fault(capsys, "--weights=http://localhost:9/googlenet-1378be20.pth", "--out=out")
+    line = fault(capsys, "--weights=http://localhost:9/googlenet-1378be20.pth", "--output=out")
     assert "cannot be fetched" in line
     assert "give its path" in line
 
@@ -245,7 +245,7 @@ def test_unreachable(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_missing_weights_name_the_command() -> None:
     backbone = resnet.build(replace(resnet.resnet50(), pretrained="weights/resnet50"))
-    wanted = r"python -m dml_jax\.convert --weights=hf://timm/resnet50\.tv_in1k --out=weights/resnet50"
+    wanted = r"python -m dml_jax\.convert --weights=hf://timm/resnet50\.tv_in1k --output=weights/resnet50"
     with pytest.raises(WeightsError, match=wanted) as caught:
         backbone.init(jax.random.key(0), (224, 224))
     assert "--config.backbone.pretrained=none" in str(caught.value)
@@ -260,7 +260,7 @@ def test_missing_weights_name_the_command() -> None:
 
 def test_fixed_scales_come_from_the_file(tiny: state_dicts.StateDict) -> None:
     state_dicts.write(Path("w.pth"), tiny)
-    assert status("--weights=w.pth", "--out=out", "--skip-parity") == 0
+    assert status("--weights=w.pth", "--output=out", "--skip_parity") == 0
     backbone = resnet.build(replace(TINY, pretrained="out", freeze_bn_affine=True))
     params, stats = backbone.init(jax.random.key(0), (32, 32))
     np.testing.assert_array_equal(stats["layer1_0"]["bn2"]["scale"], tiny["layer1.0.bn2.weight"])
@@ -269,7 +269,7 @@ def test_fixed_scales_come_from_the_file(tiny: state_dicts.StateDict) -> None:
 
 def test_unfit_weights(tiny: state_dicts.StateDict) -> None:
     state_dicts.write(Path("w.pth"), tiny)
-    assert status("--weights=w.pth", "--out=out", "--skip-parity") == 0
+    assert status("--weights=w.pth", "--output=out", "--skip_parity") == 0
     wider = replace(TINY, widths=(4, 8), pretrained="out")
     with pytest.raises(
         WeightsError, match=r"misshapen: .*layer2_0/conv2/kernel \[3, 3, 6, 6\] instead of \[3, 3, 8, 8\]"
@@ -292,7 +292,7 @@ def test_positions_of_another_size() -> None:
     """DeiT's weights serve every image size."""
     config = deit.Config(depth=1, width=64, heads=1)
     state_dicts.write(Path("w.pth"), {"model": state_dicts.of(deit.build(config), "deit", side=64)})
-    assert status("--weights=w.pth", "--out=out", "--skip-parity") == 0
+    assert status("--weights=w.pth", "--output=out", "--skip_parity") == 0
     backbone = deit.build(replace(config, pretrained="out"))
     assert backbone.init(jax.random.key(0), (64, 64))[0]["pos_embed"].shape == (1, 17, 64)
     assert backbone.init(jax.random.key(0), (96, 48))[0]["pos_embed"].shape == (1, 19, 64)
@@ -311,7 +311,7 @@ def linear(rng: np.random.Generator, name: str, outputs: int, inputs: int) -> st
 
 
 def grafted(method: Any, *files: Path) -> tuple[Any, Any, list[str]]:
-    assert status(f"--weights={','.join(map(str, files))}", "--out=out", "--skip-parity") == 0
+    assert status(f"--weights={','.join(map(str, files))}", "--output=out", "--skip_parity") == 0
     return pretrained.graft("out", *method.init(jax.random.key(0), BATCH))
 
 
@@ -404,10 +404,10 @@ def test_checkpoints_of_mpn(tiny: state_dicts.StateDict, capsys: pytest.CaptureF
     capsys.readouterr()
     shifted = {**network, "bottleneck.0.bias": np.ones(8, np.float32)}
     state_dicts.write(files[1], shifted)
-    assert "bottleneck.0.bias is not zero" in fault(capsys, f"--weights={files[0]},{files[1]}", "--out=out2")
+    assert "bottleneck.0.bias is not zero" in fault(capsys, f"--weights={files[0]},{files[1]}", "--output=out2")
     del network["gnn_model.node_model.layers.1.att.k_linear.bias"]
     state_dicts.write(files[1], network)
-    line = fault(capsys, f"--weights={files[0]},{files[1]}", "--out=out2")
+    line = fault(capsys, f"--weights={files[0]},{files[1]}", "--output=out2")
     assert "gnn.pth" in line
     assert "missing: gnn_model.node_model.layers.1.att.k_linear.bias" in line
 
@@ -425,7 +425,7 @@ def test_checkpoint_for_another_method(tiny: state_dicts.StateDict) -> None:
 def test_what_is_recorded(tiny: state_dicts.StateDict) -> None:
     """The recorded architecture builds the network again."""
     state_dicts.write(Path("w.pth"), tiny)
-    assert status("--weights=w.pth", "--out=out", "--skip-parity") == 0
+    assert status("--weights=w.pth", "--output=out", "--skip_parity") == 0
     recorded = json.loads(Path("out/weights.json").read_text())["architecture"]
     made = {k: tuple(v) if isinstance(v, list) else v for k, v in recorded.items() if k != "pixels"}
     assert {**asdict(TINY), **made} == asdict(TINY)

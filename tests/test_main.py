@@ -91,6 +91,8 @@ def here(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) ->
         ([CONFIG, "--nonsense=1"], "--nonsense=1: there is no such option"),
         ([CONFIG, "--mode=trian"], "--mode=trian: did you mean train?"),
         ([CONFIG, "--checkpoint=newest"], "--checkpoint=newest: must be reported, latest, best or a step"),
+        ([CONFIG, "--output=r.json"], "--output=r.json: only --mode=evaluate writes its numbers"),
+        ([CONFIG, "--mode=evaluate", "--output=/no/such/r.json"], "there is no directory /no/such"),
         (["--config=configs/nope.py"], "--config=configs/nope.py: there is no such file"),
         (["--config=configs/base.py"], "--config=configs/base.py: holds no get_config()"),
         ([CONFIG + ":odd"], "there is no variant 'odd'"),
@@ -213,8 +215,9 @@ def test_a_run_from_start_to_finish(here: Here, tmp_path: Path) -> None:
         in other.stderr
     )
 
-    judged = command(*arguments, "--mode=evaluate")
+    judged = command(*arguments, "--mode=evaluate", f"--output={tmp_path / 'numbers.json'}")
     assert (judged.returncode, "R@1" in judged.stdout) == (0, True), judged.stderr
+    assert json.loads((tmp_path / "numbers.json").read_text())["recall@1"] == results["recall@1"]
     exported = command(*arguments, "--mode=export", "--checkpoint=400")
     assert exported.returncode == 0, exported.stderr
     assert len(np.load(run / "embeddings" / "train" / "labels.npy")) == 7208
@@ -229,9 +232,11 @@ def test_starting_from_another_run(here: Here, tmp_path: Path) -> None:
     small = [CONFIG, *TINY, "--config.evaluation.controls=false"]
     assert command(*small, "--config.train.steps=60", f"--workdir={first}").returncode == 0
     source = f"--config.init_from={first}"
-    judged = command(*small, source, "--mode=evaluate", f"--workdir={second}")
+    numbers = tmp_path / "numbers.json"
+    judged = command(*small, source, "--mode=evaluate", f"--workdir={second}", f"--output={numbers}")
     assert (judged.returncode, second.exists()) == (0, False), judged.stderr
     learnt = json.loads((first / "results.json").read_text())
+    assert json.loads(numbers.read_text())["map@r"] == pytest.approx(learnt["map@r"], abs=1e-6)
     assert f"{100 * learnt['recall@1']:.1f}" in judged.stdout
     frozen = [f"--config.train.groups.{g}.freeze=true" for g in ("backbone", "embedding")]
     done = command(*small, source, *frozen, "--config.train.steps=1", f"--workdir={second}")

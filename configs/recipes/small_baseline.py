@@ -1,8 +1,8 @@
 """The baselines on small networks from scratch, which no paper reports: a loss a variant, `triplet` being semi-hard.
 
-The angular margins and scales are lower than those published for faces, the centres of a class fewer; the other options
-are the published ones. `-memory` behind a pair loss adds the pairs with the last 1,024 embeddings after 100 steps (Wang
-et al., CVPR 2020, wait for 1,000).
+The angular margins and scales are lower than those published for faces, the centres of a class fewer, the embeddings of
+lifted structure raw as in its paper; the other options are the published ones. `-memory` behind a pair loss adds the
+pairs with the last 1,024 embeddings after 100 steps (Wang et al., CVPR 2020, wait for 1,000).
 """
 
 from dataclasses import asdict, replace
@@ -29,19 +29,23 @@ METHODS = {
     "triplet_distance_weighted": baseline.Config(loss="triplet", triplet=options.Triplet(mining="distance_weighted")),
     "margin": baseline.Config(loss="margin"),
     "n_pair": baseline.Config(loss="n_pair"),
-    "lifted_structure": baseline.Config(loss="lifted_structure"),
+    "lifted_structure": baseline.Config(
+        loss="lifted_structure", lifted_structure=options.LiftedStructure(normalize=False)
+    ),
     "multi_similarity": baseline.Config(loss="multi_similarity"),
 }
+SLOWER = ("contrastive", "triplet", "triplet_random", "triplet_distance_weighted", "n_pair")
+SLOW = 1e-3  # largest rate of the network under these losses
 RATES = {"cross_entropy": 4e-3, "margin": 5e-3}  # of the loss's own parameters; else 1e-2
 MEMORIES = tuple(f"{name}-memory" for name, method in METHODS.items() if method.loss in options.PAIR_LOSSES)
 VARIANTS = (*METHODS, *MEMORIES)
 
 
 def recipe(config: ConfigDict, name: str, variant: str) -> ConfigDict:
-    """A baseline in place of the method of `config`, whose data, network with its rate, length and schedule stay.
+    """A baseline in place of the method of `config`, whose data, network, length and schedule stay.
 
     Args:
-      config: of another method.
+      config: of another method; its network's rate stays too, but for the losses in SLOWER.
       name: of the experiment; the variant is put behind it.
       variant: one of VARIANTS; "" is the first.
     """
@@ -50,6 +54,7 @@ def recipe(config: ConfigDict, name: str, variant: str) -> ConfigDict:
     if memory:
         method = replace(method, memory=1024, memory_after=100)
     body = Group(**config.train.groups.backbone)
+    body = replace(body, learning_rate=min(SLOW, body.learning_rate)) if loss in SLOWER else body
     own = Group(RATES.get(loss, 1e-2), weight_decay=0.0 if loss == "margin" else 1e-4)
     schedule = {key: config.train[key] for key in ("steps", "schedule", "evaluate_every")}
     config.name = f"{name}-{variant}" if variant else name

@@ -182,19 +182,6 @@ def attention(queries: jax.Array, keys: jax.Array, values: jax.Array) -> jax.Arr
     return mixed.reshape(*mixed.shape[:2], -1)
 
 
-def pooled_logits(classifier: Any, features: jax.Array) -> jax.Array:
-    """The ImageNet classifier published with a backbone, on the average of its feature map.
-
-    Args:
-      classifier: {"kernel": [C, classes], "bias": [classes]}.
-      features: float [B, h, w, C].
-
-    Returns:
-      float [B, classes].
-    """
-    return jnp.mean(features, axis=(1, 2)) @ classifier["kernel"] + classifier["bias"][None, :]
-
-
 def compute_dtype(name: str) -> Dtype:
     """What "float32" and "bfloat16" of a configuration mean to a layer; None keeps the dtype of what comes in."""
     return jnp.bfloat16 if name == "bfloat16" else None

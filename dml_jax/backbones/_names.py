@@ -89,10 +89,3 @@ def torch_shape(path: Path, shape: tuple[int, ...]) -> tuple[int, ...]:
     if path[-1] != "kernel":
         return shape
     return (shape[3], shape[2], *shape[:2]) if len(shape) == 4 else shape[::-1]
-
-
-def to_torch(path: Path, array: np.ndarray) -> np.ndarray:
-    """The inverse of `from_torch`; gradients and statistics too."""
-    if path[-1] != "kernel":
-        return array
-    return array.transpose(3, 2, 0, 1) if array.ndim == 4 else array.T

@@ -58,7 +58,7 @@ def write(directory: Path, arrays: Mapping[str, np.ndarray], info: Mapping[str, 
       WeightsError: the directory exists.
     """
     if directory.exists():
-        raise WeightsError(f"{directory}: exists already; remove it or give another --out")
+        raise WeightsError(f"{directory}: exists already; remove it or give another --output")
     directory.parent.mkdir(parents=True, exist_ok=True)
     draft = Path(tempfile.mkdtemp(prefix=f".{directory.name}-", dir=directory.parent))
     try:
@@ -91,7 +91,7 @@ def read(directory: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
 
 def command(source: str, directory: str) -> str:
     """The command that makes `directory`."""
-    return f"python -m dml_jax.convert --weights={source} --out={directory}"
+    return f"python -m dml_jax.convert --weights={source} --output={directory}"
 
 
 def load(directory: str, architecture: str, source: str) -> tuple[Any, Any]:

@@ -33,10 +33,10 @@ def ending_together() -> Iterator[None]:
         yield
     except Interrupted:  # they have agreed to stop
         raise
-    except Exception as error:
+    except (Exception, KeyboardInterrupt) as error:
         over.set()
         _follow(notes, ending)  # the end of another may be what has gone wrong here
-        code = 2 if isinstance(error, UserError | OSError) else 1
+        code = 130 if isinstance(error, KeyboardInterrupt) else 2 if isinstance(error, UserError | OSError) else 1
         reason = " ".join(str(error).split()) or type(error).__name__
         notes.key_value_set(FAILED, f"{code} process {jax.process_index()} has stopped: {reason}", allow_overwrite=True)
         register(_leave, notes, code)  # once the error is on the screen, and before JAX waits for the others

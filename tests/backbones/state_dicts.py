@@ -11,10 +11,17 @@ from typing import Any
 import jax
 import numpy as np
 
-from dml_jax.backbones._names import to_torch, torch_name
+from dml_jax.backbones._names import torch_name
 from dml_jax.backbones.contract import Backbone
 
 StateDict = dict[str, np.ndarray]
+
+
+def to_torch(path: tuple[str, ...], array: np.ndarray) -> np.ndarray:
+    """One of our arrays, parameter or gradient, with its axes in torch's order."""
+    if path[-1] != "kernel":
+        return array
+    return array.transpose(3, 2, 0, 1) if array.ndim == 4 else array.T
 
 
 def of(backbone: Backbone, architecture: str, seed: int = 0, side: int = 64) -> StateDict:

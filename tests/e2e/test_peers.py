@@ -1,6 +1,7 @@
-"""An error that one process of several finds ends the others too, each with a sentence."""
+"""An error that one process of several finds, or Ctrl-C in one, ends the others too, each with a sentence."""
 
 import fcntl
+import signal
 import socket
 import subprocess
 import sys
@@ -15,16 +16,20 @@ def start(*arguments: str, port: int, number: int) -> subprocess.Popen[str]:
     together = [f"--coordinator=localhost:{port}", "--processes=2", f"--process={number}"]
     return subprocess.Popen(
         [sys.executable, "-m", "dml_jax.main", CONFIG, *TINY, *arguments, *together],
-        cwd=ROOT, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+        cwd=ROOT, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("localhost", 0))
+        return int(probe.getsockname()[1])
 
 
 @pytest.mark.parametrize("culprit", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_they_end_together(tmp_path: Path, culprit: int) -> None:
     """The work directory of process 0 is locked; or process 1 finds no weights to start from, when they are at work."""
-    with socket.socket() as probe:
-        probe.bind(("localhost", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     more = [["--config.init_from=nowhere"] if culprit == 1 and number == 1 else [] for number in range(2)]
     (tmp_path / "run").mkdir()
     with open(tmp_path / "run" / ".lock", "w") as lock:
@@ -39,3 +44,18 @@ def test_they_end_together(tmp_path: Path, culprit: int) -> None:
     assert len(lines[0]) == len(lines[1]) == 1, said
     assert f"error: process {culprit} has stopped: " in lines[1 - culprit][0]
     assert lines[1 - culprit][0].endswith(lines[culprit][0].removeprefix("error: "))
+
+
+@pytest.mark.slow
+def test_ctrl_c_in_one_outside_training(tmp_path: Path) -> None:
+    port = free_port()
+    processes = [
+        start("--mode=check", f"--workdir={tmp_path / 'run'}", port=port, number=number) for number in range(2)
+    ]
+    shown = processes[0].stdout
+    assert shown is not None
+    assert any("parameters" in line for line in shown), "both have found each other"
+    processes[1].send_signal(signal.SIGINT)
+    said = [process.communicate(timeout=300)[1] for process in processes]
+    assert [process.returncode for process in processes] == [130, 130], said
+    assert "error: process 1 has stopped: KeyboardInterrupt" in said[0]

@@ -17,7 +17,8 @@ import pytest
 from dml_jax.backbones import _layers, bn_inception, deit, googlenet, mit, pretrained, resnet
 from dml_jax.backbones._conversion import convert
 from dml_jax.backbones._files import Tensor
-from dml_jax.backbones._names import CLASSIFIERS, from_torch, to_torch, torch_name, torch_shape
+from dml_jax.backbones._names import CLASSIFIERS, from_torch, torch_name, torch_shape
+from tests.backbones.state_dicts import to_torch
 from tests.golden import fixtures
 
 NETS: dict[str, tuple[ModuleType, Any, type[nn.Module]]] = {
@@ -241,10 +242,15 @@ def test_forward(net: str, tag: str) -> None:
         if module is deit:
             logits = deit.logits(heads, tokens)
         else:
-            logits = _layers.pooled_logits(heads[CLASSIFIERS[module.__name__.rpartition(".")[2]][0]], features)
+            logits = pooled_logits(heads[CLASSIFIERS[module.__name__.rpartition(".")[2]][0]], features)
         check_vector(z, f"{tag}.logits", np.asarray(logits), rtol)
         known |= {"logits", "logits_norm"}
     assert {key.removeprefix(f"{tag}.") for key in z if key.startswith(f"{tag}.")} <= known
+
+
+def pooled_logits(classifier: dict[str, np.ndarray], features: jax.Array) -> jax.Array:
+    """The ImageNet classifier published with a backbone, on the average of its feature map [B, h, w, C]."""
+    return jnp.mean(features, axis=(1, 2)) @ classifier["kernel"] + classifier["bias"][None, :]
 
 
 def stored(tensors: dict[str, np.ndarray]) -> dict[str, Tensor]:
@@ -376,7 +382,7 @@ def test_training(name: str) -> None:
     np.testing.assert_allclose(check_some[:, :8], z["feat_slice"], rtol=0, atol=rtol * np.abs(check_some).max())
     check_vector(z, "avg_pool", check_some.mean((2, 3)), rtol)
     head = classifiers("resnet50", meta["seed"])["fc"]
-    logits = np.asarray(_layers.pooled_logits(head, features))
+    logits = np.asarray(pooled_logits(head, features))
     np.testing.assert_allclose(logits[:, : z["logits"].shape[1]], z["logits"], rtol=0, atol=rtol * np.abs(logits).max())
     found = {torch_name("resnet", path): np.asarray(leaf) for path, leaf in leaves(updated)}
     for row, bn in enumerate(meta["bn_names"]):
