@@ -3,9 +3,10 @@
     python -m benchmarks.omniglot --data=data/omniglot --output=runs/omniglot [--seeds=0,1,2] [--jobs=2] [--only=hist,…]
         [--steps=600]
 
-One process a run, each on a core of its own; runs that are finished already are only read. Prints a table of means and
-standard deviations over the seeds, in % (Recall@1, MAP@R, NMI), and the seconds of 1,000 steps on one core: the median
-over the lines of `timing.jsonl` of the seed that was fastest.
+A variant of a paper's configuration is a row too: `--only=diva:discriminative,diva:rotnet`. One process a run, each on
+a core of its own; runs that are finished already are only read. Prints a table of means and standard deviations over
+the seeds, in % (Recall@1, MAP@R, NMI), and the seconds of 1,000 steps on one core: the median over the lines of
+`timing.jsonl` of the seed that was fastest.
 """
 
 import argparse
@@ -29,7 +30,13 @@ METRICS = ("recall@1", "map@r", "nmi")
 
 def config(name: str) -> str:
     """The configuration of a row."""
-    return f"configs/omniglot_{name}.py" if name in PAPERS else f"configs/omniglot_baseline.py:{name}"
+    paper, colon, variant = name.partition(":")
+    return f"configs/omniglot_{paper}.py{colon}{variant}" if paper in PAPERS else f"configs/omniglot_baseline.py:{name}"
+
+
+def place(output: Path, name: str, seed: int) -> Path:
+    """The work directory of a run."""
+    return output / f"{name.replace(':', '-')}-{seed}"
 
 
 def finished(workdir: Path, steps: int) -> bool:
@@ -39,7 +46,7 @@ def finished(workdir: Path, steps: int) -> bool:
 
 def run(name: str, seed: int, steps: int, data: Path, output: Path, core: int) -> None:
     """Trains and judges one seed of one row on one core, unless that has been done."""
-    workdir = output / f"{name}-{seed}"
+    workdir = place(output, name, seed)
     if finished(workdir, steps):
         return
     command = [
@@ -63,7 +70,7 @@ def row(name: str, seeds: Sequence[int], steps: int, output: Path) -> str:
     """A line of the table, over the seeds that finished."""
     results, seconds = [], []
     for seed in seeds:
-        workdir = output / f"{name}-{seed}"
+        workdir = place(output, name, seed)
         if not finished(workdir, steps):
             continue
         results.append(json.loads((workdir / "results.json").read_text()))
