@@ -210,17 +210,22 @@ def test_state_survives_a_checkpoint(name: str, tmp_path: Path) -> None:
 
 
 @every_method
-def test_overfits_a_few_images(name: str) -> None:
+def test_learns_a_few_images(name: str) -> None:
+    """MAP@R rises: Recall@1 is near 1 with random weights, and a task of single images works against the classes."""
     made = method(name)
     batch = toys.batch(made.views, size=64, classes=CLASSES, seed=3)
     optimizer = optax.adam(2e-2)
     run = jax.jit(step.build(made, optimizer))
     state = started(made, optimizer, batch)
-    losses = []
+
+    def judged() -> float:
+        embeddings = np.asarray(made.embed(state.params, state.method, batch.images[0]))
+        np.testing.assert_allclose(np.linalg.norm(embeddings, axis=1), 1, rtol=1e-5)
+        return float(metrics.retrieval(embeddings, np.asarray(batch.labels), ks=(1,))["map@r"])
+
+    losses, before = [], judged()
     for _ in range(200):
         state, terms = run(state, batch, jax.random.key(KEY))
         losses.append(float(terms["loss"]))
-    embeddings = np.asarray(made.embed(state.params, state.method, batch.images[0]))
-    np.testing.assert_allclose(np.linalg.norm(embeddings, axis=1), 1, rtol=1e-5)
     assert losses[-1] < losses[0]
-    assert metrics.retrieval(embeddings, np.asarray(batch.labels), ks=(1,))["recall@1"] == 1.0
+    assert judged() > before + 0.05

@@ -1,10 +1,10 @@
 """An error that one process of several finds, or Ctrl-C in one, ends the others too, each with a sentence."""
 
 import fcntl
-import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -12,11 +12,13 @@ import pytest
 from tests.test_main import CONFIG, ROOT, TINY, environment
 
 
-def start(*arguments: str, port: int, number: int) -> subprocess.Popen[str]:
+def start(
+    *arguments: str, port: int, number: int, program: Sequence[str] = ("-m", "dml_jax.main")
+) -> subprocess.Popen[str]:
     together = [f"--coordinator=localhost:{port}", "--processes=2", f"--process={number}"]
     return subprocess.Popen(
-        [sys.executable, "-m", "dml_jax.main", CONFIG, *TINY, *arguments, *together],
-        cwd=ROOT, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        [sys.executable, *program, CONFIG, *TINY, *arguments, *together],
+        cwd=ROOT, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
 
 
@@ -47,15 +49,19 @@ def test_they_end_together(tmp_path: Path, culprit: int) -> None:
 
 
 @pytest.mark.slow
-def test_ctrl_c_in_one_outside_training(tmp_path: Path) -> None:
+def test_ctrl_c_in_one_outside_training() -> None:
+    """Process 1 gets the signal while both are at work, which here is to wait."""
     port = free_port()
-    processes = [
-        start("--mode=check", f"--workdir={tmp_path / 'run'}", port=port, number=number) for number in range(2)
-    ]
-    shown = processes[0].stdout
-    assert shown is not None
-    assert any("parameters" in line for line in shown), "both have found each other"
-    processes[1].send_signal(signal.SIGINT)
+    program = (
+        "import os, signal, sys, time\n"
+        "from dml_jax import main, run\n"
+        "def at_work(config, screen):\n"
+        "    if '--process=1' in sys.argv: os.kill(os.getpid(), signal.SIGINT)\n"
+        "    time.sleep(120)\n"
+        "run.check = at_work\n"
+        "sys.exit(main.main())\n"
+    )
+    processes = [start("--mode=check", port=port, number=number, program=["-c", program]) for number in range(2)]
     said = [process.communicate(timeout=300)[1] for process in processes]
     assert [process.returncode for process in processes] == [130, 130], said
     assert "error: process 1 has stopped: KeyboardInterrupt" in said[0]
