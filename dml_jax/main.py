@@ -72,11 +72,12 @@ def execute(arguments: list[str]) -> None:
         mesh.connect(options.coordinator, options.processes, options.process)
     screen = Screen(quiet=options.quiet, active=mesh.first())
     try:
-        with peers.ending_together():
+        with peers.ending_together() as leave, Stop(leave) as stop:
+            if options.mode != "train":
+                stop.at_once()
             match options.mode:
                 case "train":
-                    with Stop() as stop:
-                        run.train(config, directory, screen, stop)
+                    run.train(config, directory, screen, stop)
                 case "evaluate":
                     run.evaluate(config, directory, checkpoint, screen, output)
                 case "export":
@@ -84,7 +85,7 @@ def execute(arguments: list[str]) -> None:
                 case _:
                     run.check(config, screen)
     except Interrupted as interrupted:
-        screen.say(f"stopped by {interrupted}; the same command continues")
+        screen.say(f"stopped by {interrupted}{'; the same command continues' if options.mode == 'train' else ''}")
         sys.exit(interrupted.code)
 
 

@@ -1,11 +1,12 @@
-"""The processes of a run end together: an error that one of them finds ends the others, which would wait for it."""
+"""The processes of a run end together: an error or a signal that one has alone ends the others, which would wait."""
 
 import os
+import signal
 import sys
 import threading
 import time
 from atexit import register
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -19,26 +20,36 @@ PATIENCE = 10.0  # seconds that process 0, which keeps the notes, waits for the 
 
 
 @contextmanager
-def ending_together() -> Iterator[None]:
-    """Where one process of several leaves with an exception, the others say so and end, wherever they are."""
+def ending_together() -> Iterator[Callable[[int], None]]:
+    """Where one process of several leaves with an exception, the others say so and end, wherever they are.
+
+    Gives what ends this process at once on a signal, from any thread, with the exit code it is called with.
+    """
     if jax.process_count() == 1:
-        yield
+        yield os._exit
         return
     from jax._src import distributed  # the notes that processes leave each other have no public name
 
     notes: Any = distributed.global_state.client
     over, ending = threading.Event(), threading.Lock()
+
+    def note(code: int, reason: str) -> None:
+        notes.key_value_set(FAILED, f"{code} process {jax.process_index()} has stopped: {reason}", allow_overwrite=True)
+
+    def leave(code: int) -> None:
+        note(code, signal.Signals(code - 128).name)
+        _leave(notes, code)
+
     threading.Thread(target=_watch, args=(notes, over, ending), daemon=True).start()
     try:
-        yield
-    except Interrupted:  # they have agreed to stop
-        raise
-    except (Exception, KeyboardInterrupt) as error:
+        yield leave
+    except Exception as error:
+        if isinstance(error, Interrupted) and not error.alone:  # they have agreed to stop
+            raise
         over.set()
         _follow(notes, ending)  # the end of another may be what has gone wrong here
-        code = 130 if isinstance(error, KeyboardInterrupt) else 2 if isinstance(error, UserError | OSError) else 1
-        reason = " ".join(str(error).split()) or type(error).__name__
-        notes.key_value_set(FAILED, f"{code} process {jax.process_index()} has stopped: {reason}", allow_overwrite=True)
+        code = error.code if isinstance(error, Interrupted) else 2 if isinstance(error, UserError | OSError) else 1
+        note(code, " ".join(str(error).split()) or type(error).__name__)
         register(_leave, notes, code)  # once the error is on the screen, and before JAX waits for the others
         raise
     finally:

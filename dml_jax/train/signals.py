@@ -3,6 +3,7 @@
 import os
 import signal
 import threading
+from collections.abc import Callable
 from types import FrameType, TracebackType
 
 import jax
@@ -12,22 +13,32 @@ GRACE = 5.0  # seconds between an exception in a signal's handler and the end of
 
 
 class Interrupted(Exception):
-    """The run stopped on a signal, its last step on disk. `code` is the exit code, 128 + the signal."""
+    """The run stopped on a signal, its last step on disk.
 
-    def __init__(self, number: int):
+    Attributes:
+      code: the exit code, 128 + the signal.
+      alone: the other processes have not been asked.
+    """
+
+    def __init__(self, number: int, *, alone: bool = False):
         super().__init__(signal.Signals(number).name)
         self.code = 128 + number
+        self.alone = alone
 
 
 class Stop:
     """Remembers the first SIGTERM or SIGINT while it is entered; a second one acts at once.
 
+    Args:
+      leave: ends the process with an exit code, called from another thread.
+
     Attributes:
       signal: the one remembered, 0 for none.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, leave: Callable[[int], None] = os._exit) -> None:
         self.signal = 0
+        self._leave = leave
         self._saved = False
         self._previous: dict[int, object] = {}
         self._end: threading.Timer | None = None
@@ -48,14 +59,14 @@ class Stop:
     def _remember(self, number: int, frame: FrameType | None) -> None:
         if self.signal or self._saved:
             # The interpreter swallows what is raised while it runs a callback, of the garbage collector for one.
-            self._end = threading.Timer(GRACE, os._exit, (128 + number,))
+            self._end = threading.Timer(GRACE, self._leave, (128 + number,))
             self._end.daemon = True
             self._end.start()
-            raise Interrupted(number)
+            raise Interrupted(number, alone=True)
         self.signal = number
 
     def at_once(self) -> None:
-        """From here on everything is on disk: a signal, also one remembered, ends the run without waiting for a step.
+        """From here on nothing is to be saved: a signal, also one remembered, ends the run without waiting for a step.
 
         Raises:
           Interrupted: one is remembered, by any process; all must call this.
