@@ -105,10 +105,12 @@ def distribution_loss(d: jax.Array, labels: jax.Array, *, tau: float, drop_under
       d: distances [N, C].
       labels: int [N].
       tau: scale.
-      drop_underflow: leave out samples whose probability is exactly 0 in d's precision.
+      drop_underflow: leave out samples whose probability is 0 in d's precision, subnormal numbers included.
     """
     log_p = -optax.softmax_cross_entropy_with_integer_labels(-tau * d, labels)
-    kept = jnp.exp(log_p) > 0 if drop_underflow else jnp.ones_like(log_p, bool)
+    info = jnp.finfo(log_p.dtype)
+    zero = (info.minexp - info.nmant - 1) * jnp.log(2.0)  # of p; by exp(log_p) it would depend on the device
+    kept = log_p > zero if drop_underflow else jnp.ones_like(log_p, bool)
     return -jnp.sum(jnp.where(kept, log_p, 0)) / jnp.maximum(kept.sum(), 1)
 
 

@@ -7,7 +7,10 @@ from typing import Any
 
 import numpy as np
 
-ROOT = Path(os.environ.get("DML_JAX_GOLDEN", Path(__file__).parent / "data"))
+ROOT = Path(os.environ.get("DML_JAX_GOLDEN", Path(__file__).parent / "data")).expanduser()
+FAMILIES = ("backbones", "crt", "diva", "hist", "metrics", "mpn", "transforms")
+if not any((ROOT / family).is_dir() for family in FAMILIES):
+    raise FileNotFoundError(f"DML_JAX_GOLDEN={ROOT}: holds none of {', '.join(FAMILIES)}")
 
 
 def names(family: str, pattern: str = "*") -> list[str]:

@@ -339,7 +339,7 @@ def test_hugging_face(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     params, stats = as_trees(converted.tensors)
     tag, batch = (
         meta["input"].split()[2].rstrip(","),
-        tuple(int(n) for n in re.findall(r"\d+", meta["input"])[1:]),
+        tuple(int(n) for n in re.findall(r"\d+", meta["input"].partition("[")[2])),
     )
     x = image(seed, tag, batch).transpose(0, 2, 3, 1)
     rtol = meta["tolerance"]["float64"]
@@ -363,7 +363,7 @@ def test_training(name: str) -> None:
     z, meta = fixtures.load("backbones", name)
     tag, batch = (
         meta["input"].split()[2].rstrip(","),
-        tuple(int(n) for n in re.findall(r"\d+", meta["input"])[1:]),
+        tuple(int(n) for n in re.findall(r"\d+", meta["input"].partition("[")[2])),
     )
     x = image(meta["seed"], tag, batch).transpose(0, 2, 3, 1)
     params, stats = rebuild("resnet50", meta["seed"], batch[2:], {})
@@ -408,9 +408,10 @@ def pooled(window: int, stride: int, padding: int, ceil: bool) -> Callable[..., 
     return lambda x, z: _layers.MaxPool(window, stride, padding, ceil).apply({}, x)
 
 
-def convolved(weight: str, size: int, stride: int, padding: int, groups: int = 1) -> Callable[..., Any]:
+def convolved(weight: str, size: int, stride: int, padding: int, depthwise: bool = False) -> Callable[..., Any]:
     def run(x: Any, z: dict[str, np.ndarray]) -> Any:
         kernel = from_torch(("kernel",), z[weight])
+        groups = kernel.shape[-1] if depthwise else 1
         layer = _layers.conv(kernel.shape[-1], size, stride, padding=padding, groups=groups, dtype=None, name="conv")
         return layer.apply({"params": {"kernel": kernel}}, x)
 
@@ -424,7 +425,7 @@ OPS: dict[str, Callable[..., Any]] = {
     "max_k3s1p1_ceil": pooled(3, 1, 1, True),
     "avg_k3s1p1_count_pad": lambda x, z: _layers.AveragePool().apply({}, x),
     "conv_k3s2p1": convolved("w3", 3, 2, 1),
-    "dwconv_k3s1p1": convolved("dw3", 3, 1, 1, groups=3),
+    "dwconv_k3s1p1": convolved("dw3", 3, 1, 1, depthwise=True),
     "conv_k7s2p3": convolved("w7", 7, 2, 3),
     "conv_k7s4p3": convolved("w7", 7, 4, 3),
 }
@@ -490,7 +491,7 @@ def test_bn_inception_of_hist(name: str) -> None:
     assert converted.weights.layout == "Cadene"
     params, stats = as_trees(converted.tensors)
     side = meta["input_size"]
-    x = np.random.RandomState(meta["seed"] + 100000).standard_normal((2, 3, side, side))
+    x = np.random.RandomState(meta["seed"] + 100000).standard_normal((len(z["features"]), 3, side, side))
     apply = bn_inception.build(bn_inception.Config()).apply
     features = nchw(jax.jit(lambda p, s, x: apply(p, s, x, train=False)[0])(params, stats, nhwc(x)))
     close = partial(np.testing.assert_allclose, **meta["tolerance"]["float64"])

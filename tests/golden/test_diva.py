@@ -226,10 +226,11 @@ def check_total(data: dict[str, np.ndarray], meta: dict[str, Any]) -> None:
         alpha_shared=meta["alpha_shared"],
         alpha_intra=meta["alpha_intra"],
         directions=tuple(meta["directions"]),
-        rho=(meta["rho"],),
+        rho=tuple(np.atleast_1d(meta["rho"]).tolist()),
         temperature=meta["tau"],
         dance="fixed" if meta["diva_fixed"] else "original",
         margin=meta["margin"],
+        **{key: meta[key] for key in ("lower_cutoff", "upper_cutoff") if key in meta},
     )
     triplets = {task: given(data[f"triplets_{task}"]) for task in RANKED}
     key, queue, labels = (jnp.asarray(data[name]) for name in ("key", "queue", "labels"))
@@ -372,8 +373,7 @@ def check_trace(data: dict[str, np.ndarray], meta: dict[str, Any], dtype: str = 
     def miner(key: jax.Array, embeddings: Any, batch: Batch) -> dict[str, Triplets]:
         """The stored triplets; the ids carry the number of the step."""
         chosen = {task: table[batch.ids[0]] for task, table in tables.items()}
-        valid = jnp.ones(meta["N"], bool)
-        return {task: Triplets(t[:, 0], t[:, 1], t[:, 2], valid) for task, t in chosen.items()}
+        return {task: Triplets(*t.T, valid=jnp.ones(len(t), bool)) for task, t in chosen.items()}
 
     train = Train(
         groups={
@@ -406,7 +406,7 @@ def check_trace(data: dict[str, np.ndarray], meta: dict[str, Any], dtype: str = 
         views = jnp.stack([data["inputs"][t], data["key_inputs"][t]]).astype(dtype)
         return Batch(views, jnp.asarray(data["labels"][t]), jnp.full(meta["N"], t))
 
-    filling = [Batch(jnp.asarray(part[None], dtype), None, None) for part in np.split(data["queue_inputs"], 2)]
+    filling = [Batch(jnp.asarray(part[None], dtype), None, None) for part in np.array_split(data["queue_inputs"], 2)]
     remembered = method.fill(params, remembered, filling)
     tolerance = meta["tolerance"]["float64"] if dtype == "float64" else {"rtol": 1e-3, "atol": 1e-5}
     close(remembered["queue"], data["queue_init"], tolerance, "queue_init")

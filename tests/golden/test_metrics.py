@@ -36,7 +36,7 @@ def test_every_file_is_known(name):
 def compare(arrays, meta, block, found, *, per_query=True, lattice=False):
     """One block of metrics. Cosines of lattice rows tie on paper and not in rounding, hence the wider bound."""
     loose = lattice and "cosine" in block
-    tolerance = 5e-3 if loose else meta["tolerance"]["metrics"]
+    tolerance = max(5e-3, 4 / len(found["rank"])) if loose else meta["tolerance"]["metrics"]
     ks = arrays[f"{block}_recall_k"].tolist()
     recall = np.array([found[f"recall@{k}"] for k in ks])
     np.testing.assert_allclose(recall, arrays[f"{block}_recall"], atol=tolerance)
@@ -67,8 +67,7 @@ def public(arrays, key, found, tolerance):
 def test_self_retrieval(name, block):
     arrays, meta = fixtures.load("metrics", name)
     if f"{block}_recall" not in arrays:
-        assert name.startswith("large")  # which holds one distance only
-        return
+        pytest.skip("holds one distance only")
     found = metrics.retrieval(
         arrays["x"],
         arrays["y"],
@@ -86,20 +85,21 @@ def test_self_retrieval(name, block):
 def test_neighbours(name, block):
     arrays, meta = fixtures.load("metrics", name)
     if f"nn_index_{block}" not in arrays:
-        assert name.startswith("large")
-        return
+        pytest.skip("holds one distance only")
     index, distance = arrays[f"nn_index_{block}"], arrays[f"nn_dist_{block}"]
     x = arrays["x"]
     far, found = neighbors.search(x, x, index.shape[1], metric=METRIC[block], exclude_self=True)
-    near(far, found, index, distance, arrays.get(f"min_gap_{'sq' if block == 'euclid' else 'cos'}_top21", 0))
+    near(far, found, index, distance, meta)
     if block == "euclid" and "lattice" in meta["case"]:
         np.testing.assert_array_equal(found, index)
 
 
-def near(far, found, index, distance, gap, tolerance=1e-5):
-    np.testing.assert_allclose(far, distance, atol=tolerance)
-    if gap > 1e-6:
-        np.testing.assert_array_equal(found, index)
+def near(far, found, index, distance, meta):
+    """Indices are compared where no two neighbours, nor the last and the one behind it, are too close to tell apart."""
+    np.testing.assert_allclose(far, distance, rtol=1e-6, atol=meta["tolerance"].get("distances", 1e-5))
+    apart = np.diff(distance, axis=1) > 1e-5
+    clear = np.pad(apart, ((0, 0), (1, 0)), constant_values=True) & np.pad(apart, ((0, 0), (0, 1)))
+    np.testing.assert_array_equal(found[clear], index[clear])
 
 
 @pytest.mark.parametrize("name", of_kind("query_gallery"))
@@ -119,13 +119,7 @@ def test_separate_gallery(name):
         compare(arrays, meta, block, found)
         index, distance = arrays[f"nn_index_{block}"], arrays[f"nn_dist_{block}"]
         far, indices = neighbors.search(queries, gallery, index.shape[1], metric=metric)
-        near(
-            far,
-            indices,
-            index,
-            distance,
-            arrays.get(f"min_gap_{'sq' if block == 'euclid' else 'cos'}_top21", 0),
-        )
+        near(far, indices, index, distance, meta)
         if block == "euclid":
             public(arrays, "pml_p1_rp_map", found, meta["tolerance"]["metrics"])
         else:
