@@ -23,6 +23,9 @@ from queue import SimpleQueue
 import numpy as np
 
 from configs.recipes.small_baseline import VARIANTS
+from dml_jax import command as commands
+from dml_jax.closed import suggest
+from dml_jax.errors import ConfigError
 
 PAPERS = ("hist", "mpn", "crt", "diva", "group_loss")
 METRICS = ("recall@1", "map@r", "nmi")
@@ -44,11 +47,22 @@ def finished(workdir: Path, steps: int) -> bool:
     return (workdir / "results.json").exists() and json.loads((workdir / "results.json").read_text())["steps"] == steps
 
 
-def run(name: str, seed: int, steps: int, data: Path, output: Path, core: int) -> None:
-    """Trains and judges one seed of one row on one core, unless that has been done."""
+def check(names: Sequence[str]) -> None:
+    """Raises ConfigError unless all are rows."""
+    for name in names:
+        if name.partition(":")[0] not in PAPERS and name not in VARIANTS:
+            raise ConfigError(f"--only={name}: there is no such row; {suggest(name, (*PAPERS, *VARIANTS))}")
+        try:
+            commands.load(config(name), {})
+        except ConfigError as error:
+            raise ConfigError(f"--only={name}: {error}") from None
+
+
+def run(name: str, seed: int, steps: int, data: Path, output: Path, core: int) -> bool:
+    """Trains and judges one seed of one row on one core, unless that has been done; returns whether it succeeded."""
     workdir = place(output, name, seed)
     if finished(workdir, steps):
-        return
+        return True
     command = [
         sys.executable, "-m", "dml_jax.main", f"--config={config(name)}", f"--workdir={workdir}",
         f"--config.seed={seed}", f"--config.data.path={data}", "--config.evaluation.controls=false", "--quiet",
@@ -60,10 +74,13 @@ def run(name: str, seed: int, steps: int, data: Path, output: Path, core: int) -
         )
         log.seek(0)
         if done.returncode:
-            print(f"{name}, seed {seed}: {log.read().decode()[-500:]}", file=sys.stderr, flush=True)
+            lines = log.read().decode(errors="replace").split("\n")
+            last = next((line for line in reversed(lines) if line.strip()), f"ended with code {done.returncode}")
+            print(f"{name}, seed {seed}: {last}", file=sys.stderr, flush=True)
         else:
             found = json.loads((workdir / "results.json").read_text())
             print(f"{name}, seed {seed}: Recall@1 {found['recall@1']:.4f}", file=sys.stderr, flush=True)
+    return done.returncode == 0
 
 
 def row(name: str, seeds: Sequence[int], steps: int, output: Path) -> str:
@@ -87,7 +104,12 @@ def row(name: str, seeds: Sequence[int], steps: int, output: Path) -> str:
     return f"| {name} | {' | '.join(cells)} | {min(seconds):.0f} | {len(results)} |"
 
 
-def main() -> None:
+def execute() -> bool:
+    """Reads the command line, runs what is missing, prints the table; returns whether all runs succeeded.
+
+    Raises:
+      ConfigError: a row or a directory that is not there.
+    """
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=Path("data/omniglot"))
     parser.add_argument("--output", type=Path, default=Path("runs/omniglot"))
@@ -97,24 +119,35 @@ def main() -> None:
     parser.add_argument("--only", default=",".join((*PAPERS, *VARIANTS)))
     options = parser.parse_args()
     names, seeds = options.only.split(","), [int(seed) for seed in options.seeds.split(",")]
+    check(names)
+    missing = any(not finished(place(options.output, name, seed), options.steps) for name in names for seed in seeds)
+    if missing and not options.data.is_dir():
+        raise ConfigError(f"--data={options.data}: there is no such directory; give the one that holds Omniglot")
 
     cores: SimpleQueue[int] = SimpleQueue()
     for core in range(options.jobs):
         cores.put(core)
 
-    def job(task: tuple[int, str]) -> None:
+    def job(task: tuple[int, str]) -> bool:
         core = cores.get()
         try:
-            run(task[1], task[0], options.steps, options.data, options.output, core)
+            return run(task[1], task[0], options.steps, options.data, options.output, core)
         finally:
             cores.put(core)
 
     with ThreadPoolExecutor(options.jobs) as pool:
-        list(pool.map(job, [(seed, name) for seed in seeds for name in names]))
+        succeeded = list(pool.map(job, [(seed, name) for seed in seeds for name in names]))
     print("| method | Recall@1 | MAP@R | NMI | s per 1,000 steps | seeds |\n|---|---|---|---|---|---|")
     for name in names:
         print(row(name, seeds, options.steps, options.output))
+    return all(succeeded)
+
+
+def main() -> int:
+    """Runs the command; returns 2 for what the user can mend, 1 if a run failed."""
+    succeeded: list[bool] = []
+    return commands.status(lambda: succeeded.append(execute())) or int(succeeded == [False])
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -1,8 +1,8 @@
 """HIST on Omniglot: learn the characters of five alphabets, retrieve those of three others.
 
 No paper reports this split: 136 characters of images_background_small1 against the 106 of images_background_small2
-whose alphabets are not in the first, twenty drawings each. Raw pixels find the right character first for three
-drawings in ten. The network, the length and its learning rate are those of every `omniglot_*.py`; tau and the rate of
+whose alphabets are not in the first, twenty drawings each. Raw pixels find the right character first for one
+drawing in four. The network, the length and its learning rate are those of every `omniglot_*.py`; tau and the rate of
 the distributions were chosen among five settings by the same test characters.
 
     python -m dml_jax.prepare --name=omniglot --source=images_background_small1.zip \\

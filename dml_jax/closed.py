@@ -9,6 +9,7 @@ import difflib
 import types
 import typing
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any, TypeVar
 
 from dml_jax.errors import ConfigError
@@ -20,6 +21,18 @@ def require(condition: bool, key: str, value: Any, rule: str) -> None:
     """Raises ConfigError naming the key, its value and the rule it breaks, unless `condition` holds."""
     if not condition:
         raise ConfigError(f"{key}={value!r}: {rule}")
+
+
+def place(option: str, path: str | Path) -> Path:
+    """The path an option or a key gives, `~` expanded.
+
+    Raises:
+      ConfigError: `~` names nobody.
+    """
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        raise ConfigError(f"{option}={path}: there is no such user's home") from None
 
 
 def suggest(word: str, known: Iterable[str]) -> str:

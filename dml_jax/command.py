@@ -6,11 +6,11 @@ import errno
 import importlib.util
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any, NoReturn
 
 from ml_collections import ConfigDict
 
+from dml_jax.closed import place as place
 from dml_jax.closed import suggest
 from dml_jax.errors import ConfigError, UserError
 
@@ -50,18 +50,6 @@ class Parser(argparse.ArgumentParser):
             known = [name for action in self._actions for name in action.option_strings]
             raise ConfigError(f"{argument}: there is no such option; {suggest(argument.split('=')[0], known)}")
         return options, overrides
-
-
-def place(option: str, path: str) -> Path:
-    """The path an option gives, `~` expanded.
-
-    Raises:
-      ConfigError: `~` names nobody.
-    """
-    try:
-        return Path(path).expanduser()
-    except RuntimeError:
-        raise ConfigError(f"{option}={path}: there is no such user's home") from None
 
 
 def load(path: str, overrides: dict[str, str]) -> dict[str, Any]:
@@ -124,7 +112,8 @@ def _typed(key: str, text: str, old: Any) -> Any:
             return kinds[type(old)](text)
         if isinstance(old, tuple | list):
             words = text.split(",")
-            return tuple(words if all(map(str.isidentifier, words)) else ast.literal_eval(text))
+            value = words if all(map(str.isidentifier, words)) else ast.literal_eval(text)
+            return tuple(value) if isinstance(value, tuple | list) else (value,)
     except (KeyError, ValueError, SyntaxError, TypeError):
         wanted = "true or false" if isinstance(old, bool) else f"{type(old).__name__}, e.g. {old!r}"
         raise ConfigError(f"{key}={text}: must be {wanted}") from None

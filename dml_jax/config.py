@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from dml_jax.closed import close, require, suggest
+from dml_jax.closed import close, place, require, suggest
 from dml_jax.errors import ConfigError
 
 
@@ -196,6 +196,8 @@ INDIFFERENT = (
     "data.path", "data.threads", "data.workers", "data.prefetch", "train.steps", "train.epochs", "train.log_every",
     "train.evaluate_every", "train.checkpoint_every", "evaluation", "paper",
 )  # fmt: skip
+# Keys that name places, where they are set.
+PATHS = ("data.path", "init_from", "backbone.pretrained", "method.teacher")
 
 
 def choices(package: str) -> list[str]:
@@ -232,6 +234,9 @@ def resolve(values: Mapping[str, Any]) -> Config:
         values[kind] = close(module(package, section["name"], f"{kind}.name").Config, section, kind)
     config = close(Config, values)
     module("data.datasets", config.data.name, "data.name")
+    flat = flatten(asdict(config))
+    for key in PATHS:
+        place(key, flat.get(key, ""))
     return config
 
 

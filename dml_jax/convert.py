@@ -59,11 +59,11 @@ def execute(arguments: list[str]) -> None:
     named = variants()
     if options.backbone and options.backbone not in named:
         raise ConfigError(f"--backbone={options.backbone}: {suggest(options.backbone, named)}")
-    if options.output and Path(options.output).expanduser().exists():
-        raise WeightsError(f"--output={options.output}: exists already; remove it or give another")
 
     from dml_jax.backbones import _conversion, _download, _files, pretrained
 
+    if options.output:
+        pretrained.free(command.place("--output", options.output))
     cache = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "dml_jax" / "weights"
     paths = [_download.local(source, cache) for source in options.weights.split(",")]
     converted = _conversion.convert({str(path): _files.read(path) for path in paths})
@@ -72,7 +72,7 @@ def execute(arguments: list[str]) -> None:
     if options.backbone and known != options.backbone:
         raise WeightsError(f"--backbone={options.backbone}: {options.weights} holds {known}")
     stem = known if converted.kind == "backbone" else paths[0].stem
-    out = Path(options.output or Path("weights") / stem).expanduser()
+    out = command.place("--output", options.output or str(Path("weights") / stem))
     arrays = pretrained.finite(converted.tensors, options.weights)
     compared = "" if options.skip_parity else parity(converted, arrays, options.weights)
     info = converted.info(options.weights, {path.name: _files.sha256(path) for path in paths})

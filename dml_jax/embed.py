@@ -1,6 +1,6 @@
 """Embeds new, unlabelled images with the model of a finished run:
 
-    python -m dml_jax.embed --workdir=runs/digits_hist photos/ [--output=embeddings] [--query=x.jpg]
+    python -m dml_jax.embed --workdir=runs/folder_baseline photos/ [--output=embeddings] [--query=x.jpg]
 
 Writes embeddings.npy (float32, rows of unit length), ids.json and manifest.json; with --query also neighbors.png, the
 images nearest to the query.
@@ -54,7 +54,9 @@ def execute(arguments: list[str]) -> None:
     if not options.paths:
         raise ConfigError("no images given; name files or directories")
     files = images(options.paths)
-    query = images([options.query])[0] if options.query else None
+    query = command.place("--query", options.query) if options.query else None
+    if query and not query.is_file():
+        raise DataError(f"--query={options.query}: there is no such file; name one image")
 
     import numpy as np
 
@@ -66,16 +68,17 @@ def execute(arguments: list[str]) -> None:
     output = command.place("--output", options.output)
     arrays.free(output)
     model = dml_jax.load(command.place("--workdir", options.workdir), options.checkpoint)
+    asked = (model.read(query), model.embed([query])) if query else None  # first: it may be no image
     embeddings = model.embed(files)
     names = [str(file) for file in files]
     arrays.write(output, embeddings, None, names, config_hash=configs.digest(model.config), step=model.step)
     print(f"{len(files)} embeddings of {embeddings.shape[1]} numbers: {output}")
-    if query:
+    if asked:
         from dml_jax.analysis import figures
 
         count = min(FOUND, len(files))
-        distances, indices = neighbors.search(model.embed([query]), embeddings, count)
-        rows = [model.read(query), *(model.read(files[int(i)]) for i in indices[0])]
+        distances, indices = neighbors.search(asked[1], embeddings, count)
+        rows = [asked[0], *(model.read(files[int(i)]) for i in indices[0])]
         figures.found(output / "neighbors.png", [rows])
         for distance, index in zip(np.asarray(distances[0]), indices[0], strict=True):
             print(f"{distance:.4f}  {files[int(index)]}")

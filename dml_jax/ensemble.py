@@ -39,13 +39,18 @@ def execute(arguments: list[str]) -> None:
     Raises:
       UserError: what the user can mend.
     """
-    options = parser().parse_args(arguments)
+    options, overrides = parser().read(arguments)
+    if overrides:
+        raise ConfigError(f"--config.{min(overrides)}: dml_jax.ensemble has no configuration")
     runs = [command.place("RUN", name) for name in options.runs]
     if len(runs) < 2:
         raise ConfigError("RUN: give the work directories of two or more runs, e.g. runs/a runs/b")
     twice = next((run for i, run in enumerate(runs) if run.resolve() in [r.resolve() for r in runs[:i]]), None)
     if twice is not None:
         raise ConfigError(f"{twice}: is named twice")
+    absent = next((run for run in runs if not run.is_dir()), None)
+    if absent is not None:
+        raise ConfigError(f"{absent}: there is no such directory")
     output = command.place("--output", options.output) if options.output else None
 
     from dml_jax.evaluation import protocol
@@ -61,6 +66,9 @@ def execute(arguments: list[str]) -> None:
             raise ConfigError(f"--output={options.output}: is a file; give a directory")
         if (output / "config.json").exists() or output.resolve() in [run.resolve() for run in runs]:
             raise ConfigError(f"--output={options.output}: holds a run or a member; give another directory")
+        held = {entry.name for entry in output.iterdir()} if output.exists() else set()
+        if held and not {"embeddings"} <= held <= {"embeddings", "results.json"}:  # not an earlier ensemble's
+            raise ConfigError(f"--output={options.output}: is not empty; give another directory")
         for split in splits:
             arrays.free(output / "embeddings" / split)
     members = {split: [arrays.read(run / "embeddings" / split) for run in runs] for split in splits}

@@ -96,9 +96,13 @@ def execute(arguments: list[str]) -> None:
     for key in ("restarts", "memory"):
         if getattr(options, key) is not None and getattr(options, key) < 1:
             raise ConfigError(f"--{key}={getattr(options, key)}: must be positive")
+    if not 0 <= options.seed < 1 << 31:
+        raise ConfigError(f"--seed={options.seed}: must be in 0..{(1 << 31) - 1}")
     refinement.check(options)
     ks = wanted(options.ks)
     output = command.place("--output", options.output) if options.output else None
+    if output is not None and output.is_dir():
+        raise ConfigError(f"--output={options.output}: is a directory; give a file")
     if output is not None and not output.parent.is_dir():
         raise ConfigError(f"--output={options.output}: there is no directory {output.parent}")
 

@@ -52,11 +52,15 @@ def execute(arguments: list[str]) -> None:
         raise ConfigError(f"--output={options.output}: only --mode=evaluate writes its numbers to a file of their own")
     if output is not None and not output.parent.is_dir():
         raise ConfigError(f"--output={options.output}: there is no directory {output.parent}")
+    if output is not None and output.is_dir():
+        raise ConfigError(f"--output={options.output}: is a directory; give a file")
     file, _, variant = options.config.partition(":")
     default = Path("runs") / (Path(file).stem + (f"-{variant}" if variant else ""))
     directory = command.place("--workdir", options.workdir) if options.workdir else default
     if not options.coordinator and (options.processes, options.process) != (1, 0):
         raise ConfigError("--coordinator: missing; several processes need HOST:PORT of the first, or auto")
+    if options.coordinator and options.coordinator != "auto":
+        _together(options.coordinator, options.processes, options.process)
     values = command.load(options.config, overrides)
 
     from dml_jax import config as configs
@@ -87,6 +91,17 @@ def execute(arguments: list[str]) -> None:
     except Interrupted as interrupted:
         screen.say(f"stopped by {interrupted}{'; the same command continues' if options.mode == 'train' else ''}")
         sys.exit(interrupted.code)
+
+
+def _together(coordinator: str, processes: int, process: int) -> None:
+    """Raises ConfigError unless the address is HOST:PORT and the number that of one of the processes."""
+    host, _, port = coordinator.rpartition(":")
+    if not (host and port.isdecimal() and 0 < int(port) < 2**16):
+        raise ConfigError(f"--coordinator={coordinator}: must be HOST:PORT of the first process, or auto")
+    if processes < 1:
+        raise ConfigError(f"--processes={processes}: must be positive")
+    if not 0 <= process < processes:
+        raise ConfigError(f"--process={process}: must be one of 0 to {processes - 1}, as --processes={processes}")
 
 
 def keep_compiled() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import jax
 import numpy as np
 
+from dml_jax.closed import place
 from dml_jax.data import decode, transforms
 from dml_jax.errors import CheckpointError, DataError
 from dml_jax.index import Image, Index
@@ -27,15 +28,15 @@ class Model:
       step: of the checkpoint.
 
     Raises:
-      CheckpointError: no run there, or no such checkpoint.
+      CheckpointError: no run there, no such checkpoint, or a corrupt one.
     """
 
     def __init__(self, directory: str | Path, checkpoint: str = "reported"):
-        directory = Path(directory).expanduser()
+        directory = place("directory", directory)
         self._directory = directory
         height, width = workdir.read_config(directory)["shape"]
         self._shape = (height, width)
-        self.config, method, self._state = warmstart.trained(directory, checkpoint, _raise)
+        self.config, method, self._state = warmstart.trained(directory, checkpoint, _refuse)
         self.step = int(self._state.step)
         self._embed = jax.jit(method.embed)
         self._transform = transforms.testing(self.config.data)
@@ -133,5 +134,7 @@ class Model:
         return np.concatenate(parts)
 
 
-def _raise(text: str) -> None:
-    raise CheckpointError(text)
+def _refuse(text: str) -> None:
+    """A run falls back to an earlier checkpoint; here that would be another model than the one asked for."""
+    reason = text.removesuffix("; falling back to the one before")
+    raise CheckpointError(f"{reason}; an earlier one is loaded by --checkpoint=STEP")

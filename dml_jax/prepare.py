@@ -9,7 +9,6 @@ preparation. --source may be given several times, for data sets that come in sev
 
 import os
 import sys
-from pathlib import Path
 
 from dml_jax import command
 from dml_jax import config as configs
@@ -56,7 +55,7 @@ def execute(arguments: list[str]) -> None:
     screen = Screen(quiet=options.quiet)
     screen.console.file = sys.stdout  # this one, also while tensorflow_datasets' own messages are kept off it
     if options.verify:
-        packed.verify(Path(options.verify).expanduser())
+        packed.verify(command.place("--verify", options.verify))
         screen.say(f"{options.verify} is as it was written")
         return
     for key in ("name", "source", "output"):
@@ -66,8 +65,10 @@ def execute(arguments: list[str]) -> None:
         raise ConfigError(f"--splits={options.splits}: must be auto, folders or classes")
     if not 0 < options.test_share < 1:
         raise ConfigError(f"--test_share={options.test_share}: must lie between 0 and 1")
-    if options.short_side < 0 or options.threads < 1:
-        raise ConfigError(f"--short_side={options.short_side} --threads={options.threads}: must be positive")
+    if options.short_side < 0:
+        raise ConfigError(f"--short_side={options.short_side}: must be at least 0, which keeps the images' sizes")
+    if options.threads < 1:
+        raise ConfigError(f"--threads={options.threads}: must be at least 1")
     recipe: Recipe | None = getattr(configs.module("data.datasets", options.name, "--name"), "RECIPE", None)
     if recipe is None:
         raise ConfigError(f"--name={options.name}: needs no preparation")
@@ -75,8 +76,8 @@ def execute(arguments: list[str]) -> None:
 
     request = preparation.Request(
         name=options.name,
-        sources=tuple(Path(source).expanduser() for source in options.source),
-        output=Path(options.output).expanduser(),
+        sources=tuple(command.place("--source", source) for source in options.source),
+        output=command.place("--output", options.output),
         options=Options(options.test_share, options.splits),
         short_side=options.short_side,
         pixels=options.pixels,
@@ -88,6 +89,7 @@ def execute(arguments: list[str]) -> None:
         content = preparation.prepare(request, recipe, screen)
     for line in preparation.summary(content):
         screen.say(line)
+    screen.say(f"written: {options.output}; use it with --config.data.path={options.output}")
 
 
 def main() -> int:

@@ -162,11 +162,12 @@ def restored(config: Config, directory: Path, checkpoint: str, screen: Screen) -
       screen: gets warnings.
 
     Raises:
-      CheckpointError: no run there, or no such checkpoint.
+      CheckpointError: no run there, no such checkpoint, or data that its model was not made for.
     """
-    workdir.read_config(directory)
+    facts = workdir.read_config(directory)
     workdir.compare(directory, config)
     parts = experiment.build(config)
+    _same_data(directory, facts, parts, screen)
     store = checkpoints(parts, directory, screen, writing=False)
     state = store.selected(checkpoint, config.train.select)
     store.close()
@@ -181,6 +182,19 @@ def _same_sources(directory: Path, facts: dict[str, Any]) -> None:
     for key, what in (("data_hash", "data set"), ("teacher", "teacher")):
         if began.get(key) != facts.get(key):
             raise CheckpointError(f"{directory}: the {what} has changed since this run began; give another --workdir")
+
+
+def _same_data(directory: Path, facts: dict[str, Any], parts: Experiment, screen: Screen) -> None:
+    """Raises CheckpointError where the data cannot be the run's; warns where they are others of the same sizes."""
+    data, images = parts.config.data, parts.splits["train"]
+    for key, here in (("classes", len(images.classes)), ("images", len(images.labels)), ("shape", list(parts.shape))):
+        if facts[key] != here:
+            raise CheckpointError(
+                f"data.path={data.path}: has training {key} {here}, the run in {directory} had {facts[key]}; give its "
+                "data, or judge others with dml_jax.embed and dml_jax.evaluate"
+            )
+    if facts["data_hash"] != experiment.data_hash(parts):
+        screen.say(f"warning: data.path={data.path}: not the images that the run in {directory} was trained on")
 
 
 def introduce(parts: Experiment, directory: Path | None, screen: Screen) -> None:

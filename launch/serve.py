@@ -19,7 +19,22 @@ import numpy as np
 from PIL import Image, ImageOps
 
 LIMIT = 32 << 20  # bytes
-run = Path(sys.argv[1])
+
+
+def fail(message):
+    print(f"error: {message}", file=sys.stderr)
+    sys.exit(2)
+
+
+if len(sys.argv) not in (2, 3):
+    fail("give a run and, if it is not to be 8000, a port: python launch/serve.py runs/folder_baseline 8000")
+run, port = Path(sys.argv[1]), (sys.argv[2:] or ["8000"])[0]
+if not (run / "config.json").is_file():
+    fail(f"{run}: holds no run (no config.json)")
+if not (run / "model.stablehlo").is_file():
+    fail(f"{run}: holds no model.stablehlo; make it with --mode=export")
+if not (port.isdecimal() and int(port) < 1 << 16):
+    fail(f"{port}: is not a port; give a number in 0..65535, 0 for any that is free")
 config = json.loads((run / "config.json").read_text())
 height, width = config["shape"]
 embed = jax.jit(jax.export.deserialize(bytearray((run / "model.stablehlo").read_bytes())).call)
@@ -39,21 +54,31 @@ def pixels(data):
 class Handler(BaseHTTPRequestHandler):
     timeout = 10  # seconds that a client may keep all others waiting
 
-    def do_POST(self):
+    def answer(self):
         try:
-            length = int(self.headers["Content-Length"])
-            if not 0 < length <= LIMIT:
-                raise ValueError(f"send an image of 1 to {LIMIT} bytes")
-            image = pixels(self.rfile.read(length))
-            status, answer = 200, np.asarray(embed(image[None]))[0].tolist()
-        except Exception as error:  # whatever is wrong with the image; the server goes on
-            status, answer = 400, {"error": str(error)}
+            length = int(self.headers["Content-Length"] or 0)
+        except ValueError:
+            length = 0
+        if not 0 < length <= LIMIT:
+            return 400, {"error": f"send an image as the body, of 1 to {LIMIT} bytes"}
+        data = self.rfile.read(length)
+        try:
+            image = pixels(data)
+        except Exception:  # Pillow's plugins fail in ways of their own
+            return 400, {"error": "not an image, or a damaged one"}
+        return 200, np.asarray(embed(image[None]))[0].tolist()
+
+    def do_POST(self):
+        status, answer = self.answer()
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
         self.end_headers()
         self.wfile.write(json.dumps(answer).encode())
 
 
-server = HTTPServer(("localhost", int(sys.argv[2]) if len(sys.argv) > 2 else 8000), Handler)
+try:
+    server = HTTPServer(("localhost", int(port)), Handler)
+except OSError as error:
+    fail(f"port {port}: cannot be listened on ({error.strerror}); give another behind the run")
 print(f"http://localhost:{server.server_port}/", flush=True)
 server.serve_forever()

@@ -206,6 +206,7 @@ def test_wrong_file(tiny: state_dicts.StateDict, capsys: pytest.CaptureFixture[s
     assert "none of the known networks" in fault(capsys, "--weights=other.pth")
     Path("there").mkdir()
     assert "exists already" in fault(capsys, "--weights=w.pth", "--output=there")
+    assert "lies below a file" in fault(capsys, "--weights=nowhere.pth", "--output=w.pth/y")  # before any reading
     assert "one file with a backbone" in fault(capsys, "--weights=w.pth,other.pth")
 
 

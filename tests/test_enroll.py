@@ -9,7 +9,8 @@ import pytest
 from PIL import Image
 
 import dml_jax
-from dml_jax import enroll
+from dml_jax import config as configs
+from dml_jax import embed, enroll
 from dml_jax.errors import CheckpointError, DataError
 from dml_jax.index import Index
 
@@ -171,3 +172,34 @@ def test_the_threshold_of_a_run(tmp_path):
         Model.threshold.fget(model)
     (tmp_path / "results.json").write_text('{"equal_error_cosine": 0.625}')
     assert Model.threshold.fget(model) == 0.625
+
+
+def test_a_query_that_is_no_image_is_refused_before_the_work(photos, tmp_path, monkeypatch, capsys):
+    def run(query) -> int:
+        where = f"--workdir=w --output={tmp_path / 'out'} --query={query} {tmp_path / 'gallery'}"
+        monkeypatch.setattr(sys, "argv", ["embed", *where.split()])
+        return embed.main()
+
+    class Reader(Colours):
+        step = 3
+        config = None
+
+        def read(self, path):
+            self.embed([path])
+            return np.asarray(Image.open(path))
+
+    monkeypatch.setattr(dml_jax, "load", lambda *_: Reader())
+    monkeypatch.setattr(configs, "digest", str)
+    (tmp_path / "no.png").write_text("no")
+    for query, message in (
+        (tmp_path / "none.png", "none.png: there is no such file; name one image"),
+        (tmp_path / "gallery", "gallery: there is no such file; name one image"),
+        (tmp_path / "no.png", "no.png: not an image"),
+    ):
+        assert run(query) == 2
+        out, err = capsys.readouterr()
+        assert (out, err.count("\n"), message in err) == ("", 1, True), err
+        assert not (tmp_path / "out").exists()
+    assert run(photos["red"][1]) == 0
+    assert capsys.readouterr().out.splitlines()[1] == f"0.0000  {photos['red'][1]}"
+    assert (tmp_path / "out" / "neighbors.png").is_file()

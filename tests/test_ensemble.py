@@ -57,6 +57,7 @@ def test_against_numpy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: 
     found = [each["recall@1"] for each in (*results["members"].values(), results)]
     np.testing.assert_allclose(found, expected, rtol=1e-9)
     assert list(results["members"]) == [str(tmp_path / name) for name in "abc"]
+    assert run(monkeypatch, *(tmp_path / name for name in "abc"), f"--output={tmp_path / 'abc'}") == 0  # its own again
     written = arrays.read(tmp_path / "abc" / "embeddings" / "test")
     assert written.embeddings.shape == (ROWS, 4 + 5 + 6)
     np.testing.assert_allclose(written.embeddings @ written.embeddings.T, np.mean(cosines, axis=0), atol=1e-6)
@@ -90,6 +91,9 @@ def test_mistakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytes
     (tmp_path / "full" / "embeddings" / "test").mkdir(parents=True)
     (tmp_path / "full" / "embeddings" / "test" / "thesis.tex").touch()
     (tmp_path / "note").touch()
+    for place in ("foreign/thesis.tex", "numbers/results.json"):
+        (tmp_path / place).parent.mkdir()
+        (tmp_path / place).touch()
     member(tmp_path / "paper", 2, 6)
     facts = (tmp_path / "paper" / "config.json").read_text()
     (tmp_path / "paper" / "config.json").write_text(facts.replace('"clean"', '"paper"'))
@@ -98,7 +102,8 @@ def test_mistakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytes
         ((), "RUN: give the work directories of two or more runs"),
         ((a,), "RUN: give the work directories of two or more runs"),
         ((a, a), f"{a}: is named twice"),
-        ((a, tmp_path / "none"), "none/embeddings/test: holds no embeddings (no manifest.json)"),
+        ((a, tmp_path / "none"), f"{tmp_path / 'none'}: there is no such directory"),
+        ((a, tmp_path / "foreign"), "foreign/embeddings/test: holds no embeddings (no manifest.json)"),
         ((a, b, "--split=train"), "a/embeddings/train: holds no embeddings"),
         ((a, tmp_path / "short"), "hold 24 and 1 images"),
         ((a, tmp_path / "other"), 'hold other images, "test0.png" and "other0" in row 0'),
@@ -109,7 +114,11 @@ def test_mistakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytes
         ((a, b, f"--output={tmp_path / 'short'}"), "holds a run or a member"),
         ((a, b, f"--output={tmp_path / 'note'}"), "note: is a file; give a directory"),
         ((a, tmp_path / "paper"), "are judged differently, evaluation.protocol is 'clean' and 'paper'"),
-        ((a, b, "--outptu=x"), "--outptu"),
+        ((a, b, f"--output={tmp_path / 'note' / 'y'}"), "lies below a file"),
+        ((a, b, f"--output={tmp_path / 'foreign'}"), "foreign: is not empty; give another directory"),
+        ((a, b, f"--output={tmp_path / 'numbers'}"), "numbers: is not empty; give another directory"),
+        ((a, b, "--outptu=x"), "--outptu=x: there is no such option; did you mean --output?"),
+        ((a, b, "--config.seed=1"), "--config.seed: dml_jax.ensemble has no configuration"),
     ):
         assert run(monkeypatch, *arguments) == 2, words
         out, err = capsys.readouterr()

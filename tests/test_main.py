@@ -70,6 +70,14 @@ def here(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) ->
         ([CONFIG, "--config.evaluation.refine=ward,birch"], "method hist has no test-time refinement"),
         ([CONFIG, "--checkpoint=²"], "--checkpoint=²: must be reported, latest, best or a step"),
         ([CONFIG, "--processes=2"], "--coordinator: missing"),
+        ([CONFIG, "--coordinator=localhost"], "--coordinator=localhost: must be HOST:PORT"),
+        ([CONFIG, "--coordinator=localhost:12x", "--processes=2"], "must be HOST:PORT of the first process, or auto"),
+        (
+            [CONFIG, "--coordinator=localhost:1234", "--processes=2", "--process=2"],
+            "--process=2: must be one of 0 to 1",
+        ),
+        ([CONFIG, "--coordinator=localhost:1234", "--processes=0"], "--processes=0: must be positive"),
+        ([CONFIG, "--config.init_from=~no-such-user/run"], "init_from=~no-such-user/run: there is no such user's home"),
         ([CONFIG, "--config.seed"], "--config.seed: give its value"),
         ([CONFIG, "--config.train=3"], "train: is a section"),
         ([CONFIG, "--config.train.steps.x=3"], "train.steps.x: x stands below a value"),
@@ -93,6 +101,7 @@ def here(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) ->
         ([CONFIG, "--checkpoint=newest"], "--checkpoint=newest: must be reported, latest, best or a step"),
         ([CONFIG, "--output=r.json"], "--output=r.json: only --mode=evaluate writes its numbers"),
         ([CONFIG, "--mode=evaluate", "--output=/no/such/r.json"], "there is no directory /no/such"),
+        ([CONFIG, "--mode=evaluate", "--output=."], "--output=.: is a directory; give a file"),
         (["--config=configs/nope.py"], "--config=configs/nope.py: there is no such file"),
         (["--config=configs/base.py"], "--config=configs/base.py: holds no get_config()"),
         ([CONFIG + ":odd"], "there is no variant 'odd'"),
@@ -221,6 +230,15 @@ def test_a_run_from_start_to_finish(here: Here, tmp_path: Path) -> None:
     exported = command(*arguments, "--mode=export", "--checkpoint=400")
     assert exported.returncode == 0, exported.stderr
     assert len(np.load(run / "embeddings" / "train" / "labels.npy")) == 7208
+    config = run / "config.json"
+    facts = json.loads(config.read_text())
+    config.write_text(json.dumps(facts | {"classes": 39}))
+    misfit = here(*arguments, "--mode=evaluate")
+    assert (misfit.returncode, "has training classes 40, the run in" in misfit.stderr) == (2, True), misfit.stderr
+    config.write_text(json.dumps(facts | {"data_hash": "of others"}))
+    others = here(*arguments, "--mode=evaluate", "--config.evaluation.controls=false")
+    assert (others.returncode, "not the images that the run" in others.stdout) == (0, True), others.stderr
+    config.write_text(json.dumps(facts))
     missing = here(*arguments, "--mode=evaluate", "--checkpoint=7")
     assert (missing.returncode, "--checkpoint=7: not in" in missing.stderr) == (2, True), missing.stderr
 

@@ -44,6 +44,7 @@ def test_prepares_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     code, out, err = run(capsys, *flags("folder", photos, tmp_path / "out"))
     assert (code, err) == (0, "")
     assert "train: 6 images of 2 classes\ntest: 6 images of 2 classes\nsha256 " in out
+    assert out.endswith(f"\nwritten: {tmp_path / 'out'}; use it with --config.data.path={tmp_path / 'out'}\n")
     before = (tmp_path / "out" / packed.MARKER).read_bytes()
     code, out, _ = run(capsys, *flags("folder", photos, tmp_path / "out"))
     assert code == 0
@@ -57,10 +58,14 @@ def test_prepares_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
 
 def test_the_same_files_give_the_same_hash(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     photos = layouts.photos(tmp_path / "photos")
-    outs = [run(capsys, *flags("folder", photos, tmp_path / f"out{t}", f"--threads={t}"))[1] for t in (1, 3)]
+
+    def said(number: int, *more: str) -> str:
+        return run(capsys, *flags("folder", photos, tmp_path / f"out{number}", *more))[1].partition("written: ")[0]
+
+    outs = [said(threads, f"--threads={threads}") for threads in (1, 3)]
     assert outs[0] == outs[1]
     pictures.write(photos / "oak" / "0.jpg", 12_345)
-    assert run(capsys, *flags("folder", photos, tmp_path / "out9"))[1] != outs[0]
+    assert said(9) != outs[0]
 
 
 @pytest.mark.parametrize(
@@ -74,7 +79,11 @@ def test_the_same_files_give_the_same_hash(tmp_path: Path, capsys: pytest.Captur
         (["--name=folder", "--source=nowhere", "--output=y"], "--source=nowhere: is no folder"),
         (["--name=folder", "--source=x", "--output=y", "--test_share=1"], "--test_share=1.0"),
         (["--name=folder", "--source=x", "--output=y", "--splits=odd"], "--splits=odd"),
-        (["--name=folder", "--source=x", "--output=y", "--threads=0"], "--threads=0"),
+        (["--name=folder", "--source=x", "--output=y", "--threads=0"], "--threads=0: must be at least 1"),
+        (
+            ["--name=folder", "--source=x", "--output=y", "--short_side=-3"],
+            "error: --short_side=-3: must be at least 0",
+        ),
         (["--name=folder", "--source=x", "--output=y", "--sourse=z"], "--sourse=z.*--source"),
         (["--name=folder", "--source=x", "--output=y", "stray"], "stray"),
         (["--name=folder", "--source=x", "--output=/proc/nope"], "/proc/nope"),
@@ -331,4 +340,4 @@ def test_too_few_classes_are_found_before_the_images_are_checked(
     code, out, err = run(capsys, *flags("folder", tmp_path / "photos", tmp_path / "out"))
     assert code == 2
     assert "checking" not in out
-    assert err == f"error: {message}, at least 2 of each are needed\n"
+    assert err == f"error: --source={tmp_path / 'photos'}: {message}, at least 2 of each are needed\n"

@@ -8,6 +8,7 @@ from pathlib import Path
 from urllib.error import URLError
 
 from dml_jax.backbones._files import sha256
+from dml_jax.closed import place
 from dml_jax.errors import WeightsError
 
 # Names under which repositories of the hub keep their weights, the best first.
@@ -28,7 +29,7 @@ def local(source: str, cache: Path) -> Path:
         return _hub(source)
     if source.startswith(("http://", "https://")):
         return _address(source, cache)
-    return Path(source).expanduser()
+    return place("--weights", source)
 
 
 def _hub(source: str) -> Path:

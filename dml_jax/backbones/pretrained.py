@@ -46,6 +46,14 @@ def finite(tensors: Mapping[str, Tensor], source: str) -> dict[str, np.ndarray]:
     return arrays
 
 
+def free(directory: Path) -> None:
+    """Raises WeightsError unless `write` can make `directory`."""
+    if directory.exists():
+        raise WeightsError(f"--output={directory}: exists already; remove it or give another")
+    if not next(parent for parent in directory.absolute().parents if parent.exists()).is_dir():
+        raise WeightsError(f"--output={directory}: lies below a file; give another")
+
+
 def write(directory: Path, arrays: Mapping[str, np.ndarray], info: Mapping[str, Any]) -> None:
     """Writes converted weights; the directory appears whole or not at all.
 
@@ -55,10 +63,9 @@ def write(directory: Path, arrays: Mapping[str, np.ndarray], info: Mapping[str, 
       info: for `weights.json`; the file's own SHA-256 is added.
 
     Raises:
-      WeightsError: the directory exists.
+      WeightsError: see `free`.
     """
-    if directory.exists():
-        raise WeightsError(f"{directory}: exists already; remove it or give another --output")
+    free(directory)
     directory.parent.mkdir(parents=True, exist_ok=True)
     draft = Path(tempfile.mkdtemp(prefix=f".{directory.name}-", dir=directory.parent))
     try:

@@ -39,7 +39,7 @@ class File(NamedTuple):
             if self.path.stat().st_size > HEAVIEST:
                 raise DataError(f"larger than {HEAVIEST // 2**20} MiB")
             return self.path.read_bytes()
-        except FileNotFoundError as error:
+        except (FileNotFoundError, NotADirectoryError) as error:
             raise DataError("a broken link" if self.path.is_symlink() else "missing") from error
         except OSError as error:
             raise DataError(f"cannot be read: {error.strerror}") from error
@@ -133,7 +133,7 @@ def mixed(entries: Iterable[Entry]) -> None:
         names = ", ".join(shared[:5]) + (", ..." if len(shared) > 5 else "")
         raise DataError(
             f"{len(shared)} classes are in training and test ({names}): images of unseen classes are to be retrieved, "
-            "so a class must be in one of them; --splits=classes divides the classes anew"
+            "so a class must be in one of them; dml_jax.prepare --splits=classes divides the classes anew"
         )
 
 

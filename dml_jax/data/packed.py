@@ -107,18 +107,16 @@ def load(path: str, name: str, unprepared: Recipe | None = None) -> dict[str, Sp
     if not path:
         raise ConfigError("data.path: missing; give the directory that dml_jax.prepare made")
     directory = Path(path).expanduser()
+    making = f"python -m dml_jax.prepare --name={name} --source=… --output={path} makes one"
     if not directory.is_dir():
-        raise DataError(f"data.path={path}: there is no such directory")
+        raise DataError(f"data.path={path}: there is no such directory; {making}")
     marker = read_marker(directory)
     if marker is None and unprepared is not None:
         from dml_jax.data import unpacked
 
         return _splits(unpacked.parts(directory, unprepared), lambda split, part: ImageFiles(part.files))
     if marker is None:
-        raise DataError(
-            f"data.path={path}: holds no prepared data set; python -m dml_jax.prepare --name={name} --source=… "
-            f"--output={path} makes one"
-        )
+        raise DataError(f"data.path={path}: holds no prepared data set; {making}")
     if marker["name"] != name:
         raise DataError(f"data.path={path}: holds the data set {marker['name']!r}; data.name is {name!r}")
     for file, (size, _) in marker["files"].items():

@@ -104,6 +104,7 @@ def distinct_classes(data: Data, members: list[np.ndarray]) -> int:
     if classes > len(members):
         raise ConfigError(
             f"data.batch_size={data.batch_size}: with data.images_per_class={data.images_per_class} a batch needs "
-            f"{classes} classes, and the training split has {len(members)}"
+            f"{classes} classes, and the training split has {len(members)}; give at most "
+            f"--config.data.batch_size={data.images_per_class * len(members)}"
         )
     return classes

@@ -117,11 +117,15 @@ def _room(request: Request, screen: Screen) -> Path:
 
 def _prepare(request: Request, recipe: Recipe, screen: Screen, room: Path) -> dict[str, Any]:
     files = gather(request, recipe.nested, screen, room)
-    entries = recipe.find(files, request.options)
+    where = " ".join(f"--source={source}" for source in request.sources)
+    try:
+        entries = recipe.find(files, request.options)
+        mixed(entries)
+    except DataError as error:
+        raise DataError(f"{where}: {error}") from error
     if recipe.counts and not request.subset and (wrong := inspection.miscounted(entries, recipe.counts)):
         raise DataError(f"{'; '.join(wrong)}: --subset accepts a part of {request.name}")
-    mixed(entries)
-    _enough(entries)
+    _enough(entries, where)
     screen.begin("checking images", len(entries))
     facts, reasons = inspection.examine_all(entries, request.threads, screen.advance)
     if recipe.counts is None:
@@ -135,7 +139,7 @@ def _prepare(request: Request, recipe: Recipe, screen: Screen, room: Path) -> di
         )
     good = [i for i in range(len(entries)) if i not in reasons]
     kept = [entries[i] for i in good]
-    _enough(kept)
+    _enough(kept, where)
     screen.begin("packing images", len(kept))
     about = {
         "name": request.name,
@@ -168,15 +172,16 @@ def _prepare(request: Request, recipe: Recipe, screen: Screen, room: Path) -> di
     return content
 
 
-def _enough(entries: Sequence[Entry]) -> None:
+def _enough(entries: Sequence[Entry], where: str) -> None:
     """Raises DataError unless there are two classes to train on and two to test on."""
     classes = {split: sorted({e.label for e in entries if e.split == split}) for split in ("train", "test")}
     if min(map(len, classes.values())) < 2:
         every = sorted({entry.label for entry in entries})
         named = f" ({', '.join(map(repr, every[:3]))}{', …' if len(every) > 3 else ''})" if every else ""
         raise DataError(
-            f"{len(entries)} images of {len(every)} class{'' if len(every) == 1 else 'es'}{named}: that leaves "
-            f"{len(classes['train'])} to train on and {len(classes['test'])} to test on, at least 2 of each are needed"
+            f"{where}: {len(entries)} images of {len(every)} class{'' if len(every) == 1 else 'es'}{named}: that "
+            f"leaves {len(classes['train'])} to train on and {len(classes['test'])} to test on, at least 2 of each are "
+            "needed"
         )
 
 

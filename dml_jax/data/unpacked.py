@@ -1,6 +1,7 @@
 """A folder of images used as it is: checked once, then remembered until a file in it changes."""
 
 import os
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -14,23 +15,27 @@ def parts(directory: Path, recipe: Recipe) -> Mapping[str, Part]:
     """The splits of a folder; images are decoded where that has not been done before.
 
     Raises:
-      DataError: images that cannot be used; names how many and the first.
+      DataError: no classes in it, or images that cannot be used; names how many and the first.
     """
     files = dict(sorted(walk(directory.resolve())))
     return index.remembered(_state(directory, files), lambda: _checked(directory, files, recipe))
 
 
 def _checked(directory: Path, files: Files, recipe: Recipe) -> Mapping[str, Part]:
-    entries = recipe.find(files, Options())
-    mixed(entries)
+    try:
+        entries = recipe.find(files, Options())
+        mixed(entries)
+    except DataError as error:
+        raise DataError(f"data.path={directory}: {error}") from error
     facts, reasons = inspection.examine_all(entries, os.cpu_count() or 1)
     reasons |= inspection.misplaced(entries, facts)
     if reasons:
         first = min(reasons)
+        source, output = shlex.quote(str(directory)), shlex.quote(f"{directory.resolve()}_prepared")
         raise DataError(
             f"data.path={directory}: {len(reasons)} of {len(entries)} images cannot be used, the first is "
-            f"{entries[first].id}: {reasons[first]}; python -m dml_jax.prepare --name=folder --source={directory} "
-            "lists them all and can leave them out"
+            f"{entries[first].id}: {reasons[first]}; python -m dml_jax.prepare --name=folder --source={source} "
+            f"--output={output} lists them all, and leaves them out with --skip_bad"
         )
     return index.number(entries)
 

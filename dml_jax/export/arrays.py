@@ -26,6 +26,8 @@ def free(directory: Path) -> None:
     """Raises DataError unless `directory` is new or holds nothing but what `write` wrote, and may be replaced."""
     if directory.exists() and not directory.is_dir():
         raise DataError(f"{directory}: is a file; give another directory")
+    if not next(parent for parent in directory.absolute().parents if parent.exists()).is_dir():
+        raise DataError(f"{directory}: lies below a file; give another directory")
     foreign = sorted({entry.name for entry in directory.iterdir()} - WRITTEN) if directory.exists() else []
     if foreign:
         raise DataError(f"{directory}: holds {foreign[0]}, which is not from here; give another directory")

@@ -1,4 +1,6 @@
-"""Exported embeddings in the search engines that serve them: faiss, Qdrant, ScaNN. Each is installed by its own extra.
+"""Exported embeddings in the search engines that serve them: faiss, Qdrant, ScaNN.
+
+Each is a package of its own: pip install faiss-cpu, qdrant-client or scann.
 
     indexes.faiss(arrays.read(Path("runs/birds/embeddings/test")))
 
@@ -29,7 +31,7 @@ def faiss(exported: Exported, kind: Literal["flat", "hnsw"] = "flat", *, links: 
     """
     if kind not in ("flat", "hnsw"):
         raise DataError(f"kind={kind!r}: give 'flat' or 'hnsw'")
-    library = _needed("faiss")
+    library = _needed("faiss", "faiss-cpu")
     width = exported.embeddings.shape[1]
     if kind == "flat":
         index = library.IndexFlatIP(width)
@@ -50,7 +52,7 @@ def qdrant(client: Any, collection: str, exported: Exported) -> None:
     Raises:
       DataError: there is a collection of that name, or qdrant-client is not installed.
     """
-    models = _needed("qdrant_client", "qdrant").models
+    models = _needed("qdrant_client", "qdrant-client").models
     if client.collection_exists(collection):
         raise DataError(f"{collection}: there is such a collection already; delete it, or give another name")
     rows, labels, ids = exported.embeddings, exported.labels, exported.ids
@@ -78,12 +80,14 @@ def scann(exported: Exported, neighbors: int = 10) -> Any:
     Raises:
       DataError: ScaNN is not installed.
     """
-    builder = _needed("scann").scann_ops_pybind.builder(np.array(exported.embeddings), neighbors, "dot_product")
+    builder = _needed("scann", "scann").scann_ops_pybind.builder(
+        np.array(exported.embeddings), neighbors, "dot_product"
+    )
     return builder.score_brute_force().build()
 
 
-def _needed(module: str, extra: str | None = None) -> Any:
+def _needed(module: str, package: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError:
-        raise DataError(f"{module} is not installed: pip install 'dml_jax[{extra or module}]'") from None
+        raise DataError(f"{module} is not installed: pip install {package}") from None

@@ -3,7 +3,7 @@
 In a bare Python with jax (and flatbuffers, a small package that jax.export reads files with):
 
     import jax.export
-    embed = jax.export.deserialize(open("embed.stablehlo", "rb").read()).call
+    embed = jax.export.deserialize(open("model.stablehlo", "rb").read()).call
     embeddings = embed(images)        # uint8 [B, H, W, 3] -> [B, D], any B
 """
 

@@ -6,6 +6,7 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
+from dml_jax.errors import ConfigError
 from dml_jax.methods.contract import Batch
 
 AXIS = "data"
@@ -18,9 +19,17 @@ def connect(coordinator: str, processes: int, process: int) -> None:
       coordinator: "host:port" of process 0, or "auto" to ask the cluster (Slurm, TPU pod, Kubernetes).
       processes: their number; ignored with "auto".
       process: number of this one; ignored with "auto".
+
+    Raises:
+      ConfigError: "auto", and no cluster is found.
     """
     if coordinator == "auto":
-        jax.distributed.initialize()
+        try:
+            jax.distributed.initialize()
+        except ValueError as error:
+            raise ConfigError(
+                "--coordinator=auto: no Slurm, TPU pod or Kubernetes found; give HOST:PORT, --processes and --process"
+            ) from error
     else:
         jax.distributed.initialize(coordinator, processes, process)
 

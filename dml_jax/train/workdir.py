@@ -105,8 +105,12 @@ def _leave(workdir: Path, existed: bool) -> None:
 def write_json(path: Path, value: Any) -> None:
     """Writes a JSON file whole or not at all."""
     fresh = path.with_name(path.name + ".tmp")
-    fresh.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
-    os.replace(fresh, path)
+    try:
+        fresh.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
+        os.replace(fresh, path)
+    except OSError:
+        fresh.unlink(missing_ok=True)
+        raise
 
 
 def describe(config: Config, data_hash: str, classes: int, images: int, shape: tuple[int, int]) -> dict[str, Any]:

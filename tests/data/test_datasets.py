@@ -14,7 +14,7 @@ import pytest
 from dml_jax import config as configs
 from dml_jax.config import Data
 from dml_jax.data import decode, holdout, index, packed, preparation, transforms
-from dml_jax.data.listing import Options
+from dml_jax.data.listing import File, Options
 from dml_jax.data.split import Split
 from dml_jax.errors import ConfigError, DataError
 from dml_jax.train import experiment
@@ -140,7 +140,7 @@ def test_an_unpacked_folder_gives_the_same(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "damage", "message"),
     [
-        ("cub", lambda root: (root / "images.txt").unlink(), "images.txt is missing"),
+        ("cub", lambda root: (root / "images.txt").unlink(), "--source=.*CUB_200_2011: images.txt is missing"),
         (
             "cub",
             lambda root: (root / "image_class_labels.txt").write_text("1 1\n"),
@@ -241,6 +241,14 @@ def test_tables_that_are_wrong(tmp_path: Path, text: str, message: str) -> None:
         prepare("csv", [tmp_path / "t" / "x.csv"], tmp_path / "out")
 
 
+def test_a_table_that_is_missing_and_images_that_are(tmp_path: Path) -> None:
+    photos = layouts.photos(tmp_path / "photos")
+    with pytest.raises(DataError, match=r"--source=.*photos: there is no \.csv file, one is needed; give it"):
+        prepare("csv", [photos], tmp_path / "out")
+    with pytest.raises(DataError, match=r"^missing$"):
+        File(photos / "oak" / "1.jpg" / "2.jpg").read()
+
+
 def test_a_folder_that_was_not_prepared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     photos = layouts.photos(tmp_path / "photos")
@@ -255,15 +263,20 @@ def test_a_folder_that_was_not_prepared(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.undo()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     (photos / "oak" / "1.jpg").write_bytes(b"nothing")
-    with pytest.raises(DataError, match=r"1 of 12 images cannot be used, the first is oak/1.jpg: not an image"):
+    with pytest.raises(
+        DataError, match=r"1 of 12 images cannot be used, the first is oak/1.jpg: not .*photos_prepared"
+    ):
         load("folder", photos)
+    (tmp_path / "bare").mkdir()
+    with pytest.raises(DataError, match=r"data\.path=.*bare: there is no class folder with images; give each class"):
+        load("folder", tmp_path / "bare")
 
 
 @pytest.mark.parametrize("name", ["cub", "cars", "sop", "inshop", "omniglot", "csv"])
 def test_what_was_not_prepared_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(ConfigError, match=r"data\.path: missing"):
         configs.module("data.datasets", name, "name").load(Data(name=name))
-    with pytest.raises(DataError, match="no such directory"):
+    with pytest.raises(DataError, match=rf"no such directory; python -m dml_jax\.prepare --name={name} .*nowhere"):
         load(name, tmp_path / "nowhere")
     with pytest.raises(DataError, match=rf"holds no prepared data set; python -m dml_jax\.prepare --name={name}"):
         load(name, tmp_path)

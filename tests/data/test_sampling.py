@@ -126,7 +126,7 @@ def test_bad_labels(labels: np.ndarray, message: str) -> None:
 @pytest.mark.parametrize(
     ("name", "size", "images", "message"),
     [
-        ("balanced", 40, 4, "10 classes.* has 9"),
+        ("balanced", 40, 4, "10 classes.* has 9; give at most --config.data.batch_size=36$"),
         ("hist_balanced", 40, 4, "10 classes.* has 9"),
         ("ms", 40, 4, "10 classes.* has 9"),
         ("shuffled", 50, 4, "only 49 images"),

@@ -37,6 +37,8 @@ def test_nothing_of_others_is_lost(tmp_path: Path) -> None:
         write(tmp_path / "photos")
     with pytest.raises(DataError, match="is a file"):
         write(tmp_path / "file")
+    with pytest.raises(DataError, match=r"file/a/b: lies below a file"):
+        write(tmp_path / "file" / "a" / "b")
     assert sorted(p.name for p in tmp_path.rglob("*")) == ["file", "photos", "x.jpg"]
 
 

@@ -47,12 +47,30 @@ def test_a_posted_image_comes_back_as_its_embedding(tmp_path: Path) -> None:
                 answer = json.load(reply)
             seen = transforms.testing(data)(decode.rgb(file.getvalue()))
             np.testing.assert_allclose(answer, embed(jnp.asarray(seen)[None])[0], atol=1e-6)
-        for length, words in ((8, "cannot identify image"), (0, "of 1 to"), (-1, "of 1 to"), (1 << 40, "of 1 to")):
+        body = "send an image as the body"
+        for length, words in ((8, "not an image"), ("x", body), (0, body), (-1, body), (1 << 40, body)):
             request = urllib.request.Request(address, data=b"no image", headers={"Content-Length": str(length)})
             with pytest.raises(urllib.error.HTTPError, match="400") as refused:
                 urllib.request.urlopen(request, timeout=60)
             with refused.value as answer:
                 assert words in json.load(answer)["error"]
+        taken = address.rstrip("/").rpartition(":")[2]
+        (tmp_path / "hollow").mkdir()
+        (tmp_path / "hollow" / "config.json").write_text("{}")
+        for arguments, words in (
+            ((), "give a run"),
+            (("none",), "none: holds no run (no config.json)"),
+            (("hollow",), "hollow: holds no model.stablehlo; make it with --mode=export"),
+            ((".", "http"), "http: is not a port"),
+            ((".", "65536"), "65536: is not a port"),
+            ((".", taken), f"port {taken}: cannot be listened on"),
+        ):
+            done = subprocess.run(
+                [sys.executable, str(SCRIPT), *arguments], cwd=tmp_path, capture_output=True, text=True, check=False
+            )
+            assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), done.stderr
+            assert done.stderr.startswith("error: "), done.stderr
+            assert words in done.stderr, done.stderr
     finally:
         server.kill()
         server.communicate()

@@ -144,3 +144,16 @@ def test_teachers_that_do_not_fit(source: Path, tmp_path: Path) -> None:
         assert "\n" not in str(caught.value)
         assert not (tmp_path / "run").exists()
     assert teacher.attended(experiment.build(pupil(hist)), QUIET).teacher is not None  # distances need no classifier
+
+
+def test_a_corrupt_checkpoint_of_a_model_is_refused(tmp_path: Path) -> None:
+    """Another model than the one asked for is never used unasked."""
+    for step in (5, 6):
+        trained(tmp_path / "run", small(steps=6), step)
+    (tmp_path / "run" / "checkpoints" / "latest" / "6" / "more").write_text("x")
+    with pytest.raises(
+        CheckpointError,
+        match=r"latest/6: the checkpoint is corrupt, .*; an earlier one is loaded by --checkpoint=STEP$",
+    ):
+        dml_jax.load(tmp_path / "run")
+    assert dml_jax.load(tmp_path / "run", "5").step == 5

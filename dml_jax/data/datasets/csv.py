@@ -30,7 +30,8 @@ def find(files: Files, options: Options) -> list[Entry]:
     """Reads the one .csv file there is."""
     tables = [path for path in files if path.lower().endswith(".csv")]
     if len(tables) != 1:
-        raise DataError(f"found {len(tables)} .csv files, one is needed: {', '.join(tables[:3])}")
+        found = f"are {len(tables)} .csv files ({', '.join(tables[:3])})" if tables else "is no .csv file"
+        raise DataError(f"there {found}, one is needed; give it as --source")
     base = tables[0].rpartition("/")[0]
     try:
         text = files[tables[0]].read().decode("utf-8-sig")

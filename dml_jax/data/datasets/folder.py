@@ -21,10 +21,10 @@ def find(files: Files, options: Options) -> list[Entry]:
     paths = {path: path.split("/") for path in files if "/" in path}
     if stray := [path for path in files if "/" not in path and path.lower().endswith(IMAGES)]:
         raise DataError(
-            f"{len(stray)} images lie in no class folder, {stray[0]} among them: a folder a class is needed"
+            f"{len(stray)} images lie in no class folder, {stray[0]} among them: give each class a folder of its own"
         )
     if not paths:
-        raise DataError("there is no class folder with images")
+        raise DataError("there is no class folder with images; give each class a folder of its own")
     if options.splits != "classes" and {parts[0] for parts in paths.values()} <= {*SPLITS, "query"}:
         return [
             Entry(path, files[path], "/".join(parts[1:-1]), "test" if parts[0] == "query" else parts[0])
