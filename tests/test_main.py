@@ -93,7 +93,7 @@ def here(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) ->
         ([CONFIG, "--config.method.name=mpn"], "method."),
         ([CONFIG, "--config.data.name=digit"], "data.name='digit': there is none; did you mean digits?"),
         ([CONFIG, "--config.train.select=validation"], "set data.validation_share"),
-        ([CONFIG, "--config.init_from=/no/such/run"], "/no/such/run"),
+        ([CONFIG, "--config.init_from=/no/such/run"], "init_from=/no/such/run: there is no such directory"),
         ([CONFIG, "--config.backbone.pretrained=/no/weights"], "/no/weights"),
         ([CONFIG, "stray"], "stray: stray argument"),
         ([CONFIG, "--nonsense=1"], "--nonsense=1: there is no such option"),

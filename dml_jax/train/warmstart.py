@@ -26,6 +26,8 @@ def begin(parts: Experiment, screen: Screen) -> State:
     source = Path(parts.config.init_from).expanduser()
     if not parts.config.init_from:
         return state
+    if not source.is_dir():
+        raise ConfigError(f"init_from={source}: there is no such directory; give a run's or one of converted weights")
     if (source / "config.json").exists():
         params, remembered, fresh = _transplanted(parts, state, source, screen)
     else:

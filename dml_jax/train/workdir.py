@@ -16,6 +16,7 @@ from dml_jax import config as configs
 from dml_jax.config import Config
 from dml_jax.errors import CheckpointError
 
+TOLD = 5  # differences that one sentence names
 # What is read again of config.json.
 KINDS = {"config": dict, "data_hash": str, "classes": int, "images": int, "shape": list}
 LIBRARIES = ("jax", "flax", "optax", "orbax-checkpoint", "grain", "numpy", "pillow")
@@ -55,7 +56,9 @@ def compare(workdir: Path, config: Config) -> None:
         if not isinstance(there.get(key), int) or here[key] < there[key]:
             keys.append(key)
     if keys:
-        shown = ", ".join(f"{key} ({there.get(key)!r} there, {here.get(key)!r} here)" for key in keys)
+        told = ["method.name"] if "method.name" in keys else keys[:TOLD]  # another method has other options
+        shown = ", ".join(f"{key} ({there.get(key)!r} there, {here.get(key)!r} here)" for key in told)
+        shown += f" and {len(keys) - len(told)} more" if len(keys) > len(told) else ""
         raise CheckpointError(f"{workdir}: holds a run of another configuration: {shown}; give another --workdir")
 
 

@@ -30,6 +30,13 @@ def test_more_steps_are_no_difference_and_fewer_are(tmp_path: Path) -> None:
         workdir.compare(tmp_path, longer(10))
 
 
+def test_another_method_is_one_difference(tmp_path: Path) -> None:
+    written(tmp_path)
+    other = replace(CONFIG, seed=7, method=replace(CONFIG.method, name="mpn"))
+    with pytest.raises(CheckpointError, match=r"method.name \('hist' there, 'mpn' here\) and 1 more; give another"):
+        workdir.compare(tmp_path, other)
+
+
 @pytest.mark.parametrize(
     "text",
     ["[]", "3", '{"config": {}}', "{", b"\xff\xfe", '{"config": [], "data_hash": "", "classes": 1, "shape": []}'],
