@@ -78,6 +78,8 @@ def execute(arguments: list[str]) -> None:
     info = converted.info(options.weights, {path.name: _files.sha256(path) for path in paths})
     pretrained.write(out, arrays, info)
     print(f"{options.weights}: {known}, layout of {info['layout']}, {converted.kind}")
+    if known not in named:
+        print(f"  warning: of none of the sizes {', '.join(named)}; if it should be one, blocks are missing")
     for name, digest in info["source_sha256"].items():
         print(f"  SHA-256 {digest}  {name}")
     print(f"  {len(arrays)} tensors, {info['parameters']:,} parameters without classifier")

@@ -93,6 +93,7 @@ def test_torchvision(kind: str, tiny: state_dicts.StateDict, capsys: pytest.Capt
     )
     printed = capsys.readouterr().out
     assert digest_of("w.safetensors") in printed
+    assert "warning: of none of the sizes resnet18, resnet34" in printed
     assert f"{info['parameters']:,} parameters" in printed
     tensors, _ = pretrained.read(Path("weights/tiny"))
     np.testing.assert_array_equal(tensors["classifier/fc/kernel"], source["fc.weight"].T)
