@@ -78,6 +78,10 @@ def here(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) ->
         ),
         ([CONFIG, "--coordinator=localhost:1234", "--processes=0"], "--processes=0: must be positive"),
         ([CONFIG, "--config.init_from=~no-such-user/run"], "init_from=~no-such-user/run: there is no such user's home"),
+        (
+            ["--config=configs/omniglot_student.py", "--config.method.teacher=~no-such-user/run"],
+            "method.teacher=~no-such-user/run: there",
+        ),
         ([CONFIG, "--config.seed"], "--config.seed: give its value"),
         ([CONFIG, "--config.train=3"], "train: is a section"),
         ([CONFIG, "--config.train.steps.x=3"], "train.steps.x: x stands below a value"),

@@ -6,7 +6,7 @@ from typing import Any
 import jax
 
 from dml_jax import config as configs
-from dml_jax.errors import CheckpointError, ConfigError, UserError
+from dml_jax.errors import CheckpointError, UserError
 from dml_jax.methods.contract import Method, Teaching
 from dml_jax.train import experiment, warmstart, workdir
 from dml_jax.train import mesh as meshes
@@ -25,10 +25,7 @@ def attended(parts: Experiment, screen: Screen) -> Experiment:
     if not parts.method.teacher:
         return parts
     key = f"method.teacher={parts.method.teacher!r}"
-    try:
-        source = Path(parts.method.teacher).expanduser()
-    except RuntimeError:
-        raise ConfigError(f"{key}: there is no such user's home") from None
+    source = Path(parts.method.teacher).expanduser()
     try:
         facts = workdir.read_config(source)
         config = configs.resolve(facts["config"])
