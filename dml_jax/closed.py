@@ -35,6 +35,11 @@ def place(option: str, path: str | Path) -> Path:
         raise ConfigError(f"{option}={path}: there is no such user's home") from None
 
 
+def below_a_file(path: Path) -> bool:
+    """Whether no directory can be made there because a file is in the way."""
+    return not next(parent for parent in path.absolute().parents if parent.exists()).is_dir()
+
+
 def suggest(word: str, known: Iterable[str]) -> str:
     """A tail for error messages: the nearest known names, or all of them when none is near."""
     names = sorted(known)

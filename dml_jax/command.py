@@ -6,6 +6,7 @@ import errno
 import importlib.util
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 from ml_collections import ConfigDict
@@ -50,6 +51,22 @@ class Parser(argparse.ArgumentParser):
             known = [name for action in self._actions for name in action.option_strings]
             raise ConfigError(f"{argument}: there is no such option; {suggest(argument.split('=')[0], known)}")
         return options, overrides
+
+
+def file_to_write(option: str, path: str | None) -> Path | None:
+    """The file an option gives, None where it is not given.
+
+    Raises:
+      ConfigError: it is a directory, or in none that there is.
+    """
+    if not path:
+        return None
+    file = place(option, path)
+    if file.is_dir():
+        raise ConfigError(f"{option}={path}: is a directory; give a file")
+    if not file.parent.is_dir():
+        raise ConfigError(f"{option}={path}: there is no directory {file.parent}")
+    return file
 
 
 def load(path: str, overrides: dict[str, str]) -> dict[str, Any]:

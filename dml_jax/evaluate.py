@@ -100,11 +100,7 @@ def execute(arguments: list[str]) -> None:
         raise ConfigError(f"--seed={options.seed}: must be in 0..{(1 << 31) - 1}")
     refinement.check(options)
     ks = wanted(options.ks)
-    output = command.place("--output", options.output) if options.output else None
-    if output is not None and output.is_dir():
-        raise ConfigError(f"--output={options.output}: is a directory; give a file")
-    if output is not None and not output.parent.is_dir():
-        raise ConfigError(f"--output={options.output}: there is no directory {output.parent}")
+    output = command.file_to_write("--output", options.output)
 
     started = time.monotonic()
     result = judged(options, ks)

@@ -47,13 +47,9 @@ def execute(arguments: list[str]) -> None:
     checkpoint = options.checkpoint
     if not (checkpoint in ("reported", "latest", "best") or checkpoint.isdecimal()):
         raise ConfigError(f"--checkpoint={checkpoint}: must be reported, latest, best or a step")
-    output = command.place("--output", options.output) if options.output else None
+    output = command.file_to_write("--output", options.output)
     if output is not None and options.mode != "evaluate":
         raise ConfigError(f"--output={options.output}: only --mode=evaluate writes its numbers to a file of their own")
-    if output is not None and not output.parent.is_dir():
-        raise ConfigError(f"--output={options.output}: there is no directory {output.parent}")
-    if output is not None and output.is_dir():
-        raise ConfigError(f"--output={options.output}: is a directory; give a file")
     file, _, variant = options.config.partition(":")
     default = Path("runs") / (Path(file).stem + (f"-{variant}" if variant else ""))
     directory = command.place("--workdir", options.workdir) if options.workdir else default

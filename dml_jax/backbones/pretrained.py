@@ -20,6 +20,7 @@ import safetensors
 import safetensors.numpy
 
 from dml_jax.backbones._files import Tensor, sha256
+from dml_jax.closed import below_a_file
 from dml_jax.errors import WeightsError
 
 WEIGHTS, INFO = "weights.safetensors", "weights.json"
@@ -50,7 +51,7 @@ def free(directory: Path) -> None:
     """Raises WeightsError unless `write` can make `directory`."""
     if directory.exists():
         raise WeightsError(f"--output={directory}: exists already; remove it or give another")
-    if not next(parent for parent in directory.absolute().parents if parent.exists()).is_dir():
+    if below_a_file(directory):
         raise WeightsError(f"--output={directory}: lies below a file; give another")
 
 

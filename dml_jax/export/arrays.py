@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dml_jax.closed import below_a_file
 from dml_jax.errors import DataError
 from dml_jax.evaluation import arrays as checked
 
@@ -26,7 +27,7 @@ def free(directory: Path) -> None:
     """Raises DataError unless `directory` is new or holds nothing but what `write` wrote, and may be replaced."""
     if directory.exists() and not directory.is_dir():
         raise DataError(f"{directory}: is a file; give another directory")
-    if not next(parent for parent in directory.absolute().parents if parent.exists()).is_dir():
+    if below_a_file(directory):
         raise DataError(f"{directory}: lies below a file; give another directory")
     foreign = sorted({entry.name for entry in directory.iterdir()} - WRITTEN) if directory.exists() else []
     if foreign:
