@@ -20,7 +20,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks.timing import row, table
-from dml_jax.backbones import _conversion, _files, pretrained, resnet
+from dml_jax.backbones import resnet
+from dml_jax.backbones.weights import from_torch, store, tensor_files
 
 
 def initialisation() -> float:
@@ -78,11 +79,9 @@ def compare(batch: int, side: int, repeats: int) -> list[dict[str, Any]]:
         file = Path(directory) / "resnet50.pth"
         torch.save(theirs.state_dict(), file)
         print(f"conversion: {conversion(file)}")
-        converted = _conversion.convert({"resnet50": _files.read(file)})
+        converted = from_torch.convert({"resnet50": tensor_files.read(file)})
         arrays = {name: tensor.read() for name, tensor in converted.tensors.items()}
-    params, stats = (
-        jax.tree.map(jnp.asarray, pretrained.nest(arrays, f"backbone/{part}/")) for part in ("params", "stats")
-    )
+    params, stats = (jax.tree.map(jnp.asarray, store.nest(arrays, f"backbone/{part}/")) for part in ("params", "stats"))
     backbone = resnet.build(resnet.resnet50())
 
     forward = jax.jit(lambda p, s, x: backbone.apply(p, s, backbone.preprocess(x), train=False)[0])

@@ -29,9 +29,9 @@ import numpy as np
 from PIL import Image
 
 from dml_jax.config import Data
-from dml_jax.data import packed, pipeline, sampling, transforms
+from dml_jax.data import pipeline, prepared, samplers, transforms
 from dml_jax.data.datasets import folder
-from dml_jax.data.packed import ImageFiles
+from dml_jax.data.prepared import ImageFiles
 from dml_jax.data.split import Split
 
 BATCH, SIDE, SEED, CLASSES, STEPS = 32, 224, 0, 10, 3_000
@@ -41,7 +41,7 @@ MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 class Boxes:
     """What the peer needs to cut the same boxes: (step, slot) -> (file, random numbers)."""
 
-    def __init__(self, sampler: sampling.Sampler, data: Data, files: list[str]) -> None:
+    def __init__(self, sampler: samplers.Sampler, data: Data, files: list[str]) -> None:
         self.plan, self.data, self.files = np.stack([sampler.batch(step) for step in range(STEPS)]), data, files
 
     def __call__(self, step: int, slot: int) -> tuple[str, np.random.Generator]:
@@ -102,7 +102,7 @@ def options(**changes: Any) -> Data:
 
 
 def ours(split: Split, data: Data) -> Any:
-    sampler = sampling.build(data, split.labels, SEED)
+    sampler = samplers.build(data, split.labels, SEED)
     return pipeline.training(split, sampler, data, seed=SEED, stop=10**6)
 
 
@@ -126,10 +126,10 @@ def device(data: Data, normalised: bool) -> Callable[[Any], Any]:
     """Flips, and if wanted normalises, as the training step does."""
     import jax
 
-    from dml_jax.backbones import _pixels
+    from dml_jax.backbones import pixels
     from dml_jax.data import augment
 
-    preprocess = _pixels.preprocess(_pixels.Pixels()) if normalised else lambda images: images
+    preprocess = pixels.preprocess(pixels.Pixels()) if normalised else lambda images: images
     step = jax.jit(lambda images, key: preprocess(augment.images(images, key, data)))
     key = jax.random.key(0)
     return lambda batch: jax.block_until_ready(step(batch[0][0], key))
@@ -157,12 +157,12 @@ def photographs(archive: Path, work: Path, seconds: float, rounds: int) -> None:
         ("short side 256", ["--short_side=256"]),
         ("short side 256, pixels", ["--short_side=256", "--pixels"]),
     ):
-        prepared("folder", work / "classes", work / name, "--skip_bad", "--test_share=0.2", *more)
+        prepare_seconds("folder", work / "classes", work / name, "--skip_bad", "--test_share=0.2", *more)
         stores[name] = folder.load(Data(name="folder", path=str(work / name)))["train"]
     data = options()
     files = [str(work / "classes" / name) for name in stores["prepared"].ids]
     split = stores["prepared"]._replace(read=ImageFiles(files))
-    boxes = Boxes(sampling.build(data, split.labels, SEED), data, files)
+    boxes = Boxes(samplers.build(data, split.labels, SEED), data, files)
     with_torch = True
     try:
         same_pixels(split, data, boxes)
@@ -199,7 +199,7 @@ def photographs(archive: Path, work: Path, seconds: float, rounds: int) -> None:
         print(f"| {name} | {np.median(values):.0f} | {' | '.join(ratios)} |")
 
 
-def prepared(name: str, source: Path, output: Path, *more: str) -> float:
+def prepare_seconds(name: str, source: Path, output: Path, *more: str) -> float:
     """Seconds that the command takes."""
     flags = [f"--name={name}", f"--source={source}", f"--output={output}", "--threads=2", "--quiet", *more]
     begun = time.perf_counter()
@@ -224,8 +224,8 @@ main()
 
 
 def many(archive: Path, work: Path) -> None:
-    took = prepared("folder", archive, work / "many", "--splits=classes")
-    images = sum(split["images"] for split in (packed.read_marker(work / "many") or {})["splits"].values())
+    took = prepare_seconds("folder", archive, work / "many", "--splits=classes")
+    images = sum(split["images"] for split in (prepared.read_marker(work / "many") or {})["splits"].values())
     print(f"prepare: {images} images in {took:.1f} s, {images / took:.0f} a second")
     command = [sys.executable, "-c", START, str(work / "many")]
     start = min(float(subprocess.run(command, check=True, capture_output=True).stdout) for _ in range(3))
@@ -237,9 +237,9 @@ def samplers() -> None:
     labels = np.repeat(np.arange(11_318), 5 + (np.arange(11_318) < 59_551 - 5 * 11_318))
     print(f"| sampler of {len(labels)} images, 11318 classes, batches of 90 | ready, s | first batch, s | others, ms |")
     print("|---|---|---|---|")
-    for name in sampling.SAMPLERS:
+    for name in samplers.SAMPLERS:
         clock = [time.perf_counter()]
-        sampler = sampling.build(options(sampler=name, batch_size=90, images_per_class=5), labels, SEED)
+        sampler = samplers.build(options(sampler=name, batch_size=90, images_per_class=5), labels, SEED)
         sampler.start(5)  # how long a run of five epochs is
         clock.append(time.perf_counter())
         sampler.batch(0)

@@ -15,10 +15,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks import timing
-from dml_jax.losses import memory, pairs
+from dml_jax.losses import cross_batch_memory, pairs
 from dml_jax.losses import multi_similarity as ms
-from dml_jax.methods import _baseline_options as options
 from dml_jax.methods import baseline
+from dml_jax.methods.baseline import options
 
 MEMORY = 8192
 HARD = {"triplet": options.Triplet(mining="hard", squared=False)}
@@ -65,11 +65,11 @@ def ours(x: np.ndarray, labels: np.ndarray, params: Any, past: Any, config: base
         if past is None:
             return baseline.pair_loss(params, x, labels, *pairs.masks(labels), key, config), None
         kept = jax.tree.map(lambda rows: rows[len(x) :], past)
-        (own, others), (near, far) = pairs.masks(labels), memory.masks(labels, kept["labels"])
+        (own, others), (near, far) = pairs.masks(labels), cross_batch_memory.masks(labels, kept["labels"])
         positive, negative = jnp.concatenate([own, near], axis=1), jnp.concatenate([others, far], axis=1)
         points, of = jnp.concatenate([x, kept["embeddings"]]), jnp.concatenate([labels, kept["labels"]])
         value = baseline.pair_loss(params, points, of, positive, negative, key, config)
-        return value, memory.enqueue(past, {"embeddings": x, "labels": labels})
+        return value, cross_batch_memory.enqueue(past, {"embeddings": x, "labels": labels})
 
     gradient = jax.jit(jax.value_and_grad(loss, (0, 1), has_aux=True))
     given = params, jnp.asarray(x), jnp.asarray(labels), jax.tree.map(jnp.asarray, past)

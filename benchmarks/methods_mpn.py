@@ -14,8 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks.timing import installed, row, table
-from dml_jax.evaluation import reciprocal
-from dml_jax.methods import _heads, mpn
+from dml_jax.evaluation import reciprocal_neighbors
+from dml_jax.methods import heads, mpn
 
 # case, nodes, classes, options
 CASES = (
@@ -30,7 +30,7 @@ def ours(nodes: int, classes: int, config: mpn.Config) -> Callable[[], Any]:
     """One call: both losses, gradients of embeddings and parameters."""
     key = jax.random.key(0)
     network, stats = mpn.network_init(key, config, classes)
-    params = {"mpn": network, "auxiliary": _heads.linear_init(key, config.embedding_dim, classes)}
+    params = {"mpn": network, "auxiliary": heads.linear_init(key, config.embedding_dim, classes)}
     embeddings = jax.random.normal(key, (nodes, config.embedding_dim))
     labels = jnp.arange(nodes) % classes
 
@@ -134,7 +134,7 @@ def rows(*, images: int = 5924, dim: int = 512, repeats: int = 30) -> list[dict[
     found.append(
         row(
             f"reciprocal-neighbour batches, {images:,} x {dim}, k=30, 7 a batch",
-            lambda: jax.block_until_ready(reciprocal.sets(jnp.asarray(points), k=30, size=7).batches),
+            lambda: jax.block_until_ready(reciprocal_neighbors.sets(jnp.asarray(points), k=30, size=7).batches),
             lambda: one_by_one(points, 30, 7),
             3,
         )

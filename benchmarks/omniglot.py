@@ -23,8 +23,8 @@ from queue import SimpleQueue
 import numpy as np
 
 from configs.recipes.small_baseline import VARIANTS
-from dml_jax import command as commands
-from dml_jax.closed import suggest
+from dml_jax import cli as commands
+from dml_jax.config_schema import suggest
 from dml_jax.errors import ConfigError
 
 PAPERS = ("hist", "mpn", "crt", "diva", "group_loss")

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from dml_jax.closed import close, place, require, suggest
+from dml_jax.config_schema import close, place, require, suggest
 from dml_jax.errors import ConfigError
 
 
@@ -200,14 +200,14 @@ INDIFFERENT = (
 PATHS = ("data.path", "init_from", "backbone.pretrained", "method.teacher")
 
 
+# Modules of `backbones/` and `methods/` that a configuration cannot name: what the others share.
+SHARED = ("as_backbone", "contract", "heads", "layers", "momentum_queue", "pixels", "weights")
+
+
 def choices(package: str) -> list[str]:
-    """Names of the modules in `dml_jax.<package>` that hold a `Config` or a data set."""
+    """Names of the modules in `dml_jax.<package>` that a configuration can choose from."""
     found = importlib.import_module(f"dml_jax.{package}").__path__
-    return sorted(
-        m.name
-        for m in pkgutil.iter_modules(found)
-        if m.name not in ("contract", "pretrained") and not m.name.startswith("_")
-    )
+    return sorted(module.name for module in pkgutil.iter_modules(found) if module.name not in SHARED)
 
 
 def module(package: str, name: Any, key: str) -> Any:

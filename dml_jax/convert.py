@@ -16,16 +16,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from dml_jax import command
-from dml_jax.closed import suggest
+from dml_jax import cli
+from dml_jax.config_schema import suggest
 from dml_jax.errors import ConfigError, WeightsError
 
 LIMIT = 1e-4  # of a layer's largest output; float32 rounding stays below 1e-5
 
 
-def parser() -> command.Parser:
+def parser() -> cli.Parser:
     """The options of the command."""
-    flags = command.Parser(__doc__)
+    flags = cli.Parser(__doc__)
     flags.add_argument("--weights", metavar="FILE", help="a file, an address or hf://owner/repository")
     flags.add_argument(
         "--output", metavar="DIRECTORY", help="default: weights/<backbone>, weights/<file> for checkpoints"
@@ -60,23 +60,23 @@ def execute(arguments: list[str]) -> None:
     if options.backbone and options.backbone not in named:
         raise ConfigError(f"--backbone={options.backbone}: {suggest(options.backbone, named)}")
 
-    from dml_jax.backbones import _conversion, _download, _files, pretrained
+    from dml_jax.backbones.weights import download, from_torch, store, tensor_files
 
     if options.output:
-        pretrained.free(command.place("--output", options.output))
+        store.free(cli.place("--output", options.output))
     cache = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "dml_jax" / "weights"
-    paths = [_download.local(source, cache) for source in options.weights.split(",")]
-    converted = _conversion.convert({str(path): _files.read(path) for path in paths})
+    paths = [download.local(source, cache) for source in options.weights.split(",")]
+    converted = from_torch.convert({str(path): tensor_files.read(path) for path in paths})
     config = converted.weights.config
     known = next((name for name, variant in named.items() if variant == config), config.name)
     if options.backbone and known != options.backbone:
         raise WeightsError(f"--backbone={options.backbone}: {options.weights} holds {known}")
     stem = known if converted.kind == "backbone" else paths[0].stem
-    out = command.place("--output", options.output or str(Path("weights") / stem))
-    arrays = pretrained.finite(converted.tensors, options.weights)
+    out = cli.place("--output", options.output or str(Path("weights") / stem))
+    arrays = store.finite(converted.tensors, options.weights)
     compared = "" if options.skip_parity else parity(converted, arrays, options.weights)
-    info = converted.info(options.weights, {path.name: _files.sha256(path) for path in paths})
-    pretrained.write(out, arrays, info)
+    info = converted.info(options.weights, {path.name: tensor_files.sha256(path) for path in paths})
+    store.write(out, arrays, info)
     print(f"{options.weights}: {known}, layout of {info['layout']}, {converted.kind}")
     if known not in named:
         print(f"  warning: of none of the sizes {', '.join(named)}; if it should be one, blocks are missing")
@@ -94,15 +94,15 @@ def parity(converted: Any, arrays: dict[str, Any], source: str) -> str:
     Raises:
       WeightsError: a layer deviates by more than rounding.
     """
-    from dml_jax.backbones import _parity, pretrained
+    from dml_jax.backbones.weights import parity, store
 
     if importlib.util.find_spec("torch") is None:
         return "not compared with torch, which is not installed"
     weights = converted.weights
     backbone = importlib.import_module(f"dml_jax.backbones.{weights.config.name}").build(weights.config)
-    params, stats = (pretrained.nest(arrays, f"backbone/{part}/") for part in ("params", "stats"))
+    params, stats = (store.nest(arrays, f"backbone/{part}/") for part in ("params", "stats"))
     image_shape = weights.image_shape if weights.config.name == "deit" else (64, 64)
-    report = _parity.compare(backbone, params, stats, weights.tensors, converted.torch_names, image_shape)
+    report = parity.compare(backbone, params, stats, weights.tensors, converted.torch_names, image_shape)
     line = f"{report.layers} layers against torch: largest relative deviation {report.deviation:.1e}, in {report.worst}"
     if report.deviation > LIMIT:
         raise WeightsError(f"{source}: {line}; nothing was written")
@@ -111,7 +111,7 @@ def parity(converted: Any, arrays: dict[str, Any], source: str) -> str:
 
 def main() -> int:
     """Runs the command on `sys.argv`; returns its exit code."""
-    return command.status(lambda: execute(sys.argv[1:]))
+    return cli.status(lambda: execute(sys.argv[1:]))
 
 
 if __name__ == "__main__":

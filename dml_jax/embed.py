@@ -9,8 +9,8 @@ images nearest to the query.
 import sys
 from pathlib import Path
 
-from dml_jax import command
-from dml_jax.data.listing import IMAGES
+from dml_jax import cli
+from dml_jax.data.prepare.sources import IMAGES
 from dml_jax.errors import ConfigError, DataError
 
 FOUND = 8  # neighbours shown for a query
@@ -24,7 +24,7 @@ def images(paths: list[str]) -> list[Path]:
     """
     files: list[Path] = []
     for name in paths:
-        path = command.place("IMAGE", name)
+        path = cli.place("IMAGE", name)
         if path.is_dir():
             files += sorted(p for p in path.rglob("*") if p.suffix.lower() in IMAGES and p.is_file())
         elif path.is_file():
@@ -42,7 +42,7 @@ def execute(arguments: list[str]) -> None:
     Raises:
       UserError: what the user can mend.
     """
-    flags = command.Parser(__doc__)
+    flags = cli.Parser(__doc__)
     flags.add_argument("paths", nargs="*", metavar="IMAGE|DIRECTORY", help="what to embed")
     flags.add_argument("--workdir", help="of the run whose model is used")
     flags.add_argument("--checkpoint", default="reported", help="reported (default), latest, best or a step")
@@ -54,7 +54,7 @@ def execute(arguments: list[str]) -> None:
     if not options.paths:
         raise ConfigError("no images given; name files or directories")
     files = images(options.paths)
-    query = command.place("--query", options.query) if options.query else None
+    query = cli.place("--query", options.query) if options.query else None
     if query and not query.is_file():
         raise DataError(f"--query={options.query}: there is no such file; name one image")
 
@@ -65,9 +65,9 @@ def execute(arguments: list[str]) -> None:
     from dml_jax.evaluation import neighbors
     from dml_jax.export import arrays
 
-    output = command.place("--output", options.output)
+    output = cli.place("--output", options.output)
     arrays.free(output)
-    model = dml_jax.load(command.place("--workdir", options.workdir), options.checkpoint)
+    model = dml_jax.load(cli.place("--workdir", options.workdir), options.checkpoint)
     asked = (model.read(query), model.embed([query])) if query else None  # first: it may be no image
     embeddings = model.embed(files)
     names = [str(file) for file in files]
@@ -87,7 +87,7 @@ def execute(arguments: list[str]) -> None:
 
 def main() -> int:
     """Runs the command on `sys.argv`; returns its exit code."""
-    return command.status(lambda: execute(sys.argv[1:]))
+    return cli.status(lambda: execute(sys.argv[1:]))
 
 
 if __name__ == "__main__":

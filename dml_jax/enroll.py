@@ -10,7 +10,7 @@ to the nearest enrolled image, the image, the nearest one.
 import sys
 from pathlib import Path
 
-from dml_jax import command
+from dml_jax import cli
 from dml_jax.embed import images
 from dml_jax.errors import ConfigError, DataError
 
@@ -23,7 +23,7 @@ def galleries(paths: list[str]) -> dict[str, list[Path]]:
     """
     found: dict[str, Path] = {}
     for name in paths:
-        path = command.place("DIRECTORY", name)
+        path = cli.place("DIRECTORY", name)
         if not path.is_dir():
             raise DataError(f"{name}: there is no such directory; give one that holds a folder for each class")
         folders = sorted(entry for entry in path.iterdir() if entry.is_dir() and not entry.name.startswith("."))
@@ -44,7 +44,7 @@ def execute(arguments: list[str]) -> None:
     Raises:
       UserError: what the user can mend.
     """
-    flags = command.Parser(__doc__)
+    flags = cli.Parser(__doc__)
     flags.add_argument("paths", nargs="*", metavar="DIRECTORY|IMAGE", help="class folders; images to classify")
     flags.add_argument("--workdir", help="of the run whose model is used")
     flags.add_argument("--checkpoint", default="reported", help="reported (default), latest, best or a step")
@@ -59,7 +59,7 @@ def execute(arguments: list[str]) -> None:
         raise ConfigError("no paths given; name a directory of class folders, or with --classify images")
     if options.threshold is not None and not options.classify:
         raise ConfigError("--threshold: is for --classify")
-    place = command.place("--index", options.index)
+    place = cli.place("--index", options.index)
     if place.suffix != ".npz":
         raise ConfigError(f"--index={options.index}: an index is a .npz file; give it that ending")
     if not place.parent.is_dir():
@@ -71,7 +71,7 @@ def execute(arguments: list[str]) -> None:
 
     import dml_jax
 
-    model = dml_jax.load(command.place("--workdir", options.workdir), options.checkpoint)
+    model = dml_jax.load(cli.place("--workdir", options.workdir), options.checkpoint)
     if options.classify:
         index = model.index(place)
         for name, cosine, nearest, file in zip(*index.nearest(files, threshold=options.threshold), files, strict=True):
@@ -89,7 +89,7 @@ def execute(arguments: list[str]) -> None:
 
 def main() -> int:
     """Runs the command on `sys.argv`; returns its exit code."""
-    return command.status(lambda: execute(sys.argv[1:]))
+    return cli.status(lambda: execute(sys.argv[1:]))
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dml_jax import command
+from dml_jax import cli
 from dml_jax.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 HEADINGS = {"map@r": "MAP@R", "r_precision": "R-precision", "nmi": "NMI"}
 
 
-def parser() -> command.Parser:
+def parser() -> cli.Parser:
     """The options of the command."""
-    flags = command.Parser(__doc__)
+    flags = cli.Parser(__doc__)
     flags.add_argument("runs", nargs="*", metavar="RUN", help="work directories, two or more")
     flags.add_argument("--output", metavar="DIRECTORY", help="gets embeddings/<split> and results.json of the ensemble")
     flags.add_argument("--split", default="test", help="whose embeddings (default: test)")
@@ -42,7 +42,7 @@ def execute(arguments: list[str]) -> None:
     options, overrides = parser().read(arguments)
     if overrides:
         raise ConfigError(f"--config.{min(overrides)}: dml_jax.ensemble has no configuration")
-    runs = [command.place("RUN", name) for name in options.runs]
+    runs = [cli.place("RUN", name) for name in options.runs]
     if len(runs) < 2:
         raise ConfigError("RUN: give the work directories of two or more runs, e.g. runs/a runs/b")
     twice = next((run for i, run in enumerate(runs) if run.resolve() in [r.resolve() for r in runs[:i]]), None)
@@ -51,12 +51,12 @@ def execute(arguments: list[str]) -> None:
     absent = next((run for run in runs if not run.is_dir()), None)
     if absent is not None:
         raise ConfigError(f"{absent}: there is no such directory")
-    output = command.place("--output", options.output) if options.output else None
+    output = cli.place("--output", options.output) if options.output else None
 
+    from dml_jax.console import Screen
     from dml_jax.evaluation import protocol
     from dml_jax.export import arrays
     from dml_jax.train import workdir
-    from dml_jax.train.progress import Screen
 
     splits = [options.split]
     if options.split == "test" and any((run / "embeddings" / "gallery").exists() for run in runs):
@@ -160,7 +160,7 @@ def show(results: dict[str, Any], console: Any) -> None:
 
 def main() -> int:
     """Runs the command on `sys.argv`; returns its exit code."""
-    return command.status(lambda: execute(sys.argv[1:]))
+    return cli.status(lambda: execute(sys.argv[1:]))
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from dml_jax import command, refinement
+from dml_jax import cli, rerank_options
 from dml_jax.errors import ConfigError, DataError
 
 KS = (1, 2, 4, 8, 10, 100, 1000)
@@ -28,9 +28,9 @@ CHOICES = {
 }
 
 
-def parser() -> command.Parser:
+def parser() -> cli.Parser:
     """The options of the command."""
-    flags = command.Parser(__doc__)
+    flags = cli.Parser(__doc__)
     flags.add_argument("--embeddings", metavar="FILE", help=".npy, [N, D]")
     flags.add_argument("--labels", metavar="FILE", help=".npy, [N] integers")
     flags.add_argument("--query_embeddings", metavar="FILE", help="queries that search the embeddings")
@@ -98,9 +98,9 @@ def execute(arguments: list[str]) -> None:
             raise ConfigError(f"--{key}={getattr(options, key)}: must be positive")
     if not 0 <= options.seed < 1 << 31:
         raise ConfigError(f"--seed={options.seed}: must be in 0..{(1 << 31) - 1}")
-    refinement.check(options)
+    rerank_options.check(options)
     ks = wanted(options.ks)
-    output = command.file_to_write("--output", options.output)
+    output = cli.file_to_write("--output", options.output)
 
     started = time.monotonic()
     result = judged(options, ks)
@@ -125,22 +125,22 @@ def judged(options: Any, ks: tuple[int, ...] | None) -> dict[str, Any]:
     """
     import numpy as np
 
-    from dml_jax.evaluation import arrays, metrics, protocol
-    from dml_jax.train.progress import Screen
+    from dml_jax.console import Screen
+    from dml_jax.evaluation import metrics, protocol, validation
 
     def opened(name: str, file: str) -> np.ndarray:
-        return arrays.load(command.place(f"--{name}", file), name=f"--{name}")
+        return validation.load(cli.place(f"--{name}", file), name=f"--{name}")
 
-    points = arrays.embeddings(opened("embeddings", options.embeddings), name="--embeddings")
-    labels = arrays.labels(opened("labels", options.labels), len(points), name="--labels", of="--embeddings")
+    points = validation.embeddings(opened("embeddings", options.embeddings), name="--embeddings")
+    labels = validation.labels(opened("labels", options.labels), len(points), name="--labels", of="--embeddings")
     given: dict[str, Any] = {}
     if options.query_embeddings:
         given = {"gallery": points, "gallery_labels": labels}
-        queries = arrays.embeddings(opened("query_embeddings", options.query_embeddings), name="--query_embeddings")
-        arrays.same_width(queries, points)
+        queries = validation.embeddings(opened("query_embeddings", options.query_embeddings), name="--query_embeddings")
+        validation.same_width(queries, points)
         points, labels = (
             queries,
-            arrays.labels(
+            validation.labels(
                 opened("query_labels", options.query_labels),
                 len(queries),
                 name="--query_labels",
@@ -152,7 +152,7 @@ def judged(options: Any, ks: tuple[int, ...] | None) -> dict[str, Any]:
     candidates = len(given["gallery"]) if given else len(points) - 1
     if ks is not None and max(ks) > candidates:
         raise ConfigError(f"--ks={options.ks}: there are {candidates} candidates; no K may be larger")
-    refinement.fit(options, len(points), len(given["gallery"]) if given else None)
+    rerank_options.fit(options, len(points), len(given["gallery"]) if given else None)
     classes = len(np.unique(labels))
 
     screen = Screen(quiet=options.quiet)
@@ -190,7 +190,7 @@ def judged(options: Any, ks: tuple[int, ...] | None) -> dict[str, Any]:
             **manner,
             **given,
         )
-        found |= refinement.judged(
+        found |= rerank_options.judged(
             options, points, labels, given.get("gallery"), given.get("gallery_labels"), KS if ks is None else ks, screen
         )
     if options.geometry:
@@ -216,8 +216,8 @@ def show(result: dict[str, Any], output: Path | None) -> None:
     table.add_column("metric")
     table.add_column("%", justify="right")
     table.add_column("± s.e.", justify="right")
-    others = [result[name] for name in refinement.NAMES if name in result]
-    for name in refinement.NAMES:
+    others = [result[name] for name in rerank_options.NAMES if name in result]
+    for name in rerank_options.NAMES:
         if name in result:
             table.add_column(name, justify="right")
             table.add_column("± s.e.", justify="right")
@@ -243,7 +243,7 @@ def show(result: dict[str, Any], output: Path | None) -> None:
 
 def main() -> int:
     """Runs the command on `sys.argv`; returns its exit code."""
-    return command.status(lambda: execute(sys.argv[1:]))
+    return cli.status(lambda: execute(sys.argv[1:]))
 
 
 if __name__ == "__main__":

@@ -10,16 +10,16 @@ import os
 import sys
 from pathlib import Path
 
-from dml_jax import command
-from dml_jax.closed import suggest
+from dml_jax import cli
+from dml_jax.config_schema import suggest
 from dml_jax.errors import ConfigError
 
 MODES = ("train", "evaluate", "export", "check")
 
 
-def parser() -> command.Parser:
+def parser() -> cli.Parser:
     """The options of the main command."""
-    flags = command.Parser(__doc__)
+    flags = cli.Parser(__doc__)
     flags.add_argument("--config", metavar="FILE[:VARIANT]", help="configuration file; --config.KEY=VALUE edits it")
     flags.add_argument("--workdir", metavar="DIRECTORY", help="default: runs/<config name>[-<variant>]")
     flags.add_argument("--mode", default="train", help=f"{', '.join(MODES)} (default: train, evaluate, export, report)")
@@ -47,32 +47,32 @@ def execute(arguments: list[str]) -> None:
     checkpoint = options.checkpoint
     if not (checkpoint in ("reported", "latest", "best") or checkpoint.isdecimal()):
         raise ConfigError(f"--checkpoint={checkpoint}: must be reported, latest, best or a step")
-    output = command.file_to_write("--output", options.output)
+    output = cli.file_to_write("--output", options.output)
     if output is not None and options.mode != "evaluate":
         raise ConfigError(f"--output={options.output}: only --mode=evaluate writes its numbers to a file of their own")
     file, _, variant = options.config.partition(":")
     default = Path("runs") / (Path(file).stem + (f"-{variant}" if variant else ""))
-    directory = command.place("--workdir", options.workdir) if options.workdir else default
+    directory = cli.place("--workdir", options.workdir) if options.workdir else default
     if not options.coordinator and (options.processes, options.process) != (1, 0):
         raise ConfigError("--coordinator: missing; several processes need HOST:PORT of the first, or auto")
     if options.coordinator and options.coordinator != "auto":
         _together(options.coordinator, options.processes, options.process)
-    values = command.load(options.config, overrides)
+    values = cli.load(options.config, overrides)
 
     from dml_jax import config as configs
 
     config = configs.resolve(values)
     keep_compiled()
     from dml_jax import run
-    from dml_jax.train import mesh, peers
-    from dml_jax.train.progress import Screen
+    from dml_jax.console import Screen
+    from dml_jax.train import mesh, process_group
     from dml_jax.train.signals import Interrupted, Stop
 
     if options.coordinator:
         mesh.connect(options.coordinator, options.processes, options.process)
     screen = Screen(quiet=options.quiet, active=mesh.first())
     try:
-        with peers.ending_together() as leave, Stop(leave) as stop:
+        with process_group.ending_together() as leave, Stop(leave) as stop:
             if options.mode != "train":
                 stop.at_once()
             match options.mode:
@@ -112,7 +112,7 @@ def keep_compiled() -> None:
 
 def main() -> int:
     """Runs the command on `sys.argv`; returns its exit code."""
-    return command.status(lambda: execute(sys.argv[1:]))
+    return cli.status(lambda: execute(sys.argv[1:]))
 
 
 if __name__ == "__main__":

@@ -8,11 +8,11 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from dml_jax.closed import place
+from dml_jax.class_index import Image, Index
+from dml_jax.config_schema import place
 from dml_jax.data import decode, transforms
 from dml_jax.errors import CheckpointError, DataError
-from dml_jax.index import Image, Index
-from dml_jax.train import warmstart, workdir
+from dml_jax.train import warm_start, workdir
 from dml_jax.train.state import fingerprint
 
 
@@ -36,7 +36,7 @@ class Model:
         self._directory = directory
         height, width = workdir.read_config(directory)["shape"]
         self._shape = (height, width)
-        self.config, method, self._state = warmstart.trained(directory, checkpoint, _refuse)
+        self.config, method, self._state = warm_start.trained(directory, checkpoint, _refuse)
         self.step = int(self._state.step)
         self._embed = jax.jit(method.embed)
         self._transform = transforms.testing(self.config.data)

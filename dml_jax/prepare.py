@@ -10,16 +10,16 @@ preparation. --source may be given several times, for data sets that come in sev
 import os
 import sys
 
-from dml_jax import command
+from dml_jax import cli
 from dml_jax import config as configs
-from dml_jax.data import packed
-from dml_jax.data.listing import Options, Recipe
+from dml_jax.data import prepared
+from dml_jax.data.prepare.sources import Options, Recipe
 from dml_jax.errors import ConfigError
 
 
-def parser() -> command.Parser:
+def parser() -> cli.Parser:
     """The options of the command."""
-    flags = command.Parser(__doc__)
+    flags = cli.Parser(__doc__)
     flags.add_argument("--name", metavar="DATA_SET", help="cub, cars, sop, inshop, omniglot, folder or csv")
     flags.add_argument("--source", metavar="PATH", action="append", default=[], help="archive, folder or .csv file")
     flags.add_argument("--output", metavar="DIRECTORY", help="where to, then data.path of a configuration")
@@ -50,12 +50,12 @@ def execute(arguments: list[str]) -> None:
     options, overrides = parser().read(arguments)
     if overrides:
         raise ConfigError(f"--config.{min(overrides)}: dml_jax.prepare has no configuration")
-    from dml_jax.train.progress import Screen
+    from dml_jax.console import Screen
 
     screen = Screen(quiet=options.quiet)
     screen.console.file = sys.stdout  # this one, also while tensorflow_datasets' own messages are kept off it
     if options.verify:
-        packed.verify(command.place("--verify", options.verify))
+        prepared.verify(cli.place("--verify", options.verify))
         screen.say(f"{options.verify} is as it was written")
         return
     for key in ("name", "source", "output"):
@@ -72,12 +72,12 @@ def execute(arguments: list[str]) -> None:
     recipe: Recipe | None = getattr(configs.module("data.datasets", options.name, "--name"), "RECIPE", None)
     if recipe is None:
         raise ConfigError(f"--name={options.name}: needs no preparation")
-    from dml_jax.data import preparation  # imports tensorflow_datasets, which takes a second
+    from dml_jax.data.prepare import steps  # imports tensorflow_datasets, which takes a second
 
-    request = preparation.Request(
+    request = steps.Request(
         name=options.name,
-        sources=tuple(command.place("--source", source) for source in options.source),
-        output=command.place("--output", options.output),
+        sources=tuple(cli.place("--source", source) for source in options.source),
+        output=cli.place("--output", options.output),
         options=Options(options.test_share, options.splits),
         short_side=options.short_side,
         pixels=options.pixels,
@@ -86,15 +86,15 @@ def execute(arguments: list[str]) -> None:
         threads=options.threads,
     )
     with screen:
-        content = preparation.prepare(request, recipe, screen)
-    for line in preparation.summary(content):
+        content = steps.prepare(request, recipe, screen)
+    for line in steps.summary(content):
         screen.say(line)
     screen.say(f"written: {options.output}; use it with --config.data.path={options.output}")
 
 
 def main() -> int:
     """Runs the command on `sys.argv`; returns its exit code."""
-    return command.status(lambda: execute(sys.argv[1:]))
+    return cli.status(lambda: execute(sys.argv[1:]))
 
 
 if __name__ == "__main__":

@@ -11,16 +11,16 @@ import numpy as np
 from dml_jax import config as configs
 from dml_jax.analysis import report
 from dml_jax.config import Config
+from dml_jax.console import Screen
 from dml_jax.data import pipeline
 from dml_jax.data.split import Split
 from dml_jax.errors import CheckpointError, UserError
 from dml_jax.evaluation import protocol, verification
 from dml_jax.export import arrays, stablehlo
-from dml_jax.train import embed, experiment, loop, mesh, refine, step, teacher, warmstart, workdir
+from dml_jax.train import experiment, inference, loop, mesh, refinement, step, teacher, warm_start, workdir
 from dml_jax.train.checkpoint import Checkpoints
 from dml_jax.train.experiment import Experiment
-from dml_jax.train.progress import Screen
-from dml_jax.train.records import Records
+from dml_jax.train.jsonl import Records
 from dml_jax.train.signals import Stop
 from dml_jax.train.state import State
 
@@ -80,7 +80,7 @@ def evaluate(
     """
     if config.init_from and not (directory / "config.json").exists():
         parts = experiment.build(config)
-        state, checkpoint = warmstart.begin(parts, screen), "init_from"
+        state, checkpoint = warm_start.begin(parts, screen), "init_from"
     else:
         parts, state = restored(config, directory, checkpoint, screen)
     model = config.train.select if checkpoint == "reported" else checkpoint
@@ -94,11 +94,13 @@ def evaluate(
 def export_all(config: Config, directory: Path, checkpoint: str, screen: Screen) -> None:
     """Writes the embeddings of every split with a checkpoint of a run, and its model as StableHLO."""
     parts, state = restored(config, directory, checkpoint, screen)
-    embedder = embed.compiled(parts)
+    embedder = inference.compiled(parts)
     splits = dict(parts.splits)
     if splits["test"].gallery is not None:
         splits["gallery"] = splits["test"].gallery
-    found = {name: embed.split(parts, embedder, state.params, state.method, split) for name, split in splits.items()}
+    found = {
+        name: inference.split(parts, embedder, state.params, state.method, split) for name, split in splits.items()
+    }
     export(parts, directory, splits, found, int(state.step))
     screen.say(f"embeddings of {', '.join(splits)} at step {int(state.step)}: {directory / 'embeddings'}")
     params, remembered = jax.device_get((state.params, state.method))
@@ -118,7 +120,7 @@ def check(config: Config, screen: Screen) -> None:
     """
     parts = teacher.attended(experiment.build(config), screen)
     introduce(parts, None, screen)
-    state = warmstart.begin(parts, screen)
+    state = warm_start.begin(parts, screen)
     key = mesh.replicate(parts.mesh, experiment.key(config))
     with pipeline.training(
         parts.splits["train"], parts.sampler, config.data, seed=config.seed, views=parts.method.views, stop=1,
@@ -220,10 +222,10 @@ def conclude(
     """The results of a model on the test split, beside its controls, and the embeddings they rest on."""
     config = parts.config
     test = parts.splits["test"]
-    embedder = embed.compiled(parts)
-    found = {"test": embed.split(parts, embedder, state.params, state.method, test)}
+    embedder = inference.compiled(parts)
+    found = {"test": inference.split(parts, embedder, state.params, state.method, test)}
     if test.gallery is not None:
-        found["gallery"] = embed.split(parts, embedder, state.params, state.method, test.gallery)
+        found["gallery"] = inference.split(parts, embedder, state.params, state.method, test.gallery)
     screen.say("judging the unseen classes")
     results = _judged(config, test, found["test"], found.get("gallery"))
     results["protocol"] = protocol.describe(
@@ -244,7 +246,7 @@ def conclude(
     }
     if config.evaluation.controls:
         first = experiment.initial(parts)
-        untrained = embed.split(parts, embedder, first.params, first.method, test)
+        untrained = inference.split(parts, embedder, first.params, first.method, test)
         results["controls"] = {
             "raw pixels": _judged(config, test, _pixels(config, test)),
             "untrained": _judged(config, test, untrained),
@@ -274,7 +276,7 @@ def _refined(
         screen.say(f"message passing in batches of kind {kind}")
         start = time.monotonic()
         try:
-            vectors, facts = refine.refined(parts, state, kind, found)
+            vectors, facts = refinement.refined(parts, state, kind, found)
         except UserError as problem:
             screen.say(f"warning: {problem}")
             results[kind] = {"problem": str(problem)}

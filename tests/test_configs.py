@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import pytest
 
 from configs.recipes.published import plain
-from dml_jax import command, convert, main
+from dml_jax import cli, convert, main
 from dml_jax import config as configs
 from dml_jax.backbones.contract import Backbone
 from dml_jax.config import Config, flatten
@@ -36,7 +36,7 @@ def module(name: str) -> ModuleType:
 
 def resolved(name: str, variant: str = "") -> Config:
     path = str(ROOT / "configs" / f"{name}.py") + (f":{variant}" if variant else "")
-    return configs.resolve(command.load(path, {}))
+    return configs.resolve(cli.load(path, {}))
 
 
 @every_file
@@ -168,7 +168,7 @@ def test_docstrings(name: str) -> None:
     for program, _, target, *arguments in commands:
         assert (program, target) == ("python", "dml_jax.main")
         found, overrides = main.parser().read(arguments)
-        configs.resolve(command.load(str(ROOT / found.config), overrides))
+        configs.resolve(cli.load(str(ROOT / found.config), overrides))
         chosen.append(found.config)
     assert f"configs/{name}.py" in chosen
     assert any(re.fullmatch(rf"configs/{name}\.py:(\w+-)*paper", path) for path in chosen)

@@ -13,10 +13,11 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from dml_jax import command, convert
-from dml_jax.backbones import _download, bn_inception, deit, googlenet, mit, pretrained, resnet
-from dml_jax.backbones._conversion import convert as assign
-from dml_jax.backbones._files import Tensor, read
+from dml_jax import cli, convert
+from dml_jax.backbones import bn_inception, deit, googlenet, mit, resnet
+from dml_jax.backbones.weights import download, store
+from dml_jax.backbones.weights.from_torch import convert as assign
+from dml_jax.backbones.weights.tensor_files import Tensor, read
 from dml_jax.errors import WeightsError
 from dml_jax.methods import diva, hist, mpn
 from dml_jax.methods.contract import Batch
@@ -40,7 +41,7 @@ def tiny() -> state_dicts.StateDict:
 
 
 def status(*arguments: str) -> int:
-    return command.status(lambda: convert.execute(list(arguments)))
+    return cli.status(lambda: convert.execute(list(arguments)))
 
 
 def fault(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
@@ -95,7 +96,7 @@ def test_torchvision(kind: str, tiny: state_dicts.StateDict, capsys: pytest.Capt
     assert digest_of("w.safetensors") in printed
     assert "warning: of none of the sizes resnet18, resnet34" in printed
     assert f"{info['parameters']:,} parameters" in printed
-    tensors, _ = pretrained.read(Path("weights/tiny"))
+    tensors, _ = store.read(Path("weights/tiny"))
     np.testing.assert_array_equal(tensors["classifier/fc/kernel"], source["fc.weight"].T)
 
 
@@ -115,7 +116,7 @@ def test_parity_report(tiny: state_dicts.StateDict, capsys: pytest.CaptureFixtur
 def test_parity_finds_a_wrong_layer(tiny: state_dicts.StateDict) -> None:
     pytest.importorskip("torch")
     converted = assign({"w": read(state_dicts.write(Path("w.pth"), tiny))})
-    arrays, name = pretrained.finite(converted.tensors, "w.pth"), "layer1.0.conv1.weight"
+    arrays, name = store.finite(converted.tensors, "w.pth"), "layer1.0.conv1.weight"
     converted.weights.tensors[name] = Tensor(tiny[name].shape, lambda: 1.001 * tiny[name])
     with pytest.raises(WeightsError, match=r"1\.0e-03, in layer1\.0\.conv1; nothing was written"):
         convert.parity(converted, arrays, "w.pth")
@@ -220,19 +221,19 @@ def test_fetching(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
     source = Path("served-00000000.pth")
     source.write_bytes(b"not what the name promises")
     with pytest.raises(WeightsError, match="SHA-256"):
-        _download.local(source.resolve().as_uri().replace("file:", "https:"), _serving(monkeypatch, source))
+        download.local(source.resolve().as_uri().replace("file:", "https:"), _serving(monkeypatch, source))
     assert not list(Path("cache").iterdir())
     digest = digest_of(str(source))
     good = source.rename(f"served-{digest[:8]}.pth")
     address = f"https://example.org/{good.name}"
-    found = _download.local(address, _serving(monkeypatch, good))
+    found = download.local(address, _serving(monkeypatch, good))
     assert found.read_bytes() == good.read_bytes()
-    monkeypatch.setattr(_download.urllib.request, "urlopen", None)  # the second time nothing is fetched
-    assert _download.local(address, Path("cache")) == found
+    monkeypatch.setattr(download.urllib.request, "urlopen", None)  # the second time nothing is fetched
+    assert download.local(address, Path("cache")) == found
 
 
 def _serving(monkeypatch: pytest.MonkeyPatch, file: Path) -> Path:
-    monkeypatch.setattr(_download.urllib.request, "urlopen", lambda *_, **__: file.open("rb"))
+    monkeypatch.setattr(download.urllib.request, "urlopen", lambda *_, **__: file.open("rb"))
     return Path("cache")
 
 
@@ -314,7 +315,7 @@ def linear(rng: np.random.Generator, name: str, outputs: int, inputs: int) -> st
 
 def grafted(method: Any, *files: Path) -> tuple[Any, Any, list[str]]:
     assert status(f"--weights={','.join(map(str, files))}", "--output=out", "--skip_parity") == 0
-    return pretrained.graft("out", *method.init(jax.random.key(0), BATCH))
+    return store.graft("out", *method.init(jax.random.key(0), BATCH))
 
 
 def test_checkpoint_of_hist(tiny: state_dicts.StateDict) -> None:

@@ -11,8 +11,8 @@ from PIL import Image
 import dml_jax
 from dml_jax import config as configs
 from dml_jax import embed, enroll
+from dml_jax.class_index import Index
 from dml_jax.errors import CheckpointError, DataError
-from dml_jax.index import Index
 
 COLOURS = {"red": (250, 10, 10), "green": (10, 250, 10), "blue": (10, 10, 250), "grey": (120, 120, 120)}
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from dml_jax import evaluate
-from dml_jax.evaluation import expansion, lists, metrics, reranking
+from dml_jax.evaluation import metrics, query_expansion, ranked_lists, reranking
 
 ROOT = Path(__file__).parents[1]
 
@@ -184,8 +184,8 @@ def test_refined_rankings_stand_beside_the_plain_one(
     asked, classes = (xq, yq) if separate else (x, y)
     own = not separate
     _, indices = reranking.search(asked, x if separate else asked, 10, k1=8, k2=3, weight=0.2, exclude_self=own)
-    reranked = lists.retrieval(indices, classes, y if separate else None, ks=(1, 5))
-    better = expansion.expand(asked, x if separate else asked, 4, alpha=2, exclude_self=own)
+    reranked = ranked_lists.retrieval(indices, classes, y if separate else None, ks=(1, 5))
+    better = query_expansion.expand(asked, x if separate else asked, 4, alpha=2, exclude_self=own)
     expanded = metrics.retrieval(better, classes, ks=(1, 5), gallery=x, gallery_labels=y, exclude_self=own)
     for name, expected in (("reranked", reranked), ("expanded", expanded)):
         assert {key: result[name][key] for key in expected} == expected

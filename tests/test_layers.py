@@ -5,8 +5,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1] / "dml_jax"
 LAYERS = (
-    {"errors"},
-    {"closed"},
+    {"errors", "console"},
+    {"config_schema"},
     {"config"},
     {"losses"},
     {"data", "backbones", "evaluation"},

@@ -8,10 +8,10 @@ import jax.numpy as jnp
 import pytest
 
 from configs.recipes import small_baseline
-from dml_jax import command
+from dml_jax import cli
 from dml_jax import config as configs
 from dml_jax.config import flatten
-from dml_jax.methods import _baseline_options as options
+from dml_jax.methods.baseline import options
 from dml_jax.methods.contract import Batch
 from dml_jax.train import experiment, step
 from tests.data import layouts
@@ -29,7 +29,7 @@ LARGE = [("folder_baseline", ""), ("folder_hist", "")]
 
 def values(file: str, variant: str, **data: object) -> dict[str, object]:
     path = str(ROOT / "configs" / f"{file}.py") + (f":{variant}" if variant else "")
-    found = command.load(path, {})
+    found = cli.load(path, {})
     found["data"].update(data)
     return found
 

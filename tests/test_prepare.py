@@ -15,8 +15,9 @@ from PIL import Image
 
 from dml_jax import prepare
 from dml_jax.config import Data
-from dml_jax.data import duplicates, inspection, packed, packing, preparation
+from dml_jax.data import prepared
 from dml_jax.data.datasets import folder
+from dml_jax.data.prepare import duplicates, inspect, steps, writer
 from tests.data import layouts, pictures
 
 ROOT = Path(__file__).parents[1]
@@ -45,11 +46,11 @@ def test_prepares_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert (code, err) == (0, "")
     assert "train: 6 images of 2 classes\ntest: 6 images of 2 classes\nsha256 " in out
     assert out.endswith(f"\nwritten: {tmp_path / 'out'}; use it with --config.data.path={tmp_path / 'out'}\n")
-    before = (tmp_path / "out" / packed.MARKER).read_bytes()
+    before = (tmp_path / "out" / prepared.MARKER).read_bytes()
     code, out, _ = run(capsys, *flags("folder", photos, tmp_path / "out"))
     assert code == 0
     assert "is prepared already" in out
-    assert (tmp_path / "out" / packed.MARKER).read_bytes() == before
+    assert (tmp_path / "out" / prepared.MARKER).read_bytes() == before
     code, _, err = run(capsys, *flags("folder", photos, tmp_path / "out", "--short_side=16"))
     assert code == 2
     assert "was prepared with another short_side" in err
@@ -168,7 +169,7 @@ def test_every_bad_image_is_listed_at_once(tmp_path: Path, capsys: pytest.Captur
     code, out, err = run(capsys, *flags("folder", tmp_path / "photos", tmp_path / "out", "--skip_bad"))
     assert (code, err) == (0, "")
     assert f"{len(expected)} images were left out" in out
-    skipped = json.loads((tmp_path / "out" / packed.MARKER).read_text())["skipped"]
+    skipped = json.loads((tmp_path / "out" / prepared.MARKER).read_text())["skipped"]
     assert {name for name, _ in skipped} == set(expected)
     splits = folder.load(Data(name="folder", path=str(tmp_path / "out")))
     assert sum(len(split.labels) for split in splits.values()) == 15
@@ -225,7 +226,7 @@ def test_an_interrupted_run_is_continued(
 ) -> None:
     archive = layouts.cub(tmp_path)
     out = tmp_path / "out"
-    module = {"examine_all": inspection, "write": packing, "mark": packed}[when]
+    module = {"examine_all": inspect, "write": writer, "mark": prepared}[when]
 
     def interrupt(*arguments: object, **options: object) -> None:
         raise KeyboardInterrupt
@@ -233,14 +234,14 @@ def test_an_interrupted_run_is_continued(
     with monkeypatch.context() as patch:
         patch.setattr(module, when, interrupt)
         assert run(capsys, *flags("cub", archive, out, "--subset"))[0] == 130
-    assert not (out / packed.MARKER).exists()
+    assert not (out / prepared.MARKER).exists()
     code, said, err = run(capsys, *flags("cub", archive, out, "--subset"))
     assert (code, err) == (0, "")
     assert "continuing an interrupted preparation" in said
     assert "unpacking" not in said
-    assert not (out / preparation.UNFINISHED).exists()
+    assert not (out / steps.UNFINISHED).exists()
     run(capsys, *flags("cub", archive, tmp_path / "other", "--subset"))
-    first, second = (json.loads((path / packed.MARKER).read_text()) for path in (out, tmp_path / "other"))
+    first, second = (json.loads((path / prepared.MARKER).read_text()) for path in (out, tmp_path / "other"))
     assert first == second
 
 
@@ -252,7 +253,7 @@ def test_another_request_starts_anew(
 
     archive = layouts.cub(tmp_path)
     with monkeypatch.context() as patch:
-        patch.setattr(packing, "write", interrupt)
+        patch.setattr(writer, "write", interrupt)
         run(capsys, *flags("cub", archive, tmp_path / "out", "--subset"))
     code, said, _ = run(capsys, *flags("cub", archive, tmp_path / "out", "--subset", "--short_side=16"))
     assert code == 0
@@ -269,10 +270,10 @@ def test_killed_at_any_moment(tmp_path: Path) -> None:
         time.sleep(delay)
         process.send_signal(signal.SIGKILL)
         process.wait()
-        if (tmp_path / "out" / packed.MARKER).exists():
-            packed.verify(tmp_path / "out")
+        if (tmp_path / "out" / prepared.MARKER).exists():
+            prepared.verify(tmp_path / "out")
     subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
-    packed.verify(tmp_path / "out")
+    prepared.verify(tmp_path / "out")
     splits = folder.load(Data(name="folder", path=str(tmp_path / "out")))
     assert sum(len(split.labels) for split in splits.values()) == 1_000
 
@@ -299,7 +300,7 @@ def test_pictures_that_look_alike_are_reported(tmp_path: Path, capsys: pytest.Ca
     code, out, _ = run(capsys, *flags("folder", tmp_path / "p", tmp_path / "out"))
     assert code == 0
     assert "pairs of a training and a test image that look alike: 1" in out
-    table = (tmp_path / "out" / preparation.ALIKE).read_text().splitlines()
+    table = (tmp_path / "out" / steps.ALIKE).read_text().splitlines()
     assert table == ["train,test", "train/b/1.jpg,test/c/again.jpg"]
 
 

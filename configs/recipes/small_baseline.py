@@ -10,8 +10,8 @@ from dataclasses import asdict, replace
 from ml_collections import ConfigDict
 
 from dml_jax.config import Group, Train
-from dml_jax.methods import _baseline_options as options
 from dml_jax.methods import baseline
+from dml_jax.methods.baseline import options
 
 METHODS = {
     "normalized_softmax": baseline.Config(),

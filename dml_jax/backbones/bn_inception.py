@@ -14,11 +14,11 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from dml_jax.backbones._assemble import assemble, fan_in
-from dml_jax.backbones._layers import AveragePool, MaxPool, batch_norm, compute_dtype, conv
-from dml_jax.backbones._pixels import CAFFE, Pixels
+from dml_jax.backbones.as_backbone import assemble, fan_in
 from dml_jax.backbones.contract import Backbone
-from dml_jax.closed import require
+from dml_jax.backbones.layers import AveragePool, MaxPool, batch_norm, compute_dtype, conv
+from dml_jax.backbones.pixels import CAFFE, Pixels
+from dml_jax.config_schema import require
 from dml_jax.errors import ConfigError
 
 CHANNELS = 1024

@@ -15,11 +15,11 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from dml_jax.backbones._assemble import Path, Shape, assemble, fan_in
-from dml_jax.backbones._layers import DropPath, attention, compute_dtype, conv, layer_norm
-from dml_jax.backbones._pixels import Pixels
+from dml_jax.backbones.as_backbone import Path, Shape, assemble, fan_in
 from dml_jax.backbones.contract import Backbone
-from dml_jax.closed import require
+from dml_jax.backbones.layers import DropPath, attention, compute_dtype, conv, layer_norm
+from dml_jax.backbones.pixels import Pixels
+from dml_jax.config_schema import require
 from dml_jax.errors import ConfigError
 
 EPSILON = 1e-6

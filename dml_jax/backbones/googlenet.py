@@ -14,11 +14,11 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from dml_jax.backbones._assemble import Path, Shape, assemble
-from dml_jax.backbones._layers import MaxPool, batch_norm, compute_dtype, conv
-from dml_jax.backbones._pixels import Pixels
+from dml_jax.backbones.as_backbone import Path, Shape, assemble
 from dml_jax.backbones.contract import Backbone
-from dml_jax.closed import require
+from dml_jax.backbones.layers import MaxPool, batch_norm, compute_dtype, conv
+from dml_jax.backbones.pixels import Pixels
+from dml_jax.config_schema import require
 
 CHANNELS = 1024
 SOURCE = "https://download.pytorch.org/models/googlenet-1378be20.pth"

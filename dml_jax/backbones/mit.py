@@ -13,11 +13,11 @@ from typing import Literal
 import flax.linen as nn
 import jax
 
-from dml_jax.backbones._assemble import Path, Shape, assemble, fan_out
-from dml_jax.backbones._layers import DropPath, attention, compute_dtype, conv, layer_norm
-from dml_jax.backbones._pixels import Pixels
+from dml_jax.backbones.as_backbone import Path, Shape, assemble, fan_out
 from dml_jax.backbones.contract import Backbone
-from dml_jax.closed import require
+from dml_jax.backbones.layers import DropPath, attention, compute_dtype, conv, layer_norm
+from dml_jax.backbones.pixels import Pixels
+from dml_jax.config_schema import require
 from dml_jax.errors import ConfigError
 
 OUTER = 1e-6  # epsilon of the norms before attention and MLP and at the end of a stage

@@ -12,11 +12,11 @@ from typing import Literal
 import flax.linen as nn
 import jax
 
-from dml_jax.backbones._assemble import assemble, fan_out
-from dml_jax.backbones._layers import BatchNorm, MaxPool, batch_norm, compute_dtype, conv
-from dml_jax.backbones._pixels import Pixels
+from dml_jax.backbones.as_backbone import assemble, fan_out
 from dml_jax.backbones.contract import Backbone
-from dml_jax.closed import require
+from dml_jax.backbones.layers import BatchNorm, MaxPool, batch_norm, compute_dtype, conv
+from dml_jax.backbones.pixels import Pixels
+from dml_jax.config_schema import require
 
 # Block and depths: where torchvision's first ImageNet weights ("V1"), which the papers started from, are published.
 SOURCES: dict[tuple[str, tuple[int, ...]], str] = {

@@ -15,7 +15,7 @@ import numpy as np
 
 from dml_jax.config import Data
 from dml_jax.data import transforms
-from dml_jax.data.sampling import Sampler
+from dml_jax.data.samplers import Sampler
 from dml_jax.data.split import Split
 from dml_jax.errors import DataError
 

@@ -9,7 +9,7 @@ import numpy as np
 from scipy.special import gammaln
 
 from dml_jax.errors import DataError
-from dml_jax.evaluation import arrays
+from dml_jax.evaluation import validation
 
 
 class Table(NamedTuple):
@@ -34,10 +34,10 @@ def table(labels: Any, assignments: Any) -> Table:
     Raises:
       DataError: not integers, not vectors, empty, or of different lengths.
     """
-    given = arrays.labels(labels, len(np.atleast_1d(labels)))
+    given = validation.labels(labels, len(np.atleast_1d(labels)))
     if len(given) == 0:
         raise DataError("labels: is empty; give at least one row")
-    found = arrays.labels(assignments, len(given), name="assignments", of="labels")
+    found = validation.labels(assignments, len(given), name="assignments", of="labels")
     _, given, class_sizes = np.unique(given, return_inverse=True, return_counts=True)
     _, found, cluster_sizes = np.unique(found, return_inverse=True, return_counts=True)
     cells, counts = np.unique(given * len(cluster_sizes) + found, return_counts=True)

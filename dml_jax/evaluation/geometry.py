@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 
 from dml_jax.errors import DataError
-from dml_jax.evaluation import arrays
+from dml_jax.evaluation import validation
 
 
 def blocks(rows: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
     """The rows in float64, some thousands at a time."""
-    step = max(1, arrays.ROWS_AT_ONCE // rows.shape[1])
+    step = max(1, validation.ROWS_AT_ONCE // rows.shape[1])
     for start in range(0, len(rows), step):
         part = slice(start, start + step)
         yield part, np.asarray(rows[part], np.float64)
@@ -39,8 +39,8 @@ def density(embeddings: Any, labels: Any) -> float:
     Raises:
       DataError: wrong shapes or types, rows that are not finite.
     """
-    points = arrays.embeddings(embeddings)
-    _, members, sizes = np.unique(arrays.labels(labels, len(points)), return_inverse=True, return_counts=True)
+    points = validation.embeddings(embeddings)
+    _, members, sizes = np.unique(validation.labels(labels, len(points)), return_inverse=True, return_counts=True)
     if len(sizes) < 2 or sizes.max() < 2:
         return float("nan")
     sums, unit_sums = (np.zeros((len(sizes), points.shape[1])) for _ in range(2))
@@ -66,7 +66,7 @@ def singular_values(embeddings: Any) -> np.ndarray:
     Raises:
       DataError: wrong shape or type, rows that are not finite.
     """
-    points = arrays.embeddings(embeddings)
+    points = validation.embeddings(embeddings)
     # A QR of stacked blocks keeps the small values exact, which X'X would square away.
     factor = np.zeros((0, points.shape[1]))
     for _, block in blocks(points):

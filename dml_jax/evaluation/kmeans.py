@@ -10,7 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from dml_jax.errors import DataError
-from dml_jax.evaluation import arrays, tiles
+from dml_jax.evaluation import validation
+from dml_jax.evaluation._ranking import tiles
 
 BLOCK = 1152  # points whose scores are held at once, at least
 SCORES = 1 << 21  # scores held at once, for few centres
@@ -57,10 +58,10 @@ def fit(
     Raises:
       DataError: wrong shapes or types, rows that are not finite, k not in 1..N.
     """
-    checked = arrays.embeddings(points, name="points")
+    checked = validation.embeddings(points, name="points")
     if not 0 < k <= len(checked):
         raise DataError(f"k={k}: must be in 1..{len(checked)}, the number of points")
-    given = None if isinstance(init, str) else arrays.embeddings(init, name="init")
+    given = None if isinstance(init, str) else validation.embeddings(init, name="init")
     if given is None and init not in ("k-means++", "random"):
         raise DataError(f"init={init!r}: give 'k-means++', 'random' or an array of centres")
     if given is not None and given.shape != (k, checked.shape[1]):
@@ -68,7 +69,7 @@ def fit(
     if restarts < 1 or max_iterations < 1:
         raise DataError(f"restarts={restarts}, max_iterations={max_iterations}: both must be positive")
 
-    dtype = arrays.working(checked)
+    dtype = validation.working(checked)
     frame = tiles.frame([checked], "euclidean")
     x = jnp.asarray(frame.enter(checked, dtype))
     best = None

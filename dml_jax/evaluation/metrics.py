@@ -7,7 +7,8 @@ import numpy as np
 from jax.sharding import Mesh
 
 from dml_jax.errors import DataError
-from dml_jax.evaluation import arrays, judging
+from dml_jax.evaluation import validation
+from dml_jax.evaluation._ranking import plan
 from dml_jax.evaluation.clustering import ami, f1_pairs, nmi, nmi_stderr
 from dml_jax.evaluation.geometry import density, singular_values, spectral_decay
 from dml_jax.evaluation.uniformity import uniformity
@@ -66,8 +67,8 @@ def retrieval(
     Raises:
       DataError: wrong shapes or types, rows that are not finite, K larger than the number of candidates.
     """
-    points = arrays.embeddings(queries, name="queries")
-    classes = arrays.labels(labels, len(points), of="queries")
+    points = validation.embeddings(queries, name="queries")
+    classes = validation.labels(labels, len(points), of="queries")
     if metric not in ("cosine", "euclidean"):
         raise DataError(f"metric={metric!r}: give 'cosine' or 'euclidean'")
     if exclusion not in ("index", "position"):
@@ -79,9 +80,9 @@ def retrieval(
     if gallery is None:
         others, other_classes = points, classes
     else:
-        others = arrays.embeddings(gallery, name="gallery")
-        other_classes = arrays.labels(gallery_labels, len(others), name="gallery_labels", of="gallery")
-        arrays.same_width(points, others)
+        others = validation.embeddings(gallery, name="gallery")
+        other_classes = validation.labels(gallery_labels, len(others), name="gallery_labels", of="gallery")
+        validation.same_width(points, others)
         if exclude_self and not np.array_equal(other_classes[: len(classes)], classes):
             raise DataError(
                 "exclude_self: gallery row i is not of the class of query i; begin the gallery with the queries"
@@ -90,20 +91,20 @@ def retrieval(
     for k in ks:
         if not 0 < k <= candidates:
             raise DataError(f"ks: K={k}, but there are {candidates} candidates; K must be in 1..{candidates}")
-    task = judging.plan(
+    task = plan.plan(
         points,
         classes,
         None if gallery is None else others,
         other_classes,
         metric=metric,
         exclusion=exclusion if exclude_self else "none",
-        dtype=arrays.working(points),
+        dtype=validation.working(points),
         devices=mesh,
         limit=memory,
     )
     if announce is not None:
         announce(task.describe())
-    first, precision, average, relevant = judging.judge(task, progress)
+    first, precision, average, relevant = plan.judge(task, progress)
     result = summary(first, precision, average, relevant, ks)
     if per_query:
         result |= {"rank": first, "r_precision_per_query": precision, "map@r_per_query": average}

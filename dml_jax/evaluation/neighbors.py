@@ -10,9 +10,10 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 
 from dml_jax.errors import DataError
-from dml_jax.evaluation import arrays, tiles
-from dml_jax.evaluation.counting import EVERYWHERE, SPREAD
-from dml_jax.evaluation.tiles import Metric, Rows
+from dml_jax.evaluation import validation
+from dml_jax.evaluation._ranking import tiles
+from dml_jax.evaluation._ranking.kernels import EVERYWHERE, SPREAD
+from dml_jax.evaluation._ranking.tiles import Metric, Rows
 
 # Squared distances below this share of the squared lengths are computed again from the differences: the product of
 # float32 rows leaves few of their digits.
@@ -48,9 +49,9 @@ def search(
     Raises:
       DataError: wrong shapes or types, rows that are not finite, k larger than the number of candidates.
     """
-    asking = arrays.embeddings(queries, name="queries")
-    others = asking if gallery is queries else arrays.embeddings(gallery, name="gallery")
-    arrays.same_width(asking, others)
+    asking = validation.embeddings(queries, name="queries")
+    others = asking if gallery is queries else validation.embeddings(gallery, name="gallery")
+    validation.same_width(asking, others)
     if metric not in ("cosine", "euclidean"):
         raise DataError(f"metric={metric!r}: give 'cosine' or 'euclidean'")
     candidates = len(others) - bool(exclude_self)
@@ -58,7 +59,7 @@ def search(
         raise DataError(f"k={k}: there are {candidates} candidates; k must be in 1..{candidates}")
     mesh = mesh or tiles.mesh()
     common = tiles.frame([asking] if asking is others else [asking, others], metric)
-    dtype = arrays.working(asking)
+    dtype = validation.working(asking)
     left, right = (
         Rows(rows, np.arange(len(rows)), tiles.edge(len(rows), mesh), metric, common, dtype)
         for rows in (asking, others)
@@ -177,12 +178,12 @@ def _refined(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Short distances from the differences of the rows, and their lists in order again."""
     squares = [
-        np.concatenate([np.einsum("nd,nd->n", block, block) for block in arrays.blocks(rows)])
+        np.concatenate([np.einsum("nd,nd->n", block, block) for block in validation.blocks(rows)])
         for rows in (queries, gallery)
     ]
     close = distances.astype(np.float64) ** 2 < CLOSE * (squares[0][:, None] + squares[1][indices])
     row, slot = np.nonzero(close)
-    step = max(1, arrays.ROWS_AT_ONCE // (8 * queries.shape[1]))
+    step = max(1, validation.ROWS_AT_ONCE // (8 * queries.shape[1]))
     for start in range(0, len(row), step):
         i, j = row[start : start + step], slot[start : start + step]
         apart = np.asarray(queries[i], np.float64) - np.asarray(gallery[indices[i, j]], np.float64)

@@ -5,8 +5,8 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from dml_jax.evaluation import arrays, kmeans, metrics
-from dml_jax.evaluation.tiles import Metric, normalize
+from dml_jax.evaluation import kmeans, metrics, validation
+from dml_jax.evaluation._ranking.tiles import Metric, normalize
 
 Name = Literal["clean", "paper"]
 Average = Literal["arithmetic", "geometric"]
@@ -81,7 +81,7 @@ def judge(
     Raises:
       DataError: see `metrics.retrieval`.
     """
-    points = arrays.embeddings(embeddings)
+    points = validation.embeddings(embeddings)
     candidates = len(points) - 1 if gallery is None else len(gallery)
     result: dict[str, float] = metrics.retrieval(
         points,
@@ -98,7 +98,7 @@ def judge(
     if cluster:
         classes = len(np.unique(labels))
         if metric == "cosine":
-            points = points.astype(arrays.working(points))
+            points = points.astype(validation.working(points))
             normalize(points)
         start = begin(classes, restarts)
         found = kmeans.fit(

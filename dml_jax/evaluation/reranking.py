@@ -25,8 +25,8 @@ import numpy as np
 from scipy import sparse
 
 from dml_jax.errors import DataError
-from dml_jax.evaluation import arrays, neighbors
-from dml_jax.evaluation.tiles import normalize
+from dml_jax.evaluation import neighbors, validation
+from dml_jax.evaluation._ranking.tiles import normalize
 
 K1, K2, WEIGHT = 20, 6, 0.3  # of the paper's experiments
 ROWS = 4096  # encoded at once
@@ -74,9 +74,9 @@ def search(
     Raises:
       DataError: as `neighbors.search`; k1, k2 or weight out of range.
     """
-    asking = arrays.embeddings(queries, name="queries")
-    others = asking if gallery is queries else arrays.embeddings(gallery, name="gallery")
-    arrays.same_width(asking, others)
+    asking = validation.embeddings(queries, name="queries")
+    others = asking if gallery is queries else validation.embeddings(gallery, name="gallery")
+    validation.same_width(asking, others)
     candidates = len(others) - bool(exclude_self)
     if not 0 < k <= candidates:
         raise DataError(f"k={k}: there are {candidates} candidates; k must be in 1..{candidates}")
@@ -100,7 +100,7 @@ def search(
 
 def encode(rows: Any, *, k1: int = K1, k2: int = K2, weight: float = WEIGHT) -> Encoding:
     """Encodes rows [N, D] by their neighbourhoods; arguments and errors as those of `search`."""
-    points = arrays.embeddings(rows, name="rows").astype(np.float32)
+    points = validation.embeddings(rows, name="rows").astype(np.float32)
     count = len(points)
     if not 0 < k1 < count:
         raise DataError(f"k1={k1}: there are {count} rows, queries included; k1 must be in 1..{count - 1}")
@@ -147,7 +147,7 @@ def _reciprocal(near: np.ndarray) -> sparse.csr_array:
 def _distances(left: np.ndarray, right: np.ndarray, row: np.ndarray, column: np.ndarray) -> np.ndarray:
     """1 - cos of pairs of unit rows: float32 [n]."""
     found = np.empty(len(row), np.float32)
-    step = max(1, arrays.ROWS_AT_ONCE // (8 * left.shape[1]))
+    step = max(1, validation.ROWS_AT_ONCE // (8 * left.shape[1]))
     for start in range(0, len(row), step):
         part = slice(start, start + step)
         found[part] = 1 - np.einsum("nd,nd->n", left[row[part]], right[column[part]])

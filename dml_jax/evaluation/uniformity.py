@@ -9,8 +9,9 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 
 from dml_jax.errors import DataError
-from dml_jax.evaluation import arrays, tiles
-from dml_jax.evaluation.counting import EVERYWHERE, product
+from dml_jax.evaluation import validation
+from dml_jax.evaluation._ranking import tiles
+from dml_jax.evaluation._ranking.kernels import EVERYWHERE, product
 
 
 def uniformity(embeddings: Any, *, sharpness: float = 2.0, mesh: Mesh | None = None) -> float:
@@ -27,13 +28,13 @@ def uniformity(embeddings: Any, *, sharpness: float = 2.0, mesh: Mesh | None = N
     Raises:
       DataError: wrong shape or type, rows that are not finite, fewer than two rows.
     """
-    points = arrays.embeddings(embeddings)
+    points = validation.embeddings(embeddings)
     if len(points) < 2:
         raise DataError("embeddings: has one row; uniformity is a mean over pairs and needs two")
     mesh = mesh or tiles.mesh()
     frame = tiles.frame([points], "cosine")
     edge = tiles.edge(len(points), mesh)
-    rows = tiles.Rows(points, np.arange(len(points)), edge, "cosine", frame, arrays.working(points))
+    rows = tiles.Rows(points, np.arange(len(points)), edge, "cosine", frame, validation.working(points))
     per = max(1, tiles.memory(mesh) // 4 // (edge * rows.width * rows.dtype.itemsize))
     everywhere = NamedSharding(mesh, EVERYWHERE)
     total = 0.0

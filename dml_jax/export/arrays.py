@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dml_jax.closed import below_a_file
+from dml_jax.config_schema import below_a_file
 from dml_jax.errors import DataError
-from dml_jax.evaluation import arrays as checked
+from dml_jax.evaluation import validation as checked
 
 WRITTEN = {"embeddings.npy", "labels.npy", "ids.json", "manifest.json", "neighbors.png"}
 

@@ -20,7 +20,7 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 
-from dml_jax.closed import require
+from dml_jax.config_schema import require
 from dml_jax.losses.norms import accurate
 
 COPY = 1e-5  # 1 - S of two embeddings taken for one

@@ -25,12 +25,12 @@ import jax
 import jax.numpy as jnp
 
 from dml_jax.backbones.contract import Backbone
-from dml_jax.closed import require
+from dml_jax.config_schema import require
 from dml_jax.errors import ConfigError
 from dml_jax.losses import multi_similarity as ms
 from dml_jax.losses import pairs
 from dml_jax.losses.norms import accurate, unit
-from dml_jax.methods import _heads as heads
+from dml_jax.methods import heads
 from dml_jax.methods.contract import Batch, Method
 
 GROUPS = ("backbone", "prototypes", "embedding")

@@ -23,9 +23,9 @@ import jax.numpy as jnp
 import optax
 
 from dml_jax.backbones.contract import Backbone
-from dml_jax.closed import require
+from dml_jax.config_schema import require
 from dml_jax.losses.norms import accurate, unit
-from dml_jax.methods import _heads as heads
+from dml_jax.methods import heads
 from dml_jax.methods.contract import Batch, Method
 
 GROUPS = ("backbone", "embedding", "distributions", "hgnn")

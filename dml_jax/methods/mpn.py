@@ -29,14 +29,15 @@ import numpy as np
 from jax import lax
 
 from dml_jax.backbones.contract import Backbone
-from dml_jax.closed import require
+from dml_jax.config_schema import require
 from dml_jax.errors import ConfigError
-from dml_jax.evaluation import reciprocal
-from dml_jax.evaluation.grouping import Groups
+from dml_jax.evaluation import reciprocal_neighbors
+from dml_jax.evaluation.refinement_batches import Groups
 from dml_jax.losses.classification import cross_entropy
 from dml_jax.losses.norms import accurate, unit
-from dml_jax.methods import _heads
+from dml_jax.methods import heads as _heads
 from dml_jax.methods.contract import Batch, Method, Teaching
+from dml_jax.methods.heads import Pooling
 
 GROUPS = ("backbone", "embedding", "auxiliary", "mpn")
 NODES = 2048  # of test-time batches passed at once
@@ -57,7 +58,7 @@ class Config:
     temperature: float = 0.2  # T, divides the logits of both losses
     smoothing: float = 0.1  # epsilon of the label smoothing
     dropout: float = 0.1  # of attention weights, messages, and twice in FF
-    pooling: _heads.Pooling = "max"
+    pooling: Pooling = "max"
     k: int = 30  # reciprocal neighbours of a test-time batch
     k_r: int = 7  # images in a test-time batch, the query included
 
@@ -279,7 +280,7 @@ def refine(params: Any, embeddings: jax.Array, batches: jax.Array, config: Confi
 
 def build(config: Config, backbone: Backbone, num_classes: int) -> Method:
     """MPN on a backbone, for `num_classes` training classes."""
-    rule: reciprocal.Rule = "paper" if config.equations == "paper" else "authors"
+    rule: reciprocal_neighbors.Rule = "paper" if config.equations == "paper" else "authors"
 
     def init(key: jax.Array, batch: Batch) -> tuple[Any, Any]:
         keys = jax.random.split(key, 4)
@@ -321,7 +322,7 @@ def build(config: Config, backbone: Backbone, num_classes: int) -> Method:
 
     @jax.jit
     def refined(params: Any, queries: jax.Array, gallery: jax.Array | None) -> jax.Array:
-        batches = reciprocal.sets(queries, gallery, k=config.k, size=config.k_r, rule=rule).batches
+        batches = reciprocal_neighbors.sets(queries, gallery, k=config.k, size=config.k_r, rule=rule).batches
         embeddings = queries if gallery is None else jnp.concatenate([queries, gallery])
         return refine(params, embeddings, batches, config)
 

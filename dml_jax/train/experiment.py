@@ -13,12 +13,12 @@ from jax.sharding import Mesh
 from dml_jax import config as configs
 from dml_jax.backbones.contract import Backbone
 from dml_jax.config import Config, Data
-from dml_jax.data import augment, sampling, transforms
+from dml_jax.data import augment, samplers, transforms
 from dml_jax.data.holdout import hold_out
-from dml_jax.data.sampling import Sampler
+from dml_jax.data.samplers import Sampler
 from dml_jax.data.split import Split
 from dml_jax.errors import ConfigError, DataError
-from dml_jax.evaluation import grouping
+from dml_jax.evaluation import refinement_batches
 from dml_jax.methods.contract import Batch, Method
 from dml_jax.train import mesh as meshes
 from dml_jax.train import optimizers, step
@@ -84,7 +84,7 @@ def build(config: Config) -> Experiment:
     if data.batch_size % devices:
         raise ConfigError(f"data.batch_size={data.batch_size}: must be a multiple of the {devices} devices")
 
-    sampler = sampling.build(data, splits["train"].labels, config.seed)
+    sampler = samplers.build(data, splits["train"].labels, config.seed)
     warmup = sampler.start(train.warmup_epochs)
     steps = warmup + train.steps if train.steps else sampler.start(train.warmup_epochs + train.epochs)
     schedule = optimizers.factor(
@@ -102,7 +102,7 @@ def build(config: Config) -> Experiment:
     gallery = splits["test"].gallery
     images = len(splits["test"].labels) + (0 if gallery is None else len(gallery.labels))
     judged = config.evaluation
-    grouping.check(judged.refine, judged.refine_clusters, judged.refine_min_samples, images)
+    refinement_batches.check(judged.refine, judged.refine_clusters, judged.refine_min_samples, images)
     optimizer = optimizers.build(train, method, schedule, warmup_steps=warmup)
     image = transforms.training(data)(splits["train"].read(0, np.random.default_rng(0)), np.random.default_rng(0))
     shape = (image.shape[0], image.shape[1])

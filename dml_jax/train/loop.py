@@ -10,14 +10,14 @@ from typing import Any, NamedTuple
 
 import jax
 
+from dml_jax.console import Screen
 from dml_jax.data import pipeline
 from dml_jax.errors import DivergedError
 from dml_jax.evaluation import protocol
-from dml_jax.train import embed, experiment, mesh, refresh, step, warmstart
+from dml_jax.train import experiment, inference, mesh, refresh, step, warm_start
 from dml_jax.train.checkpoint import Checkpoints
 from dml_jax.train.experiment import Experiment
-from dml_jax.train.progress import Screen
-from dml_jax.train.records import Records
+from dml_jax.train.jsonl import Records
 from dml_jax.train.signals import Interrupted, Stop
 from dml_jax.train.state import State
 
@@ -60,7 +60,7 @@ def train(
         state, notes = restored[0], Notes(**restored[1])
         screen.say(f"resuming from step {int(state.step)}")
     else:
-        state, notes = warmstart.begin(parts, screen), Notes()
+        state, notes = warm_start.begin(parts, screen), Notes()
         if parts.method.fill:
             state = state._replace(method=_filled(parts, state))
     start = int(state.step)
@@ -69,7 +69,7 @@ def train(
     timing.cut(start)
 
     update = jax.jit(step.build(parts.method, parts.optimizer), donate_argnums=0)
-    embedder, describe = embed.compiled(parts), refresh.compiled(parts)
+    embedder, describe = inference.compiled(parts), refresh.compiled(parts)
     key = mesh.replicate(parts.mesh, experiment.key(parts.config))
     schedule = parts.schedule
 
@@ -92,7 +92,7 @@ def train(
         store.save("best", state, {"recall@1": found["recall@1"]})
         return notes._replace(best=found["recall@1"])
 
-    def refreshed(state: State, describe: embed.Embedder) -> State:
+    def refreshed(state: State, describe: inference.Embedder) -> State:
         """What the method learns from all training images; a signal meanwhile leaves the state from before on disk."""
         screen.say(f"step {int(state.step)}: looking at all training images")
         try:
@@ -208,7 +208,7 @@ def _filled(parts: Experiment, state: State) -> Any:
 
 
 def evaluate(
-    parts: Experiment, embedder: embed.Embedder, state: State, name: str, stop: Stop | None = None
+    parts: Experiment, embedder: inference.Embedder, state: State, name: str, stop: Stop | None = None
 ) -> dict[str, float]:
     """Retrieval metrics of one split.
 
@@ -221,10 +221,10 @@ def evaluate(
             raise Interrupted(stop.signal)
 
     images = parts.splits[name]
-    embeddings = embed.split(parts, embedder, state.params, state.method, images, each)
+    embeddings = inference.split(parts, embedder, state.params, state.method, images, each)
     options: dict[str, Any] = {}
     if images.gallery is not None:
-        options["gallery"] = embed.split(parts, embedder, state.params, state.method, images.gallery, each)
+        options["gallery"] = inference.split(parts, embedder, state.params, state.method, images.gallery, each)
         options["gallery_labels"] = images.gallery.labels
     judged = parts.config.evaluation
     return protocol.judge(embeddings, images.labels, ks=judged.ks, protocol=judged.protocol, cluster=False, **options)

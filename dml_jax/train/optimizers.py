@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from dml_jax.closed import suggest
 from dml_jax.config import Group, Train
+from dml_jax.config_schema import suggest
 from dml_jax.errors import ConfigError
 from dml_jax.methods.contract import Method
 from dml_jax.train.radam import scale_by_radam

@@ -7,7 +7,7 @@ before, meanwhile or afterwards goes on in the same way.
 import jax
 import numpy as np
 
-from dml_jax.train import embed, experiment, mesh
+from dml_jax.train import experiment, inference, mesh
 from dml_jax.train.experiment import Experiment
 from dml_jax.train.signals import Interrupted, Stop
 from dml_jax.train.state import State
@@ -24,12 +24,12 @@ def steps(parts: Experiment) -> frozenset[int]:
     return frozenset(found)
 
 
-def compiled(parts: Experiment) -> embed.Embedder | None:
+def compiled(parts: Experiment) -> inference.Embedder | None:
     """The features that the method asks for, jitted; None where it asks for none."""
-    return embed.compiled(parts, parts.method.refresh.features) if parts.method.refresh else None
+    return inference.compiled(parts, parts.method.refresh.features) if parts.method.refresh else None
 
 
-def refreshed(parts: Experiment, describe: embed.Embedder, state: State, stop: Stop) -> State:
+def refreshed(parts: Experiment, describe: inference.Embedder, state: State, stop: Stop) -> State:
     """The state with what the method has learnt.
 
     Args:
@@ -47,7 +47,7 @@ def refreshed(parts: Experiment, describe: embed.Embedder, state: State, stop: S
             raise Interrupted(stop.signal)
 
     assert parts.method.refresh is not None
-    features = embed.split(parts, describe, state.params, state.method, parts.splits["train"], each)
+    features = inference.split(parts, describe, state.params, state.method, parts.splits["train"], each)
     stream = jax.random.fold_in(experiment.key(parts.config), 2**31 - 2)
     key = jax.random.fold_in(stream, int(state.step))
     local = jax.tree.map(np.asarray, (state.params, state.method))

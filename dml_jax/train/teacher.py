@@ -6,12 +6,12 @@ from typing import Any
 import jax
 
 from dml_jax import config as configs
+from dml_jax.console import Screen
 from dml_jax.errors import CheckpointError, UserError
 from dml_jax.methods.contract import Method, Teaching
-from dml_jax.train import experiment, warmstart, workdir
+from dml_jax.train import experiment, warm_start, workdir
 from dml_jax.train import mesh as meshes
 from dml_jax.train.experiment import Experiment, Teacher
-from dml_jax.train.progress import Screen
 from dml_jax.train.state import fingerprint
 
 
@@ -41,7 +41,7 @@ def attended(parts: Experiment, screen: Screen) -> Experiment:
         size = "x".join(map(str, facts["shape"]))
         raise CheckpointError(f"{key}: was trained on images of {size} pixels, here they have {height}x{width}")
     try:
-        _, method, state = warmstart.trained(source, "reported", screen.say)
+        _, method, state = warm_start.trained(source, "reported", screen.say)
     except UserError as error:
         raise CheckpointError(f"{key}: {error}") from error
     variables = meshes.replicate(parts.mesh, (state.params, state.method))

@@ -11,8 +11,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from dml_jax.backbones._names import torch_name
 from dml_jax.backbones.contract import Backbone
+from dml_jax.backbones.weights.torch_names import torch_name
 
 StateDict = dict[str, np.ndarray]
 

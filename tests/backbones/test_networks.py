@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from dml_jax.backbones import bn_inception, deit, googlenet, mit, resnet
-from dml_jax.backbones._layers import DropPath
-from dml_jax.backbones._pixels import CAFFE, Pixels, preprocess
 from dml_jax.backbones.contract import Backbone
-from dml_jax.closed import close
+from dml_jax.backbones.layers import DropPath
+from dml_jax.backbones.pixels import CAFFE, Pixels, preprocess
 from dml_jax.config import choices
+from dml_jax.config_schema import close
 from dml_jax.errors import ConfigError
 
 PUBLISHED: list[tuple[Any, Any, int, dict[int, int]]] = [  # module, config, parameters, side of the map by image side

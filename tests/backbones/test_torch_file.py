@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dml_jax.backbones import _torch_file
+from dml_jax.backbones.weights import torch_file
 from dml_jax.errors import WeightsError
 from tests.backbones import state_dicts
 from tests.backbones.state_dicts import Call, Name
@@ -24,7 +24,7 @@ ARRAYS = {
 @pytest.mark.parametrize("container", ["", "state_dict", "model_state_dict", "model"])
 def test_reads_both_forms(tmp_path: Path, legacy: bool, container: str) -> None:
     contents = {container: ARRAYS, "epoch": 3} if container else ARRAYS
-    views = _torch_file.read(state_dicts.write(tmp_path / "w.pth", contents, legacy))
+    views = torch_file.read(state_dicts.write(tmp_path / "w.pth", contents, legacy))
     assert views.keys() == ARRAYS.keys()
     for name, array in ARRAYS.items():
         found = views[name].read()
@@ -44,7 +44,7 @@ def test_agrees_with_torch(tmp_path: Path, legacy: bool) -> None:
         "parameter": torch.nn.Parameter(torch.randn(2, 2)),
     }
     torch.save(written, tmp_path / "w.pth", _use_new_zipfile_serialization=not legacy)
-    views = _torch_file.read(tmp_path / "w.pth")
+    views = torch_file.read(tmp_path / "w.pth")
     for name, tensor in written.items():
         theirs = tensor.detach().float().numpy()
         np.testing.assert_array_equal(views[name].read().astype(np.float32), theirs, err_msg=name)
@@ -57,7 +57,7 @@ def test_what_authors_keep_beside_weights_is_passed_over(tmp_path: Path) -> None
         "opt": options,
         "progress": Call(Name("utilities.logger", "Progress_Saver")),
     }
-    assert _torch_file.read(state_dicts.write(tmp_path / "w.pth", contents)).keys() == ARRAYS.keys()
+    assert torch_file.read(state_dicts.write(tmp_path / "w.pth", contents)).keys() == ARRAYS.keys()
 
 
 HOSTILE: list[Any] = [
@@ -78,7 +78,7 @@ def test_nothing_is_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hostile
     monkeypatch.chdir(tmp_path)
     path = state_dicts.write(tmp_path / "w.pth", {"a": ARRAYS["a.weight"], "b": hostile}, legacy)
     with pytest.raises(WeightsError, match=rf"refers to {hostile.function.module}\.{hostile.function.name}"):
-        _torch_file.read(path)
+        torch_file.read(path)
     assert [entry.name for entry in tmp_path.iterdir()] == ["w.pth"]
 
 
@@ -100,7 +100,7 @@ def test_no_tensor_reaches_beyond_its_numbers(
     hostile = Call(Name("torch._utils", "_rebuild_tensor_v2"), state_dicts.Storage("0", four), offset, shape, strides)
     path = state_dicts.write(tmp_path / "w.pth", {"four": four, "hostile": hostile})  # `four` is storage 0
     with pytest.raises(WeightsError, match=r"a tensor (reaches beyond its numbers|is described wrongly)"):
-        _torch_file.read(path)
+        torch_file.read(path)
 
 
 @pytest.mark.parametrize("legacy", [False, True])
@@ -110,15 +110,15 @@ def test_truncated(tmp_path: Path, legacy: bool, share: float) -> None:
     whole = path.read_bytes()
     path.write_bytes(whole[: int(len(whole) * share)])
     with pytest.raises(WeightsError, match=r"w\.pth: neither a whole torch file nor safetensors"):
-        _torch_file.read(path)
+        torch_file.read(path)
 
 
 def test_not_weights_at_all(tmp_path: Path) -> None:
     (tmp_path / "w.pth").write_bytes(b"\x89PNG\r\n" + bytes(100))
     with pytest.raises(WeightsError, match="neither"):
-        _torch_file.read(tmp_path / "w.pth")
+        torch_file.read(tmp_path / "w.pth")
     with pytest.raises(WeightsError, match="holds no state_dict"):
-        _torch_file.read(state_dicts.write(tmp_path / "n.pth", {"epoch": 3}))
+        torch_file.read(state_dicts.write(tmp_path / "n.pth", {"epoch": 3}))
 
 
 def test_a_flipped_bit_is_noticed(tmp_path: Path) -> None:
@@ -127,6 +127,6 @@ def test_a_flipped_bit_is_noticed(tmp_path: Path) -> None:
     start = whole.index(ARRAYS["a.weight"].tobytes())
     whole[start + 20] ^= 1
     path.write_bytes(whole)
-    view = _torch_file.read(path)["a.weight"]
+    view = torch_file.read(path)["a.weight"]
     with pytest.raises(WeightsError, match="fetch it again"):
         view.read()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dml_jax.data import archives
+from dml_jax.data.prepare import archives
 from dml_jax.errors import DataError
 
 

@@ -13,8 +13,9 @@ import pytest
 
 from dml_jax import config as configs
 from dml_jax.config import Data
-from dml_jax.data import decode, holdout, index, packed, preparation, transforms
-from dml_jax.data.listing import File, Options
+from dml_jax.data import decode, holdout, prepared, transforms
+from dml_jax.data.prepare import steps
+from dml_jax.data.prepare.sources import File, Options
 from dml_jax.data.split import Split
 from dml_jax.errors import ConfigError, DataError
 from dml_jax.train import experiment
@@ -39,8 +40,8 @@ def prepare(name: str, sources: list[Path], output: Path, **how: object) -> Quie
     screen = Quiet()
     recipe = configs.module("data.datasets", name, "name").RECIPE
     options = {"subset": True, "threads": 2} | how
-    request = preparation.Request(name=name, sources=tuple(sources), output=output, **options)  # type: ignore[arg-type]
-    preparation.prepare(request, recipe, screen)
+    request = steps.Request(name=name, sources=tuple(sources), output=output, **options)  # type: ignore[arg-type]
+    steps.prepare(request, recipe, screen)
     return screen
 
 
@@ -114,8 +115,8 @@ def test_a_layout(tmp_path: Path, case: str) -> None:
             assert image.dtype == np.uint8
             assert image.shape[2] == 3
             np.testing.assert_array_equal(again(i, None), image)
-    assert not (tmp_path / "out" / preparation.UNFINISHED).exists()
-    packed.verify(tmp_path / "out")
+    assert not (tmp_path / "out" / steps.UNFINISHED).exists()
+    prepared.verify(tmp_path / "out")
 
 
 def test_pixels_and_labels_follow_the_lists(tmp_path: Path) -> None:
@@ -133,7 +134,7 @@ def test_an_unpacked_folder_gives_the_same(tmp_path: Path) -> None:
     archive = layouts.cub(tmp_path)
     prepare("cub", [archive], tmp_path / "a")
     prepare("cub", [tmp_path / "CUB_200_2011"], tmp_path / "b")
-    first, second = (json.loads((tmp_path / x / packed.MARKER).read_text())["sha256"] for x in "ab")
+    first, second = (json.loads((tmp_path / x / prepared.MARKER).read_text())["sha256"] for x in "ab")
     assert first == second
 
 
@@ -258,7 +259,7 @@ def test_a_folder_that_was_not_prepared(tmp_path: Path, monkeypatch: pytest.Monk
     for name, split in load("folder", tmp_path / "out").items():
         assert list(split.ids) == list(splits[name].ids)
         np.testing.assert_array_equal(split.read(3, None), splits[name].read(3, None))
-    monkeypatch.setattr("dml_jax.data.inspection.examine_all", None)  # not examined a second time
+    monkeypatch.setattr("dml_jax.data.prepare.inspect.examine_all", None)  # not examined a second time
     load("folder", photos)
     monkeypatch.undo()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -294,8 +295,8 @@ def test_damage_after_preparation(tmp_path: Path) -> None:
     records.write_bytes(whole[:100] + bytes([whole[100] ^ 1]) + whole[101:])
     load("folder", tmp_path / "out")
     with pytest.raises(DataError, match="differs from what was written"):
-        packed.verify(tmp_path / "out")
-    marker = tmp_path / "out" / packed.MARKER
+        prepared.verify(tmp_path / "out")
+    marker = tmp_path / "out" / prepared.MARKER
     marker.write_text(marker.read_text()[:-5])
     with pytest.raises(DataError, match="damaged"):
         load("folder", tmp_path / "out")
@@ -304,12 +305,12 @@ def test_damage_after_preparation(tmp_path: Path) -> None:
 def test_formats_are_kept_or_become_png(tmp_path: Path) -> None:
     from PIL import Image
 
-    from dml_jax.data import packing
+    from dml_jax.data.prepare import writer
 
     jpeg = pictures.encoded(0)
-    assert packing.stored(jpeg) == jpeg
+    assert writer.stored(jpeg) == jpeg
     png = pictures.encoded(0, kind="PNG")
-    assert packing.stored(png) == png
+    assert writer.stored(png) == png
     for mode, kind in (
         ("RGBA", "PNG"),
         ("P", "PNG"),
@@ -320,13 +321,13 @@ def test_formats_are_kept_or_become_png(tmp_path: Path) -> None:
     ):
         path = tmp_path / f"{mode}.{kind}"
         Image.fromarray(pictures.pixels(1)).convert(mode).save(path, kind)
-        data = packing.stored(path.read_bytes())
+        data = writer.stored(path.read_bytes())
         assert data[1:4] == b"PNG"
         np.testing.assert_array_equal(decode.rgb(data), decode.rgb(path.read_bytes()))
-    small = decode.rgb(packing.stored(pictures.encoded(0, 60, 90), short_side=30))
+    small = decode.rgb(writer.stored(pictures.encoded(0, 60, 90), short_side=30))
     assert small.shape == (30, 45, 3)
-    assert packing.stored(jpeg, short_side=24) == jpeg
-    raw = packing.stored(pictures.encoded(0, 60, 90), short_side=30, pixels=True)
+    assert writer.stored(jpeg, short_side=24) == jpeg
+    raw = writer.stored(pictures.encoded(0, 60, 90), short_side=30, pixels=True)
     np.testing.assert_array_equal(
         decode.rgb(raw), transforms.resize_shorter(decode.rgb(pictures.encoded(0, 60, 90)), 30)
     )
@@ -348,11 +349,11 @@ def test_prepared_by_tensorflow_datasets(tmp_path: Path, monkeypatch: pytest.Mon
     with pytest.raises(DataError, match="holds no dataset_info"):
         load("tfds", tmp_path / "out")
 
-    from dml_jax.data import builder
+    from dml_jax.data.prepare import tfds_builder
 
     rows = [(pictures.encoded(i), f"{i % 4}", str(i)) for i in range(16)]
     about = {"name": "shared", "home": "", "citation": "", "description": "classes shared by the splits"}
-    where = builder.write(
+    where = tfds_builder.write(
         tmp_path / "other", {"train": iter(rows[:8]), "test": iter(rows[8:])}, ["0", "1", "2", "3"], about
     )
     splits = load("tfds", where)
@@ -369,11 +370,11 @@ def test_prepared_by_tensorflow_datasets(tmp_path: Path, monkeypatch: pytest.Mon
 def test_the_index_survives_any_name(tmp_path: Path) -> None:
     labels = np.array([0, 1, 0], np.int64)
     parts = {
-        "train": index.Part(labels, ["a\nb", "ü,\"'", "\0"], ["x", "ÿ"]),
-        "test": index.Part(labels, ["1", "2", "3"], ["a", "b"]),
+        "train": labels.Part(labels, ["a\nb", "ü,\"'", "\0"], ["x", "ÿ"]),
+        "test": labels.Part(labels, ["1", "2", "3"], ["a", "b"]),
     }
-    index.save(tmp_path / "i.npz", parts)
-    again = index.load(tmp_path / "i.npz")
+    labels.save(tmp_path / "i.npz", parts)
+    again = labels.load(tmp_path / "i.npz")
     assert again.keys() == parts.keys()
     for name, part in parts.items():
         np.testing.assert_array_equal(again[name].labels, part.labels)
@@ -381,7 +382,7 @@ def test_the_index_survives_any_name(tmp_path: Path) -> None:
     shutil.copy(tmp_path / "i.npz", tmp_path / "j.npz")
     (tmp_path / "j.npz").write_bytes((tmp_path / "i.npz").read_bytes()[:200])
     with pytest.raises(DataError, match=r"j\.npz: cannot be read"):
-        index.load(tmp_path / "j.npz")
+        labels.load(tmp_path / "j.npz")
 
 
 def test_the_data_hash_covers_what_was_packed(tmp_path: Path) -> None:

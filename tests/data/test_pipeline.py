@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from dml_jax.config import Data
-from dml_jax.data import pipeline, sampling
-from dml_jax.data.packed import ImageFiles
+from dml_jax.data import pipeline, samplers
+from dml_jax.data.prepared import ImageFiles
 from dml_jax.data.split import Split
 from dml_jax.errors import DataError
 from tests.data import pictures
@@ -35,7 +35,7 @@ def options(**changes: object) -> Data:
 
 def batches(split: Split, data: Data, **how: int) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
     how = {"seed": 5, "views": 2, "start": 0, "stop": 9} | how
-    with pipeline.training(split, sampling.build(data, split.labels, 5), data, **how) as reader:
+    with pipeline.training(split, samplers.build(data, split.labels, 5), data, **how) as reader:
         return list(reader)
 
 

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from dml_jax.errors import DataError
-from dml_jax.evaluation import arrays, metrics, tiles
+from dml_jax.evaluation import metrics, validation
+from dml_jax.evaluation._ranking import tiles
 
 
 def rows(seed, count=90, width=10):
@@ -40,7 +41,7 @@ def test_spectrum(shape, monkeypatch):
     points = rows(2, *shape)
     expected = np.linalg.svd(points, compute_uv=False)
     np.testing.assert_allclose(metrics.singular_values(points), expected, rtol=1e-12)
-    monkeypatch.setattr(arrays, "ROWS_AT_ONCE", 80)
+    monkeypatch.setattr(validation, "ROWS_AT_ONCE", 80)
     np.testing.assert_allclose(metrics.singular_values(points), expected, rtol=1e-12)
     share = expected / expected.sum()
     divergence = np.sum(np.log(1 / len(share) / share)) / len(share)

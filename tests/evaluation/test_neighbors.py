@@ -6,7 +6,8 @@ import pytest
 from jax.sharding import Mesh
 
 from dml_jax.errors import DataError
-from dml_jax.evaluation import neighbors, tiles
+from dml_jax.evaluation import neighbors
+from dml_jax.evaluation._ranking import tiles
 from tests.evaluation import brute
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from dml_jax.errors import DataError
-from dml_jax.evaluation import lists, neighbors, reranking
+from dml_jax.evaluation import neighbors, ranked_lists, reranking
 from tests.evaluation import brute
 
 
@@ -67,7 +67,7 @@ def test_each_other():
     distances, indices = reranking.search(x, x, 40, k1=10, k2=4, exclude_self=True)
     check(far, distances, indices)
     expected = brute.retrieval(far, labels, labels, (1, 5, 40), own=True)[0]
-    found = lists.retrieval(indices, labels, ks=(1, 5, 40))
+    found = ranked_lists.retrieval(indices, labels, ks=(1, 5, 40))
     assert {key: found[key] for key in expected} == pytest.approx(expected)
     plain = brute.retrieval(brute.distances(x, x, "cosine"), labels, labels, (1,), own=True)[0]
     assert found["map@r"] > plain["map@r"] + 0.02  # what it is for
@@ -126,16 +126,16 @@ def test_lists_are_judged_like_distances(own):
     queries, asked = (x, labels) if own else (x[:20], labels[:20])
     far = brute.distances(queries, gallery, "cosine")
     indices = np.argsort(far + (1e9 * np.eye(len(far)) if own else 0), axis=1, kind="stable")[:, :20]
-    found = lists.retrieval(indices, asked, None if own else others, ks=(1, 4, 20))
+    found = ranked_lists.retrieval(indices, asked, None if own else others, ks=(1, 4, 20))
     expected = brute.retrieval(far, asked, others, (1, 4, 20), own=own)[0]
     assert {key: found[key] for key in expected} == pytest.approx(expected)
     assert found["lone_queries"] == 3
-    assert lists.depth(asked, others, own=own) == (9 if own else 8)
+    assert ranked_lists.depth(asked, others, own=own) == (9 if own else 8)
 
 
 def test_lists_too_short_or_of_another_gallery():
     labels = np.zeros(6, int)
     with pytest.raises(DataError, match="lists of 3 rows; 5 are needed"):
-        lists.retrieval(np.zeros((6, 3), int), labels, ks=(1,))
+        ranked_lists.retrieval(np.zeros((6, 3), int), labels, ks=(1,))
     with pytest.raises(DataError, match=r"hold 0\.\.9, but the gallery has 6 rows"):
-        lists.retrieval(np.full((6, 9), 9) * (np.arange(9) > 0), labels, ks=(1,))
+        ranked_lists.retrieval(np.full((6, 9), 9) * (np.arange(9) > 0), labels, ks=(1,))

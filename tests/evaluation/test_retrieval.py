@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh
 
-from dml_jax.evaluation import judging, metrics, sorting, tiles
+from dml_jax.evaluation import metrics
+from dml_jax.evaluation._ranking import plan, sort, tiles
 from tests.evaluation import brute
 
 KS = (1, 2, 10, 40)
@@ -49,14 +50,14 @@ def test_uneven_classes_with_single_rows_and_copies(metric, shuffled, position):
 @pytest.fixture
 def small_tiles(monkeypatch):
     """Many tiles for few rows."""
-    monkeypatch.setattr(judging, "edge", lambda rows, mesh: 64)
+    monkeypatch.setattr(plan, "edge", lambda rows, mesh: 64)
 
 
 @pytest.mark.parametrize("memory", [None, 40_000, 1])
 @pytest.mark.parametrize("metric", ["cosine", "euclidean"])
 @pytest.mark.parametrize("shortlisted", [1, 1 << 30])
 def test_many_tiles_resident_streamed_and_held(small_tiles, monkeypatch, metric, memory, shortlisted):
-    monkeypatch.setattr(judging, "SHORTLISTED", shortlisted)
+    monkeypatch.setattr(plan, "SHORTLISTED", shortlisted)
     points, labels = sample(1, [1, 2, 3, 7, 17, 30, 60, 100, 80], copies=40)
     agrees(points, labels, metric=metric, memory=memory)
 
@@ -71,7 +72,7 @@ def test_both_orders_of_the_tiles(small_tiles, shuffled):
 @pytest.mark.parametrize("position", [True, False])
 @pytest.mark.parametrize("crowded", [0, 5, 20])
 def test_sorting_agrees_with_counting(small_tiles, monkeypatch, crowded, position):
-    monkeypatch.setattr(judging, "CROWDED", crowded)
+    monkeypatch.setattr(plan, "CROWDED", crowded)
     points, labels = sample(3, [1, 2, 5, 6, 21, 60, 100], copies=30)
     agrees(points, labels, position=position, metric="euclidean")
 
@@ -79,7 +80,7 @@ def test_sorting_agrees_with_counting(small_tiles, monkeypatch, crowded, positio
 @pytest.mark.parametrize("shortlisted", [1, 1 << 30])
 @pytest.mark.parametrize("seed", [0, 1])
 def test_lattice_rows_tie_exactly(small_tiles, monkeypatch, seed, shortlisted):
-    monkeypatch.setattr(judging, "SHORTLISTED", shortlisted)
+    monkeypatch.setattr(plan, "SHORTLISTED", shortlisted)
     rng = np.random.default_rng(seed)
     points, labels = rng.integers(0, 3, (300, 5)).astype(np.float32), rng.integers(0, 12, 300)
     far = brute.distances(points, points, "euclidean")
@@ -134,8 +135,8 @@ def test_a_gallery_that_begins_with_the_queries(small_tiles):
 @pytest.mark.parametrize("shortlisted", [1, 1 << 30])
 @pytest.mark.parametrize("count", [1, 3])
 def test_devices_do_not_matter(small_tiles, monkeypatch, count, shortlisted):
-    monkeypatch.setattr(judging, "SHORTLISTED", shortlisted)
-    monkeypatch.setattr(judging, "CROWDED", 50)
+    monkeypatch.setattr(plan, "SHORTLISTED", shortlisted)
+    monkeypatch.setattr(plan, "CROWDED", 50)
     points, labels = sample(6, [1, 2, 3, 7, 17, 30, 60, 100], copies=40)
     few = Mesh(np.array(jax.devices()[:count]), ("data",))
     one, all_of_them = (metrics.retrieval(points, labels, per_query=True, mesh=mesh) for mesh in (few, tiles.mesh()))
@@ -146,8 +147,8 @@ def test_devices_do_not_matter(small_tiles, monkeypatch, count, shortlisted):
 
 def test_both_zeros_are_one_score():
     scores = np.array([0.0, -0.0, 1.0, -1.0, 0.0, -0.0], np.float32)
-    np.testing.assert_array_equal(sorting.nearest_first(scores, -1), [2, 0, 1, 4, 5, 3])
-    np.testing.assert_array_equal(sorting.nearest_first(scores.astype(np.float64), 1), [2, 0, 4, 5, 3])
+    np.testing.assert_array_equal(sort.nearest_first(scores, -1), [2, 0, 1, 4, 5, 3])
+    np.testing.assert_array_equal(sort.nearest_first(scores.astype(np.float64), 1), [2, 0, 4, 5, 3])
 
 
 def test_float64(x64):

@@ -14,10 +14,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dml_jax.backbones import _layers, bn_inception, deit, googlenet, mit, pretrained, resnet
-from dml_jax.backbones._conversion import convert
-from dml_jax.backbones._files import Tensor
-from dml_jax.backbones._names import CLASSIFIERS, from_torch, torch_name, torch_shape
+from dml_jax.backbones import bn_inception, deit, googlenet, layers, mit, resnet
+from dml_jax.backbones.weights import store
+from dml_jax.backbones.weights.from_torch import convert
+from dml_jax.backbones.weights.tensor_files import Tensor
+from dml_jax.backbones.weights.torch_names import CLASSIFIERS, from_torch, torch_name, torch_shape
 from tests.backbones.state_dicts import to_torch
 from tests.golden import fixtures
 
@@ -261,7 +262,7 @@ def stored(tensors: dict[str, np.ndarray]) -> dict[str, Tensor]:
 def as_trees(tensors: dict[str, Tensor]) -> tuple[Any, Any]:
     """(params, stats) of what was converted."""
     arrays = {name: tensor.read() for name, tensor in tensors.items()}
-    return pretrained.nest(arrays, "backbone/params/"), pretrained.nest(arrays, "backbone/stats/")
+    return store.nest(arrays, "backbone/params/"), store.nest(arrays, "backbone/stats/")
 
 
 def test_published_sizes() -> None:
@@ -405,14 +406,14 @@ def nhwc(x: np.ndarray) -> np.ndarray:
 
 
 def pooled(window: int, stride: int, padding: int, ceil: bool) -> Callable[..., Any]:
-    return lambda x, z: _layers.MaxPool(window, stride, padding, ceil).apply({}, x)
+    return lambda x, z: layers.MaxPool(window, stride, padding, ceil).apply({}, x)
 
 
 def convolved(weight: str, size: int, stride: int, padding: int, depthwise: bool = False) -> Callable[..., Any]:
     def run(x: Any, z: dict[str, np.ndarray]) -> Any:
         kernel = from_torch(("kernel",), z[weight])
         groups = kernel.shape[-1] if depthwise else 1
-        layer = _layers.conv(kernel.shape[-1], size, stride, padding=padding, groups=groups, dtype=None, name="conv")
+        layer = layers.conv(kernel.shape[-1], size, stride, padding=padding, groups=groups, dtype=None, name="conv")
         return layer.apply({"params": {"kernel": kernel}}, x)
 
     return run
@@ -423,7 +424,7 @@ OPS: dict[str, Callable[..., Any]] = {
     "max_k3s2p0_ceil": pooled(3, 2, 0, True),
     "max_k2s2p0_ceil": pooled(2, 2, 0, True),
     "max_k3s1p1_ceil": pooled(3, 1, 1, True),
-    "avg_k3s1p1_count_pad": lambda x, z: _layers.AveragePool().apply({}, x),
+    "avg_k3s1p1_count_pad": lambda x, z: layers.AveragePool().apply({}, x),
     "conv_k3s2p1": convolved("w3", 3, 2, 1),
     "dwconv_k3s1p1": convolved("dw3", 3, 1, 1, depthwise=True),
     "conv_k7s2p3": convolved("w7", 7, 2, 3),
@@ -451,7 +452,7 @@ def test_layers(name: str) -> None:
     width = z["ln.x"].shape[-1]
     plain = {"params": {"scale": np.ones(width), "bias": np.zeros(width)}}
     for key in [key for key in z if key.startswith("ln.eps")]:
-        layer = _layers.layer_norm(float(key.removeprefix("ln.eps")), dtype=None, name="norm")
+        layer = layers.layer_norm(float(key.removeprefix("ln.eps")), dtype=None, name="norm")
         close(layer.apply(plain, z["ln.x"]), z[key], err_msg=key)
         seen.add(key)
     variables = {
@@ -459,9 +460,9 @@ def test_layers(name: str) -> None:
         "batch_stats": {"mean": z["bn.running_mean"], "var": z["bn.running_var"]},
     }
     x = nhwc(z["bn.x"])
-    close(nchw(_layers.BatchNorm().apply(variables, x, False)), z["bn.eval"])
+    close(nchw(layers.BatchNorm().apply(variables, x, False)), z["bn.eval"])
     for prefix, momentum in (("bn.", 0.1), ("bn.m09.", 0.9)):
-        normed, new = _layers.BatchNorm(momentum).apply(variables, x, True, mutable=["batch_stats"])
+        normed, new = layers.BatchNorm(momentum).apply(variables, x, True, mutable=["batch_stats"])
         close(nchw(normed), z["bn.train"])
         close(new["batch_stats"]["mean"], z[f"{prefix}new_running_mean"])
         close(new["batch_stats"]["var"], z[f"{prefix}new_running_var"])

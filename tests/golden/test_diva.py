@@ -11,10 +11,9 @@ import pytest
 from dml_jax.backbones.contract import Backbone
 from dml_jax.config import Group, Train
 from dml_jax.evaluation import metrics, neighbors
-from dml_jax.losses import memory, mining, ranking
+from dml_jax.losses import cross_batch_memory, mining, ranking
 from dml_jax.losses.mining import Triplets
-from dml_jax.methods import _diva_queue, diva
-from dml_jax.methods import _heads as heads
+from dml_jax.methods import diva, heads, momentum_queue
 from dml_jax.methods.contract import Batch
 from dml_jax.train import optimizers, step
 from dml_jax.train.state import State
@@ -163,11 +162,11 @@ def check_w_curve(data: dict[str, np.ndarray], meta: dict[str, Any]) -> None:
 def check_queue(data: dict[str, np.ndarray], meta: dict[str, Any]) -> None:
     queue = jnp.asarray(data["queue0"])
     for i in range(len(meta["enqueue_sizes"])):
-        queue = memory.enqueue(queue, jnp.asarray(data[f"enq{i}"]))
+        queue = cross_batch_memory.enqueue(queue, jnp.asarray(data[f"enq{i}"]))
         close(queue, data[f"queue{i + 1}"], meta, f"queue{i + 1}")
     network = jnp.asarray(data["ema_key0"])
     for model, expected in zip(data["ema_model"], data["ema_key"], strict=True):
-        network = _diva_queue.follow(network, jnp.asarray(model), meta["momentum"])
+        network = momentum_queue.follow(network, jnp.asarray(model), meta["momentum"])
         close(network, expected, meta, "ema_key")
 
 

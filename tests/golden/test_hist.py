@@ -9,8 +9,7 @@ import pytest
 
 from dml_jax.backbones.contract import Backbone
 from dml_jax.config import Group, Train
-from dml_jax.methods import _heads as heads
-from dml_jax.methods import hist
+from dml_jax.methods import heads, hist
 from dml_jax.methods.contract import Batch
 from dml_jax.train import optimizers, step
 from dml_jax.train.state import State

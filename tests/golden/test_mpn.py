@@ -11,9 +11,9 @@ import pytest
 
 from dml_jax.backbones.contract import Backbone
 from dml_jax.config import Group, Train
-from dml_jax.evaluation import reciprocal
+from dml_jax.evaluation import reciprocal_neighbors
 from dml_jax.losses.norms import unit
-from dml_jax.methods import _heads, mpn
+from dml_jax.methods import heads, mpn
 from dml_jax.methods.contract import Batch
 from dml_jax.train import optimizers, step
 from dml_jax.train.state import State
@@ -194,7 +194,7 @@ def test_loss(name: str, dtype: str, x64: None) -> None:
         embedding, logits = chain(params, stats, fc7, True)
         eval_embedding, eval_logits = chain(params, after, fc7, False)
         return {
-            "aux_logits": _heads.linear(params["auxiliary"], fc7),
+            "aux_logits": heads.linear(params["auxiliary"], fc7),
             "mpn_logits": logits,
             "backbone_embedding": unit(fc7),
             "mpn_embedding": embedding,
@@ -272,9 +272,11 @@ def scattered(near: jax.Array, chosen: jax.Array, size: int) -> np.ndarray:
 
 @pytest.mark.parametrize("rule", ["authors", "paper"])
 @pytest.mark.parametrize("name", files("rknn"))
-def test_reciprocal_batches(name: str, rule: reciprocal.Rule, x64: None) -> None:
+def test_reciprocal_batches(name: str, rule: reciprocal_neighbors.Rule, x64: None) -> None:
     z, meta, _ = load(name, "float64")
-    found = reciprocal.sets(jnp.asarray(z["embeddings"]), k=meta["k"], size=meta["k_r"], rule=rule, dense=True)
+    found = reciprocal_neighbors.sets(
+        jnp.asarray(z["embeddings"]), k=meta["k"], size=meta["k_r"], rule=rule, dense=True
+    )
     prefix = "" if rule == "authors" else "paper_"
     size = len(z["embeddings"])
     np.testing.assert_array_equal(scattered(found.near, found.reciprocal, size), z[f"{prefix}reciprocal"])
@@ -288,7 +290,7 @@ def test_reciprocal_batches(name: str, rule: reciprocal.Rule, x64: None) -> None
 def test_reciprocal_batches_with_a_gallery(name: str, x64: None) -> None:
     z, meta, _ = load(name, "float64")
     queries, gallery = jnp.asarray(z["query"]), jnp.asarray(z["gallery"])
-    found = reciprocal.sets(queries, gallery, k=meta["k"], size=meta["k_r"], dense=True)
+    found = reciprocal_neighbors.sets(queries, gallery, k=meta["k"], size=meta["k_r"], dense=True)
     size = len(gallery)
     np.testing.assert_array_equal(scattered(found.near, found.reciprocal, size), z["reciprocal"])
     half = scattered(found.near_half, found.reciprocal_half, size)
@@ -359,13 +361,13 @@ def test_training_trace(name: str, dtype: str, x64: None) -> None:
 
     @jax.jit
     def evaluated(state: State, images: jax.Array) -> dict[str, jax.Array]:
-        network, fc7 = state.params["mpn"], _heads.linear(state.params["embedding"], images)
+        network, fc7 = state.params["mpn"], heads.linear(state.params["embedding"], images)
         refined = mpn.readout([h for h, _ in mpn.propagate(network, mpn.nodes(network, fc7), config)], config)
         return {
             "backbone_embedding": method.embed(state.params, state.method, images),
             "mpn_embedding": unit(refined),
             "mpn_logits": mpn.classify(network, state.method["neck"], refined, train=False)[0],
-            "aux_logits": _heads.linear(state.params["auxiliary"], fc7),
+            "aux_logits": heads.linear(state.params["auxiliary"], fc7),
         }
 
     for name, value in evaluated(state, batches[-1].images[0]).items():

@@ -9,21 +9,21 @@ import numpy as np
 import PIL
 import pytest
 
-from dml_jax.backbones import _pixels
+from dml_jax.backbones import pixels
 from dml_jax.config import Data
-from dml_jax.data import augment, decode, sampling, transforms
+from dml_jax.data import augment, decode, samplers, transforms
 from dml_jax.errors import ConfigError, DataError
 from tests.golden import fixtures
 
 KNOWN = {"decode", "eval_transform", "normalise", "random_erasing", "random_resized_crop", "samplers"}
 OLD_PILLOW = int(PIL.__version__.split(".")[0]) < 13  # its resizing passes come in another order
 PIXELS = {
-    "imagenet": _pixels.Pixels(),
-    "mpn_resnet": _pixels.Pixels(std=(0.299, 0.224, 0.225)),
-    "bninception_hist_mpn": _pixels.CAFFE,
-    "bninception_ms": _pixels.CAFFE,
-    "bninception_diva": _pixels.Pixels(mean=(0.4078, 0.4588, 0.502), std=(0.0039, 0.0039, 0.0039), order="bgr"),
-    "googlenet_transform_input": _pixels.Pixels(mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5)),
+    "imagenet": pixels.Pixels(),
+    "mpn_resnet": pixels.Pixels(std=(0.299, 0.224, 0.225)),
+    "bninception_hist_mpn": pixels.CAFFE,
+    "bninception_ms": pixels.CAFFE,
+    "bninception_diva": pixels.Pixels(mean=(0.4078, 0.4588, 0.502), std=(0.0039, 0.0039, 0.0039), order="bgr"),
+    "googlenet_transform_input": pixels.Pixels(mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5)),
 }
 
 
@@ -222,7 +222,7 @@ def test_normalised_pixels(name: str) -> None:
         if recipe == "mpn_resnet_erased_fill":
             np.testing.assert_array_equal(augment.ERASED, arrays[f"expected/{recipe}"])
             continue
-        ours = np.asarray(_pixels.preprocess(PIXELS[recipe])(jnp.asarray(arrays["image"])[None])[0])
+        ours = np.asarray(pixels.preprocess(PIXELS[recipe])(jnp.asarray(arrays["image"])[None])[0])
         assert ours.dtype == np.float32
         tolerance = 1e-4 if recipe.startswith("bninception") else 1e-6
         np.testing.assert_allclose(ours, arrays[f"expected/{recipe}"], rtol=1e-6, atol=tolerance, err_msg=recipe)
@@ -231,12 +231,12 @@ def test_normalised_pixels(name: str) -> None:
 Name = Literal["balanced", "shuffled", "mpn", "mpn_redraw", "hist_balanced", "diva", "ms"]
 
 
-def build(name: Name, sizes: np.ndarray, batch_size: int, images: int, seed: int = 0) -> sampling.Sampler:
+def build(name: Name, sizes: np.ndarray, batch_size: int, images: int, seed: int = 0) -> samplers.Sampler:
     data = Data(sampler=name, batch_size=batch_size, images_per_class=images)
-    return sampling.build(data, np.repeat(np.arange(len(sizes)), sizes), seed)
+    return samplers.build(data, np.repeat(np.arange(len(sizes)), sizes), seed)
 
 
-def epoch(sampler: sampling.Sampler, number: int) -> np.ndarray:
+def epoch(sampler: samplers.Sampler, number: int) -> np.ndarray:
     """int [steps, B], the batches of one epoch."""
     return np.stack([sampler.batch(step) for step in range(sampler.start(number), sampler.start(number + 1))])
 

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dml_jax.losses import memory, mining, pairs, ranking
+from dml_jax.losses import cross_batch_memory, mining, pairs, ranking
 
 RNG = np.random.default_rng(2)
 X = RNG.normal(size=(10, 4))
@@ -136,13 +136,13 @@ def test_one_pair_a_class() -> None:
 
 
 def test_memory_is_first_in_first_out() -> None:
-    queue = memory.empty(3, 2)
+    queue = cross_batch_memory.empty(3, 2)
     for step in range(3):
         rows = {"embeddings": jnp.full((2, 2), float(step)), "labels": jnp.array([10 * step, 10 * step + 1])}
-        queue = memory.enqueue(queue, rows)
+        queue = cross_batch_memory.enqueue(queue, rows)
         if step == 0:
-            assert queue["labels"].tolist() == [memory.EMPTY, 0, 1]
-            positive, negative = memory.masks(jnp.array([1, 7]), queue["labels"])
+            assert queue["labels"].tolist() == [cross_batch_memory.EMPTY, 0, 1]
+            positive, negative = cross_batch_memory.masks(jnp.array([1, 7]), queue["labels"])
             assert positive.tolist() == [[False, False, True], [False, False, False]]
             assert negative.tolist() == [[False, True, False], [False, True, True]]
     assert queue["labels"].tolist() == [11, 20, 21]

@@ -12,12 +12,11 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from dml_jax.backbones.contract import Backbone
-from dml_jax.closed import close
+from dml_jax.config_schema import close
 from dml_jax.errors import ConfigError
 from dml_jax.losses import multi_similarity as ms
-from dml_jax.methods import _baseline_options as options
-from dml_jax.methods import _heads as heads
-from dml_jax.methods import baseline
+from dml_jax.methods import baseline, heads
+from dml_jax.methods.baseline import options
 from dml_jax.methods.contract import Batch
 from dml_jax.train import step
 

@@ -11,11 +11,10 @@ import optax
 import pytest
 
 from dml_jax.backbones.contract import Backbone
-from dml_jax.closed import close
+from dml_jax.config_schema import close
 from dml_jax.errors import ConfigError, DataError
 from dml_jax.losses.norms import unit
-from dml_jax.methods import _heads as heads
-from dml_jax.methods import diva
+from dml_jax.methods import diva, heads
 from dml_jax.methods.contract import Batch
 from dml_jax.train import mesh, step
 

@@ -10,13 +10,13 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
 from dml_jax.backbones.contract import Backbone
-from dml_jax.closed import close
 from dml_jax.config import Group, Train
+from dml_jax.config_schema import close
 from dml_jax.errors import ConfigError
-from dml_jax.evaluation import reciprocal
-from dml_jax.evaluation.grouping import Groups
+from dml_jax.evaluation import reciprocal_neighbors
+from dml_jax.evaluation.refinement_batches import Groups
 from dml_jax.losses.norms import unit
-from dml_jax.methods import _heads, mpn
+from dml_jax.methods import heads, mpn
 from dml_jax.methods.contract import Batch
 from dml_jax.train import optimizers, step
 
@@ -31,10 +31,10 @@ def toy(dtype: Any = jnp.float32) -> Backbone:
     """One linear layer on every pixel."""
 
     def apply(params: Any, stats: Any, inputs: jax.Array, *, train: bool, key: Any) -> tuple[jax.Array, Any]:
-        return _heads.linear(params, inputs).astype(dtype), stats
+        return heads.linear(params, inputs).astype(dtype), stats
 
     return Backbone(
-        init=lambda key, shape: (_heads.linear_init(key, 3, 7), {}),
+        init=lambda key, shape: (heads.linear_init(key, 3, 7), {}),
         apply=apply,
         channels=7,
         preprocess=lambda images: images.astype(jnp.float32) / 255 - 0.5,
@@ -179,11 +179,11 @@ def test_degenerate_batches_stay_finite(dtype: Any) -> None:
     config = SMALL
     key = jax.random.key(0)
     network, stats = network_init(key, config, CLASSES)
-    layer = _heads.linear_init(key, 7, 8) | {"bias": jnp.zeros(8)}
-    params = {"mpn": network, "auxiliary": _heads.linear_init(key, 8, CLASSES), "embedding": layer}
+    layer = heads.linear_init(key, 7, 8) | {"bias": jnp.zeros(8)}
+    params = {"mpn": network, "auxiliary": heads.linear_init(key, 8, CLASSES), "embedding": layer}
 
     def total(params: Any, features: jax.Array, labels: jax.Array) -> tuple[jax.Array, Any]:
-        embeddings = _heads.linear(params["embedding"], _heads.pool(features[:, None, None, :], "max"))
+        embeddings = heads.linear(params["embedding"], heads.pool(features[:, None, None, :], "max"))
         return mpn.loss(params, stats, embeddings, labels, config, key)
 
     run = jax.jit(jax.value_and_grad(total, (0, 1), has_aux=True))
@@ -224,7 +224,7 @@ def test_refined_queries_are_the_first_nodes_of_their_batches() -> None:
         layers = mpn.propagate(network, mpn.nodes(network, embeddings[rows]), config)
         return unit(mpn.readout([hidden for hidden, _ in layers], config)[0])
 
-    for query, rows in enumerate(reciprocal.sets(embeddings, k=4, size=3).batches):
+    for query, rows in enumerate(reciprocal_neighbors.sets(embeddings, k=4, size=3).batches):
         np.testing.assert_allclose(refined[query], alone(rows), atol=1e-5)
 
 

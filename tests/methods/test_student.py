@@ -8,11 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dml_jax.closed import close
+from dml_jax.config_schema import close
 from dml_jax.errors import ConfigError
 from dml_jax.losses.norms import unit
-from dml_jax.methods import _baseline_options as options
 from dml_jax.methods import baseline, hist, mpn, student
+from dml_jax.methods.baseline import options
 from dml_jax.methods.contract import Method, Teaching
 from tests import toys
 

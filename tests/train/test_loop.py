@@ -13,13 +13,13 @@ import pytest
 from jax.sharding import Mesh
 
 from dml_jax.config import Config
+from dml_jax.console import Screen
 from dml_jax.data import pipeline
 from dml_jax.errors import DivergedError
 from dml_jax.train import experiment, loop, mesh, step
 from dml_jax.train.checkpoint import Checkpoints
 from dml_jax.train.experiment import Experiment
-from dml_jax.train.progress import Screen
-from dml_jax.train.records import Records
+from dml_jax.train.jsonl import Records
 from dml_jax.train.signals import Interrupted, Stop
 from dml_jax.train.state import State
 from tests.train.experiments import small

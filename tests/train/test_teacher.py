@@ -14,12 +14,12 @@ import dml_jax
 from dml_jax import config as configs
 from dml_jax import run
 from dml_jax.config import Config, Group, Train
+from dml_jax.console import Screen
 from dml_jax.errors import CheckpointError, ConfigError, UserError
 from dml_jax.methods import mpn, student
 from dml_jax.train import experiment, loop, teacher, workdir
 from dml_jax.train.checkpoint import Checkpoints
-from dml_jax.train.progress import Screen
-from dml_jax.train.records import Records
+from dml_jax.train.jsonl import Records
 from dml_jax.train.signals import Interrupted, Stop
 from tests.train.experiments import small, values
 from tests.train.test_loop import StopAt, bits, checkpoints

@@ -9,8 +9,8 @@ import io
 import numpy as np
 
 from dml_jax.config import Data
-from dml_jax.data import packed
-from dml_jax.data.listing import Entry, File, Files, Options, Recipe, at, locate
+from dml_jax.data import prepared
+from dml_jax.data.prepare.sources import Entry, File, Files, Options, Recipe, at, locate
 from dml_jax.data.split import Split
 from dml_jax.errors import DataError
 
@@ -92,4 +92,4 @@ RECIPE = Recipe(
 
 def load(data: Data) -> dict[str, Split]:
     """The splits "train" (8,054 images of 98 classes) and "test" (8,131 of 98)."""
-    return packed.load(data.path, "cars")
+    return prepared.load(data.path, "cars")

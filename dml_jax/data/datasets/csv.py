@@ -12,9 +12,9 @@ import csv
 import io
 
 from dml_jax.config import Data
-from dml_jax.data import packed
+from dml_jax.data import prepared
 from dml_jax.data.datasets.folder import held_out
-from dml_jax.data.listing import Entry, Files, Options, Recipe, at
+from dml_jax.data.prepare.sources import Entry, Files, Options, Recipe, at
 from dml_jax.data.split import Split
 from dml_jax.errors import DataError
 
@@ -62,4 +62,4 @@ RECIPE = Recipe(find)
 
 def load(data: Data) -> dict[str, Split]:
     """The splits of a prepared data set."""
-    return packed.load(data.path, "csv")
+    return prepared.load(data.path, "csv")

@@ -1,8 +1,8 @@
 """Caltech-UCSD Birds 200-2011: 200 species, the first 100 to train and the last 100 to test."""
 
 from dml_jax.config import Data
-from dml_jax.data import packed
-from dml_jax.data.listing import Entry, Files, Options, Recipe, at, lines, locate
+from dml_jax.data import prepared
+from dml_jax.data.prepare.sources import Entry, Files, Options, Recipe, at, lines, locate
 from dml_jax.data.split import Split
 from dml_jax.errors import DataError
 
@@ -34,4 +34,4 @@ RECIPE = Recipe(
 
 def load(data: Data) -> dict[str, Split]:
     """The splits "train" (5,864 images of 100 classes) and "test" (5,924 of 100)."""
-    return packed.load(data.path, "cub")
+    return prepared.load(data.path, "cub")

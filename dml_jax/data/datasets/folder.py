@@ -10,8 +10,8 @@ Class folders may lie in folders of their own; a class is then called by its who
 import hashlib
 
 from dml_jax.config import Data
-from dml_jax.data import packed
-from dml_jax.data.listing import IMAGES, SPLITS, Entry, Files, Options, Recipe
+from dml_jax.data import prepared
+from dml_jax.data.prepare.sources import IMAGES, SPLITS, Entry, Files, Options, Recipe
 from dml_jax.data.split import Split
 from dml_jax.errors import DataError
 
@@ -50,4 +50,4 @@ RECIPE = Recipe(find)
 
 def load(data: Data) -> dict[str, Split]:
     """The splits of a prepared data set, or of a folder that was not prepared and is checked the first time."""
-    return packed.load(data.path, "folder", unprepared=RECIPE)
+    return prepared.load(data.path, "folder", unprepared=RECIPE)

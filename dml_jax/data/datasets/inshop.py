@@ -1,8 +1,8 @@
 """In-Shop Clothes Retrieval (DeepFashion): queries are searched for in a gallery."""
 
 from dml_jax.config import Data
-from dml_jax.data import packed
-from dml_jax.data.listing import Entry, Files, Options, Recipe, at, lines, locate
+from dml_jax.data import prepared
+from dml_jax.data.prepare.sources import Entry, Files, Options, Recipe, at, lines, locate
 from dml_jax.data.split import Split
 from dml_jax.errors import DataError
 
@@ -42,4 +42,4 @@ def load(data: Data) -> dict[str, Split]:
 
     The 12,612 images of the gallery are the test split's `gallery`, and a split of their own.
     """
-    return packed.load(data.path, "inshop")
+    return prepared.load(data.path, "inshop")

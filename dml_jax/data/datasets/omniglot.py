@@ -5,8 +5,8 @@ two alphabets of the first again: those are left out of the test.
 """
 
 from dml_jax.config import Data
-from dml_jax.data import packed
-from dml_jax.data.listing import Entry, Files, Options, Recipe
+from dml_jax.data import prepared
+from dml_jax.data.prepare.sources import Entry, Files, Options, Recipe
 from dml_jax.data.split import Split
 from dml_jax.errors import DataError
 
@@ -47,4 +47,4 @@ RECIPE = Recipe(
 
 def load(data: Data) -> dict[str, Split]:
     """The splits "train" and "test"; of the small sets 2,720 images of 136 characters and 2,120 of 106."""
-    return packed.load(data.path, "omniglot")
+    return prepared.load(data.path, "omniglot")

@@ -1,8 +1,8 @@
 """Stanford Online Products: 22,634 articles offered for sale, split by its owners."""
 
 from dml_jax.config import Data
-from dml_jax.data import packed
-from dml_jax.data.listing import Entry, Files, Options, Recipe, at, lines, locate
+from dml_jax.data import prepared
+from dml_jax.data.prepare.sources import Entry, Files, Options, Recipe, at, lines, locate
 from dml_jax.data.split import Split
 from dml_jax.errors import DataError
 
@@ -33,4 +33,4 @@ RECIPE = Recipe(
 
 def load(data: Data) -> dict[str, Split]:
     """The splits "train" (59,551 images of 11,318 classes) and "test" (60,502 of 11,316)."""
-    return packed.load(data.path, "sop")
+    return prepared.load(data.path, "sop")

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from dml_jax.config import Data
-from dml_jax.data import decode, index
-from dml_jax.data.index import Part
+from dml_jax.data import decode, labels
+from dml_jax.data.labels import Part
 from dml_jax.data.split import Split, disjoint
 from dml_jax.errors import ConfigError, DataError
 
@@ -48,7 +48,7 @@ def load(data: Data) -> dict[str, Split]:
     info = directory / "dataset_info.json"
     if not info.is_file():
         raise DataError(f"data.path={data.path}: holds no dataset_info.json of tensorflow_datasets")
-    parts = index.remembered(f"{directory}\0{info.stat().st_mtime_ns}".encode(), lambda: _parts(str(directory)))
+    parts = labels.remembered(f"{directory}\0{info.stat().st_mtime_ns}".encode(), lambda: _parts(str(directory)))
     return disjoint(
         {name: Split(p.labels, p.ids, Images(str(directory), p.ids), p.classes) for name, p in parts.items()}
     )

@@ -1,0 +1,40 @@
+"""From uint8 pixels to what published weights expect."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+
+from dml_jax.config_schema import require
+
+
+@dataclass(frozen=True)
+class Pixels:
+    """(value in [0, top], channels in `order`, minus `mean`) divided by `std`."""
+
+    mean: tuple[float, float, float] = (0.485, 0.456, 0.406)  # in `order`, on the scale of `top`
+    std: tuple[float, float, float] = (0.229, 0.224, 0.225)
+    top: float = 1.0  # what the pixel 255 becomes before mean and std: 1 or 255
+    order: Literal["rgb", "bgr"] = "rgb"
+
+    def __post_init__(self) -> None:
+        require(min(self.std) > 0, "backbone.pixels.std", self.std, "must be positive")
+        require(self.top > 0, "backbone.pixels.top", self.top, "must be positive")
+
+
+CAFFE = Pixels(mean=(104.0, 117.0, 128.0), std=(1.0, 1.0, 1.0), top=255.0, order="bgr")  # BN-Inception's weights
+
+
+def preprocess(pixels: Pixels) -> Callable[[jax.Array], jax.Array]:
+    """uint8 [B, H, W, 3] RGB -> float32 [B, H, W, 3], normalised."""
+
+    def normalise(images: jax.Array) -> jax.Array:
+        values = images.astype(jnp.float32) * (pixels.top / 255.0)
+        if pixels.order == "bgr":
+            values = values[..., ::-1]
+        mean, std = jnp.asarray(pixels.mean, jnp.float32), jnp.asarray(pixels.std, jnp.float32)
+        return (values - mean[None, None, None, :]) / std[None, None, None, :]
+
+    return normalise

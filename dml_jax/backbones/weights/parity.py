@@ -1,0 +1,93 @@
+"""Comparing converted weights with torch, layer by layer.
+
+The network runs on random pixels, and each of its convolutions, linear layers and norms is computed a second time, by
+torch, on the same input and with the tensors as they stand in the published file. That finds wrong axes, paddings,
+epsilons and mixed-up tensors without needing torch's definition of the network.
+"""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import flax.linen as nn
+import jax
+import numpy as np
+
+from dml_jax.backbones.contract import Backbone
+from dml_jax.backbones.layers import BatchNorm
+from dml_jax.backbones.weights.tensor_files import Tensor
+
+
+class Report(NamedTuple):
+    """Attributes:
+    layers: how many were compared.
+    worst: the one that deviates most, by its name in the file.
+    deviation: its largest deviation from torch, relative to its largest output.
+    """
+
+    layers: int
+    worst: str
+    deviation: float
+
+
+def compare(
+    backbone: Backbone,
+    params: Any,
+    stats: Any,
+    tensors: Mapping[str, Tensor],
+    names: Mapping[str, str],
+    image_shape: tuple[int, int],
+) -> Report:
+    """Runs a backbone once and every layer of it again in torch, float32.
+
+    Args:
+      backbone: to run.
+      params, stats: converted.
+      tensors: the state_dict they come from, torch's axes.
+      names: "backbone/params/..." -> name in the state_dict.
+      image_shape: (height, width) of the random image.
+
+    Raises:
+      ImportError: torch is not installed.
+    """
+    deviations: dict[str, float] = {}
+    modules = {key.rpartition("/")[0]: name.rpartition(".")[0] for key, name in names.items()}
+
+    def watch(following: Any, arguments: Any, named: Any, context: Any) -> Any:
+        ours = following(*arguments, **named)
+        layer = context.module
+        if isinstance(layer, nn.Conv | nn.Dense | nn.LayerNorm | BatchNorm) and context.method_name == "__call__":
+            name = modules["/".join(("backbone/params", *layer.path))]
+            theirs = _in_torch(layer, np.asarray(arguments[0]), tensors, name)
+            deviations[name] = float(np.abs(np.asarray(ours) - theirs).max() / max(np.abs(theirs).max(), 1e-30))
+        return ours
+
+    x = np.random.default_rng(0).standard_normal((1, *image_shape, 3)).astype(np.float32)
+    with nn.intercept_methods(watch), jax.default_matmul_precision("highest"):
+        backbone.apply(params, stats, x, train=False, key=None)
+    worst = max(deviations, key=lambda name: deviations[name])
+    return Report(len(deviations), worst, deviations[worst])
+
+
+def _in_torch(layer: Any, x: np.ndarray, tensors: Mapping[str, Tensor], name: str) -> np.ndarray:
+    """What torch makes of `x` (NHWC, or channels last) with the tensors of the file."""
+    import torch
+    from torch.nn import functional
+
+    def tensor(leaf: str) -> Any:
+        return torch.from_numpy(np.array(tensors[f"{name}.{leaf}"].read())) if f"{name}.{leaf}" in tensors else None
+
+    inputs, weight, bias = torch.from_numpy(np.array(x)), tensor("weight"), tensor("bias")
+    if isinstance(layer, nn.Dense):
+        return functional.linear(inputs, weight, bias).numpy()
+    if isinstance(layer, nn.LayerNorm):
+        return functional.layer_norm(inputs, inputs.shape[-1:], weight, bias, layer.epsilon).numpy()
+    images = inputs.permute(0, 3, 1, 2)
+    if isinstance(layer, BatchNorm):
+        mean, var, scale, shift = (
+            part.reshape(-1) for part in (tensor("running_mean"), tensor("running_var"), weight, bias)
+        )
+        result = functional.batch_norm(images, mean, var, scale, shift, eps=layer.epsilon)
+    else:
+        padding = layer.padding[0][0]
+        result = functional.conv2d(images, weight, bias, layer.strides, padding, groups=layer.feature_group_count)
+    return result.permute(0, 2, 3, 1).numpy()

@@ -1,0 +1,156 @@
+"""Command lines: options, a configuration file and overrides of its keys; every mistake becomes one sentence."""
+
+import argparse
+import ast
+import errno
+import importlib.util
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from ml_collections import ConfigDict
+
+from dml_jax.config_schema import place as place
+from dml_jax.config_schema import suggest
+from dml_jax.errors import ConfigError, UserError
+
+# What the disk and not the code is to blame for: full, read-only, not ours.
+UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM}
+
+
+class Parser(argparse.ArgumentParser):
+    """An argparse parser whose complaints are ConfigErrors and that knows `--config.section.key=value`."""
+
+    def __init__(self, description: str | None):
+        super().__init__(
+            description=description, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+        )
+
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(message.removeprefix("argument "))
+
+    def read(self, arguments: Sequence[str]) -> tuple[argparse.Namespace, dict[str, str]]:
+        """(options, overrides by dotted key) from the arguments after the program's name.
+
+        Raises:
+          ConfigError: an unknown option or a stray argument.
+        """
+        plain = [a for a in arguments if not a.startswith("--config.")]
+        overrides = {}
+        for argument in arguments:
+            if argument.startswith("--config."):
+                key, equals, value = argument.removeprefix("--config.").partition("=")
+                if not equals:
+                    raise ConfigError(f"{argument}: give its value after an equals sign")
+                overrides[key] = value
+        options, rest = self.parse_known_args(plain)
+        for argument in rest:
+            if not argument.startswith("-"):
+                raise ConfigError(f"{argument}: stray argument; options are written --name=value")
+            known = [name for action in self._actions for name in action.option_strings]
+            raise ConfigError(f"{argument}: there is no such option; {suggest(argument.split('=')[0], known)}")
+        return options, overrides
+
+
+def file_to_write(option: str, path: str | None) -> Path | None:
+    """The file an option gives, None where it is not given.
+
+    Raises:
+      ConfigError: it is a directory, or in none that there is.
+    """
+    if not path:
+        return None
+    file = place(option, path)
+    if file.is_dir():
+        raise ConfigError(f"{option}={path}: is a directory; give a file")
+    if not file.parent.is_dir():
+        raise ConfigError(f"{option}={path}: there is no directory {file.parent}")
+    return file
+
+
+def load(path: str, overrides: dict[str, str]) -> dict[str, Any]:
+    """The configuration of a file as a nested dict, overrides applied.
+
+    Args:
+      path: the file, with `:variant` behind it to call its `get_config(variant)`.
+      overrides: text by dotted key; read as the type the file gives the key.
+
+    Raises:
+      ConfigError: no such file, variant or key, or a value of another type.
+    """
+    name, colon, variant = path.partition(":")
+    file = place("--config", name)
+    if not file.is_file():
+        raise ConfigError(f"--config={path}: there is no such file")
+    spec = importlib.util.spec_from_file_location(file.stem, file)
+    if spec is None or spec.loader is None:
+        raise ConfigError(f"--config={path}: is not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    root = str(file.resolve().parent.parent)
+    if root not in sys.path:  # config files import the ones they edit as `configs.…`
+        sys.path.insert(0, root)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:  # whatever the user's own code raises
+        raise ConfigError(f"--config={path}: cannot be run ({type(error).__name__}: {error})") from error
+    if not hasattr(module, "get_config"):
+        raise ConfigError(f"--config={path}: holds no get_config(), so it is not a configuration but a part of some")
+    variants = getattr(module, "VARIANTS", ())
+    if colon and variant not in variants:
+        known = suggest(variant, variants) if variants else "this configuration has none"
+        raise ConfigError(f"--config={path}: there is no variant {variant!r}; {known}")
+    config: ConfigDict = module.get_config(variant) if colon else module.get_config()
+    values = config.to_dict()
+    for key, text in overrides.items():
+        override(values, key, text)
+    return values
+
+
+def override(values: dict[str, Any], key: str, text: str) -> None:
+    """Sets the dotted `key` of a nested dict to what `text` says, in the type of the value that stands there."""
+    *sections, last = key.split(".")
+    section: Any = values
+    for part in (*sections, last):
+        if not isinstance(section, dict):
+            raise ConfigError(f"{key}: {part} stands below a value, not in a section")
+        if part not in section:
+            raise ConfigError(f"{key}: there is no such key; {suggest(part, section)}")
+        holder, section = section, section[part]
+    holder[last] = _typed(key, text, section)
+
+
+def _typed(key: str, text: str, old: Any) -> Any:
+    kinds: dict[type, Callable[[str], Any]] = {int: int, float: float, str: str}
+    try:
+        if isinstance(old, bool):
+            return {"true": True, "1": True, "false": False, "0": False}[text.lower()]
+        if type(old) in kinds:
+            return kinds[type(old)](text)
+        if isinstance(old, tuple | list):
+            words = text.split(",")
+            value = words if all(map(str.isidentifier, words)) else ast.literal_eval(text)
+            return tuple(value) if isinstance(value, tuple | list) else (value,)
+    except (KeyError, ValueError, SyntaxError, TypeError):
+        wanted = "true or false" if isinstance(old, bool) else f"{type(old).__name__}, e.g. {old!r}"
+        raise ConfigError(f"{key}={text}: must be {wanted}") from None
+    raise ConfigError(f"{key}: is a section; set the keys in it one by one: {', '.join(sorted(old or {}))}")
+
+
+def status(body: Callable[[], None]) -> int:
+    """Runs a command's body and turns its end into an exit code: 0, 2 for what the user can mend, 128 + a signal."""
+    try:
+        body()
+    except UserError as error:
+        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
+    except OSError as error:
+        if error.errno not in UNWRITABLE:
+            raise
+        print(f"error: {error.filename or 'a file'}: cannot be written ({error.strerror})", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    except SystemExit as end:  # --help
+        return int(end.code or 0)
+    return 0

@@ -1,0 +1,87 @@
+"""Starting from what another run, or a published checkpoint, has learnt."""
+
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from dml_jax import config as configs
+from dml_jax.backbones.weights import store
+from dml_jax.console import Screen
+from dml_jax.errors import CheckpointError, ConfigError
+from dml_jax.train import experiment, optimizers, workdir
+from dml_jax.train import mesh as meshes
+from dml_jax.train.checkpoint import Checkpoints
+from dml_jax.train.experiment import Experiment
+from dml_jax.train.state import State
+
+
+def begin(parts: Experiment, screen: Screen) -> State:
+    """The state before the first step, `init_from` taken into account.
+
+    Raises:
+      UserError: there is nothing to start from, or its backbone is another.
+    """
+    state = experiment.initial(parts)
+    source = Path(parts.config.init_from).expanduser()
+    if not parts.config.init_from:
+        return state
+    if not source.is_dir():
+        raise ConfigError(f"init_from={source}: there is no such directory; give a run's or one of converted weights")
+    if (source / "config.json").exists():
+        params, remembered, fresh = _transplanted(parts, state, source, screen)
+    else:
+        params, remembered, fresh = store.graft(str(source), state.params, state.method)
+    groups = sorted({name.split("/")[1] for name in fresh})
+    screen.say(f"starting from {source}" + (f"; drawn afresh: {', '.join(groups)}" if groups else ""))
+    return state._replace(params=meshes.replicate(parts.mesh, params), method=meshes.replicate(parts.mesh, remembered))
+
+
+def trained(directory: Path, checkpoint: str, warn: Any) -> tuple[configs.Config, Any, State]:
+    """A run's configuration, method and one of its states, without its data.
+
+    Args:
+      directory: its work directory.
+      checkpoint: "reported", "latest", "best" or a step.
+      warn: told one sentence about each checkpoint that cannot be read.
+
+    Raises:
+      CheckpointError: no run there, or no such checkpoint.
+    """
+    facts = workdir.read_config(directory)
+    config = configs.resolve(facts["config"])
+    method = experiment.model(config, facts["classes"], facts["images"])
+    optimizer = optimizers.build(config.train, method, lambda step: 1.0, warmup_steps=config.train.warmup_epochs)
+    shape = (facts["shape"][0], facts["shape"][1])
+    template = experiment.template(config, method, optimizer, shape, meshes.make())
+    store = Checkpoints(directory / "checkpoints", lambda: template, warn, writing=False)
+    try:
+        return config, method, store.selected(checkpoint, config.train.select)
+    finally:
+        store.close()
+
+
+def _transplanted(parts: Experiment, state: State, source: Path, screen: Screen) -> tuple[Any, Any, list[str]]:
+    """The leaves of another run's latest model that have a place of the same shape in this one's."""
+    try:
+        _, _, other = trained(source, "latest", screen.say)
+    except CheckpointError as error:
+        raise CheckpointError(f"init_from={source}: {error}") from error
+    theirs = {
+        jax.tree_util.keystr(path, simple=True, separator="/"): leaf
+        for path, leaf in jax.tree_util.tree_leaves_with_path({"params": other.params, "state": other.method})
+    }
+    fresh = []
+
+    def choose(path: Any, own: jax.Array) -> jax.Array:
+        name = jax.tree_util.keystr(path, simple=True, separator="/")
+        if name in theirs and theirs[name].shape == own.shape:
+            return theirs[name]
+        if name.split("/")[1] == "backbone":
+            found = f"has the shape {theirs[name].shape} there, {own.shape} here" if name in theirs else "is not there"
+            raise ConfigError(f"init_from={source}: the backbones differ, {name} {found}")
+        fresh.append(name)
+        return own
+
+    both = jax.tree_util.tree_map_with_path(choose, {"params": state.params, "state": state.method})
+    return both["params"], both["state"], fresh

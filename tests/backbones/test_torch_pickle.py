@@ -1,0 +1,88 @@
+"""The reader of pickles as data, beside the standard library's: plain data alike, everything else refused."""
+
+import io
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dml_jax.backbones.weights import torch_file
+from dml_jax.backbones.weights.torch_pickle import Malformed, Refused, load
+from dml_jax.errors import WeightsError
+from tests.backbones import state_dicts
+
+SCALARS = st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats(allow_nan=False) | st.text(max_size=9)
+PLAIN = st.recursive(
+    SCALARS,
+    lambda inner: (
+        st.lists(inner, max_size=5)
+        | st.lists(inner, max_size=5).map(tuple)
+        | st.dictionaries(st.text(max_size=5), inner, max_size=5)
+    ),
+    max_leaves=20,
+)
+
+
+def read(data: bytes, names: Any = None) -> Any:
+    return load(io.BytesIO(data), names or {}, lambda identifier: identifier)
+
+
+@settings(max_examples=150, deadline=None)
+@given(value=PLAIN, protocol=st.integers(0, pickle.HIGHEST_PROTOCOL))
+def test_plain_data(value: Any, protocol: int) -> None:
+    assert read(pickle.dumps(value, protocol)) == value
+
+
+def test_shared_objects_stay_shared() -> None:
+    inner = [1, 2]
+    found = read(pickle.dumps({"a": inner, "b": inner}))
+    assert found["a"] is found["b"]
+
+
+def test_several_in_a_row() -> None:
+    file = io.BytesIO(pickle.dumps(1) + pickle.dumps([2]) + b"rest")
+    assert [load(file, {}, lambda i: i) for _ in range(2)] == [1, [2]]
+    assert file.read() == b"rest"
+
+
+@pytest.mark.parametrize("value", [Path("x"), np.ones(2), print, io.BytesIO, complex(1, 2)])
+def test_names_are_refused(value: Any) -> None:
+    with pytest.raises(Refused, match=r"^[a-z_.]+\.\w+$"):
+        read(pickle.dumps(value))
+
+
+def test_only_names_of_the_table_are_called() -> None:
+    by_value = b"\x80\x02U\x05print)R."  # calls a string
+    with pytest.raises(Malformed, match="calls something that is not a name"):
+        read(by_value)
+    number = b"\x80\x02cbuiltins\nx\n)R."  # calls a value of the table that is no function
+    with pytest.raises(Malformed, match="calls something"):
+        read(number, {("builtins", "x"): 3})
+    with pytest.raises(Malformed, match="instruction EXT1"):
+        read(b"\x80\x02\x82\x01.")
+    with pytest.raises(Malformed, match="instruction INST"):
+        read(b"(ios\nsystem\n.")
+
+
+@pytest.mark.parametrize("legacy", [False, True])
+def test_damaged_files_end_in_one_error(tmp_path: Path, legacy: bool) -> None:
+    """Any byte may be wrong: the file is read, or refused by the one error the user sees."""
+    weights = {"a.weight": np.arange(6, dtype=np.float32).reshape(2, 3), "b": np.zeros(3, np.float16)}
+    path = state_dicts.write(tmp_path / "w.pth", {"state_dict": weights}, legacy)
+    whole, rng = path.read_bytes(), np.random.default_rng(0)
+    refused = 0
+    for _ in range(300):
+        broken = bytearray(whole)
+        for place in rng.integers(0, len(whole), rng.integers(1, 4)):
+            broken[place] = rng.integers(256)
+        path.write_bytes(broken)
+        try:
+            for view in torch_file.read(path).values():
+                view.read()
+        except WeightsError:
+            refused += 1
+    assert refused > 100

@@ -1,0 +1,85 @@
+"""Batches of reciprocal neighbours against Python sets."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dml_jax.evaluation import reciprocal_neighbors
+
+
+def clustered(rows: int, dim: int, seed: int, noise: float = 0.5) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    points = rng.normal(size=(max(rows // 12, 1), dim))[rng.integers(0, max(rows // 12, 1), rows)]
+    points = points + noise * rng.normal(size=(rows, dim))
+    return points / np.linalg.norm(points, axis=1, keepdims=True)
+
+
+def ranked(queries: np.ndarray, gallery: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    distances = ((queries[:, None] - gallery[None]) ** 2).sum(-1)
+    return distances, np.argsort(distances, axis=1, kind="stable")
+
+
+def by_sets(points: np.ndarray, k: int, size: int, rule: str) -> list[list[int]]:
+    """Self-retrieval, straight from the definitions."""
+    distances, order = ranked(points, points)
+    paper = rule == "paper"
+
+    def near(q: int, k: int) -> list[int]:
+        return [g for g in order[q] if g != q][:k] if paper else list(order[q][: k + 1])
+
+    def mutual(q: int, k: int) -> set[int]:
+        return {g for g in near(q, k) if q in near(g, k)}
+
+    batches = []
+    for q in range(len(points)):
+        original = mutual(q, k)
+        expanded = set(original)
+        for g in original:
+            half = mutual(g, round(k / 2))
+            shared, bound = len(half & original), 2 / 3 * len(half)
+            if shared >= bound if paper else shared > bound:
+                expanded |= half
+        chosen = [q, *sorted(expanded - {q}, key=lambda g: distances[q, g])]
+        batches.append((chosen + [g for g in order[q] if g not in chosen])[:size])
+    return batches
+
+
+@pytest.mark.parametrize("rule", ["authors", "paper"])
+@pytest.mark.parametrize(("rows", "k", "size"), [(150, 10, 7), (131, 5, 20), (40, 7, 3)])
+def test_self_retrieval(rows: int, k: int, size: int, rule: reciprocal_neighbors.Rule, x64: None) -> None:
+    points = clustered(rows, 6, seed=k)
+    found = reciprocal_neighbors.sets(jnp.asarray(points), k=k, size=size, rule=rule)
+    np.testing.assert_array_equal(found.batches, by_sets(points, k, size, rule))
+    assert found.expanded is None
+
+
+def test_a_gallery_of_its_own(x64: None) -> None:
+    points = clustered(120, 6, seed=3)
+    queries, gallery, k, size = points[:35], points[35:], 8, 4
+    distances, forward = ranked(queries, gallery)
+    backward, inner = ranked(gallery, queries)[1], ranked(gallery, gallery)[1]
+    halves = [{h for h in inner[g][:5] if g in inner[h][:5]} for g in range(len(gallery))]
+    expected = []
+    for q in range(len(queries)):
+        original = {g for g in forward[q][: k + 1] if q in backward[g][: k + 1]}
+        joined = [halves[g] for g in original if len(halves[g] & original) > 2 / 3 * len(halves[g])]
+        chosen = sorted(original.union(*joined), key=lambda g: distances[q, g])
+        chosen = (chosen + [g for g in forward[q] if g not in chosen])[: size - 1]
+        expected.append([q] + [g + len(queries) for g in chosen])
+    found = reciprocal_neighbors.sets(jnp.asarray(queries), jnp.asarray(gallery), k=k, size=size)
+    np.testing.assert_array_equal(found.batches, expected)
+
+
+def test_duplicates_leave_every_query_at_the_head_of_its_batch() -> None:
+    points = jnp.asarray(np.repeat(clustered(5, 4, seed=0), 6, axis=0), jnp.float32)
+    batches = reciprocal_neighbors.sets(points, k=4, size=5).batches
+    np.testing.assert_array_equal(batches[:, 0], np.arange(30))
+    assert all(len(set(row)) == 5 for row in batches.tolist())
+
+
+def test_fewer_images_than_neighbours(x64: None) -> None:
+    points = clustered(4, 3, seed=0)
+    order = ranked(points, points)[1]
+    np.testing.assert_array_equal(reciprocal_neighbors.sets(jnp.asarray(points), k=30, size=7).batches, order)
+    found = reciprocal_neighbors.sets(jnp.asarray(points[:1]), jnp.asarray(points[1:]), k=30, size=7)
+    assert found.batches.shape == (1, 4)

@@ -1,0 +1,130 @@
+"""What is refused, and in which words."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from dml_jax.errors import DataError
+from dml_jax.evaluation import metrics, validation
+
+X = np.random.default_rng(0).normal(size=(12, 4)).astype(np.float32)
+Y = np.repeat(np.arange(4), 3)
+
+
+def broken(row, value):
+    x = X.copy()
+    x[row] = value
+    return x
+
+
+@pytest.mark.parametrize(
+    ("points", "message"),
+    [
+        (broken([3, 7], np.nan), "embeddings: 2 of 12 rows hold NaN or infinity, first row 3"),
+        (broken(11, np.inf), "1 of 12 rows"),
+        (X[0], r"has shape \[4\]; give \[N, D\]"),
+        (X[None], r"has shape \[1, 12, 4\]"),
+        (X[:0], r"is empty, shape \[0, 4\]"),
+        (X[:, :0], "is empty"),
+        (X.astype(complex), "holds complex128; give real numbers"),
+        (X.astype(str), "give real numbers"),
+        (X.astype(object), "holds Python objects"),
+        ([[1.0], [2.0, 3.0]], "rows of different lengths"),
+    ],
+)
+def test_embeddings(points, message):
+    with pytest.raises(DataError, match=message):
+        validation.embeddings(points)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float64, np.int8, np.uint8, bool, ml_dtypes.bfloat16])
+def test_all_real_numbers_are_taken(dtype):
+    points = np.round(3 * X).astype(dtype)
+    expected = metrics.retrieval(points.astype(np.float32), Y, ks=(1,))
+    assert metrics.retrieval(points, Y, ks=(1,)) == expected
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        (Y.astype(float), "labels: holds float64; give integers"),
+        (Y.astype(object), "labels: holds object"),
+        (Y > 1, "labels: holds bool"),
+        (Y[:5], "labels: 5 for 12 rows of queries"),
+        (Y[:, None], r"labels: has shape \[12, 1\]"),
+    ],
+)
+def test_labels(labels, message):
+    with pytest.raises(DataError, match=message):
+        metrics.retrieval(X, labels)
+
+
+def test_any_integers_are_classes():
+    for labels in (Y - 7, Y * 2**40, Y.astype(np.uint64) + 2**63, Y.astype(np.uint8)):
+        assert metrics.retrieval(X, labels, ks=(1,)) == metrics.retrieval(X, Y, ks=(1,))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"ks": (1, 12)}, r"ks: K=12, but there are 11 candidates; K must be in 1\.\.11"),
+        ({"ks": (0,)}, "ks: K=0"),
+        ({"gallery": X}, "give both or neither"),
+        ({"gallery": X[:0], "gallery_labels": Y[:0]}, "gallery: is empty"),
+        ({"gallery": X[:, :2], "gallery_labels": Y}, "gallery: has 2 columns and the queries 4"),
+        ({"gallery": X, "gallery_labels": Y[:2]}, "gallery_labels: 2 for 12 rows of gallery"),
+        ({"metric": "manhattan"}, "metric='manhattan': give 'cosine' or 'euclidean'"),
+        ({"exclusion": "name"}, "exclusion='name': give 'index' or 'position'"),
+        ({"gallery": X[:5], "gallery_labels": Y[:5], "exclude_self": True}, "exclude_self: "),
+        ({"gallery": X, "gallery_labels": Y[::-1], "exclude_self": True}, "exclude_self: "),
+    ],
+)
+def test_retrieval(options, message):
+    with pytest.raises(DataError, match=message):
+        metrics.retrieval(X, Y, **({"ks": (1,)} | options))
+
+
+def test_one_query_has_no_candidates():
+    with pytest.raises(DataError, match="ks: K=1, but there are 0 candidates"):
+        metrics.retrieval(X[:1], Y[:1], ks=(1,))
+
+
+def write(path, content):
+    path.write_bytes(content)
+    return path
+
+
+def test_files(tmp_path):
+    whole = tmp_path / "x.npy"
+    np.save(whole, X)
+    loaded = validation.load(whole)
+    assert isinstance(loaded, np.memmap)
+    np.testing.assert_array_equal(loaded, X)
+    np.save(tmp_path / "objects.npy", X.astype(object), allow_pickle=True)
+    np.savez(tmp_path / "x.npz", x=X)
+    np.save(tmp_path / "empty.npy", X[:0])
+    content = whole.read_bytes()
+    for path, message in (
+        (tmp_path / "none.npy", "there is no such file"),
+        (tmp_path, "there is no such file"),
+        (tmp_path / "objects.npy", "holds Python objects, which are never loaded"),
+        (tmp_path / "x.npz", "is not a .npy file"),
+        (write(tmp_path / "text.npy", b"1 2 3"), "is not a .npy file"),
+        (write(tmp_path / "nothing.npy", b""), "is not a .npy file"),
+        (write(tmp_path / "short.npy", content[:-8]), "is cut short or damaged"),
+        (write(tmp_path / "shorter.npy", content[:40]), "is cut short or damaged"),
+    ):
+        with pytest.raises(DataError, match=f"file={path}: {message}"):
+            validation.load(path)
+    with pytest.raises(DataError, match="is empty"):
+        validation.embeddings(validation.load(tmp_path / "empty.npy"))
+
+
+def test_a_file_is_read_in_parts(tmp_path, monkeypatch):
+    np.save(tmp_path / "x.npy", X)
+    monkeypatch.setattr(validation, "ROWS_AT_ONCE", 16)
+    loaded = validation.load(tmp_path / "x.npy")
+    for metric in ("cosine", "euclidean"):
+        assert metrics.retrieval(loaded, Y, metric=metric, memory=1) == metrics.retrieval(X, Y, metric=metric)
+    with pytest.raises(DataError, match="first row 7"):
+        validation.embeddings(broken(7, np.nan))
