@@ -4,8 +4,6 @@ Nothing is trained. What is compared is the cosine to the nearest enrolled image
 `results.json` names (`equal_error_cosine`).
 """
 
-import os
-import tempfile
 import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,6 +13,7 @@ import numpy as np
 
 from dml_jax.errors import DataError
 from dml_jax.evaluation import neighbors
+from dml_jax.files import atomic_write
 
 UNKNOWN = "unknown"
 Image = str | Path | np.ndarray
@@ -133,22 +132,15 @@ class Index:
             raise DataError(f"{path}: an index is a .npz file; give it that ending")
         if not path.parent.is_dir():
             raise DataError(f"{path}: there is no directory {path.parent}")
-        descriptor, draft = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                np.savez(
-                    file,
-                    embeddings=self.embeddings,
-                    labels=self.labels,
-                    classes=np.array(self.classes, np.str_),
-                    images=np.array(self.images, np.str_),
-                    fingerprint=np.array(self._model.fingerprint),
-                )
-            os.chmod(draft, 0o644)
-            os.replace(draft, path)
-        except BaseException:
-            os.unlink(draft)
-            raise
+        with atomic_write(path) as draft, draft.open("wb") as file:
+            np.savez(
+                file,
+                embeddings=self.embeddings,
+                labels=self.labels,
+                classes=np.array(self.classes, np.str_),
+                images=np.array(self.images, np.str_),
+                fingerprint=np.array(self._model.fingerprint),
+            )
 
     @classmethod
     def load(cls, model: Embedder, path: str | Path) -> "Index":

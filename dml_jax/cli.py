@@ -11,9 +11,9 @@ from typing import Any, NoReturn
 
 from ml_collections import ConfigDict
 
-from dml_jax.config_schema import place as place
 from dml_jax.config_schema import suggest
 from dml_jax.errors import ConfigError, UserError
+from dml_jax.files import expand_path
 
 # What the disk and not the code is to blame for: full, read-only, not ours.
 UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM}
@@ -61,7 +61,7 @@ def file_to_write(option: str, path: str | None) -> Path | None:
     """
     if not path:
         return None
-    file = place(option, path)
+    file = expand_path(option, path)
     if file.is_dir():
         raise ConfigError(f"{option}={path}: is a directory; give a file")
     if not file.parent.is_dir():
@@ -80,7 +80,7 @@ def load(path: str, overrides: dict[str, str]) -> dict[str, Any]:
       ConfigError: no such file, variant or key, or a value of another type.
     """
     name, colon, variant = path.partition(":")
-    file = place("--config", name)
+    file = expand_path("--config", name)
     if not file.is_file():
         raise ConfigError(f"--config={path}: there is no such file")
     spec = importlib.util.spec_from_file_location(file.stem, file)

@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from dml_jax.config_schema import close, place, require, suggest
+from dml_jax.config_schema import close, require, suggest
 from dml_jax.errors import ConfigError
+from dml_jax.files import expand_path
 
 
 @dataclass(frozen=True)
@@ -236,7 +237,7 @@ def resolve(values: Mapping[str, Any]) -> Config:
     module("data.datasets", config.data.name, "data.name")
     flat = flatten(asdict(config))
     for key in PATHS:
-        place(key, flat.get(key, ""))
+        expand_path(key, flat.get(key, ""))
     return config
 
 

@@ -9,7 +9,6 @@ import difflib
 import types
 import typing
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any, TypeVar
 
 from dml_jax.errors import ConfigError
@@ -21,23 +20,6 @@ def require(condition: bool, key: str, value: Any, rule: str) -> None:
     """Raises ConfigError naming the key, its value and the rule it breaks, unless `condition` holds."""
     if not condition:
         raise ConfigError(f"{key}={value!r}: {rule}")
-
-
-def place(option: str, path: str | Path) -> Path:
-    """The path an option or a key gives, `~` expanded.
-
-    Raises:
-      ConfigError: `~` names nobody.
-    """
-    try:
-        return Path(path).expanduser()
-    except RuntimeError:
-        raise ConfigError(f"{option}={path}: there is no such user's home") from None
-
-
-def below_a_file(path: Path) -> bool:
-    """Whether no directory can be made there because a file is in the way."""
-    return not next(parent for parent in path.absolute().parents if parent.exists()).is_dir()
 
 
 def suggest(word: str, known: Iterable[str]) -> str:

@@ -3,13 +3,13 @@
 import time
 from types import TracebackType
 
-from rich.console import Console
+import rich.console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 REPORT_SECONDS = 20.0  # between two plain lines
 
 
-class Screen:
+class Console:
     """Progress of one run on standard output.
 
     Args:
@@ -18,19 +18,19 @@ class Screen:
     """
 
     def __init__(self, *, quiet: bool = False, active: bool = True):
-        self.console = Console(quiet=not active, highlight=False, soft_wrap=True)
-        if not self.console.is_terminal:
-            self.console.width = 132  # a log file has no width of its own
-        self._live = self.console.is_terminal and not quiet
+        self.rich = rich.console.Console(quiet=not active, highlight=False, soft_wrap=True)
+        if not self.rich.is_terminal:
+            self.rich.width = 132  # a log file has no width of its own
+        self._live = self.rich.is_terminal and not quiet
         self._quiet = quiet
         self._bar: Progress | None = None
         self._last = 0.0
 
     def say(self, message: str) -> None:
         """One line that stays."""
-        self.console.print(message, markup=False)
+        self.rich.print(message, markup=False)
 
-    def __enter__(self) -> "Screen":
+    def __enter__(self) -> "Console":
         if self._live:
             columns = (
                 TextColumn("{task.description}"),
@@ -38,7 +38,7 @@ class Screen:
                 TextColumn("{task.fields[text]}"),
                 TimeRemainingColumn(),
             )
-            self._bar = Progress(*columns, console=self.console, transient=True)
+            self._bar = Progress(*columns, console=self.rich, transient=True)
             self._bar.start()
         return self
 

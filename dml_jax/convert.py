@@ -10,13 +10,12 @@ installed, every layer is compared with it.
 
 import importlib
 import importlib.util
-import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from dml_jax import cli
+from dml_jax import cli, files
 from dml_jax.config_schema import suggest
 from dml_jax.errors import ConfigError, WeightsError
 
@@ -63,19 +62,18 @@ def execute(arguments: list[str]) -> None:
     from dml_jax.backbones.weights import download, from_torch, store, tensor_files
 
     if options.output:
-        store.free(cli.place("--output", options.output))
-    cache = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "dml_jax" / "weights"
-    paths = [download.local(source, cache) for source in options.weights.split(",")]
+        store.free(files.expand_path("--output", options.output))
+    paths = [download.local(source, files.cache_dir() / "weights") for source in options.weights.split(",")]
     converted = from_torch.convert({str(path): tensor_files.read(path) for path in paths})
     config = converted.weights.config
     known = next((name for name, variant in named.items() if variant == config), config.name)
     if options.backbone and known != options.backbone:
         raise WeightsError(f"--backbone={options.backbone}: {options.weights} holds {known}")
     stem = known if converted.kind == "backbone" else paths[0].stem
-    out = cli.place("--output", options.output or str(Path("weights") / stem))
+    out = files.expand_path("--output", options.output or str(Path("weights") / stem))
     arrays = store.finite(converted.tensors, options.weights)
     compared = "" if options.skip_parity else parity(converted, arrays, options.weights)
-    info = converted.info(options.weights, {path.name: tensor_files.sha256(path) for path in paths})
+    info = converted.info(options.weights, {path.name: files.sha256(path) for path in paths})
     store.write(out, arrays, info)
     print(f"{options.weights}: {known}, layout of {info['layout']}, {converted.kind}")
     if known not in named:

@@ -12,6 +12,7 @@ from pathlib import Path
 from dml_jax import cli
 from dml_jax.data.prepare.sources import IMAGES
 from dml_jax.errors import ConfigError, DataError
+from dml_jax.files import expand_path
 
 FOUND = 8  # neighbours shown for a query
 
@@ -24,7 +25,7 @@ def images(paths: list[str]) -> list[Path]:
     """
     files: list[Path] = []
     for name in paths:
-        path = cli.place("IMAGE", name)
+        path = expand_path("IMAGE", name)
         if path.is_dir():
             files += sorted(p for p in path.rglob("*") if p.suffix.lower() in IMAGES and p.is_file())
         elif path.is_file():
@@ -54,7 +55,7 @@ def execute(arguments: list[str]) -> None:
     if not options.paths:
         raise ConfigError("no images given; name files or directories")
     files = images(options.paths)
-    query = cli.place("--query", options.query) if options.query else None
+    query = expand_path("--query", options.query) if options.query else None
     if query and not query.is_file():
         raise DataError(f"--query={options.query}: there is no such file; name one image")
 
@@ -65,9 +66,9 @@ def execute(arguments: list[str]) -> None:
     from dml_jax.evaluation import neighbors
     from dml_jax.export import arrays
 
-    output = cli.place("--output", options.output)
+    output = expand_path("--output", options.output)
     arrays.free(output)
-    model = dml_jax.load(cli.place("--workdir", options.workdir), options.checkpoint)
+    model = dml_jax.load(expand_path("--workdir", options.workdir), options.checkpoint)
     asked = (model.read(query), model.embed([query])) if query else None  # first: it may be no image
     embeddings = model.embed(files)
     names = [str(file) for file in files]

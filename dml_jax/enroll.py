@@ -13,6 +13,7 @@ from pathlib import Path
 from dml_jax import cli
 from dml_jax.embed import images
 from dml_jax.errors import ConfigError, DataError
+from dml_jax.files import expand_path
 
 
 def galleries(paths: list[str]) -> dict[str, list[Path]]:
@@ -23,7 +24,7 @@ def galleries(paths: list[str]) -> dict[str, list[Path]]:
     """
     found: dict[str, Path] = {}
     for name in paths:
-        path = cli.place("DIRECTORY", name)
+        path = expand_path("DIRECTORY", name)
         if not path.is_dir():
             raise DataError(f"{name}: there is no such directory; give one that holds a folder for each class")
         folders = sorted(entry for entry in path.iterdir() if entry.is_dir() and not entry.name.startswith("."))
@@ -59,7 +60,7 @@ def execute(arguments: list[str]) -> None:
         raise ConfigError("no paths given; name a directory of class folders, or with --classify images")
     if options.threshold is not None and not options.classify:
         raise ConfigError("--threshold: is for --classify")
-    place = cli.place("--index", options.index)
+    place = expand_path("--index", options.index)
     if place.suffix != ".npz":
         raise ConfigError(f"--index={options.index}: an index is a .npz file; give it that ending")
     if not place.parent.is_dir():
@@ -71,7 +72,7 @@ def execute(arguments: list[str]) -> None:
 
     import dml_jax
 
-    model = dml_jax.load(cli.place("--workdir", options.workdir), options.checkpoint)
+    model = dml_jax.load(expand_path("--workdir", options.workdir), options.checkpoint)
     if options.classify:
         index = model.index(place)
         for name, cosine, nearest, file in zip(*index.nearest(files, threshold=options.threshold), files, strict=True):

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dml_jax import cli
+from dml_jax import cli, files
 from dml_jax.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def execute(arguments: list[str]) -> None:
     options, overrides = parser().read(arguments)
     if overrides:
         raise ConfigError(f"--config.{min(overrides)}: dml_jax.ensemble has no configuration")
-    runs = [cli.place("RUN", name) for name in options.runs]
+    runs = [files.expand_path("RUN", name) for name in options.runs]
     if len(runs) < 2:
         raise ConfigError("RUN: give the work directories of two or more runs, e.g. runs/a runs/b")
     twice = next((run for i, run in enumerate(runs) if run.resolve() in [r.resolve() for r in runs[:i]]), None)
@@ -51,9 +51,9 @@ def execute(arguments: list[str]) -> None:
     absent = next((run for run in runs if not run.is_dir()), None)
     if absent is not None:
         raise ConfigError(f"{absent}: there is no such directory")
-    output = cli.place("--output", options.output) if options.output else None
+    output = files.expand_path("--output", options.output) if options.output else None
 
-    from dml_jax.console import Screen
+    from dml_jax.console import Console
     from dml_jax.evaluation import protocol
     from dml_jax.export import arrays
     from dml_jax.train import workdir
@@ -100,14 +100,14 @@ def execute(arguments: list[str]) -> None:
         classes=len(set(labels[options.split].tolist())), gallery="gallery" in splits, **manner
     )
     results["members"] = {str(run): each for run, each in zip(runs, alone, strict=True)}
-    show(results, Screen(quiet=True).console)
+    show(results, Console(quiet=True).rich)
     if output is not None:
         for split, of in members.items():
             arrays.write(
                 output / "embeddings" / split, together[split], labels[split], of[0].ids,
                 config_hash=None, step=None, members=[member.manifest for member in of],
             )  # fmt: skip
-        workdir.write_json(output / "results.json", results)
+        files.write_json(output / "results.json", results)
         print(f"embeddings of {together[options.split].shape[1]} numbers: {output / 'embeddings'}")
 
 

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from dml_jax import cli, rerank_options
+from dml_jax import cli, files, rerank_options
 from dml_jax.errors import ConfigError, DataError
 
 KS = (1, 2, 4, 8, 10, 100, 1000)
@@ -125,11 +125,11 @@ def judged(options: Any, ks: tuple[int, ...] | None) -> dict[str, Any]:
     """
     import numpy as np
 
-    from dml_jax.console import Screen
+    from dml_jax.console import Console
     from dml_jax.evaluation import metrics, protocol, validation
 
     def opened(name: str, file: str) -> np.ndarray:
-        return validation.load(cli.place(f"--{name}", file), name=f"--{name}")
+        return validation.load(files.expand_path(f"--{name}", file), name=f"--{name}")
 
     points = validation.embeddings(opened("embeddings", options.embeddings), name="--embeddings")
     labels = validation.labels(opened("labels", options.labels), len(points), name="--labels", of="--embeddings")
@@ -155,7 +155,7 @@ def judged(options: Any, ks: tuple[int, ...] | None) -> dict[str, Any]:
     rerank_options.fit(options, len(points), len(given["gallery"]) if given else None)
     classes = len(np.unique(labels))
 
-    screen = Screen(quiet=options.quiet)
+    console = Console(quiet=options.quiet)
 
     def bar(what: str) -> Callable[[int, int], None]:
         begun = 0
@@ -163,10 +163,10 @@ def judged(options: Any, ks: tuple[int, ...] | None) -> dict[str, Any]:
         def progress(done: int, total: int) -> None:
             nonlocal begun
             if begun != total or done == 1:  # the first part, with the compilation in it, says nothing of the rest
-                screen.begin(what, total, done)
+                console.begin(what, total, done)
                 begun = total
             else:
-                screen.advance(done, f"{done / total:.0%}")
+                console.advance(done, f"{done / total:.0%}")
 
         return progress
 
@@ -177,21 +177,27 @@ def judged(options: Any, ks: tuple[int, ...] | None) -> dict[str, Any]:
         "average": options.nmi_average,
         "metric": options.metric,
     }
-    with screen:
+    with console:
         found: dict[str, Any] = protocol.judge(
             points,
             labels,
             ks=KS if ks is None else ks,
             protocol=options.protocol,
             memory=None if options.memory is None else options.memory << 20,
-            announce=None if options.quiet else screen.say,
+            announce=None if options.quiet else console.say,
             progress=bar("retrieval"),
             cluster_progress=bar("k-means, iterations at most"),
             **manner,
             **given,
         )
-        found |= rerank_options.judged(
-            options, points, labels, given.get("gallery"), given.get("gallery_labels"), KS if ks is None else ks, screen
+        found |= rerank_options.evaluated(
+            options,
+            points,
+            labels,
+            given.get("gallery"),
+            given.get("gallery_labels"),
+            KS if ks is None else ks,
+            console,
         )
     if options.geometry:
         found["density"] = metrics.density(points, labels)

@@ -6,11 +6,10 @@ The same command again continues an interrupted run. Exit codes: 0 done; 2 a mis
 stopped by SIGTERM or Ctrl-C, with a checkpoint of the last step on disk.
 """
 
-import os
 import sys
 from pathlib import Path
 
-from dml_jax import cli
+from dml_jax import cli, files
 from dml_jax.config_schema import suggest
 from dml_jax.errors import ConfigError
 
@@ -52,7 +51,7 @@ def execute(arguments: list[str]) -> None:
         raise ConfigError(f"--output={options.output}: only --mode=evaluate writes its numbers to a file of their own")
     file, _, variant = options.config.partition(":")
     default = Path("runs") / (Path(file).stem + (f"-{variant}" if variant else ""))
-    directory = cli.place("--workdir", options.workdir) if options.workdir else default
+    directory = files.expand_path("--workdir", options.workdir) if options.workdir else default
     if not options.coordinator and (options.processes, options.process) != (1, 0):
         raise ConfigError("--coordinator: missing; several processes need HOST:PORT of the first, or auto")
     if options.coordinator and options.coordinator != "auto":
@@ -64,28 +63,28 @@ def execute(arguments: list[str]) -> None:
     config = configs.resolve(values)
     keep_compiled()
     from dml_jax import run
-    from dml_jax.console import Screen
+    from dml_jax.console import Console
     from dml_jax.train import mesh, process_group
     from dml_jax.train.signals import Interrupted, Stop
 
     if options.coordinator:
         mesh.connect(options.coordinator, options.processes, options.process)
-    screen = Screen(quiet=options.quiet, active=mesh.first())
+    console = Console(quiet=options.quiet, active=mesh.first())
     try:
         with process_group.ending_together() as leave, Stop(leave) as stop:
             if options.mode != "train":
                 stop.at_once()
             match options.mode:
                 case "train":
-                    run.train(config, directory, screen, stop)
+                    run.train(config, directory, console, stop)
                 case "evaluate":
-                    run.evaluate(config, directory, checkpoint, screen, output)
+                    run.evaluate(config, directory, checkpoint, console, output)
                 case "export":
-                    run.export_all(config, directory, checkpoint, screen)
+                    run.export_all(config, directory, checkpoint, console)
                 case _:
-                    run.check(config, screen)
+                    run.check(config, console)
     except Interrupted as interrupted:
-        screen.say(f"stopped by {interrupted}{'; the same command continues' if options.mode == 'train' else ''}")
+        console.say(f"stopped by {interrupted}{'; the same command continues' if options.mode == 'train' else ''}")
         sys.exit(interrupted.code)
 
 
@@ -104,9 +103,8 @@ def keep_compiled() -> None:
     """Keeps compiled programs between runs, in the user's cache directory, unless JAX is told another."""
     import jax
 
-    home = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
     if not jax.config.values["jax_compilation_cache_dir"]:
-        jax.config.update("jax_compilation_cache_dir", str(home / "dml_jax" / "jax"))
+        jax.config.update("jax_compilation_cache_dir", str(files.cache_dir() / "jax"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
 
 

@@ -9,9 +9,9 @@ import jax
 import numpy as np
 
 from dml_jax.class_index import Image, Index
-from dml_jax.config_schema import place
 from dml_jax.data import decode, transforms
 from dml_jax.errors import CheckpointError, DataError
+from dml_jax.files import expand_path
 from dml_jax.train import warm_start, workdir
 from dml_jax.train.state import fingerprint
 
@@ -32,7 +32,7 @@ class Model:
     """
 
     def __init__(self, directory: str | Path, checkpoint: str = "reported"):
-        directory = place("directory", directory)
+        directory = expand_path("directory", directory)
         self._directory = directory
         height, width = workdir.read_config(directory)["shape"]
         self._shape = (height, width)
@@ -44,7 +44,7 @@ class Model:
     @cached_property
     def fingerprint(self) -> str:
         """SHA-256 of all parameters and of what else the embedding rests on."""
-        return fingerprint((self._state.params, self._state.method))
+        return fingerprint((self._state.params, self._state.model_state))
 
     @property
     def threshold(self) -> float:
@@ -127,7 +127,7 @@ class Model:
             ]
             batch = np.zeros((size, *ready[0].shape), np.uint8)
             batch[: len(ready)] = ready
-            found = self._embed(self._state.params, self._state.method, batch)
+            found = self._embed(self._state.params, self._state.model_state, batch)
             parts.append(np.asarray(found, np.float32)[: len(ready)])
         if not parts:
             raise DataError("no images were given")

@@ -10,7 +10,7 @@ preparation. --source may be given several times, for data sets that come in sev
 import os
 import sys
 
-from dml_jax import cli
+from dml_jax import cli, files
 from dml_jax import config as configs
 from dml_jax.data import prepared
 from dml_jax.data.prepare.sources import Options, Recipe
@@ -50,13 +50,13 @@ def execute(arguments: list[str]) -> None:
     options, overrides = parser().read(arguments)
     if overrides:
         raise ConfigError(f"--config.{min(overrides)}: dml_jax.prepare has no configuration")
-    from dml_jax.console import Screen
+    from dml_jax.console import Console
 
-    screen = Screen(quiet=options.quiet)
-    screen.console.file = sys.stdout  # this one, also while tensorflow_datasets' own messages are kept off it
+    console = Console(quiet=options.quiet)
+    console.rich.file = sys.stdout  # this one, also while tensorflow_datasets' own messages are kept off it
     if options.verify:
-        prepared.verify(cli.place("--verify", options.verify))
-        screen.say(f"{options.verify} is as it was written")
+        prepared.verify(files.expand_path("--verify", options.verify))
+        console.say(f"{options.verify} is as it was written")
         return
     for key in ("name", "source", "output"):
         if not getattr(options, key):
@@ -76,8 +76,8 @@ def execute(arguments: list[str]) -> None:
 
     request = steps.Request(
         name=options.name,
-        sources=tuple(cli.place("--source", source) for source in options.source),
-        output=cli.place("--output", options.output),
+        sources=tuple(files.expand_path("--source", source) for source in options.source),
+        output=files.expand_path("--output", options.output),
         options=Options(options.test_share, options.splits),
         short_side=options.short_side,
         pixels=options.pixels,
@@ -85,11 +85,11 @@ def execute(arguments: list[str]) -> None:
         subset=options.subset,
         threads=options.threads,
     )
-    with screen:
-        content = steps.prepare(request, recipe, screen)
+    with console:
+        content = steps.prepare(request, recipe, console)
     for line in steps.summary(content):
-        screen.say(line)
-    screen.say(f"written: {options.output}; use it with --config.data.path={options.output}")
+        console.say(line)
+    console.say(f"written: {options.output}; use it with --config.data.path={options.output}")
 
 
 def main() -> int:

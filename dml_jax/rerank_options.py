@@ -10,7 +10,8 @@ from dml_jax.errors import ConfigError
 if TYPE_CHECKING:
     import numpy as np
 
-    from dml_jax.console import Screen
+    from dml_jax.console import Console
+
 
 NAMES = ("expanded", "reranked")
 LISTED = 100  # largest K of Recall@K that re-ranked lists are made for unless --ks asks for more
@@ -82,14 +83,14 @@ def reranking_sizes(options: argparse.Namespace) -> tuple[int, int, float]:
     )
 
 
-def judged(
+def evaluated(
     options: argparse.Namespace,
     points: "np.ndarray",
     labels: "np.ndarray",
     gallery: "np.ndarray | None",
     gallery_labels: "np.ndarray | None",
     ks: tuple[int, ...],
-    screen: "Screen",
+    console: "Console",
 ) -> dict[str, dict[str, Any]]:
     """The metrics of the refined rankings that the options ask for, by name; each names its `protocol` and `seconds`.
 
@@ -105,7 +106,7 @@ def judged(
         if asked:
             started = time.monotonic()
             if not options.quiet:
-                screen.say(f"judging the {name} ranking")
+                console.say(f"judging the {name} ranking")
             found[name] = body(options, points, labels, gallery, gallery_labels, ks)
             found[name]["seconds"] = round(time.monotonic() - started, 3)
     return found

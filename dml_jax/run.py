@@ -9,25 +9,27 @@ import jax
 import numpy as np
 
 from dml_jax import config as configs
+from dml_jax import files
 from dml_jax.analysis import report
 from dml_jax.config import Config
-from dml_jax.console import Screen
+from dml_jax.console import Console
 from dml_jax.data import pipeline
 from dml_jax.data.split import Split
 from dml_jax.errors import CheckpointError, UserError
 from dml_jax.evaluation import protocol, verification
 from dml_jax.export import arrays, stablehlo
-from dml_jax.train import experiment, inference, loop, mesh, refinement, step, teacher, warm_start, workdir
+from dml_jax.train import experiment as experiments
+from dml_jax.train import inference, loop, mesh, refinement, step, teacher, warm_start, workdir
 from dml_jax.train.checkpoint import Checkpoints
 from dml_jax.train.experiment import Experiment
 from dml_jax.train.jsonl import Records
 from dml_jax.train.signals import Stop
-from dml_jax.train.state import State
+from dml_jax.train.state import TrainState
 
 PAIRED = 10_000  # images of which all pairs are compared for the same/different threshold
 
 
-def train(config: Config, directory: Path, screen: Screen, stop: Stop) -> None:
+def train(config: Config, directory: Path, console: Console, stop: Stop) -> None:
     """Trains (or goes on training), evaluates the selected model, exports its embeddings, writes the report.
 
     Raises:
@@ -35,43 +37,43 @@ def train(config: Config, directory: Path, screen: Screen, stop: Stop) -> None:
       Interrupted: on a signal, with a checkpoint on disk.
     """
     workdir.compare(directory, config)
-    parts = experiment.build(config)
+    experiment = experiments.build(config)
     first = mesh.first()
-    with workdir.opened(directory, active=first), screen:
+    with workdir.opened(directory, active=first), console:
         workdir.compare(directory, config)  # again: another run may have come and gone since
-        if finished(directory, parts):
-            screen.say(f"{directory}: finished already, {parts.steps} steps; see {directory / 'report.html'}")
-            screen.say("--mode=evaluate judges it once more, --mode=export writes the embeddings of all its splits")
+        if finished(directory, experiment):
+            console.say(f"{directory}: finished already, {experiment.steps} steps; see {directory / 'report.html'}")
+            console.say("--mode=evaluate judges it once more, --mode=export writes the embeddings of all its splits")
             return
-        parts = teacher.attended(parts, screen)
-        introduce(parts, directory, screen)
+        experiment = teacher.attended(experiment, console)
+        introduce(experiment, directory, console)
         if first:
-            images = parts.splits["train"]
+            images = experiment.splits["train"]
             facts = workdir.describe(
-                config, experiment.data_hash(parts), len(images.classes), len(images.labels), parts.shape
+                config, experiments.data_hash(experiment), len(images.classes), len(images.labels), experiment.shape
             )
-            facts |= {"teacher": parts.teacher.origin} if parts.teacher else {}
+            facts |= {"teacher": experiment.teacher.origin} if experiment.teacher else {}
             _same_sources(directory, facts)
-            workdir.write_json(directory / "config.json", facts)
-        store = checkpoints(parts, directory, screen, writing=True)
+            files.write_json(directory / "config.json", facts)
+        store = checkpoints(experiment, directory, console, writing=True)
         metrics = Records(directory / "metrics.jsonl", first)
         timing = Records(directory / "timing.jsonl", first)
-        state = loop.train(parts, store, metrics, timing, screen, stop)
+        state = loop.train(experiment, store, metrics, timing, console, stop)
         if config.train.select != "last":
             state = store.selected("reported", config.train.select)
         store.close()
         stop.at_once()
-        results, embeddings = conclude(parts, state, config.train.select, screen)
+        results, embeddings = conclude(experiment, state, config.train.select, console)
         if first:
-            export(parts, directory, {"test": parts.splits["test"]}, embeddings, int(state.step))
-            report.write(directory, config, results, embeddings["test"], parts.splits["test"], metrics.read())
-            workdir.write_json(directory / "results.json", results)
-            report.table(config, results, screen.console)
-            screen.say(f"report: {directory / 'report.html'}   embeddings: {directory / 'embeddings'}")
+            export(experiment, directory, {"test": experiment.splits["test"]}, embeddings, int(state.step))
+            report.write(directory, config, results, embeddings["test"], experiment.splits["test"], metrics.read())
+            files.write_json(directory / "results.json", results)
+            report.table(config, results, console.rich)
+            console.say(f"report: {directory / 'report.html'}   embeddings: {directory / 'embeddings'}")
 
 
 def evaluate(
-    config: Config, directory: Path, checkpoint: str, screen: Screen, output: Path | None = None
+    config: Config, directory: Path, checkpoint: str, console: Console, output: Path | None = None
 ) -> dict[str, Any]:
     """Judges a model on the test split; prints the table, writes the numbers to `output` and returns them.
 
@@ -79,82 +81,90 @@ def evaluate(
     checkpoints judged.
     """
     if config.init_from and not (directory / "config.json").exists():
-        parts = experiment.build(config)
-        state, checkpoint = warm_start.begin(parts, screen), "init_from"
+        experiment = experiments.build(config)
+        state, checkpoint = warm_start.begin(experiment, console), "init_from"
     else:
-        parts, state = restored(config, directory, checkpoint, screen)
+        experiment, state = restored(config, directory, checkpoint, console)
     model = config.train.select if checkpoint == "reported" else checkpoint
-    results, _ = conclude(parts, state, model, screen)
-    report.table(config, results, screen.console)
+    results, _ = conclude(experiment, state, model, console)
+    report.table(config, results, console.rich)
     if output is not None and mesh.first():
-        workdir.write_json(output, results)
+        files.write_json(output, results)
     return results
 
 
-def export_all(config: Config, directory: Path, checkpoint: str, screen: Screen) -> None:
+def export_all(config: Config, directory: Path, checkpoint: str, console: Console) -> None:
     """Writes the embeddings of every split with a checkpoint of a run, and its model as StableHLO."""
-    parts, state = restored(config, directory, checkpoint, screen)
-    embedder = inference.compiled(parts)
-    splits = dict(parts.splits)
+    experiment, state = restored(config, directory, checkpoint, console)
+    embedder = inference.compiled(experiment)
+    splits = dict(experiment.splits)
     if splits["test"].gallery is not None:
         splits["gallery"] = splits["test"].gallery
     found = {
-        name: inference.split(parts, embedder, state.params, state.method, split) for name, split in splits.items()
+        name: inference.split(experiment, embedder, state.params, state.model_state, split)
+        for name, split in splits.items()
     }
-    export(parts, directory, splits, found, int(state.step))
-    screen.say(f"embeddings of {', '.join(splits)} at step {int(state.step)}: {directory / 'embeddings'}")
-    params, remembered = jax.device_get((state.params, state.method))
+    export(experiment, directory, splits, found, int(state.step))
+    console.say(f"embeddings of {', '.join(splits)} at step {int(state.step)}: {directory / 'embeddings'}")
+    params, model_state = jax.device_get((state.params, state.model_state))
     file = directory / "model.stablehlo"
     if mesh.first():
-        model = lambda images: parts.method.embed(params, remembered, images)  # noqa: E731
-        stablehlo.write(file, model, parts.shape)
-        apart = stablehlo.deviation(file, model, parts.shape)
-        screen.say(f"model, for any program with jax: {file} (differs from this one by at most {apart:.1e})")
+        model = lambda images: experiment.method.embed(params, model_state, images)  # noqa: E731
+        stablehlo.write(file, model, experiment.shape)
+        apart = stablehlo.deviation(file, model, experiment.shape)
+        console.say(f"model, for any program with jax: {file} (differs from this one by at most {apart:.1e})")
 
 
-def check(config: Config, screen: Screen) -> None:
+def check(config: Config, console: Console) -> None:
     """Validates configuration and data, makes one step and stops; nothing is written.
 
     Raises:
       DivergedError: the loss or the gradient of that step is not finite.
     """
-    parts = teacher.attended(experiment.build(config), screen)
-    introduce(parts, None, screen)
-    state = warm_start.begin(parts, screen)
-    key = mesh.replicate(parts.mesh, experiment.key(config))
+    experiment = teacher.attended(experiments.build(config), console)
+    introduce(experiment, None, console)
+    state = warm_start.begin(experiment, console)
+    key = mesh.replicate(experiment.mesh, experiments.key(config))
     with pipeline.training(
-        parts.splits["train"], parts.sampler, config.data, seed=config.seed, views=parts.method.views, stop=1,
+        experiment.splits["train"], experiment.sampler, config.data,
+        seed=config.seed, views=experiment.method.views, stop=1,
         host=jax.process_index(), hosts=jax.process_count(),
     ) as batches:  # fmt: skip
-        batch = experiment.batch(parts, *next(batches))
-    update = jax.jit(step.build(parts.method, parts.optimizer), donate_argnums=0).lower(state, batch, key).compile()
+        batch = experiments.batch(experiment, *next(batches))
+    update = (
+        jax.jit(step.build(experiment.method, experiment.optimizer), donate_argnums=0)
+        .lower(state, batch, key)
+        .compile()
+    )
     memory = update.memory_analysis()
     terms = loop.finite(update(state, batch, key)[1], 1)
     if memory is not None:
         need = (memory.argument_size_in_bytes + memory.temp_size_in_bytes) / 2**20
-        screen.say(f"a training step needs about {need:.0f} MiB on each device")
-    screen.say(f"one step made, loss {terms['loss']:.4f}: the configuration is valid")
+        console.say(f"a training step needs about {need:.0f} MiB on each device")
+    console.say(f"one step made, loss {terms['loss']:.4f}: the configuration is valid")
 
 
-def checkpoints(parts: Experiment, directory: Path, screen: Screen, *, writing: bool) -> Checkpoints:
+def checkpoints(experiment: Experiment, directory: Path, console: Console, *, writing: bool) -> Checkpoints:
     """The checkpoints of a work directory."""
     return Checkpoints(
         directory / "checkpoints",
-        lambda: experiment.template(parts.config, parts.method, parts.optimizer, parts.shape, parts.mesh),
-        lambda text: screen.say(f"warning: {text}"),
+        lambda: experiments.template(
+            experiment.config, experiment.method, experiment.optimizer, experiment.shape, experiment.mesh
+        ),
+        lambda text: console.say(f"warning: {text}"),
         writing=writing,
     )
 
 
-def finished(directory: Path, parts: Experiment) -> bool:
+def finished(directory: Path, experiment: Experiment) -> bool:
     """Whether the run's results are on disk for all its steps."""
     try:
-        return json.loads((directory / "results.json").read_text(encoding="utf-8"))["steps"] == parts.steps
+        return json.loads((directory / "results.json").read_text(encoding="utf-8"))["steps"] == experiment.steps
     except (OSError, ValueError, KeyError, TypeError):
         return False
 
 
-def restored(config: Config, directory: Path, checkpoint: str, screen: Screen) -> tuple[Experiment, State]:
+def restored(config: Config, directory: Path, checkpoint: str, console: Console) -> tuple[Experiment, TrainState]:
     """The parts of an existing run and one of its states.
 
     Args:
@@ -168,12 +178,12 @@ def restored(config: Config, directory: Path, checkpoint: str, screen: Screen) -
     """
     facts = workdir.read_config(directory)
     workdir.compare(directory, config)
-    parts = experiment.build(config)
-    _same_data(directory, facts, parts, screen)
-    store = checkpoints(parts, directory, screen, writing=False)
+    experiment = experiments.build(config)
+    _same_data(directory, facts, experiment, console)
+    store = checkpoints(experiment, directory, console, writing=False)
     state = store.selected(checkpoint, config.train.select)
     store.close()
-    return parts, state
+    return experiment, state
 
 
 def _same_sources(directory: Path, facts: dict[str, Any]) -> None:
@@ -186,47 +196,55 @@ def _same_sources(directory: Path, facts: dict[str, Any]) -> None:
             raise CheckpointError(f"{directory}: the {what} has changed since this run began; give another --workdir")
 
 
-def _same_data(directory: Path, facts: dict[str, Any], parts: Experiment, screen: Screen) -> None:
+def _same_data(directory: Path, facts: dict[str, Any], experiment: Experiment, console: Console) -> None:
     """Raises CheckpointError where the data cannot be the run's; warns where they are others of the same sizes."""
-    data, images = parts.config.data, parts.splits["train"]
-    for key, here in (("classes", len(images.classes)), ("images", len(images.labels)), ("shape", list(parts.shape))):
+    data, images = experiment.config.data, experiment.splits["train"]
+    for key, here in (
+        ("classes", len(images.classes)),
+        ("images", len(images.labels)),
+        ("shape", list(experiment.shape)),
+    ):
         if facts[key] != here:
             raise CheckpointError(
                 f"data.path={data.path}: has training {key} {here}, the run in {directory} had {facts[key]}; give its "
                 "data, or judge others with dml_jax.embed and dml_jax.evaluate"
             )
-    if facts["data_hash"] != experiment.data_hash(parts):
-        screen.say(f"warning: data.path={data.path}: not the images that the run in {directory} was trained on")
+    if facts["data_hash"] != experiments.data_hash(experiment):
+        console.say(f"warning: data.path={data.path}: not the images that the run in {directory} was trained on")
 
 
-def introduce(parts: Experiment, directory: Path | None, screen: Screen) -> None:
+def introduce(experiment: Experiment, directory: Path | None, console: Console) -> None:
     """Says what is about to be done."""
-    config = parts.config
+    config = experiment.config
     sizes = "  ".join(
-        f"{name} {len(split.labels):,} images of {len(split.classes):,} classes" for name, split in parts.splits.items()
+        f"{name} {len(split.labels):,} images of {len(split.classes):,} classes"
+        for name, split in experiment.splits.items()
     )
-    screen.say(
-        f"{config.name}: {config.method.name} on {config.data.name}, {parts.steps} steps of {config.data.batch_size}"
+    console.say(
+        f"{config.name}: {config.method.name} on {config.data.name}, "
+        f"{experiment.steps} steps of {config.data.batch_size}"
     )
-    screen.say(f"data: {sizes}")
-    shapes = experiment.template(parts.config, parts.method, parts.optimizer, parts.shape, parts.mesh)
+    console.say(f"data: {sizes}")
+    shapes = experiments.template(
+        experiment.config, experiment.method, experiment.optimizer, experiment.shape, experiment.mesh
+    )
     count = sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(shapes.params))
-    screen.say(f"{count:,} parameters, {jax.device_count()} {jax.devices()[0].platform} device(s)")
+    console.say(f"{count:,} parameters, {jax.device_count()} {jax.devices()[0].platform} device(s)")
     if directory is not None:
-        screen.say(f"work directory: {directory}")
+        console.say(f"work directory: {directory}")
 
 
 def conclude(
-    parts: Experiment, state: State, model: str, screen: Screen
+    experiment: Experiment, state: TrainState, model: str, console: Console
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """The results of a model on the test split, beside its controls, and the embeddings they rest on."""
-    config = parts.config
-    test = parts.splits["test"]
-    embedder = inference.compiled(parts)
-    found = {"test": inference.split(parts, embedder, state.params, state.method, test)}
+    config = experiment.config
+    test = experiment.splits["test"]
+    embedder = inference.compiled(experiment)
+    found = {"test": inference.split(experiment, embedder, state.params, state.model_state, test)}
     if test.gallery is not None:
-        found["gallery"] = inference.split(parts, embedder, state.params, state.method, test.gallery)
-    screen.say("judging the unseen classes")
+        found["gallery"] = inference.split(experiment, embedder, state.params, state.model_state, test.gallery)
+    console.say("judging the unseen classes")
     results = _judged(config, test, found["test"], found.get("gallery"))
     results["protocol"] = protocol.describe(
         config.evaluation.protocol,
@@ -237,16 +255,16 @@ def conclude(
     if test.gallery is None:
         results |= _verified(found["test"], test.labels)
     if config.evaluation.refine:
-        results["refined"] = _refined(parts, state, test, found, screen)
+        results["refined"] = _refined(experiment, state, test, found, console)
     results |= {
         "model": model,
         "step": int(state.step),
-        "steps": parts.steps,
+        "steps": experiment.steps,
         "config_hash": configs.digest(config),
     }
     if config.evaluation.controls:
-        first = experiment.initial(parts)
-        untrained = inference.split(parts, embedder, first.params, first.method, test)
+        first = experiments.initial(experiment)
+        untrained = inference.split(experiment, embedder, first.params, first.model_state, test)
         results["controls"] = {
             "raw pixels": _judged(config, test, _pixels(config, test)),
             "untrained": _judged(config, test, untrained),
@@ -265,26 +283,26 @@ def _judged(config: Config, split: Split, embeddings: np.ndarray, gallery: np.nd
 
 
 def _refined(
-    parts: Experiment, state: State, split: Split, found: dict[str, np.ndarray], screen: Screen
+    experiment: Experiment, state: TrainState, split: Split, found: dict[str, np.ndarray], console: Console
 ) -> dict[str, dict[str, Any]]:
     """The numbers of the embeddings the method refines at test time, for each kind of batches.
 
     Where a clustering fails, its kind has a "problem" in place of numbers: a trained model is not lost by it.
     """
     results: dict[str, dict[str, Any]] = {}
-    for kind in parts.config.evaluation.refine:
-        screen.say(f"message passing in batches of kind {kind}")
+    for kind in experiment.config.evaluation.refine:
+        console.say(f"message passing in batches of kind {kind}")
         start = time.monotonic()
         try:
-            vectors, facts = refinement.refined(parts, state, kind, found)
+            vectors, facts = refinement.refined(experiment, state, kind, found)
         except UserError as problem:
-            screen.say(f"warning: {problem}")
+            console.say(f"warning: {problem}")
             results[kind] = {"problem": str(problem)}
             continue
         if facts.get("noise"):
-            screen.say(f"{kind}: {facts['clusters']:,} clusters and {facts['noise']:,} images of noise")
+            console.say(f"{kind}: {facts['clusters']:,} clusters and {facts['noise']:,} images of noise")
         seconds = {"seconds": round(time.monotonic() - start, 3)}
-        results[kind] = facts | seconds | _judged(parts.config, split, vectors["test"], vectors.get("gallery"))
+        results[kind] = facts | seconds | _judged(experiment.config, split, vectors["test"], vectors.get("gallery"))
     return results
 
 
@@ -302,7 +320,7 @@ def _pixels(config: Config, split: Split) -> np.ndarray:
 
 
 def export(
-    parts: Experiment,
+    experiment: Experiment,
     directory: Path,
     splits: dict[str, Split],
     embeddings: dict[str, np.ndarray],
@@ -317,6 +335,6 @@ def export(
             embeddings[name],
             split.labels,
             split.ids,
-            config_hash=configs.digest(parts.config),
+            config_hash=configs.digest(experiment.config),
             step=number,
         )

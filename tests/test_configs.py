@@ -128,8 +128,8 @@ def test_variants_build(method: str) -> None:
         def whole(batch: Batch, made: Method = made, optimizer: Any = optimizer) -> Any:
             random = jax.random.key(0)
             state = step.initial(made, optimizer, random, batch)
-            embeddings = made.embed(state.params, state.method, batch.images[0])
-            return state, embeddings, made.loss(state.params, state.method, batch, random)
+            embeddings = made.embed(state.params, state.model_state, batch.images[0])
+            return state, embeddings, made.loss(state.params, state.model_state, batch, random)
 
         state, embeddings, (loss, _) = jax.eval_shape(whole, batch)
         leaves, _ = jax.tree_util.tree_flatten_with_path(state.params)

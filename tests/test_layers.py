@@ -6,6 +6,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1] / "dml_jax"
 LAYERS = (
     {"errors", "console"},
+    {"files"},
     {"config_schema"},
     {"config"},
     {"losses"},

@@ -13,7 +13,8 @@ from dml_jax import config as configs
 from dml_jax.config import flatten
 from dml_jax.methods.baseline import options
 from dml_jax.methods.contract import Batch
-from dml_jax.train import experiment, step
+from dml_jax.train import experiment as experiments
+from dml_jax.train import step
 from tests.data import layouts
 
 ROOT = Path(__file__).parents[1]
@@ -66,14 +67,16 @@ def test_every_loss_is_a_variant_and_all_else_is_the_same(data: str) -> None:
 def test_one_step_on_photographs(name: str, variant: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     photos = layouts.photos(tmp_path / "photos", tuple(f"class {i}" for i in range(16)), each=4)
-    parts = experiment.build(
+    experiment = experiments.build(
         configs.resolve(values(name, variant, name="folder", path=str(photos), batch_size=32, images_per_class=4))
     )
-    assert parts.shape == (parts.config.data.image_size,) * 2
-    update = step.build(parts.method, parts.optimizer)
+    assert experiment.shape == (experiment.config.data.image_size,) * 2
+    update = step.build(experiment.method, experiment.optimizer)
     rows = jnp.zeros((32,), jnp.int32)
-    batch = Batch(jnp.zeros((parts.method.views, 32, *parts.shape, 3), jnp.uint8), rows, rows)
+    batch = Batch(jnp.zeros((experiment.method.views, 32, *experiment.shape, 3), jnp.uint8), rows, rows)
     key = jax.random.key(0)
-    state, terms = jax.eval_shape(lambda: update(step.initial(parts.method, parts.optimizer, key, batch), batch, key))
+    state, terms = jax.eval_shape(
+        lambda: update(step.initial(experiment.method, experiment.optimizer, key, batch), batch, key)
+    )
     assert terms["loss"].shape == ()
     assert state.step.shape == ()

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -11,6 +10,7 @@ import numpy as np
 
 from dml_jax.data.prepare.sources import SPLITS, Entry
 from dml_jax.errors import DataError
+from dml_jax.files import atomic_write, cache_dir
 
 
 class Part(NamedTuple):
@@ -62,17 +62,15 @@ def save(path: Path, parts: Mapping[str, Part]) -> None:
         np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
 
 
-def remembered(state: bytes, make: Callable[[], Mapping[str, Part]]) -> Mapping[str, Part]:
+def cached(state: bytes, make: Callable[[], Mapping[str, Part]]) -> Mapping[str, Part]:
     """What `make` found when everything it depends on was as `state` says, kept in the user's cache directory."""
-    home = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser()
-    path = home / "dml_jax" / "data" / f"{hashlib.sha256(state).hexdigest()}.npz"
+    path = cache_dir() / "data" / f"{hashlib.sha256(state).hexdigest()}.npz"
     if path.is_file():
         return load(path)
     parts = make()
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_suffix(f".{os.getpid()}")
-    save(temporary, parts)
-    temporary.replace(path)
+    with atomic_write(path) as draft:
+        save(draft, parts)
     return parts
 
 

@@ -1,6 +1,5 @@
 """Prepared data sets: packed images, the index of labels beside them, and the marker that is written last."""
 
-import hashlib
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -14,6 +13,7 @@ from dml_jax.data.labels import Part
 from dml_jax.data.prepare.sources import File, Recipe
 from dml_jax.data.split import Split, disjoint
 from dml_jax.errors import ConfigError, DataError
+from dml_jax.files import sha256
 
 FORMAT = 1
 MARKER, INDEX = "prepared.json", "index.npz"
@@ -136,9 +136,3 @@ def _splits(parts: Mapping[str, Part], reader: Callable[[str, Part], Any], conte
     if "gallery" in splits:
         splits["test"] = splits["test"]._replace(gallery=splits["gallery"])
     return disjoint(splits)
-
-
-def sha256(path: Path) -> str:
-    """Of a file's content, as hexadecimal digits."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

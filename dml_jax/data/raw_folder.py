@@ -19,7 +19,7 @@ def parts(directory: Path, recipe: Recipe) -> Mapping[str, Part]:
       DataError: no classes in it, or images that cannot be used; names how many and the first.
     """
     files = dict(sorted(walk(directory.resolve())))
-    return labels.remembered(_state(directory, files), lambda: _checked(directory, files, recipe))
+    return labels.cached(_state(directory, files), lambda: _checked(directory, files, recipe))
 
 
 def _checked(directory: Path, files: Files, recipe: Recipe) -> Mapping[str, Part]:

@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from dml_jax.losses.norms import accurate
+from dml_jax.losses.norms import at_least_float32
 
 Rule = Literal["authors", "paper"]
 BLOCK = 128  # queries whose distances to the whole gallery are held at once
@@ -88,8 +88,8 @@ def sets(
       dense: return the expanded sets too, Q x G booleans.
     """
     among_itself = gallery is None
-    queries = accurate(queries)
-    gallery = queries if gallery is None else accurate(gallery)
+    queries = at_least_float32(queries)
+    gallery = queries if gallery is None else at_least_float32(gallery)
     rows, nobody = jnp.arange(len(gallery)), jnp.full(len(queries), -1)
     itself = rows if among_itself else nobody
     half = round(k / 2)

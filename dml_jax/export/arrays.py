@@ -1,6 +1,5 @@
 """Embeddings as NumPy arrays with a manifest: what a run hands over."""
 
-import hashlib
 import json
 import os
 import shutil
@@ -10,17 +9,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dml_jax.config_schema import below_a_file
 from dml_jax.errors import DataError
 from dml_jax.evaluation import validation as checked
+from dml_jax.files import below_a_file, sha256
 
 WRITTEN = {"embeddings.npy", "labels.npy", "ids.json", "manifest.json", "neighbors.png"}
-
-
-def sha256(path: Path) -> str:
-    """Digest of a file's bytes."""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def free(directory: Path) -> None:

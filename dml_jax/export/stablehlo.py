@@ -7,8 +7,6 @@ In a bare Python with jax (and flatbuffers, a small package that jax.export read
     embeddings = embed(images)        # uint8 [B, H, W, 3] -> [B, D], any B
 """
 
-import os
-import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -16,6 +14,8 @@ import jax
 import jax.export
 import jax.numpy as jnp
 import numpy as np
+
+from dml_jax.files import atomic_write
 
 Embed = Callable[[jax.Array], jax.Array]
 
@@ -35,15 +35,8 @@ def write(path: Path, embed: Embed, image_shape: tuple[int, int], *, platforms: 
     images = jax.ShapeDtypeStruct((batch, *image_shape, 3), jnp.uint8)
     data = jax.export.export(jax.jit(embed), platforms=platforms)(images).serialize()
     path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, draft = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-        os.chmod(draft, 0o644)
-        os.replace(draft, path)
-    except BaseException:
-        os.unlink(draft)
-        raise
+    with atomic_write(path) as draft:
+        draft.write_bytes(data)
 
 
 def read(path: Path) -> Embed:

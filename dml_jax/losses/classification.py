@@ -8,7 +8,7 @@ CosFace is Wang et al. (CVPR 2018).
 import jax
 import jax.numpy as jnp
 
-from dml_jax.losses.norms import accurate, root
+from dml_jax.losses.norms import at_least_float32, root
 from dml_jax.losses.pairs import cosine
 
 
@@ -28,7 +28,7 @@ def cross_entropy(logits: jax.Array, labels: jax.Array, *, smoothing: float = 0.
     Returns:
       float [B].
     """
-    logits = accurate(logits)
+    logits = at_least_float32(logits)
     normalizer = jax.nn.logsumexp(logits, axis=1)
     losses = normalizer - _chosen(logits, labels)
     if smoothing:

@@ -34,7 +34,7 @@ def enqueue(queue: Any, rows: Any) -> Any:
     return jax.tree.map(push, queue, rows)
 
 
-def masks(labels: jax.Array, remembered: jax.Array) -> tuple[jax.Array, jax.Array]:
+def masks(labels: jax.Array, memory_labels: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Positive and negative pairs of a batch with the memory.
 
     Args:
@@ -44,6 +44,6 @@ def masks(labels: jax.Array, remembered: jax.Array) -> tuple[jax.Array, jax.Arra
     Returns:
       bool [N, M] each; a place not filled yet is in neither.
     """
-    same = labels[:, None] == remembered[None, :]
-    filled = (remembered != EMPTY)[None, :]
+    same = labels[:, None] == memory_labels[None, :]
+    filled = (memory_labels != EMPTY)[None, :]
     return same & filled, ~same & filled

@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 
 from dml_jax.config_schema import require
-from dml_jax.losses.norms import accurate
+from dml_jax.losses.norms import at_least_float32
 
 COPY = 1e-5  # 1 - S of two embeddings taken for one
 
@@ -92,7 +92,7 @@ def anchor_losses(
       positive, negative: bool [N, M], the pairs that count.
       alpha, beta, base: see the module.
     """
-    s = accurate(similarity) - base
+    s = at_least_float32(similarity) - base
     return _log1p_sum_exp(-alpha * s, positive) / alpha + _log1p_sum_exp(beta * s, negative) / beta
 
 

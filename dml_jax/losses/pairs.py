@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 
-from dml_jax.losses.norms import accurate, root, unit
+from dml_jax.losses.norms import at_least_float32, root, unit
 
 
 def products(a: jax.Array, b: jax.Array) -> jax.Array:
@@ -18,7 +18,7 @@ def cosine(a: jax.Array, b: jax.Array) -> jax.Array:
 
 def distances(a: jax.Array, b: jax.Array) -> jax.Array:
     """Euclidean distances [N, M] between the rows of a [N, D] and b [M, D]; gradient 0 where they coincide."""
-    a, b = accurate(a), accurate(b)
+    a, b = at_least_float32(a), at_least_float32(b)
     squares = jnp.sum(a * a, axis=-1)[:, None] + jnp.sum(b * b, axis=-1)[None, :]
     return root(squares - 2 * products(a, b))
 

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 
 from dml_jax.losses.mining import Triplets
-from dml_jax.losses.norms import accurate, root
+from dml_jax.losses.norms import at_least_float32, root
 
 
 def _squared(x: jax.Array, y: jax.Array) -> jax.Array:
@@ -25,9 +25,9 @@ def margin_hinges(
       beta: float [C], boundary between near and far for anchors of each class.
       margin: half the width of the gap around beta.
     """
-    x = accurate(embeddings)
+    x = at_least_float32(embeddings)
     anchors = x[triplets.anchors]
-    boundary = accurate(beta)[labels[triplets.anchors]]
+    boundary = at_least_float32(beta)[labels[triplets.anchors]]
     near = jnp.sqrt(_squared(anchors, x[triplets.positives]) + 1e-8)
     far = jnp.sqrt(_squared(anchors, x[triplets.negatives]) + 1e-8)
     pull, push = jax.nn.relu(near - boundary + margin), jax.nn.relu(boundary - far + margin)
@@ -59,7 +59,7 @@ def margin_loss(
     active = jnp.sum((pull > 0) | (push > 0))
     loss = jnp.sum(pull + push) / jnp.maximum(active, 1)
     if nu:
-        loss += nu * jnp.sum(jnp.where(triplets.valid, accurate(beta)[labels[triplets.anchors]], 0))
+        loss += nu * jnp.sum(jnp.where(triplets.valid, at_least_float32(beta)[labels[triplets.anchors]], 0))
     return loss
 
 
@@ -72,7 +72,7 @@ def triplet_loss(embeddings: jax.Array, triplets: Triplets, *, margin: float = 0
       margin: how much nearer the positive must be.
       squared: compare squared Euclidean distances (FaceNet, Schroff et al., CVPR 2015); otherwise plain ones.
     """
-    x = accurate(embeddings)
+    x = at_least_float32(embeddings)
     anchors = x[triplets.anchors]
     near, far = _squared(anchors, x[triplets.positives]), _squared(anchors, x[triplets.negatives])
     if not squared:

@@ -24,14 +24,14 @@ class Batch(NamedTuple):
     Attributes:
       images: uint8 [V, B, H, W, 3], V views of each sample.
       labels: int32 [B], in 0..C-1.
-      ids: int32 [B], position of each sample in its split.
+      index: int32 [B], position of each sample in its split.
       teacher: (images uint8 [B, H, W, 3]) -> Teaching; a pytree with the variables of a trained model as its leaves, so
         that they are an argument of the step. None where the method asks for none.
     """
 
     images: jax.Array
     labels: jax.Array
-    ids: jax.Array
+    index: jax.Array  # type: ignore[assignment]  # hides tuple.index
     teacher: Callable[[jax.Array], Teaching] | None = None
 
 

@@ -29,7 +29,7 @@ from dml_jax.config_schema import require
 from dml_jax.errors import ConfigError
 from dml_jax.losses import multi_similarity as ms
 from dml_jax.losses import pairs
-from dml_jax.losses.norms import accurate, unit
+from dml_jax.losses.norms import at_least_float32, unit
 from dml_jax.methods import heads
 from dml_jax.methods.contract import Batch, Method
 
@@ -83,7 +83,7 @@ def coded_residuals(prototypes: jax.Array, features: jax.Array) -> jax.Array:
     Returns:
       r, float [N, K, L], at least float32. A sum over positions: its scale grows with P.
     """
-    features = accurate(features)
+    features = at_least_float32(features)
     s = jax.nn.softplus(jnp.einsum("npl,kl->npk", features, prototypes, precision=HIGHEST))
     weighted = jnp.einsum("npk,npl->nkl", s, features, precision=HIGHEST)
     return weighted - s.sum(axis=1)[:, :, None] * prototypes[None]
@@ -136,7 +136,7 @@ def transform(params: Any, features: jax.Array) -> tuple[jax.Array, jax.Array]:
       f1 [N, d1], f2 [N, d2].
     """
     if "prototypes" not in params["branch1"]:
-        average = accurate(features).mean(axis=1)
+        average = at_least_float32(features).mean(axis=1)
         f1, f2 = (heads.linear(params[branch]["output"], average) for branch in BRANCHES)
         return f1, f2
     embeddings = []

@@ -31,7 +31,7 @@ from dml_jax.config_schema import require
 from dml_jax.errors import ConfigError
 from dml_jax.losses import pairs
 from dml_jax.losses.classification import cross_entropy
-from dml_jax.losses.norms import accurate, unit
+from dml_jax.losses.norms import at_least_float32, unit
 from dml_jax.methods import heads
 from dml_jax.methods.contract import Batch, Method, Teaching
 
@@ -61,7 +61,7 @@ class Config:
 
 def similarity(embeddings: jax.Array) -> jax.Array:
     """Pearson's correlations of embeddings [N, D] with negative ones set to 0 -> W [N, N]."""
-    x = accurate(embeddings)
+    x = at_least_float32(embeddings)
     x = unit(x - x.mean(axis=1, keepdims=True))
     return jax.nn.relu(pairs.products(x, x))
 
@@ -106,7 +106,7 @@ def group_loss(logits: jax.Array, embeddings: jax.Array, labels: jax.Array, conf
       float [N].
     """
     anchors = anchored(labels, config.anchors)
-    log_p = jax.nn.log_softmax(accurate(logits) / config.temperature, axis=1)
+    log_p = jax.nn.log_softmax(at_least_float32(logits) / config.temperature, axis=1)
     log_p = propagate(log_p, similarity(embeddings), labels, anchors, config.iterations)
     return jnp.where(anchors, 0, -jnp.take_along_axis(log_p, labels[:, None], axis=1)[:, 0])
 

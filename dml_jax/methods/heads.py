@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from dml_jax.backbones.contract import Backbone
-from dml_jax.losses.norms import accurate
+from dml_jax.losses.norms import at_least_float32
 
 Pooling = Literal["avg", "max", "avg+max"]
 
@@ -38,7 +38,7 @@ def forward(backbone: Backbone, head: Callable[[Any, jax.Array], jax.Array]) -> 
 
 def pool(features: jax.Array, kind: Pooling) -> jax.Array:
     """Global pooling of a feature map [B, h, w, K] -> [B, K], in at least float32; "avg+max" is the sum of both."""
-    features = accurate(features)
+    features = at_least_float32(features)
     average = features.mean(axis=(1, 2))
     if kind == "avg":
         return average

@@ -24,7 +24,7 @@ import optax
 
 from dml_jax.backbones.contract import Backbone
 from dml_jax.config_schema import require
-from dml_jax.losses.norms import accurate, unit
+from dml_jax.losses.norms import at_least_float32, unit
 from dml_jax.methods import heads
 from dml_jax.methods.contract import Batch, Method
 
@@ -85,7 +85,7 @@ def distances(params: dict[str, jax.Array], embeddings: jax.Array, kind: Distanc
     product = lambda a, b: jnp.matmul(a, b.T, precision=jax.lax.Precision.HIGHEST)  # noqa: E731
     match kind:
         case "mahalanobis":
-            log_vars = accurate(params["log_vars"])
+            log_vars = at_least_float32(params["log_vars"])
             inside = (log_vars > 0) & (log_vars < 6)  # no gradient at the ends either, unlike jax.nn.relu6
             precision = jnp.exp(-jnp.where(inside, log_vars, jnp.where(log_vars >= 6, 6.0, 0.0)))
             constant = jnp.sum(mu * mu * precision, axis=1)
@@ -179,7 +179,7 @@ def loss(
     Returns:
       (scalar, (stats, terms)).
     """
-    embeddings = accurate(embeddings)
+    embeddings = at_least_float32(embeddings)
     d = distances(params["distributions"], embeddings, config.distance)
     loss_d = distribution_loss(d, labels, tau=config.tau, drop_underflow=config.drop_underflow)
     g = propagation(*incidence(d, labels, alpha=config.alpha))

@@ -34,7 +34,7 @@ from dml_jax.errors import ConfigError
 from dml_jax.evaluation import reciprocal_neighbors
 from dml_jax.evaluation.refinement_batches import Groups
 from dml_jax.losses.classification import cross_entropy
-from dml_jax.losses.norms import accurate, unit
+from dml_jax.losses.norms import at_least_float32, unit
 from dml_jax.methods import heads as _heads
 from dml_jax.methods.contract import Batch, Method, Teaching
 from dml_jax.methods.heads import Pooling
@@ -230,7 +230,7 @@ def loss(
     Returns:
       (scalar, (stats, terms)).
     """
-    embeddings = accurate(embeddings)
+    embeddings = at_least_float32(embeddings)
     terms = {}
 
     def smoothed(logits: jax.Array) -> jax.Array:

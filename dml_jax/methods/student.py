@@ -34,7 +34,7 @@ from dml_jax.backbones.contract import Backbone
 from dml_jax.config_schema import require
 from dml_jax.errors import ConfigError
 from dml_jax.losses.classification import cross_entropy
-from dml_jax.losses.norms import accurate, unit
+from dml_jax.losses.norms import at_least_float32, unit
 from dml_jax.methods import heads
 from dml_jax.methods.contract import Batch, Method, Teaching
 
@@ -84,25 +84,25 @@ def distillation(logits: jax.Array, taught: jax.Array, *, temperature: float) ->
     Returns:
       float [B].
     """
-    log_p = jax.nn.log_softmax(accurate(logits) / temperature)
-    return -jnp.sum(jax.nn.softmax(accurate(taught) / temperature) * log_p, axis=1)
+    log_p = jax.nn.log_softmax(at_least_float32(logits) / temperature)
+    return -jnp.sum(jax.nn.softmax(at_least_float32(taught) / temperature) * log_p, axis=1)
 
 
 def distillation_kl(logits: jax.Array, taught: jax.Array, *, temperature: float) -> jax.Array:
     """KL divergence of the teacher's probabilities from the student's, divided by C; as `distillation`."""
-    log_taught = jax.nn.log_softmax(accurate(taught) / temperature)
-    log_p = jax.nn.log_softmax(accurate(logits) / temperature)
+    log_taught = jax.nn.log_softmax(at_least_float32(taught) / temperature)
+    log_p = jax.nn.log_softmax(at_least_float32(logits) / temperature)
     return jnp.mean(jnp.exp(log_taught) * (log_taught - log_p), axis=1)
 
 
 def imitation(embeddings: jax.Array, taught: jax.Array) -> jax.Array:
     """Huber loss between the embeddings [B, D] and the teacher's [B, D], each as it is -> [B], means over D."""
-    return optax.losses.huber_loss(accurate(embeddings), accurate(taught)).mean(axis=1)
+    return optax.losses.huber_loss(at_least_float32(embeddings), at_least_float32(taught)).mean(axis=1)
 
 
 def relations(embeddings: jax.Array) -> jax.Array:
     """d [N, N] between the rows of embeddings [N, D]; its mean is 1, or all of it 0 where they coincide."""
-    x = accurate(embeddings)
+    x = at_least_float32(embeddings)
     apart = optax.losses.huber_loss(x[:, None, :], x[None, :, :]).sum(axis=-1)  # fused with its sum by the compiler
     return apart / jnp.maximum(apart.mean(), 1e-12)
 
@@ -179,7 +179,7 @@ def build(config: Config, backbone: Backbone, num_classes: int) -> Method:
         taught = lax.stop_gradient(batch.teacher(batch.images[0]))
         check(taught, num_classes, config)
         x, stats = forward(params, state, batch.images[0], train=True, key=key)
-        x = accurate(x)
+        x = at_least_float32(x)
         logits = heads.linear(params["auxiliary"], x)
         smoothed = cross_entropy(logits / config.temperature, batch.labels, smoothing=config.smoothing).mean()
         terms = {"loss_labels": smoothed, "loss_teacher": term(unit(x), logits, taught, config)}

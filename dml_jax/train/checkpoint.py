@@ -5,10 +5,8 @@ Orbax writes each into a temporary directory and renames it; a manifest of its f
 whole. A killed run leaves nothing that could be taken for a checkpoint, and damage is found before anything is read.
 """
 
-import hashlib
 import json
 import logging
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -18,13 +16,19 @@ import jax
 import orbax.checkpoint as ocp
 
 from dml_jax.errors import CheckpointError
-from dml_jax.train.state import State
+from dml_jax.files import sha256, write_json
+from dml_jax.train.state import TrainState
 
 KEPT = {
     "latest": 3,
     "best": 2,
 }  # more than one: a corrupt one, or a best newer than the latest, has a predecessor
 MANIFEST = "sha256.json"
+ON_DISK = ("step", "params", "method", "optimizer")  # names of the fields of `TrainState` in a checkpoint
+
+
+def _to_disk(state: TrainState) -> dict[str, Any]:
+    return dict(zip(ON_DISK, state, strict=True))
 
 
 def digests(directory: Path) -> dict[str, str]:
@@ -32,8 +36,7 @@ def digests(directory: Path) -> dict[str, str]:
     found = {}
     for path in sorted(directory.rglob("*")):
         if path.is_file() and path.name != MANIFEST:
-            with open(path, "rb") as file:
-                found[str(path.relative_to(directory))] = hashlib.file_digest(file, "sha256").hexdigest()
+            found[str(path.relative_to(directory))] = sha256(path)
     return found
 
 
@@ -50,7 +53,7 @@ class Checkpoints:
     def __init__(
         self,
         directory: Path,
-        template: Callable[[], State],
+        template: Callable[[], TrainState],
         warn: Callable[[str], None],
         *,
         writing: bool = True,
@@ -76,7 +79,7 @@ class Checkpoints:
         )
         return ocp.CheckpointManager(self.directory / kind, options=options)
 
-    def save(self, kind: str, state: State, notes: dict[str, Any]) -> None:
+    def save(self, kind: str, state: TrainState, notes: dict[str, Any]) -> None:
         """Writes a checkpoint of `state` and returns when it is on disk.
 
         Args:
@@ -92,16 +95,14 @@ class Checkpoints:
         if step in manager.all_steps():
             manager.delete(step)
         items = ocp.args.Composite(
-            state=ocp.args.StandardSave(state._asdict()),
+            state=ocp.args.StandardSave(_to_disk(state)),
             notes=ocp.args.JsonSave(notes),
         )
         try:
             saved = manager.save(step, args=items)
             if saved and jax.process_index() == 0:
                 path = self.directory / kind / str(step)
-                fresh = path / f"{MANIFEST}.tmp"
-                fresh.write_text(json.dumps(digests(path)), encoding="utf-8")
-                os.replace(fresh, path / MANIFEST)
+                write_json(path / MANIFEST, digests(path))
         except (OSError, ValueError) as error:  # a full disk is a ValueError of tensorstore
             reason = (isinstance(error, OSError) and error.strerror) or str(error).strip().partition("\n")[0][:200]
             raise CheckpointError(f"{self.directory / kind / str(step)}: cannot be written ({reason})") from error
@@ -113,7 +114,7 @@ class Checkpoints:
         directory = self.directory / kind
         return sorted(int(path.parent.name) for path in directory.glob(f"*/{MANIFEST}") if path.parent.name.isdigit())
 
-    def restore(self, kind: str = "latest", step: int | None = None) -> tuple[State, dict[str, Any]] | None:
+    def restore(self, kind: str = "latest", step: int | None = None) -> tuple[TrainState, dict[str, Any]] | None:
         """Reads a checkpoint; a corrupt newest one is named, deleted, and the one before it read instead.
 
         Args:
@@ -142,7 +143,7 @@ class Checkpoints:
             return found
         return None
 
-    def selected(self, checkpoint: str, select: str) -> State:
+    def selected(self, checkpoint: str, select: str) -> TrainState:
         """The state a user names.
 
         Args:
@@ -173,18 +174,18 @@ class Checkpoints:
             if newer > step:
                 self._managers[kind].delete(newer)
 
-    def _read(self, kind: str, step: int) -> tuple[State, dict[str, Any]]:
+    def _read(self, kind: str, step: int) -> tuple[TrainState, dict[str, Any]]:
         path = self.directory / kind / str(step)
         _verify(path)
         items = ocp.args.Composite(
-            state=ocp.args.StandardRestore(self._template()._asdict()), notes=ocp.args.JsonRestore()
+            state=ocp.args.StandardRestore(_to_disk(self._template())), notes=ocp.args.JsonRestore()
         )
         try:
             restored = self._managers[kind].restore(step, args=items)
         except (ValueError, KeyError, TypeError) as error:
             reason = str(error).strip().splitlines()[0][:200]
             raise CheckpointError(f"{path}: does not fit this model ({reason})") from error
-        return State(**restored.state), dict(restored.notes)
+        return TrainState(*(restored.state[name] for name in ON_DISK)), dict(restored.notes)
 
     def close(self) -> None:
         """Releases orbax's threads."""

@@ -22,7 +22,7 @@ from dml_jax.evaluation import refinement_batches
 from dml_jax.methods.contract import Batch, Method
 from dml_jax.train import mesh as meshes
 from dml_jax.train import optimizers, step
-from dml_jax.train.state import State
+from dml_jax.train.state import TrainState
 
 
 class Teacher(NamedTuple):
@@ -175,17 +175,17 @@ def example(config: Config, method: Method, shape: tuple[int, int]) -> Batch:
     return Batch(jnp.zeros((method.views, size, *shape, 3), jnp.uint8), zeros, zeros)
 
 
-def batch(parts: Experiment, images: np.ndarray, labels: np.ndarray, ids: np.ndarray) -> Batch:
+def batch(experiment: Experiment, images: np.ndarray, labels: np.ndarray, index: np.ndarray) -> Batch:
     """The global batch from this host's rows, as `mesh.shard` takes them, and the run's teacher if it has one."""
-    whole = meshes.shard(parts.mesh, images, labels, ids)
-    return whole._replace(teacher=parts.teacher.teach) if parts.teacher else whole
+    whole = meshes.shard(experiment.mesh, images, labels, index)
+    return whole._replace(teacher=experiment.teacher.teach) if experiment.teacher else whole
 
 
-def initial(parts: Experiment) -> State:
+def initial(experiment: Experiment) -> TrainState:
     """The state before the first step, copied to every device; a pure function of the seed."""
-    seed = jax.random.fold_in(key(parts.config), 2**31 - 1)
-    batch = example(parts.config, parts.method, parts.shape)
-    return meshes.replicate(parts.mesh, step.initial(parts.method, parts.optimizer, seed, batch))
+    seed = jax.random.fold_in(key(experiment.config), 2**31 - 1)
+    batch = example(experiment.config, experiment.method, experiment.shape)
+    return meshes.replicate(experiment.mesh, step.initial(experiment.method, experiment.optimizer, seed, batch))
 
 
 def template(
@@ -202,10 +202,10 @@ def template(
     return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), shapes)
 
 
-def data_hash(parts: Experiment) -> str:
+def data_hash(experiment: Experiment) -> str:
     """SHA-256 of the names and labels of all splits and, where they were prepared, of their images."""
     digest = hashlib.sha256()
-    for name, split in sorted(parts.splits.items()):
+    for name, split in sorted(experiment.splits.items()):
         digest.update(f"{name} {len(split.labels)}".encode())
         digest.update(np.ascontiguousarray(split.labels).data)
         digest.update("\n".join(split.ids).encode())

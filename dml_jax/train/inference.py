@@ -54,12 +54,12 @@ def split(
     size = -(-experiment.config.evaluation.batch_size // devices) * devices
     hosts, host = jax.process_count(), jax.process_index()
     mine = slice(host * size // hosts, (host + 1) * size // hosts)
-    parts = []
+    rows = []
     done = 0
     with pipeline.testing(images, experiment.config.data, size) as batches:
         for batch, valid in batches:
             put = jax.make_array_from_process_local_data(meshes.rows(experiment.mesh), batch[mine])
-            parts.append(np.asarray(embedder(params, state, put), np.float32)[:valid])
+            rows.append(np.asarray(embedder(params, state, put), np.float32)[:valid])
             done += valid
             each(done)
-    return np.concatenate(parts)
+    return np.concatenate(rows)

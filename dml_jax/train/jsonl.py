@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from dml_jax.errors import CheckpointError
+from dml_jax.files import atomic_write
 
 
 class Records:
@@ -58,6 +59,5 @@ class Records:
         if not self.active or not self.path.exists():
             return
         kept = [line for line in self.read() if line["step"] <= step]
-        fresh = self.path.with_suffix(".tmp")
-        fresh.write_text("".join(json.dumps(line) + "\n" for line in kept), encoding="utf-8")
-        os.replace(fresh, self.path)
+        with atomic_write(self.path) as draft:
+            draft.write_text("".join(json.dumps(line) + "\n" for line in kept), encoding="utf-8")

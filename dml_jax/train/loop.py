@@ -10,16 +10,17 @@ from typing import Any, NamedTuple
 
 import jax
 
-from dml_jax.console import Screen
+from dml_jax.console import Console
 from dml_jax.data import pipeline
 from dml_jax.errors import DivergedError
 from dml_jax.evaluation import protocol
-from dml_jax.train import experiment, inference, mesh, refresh, step, warm_start
+from dml_jax.train import experiment as experiments
+from dml_jax.train import inference, mesh, refresh, step, warm_start
 from dml_jax.train.checkpoint import Checkpoints
 from dml_jax.train.experiment import Experiment
 from dml_jax.train.jsonl import Records
 from dml_jax.train.signals import Interrupted, Stop
-from dml_jax.train.state import State
+from dml_jax.train.state import TrainState
 
 
 class Notes(NamedTuple):
@@ -35,12 +36,12 @@ class Notes(NamedTuple):
 
 
 def train(
-    parts: Experiment, store: Checkpoints, metrics: Records, timing: Records, screen: Screen, stop: Stop
-) -> State:
+    experiment: Experiment, store: Checkpoints, metrics: Records, timing: Records, console: Console, stop: Stop
+) -> TrainState:
     """Trains from the newest checkpoint, or from the start, to the last step.
 
     Args:
-      parts: the experiment.
+      experiment: the experiment.
       store: its checkpoints.
       metrics: gets the lines of `metrics.jsonl`.
       timing: gets the clock's readings.
@@ -54,49 +55,49 @@ def train(
       Interrupted: on a signal, once a checkpoint of the step is on disk.
       DivergedError: the loss or the gradient is not finite; the newest checkpoint is from before.
     """
-    config, total = parts.config.train, parts.steps
+    config, total = experiment.config.train, experiment.steps
     restored = store.restore()
     if restored:
         state, notes = restored[0], Notes(**restored[1])
-        screen.say(f"resuming from step {int(state.step)}")
+        console.say(f"resuming from step {int(state.step)}")
     else:
-        state, notes = warm_start.begin(parts, screen), Notes()
-        if parts.method.fill:
-            state = state._replace(method=_filled(parts, state))
+        state, notes = warm_start.begin(experiment, console), Notes()
+        if experiment.method.fill:
+            state = state._replace(model_state=_filled(experiment, state))
     start = int(state.step)
     store.drop_newer("best", start)
     metrics.cut(start - 1 if notes.pending else start)
     timing.cut(start)
 
-    update = jax.jit(step.build(parts.method, parts.optimizer), donate_argnums=0)
-    embedder, describe = inference.compiled(parts), refresh.compiled(parts)
-    key = mesh.replicate(parts.mesh, experiment.key(parts.config))
-    schedule = parts.schedule
+    update = jax.jit(step.build(experiment.method, experiment.optimizer), donate_argnums=0)
+    embedder, describe = inference.compiled(experiment), refresh.compiled(experiment)
+    key = mesh.replicate(experiment.mesh, experiments.key(experiment.config))
+    schedule = experiment.schedule
 
-    def judge(state: State, line: dict[str, Any], notes: Notes) -> Notes:
+    def judge(state: TrainState, line: dict[str, Any], notes: Notes) -> Notes:
         """Evaluates, completes and writes the line; keeps the model if it is the best so far.
 
         What is on disk already is not saved again: a kill meanwhile would lose it.
         """
-        name = "validation" if "validation" in parts.splits and config.select != "test" else "test"
+        name = "validation" if "validation" in experiment.splits and config.select != "test" else "test"
         try:
-            found = evaluate(parts, embedder, state, name, stop)
+            found = evaluate(experiment, embedder, state, name, stop)
         except Interrupted:
             if int(state.step) > start:
                 store.save("latest", state, notes._replace(pending=line)._asdict())
             raise
         metrics.write({**line, **{f"{name}/{metric}": value for metric, value in found.items()}})
-        screen.say(f"step {int(state.step)}: {name} Recall@1 {found['recall@1']:.4f}  MAP@R {found['map@r']:.4f}")
+        console.say(f"step {int(state.step)}: {name} Recall@1 {found['recall@1']:.4f}  MAP@R {found['map@r']:.4f}")
         if config.select == "last" or found["recall@1"] <= notes.best:
             return notes
         store.save("best", state, {"recall@1": found["recall@1"]})
         return notes._replace(best=found["recall@1"])
 
-    def refreshed(state: State, describe: inference.Embedder) -> State:
+    def refreshed(state: TrainState, describe: inference.Embedder) -> TrainState:
         """What the method learns from all training images; a signal meanwhile leaves the state from before on disk."""
-        screen.say(f"step {int(state.step)}: looking at all training images")
+        console.say(f"step {int(state.step)}: looking at all training images")
         try:
-            return refresh.refreshed(parts, describe, state, stop)
+            return refresh.refreshed(experiment, describe, state, stop)
         except Interrupted:
             if int(state.step) not in store.steps():
                 store.save("latest", state, notes._asdict())
@@ -107,39 +108,39 @@ def train(
 
     hosts = {"host": jax.process_index(), "hosts": jax.process_count()}
     batches = pipeline.training(
-        parts.splits["train"], parts.sampler, parts.config.data,
-        seed=parts.config.seed, views=parts.method.views, start=start, stop=total, **hosts,
+        experiment.splits["train"], experiment.sampler, experiment.config.data,
+        seed=experiment.config.seed, views=experiment.method.views, start=start, stop=total, **hosts,
     )  # fmt: skip
-    reloads = {parts.sampler.start(config.warmup_epochs + epoch) for epoch in config.reload_best_epochs}
-    refreshes = refresh.steps(parts)
+    reloads = {experiment.sampler.start(config.warmup_epochs + epoch) for epoch in config.reload_best_epochs}
+    refreshes = refresh.steps(experiment)
     if stop.agreed():
         if not restored:
             store.save("latest", state, notes._asdict())
         raise Interrupted(stop.agreed())
-    screen.say("compiling the training step")
+    console.say("compiling the training step")
     began, waited, since = time.monotonic(), batches.waited, start
     before: dict[str, jax.Array] | None = None
     with batches:
         for done in range(start + 1, total + 1):
             arrays = next(batches)
             if done - 1 in reloads and (best := store.restore("best")):
-                state = state._replace(params=best[0].params, method=best[0].method)
+                state = state._replace(params=best[0].params, model_state=best[0].model_state)
             if describe and done - 1 in refreshes:
                 if before is not None:
                     finite(before, done - 1)
                 state = refreshed(state, describe)
                 began, waited, since = time.monotonic(), batches.waited, done - 1
-            state, terms = update(state, experiment.batch(parts, *arrays), key)
+            state, terms = update(state, experiments.batch(experiment, *arrays), key)
             if before is not None:
                 finite(before, done - 1)  # one step behind, so that the devices never wait for the host
             before = terms
             if done == start + 1:
                 jax.block_until_ready(terms)  # so that the rates below leave out the compilation
-                screen.begin("training", total, done)
+                console.begin("training", total, done)
                 began, waited, since = time.monotonic(), batches.waited, done
 
             logging = done % config.log_every == 0 or done == total
-            evaluating = (config.select != "last" and done == total) or _due(parts, done)
+            evaluating = (config.select != "last" and done == total) or _due(experiment, done)
             # Several processes ask each other, which waits for the devices: not at every step.
             asking = jax.process_count() == 1 or logging
             stopping = asking and bool(stop.agreed())
@@ -150,14 +151,14 @@ def train(
             line = {"step": done, **values, "learning_rate_factor": float(schedule(done - 1))}
             if logging:
                 now = time.monotonic()
-                rate = (done - since) * parts.config.data.batch_size / max(now - began, 1e-9)
+                rate = (done - since) * experiment.config.data.batch_size / max(now - began, 1e-9)
                 clock = {
                     "step": done,
                     "images_per_second": rate,
                     "data_wait": (batches.waited - waited) / max(now - began, 1e-9),
                 }
                 timing.write(clock)
-                screen.advance(
+                console.advance(
                     done,
                     f"loss {values['loss']:.4f}  {rate:.0f} images/s  waiting for data {clock['data_wait']:.0%}",
                 )
@@ -175,12 +176,12 @@ def train(
     return state
 
 
-def _due(parts: Experiment, done: int) -> bool:
+def _due(experiment: Experiment, done: int) -> bool:
     """Whether an evaluation follows this many steps."""
-    config = parts.config.train
+    config = experiment.config.train
     if config.evaluate_every:
         return done % config.evaluate_every == 0
-    return config.epochs > 0 and parts.sampler.epoch(done) != parts.sampler.epoch(done - 1)
+    return config.epochs > 0 and experiment.sampler.epoch(done) != experiment.sampler.epoch(done - 1)
 
 
 def finite(terms: dict[str, jax.Array], number: int) -> dict[str, float]:
@@ -196,19 +197,21 @@ def finite(terms: dict[str, jax.Array], number: int) -> dict[str, float]:
     return values
 
 
-def _filled(parts: Experiment, state: State) -> Any:
+def _filled(experiment: Experiment, state: TrainState) -> Any:
     """What the method wants to see before the first step: batches as the run brings them, as many as it takes."""
-    assert parts.method.fill is not None
+    assert experiment.method.fill is not None
     hosts = {"host": jax.process_index(), "hosts": jax.process_count()}
     with pipeline.training(
-        parts.splits["train"], parts.sampler, parts.config.data,
-        seed=parts.config.seed, views=parts.method.views, stop=2**31 - 1, **hosts,
+        experiment.splits["train"], experiment.sampler, experiment.config.data,
+        seed=experiment.config.seed, views=experiment.method.views, stop=2**31 - 1, **hosts,
     ) as batches:  # fmt: skip
-        return parts.method.fill(state.params, state.method, (experiment.batch(parts, *arrays) for arrays in batches))
+        return experiment.method.fill(
+            state.params, state.model_state, (experiments.batch(experiment, *arrays) for arrays in batches)
+        )
 
 
 def evaluate(
-    parts: Experiment, embedder: inference.Embedder, state: State, name: str, stop: Stop | None = None
+    experiment: Experiment, embedder: inference.Embedder, state: TrainState, name: str, stop: Stop | None = None
 ) -> dict[str, float]:
     """Retrieval metrics of one split.
 
@@ -220,11 +223,13 @@ def evaluate(
         if stop and stop.signal and jax.process_count() == 1:
             raise Interrupted(stop.signal)
 
-    images = parts.splits[name]
-    embeddings = inference.split(parts, embedder, state.params, state.method, images, each)
+    images = experiment.splits[name]
+    embeddings = inference.split(experiment, embedder, state.params, state.model_state, images, each)
     options: dict[str, Any] = {}
     if images.gallery is not None:
-        options["gallery"] = inference.split(parts, embedder, state.params, state.method, images.gallery, each)
+        options["gallery"] = inference.split(
+            experiment, embedder, state.params, state.model_state, images.gallery, each
+        )
         options["gallery_labels"] = images.gallery.labels
-    judged = parts.config.evaluation
+    judged = experiment.config.evaluation
     return protocol.judge(embeddings, images.labels, ks=judged.ks, protocol=judged.protocol, cluster=False, **options)

@@ -60,17 +60,17 @@ def replicate(mesh: Mesh, tree: Any) -> Any:
     return jax.tree.map(put, tree)
 
 
-def shard(mesh: Mesh, images: np.ndarray, labels: np.ndarray, ids: np.ndarray) -> Batch:
+def shard(mesh: Mesh, images: np.ndarray, labels: np.ndarray, index: np.ndarray) -> Batch:
     """The global batch from this host's rows.
 
     Args:
       mesh: the devices.
       images: uint8 [V, B_local, H, W, 3].
       labels: int32 [B_local].
-      ids: int32 [B_local].
+      index: int32 [B_local].
     """
     put = jax.make_array_from_process_local_data
-    return Batch(put(rows(mesh, 1), images), put(rows(mesh), labels), put(rows(mesh), ids))
+    return Batch(put(rows(mesh, 1), images), put(rows(mesh), labels), put(rows(mesh), index))
 
 
 def first() -> bool:

@@ -10,7 +10,7 @@ from dml_jax.data.samplers import papers
 from dml_jax.evaluation import refinement_batches
 from dml_jax.evaluation.refinement_batches import Groups
 from dml_jax.train.experiment import Experiment
-from dml_jax.train.state import State
+from dml_jax.train.state import TrainState
 
 
 def from_clusters(labels: np.ndarray, data: Data, seed: int) -> Groups:
@@ -28,7 +28,7 @@ def from_clusters(labels: np.ndarray, data: Data, seed: int) -> Groups:
 
 
 def refined(
-    parts: Experiment, state: State, kind: Refine, found: dict[str, np.ndarray]
+    experiment: Experiment, state: TrainState, kind: Refine, found: dict[str, np.ndarray]
 ) -> tuple[dict[str, np.ndarray], dict[str, int]]:
     """The embeddings of the test split after message passing in batches of one kind.
 
@@ -36,7 +36,7 @@ def refined(
     of queries, all images.
 
     Args:
-      parts: the run.
+      experiment: the run.
       state: the trained one.
       kind: of batches.
       found: embeddings float32 [N, D] of "test" and, where there is one, of the "gallery".
@@ -48,10 +48,10 @@ def refined(
       DataError: a clustering finds fewer than two clusters.
       ConfigError: the method cannot refine queries that search this gallery.
     """
-    assert parts.method.refine is not None
-    config, data = parts.config, parts.config.data
+    assert experiment.method.refine is not None
+    config, data = experiment.config, experiment.config.data
     if kind == "reciprocal":
-        queries = parts.method.refine(state.params, state.method, found["test"], found.get("gallery"))
+        queries = experiment.method.refine(state.params, state.model_state, found["test"], found.get("gallery"))
         return found | {"test": np.asarray(queries)}, {}
     points = np.concatenate(list(found.values()))
     facts: dict[str, int] = {}
@@ -68,5 +68,5 @@ def refined(
         )  # fmt: skip
         groups = from_clusters(clusters.labels, data, config.seed)
         facts = {"clusters": clusters.found, "noise": clusters.noise}
-    vectors = np.asarray(parts.method.refine(state.params, state.method, points, groups=groups))
+    vectors = np.asarray(experiment.method.refine(state.params, state.model_state, points, groups=groups))
     return dict(zip(found, np.split(vectors, np.cumsum([len(x) for x in found.values()])[:-1]), strict=True)), facts

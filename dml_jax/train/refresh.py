@@ -7,33 +7,34 @@ before, meanwhile or afterwards goes on in the same way.
 import jax
 import numpy as np
 
-from dml_jax.train import experiment, inference, mesh
+from dml_jax.train import experiment as experiments
+from dml_jax.train import inference, mesh
 from dml_jax.train.experiment import Experiment
 from dml_jax.train.signals import Interrupted, Stop
-from dml_jax.train.state import State
+from dml_jax.train.state import TrainState
 
 
-def steps(parts: Experiment) -> frozenset[int]:
+def steps(experiment: Experiment) -> frozenset[int]:
     """The numbers of updates after which it is due, 0 among them; none where the method has no use for it."""
     found: set[int] = set()
-    if parts.method.refresh:
+    if experiment.method.refresh:
         epoch = 0
-        while (first := parts.sampler.start(epoch)) < parts.steps:
+        while (first := experiment.sampler.start(epoch)) < experiment.steps:
             found.add(first)
-            epoch += parts.method.refresh.epochs
+            epoch += experiment.method.refresh.epochs
     return frozenset(found)
 
 
-def compiled(parts: Experiment) -> inference.Embedder | None:
+def compiled(experiment: Experiment) -> inference.Embedder | None:
     """The features that the method asks for, jitted; None where it asks for none."""
-    return inference.compiled(parts, parts.method.refresh.features) if parts.method.refresh else None
+    return inference.compiled(experiment, experiment.method.refresh.features) if experiment.method.refresh else None
 
 
-def refreshed(parts: Experiment, describe: inference.Embedder, state: State, stop: Stop) -> State:
+def refreshed(experiment: Experiment, describe: inference.Embedder, state: TrainState, stop: Stop) -> TrainState:
     """The state with what the method has learnt.
 
     Args:
-      parts: the experiment, its method with a `refresh`.
+      experiment: the experiment, its method with a `refresh`.
       describe: from `compiled`.
       state: after one of `steps`.
       stop: SIGTERM or Ctrl-C.
@@ -46,11 +47,11 @@ def refreshed(parts: Experiment, describe: inference.Embedder, state: State, sto
         if stop.signal and jax.process_count() == 1:
             raise Interrupted(stop.signal)
 
-    assert parts.method.refresh is not None
-    features = inference.split(parts, describe, state.params, state.method, parts.splits["train"], each)
-    stream = jax.random.fold_in(experiment.key(parts.config), 2**31 - 2)
+    assert experiment.method.refresh is not None
+    features = inference.split(experiment, describe, state.params, state.model_state, experiment.splits["train"], each)
+    stream = jax.random.fold_in(experiments.key(experiment.config), 2**31 - 2)
     key = jax.random.fold_in(stream, int(state.step))
-    local = jax.tree.map(np.asarray, (state.params, state.method))
-    learnt = parts.method.refresh.update(*local, features, key)
-    params, remembered = mesh.replicate(parts.mesh, learnt)
-    return state._replace(params=params, method=remembered)
+    local = jax.tree.map(np.asarray, (state.params, state.model_state))
+    learnt = experiment.method.refresh.update(*local, features, key)
+    params, model_state = mesh.replicate(experiment.mesh, learnt)
+    return state._replace(params=params, model_state=model_state)

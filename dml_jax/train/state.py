@@ -7,20 +7,20 @@ import jax
 import numpy as np
 
 
-class State(NamedTuple):
+class TrainState(NamedTuple):
     """Checkpointed as a whole.
 
     Attributes:
       step: int32 [], number of updates made.
       params: trained parameters, nested dict.
-      method: the method's own state (batch statistics, queue, momentum encoder), nested dict.
-      optimizer: the optimizer's state.
+      model_state: what is not trained by gradients (batch statistics, queue, momentum encoder), nested dict.
+      opt_state: the optimizer's state.
     """
 
     step: jax.Array
     params: Any
-    method: Any
-    optimizer: Any
+    model_state: Any
+    opt_state: Any
 
 
 def fingerprint(variables: Any) -> str:

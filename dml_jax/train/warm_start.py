@@ -7,37 +7,40 @@ import jax
 
 from dml_jax import config as configs
 from dml_jax.backbones.weights import store
-from dml_jax.console import Screen
+from dml_jax.console import Console
 from dml_jax.errors import CheckpointError, ConfigError
-from dml_jax.train import experiment, optimizers, workdir
+from dml_jax.train import experiment as experiments
 from dml_jax.train import mesh as meshes
+from dml_jax.train import optimizers, workdir
 from dml_jax.train.checkpoint import Checkpoints
 from dml_jax.train.experiment import Experiment
-from dml_jax.train.state import State
+from dml_jax.train.state import TrainState
 
 
-def begin(parts: Experiment, screen: Screen) -> State:
+def begin(experiment: Experiment, console: Console) -> TrainState:
     """The state before the first step, `init_from` taken into account.
 
     Raises:
       UserError: there is nothing to start from, or its backbone is another.
     """
-    state = experiment.initial(parts)
-    source = Path(parts.config.init_from).expanduser()
-    if not parts.config.init_from:
+    state = experiments.initial(experiment)
+    source = Path(experiment.config.init_from).expanduser()
+    if not experiment.config.init_from:
         return state
     if not source.is_dir():
         raise ConfigError(f"init_from={source}: there is no such directory; give a run's or one of converted weights")
     if (source / "config.json").exists():
-        params, remembered, fresh = _transplanted(parts, state, source, screen)
+        params, model_state, fresh = _transplanted(experiment, state, source, console)
     else:
-        params, remembered, fresh = store.graft(str(source), state.params, state.method)
+        params, model_state, fresh = store.graft(str(source), state.params, state.model_state)
     groups = sorted({name.split("/")[1] for name in fresh})
-    screen.say(f"starting from {source}" + (f"; drawn afresh: {', '.join(groups)}" if groups else ""))
-    return state._replace(params=meshes.replicate(parts.mesh, params), method=meshes.replicate(parts.mesh, remembered))
+    console.say(f"starting from {source}" + (f"; drawn afresh: {', '.join(groups)}" if groups else ""))
+    return state._replace(
+        params=meshes.replicate(experiment.mesh, params), model_state=meshes.replicate(experiment.mesh, model_state)
+    )
 
 
-def trained(directory: Path, checkpoint: str, warn: Any) -> tuple[configs.Config, Any, State]:
+def trained(directory: Path, checkpoint: str, warn: Any) -> tuple[configs.Config, Any, TrainState]:
     """A run's configuration, method and one of its states, without its data.
 
     Args:
@@ -50,10 +53,10 @@ def trained(directory: Path, checkpoint: str, warn: Any) -> tuple[configs.Config
     """
     facts = workdir.read_config(directory)
     config = configs.resolve(facts["config"])
-    method = experiment.model(config, facts["classes"], facts["images"])
+    method = experiments.model(config, facts["classes"], facts["images"])
     optimizer = optimizers.build(config.train, method, lambda step: 1.0, warmup_steps=config.train.warmup_epochs)
     shape = (facts["shape"][0], facts["shape"][1])
-    template = experiment.template(config, method, optimizer, shape, meshes.make())
+    template = experiments.template(config, method, optimizer, shape, meshes.make())
     store = Checkpoints(directory / "checkpoints", lambda: template, warn, writing=False)
     try:
         return config, method, store.selected(checkpoint, config.train.select)
@@ -61,15 +64,17 @@ def trained(directory: Path, checkpoint: str, warn: Any) -> tuple[configs.Config
         store.close()
 
 
-def _transplanted(parts: Experiment, state: State, source: Path, screen: Screen) -> tuple[Any, Any, list[str]]:
+def _transplanted(
+    experiment: Experiment, state: TrainState, source: Path, console: Console
+) -> tuple[Any, Any, list[str]]:
     """The leaves of another run's latest model that have a place of the same shape in this one's."""
     try:
-        _, _, other = trained(source, "latest", screen.say)
+        _, _, other = trained(source, "latest", console.say)
     except CheckpointError as error:
         raise CheckpointError(f"init_from={source}: {error}") from error
     theirs = {
         jax.tree_util.keystr(path, simple=True, separator="/"): leaf
-        for path, leaf in jax.tree_util.tree_leaves_with_path({"params": other.params, "state": other.method})
+        for path, leaf in jax.tree_util.tree_leaves_with_path({"params": other.params, "state": other.model_state})
     }
     fresh = []
 
@@ -83,5 +88,5 @@ def _transplanted(parts: Experiment, state: State, source: Path, screen: Screen)
         fresh.append(name)
         return own
 
-    both = jax.tree_util.tree_map_with_path(choose, {"params": state.params, "state": state.method})
+    both = jax.tree_util.tree_map_with_path(choose, {"params": state.params, "state": state.model_state})
     return both["params"], both["state"], fresh

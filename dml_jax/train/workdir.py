@@ -2,7 +2,6 @@
 
 import fcntl
 import json
-import os
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -103,17 +102,6 @@ def _leave(workdir: Path, existed: bool) -> None:
     trained = any(path.is_file() for path in (workdir / "checkpoints").rglob("*"))
     if not existed and not trained and made <= {".lock", "config.json", "checkpoints"}:
         shutil.rmtree(workdir)
-
-
-def write_json(path: Path, value: Any) -> None:
-    """Writes a JSON file whole or not at all."""
-    fresh = path.with_name(path.name + ".tmp")
-    try:
-        fresh.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
-        os.replace(fresh, path)
-    except OSError:
-        fresh.unlink(missing_ok=True)
-        raise
 
 
 def describe(config: Config, data_hash: str, classes: int, images: int, shape: tuple[int, int]) -> dict[str, Any]:

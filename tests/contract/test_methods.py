@@ -21,7 +21,7 @@ from dml_jax.methods.contract import Batch, Method
 from dml_jax.train import mesh as meshes
 from dml_jax.train import step
 from dml_jax.train.checkpoint import Checkpoints
-from dml_jax.train.state import State
+from dml_jax.train.state import TrainState
 from tests import toys
 
 CLASSES = 8
@@ -80,9 +80,13 @@ def method(name: str, dtype: Any = None) -> Method:
     return made[name](toys.backbone(dtype=dtype))
 
 
-def started(made: Method, optimizer: optax.GradientTransformation, batch: Batch) -> State:
+def started(made: Method, optimizer: optax.GradientTransformation, batch: Batch) -> TrainState:
     state = step.initial(made, optimizer, jax.random.key(1), batch)
-    return state._replace(method=made.fill(state.params, state.method, iter([batch] * 4))) if made.fill else state
+    return (
+        state._replace(model_state=made.fill(state.params, state.model_state, iter([batch] * 4)))
+        if made.fill
+        else state
+    )
 
 
 @cache
@@ -155,7 +159,7 @@ def test_zero_vector_embeddings_are_finite(name: str) -> None:
     state, terms = run(start._replace(params=start.params | blank), usual, jax.random.key(KEY))
     assert all(np.isfinite(term) for term in terms.values()), terms
     assert all(np.isfinite(leaf).all() for leaf in leaves(state.params))
-    assert np.isfinite(made.embed(start.params | blank, start.method, usual.images[0])).all()
+    assert np.isfinite(made.embed(start.params | blank, start.model_state, usual.images[0])).all()
 
 
 @every_method
@@ -170,7 +174,7 @@ def test_eight_devices_are_one(name: str) -> None:
     eight, eight_terms = update(name)(meshes.replicate(mesh, state), spread, jax.random.key(KEY))
     assert float(eight_terms["loss"]) == pytest.approx(float(one_terms["loss"]), rel=1e-6)
     assert float(eight_terms["grad_norm"]) == pytest.approx(float(one_terms["grad_norm"]), rel=1e-5)
-    for a, b in zip(leaves((one.params, one.method)), leaves((eight.params, eight.method)), strict=True):
+    for a, b in zip(leaves((one.params, one.model_state)), leaves((eight.params, eight.model_state)), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
 
 
@@ -219,7 +223,7 @@ def test_learns_a_few_images(name: str) -> None:
     state = started(made, optimizer, batch)
 
     def judged() -> float:
-        embeddings = np.asarray(made.embed(state.params, state.method, batch.images[0]))
+        embeddings = np.asarray(made.embed(state.params, state.model_state, batch.images[0]))
         np.testing.assert_allclose(np.linalg.norm(embeddings, axis=1), 1, rtol=1e-5)
         return float(metrics.retrieval(embeddings, np.asarray(batch.labels), ks=(1,))["map@r"])
 

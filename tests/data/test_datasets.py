@@ -18,7 +18,7 @@ from dml_jax.data.prepare import steps
 from dml_jax.data.prepare.sources import File, Options
 from dml_jax.data.split import Split
 from dml_jax.errors import ConfigError, DataError
-from dml_jax.train import experiment
+from dml_jax.train import experiment as experiments
 from tests.data import layouts, pictures
 
 
@@ -37,12 +37,12 @@ class Quiet:
 
 
 def prepare(name: str, sources: list[Path], output: Path, **how: object) -> Quiet:
-    screen = Quiet()
+    console = Quiet()
     recipe = configs.module("data.datasets", name, "name").RECIPE
     options = {"subset": True, "threads": 2} | how
     request = steps.Request(name=name, sources=tuple(sources), output=output, **options)  # type: ignore[arg-type]
-    steps.prepare(request, recipe, screen)
-    return screen
+    steps.prepare(request, recipe, console)
+    return console
 
 
 def load(name: str, path: Path) -> dict[str, Split]:
@@ -369,14 +369,14 @@ def test_prepared_by_tensorflow_datasets(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_the_index_survives_any_name(tmp_path: Path) -> None:
     labels = np.array([0, 1, 0], np.int64)
-    parts = {
+    experiment = {
         "train": labels.Part(labels, ["a\nb", "ü,\"'", "\0"], ["x", "ÿ"]),
         "test": labels.Part(labels, ["1", "2", "3"], ["a", "b"]),
     }
-    labels.save(tmp_path / "i.npz", parts)
+    labels.save(tmp_path / "i.npz", experiment)
     again = labels.load(tmp_path / "i.npz")
-    assert again.keys() == parts.keys()
-    for name, part in parts.items():
+    assert again.keys() == experiment.keys()
+    for name, part in experiment.items():
         np.testing.assert_array_equal(again[name].labels, part.labels)
         assert (again[name].ids, again[name].classes) == (part.ids, part.classes)
     shutil.copy(tmp_path / "i.npz", tmp_path / "j.npz")
@@ -395,7 +395,7 @@ def test_the_data_hash_covers_what_was_packed(tmp_path: Path) -> None:
         splits = load("folder", tmp_path / name)
         held = holdout.hold_out(splits["train"]._replace(classes=["a", "b", "c", "d"]), 0.5)[0]
         assert held.content == splits["train"].content
-        return experiment.data_hash(SimpleNamespace(splits=splits))  # type: ignore[arg-type]
+        return experiments.data_hash(SimpleNamespace(splits=splits))  # type: ignore[arg-type]
 
     assert digest("a") == digest("b")
     assert digest("a") != digest("c")

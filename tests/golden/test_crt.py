@@ -20,7 +20,7 @@ from dml_jax.losses.norms import unit
 from dml_jax.methods import crt
 from dml_jax.methods.contract import Batch
 from dml_jax.train import optimizers, step
-from dml_jax.train.state import State
+from dml_jax.train.state import TrainState
 from tests.golden import fixtures
 
 HEADS = fixtures.names("crt", "crt_*")
@@ -243,7 +243,7 @@ def test_trace(name: str, dtype: str) -> None:
         np.testing.assert_allclose([meta["lr"] * schedule(i) for i in range(meta["steps"])], z["lrs"], rtol=1e-6)
         optimizer = optimizers.build(train, method, schedule)
         params = trace_params(z, dtype, "init")
-        state = State(jnp.zeros((), jnp.int32), params, {"backbone": {}}, optimizer.init(params))
+        state = TrainState(jnp.zeros((), jnp.int32), params, {"backbone": {}}, optimizer.init(params))
         update = jax.jit(step.build(method, optimizer))
 
         gate = meta["tolerance"]["float64"] if dtype == "float64" else {"rtol": 1e-3}
@@ -285,4 +285,6 @@ def test_trace(name: str, dtype: str) -> None:
         f1, f2 = crt.transform(state.params, features + state.params["backbone"]["bias"][None, None])
         np.testing.assert_allclose(f1, z["eval_f1"], **gate)
         np.testing.assert_allclose(f2, z["eval_f2"], **gate)
-        np.testing.assert_allclose(method.embed(state.params, state.method, images[0]), z["eval_embedding"], **gate)
+        np.testing.assert_allclose(
+            method.embed(state.params, state.model_state, images[0]), z["eval_embedding"], **gate
+        )

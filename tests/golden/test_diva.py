@@ -16,7 +16,7 @@ from dml_jax.losses.mining import Triplets
 from dml_jax.methods import diva, heads, momentum_queue
 from dml_jax.methods.contract import Batch
 from dml_jax.train import optimizers, step
-from dml_jax.train.state import State
+from dml_jax.train.state import TrainState
 from tests.golden import fixtures
 
 FAMILY = "diva"
@@ -371,7 +371,7 @@ def check_trace(data: dict[str, np.ndarray], meta: dict[str, Any], dtype: str = 
 
     def miner(key: jax.Array, embeddings: Any, batch: Batch) -> dict[str, Triplets]:
         """The stored triplets; the ids carry the number of the step."""
-        chosen = {task: table[batch.ids[0]] for task, table in tables.items()}
+        chosen = {task: table[batch.index[0]] for task, table in tables.items()}
         return {task: Triplets(*t.T, valid=jnp.ones(len(t), bool)) for task, t in chosen.items()}
 
     train = Train(
@@ -395,7 +395,7 @@ def check_trace(data: dict[str, np.ndarray], meta: dict[str, Any], dtype: str = 
     if config.base == "margin":
         params["beta"] = {task: jnp.asarray(data[f"init/beta_{task}"]) for task in RANKED}
     params = jax.tree.map(lambda x: x.astype(dtype), params)
-    remembered = {
+    model_state = {
         "backbone": {},
         "key": {**model_of(data, "init", dtype), "stats": {}},
         "queue": jnp.zeros((meta["K"], meta["D"]), dtype),
@@ -406,12 +406,12 @@ def check_trace(data: dict[str, np.ndarray], meta: dict[str, Any], dtype: str = 
         return Batch(views, jnp.asarray(data["labels"][t]), jnp.full(meta["N"], t))
 
     filling = [Batch(jnp.asarray(part[None], dtype), None, None) for part in np.array_split(data["queue_inputs"], 2)]
-    remembered = method.fill(params, remembered, filling)
+    model_state = method.fill(params, model_state, filling)
     tolerance = meta["tolerance"]["float64"] if dtype == "float64" else {"rtol": 1e-3, "atol": 1e-5}
-    close(remembered["queue"], data["queue_init"], tolerance, "queue_init")
+    close(model_state["queue"], data["queue_init"], tolerance, "queue_init")
 
     update = jax.jit(step.build(method, optimizer), donate_argnums=0)
-    state = State(jnp.zeros((), jnp.int32), params, remembered, optimizer.init(params))
+    state = TrainState(jnp.zeros((), jnp.int32), params, model_state, optimizer.init(params))
     logged = []
     for t in range(meta["steps"] if dtype == "float64" else 3):
         state, terms = update(state, batch(t), jax.random.key(0))
@@ -421,10 +421,10 @@ def check_trace(data: dict[str, np.ndarray], meta: dict[str, Any], dtype: str = 
         rates = [train.groups[name.split("_")[0]].learning_rate for name in meta["lr_groups"]]
         close(np.asarray(rates) * float(schedule(t)), data["lrs"][t], {"rtol": 1e-6, "atol": 0}, "lrs")
         if f"queue_step{t + 1}" in data:
-            close(state.method["queue"], data[f"queue_step{t + 1}"], tolerance, f"queue_step{t + 1}")
+            close(state.model_state["queue"], data[f"queue_step{t + 1}"], tolerance, f"queue_step{t + 1}")
         if t == 0:
             check_params(state.params, data, "step1", tolerance)
-            check_model(state.method["key"], data, "step1_key", tolerance)
+            check_model(state.model_state["key"], data, "step1_key", tolerance)
     losses = np.asarray([terms["loss"] for terms in logged])
     if dtype == "float32":
         np.testing.assert_allclose(losses, data["losses"][:3], rtol=1e-3)
@@ -432,13 +432,13 @@ def check_trace(data: dict[str, np.ndarray], meta: dict[str, Any], dtype: str = 
     close(losses, data["losses"], tolerance, "losses")
     for name in (*diva.TASKS, "decorrelation"):
         close([terms[name] for terms in logged], data[f"losses_{name}"], tolerance, name)
-    close(state.method["queue"], data["queue_final"], tolerance, "queue_final")
+    close(state.model_state["queue"], data["queue_final"], tolerance, "queue_final")
     check_params(state.params, data, "final", tolerance)
-    check_model(state.method["key"], data, "final_key", tolerance)
+    check_model(state.model_state["key"], data, "final_key", tolerance)
     for weights, expected in zip(data["test_weights"], data["test_embedding"], strict=True):
         weighted = dataclasses.replace(config, ensemble=tuple(weights.tolist()))
         embed = jax.jit(diva.build(weighted, linear_backbone(meta), meta["C"]).embed)
-        close(embed(state.params, state.method, jnp.asarray(data["test_inputs"])), expected, tolerance, "embed")
+        close(embed(state.params, state.model_state, jnp.asarray(data["test_inputs"])), expected, tolerance, "embed")
 
 
 def elsewhere(data: dict[str, np.ndarray], meta: dict[str, Any]) -> None:

@@ -12,7 +12,7 @@ from dml_jax.config import Group, Train
 from dml_jax.methods import heads, hist
 from dml_jax.methods.contract import Batch
 from dml_jax.train import optimizers, step
-from dml_jax.train.state import State
+from dml_jax.train.state import TrainState
 from tests.golden import fixtures
 
 KINDS = {"distribution_loss", "hgnn", "hist_total", "embedding_head", "train_trace"}
@@ -271,7 +271,7 @@ def test_training_trace(name: str, dtype: str, x64: None) -> None:
         "distributions": {key: jnp.asarray(cast[f"init_{key}"]) for key in ("means", "log_vars")},
         "hgnn": hgnn,
     }
-    state = State(jnp.zeros((), jnp.int32), params, {"backbone": {}, "hgnn": stats}, optimizer.init(params))
+    state = TrainState(jnp.zeros((), jnp.int32), params, {"backbone": {}, "hgnn": stats}, optimizer.init(params))
     update = jax.jit(step.build(method, optimizer))
     terms = []
     for t in range(steps):
@@ -294,8 +294,8 @@ def test_training_trace(name: str, dtype: str, x64: None) -> None:
             state.params[group]["kernel"].T,
             state.params[group]["bias"],
         )
-    final["bn1_running_mean"] = state.method["hgnn"]["block1"]["mean"]
-    final["bn1_running_var"] = state.method["hgnn"]["block1"]["var"]
+    final["bn1_running_mean"] = state.model_state["hgnn"]["block1"]["mean"]
+    final["bn1_running_var"] = state.model_state["hgnn"]["block1"]["var"]
     for key, value in final.items():
         close(value, z[f"final_{key}"], meta["tolerance"], key)
 

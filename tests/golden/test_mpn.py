@@ -16,7 +16,7 @@ from dml_jax.losses.norms import unit
 from dml_jax.methods import heads, mpn
 from dml_jax.methods.contract import Batch
 from dml_jax.train import optimizers, step
-from dml_jax.train.state import State
+from dml_jax.train.state import TrainState
 from tests.golden import fixtures
 
 PATTERNS = {
@@ -327,7 +327,7 @@ def test_training_trace(name: str, dtype: str, x64: None) -> None:
 
     params = {"backbone": {}, "embedding": linear(at("init"), "body")} | whole(at("init"), "", meta["num_layers"])
     stats = {key: jnp.asarray(z[f"bn_running_{key}_init"]) for key in ("mean", "var")}
-    state = State(jnp.zeros((), jnp.int32), params, {"backbone": {}, "neck": stats}, optimizer.init(params))
+    state = TrainState(jnp.zeros((), jnp.int32), params, {"backbone": {}, "neck": stats}, optimizer.init(params))
     batches = [
         Batch(jnp.asarray(z["inputs"][t])[None], jnp.asarray(z["labels"][t]), jnp.arange(meta["num_nodes"]))
         for t in range(meta["steps"])
@@ -342,7 +342,7 @@ def test_training_trace(name: str, dtype: str, x64: None) -> None:
         return
 
     tolerance = meta["tolerance"]["float64"]
-    gradient = jax.jit(jax.grad(lambda p: method.loss(p, state.method, batches[0], key)[0]))(params)["embedding"]
+    gradient = jax.jit(jax.grad(lambda p: method.loss(p, state.model_state, batches[0], key)[0]))(params)["embedding"]
     np.testing.assert_allclose(gradient["kernel"].T, z["grad1/body.weight"], **tolerance)
     np.testing.assert_allclose(gradient["bias"], z["grad1/body.bias"], **tolerance)
     terms = []
@@ -355,18 +355,18 @@ def test_training_trace(name: str, dtype: str, x64: None) -> None:
                 compare(torch_layout(state.params), z, f"{moment}/", tolerance)
     for ours, theirs in (("loss", "losses"), ("loss_auxiliary", "losses_aux"), ("loss_mpn", "losses_mpn")):
         np.testing.assert_allclose([term[ours] for term in terms], z[theirs], **tolerance, err_msg=theirs)
-    neck = state.method["neck"]
+    neck = state.model_state["neck"]
     np.testing.assert_allclose(neck["mean"], z["bn_running_mean_final"], **tolerance)
     np.testing.assert_allclose(neck["var"], z["bn_running_var_final"], **tolerance)
 
     @jax.jit
-    def evaluated(state: State, images: jax.Array) -> dict[str, jax.Array]:
+    def evaluated(state: TrainState, images: jax.Array) -> dict[str, jax.Array]:
         network, fc7 = state.params["mpn"], heads.linear(state.params["embedding"], images)
         refined = mpn.readout([h for h, _ in mpn.propagate(network, mpn.nodes(network, fc7), config)], config)
         return {
-            "backbone_embedding": method.embed(state.params, state.method, images),
+            "backbone_embedding": method.embed(state.params, state.model_state, images),
             "mpn_embedding": unit(refined),
-            "mpn_logits": mpn.classify(network, state.method["neck"], refined, train=False)[0],
+            "mpn_logits": mpn.classify(network, state.model_state["neck"], refined, train=False)[0],
             "aux_logits": heads.linear(state.params["auxiliary"], fc7),
         }
 

@@ -75,7 +75,7 @@ def test_every_loss_takes_finite_steps(loss: Any) -> None:
         if name == "regular":
             assert terms["grad_norm"] > 0
     assert update._cache_size() == 1
-    embedded = method.embed(state.params, state.method, batch().images[0])
+    embedded = method.embed(state.params, state.model_state, batch().images[0])
     np.testing.assert_allclose(jnp.linalg.norm(embedded.astype(jnp.float32), axis=1), 1, rtol=1e-5)
 
 
@@ -100,7 +100,7 @@ def test_the_loss_is_that_of_its_function() -> None:
         normalized_softmax=options.NormalizedSoftmax(temperature=0.2, smoothing=0.1),
     )
     method, state, _ = built(config)
-    loss, _ = method.loss(state.params, state.method, batch(), jax.random.key(1))
+    loss, _ = method.loss(state.params, state.model_state, batch(), jax.random.key(1))
     tree = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), state.params)
     pixels = np.asarray(batch().images[0], np.float64) / 255 - 0.5
     pooled = (pixels @ tree["backbone"]["kernel"] + tree["backbone"]["bias"]).max(axis=(1, 2))
@@ -124,11 +124,11 @@ def test_the_memory_adds_the_loss_against_past_batches() -> None:
         assert set(terms) == {"loss", "memory", "grad_norm"}
     assert past[:2] == [0, 0]
     assert min(past[2:]) > 0
-    np.testing.assert_array_equal(state.method["memory"]["labels"], np.tile(np.arange(SIZE) // 4, 2))
+    np.testing.assert_array_equal(state.model_state["memory"]["labels"], np.tile(np.arange(SIZE) // 4, 2))
 
     # With a frozen network the memory of step 4 holds what step 2 and 3 embedded.
     method = baseline.build(config, toy(), SIZE)
-    x, y, z = (np.asarray(method.embed(state.params, state.method, batch(seed=i).images[0])) for i in (3, 1, 2))
+    x, y, z = (np.asarray(method.embed(state.params, state.model_state, batch(seed=i).images[0])) for i in (3, 1, 2))
     classes = np.arange(SIZE) // 4
 
     def contrastive(gallery: np.ndarray, labels: np.ndarray, alone: np.ndarray) -> float:
@@ -148,7 +148,7 @@ def test_eight_devices_take_the_step_of_one() -> None:
         "embeddings": jax.random.normal(jax.random.key(2), (2 * SIZE, 5)),
         "labels": jnp.arange(2 * SIZE) % 4,
     }
-    state = state._replace(method={**state.method, "memory": past})
+    state = state._replace(model_state={**state.model_state, "memory": past})
     mesh = jax.make_mesh((8,), ("data",), axis_types=(AxisType.Auto,))
     copied, rows = NamedSharding(mesh, P()), NamedSharding(mesh, P("data"))
     spread = jax.device_put(batch(), Batch(NamedSharding(mesh, P(None, "data")), rows, rows))

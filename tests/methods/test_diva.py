@@ -149,28 +149,28 @@ def test_momentum_network_and_queue() -> None:
     optimizer = optax.sgd(0.1)
     state = step.initial(method, optimizer, jax.random.key(0), batch())
     first = jax.tree.map(np.asarray, state.params)
-    filled = method.fill(state.params, state.method, iter([batch(seed=5), batch(seed=6), batch(seed=7)]))
+    filled = method.fill(state.params, state.model_state, iter([batch(seed=5), batch(seed=6), batch(seed=7)]))
     by_hand = np.concatenate([keys_by_hand(first, batch(seed=seed).images[0]) for seed in (5, 6)])
     np.testing.assert_allclose(filled["queue"], by_hand, rtol=1e-4, atol=1e-5)
 
     update = jax.jit(step.build(method, optimizer), donate_argnums=0)
     network = {"backbone": first["backbone"], "heads": first["heads"]}
-    state, queue = state._replace(method=filled), by_hand
+    state, queue = state._replace(model_state=filled), by_hand
     for seed in range(3):
         state, _ = update(state, batch(seed=seed), jax.random.key(1))
         queue = np.concatenate([queue[16:], keys_by_hand(network, batch(seed=seed).images[1])])
         updated = {name: jax.tree.map(np.asarray, state.params[name]) for name in network}
         network = jax.tree.map(lambda k, p: 0.9 * k + 0.1 * p, network, updated)
-    np.testing.assert_allclose(state.method["queue"], queue, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(state.model_state["queue"], queue, rtol=1e-4, atol=1e-5)
     for name, expected in network.items():
         jax.tree.map(
             lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6),
-            state.method["key"][name],
+            state.model_state["key"][name],
             expected,
         )
-    assert float(jnp.abs(state.method["backbone"]["mean"]).max()) > 0.01
-    np.testing.assert_array_equal(state.method["key"]["stats"]["mean"], np.zeros(7))
-    np.testing.assert_array_equal(state.method["key"]["stats"]["var"], np.ones(7))
+    assert float(jnp.abs(state.model_state["backbone"]["mean"]).max()) > 0.01
+    np.testing.assert_array_equal(state.model_state["key"]["stats"]["mean"], np.zeros(7))
+    np.testing.assert_array_equal(state.model_state["key"]["stats"]["var"], np.ones(7))
 
 
 def test_a_queue_that_cannot_be_filled() -> None:
@@ -191,13 +191,13 @@ def test_eight_devices_do_as_one() -> None:
         where = jax.make_mesh((devices,), (mesh.AXIS,), axis_types=axis, devices=jax.devices()[:devices])
         spread = lambda b: mesh.shard(where, *map(np.asarray, b[:3]))  # noqa: E731
         state = mesh.replicate(where, step.initial(method, optimizer, jax.random.key(0), batch()))
-        full = method.fill(state.params, state.method, [spread(batch(seed=5)), spread(batch(seed=6))])
-        state, key = state._replace(method=full), mesh.replicate(where, jax.random.key(3))
+        full = method.fill(state.params, state.model_state, [spread(batch(seed=5)), spread(batch(seed=6))])
+        state, key = state._replace(model_state=full), mesh.replicate(where, jax.random.key(3))
         update = jax.jit(step.build(method, optimizer), donate_argnums=0)
         for seed in range(3):
             state, _ = update(state, spread(batch(seed=seed)), key)
         assert update._cache_size() == 1
-        assert state.method["queue"].sharding.is_fully_replicated
+        assert state.model_state["queue"].sharding.is_fully_replicated
         return state
 
     one, eight = run(1), run(8)

@@ -149,16 +149,16 @@ KINDS: dict[str, tuple[dict[str, Any], set[str], set[str], int]] = {  # options;
 @pytest.mark.parametrize("name", KINDS)
 def test_what_each_adds(name: str) -> None:
     """Parameters, state, views and terms; every parameter has a gradient where it should and a group."""
-    options, added, remembered, views = KINDS[name]
+    options, added, model_state, views = KINDS[name]
     method = diva.build(dataclasses.replace(SMALL, **options), toys.backbone(), 4, num_images=20)
     batch = toys.batch(views)
     params, state = jax.eval_shape(method.init, jax.random.key(0), batch)
     assert set(params) == {"backbone", "heads", "beta", "psi"} | added
-    assert set(state) == {"backbone"} | remembered
+    assert set(state) == {"backbone"} | model_state
     assert method.views == views
     assert method.fill is None
     assert (method.refresh is not None) == (name == "deepcluster")
-    assert (method.sized is not None) == bool(remembered)
+    assert (method.sized is not None) == bool(model_state)
     without = {"selfsimilarity"} if added else set()
     assert set(params["heads"]) == set(diva.TASKS) - without
     assert len(params["psi"]) == 3 - len(without)

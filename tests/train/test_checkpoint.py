@@ -13,12 +13,12 @@ import pytest
 
 from dml_jax.errors import CheckpointError
 from dml_jax.train.checkpoint import Checkpoints
-from dml_jax.train.state import State
+from dml_jax.train.state import TrainState
 
 
-def state(step: int) -> State:
+def state(step: int) -> TrainState:
     values = np.random.default_rng(step).standard_normal((40, 30)).astype(np.float32)
-    return State(
+    return TrainState(
         step=jnp.asarray(step, jnp.int32),
         params={"w": jnp.asarray(values), "b": {"c": jnp.asarray(values[0])}},
         method={"queue": jnp.asarray(values[1:3]), "none": {}},
@@ -45,7 +45,7 @@ def store(tmp_path: Path, warned: Warned) -> Iterator[Checkpoints]:
     opened.close()
 
 
-def equal(found: State, step: int) -> bool:
+def equal(found: TrainState, step: int) -> bool:
     pairs = zip(jax.tree.leaves(found), jax.tree.leaves(state(step)), strict=True)
     return all(np.array_equal(a, b) and a.dtype == b.dtype for a, b in pairs)
 

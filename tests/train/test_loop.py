@@ -13,15 +13,16 @@ import pytest
 from jax.sharding import Mesh
 
 from dml_jax.config import Config
-from dml_jax.console import Screen
+from dml_jax.console import Console
 from dml_jax.data import pipeline
 from dml_jax.errors import DivergedError
-from dml_jax.train import experiment, loop, mesh, step
+from dml_jax.train import experiment as experiments
+from dml_jax.train import loop, mesh, step
 from dml_jax.train.checkpoint import Checkpoints
 from dml_jax.train.experiment import Experiment
 from dml_jax.train.jsonl import Records
 from dml_jax.train.signals import Interrupted, Stop
-from dml_jax.train.state import State
+from dml_jax.train.state import TrainState
 from tests.train.experiments import small
 
 STEPS = 20
@@ -52,25 +53,27 @@ class StopAt(Stop):
         return self.signal
 
 
-def template(parts: Experiment) -> State:
-    return experiment.template(parts.config, parts.method, parts.optimizer, parts.shape, parts.mesh)
+def template(experiment: Experiment) -> TrainState:
+    return experiments.template(
+        experiment.config, experiment.method, experiment.optimizer, experiment.shape, experiment.mesh
+    )
 
 
-def checkpoints(parts: Experiment, directory: Path) -> Checkpoints:
-    return Checkpoints(directory / "checkpoints", lambda: template(parts), pytest.fail)
+def checkpoints(experiment: Experiment, directory: Path) -> Checkpoints:
+    return Checkpoints(directory / "checkpoints", lambda: template(experiment), pytest.fail)
 
 
-def train(parts: Experiment, directory: Path, stop: Stop | None = None) -> State:
-    store = checkpoints(parts, directory)
+def train(experiment: Experiment, directory: Path, stop: Stop | None = None) -> TrainState:
+    store = checkpoints(experiment, directory)
     records = [Records(directory / name) for name in ("metrics.jsonl", "timing.jsonl")]
     directory.mkdir(exist_ok=True)
     try:
-        return loop.train(parts, store, *records, Screen(quiet=True), stop or Stop())
+        return loop.train(experiment, store, *records, Console(quiet=True), stop or Stop())
     finally:
         store.close()
 
 
-def bits(state: State) -> list[bytes]:
+def bits(state: TrainState) -> list[bytes]:
     return [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(state)]
 
 
@@ -79,48 +82,48 @@ CONFIG = small(steps=STEPS, log_every=3, evaluate_every=8, checkpoint_every=7, s
 
 def built(config: Config) -> Experiment:
     """On one device, with a test split of a hundred images: what is tested here does not need more."""
-    parts = experiment.build(config)
+    experiment = experiments.build(config)
     one = Mesh(np.asarray(jax.devices()[:1]), ("data",))
-    test = parts.splits["test"]
+    test = experiment.splits["test"]
     few = test._replace(labels=test.labels[:100], ids=test.ids[:100])
-    return parts._replace(mesh=one, splits={**parts.splits, "test": few})
+    return experiment._replace(mesh=one, splits={**experiment.splits, "test": few})
 
 
 @pytest.fixture(scope="module")
-def parts() -> Experiment:
+def experiment() -> Experiment:
     return built(CONFIG)
 
 
 @pytest.fixture(scope="module")
-def whole(parts: Experiment, tmp_path_factory: pytest.TempPathFactory) -> tuple[list[bytes], str]:
+def whole(experiment: Experiment, tmp_path_factory: pytest.TempPathFactory) -> tuple[list[bytes], str]:
     """Final state and metrics of the uninterrupted run."""
     directory = tmp_path_factory.mktemp("whole")
-    state = train(parts, directory)
+    state = train(experiment, directory)
     return bits(state), (directory / "metrics.jsonl").read_text()
 
 
-def test_two_runs_are_bit_equal(parts: Experiment, whole: tuple[list[bytes], str], tmp_path: Path) -> None:
-    assert bits(train(parts, tmp_path)) == whole[0]
+def test_two_runs_are_bit_equal(experiment: Experiment, whole: tuple[list[bytes], str], tmp_path: Path) -> None:
+    assert bits(train(experiment, tmp_path)) == whole[0]
     assert (tmp_path / "metrics.jsonl").read_text() == whole[1]
 
 
 @pytest.mark.parametrize(
     "k", [pytest.param(k, marks=[] if k in (0, 1, 6, STEPS - 1) else [pytest.mark.slow]) for k in range(STEPS)]
 )
-def test_resume_is_exact(k: int, parts: Experiment, whole: tuple[list[bytes], str], tmp_path: Path) -> None:
+def test_resume_is_exact(k: int, experiment: Experiment, whole: tuple[list[bytes], str], tmp_path: Path) -> None:
     with pytest.raises(Interrupted) as stopped:
-        train(parts, tmp_path, StopAt(k))
+        train(experiment, tmp_path, StopAt(k))
     assert stopped.value.code == 143
-    store = checkpoints(parts, tmp_path)
+    store = checkpoints(experiment, tmp_path)
     assert store.steps()[-1] == k
     store.close()
-    state = train(parts, tmp_path)
+    state = train(experiment, tmp_path)
     assert bits(state) == whole[0]
     assert (tmp_path / "metrics.jsonl").read_text() == whole[1]
 
 
 def test_a_second_interruption_takes_nothing_away(
-    parts: Experiment, whole: tuple[list[bytes], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    experiment: Experiment, whole: tuple[list[bytes], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Stopped again before the next step: the checkpoint resumed from is not deleted to be written anew."""
 
@@ -130,29 +133,29 @@ def test_a_second_interruption_takes_nothing_away(
     with monkeypatch.context() as patched:
         patched.setattr(loop, "evaluate", evaluate)
         with pytest.raises(Interrupted):
-            train(parts, tmp_path)  # in the evaluation after 8 steps
+            train(experiment, tmp_path)  # in the evaluation after 8 steps
         manifest = tmp_path / "checkpoints" / "latest" / "8" / "sha256.json"
         written = manifest.stat().st_mtime_ns
         with pytest.raises(Interrupted):
-            train(parts, tmp_path)  # in the same evaluation
+            train(experiment, tmp_path)  # in the same evaluation
     with pytest.raises(Interrupted):
-        train(parts, tmp_path, StopAt(0))  # behind it
+        train(experiment, tmp_path, StopAt(0))  # behind it
     assert manifest.stat().st_mtime_ns == written
-    assert bits(train(parts, tmp_path)) == whole[0]
+    assert bits(train(experiment, tmp_path)) == whole[0]
     assert (tmp_path / "metrics.jsonl").read_text() == whole[1]
 
 
 def test_resume_from_an_older_checkpoint_cuts_the_metrics(
-    parts: Experiment, whole: tuple[list[bytes], str], tmp_path: Path
+    experiment: Experiment, whole: tuple[list[bytes], str], tmp_path: Path
 ) -> None:
     """As after a kill: the newest checkpoint is behind the newest line, and that line is torn."""
-    train(parts, tmp_path)
-    store = checkpoints(parts, tmp_path)
+    train(experiment, tmp_path)
+    store = checkpoints(experiment, tmp_path)
     store.drop_newer("latest", 14)
     store.close()
     with open(tmp_path / "metrics.jsonl", "a") as file:
         file.write('{"step": 2')
-    assert bits(train(parts, tmp_path)) == whole[0]
+    assert bits(train(experiment, tmp_path)) == whole[0]
     assert (tmp_path / "metrics.jsonl").read_text() == whole[1]
 
 
@@ -166,26 +169,26 @@ def test_what_changes_no_bit(whole: tuple[list[bytes], str], tmp_path: Path) -> 
     assert bits(train(built(config), tmp_path)) == whole[0]
 
 
-def _poisoned(parts: Experiment, step: int) -> Experiment:
+def _poisoned(experiment: Experiment, step: int) -> Experiment:
     """The experiment with a NaN in the loss of one step."""
 
     def loss(params: Any, state: Any, batch: Any, key: jax.Array) -> Any:
-        value, aux = parts.method.loss(params, state, batch, key)
-        bad = jnp.all(batch.ids[:4] == jnp.asarray(parts.sampler.batch(step - 1)[:4], jnp.int32))
+        value, aux = experiment.method.loss(params, state, batch, key)
+        bad = jnp.all(batch.index[:4] == jnp.asarray(experiment.sampler.batch(step - 1)[:4], jnp.int32))
         return value + jnp.where(bad, jnp.nan, 0.0), aux
 
-    return parts._replace(method=parts.method._replace(loss=loss))
+    return experiment._replace(method=experiment.method._replace(loss=loss))
 
 
-def test_divergence_stops_before_the_next_checkpoint(parts: Experiment, tmp_path: Path) -> None:
+def test_divergence_stops_before_the_next_checkpoint(experiment: Experiment, tmp_path: Path) -> None:
     with pytest.raises(DivergedError, match=r"at step 12: .*loss=nan"):
-        train(_poisoned(parts, 12), tmp_path)
-    store = checkpoints(parts, tmp_path)
+        train(_poisoned(experiment, 12), tmp_path)
+    store = checkpoints(experiment, tmp_path)
     assert store.steps()[-1] == 8  # the evaluation at 8 found a best model
     store.close()
 
 
-def test_reload_best_goes_on_from_the_best_model(parts: Experiment, tmp_path: Path) -> None:
+def test_reload_best_goes_on_from_the_best_model(experiment: Experiment, tmp_path: Path) -> None:
     """At the start of the named epoch, parameters and statistics are the best model's, moments and steps go on."""
     data = replace(CONFIG.data, validation_share=0.9)  # four classes are left: epochs of 45 steps
     short = replace(CONFIG, data=data, train=replace(CONFIG.train, steps=46, evaluate_every=44))
@@ -198,10 +201,10 @@ def test_reload_best_goes_on_from_the_best_model(parts: Experiment, tmp_path: Pa
     assert best is not None
     assert latest is not None
     assert (int(best[0].step), int(latest[0].step)) == (44, 45)
-    expected = latest[0]._replace(params=best[0].params, method=best[0].method)
+    expected = latest[0]._replace(params=best[0].params, model_state=best[0].model_state)
     with pipeline.training(plain.splits["train"], plain.sampler, data, seed=0, start=45, stop=46) as batches:
         batch = mesh.shard(plain.mesh, *next(batches))
-    expected, _ = jax.jit(step.build(plain.method, plain.optimizer))(expected, batch, experiment.key(short))
+    expected, _ = jax.jit(step.build(plain.method, plain.optimizer))(expected, batch, experiments.key(short))
 
     reloading = built(replace(short, train=replace(short.train, reload_best_epochs=(1,))))
     assert bits(train(reloading, tmp_path / "reloading")) == bits(expected)

@@ -11,7 +11,8 @@ import pytest
 from dml_jax import config as configs
 from dml_jax.config import Group
 from dml_jax.methods import diva
-from dml_jax.train import experiment, refresh
+from dml_jax.train import experiment as experiments
+from dml_jax.train import refresh
 from dml_jax.train.experiment import Experiment
 from dml_jax.train.signals import Interrupted, Stop
 from tests.train import test_loop
@@ -28,7 +29,7 @@ class Unheard(StopAt):
 
 
 @pytest.fixture(scope="module")
-def parts() -> Experiment:
+def experiment() -> Experiment:
     """DeepCluster on four classes of the digits: epochs of 11 steps of 64 images, a clustering at each."""
     given: dict[str, Any] = values(steps=24, log_every=4, checkpoint_every=5)
     given["data"] |= {"batch_size": 64, "images_per_class": 16, "validation_share": 0.9}
@@ -39,66 +40,66 @@ def parts() -> Experiment:
         )
     )  # fmt: skip
     given["train"]["groups"] = {name: asdict(Group(1e-2)) for name in (*diva.GROUPS, "classifier")}
-    return experiment.build(configs.resolve(given))
+    return experiments.build(configs.resolve(given))
 
 
-def train(parts: Experiment, directory: Path, stop: Stop | None = None) -> tuple[list[bytes], str]:
+def train(experiment: Experiment, directory: Path, stop: Stop | None = None) -> tuple[list[bytes], str]:
     """Bits of the last state and the lines of metrics."""
-    state = test_loop.train(parts, directory, stop)
+    state = test_loop.train(experiment, directory, stop)
     return test_loop.bits(state), (directory / "metrics.jsonl").read_text()
 
 
-def test_due_at_epochs(parts: Experiment) -> None:
-    starts = [parts.sampler.start(epoch) for epoch in range(4)]
-    assert refresh.steps(parts) == {start for start in starts if start < 24}
+def test_due_at_epochs(experiment: Experiment) -> None:
+    starts = [experiment.sampler.start(epoch) for epoch in range(4)]
+    assert refresh.steps(experiment) == {start for start in starts if start < 24}
     assert 0 < starts[1] < starts[2] < 24
-    assert parts.method.refresh is not None
-    rare = parts._replace(method=parts.method._replace(refresh=parts.method.refresh._replace(epochs=2)))
+    assert experiment.method.refresh is not None
+    rare = experiment._replace(method=experiment.method._replace(refresh=experiment.method.refresh._replace(epochs=2)))
     assert refresh.steps(rare) == {0, starts[2]}
-    assert refresh.steps(parts._replace(method=parts.method._replace(refresh=None))) == frozenset()
+    assert refresh.steps(experiment._replace(method=experiment.method._replace(refresh=None))) == frozenset()
 
 
 @pytest.mark.slow
-def test_resume_is_exact(parts: Experiment, tmp_path: Path) -> None:
+def test_resume_is_exact(experiment: Experiment, tmp_path: Path) -> None:
     """Stopped right before and after a clustering; in the middle of one; killed behind one."""
     seen: list[np.ndarray] = []
 
     def watched(params: Any, state: Any, features: np.ndarray, key: jax.Array) -> Any:
-        assert parts.method.refresh is not None
-        assert features.shape == (len(parts.splits["train"].labels), 4)
-        learnt = parts.method.refresh.update(params, state, features, key)
+        assert experiment.method.refresh is not None
+        assert features.shape == (len(experiment.splits["train"].labels), 4)
+        learnt = experiment.method.refresh.update(params, state, features, key)
         assert not np.array_equal(learnt[0]["classifier"]["kernel"], params["classifier"]["kernel"])
         seen.append(np.asarray(learnt[1]["clusters"]))
         return learnt
 
-    assert parts.method.refresh is not None
-    watching = parts._replace(
-        method=parts.method._replace(refresh=parts.method.refresh._replace(update=watched)),
+    assert experiment.method.refresh is not None
+    watching = experiment._replace(
+        method=experiment.method._replace(refresh=experiment.method.refresh._replace(update=watched)),
     )
     whole = train(watching, tmp_path / "whole")
-    assert len(seen) == len(refresh.steps(parts))
+    assert len(seen) == len(refresh.steps(experiment))
     assert all(len(np.unique(labels)) > 2 for labels in seen)
     assert not np.array_equal(seen[0], seen[1])
 
-    second = parts.sampler.start(1)
+    second = experiment.sampler.start(1)
     for k in (second, second + 1):
         with pytest.raises(Interrupted):
-            train(parts, tmp_path / f"{k}", StopAt(k))
-        assert train(parts, tmp_path / f"{k}") == whole, k
+            train(experiment, tmp_path / f"{k}", StopAt(k))
+        assert train(experiment, tmp_path / f"{k}") == whole, k
 
     with pytest.raises(Interrupted):
-        train(parts, tmp_path / "amidst", Unheard(second))
+        train(experiment, tmp_path / "amidst", Unheard(second))
     assert (tmp_path / "amidst" / "checkpoints" / "latest" / str(second)).exists()
-    assert train(parts, tmp_path / "amidst") == whole
+    assert train(experiment, tmp_path / "amidst") == whole
 
-    train(parts, tmp_path / "killed")
+    train(experiment, tmp_path / "killed")
     for kept in (tmp_path / "killed" / "checkpoints" / "latest").iterdir():
         if int(kept.name) > 20:  # two clusterings have happened; the second one after the checkpoint of step 20
             kept.rename(tmp_path / kept.name)
-    assert train(parts, tmp_path / "killed") == whole
+    assert train(experiment, tmp_path / "killed") == whole
 
 
-def test_more_clusters_than_images(parts: Experiment) -> None:
-    config = replace(parts.config, method=replace(parts.config.method, clusters=10_000))
+def test_more_clusters_than_images(experiment: Experiment) -> None:
+    config = replace(experiment.config, method=replace(experiment.config.method, clusters=10_000))
     with pytest.raises(configs.ConfigError, match=r"method\.clusters=10000: must not exceed the \d+ training images"):
-        experiment.build(config)
+        experiments.build(config)

@@ -12,29 +12,32 @@ import pytest
 
 import dml_jax
 from dml_jax import config as configs
-from dml_jax import run
+from dml_jax import files, run
 from dml_jax.config import Config, Group, Train
-from dml_jax.console import Screen
+from dml_jax.console import Console
 from dml_jax.errors import CheckpointError, ConfigError, UserError
 from dml_jax.methods import mpn, student
-from dml_jax.train import experiment, loop, teacher, workdir
+from dml_jax.train import experiment as experiments
+from dml_jax.train import loop, teacher, workdir
 from dml_jax.train.checkpoint import Checkpoints
 from dml_jax.train.jsonl import Records
 from dml_jax.train.signals import Interrupted, Stop
 from tests.train.experiments import small, values
 from tests.train.test_loop import StopAt, bits, checkpoints
 
-QUIET = Screen(quiet=True)
+QUIET = Console(quiet=True)
 
 
 def trained(directory: Path, config: Config, step: int = 5) -> Path:
     """A work directory as a run leaves it; the model is the one before the first step."""
-    parts = experiment.build(config)
-    state = experiment.initial(parts)._replace(step=np.asarray(step, np.int32))  # type: ignore[arg-type]
-    images = parts.splits["train"]
-    facts = workdir.describe(config, experiment.data_hash(parts), len(images.classes), len(images.labels), parts.shape)
+    experiment = experiments.build(config)
+    state = experiments.initial(experiment)._replace(step=np.asarray(step, np.int32))  # type: ignore[arg-type]
+    images = experiment.splits["train"]
+    facts = workdir.describe(
+        config, experiments.data_hash(experiment), len(images.classes), len(images.labels), experiment.shape
+    )
     directory.mkdir(exist_ok=True)
-    workdir.write_json(directory / "config.json", facts)
+    files.write_json(directory / "config.json", facts)
     store = Checkpoints(directory / "checkpoints", lambda: state, pytest.fail)
     store.save("latest", state, {})
     store.close()
@@ -67,9 +70,11 @@ def test_a_student_from_its_first_step_to_life_without_its_teacher(source: Path,
 
     whole = tmp_path / "whole"
     whole.mkdir()
-    parts = teacher.attended(experiment.build(config), QUIET)
-    store = checkpoints(parts, whole)
-    state = loop.train(parts, store, Records(whole / "metrics.jsonl"), Records(whole / "timing.jsonl"), QUIET, Stop())
+    experiment = teacher.attended(experiments.build(config), QUIET)
+    store = checkpoints(experiment, whole)
+    state = loop.train(
+        experiment, store, Records(whole / "metrics.jsonl"), Records(whole / "timing.jsonl"), QUIET, Stop()
+    )
     store.close()
 
     with pytest.raises(Interrupted):
@@ -88,25 +93,27 @@ def test_a_student_from_its_first_step_to_life_without_its_teacher(source: Path,
     shutil.rmtree(own)
 
     assert (directory / "metrics.jsonl").read_text() == (whole / "metrics.jsonl").read_text()
-    parts, restored = run.restored(config, directory, "latest", QUIET)
+    experiment, restored = run.restored(config, directory, "latest", QUIET)
     assert bits(restored) == bits(state)
     held = sum(file.stat().st_size for file in (directory / "checkpoints" / "latest" / "6").rglob("*"))
     assert held < 4 * 12 * 128 * 128  # bytes of the teacher's projections alone, in float32
-    image = np.zeros((*parts.shape, 3), np.uint8)
+    image = np.zeros((*experiment.shape, 3), np.uint8)
     assert dml_jax.load(directory).embed([image]).shape == (1, 8)
     run.train(config, directory, QUIET, Stop())  # finished already
 
 
 def test_the_teacher_is_an_argument_of_the_step(source: Path) -> None:
     """Its variables enter the compiled program from outside: none of it is a constant in it."""
-    parts = teacher.attended(experiment.build(pupil(source)), QUIET)
-    assert parts.teacher is not None
+    experiment = teacher.attended(experiments.build(pupil(source)), QUIET)
+    assert experiment.teacher is not None
     rows = np.zeros(16, np.int32)
-    batch = experiment.batch(parts, np.zeros((1, 16, *parts.shape, 3), np.uint8), rows, rows)
+    batch = experiments.batch(experiment, np.zeros((1, 16, *experiment.shape, 3), np.uint8), rows, rows)
     leaves = jax.tree.leaves(batch)
-    assert len(leaves) == 3 + len(jax.tree.leaves(parts.teacher.teach))
-    shapes = experiment.template(parts.config, parts.method, parts.optimizer, parts.shape, parts.mesh)
-    traced = jax.make_jaxpr(parts.method.loss)(shapes.params, shapes.method, batch, jax.random.key(0))
+    assert len(leaves) == 3 + len(jax.tree.leaves(experiment.teacher.teach))
+    shapes = experiments.template(
+        experiment.config, experiment.method, experiment.optimizer, experiment.shape, experiment.mesh
+    )
+    traced = jax.make_jaxpr(experiment.method.loss)(shapes.params, shapes.model_state, batch, jax.random.key(0))
     assert max((np.size(constant) for constant in traced.consts), default=0) < 128
 
 
@@ -142,7 +149,7 @@ def test_teachers_that_do_not_fit(source: Path, tmp_path: Path) -> None:
         assert words in str(caught.value)
         assert "\n" not in str(caught.value)
         assert not (tmp_path / "run").exists()
-    assert teacher.attended(experiment.build(pupil(hist)), QUIET).teacher is not None  # distances need no classifier
+    assert teacher.attended(experiments.build(pupil(hist)), QUIET).teacher is not None  # distances need no classifier
 
 
 def test_a_corrupt_checkpoint_of_a_model_is_refused(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from dml_jax import files
 from dml_jax.errors import CheckpointError
 from dml_jax.train import workdir
 from tests.train.experiments import small
@@ -15,7 +16,7 @@ CONFIG = small(steps=20)
 
 def written(directory: Path) -> Path:
     facts = {"config": asdict(CONFIG), "data_hash": "", "classes": 40, "images": 7, "shape": [24, 24]}
-    workdir.write_json(directory / "config.json", facts)
+    files.write_json(directory / "config.json", facts)
     return directory / "config.json"
 
 

@@ -2,14 +2,12 @@
 
 import re
 import shutil
-import tempfile
 import urllib.request
 from pathlib import Path
 from urllib.error import URLError
 
-from dml_jax.backbones.weights.tensor_files import sha256
-from dml_jax.config_schema import place
 from dml_jax.errors import WeightsError
+from dml_jax.files import atomic_write, expand_path, sha256
 
 # Names under which repositories of the hub keep their weights, the best first.
 _HUB_FILES = ("model.safetensors", "pytorch_model.safetensors", "pytorch_model.bin")
@@ -29,7 +27,7 @@ def local(source: str, cache: Path) -> Path:
         return _hub(source)
     if source.startswith(("http://", "https://")):
         return _address(source, cache)
-    return place("--weights", source)
+    return expand_path("--weights", source)
 
 
 def _hub(source: str) -> Path:
@@ -62,15 +60,17 @@ def _address(source: str, cache: Path) -> Path:
     target = cache / name
     if not target.exists():
         try:
-            with urllib.request.urlopen(source, timeout=60) as reply:
-                cache.mkdir(parents=True, exist_ok=True)
-                with tempfile.NamedTemporaryFile(dir=cache, delete=False) as draft:
-                    shutil.copyfileobj(reply, draft)
+            cache.mkdir(parents=True, exist_ok=True)
+            with (
+                urllib.request.urlopen(source, timeout=60) as reply,
+                atomic_write(target) as draft,
+                draft.open("wb") as file,
+            ):
+                shutil.copyfileobj(reply, file)
         except (URLError, OSError, ValueError) as error:
             raise WeightsError(
                 f"{source}: cannot be fetched ({error}); fetch it on a machine with network and give its path"
             ) from None
-        Path(draft.name).rename(target)
     # torch's convention: the name ends in the first digits of the file's SHA-256.
     digits = re.search(r"-([0-9a-f]{8,})\.\w+$", name)
     if digits and not sha256(target).startswith(digits[1]):

@@ -9,7 +9,7 @@ from dml_jax.backbones import bn_inception, deit, googlenet, mit, resnet
 from dml_jax.backbones.weights.tensor_files import Tensor, joined
 from dml_jax.errors import WeightsError
 
-State = dict[str, Tensor]
+TrainState = dict[str, Tensor]
 
 
 class Weights(NamedTuple):
@@ -25,7 +25,7 @@ class Weights(NamedTuple):
     layout: str
     config: Any
     image_shape: tuple[int, int]
-    tensors: State
+    tensors: TrainState
 
 
 def recognise(tensors: Mapping[str, Tensor], source: str) -> Weights:
@@ -58,17 +58,17 @@ def _is_ballast(key: str) -> bool:
 # Configurations, read off the tensors. One-dimensional ones: a transposed kernel cannot mislead them.
 
 
-def _count(tensors: State, name: Callable[[int], str]) -> int:
+def _count(tensors: TrainState, name: Callable[[int], str]) -> int:
     return next(n for n in range(len(tensors) + 1) if name(n) not in tensors)
 
 
-def _length(tensors: State, name: str) -> int:
+def _length(tensors: TrainState, name: str) -> int:
     if name not in tensors:
         raise WeightsError(f"missing: {name}")
     return max(1, math.prod(tensors[name].shape))
 
 
-def _resnet(tensors: State) -> tuple[Any, tuple[int, int]]:
+def _resnet(tensors: TrainState) -> tuple[Any, tuple[int, int]]:
     stages = range(1, 1 + _count(tensors, lambda s: f"layer{s + 1}.0.conv1.weight"))
     stem = tensors["conv1.weight"].shape[-1:] if "conv1.weight" in tensors else ()
     config = resnet.Config(
@@ -80,7 +80,7 @@ def _resnet(tensors: State) -> tuple[Any, tuple[int, int]]:
     return config, (224, 224)
 
 
-def _deit(tensors: State) -> tuple[Any, tuple[int, int]]:
+def _deit(tensors: TrainState) -> tuple[Any, tuple[int, int]]:
     width, distilled = _length(tensors, "norm.weight"), "dist_token" in tensors
     patch = (tensors["patch_embed.proj.weight"].shape or (16,))[-1] if "patch_embed.proj.weight" in tensors else 16
     config = deit.Config(
@@ -95,7 +95,7 @@ def _deit(tensors: State) -> tuple[Any, tuple[int, int]]:
     return config, (side, side)
 
 
-def _mit(tensors: State) -> tuple[Any, tuple[int, int]]:
+def _mit(tensors: TrainState) -> tuple[Any, tuple[int, int]]:
     stages = (1, 2, 3, 4)
 
     def reduction(stage: int) -> int:
@@ -110,7 +110,7 @@ def _mit(tensors: State) -> tuple[Any, tuple[int, int]]:
     return config, (224, 224)
 
 
-def _fixed(config: Any) -> Callable[[State], tuple[Any, tuple[int, int]]]:
+def _fixed(config: Any) -> Callable[[TrainState], tuple[Any, tuple[int, int]]]:
     return lambda tensors: (config, (224, 224))
 
 
@@ -125,9 +125,9 @@ def _numbered(template: str) -> Callable[[re.Match[str]], str]:
     return lambda match: template.format(int(match[1]) + 1)
 
 
-def _renamed(tensors: State, rules: list[Rule]) -> State:
+def _renamed(tensors: TrainState, rules: list[Rule]) -> TrainState:
     """Every rule applied to every name, in order. Tensors called `name@0.leaf`, `name@1.leaf`, ... become one."""
-    result: State = {}
+    result: TrainState = {}
     parts: dict[str, dict[str, Tensor]] = {}
     for key, tensor in tensors.items():
         for pattern, replacement in rules:
@@ -186,7 +186,7 @@ _HUGGING_FACE_RESNET: list[Rule] = [
     (r"layer\.(\d)\.normalization", _numbered("bn{}")),
 ]
 
-Describe = Callable[[State], tuple[Any, tuple[int, int]]]
+Describe = Callable[[TrainState], tuple[Any, tuple[int, int]]]
 
 # Layout, a tensor that only it holds, the rules of its names, and what reads the configuration off its tensors.
 _LAYOUTS: list[tuple[str, str, list[Rule], Describe]] = [

@@ -19,9 +19,9 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
-from dml_jax.backbones.weights.tensor_files import Tensor, sha256
-from dml_jax.config_schema import below_a_file
+from dml_jax.backbones.weights.tensor_files import Tensor
 from dml_jax.errors import WeightsError
+from dml_jax.files import below_a_file, sha256
 
 WEIGHTS, INFO = "weights.safetensors", "weights.json"
 
@@ -179,12 +179,12 @@ def arranged(found: Any, expected: Any) -> Any:
     wanted = flatten(expected, "")
     sides = {"params": "stats", "stats": "params"}
 
-    def place(name: str) -> str:
+    def expand_path(name: str) -> str:
         _, side, rest = name.split("/", 2)
         other = f"/{sides[side]}/{rest}"
         return other if name not in wanted and other in wanted else name
 
-    return {"params": {}, "stats": {}} | nest({place(name): leaf for name, leaf in leaves.items()}, "/")
+    return {"params": {}, "stats": {}} | nest({expand_path(name): leaf for name, leaf in leaves.items()}, "/")
 
 
 def check(directory: str, found: Any, expected: Any) -> None:

@@ -1,6 +1,5 @@
 """Reading files of weights lazily: names and shapes at once, one tensor at a time afterwards."""
 
-import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,12 +23,6 @@ def joined(parts: list[Tensor]) -> Tensor:
     """Tensors stacked along their first axis."""
     shape = (sum(part.shape[0] for part in parts), *parts[0].shape[1:])
     return Tensor(shape, lambda: np.concatenate([part.read() for part in parts]))
-
-
-def sha256(path: Path) -> str:
-    """Hexadecimal SHA-256 of a file."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def read(path: Path) -> dict[str, Tensor]:

@@ -48,7 +48,7 @@ def load(data: Data) -> dict[str, Split]:
     info = directory / "dataset_info.json"
     if not info.is_file():
         raise DataError(f"data.path={data.path}: holds no dataset_info.json of tensorflow_datasets")
-    parts = labels.remembered(f"{directory}\0{info.stat().st_mtime_ns}".encode(), lambda: _parts(str(directory)))
+    parts = labels.cached(f"{directory}\0{info.stat().st_mtime_ns}".encode(), lambda: _parts(str(directory)))
     return disjoint(
         {name: Split(p.labels, p.ids, Images(str(directory), p.ids), p.classes) for name, p in parts.items()}
     )

@@ -56,7 +56,7 @@ class Request(NamedTuple):
         return {"name": self.name, "sources": sources, **self.options._asdict(), **decisive}
 
 
-class Screen(Protocol):
+class Console(Protocol):
     """Where a person sees what is going on."""
 
     def say(self, message: str) -> None: ...
@@ -64,7 +64,7 @@ class Screen(Protocol):
     def advance(self, done: int) -> None: ...
 
 
-def prepare(request: Request, recipe: Recipe, screen: Screen) -> dict[str, Any]:
+def prepare(request: Request, recipe: Recipe, console: Console) -> dict[str, Any]:
     """Prepares a data set; finished ones are left alone, interrupted ones continued.
 
     Returns:
@@ -81,11 +81,11 @@ def prepare(request: Request, recipe: Recipe, screen: Screen) -> dict[str, Any]:
             raise ConfigError(
                 f"--output={request.output}: was prepared with another {' and '.join(differing)}; choose another output"
             )
-        screen.say(f"{request.output} is prepared already")
+        console.say(f"{request.output} is prepared already")
         return done
-    room = _room(request, screen)
+    room = _room(request, console)
     try:
-        return _prepare(request, recipe, screen, room)
+        return _prepare(request, recipe, console, room)
     except (ConfigError, DataError):  # to be mended by the user: nothing half-made stays
         shutil.rmtree(room)
         if not any(request.output.iterdir()):
@@ -93,7 +93,7 @@ def prepare(request: Request, recipe: Recipe, screen: Screen) -> dict[str, Any]:
         raise
 
 
-def _room(request: Request, screen: Screen) -> Path:
+def _room(request: Request, console: Console) -> Path:
     """The folder for unfinished work, with what an interrupted run of the same request left in it."""
     output, room = request.output, request.output / UNFINISHED
     note = room / "request.json"
@@ -104,7 +104,7 @@ def _room(request: Request, screen: Screen) -> Path:
                     _remove(path)
             _remove(room / "data")
             if json.loads(note.read_text() or "null") == request.identity():
-                screen.say("continuing an interrupted preparation")
+                console.say("continuing an interrupted preparation")
                 return room
             _remove(room)
         elif output.exists() and any(output.iterdir()):
@@ -116,8 +116,8 @@ def _room(request: Request, screen: Screen) -> Path:
     return room
 
 
-def _prepare(request: Request, recipe: Recipe, screen: Screen, room: Path) -> dict[str, Any]:
-    files = gather(request, recipe.nested, screen, room)
+def _prepare(request: Request, recipe: Recipe, console: Console, room: Path) -> dict[str, Any]:
+    files = gather(request, recipe.nested, console, room)
     where = " ".join(f"--source={source}" for source in request.sources)
     try:
         entries = recipe.find(files, request.options)
@@ -127,12 +127,12 @@ def _prepare(request: Request, recipe: Recipe, screen: Screen, room: Path) -> di
     if recipe.counts and not request.subset and (wrong := inspect.miscounted(entries, recipe.counts)):
         raise DataError(f"{'; '.join(wrong)}: --subset accepts a part of {request.name}")
     _enough(entries, where)
-    screen.begin("checking images", len(entries))
-    facts, reasons = inspect.examine_all(entries, request.threads, screen.advance)
+    console.begin("checking images", len(entries))
+    facts, reasons = inspect.examine_all(entries, request.threads, console.advance)
     if recipe.counts is None:
         reasons |= inspect.misplaced(entries, facts)
     for i in sorted(reasons):
-        screen.say(_shown(f"{entries[i].id}: {reasons[i]}"))
+        console.say(_shown(f"{entries[i].id}: {reasons[i]}"))
     if reasons and not request.skip_bad:
         raise DataError(
             f"{len(reasons)} of {len(entries)} images cannot be used, all are listed above; mend them, or leave "
@@ -141,7 +141,7 @@ def _prepare(request: Request, recipe: Recipe, screen: Screen, room: Path) -> di
     good = [i for i in range(len(entries)) if i not in reasons]
     kept = [entries[i] for i in good]
     _enough(kept, where)
-    screen.begin("packing images", len(kept))
+    console.begin("packing images", len(kept))
     about = {
         "name": request.name,
         "home": recipe.home,
@@ -157,10 +157,10 @@ def _prepare(request: Request, recipe: Recipe, screen: Screen, room: Path) -> di
         short_side=request.short_side,
         pixels=request.pixels,
         threads=request.threads,
-        each=screen.advance,
+        each=console.advance,
     )
     alike = _alike(kept, [facts[i] for i in good])
-    _report(data / ALIKE, alike, screen)
+    _report(data / ALIKE, alike, console)
     content |= {
         "request": request.identity(),
         "skipped": [[entries[i].id, reasons[i]] for i in sorted(reasons)],
@@ -186,7 +186,7 @@ def _enough(entries: Sequence[Entry], where: str) -> None:
         )
 
 
-def gather(request: Request, nested: bool, screen: Screen, room: Path) -> Files:
+def gather(request: Request, nested: bool, console: Console, room: Path) -> Files:
     """All files of the sources by their path in them, archives unpacked.
 
     Raises:
@@ -199,21 +199,21 @@ def gather(request: Request, nested: bool, screen: Screen, room: Path) -> Files:
                 raise ConfigError(f"--output={request.output}: lies inside the source {source}")
             found = dict(walk(source))
         elif source.is_file() and archives.is_archive(source.name):
-            found = _unpacked(source, room / f"source-{i}", screen)
+            found = _unpacked(source, room / f"source-{i}", console)
         elif source.is_file() and source.suffix.lower() == ".csv":
             others = (pair for pair in walk(source.parent) if not pair[0].lower().endswith(".csv"))
             found = {source.name: File(source), **dict(others)}
         else:
             raise DataError(f"--source={source}: is no folder, no .csv file and none of {', '.join(archives.ENDINGS)}")
         if nested:
-            found |= _nested(found, room / f"source-{i}", screen)
+            found |= _nested(found, room / f"source-{i}", console)
         if shared := set(files) & set(found):
             raise DataError(f"--source={source}: {min(shared)!r} is in another source too")
         files |= found
     return dict(sorted(files.items()))
 
 
-def _nested(found: Files, blob: Path, screen: Screen) -> dict[str, File]:
+def _nested(found: Files, blob: Path, console: Console) -> dict[str, File]:
     """The files of the archives among the files, one level deep, as if they lay where the archives lie."""
     files: dict[str, File] = {}
     for j, path in enumerate(sorted(path for path in found if archives.is_archive(path))):
@@ -222,7 +222,7 @@ def _nested(found: Files, blob: Path, screen: Screen) -> dict[str, File]:
             ending = next(ending for ending in archives.ENDINGS if path.lower().endswith(ending))
             archive = File(_copy(archive, blob.with_name(f"{blob.name}-{j}{ending}")))
         parent = path.rpartition("/")[0]
-        inner = _unpacked(archive.path, blob.with_name(f"{blob.name}-{j}"), screen)
+        inner = _unpacked(archive.path, blob.with_name(f"{blob.name}-{j}"), console)
         files |= {f"{parent}/{name}" if parent else name: file for name, file in inner.items()}
     return files
 
@@ -238,13 +238,13 @@ def _copy(file: File, target: Path) -> Path:
     return target
 
 
-def _unpacked(archive: Path, blob: Path, screen: Screen) -> dict[str, File]:
+def _unpacked(archive: Path, blob: Path, console: Console) -> dict[str, File]:
     """Unpacks an archive unless an interrupted run has done so."""
     facts, note = archive.stat(), blob.with_name(f"{blob.name}.json")
     state = [facts.st_size, facts.st_mtime_ns]
     known = json.loads(note.read_text()) if note.is_file() else None
     if known is None or known["archive"] != state:
-        screen.say(f"unpacking {archive}")
+        console.say(f"unpacking {archive}")
         known = {"archive": state, "members": archives.unpack(archive, blob)}
         _write(note, json.dumps(known))
     return {name: File(blob, offset, size) for name, offset, size in known["members"] if not clutter(name)}
@@ -266,13 +266,13 @@ def _alike(entries: Sequence[Entry], facts: Sequence[Facts]) -> list[tuple[Entry
     return [(entries[trained[i]], entries[tested[j]]) for i, j in found]
 
 
-def _report(path: Path, alike: Sequence[tuple[Entry, Entry]], screen: Screen) -> None:
+def _report(path: Path, alike: Sequence[tuple[Entry, Entry]], console: Console) -> None:
     with path.open("w", newline="", encoding="utf-8") as file:
         csv.writer(file).writerows([("train", "test"), *((a.id, b.id) for a, b in alike)])
     if alike:
-        screen.say(f"pairs of a training and a test image that look alike: {len(alike)}, see {ALIKE}; for example")
+        console.say(f"pairs of a training and a test image that look alike: {len(alike)}, see {ALIKE}; for example")
         for a, b in alike[:3]:
-            screen.say(_shown(f"  {a.id} and {b.id}"))
+            console.say(_shown(f"  {a.id} and {b.id}"))
 
 
 def _shown(text: str) -> str:

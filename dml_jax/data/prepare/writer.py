@@ -11,7 +11,8 @@ import simplejpeg
 from dml_jax.data import decode, labels, transforms
 from dml_jax.data.prepare import inspect, tfds_builder
 from dml_jax.data.prepare.sources import Entry
-from dml_jax.data.prepared import FORMAT, INDEX, sha256
+from dml_jax.data.prepared import FORMAT, INDEX
+from dml_jax.files import sha256
 
 QUALITY = 90  # of images that are encoded anew
 

@@ -26,7 +26,7 @@ from dml_jax.config_schema import require
 from dml_jax.errors import ConfigError
 from dml_jax.losses import classification, cross_batch_memory, mining, pairs, proxies, ranking
 from dml_jax.losses import multi_similarity as ms
-from dml_jax.losses.norms import accurate, unit
+from dml_jax.losses.norms import at_least_float32, unit
 from dml_jax.methods import heads
 from dml_jax.methods.baseline import options
 from dml_jax.methods.contract import Batch, Method, Teaching
@@ -216,8 +216,8 @@ def pair_loss(
     chosen = getattr(config, config.loss)
     count = len(positive)
     if config.loss == "n_pair":
-        return _n_pair(accurate(points), labels, positive, negative, key)
-    x = accurate(points) if config.loss == "lifted_structure" and not chosen.normalize else unit(points)
+        return _n_pair(at_least_float32(points), labels, positive, negative, key)
+    x = at_least_float32(points) if config.loss == "lifted_structure" and not chosen.normalize else unit(points)
     if config.loss == "multi_similarity":
         return ms.multi_similarity(pairs.cosine(x[:count], x), positive, negative, chosen)[0]
     distances = pairs.distances(x[:count], x)
@@ -267,7 +267,7 @@ def build(config: Config, backbone: Backbone, num_classes: int) -> Method:
 
     forward = heads.forward(backbone, head)
 
-    def remembered(params: Any, state: Any, x: jax.Array, labels: jax.Array, key: jax.Array) -> jax.Array:
+    def memory_loss(params: Any, state: Any, x: jax.Array, labels: jax.Array, key: jax.Array) -> jax.Array:
         past = state["memory"]
         absent = jnp.zeros((len(x), len(x)), bool)
         positive, negative = (
@@ -288,9 +288,9 @@ def build(config: Config, backbone: Backbone, num_classes: int) -> Method:
         total = pair_loss(params["loss"], x, labels, *pairs.masks(labels), key_batch, config)
         terms = {}
         if config.loss == "n_pair":
-            total = total + config.n_pair.l2 * jnp.mean(jnp.sum(accurate(x) ** 2, axis=1))
+            total = total + config.n_pair.l2 * jnp.mean(jnp.sum(at_least_float32(x) ** 2, axis=1))
         if config.memory:
-            terms["memory"] = remembered(params, state, x, labels, key_memory)
+            terms["memory"] = memory_loss(params, state, x, labels, key_memory)
             total = total + config.memory_weight * terms["memory"]
             terms |= {"embeddings": jax.lax.stop_gradient(x), "labels": labels}  # for `after`
         return total, (state, terms)

@@ -35,7 +35,7 @@ from dml_jax.backbones.contract import Backbone
 from dml_jax.errors import ConfigError
 from dml_jax.losses import mining, ranking
 from dml_jax.losses.mining import Triplets
-from dml_jax.losses.norms import accurate, root, unit
+from dml_jax.losses.norms import at_least_float32, root, unit
 from dml_jax.methods import heads
 from dml_jax.methods import momentum_queue as queues
 from dml_jax.methods.contract import Batch, Method, Refresh, keep_state
@@ -121,9 +121,9 @@ def dance(
       temperature: positive scalar; divides the cosines.
       config: says how negatives are weighed and whether the positive is in the denominator.
     """
-    queries = accurate(queries)
-    positive = jnp.sum(queries * accurate(keys), axis=1) / temperature
-    negative = jnp.matmul(queries, accurate(queue).T, precision=lax.Precision.HIGHEST)
+    queries = at_least_float32(queries)
+    positive = jnp.sum(queries * at_least_float32(keys), axis=1) / temperature
+    negative = jnp.matmul(queries, at_least_float32(queue).T, precision=lax.Precision.HIGHEST)
     if config.dance != "off":
         negative = negative * dance_weights(negative, queries.shape[1], config)
     rest = jax.nn.logsumexp(negative / temperature, axis=1)
@@ -137,7 +137,7 @@ def reverse(x: jax.Array) -> jax.Array:
 
 def correlation(psi: dict[str, Any], source: jax.Array, target: jax.Array, config: Config) -> jax.Array:
     """c between embeddings [B, D] of two tasks, psi mapping the source to the target -> scalar."""
-    source, target = reverse(accurate(source)), reverse(accurate(target))
+    source, target = reverse(at_least_float32(source)), reverse(at_least_float32(target))
     if config.equations == "authors":
         source, target = unit(source), unit(target)
     mapped = heads.linear(psi["output"], jax.nn.relu(heads.linear(psi["hidden"], source)))
@@ -246,8 +246,8 @@ def build(
         state = {"backbone": stats}
         if contrastive:
             state |= queues.init(params, stats, config.queue_batches * len(batch.labels), config.embedding_dim)
-        beside, remembered = alternatives.init(jax.random.fold_in(key, 3), config, backbone.channels, num_images)
-        return params | beside, state | remembered
+        beside, model_state = alternatives.init(jax.random.fold_in(key, 3), config, backbone.channels, num_images)
+        return params | beside, state | model_state
 
     def loss(
         params: Any, state: Any, batch: Batch, key: jax.Array

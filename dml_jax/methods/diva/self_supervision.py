@@ -23,7 +23,7 @@ from jax import lax
 from dml_jax.errors import ConfigError
 from dml_jax.evaluation import kmeans
 from dml_jax.losses.classification import cross_entropy
-from dml_jax.losses.norms import accurate, unit
+from dml_jax.losses.norms import at_least_float32, unit
 from dml_jax.methods import heads
 from dml_jax.methods.contract import Batch
 from dml_jax.methods.diva.options import Config, selfsupervised
@@ -32,25 +32,27 @@ TURNS = 4
 ITERATIONS = 20  # of the k-means that makes DeepCluster's labels, as the authors have it
 
 
-def instance_discrimination(embeddings: jax.Array, memory: jax.Array, ids: jax.Array, temperature: float) -> jax.Array:
+def instance_discrimination(
+    embeddings: jax.Array, memory: jax.Array, index: jax.Array, temperature: float
+) -> jax.Array:
     """-log exp(v_i f / t) / sum_n exp(v_n f / t) of each sample, over all N images instead of a draw of them -> [B].
 
     Args:
       embeddings: float [B, D], f of unit length.
       memory: float [N, D], v of unit length.
-      ids: int [B], rows of the memory.
+      index: int [B], rows of the memory.
       temperature: t, positive.
     """
-    cosines = jnp.matmul(accurate(embeddings), accurate(memory).T, precision=lax.Precision.HIGHEST)
-    return cross_entropy(cosines / temperature, ids)
+    cosines = jnp.matmul(at_least_float32(embeddings), at_least_float32(memory).T, precision=lax.Precision.HIGHEST)
+    return cross_entropy(cosines / temperature, index)
 
 
-def remember(memory: jax.Array, embeddings: jax.Array, ids: jax.Array, momentum: float) -> jax.Array:
-    """The memory [N, D] with the rows `ids` [B] moved towards embeddings [B, D]; the last of equal ids counts."""
-    order = jnp.arange(1, len(ids) + 1)
-    last = jnp.argmax((ids[:, None] == ids[None, :]) * order[None, :], axis=1)
-    moved = unit(momentum * memory[ids] + (1 - momentum) * embeddings.astype(memory.dtype))
-    return memory.at[ids].set(moved[last])  # equal ids write the same row, in whichever order
+def remember(memory: jax.Array, embeddings: jax.Array, index: jax.Array, momentum: float) -> jax.Array:
+    """The memory [N, D] with the rows `index` [B] moved towards embeddings [B, D]; the last of equals counts."""
+    order = jnp.arange(1, len(index) + 1)
+    last = jnp.argmax((index[:, None] == index[None, :]) * order[None, :], axis=1)
+    moved = unit(momentum * memory[index] + (1 - momentum) * embeddings.astype(memory.dtype))
+    return memory.at[index].set(moved[last])  # equal positions write the same row, in whichever order
 
 
 def spread(first: jax.Array, second: jax.Array, temperature: float) -> jax.Array:
@@ -70,7 +72,7 @@ def spread(first: jax.Array, second: jax.Array, temperature: float) -> jax.Array
     Returns:
       [2B], of the first views, then the second.
     """
-    views = jnp.concatenate([accurate(first), accurate(second)])
+    views = jnp.concatenate([at_least_float32(first), at_least_float32(second)])
     count = len(views)
     own = jnp.eye(count, dtype=bool)
     other = jnp.roll(own, count // 2, axis=1)
@@ -169,8 +171,8 @@ def loss(
     match selfsupervised(config):
         case "instance":
             own = embedding(pooled)
-            value = instance_discrimination(own, state["memory"], batch.ids, config.instance_temperature)
-            memory = remember(state["memory"], lax.stop_gradient(own), batch.ids, config.memory_momentum)
+            value = instance_discrimination(own, state["memory"], batch.index, config.instance_temperature)
+            memory = remember(state["memory"], lax.stop_gradient(own), batch.index, config.memory_momentum)
             return value.mean(), {**state, "memory": memory}
         case "spread":
             second = embedding(look(batch.images[1]))
@@ -179,5 +181,5 @@ def loss(
             turns = jax.random.permutation(key, jnp.arange(len(batch.labels)) % TURNS)
             pooled, labels = look(rotate(batch.images[0], turns)), turns
         case _:
-            labels = state["clusters"][batch.ids]
+            labels = state["clusters"][batch.index]
     return cross_entropy(heads.linear(params["classifier"], pooled), labels).mean(), state
