@@ -179,12 +179,12 @@ def arranged(found: Any, expected: Any) -> Any:
     wanted = flatten(expected, "")
     sides = {"params": "stats", "stats": "params"}
 
-    def expand_path(name: str) -> str:
+    def moved(name: str) -> str:
         _, side, rest = name.split("/", 2)
         other = f"/{sides[side]}/{rest}"
         return other if name not in wanted and other in wanted else name
 
-    return {"params": {}, "stats": {}} | nest({expand_path(name): leaf for name, leaf in leaves.items()}, "/")
+    return {"params": {}, "stats": {}} | nest({moved(name): leaf for name, leaf in leaves.items()}, "/")
 
 
 def check(directory: str, found: Any, expected: Any) -> None:
