@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from dml_jax import cli
-from dml_jax.data.prepare.sources import IMAGES
+from dml_jax.data.prepare.sources import IMAGE_SUFFIXES
 from dml_jax.errors import ConfigError, DataError
 from dml_jax.files import expand_path
 
@@ -27,13 +27,13 @@ def images(paths: list[str]) -> list[Path]:
     for name in paths:
         path = expand_path("IMAGE", name)
         if path.is_dir():
-            files += sorted(p for p in path.rglob("*") if p.suffix.lower() in IMAGES and p.is_file())
+            files += sorted(p for p in path.rglob("*") if p.suffix.lower() in IMAGE_SUFFIXES and p.is_file())
         elif path.is_file():
             files.append(path)
         else:
             raise DataError(f"{name}: there is no such file or directory")
     if not files:
-        raise DataError(f"{', '.join(paths)}: no image file ({', '.join(IMAGES)}) in there")
+        raise DataError(f"{', '.join(paths)}: no image file ({', '.join(IMAGE_SUFFIXES)}) in there")
     return files
 
 
@@ -67,7 +67,7 @@ def execute(arguments: list[str]) -> None:
     from dml_jax.export import arrays
 
     output = expand_path("--output", options.output)
-    arrays.free(output)
+    arrays.check_replaceable(output)
     model = dml_jax.load(expand_path("--workdir", options.workdir), options.checkpoint)
     asked = (model.read(query), model.embed([query])) if query else None  # first: it may be no image
     embeddings = model.embed(files)

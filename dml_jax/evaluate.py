@@ -178,7 +178,7 @@ def judged(options: Any, ks: tuple[int, ...] | None) -> dict[str, Any]:
         "metric": options.metric,
     }
     with console:
-        found: dict[str, Any] = protocol.judge(
+        found: dict[str, Any] = protocol.evaluate(
             points,
             labels,
             ks=KS if ks is None else ks,
@@ -203,7 +203,7 @@ def judged(options: Any, ks: tuple[int, ...] | None) -> dict[str, Any]:
         found["density"] = metrics.density(points, labels)
         found["spectral_decay"] = metrics.spectral_decay(points)
         found["uniformity"] = metrics.uniformity(points)
-    found["protocol"] = protocol.describe(options.protocol, classes=classes, gallery=bool(given), **manner)
+    found["protocol"] = protocol.description(options.protocol, classes=classes, gallery=bool(given), **manner)
     found |= {"rows": len(points), "columns": points.shape[1], "classes": classes}
     found |= {key: str(getattr(options, key)) for key in ("embeddings", "labels")}
     if given:

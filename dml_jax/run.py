@@ -68,7 +68,7 @@ def train(config: Config, directory: Path, console: Console, stop: Stop) -> None
             export(experiment, directory, {"test": experiment.splits["test"]}, embeddings, int(state.step))
             report.write(directory, config, results, embeddings["test"], experiment.splits["test"], metrics.read())
             files.write_json(directory / "results.json", results)
-            report.table(config, results, console.rich)
+            report.print_table(config, results, console.rich)
             console.say(f"report: {directory / 'report.html'}   embeddings: {directory / 'embeddings'}")
 
 
@@ -87,7 +87,7 @@ def evaluate(
         experiment, state = restored(config, directory, checkpoint, console)
     model = config.train.select if checkpoint == "reported" else checkpoint
     results, _ = conclude(experiment, state, model, console)
-    report.table(config, results, console.rich)
+    report.print_table(config, results, console.rich)
     if output is not None and mesh.first():
         files.write_json(output, results)
     return results
@@ -244,9 +244,9 @@ def conclude(
     found = {"test": inference.split(experiment, embedder, state.params, state.model_state, test)}
     if test.gallery is not None:
         found["gallery"] = inference.split(experiment, embedder, state.params, state.model_state, test.gallery)
-    console.say("judging the unseen classes")
-    results = _judged(config, test, found["test"], found.get("gallery"))
-    results["protocol"] = protocol.describe(
+    console.say("evaluating on the unseen classes")
+    results = _metrics(config, test, found["test"], found.get("gallery"))
+    results["protocol"] = protocol.description(
         config.evaluation.protocol,
         cluster=config.evaluation.cluster,
         classes=len(test.classes),
@@ -266,18 +266,18 @@ def conclude(
         first = experiments.initial(experiment)
         untrained = inference.split(experiment, embedder, first.params, first.model_state, test)
         results["controls"] = {
-            "raw pixels": _judged(config, test, _pixels(config, test)),
-            "untrained": _judged(config, test, untrained),
+            "raw pixels": _metrics(config, test, _pixels(config, test)),
+            "untrained": _metrics(config, test, untrained),
         }
     return results, found
 
 
-def _judged(config: Config, split: Split, embeddings: np.ndarray, gallery: np.ndarray | None = None) -> dict[str, Any]:
+def _metrics(config: Config, split: Split, embeddings: np.ndarray, gallery: np.ndarray | None = None) -> dict[str, Any]:
     options: dict[str, Any] = {}
     if split.gallery is not None:
         options = {"gallery": gallery, "gallery_labels": split.gallery.labels}
     judged = config.evaluation
-    return protocol.judge(
+    return protocol.evaluate(
         embeddings, split.labels, ks=judged.ks, protocol=judged.protocol, cluster=judged.cluster, **options
     )
 
@@ -302,20 +302,20 @@ def _refined(
         if facts.get("noise"):
             console.say(f"{kind}: {facts['clusters']:,} clusters and {facts['noise']:,} images of noise")
         seconds = {"seconds": round(time.monotonic() - start, 3)}
-        results[kind] = facts | seconds | _judged(experiment.config, split, vectors["test"], vectors.get("gallery"))
+        results[kind] = facts | seconds | _metrics(experiment.config, split, vectors["test"], vectors.get("gallery"))
     return results
 
 
 def _verified(embeddings: np.ndarray, labels: np.ndarray) -> dict[str, float]:
     """Same class or not, over all pairs of at most `PAIRED` images drawn at random."""
     rows = np.random.default_rng(0).permutation(len(labels))[:PAIRED]
-    verified = verification.verify(embeddings[rows], labels[rows])
-    return {"equal_error_rate": verified.equal_error, "equal_error_cosine": verified.threshold}
+    verified = verification.error_rates(embeddings[rows], labels[rows])
+    return {"equal_error_rate": verified.equal_error_rate, "equal_error_cosine": verified.threshold}
 
 
 def _pixels(config: Config, split: Split) -> np.ndarray:
     """Raw pixels as embeddings [N, H·W·3]."""
-    with pipeline.testing(split, config.data, config.evaluation.batch_size) as batches:
+    with pipeline.evaluation(split, config.data, config.evaluation.batch_size) as batches:
         return np.concatenate([images[:valid].reshape(valid, -1) for images, valid in batches]).astype(np.float32)
 
 

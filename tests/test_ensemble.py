@@ -1,4 +1,4 @@
-"""The command `python -m dml_jax.ensemble`: against NumPy, and what it refuses."""
+"""The command `python -m dml_jax.ensemble`: its metrics against NumPy, and its error messages."""
 
 import json
 import sys
@@ -22,7 +22,7 @@ def unit(seed: int, columns: int, labels: np.ndarray) -> np.ndarray:
 
 
 def member(directory: Path, seed: int, columns: int, split: str = "test", **changes: Any) -> np.ndarray:
-    """Writes what a run leaves behind; returns its embeddings."""
+    """Writes the exported arrays and `config.json` of a run; returns its embeddings."""
     labels = np.arange(ROWS) % 4
     points = unit(seed, columns, labels)
     given = {"labels": labels, "ids": [f"{split}{i}.png" for i in range(ROWS)]} | changes
@@ -57,7 +57,7 @@ def test_against_numpy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: 
     found = [each["recall@1"] for each in (*results["members"].values(), results)]
     np.testing.assert_allclose(found, expected, rtol=1e-9)
     assert list(results["members"]) == [str(tmp_path / name) for name in "abc"]
-    assert run(monkeypatch, *(tmp_path / name for name in "abc"), f"--output={tmp_path / 'abc'}") == 0  # its own again
+    assert run(monkeypatch, *(tmp_path / name for name in "abc"), f"--output={tmp_path / 'abc'}") == 0  # replaces its own output
     written = arrays.read(tmp_path / "abc" / "embeddings" / "test")
     assert written.embeddings.shape == (ROWS, 4 + 5 + 6)
     np.testing.assert_allclose(written.embeddings @ written.embeddings.T, np.mean(cosines, axis=0), atol=1e-6)
@@ -69,7 +69,7 @@ def test_against_numpy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: 
     assert f"{100 * expected[-1]:.1f}" in out
 
 
-def test_queries_search_the_gallery(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_queries_and_gallery(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     queries = [member(tmp_path / name, seed, 6) for seed, name in enumerate("ab")]
     gallery = [member(tmp_path / name, seed + 5, 6, "gallery") for seed, name in enumerate("ab")]
     assert run(monkeypatch, tmp_path / "a", tmp_path / "b", f"--output={tmp_path / 'ab'}") == 0
@@ -80,7 +80,7 @@ def test_queries_search_the_gallery(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert (tmp_path / "ab" / "embeddings" / "gallery" / "manifest.json").is_file()
 
 
-def test_mistakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     for seed, name in enumerate("ab"):
         member(tmp_path / name, seed, 6)
     member(tmp_path / "short", 2, 6, ids=["x"], labels=np.zeros(1, int))
@@ -101,20 +101,20 @@ def test_mistakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytes
     for arguments, words in (
         ((), "RUN: give the work directories of two or more runs"),
         ((a,), "RUN: give the work directories of two or more runs"),
-        ((a, a), f"{a}: is named twice"),
+        ((a, a), f"{a}: is given twice"),
         ((a, tmp_path / "none"), f"{tmp_path / 'none'}: there is no such directory"),
         ((a, tmp_path / "foreign"), "foreign/embeddings/test: holds no embeddings (no manifest.json)"),
         ((a, b, "--split=train"), "a/embeddings/train: holds no embeddings"),
         ((a, tmp_path / "short"), "hold 24 and 1 images"),
-        ((a, tmp_path / "other"), 'hold other images, "test0.png" and "other0" in row 0'),
-        ((a, tmp_path / "labels"), "hold the same images with other labels"),
+        ((a, tmp_path / "other"), 'hold different images, "test0.png" and "other0" in row 0'),
+        ((a, tmp_path / "labels"), "hold the same images with different labels"),
         ((a, tmp_path / "changed"), "changed/embeddings/test/embeddings.npy: has changed since it was written"),
         ((a, b, f"--output={tmp_path / 'full'}"), "holds thesis.tex"),
-        ((a, b, f"--output={a}"), "holds a run or a member"),
-        ((a, b, f"--output={tmp_path / 'short'}"), "holds a run or a member"),
+        ((a, b, f"--output={a}"), "holds a run or is a member"),
+        ((a, b, f"--output={tmp_path / 'short'}"), "holds a run or is a member"),
         ((a, b, f"--output={tmp_path / 'note'}"), "note: is a file; give a directory"),
-        ((a, tmp_path / "paper"), "are judged differently, evaluation.protocol is 'clean' and 'paper'"),
-        ((a, b, f"--output={tmp_path / 'note' / 'y'}"), "lies below a file"),
+        ((a, tmp_path / "paper"), "evaluation.protocol: is 'clean' in "),
+        ((a, b, f"--output={tmp_path / 'note' / 'y'}"), "is below a file"),
         ((a, b, f"--output={tmp_path / 'foreign'}"), "foreign: is not empty; give another directory"),
         ((a, b, f"--output={tmp_path / 'numbers'}"), "numbers: is not empty; give another directory"),
         ((a, b, "--outptu=x"), "--outptu=x: there is no such option; did you mean --output?"),

@@ -1,4 +1,4 @@
-"""What a person reads at the end: the result table on the screen and `report.html`, one file that needs no other."""
+"""The results of a run for people: the table on the console, the figures, and the self-contained `report.html`."""
 
 import base64
 import html
@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 from rich.console import Console
-from rich.table import Table
 
-from dml_jax.analysis import figures
+from dml_jax.analysis import figures, tables
 from dml_jax.config import Config, flatten
 from dml_jax.data.split import Split
-from dml_jax.evaluation.verification import verify
+from dml_jax.evaluation import metric_table, verification
 
+VERIFICATION_IMAGES = 2000  # random sample whose pairs are compared for the figure
 STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; color: #1f2933; max-width: 60rem; margin: 2rem auto; padding: 0 1rem }
 h1 { font-size: 1.6rem; margin-bottom: 0 } h2 { font-size: 1.15rem; margin-top: 2.2rem }
@@ -26,48 +26,25 @@ figure { margin: 1rem 0 } img { max-width: 100% } details { margin-top: 2rem } c
 """
 
 
-def columns(config: Config) -> dict[str, str]:
-    """Keys of `results.json` shown, with their headings."""
-    shown = {f"recall@{k}": f"R@{k}" for k in config.evaluation.ks}
-    shown |= {"map@r": "MAP@R", "r_precision": "R-precision"}
-    return shown | ({"nmi": "NMI"} if config.evaluation.cluster else {})
-
-
 def rows(config: Config, results: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
-    """Name and numbers of each line of the table: controls, ours, the paper's."""
+    """Name and metrics of each row of the result table: baselines, this run, its refined embeddings, the paper."""
     ours = [(f"{config.method.name}, {results['model']} (step {results['step']})", results)]
-    ours += [(_refined(kind, numbers), numbers) for kind, numbers in results.get("refined", {}).items()]
+    ours += [(_refined_name(kind, numbers), numbers) for kind, numbers in results.get("refined", {}).items()]
     paper = [("paper", config.paper)] if config.paper else []
     return [*results.get("controls", {}).items(), *ours, *paper]
 
 
-def _refined(kind: str, numbers: dict[str, Any]) -> str:
-    """Which batches embeddings were refined in, how many clusters they are drawn from, and the time until they were."""
+def _refined_name(kind: str, numbers: dict[str, Any]) -> str:
+    """The kind of batches used for refinement, with the number of clusters and the run time where known."""
     text = f"+ {kind}"
     if "clusters" in numbers:
         text += f", {numbers['clusters']:,} clusters"
     return text + (f", {numbers['seconds']:.1f} s" if "seconds" in numbers else "")
 
 
-def cell(numbers: dict[str, Any], key: str) -> str:
-    """A number in percent with its standard error, or a dash."""
-    if key not in numbers:
-        return "–"
-    error = numbers.get(f"{key}_stderr")
-    return f"{100 * numbers[key]:.1f}" + (f" ± {100 * error:.1f}" if error is not None else "")
-
-
-def table(config: Config, results: dict[str, Any], console: Console) -> None:
-    """The result table on the screen."""
-    shown = columns(config)
-    grid = Table(title=f"{config.name}: unseen classes, %", title_justify="left")
-    grid.add_column("", no_wrap=True)
-    for heading in shown.values():
-        grid.add_column(heading, justify="right", no_wrap=True)
-    for name, numbers in rows(config, results):
-        grid.add_row(name, *(cell(numbers, key) for key in shown), style="bold" if numbers is results else "")
-    console.print(grid)
-    console.print(results["protocol"], style="dim", markup=False)
+def print_table(config: Config, results: dict[str, Any], console: Console) -> None:
+    """Prints the result table of a run."""
+    tables.print_results(f"{config.name}: unseen classes, in %", rows(config, results), results, console)
 
 
 def write(
@@ -88,62 +65,68 @@ def write(
       split: the test split.
       lines: of `metrics.jsonl`.
     """
-    pictures = directory / "figures"
-    pictures.mkdir(exist_ok=True)
+    figure_directory = directory / "figures"
+    figure_directory.mkdir(exist_ok=True)
+    captions = {
+        "curves": "Training loss, and Recall@1 at each evaluation during training.",
+        "classes": "Embeddings of the test images, whose classes were not seen in training, projected on their first "
+        "two principal components. The largest classes are coloured.",
+    }
     controls = {name: numbers["recall@1"] for name, numbers in results.get("controls", {}).items()}
-    figures.curves(pictures / "curves.png", lines, controls)
-    figures.scatter(pictures / "classes.png", embeddings, split.labels, split.classes)
-    captions = {"curves": "How the training went.", "classes": "Where the unseen classes lie."}
+    figures.plot_training_curves(figure_directory / "curves.png", lines, controls)
+    figures.plot_class_map(figure_directory / "classes.png", embeddings, split.labels, split.classes)
     if split.gallery is None:
-        rows = np.random.default_rng(0).permutation(len(embeddings))[:2000]
-        figures.errors(pictures / "errors.png", verify(embeddings[rows], split.labels[rows]))
-        captions["errors"] = "Telling whether two images are of one class by their cosine: what a threshold costs."
-        figures.grid(pictures / "neighbors.png", embeddings, split)
-        captions["neighbors"] = (
-            "Queries and what they find, nearest first: green frames show the query's class, red ones another. Half "
-            "of the queries are drawn from those whose nearest neighbour is wrong."
+        captions["errors"] = (
+            "Verification: two images are accepted as the same class if their cosine similarity reaches a threshold. "
+            "Left: error rates over the threshold (dotted: where they are equal). Right: the ROC curve."
         )
-    (directory / "report.html").write_text(_page(config, results, pictures, captions), encoding="utf-8")
+        sample = np.random.default_rng(0).permutation(len(embeddings))[:VERIFICATION_IMAGES]
+        errors = verification.error_rates(embeddings[sample], split.labels[sample])
+        figures.plot_verification_errors(figure_directory / "errors.png", errors)
+        captions["neighbors"] = (
+            "Test queries (left column) and their nearest neighbours, nearest first. Green frames: same class as the "
+            "query; red frames: another class. Half of the queries are sampled from those whose nearest neighbour is "
+            "wrong, so the grid shows more failures than Recall@1 implies."
+        )
+        figures.plot_retrieval_grid(figure_directory / "neighbors.png", embeddings, split)
+    page = _page(config, results, figure_directory, captions)
+    (directory / "report.html").write_text(page, encoding="utf-8")
 
 
-def _page(config: Config, results: dict[str, Any], pictures: Path, captions: dict[str, str]) -> str:
-    shown = columns(config)
-    head = "".join(f"<th>{text}</th>" for text in ("", *shown.values()))
+def _page(config: Config, results: dict[str, Any], figure_directory: Path, captions: dict[str, str]) -> str:
+    columns = metric_table.columns(results)
+    head = "".join(f"<th>{text}</th>" for text in ("", *(entry.heading for entry in columns)))
     body = "".join(
         f"<tr{' class=ours' if numbers is results else ''}><td>{html.escape(name)}</td>"
-        + "".join(f"<td>{cell(numbers, key)}</td>" for key in shown)
+        + "".join(f"<td>{metric_table.cell(numbers, entry)}</td>" for entry in columns)
         + "</tr>"
         for name, numbers in rows(config, results)
     )
     images = "".join(
         f"<figure><img alt='{name}' src='data:image/png;base64,"
-        f"{base64.b64encode((pictures / f'{name}.png').read_bytes()).decode()}'>"
+        f"{base64.b64encode((figure_directory / f'{name}.png').read_bytes()).decode()}'>"
         f"<figcaption>{caption}</figcaption></figure>"
         for name, caption in captions.items()
     )
-    settings = html.escape("\n".join(_settings(config)))
+    settings = html.escape("\n".join(f"{key} = {value}" for key, value in flatten(asdict(config)).items()))
     return f"""<!doctype html>
 <html lang="en"><meta charset="utf-8"><title>{html.escape(config.name)}</title><style>{STYLE}</style>
 <h1>{html.escape(config.name)}</h1>
-<p class="lead">{html.escape(config.method.name)} on {html.escape(config.data.name)}: retrieval of classes never seen
-in training.</p>
-<h2>Results, %</h2>
+<p class="lead">{html.escape(config.method.name)} on {html.escape(config.data.name)}: image retrieval on classes that
+were not seen in training.</p>
+<h2>Results, in %</h2>
 <table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>
-<p><small>± is one standard error over the queries. {html.escape(results["protocol"])}.</small></p>
-{_threshold(results)}<h2>Pictures</h2>{images}
+<p><small>± is one standard error over the queries. Evaluation: {html.escape(results["protocol"])}.</small></p>
+{_verification_text(results)}<h2>Figures</h2>{images}
 <details><summary>Configuration</summary><pre><code>{settings}</code></pre></details>
 </html>
 """
 
 
-def _threshold(results: dict[str, Any]) -> str:
+def _verification_text(results: dict[str, Any]) -> str:
     if "equal_error_rate" not in results:
         return ""
     return (
-        f"<p>Same class or not: at a cosine of {results['equal_error_cosine']:.3f} both errors are "
-        f"{100 * results['equal_error_rate']:.1f} %.</p>"
+        f"<p>Verification of image pairs (same class or not): equal error rate "
+        f"{100 * results['equal_error_rate']:.1f} % at a cosine threshold of {results['equal_error_cosine']:.3f}.</p>"
     )
-
-
-def _settings(config: Config) -> list[str]:
-    return [f"{key} = {value}" for key, value in flatten(asdict(config)).items()]

@@ -1,24 +1,25 @@
-"""How the embeddings of a split are judged, and one line that says so beside the numbers."""
+"""Evaluation of the embeddings of a split: all metrics, and one line that states how they were computed."""
 
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from dml_jax.evaluation import kmeans, metrics, validation
+from dml_jax.evaluation import kmeans, metric_table, metrics, validation
 from dml_jax.evaluation._ranking.tiles import Metric, normalize
 
-Name = Literal["clean", "paper"]
+Protocol = Literal["clean", "paper"]
 Average = Literal["arithmetic", "geometric"]
 
 
-class Start(NamedTuple):
-    """How k-means begins and how long it goes on.
+class KMeansOptions(NamedTuple):
+    """How k-means is run.
 
     Attributes:
       init: see `kmeans.fit`.
-      restarts: how many starts.
-      iterations: at most.
+      restarts: number of initialisations.
+      iterations: maximum per initialisation.
     """
 
     init: str
@@ -26,64 +27,67 @@ class Start(NamedTuple):
     iterations: int
 
 
-# The published codes cluster a hundred classes with scikit-learn (k-means++, ten starts, to convergence) and many
-# thousand with faiss (random rows, one start, 20 iterations): there k-means++ costs more than the clustering itself.
-FEW_CLASSES = Start("k-means++", 10, 300)
-MANY_CLASSES = Start("random", 1, 20)
-MANY = 1000
+# The published codes cluster about a hundred classes with scikit-learn (k-means++, ten restarts, to convergence) and
+# many thousand with faiss (random rows, one start, 20 iterations), where k-means++ would dominate the cost.
+FEW_CLASSES = KMeansOptions("k-means++", 10, 300)
+MANY_CLASSES = KMeansOptions("random", 1, 20)
+MANY = 1000  # classes; above it MANY_CLASSES applies
 
 
-def begin(classes: int, restarts: int | None = None) -> Start:
-    """The start for a number of clusters."""
-    usual = FEW_CLASSES if classes <= MANY else MANY_CLASSES
-    return usual if restarts is None else usual._replace(restarts=restarts)
+def kmeans_options(classes: int, restarts: int | None = None) -> KMeansOptions:
+    """The default options for a number of clusters, with `restarts` replaced if given."""
+    default = FEW_CLASSES if classes <= MANY else MANY_CLASSES
+    return default if restarts is None else default._replace(restarts=restarts)
 
 
-def judge(
-    embeddings: Any,
-    labels: Any,
+def evaluate(
+    embeddings: ArrayLike,
+    labels: ArrayLike,
     *,
     ks: tuple[int, ...] = (1, 2, 4, 8),
-    protocol: Name = "clean",
+    protocol: Protocol = "clean",
     cluster: bool = True,
+    geometry: bool = False,
     seed: int = 0,
     restarts: int | None = None,
     average: Average = "arithmetic",
-    gallery: Any = None,
-    gallery_labels: Any = None,
+    gallery: ArrayLike | None = None,
+    gallery_labels: ArrayLike | None = None,
     metric: Metric = "cosine",
     memory: int | None = None,
     announce: Callable[[str], None] | None = None,
     progress: Callable[[int, int], None] | None = None,
     cluster_progress: Callable[[int, int], None] | None = None,
-) -> dict[str, float]:
-    """All metrics of a split, as fractions.
+) -> dict[str, Any]:
+    """Computes all metrics of a split, as fractions.
 
     Args:
       embeddings: [N, D], the queries.
       labels: int [N].
-      ks: of Recall@K; those larger than the number of candidates are left out.
-      protocol: "clean" leaves a query out of its own neighbours by index; "paper" leaves out whatever comes first, as
-        the published codes do, which counts the query itself as a hit where a copy of it comes first.
-      cluster: also k-means of the queries with as many clusters as classes, and its NMI.
-      seed: of k-means.
-      restarts: of k-means; by default as many as `begin` says.
-      average: of the entropies in the NMI; geometric in HIST's code, arithmetic in the others'.
-      gallery: [G, D] to search instead of the other queries; nothing is left out then.
+      ks: K of Recall@K; values above the number of candidates are skipped.
+      protocol: "clean" excludes each query from its own neighbours by index; "paper" drops the first neighbour, as the
+        published codes do, so that a query with a duplicate ranked first counts as its own hit.
+      cluster: also run k-means on the queries with as many clusters as classes, and compute the NMI.
+      geometry: also compute density, spectral decay and uniformity of the queries.
+      seed: seed of k-means.
+      restarts: restarts of k-means; None for the default of `kmeans_options`.
+      average: mean of the entropies in the NMI; HIST's code uses the geometric mean, the others the arithmetic mean.
+      gallery: [G, D] to search instead of the other queries; nothing is excluded then.
       gallery_labels: int [G].
-      metric: what ranks the gallery, and whether k-means sees unit rows.
+      metric: distance that ranks the gallery; with "cosine", k-means runs on rows of unit length.
       memory, announce, progress: see `metrics.retrieval`.
       cluster_progress: the `progress` of `kmeans.fit`.
 
     Returns:
-      "recall@K", "r_precision", "map@r", "nmi", each with "..._stderr", and "lone_queries".
+      The entries of `metric_table.METRICS` that were requested, each with "..._stderr" where it is known, and
+      "lone_queries", the number of queries without a relevant gallery row.
 
     Raises:
       DataError: see `metrics.retrieval`.
     """
     points = validation.embeddings(embeddings)
-    candidates = len(points) - 1 if gallery is None else len(gallery)
-    result: dict[str, float] = metrics.retrieval(
+    candidates = len(points) - 1 if gallery is None else len(np.asarray(gallery))
+    result: dict[str, Any] = metrics.retrieval(
         points,
         labels,
         ks=tuple(k for k in ks if k <= candidates),
@@ -95,28 +99,32 @@ def judge(
         announce=announce,
         progress=progress,
     )
+    if geometry:
+        result["density"] = metrics.density(points, labels)
+        result["spectral_decay"] = metrics.spectral_decay(points)
+        result["uniformity"] = metrics.uniformity(points)
     if cluster:
         classes = len(np.unique(labels))
         if metric == "cosine":
             points = points.astype(validation.working(points))
             normalize(points)
-        start = begin(classes, restarts)
-        found = kmeans.fit(
+        options = kmeans_options(classes, restarts)
+        assignments = kmeans.fit(
             points,
             classes,
-            init=start.init,
+            init=options.init,
             seed=seed,
-            restarts=start.restarts,
-            max_iterations=start.iterations,
+            restarts=options.restarts,
+            max_iterations=options.iterations,
             progress=cluster_progress,
-        )
-        result["nmi"] = metrics.nmi(labels, found.assignments, average=average)
-        result["nmi_stderr"] = metrics.nmi_stderr(labels, found.assignments)
-    return result
+        ).assignments
+        result["nmi"] = metrics.nmi(labels, assignments, average=average)
+        result["nmi_stderr"] = metrics.nmi_stderr(labels, assignments)
+    return metric_table.in_display_order(result)
 
 
-def describe(
-    protocol: Name = "clean",
+def description(
+    protocol: Protocol = "clean",
     *,
     cluster: bool = True,
     classes: int | None = None,
@@ -126,23 +134,30 @@ def describe(
     gallery: bool = False,
     metric: Metric = "cosine",
 ) -> str:
-    """One line naming how the numbers of `judge` were made; same arguments, `classes` being their number."""
+    """One line that states how `evaluate` computed its metrics.
+
+    Args:
+      classes: number of classes among the queries.
+      gallery: whether the queries search a separate gallery.
+      protocol, cluster, seed, restarts, average, metric: as for `evaluate`.
+    """
     exclusion = {
-        "clean": "query left out by index",
-        "paper": "first neighbour left out (as the authors' codes)",
+        "clean": "query excluded by index",
+        "paper": "first neighbour dropped (as in the authors' code)",
     }
     parts = [
         f"{protocol} protocol",
         f"exact {metric} ranking in float32",
         "separate gallery" if gallery else exclusion[protocol],
-        "ties to the lower index",
-        "a query without a relevant row is a miss in recall and left out of r_precision and map@r",
+        "ties broken by lower index",
+        "queries without a relevant row count as misses in Recall@K and are excluded from R-precision and MAP@R",
     ]
     if cluster:
-        start = begin(classes or 0, restarts)
-        rows = "unit rows" if metric == "cosine" else "rows"
+        options = kmeans_options(classes or 0, restarts)
+        rows = "unit-length embeddings" if metric == "cosine" else "embeddings"
         parts.append(
             f"NMI ({average} mean of entropies) of k-means on {rows}{' of the queries' * gallery}, as many clusters as "
-            f"classes, {start.init} start, best of {start.restarts}, at most {start.iterations} iterations, seed {seed}"
+            f"classes, {options.init} initialisation, best of {options.restarts}, at most {options.iterations} "
+            f"iterations, seed {seed}"
         )
     return "; ".join(parts)

@@ -1,4 +1,4 @@
-"""Embeddings as NumPy arrays with a manifest: what a run hands over."""
+"""Embeddings exported as NumPy arrays with a manifest."""
 
 import json
 import os
@@ -10,31 +10,31 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dml_jax.errors import DataError
-from dml_jax.evaluation import validation as checked
-from dml_jax.files import below_a_file, sha256
+from dml_jax.evaluation import validation
+from dml_jax.files import below_a_file, sha256, write_json
 
 WRITTEN = {"embeddings.npy", "labels.npy", "ids.json", "manifest.json", "neighbors.png"}
 
 
-def free(directory: Path) -> None:
-    """Raises DataError unless `directory` is new or holds nothing but what `write` wrote, and may be replaced."""
+def check_replaceable(directory: Path) -> None:
+    """Raises DataError unless `directory` is new or holds only exported files, which `write` may replace."""
     if directory.exists() and not directory.is_dir():
         raise DataError(f"{directory}: is a file; give another directory")
     if below_a_file(directory):
-        raise DataError(f"{directory}: lies below a file; give another directory")
+        raise DataError(f"{directory}: is below a file; give another directory")
     foreign = sorted({entry.name for entry in directory.iterdir()} - WRITTEN) if directory.exists() else []
     if foreign:
-        raise DataError(f"{directory}: holds {foreign[0]}, which is not from here; give another directory")
+        raise DataError(f"{directory}: holds {foreign[0]}, which is not an exported file; give another directory")
 
 
 class Exported(NamedTuple):
-    """What `write` has written.
+    """The arrays in a directory written by `write`.
 
     Attributes:
       embeddings: float32 [N, D], rows of unit length.
-      labels: int64 [N], or None where there are none.
-      ids: N names.
-      manifest: where they come from.
+      labels: int64 [N], or None for unlabelled images.
+      ids: N image names.
+      manifest: shapes, dtypes, checksums, and the run and checkpoint of the model.
     """
 
     embeddings: np.ndarray
@@ -44,10 +44,10 @@ class Exported(NamedTuple):
 
 
 def read(directory: Path) -> Exported:
-    """What `write` has written into `directory`, compared with its manifest.
+    """Reads a directory written by `write`, memory-mapped, and verifies its checksums.
 
     Raises:
-      DataError: nothing there, or not what has been written.
+      DataError: no exported embeddings there, or files that are damaged or were modified.
     """
     if not (directory / "manifest.json").is_file():
         raise DataError(f"{directory}: holds no embeddings (no manifest.json); export them with --mode=export")
@@ -59,10 +59,10 @@ def read(directory: Path) -> Exported:
         raise DataError(f"{directory}: cannot be read ({type(error).__name__}: {error}); export it again") from None
     if changed:
         raise DataError(f"{directory / changed[0]}: has changed since it was written (SHA-256); export it again")
-    found = {name: checked.load(directory / name, name="array") for name in manifest["sha256"]}
-    if "embeddings.npy" not in found or len(found["embeddings.npy"]) != len(ids):
-        raise DataError(f"{directory}: has not one embedding for each of its ids; export it again")
-    return Exported(found["embeddings.npy"], found.get("labels.npy"), ids, manifest)
+    arrays = {name: validation.load(directory / name, name="array") for name in manifest["sha256"]}
+    if "embeddings.npy" not in arrays or len(arrays["embeddings.npy"]) != len(ids):
+        raise DataError(f"{directory}: the numbers of embeddings and of ids differ; export it again")
+    return Exported(arrays["embeddings.npy"], arrays.get("labels.npy"), ids, manifest)
 
 
 def write(
@@ -75,31 +75,31 @@ def write(
     step: int | None,
     members: Sequence[Mapping[str, Any]] = (),
 ) -> None:
-    """Writes `embeddings.npy`, `labels.npy`, `ids.json` and `manifest.json` into `directory`, all or nothing.
+    """Writes `embeddings.npy`, `labels.npy`, `ids.json` and `manifest.json` into `directory`, completely or not at all.
 
     Args:
       directory: e.g. `<workdir>/embeddings/test`; replaced if it exists.
       embeddings: float32 [N, D], rows of unit length.
-      labels: int [N], or None where there are none.
-      ids: N names.
-      config_hash: of the run; None where there are several.
-      step: of the checkpoint; None where there are several.
-      members: manifests of the arrays that these are made of, if they are.
+      labels: int [N], or None for unlabelled images.
+      ids: N image names.
+      config_hash: of the run; None for an ensemble.
+      step: of the checkpoint; None for an ensemble.
+      members: for an ensemble, the manifests of its members.
 
     Raises:
-      DataError: the directory holds something else, which replacing it would lose.
+      DataError: the directory holds other files, which would be lost.
     """
     directory = directory.resolve()  # "." has no name
-    free(directory)
-    fresh = directory.with_name(f".{directory.name}.tmp")
-    shutil.rmtree(fresh, ignore_errors=True)
-    fresh.mkdir(parents=True)
+    check_replaceable(directory)
+    draft = directory.with_name(f".{directory.name}.tmp")
+    shutil.rmtree(draft, ignore_errors=True)
+    draft.mkdir(parents=True)
     arrays: dict[str, np.ndarray] = {"embeddings.npy": embeddings.astype(np.float32)}
     if labels is not None:
         arrays["labels.npy"] = labels.astype(np.int64)
     for name, array in arrays.items():
-        np.save(fresh / name, array)
-    (fresh / "ids.json").write_text(json.dumps(list(ids)), encoding="utf-8")
+        np.save(draft / name, array)
+    (draft / "ids.json").write_text(json.dumps(list(ids)), encoding="utf-8")
     manifest: dict[str, Any] = {
         "shapes": {name: list(array.shape) for name, array in arrays.items()},
         "dtypes": {name: str(array.dtype) for name, array in arrays.items()},
@@ -107,10 +107,10 @@ def write(
         "distance": "cosine",
         "config_hash": config_hash,
         "checkpoint_step": step,
-        "sha256": {name: sha256(fresh / name) for name in arrays},
+        "sha256": {name: sha256(draft / name) for name in arrays},
     }
     if members:
         manifest["members"] = list(members)
-    (fresh / "manifest.json").write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
+    write_json(draft / "manifest.json", manifest)
     shutil.rmtree(directory, ignore_errors=True)
-    os.replace(fresh, directory)
+    os.replace(draft, directory)

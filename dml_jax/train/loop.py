@@ -111,7 +111,7 @@ def train(
         experiment.splits["train"], experiment.sampler, experiment.config.data,
         seed=experiment.config.seed, views=experiment.method.views, start=start, stop=total, **hosts,
     )  # fmt: skip
-    reloads = {experiment.sampler.start(config.warmup_epochs + epoch) for epoch in config.reload_best_epochs}
+    reloads = {experiment.sampler.first_step(config.warmup_epochs + epoch) for epoch in config.reload_best_epochs}
     refreshes = refresh.steps(experiment)
     if stop.agreed():
         if not restored:
@@ -232,4 +232,4 @@ def evaluate(
         )
         options["gallery_labels"] = images.gallery.labels
     judged = experiment.config.evaluation
-    return protocol.judge(embeddings, images.labels, ks=judged.ks, protocol=judged.protocol, cluster=False, **options)
+    return protocol.evaluate(embeddings, images.labels, ks=judged.ks, protocol=judged.protocol, cluster=False, **options)

@@ -1,9 +1,9 @@
-"""The judgement of a split: what it holds, how the protocols differ, what it says about itself."""
+"""Evaluation of a split: which metrics it returns, how the protocols differ, and its description."""
 
 import numpy as np
 import pytest
 
-from dml_jax.evaluation import clustering, kmeans, metrics, protocol
+from dml_jax.evaluation import clustering, kmeans, metric_table, metrics, protocol
 
 
 def sample(seed=0, classes=12, each=8):
@@ -12,9 +12,9 @@ def sample(seed=0, classes=12, each=8):
     return (rng.normal(size=(classes, 16))[labels] + rng.normal(size=(len(labels), 16))).astype(np.float32), labels
 
 
-def test_everything_a_split_is_judged_by():
+def test_all_metrics_of_a_split():
     points, labels = sample()
-    found = protocol.judge(points, labels, ks=(1, 4, 1000))
+    found = protocol.evaluate(points, labels, ks=(1, 4, 1000))
     keys = ["recall@1", "recall@4", "r_precision", "map@r", "nmi"]
     assert set(found) == {"lone_queries", *keys, *(f"{key}_stderr" for key in keys)}
     assert {k: v for k, v in found.items() if "nmi" not in k} == metrics.retrieval(points, labels, ks=(1, 4))
@@ -22,41 +22,54 @@ def test_everything_a_split_is_judged_by():
     assignments = kmeans.fit(directions, 12, restarts=10).assignments
     assert found["nmi"] == pytest.approx(clustering.nmi(labels, assignments), abs=1e-12)
     assert found["nmi_stderr"] == pytest.approx(clustering.nmi_stderr(labels, assignments), abs=1e-12)
-    geometric = protocol.judge(points, labels, average="geometric")
+    geometric = protocol.evaluate(points, labels, average="geometric")
     assert geometric["nmi"] == pytest.approx(clustering.nmi(labels, assignments, average="geometric"), abs=1e-12)
 
 
-def test_the_paper_protocol_counts_a_query_beside_its_copy():
+def test_every_metric_has_an_entry_in_the_table():
+    """Otherwise it would be missing from the console tables and the report."""
+    points, labels = sample()
+    found = protocol.evaluate(points, labels, ks=(4, 1), geometry=True)
+    names = [entry.name for entry in metric_table.columns(found)]
+    assert {key for key in found if not key.endswith("_stderr")} == {*names, "lone_queries"}
+    assert names == ["recall@1", "recall@4", "map@r", "r_precision", "nmi", "density", "spectral_decay", "uniformity"]
+    assert [key for key in found if key in names] == names
+    assert len(names) == len(metric_table.METRICS) + 1  # two K of Recall@K
+
+
+def test_the_paper_protocol_counts_a_duplicate_as_the_query_itself():
     points, labels = sample(1)
-    points[::2] = points[1::2]  # every row has a copy
-    labels[1::4] = 99  # and half of the copies are of another class
-    clean, paper = (protocol.judge(points, labels, protocol=name, cluster=False) for name in ("clean", "paper"))
+    points[::2] = points[1::2]  # every row has a duplicate
+    labels[1::4] = 99  # half of the duplicates belong to another class
+    clean, paper = (protocol.evaluate(points, labels, protocol=name, cluster=False) for name in ("clean", "paper"))
     assert paper["recall@1"] > clean["recall@1"]
     points, labels = sample(1)
-    assert protocol.judge(points, labels, protocol="paper") == protocol.judge(points, labels)
+    assert protocol.evaluate(points, labels, protocol="paper") == protocol.evaluate(points, labels)
 
 
-def test_a_gallery_leaves_nothing_out():
+def test_nothing_is_excluded_from_a_separate_gallery():
     points, labels = sample(2)
-    found = protocol.judge(points, labels, ks=(1,), gallery=points, gallery_labels=labels, cluster=False)
+    found = protocol.evaluate(points, labels, ks=(1,), gallery=points, gallery_labels=labels, cluster=False)
     assert found["recall@1"] == 1
 
 
-def test_a_seed_is_a_result():
+def test_the_seed_determines_the_result():
     points, labels = sample(3)
-    assert protocol.judge(points, labels, seed=1, restarts=1) == protocol.judge(points, labels, seed=1, restarts=1)
+    assert protocol.evaluate(points, labels, seed=1, restarts=1) == protocol.evaluate(
+        points, labels, seed=1, restarts=1
+    )
 
 
 def test_description():
-    few = protocol.describe(classes=98)
+    few = protocol.description(classes=98)
     assert "clean protocol" in few
-    assert "left out by index" in few
-    assert "k-means++ start, best of 10, at most 300 iterations, seed 0" in few
-    many = protocol.describe("paper", classes=11_316, average="geometric", seed=3, restarts=2)
-    assert "first neighbour left out" in many
+    assert "excluded by index" in few
+    assert "k-means++ initialisation, best of 10, at most 300 iterations, seed 0" in few
+    many = protocol.description("paper", classes=11_316, average="geometric", seed=3, restarts=2)
+    assert "first neighbour dropped" in many
     assert "geometric" in many
-    assert "random start, best of 2, at most 20 iterations, seed 3" in many
-    shop = protocol.describe(cluster=False, gallery=True, metric="euclidean")
+    assert "random initialisation, best of 2, at most 20 iterations, seed 3" in many
+    shop = protocol.description(cluster=False, gallery=True, metric="euclidean")
     assert "separate gallery" in shop
     assert "euclidean" in shop
     assert "NMI" not in shop

@@ -1,10 +1,10 @@
-"""Error rates of the same/different rule against all pairs counted one by one."""
+"""Verification error rates against an explicit enumeration of all pairs."""
 
 import numpy as np
 import pytest
 
 from dml_jax.errors import DataError
-from dml_jax.evaluation.verification import verify
+from dml_jax.evaluation.verification import error_rates
 
 
 def test_against_every_pair() -> None:
@@ -12,7 +12,7 @@ def test_against_every_pair() -> None:
     labels = rng.integers(0, 6, 700)
     centres = rng.standard_normal((6, 8))
     rows = centres[labels] + 0.9 * rng.standard_normal((700, 8))
-    found = verify(rows, labels)
+    found = error_rates(rows, labels)
     unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
     first, second = np.triu_indices(700, 1)
     cosines = np.sum(unit[first] * unit[second], axis=1)
@@ -23,15 +23,15 @@ def test_against_every_pair() -> None:
         assert found.false_accepts[i] == pytest.approx((cosines[~same] >= threshold).mean(), abs=1e-3)
     rejected, accepted = (cosines[same] < found.threshold).mean(), (cosines[~same] >= found.threshold).mean()
     assert rejected == pytest.approx(accepted, abs=2e-3)
-    assert found.equal_error == pytest.approx((rejected + accepted) / 2, abs=1e-3)
+    assert found.equal_error_rate == pytest.approx((rejected + accepted) / 2, abs=1e-3)
 
 
-def test_perfectly_apart() -> None:
-    found = verify(np.repeat(np.eye(3), 4, axis=0), np.repeat(np.arange(3), 4))
-    assert found.equal_error == 0
+def test_separable_classes() -> None:
+    found = error_rates(np.repeat(np.eye(3), 4, axis=0), np.repeat(np.arange(3), 4))
+    assert found.equal_error_rate == 0
     assert 0 < found.threshold <= 1
 
 
-def test_nothing_to_tell_apart() -> None:
-    with pytest.raises(DataError, match="no pair of one class"):
-        verify(np.eye(3), np.arange(3))
+def test_labels_without_both_kinds_of_pairs() -> None:
+    with pytest.raises(DataError, match="at least one pair of the same class"):
+        error_rates(np.eye(3), np.arange(3))

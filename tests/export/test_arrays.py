@@ -1,4 +1,4 @@
-"""Exported arrays replace their own kind only."""
+"""Exporting arrays: files written, and directories that are not replaced."""
 
 import hashlib
 import json
@@ -19,7 +19,7 @@ def write(directory: Path) -> None:
 
 def test_what_is_written(tmp_path: Path) -> None:
     write(tmp_path / "out")
-    write(tmp_path / "out")  # its own is replaced
+    write(tmp_path / "out")  # replaces its own output
     np.testing.assert_array_equal(np.load(tmp_path / "out" / "embeddings.npy"), ROWS)
     manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
     assert manifest["shapes"] == {"embeddings.npy": [3, 4], "labels.npy": [3]}
@@ -29,15 +29,15 @@ def test_what_is_written(tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["out"]
 
 
-def test_nothing_of_others_is_lost(tmp_path: Path) -> None:
+def test_directories_with_other_files_are_not_replaced(tmp_path: Path) -> None:
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos" / "x.jpg").write_text("x")
     (tmp_path / "file").write_text("x")
-    with pytest.raises(DataError, match=r"holds x.jpg, which is not from here"):
+    with pytest.raises(DataError, match=r"holds x.jpg, which is not an exported file"):
         write(tmp_path / "photos")
     with pytest.raises(DataError, match="is a file"):
         write(tmp_path / "file")
-    with pytest.raises(DataError, match=r"file/a/b: lies below a file"):
+    with pytest.raises(DataError, match=r"file/a/b: is below a file"):
         write(tmp_path / "file" / "a" / "b")
     assert sorted(p.name for p in tmp_path.rglob("*")) == ["file", "photos", "x.jpg"]
 

@@ -1,0 +1,32 @@
+"""Result tables on the console: one row per model, one column per metric."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from dml_jax.evaluation import metric_table
+
+
+def print_results(
+    title: str, rows: Sequence[tuple[str, dict[str, Any]]], results: dict[str, Any], console: Console
+) -> None:
+    """Prints the table and the evaluation protocol below it.
+
+    Args:
+      title: of the table.
+      rows: name and metrics of each row.
+      results: the main row, printed bold; it determines the columns and names the `protocol`.
+      console: to print on.
+    """
+    columns = metric_table.columns(results)
+    table = Table(title=title, title_justify="left")
+    table.add_column("", no_wrap=True)
+    for entry in columns:
+        table.add_column(entry.heading, justify="right", no_wrap=True)
+    for name, numbers in rows:
+        cells = (metric_table.cell(numbers, entry) for entry in columns)
+        table.add_row(name, *cells, style="bold" if numbers is results else "")
+    console.print(table)
+    console.print(results["protocol"], style="dim", markup=False)

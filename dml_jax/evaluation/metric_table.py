@@ -1,0 +1,73 @@
+"""The reported metrics in display order, with their keys in `results.json` and their headings in tables.
+
+Adding a metric takes one entry in `METRICS` and its computation in `protocol.evaluate`; the console tables and the HTML
+report show every listed metric that the results hold.
+"""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+
+class MetricEntry(NamedTuple):
+    """One metric.
+
+    Attributes:
+      name: key in `results.json`; its standard error, where there is one, has the key `<name>_stderr`. A name with the
+        suffix "@K" stands for a family with one key per number K.
+      heading: column heading; "@K" is replaced in the same way.
+      percent: whether tables show it in percent.
+    """
+
+    name: str
+    heading: str
+    percent: bool = True
+
+
+METRICS = (
+    MetricEntry("recall@K", "R@K"),
+    MetricEntry("map@r", "MAP@R"),
+    MetricEntry("r_precision", "R-precision"),
+    MetricEntry("nmi", "NMI"),
+    MetricEntry("density", "density", percent=False),
+    MetricEntry("spectral_decay", "spectral decay", percent=False),
+    MetricEntry("uniformity", "uniformity", percent=False),
+)
+
+
+def columns(results: Mapping[str, Any]) -> list[MetricEntry]:
+    """The metrics that `results` holds, in display order; families are expanded by increasing K."""
+    found = []
+    for entry in METRICS:
+        if entry.name.endswith("@K"):
+            prefix = entry.name.removesuffix("K")
+            numbers = (key.removeprefix(prefix) for key in results if key.startswith(prefix))
+            ks = sorted(int(number) for number in numbers if number.isdecimal())
+            heading = entry.heading.removesuffix("K")
+            found += [entry._replace(name=f"{prefix}{k}", heading=f"{heading}{k}") for k in ks]
+        elif entry.name in results:
+            found.append(entry)
+    return found
+
+
+def in_display_order(results: Mapping[str, Any]) -> dict[str, Any]:
+    """The same results: first each listed metric, followed by its standard error, then everything else."""
+    keys = [key for entry in columns(results) for key in (entry.name, f"{entry.name}_stderr") if key in results]
+    return {key: results[key] for key in keys} | dict(results)
+
+
+def cell(results: Mapping[str, Any], entry: MetricEntry, *, digits: int = 1) -> str:
+    """A metric as table text with its standard error, if any; a dash where the results do not hold it.
+
+    Args:
+      results: as in `results.json`.
+      entry: from `columns`.
+      digits: decimal places of percentages; other metrics have four.
+    """
+    if entry.name not in results:
+        return "–"
+
+    def number(value: float) -> str:
+        return f"{100 * value:.{digits}f}" if entry.percent else f"{value:.4f}"
+
+    error = results.get(f"{entry.name}_stderr")
+    return number(results[entry.name]) + (f" ± {number(error)}" if error is not None else "")

@@ -1,0 +1,27 @@
+"""Order, headings and number formats of the reported metrics."""
+
+from dml_jax.evaluation import metric_table
+
+RESULTS = {
+    "nmi": 0.7,
+    "recall@10": 0.9,
+    "recall@2": 0.51234,
+    "recall@2_stderr": 0.004,
+    "density": 0.12345,
+    "step": 3,
+}
+
+
+def test_columns_are_in_display_order_with_recall_by_increasing_k() -> None:
+    assert [entry.heading for entry in metric_table.columns(RESULTS)] == ["R@2", "R@10", "NMI", "density"]
+    ordered = metric_table.in_display_order(RESULTS)
+    assert list(ordered) == ["recall@2", "recall@2_stderr", "recall@10", "nmi", "density", "step"]
+    assert ordered == RESULTS
+
+
+def test_cells() -> None:
+    recall, _, nmi, density = metric_table.columns(RESULTS)
+    assert metric_table.cell(RESULTS, recall) == "51.2 ± 0.4"
+    assert metric_table.cell(RESULTS, nmi, digits=2) == "70.00"
+    assert metric_table.cell(RESULTS, density) == "0.1235"
+    assert metric_table.cell({}, nmi) == "–"
