@@ -202,7 +202,7 @@ PATHS = ("data.path", "init_from", "backbone.pretrained", "method.teacher")
 
 
 # Modules of `backbones/` and `methods/` that a configuration cannot name: what the others share.
-SHARED = ("as_backbone", "contract", "heads", "layers", "momentum_queue", "pixels", "weights")
+SHARED = ("as_backbone", "contract", "functional", "heads", "initializers", "layers", "momentum_queue", "pixels", "weights")
 
 
 def choices(package: str) -> list[str]:

@@ -132,7 +132,7 @@ def check(config: Config, console: Console) -> None:
     ) as batches:  # fmt: skip
         batch = experiments.batch(experiment, *next(batches))
     update = (
-        jax.jit(step.build(experiment.method, experiment.optimizer), donate_argnums=0)
+        jax.jit(step.build(experiment.method, experiment.optimizer, experiment.augment), donate_argnums=0)
         .lower(state, batch, key)
         .compile()
     )

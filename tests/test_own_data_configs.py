@@ -71,7 +71,7 @@ def test_one_step_on_photographs(name: str, variant: str, tmp_path: Path, monkey
         configs.resolve(values(name, variant, name="folder", path=str(photos), batch_size=32, images_per_class=4))
     )
     assert experiment.shape == (experiment.config.data.image_size,) * 2
-    update = step.build(experiment.method, experiment.optimizer)
+    update = step.build(experiment.method, experiment.optimizer, experiment.augment)
     rows = jnp.zeros((32,), jnp.int32)
     batch = Batch(jnp.zeros((experiment.method.views, 32, *experiment.shape, 3), jnp.uint8), rows, rows)
     key = jax.random.key(0)

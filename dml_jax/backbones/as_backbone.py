@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from dml_jax.backbones.contract import Backbone
 from dml_jax.backbones.pixels import Pixels, preprocess
-from dml_jax.backbones.weights import store
+from dml_jax.backbones.weights import initialise
 
 Path = tuple[str, ...]
 Shape = tuple[int, ...]
@@ -64,9 +64,9 @@ def assemble(
         shapes = jax.eval_shape(lambda: net.init(jax.random.key(0), jnp.zeros((1, *image_shape, 3)), False))
         expected = {"params": dict(shapes["params"]), "stats": dict(shapes.get("batch_stats", {}))}
         if config.pretrained != "none":
-            params, stats = store.load(config.pretrained, config.name, source)
-            found = store.arranged({"params": adapt(params, image_shape), "stats": stats}, expected)
-            store.check(config.pretrained, found, expected)
+            params, stats = initialise.load_backbone(config.pretrained, config.name, source)
+            loaded = {"params": adapt(params, image_shape), "stats": stats}
+            found = initialise.match_backbone(config.pretrained, loaded, expected)
             found = jax.tree.map(jnp.asarray, found)
             return found["params"], found["stats"]
         return _draw(key, expected["params"], spread), _fresh(expected["stats"])

@@ -1,16 +1,48 @@
-"""Layers that agree with torch's to rounding, in NHWC: batch normalisation, pooling, convolution, stochastic depth.
+"""Linen layers shared by backbones and heads. They match PyTorch's to rounding; images are NHWC.
 
-XLA's 'SAME' pads strided windows more on the right than on the left; torch pads both sides alike. Every padding is
-therefore explicit here.
+XLA's 'SAME' pads strided windows more on the right than on the left, PyTorch pads both sides equally, so every padding
+here is explicit.
 """
 
-from typing import Any, Protocol
+from typing import Literal, Protocol
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from flax.typing import Dtype, Initializer, PrecisionLike
 
-Dtype = Any
+from dml_jax.backbones.initializers import he_fan_out, uniform_fan_in
+from dml_jax.losses.norms import at_least_float32
+
+Pooling = Literal["avg", "max", "avg+max"]
+
+
+class Dense(nn.Module):
+    """A linear layer, initialised like torch.nn.Linear unless told otherwise.
+
+    Attributes:
+      features: number of outputs.
+      use_bias: adds a bias.
+      kernel_init: of kernel [inputs, features]; None for U(±1/sqrt(inputs)).
+      bias_init: None for U(±1/sqrt(inputs)).
+      dtype: of the computation; None for that of inputs and parameters.
+    """
+
+    features: int
+    use_bias: bool = True
+    kernel_init: Initializer | None = None
+    bias_init: Initializer | None = None
+    dtype: Dtype | None = None
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """float [..., inputs] -> float [..., features]."""
+        default = uniform_fan_in(x.shape[-1])
+        kernel = self.param("kernel", self.kernel_init or default, (x.shape[-1], self.features))
+        bias = self.param("bias", self.bias_init or default, (self.features,)) if self.use_bias else None
+        x, kernel, bias = nn.dtypes.promote_dtype(x, kernel, bias, dtype=self.dtype)
+        y = x @ kernel
+        return y if bias is None else y + bias.reshape((1,) * (y.ndim - 1) + (-1,))
 
 
 def conv(
@@ -21,10 +53,23 @@ def conv(
     padding: int = 0,
     bias: bool = False,
     groups: int = 1,
-    dtype: Dtype,
+    dtype: Dtype | None,
     name: str,
+    kernel_init: Initializer = he_fan_out,
 ) -> nn.Conv:
-    """A square convolution padded alike on all four sides; `dtype` None computes in the dtype of inputs and weights."""
+    """A square convolution with the same padding on all four sides.
+
+    Args:
+      channels: number of outputs.
+      size: side of the kernel.
+      stride: in both directions.
+      padding: pixels of zeros on every side.
+      bias: adds one.
+      groups: of channels that do not mix.
+      dtype: of the computation; None for that of inputs and parameters.
+      name: of the module.
+      kernel_init: of the kernel; biases start at 0.
+    """
     return nn.Conv(
         channels,
         (size, size),
@@ -33,23 +78,25 @@ def conv(
         use_bias=bias,
         feature_group_count=groups,
         dtype=dtype,
+        kernel_init=kernel_init,
         name=name,
     )
 
 
 class BatchNorm(nn.Module):
-    """Batch normalisation over all but the last axis, as torch.nn.BatchNorm2d does it.
+    """Batch normalisation over all but the last axis, like torch.nn.BatchNorm1d and BatchNorm2d.
 
-    Normalises with the biased variance, remembers the unbiased one. Statistics are taken in at least float32 and in
-    two passes: E[x^2] - E[x]^2 cancels where the mean is large.
+    Normalises with the biased variance and keeps the unbiased one. Statistics are computed in at least float32 and in
+    two passes, because E[x^2] - E[x]^2 cancels when the mean is large.
 
     Attributes:
-      momentum: weight of the new batch in the running statistics (torch's sense; Flax's is one minus it).
+      momentum: weight of the new batch in the running statistics (PyTorch's convention; Flax's is one minus it).
       epsilon: added to the variance.
-      frozen: the running statistics are used, and never updated, in training too.
-      fixed: scale and bias stand among the statistics, not the parameters: nothing trains or decays them.
-      updates: how often one batch moves the running statistics (gradient checkpointing in torch moves them twice).
-      dtype: of the result; None keeps that of the input.
+      frozen: uses the running statistics in training too, and never updates them.
+      fixed: keeps scale and bias among the statistics instead of the parameters, so nothing trains or decays them.
+      updates: how often one batch updates the running statistics (gradient checkpointing in PyTorch does it twice).
+      use_bias: adds a learned bias.
+      dtype: of the result; None for that of the input.
     """
 
     momentum: float = 0.1
@@ -57,21 +104,24 @@ class BatchNorm(nn.Module):
     frozen: bool = False
     fixed: bool = False
     updates: int = 1
-    dtype: Dtype = None
+    use_bias: bool = True
+    dtype: Dtype | None = None
 
     @nn.compact
     def __call__(self, x: jax.Array, train: bool) -> jax.Array:
         """float [..., C] -> float [..., C]."""
         channels, axes = x.shape[-1], tuple(range(x.ndim - 1))
+        bias: jax.Array | None = None
         if self.fixed:
             scale = self.variable("batch_stats", "scale", jnp.ones, (channels,), jnp.float32).value
             bias = self.variable("batch_stats", "bias", jnp.zeros, (channels,), jnp.float32).value
         else:
             scale = self.param("scale", nn.initializers.ones_init(), (channels,))
-            bias = self.param("bias", nn.initializers.zeros_init(), (channels,))
+            if self.use_bias:
+                bias = self.param("bias", nn.initializers.zeros_init(), (channels,))
         running_mean = self.variable("batch_stats", "mean", jnp.zeros, (channels,), jnp.float32)
         running_var = self.variable("batch_stats", "var", jnp.ones, (channels,), jnp.float32)
-        wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+        wide = at_least_float32(x)
         if train and not self.frozen:
             mean = jnp.mean(wide, axes, keepdims=True)
             var = jnp.mean(jnp.square(wide - mean), axes, keepdims=True)
@@ -80,18 +130,20 @@ class BatchNorm(nn.Module):
                 keep = (1.0 - self.momentum) ** self.updates
                 batch_mean, batch_var = jax.lax.stop_gradient((mean.reshape(-1), var.reshape(-1)))
                 unbiased = batch_var * (count / max(count - 1, 1))
-                running_mean.value = keep * running_mean.value + (1.0 - keep) * batch_mean
-                running_var.value = keep * running_var.value + (1.0 - keep) * unbiased
+                for running, new in ((running_mean, batch_mean), (running_var, unbiased)):
+                    running.value = (keep * running.value + (1.0 - keep) * new).astype(running.value.dtype)
         else:
             mean = jnp.expand_dims(running_mean.value, axes)
             var = jnp.expand_dims(running_var.value, axes)
         factor = jax.lax.rsqrt(var + self.epsilon) * jnp.expand_dims(scale, axes)
-        result = (wide - mean) * factor + jnp.expand_dims(bias, axes)
+        result = (wide - mean) * factor
+        if bias is not None:
+            result = result + jnp.expand_dims(bias, axes)
         return result.astype(self.dtype or x.dtype)
 
 
-class Frozen(Protocol):
-    """What the configuration of a network with batch norms says of them."""
+class BatchNormOptions(Protocol):
+    """The options of a network's configuration that concern batch normalisation."""
 
     @property
     def bn_momentum(self) -> float: ...
@@ -101,15 +153,96 @@ class Frozen(Protocol):
     def freeze_bn_affine(self) -> bool: ...
 
 
-def batch_norm(config: Frozen, name: str, *, epsilon: float = 1e-5, updates: int = 1) -> BatchNorm:
-    """The batch norm a network's configuration asks for."""
+def batch_norm(config: BatchNormOptions, name: str, *, epsilon: float = 1e-5, updates: int = 1) -> BatchNorm:
+    """A batch normalisation with the options of a network's configuration."""
     return BatchNorm(config.bn_momentum, epsilon, config.freeze_bn, config.freeze_bn_affine, updates, name=name)
 
 
-def _overhang(size: int, window: int, stride: int, padding: int, ceil: bool) -> int:
-    """Padding behind the last row: more than `padding` where torch's ceil mode adds a window that hangs over.
+def layer_norm(
+    epsilon: float = 1e-5, *, affine: bool = True, dtype: Dtype | None = None, name: str | None = None
+) -> nn.LayerNorm:
+    """Layer normalisation over the last axis, with statistics in two passes and at least float32.
 
-    Torch also drops a window that would begin beyond the image; with stride + padding <= window, as everywhere here,
+    Args:
+      epsilon: added to the variance.
+      affine: learns a scale and a bias.
+      dtype: of the computation; None for that of inputs and parameters.
+      name: of the module.
+    """
+    return nn.LayerNorm(
+        epsilon=epsilon, use_scale=affine, use_bias=affine, use_fast_variance=False, dtype=dtype, name=name
+    )
+
+
+def attention_weights(
+    queries: jax.Array,
+    keys: jax.Array,
+    *,
+    scale: float,
+    off_by_one: bool = False,
+    precision: PrecisionLike = None,
+) -> jax.Array:
+    """softmax(scale q k^T) of every head, in at least float32.
+
+    Args:
+      queries: float [..., N, heads, d].
+      keys: float [..., M, heads, d].
+      scale: multiplies the products.
+      off_by_one: adds 1 to the denominator of the softmax.
+      precision: of the products.
+
+    Returns:
+      [..., heads, N, M]; rows sum to 1, or to less with `off_by_one`.
+    """
+    wide = jnp.promote_types(queries.dtype, jnp.float32)
+    scores = jnp.einsum("...nhd,...mhd->...hnm", queries, keys, preferred_element_type=wide, precision=precision)
+    scores = scores * scale
+    if not off_by_one:
+        return jax.nn.softmax(scores, axis=-1)
+    # The 1 is one more key, with score 0 and no value.
+    top = jax.lax.stop_gradient(jnp.maximum(scores.max(axis=-1, keepdims=True), 0))
+    mass = jnp.exp(scores - top)
+    return mass / (mass.sum(axis=-1, keepdims=True) + jnp.exp(-top))
+
+
+def attend(weights: jax.Array, values: jax.Array) -> jax.Array:
+    """Weighted sums of values: weights [..., heads, N, M], values [..., M, heads, d] -> [..., N, heads * d]."""
+    mixed = jnp.einsum("...hnm,...mhd->...nhd", weights.astype(values.dtype), values)
+    return mixed.reshape(*mixed.shape[:-2], -1)
+
+
+def attention(queries: jax.Array, keys: jax.Array, values: jax.Array) -> jax.Array:
+    """Scaled dot-product attention, softmax(q k^T / sqrt(d)) v, of every head.
+
+    Args:
+      queries: float [..., N, heads, d].
+      keys, values: float [..., M, heads, d].
+
+    Returns:
+      float [..., N, heads * d].
+    """
+    return attend(attention_weights(queries, keys, scale=queries.shape[-1] ** -0.5), values)
+
+
+def global_pool(features: jax.Array, kind: Pooling) -> jax.Array:
+    """Global pooling of a feature map [B, h, w, K] -> [B, K], in at least float32; "avg+max" is the sum of both."""
+    features = at_least_float32(features)
+    average = features.mean(axis=(1, 2))
+    if kind == "avg":
+        return average
+    count, _, _, channels = features.shape
+    cells = features.reshape(count, -1, channels)
+    # Selected by index, not by equality with the maximum: a compiler may compute the two to different last bits, and
+    # the gradient of a maximum that no operand equals is 0 / 0.
+    selected = jnp.argmax(cells, axis=1)[:, None, :] == jnp.arange(cells.shape[1])[None, :, None]
+    largest = jnp.sum(jnp.where(selected, cells, 0), axis=1)
+    return largest if kind == "max" else average + largest
+
+
+def _overhang(size: int, window: int, stride: int, padding: int, ceil: bool) -> int:
+    """Padding after the last row, more than `padding` where PyTorch's ceil mode adds a window that hangs over.
+
+    PyTorch also drops a window that would start beyond the image; with stride + padding <= window, as everywhere here,
     there is none.
     """
     if not ceil:
@@ -119,7 +252,7 @@ def _overhang(size: int, window: int, stride: int, padding: int, ceil: bool) -> 
 
 
 class MaxPool(nn.Module):
-    """Max pooling, padded with -inf; `ceil` lets the last window hang over the edge as torch's `ceil_mode` does."""
+    """Max pooling, padded with -inf; `ceil` lets the last window hang over the edge like PyTorch's `ceil_mode`."""
 
     window: int
     stride: int
@@ -143,9 +276,9 @@ class AveragePool(nn.Module):
 
 
 class DropPath(nn.Module):
-    """Stochastic depth (Huang et al., ECCV 2016): drops a residual branch of a whole sample, rescales the kept ones.
+    """Stochastic depth (Huang et al., ECCV 2016): drops a residual branch for whole samples and rescales the others.
 
-    Off where no key "drop_path" is given.
+    Does nothing unless `apply` gets a key named "drop_path".
     """
 
     rate: float
@@ -160,28 +293,6 @@ class DropPath(nn.Module):
         return jnp.where(kept, x / keep, jnp.zeros((), x.dtype))
 
 
-def layer_norm(epsilon: float, *, dtype: Dtype, name: str) -> nn.LayerNorm:
-    """Layer normalisation over the last axis, statistics in two passes and at least float32."""
-    return nn.LayerNorm(epsilon=epsilon, use_fast_variance=False, dtype=dtype, name=name)
-
-
-def attention(queries: jax.Array, keys: jax.Array, values: jax.Array) -> jax.Array:
-    """softmax(q k^T / sqrt(d)) v for every head; the softmax in at least float32.
-
-    Args:
-      queries: float [B, N, heads, d].
-      keys, values: float [B, M, heads, d].
-
-    Returns:
-      float [B, N, heads * d].
-    """
-    wide = jnp.promote_types(queries.dtype, jnp.float32)
-    scores = jnp.einsum("bnhd,bmhd->bhnm", queries, keys, preferred_element_type=wide)
-    weights = jax.nn.softmax(scores * queries.shape[-1] ** -0.5, axis=-1).astype(values.dtype)
-    mixed = jnp.einsum("bhnm,bmhd->bnhd", weights, values)
-    return mixed.reshape(*mixed.shape[:2], -1)
-
-
-def compute_dtype(name: str) -> Dtype:
-    """What "float32" and "bfloat16" of a configuration mean to a layer; None keeps the dtype of what comes in."""
+def compute_dtype(name: Literal["float32", "bfloat16"]) -> Dtype | None:
+    """The `dtype` of layers for a configuration's "float32" or "bfloat16"; None keeps that of inputs and parameters."""
     return jnp.bfloat16 if name == "bfloat16" else None

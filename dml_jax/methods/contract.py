@@ -1,13 +1,27 @@
-"""What the training loop asks of a method: pure functions over the global batch."""
+"""The interface between a method and the training loop: pure functions over the global batch."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import jax
 
+PyTree = Any  # nested dicts of arrays
+
+
+class TrainingSet(NamedTuple):
+    """What a method may know about the training data when it is built.
+
+    Attributes:
+      classes: number of classes C.
+      images: number of images N.
+    """
+
+    classes: int
+    images: int
+
 
 class Teaching(NamedTuple):
-    """What a trained model says of the images of a batch, for another to learn from.
+    """Outputs of a trained model on the images of a batch, for a student to learn from.
 
     Attributes:
       embeddings: float [B, D], of unit length.
@@ -19,14 +33,14 @@ class Teaching(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """A global batch, rows sharded over the devices.
+    """A global batch, with its rows sharded over the devices.
 
     Attributes:
-      images: uint8 [V, B, H, W, 3], V views of each sample.
+      images: uint8 [V, B, H, W, 3], V views of each image.
       labels: int32 [B], in 0..C-1.
-      index: int32 [B], position of each sample in its split.
-      teacher: (images uint8 [B, H, W, 3]) -> Teaching; a pytree with the variables of a trained model as its leaves, so
-        that they are an argument of the step. None where the method asks for none.
+      index: int32 [B], position of each image in its split.
+      teacher: (images uint8 [B, H, W, 3]) -> Teaching; a pytree whose leaves are the variables of a trained model, so
+        that they are arguments of the compiled step. None unless the method has a `teacher`.
     """
 
     images: jax.Array
@@ -35,62 +49,102 @@ class Batch(NamedTuple):
     teacher: Callable[[jax.Array], Teaching] | None = None
 
 
-def keep_state(params: Any, state: Any, terms: Any) -> Any:
+class Aux(NamedTuple):
+    """What a loss returns besides its value.
+
+    Attributes:
+      model_state: the state after the forward pass.
+      metrics: float scalars that are logged: the terms of the loss, before their weights.
+      carry: what `Method.after` needs; never logged.
+    """
+
+    model_state: PyTree
+    metrics: dict[str, jax.Array]
+    carry: PyTree = None
+
+
+class Encode(Protocol):
+    """(params, model_state, images uint8 [V, B, H, W, 3]) -> (a pytree with one row per image, model_state)."""
+
+    def __call__(
+        self, params: PyTree, model_state: PyTree, images: jax.Array, *, train: bool, key: jax.Array | None = None
+    ) -> tuple[PyTree, PyTree]: ...
+
+
+Loss = Callable[[PyTree, PyTree, PyTree, Batch, jax.Array, jax.Array], tuple[jax.Array, Aux]]
+Embed = Callable[[PyTree, PyTree, jax.Array], jax.Array]
+
+
+def keep_state(params: PyTree, model_state: PyTree, carry: PyTree) -> PyTree:
     """The default `after`: nothing follows the update."""
-    return state
+    return model_state
 
 
 class Refresh(NamedTuple):
-    """What a method learns anew from all training images, before the first step and every few epochs.
+    """What a method computes from all training images, before the first step and every few epochs.
 
     Attributes:
-      epochs: from one to the next, warm-up epochs counted.
-      features: (params, state, images uint8 [B, H, W, 3]) -> [B, K].
-      update: (params, state, features float32 [N, K] of the training images as evaluation sees them, key) ->
-        (params, state), on the host.
+      epochs: between two refreshes, warm-up epochs included.
+      features: (params, model_state, images uint8 [B, H, W, 3]) -> [B, K].
+      update: (params, model_state, features float32 [N, K] of all training images, transformed as for evaluation, key)
+        -> (params, model_state), on the host.
     """
 
     epochs: int
-    features: Callable[..., jax.Array]
-    update: Callable[..., tuple[Any, Any]]
+    features: Embed
+    update: Callable[..., tuple[PyTree, PyTree]]
 
 
 class Method(NamedTuple):
     """A deep metric learning method.
 
-    `params` and `state` are nested dicts: `params` is trained; `state` is what else the method remembers (batch
-    statistics, queue, momentum encoder). Both hold a key "backbone".
+    `params` and `model_state` are nested dicts: `params` is trained by gradients; `model_state` is everything else
+    (batch statistics, queue, momentum encoder). Both have a key "backbone".
 
     Attributes:
-      init: (key, batch) -> (params, state).
-      loss: (params, state, batch, key) -> (scalar, (state, terms)). Terms are a dict; its scalars are logged.
-      embed: (params, state, images uint8 [B, H, W, 3]) -> [B, D], normalised as the paper does.
+      init: (key, batch) -> (params, model_state). The batch gives the shapes only.
+      encode: what is computed for each image: backbone and head. Only batch statistics connect the rows.
+      loss: (params, model_state, encoded, batch, step, key) -> (scalar, Aux), from the encoded global batch; `step` is
+        the number of updates so far, for schedules of coefficients.
+      embed: (params, model_state, images uint8 [B, H, W, 3]) -> [B, D], normalised as in the paper.
       groups: names of the optimizer's parameter groups.
-      group: path of a parameter, a tuple of dict keys -> its group's name.
-      after: (params, state, terms) -> state, once the parameters have been updated.
-      fill: (params, state, batches) -> state, before the first step; None where nothing has to be filled.
-      refine: (params, state, queries [Q, D], gallery [G, D] or None, groups=None) -> the queries refined [Q, D'], at
-        test time; without a gallery the queries are one another's. Given `groups` (`evaluation.grouping.Groups` of the
-        queries) take the place of the method's own, and of the gallery. None where the paper has none.
+      group: path of a parameter, a tuple of dict keys -> name of its group.
+      after: (params, model_state, carry of the loss) -> model_state, after the parameters have been updated.
+      fill: (params, model_state, batches) -> model_state, before the first step; None if there is nothing to fill.
+      refine: (params, model_state, queries [Q, D], gallery [G, D] or None, groups=None) -> the queries refined at test
+        time [Q, D']; without a gallery they refine one another. `groups`
+        (`evaluation.refinement_batches.Groups`) replace the method's own batches, and the gallery. None where the paper
+        has no refinement.
       views: images per sample.
-      refresh: None where nothing is learnt from all training images at once.
-      sized: number of training images N -> this method with a state for N; None where the state does not depend on it.
-      teach: (params, state, images uint8 [B, H, W, 3]) -> Teaching, as a student gets it from the trained model; None
+      refresh: None where nothing is computed from all training images.
+      teach: (params, model_state, encoded) -> Teaching, what a student learns from this method's trained model; None
         where that is `embed` alone.
-      teacher: work directory of the run whose model `loss` finds in `batch.teacher`; empty where it asks for none.
+      teacher: work directory of the run whose model `loss` finds in `batch.teacher`; empty where it needs none.
         `loss` raises ConfigError, when it is traced, where that model does not fit.
     """
 
-    init: Callable[..., tuple[Any, Any]]
-    loss: Callable[..., tuple[jax.Array, tuple[Any, dict[str, jax.Array]]]]
-    embed: Callable[..., jax.Array]
+    init: Callable[[jax.Array, Batch], tuple[PyTree, PyTree]]
+    encode: Encode
+    loss: Loss
+    embed: Embed
     groups: tuple[str, ...]
     group: Callable[[tuple[str, ...]], str]
-    after: Callable[..., Any] = keep_state
-    fill: Callable[..., Any] | None = None
-    refine: Callable[..., Any] | None = None
+    after: Callable[[PyTree, PyTree, PyTree], PyTree] = keep_state
+    fill: Callable[..., PyTree] | None = None
+    refine: Callable[..., jax.Array] | None = None
     views: int = 1
     refresh: Refresh | None = None
-    sized: Callable[[int], "Method"] | None = None
-    teach: Callable[..., Teaching] | None = None
+    teach: Callable[[PyTree, PyTree, PyTree], Teaching] | None = None
     teacher: str = ""
+
+
+def teaching(method: Method) -> Callable[[PyTree, PyTree, jax.Array], Teaching]:
+    """(params, model_state, images uint8 [B, H, W, 3]) -> Teaching of a trained model: `teach`, or its embedding."""
+
+    def outputs(params: PyTree, model_state: PyTree, images: jax.Array) -> Teaching:
+        if method.teach is None:
+            return Teaching(method.embed(params, model_state, images))
+        encoded, _ = method.encode(params, model_state, images[None], train=False)
+        return method.teach(params, model_state, encoded)
+
+    return outputs

@@ -1,7 +1,7 @@
 """From a configuration to the parts of a run: data, method, optimizer, mesh. Everything is checked here, early."""
 
 import hashlib
-from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -13,13 +13,13 @@ from jax.sharding import Mesh
 from dml_jax import config as configs
 from dml_jax.backbones.contract import Backbone
 from dml_jax.config import Config, Data
-from dml_jax.data import augment, samplers, transforms
+from dml_jax.data import augment, datasets, samplers, transforms
 from dml_jax.data.holdout import hold_out
 from dml_jax.data.samplers import Sampler
 from dml_jax.data.split import Split
 from dml_jax.errors import ConfigError, DataError
 from dml_jax.evaluation import refinement_batches
-from dml_jax.methods.contract import Batch, Method
+from dml_jax.methods.contract import Batch, Method, TrainingSet
 from dml_jax.train import mesh as meshes
 from dml_jax.train import optimizers, step
 from dml_jax.train.state import TrainState
@@ -45,6 +45,7 @@ class Experiment(NamedTuple):
       splits: "train", "test", and "validation" where classes are held out.
       sampler: step -> indices into the training split.
       method: the pure functions.
+      augment: (images, key) -> images, on the device, in training.
       optimizer: with the learning rates' schedule inside.
       schedule: step -> factor on every learning rate.
       steps: length of the run, warm-up included.
@@ -57,6 +58,7 @@ class Experiment(NamedTuple):
     splits: dict[str, Split]
     sampler: Sampler
     method: Method
+    augment: step.Augment
     optimizer: optax.GradientTransformation
     schedule: optimizers.Schedule
     steps: int
@@ -72,7 +74,7 @@ def build(config: Config) -> Experiment:
       UserError: what in the configuration or the data does not fit.
     """
     data, train = config.data, config.train
-    splits = configs.module("data.datasets", data.name, "data.name").load(data)
+    splits = datasets.load(data)
     if data.validation_share:
         splits["train"], splits["validation"] = hold_out(splits["train"], data.validation_share)
     elif train.select == "validation":
@@ -85,15 +87,15 @@ def build(config: Config) -> Experiment:
         raise ConfigError(f"data.batch_size={data.batch_size}: must be a multiple of the {devices} devices")
 
     sampler = samplers.build(data, splits["train"].labels, config.seed)
-    warmup = sampler.start(train.warmup_epochs)
-    steps = warmup + train.steps if train.steps else sampler.start(train.warmup_epochs + train.epochs)
+    warmup = sampler.first_step(train.warmup_epochs)
+    steps = warmup + train.steps if train.steps else sampler.first_step(train.warmup_epochs + train.epochs)
     schedule = optimizers.factor(
         train,
         start=warmup,
         stop=steps,
-        milestones=tuple(sampler.start(train.warmup_epochs + epoch) for epoch in train.milestones),
+        milestones=tuple(sampler.first_step(train.warmup_epochs + epoch) for epoch in train.milestones),
     )
-    method = model(config, classes, len(splits["train"].labels))
+    method = build_method(config, TrainingSet(classes, len(splits["train"].labels)))
     if config.evaluation.refine and method.refine is None:
         raise ConfigError(
             f"evaluation.refine={','.join(config.evaluation.refine)}: method {config.method.name} has no test-time "
@@ -102,38 +104,19 @@ def build(config: Config) -> Experiment:
     gallery = splits["test"].gallery
     images = len(splits["test"].labels) + (0 if gallery is None else len(gallery.labels))
     judged = config.evaluation
-    refinement_batches.check(judged.refine, judged.refine_clusters, judged.refine_min_samples, images)
+    refinement_batches.check_options(judged.refine, judged.refine_clusters, judged.refine_min_samples, images)
     optimizer = optimizers.build(train, method, schedule, warmup_steps=warmup)
     image = transforms.training(data)(splits["train"].read(0, np.random.default_rng(0)), np.random.default_rng(0))
     shape = (image.shape[0], image.shape[1])
-    return Experiment(config, splits, sampler, method, optimizer, schedule, steps, meshes.make(), shape)
+    augmentation = partial(augment.apply, data=data)
+    return Experiment(config, splits, sampler, method, augmentation, optimizer, schedule, steps, meshes.make(), shape)
 
 
-def model(config: Config, classes: int, images: int) -> Method:
-    """The method on its backbone, behind what becomes of the images on the device.
-
-    Args:
-      config: of the run.
-      classes: number of training classes.
-      images: number of training images.
-    """
+def build_method(config: Config, data: TrainingSet) -> Method:
+    """The method of a configuration on its backbone, with random erasing where the configuration asks for it."""
     backbone = configs.module("backbones", config.backbone.name, "backbone.name").build(config.backbone)
-    method = configs.module("methods", config.method.name, "method.name").build(
-        config.method, erasing(backbone, config.data), classes
-    )
-    method = method.sized(images) if method.sized else method
-    return method._replace(loss=augmented(method, config.data))
-
-
-def augmented(method: Method, data: Data) -> Callable[..., Any]:
-    """The method's loss behind what becomes of the images on the device: flips and colours."""
-
-    def loss(params: Any, state: Any, batch: Batch, key: jax.Array) -> Any:
-        colours, rest = jax.random.split(key)
-        images = augment.images(batch.images, colours, data)
-        return method.loss(params, state, batch._replace(images=images), rest)
-
-    return loss
+    methods = configs.module("methods", config.method.name, "method.name")
+    return methods.build(config.method, erasing(backbone, config.data), data)
 
 
 def erasing(backbone: Backbone, data: Data) -> Backbone:

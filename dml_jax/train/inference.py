@@ -56,7 +56,7 @@ def split(
     mine = slice(host * size // hosts, (host + 1) * size // hosts)
     rows = []
     done = 0
-    with pipeline.testing(images, experiment.config.data, size) as batches:
+    with pipeline.evaluation(images, experiment.config.data, size) as batches:
         for batch, valid in batches:
             put = jax.make_array_from_process_local_data(meshes.rows(experiment.mesh), batch[mine])
             rows.append(np.asarray(embedder(params, state, put), np.float32)[:valid])

@@ -69,7 +69,7 @@ def train(
     metrics.cut(start - 1 if notes.pending else start)
     timing.cut(start)
 
-    update = jax.jit(step.build(experiment.method, experiment.optimizer), donate_argnums=0)
+    update = jax.jit(step.build(experiment.method, experiment.optimizer, experiment.augment), donate_argnums=0)
     embedder, describe = inference.compiled(experiment), refresh.compiled(experiment)
     key = mesh.replicate(experiment.mesh, experiments.key(experiment.config))
     schedule = experiment.schedule
@@ -232,4 +232,6 @@ def evaluate(
         )
         options["gallery_labels"] = images.gallery.labels
     judged = experiment.config.evaluation
-    return protocol.evaluate(embeddings, images.labels, ks=judged.ks, protocol=judged.protocol, cluster=False, **options)
+    return protocol.evaluate(
+        embeddings, images.labels, ks=judged.ks, protocol=judged.protocol, cluster=False, **options
+    )

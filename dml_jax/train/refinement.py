@@ -6,7 +6,6 @@ import numpy as np
 
 from dml_jax.config import Data, Refine
 from dml_jax.data import samplers
-from dml_jax.data.samplers import papers
 from dml_jax.evaluation import refinement_batches
 from dml_jax.evaluation.refinement_batches import Groups
 from dml_jax.train.experiment import Experiment
@@ -23,8 +22,8 @@ def from_clusters(labels: np.ndarray, data: Data, seed: int) -> Groups:
     """
     size = data.images_per_class
     chunks = max(2, min(data.batch_size, len(labels)) // size)  # of which two clusters fill four at least
-    sampler = papers.mpn(replace(data, batch_size=chunks * size), samplers.by_class(labels), seed)
-    return Groups(np.stack([sampler.batch(step) for step in range(sampler.start(1))]), chunks * size)
+    sampler = samplers.build(replace(data, sampler="mpn", batch_size=chunks * size), labels, seed)
+    return Groups(np.stack([sampler.batch(step) for step in range(sampler.first_step(1))]), chunks * size)
 
 
 def refined(
@@ -57,12 +56,12 @@ def refined(
     facts: dict[str, int] = {}
     if kind == "neighbors":
         chunk = min(data.images_per_class, len(points))
-        groups = refinement_batches.nearest(
+        groups = refinement_batches.neighbor_chunks(
             points, chunk=chunk, chunks=max(1, data.batch_size // data.images_per_class), seed=config.seed
         )
     else:
         judged = config.evaluation
-        clusters = refinement_batches.clusters(
+        clusters = refinement_batches.cluster(
             points, kind, count=judged.refine_clusters, eps=judged.refine_eps,
             min_samples=judged.refine_min_samples, seed=config.seed,
         )  # fmt: skip

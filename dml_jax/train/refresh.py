@@ -19,7 +19,7 @@ def steps(experiment: Experiment) -> frozenset[int]:
     found: set[int] = set()
     if experiment.method.refresh:
         epoch = 0
-        while (first := experiment.sampler.start(epoch)) < experiment.steps:
+        while (first := experiment.sampler.first_step(epoch)) < experiment.steps:
             found.add(first)
             epoch += experiment.method.refresh.epochs
     return frozenset(found)

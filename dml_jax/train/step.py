@@ -1,4 +1,4 @@
-"""One update: loss, gradient, optimizer, what the method does afterwards."""
+"""One update: encode the batch, loss, gradient, optimizer, and what the method does afterwards."""
 
 from collections.abc import Callable
 
@@ -6,33 +6,66 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from dml_jax.methods.contract import Batch, Method
+from dml_jax.methods.contract import Aux, Batch, Method, PyTree
 from dml_jax.train.state import TrainState
+
+Augment = Callable[[jax.Array, jax.Array], jax.Array]
+
+
+def loss(
+    method: Method,
+    params: PyTree,
+    model_state: PyTree,
+    batch: Batch,
+    step: jax.Array,
+    key: jax.Array,
+    augment: Augment | None = None,
+) -> tuple[jax.Array, Aux]:
+    """The loss of a batch.
+
+    Args:
+      method: what is trained.
+      params, model_state: its variables.
+      batch: the global batch.
+      step: int32 [], number of updates so far.
+      key: of this step.
+      augment: (images uint8 [V, B, H, W, 3], key) -> the same shape, on the device.
+
+    Returns:
+      (scalar, Aux).
+    """
+    key_augment, key_encode, key_loss = jax.random.split(key, 3)
+    if augment is not None:
+        batch = batch._replace(images=augment(batch.images, key_augment))
+    encoded, model_state = method.encode(params, model_state, batch.images, train=True, key=key_encode)
+    return method.loss(params, model_state, encoded, batch, step, key_loss)
 
 
 def build(
-    method: Method, optimizer: optax.GradientTransformation
+    method: Method, optimizer: optax.GradientTransformation, augment: Augment | None = None
 ) -> Callable[[TrainState, Batch, jax.Array], tuple[TrainState, dict[str, jax.Array]]]:
-    """The step as a pure function, to be jitted with its state donated.
+    """The training step as a pure function, to be jitted with its state donated.
 
-    The batch is the global one: under `jit` with its rows sharded over the devices, batch statistics and pair losses
+    The batch is the global one: under `jit`, with its rows sharded over the devices, batch statistics and pair losses
     keep their global meaning and the gradient needs no factor.
 
     Returns:
-      (state, batch, key) -> (state, terms). `key` is the run's; the step is folded in. Terms are float scalars: the
-      loss, the method's parts of it and `grad_norm`, the global L2 norm of the gradient.
+      (state, batch, key) -> (state, metrics). `key` is the run's; the step number is folded in. Metrics are float
+      scalars: the loss, its terms, and `grad_norm`, the global L2 norm of the gradient.
     """
 
     def step(state: TrainState, batch: Batch, key: jax.Array) -> tuple[TrainState, dict[str, jax.Array]]:
-        key = jax.random.fold_in(key, state.step)
-        gradient = jax.value_and_grad(method.loss, has_aux=True)
-        (loss, (model_state, terms)), grads = gradient(state.params, state.model_state, batch, key)
+        def objective(params: PyTree) -> tuple[jax.Array, Aux]:
+            return loss(
+                method, params, state.model_state, batch, state.step, jax.random.fold_in(key, state.step), augment
+            )
+
+        (value, aux), grads = jax.value_and_grad(objective, has_aux=True)(state.params)
         updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
         params = optax.apply_updates(state.params, updates)
-        model_state = method.after(params, model_state, terms)
-        scalars = {name: term for name, term in terms.items() if jnp.ndim(term) == 0}
-        logged = {"loss": loss, **scalars, "grad_norm": optax.tree.norm(grads)}
-        return TrainState(state.step + 1, params, model_state, opt_state), logged
+        model_state = method.after(params, aux.model_state, aux.carry)
+        metrics = {"loss": value, **aux.metrics, "grad_norm": optax.tree.norm(grads)}
+        return TrainState(state.step + 1, params, model_state, opt_state), metrics
 
     return step
 

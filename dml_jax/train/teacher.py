@@ -1,17 +1,17 @@
 """The trained model a run learns from: read from its work directory, never part of the student's checkpoints."""
 
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import jax
 
 from dml_jax import config as configs
 from dml_jax.console import Console
 from dml_jax.errors import CheckpointError, UserError
-from dml_jax.methods.contract import Method, Teaching
+from dml_jax.methods.contract import teaching
 from dml_jax.train import experiment as experiments
 from dml_jax.train import mesh as meshes
-from dml_jax.train import warm_start, workdir
+from dml_jax.train import step, warm_start, workdir
 from dml_jax.train.experiment import Experiment, Teacher
 from dml_jax.train.state import fingerprint
 
@@ -47,21 +47,14 @@ def attended(experiment: Experiment, console: Console) -> Experiment:
         raise CheckpointError(f"{key}: {error}") from error
     variables = meshes.replicate(experiment.mesh, (state.params, state.model_state))
     origin = {"hash": configs.digest(config), "step": int(state.step), "sha256": fingerprint(variables)}
-    experiment = experiment._replace(teacher=Teacher(jax.tree_util.Partial(_outputs(method), *variables), origin))
-    _listened(experiment)
+    experiment = experiment._replace(teacher=Teacher(jax.tree_util.Partial(teaching(method), *variables), origin))
+    check_teacher_fits(experiment)
     console.say(f"teacher: {config.method.name} of {source}, step {origin['step']}")
     return experiment
 
 
-def _outputs(method: Method) -> Any:
-    """(params, state, images) -> Teaching: the method's own, or its embedding."""
-    if method.teach is not None:
-        return method.teach
-    return lambda params, state, images: Teaching(method.embed(params, state, images))
-
-
-def _listened(experiment: Experiment) -> None:
-    """Traces the loss, in which a method complains of its teacher; computes nothing."""
+def check_teacher_fits(experiment: Experiment) -> None:
+    """Raises ConfigError if the teacher does not fit: traces the loss, which computes nothing."""
     shapes = experiments.template(
         experiment.config, experiment.method, experiment.optimizer, experiment.shape, experiment.mesh
     )
@@ -69,4 +62,5 @@ def _listened(experiment: Experiment) -> None:
     batch = experiments.example(experiment.config, experiment.method, experiment.shape)._replace(
         teacher=experiment.teacher.teach
     )
-    jax.eval_shape(experiment.method.loss, shapes.params, shapes.model_state, batch, experiments.key(experiment.config))
+    loss = partial(step.loss, experiment.method)
+    jax.eval_shape(loss, shapes.params, shapes.model_state, batch, shapes.step, experiments.key(experiment.config))

@@ -6,9 +6,10 @@ from typing import Any
 import jax
 
 from dml_jax import config as configs
-from dml_jax.backbones.weights import store
+from dml_jax.backbones.weights import initialise
 from dml_jax.console import Console
 from dml_jax.errors import CheckpointError, ConfigError
+from dml_jax.methods.contract import TrainingSet
 from dml_jax.train import experiment as experiments
 from dml_jax.train import mesh as meshes
 from dml_jax.train import optimizers, workdir
@@ -32,7 +33,7 @@ def begin(experiment: Experiment, console: Console) -> TrainState:
     if (source / "config.json").exists():
         params, model_state, fresh = _transplanted(experiment, state, source, console)
     else:
-        params, model_state, fresh = store.graft(str(source), state.params, state.model_state)
+        params, model_state, fresh = initialise.load_method(str(source), state.params, state.model_state)
     groups = sorted({name.split("/")[1] for name in fresh})
     console.say(f"starting from {source}" + (f"; drawn afresh: {', '.join(groups)}" if groups else ""))
     return state._replace(
@@ -53,7 +54,7 @@ def trained(directory: Path, checkpoint: str, warn: Any) -> tuple[configs.Config
     """
     facts = workdir.read_config(directory)
     config = configs.resolve(facts["config"])
-    method = experiments.model(config, facts["classes"], facts["images"])
+    method = experiments.build_method(config, TrainingSet(facts["classes"], facts["images"]))
     optimizer = optimizers.build(config.train, method, lambda step: 1.0, warmup_steps=config.train.warmup_epochs)
     shape = (facts["shape"][0], facts["shape"][1])
     template = experiments.template(config, method, optimizer, shape, meshes.make())

@@ -7,10 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from dml_jax.backbones import layers
 from dml_jax.backbones.contract import Backbone
 from dml_jax.config import Group, Train
 from dml_jax.methods import heads, hist
-from dml_jax.methods.contract import Batch
+from dml_jax.methods.contract import Batch, TrainingSet
 from dml_jax.train import optimizers, step
 from dml_jax.train.state import TrainState
 from tests.golden import fixtures
@@ -32,6 +33,10 @@ def close(ours: Any, theirs: np.ndarray, tolerance: dict[str, Any], note: str = 
     np.testing.assert_allclose(np.asarray(ours), theirs, **tolerance["float64"], err_msg=note)
 
 
+def normalise(x: jax.Array) -> jax.Array:
+    return layers.layer_norm(affine=False).apply({}, x)
+
+
 def near(ours: Any, theirs: np.ndarray, note: str = "") -> None:
     """Float32: within 2e-3 of the tensor's largest entry."""
     ours = np.asarray(ours)
@@ -39,7 +44,7 @@ def near(ours: Any, theirs: np.ndarray, note: str = "") -> None:
     np.testing.assert_allclose(ours, theirs, rtol=0, atol=2e-3 * max(np.abs(theirs).max(), 1e-3), err_msg=note)
 
 
-def network(z: dict[str, np.ndarray], layers: int, prefix: str = "", stats: str = "") -> tuple[Any, Any]:
+def network(z: dict[str, np.ndarray], depth: int, prefix: str = "", stats: str = "") -> tuple[Any, Any]:
     """(params, stats) of the hypergraph network from torch's layout."""
     params: dict[str, Any] = {}
     running: dict[str, Any] = {}
@@ -48,14 +53,14 @@ def network(z: dict[str, np.ndarray], layers: int, prefix: str = "", stats: str 
         kernel, bias = z[f"{prefix}theta{i}_weight"].T, z[f"{prefix}theta{i}_bias"]
         return {"kernel": jnp.asarray(kernel), "bias": jnp.asarray(bias)}
 
-    for i in range(1, layers + 1):
+    for i in range(1, depth + 1):
         bn = {"scale": jnp.asarray(z[f"{prefix}bn{i}_weight"]), "bias": jnp.asarray(z[f"{prefix}bn{i}_bias"])}
         params[f"block{i}"] = {"theta": theta(i), "bn": bn}
         running[f"block{i}"] = {
             "mean": jnp.asarray(z[f"{prefix}bn{i}_running_mean{stats}"]),
             "var": jnp.asarray(z[f"{prefix}bn{i}_running_var{stats}"]),
         }
-    params["output"] = theta(layers + 1)
+    params["output"] = theta(depth + 1)
     return params, running
 
 
@@ -87,7 +92,7 @@ def test_distribution_loss(name: str, x64: None) -> None:
 
     @jax.jit
     def everything(embeddings: jax.Array, params: Any) -> dict[str, Any]:
-        d = lambda x, p: hist.distances(p, x, meta["distance_type"])  # noqa: E731
+        d = lambda x, p: hist.distances(x, p["means"], p["log_vars"], meta["distance_type"])  # noqa: E731
         out: dict[str, Any] = {"distance": d(embeddings, params)}
         out["prob_true"] = jax.nn.softmax(-tau * out["distance"])[jnp.arange(len(labels)), labels]
         h, weights = hist.incidence(out["distance"], labels, alpha=alpha)
@@ -117,15 +122,16 @@ def test_distribution_loss(name: str, x64: None) -> None:
 @pytest.mark.parametrize("name", files("hgnn"))
 def test_hgnn(name: str, x64: None) -> None:
     z, meta = fixtures.load("hist", name)
-    layers, labels = meta["num_hidden_layers"], jnp.asarray(z["labels"])
-    params, stats = network(z, layers)
+    depth, labels = meta["num_hidden_layers"], jnp.asarray(z["labels"])
+    params, stats = network(z, depth)
+    config = hist.Config(hidden_dim=len(z["bn1_weight"]) if depth else 1, hidden_layers=depth)
     one_edge = meta["n_edges"] == 1
     # With one hyperedge every row of G is equal: these gradients are zeros, stored as rounding noise.
     zeros = {"X", "H", "theta1_weight", "theta1_bias", "bn1_weight"} if one_edge else set()
 
     def cross_entropy(x: jax.Array, h: jax.Array, params: Any, train: bool) -> tuple[jax.Array, Any]:
         g = hist.propagation(h, jnp.ones(h.shape[1]))
-        logits, after = hist.hgnn(params, stats, x, g, train=train)
+        logits, after = hist.classify(params, stats, x, g, config, train=train)
         log_p = jax.nn.log_softmax(logits)
         return -log_p[jnp.arange(len(labels)), labels].mean(), (g, logits, after)
 
@@ -142,7 +148,7 @@ def test_hgnn(name: str, x64: None) -> None:
             )
             close(grad, z[f"grad_{mode}_{key}"], tolerance, f"{mode} {key}")
         if mode == "train":
-            for i in range(1, layers + 1):
+            for i in range(1, depth + 1):
                 close(after[f"block{i}"]["mean"], z[f"bn{i}_running_mean_after"], meta["tolerance"])
                 close(after[f"block{i}"]["var"], z[f"bn{i}_running_var_after"], meta["tolerance"])
 
@@ -152,13 +158,13 @@ def test_hgnn(name: str, x64: None) -> None:
 def test_total(name: str, dtype: str, x64: None) -> None:
     z, meta = fixtures.load("hist", name)
     z = {key: value.astype(dtype) if value.dtype == np.float64 else value for key, value in z.items()}
-    layers, labels = meta["num_hidden_layers"], jnp.asarray(z["labels"])
-    params, stats = network(z, layers)
+    depth, labels = meta["num_hidden_layers"], jnp.asarray(z["labels"])
+    params, stats = network(z, depth)
     whole = {"distributions": {k: jnp.asarray(z[k]) for k in ("means", "log_vars")}, "hgnn": params}
     config = hist.Config(
         embedding_dim=meta["D"],
         hidden_dim=meta["hidden"],
-        hidden_layers=layers,
+        hidden_layers=depth,
         tau=float(meta["tau"]),
         alpha=float(meta["alpha"]),
         lambda_s=float(meta["lambda_s"]),
@@ -171,23 +177,26 @@ def test_total(name: str, dtype: str, x64: None) -> None:
 
     @jax.jit
     def everything(features: jax.Array, params: Any) -> dict[str, Any]:
-        embeddings = heads.layer_norm(features)
+        embeddings = normalise(features)
         (value, (after, terms)), grads = jax.value_and_grad(total, (0, 1), has_aux=True)(embeddings, params)
         ce = jax.grad(lambda p: total(embeddings, p)[1][1]["loss_ce"])(params)
-        d = hist.distances(params["distributions"], embeddings, config.distance)
+        d = hist.distances(
+            embeddings, params["distributions"]["means"], params["distributions"]["log_vars"], config.distance
+        )
         h, weights = hist.incidence(d, labels, alpha=config.alpha)
-        logits, _ = hist.hgnn(params["hgnn"], stats, embeddings, hist.propagation(h, weights), train=True)
+        g = hist.propagation(h, weights)
+        logits, _ = hist.classify(params["hgnn"], stats, embeddings, g, config, train=True)
         first = np.unique(z["labels"], return_index=True)[1]
         out = {"embeddings": embeddings, "loss": value, **terms, "grad_embeddings": grads[0]}
         out |= {"H": h[:, first], "logits": logits}
-        out["grad_features"] = jax.vjp(heads.layer_norm, features)[1](grads[0])[0]
+        out["grad_features"] = jax.vjp(normalise, features)[1](grads[0])[0]
         for key in ("means", "log_vars"):
             out[f"grad_{key}"], out[f"grad_ce_{key}"] = (
                 grads[1]["distributions"][key],
                 ce["distributions"][key],
             )
         out |= torch_layout(grads[1]["hgnn"], "grad_")
-        for i in range(1, layers + 1):
+        for i in range(1, depth + 1):
             out[f"bn{i}_running_mean_after"] = after[f"block{i}"]["mean"]
             out[f"bn{i}_running_var_after"] = after[f"block{i}"]["var"]
         return out
@@ -205,9 +214,11 @@ def test_embedding_head(name: str, x64: None) -> None:
     config = hist.Config(embedding_dim=meta["D"], pooling="avg+max" if meta["add_gmp"] else "avg")
     params = {"kernel": jnp.asarray(z["embedding_weight"].T), "bias": jnp.asarray(z["embedding_bias"])}
     features = jnp.asarray(z["feature_map"].transpose(0, 2, 3, 1))
-    embeddings, pull = jax.vjp(lambda p, f: hist.embedding(p, f, config), params, features)
+    embeddings, pull = jax.vjp(
+        lambda p, f: hist.Embedding(config).apply({"params": {"embedding": p}}, f), params, features
+    )
     grads, grad_features = pull(jnp.asarray(z["cotangent"] if "cotangent" in z else z["R"]))
-    close(heads.pool(features, config.pooling), z["pooled"], meta["tolerance"])
+    close(layers.global_pool(features, config.pooling), z["pooled"], meta["tolerance"])
     close(embeddings, z["embeddings"], meta["tolerance"])
     close(grad_features.transpose(0, 3, 1, 2), z["grad_feature_map"], meta["tolerance"])
     close(grads["kernel"].T, z["grad_embedding_weight"], meta["tolerance"])
@@ -255,7 +266,7 @@ def test_training_trace(name: str, dtype: str, x64: None) -> None:
     steps = (warm + meta["epochs"]) * epoch
     falls = range(warm + meta["lr_decay_step"], warm + meta["epochs"], meta["lr_decay_step"])
     schedule = optimizers.factor(train, start=warm * epoch, stop=steps, milestones=tuple(e * epoch for e in falls))
-    method = hist.build(config, toy_backbone(meta["K"]), meta["C"])
+    method = hist.build(config, toy_backbone(meta["K"]), TrainingSet(meta["C"], meta["C"]))
     optimizer = optimizers.build(train, method, schedule, warmup_steps=warm * epoch)
 
     def layer(key: str) -> dict[str, jax.Array]:

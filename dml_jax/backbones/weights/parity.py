@@ -1,11 +1,11 @@
 """Comparing converted weights with torch, layer by layer.
 
-The network runs on random pixels, and each of its convolutions, linear layers and norms is computed a second time, by
-torch, on the same input and with the tensors as they stand in the published file. That finds wrong axes, paddings,
-epsilons and mixed-up tensors without needing torch's definition of the network.
+The network runs on random pixels, and torch computes each convolution, linear layer and norm again, from the same input
+and with the tensors of the published file. This detects wrong axes, paddings, epsilons and mixed-up tensors without
+torch's definition of the network.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -16,12 +16,16 @@ from dml_jax.backbones.contract import Backbone
 from dml_jax.backbones.layers import BatchNorm
 from dml_jax.backbones.weights.tensor_files import Tensor
 
+Layer = nn.Conv | nn.Dense | nn.LayerNorm | BatchNorm
+
 
 class Report(NamedTuple):
-    """Attributes:
-    layers: how many were compared.
-    worst: the one that deviates most, by its name in the file.
-    deviation: its largest deviation from torch, relative to its largest output.
+    """Result of the comparison.
+
+    Attributes:
+      layers: number of layers compared.
+      worst: the layer with the largest deviation, by its name in the file.
+      deviation: its largest deviation from torch, relative to its largest output.
     """
 
     layers: int
@@ -29,7 +33,7 @@ class Report(NamedTuple):
     deviation: float
 
 
-def compare(
+def compare_layers(
     backbone: Backbone,
     params: Any,
     stats: Any,
@@ -37,12 +41,12 @@ def compare(
     names: Mapping[str, str],
     image_shape: tuple[int, int],
 ) -> Report:
-    """Runs a backbone once and every layer of it again in torch, float32.
+    """Runs a backbone, and each of its layers again in torch, in float32.
 
     Args:
-      backbone: to run.
-      params, stats: converted.
-      tensors: the state_dict they come from, torch's axes.
+      backbone: the network.
+      params, stats: converted weights.
+      tensors: the state_dict they come from, with torch's axes.
       names: "backbone/params/..." -> name in the state_dict.
       image_shape: (height, width) of the random image.
 
@@ -52,24 +56,24 @@ def compare(
     deviations: dict[str, float] = {}
     modules = {key.rpartition("/")[0]: name.rpartition(".")[0] for key, name in names.items()}
 
-    def watch(following: Any, arguments: Any, named: Any, context: Any) -> Any:
-        ours = following(*arguments, **named)
+    def compare(call: Callable[..., Any], arguments: Any, keywords: Any, context: nn.module.InterceptorContext) -> Any:
+        ours = call(*arguments, **keywords)
         layer = context.module
-        if isinstance(layer, nn.Conv | nn.Dense | nn.LayerNorm | BatchNorm) and context.method_name == "__call__":
+        if isinstance(layer, Layer) and context.method_name == "__call__":
             name = modules["/".join(("backbone/params", *layer.path))]
-            theirs = _in_torch(layer, np.asarray(arguments[0]), tensors, name)
+            theirs = _torch_output(layer, np.asarray(arguments[0]), tensors, name)
             deviations[name] = float(np.abs(np.asarray(ours) - theirs).max() / max(np.abs(theirs).max(), 1e-30))
         return ours
 
     x = np.random.default_rng(0).standard_normal((1, *image_shape, 3)).astype(np.float32)
-    with nn.intercept_methods(watch), jax.default_matmul_precision("highest"):
+    with nn.intercept_methods(compare), jax.default_matmul_precision("highest"):
         backbone.apply(params, stats, x, train=False, key=None)
     worst = max(deviations, key=lambda name: deviations[name])
     return Report(len(deviations), worst, deviations[worst])
 
 
-def _in_torch(layer: Any, x: np.ndarray, tensors: Mapping[str, Tensor], name: str) -> np.ndarray:
-    """What torch makes of `x` (NHWC, or channels last) with the tensors of the file."""
+def _torch_output(layer: Layer, x: np.ndarray, tensors: Mapping[str, Tensor], name: str) -> np.ndarray:
+    """Torch's output of a layer for `x` (channels last) with the tensors of the file."""
     import torch
     from torch.nn import functional
 

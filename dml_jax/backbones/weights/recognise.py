@@ -1,74 +1,88 @@
-"""Recognising published weights: which network they belong to, and under which names they were saved."""
+"""Recognising published weights: the network they belong to, and the library that named their tensors."""
 
 import math
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from dml_jax.backbones import bn_inception, deit, googlenet, mit, resnet
-from dml_jax.backbones.weights.tensor_files import Tensor, joined
+from dml_jax.backbones.weights.tensor_files import Tensor, concatenate
 from dml_jax.errors import WeightsError
 
-TrainState = dict[str, Tensor]
+StateDict = dict[str, Tensor]
+BackboneConfig = bn_inception.Config | deit.Config | googlenet.Config | mit.Config | resnet.Config
 
 
 class Weights(NamedTuple):
     """A recognised state_dict.
 
     Attributes:
-      layout: whose names the file used, for messages.
-      config: of the network the tensors belong to.
-      image_shape: (height, width) of the images the positions were learned for; any other network takes all sizes.
-      tensors: under the names `_names.torch_name` gives, backbone and heads.
+      layout: library or authors whose names the file uses, for messages.
+      config: of the network, as the backbone modules define it.
+      image_shape: (height, width) of the images that the position embeddings were learned for. Networks without
+        position embeddings accept any size.
+      tensors: backbone and heads, under the names of `torch_names.torch_name`.
     """
 
     layout: str
-    config: Any
+    config: BackboneConfig
     image_shape: tuple[int, int]
-    tensors: TrainState
+    tensors: StateDict
 
 
 def recognise(tensors: Mapping[str, Tensor], source: str) -> Weights:
-    """Finds layout, network and prefix of a state_dict by the tensors it holds.
+    """Determines layout, network and name prefix of a state_dict.
 
     Args:
-      tensors: as `_files.read` returns them.
+      tensors: as returned by `tensor_files.read`.
       source: name of the file, for messages.
 
     Raises:
-      WeightsError: none of the known networks.
+      WeightsError: the network is unknown, or a tensor that determines its size is missing.
     """
-    for layout, anchor, rules, describe in _LAYOUTS:
-        found = [key for key in tensors if key == anchor or key.endswith(f".{anchor}")]
+    for layout, marker, rules, read_config in _LAYOUTS:
+        found = [key for key in tensors if key == marker or key.endswith(f".{marker}")]
         if found:
-            prefix = min(found, key=len).removesuffix(anchor)
+            prefix = min(found, key=len).removesuffix(marker)
             renamed = _renamed({key.removeprefix(prefix): value for key, value in tensors.items()}, rules)
-            kept = {key: value for key, value in renamed.items() if not _is_ballast(key)}
-            config, image_shape = describe(kept)
+            kept = {key: value for key, value in renamed.items() if not _is_unused(key)}
+            try:
+                config, image_shape = read_config(kept)
+            except _MissingTensor as error:
+                raise WeightsError(f"{source}: missing: {error.name}") from None
             return Weights(layout, config, image_shape, kept)
     names = ", ".join(list(tensors)[:3])
-    raise WeightsError(f"{source}: holds none of the known networks (its tensors begin with {names})")
+    raise WeightsError(f"{source}: contains none of the known networks (its first tensors are {names})")
 
 
-def _is_ballast(key: str) -> bool:
-    """Counters; GoogLeNet's auxiliary classifiers; the second names DiVA's authors give to the same blocks."""
+class _MissingTensor(Exception):
+    """A tensor that determines the size of the network is missing."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.name = name
+
+
+def _is_unused(key: str) -> bool:
+    """Counters, GoogLeNet's auxiliary classifiers, and the blocks that DiVA's checkpoints contain under two names."""
     return key.endswith("num_batches_tracked") or key.startswith(("aux1.", "aux2.", "layer_blocks."))
 
 
-# Configurations, read off the tensors. One-dimensional ones: a transposed kernel cannot mislead them.
+# Configurations, derived from the tensors: from one-dimensional ones, so that a transposed kernel does not lead to a
+# wrong configuration but is reported as a wrong shape.
 
 
-def _count(tensors: TrainState, name: Callable[[int], str]) -> int:
+def _count(tensors: StateDict, name: Callable[[int], str]) -> int:
     return next(n for n in range(len(tensors) + 1) if name(n) not in tensors)
 
 
-def _length(tensors: TrainState, name: str) -> int:
+def _length(tensors: StateDict, name: str) -> int:
     if name not in tensors:
-        raise WeightsError(f"missing: {name}")
+        raise _MissingTensor(name)
     return max(1, math.prod(tensors[name].shape))
 
 
-def _resnet(tensors: TrainState) -> tuple[Any, tuple[int, int]]:
+def _resnet(tensors: StateDict) -> tuple[BackboneConfig, tuple[int, int]]:
     stages = range(1, 1 + _count(tensors, lambda s: f"layer{s + 1}.0.conv1.weight"))
     stem = tensors["conv1.weight"].shape[-1:] if "conv1.weight" in tensors else ()
     config = resnet.Config(
@@ -80,14 +94,14 @@ def _resnet(tensors: TrainState) -> tuple[Any, tuple[int, int]]:
     return config, (224, 224)
 
 
-def _deit(tensors: TrainState) -> tuple[Any, tuple[int, int]]:
+def _deit(tensors: StateDict) -> tuple[BackboneConfig, tuple[int, int]]:
     width, distilled = _length(tensors, "norm.weight"), "dist_token" in tensors
     patch = (tensors["patch_embed.proj.weight"].shape or (16,))[-1] if "patch_embed.proj.weight" in tensors else 16
     config = deit.Config(
         distilled=distilled,
         depth=_count(tensors, lambda i: f"blocks.{i}.norm1.weight"),
         width=width,
-        heads=max(1, width // 64),  # every DeiT has heads of 64 channels
+        heads=max(1, width // 64),  # all published DeiTs have heads of 64 channels
         patch=patch,
     )
     positions = _length(tensors, "pos_embed") // width - (2 if distilled else 1)
@@ -95,7 +109,7 @@ def _deit(tensors: TrainState) -> tuple[Any, tuple[int, int]]:
     return config, (side, side)
 
 
-def _mit(tensors: TrainState) -> tuple[Any, tuple[int, int]]:
+def _mit(tensors: StateDict) -> tuple[BackboneConfig, tuple[int, int]]:
     stages = (1, 2, 3, 4)
 
     def reduction(stage: int) -> int:
@@ -110,24 +124,23 @@ def _mit(tensors: TrainState) -> tuple[Any, tuple[int, int]]:
     return config, (224, 224)
 
 
-def _fixed(config: Any) -> Callable[[TrainState], tuple[Any, tuple[int, int]]]:
+def _fixed(config: BackboneConfig) -> Callable[[StateDict], tuple[BackboneConfig, tuple[int, int]]]:
     return lambda tensors: (config, (224, 224))
 
 
 # Names.
 
-
 Rule = tuple[str, str | Callable[[re.Match[str]], str]]
 
 
 def _numbered(template: str) -> Callable[[re.Match[str]], str]:
-    """Hugging Face counts from 0 where the authors count from 1: `template` with the first group plus one."""
+    """`template` with the first group plus one: Hugging Face counts from 0 where the authors count from 1."""
     return lambda match: template.format(int(match[1]) + 1)
 
 
-def _renamed(tensors: TrainState, rules: list[Rule]) -> TrainState:
-    """Every rule applied to every name, in order. Tensors called `name@0.leaf`, `name@1.leaf`, ... become one."""
-    result: TrainState = {}
+def _renamed(tensors: StateDict, rules: list[Rule]) -> StateDict:
+    """Applies all rules, in order, to all names. Tensors called `name@0.leaf`, `name@1.leaf`, … are concatenated."""
+    result: StateDict = {}
     parts: dict[str, dict[str, Tensor]] = {}
     for key, tensor in tensors.items():
         for pattern, replacement in rules:
@@ -136,7 +149,7 @@ def _renamed(tensors: TrainState, rules: list[Rule]) -> TrainState:
             parts.setdefault(re.sub(r"@\d", "", key), {})[key] = tensor
         else:
             result[key] = tensor
-    return result | {whole: joined([named[key] for key in sorted(named)]) for whole, named in parts.items()}
+    return result | {whole: concatenate([named[key] for key in sorted(named)]) for whole, named in parts.items()}
 
 
 _HUGGING_FACE_MIT: list[Rule] = [
@@ -186,10 +199,10 @@ _HUGGING_FACE_RESNET: list[Rule] = [
     (r"layer\.(\d)\.normalization", _numbered("bn{}")),
 ]
 
-Describe = Callable[[TrainState], tuple[Any, tuple[int, int]]]
+ReadConfig = Callable[[StateDict], tuple[BackboneConfig, tuple[int, int]]]
 
-# Layout, a tensor that only it holds, the rules of its names, and what reads the configuration off its tensors.
-_LAYOUTS: list[tuple[str, str, list[Rule], Describe]] = [
+# (layout, a tensor that identifies it, rules that rename its tensors, function that derives the configuration)
+_LAYOUTS: list[tuple[str, str, list[Rule], ReadConfig]] = [
     ("torchvision", "layer1.0.conv1.weight", [], _resnet),
     ("torchvision", "inception3a.branch1.conv.weight", [], _fixed(googlenet.Config())),
     ("Cadene", "conv1_7x7_s2.weight", [], _fixed(bn_inception.Config())),

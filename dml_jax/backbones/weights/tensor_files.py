@@ -1,6 +1,6 @@
-"""Reading files of weights lazily: names and shapes at once, one tensor at a time afterwards."""
+"""Reading safetensors and torch files lazily: names and shapes at once, each tensor on demand."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,38 +13,53 @@ from dml_jax.errors import WeightsError
 
 @dataclass(frozen=True)
 class Tensor:
-    """A tensor still in its file: its shape, and what reads it as float32 (integers as they are)."""
+    """A tensor in a file: its shape, and a function that reads it as float32 (integers and booleans unchanged)."""
 
     shape: tuple[int, ...]
     read: Callable[[], np.ndarray]
 
 
-def joined(parts: list[Tensor]) -> Tensor:
-    """Tensors stacked along their first axis."""
+def concatenate(parts: list[Tensor]) -> Tensor:
+    """The parts concatenated along their first axis."""
     shape = (sum(part.shape[0] for part in parts), *parts[0].shape[1:])
     return Tensor(shape, lambda: np.concatenate([part.read() for part in parts]))
 
 
 def read(path: Path) -> dict[str, Tensor]:
-    """The tensors of a safetensors or torch file under their names there.
+    """The tensors of a safetensors or torch file by name.
 
     Raises:
-      WeightsError: the file is missing, truncated, of another kind, or would need code to be run.
+      WeightsError: the file is missing, truncated, in another format, or refers to anything but tensors.
     """
     if not path.is_file():
         raise WeightsError(f"{path}: there is no such file")
     with path.open("rb") as file:
         head = file.read(64)
-    # A safetensors file begins with the length of its header, 8 bytes, and the header with a brace.
+    # A safetensors file starts with the length of its header (8 bytes), and the header with a brace.
     if head[8:9] == b"{":
         return _safetensors(path)
     return {
-        name: Tensor(view.shape, lambda view=view: _wide(view.read()))  # type: ignore[misc]
+        name: Tensor(view.shape, lambda view=view: _to_float32(view.read()))  # type: ignore[misc]
         for name, view in torch_file.read(path).items()
     }
 
 
-def _wide(array: np.ndarray) -> np.ndarray:
+def read_finite(tensors: Mapping[str, Tensor], source: str) -> dict[str, np.ndarray]:
+    """Reads tensors as float32 arrays.
+
+    Raises:
+      WeightsError: a tensor contains NaN or infinity.
+    """
+    arrays = {}
+    for name, tensor in tensors.items():
+        array = tensor.read()
+        if not np.isfinite(array).all():
+            raise WeightsError(f"{source}: {name} contains NaN or infinity")
+        arrays[name] = np.ascontiguousarray(array, np.float32)
+    return arrays
+
+
+def _to_float32(array: np.ndarray) -> np.ndarray:
     return array.astype(np.float32) if array.dtype.kind not in "iub" else array
 
 
@@ -54,9 +69,9 @@ def _safetensors(path: Path) -> dict[str, Tensor]:
         names = file.keys()
         shapes = {name: tuple(file.get_slice(name).get_shape()) for name in names}
     except (safetensors.SafetensorError, OSError) as error:
-        raise WeightsError(f"{path}: not a whole safetensors file ({error}); fetch it again") from None
+        raise WeightsError(f"{path}: not a complete safetensors file ({error}); download it again") from None
 
     def reader(name: str) -> Callable[[], np.ndarray]:
-        return lambda: _wide(file.get_tensor(name))
+        return lambda: _to_float32(file.get_tensor(name))
 
     return {name: Tensor(shape, reader(name)) for name, shape in shapes.items()}

@@ -1,10 +1,10 @@
-"""Reading torch's .pth and .pt files without torch, and without running anything they contain.
+"""Reading torch's .pth and .pt files without torch, and without executing anything they contain.
 
-Such a file is a pickle beside raw numbers. Names in the pickle are not looked up in any module: what rebuilds tensors
-is replaced by functions of this file, the few classes that authors keep beside their weights by nothing, and any other
-name ends the reading.
+Such a file contains a pickle and raw numbers. Names in the pickle are never imported: the functions that rebuild
+tensors are replaced by functions of this module, the few classes that published checkpoints store beside the weights by
+a function that returns None, and any other name is an error.
 
-Both forms are known: the zip archive (torch 1.6 and later) and the older sequence of pickles.
+Both formats are supported: the zip archive (torch 1.6 and later) and the older sequence of pickles.
 """
 
 import struct
@@ -20,7 +20,7 @@ import numpy as np
 from dml_jax.backbones.weights.torch_pickle import Malformed, Refused, inert, load
 from dml_jax.errors import WeightsError
 
-_MAGIC = 0x1950A86A20F9469CFC6C  # first pickle of the older form
+_MAGIC = 0x1950A86A20F9469CFC6C  # first pickle of the older format
 _DTYPES: dict[str, np.dtype] = {
     "DoubleStorage": np.dtype("<f8"),
     "FloatStorage": np.dtype("<f4"),
@@ -33,12 +33,12 @@ _DTYPES: dict[str, np.dtype] = {
     "ByteStorage": np.dtype("u1"),
     "BoolStorage": np.dtype("?"),
 }
-_CONTAINERS = ("state_dict", "model_state_dict", "model")  # where authors put the weights
+_CONTAINERS = ("state_dict", "model_state_dict", "model")  # where checkpoints keep the weights
 
 
 @dataclass(frozen=True)
 class _Storage:
-    """A run of numbers in the file."""
+    """A contiguous array of numbers in the file."""
 
     dtype: np.dtype
     size: int
@@ -55,7 +55,7 @@ class View:
     strides: tuple[int, ...]
 
     def read(self) -> np.ndarray:
-        """The numbers, in the dtype of the file."""
+        """The array, in the dtype of the file."""
         flat = np.frombuffer(self.storage.read(), self.storage.dtype)[self.offset :]
         strides = tuple(stride * flat.itemsize for stride in self.strides)
         return np.lib.stride_tricks.as_strided(flat, self.shape, strides, writeable=False)
@@ -63,12 +63,12 @@ class View:
 
 def _tensor(storage: Any, offset: int, shape: Any, strides: Any, *rest: Any) -> View:
     shape, strides = tuple(shape), tuple(strides)
-    whole = all(isinstance(n, int) and n >= 0 for n in (offset, *shape, *strides))
-    if not (isinstance(storage, _Storage) and whole and len(shape) == len(strides)):
-        raise Malformed("a tensor is described wrongly")
+    valid = all(isinstance(n, int) and n >= 0 for n in (offset, *shape, *strides))
+    if not (isinstance(storage, _Storage) and valid and len(shape) == len(strides)):
+        raise Malformed("the description of a tensor is invalid")
     last = offset + sum((n - 1) * stride for n, stride in zip(shape, strides, strict=True))
     if 0 not in shape and last >= storage.size:
-        raise Malformed("a tensor reaches beyond its numbers")
+        raise Malformed("a tensor exceeds its storage")
     return View(storage, offset, shape, strides)
 
 
@@ -91,7 +91,7 @@ _NAMES: dict[tuple[str, str], Any] = {
     ("torch._utils", "_rebuild_tensor"): _tensor,
     ("torch._utils", "_rebuild_parameter"): _parameter,
     **{("torch", name): dtype for name, dtype in _DTYPES.items()},
-    # Beside the weights in checkpoints of DiVA: the options of the run and its curves.
+    # DiVA's checkpoints also contain the options of the run and its curves.
     ("argparse", "Namespace"): inert,
     ("utilities.logger", "Progress_Saver"): inert,
     ("torch", "device"): inert,
@@ -106,17 +106,17 @@ def _unpickled(file: IO[bytes], storage: Callable[[str, np.dtype, int], _Storage
     def persistent(identifier: Any) -> _Storage:
         kind, dtype, key, _, size = identifier[:5]
         if kind != "storage" or not isinstance(dtype, np.dtype) or not isinstance(size, int) or size < 0:
-            raise Malformed("a storage is described wrongly")
+            raise Malformed("the description of a storage is invalid")
         return storage(str(key), dtype, size)
 
     return load(file, _NAMES, persistent)
 
 
 def read(path: Path) -> dict[str, View]:
-    """The tensors of a torch file under their names in its state_dict.
+    """The tensors of a torch file by their names in its state_dict.
 
     Raises:
-      WeightsError: truncated, of another kind, or naming anything but tensors.
+      WeightsError: truncated, in another format, or referring to anything but tensors.
     """
     try:
         return _weights(path, _zip(path) if zipfile.is_zipfile(path) else _sequence(path))
@@ -124,11 +124,13 @@ def read(path: Path) -> dict[str, View]:
         raise
     except Refused as error:
         raise WeightsError(
-            f"{path}: refers to {error}, which plain weights do not need and which is not looked up here; "
-            "save the state_dict alone"
+            f"{path}: refers to {error}, which is not needed for weights and is never executed; save only the "
+            "state_dict"
         ) from None
-    except Exception as error:  # whatever a broken or hostile file provokes
-        raise WeightsError(f"{path}: neither a whole torch file nor safetensors ({error}); fetch it again") from None
+    except Exception as error:  # a broken or hostile file can cause any error
+        raise WeightsError(
+            f"{path}: neither a complete torch file nor safetensors ({error}); download it again"
+        ) from None
 
 
 def _zip(path: Path) -> Any:
@@ -138,11 +140,11 @@ def _zip(path: Path) -> Any:
     def storage(key: str, dtype: np.dtype, size: int) -> _Storage:
         entry = entries[f"data/{key}"]
         if entry.file_size != size * dtype.itemsize or entry.compress_type != zipfile.ZIP_STORED:
-            raise Malformed(f"the numbers of storage {key} have the wrong length")
+            raise Malformed(f"storage {key} has the wrong length")
         return _Storage(dtype, size, lambda: _entry(path, archive, entry))
 
     if "byteorder" in entries and archive.read(entries["byteorder"]) != b"little":
-        raise Malformed("big-endian numbers")
+        raise Malformed("the numbers are big-endian")
     with archive.open(entries["data.pkl"]) as file:
         return _unpickled(file, storage)
 
@@ -151,29 +153,29 @@ def _entry(path: Path, archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> byte
     try:
         return archive.read(entry)
     except (zipfile.BadZipFile, EOFError, OSError, RuntimeError) as error:
-        raise WeightsError(f"{path}: damaged ({error}); fetch it again") from None
+        raise WeightsError(f"{path}: damaged ({error}); download it again") from None
 
 
 def _sequence(path: Path) -> Any:
     """Pickles of magic number, protocol, machine, object and storage keys; then length and numbers of each storage."""
-    places: dict[str, int] = {}
-    described: dict[str, tuple[np.dtype, int]] = {}
+    offsets: dict[str, int] = {}
+    storages: dict[str, tuple[np.dtype, int]] = {}
 
     def storage(key: str, dtype: np.dtype, size: int) -> _Storage:
-        described[key] = dtype, size
-        return _Storage(dtype, size, lambda: _slice(path, places[key], size * dtype.itemsize))
+        storages[key] = dtype, size
+        return _Storage(dtype, size, lambda: _slice(path, offsets[key], size * dtype.itemsize))
 
     with path.open("rb") as file:
         magic, _, machine, found, keys = (_unpickled(file, storage) for _ in range(5))
         if magic != _MAGIC or not machine["little_endian"]:
-            raise Malformed("not torch's magic number")
+            raise Malformed("torch's magic number is missing")
         end = path.stat().st_size
         for key in keys:
-            dtype, size = described[key]
+            dtype, size = storages[key]
             (length,) = struct.unpack("<q", file.read(8))
-            places[key] = file.tell()
-            if length != size or places[key] + size * dtype.itemsize > end:
-                raise Malformed("it ends early")
+            offsets[key] = file.tell()
+            if length != size or offsets[key] + size * dtype.itemsize > end:
+                raise Malformed("the file is truncated")
             file.seek(size * dtype.itemsize, 1)
     return found
 
@@ -185,11 +187,11 @@ def _slice(path: Path, start: int, length: int) -> bytes:
 
 
 def _weights(path: Path, found: Any) -> dict[str, View]:
-    """The state_dict in what the file holds: itself, or in one of the usual containers."""
+    """The state_dict: the unpickled object itself, or an entry of it with one of the usual names."""
     for name in ("", *_CONTAINERS):
         inner = found.get(name) if name and isinstance(found, dict) else found
         if isinstance(inner, dict):
             views = {key: value for key, value in inner.items() if isinstance(key, str) and isinstance(value, View)}
             if views:
                 return views
-    raise WeightsError(f"{path}: holds no state_dict; looked for one at the top and under {', '.join(_CONTAINERS)}")
+    raise WeightsError(f"{path}: contains no state_dict, neither at the top level nor under {', '.join(_CONTAINERS)}")

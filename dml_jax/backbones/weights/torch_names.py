@@ -1,7 +1,7 @@
-"""The names published weights bear, and the order of their axes.
+"""Parameter names and axis order of published torch weights.
 
-Torch keeps convolutions as [out, in, height, width] and linear layers as [out, in]; here they are
-[height, width, in, out] and [in, out].
+Kernels of convolutions are [out, in, height, width] in torch and [height, width, in, out] in JAX; those of linear
+layers are [out, in] and [in, out].
 """
 
 import re
@@ -15,7 +15,7 @@ _LEAVES = {"kernel": "weight", "scale": "weight", "mean": "running_mean", "var":
 
 
 def _dotted(modules: str) -> str:
-    """torchvision numbers the children of a sequence: layer1_0 -> layer1.0."""
+    """Indices as in torch's nn.Sequential: layer1_0 -> layer1.0."""
     return re.sub(r"_(\d+)", r".\1", modules)
 
 
@@ -51,7 +51,7 @@ _MODULES: dict[str, Callable[[Path], str]] = {
     "mit": _mit,
 }
 
-# The ImageNet classifiers, left out of a backbone, under their torch names.
+# Torch names of the ImageNet classifiers, which are not part of the backbones.
 CLASSIFIERS: dict[str, tuple[str, ...]] = {
     "resnet": ("fc",),
     "bn_inception": ("last_linear",),
@@ -65,27 +65,27 @@ def torch_name(architecture: str, path: Path) -> str:
     """Torch's name of a parameter or running statistic.
 
     Args:
-      architecture: a module of this package: "resnet", "bn_inception", "googlenet", "deit", "mit".
-      path: of the leaf in `params` or `stats`, as "layer1_0", "conv1", "kernel".
+      architecture: name of the backbone module: "resnet", "bn_inception", "googlenet", "deit" or "mit".
+      path: of the leaf in `params` or `stats`, e.g. ("layer1_0", "conv1", "kernel").
 
     Returns:
-      The name in the layout of torchvision (resnet, googlenet), of Cadene's collection (bn_inception), of timm (deit)
-      or of SegFormer's authors (mit).
+      The name in torchvision (resnet, googlenet), in Cadene's pretrained-models.pytorch (bn_inception), in timm (deit)
+      or in the SegFormer repository (mit).
     """
     modules = _MODULES[architecture](path[:-1])
     leaf = _LEAVES.get(path[-1], path[-1])
     return f"{modules}.{leaf}" if modules else leaf
 
 
-def from_torch(path: Path, tensor: np.ndarray) -> np.ndarray:
-    """A tensor with its axes in our order; kernels by their rank, everything else as it is."""
+def to_jax_axes(path: Path, tensor: np.ndarray) -> np.ndarray:
+    """A torch tensor with its axes in JAX order; only kernels differ."""
     if path[-1] != "kernel":
         return tensor
     return tensor.transpose(2, 3, 1, 0) if tensor.ndim == 4 else tensor.T
 
 
 def torch_shape(path: Path, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape of one of our arrays in torch's order."""
+    """The shape in torch's axis order of an array with this shape in JAX order."""
     if path[-1] != "kernel":
         return shape
     return (shape[3], shape[2], *shape[:2]) if len(shape) == 4 else shape[::-1]

@@ -1,8 +1,8 @@
-"""Reading a pickle as data: dicts, lists, numbers, and calls of a few named functions. Nothing can be executed.
+"""Reading a pickle as data: dicts, lists, numbers, and calls of a few given functions. No other code is executed.
 
-A pickle is a program for a small stack machine; two of its instructions look a name up in any installed module and call
-it. This machine has no lookup: a name must stand in the caller's table, and only what the table holds is called. The
-instructions are taken apart by the standard library's `pickletools`, which executes nothing.
+A pickle is a program for a stack machine, whose instructions can import any name of any installed module and call it.
+This interpreter imports nothing: names must be in the caller's table, and only entries of the table are called. The
+standard library's `pickletools` parses the instructions; it executes nothing.
 """
 
 import pickletools
@@ -15,7 +15,7 @@ class Malformed(ValueError):
 
 
 class Refused(Malformed):
-    """A name that is not in the table; its text is `module.name`."""
+    """A name that is not in the table; the message is `module.name`."""
 
 
 Names = Mapping[tuple[str, str], Any]
@@ -32,24 +32,24 @@ _TUPLES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
 
 
 def load(file: IO[bytes], names: Names, persistent: Callable[[Any], Any]) -> Any:
-    """The object of one pickle; the file is left behind its end.
+    """Reads one pickle; afterwards the file is positioned behind it.
 
     Args:
-      file: at the beginning of a pickle.
+      file: positioned at the start of a pickle.
       names: (module, name) -> a function of plain data, a value, or `inert`.
-      persistent: what a persistent identifier stands for.
+      persistent: persistent identifier -> the object it refers to.
 
     Raises:
-      Refused: a name outside the table.
-      Malformed: an instruction that plain data do not need, or a broken pickle.
+      Refused: a name is not in the table.
+      Malformed: an instruction that plain data does not need, or a broken pickle.
     """
     stack: list[Any] = []
     memo: dict[int, Any] = {}
 
-    def marked() -> list[Any]:
-        place = max(i for i, value in enumerate(stack) if value is _MARK)
-        values = stack[place + 1 :]
-        del stack[place:]
+    def pop_to_mark() -> list[Any]:
+        mark = max(i for i, value in enumerate(stack) if value is _MARK)
+        values = stack[mark + 1 :]
+        del stack[mark:]
         return values
 
     argument: Any
@@ -68,27 +68,27 @@ def load(file: IO[bytes], names: Names, persistent: Callable[[Any], Any]) -> Any
             case "MARK":
                 stack.append(_MARK)
             case "TUPLE":
-                stack.append(tuple(marked()))
+                stack.append(tuple(pop_to_mark()))
             case "EMPTY_LIST":
                 stack.append([])
             case "LIST":
-                stack.append(marked())
+                stack.append(pop_to_mark())
             case "EMPTY_DICT":
                 stack.append({})
             case "DICT":
-                values = marked()
+                values = pop_to_mark()
                 stack.append(dict(zip(values[::2], values[1::2], strict=True)))
             case "APPEND":
                 value = stack.pop()
                 stack[-1].append(value)
             case "APPENDS":
-                values = marked()
+                values = pop_to_mark()
                 stack[-1].extend(values)
             case "SETITEM":
                 value, key = stack.pop(), stack.pop()
                 stack[-1][key] = value
             case "SETITEMS":
-                values = marked()
+                values = pop_to_mark()
                 stack[-1].update(zip(values[::2], values[1::2], strict=True))
             case "MEMOIZE":
                 memo[len(memo)] = stack[-1]
@@ -105,21 +105,21 @@ def load(file: IO[bytes], names: Names, persistent: Callable[[Any], Any]) -> Any
             case "REDUCE" | "NEWOBJ":
                 arguments, function = stack.pop(), stack.pop()
                 if not (callable(function) and any(function is known for known in names.values())):
-                    raise Malformed("calls something that is not a name")
+                    raise Malformed("it calls an object that is not in the table")
                 stack.append(function(*arguments))
             case "BUILD":
-                stack.pop()  # attributes of an object: weights have none that matter
+                stack.pop()  # attributes of an object: not needed for weights
             case "BINPERSID":
                 stack.append(persistent(stack.pop()))
             case "STOP":
                 return stack.pop()
             case name:
-                raise Malformed(f"has the instruction {name}")
-    raise Malformed("has no end")
+                raise Malformed(f"unsupported instruction {name}")
+    raise Malformed("it has no end")
 
 
 def inert(*arguments: Any) -> None:
-    """Stands in the table for classes whose objects are kept beside weights and not wanted."""
+    """Table entry for classes whose objects are stored beside the weights but not needed: returns None."""
 
 
 def _look_up(names: Names, module: Any, name: Any) -> Any:
