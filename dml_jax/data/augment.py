@@ -1,6 +1,6 @@
-"""What becomes of the training images on the device: flips, colours, random erasing.
+"""Augmentation of training images on the device: flips, colour jitter, greyscale, random erasing.
 
-Pure functions of a key, to be called inside the jitted step. Every image of every view is drawn for itself.
+Pure functions of a key, to be called inside the jitted step. Every image of every view is augmented independently.
 """
 
 import jax
@@ -8,33 +8,32 @@ import jax.numpy as jnp
 
 from dml_jax.config import Data
 
-LUMA = (0.299, 0.587, 0.114)  # of red, green, blue (ITU-R BT.601), as Pillow's greyscale
-ERASED = (
-    0.4914,
-    0.4822,
-    0.4465,
-)  # value of an erased pixel, in normalised units and the network's channel order
-TRIES = 100
-AREA, RATIO = (0.02, 0.4), (0.3, 1 / 0.3)  # of the erased box: share of the image, height / width
+LUMA = (0.299, 0.587, 0.114)  # weights of red, green, blue (ITU-R BT.601), as in Pillow's greyscale
+ERASED = (0.4914, 0.4822, 0.4465)  # value of an erased pixel, after normalisation, in the network's channel order
+TRIES = 100  # random boxes that are tried until one fits into the image
+AREA, RATIO = (0.02, 0.4), (0.3, 1 / 0.3)  # ranges of an erased box: share of the image's area, height / width
 
 
-def images(pixels: jax.Array, key: jax.Array, data: Data) -> jax.Array:
-    """Flips, jitters and greys training images as `data` says; returns them as they are where it says nothing.
+def apply(images: jax.Array, key: jax.Array, data: Data) -> jax.Array:
+    """Applies random flips, colour jitter and greyscale, whichever `data` enables.
+
+    Random erasing is separate (`erase`) because it follows the normalisation.
 
     Args:
-      pixels: uint8 [..., H, W, 3].
+      images: uint8 [..., H, W, 3].
       key: of the step.
+      data: `flip`, `jitter` and `greyscale` are read.
 
     Returns:
       uint8 [..., H, W, 3].
     """
     flip, colour, grey = jax.random.split(key, 3)
-    each = (*pixels.shape[:-3], 1, 1, 1)
+    each = (*images.shape[:-3], 1, 1, 1)
     if data.flip:
-        pixels = jnp.where(jax.random.bernoulli(flip, data.flip, each), pixels[..., ::-1, :], pixels)
+        images = jnp.where(jax.random.bernoulli(flip, data.flip, each), images[..., ::-1, :], images)
     if not data.jitter and not data.greyscale:
-        return pixels
-    values = pixels.astype(jnp.float32)
+        return images
+    values = images.astype(jnp.float32)
     if data.jitter:
         values = jitter(values, *jax.random.uniform(colour, (3, *each), minval=1 - data.jitter, maxval=1 + data.jitter))
     if data.greyscale:
@@ -43,11 +42,14 @@ def images(pixels: jax.Array, key: jax.Array, data: Data) -> jax.Array:
 
 
 def jitter(values: jax.Array, brightness: jax.Array, contrast: jax.Array, saturation: jax.Array) -> jax.Array:
-    """Scales brightness, then the distance to the image's mean grey, then that to each pixel's grey.
+    """Scales brightness, then contrast about the image's mean grey, then saturation about each pixel's grey.
 
     Args:
-      values: float [..., H, W, 3], levels 0..255.
-      brightness, contrast, saturation: float [..., 1, 1, 1], 1 changes nothing.
+      values: float [..., H, W, 3] in 0..255.
+      brightness, contrast, saturation: factors, float [..., 1, 1, 1]; 1 changes nothing.
+
+    Returns:
+      float [..., H, W, 3] in 0..255.
     """
     values = jnp.clip(values * brightness, 0, 255)
     mean = jnp.mean(luma(values), axis=(-3, -2), keepdims=True)
@@ -57,59 +59,70 @@ def jitter(values: jax.Array, brightness: jax.Array, contrast: jax.Array, satura
 
 
 def luma(values: jax.Array) -> jax.Array:
-    """Brightness of each pixel, float [..., H, W, 1]."""
+    """The greyscale value of each pixel: [..., H, W, 3] -> [..., H, W, 1]."""
     return jnp.sum(values * jnp.asarray(LUMA, values.dtype).reshape((1,) * (values.ndim - 1) + (3,)), -1, keepdims=True)
 
 
 def erase(inputs: jax.Array, key: jax.Array, probability: float) -> jax.Array:
-    """Random erasing as in the MPN authors' code: on normalised images, height / width drawn uniformly.
+    """Random erasing as in the code of MPN: on normalised images, with a uniform height / width.
 
     Args:
-      inputs: float [B, H, W, 3], normalised.
+      inputs: float [B, H, W, 3], normalised images.
       key: of the step.
-      probability: that an image loses a box.
+      probability: that a box of an image is erased.
 
     Returns:
       float [B, H, W, 3].
     """
     count, height, width, _ = inputs.shape
     boxes = erased_boxes(key, probability, count, height, width)
-    top, left, tall, wide = (side[:, None, None] for side in boxes)
+    top, left, box_height, box_width = (value[:, None, None] for value in boxes)
     rows, columns = jnp.arange(height)[None, :, None], jnp.arange(width)[None, None, :]
-    gone = (rows >= top) & (rows < top + tall) & (columns >= left) & (columns < left + wide)
-    return jnp.where(gone[..., None], jnp.asarray(ERASED, inputs.dtype)[None, None, None, :], inputs)
+    erased = (rows >= top) & (rows < top + box_height) & (columns >= left) & (columns < left + box_width)
+    return jnp.where(erased[..., None], jnp.asarray(ERASED, inputs.dtype)[None, None, None, :], inputs)
 
 
 def erased_boxes(key: jax.Array, probability: float, count: int, height: int, width: int) -> tuple[jax.Array, ...]:
-    """Draws a box for each of `count` images: int [count] top, left, height, width; height 0 where none is erased."""
+    """Draws a box for each of `count` images.
+
+    Args:
+      key: of the step.
+      probability: that an image has a box.
+      count: number of images.
+      height, width: of the images in pixels.
+
+    Returns:
+      (top, left, height, width) of the boxes, int [count] each; height 0 where nothing is erased.
+    """
     chance, *draws = jax.random.split(key, 4)
     shares = jax.random.uniform(draws[0], (count, TRIES), minval=AREA[0], maxval=AREA[1])
     ratios = jax.random.uniform(draws[1], (count, TRIES), minval=RATIO[0], maxval=RATIO[1])
     corners = jax.random.uniform(draws[2], (count, TRIES, 2))
-    top, left, tall, wide = jax.vmap(erased_box, (0, 0, 0, None, None))(shares, ratios, corners, height, width)
-    return top, left, jnp.where(jax.random.bernoulli(chance, probability, (count,)), tall, 0), wide
+    boxes = jax.vmap(erased_box, (0, 0, 0, None, None))(shares, ratios, corners, height, width)
+    top, left, box_height, box_width = boxes
+    return top, left, jnp.where(jax.random.bernoulli(chance, probability, (count,)), box_height, 0), box_width
 
 
 def erased_box(
     shares: jax.Array, ratios: jax.Array, corners: jax.Array, height: int, width: int
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
-    """The first box that fits, from numbers drawn beforehand, one row a try.
+    """The first of T random boxes that fits into the image.
 
     Args:
       shares: float [T], share of the image's area.
       ratios: float [T], height / width.
-      corners: float [T, 2] in [0, 1), where between its extremes the top left corner lies.
+      corners: float [T, 2] in [0, 1), position of the top left corner relative to the range in which the box fits.
       height, width: of the image in pixels.
 
     Returns:
-      int (top, left, height, width) of the box; height 0 where none fits.
+      int (top, left, height, width) of the box; height 0 if none fits.
     """
     area = shares * (height * width)
-    tall = jnp.round(jnp.sqrt(area * ratios)).astype(jnp.int32)
-    wide = jnp.round(jnp.sqrt(area / ratios)).astype(jnp.int32)
-    fits = (tall < height) & (wide < width)
+    heights = jnp.round(jnp.sqrt(area * ratios)).astype(jnp.int32)
+    widths = jnp.round(jnp.sqrt(area / ratios)).astype(jnp.int32)
+    fits = (heights < height) & (widths < width)
     first = jnp.argmax(fits)
-    tall, wide = jnp.where(fits.any(), tall[first], 0), wide[first]
-    room = jnp.stack([height - tall, width - wide])
-    top, left = jnp.minimum(jnp.floor(corners[first] * (room + 1)).astype(jnp.int32), room)
-    return top, left, tall, wide
+    box_height, box_width = jnp.where(fits.any(), heights[first], 0), widths[first]
+    largest = jnp.stack([height - box_height, width - box_width])
+    top, left = jnp.minimum(jnp.floor(corners[first] * (largest + 1)).astype(jnp.int32), largest)
+    return top, left, box_height, box_width

@@ -7,12 +7,12 @@ from dml_jax.errors import ConfigError
 
 
 def subset(split: Split, classes: np.ndarray) -> Split:
-    """The images of some classes, which are numbered anew in the order given."""
-    number = np.full(len(split.classes), -1)
-    number[classes] = np.arange(len(classes))
-    kept = np.flatnonzero(number[split.labels] >= 0)
+    """The images of some classes, relabelled 0, 1, … in the order of `classes`, int [C']."""
+    new_label = np.full(len(split.classes), -1)
+    new_label[classes] = np.arange(len(classes))
+    kept = np.flatnonzero(new_label[split.labels] >= 0)
     return Split(
-        labels=number[split.labels[kept]].astype(np.int64),
+        labels=new_label[split.labels[kept]].astype(np.int64),
         ids=[split.ids[int(i)] for i in kept],
         read=lambda index, rng: split.read(int(kept[index]), rng),
         classes=[split.classes[c] for c in classes],
@@ -21,9 +21,9 @@ def subset(split: Split, classes: np.ndarray) -> Split:
 
 
 def hold_out(split: Split, share: float) -> tuple[Split, Split]:
-    """Splits the classes into (training, validation).
+    """Splits the classes of `split` into (training, validation).
 
-    Which classes are held out depends on the data set alone, so that runs of different seeds choose on the same ones.
+    The choice of classes depends on the data set alone, so that runs with different seeds use the same validation set.
 
     Raises:
       ConfigError: fewer than two classes on one side.

@@ -1,7 +1,7 @@
-"""From a split to batches on the host, read ahead by threads or worker processes (grain).
+"""The input pipeline: host batches of a split, prefetched by threads or worker processes (grain).
 
-An element of the grain data set is a whole batch, made by a pure function of its step. So the batches are the same for
-every number of threads, workers and hosts, and a run continues by starting at its step.
+An element of the grain data set is a whole batch, computed by a pure function of the step. So the batches do not depend
+on the number of threads, workers and hosts, and a resumed run simply starts at its step.
 """
 
 import os
@@ -22,24 +22,24 @@ from dml_jax.errors import DataError
 T = TypeVar("T")
 
 
-class Reader(Generic[T]):
-    """An iterator over batches that are made ahead; close it, or use it in a `with` statement.
+class BatchReader(Generic[T]):
+    """An iterator over prefetched batches; use it in a `with` statement, or close it.
 
     Attributes:
       waited: seconds spent waiting for batches so far.
     """
 
     def __init__(self, make: Callable[[int], T], start: int, stop: int, data: Data) -> None:
-        import grain  # takes seconds: not for those who only look at a split
+        import grain  # takes seconds, which commands without batches should not spend
 
-        # grain's workers leave shared memory behind when they come to an end, so they are given none to come to.
+        # grain's worker processes leak shared memory when their data set ends, so it is made endless for them.
         end = stop if data.workers == 0 else np.iinfo(np.int64).max
         batches = grain.MapDataset.range(start, end).map(_Until(stop, make))
         ahead = max(data.prefetch, data.threads)
         if data.workers == 0:
             options = grain.ReadOptions(num_threads=data.threads, prefetch_buffer_size=ahead)
             self._iterator = iter(batches.to_iter_dataset(options))
-            self._taken: Callable[[Any], T] = lambda batch: batch
+            self._receive: Callable[[Any], T] = lambda batch: batch
         else:
             _parse_flags()
             options = grain.ReadOptions(num_threads=1, prefetch_buffer_size=1)
@@ -48,7 +48,7 @@ class Reader(Generic[T]):
             )
             dataset = batches.to_iter_dataset(options).mp_prefetch(each, worker_init_fn=_Worker(os.getpid()))
             self._iterator = iter(dataset)
-            self._taken = _copied
+            self._receive = _copy
         self._left = stop - start
         self.waited = 0.0
 
@@ -60,16 +60,16 @@ class Reader(Generic[T]):
             self.close()
             raise StopIteration
         begun = time.perf_counter()
-        batch = self._taken(next(self._iterator))
+        batch = self._receive(next(self._iterator))
         self.waited += time.perf_counter() - begun
         self._left -= 1
         return batch
 
     def close(self) -> None:
-        """Ends the threads or worker processes; may be called again."""
+        """Stops the threads or worker processes; may be called more than once."""
         self._iterator.close()
 
-    def __enter__(self) -> "Reader[T]":
+    def __enter__(self) -> "BatchReader[T]":
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -77,23 +77,23 @@ class Reader(Generic[T]):
 
 
 class _Until(Generic[T]):
-    """`make` up to its end; nothing worth mentioning is made from there on."""
+    """`make` for steps before `stop`; a dummy after that, which is never used."""
 
     def __init__(self, stop: int, make: Callable[[int], T]) -> None:
         self.stop, self.make = stop, make
 
-    def __call__(self, number: int) -> T | int:
-        return self.make(int(number)) if number < self.stop else 0
+    def __call__(self, step: int) -> T | int:
+        return self.make(int(step)) if step < self.stop else 0
 
 
 class _Worker:
-    """What a worker process does first: leave signals to its parent, and end when that is gone."""
+    """Initialises a worker process, which ignores signals and exits when its parent does."""
 
     def __init__(self, parent: int) -> None:
         self.parent = parent
 
     def __call__(self, index: int, count: int) -> None:
-        for number in (signal.SIGINT, signal.SIGTERM):  # a signal to the group is the parent's to handle
+        for number in (signal.SIGINT, signal.SIGTERM):  # sent to the whole process group, handled by the parent
             signal.signal(number, signal.SIG_IGN)
         threading.Thread(target=self._watch, daemon=True).start()
 
@@ -103,13 +103,13 @@ class _Worker:
         os._exit(1)
 
 
-def _copied(batch: Any) -> Any:
-    """Takes a batch out of the memory shared with a worker, which grain gives back once the arrays are gone."""
+def _copy(batch: Any) -> Any:
+    """Copies a batch out of the memory shared with a worker, so that grain can release it."""
     return tuple(np.array(part) if isinstance(part, np.ndarray) else part for part in batch)
 
 
 def _parse_flags() -> None:
-    """grain reads absl flags before it starts workers; in notebooks and tests nobody has parsed them."""
+    """Marks absl flags as parsed, as grain requires before it starts workers; without `absl.app` nobody else does."""
     from absl import flags
 
     if not flags.FLAGS.is_parsed():
@@ -127,28 +127,32 @@ def training(
     stop: int,
     host: int = 0,
     hosts: int = 1,
-) -> Reader[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """The batches of the steps `start` to `stop` - 1.
+) -> BatchReader[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """The training batches of the steps `start` to `stop` - 1.
 
-    What is random about an image comes from `default_rng((seed, step, slot, view))`, where slot is its place in the
+    The random numbers of an image come from `default_rng((seed, step, slot, view))`, where slot is its row in the
     global batch.
 
     Args:
-      views: how often each image is transformed anew.
-      host, hosts: this process and how many there are; each gets its share of successive rows of the global batch.
+      split: the training split.
+      sampler: step -> indices into the split.
+      data: how images are cropped, batched and prefetched.
+      seed: of the run.
+      views: number of random crops of each image.
+      host, hosts: index of this process and number of processes; each gets consecutive rows of the global batch.
 
     Returns:
-      a reader of (images uint8 [views, B / hosts, H, W, 3], labels int32 [B / hosts], indices int32 [B / hosts]).
+      a reader of (images uint8 [views, B / hosts, H, W, 3], labels int32 [B / hosts], index int32 [B / hosts]).
 
     Raises:
-      DataError: from the reader, where an image cannot be read or images differ in size.
+      DataError: while reading, if an image cannot be decoded or images differ in size.
     """
     transform = transforms.training(data)
     share = data.batch_size // hosts
     labels = np.asarray(split.labels, np.int32)
 
     def make(step: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        first = host * share
+        first = host * share  # row of this host's first image in the global batch
         indices = sampler.batch(step)[first : first + share]
         images = []
         for view in range(views):
@@ -158,49 +162,52 @@ def training(
         batch = _stack(images, [split.ids[i] for i in indices])
         return batch.reshape(views, share, *batch.shape[1:]), labels[indices], indices.astype(np.int32)
 
-    return Reader(make, start, stop, data)
+    return BatchReader(make, start, stop, data)
 
 
-def testing(
-    split: Split,
-    data: Data,
-    batch_size: int,
-    *,
-    host: int = 0,  # noqa: PT028 (this is no test)
-    hosts: int = 1,  # noqa: PT028
-) -> Reader[tuple[np.ndarray, int]]:
-    """All images of a split in order.
+def evaluation(
+    split: Split, data: Data, batch_size: int, *, host: int = 0, hosts: int = 1
+) -> BatchReader[tuple[np.ndarray, int]]:
+    """All images of a split in order, each once.
 
     Args:
-      batch_size: images in a global batch, a multiple of `hosts`.
-      host, hosts: this process and how many there are; each gets its share of successive rows of the global batch.
+      split: to read.
+      data: how images are cropped and prefetched; its batch size is not used.
+      batch_size: of the global batch, a multiple of `hosts`.
+      host, hosts: index of this process and number of processes; each gets consecutive rows of the global batch.
 
     Returns:
       a reader of (images uint8 [batch_size / hosts, H, W, 3], count): the first `count` rows of the global batch are
-      images, the rest is zero.
+      images, the others zero padding.
+
+    Raises:
+      DataError: while reading, if an image cannot be decoded or images differ in size.
     """
-    transform = transforms.testing(data)
+    transform = transforms.evaluation(data)
     total, share = len(split.labels), batch_size // hosts
 
     def make(number: int) -> tuple[np.ndarray, int]:
-        begin = number * batch_size
-        mine = range(begin + host * share, min(begin + (host + 1) * share, total))
-        # Where all rows of this host are behind the last image, one image is read for its shape.
-        images = _stack(
-            [transform(split.read(i, None)) for i in mine or [total - 1]], [split.ids[i] for i in mine or [total - 1]]
-        )[: len(mine)]
-        missing = share - len(images)
-        padded = np.concatenate([images, np.zeros((missing, *images.shape[1:]), np.uint8)])
-        return padded, min(batch_size, total - begin)
+        first = number * batch_size
+        mine = range(first + host * share, min(first + (host + 1) * share, total))
+        to_read = mine or [total - 1]  # a host with padding only still needs the shape of an image
+        images = _stack([transform(split.read(i, None)) for i in to_read], [split.ids[i] for i in to_read])
+        images = images[: len(mine)]
+        padding = np.zeros((share - len(images), *images.shape[1:]), np.uint8)
+        return np.concatenate([images, padding]), min(batch_size, total - first)
 
-    return Reader(make, 0, -(-total // batch_size), data)
+    return BatchReader(make, 0, -(-total // batch_size), data)
 
 
-def _stack(images: list[np.ndarray], ids: list[Any]) -> np.ndarray:
+def _stack(images: list[np.ndarray], ids: list[str]) -> np.ndarray:
+    """Stacks images; those of several views follow each other, so that image i has the name ids[i % len(ids)].
+
+    Raises:
+      DataError: the images differ in size.
+    """
     for i, image in enumerate(images):
         if image.shape != images[0].shape:
             raise DataError(
-                f"{ids[i % len(ids)]} is {image.shape[1]}x{image.shape[0]} pixels, {ids[0]} {images[0].shape[1]}x"
-                f"{images[0].shape[0]}: a batch needs one size; set data.crop"
+                f"{ids[i % len(ids)]} has {image.shape[1]}x{image.shape[0]} pixels, but {ids[0]} has "
+                f"{images[0].shape[1]}x{images[0].shape[0]}: the images of a batch must have one size; set data.crop"
             )
     return np.stack(images)

@@ -1,4 +1,4 @@
-"""Prepared data sets: packed images, the index of labels beside them, and the marker that is written last."""
+"""Prepared data sets: packed images, an index of labels and names, and a marker file that is written last."""
 
 import json
 import os
@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from dml_jax.data import decode, labels
-from dml_jax.data.labels import Part
+from dml_jax.data import decode, metadata
+from dml_jax.data.metadata import SplitMetadata
 from dml_jax.data.prepare.sources import File, Recipe
-from dml_jax.data.split import Split, disjoint
+from dml_jax.data.split import Split, check_disjoint
 from dml_jax.errors import ConfigError, DataError
 from dml_jax.files import sha256
 
@@ -19,39 +19,39 @@ FORMAT = 1
 MARKER, INDEX = "prepared.json", "index.npz"
 
 
-class Records:
-    """Reads the packed images of a split; worker processes open the files for themselves."""
+class RecordReader:
+    """`Split.read` for packed images. When pickled for a worker process, it opens the files there."""
 
     def __init__(self, directory: str, split: str) -> None:
         self.directory, self.split = directory, split
-        self._source: Any = None
+        self._source: Callable[[int], bytes] | None = None
 
-    def __call__(self, position: int, rng: np.random.Generator | None) -> np.ndarray:
+    def __call__(self, index: int, rng: np.random.Generator | None) -> np.ndarray:
         if self._source is None:
             from dml_jax.data.prepare import tfds_builder  # imports tensorflow_datasets, which takes a second
 
-            self._source = tfds_builder.source(self.directory, self.split)
-        return decode.rgb(self._source(position))
+            self._source = tfds_builder.open_split(self.directory, self.split)
+        return decode.rgb(self._source(index))
 
-    def __reduce__(self) -> tuple[type["Records"], tuple[str, str]]:
-        return Records, (self.directory, self.split)
+    def __reduce__(self) -> tuple[type["RecordReader"], tuple[str, str]]:
+        return RecordReader, (self.directory, self.split)
 
 
-class ImageFiles:
-    """Reads images from files of their own."""
+class FileReader:
+    """`Split.read` for images in separate files."""
 
     def __init__(self, files: Sequence[str]) -> None:
         self.files = files
 
-    def __call__(self, position: int, rng: np.random.Generator | None) -> np.ndarray:
+    def __call__(self, index: int, rng: np.random.Generator | None) -> np.ndarray:
         try:
-            return decode.rgb(File(Path(self.files[position])).read())
+            return decode.rgb(File(Path(self.files[index])).read())
         except DataError as error:
-            raise DataError(f"{self.files[position]}: {error}") from error
+            raise DataError(f"{self.files[index]}: {error}") from error
 
 
-def mark(directory: Path, content: Mapping[str, Any]) -> None:
-    """Declares a prepared data set complete: the marker appears whole or not at all."""
+def write_marker(directory: Path, content: Mapping[str, Any]) -> None:
+    """Marks a prepared data set as complete. The marker file is written atomically."""
     temporary = directory / f".{MARKER}"
     with temporary.open("w") as file:
         json.dump(content, file, indent=1)
@@ -61,10 +61,10 @@ def mark(directory: Path, content: Mapping[str, Any]) -> None:
 
 
 def read_marker(directory: Path) -> dict[str, Any] | None:
-    """The marker's content; None where there is none.
+    """The content of the marker file, or None if there is none.
 
     Raises:
-      DataError: it is damaged or of another version.
+      DataError: damaged, or written by another version.
     """
     path = directory / MARKER
     if not path.is_file():
@@ -72,67 +72,72 @@ def read_marker(directory: Path) -> dict[str, Any] | None:
     try:
         content = json.loads(path.read_text())
         if content["format"] != FORMAT:
-            raise DataError(f"{path}: was written by another version; prepare the data set again")
+            raise DataError(f"{path}: written by another version; prepare the data set again")
         return content
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise DataError(f"{path}: is damaged; prepare the data set again") from error
+        raise DataError(f"{path}: damaged; prepare the data set again") from error
 
 
 def verify(directory: Path) -> None:
-    """Reads every file of a prepared data set and compares its hash.
+    """Reads every file of a prepared data set and compares its SHA-256 with the recorded one.
 
     Raises:
-      DataError: naming the first that differs.
+      DataError: names the first file that differs.
     """
     marker = read_marker(directory)
     if marker is None:
-        raise DataError(f"{directory}: holds no prepared data set")
+        raise DataError(f"{directory}: not a prepared data set")
     for name, (_, digest) in marker["files"].items():
         if sha256(directory / name) != digest:
             raise DataError(f"{directory / name}: differs from what was written; prepare the data set again")
 
 
 def load(path: str, name: str, unprepared: Recipe | None = None) -> dict[str, Split]:
-    """The splits of a prepared data set.
+    """Loads the splits of a prepared data set.
 
     Args:
       path: its directory.
-      name: the data set that is expected there.
-      unprepared: how to read a directory that was not prepared, image by image, once all have been checked.
+      name: the expected data set.
+      unprepared: if given, `path` may also be an unprepared folder, whose images this recipe finds.
 
     Raises:
-      ConfigError: no path is given.
-      DataError: nothing prepared there, something else, or damaged.
+      ConfigError: `path` is empty.
+      DataError: no such directory, not prepared, another data set, or damaged.
     """
     if not path:
-        raise ConfigError("data.path: missing; give the directory that dml_jax.prepare made")
+        raise ConfigError("data.path: missing; give the directory of a data set prepared by dml_jax.prepare")
     directory = Path(path).expanduser()
-    making = f"python -m dml_jax.prepare --name={name} --source=… --output={path} makes one"
+    remedy = f"python -m dml_jax.prepare --name={name} --source=… --output={path} creates one"
     if not directory.is_dir():
-        raise DataError(f"data.path={path}: there is no such directory; {making}")
+        raise DataError(f"data.path={path}: no such directory; {remedy}")
     marker = read_marker(directory)
     if marker is None and unprepared is not None:
         from dml_jax.data import raw_folder
 
-        return _splits(raw_folder.parts(directory, unprepared), lambda split, part: ImageFiles(part.files))
+        return _splits(raw_folder.scan(directory, unprepared), lambda _, split: FileReader(split.files))
     if marker is None:
-        raise DataError(f"data.path={path}: holds no prepared data set; {making}")
+        raise DataError(f"data.path={path}: not a prepared data set; {remedy}")
     if marker["name"] != name:
-        raise DataError(f"data.path={path}: holds the data set {marker['name']!r}; data.name is {name!r}")
+        raise DataError(f"data.path={path}: contains the data set {marker['name']!r}, but data.name is {name!r}")
     for file, (size, _) in marker["files"].items():
         if not (directory / file).is_file() or (directory / file).stat().st_size != size:
-            raise DataError(f"{directory / file}: is missing or has lost bytes; prepare the data set again")
+            raise DataError(f"{directory / file}: missing or of the wrong size; prepare the data set again")
     records = str(directory / marker["records"])
     return _splits(
-        labels.load(directory / INDEX), lambda split, part: Records(records, split), content=marker["sha256"]
+        metadata.load(directory / INDEX), lambda split, _: RecordReader(records, split), content=marker["sha256"]
     )
 
 
-def _splits(parts: Mapping[str, Part], reader: Callable[[str, Part], Any], content: str = "") -> dict[str, Split]:
-    splits = {
-        name: Split(part.labels, part.ids, reader(name, part), part.classes, content=content)
-        for name, part in parts.items()
+def _splits(
+    splits: Mapping[str, SplitMetadata],
+    reader: Callable[[str, SplitMetadata], RecordReader | FileReader],
+    content: str = "",
+) -> dict[str, Split]:
+    loaded = {
+        name: Split(split.labels, split.ids, reader(name, split), split.classes, content=content)
+        for name, split in splits.items()
     }
-    if "gallery" in splits:
-        splits["test"] = splits["test"]._replace(gallery=splits["gallery"])
-    return disjoint(splits)
+    if "gallery" in loaded:
+        loaded["test"] = loaded["test"]._replace(gallery=loaded["gallery"])
+    check_disjoint(loaded)
+    return loaded

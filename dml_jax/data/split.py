@@ -1,6 +1,6 @@
-"""One split of a data set: what samplers, the input pipeline and the evaluation know of it."""
+"""One split of a data set, as samplers, the input pipeline and evaluation use it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -12,13 +12,14 @@ class Split(NamedTuple):
     """One split of a data set.
 
     Attributes:
-      labels: int64 [N], class ids 0..C-1 of this split.
-      ids: N names, one an image.
-      read: (index, rng) -> uint8 [H, W, 3], RGB. `rng` is a `numpy.random.Generator` for data sets that draw their
-        images; with None, as in every evaluation, the image is fixed.
-      classes: C names, one a class.
-      gallery: the images that this split's are searched for in (In-Shop); None where a split is searched in itself.
-      content: SHA-256 of the prepared data set it is of, pixels included; empty where the images were not prepared.
+      labels: int64 [N], in 0..C-1; each split numbers its own classes, but a gallery shares those of its queries.
+      ids: N image names.
+      read: (index, rng) -> uint8 [H, W, 3], RGB. Data sets with randomly generated images draw them from `rng`, a
+        `numpy.random.Generator`; with None, as in every evaluation, an index always gives the same image.
+      classes: C class names.
+      gallery: the images among which this split's images are retrieved (In-Shop); None if queries and gallery are the
+        same images.
+      content: SHA-256 of the prepared data set that the split belongs to, pixels included; empty if it is not prepared.
     """
 
     labels: np.ndarray
@@ -29,14 +30,13 @@ class Split(NamedTuple):
     content: str = ""
 
 
-def disjoint(splits: dict[str, Split]) -> dict[str, Split]:
-    """Returns `splits` unchanged once training and test share no class name.
+def check_disjoint(splits: Mapping[str, Split]) -> None:
+    """Checks that training and test have no class name in common.
 
     Raises:
-      DataError: naming a shared class.
+      DataError: names a shared class.
     """
     shared = set(splits["train"].classes) & set(splits["test"].classes)
     if shared:
-        raise DataError(f"{len(shared)} classes are in training and test, {min(shared)!r} among them: retrieval is "
-                        "judged on unseen classes, so give every class one split only")  # fmt: skip
-    return splits
+        raise DataError(f"{len(shared)} classes, e.g. {min(shared)!r}, are in both training and test: retrieval is "
+                        "evaluated on unseen classes, so put every class into one split only")  # fmt: skip

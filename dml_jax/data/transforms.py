@@ -1,11 +1,12 @@
-"""Geometry of the images, on the host: what must be done before images have one size and can be stacked.
+"""Resizing and cropping on the host, which brings images to one size so that they can be stacked.
 
-Rules and pixels are those of torchvision's transforms on Pillow images, which the papers' codes use. Pillow changed the
-order of its two resizing passes in version 13, which moves some values by one level; the authors ran older ones.
+Boxes and pixels match torchvision's transforms on Pillow images, which the papers' code uses. Pillow 13 changed the
+order of its two resizing passes, which changes some pixels by one level; the authors used older versions.
 """
 
 from collections.abc import Callable
 from math import exp, log, sqrt
+from typing import assert_never
 
 import numpy as np
 from PIL import Image
@@ -16,77 +17,85 @@ Box = tuple[int, int, int, int]  # top, left, height, width in pixels
 
 
 def training(data: Data) -> Callable[[np.ndarray, np.random.Generator], np.ndarray]:
-    """(image uint8 [h, w, 3], rng) -> uint8 [H, W, 3], as the training sees it but for what the device does."""
+    """The crop of training, (image uint8 [h, w, 3], rng) -> uint8 [H, W, 3]; `augment` does the rest on the device."""
     size = data.image_size
 
     def random_resized(image: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         if data.resize_first:
             image = resize_shorter(image, data.resize)
         box = random_resized_box(image.shape[0], image.shape[1], data.crop_scale, data.crop_ratio, rng)
-        return resize(cut(image, box), size, size)
+        return resize(crop(image, box), size, size)
 
     def random(image: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         image = resize_shorter(image, data.resize)
         top, left = rng.integers(image.shape[0] - size + 1), rng.integers(image.shape[1] - size + 1)
-        return cut(image, (int(top), int(left), size, size))
+        return crop(image, (int(top), int(left), size, size))
 
-    same = testing(data)
-    crops = {"random_resized": random_resized, "random": random}
-    return crops.get(data.crop, lambda image, rng: same(image))
+    match data.crop:
+        case "random_resized":
+            return random_resized
+        case "random":
+            return random
+        case "centre" | "none":
+            deterministic = evaluation(data)
+            return lambda image, rng: deterministic(image)
+        case _:
+            assert_never(data.crop)
 
 
-def testing(data: Data) -> Callable[[np.ndarray], np.ndarray]:
-    """image uint8 [h, w, 3] -> uint8 [H, W, 3], as the evaluation sees it."""
+def evaluation(data: Data) -> Callable[[np.ndarray], np.ndarray]:
+    """The deterministic crop of evaluation: image uint8 [h, w, 3] -> uint8 [H, W, 3]."""
     if data.crop == "none":
         return lambda image: image
     return lambda image: centre_crop(resize_shorter(image, data.resize), data.image_size)
 
 
 def resize(image: np.ndarray, height: int, width: int) -> np.ndarray:
-    """Pillow's bilinear resizing, antialiased where it shrinks: uint8 [h, w, 3] -> uint8 [height, width, 3]."""
+    """Bilinear resizing by Pillow, antialiased when shrinking: uint8 [h, w, 3] -> uint8 [height, width, 3]."""
     if image.shape[:2] == (height, width):
         return image
     return np.asarray(Image.fromarray(image).resize((width, height), Image.Resampling.BILINEAR))
 
 
 def resize_shorter(image: np.ndarray, size: int) -> np.ndarray:
-    """Resizes so that the shorter side has `size` pixels and the longer floor(size * longer / shorter)."""
+    """Resizes the shorter side to `size` pixels and the longer one to floor(size * longer / shorter)."""
     height, width = image.shape[:2]
     if width <= height:
         return resize(image, int(size * height / width), size)
     return resize(image, size, int(size * width / height))
 
 
-def cut(image: np.ndarray, box: Box) -> np.ndarray:
-    """The pixels inside a box, uint8 [height, width, 3]: a view, as whoever resizes or stacks it copies it anyway."""
+def crop(image: np.ndarray, box: Box) -> np.ndarray:
+    """The pixels inside a box, uint8 [height, width, 3]: a view, not a copy."""
     top, left, height, width = box
     return image[top : top + height, left : left + width]
 
 
 def centre_crop(image: np.ndarray, size: int) -> np.ndarray:
-    """The middle `size` x `size` pixels; offsets round half to even; images too small are padded with zeros first."""
+    """The central `size` x `size` pixels, offsets rounded half to even; smaller images are padded with zeros first."""
     missing = [max(size - side, 0) for side in image.shape[:2]]
     if any(missing):
         image = np.pad(image, [(m // 2, (m + 1) // 2) for m in missing] + [(0, 0)])
     top, left = (round((side - size) / 2) for side in image.shape[:2])
-    return cut(image, (top, left, size, size))
+    return crop(image, (top, left, size, size))
 
 
 def random_resized_box(
     height: int, width: int, scale: tuple[float, float], ratio: tuple[float, float], rng: np.random.Generator
 ) -> Box:
-    """Where RandomResizedCrop cuts: torchvision's rule, 10 tries and then the largest box of allowed shape.
+    """The box of torchvision's RandomResizedCrop: 10 random tries, then the largest central box of an allowed shape.
 
     Args:
       height, width: of the image in pixels.
-      scale: least and greatest share of the image's area; uniform between them.
-      ratio: least and greatest width / height; log-uniform between them.
+      scale: range of the box's share of the image's area, drawn uniformly.
+      ratio: range of the box's width / height, drawn log-uniformly.
+      rng: random numbers.
     """
     area, logs = height * width, (log(ratio[0]), log(ratio[1]))
     for _ in range(10):
-        wanted = area * rng.uniform(*scale)
-        shape = exp(rng.uniform(*logs))
-        w, h = round(sqrt(wanted * shape)), round(sqrt(wanted / shape))
+        target_area = area * rng.uniform(*scale)
+        target_ratio = exp(rng.uniform(*logs))
+        w, h = round(sqrt(target_area * target_ratio)), round(sqrt(target_area / target_ratio))
         if 0 < w <= width and 0 < h <= height:
             return int(rng.integers(height - h + 1)), int(rng.integers(width - w + 1)), h, w
     w, h = width, height

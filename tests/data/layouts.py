@@ -1,4 +1,4 @@
-"""Miniatures of the data sets as their owners ship them: real structure, a handful of small pictures."""
+"""Miniatures of the original distributions of the data sets: their structure with a few small images."""
 
 import tarfile
 import zipfile
@@ -62,7 +62,7 @@ def sop(folder: Path) -> Path:
 
 
 def inshop(folder: Path) -> Path:
-    """The folder In-shop with Eval/ and the nested Img/img.zip: train 4 of 2, query 2 of 2, gallery 3 of 2."""
+    """A folder with Eval/ and the nested Img/img.zip: train 4 images of 2 classes, query 2 of 2, gallery 3 of 2."""
     root = folder / "In-shop Clothes Retrieval Benchmark"
     (root / "Eval").mkdir(parents=True)
     (root / "Img").mkdir()
@@ -124,7 +124,7 @@ def cars_original(folder: Path) -> list[Path]:
 
 
 def cars_joined(folder: Path) -> list[Path]:
-    """A folder with car_ims.tgz and cars_annos.mat: the same counts."""
+    """A folder with car_ims.tgz and cars_annos.mat: 4 images of 2 classes in each split."""
     root = folder / "cars"
     root.mkdir()
     rows = []
@@ -139,7 +139,7 @@ def cars_joined(folder: Path) -> list[Path]:
 
 
 def cars_folders(folder: Path) -> list[Path]:
-    """car_data/train and car_data/test with a folder a class: the same counts."""
+    """car_data/train and car_data/test with one folder per class: 4 images of 2 classes in each split."""
     for split in ("train", "test"):
         for i, title in enumerate(CARS.values()):
             pictures.write(folder / "car_data" / split / title / f"{split}_{i}.jpg", 500 + i + 10 * len(split))
@@ -147,7 +147,7 @@ def cars_folders(folder: Path) -> list[Path]:
 
 
 def omniglot(folder: Path) -> list[Path]:
-    """Two zips as the small background sets, sharing the alphabet Greek: train 8 of 4, test 4 of 2."""
+    """Archives of the two small background sets, which share the alphabet Greek: train 8 of 4, test 4 of 2."""
     archives, number = [], 0
     for part, alphabets in (("small1", ("Greek", "Korean")), ("small2", ("Greek", "Tagalog"))):
         archives.append(folder / f"images_background_{part}.zip")

@@ -1,4 +1,4 @@
-"""What the device does to training images."""
+"""Augmentation on the device."""
 
 import jax
 import jax.numpy as jnp
@@ -8,60 +8,59 @@ import pytest
 from dml_jax.config import Data
 from dml_jax.data import augment
 
-PIXELS = np.random.default_rng(0).integers(0, 256, (2, 64, 6, 5, 3), dtype=np.uint8)
+IMAGES = np.random.default_rng(0).integers(0, 256, (2, 64, 6, 5, 3), dtype=np.uint8)
 
 
-def test_nothing_asked_nothing_done() -> None:
-    assert augment.images(jnp.asarray(PIXELS), jax.random.key(0), Data()) is not None
-    np.testing.assert_array_equal(augment.images(jnp.asarray(PIXELS), jax.random.key(0), Data()), PIXELS)
+def test_defaults_change_nothing() -> None:
+    np.testing.assert_array_equal(augment.apply(jnp.asarray(IMAGES), jax.random.key(0), Data()), IMAGES)
 
 
-def test_each_image_of_each_view_is_flipped_for_itself() -> None:
-    flipped = np.asarray(jax.jit(lambda x, key: augment.images(x, key, Data(flip=0.5)))(PIXELS, jax.random.key(1)))
-    turned = (flipped == PIXELS[:, :, :, ::-1]).all((2, 3, 4))
-    same = (flipped == PIXELS).all((2, 3, 4))
-    assert (turned ^ same).all()
-    assert 40 < turned.sum() < 88
-    assert (turned[0] != turned[1]).any()
+def test_each_image_of_each_view_is_flipped_independently() -> None:
+    flipped = np.asarray(jax.jit(lambda x, key: augment.apply(x, key, Data(flip=0.5)))(IMAGES, jax.random.key(1)))
+    mirrored = (flipped == IMAGES[:, :, :, ::-1]).all((2, 3, 4))
+    same = (flipped == IMAGES).all((2, 3, 4))
+    assert (mirrored ^ same).all()
+    assert 40 < mirrored.sum() < 88
+    assert (mirrored[0] != mirrored[1]).any()
 
 
-def test_all_or_none_flipped() -> None:
-    always = augment.images(jnp.asarray(PIXELS), jax.random.key(0), Data(flip=1.0))
-    np.testing.assert_array_equal(always, PIXELS[:, :, :, ::-1])
+def test_flip_probability_of_one() -> None:
+    always = augment.apply(jnp.asarray(IMAGES), jax.random.key(0), Data(flip=1.0))
+    np.testing.assert_array_equal(always, IMAGES[:, :, :, ::-1])
 
 
-def test_grey_images_have_equal_channels_of_pillow_luma() -> None:
+def test_greyscale_matches_pillow() -> None:
     from PIL import Image
 
-    grey = np.asarray(augment.images(jnp.asarray(PIXELS[0]), jax.random.key(0), Data(greyscale=1.0)))
-    pillow = np.stack([np.asarray(Image.fromarray(image).convert("L")) for image in PIXELS[0]])
+    grey = np.asarray(augment.apply(jnp.asarray(IMAGES[0]), jax.random.key(0), Data(greyscale=1.0)))
+    pillow = np.stack([np.asarray(Image.fromarray(image).convert("L")) for image in IMAGES[0]])
     assert np.abs(grey[..., 0].astype(int) - pillow).max() <= 1
     assert (grey == grey[..., :1]).all()
 
 
-def test_jitter_by_hand() -> None:
-    values = jnp.asarray(PIXELS[0, :1], jnp.float32)
+def test_jitter_with_known_factors() -> None:
+    values = jnp.asarray(IMAGES[0, :1], jnp.float32)
     one = jnp.ones((1, 1, 1, 1))
     np.testing.assert_allclose(augment.jitter(values, one, one, one), values, atol=1e-4)
     np.testing.assert_allclose(augment.jitter(values, 0.5 * one, one, one), values / 2, atol=1e-4)
     weights = np.array([0.299, 0.587, 0.114])
-    grey = PIXELS[0, :1] @ weights
+    grey = IMAGES[0, :1] @ weights
     flat = augment.jitter(values, one, 0 * one, one)
     np.testing.assert_allclose(flat, np.full(flat.shape, grey.mean()), rtol=1e-5)
     np.testing.assert_allclose(augment.jitter(values, one, one, 0 * one), np.repeat(grey[..., None], 3, -1), rtol=1e-5)
-    drawn = augment.images(jnp.asarray(PIXELS), jax.random.key(0), Data(jitter=0.4))
+    drawn = augment.apply(jnp.asarray(IMAGES), jax.random.key(0), Data(jitter=0.4))
     assert drawn.dtype == jnp.uint8
-    assert (np.asarray(drawn) != PIXELS).mean() > 0.5
+    assert (np.asarray(drawn) != IMAGES).mean() > 0.5
 
 
 @pytest.mark.parametrize("probability", [0.0, 1.0])
-def test_erased_boxes_hold_the_constants(probability: float) -> None:
+def test_erased_boxes_are_rectangles_of_the_fill_value(probability: float) -> None:
     inputs = jnp.full((40, 16, 12, 3), -3.0)
     erased = np.asarray(augment.erase(inputs, jax.random.key(0), probability))
-    gone = erased[..., 0] != -3
-    assert gone.any((1, 2)).mean() == probability
-    np.testing.assert_allclose(erased[gone], np.broadcast_to(np.float32(augment.ERASED), erased[gone].shape))
-    for mask in gone[gone.any((1, 2))]:
+    masks = erased[..., 0] != -3
+    assert masks.any((1, 2)).mean() == probability
+    np.testing.assert_allclose(erased[masks], np.broadcast_to(np.float32(augment.ERASED), erased[masks].shape))
+    for mask in masks[masks.any((1, 2))]:
         rows, columns = np.flatnonzero(mask.any(1)), np.flatnonzero(mask.any(0))
         assert mask.sum() == len(rows) * len(columns)
         assert np.ptp(rows) + 1 == len(rows) < 16

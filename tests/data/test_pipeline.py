@@ -1,4 +1,4 @@
-"""Batches: the same for any number of threads, workers and hosts; nothing is lost at the end; nothing outlives."""
+"""Batches do not depend on threads, workers and hosts; evaluation is complete; worker processes are cleaned up."""
 
 import os
 import signal
@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from dml_jax.config import Data
-from dml_jax.data import pipeline, samplers
-from dml_jax.data.prepared import ImageFiles
+from dml_jax.data import pipeline, samplers, transforms
+from dml_jax.data.prepared import FileReader
 from dml_jax.data.split import Split
 from dml_jax.errors import DataError
 from tests.data import pictures
@@ -22,24 +22,24 @@ CROPPED = {"crop": "random_resized", "image_size": 12, "resize": 16}
 
 @pytest.fixture(scope="module")
 def split(tmp_path_factory: pytest.TempPathFactory) -> Split:
-    """37 images of 5 classes, of different sizes."""
+    """37 images of 5 classes and of different sizes."""
     folder = tmp_path_factory.mktemp("images")
     files = [str(pictures.write(folder / f"{i}.jpg", i, 20 + i, 40 - i // 2)) for i in range(37)]
     labels = np.arange(37, dtype=np.int64) % 5
-    return Split(labels, [f"{i}.jpg" for i in range(37)], ImageFiles(files), [str(c) for c in range(5)])
+    return Split(labels, [f"{i}.jpg" for i in range(37)], FileReader(files), [str(c) for c in range(5)])
 
 
 def options(**changes: object) -> Data:
     return Data(**{"batch_size": 8, "images_per_class": 2, "threads": 1, **CROPPED, **changes})  # type: ignore[arg-type]
 
 
-def batches(split: Split, data: Data, **how: int) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    how = {"seed": 5, "views": 2, "start": 0, "stop": 9} | how
-    with pipeline.training(split, samplers.build(data, split.labels, 5), data, **how) as reader:
+def read_batches(split: Split, data: Data, **overrides: int) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    arguments = {"seed": 5, "views": 2, "start": 0, "stop": 9} | overrides
+    with pipeline.training(split, samplers.build(data, split.labels, 5), data, **arguments) as reader:
         return list(reader)
 
 
-def same(first: list[tuple[np.ndarray, ...]], second: list[tuple[np.ndarray, ...]]) -> None:
+def assert_same(first: list[tuple[np.ndarray, ...]], second: list[tuple[np.ndarray, ...]]) -> None:
     assert len(first) == len(second)
     for a, b in zip(first, second, strict=True):
         for x, y in zip(a, b, strict=True):
@@ -48,55 +48,53 @@ def same(first: list[tuple[np.ndarray, ...]], second: list[tuple[np.ndarray, ...
 
 
 def test_shapes_types_and_labels(split: Split) -> None:
-    found = batches(split, options())
-    assert len(found) == 9
-    for images, labels, indices in found:
+    batches = read_batches(split, options())
+    assert len(batches) == 9
+    for images, labels, indices in batches:
         assert images.shape == (2, 8, 12, 12, 3)
         assert (images.dtype, labels.dtype, indices.dtype) == (np.uint8, np.int32, np.int32)
         np.testing.assert_array_equal(labels, split.labels[indices])
         assert (images[0] != images[1]).any()
-    assert (found[0][0] != found[1][0]).any()
+    assert (batches[0][0] != batches[1][0]).any()
 
 
 @pytest.mark.parametrize("changes", [{"threads": 4}, {"threads": 3, "prefetch": 1}, {"workers": 1}, {"workers": 3}])
 def test_threads_and_workers_change_nothing(split: Split, changes: dict[str, int]) -> None:
-    same(batches(split, options()), batches(split, options(**changes)))
+    assert_same(read_batches(split, options()), read_batches(split, options(**changes)))
 
 
-def test_a_run_goes_on_in_the_middle(split: Split) -> None:
-    same(batches(split, options())[4:], batches(split, options(threads=2), start=4))
+def test_reading_can_start_at_any_step(split: Split) -> None:
+    assert_same(read_batches(split, options())[4:], read_batches(split, options(threads=2), start=4))
 
 
 def test_hosts_share_the_batch(split: Split) -> None:
-    whole = batches(split, options())
-    halves = [batches(split, options(), host=host, hosts=2) for host in range(2)]
+    whole = read_batches(split, options())
+    halves = [read_batches(split, options(), host=host, hosts=2) for host in range(2)]
     joined = [
         (np.concatenate([a[0], b[0]], axis=1), np.concatenate([a[1], b[1]]), np.concatenate([a[2], b[2]]))
         for a, b in zip(*halves, strict=True)
     ]
-    same(whole, joined)
+    assert_same(whole, joined)
 
 
 @pytest.mark.parametrize(("total", "size"), [(1, 8), (7, 8), (8, 8), (9, 8), (37, 8), (31, 5)])
-def test_evaluation_sees_each_image_once_in_order(split: Split, total: int, size: int) -> None:
+def test_evaluation_reads_each_image_once_in_order(split: Split, total: int, size: int) -> None:
     part = split._replace(labels=split.labels[:total])
     data = options(crop="centre", threads=2)
     rows = []
-    for images, count in pipeline.testing(part, data, size):
+    for images, count in pipeline.evaluation(part, data, size):
         assert images.shape == (size, 12, 12, 3)
         assert (images[count:] == 0).all()
         rows.append(images[:count])
     assert len(np.concatenate(rows)) == total
-    from dml_jax.data import transforms
-
     for i, row in enumerate(np.concatenate(rows)):
-        np.testing.assert_array_equal(row, transforms.testing(data)(split.read(i, None)))
+        np.testing.assert_array_equal(row, transforms.evaluation(data)(split.read(i, None)))
 
 
 def test_hosts_share_the_evaluation(split: Split) -> None:
     data = options(crop="centre")
-    whole = list(pipeline.testing(split, data, 16))
-    parts = [list(pipeline.testing(split, data, 16, host=host, hosts=4)) for host in range(4)]
+    whole = list(pipeline.evaluation(split, data, 16))
+    parts = [list(pipeline.evaluation(split, data, 16, host=host, hosts=4)) for host in range(4)]
     assert [count for _, count in whole] == [count for _, count in parts[0]] == [16, 16, 5]
     for i, (images, _) in enumerate(whole):
         np.testing.assert_array_equal(images, np.concatenate([part[i][0] for part in parts]))
@@ -104,21 +102,21 @@ def test_hosts_share_the_evaluation(split: Split) -> None:
 
 def test_images_of_different_sizes_need_a_crop(split: Split) -> None:
     with pytest.raises(DataError, match=r"pixels, .* set data\.crop"):
-        batches(split, options(crop="none"))
+        read_batches(split, options(crop="none"))
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_an_image_that_has_gone_is_named(split: Split, tmp_path: Path, workers: int) -> None:
-    gone = split._replace(read=ImageFiles([str(tmp_path / "gone.jpg")] * 37))
+def test_missing_image_is_named(split: Split, tmp_path: Path, workers: int) -> None:
+    incomplete = split._replace(read=FileReader([str(tmp_path / "gone.jpg")] * 37))
     with pytest.raises(DataError, match=r"gone\.jpg: missing"):
-        batches(gone, options(workers=workers))
+        read_batches(incomplete, options(workers=workers))
 
 
 PROGRAM = """
 import os, sys, time
 import numpy as np
 from dml_jax.config import Data
-from dml_jax.data import pipeline, sampling
+from dml_jax.data import pipeline, samplers
 from dml_jax.data.split import Split
 
 def read(index, rng):
@@ -128,7 +126,7 @@ def main():
     split = Split(np.arange(40) % 4, [str(i) for i in range(40)], read, list("abcd"))
     data = Data(batch_size=8, images_per_class=2, workers=2)
     stop = 6 if sys.argv[1] == "finish" else 10**6
-    reader = pipeline.training(split, sampling.build(data, split.labels, 0), data, seed=0, stop=stop)
+    reader = pipeline.training(split, samplers.build(data, split.labels, 0), data, seed=0, stop=stop)
     next(reader)
     import multiprocessing
     print(*(child.pid for child in multiprocessing.active_children()), flush=True)
@@ -152,9 +150,9 @@ def alive(process: int) -> bool:
         return False
 
 
-@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are looked up in /proc")
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
 @pytest.mark.parametrize("way", ["wait", pytest.param("close", marks=pytest.mark.slow), "finish"])
-def test_workers_never_outlive_their_parent(tmp_path: Path, way: str) -> None:
+def test_workers_exit_with_their_parent(tmp_path: Path, way: str) -> None:
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
     root = str(Path(__file__).parents[2])

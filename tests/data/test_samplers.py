@@ -1,7 +1,7 @@
-"""Samplers: promises of the balanced one, purity of all, mistakes of the user."""
+"""Samplers: guarantees of the balanced sampler, purity of all samplers, and error messages."""
 
 import time
-from typing import Any
+from typing import get_args, get_type_hints
 
 import cloudpickle
 import numpy as np
@@ -21,10 +21,16 @@ def build(sampler: str, batch_size: int, images: int, seed: int = 3, labels: np.
     return samplers.build(data, labels, seed)
 
 
+def test_every_configurable_sampler_exists() -> None:
+    assert list(get_args(get_type_hints(Data)["sampler"])) == list(samplers.SAMPLERS)
+    for name, function in samplers.SAMPLERS.items():
+        assert function.__name__ == name
+
+
 @pytest.mark.parametrize(("batch_size", "images"), [(12, 4), (20, 4), (36, 4), (15, 5), (8, 1), (9, 3), (12, 6)])
-def test_balanced_keeps_classes_and_images_even_at_every_step(batch_size: int, images: int) -> None:
+def test_balanced_counts_are_even_at_every_step(batch_size: int, images: int) -> None:
     sampler = build("balanced", batch_size, images)
-    members = samplers.by_class(LABELS)
+    class_indices = samplers.indices_by_class(LABELS)
     classes, seen = np.zeros(len(SIZES), int), np.zeros(len(LABELS), int)
     for step in range(300):
         batch = sampler.batch(step)
@@ -35,38 +41,38 @@ def test_balanced_keeps_classes_and_images_even_at_every_step(batch_size: int, i
         np.add.at(seen, batch, 1)
         assert np.ptp(classes) <= 1
         for c, size in enumerate(SIZES):
-            assert np.ptp(seen[members[c]]) <= 1
+            assert np.ptp(seen[class_indices[c]]) <= 1
             drawn = batch[LABELS[batch] == c]
             assert len(drawn) == 0 or len(set(drawn)) == min(size, images)
 
 
-def test_balanced_five_thousand_batches() -> None:
+def test_balanced_counts_stay_even_over_many_steps() -> None:
     labels = np.repeat(np.arange(37), 5)
     sampler = build("balanced", 32, 4, labels=labels)
     counts = np.zeros(len(labels), int)
     for step in range(5_000):
         np.add.at(counts, sampler.batch(step), 1)
-    assert np.ptp(counts) <= 2  # one for the class, one for the image
+    assert np.ptp(counts) <= 2  # a difference of one between classes, one within a class
     assert counts.sum() == 160_000
 
 
-def test_an_epoch_of_balanced_shows_every_class() -> None:
+def test_balanced_epoch_contains_every_class() -> None:
     sampler = build("balanced", 8, 2)
-    steps = sampler.start(1)
+    steps = sampler.first_step(1)
     assert steps == len(LABELS) // 8
     assert set(LABELS[np.concatenate([sampler.batch(s) for s in range(steps)])]) == set(range(len(SIZES)))
 
 
 def test_balanced_order_is_random() -> None:
-    firsts = [tuple(build("balanced", 12, 4, seed).batch(0)) for seed in range(20)]
-    assert len(set(firsts)) == 20
-    first = [LABELS[build("balanced", 12, 4, seed).batch(0)][0] for seed in range(450)]
-    counts = np.bincount(first, minlength=len(SIZES))
-    assert ((counts - 50) ** 2 / 50).sum() < 26.1  # chi-squared, 8 degrees of freedom, 0.1 %
+    batches = [tuple(build("balanced", 12, 4, seed).batch(0)) for seed in range(20)]
+    assert len(set(batches)) == 20
+    first_classes = [LABELS[build("balanced", 12, 4, seed).batch(0)][0] for seed in range(450)]
+    counts = np.bincount(first_classes, minlength=len(SIZES))
+    assert ((counts - 50) ** 2 / 50).sum() < 26.1  # chi-squared test, 8 degrees of freedom, p = 0.1 %
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_batch_depends_on_seed_and_step_alone(name: str) -> None:
+def test_batch_is_a_pure_function_of_seed_and_step(name: str) -> None:
     forward, backward, other = (build(name, 12, 3, seed) for seed in (3, 3, 4))
     batches = [forward.batch(step) for step in range(40)]
     again = [backward.batch(step) for step in reversed(range(40))][::-1]
@@ -79,33 +85,35 @@ def test_a_batch_depends_on_seed_and_step_alone(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_epochs_and_their_first_steps_are_inverse(name: str) -> None:
+def test_epoch_and_first_step_are_inverse(name: str) -> None:
     sampler = build(name, 12, 3)
-    starts = [sampler.start(e) for e in range(6)]
+    starts = [sampler.first_step(e) for e in range(6)]
     assert starts[0] == 0
     assert (np.diff(starts) > 0).all()
     for step in range(starts[5]):
         e = sampler.epoch(step)
-        assert sampler.start(e) <= step < sampler.start(e + 1)
+        assert sampler.first_step(e) <= step < sampler.first_step(e + 1)
 
 
-def test_shuffled_shows_no_image_twice_in_an_epoch() -> None:
+def test_shuffled_draws_no_image_twice_in_an_epoch() -> None:
     sampler = build("shuffled", 12, 4)
-    assert sampler.start(1) == len(LABELS) // 12
+    assert sampler.first_step(1) == len(LABELS) // 12
     for epoch in range(3):
-        seen = np.concatenate([sampler.batch(s) for s in range(sampler.start(epoch), sampler.start(epoch + 1))])
-        assert len(set(seen)) == len(seen) == sampler.start(1) * 12
+        seen = np.concatenate(
+            [sampler.batch(s) for s in range(sampler.first_step(epoch), sampler.first_step(epoch + 1))]
+        )
+        assert len(set(seen)) == len(seen) == sampler.first_step(1) * 12
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_many_classes_are_ready_at_once(name: str) -> None:
-    """As many as Stanford Online Products has; the length of a run of five epochs is known too."""
+def test_construction_is_fast_for_many_classes(name: str) -> None:
+    """With the number of classes of Stanford Online Products; includes the length of five epochs."""
     labels = np.repeat(np.arange(11_318), 5 + np.arange(11_318) % 2)
-    begun = time.process_time()  # whatever else the machine is doing
+    began = time.process_time()  # CPU time does not depend on the load of the machine
     sampler = build(name, 90, 5, labels=labels)
-    assert sampler.start(5) > 1_000
+    assert sampler.first_step(5) > 1_000
     assert len(sampler.batch(0)) == 90
-    assert time.process_time() - begun < 1
+    assert time.process_time() - began < 1
 
 
 @pytest.mark.parametrize(
@@ -113,12 +121,12 @@ def test_many_classes_are_ready_at_once(name: str) -> None:
     [
         (np.zeros(0, int), "integers"),
         (np.zeros(5), "float64"),
-        (np.zeros(20, int), "one class, of 20 images"),
-        (np.array([0, 0, 2, 2]), "class 1 of 0..2 has no image"),
+        (np.zeros(20, int), "one class of 20 images"),
+        (np.array([0, 0, 2, 2]), "class 1 of 0..2 has no images"),
         (np.array([-1, 0, 1]), "label -1"),
     ],
 )
-def test_bad_labels(labels: np.ndarray, message: str) -> None:
+def test_invalid_labels(labels: np.ndarray, message: str) -> None:
     with pytest.raises(DataError, match=message):
         build("balanced", 4, 2, labels=labels)
 
@@ -126,7 +134,7 @@ def test_bad_labels(labels: np.ndarray, message: str) -> None:
 @pytest.mark.parametrize(
     ("name", "size", "images", "message"),
     [
-        ("balanced", 40, 4, "10 classes.* has 9; give at most --config.data.batch_size=36$"),
+        ("balanced", 40, 4, "10 classes.* has 9; use at most --config.data.batch_size=36$"),
         ("hist_balanced", 40, 4, "10 classes.* has 9"),
         ("ms", 40, 4, "10 classes.* has 9"),
         ("shuffled", 50, 4, "only 49 images"),
@@ -136,13 +144,14 @@ def test_bad_labels(labels: np.ndarray, message: str) -> None:
         ("balanced", 10, 4, "must divide data.batch_size=10"),
     ],
 )
-def test_batches_that_cannot_be_made(name: str, size: int, images: int, message: str) -> None:
+def test_impossible_batches(name: str, size: int, images: int, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         build(name, size, images)
 
 
-def test_the_singletons_image_is_repeated() -> None:
-    single: dict[str, Any] = {name: build(name, 12, 3) for name in ("balanced", "mpn", "ms")}
-    for sampler in single.values():
+def test_small_classes_repeat_images() -> None:
+    """Class 7 has one image, which fills its K = 3 places in a batch."""
+    for name in ("balanced", "mpn", "ms"):
+        sampler = build(name, 12, 3)
         batches = np.concatenate([sampler.batch(s) for s in range(30)])
         assert np.sum(batches == np.flatnonzero(LABELS == 7)[0]) >= 3

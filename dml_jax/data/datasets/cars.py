@@ -1,7 +1,8 @@
-"""Cars196 (Stanford Cars): 196 models, the first 98 to train and the last 98 to test, whatever split it came in.
+"""Cars196 (Stanford Cars): the first 98 of 196 classes for training, the last 98 for test.
 
-Its first home is gone. Three layouts are known: the original archives (cars_train, cars_test and a devkit of .mat
-files), all images in car_ims with one cars_annos.mat, and folders named by class.
+The data set's own split, which is for classification, is ignored. The original site is gone, so the three layouts in
+circulation are read: the original archives (cars_train, cars_test and a devkit with .mat files), all images in car_ims
+with one cars_annos.mat, and class folders.
 """
 
 import io
@@ -10,7 +11,7 @@ import numpy as np
 
 from dml_jax.config import Data
 from dml_jax.data import prepared
-from dml_jax.data.prepare.sources import Entry, File, Files, Options, Recipe, at, locate
+from dml_jax.data.prepare.sources import Entry, File, Files, Options, Recipe, file_at, find_folder
 from dml_jax.data.split import Split
 from dml_jax.errors import DataError
 
@@ -18,8 +19,8 @@ CLASSES, TRAINING_CLASSES = 196, 98
 
 
 def find(files: Files, options: Options) -> list[Entry]:
-    """Reads whichever layout is there."""
-    short = {"/".join(path.split("/")[-2:]): path for path in files}  # the last folder and the name
+    """Reads whichever of the three layouts it finds."""
+    short = {"/".join(path.split("/")[-2:]): path for path in files}  # folder and file name -> path
     names = {path.split("/")[-1] for path in files}
     if "cars_train_annos.mat" in names:
         rows = []
@@ -34,22 +35,22 @@ def find(files: Files, options: Options) -> list[Entry]:
     else:
         return _folders(files)
     title = _titles(files, names)
-    return [_entry(path, at(files, short.get(path, path)), number, title.get(number, "")) for path, number in rows]
+    return [_entry(path, file_at(files, short.get(path, path)), number, title.get(number, "")) for path, number in rows]
 
 
 def _entry(name: str, file: File, number: int, title: str) -> Entry:
     if not 1 <= number <= CLASSES:
-        raise DataError(f"{name}: class {number} is none of the {CLASSES}")
+        raise DataError(f"{name}: class {number} is not in 1..{CLASSES}")
     split = "train" if number <= TRAINING_CLASSES else "test"
     return Entry(name, file, f"{number:03d} {title}".strip(), split)
 
 
 def _folders(files: Files) -> list[Entry]:
-    """Class folders, perhaps below folders train and test, which are joined; sorted as the official classes are."""
+    """Reads class folders, merging those of train/ and test/; sorted by name they are in the official order."""
     images = {path: path.split("/")[-2] for path in files if path.count("/") and path.lower().endswith(".jpg")}
     titles = sorted(set(images.values()))
     if not titles:
-        raise DataError("neither cars_train_annos.mat nor cars_annos.mat nor folders of images: not Cars196")
+        raise DataError("neither cars_train_annos.mat nor cars_annos.mat nor class folders found: not Cars196")
     half = TRAINING_CLASSES if len(titles) == CLASSES else len(titles) // 2
     number = {title: i + 1 if i < half else i + 1 + TRAINING_CLASSES - half for i, title in enumerate(titles)}
     return [_entry(path, files[path], number[title], title) for path, title in images.items()]
@@ -58,7 +59,7 @@ def _folders(files: Files) -> list[Entry]:
 def _annotations(files: Files, table: str) -> np.ndarray:
     rows = _mat(files, table).get("annotations")
     if rows is None or rows.dtype.names is None or "class" not in rows.dtype.names:
-        raise DataError(f"{table}: holds no annotations with classes; the test set's are in the file …_withlabels.mat")
+        raise DataError(f"{table}: contains no labels; those of the test set are in cars_test_annos_withlabels.mat")
     return rows
 
 
@@ -72,12 +73,12 @@ def _titles(files: Files, names: set[str]) -> dict[int, str]:
 def _mat(files: Files, table: str) -> dict[str, np.ndarray]:
     from scipy.io import loadmat
 
-    path = locate(files, table, "Cars196") + table
+    path = find_folder(files, table, "Cars196") + table
     try:
         return {
             key: np.atleast_1d(value) for key, value in loadmat(io.BytesIO(files[path].read()), squeeze_me=True).items()
         }
-    except Exception as error:  # SciPy names no class of errors for damaged files
+    except Exception as error:  # SciPy raises many types of exceptions for damaged files
         raise DataError(f"{path} cannot be read: {error}") from error
 
 
@@ -91,5 +92,5 @@ RECIPE = Recipe(
 
 
 def load(data: Data) -> dict[str, Split]:
-    """The splits "train" (8,054 images of 98 classes) and "test" (8,131 of 98)."""
+    """The splits "train" (8,054 images of 98 classes) and "test" (8,131 images of 98 classes)."""
     return prepared.load(data.path, "cars")

@@ -1,11 +1,11 @@
-"""One's own photographs, listed in a file: columns path, label, and if wanted split (train, test) and role.
+"""Custom images listed in a table with the columns path, label, and optionally split (train, test) and role.
 
     path,label,split,role
     images/1.jpg,oak,train,
     images/7.jpg,elm,test,query
     images/8.jpg,elm,test,gallery
 
-Paths are relative to the folder of the file. Without a column split, classes are divided into training and test ones.
+Paths are relative to the folder of the table. Without a split column, the classes are split into training and test.
 """
 
 import csv
@@ -13,8 +13,8 @@ import io
 
 from dml_jax.config import Data
 from dml_jax.data import prepared
-from dml_jax.data.datasets.folder import held_out
-from dml_jax.data.prepare.sources import Entry, Files, Options, Recipe, at
+from dml_jax.data.datasets.folder import test_classes
+from dml_jax.data.prepare.sources import Entry, Files, Options, Recipe, file_at
 from dml_jax.data.split import Split
 from dml_jax.errors import DataError
 
@@ -27,11 +27,11 @@ SPLIT = {
 
 
 def find(files: Files, options: Options) -> list[Entry]:
-    """Reads the one .csv file there is."""
+    """Reads the only .csv file among the files."""
     tables = [path for path in files if path.lower().endswith(".csv")]
     if len(tables) != 1:
-        found = f"are {len(tables)} .csv files ({', '.join(tables[:3])})" if tables else "is no .csv file"
-        raise DataError(f"there {found}, one is needed; give it as --source")
+        found = f"{len(tables)} .csv files ({', '.join(tables[:3])})" if tables else "no .csv file"
+        raise DataError(f"found {found}, exactly one is needed; give it as --source")
     base = tables[0].rpartition("/")[0]
     try:
         text = files[tables[0]].read().decode("utf-8-sig")
@@ -42,9 +42,9 @@ def find(files: Files, options: Options) -> list[Entry]:
     columns = set(table.fieldnames or ())
     if not {"path", "label"} <= columns <= {"path", "label", "split", "role"}:
         raise DataError(
-            f"{tables[0]}: has the columns {', '.join(sorted(columns))}; path, label[, split, role] are known"
+            f"{tables[0]}: has the columns {', '.join(sorted(columns))}; must have path, label[, split, role]"
         )
-    tested = held_out({row["label"] for row in rows if row["label"]}, options.test_share)
+    tested = test_classes({row["label"] for row in rows if row["label"]}, options.test_share)
     entries = []
     for number, row in enumerate(rows, start=2):
         path, label = row["path"], row["label"]
@@ -52,8 +52,8 @@ def find(files: Files, options: Options) -> list[Entry]:
             raise DataError(f"{tables[0]}, line {number}: has no path, no label or too many columns")
         given = (row.get("split") or ("test" if label in tested else "train"), row.get("role") or "")
         if given not in SPLIT:
-            raise DataError(f"{tables[0]}, line {number}: split {given[0]!r} with role {given[1]!r} is not known")
-        entries.append(Entry(path, at(files, f"{base}/{path}" if base else path), label, SPLIT[given]))
+            raise DataError(f"{tables[0]}, line {number}: split {given[0]!r} with role {given[1]!r} is not supported")
+        entries.append(Entry(path, file_at(files, f"{base}/{path}" if base else path), label, SPLIT[given]))
     return entries
 
 

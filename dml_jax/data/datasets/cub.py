@@ -1,8 +1,8 @@
-"""Caltech-UCSD Birds 200-2011: 200 species, the first 100 to train and the last 100 to test."""
+"""Caltech-UCSD Birds 200-2011: the first 100 species are the training classes, the last 100 the test classes."""
 
 from dml_jax.config import Data
 from dml_jax.data import prepared
-from dml_jax.data.prepare.sources import Entry, Files, Options, Recipe, at, lines, locate
+from dml_jax.data.prepare.sources import Entry, Files, Options, Recipe, file_at, find_folder, read_rows
 from dml_jax.data.split import Split
 from dml_jax.errors import DataError
 
@@ -11,15 +11,15 @@ TRAINING_CLASSES = 100
 
 def find(files: Files, options: Options) -> list[Entry]:
     """Reads `images.txt` and `image_class_labels.txt` of the official archive, CUB_200_2011.tgz."""
-    base = locate(files, "images.txt", "CUB-200-2011")
-    labels = {row[0]: row[-1] for row in lines(files, f"{base}image_class_labels.txt")}
+    base = find_folder(files, "images.txt", "CUB-200-2011")
+    labels = {row[0]: row[-1] for row in read_rows(files, f"{base}image_class_labels.txt")}
     entries = []
-    for number, *name in lines(files, f"{base}images.txt"):
+    for number, *name in read_rows(files, f"{base}images.txt"):
         if len(name) != 1 or not labels.get(number, "").isdigit():
             raise DataError(f"{base}images.txt: image {number} has no name, or no class in image_class_labels.txt")
         split = "train" if int(labels[number]) <= TRAINING_CLASSES else "test"
         label = name[0].split("/")[0]  # begins with the class number, three digits
-        entries.append(Entry(name[0], at(files, f"{base}images/{name[0]}"), label, split))
+        entries.append(Entry(name[0], file_at(files, f"{base}images/{name[0]}"), label, split))
     return entries
 
 
@@ -33,5 +33,5 @@ RECIPE = Recipe(
 
 
 def load(data: Data) -> dict[str, Split]:
-    """The splits "train" (5,864 images of 100 classes) and "test" (5,924 of 100)."""
+    """The splits "train" (5,864 images of 100 classes) and "test" (5,924 images of 100 classes)."""
     return prepared.load(data.path, "cub")

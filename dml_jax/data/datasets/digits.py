@@ -1,9 +1,9 @@
-"""Real handwritten digits as one meets them in the wild: built in, no download.
+"""Handwritten digits with random placement: built in, no download.
 
-The 1,797 scans of 8×8 pixels that ship with scikit-learn (Alpaydin & Kaynak, UCI, 1998), each placed on a 24×24
-canvas at a random place, size, angle, slant and contrast, with noise. Training classes are the digits 0-4 in their
-eight flips and quarter turns (40 classes), placed afresh each time they are read; the test classes are the digits
-5-9, upright, each placed once and for all by its index.
+The 1,797 scans of 8×8 pixels that ship with scikit-learn (Alpaydin & Kaynak, UCI, 1998), each drawn on a 24×24 canvas
+with random position, size, rotation, shear, contrast and noise. The training classes are the digits 0-4 under the eight
+symmetries of the square (40 classes), drawn with new random numbers at each read. The test classes are the digits 5-9,
+upright, drawn with random numbers that are fixed by the index.
 """
 
 from collections.abc import Callable
@@ -22,19 +22,15 @@ CONTRAST = (0.6, 1.0)
 NOISE = 0.08  # standard deviation, of the range black to white
 
 
-def place(scan: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Draws a scan [8, 8] in 0..1 on a canvas: uint8 [24, 24, 3], bilinear, black ground."""
+def draw(scan: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Draws a scan, float [8, 8] in 0..1, on a black canvas with bilinear interpolation: uint8 [24, 24, 3]."""
     scale = rng.uniform(*SCALE)
-    angle, shear, contrast = (
-        rng.uniform(-ROTATION, ROTATION),
-        rng.uniform(-SHEAR, SHEAR),
-        rng.uniform(*CONTRAST),
-    )
+    angle, shear, contrast = rng.uniform(-ROTATION, ROTATION), rng.uniform(-SHEAR, SHEAR), rng.uniform(*CONTRAST)
     side = len(scan)
-    room = (SIDE - side * scale) / 2
-    centre = SIDE / 2 + rng.uniform(-room, room, size=2)
-    turn = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
-    inverse = np.linalg.inv(scale * turn @ np.array([[1.0, shear], [0.0, 1.0]]))
+    margin = (SIDE - side * scale) / 2
+    centre = SIDE / 2 + rng.uniform(-margin, margin, size=2)
+    rotation = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
+    inverse = np.linalg.inv(scale * rotation @ np.array([[1.0, shear], [0.0, 1.0]]))
     pixels = np.stack(np.meshgrid(np.arange(SIDE), np.arange(SIDE), indexing="ij")).reshape(2, -1) + 0.5
     y, x = inverse @ (pixels - centre[:, None]) + side / 2 - 0.5
     row, column = np.floor(y).astype(int), np.floor(x).astype(int)
@@ -48,14 +44,16 @@ def place(scan: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     return np.repeat(grey, 3, axis=2)
 
 
-def turned(scan: np.ndarray, symmetry: int) -> np.ndarray:
-    """The scan under one of the eight symmetries of the square: `symmetry % 4` quarter turns, flipped from 4 on."""
+def transformed(scan: np.ndarray, symmetry: int) -> np.ndarray:
+    """The scan under one of the eight symmetries of the square: flipped if `symmetry >= 4`, then quarter turns."""
     return np.rot90(scan if symmetry < 4 else scan[:, ::-1], symmetry % 4)
 
 
 def _reader(scans: np.ndarray, first: int) -> Callable[[int, np.random.Generator | None], np.ndarray]:
+    """`Split.read` for a split whose images are numbered from `first` on."""
+
     def read(index: int, rng: np.random.Generator | None) -> np.ndarray:
-        return place(scans[index], np.random.default_rng((24, first + index)) if rng is None else rng)
+        return draw(scans[index], np.random.default_rng((24, first + index)) if rng is None else rng)
 
     return read
 
@@ -65,17 +63,17 @@ def load(data: Data) -> dict[str, Split]:
     scans, digits = load_digits(return_X_y=True)
     scans = scans.reshape(-1, 8, 8) / 16.0
     seen, unseen = np.flatnonzero(digits < 5), np.flatnonzero(digits >= 5)
-    turns = np.concatenate([[turned(scans[i], s) for i in seen] for s in range(8)])
+    train_scans = np.concatenate([[transformed(scans[i], s) for i in seen] for s in range(8)])
     train = Split(
         labels=np.concatenate([8 * digits[seen] + s for s in range(8)]).astype(np.int64),
         ids=[f"digit-{i:04d}-symmetry-{s}" for s in range(8) for i in seen],
-        read=_reader(turns, 0),
+        read=_reader(train_scans, 0),
         classes=[f"{digit} symmetry {s}" for digit in range(5) for s in range(8)],
     )
     test = Split(
         labels=digits[unseen].astype(np.int64) - 5,
         ids=[f"digit-{i:04d}" for i in unseen],
-        read=_reader(scans[unseen], len(turns)),
+        read=_reader(scans[unseen], len(train_scans)),
         classes=[str(digit) for digit in range(5, 10)],
     )
     return {"train": train, "test": test}

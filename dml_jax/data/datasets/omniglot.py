@@ -1,7 +1,7 @@
-"""Omniglot: characters of many alphabets, each drawn by twenty people; alphabets of the test set are never trained on.
+"""Omniglot: characters of many alphabets, each drawn by twenty people; training and test alphabets are disjoint.
 
-Either the two full sets, images_background and images_evaluation, or the two small background sets, whose second holds
-two alphabets of the first again: those are left out of the test.
+Either the full sets, images_background and images_evaluation, or the two small background sets. Of the latter, the
+second repeats two alphabets of the first, which are left out of the test split.
 """
 
 from dml_jax.config import Data
@@ -14,7 +14,7 @@ PAIRS = (("images_background", "images_evaluation"), ("images_background_small1"
 
 
 def find(files: Files, options: Options) -> list[Entry]:
-    """Finds <set>/<alphabet>/<character>/<drawing>.png."""
+    """Finds the images <set>/<alphabet>/<character>/<drawing>.png."""
     drawings: dict[str, list[tuple[str, str, str]]] = {}
     for path in files:
         if path.endswith(".png") and path.count("/") >= 3:
@@ -24,8 +24,8 @@ def find(files: Files, options: Options) -> list[Entry]:
         if set(pair) <= set(drawings):
             break
     else:
-        wanted = " or ".join(" and ".join(pair) for pair in PAIRS)
-        raise DataError(f"found {', '.join(sorted(drawings)) or 'nothing'} of Omniglot; {wanted} are needed")
+        needed = " or ".join(" and ".join(pair) for pair in PAIRS)
+        raise DataError(f"found {', '.join(sorted(drawings)) or 'nothing'} of Omniglot; needed are {needed}")
     trained = {alphabet for _, alphabet, _ in drawings[pair[0]]}
     entries = []
     for split, part in zip(("train", "test"), pair, strict=True):
@@ -46,5 +46,5 @@ RECIPE = Recipe(
 
 
 def load(data: Data) -> dict[str, Split]:
-    """The splits "train" and "test"; of the small sets 2,720 images of 136 characters and 2,120 of 106."""
+    """The splits "train" and "test"; with the small sets, 2,720 images of 136 classes and 2,120 images of 106."""
     return prepared.load(data.path, "omniglot")

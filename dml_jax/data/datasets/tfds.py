@@ -1,8 +1,8 @@
-"""A data set that tensorflow_datasets has prepared elsewhere, in the array_record format, read where it lies.
+"""Data sets prepared by tensorflow_datasets in the array_record format, read in place.
 
-`data.path` is the directory of one version, as ~/tensorflow_datasets/cars196/2.1.0. Where its splits share classes, as
-those made for classification do, they are joined and divided by class: the first half is trained on, as is usual for
-CUB-200-2011 (caltech_birds2011) and Cars196 (cars196).
+`data.path` is the directory of one version, e.g. ~/tensorflow_datasets/cars196/2.1.0. If its splits share classes, as
+those for classification do, they are merged, and the first half of the classes becomes the training split, as is usual
+for CUB-200-2011 (caltech_birds2011) and Cars196 (cars196).
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,62 +12,66 @@ from typing import Any
 import numpy as np
 
 from dml_jax.config import Data
-from dml_jax.data import decode, labels
-from dml_jax.data.labels import Part
-from dml_jax.data.split import Split, disjoint
+from dml_jax.data import decode, metadata
+from dml_jax.data.metadata import SplitMetadata
+from dml_jax.data.split import Split, check_disjoint
 from dml_jax.errors import ConfigError, DataError
 
-LABELS = ("label", "class_id")  # features that may hold the class
+LABELS = ("label", "class_id")  # features that may contain the label
 
 
-class Images:
-    """Reads images by their ids, "<split>/<position>"; worker processes open the files for themselves."""
+class Reader:
+    """`Split.read` for images with the ids "<split>/<row>". When pickled for a worker process, it opens files there."""
 
     def __init__(self, directory: str, ids: Sequence[str]) -> None:
         self.directory, self.ids = directory, ids
-        self._sources: dict[str, Any] = {}
+        self._sources: dict[str, Sequence[dict[str, Any]]] = {}
 
-    def __call__(self, position: int, rng: np.random.Generator | None) -> np.ndarray:
-        split, row = self.ids[position].split("/")
+    def __call__(self, index: int, rng: np.random.Generator | None) -> np.ndarray:
+        split, row = self.ids[index].split("/")
         if split not in self._sources:
             self._sources[split] = _source(self.directory, split)
         try:
             return decode.rgb(self._sources[split][int(row)]["image"])
         except DataError as error:
-            raise DataError(f"{self.directory}, {self.ids[position]}: {error}") from error
+            raise DataError(f"{self.directory}, {self.ids[index]}: {error}") from error
 
-    def __reduce__(self) -> tuple[type["Images"], tuple[str, Sequence[str]]]:
-        return Images, (self.directory, self.ids)
+    def __reduce__(self) -> tuple[type["Reader"], tuple[str, Sequence[str]]]:
+        return Reader, (self.directory, self.ids)
 
 
 def load(data: Data) -> dict[str, Split]:
-    """The splits "train" and "test"; labels are read once and then remembered."""
+    """The splits "train" and "test"; labels are read once and then cached."""
     if not data.path:
-        raise ConfigError("data.path: missing; give a directory that tensorflow_datasets has prepared")
+        raise ConfigError("data.path: missing; give a directory prepared by tensorflow_datasets")
     directory = Path(data.path).expanduser().resolve()
     info = directory / "dataset_info.json"
     if not info.is_file():
-        raise DataError(f"data.path={data.path}: holds no dataset_info.json of tensorflow_datasets")
-    parts = labels.cached(f"{directory}\0{info.stat().st_mtime_ns}".encode(), lambda: _parts(str(directory)))
-    return disjoint(
-        {name: Split(p.labels, p.ids, Images(str(directory), p.ids), p.classes) for name, p in parts.items()}
-    )
+        raise DataError(f"data.path={data.path}: contains no dataset_info.json of tensorflow_datasets")
+    fingerprint = f"{directory}\0{info.stat().st_mtime_ns}".encode()
+    splits = {
+        name: Split(split.labels, split.ids, Reader(str(directory), split.ids), split.classes)
+        for name, split in metadata.cached(fingerprint, lambda: _scan(str(directory))).items()
+    }
+    check_disjoint(splits)
+    return splits
 
 
-def _parts(directory: str) -> Mapping[str, Part]:
+def _scan(directory: str) -> Mapping[str, SplitMetadata]:
+    """Reads all labels and divides the classes into training and test."""
     import tensorflow_datasets as tfds
 
     builder = tfds.builder_from_directory(directory)
     if builder.info.file_format != tfds.core.FileFormat.ARRAY_RECORD:
         found = builder.info.file_format
         raise DataError(
-            f"data.path={directory}: is stored as {found.value if found else 'unknown'}; random access needs "
-            "array_record, which tfds build --file_format=array_record writes"
+            f"data.path={directory}: stored as {found.value if found else 'unknown'}, but random access needs "
+            "array_record; prepare it with tfds build --file_format=array_record"
         )
     label = next((name for name in LABELS if name in builder.info.features), None)
     if label is None or "image" not in builder.info.features:
-        raise DataError(f"data.path={directory}: has no feature image with a feature {' or '.join(LABELS)}")
-    rows = {split: _labels(directory, split, label) for split in builder.info.splits}
+        raise DataError(f"data.path={directory}: must have a feature image and a feature {' or '.join(LABELS)}")
+    rows = {split: _read_labels(directory, split, label) for split in builder.info.splits}
     seen = [set(values.tolist()) for values in rows.values()]
     if len(rows) == 2 and not seen[0] & seen[1] and "train" in rows:
         groups = {"train" if split == "train" else "test": {split: values} for split, values in rows.items()}
@@ -76,31 +80,32 @@ def _parts(directory: str) -> Mapping[str, Part]:
         every = sorted(set().union(*seen))
         classes = {"train": every[: len(every) // 2], "test": every[len(every) // 2 :]}
         groups = {"train": rows, "test": rows}
-    return {name: _part(groups[name], classes[name]) for name in groups}
+    return {name: _select(groups[name], classes[name]) for name in groups}
 
 
-def _part(rows: Mapping[str, np.ndarray], classes: Sequence[int]) -> Part:
-    """The images of some classes from all splits."""
-    number = {label: i for i, label in enumerate(classes)}
+def _select(rows: Mapping[str, np.ndarray], classes: Sequence[int]) -> SplitMetadata:
+    """The images of some classes, relabelled 0, 1, …, from stored splits with labels int [N]."""
+    new_label = {label: i for i, label in enumerate(classes)}
     kept = [
-        (f"{split}/{i}", number[v])
-        for split, values in rows.items()
-        for i, v in enumerate(values.tolist())
-        if v in number
+        (f"{split}/{row}", new_label[label])
+        for split, labels in rows.items()
+        for row, label in enumerate(labels.tolist())
+        if label in new_label
     ]
-    return Part(
-        np.array([label for _, label in kept], np.int64),
-        [name for name, _ in kept],
-        [str(c) for c in classes],
+    return SplitMetadata(
+        labels=np.array([label for _, label in kept], np.int64),
+        ids=[name for name, _ in kept],
+        classes=[str(c) for c in classes],
     )
 
 
-def _labels(directory: str, split: str, label: str) -> np.ndarray:
+def _read_labels(directory: str, split: str, label: str) -> np.ndarray:
     source = _source(directory, split)
     return np.array([source[i][label] for i in range(len(source))], np.int64)
 
 
-def _source(directory: str, split: str) -> Any:
+def _source(directory: str, split: str) -> Sequence[dict[str, Any]]:
+    """Random access to the examples of a split, with images still encoded."""
     import tensorflow_datasets as tfds
 
     builder = tfds.builder_from_directory(directory)

@@ -1,4 +1,10 @@
-"""Which images make up the batch of a step: the samplers by name."""
+"""Samplers: which images make up the batch of a step.
+
+`balanced` is the default; `shuffled` and those in `papers.py` reproduce the samplers of published code. A new sampler
+is a function (data, class_indices, seed) -> Sampler, an entry in `SAMPLERS`, and its name in `config.Data.sampler`.
+"""
+
+from collections.abc import Callable
 
 import numpy as np
 
@@ -8,40 +14,48 @@ from dml_jax.data.samplers.base import Sampler
 from dml_jax.data.samplers.papers import diva, hist_balanced, mpn, mpn_redraw, ms, shuffled
 from dml_jax.errors import DataError
 
-__all__ = ["Sampler", "build", "by_class"]
+__all__ = ["SAMPLERS", "Sampler", "build", "indices_by_class"]
 
-SAMPLERS = {s.__name__: s for s in (balanced, shuffled, hist_balanced, mpn, mpn_redraw, diva, ms)}
+SAMPLERS: dict[str, Callable[[Data, list[np.ndarray], int], Sampler]] = {
+    "balanced": balanced,
+    "shuffled": shuffled,
+    "mpn": mpn,
+    "mpn_redraw": mpn_redraw,
+    "hist_balanced": hist_balanced,
+    "diva": diva,
+    "ms": ms,
+}
 
 
 def build(data: Data, labels: np.ndarray, seed: int) -> Sampler:
-    """The sampler that `data.sampler` names.
+    """Builds the sampler that `data.sampler` names.
 
     Args:
       data: `sampler`, `batch_size` and `images_per_class` are read.
-      labels: int [N], class ids 0..C-1 of the training split, every class present.
+      labels: int [N], labels 0..C-1 of the training split; every class has an image.
       seed: of the run, not negative.
 
     Raises:
-      ConfigError: the batch cannot be made from this split; names the key and the counts.
-      DataError: a class without an image, or fewer than two classes.
+      ConfigError: the split has too few classes or images for such a batch.
+      DataError: a class without images, or fewer than two classes.
     """
-    return SAMPLERS[data.sampler](data, by_class(labels), seed)
+    return SAMPLERS[data.sampler](data, indices_by_class(labels), seed)
 
 
-def by_class(labels: np.ndarray) -> list[np.ndarray]:
-    """Indices of each class's images: C arrays int64, for labels int [N] in 0..C-1.
+def indices_by_class(labels: np.ndarray) -> list[np.ndarray]:
+    """Groups image indices by class: labels int [N] in 0..C-1 -> C arrays int64.
 
     Raises:
-      DataError: no image, a class without one, or fewer than two classes.
+      DataError: no images, a class without images, or fewer than two classes.
     """
     labels = np.asarray(labels)
     if labels.ndim != 1 or labels.size == 0 or not np.issubdtype(labels.dtype, np.integer):
-        raise DataError(f"training labels are {labels.dtype} {list(labels.shape)}: integers [N] with N > 0 are needed")
+        raise DataError(f"training labels are {labels.dtype} {list(labels.shape)}: must be integers [N] with N > 0")
     if labels.min() < 0:
-        raise DataError(f"training label {labels.min()}: class ids start at 0")
+        raise DataError(f"training label {labels.min()}: labels must not be negative")
     counts = np.bincount(labels)
     if len(counts) < 2:
-        raise DataError(f"the training split has one class, of {labels.size} images: at least two are needed")
+        raise DataError(f"the training split has one class of {labels.size} images: at least two classes are needed")
     if counts.min() == 0:
-        raise DataError(f"training class {counts.argmin()} of 0..{len(counts) - 1} has no image")
+        raise DataError(f"training class {counts.argmin()} of 0..{len(counts) - 1} has no images")
     return np.split(np.argsort(labels, kind="stable"), np.cumsum(counts)[:-1])

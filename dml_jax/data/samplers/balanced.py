@@ -1,4 +1,4 @@
-"""Class-balanced batches that treat classes and images evenly at every step, not only on average."""
+"""Class-balanced batches without replacement: class and image counts are even at every step, not only on average."""
 
 from collections.abc import Callable
 from math import ceil, gcd
@@ -6,63 +6,68 @@ from math import ceil, gcd
 import numpy as np
 
 from dml_jax.config import Data
-from dml_jax.data.samplers.base import CLASSES, IMAGES, Cached, Sampler, by_step, distinct_classes
+from dml_jax.data.samplers.base import CLASSES, IMAGES, Cached, Sampler, distinct_classes_per_batch, from_batches
 
 
-def dealer(seed: int, stream: int, sizes: list[int], hand: int) -> Callable[[int, int, int], np.ndarray]:
-    """Deals hands from shuffled packs, one pack after the other: a card comes again only when all have come.
+def balanced(data: Data, class_indices: list[np.ndarray], seed: int) -> Sampler:
+    """P classes times K images; the default of this library, not taken from a paper.
 
-    A hand holds no card twice before it holds them all: where it begins in one pack and goes on in the next, the next
-    pack's first cards are chosen among those that the hand does not hold yet.
+    A class is drawn again only after all other classes have been drawn, and an image only after all other images of its
+    class. So at every step the number of draws differs by at most one between any two classes, and between any two
+    images of a class.
+
+    An epoch has N // B steps, or ceil(C / P) steps if that is more, so that every class appears in it.
+    """
+    images, classes, total = data.images_per_class, len(class_indices), sum(map(len, class_indices))
+    per_batch = distinct_classes_per_batch(data, classes)
+    draw_classes = successive_shuffles(seed, CLASSES, [classes], per_batch)
+    draw_images = successive_shuffles(seed, IMAGES, [len(indices) for indices in class_indices], images)
+
+    def batch(step: int) -> np.ndarray:
+        position = step * per_batch
+        drawn = draw_classes(0, position, per_batch).tolist()
+        earlier = [(position + i) // classes for i in range(per_batch)]  # number of earlier draws of each class
+        return np.concatenate(
+            [class_indices[c][draw_images(c, n * images, images)] for c, n in zip(drawn, earlier, strict=True)]
+        )
+
+    return from_batches(batch, max(total // data.batch_size, ceil(classes / per_batch)))
+
+
+def successive_shuffles(seed: int, stream: int, sizes: list[int], group: int) -> Callable[[int, int, int], np.ndarray]:
+    """Samples without replacement from successive shuffles of each of several sets.
+
+    The sequence of a set is one random permutation of it after another. The sequence is consumed in groups of `group`
+    elements, and a group contains no element twice unless it is larger than the set: where a group spans two
+    permutations, the second one begins with elements that the group does not contain yet.
 
     Args:
       seed, stream: of the random numbers.
-      sizes: cards in a pack of each kind.
-      hand: cards dealt at once.
+      sizes: number of elements of each set.
+      group: number of elements drawn at a time.
 
     Returns:
-      (kind, position, count) -> int [count], successive cards of that kind's endless row of packs.
+      (set, position, count) -> int [count], `count` elements of the sequence of a set, from `position` on.
     """
 
-    def shuffled_pack(kind: int, number: int) -> np.ndarray:
-        order = np.random.default_rng((seed, stream, kind, number)).permutation(sizes[kind]).astype(np.int32)
-        held = number * sizes[kind] % hand  # cards that the pack before gave to this pack's first hand
-        if held == 0 or held >= sizes[kind]:
+    def shuffle(which: int, number: int) -> np.ndarray:
+        order = np.random.default_rng((seed, stream, which, number)).permutation(sizes[which]).astype(np.int32)
+        carried = number * sizes[which] % group  # elements that the first group takes from the previous permutation
+        if carried == 0 or carried >= sizes[which]:
             return order
-        free = ~np.isin(order, pack(kind, number - 1)[-held:])
-        first = np.flatnonzero(free)[: hand - held]
+        unused = ~np.isin(order, permutation(which, number - 1)[-carried:])
+        first = np.flatnonzero(unused)[: group - carried]
         return np.concatenate([order[first], np.delete(order, first)])
 
-    pack = Cached(shuffled_pack, hand + 4 * len(sizes))
+    permutation = Cached(shuffle, group + 4 * len(sizes))
 
-    def cards(kind: int, position: int, count: int) -> np.ndarray:
-        first, last = position // sizes[kind], (position + count - 1) // sizes[kind]
-        cycle = hand // gcd(hand, sizes[kind])  # packs until a hand begins with a pack again
-        for number in range(first - first % cycle, first):
-            pack(kind, number)  # each depends on the one before: in this order none has to recurse deeply
-        row = np.concatenate([pack(kind, number) for number in range(first, last + 1)])
-        return row[position - first * sizes[kind] :][:count]
+    def elements(which: int, position: int, count: int) -> np.ndarray:
+        size = sizes[which]
+        first, last = position // size, (position + count - 1) // size
+        period = group // gcd(group, size)  # every `period` permutations, a group starts together with a permutation
+        for number in range(first - first % period, first):
+            permutation(which, number)  # depends on the previous one: ascending order avoids deep recursion
+        sequence = np.concatenate([permutation(which, number) for number in range(first, last + 1)])
+        return sequence[position - first * size :][:count]
 
-    return cards
-
-
-def balanced(data: Data, members: list[np.ndarray], seed: int) -> Sampler:
-    """P classes times K images: a class comes again when all have come, an image when its class is used up.
-
-    At any step the numbers of times two classes have come differ by at most one, and so do those of two images of a
-    class. An epoch has as many steps as the split has batches, and at least enough for all classes to come.
-    """
-    images, classes, total = data.images_per_class, len(members), sum(map(len, members))
-    chosen = distinct_classes(data, members)
-    deal_class = dealer(seed, CLASSES, [classes], chosen)
-    deal_image = dealer(seed, IMAGES, [len(m) for m in members], images)
-
-    def batch(step: int) -> np.ndarray:
-        position = step * chosen
-        drawn = deal_class(0, position, chosen).tolist()
-        times = [(position + i) // classes for i in range(chosen)]  # that the class has come before
-        return np.concatenate(
-            [members[c][deal_image(c, t * images, images)] for c, t in zip(drawn, times, strict=True)]
-        )
-
-    return by_step(batch, max(total // data.batch_size, ceil(classes / chosen)))
+    return elements

@@ -1,19 +1,20 @@
-"""What a sampler is, and the two shapes it takes.
+"""The `Sampler` type and the functions that construct samplers.
 
-Nothing is remembered from one call to the next, so the batch of a step depends neither on how many workers prepare
-batches nor on where a run was interrupted. A sampler yields the indices of the whole batch; hosts slice it.
+A sampler is a pure function of the seed and the step. It keeps no state between calls, so the batch of a step depends
+neither on the number of workers nor on where a run was interrupted. It returns the indices of the whole global batch,
+of which each host takes its slice.
 """
 
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from dml_jax.config import Data
 from dml_jax.errors import ConfigError
 
-# Streams of random numbers, kept apart from each other and from those of the images, (seed, step, slot, view).
+# Random streams of the samplers, distinct from each other and from those of the images, (seed, step, slot, view).
 CLASSES, IMAGES, EPOCHS, STEPS = (2**31 + i for i in range(1, 5))
 
 
@@ -22,17 +23,17 @@ class Sampler(NamedTuple):
 
     Attributes:
       batch: step -> int64 [B], indices into the training split.
-      start: epoch -> its first step; epoch e has start(e + 1) - start(e) steps.
-      epoch: step -> the epoch it belongs to.
+      first_step: epoch -> its first step; epoch e has first_step(e + 1) - first_step(e) steps.
+      epoch: step -> the epoch that contains it.
     """
 
     batch: Callable[[int], np.ndarray]
-    start: Callable[[int], int]
+    first_step: Callable[[int], int]
     epoch: Callable[[int], int]
 
 
 class Cached:
-    """A pure function that keeps its last results; worker processes receive it without them."""
+    """An LRU cache around a pure function that is pickled without its entries, e.g. for worker processes."""
 
     def __init__(self, function: Callable[..., np.ndarray], size: int) -> None:
         self.function, self.size, self.call = function, size, lru_cache(maxsize=size)(function)
@@ -40,71 +41,81 @@ class Cached:
     def __call__(self, *arguments: int) -> np.ndarray:
         return self.call(*arguments)
 
-    def __reduce__(self) -> tuple[type["Cached"], tuple[Any, ...]]:
+    def __reduce__(self) -> tuple[type["Cached"], tuple[Callable[..., np.ndarray], int]]:
         return Cached, (self.function, self.size)
 
 
-def by_step(batch: Callable[[int], np.ndarray], steps: int) -> Sampler:
-    """A sampler whose epochs all have the same number of steps."""
-    return Sampler(batch, start=lambda epoch: epoch * steps, epoch=lambda step: step // steps)
-
-
-def by_epoch(order: Callable[[int], np.ndarray], size: int, steps: int) -> Sampler:
-    """A sampler that plans an epoch of `steps` steps at a time.
+def from_batches(batch: Callable[[int], np.ndarray], steps: int) -> Sampler:
+    """A sampler that draws each batch independently; every epoch has `steps` steps.
 
     Args:
-      order: epoch -> int [steps * size], the images of its batches one after the other, a pure function.
-      size: images in a batch.
-      steps: in an epoch.
+      batch: step -> int [B], a pure function.
+      steps: steps per epoch.
     """
-    planned = Cached(order, 4)
+    return Sampler(batch, first_step=lambda epoch: epoch * steps, epoch=lambda step: step // steps)
+
+
+def from_epochs(order: Callable[[int], np.ndarray], batch_size: int, steps: int) -> Sampler:
+    """A sampler that draws a whole epoch at a time; every epoch has `steps` steps.
+
+    Args:
+      order: epoch -> int [steps * batch_size], the concatenated batches of the epoch, a pure function.
+      batch_size: images per batch.
+      steps: steps per epoch.
+    """
+    orders = Cached(order, 4)
 
     def batch(step: int) -> np.ndarray:
         epoch, position = divmod(step, steps)
-        return planned(epoch)[position * size : (position + 1) * size]
+        return orders(epoch)[position * batch_size : (position + 1) * batch_size]
 
-    return by_step(batch, steps)
+    return from_batches(batch, steps)
 
 
-def by_varying_epoch(order: Callable[[int], np.ndarray], length: Callable[[int], int], size: int) -> Sampler:
-    """A sampler that plans an epoch at a time, epochs not being of one length.
+def from_varying_epochs(order: Callable[[int], np.ndarray], length: Callable[[int], int], batch_size: int) -> Sampler:
+    """A sampler that draws a whole epoch at a time; epochs differ in length.
 
     Args:
-      order: epoch -> int [steps * size], the images of its batches one after the other, a pure function.
-      length: epoch -> its steps; asked of all epochs before the first step is made, so it should not take long.
-      size: images in a batch.
+      order: epoch -> int [steps * batch_size], the concatenated batches of the epoch, a pure function.
+      length: epoch -> its number of steps. Called for every epoch of the run before the first step, so it must be fast.
+      batch_size: images per batch.
     """
-    planned = Cached(order, 4)
-    steps = Cached(lambda epoch: np.asarray(length(epoch)), 2**16)
+    orders = Cached(order, 4)
+    lengths = Cached(lambda epoch: np.asarray(length(epoch)), 2**16)
 
     def locate(step: int) -> tuple[int, int]:
+        """(epoch, position in the epoch) of a step."""
         epoch = 0
-        while step >= (taken := int(steps(epoch))):
-            step, epoch = step - taken, epoch + 1
+        while step >= (steps := int(lengths(epoch))):
+            step, epoch = step - steps, epoch + 1
         return epoch, step
 
     def batch(step: int) -> np.ndarray:
         epoch, position = locate(step)
-        return planned(epoch)[position * size : (position + 1) * size]
+        return orders(epoch)[position * batch_size : (position + 1) * batch_size]
 
     return Sampler(
         batch,
-        start=lambda epoch: sum(int(steps(e)) for e in range(epoch)),
+        first_step=lambda epoch: sum(int(lengths(e)) for e in range(epoch)),
         epoch=lambda step: locate(step)[0],
     )
 
 
-def distinct_classes(data: Data, members: list[np.ndarray]) -> int:
-    """How many classes a batch of the sampler holds.
+def distinct_classes_per_batch(data: Data, available: int) -> int:
+    """The number of distinct classes in a batch, B / K.
+
+    Args:
+      data: `batch_size` and `images_per_class` are read.
+      available: number of training classes.
 
     Raises:
-      ConfigError: there are not so many.
+      ConfigError: the training split has fewer classes.
     """
     classes = data.batch_size // data.images_per_class
-    if classes > len(members):
+    if classes > available:
         raise ConfigError(
             f"data.batch_size={data.batch_size}: with data.images_per_class={data.images_per_class} a batch needs "
-            f"{classes} classes, and the training split has {len(members)}; give at most "
-            f"--config.data.batch_size={data.images_per_class * len(members)}"
+            f"{classes} classes, but the training split has {available}; use at most "
+            f"--config.data.batch_size={data.images_per_class * available}"
         )
     return classes

@@ -1,4 +1,8 @@
-"""The samplers of the papers' codes, with their oddities; each epoch or step is drawn from its own random numbers."""
+"""The samplers of the papers' published code, including their peculiarities.
+
+N is the number of training images, C of classes, B the batch size and K the images per class. Each epoch (or step) is
+drawn from a random generator of its own; the distribution matches the original code, the random numbers do not.
+"""
 
 import numpy as np
 
@@ -8,72 +12,93 @@ from dml_jax.data.samplers.base import (
     STEPS,
     Cached,
     Sampler,
-    by_epoch,
-    by_step,
-    by_varying_epoch,
-    distinct_classes,
+    distinct_classes_per_batch,
+    from_batches,
+    from_epochs,
+    from_varying_epochs,
 )
 from dml_jax.errors import ConfigError
 
 
-def shuffled(data: Data, members: list[np.ndarray], seed: int) -> Sampler:
-    """All images in random order, once an epoch; the rest that fills no batch is dropped (HIST)."""
-    total = sum(map(len, members))
-    steps = _whole_batches(data, total)
+def shuffled(data: Data, class_indices: list[np.ndarray], seed: int) -> Sampler:
+    """All images in random order without regard to class: the default of HIST (Lim et al., CVPR 2022).
+
+    An epoch has N // B steps and shows each image at most once; the incomplete last batch is dropped.
+    """
+    total = sum(map(len, class_indices))
+    steps = _full_batches(data, total)
 
     def order(epoch: int) -> np.ndarray:
         return np.random.default_rng((seed, EPOCHS, epoch, 0)).permutation(total)
 
-    return by_epoch(order, data.batch_size, steps)
+    return from_epochs(order, data.batch_size, steps)
 
 
-def hist_balanced(data: Data, members: list[np.ndarray], seed: int) -> Sampler:
-    """B/K distinct classes drawn uniformly, K images of each with replacement (HIST's option `IPC`)."""
-    images, classes = data.images_per_class, distinct_classes(data, members)
+def hist_balanced(data: Data, class_indices: list[np.ndarray], seed: int) -> Sampler:
+    """B / K distinct classes, K images of each drawn with replacement: HIST (Lim et al., CVPR 2022), option `IPC`.
+
+    An epoch has N // B steps, drawn independently.
+    """
+    images, classes = data.images_per_class, distinct_classes_per_batch(data, len(class_indices))
 
     def batch(step: int) -> np.ndarray:
         rng = np.random.default_rng((seed, STEPS, step, 0))
-        drawn = rng.choice(len(members), classes, replace=False)
-        return np.concatenate([rng.choice(members[c], images) for c in drawn])
+        drawn = rng.choice(len(class_indices), classes, replace=False)
+        return np.concatenate([rng.choice(class_indices[c], images) for c in drawn])
 
-    return by_step(batch, _whole_batches(data, sum(map(len, members))))
+    return from_batches(batch, _full_batches(data, sum(map(len, class_indices))))
 
 
-def diva(data: Data, members: list[np.ndarray], seed: int) -> Sampler:
-    """B/K classes drawn uniformly with replacement, K images of each with replacement (DiVA): repeats occur."""
+def diva(data: Data, class_indices: list[np.ndarray], seed: int) -> Sampler:
+    """B / K classes, K images of each, both drawn with replacement: DiVA (Milbich, Roth et al., ECCV 2020).
+
+    Classes are drawn uniformly, whatever their size, and classes and images may occur more than once in a batch. An
+    epoch has N // B steps, drawn independently.
+    """
     images, classes = data.images_per_class, data.batch_size // data.images_per_class
 
     def batch(step: int) -> np.ndarray:
         rng = np.random.default_rng((seed, STEPS, step, 0))
-        drawn = rng.integers(len(members), size=classes)
-        return np.concatenate([rng.choice(members[c], images) for c in drawn])
+        drawn = rng.integers(len(class_indices), size=classes)
+        return np.concatenate([rng.choice(class_indices[c], images) for c in drawn])
 
-    return by_step(batch, _whole_batches(data, sum(map(len, members))))
+    return from_batches(batch, _full_batches(data, sum(map(len, class_indices))))
 
 
-def mpn(data: Data, members: list[np.ndarray], seed: int) -> Sampler:
-    """The MPN authors' CombineSampler: each class in shuffled chunks of K images, B/K random chunks a batch.
+def mpn(data: Data, class_indices: list[np.ndarray], seed: int) -> Sampler:
+    """Each class in shuffled chunks of K images, B / K random chunks per batch: MPN (Seidenschwarz et al., ICML 2021).
 
-    An epoch shows every image at least once. A class whose size is a multiple of K still gets one whole chunk more; a
-    class may come twice in a batch.
+    The CombineSampler of the authors' code. A class may occur in a batch more than once. A class of n >= K images
+    yields n // K + 1 chunks, the last one filled up with repeated images (also where K divides n); a smaller class
+    yields two.
+
+    An epoch consists of all these chunks, plus repeated ones that complete the last batch. It shows every image at
+    least once.
     """
-    sizes = np.array([len(m) for m in members])
+    sizes = np.array([len(indices) for indices in class_indices])
     images, chunks = data.images_per_class, data.batch_size // data.images_per_class
-    steps = _combined_steps(data, sizes, images, chunks)
+    steps = _mpn_steps(data, sizes, images, chunks)
 
     def order(epoch: int) -> np.ndarray:
-        return _combined(members, images, chunks, np.random.default_rng((seed, EPOCHS, epoch, 0)))
+        return _mpn_epoch(class_indices, images, chunks, np.random.default_rng((seed, EPOCHS, epoch, 0)))
 
-    return by_epoch(order, data.batch_size, steps)
+    return from_epochs(order, data.batch_size, steps)
 
 
-def mpn_redraw(data: Data, members: list[np.ndarray], seed: int) -> Sampler:
-    """`mpn` with the number of chunks in a batch drawn anew each epoch from the divisors of B in 2..B/2 (CUB)."""
-    sizes = np.array([len(m) for m in members])
+def mpn_redraw(data: Data, class_indices: list[np.ndarray], seed: int) -> Sampler:
+    """`mpn` with a new number of chunks per batch in every epoch: MPN (Seidenschwarz et al., ICML 2021) on CUB.
+
+    The number is drawn uniformly from the divisors of B in 2..B/2, and a chunk has B divided by it images;
+    `data.images_per_class` is not read. Epochs are counted as in `mpn` and differ in length.
+    """
+    sizes = np.array([len(indices) for indices in class_indices])
     divisors = [c for c in range(2, data.batch_size // 2 + 1) if data.batch_size % c == 0]
     if not divisors:
-        raise ConfigError(f"data.batch_size={data.batch_size}: a prime cannot be redrawn as classes times images")
-    steps = {c: _combined_steps(data, sizes, data.batch_size // c, c) for c in divisors}
+        raise ConfigError(
+            f"data.batch_size={data.batch_size}: data.sampler='mpn_redraw' divides a batch into classes times images, "
+            "which a prime number does not allow"
+        )
+    steps = {c: _mpn_steps(data, sizes, data.batch_size // c, c) for c in divisors}
 
     def draw(epoch: int) -> tuple[int, np.random.Generator]:
         rng = np.random.default_rng((seed, EPOCHS, epoch, 0))
@@ -81,19 +106,21 @@ def mpn_redraw(data: Data, members: list[np.ndarray], seed: int) -> Sampler:
 
     def order(epoch: int) -> np.ndarray:
         chunks, rng = draw(epoch)
-        return _combined(members, data.batch_size // chunks, chunks, rng)
+        return _mpn_epoch(class_indices, data.batch_size // chunks, chunks, rng)
 
-    return by_varying_epoch(order, lambda epoch: steps[draw(epoch)[0]], data.batch_size)
+    return from_varying_epochs(order, lambda epoch: steps[draw(epoch)[0]], data.batch_size)
 
 
-def ms(data: Data, members: list[np.ndarray], seed: int) -> Sampler:
-    """RandomIdentitySampler of the multi-similarity loss's code: chunks of K images, distinct classes in a batch.
+def ms(data: Data, class_indices: list[np.ndarray], seed: int) -> Sampler:
+    """Each class in chunks of K images, B / K distinct classes per batch: MS loss (Wang et al., CVPR 2019).
 
-    An epoch ends when fewer than B/K classes have a chunk left. What fills no chunk of a class is left out of the
-    epoch; classes smaller than K are filled up with repeated images.
+    The RandomIdentitySampler of the code of the multi-similarity loss. The images of a class that do not fill a chunk
+    are left out of the epoch; classes smaller than K are filled up with repeated images.
+
+    An epoch ends when fewer than B / K classes have a chunk left, so epochs differ in length.
     """
-    images, classes = data.images_per_class, distinct_classes(data, members)
-    sizes = np.array([len(m) for m in members])
+    images, classes = data.images_per_class, distinct_classes_per_batch(data, len(class_indices))
+    sizes = np.array([len(indices) for indices in class_indices])
 
     def draw(epoch: int) -> np.ndarray:
         """Classes of each batch: int [steps, classes]."""
@@ -101,71 +128,75 @@ def ms(data: Data, members: list[np.ndarray], seed: int) -> Sampler:
         left, available = np.maximum(sizes, images) // images, np.arange(len(sizes))
         batches = []
         while len(available) >= classes:
-            places = rng.choice(len(available), classes, replace=False)
-            batches.append(available[places])
+            positions = rng.choice(len(available), classes, replace=False)
+            batches.append(available[positions])
             left[batches[-1]] -= 1
-            available = np.delete(available, places[left[batches[-1]] == 0])
+            available = np.delete(available, positions[left[batches[-1]] == 0])
         return np.stack(batches)
 
     drawn = Cached(draw, 4)
 
     def order(epoch: int) -> np.ndarray:
         rng = np.random.default_rng((seed, EPOCHS, epoch, 1))
-        shuffled = _shuffled(members, rng)
+        images_by_class = _shuffle_within_classes(class_indices, rng)
         chosen = drawn(epoch).reshape(-1)
         by_class = np.argsort(chosen, kind="stable")
-        times = np.empty_like(chosen)  # that the class has come before in this epoch
-        times[by_class] = np.arange(len(chosen)) - np.searchsorted(chosen[by_class], chosen[by_class])
-        places = times[:, None] * images + np.arange(images)
-        places = _filled(places, sizes[chosen][:, None], rng)
-        return shuffled[(np.cumsum(sizes) - sizes)[chosen][:, None] + places].reshape(-1)
+        earlier = np.empty_like(chosen)  # number of earlier chunks of the same class in this epoch
+        earlier[by_class] = np.arange(len(chosen)) - np.searchsorted(chosen[by_class], chosen[by_class])
+        positions = earlier[:, None] * images + np.arange(images)
+        positions = _redraw_overflow(positions, sizes[chosen][:, None], rng)
+        return images_by_class[(np.cumsum(sizes) - sizes)[chosen][:, None] + positions].reshape(-1)
 
-    return by_varying_epoch(order, lambda epoch: len(drawn(epoch)), data.batch_size)
-
-
-def _ragged(sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The row and the place in it of each element of rows of some sizes, one row after the other."""
-    owners = np.repeat(np.arange(len(sizes)), sizes)
-    return owners, np.arange(len(owners)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    return from_varying_epochs(order, lambda epoch: len(drawn(epoch)), data.batch_size)
 
 
-def _shuffled(members: list[np.ndarray], rng: np.random.Generator) -> np.ndarray:
-    """All images class by class, those of each class in random order: int [N]."""
-    owners, _ = _ragged(np.array([len(m) for m in members]))
-    return np.concatenate(members)[np.lexsort((rng.random(len(owners)), owners))]
+def _ragged(lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(row, position in the row) of each element of concatenated rows of the given lengths, both int [sum(lengths)]."""
+    rows = np.repeat(np.arange(len(lengths)), lengths)
+    return rows, np.arange(len(rows)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
 
 
-def _filled(places: np.ndarray, sizes: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Places in rows of some sizes, random ones instead of those behind a row's end."""
-    return np.where(places < sizes, places, rng.integers(sizes, size=places.shape))
+def _shuffle_within_classes(class_indices: list[np.ndarray], rng: np.random.Generator) -> np.ndarray:
+    """Images grouped by class, in random order within each class: int [N]."""
+    classes, _ = _ragged(np.array([len(indices) for indices in class_indices]))
+    return np.concatenate(class_indices)[np.lexsort((rng.random(len(classes)), classes))]
 
 
-def _combined(members: list[np.ndarray], images: int, chunks: int, rng: np.random.Generator) -> np.ndarray:
-    """One epoch of `mpn`, `chunks` chunks of `images` images a batch: int [steps * images * chunks]."""
-    sizes = np.array([len(m) for m in members])
-    rows = np.maximum(sizes, images)  # images of a class, repeated where they fill no chunk
-    owners, places = _ragged(rows)
-    row = _shuffled(members, rng)[(np.cumsum(sizes) - sizes)[owners] + _filled(places, sizes[owners], rng)]
-    lots = np.lexsort((rng.random(len(row)), owners))  # which of them come again in the chunk on top
-    again = lots[places < (images - rows % images)[owners]]
-    together = np.argsort(np.concatenate([owners, owners[again]]), kind="stable")
-    parts = rng.permutation(np.concatenate([row, row[again]])[together].reshape(-1, images))
-    more = rng.choice(len(parts), -len(parts) % chunks, replace=False)
-    return np.concatenate([parts, parts[more]]).reshape(-1)
+def _redraw_overflow(positions: np.ndarray, sizes: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Replaces positions beyond the size of their class by random ones within it."""
+    return np.where(positions < sizes, positions, rng.integers(sizes, size=positions.shape))
 
 
-def _combined_steps(data: Data, sizes: np.ndarray, images: int, chunks: int) -> int:
-    """Steps in an epoch of `_combined`."""
+def _mpn_epoch(class_indices: list[np.ndarray], images: int, chunks: int, rng: np.random.Generator) -> np.ndarray:
+    """The batches of one epoch of `mpn`, each of `chunks` chunks of `images` images: int [steps * chunks * images]."""
+    sizes = np.array([len(indices) for indices in class_indices])
+    padded = np.maximum(sizes, images)  # classes smaller than a chunk are filled up with repeated images
+    classes, positions = _ragged(padded)
+    offsets = (np.cumsum(sizes) - sizes)[classes]
+    row = _shuffle_within_classes(class_indices, rng)[offsets + _redraw_overflow(positions, sizes[classes], rng)]
+    lots = np.lexsort((rng.random(len(row)), classes))  # a random order within each class, of which the first
+    repeated = lots[positions < (images - padded % images)[classes]]  # images fill up the last chunk of the class
+    by_class = np.argsort(np.concatenate([classes, classes[repeated]]), kind="stable")
+    all_chunks = rng.permutation(np.concatenate([row, row[repeated]])[by_class].reshape(-1, images))
+    extra = rng.choice(len(all_chunks), -len(all_chunks) % chunks, replace=False)
+    return np.concatenate([all_chunks, all_chunks[extra]]).reshape(-1)
+
+
+def _mpn_steps(data: Data, sizes: np.ndarray, images: int, chunks: int) -> int:
+    """Number of steps in `_mpn_epoch`."""
     total = int(np.sum(np.maximum(sizes, images) // images + 1))
     if -total % chunks > total:
         raise ConfigError(
-            f"data.batch_size={data.batch_size}: a batch needs {chunks} chunks of {images} images, and the "
-            f"{len(sizes)} training classes give {total}"
+            f"data.batch_size={data.batch_size}: a batch needs {chunks} chunks of {images} images, but the "
+            f"{len(sizes)} training classes yield only {total}; use a smaller data.batch_size"
         )
     return -(-total // chunks)
 
 
-def _whole_batches(data: Data, total: int) -> int:
+def _full_batches(data: Data, total: int) -> int:
     if data.batch_size > total:
-        raise ConfigError(f"data.batch_size={data.batch_size}: the training split has only {total} images")
+        raise ConfigError(
+            f"data.batch_size={data.batch_size}: the training split has only {total} images; "
+            "use a smaller data.batch_size"
+        )
     return total // data.batch_size

@@ -1,0 +1,97 @@
+"""Labels and names of every split, stored apart from the pixels so that samplers need not open a single image."""
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from dml_jax.data.prepare.sources import SPLITS, Entry
+from dml_jax.errors import DataError
+from dml_jax.files import atomic_write, cache_dir
+
+
+class SplitMetadata(NamedTuple):
+    """One split without its pixels.
+
+    Attributes:
+      labels: int64 [N], in 0..C-1.
+      ids: N image names.
+      classes: C class names.
+      files: N absolute paths of image files; empty if the images are packed.
+    """
+
+    labels: np.ndarray
+    ids: Sequence[str]
+    classes: Sequence[str]
+    files: Sequence[str] = ()
+
+
+def from_entries(entries: Sequence[Entry]) -> dict[str, SplitMetadata]:
+    """Groups images by split and numbers the classes of each split by name; test and gallery share one numbering."""
+    by_split: dict[str, list[Entry]] = {split: [] for split in SPLITS}
+    for entry in entries:
+        by_split[entry.split].append(entry)
+    test_classes = sorted({entry.class_name for split in ("test", "gallery") for entry in by_split[split]})
+    classes = {
+        "train": sorted({entry.class_name for entry in by_split["train"]}),
+        "test": test_classes,
+        "gallery": test_classes,
+    }
+    splits = {}
+    for split, members in by_split.items():
+        if members:
+            label_of = {name: label for label, name in enumerate(classes[split])}
+            splits[split] = SplitMetadata(
+                labels=np.array([label_of[entry.class_name] for entry in members], np.int64),
+                ids=[entry.id for entry in members],
+                classes=classes[split],
+                files=[str(entry.file.path) for entry in members],
+            )
+    return splits
+
+
+def save(path: Path, splits: Mapping[str, SplitMetadata]) -> None:
+    """Writes an npz file without pickled objects: lists of strings are stored as JSON in UTF-8."""
+    arrays = {}
+    for name, split in splits.items():
+        arrays[f"{name}/labels"] = split.labels
+        for key in ("ids", "classes", "files"):
+            arrays[f"{name}/{key}"] = np.frombuffer(json.dumps(list(getattr(split, key))).encode(), np.uint8)
+    with path.open("wb") as file:
+        np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
+
+
+def load(path: Path) -> dict[str, SplitMetadata]:
+    """Reads what `save` wrote.
+
+    Raises:
+      DataError: missing or damaged.
+    """
+    try:
+        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
+            arrays = {key: file[key] for key in file.files}
+        strings = {key: json.loads(value.tobytes()) for key, value in arrays.items() if not key.endswith("/labels")}
+        return {
+            split: SplitMetadata(
+                arrays[f"{split}/labels"], *(strings[f"{split}/{key}"] for key in ("ids", "classes", "files"))
+            )
+            for split in SPLITS
+            if f"{split}/labels" in arrays
+        }
+    except Exception as error:  # NumPy and zipfile raise many types of exceptions for damaged files
+        raise DataError(f"{path}: cannot be read, {error}; prepare the data set again") from error
+
+
+def cached(fingerprint: bytes, compute: Callable[[], Mapping[str, SplitMetadata]]) -> Mapping[str, SplitMetadata]:
+    """The result of `compute`, from the user's cache directory if it was computed for the same fingerprint before."""
+    path = cache_dir() / "data" / f"{hashlib.sha256(fingerprint).hexdigest()}.npz"
+    if path.is_file():
+        return load(path)
+    splits = compute()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_write(path) as draft:
+        save(draft, splits)
+    return splits
