@@ -81,7 +81,9 @@ def compare(batch: int, side: int, repeats: int) -> list[dict[str, Any]]:
         print(f"conversion: {conversion(file)}")
         converted = from_torch.convert({"resnet50": tensor_files.read(file)})
         arrays = {name: tensor.read() for name, tensor in converted.tensors.items()}
-    params, stats = (jax.tree.map(jnp.asarray, store.nest(arrays, f"backbone/{part}/")) for part in ("params", "stats"))
+    params, stats = (
+        jax.tree.map(jnp.asarray, store.subtree(arrays, f"backbone/{part}/")) for part in ("params", "stats")
+    )
     backbone = resnet.build(resnet.resnet50())
 
     forward = jax.jit(lambda p, s, x: backbone.apply(p, s, backbone.preprocess(x), train=False)[0])

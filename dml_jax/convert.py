@@ -1,11 +1,11 @@
-"""Turns published weights into a directory that `backbone.pretrained` names:
+"""Converts published weights to a directory for `backbone.pretrained`:
 
     python -m dml_jax.convert --weights=hf://timm/resnet50.tv_in1k [--output=weights/resnet50] [--backbone=resnet50]
 
---weights is a .safetensors, .pth or .pt file, an address, or hf://owner/repository[/file]; the layouts of torchvision,
-timm, Cadene's collection, SegFormer and Hugging Face are recognised, and the checkpoints that the authors of MPN, HIST
-and DiVA released (MPN's two files joined by a comma: backbone,network). Nothing in a file is executed. Where torch is
-installed, every layer is compared with it.
+--weights is a .safetensors, .pth or .pt file, a URL, or hf://owner/repository[/file]. Supported are weights from
+torchvision, timm, Cadene's pretrained-models.pytorch, SegFormer and Hugging Face, and the checkpoints published by the
+authors of MPN, HIST and DiVA (for MPN, the two files separated by a comma: backbone,network). No code in a file is
+executed. If torch is installed, the output of every layer is compared with torch.
 """
 
 import importlib
@@ -13,96 +13,111 @@ import importlib.util
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from dml_jax import cli, files
 from dml_jax.config_schema import suggest
 from dml_jax.errors import ConfigError, WeightsError
 
-LIMIT = 1e-4  # of a layer's largest output; float32 rounding stays below 1e-5
+if TYPE_CHECKING:  # the backbones import Flax, which --help does not need
+    import numpy as np
+
+    from dml_jax.backbones.weights.from_torch import Converted
+    from dml_jax.backbones.weights.recognise import BackboneConfig
+
+MAX_DEVIATION = 1e-4  # relative to the largest output of a layer; float32 rounding stays below 1e-5
 
 
 def parser() -> cli.Parser:
     """The options of the command."""
     flags = cli.Parser(__doc__)
-    flags.add_argument("--weights", metavar="FILE", help="a file, an address or hf://owner/repository")
+    flags.add_argument("--weights", metavar="FILE", help="file, URL or hf://owner/repository")
     flags.add_argument(
-        "--output", metavar="DIRECTORY", help="default: weights/<backbone>, weights/<file> for checkpoints"
+        "--output", metavar="DIRECTORY", help="default: weights/<backbone>, for authors' checkpoints weights/<file>"
     )
-    flags.add_argument("--backbone", metavar="NAME", help="stop unless the weights are of this one, e.g. resnet50")
-    flags.add_argument("--skip_parity", action="store_true", help="do not compare with torch")
+    flags.add_argument("--backbone", metavar="NAME", help="fail unless the weights are of this backbone, e.g. resnet50")
+    flags.add_argument("--skip_parity", action="store_true", help="skip the comparison with torch")
     return flags
 
 
-def variants() -> dict[str, Any]:
-    """Configurations with a name of their own."""
+def named_configs() -> "dict[str, BackboneConfig]":
+    """Configurations of the published networks by name."""
     from dml_jax.backbones import bn_inception, deit, googlenet, mit, resnet
 
-    made: list[Callable[[], Any]] = [resnet.resnet18, resnet.resnet34, resnet.resnet50, resnet.resnet101]
-    made += [deit.deit_small, deit.deit_small_distilled, mit.mit_b0, mit.mit_b1, mit.mit_b2]
-    named = {make.__name__: make() for make in made}
-    return named | {"bn_inception": bn_inception.Config(), "googlenet": googlenet.Config()}
+    factories: list[Callable[[], BackboneConfig]] = [
+        *(resnet.resnet18, resnet.resnet34, resnet.resnet50, resnet.resnet101),
+        *(deit.deit_small, deit.deit_small_distilled, mit.mit_b0, mit.mit_b1, mit.mit_b2),
+    ]
+    return {factory.__name__: factory() for factory in factories} | {
+        "bn_inception": bn_inception.Config(),
+        "googlenet": googlenet.Config(),
+    }
 
 
 def execute(arguments: list[str]) -> None:
-    """Reads, recognises, checks, writes, compares.
+    """Reads the command line and converts the weights.
 
     Raises:
-      UserError: with nothing written.
+      UserError: invalid input; nothing is written then.
     """
     options, overrides = parser().read(arguments)
     if overrides:
-        raise ConfigError(f"--config.{next(iter(overrides))}: converting takes no configuration")
+        raise ConfigError(f"--config.{next(iter(overrides))}: dml_jax.convert has no configuration; remove it")
     if not options.weights:
-        raise ConfigError("--weights: missing; give a file, an address or hf://owner/repository")
-    named = variants()
+        raise ConfigError("--weights: missing; give a file, a URL or hf://owner/repository")
+    named = named_configs()
     if options.backbone and options.backbone not in named:
         raise ConfigError(f"--backbone={options.backbone}: {suggest(options.backbone, named)}")
 
     from dml_jax.backbones.weights import download, from_torch, store, tensor_files
 
     if options.output:
-        store.free(files.expand_path("--output", options.output))
-    paths = [download.local(source, files.cache_dir() / "weights") for source in options.weights.split(",")]
+        store.check_output(files.expand_path("--output", options.output))
+    paths = [download.fetch(source, files.cache_dir() / "weights") for source in options.weights.split(",")]
     converted = from_torch.convert({str(path): tensor_files.read(path) for path in paths})
     config = converted.weights.config
     known = next((name for name, variant in named.items() if variant == config), config.name)
     if options.backbone and known != options.backbone:
-        raise WeightsError(f"--backbone={options.backbone}: {options.weights} holds {known}")
+        raise WeightsError(
+            f"--backbone={options.backbone}: {options.weights} contains {known}; omit the option or give other weights"
+        )
     stem = known if converted.kind == "backbone" else paths[0].stem
     out = files.expand_path("--output", options.output or str(Path("weights") / stem))
-    arrays = store.finite(converted.tensors, options.weights)
-    compared = "" if options.skip_parity else parity(converted, arrays, options.weights)
-    info = converted.info(options.weights, {path.name: files.sha256(path) for path in paths})
-    store.write(out, arrays, info)
-    print(f"{options.weights}: {known}, layout of {info['layout']}, {converted.kind}")
+    arrays = tensor_files.read_finite(converted.tensors, options.weights)
+    comparison = "" if options.skip_parity else compare_with_torch(converted, arrays, options.weights)
+    metadata = converted.metadata(options.weights, {path.name: files.sha256(path) for path in paths})
+    store.write(out, arrays, metadata)
+    print(f"{options.weights}: {known}, names of {metadata['layout']}, {converted.kind}")
     if known not in named:
-        print(f"  warning: of none of the sizes {', '.join(named)}; if it should be one, blocks are missing")
-    for name, digest in info["source_sha256"].items():
+        print(f"  warning: not a published size ({', '.join(named)}); if it should be one, blocks are missing")
+    for name, digest in metadata["source_sha256"].items():
         print(f"  SHA-256 {digest}  {name}")
-    print(f"  {len(arrays)} tensors, {info['parameters']:,} parameters without classifier")
-    if compared:
-        print(f"  {compared}")
-    print(f"written: {out}; use it with --config.backbone.pretrained={out}")
+    print(f"  {len(arrays)} tensors, {metadata['parameters']:,} parameters in the backbone")
+    if comparison:
+        print(f"  {comparison}")
+    print(f"written: {out}; use with --config.backbone.pretrained={out}")
 
 
-def parity(converted: Any, arrays: dict[str, Any], source: str) -> str:
-    """One line on how the converted weights compare with torch.
+def compare_with_torch(converted: "Converted", arrays: "dict[str, np.ndarray]", source: str) -> str:
+    """Compares every layer with torch; returns the result as one line.
 
     Raises:
-      WeightsError: a layer deviates by more than rounding.
+      WeightsError: a layer deviates by more than `MAX_DEVIATION`.
     """
     from dml_jax.backbones.weights import parity, store
 
     if importlib.util.find_spec("torch") is None:
-        return "not compared with torch, which is not installed"
+        return "not compared with torch because torch is not installed"
     weights = converted.weights
     backbone = importlib.import_module(f"dml_jax.backbones.{weights.config.name}").build(weights.config)
-    params, stats = (store.nest(arrays, f"backbone/{part}/") for part in ("params", "stats"))
+    params, stats = (store.subtree(arrays, f"backbone/{part}/") for part in ("params", "stats"))
     image_shape = weights.image_shape if weights.config.name == "deit" else (64, 64)
-    report = parity.compare(backbone, params, stats, weights.tensors, converted.torch_names, image_shape)
-    line = f"{report.layers} layers against torch: largest relative deviation {report.deviation:.1e}, in {report.worst}"
-    if report.deviation > LIMIT:
+    report = parity.compare_layers(backbone, params, stats, weights.tensors, converted.torch_names, image_shape)
+    line = (
+        f"{report.layers} layers compared with torch: "
+        f"maximum relative deviation {report.deviation:.1e}, in {report.worst}"
+    )
+    if report.deviation > MAX_DEVIATION:
         raise WeightsError(f"{source}: {line}; nothing was written")
     return line
 

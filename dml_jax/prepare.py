@@ -1,10 +1,10 @@
-"""Prepares a data set once, from the archives or folders its owners ship:
+"""Prepares a data set from the archives or folders that its authors distribute:
 
     python -m dml_jax.prepare --name=cub --source=CUB_200_2011.tgz --output=data/cub
     python -m dml_jax.prepare --name=folder --source=photos/ --output=data/photos --short_side=256
 
-Every image is decoded; what cannot be used is listed, all at once. The same command again continues an interrupted
-preparation. --source may be given several times, for data sets that come in several archives.
+Every image is decoded, and all images that cannot be used are listed. Running the same command again resumes an
+interrupted preparation. --source can be repeated for data sets that consist of several archives.
 """
 
 import os
@@ -22,41 +22,63 @@ def parser() -> cli.Parser:
     flags = cli.Parser(__doc__)
     flags.add_argument("--name", metavar="DATA_SET", help="cub, cars, sop, inshop, omniglot, folder or csv")
     flags.add_argument("--source", metavar="PATH", action="append", default=[], help="archive, folder or .csv file")
-    flags.add_argument("--output", metavar="DIRECTORY", help="where to, then data.path of a configuration")
-    flags.add_argument("--short_side", type=int, default=0, metavar="PIXELS", help="shrink to, for speed; 0: never")
-    flags.add_argument("--pixels", action="store_true", help="store uncompressed pixels: fastest, takes a lot of room")
-    flags.add_argument("--skip_bad", action="store_true", help="leave out what cannot be used instead of stopping")
-    flags.add_argument("--subset", action="store_true", help="accept a part of a data set with known counts")
-    flags.add_argument("--test_share", type=float, default=0.5, help="of the classes, where the data set has no splits")
     flags.add_argument(
-        "--splits", default="auto", help="folders, classes or auto: whether folders train and test decide"
+        "--output", metavar="DIRECTORY", help="directory to create; value of data.path in configurations"
     )
-    flags.add_argument("--threads", type=int, default=os.cpu_count() or 1, help="that decode images")
-    flags.add_argument("--quiet", action="store_true", help="messages, no progress")
     flags.add_argument(
-        "--verify",
-        metavar="DIRECTORY",
-        help="only compare the files of a prepared data set with their hashes",
+        "--short_side",
+        type=int,
+        default=0,
+        metavar="PIXELS",
+        help="resize larger images to this shorter side; 0 to keep the size (default)",
+    )
+    flags.add_argument(
+        "--pixels", action="store_true", help="store uncompressed pixels: fastest to read, needs much space"
+    )
+    flags.add_argument("--skip_bad", action="store_true", help="leave out unusable images instead of stopping")
+    flags.add_argument("--subset", action="store_true", help="accept a part of a data set whose size is known")
+    flags.add_argument(
+        "--test_share",
+        type=float,
+        default=0.5,
+        metavar="FRACTION",
+        help="share of the classes used for test if there are no splits (default 0.5)",
+    )
+    flags.add_argument(
+        "--splits",
+        default="auto",
+        help="folders: use the folders train and test; classes: divide the classes; auto: folders if present (default)",
+    )
+    flags.add_argument(
+        "--threads",
+        type=int,
+        default=os.cpu_count() or 1,
+        metavar="NUMBER",
+        help="threads that decode images (default: number of cores)",
+    )
+    flags.add_argument("--quiet", action="store_true", help="no progress bars")
+    flags.add_argument(
+        "--verify", metavar="DIRECTORY", help="only check the files of a prepared data set against their SHA-256"
     )
     return flags
 
 
 def execute(arguments: list[str]) -> None:
-    """Reads the command line and prepares or verifies.
+    """Reads the command line and prepares or verifies a data set.
 
     Raises:
-      UserError: what the user can mend.
+      UserError: invalid input.
     """
     options, overrides = parser().read(arguments)
     if overrides:
-        raise ConfigError(f"--config.{min(overrides)}: dml_jax.prepare has no configuration")
+        raise ConfigError(f"--config.{min(overrides)}: dml_jax.prepare has no configuration; remove it")
     from dml_jax.console import Console
 
     console = Console(quiet=options.quiet)
-    console.rich.file = sys.stdout  # this one, also while tensorflow_datasets' own messages are kept off it
+    console.rich.file = sys.stdout  # this stream, even while tfds_builder redirects sys.stdout
     if options.verify:
         prepared.verify(files.expand_path("--verify", options.verify))
-        console.say(f"{options.verify} is as it was written")
+        console.say(f"{options.verify}: all files are unchanged")
         return
     for key in ("name", "source", "output"):
         if not getattr(options, key):
@@ -64,14 +86,16 @@ def execute(arguments: list[str]) -> None:
     if options.splits not in ("auto", "folders", "classes"):
         raise ConfigError(f"--splits={options.splits}: must be auto, folders or classes")
     if not 0 < options.test_share < 1:
-        raise ConfigError(f"--test_share={options.test_share}: must lie between 0 and 1")
+        raise ConfigError(f"--test_share={options.test_share}: must be between 0 and 1 (exclusive)")
     if options.short_side < 0:
-        raise ConfigError(f"--short_side={options.short_side}: must be at least 0, which keeps the images' sizes")
+        raise ConfigError(f"--short_side={options.short_side}: must be at least 0 (0 keeps the size of the images)")
     if options.threads < 1:
         raise ConfigError(f"--threads={options.threads}: must be at least 1")
     recipe: Recipe | None = getattr(configs.module("data.datasets", options.name, "--name"), "RECIPE", None)
     if recipe is None:
-        raise ConfigError(f"--name={options.name}: needs no preparation")
+        raise ConfigError(
+            f"--name={options.name}: needs no preparation; use it directly with --config.data.name={options.name}"
+        )
     from dml_jax.data.prepare import steps  # imports tensorflow_datasets, which takes a second
 
     request = steps.Request(
@@ -89,7 +113,7 @@ def execute(arguments: list[str]) -> None:
         content = steps.prepare(request, recipe, console)
     for line in steps.summary(content):
         console.say(line)
-    console.say(f"written: {options.output}; use it with --config.data.path={options.output}")
+    console.say(f"written: {options.output}; use with --config.data.path={options.output}")
 
 
 def main() -> int:

@@ -143,7 +143,7 @@ def test_variants_build(method: str) -> None:
 
 @every_file
 def test_weights_are_those_that_convert_writes(name: str) -> None:
-    made = convert.variants()
+    made = convert.named_configs()
     for variant in ("", *module(name).VARIANTS):
         backbone = resolved(name, variant).backbone
         folder, known = backbone.pretrained.split("/")

@@ -1,4 +1,4 @@
-"""Converting weights: every layout, every fault in one line, nothing written on a fault, authors' checkpoints."""
+"""The command `python -m dml_jax.convert`: all layouts, one-line errors without output, authors' checkpoints."""
 
 import hashlib
 import json
@@ -15,9 +15,8 @@ import safetensors.numpy
 
 from dml_jax import cli, convert
 from dml_jax.backbones import bn_inception, deit, googlenet, mit, resnet
-from dml_jax.backbones.weights import download, store
-from dml_jax.backbones.weights.from_torch import convert as assign
-from dml_jax.backbones.weights.tensor_files import Tensor, read
+from dml_jax.backbones.weights import download, from_torch, initialise, store, tensor_files
+from dml_jax.backbones.weights.tensor_files import Tensor
 from dml_jax.errors import WeightsError
 from dml_jax.methods import diva, hist, mpn
 from dml_jax.methods.contract import Batch
@@ -35,17 +34,17 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def tiny() -> state_dicts.StateDict:
-    """A small ResNet in torchvision's names, with a classifier."""
+    """A small ResNet with a classifier, in torchvision's names."""
     head = {"fc.weight": np.ones((10, CHANNELS), np.float32), "fc.bias": np.zeros(10, np.float32)}
-    return state_dicts.of(resnet.build(TINY), "resnet") | head
+    return state_dicts.random_state_dict(resnet.build(TINY), "resnet") | head
 
 
 def status(*arguments: str) -> int:
     return cli.status(lambda: convert.execute(list(arguments)))
 
 
-def fault(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    """Runs a conversion that must fail with one line and leave nothing behind; returns the line."""
+def error_line(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """The one line of a conversion that must fail and leave nothing behind."""
     before = sorted(str(path) for path in Path().rglob("*"))
     assert status(*arguments) == 2
     printed = capsys.readouterr()
@@ -57,15 +56,15 @@ def fault(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 
 
 def check_tiny(directory: str, source: state_dicts.StateDict) -> None:
-    """The converted directory holds the source's numbers, each in its place."""
+    """The converted directory contains the arrays of the source at the right paths."""
     params, stats = resnet.build(replace(TINY, pretrained=directory)).init(jax.random.key(0), (32, 32))
-    for place, name in (
+    for layer, name in (
         ("conv1", "conv1"),
         ("conv2", "layer2.0.conv2"),
         ("downsample_conv", "layer2.0.downsample.0"),
     ):
-        branch = params if place == "conv1" else params["layer2_0"]
-        np.testing.assert_array_equal(branch[place]["kernel"], source[f"{name}.weight"].transpose(2, 3, 1, 0))
+        branch = params if layer == "conv1" else params["layer2_0"]
+        np.testing.assert_array_equal(branch[layer]["kernel"], source[f"{name}.weight"].transpose(2, 3, 1, 0))
     np.testing.assert_array_equal(params["layer1_0"]["bn3"]["scale"], source["layer1.0.bn3.weight"])
     np.testing.assert_array_equal(
         stats["layer2_0"]["downsample_bn"]["var"], source["layer2.0.downsample.1.running_var"]
@@ -86,21 +85,21 @@ def test_torchvision(kind: str, tiny: state_dicts.StateDict, capsys: pytest.Capt
     assert status("--weights=w.safetensors", "--output=weights/tiny", "--skip_parity") == 0
     check_tiny("weights/tiny", source)
     info = json.loads(Path("weights/tiny/weights.json").read_text())
-    assert info["source_sha256"] == {"w.safetensors": digest_of("w.safetensors")}
+    assert info["source_sha256"] == {"w.safetensors": sha256_of("w.safetensors")}
     assert (info["layout"], info["kind"], info["architecture"]["depths"]) == (
         "torchvision",
         "backbone",
         [1, 1],
     )
     printed = capsys.readouterr().out
-    assert digest_of("w.safetensors") in printed
-    assert "warning: of none of the sizes resnet18, resnet34" in printed
+    assert sha256_of("w.safetensors") in printed
+    assert "warning: not a published size (resnet18, resnet34" in printed
     assert f"{info['parameters']:,} parameters" in printed
     tensors, _ = store.read(Path("weights/tiny"))
     np.testing.assert_array_equal(tensors["classifier/fc/kernel"], source["fc.weight"].T)
 
 
-def digest_of(path: str) -> str:
+def sha256_of(path: str) -> str:
     return hashlib.sha256(Path(path).read_bytes()).hexdigest()
 
 
@@ -108,18 +107,18 @@ def test_parity_report(tiny: state_dicts.StateDict, capsys: pytest.CaptureFixtur
     pytest.importorskip("torch")
     state_dicts.write(Path("w.pth"), tiny)
     assert status("--weights=w.pth", "--output=out") == 0
-    line = next(line for line in capsys.readouterr().out.splitlines() if "against torch" in line)
+    line = next(line for line in capsys.readouterr().out.splitlines() if "compared with torch" in line)
     assert line.split()[0] == "18"  # 9 convolutions, 9 batch norms
     assert float(line.split("deviation ")[1].split(",")[0]) < 1e-5
 
 
 def test_parity_finds_a_wrong_layer(tiny: state_dicts.StateDict) -> None:
     pytest.importorskip("torch")
-    converted = assign({"w": read(state_dicts.write(Path("w.pth"), tiny))})
-    arrays, name = store.finite(converted.tensors, "w.pth"), "layer1.0.conv1.weight"
+    converted = from_torch.convert({"w": tensor_files.read(state_dicts.write(Path("w.pth"), tiny))})
+    arrays, name = tensor_files.read_finite(converted.tensors, "w.pth"), "layer1.0.conv1.weight"
     converted.weights.tensors[name] = Tensor(tiny[name].shape, lambda: 1.001 * tiny[name])
     with pytest.raises(WeightsError, match=r"1\.0e-03, in layer1\.0\.conv1; nothing was written"):
-        convert.parity(converted, arrays, "w.pth")
+        convert.compare_with_torch(converted, arrays, "w.pth")
 
 
 OTHER_LAYOUTS: list[tuple[str, Any, str]] = [
@@ -132,56 +131,58 @@ OTHER_LAYOUTS: list[tuple[str, Any, str]] = [
 
 
 @pytest.mark.parametrize(("architecture", "config", "layout"), OTHER_LAYOUTS)
-def test_recognised_by_itself(architecture: str, config: Any, layout: str) -> None:
-    """The configuration, drop path aside, is read off the tensors; every tensor finds its place."""
+def test_recognises_every_layout(architecture: str, config: Any, layout: str) -> None:
+    """The configuration is derived from the tensors, and every tensor is converted."""
     module = sys.modules[f"dml_jax.backbones.{architecture}"]
-    source = state_dicts.of(module.build(config), architecture)
+    source = state_dicts.random_state_dict(module.build(config), architecture)
     if architecture == "googlenet":
         source |= {"aux1.conv.conv.weight": np.zeros((1, 1, 1, 1)), "aux2.fc1.bias": np.zeros(2)}
     if architecture == "bn_inception":
         source = {k: v[None] if "_bn." in k and v.ndim else v for k, v in source.items()}
-    converted = assign({"w": {k: Tensor(v.shape, lambda v=v: v) for k, v in source.items()}})
+    converted = from_torch.convert({"w": {k: Tensor(v.shape, lambda v=v: v) for k, v in source.items()}})
     assert converted.weights.layout == layout
     assert converted.weights.config == config
-    arrays = {place: tensor.read() for place, tensor in converted.tensors.items()}
-    assert {place: array.shape for place, array in arrays.items()} == {
-        place: tensor.shape for place, tensor in converted.tensors.items()
+    arrays = {path: tensor.read() for path, tensor in converted.tensors.items()}
+    assert {path: array.shape for path, array in arrays.items()} == {
+        path: tensor.shape for path, tensor in converted.tensors.items()
     }
     assert sum(a.size for a in arrays.values()) == sum(
         v.size for k, v in source.items() if "num_batches" not in k and "aux" not in k
     )
 
 
-# Faults.
+# Errors.
 
 
-def test_every_fault_is_named(tiny: state_dicts.StateDict, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_mismatch_is_named(tiny: state_dicts.StateDict, capsys: pytest.CaptureFixture[str]) -> None:
     broken = dict(tiny)
     broken["layer1.0.convolution2.weight"] = broken.pop("layer1.0.conv2.weight")
     broken["layer2.0.conv3.weight"] = broken["layer2.0.conv3.weight"].transpose(1, 0, 2, 3)
     del broken["layer2.0.bn1.running_mean"]
     broken["decoder.bias"] = np.zeros(3, np.float32)
     state_dicts.write(Path("w.pth"), broken)
-    line = fault(capsys, "--weights=w.pth", "--output=out")
+    line = error_line(capsys, "--weights=w.pth", "--output=out")
     assert "missing: layer1.0.conv2.weight, layer2.0.bn1.running_mean;" in line
     assert "unexpected: layer1.0.convolution2.weight, decoder.bias;" in line
-    assert "misshapen: layer2.0.conv3.weight [6, 24, 1, 1] instead of [24, 6, 1, 1]" in line
+    assert "wrong shape: layer2.0.conv3.weight [6, 24, 1, 1] instead of [24, 6, 1, 1]" in line
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 @pytest.mark.parametrize("name", ["layer1.0.bn2.bias", "layer2.0.bn3.running_var", "conv1.weight"])
-def test_not_finite(value: float, name: str, tiny: state_dicts.StateDict, capsys: pytest.CaptureFixture[str]) -> None:
+def test_nan_and_infinity(
+    value: float, name: str, tiny: state_dicts.StateDict, capsys: pytest.CaptureFixture[str]
+) -> None:
     broken = {**tiny, name: tiny[name].copy()}
     broken[name].flat[-1] = value
     state_dicts.write(Path("w.pth"), broken)
-    line = fault(capsys, "--weights=w.pth", "--output=deep/out")
-    place = {"conv1.weight": "conv1/kernel", "layer1.0.bn2.bias": "layer1_0/bn2/bias"}.get(name, "layer2_0/bn3/var")
-    assert f"{place} holds NaN or infinity" in line
+    line = error_line(capsys, "--weights=w.pth", "--output=deep/out")
+    path = {"conv1.weight": "conv1/kernel", "layer1.0.bn2.bias": "layer1_0/bn2/bias"}.get(name, "layer2_0/bn3/var")
+    assert f"{path} contains NaN or infinity" in line
 
 
 def test_hostile(tiny: state_dicts.StateDict, capsys: pytest.CaptureFixture[str]) -> None:
     state_dicts.write(Path("w.pth"), {**tiny, "x": Call(Name("posix", "system"), "touch ran")})
-    assert "refers to posix.system" in fault(capsys, "--weights=w.pth", "--output=out")
+    assert "refers to posix.system" in error_line(capsys, "--weights=w.pth", "--output=out")
 
 
 @pytest.mark.parametrize("share", [0.001, 0.5, 0.999])
@@ -193,43 +194,43 @@ def test_truncated(share: float, kind: str, tiny: state_dicts.StateDict, capsys:
     else:
         safetensors.numpy.save_file({k: np.ascontiguousarray(v) for k, v in tiny.items()}, path)
     path.write_bytes(path.read_bytes()[: int(path.stat().st_size * share)])
-    assert "fetch it again" in fault(capsys, "--weights=w", "--output=out")
+    assert "download it again" in error_line(capsys, "--weights=w", "--output=out")
 
 
-def test_wrong_file(tiny: state_dicts.StateDict, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "there is no such file" in fault(capsys, "--weights=nowhere.pth")
-    assert "--weights: missing" in fault(capsys)
-    assert "did you mean resnet50" in fault(capsys, "--weights=w", "--backbone=resnet5")
-    assert "did you mean --weights" in fault(capsys, "--weight=w")
-    assert "takes no configuration" in fault(capsys, "--weights=w", "--config.method.tau=3")
+def test_invalid_arguments(tiny: state_dicts.StateDict, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "there is no such file" in error_line(capsys, "--weights=nowhere.pth")
+    assert "--weights: missing" in error_line(capsys)
+    assert "did you mean resnet50" in error_line(capsys, "--weights=w", "--backbone=resnet5")
+    assert "did you mean --weights" in error_line(capsys, "--weight=w")
+    assert "has no configuration" in error_line(capsys, "--weights=w", "--config.method.tau=3")
     state_dicts.write(Path("w.pth"), tiny)
-    assert "holds resnet" in fault(capsys, "--weights=w.pth", "--backbone=resnet50")
+    assert "contains resnet" in error_line(capsys, "--weights=w.pth", "--backbone=resnet50")
     state_dicts.write(Path("other.pth"), {"encoder.0.weight": np.zeros((2, 2), np.float32)})
-    assert "none of the known networks" in fault(capsys, "--weights=other.pth")
+    assert "none of the known networks" in error_line(capsys, "--weights=other.pth")
     Path("there").mkdir()
-    assert "exists already" in fault(capsys, "--weights=w.pth", "--output=there")
-    assert "lies below a file" in fault(capsys, "--weights=nowhere.pth", "--output=w.pth/y")  # before any reading
-    assert "one file with a backbone" in fault(capsys, "--weights=w.pth,other.pth")
+    assert "already exists" in error_line(capsys, "--weights=w.pth", "--output=there")
+    assert "a parent of this path is a file" in error_line(capsys, "--weights=nowhere.pth", "--output=w.pth/y")
+    assert "one file with a backbone" in error_line(capsys, "--weights=w.pth,other.pth")
 
 
-# The hub and addresses, without a network.
+# Downloads, without a network.
 
 
-def test_fetching(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_downloads(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    assert "pip install huggingface_hub" in fault(capsys, "--weights=hf://timm/resnet50.tv_in1k")
+    assert "pip install huggingface_hub" in error_line(capsys, "--weights=hf://timm/resnet50.tv_in1k")
     source = Path("served-00000000.pth")
-    source.write_bytes(b"not what the name promises")
+    source.write_bytes(b"not the file that the name refers to")
     with pytest.raises(WeightsError, match="SHA-256"):
-        download.local(source.resolve().as_uri().replace("file:", "https:"), _serving(monkeypatch, source))
+        download.fetch(source.resolve().as_uri().replace("file:", "https:"), _serving(monkeypatch, source))
     assert not list(Path("cache").iterdir())
-    digest = digest_of(str(source))
+    digest = sha256_of(str(source))
     good = source.rename(f"served-{digest[:8]}.pth")
     address = f"https://example.org/{good.name}"
-    found = download.local(address, _serving(monkeypatch, good))
+    found = download.fetch(address, _serving(monkeypatch, good))
     assert found.read_bytes() == good.read_bytes()
-    monkeypatch.setattr(download.urllib.request, "urlopen", None)  # the second time nothing is fetched
-    assert download.local(address, Path("cache")) == found
+    monkeypatch.setattr(download.urllib.request, "urlopen", None)  # the second call uses the cached file
+    assert download.fetch(address, Path("cache")) == found
 
 
 def _serving(monkeypatch: pytest.MonkeyPatch, file: Path) -> Path:
@@ -237,16 +238,16 @@ def _serving(monkeypatch: pytest.MonkeyPatch, file: Path) -> Path:
     return Path("cache")
 
 
-def test_unreachable(capsys: pytest.CaptureFixture[str]) -> None:
-    line = fault(capsys, "--weights=http://localhost:9/googlenet-1378be20.pth", "--output=out")
-    assert "cannot be fetched" in line
-    assert "give its path" in line
+def test_unreachable_url(capsys: pytest.CaptureFixture[str]) -> None:
+    line = error_line(capsys, "--weights=http://localhost:9/googlenet-1378be20.pth", "--output=out")
+    assert "cannot be downloaded" in line
+    assert "network access and give its path" in line
 
 
-# Starting from converted weights.
+# Training from converted weights.
 
 
-def test_missing_weights_name_the_command() -> None:
+def test_missing_weights_name_the_convert_command() -> None:
     backbone = resnet.build(replace(resnet.resnet50(), pretrained="weights/resnet50"))
     wanted = r"python -m dml_jax\.convert --weights=hf://timm/resnet50\.tv_in1k --output=weights/resnet50"
     with pytest.raises(WeightsError, match=wanted) as caught:
@@ -261,7 +262,7 @@ def test_missing_weights_name_the_command() -> None:
             module.build(replace(config, pretrained="nowhere")).init(jax.random.key(0), (224, 224))
 
 
-def test_fixed_scales_come_from_the_file(tiny: state_dicts.StateDict) -> None:
+def test_fixed_scales_are_loaded_into_stats(tiny: state_dicts.StateDict) -> None:
     state_dicts.write(Path("w.pth"), tiny)
     assert status("--weights=w.pth", "--output=out", "--skip_parity") == 0
     backbone = resnet.build(replace(TINY, pretrained="out", freeze_bn_affine=True))
@@ -270,12 +271,12 @@ def test_fixed_scales_come_from_the_file(tiny: state_dicts.StateDict) -> None:
     assert "bn2" not in params["layer1_0"]
 
 
-def test_unfit_weights(tiny: state_dicts.StateDict) -> None:
+def test_weights_of_another_network_are_rejected(tiny: state_dicts.StateDict) -> None:
     state_dicts.write(Path("w.pth"), tiny)
     assert status("--weights=w.pth", "--output=out", "--skip_parity") == 0
     wider = replace(TINY, widths=(4, 8), pretrained="out")
     with pytest.raises(
-        WeightsError, match=r"misshapen: .*layer2_0/conv2/kernel \[3, 3, 6, 6\] instead of \[3, 3, 8, 8\]"
+        WeightsError, match=r"wrong shape: .*layer2_0/conv2/kernel \[3, 3, 6, 6\] instead of \[3, 3, 8, 8\]"
     ):
         resnet.build(wider).init(jax.random.key(0), (32, 32))
     with pytest.raises(WeightsError, match=r"weights of resnet, but backbone\.name='deit'"):
@@ -291,17 +292,17 @@ def test_unfit_weights(tiny: state_dicts.StateDict) -> None:
         resnet.build(replace(TINY, pretrained="out")).init(jax.random.key(0), (32, 32))
 
 
-def test_positions_of_another_size() -> None:
-    """DeiT's weights serve every image size."""
+def test_position_embeddings_are_resized() -> None:
+    """DeiT's weights can be used with any image size."""
     config = deit.Config(depth=1, width=64, heads=1)
-    state_dicts.write(Path("w.pth"), {"model": state_dicts.of(deit.build(config), "deit", side=64)})
+    state_dicts.write(Path("w.pth"), {"model": state_dicts.random_state_dict(deit.build(config), "deit", side=64)})
     assert status("--weights=w.pth", "--output=out", "--skip_parity") == 0
     backbone = deit.build(replace(config, pretrained="out"))
     assert backbone.init(jax.random.key(0), (64, 64))[0]["pos_embed"].shape == (1, 17, 64)
     assert backbone.init(jax.random.key(0), (96, 48))[0]["pos_embed"].shape == (1, 19, 64)
 
 
-# Authors' checkpoints, put into the methods. The backbone is small, the names are theirs.
+# Authors' checkpoints, loaded into the methods: a small backbone with the authors' names.
 
 BATCH = Batch(jnp.zeros((2, 4, 32, 32, 3), jnp.uint8), jnp.array([0, 0, 1, 1]), jnp.arange(4))
 
@@ -313,18 +314,18 @@ def linear(rng: np.random.Generator, name: str, outputs: int, inputs: int) -> st
     }
 
 
-def grafted(method: Any, *files: Path) -> tuple[Any, Any, list[str]]:
+def load_checkpoint(method: Any, *files: Path) -> tuple[Any, Any, list[str]]:
     assert status(f"--weights={','.join(map(str, files))}", "--output=out", "--skip_parity") == 0
-    return store.graft("out", *method.init(jax.random.key(0), BATCH))
+    return initialise.load_method("out", *method.init(jax.random.key(0), BATCH))
 
 
 def test_checkpoint_of_hist(tiny: state_dicts.StateDict) -> None:
-    """Pooling average + max, linear layer, layer norm: computed in NumPy from the checkpoint's own tensors."""
+    """Embeddings equal average + max pooling, linear layer and layer norm, computed in NumPy from the checkpoint."""
     theirs = {f"model.{k}": v for k, v in (tiny | linear(np.random.default_rng(0), "embedding", 8, CHANNELS)).items()}
     file = state_dicts.write(Path("cars_resnet50_best.pth"), {"model_state_dict": theirs})
     backbone = resnet.build(TINY)
     method = hist.build(hist.Config(embedding_dim=8, hidden_dim=8), backbone, 5)
-    params, state, kept = grafted(method, file)
+    params, state, kept = load_checkpoint(method, file)
     check_tiny("out", tiny)
     assert {name.split("/")[1] for name in kept if name.startswith("params")} == {"distributions", "hgnn"}
     images = np.random.default_rng(1).integers(0, 256, (3, 32, 32, 3), dtype=np.uint8)
@@ -339,7 +340,7 @@ def test_checkpoint_of_hist(tiny: state_dicts.StateDict) -> None:
 
 
 def test_checkpoint_of_diva(tiny: state_dicts.StateDict) -> None:
-    """Blocks stored twice, options and curves beside the weights, one layer per task."""
+    """Blocks stored twice, options and other arrays beside the weights, one layer per task."""
     rng = np.random.default_rng(0)
     tasks = ("discriminative", "selfsimilarity", "shared", "intra")
     heads = {k: v for task in tasks for k, v in linear(rng, f"model.last_linear.{task}", 8, CHANNELS).items()}
@@ -352,15 +353,14 @@ def test_checkpoint_of_diva(tiny: state_dicts.StateDict) -> None:
         "aux": {"weights": np.zeros(2, np.float32)},
     }
     method = diva.build(diva.Config(embedding_dim=8), resnet.build(TINY), 5)
-    params, _, kept = grafted(method, state_dicts.write(Path("c.pth.tar"), contents))
+    params, _, kept = load_checkpoint(method, state_dicts.write(Path("c.pth.tar"), contents))
     for task in tasks:
         np.testing.assert_array_equal(params["heads"][task]["kernel"], heads[f"model.last_linear.{task}.weight"].T)
     assert not [name for name in kept if name.startswith(("params/backbone", "params/heads", "state/backbone"))]
 
 
 def gnn(rng: np.random.Generator, d: int, classes: int, layers: int) -> state_dicts.StateDict:
-    """The message passing network in its authors' names."""
-    vector = lambda: rng.random(d, np.float32)  # noqa: E731
+    """The message passing network of MPN in the authors' names."""
     found = linear(rng, "dim_red", d, d)
     for i in range(layers):
         name = f"gnn_model.node_model.layers.{i}"
@@ -390,7 +390,7 @@ def test_checkpoints_of_mpn(tiny: state_dicts.StateDict, capsys: pytest.CaptureF
     ]
     config = mpn.Config(embedding_dim=8, layers=2, heads=2)
     method = mpn.build(config, resnet.build(TINY), 5)
-    params, state, kept = grafted(method, *files)
+    params, state, kept = load_checkpoint(method, *files)
     assert kept == []
     np.testing.assert_array_equal(params["embedding"]["kernel"], encoder["red.weight"].T)
     np.testing.assert_array_equal(params["auxiliary"]["bias"], encoder["fc.bias"])
@@ -407,26 +407,27 @@ def test_checkpoints_of_mpn(tiny: state_dicts.StateDict, capsys: pytest.CaptureF
     capsys.readouterr()
     shifted = {**network, "bottleneck.0.bias": np.ones(8, np.float32)}
     state_dicts.write(files[1], shifted)
-    assert "bottleneck.0.bias is not zero" in fault(capsys, f"--weights={files[0]},{files[1]}", "--output=out2")
+    assert "bottleneck.0.bias is not zero" in error_line(capsys, f"--weights={files[0]},{files[1]}", "--output=out2")
     del network["gnn_model.node_model.layers.1.att.k_linear.bias"]
     state_dicts.write(files[1], network)
-    line = fault(capsys, f"--weights={files[0]},{files[1]}", "--output=out2")
+    line = error_line(capsys, f"--weights={files[0]},{files[1]}", "--output=out2")
     assert "gnn.pth" in line
     assert "missing: gnn_model.node_model.layers.1.att.k_linear.bias" in line
 
 
-def test_checkpoint_for_another_method(tiny: state_dicts.StateDict) -> None:
+def test_checkpoint_of_another_method_is_rejected(tiny: state_dicts.StateDict) -> None:
     encoder = {k: v for k, v in tiny.items() if not k.startswith("fc.")}
     encoder |= linear(np.random.default_rng(0), "red", 8, CHANNELS) | linear(np.random.default_rng(0), "fc", 5, 8)
     file = state_dicts.write(Path("w.pth"), encoder)
     with pytest.raises(
-        WeightsError, match=r"auxiliary/kernel has no place.*embedding/kernel is \(24, 8\), not \(24, 16\)"
+        WeightsError,
+        match=r"auxiliary/kernel does not exist in .*embedding/kernel has shape \(24, 8\) instead of \(24, 16\)",
     ):
-        grafted(hist.build(hist.Config(embedding_dim=16), resnet.build(TINY), 5), file)
+        load_checkpoint(hist.build(hist.Config(embedding_dim=16), resnet.build(TINY), 5), file)
 
 
-def test_what_is_recorded(tiny: state_dicts.StateDict) -> None:
-    """The recorded architecture builds the network again."""
+def test_recorded_architecture(tiny: state_dicts.StateDict) -> None:
+    """`weights.json` contains the configuration of the network."""
     state_dicts.write(Path("w.pth"), tiny)
     assert status("--weights=w.pth", "--output=out", "--skip_parity") == 0
     recorded = json.loads(Path("out/weights.json").read_text())["architecture"]

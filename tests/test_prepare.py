@@ -1,4 +1,4 @@
-"""The command `python -m dml_jax.prepare`: what it refuses, what it lists, what an interruption leaves."""
+"""The command `python -m dml_jax.prepare`: results, invalid input, unusable images and interruptions."""
 
 import io
 import json
@@ -17,7 +17,7 @@ from dml_jax import prepare
 from dml_jax.config import Data
 from dml_jax.data import prepared
 from dml_jax.data.datasets import folder
-from dml_jax.data.prepare import duplicates, inspect, steps, writer
+from dml_jax.data.prepare import inspect, near_duplicates, steps, writer
 from tests.data import layouts, pictures
 
 ROOT = Path(__file__).parents[1]
@@ -40,16 +40,16 @@ def _arguments(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["prepare"])
 
 
-def test_prepares_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_finished_data_set_is_left_unchanged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     photos = layouts.photos(tmp_path / "photos")
     code, out, err = run(capsys, *flags("folder", photos, tmp_path / "out"))
     assert (code, err) == (0, "")
     assert "train: 6 images of 2 classes\ntest: 6 images of 2 classes\nsha256 " in out
-    assert out.endswith(f"\nwritten: {tmp_path / 'out'}; use it with --config.data.path={tmp_path / 'out'}\n")
+    assert out.endswith(f"\nwritten: {tmp_path / 'out'}; use with --config.data.path={tmp_path / 'out'}\n")
     before = (tmp_path / "out" / prepared.MARKER).read_bytes()
     code, out, _ = run(capsys, *flags("folder", photos, tmp_path / "out"))
     assert code == 0
-    assert "is prepared already" in out
+    assert "is already prepared" in out
     assert (tmp_path / "out" / prepared.MARKER).read_bytes() == before
     code, _, err = run(capsys, *flags("folder", photos, tmp_path / "out", "--short_side=16"))
     assert code == 2
@@ -60,13 +60,13 @@ def test_prepares_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
 def test_the_same_files_give_the_same_hash(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     photos = layouts.photos(tmp_path / "photos")
 
-    def said(number: int, *more: str) -> str:
+    def printed(number: int, *more: str) -> str:
         return run(capsys, *flags("folder", photos, tmp_path / f"out{number}", *more))[1].partition("written: ")[0]
 
-    outs = [said(threads, f"--threads={threads}") for threads in (1, 3)]
+    outs = [printed(threads, f"--threads={threads}") for threads in (1, 3)]
     assert outs[0] == outs[1]
     pictures.write(photos / "oak" / "0.jpg", 12_345)
-    assert said(9) != outs[0]
+    assert printed(9) != outs[0]
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_the_same_files_give_the_same_hash(tmp_path: Path, capsys: pytest.Captur
         (["--name=folder", "--source=x"], "--output: missing"),
         (["--name=foldr", "--source=x", "--output=y"], "--name='foldr'.*folder"),
         (["--name=digits", "--source=x", "--output=y"], "--name=digits: needs no preparation"),
-        (["--name=folder", "--source=nowhere", "--output=y"], "--source=nowhere: is no folder"),
+        (["--name=folder", "--source=nowhere", "--output=y"], "--source=nowhere: must be an existing folder"),
         (["--name=folder", "--source=x", "--output=y", "--test_share=1"], "--test_share=1.0"),
         (["--name=folder", "--source=x", "--output=y", "--splits=odd"], "--splits=odd"),
         (["--name=folder", "--source=x", "--output=y", "--threads=0"], "--threads=0: must be at least 1"),
@@ -91,7 +91,7 @@ def test_the_same_files_give_the_same_hash(tmp_path: Path, capsys: pytest.Captur
         (["--verify=nowhere"], "nowhere"),
     ],
 )
-def test_mistakes_are_one_line(
+def test_errors_are_one_line(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
@@ -109,7 +109,7 @@ def test_mistakes_are_one_line(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_output_in_use_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_output_directory_in_use_is_rejected(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     photos = layouts.photos(tmp_path / "photos")
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("my work")
@@ -119,12 +119,12 @@ def test_an_output_in_use_is_refused(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert (tmp_path / "mine" / "thesis.txt").read_text() == "my work"
     code, _, err = run(capsys, *flags("folder", photos, photos / "prepared"))
     assert code == 2
-    assert "lies inside the source" in err
+    assert "is inside the source" in err
     assert not (photos / "prepared").exists()
 
 
 def bad_photos(root: Path) -> dict[str, str]:
-    """Spoils a folder of photographs; returns what must be said of each file."""
+    """Creates a folder with unusable images; returns the reason expected for each."""
     layouts.photos(root, each=4)
     good = pictures.encoded(1)
     oak = root / "oak"
@@ -154,13 +154,13 @@ def bad_photos(root: Path) -> dict[str, str]:
     return expected
 
 
-def test_every_bad_image_is_listed_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_unusable_images_are_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     expected = bad_photos(tmp_path / "photos")
     (tmp_path / "photos" / ".DS_Store").write_bytes(b"clutter")
     (tmp_path / "photos" / "oak" / "Thumbs.db").write_bytes(b"clutter")
     code, out, err = run(capsys, *flags("folder", tmp_path / "photos", tmp_path / "out"))
     assert code == 2
-    assert err.startswith(f"error: {len(expected)} of 26 images cannot be used, all are listed above")
+    assert err.startswith(f"error: {len(expected)} of 26 images cannot be used (all are listed above)")
     assert err.count("\n") == 1
     for name, reason in expected.items():
         assert any(line.startswith(f"{name}: {reason}") for line in out.splitlines()), (name, out)
@@ -177,7 +177,7 @@ def test_every_bad_image_is_listed_at_once(tmp_path: Path, capsys: pytest.Captur
         assert all(split.read(i, None).ndim == 3 for i in range(len(split.ids)))
 
 
-def test_good_images_of_every_kind(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_image_formats_and_modes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     photos = layouts.photos(tmp_path / "photos", each=2)
     picture = Image.fromarray(pictures.pixels(9, 30, 40))
     for mode, kind in (
@@ -209,24 +209,24 @@ def test_good_images_of_every_kind(tmp_path: Path, capsys: pytest.CaptureFixture
     assert shapes["oak/grüße 図.jpg"] == (24, 32, 3)
 
 
-def test_a_name_that_is_not_utf8(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_names_that_are_not_utf8(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     photos = layouts.photos(tmp_path / "photos")
     try:
         Path(os.fsdecode(os.fsencode(photos / "oak") + b"/\xff.jpg")).write_bytes(pictures.encoded(5))
     except OSError:
-        pytest.skip("this file system takes UTF-8 names only")
+        pytest.skip("this file system supports only UTF-8 names")
     code, out, _ = run(capsys, *flags("folder", photos, tmp_path / "out"))
     assert code == 2
     assert "its name is not UTF-8" in out
 
 
-@pytest.mark.parametrize("when", ["examine_all", "write", "mark"])
-def test_an_interrupted_run_is_continued(
+@pytest.mark.parametrize("when", ["inspect_images", "write", "write_marker"])
+def test_an_interrupted_preparation_is_resumed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
     archive = layouts.cub(tmp_path)
     out = tmp_path / "out"
-    module = {"examine_all": inspect, "write": writer, "mark": prepared}[when]
+    module = {"inspect_images": inspect, "write": writer, "write_marker": prepared}[when]
 
     def interrupt(*arguments: object, **options: object) -> None:
         raise KeyboardInterrupt
@@ -235,17 +235,17 @@ def test_an_interrupted_run_is_continued(
         patch.setattr(module, when, interrupt)
         assert run(capsys, *flags("cub", archive, out, "--subset"))[0] == 130
     assert not (out / prepared.MARKER).exists()
-    code, said, err = run(capsys, *flags("cub", archive, out, "--subset"))
+    code, printed, err = run(capsys, *flags("cub", archive, out, "--subset"))
     assert (code, err) == (0, "")
-    assert "continuing an interrupted preparation" in said
-    assert "unpacking" not in said
+    assert "resuming an interrupted preparation" in printed
+    assert "unpacking" not in printed
     assert not (out / steps.UNFINISHED).exists()
     run(capsys, *flags("cub", archive, tmp_path / "other", "--subset"))
     first, second = (json.loads((path / prepared.MARKER).read_text()) for path in (out, tmp_path / "other"))
     assert first == second
 
 
-def test_another_request_starts_anew(
+def test_another_request_starts_from_scratch(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupt(*arguments: object, **options: object) -> None:
@@ -255,10 +255,10 @@ def test_another_request_starts_anew(
     with monkeypatch.context() as patch:
         patch.setattr(writer, "write", interrupt)
         run(capsys, *flags("cub", archive, tmp_path / "out", "--subset"))
-    code, said, _ = run(capsys, *flags("cub", archive, tmp_path / "out", "--subset", "--short_side=16"))
+    code, printed, _ = run(capsys, *flags("cub", archive, tmp_path / "out", "--subset", "--short_side=16"))
     assert code == 0
-    assert "continuing" not in said
-    assert "unpacking" in said
+    assert "resuming" not in printed
+    assert "unpacking" in printed
 
 
 @pytest.mark.slow
@@ -278,7 +278,7 @@ def test_killed_at_any_moment(tmp_path: Path) -> None:
     assert sum(len(split.labels) for split in splits.values()) == 1_000
 
 
-def test_hostile_archives_leave_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_hostile_archives_leave_no_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     import zipfile
 
     with zipfile.ZipFile(tmp_path / "x.zip", "w") as file:
@@ -290,7 +290,7 @@ def test_hostile_archives_leave_nothing(tmp_path: Path, capsys: pytest.CaptureFi
     assert sorted(path.name for path in tmp_path.rglob("*") if path.is_file()) == ["x.zip"]
 
 
-def test_pictures_that_look_alike_are_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_near_duplicates_are_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     layouts.photos(tmp_path / "p" / "train", ("a", "b"))
     layouts.photos(tmp_path / "p" / "test", ("c", "d"), seed=800)
     picture = Image.open(tmp_path / "p" / "train" / "b" / "1.jpg")
@@ -299,12 +299,12 @@ def test_pictures_that_look_alike_are_reported(tmp_path: Path, capsys: pytest.Ca
     )
     code, out, _ = run(capsys, *flags("folder", tmp_path / "p", tmp_path / "out"))
     assert code == 0
-    assert "pairs of a training and a test image that look alike: 1" in out
-    table = (tmp_path / "out" / steps.ALIKE).read_text().splitlines()
+    assert "near-duplicates between training and test: 1 pairs" in out
+    table = (tmp_path / "out" / steps.NEAR_DUPLICATES).read_text().splitlines()
     assert table == ["train,test", "train/b/1.jpg,test/c/again.jpg"]
 
 
-def test_near_duplicates_by_brute_force() -> None:
+def test_near_duplicates_agree_with_brute_force() -> None:
     rng = np.random.default_rng(0)
     first = rng.integers(0, 256, (300, 16), dtype=np.uint8)
     second = rng.integers(0, 256, (200, 16), dtype=np.uint8)
@@ -312,27 +312,25 @@ def test_near_duplicates_by_brute_force() -> None:
         second[i] = first[rng.integers(300)]
         for bit in rng.choice(128, i % 7, replace=False):
             second[i, bit // 8] ^= 1 << (bit % 8)
-    first[:20], second[190:] = 0, 0  # too plain to tell
+    first[:20], second[190:] = 0, 0  # too few set bits
     bits = np.unpackbits(first, axis=1).astype(int), np.unpackbits(second, axis=1).astype(int)
-    apart = (bits[0][:, None] != bits[1][None]).sum(2)
-    plain = bits[0].sum(1)[:, None] < duplicates.PLAIN, bits[1].sum(1)[None] < duplicates.PLAIN
-    wanted = np.argwhere((apart <= duplicates.DISTANCE) & ~plain[0] & ~plain[1])
-    assert len(wanted) > 50
-    assert duplicates.pairs(first, second) == [tuple(pair) for pair in wanted.tolist()]
-    assert duplicates.pairs(first[:0], second) == []
+    distance = (bits[0][:, None] != bits[1][None]).sum(2)
+    sparse = bits[0].sum(1)[:, None] < near_duplicates.MIN_BITS, bits[1].sum(1)[None] < near_duplicates.MIN_BITS
+    expected = np.argwhere((distance <= near_duplicates.MAX_DISTANCE) & ~sparse[0] & ~sparse[1])
+    assert len(expected) > 50
+    assert near_duplicates.find_pairs(first, second) == [tuple(pair) for pair in expected.tolist()]
+    assert near_duplicates.find_pairs(first[:0], second) == []
 
 
-def test_many_equal_fingerprints_are_compared_in_portions() -> None:
+def test_many_equal_hashes_are_compared_in_chunks() -> None:
     first, second = np.full((3_000, 16), 255, np.uint8), np.full((1_500, 16), 255, np.uint8)
-    assert (
-        sum(len(i) for i, _ in duplicates._equal(duplicates._keys(first[:, :4]), duplicates._keys(second[:, :4])))
-        == 4_500_000
-    )
+    keys = near_duplicates._keys(first[:, :4]), near_duplicates._keys(second[:, :4])
+    assert sum(len(i) for i, _ in near_duplicates._equal_pairs(*keys)) == 4_500_000
 
 
 @pytest.mark.parametrize(("classes", "message"), [
-    (("photos",), "3 images of 1 class ('photos'): that leaves 1 to train on and 0 to test on"),
-    (("a", "b", "c"), "9 images of 3 classes ('a', 'b', 'c'): that leaves 1 to train on and 2 to test on"),
+    (("photos",), "3 images of 1 class ('photos'): 1 training and 0 test classes"),
+    (("a", "b", "c"), "9 images of 3 classes ('a', 'b', 'c'): 1 training and 2 test classes"),
 ])  # fmt: skip
 def test_too_few_classes_are_found_before_the_images_are_checked(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], classes: tuple[str, ...], message: str
@@ -341,4 +339,4 @@ def test_too_few_classes_are_found_before_the_images_are_checked(
     code, out, err = run(capsys, *flags("folder", tmp_path / "photos", tmp_path / "out"))
     assert code == 2
     assert "checking" not in out
-    assert err == f"error: --source={tmp_path / 'photos'}: {message}, at least 2 of each are needed\n"
+    assert err == f"error: --source={tmp_path / 'photos'}: {message}; at least 2 of each are needed\n"

@@ -1,4 +1,4 @@
-"""State dicts in torch's names and axes, made by rule, and files as torch writes them, made without torch."""
+"""Random state_dicts with torch's names and axes, and files in torch's format, created without torch."""
 
 import io
 import pickle
@@ -18,14 +18,14 @@ StateDict = dict[str, np.ndarray]
 
 
 def to_torch(path: tuple[str, ...], array: np.ndarray) -> np.ndarray:
-    """One of our arrays, parameter or gradient, with its axes in torch's order."""
+    """A JAX array (parameter or gradient) with its axes in torch's order."""
     if path[-1] != "kernel":
         return array
     return array.transpose(3, 2, 0, 1) if array.ndim == 4 else array.T
 
 
-def of(backbone: Backbone, architecture: str, seed: int = 0, side: int = 64) -> StateDict:
-    """A random state_dict of a backbone, counters included."""
+def random_state_dict(backbone: Backbone, architecture: str, seed: int = 0, side: int = 64) -> StateDict:
+    """A random state_dict of a backbone, including counters."""
     rng = np.random.default_rng(seed)
     shapes = jax.eval_shape(lambda: backbone.init(jax.random.key(0), (side, side)))
     found: StateDict = {}
@@ -41,7 +41,7 @@ def of(backbone: Backbone, architecture: str, seed: int = 0, side: int = 64) -> 
 
 
 class Name:
-    """A global of a pickle: written by name, never looked up here."""
+    """A global in a pickle: written by name and never imported."""
 
     def __init__(self, module: str, name: str) -> None:
         self.module, self.name = module, name
@@ -51,7 +51,7 @@ class Name:
 
 
 class Call:
-    """An object a pickle rebuilds by calling a global."""
+    """An object that is unpickled by calling a global."""
 
     def __init__(self, function: Name, *arguments: Any) -> None:
         self.function, self.arguments = function, arguments
@@ -73,7 +73,7 @@ KINDS = {
 }
 
 
-class Pickler(pickle._Pickler):  # type: ignore[name-defined]  # the Python one can be told how to write a global
+class Pickler(pickle._Pickler):  # type: ignore[name-defined]  # the Python implementation, whose `save` can be overridden
     def __init__(self, file: Any, legacy: bool = False) -> None:
         super().__init__(file, protocol=2)
         self.legacy = legacy
@@ -98,7 +98,7 @@ def tensor(key: str, array: np.ndarray) -> Call:
 
 
 def write(path: Path, contents: Any, legacy: bool = False) -> Path:
-    """Writes nested dicts with arrays in them the way torch.save does."""
+    """Writes nested dicts of arrays in the format of torch.save."""
     storages: dict[str, np.ndarray] = {}
 
     def wrap(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Reading torch's files without torch: both forms, what is refused, and the same as torch reads."""
+"""Reading torch's files without torch: both formats, agreement with torch, and rejection of everything else."""
 
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ ARRAYS = {
 
 @pytest.mark.parametrize("legacy", [False, True])
 @pytest.mark.parametrize("container", ["", "state_dict", "model_state_dict", "model"])
-def test_reads_both_forms(tmp_path: Path, legacy: bool, container: str) -> None:
+def test_reads_both_formats(tmp_path: Path, legacy: bool, container: str) -> None:
     contents = {container: ARRAYS, "epoch": 3} if container else ARRAYS
     views = torch_file.read(state_dicts.write(tmp_path / "w.pth", contents, legacy))
     assert views.keys() == ARRAYS.keys()
@@ -50,7 +50,7 @@ def test_agrees_with_torch(tmp_path: Path, legacy: bool) -> None:
         np.testing.assert_array_equal(views[name].read().astype(np.float32), theirs, err_msg=name)
 
 
-def test_what_authors_keep_beside_weights_is_passed_over(tmp_path: Path) -> None:
+def test_other_contents_of_published_checkpoints_are_ignored(tmp_path: Path) -> None:
     options = Call(Name("argparse", "Namespace"))
     contents = {
         "state_dict": ARRAYS,
@@ -74,7 +74,7 @@ HOSTILE: list[Any] = [
 
 @pytest.mark.parametrize("hostile", HOSTILE, ids=lambda call: f"{call.function.module}.{call.function.name}")
 @pytest.mark.parametrize("legacy", [False, True])
-def test_nothing_is_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hostile: Any, legacy: bool) -> None:
+def test_no_code_is_executed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hostile: Any, legacy: bool) -> None:
     monkeypatch.chdir(tmp_path)
     path = state_dicts.write(tmp_path / "w.pth", {"a": ARRAYS["a.weight"], "b": hostile}, legacy)
     with pytest.raises(WeightsError, match=rf"refers to {hostile.function.module}\.{hostile.function.name}"):
@@ -93,13 +93,13 @@ def test_nothing_is_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hostile
         (0, (2, 2), (1,)),
     ],
 )
-def test_no_tensor_reaches_beyond_its_numbers(
+def test_no_tensor_exceeds_its_storage(
     tmp_path: Path, offset: int, shape: tuple[int, ...], strides: tuple[int, ...]
 ) -> None:
     four = np.zeros(4, np.float32)
     hostile = Call(Name("torch._utils", "_rebuild_tensor_v2"), state_dicts.Storage("0", four), offset, shape, strides)
     path = state_dicts.write(tmp_path / "w.pth", {"four": four, "hostile": hostile})  # `four` is storage 0
-    with pytest.raises(WeightsError, match=r"a tensor (reaches beyond its numbers|is described wrongly)"):
+    with pytest.raises(WeightsError, match=r"(a tensor exceeds its storage|the description of a tensor is invalid)"):
         torch_file.read(path)
 
 
@@ -107,26 +107,26 @@ def test_no_tensor_reaches_beyond_its_numbers(
 @pytest.mark.parametrize("share", [0.0, 0.01, 0.3, 0.7, 0.99])
 def test_truncated(tmp_path: Path, legacy: bool, share: float) -> None:
     path = state_dicts.write(tmp_path / "w.pth", ARRAYS, legacy)
-    whole = path.read_bytes()
-    path.write_bytes(whole[: int(len(whole) * share)])
-    with pytest.raises(WeightsError, match=r"w\.pth: neither a whole torch file nor safetensors"):
+    data = path.read_bytes()
+    path.write_bytes(data[: int(len(data) * share)])
+    with pytest.raises(WeightsError, match=r"w\.pth: neither a complete torch file nor safetensors"):
         torch_file.read(path)
 
 
-def test_not_weights_at_all(tmp_path: Path) -> None:
+def test_files_without_weights(tmp_path: Path) -> None:
     (tmp_path / "w.pth").write_bytes(b"\x89PNG\r\n" + bytes(100))
     with pytest.raises(WeightsError, match="neither"):
         torch_file.read(tmp_path / "w.pth")
-    with pytest.raises(WeightsError, match="holds no state_dict"):
+    with pytest.raises(WeightsError, match="contains no state_dict"):
         torch_file.read(state_dicts.write(tmp_path / "n.pth", {"epoch": 3}))
 
 
-def test_a_flipped_bit_is_noticed(tmp_path: Path) -> None:
+def test_a_flipped_bit_is_detected(tmp_path: Path) -> None:
     path = state_dicts.write(tmp_path / "w.pth", ARRAYS)
-    whole = bytearray(path.read_bytes())
-    start = whole.index(ARRAYS["a.weight"].tobytes())
-    whole[start + 20] ^= 1
-    path.write_bytes(whole)
+    data = bytearray(path.read_bytes())
+    start = data.index(ARRAYS["a.weight"].tobytes())
+    data[start + 20] ^= 1
+    path.write_bytes(data)
     view = torch_file.read(path)["a.weight"]
-    with pytest.raises(WeightsError, match="fetch it again"):
+    with pytest.raises(WeightsError, match="download it again"):
         view.read()

@@ -1,4 +1,4 @@
-"""The reader of pickles as data, beside the standard library's: plain data alike, everything else refused."""
+"""Reading pickles as data: plain data as the standard library reads it, everything else is rejected."""
 
 import io
 import pickle
@@ -43,24 +43,24 @@ def test_shared_objects_stay_shared() -> None:
     assert found["a"] is found["b"]
 
 
-def test_several_in_a_row() -> None:
+def test_consecutive_pickles() -> None:
     file = io.BytesIO(pickle.dumps(1) + pickle.dumps([2]) + b"rest")
     assert [load(file, {}, lambda i: i) for _ in range(2)] == [1, [2]]
     assert file.read() == b"rest"
 
 
 @pytest.mark.parametrize("value", [Path("x"), np.ones(2), print, io.BytesIO, complex(1, 2)])
-def test_names_are_refused(value: Any) -> None:
+def test_names_are_rejected(value: Any) -> None:
     with pytest.raises(Refused, match=r"^[a-z_.]+\.\w+$"):
         read(pickle.dumps(value))
 
 
 def test_only_names_of_the_table_are_called() -> None:
     by_value = b"\x80\x02U\x05print)R."  # calls a string
-    with pytest.raises(Malformed, match="calls something that is not a name"):
+    with pytest.raises(Malformed, match="calls an object that is not in the table"):
         read(by_value)
-    number = b"\x80\x02cbuiltins\nx\n)R."  # calls a value of the table that is no function
-    with pytest.raises(Malformed, match="calls something"):
+    number = b"\x80\x02cbuiltins\nx\n)R."  # calls a value of the table that is not a function
+    with pytest.raises(Malformed, match="calls an object"):
         read(number, {("builtins", "x"): 3})
     with pytest.raises(Malformed, match="instruction EXT1"):
         read(b"\x80\x02\x82\x01.")
@@ -69,20 +69,20 @@ def test_only_names_of_the_table_are_called() -> None:
 
 
 @pytest.mark.parametrize("legacy", [False, True])
-def test_damaged_files_end_in_one_error(tmp_path: Path, legacy: bool) -> None:
-    """Any byte may be wrong: the file is read, or refused by the one error the user sees."""
+def test_damaged_files_raise_only_weights_errors(tmp_path: Path, legacy: bool) -> None:
+    """With any bytes replaced, the file is either read or rejected with a WeightsError."""
     weights = {"a.weight": np.arange(6, dtype=np.float32).reshape(2, 3), "b": np.zeros(3, np.float16)}
     path = state_dicts.write(tmp_path / "w.pth", {"state_dict": weights}, legacy)
     whole, rng = path.read_bytes(), np.random.default_rng(0)
-    refused = 0
+    rejected = 0
     for _ in range(300):
         broken = bytearray(whole)
-        for place in rng.integers(0, len(whole), rng.integers(1, 4)):
-            broken[place] = rng.integers(256)
+        for offset in rng.integers(0, len(whole), rng.integers(1, 4)):
+            broken[offset] = rng.integers(256)
         path.write_bytes(broken)
         try:
             for view in torch_file.read(path).values():
                 view.read()
         except WeightsError:
-            refused += 1
-    assert refused > 100
+            rejected += 1
+    assert rejected > 100

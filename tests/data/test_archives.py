@@ -1,4 +1,4 @@
-"""Hostile archives are refused, and nothing of them stays."""
+"""Hostile archives are rejected and leave no files behind."""
 
 import io
 import os
@@ -32,13 +32,13 @@ def tarred(path: Path, members: list[tarfile.TarInfo], compression: str = "gz") 
 
 
 def info(name: str, kind: bytes = tarfile.REGTYPE, size: int = 0, link: str = "") -> tarfile.TarInfo:
-    found = tarfile.TarInfo(name)
-    found.type, found.size, found.linkname = kind, size, link
-    return found
+    member = tarfile.TarInfo(name)
+    member.type, member.size, member.linkname = kind, size, link
+    return member
 
 
 @pytest.mark.parametrize("name", ["good.zip", "good.tar", "good.tar.gz", "good.tgz"])
-def test_unpacks_what_it_should(tmp_path: Path, name: str) -> None:
+def test_unpacks_regular_files(tmp_path: Path, name: str) -> None:
     content = {"a/b.jpg": b"picture", "a/ä ö.png": b"", "list.txt": os.urandom(3 * archives.CHUNK + 1)}
     path = tmp_path / name
     if name.endswith("zip"):
@@ -61,7 +61,7 @@ BAD: dict[str, tuple[Callable[[Path], Path], str]] = {
     "drive": (lambda p: zipped(p / "x.zip", {"C:\\x": b"1"}), "outside"),
     "backslashes": (lambda p: zipped(p / "x.zip", {"a\\..\\..\\x": b"1"}), "outside"),
     "folder outside": (lambda p: zipped(p / "x.zip", {"../up/": b""}), "outside"),
-    "long name": (lambda p: zipped(p / "x.zip", {"a" * 2000: b""}), "no file name"),
+    "long name": (lambda p: zipped(p / "x.zip", {"a" * 2000: b""}), "not a file name"),
     "zip link": (lambda p: zipped(p / "x.zip", {"l": b"/etc/passwd"}, LINK), "link or device"),
     "tar up": (lambda p: tarred(p / "x.tgz", [info("../x", size=1)]), "outside"),
     "tar absolute": (lambda p: tarred(p / "x.tgz", [info("/x", size=1)]), "outside"),
@@ -78,8 +78,8 @@ BAD: dict[str, tuple[Callable[[Path], Path], str]] = {
     "twice": (lambda p: tarred(p / "x.tgz", [info("a", size=1), info("./a", size=1)]), "twice"),
     "not an archive": (lambda p: _written(p / "x.zip", b"hello"), "cannot be unpacked"),
     "empty tar": (lambda p: _written(p / "x.tgz", b""), "cannot be unpacked"),
-    "damaged": (lambda p: _damaged(p), "cannot be unpacked"),
-    "cut": (lambda p: _cut(p), "cannot be unpacked"),
+    "damaged": (lambda p: _corrupted(p), "cannot be unpacked"),
+    "truncated": (lambda p: _truncated(p), "cannot be unpacked"),
 }
 
 
@@ -88,20 +88,20 @@ def _written(path: Path, data: bytes) -> Path:
     return path
 
 
-def _damaged(folder: Path) -> Path:
+def _corrupted(folder: Path) -> Path:
     path = zipped(folder / "x.zip", {"a": b"0123456789" * 100}, compression=zipfile.ZIP_STORED)
     data = bytearray(path.read_bytes())
     data[200] ^= 255
     return _written(path, bytes(data))
 
 
-def _cut(folder: Path) -> Path:
+def _truncated(folder: Path) -> Path:
     path = tarred(folder / "x.tgz", [info("a", size=100_000)])
     return _written(path, path.read_bytes()[:-100])
 
 
 @pytest.mark.parametrize("kind", BAD)
-def test_refuses(tmp_path: Path, kind: str) -> None:
+def test_rejects(tmp_path: Path, kind: str) -> None:
     make, message = BAD[kind]
     archive = make(tmp_path)
     with pytest.raises(DataError, match=message):
@@ -109,14 +109,14 @@ def test_refuses(tmp_path: Path, kind: str) -> None:
     assert list(tmp_path.iterdir()) == [archive]
 
 
-def test_refuses_names_that_are_not_utf8(tmp_path: Path) -> None:
+def test_rejects_names_that_are_not_utf8(tmp_path: Path) -> None:
     with tarfile.open(tmp_path / "x.tar", "w:", format=tarfile.GNU_FORMAT, encoding="latin-1") as file:
         file.addfile(info("ä.jpg"))
     with pytest.raises(DataError, match="not UTF-8"):
         archives.unpack(tmp_path / "x.tar", tmp_path / "blob")
 
 
-def test_refuses_bombs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rejects_bombs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(archives, "ALLOWANCE", 2**20)
     bomb = zipped(tmp_path / "x.zip", {f"{i}": bytes(2**20) for i in range(8)})
     assert bomb.stat().st_size < 20_000
@@ -128,8 +128,8 @@ def test_refuses_bombs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not (tmp_path / "blob").exists()
 
 
-def test_refuses_too_many_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(archives, "MEMBERS", 10)
+def test_rejects_too_many_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(archives, "MAX_FILES", 10)
     for archive in (
         zipped(tmp_path / "x.zip", {str(i): b"" for i in range(11)}),
         tarred(tmp_path / "x.tgz", [info(str(i)) for i in range(11)]),
@@ -139,7 +139,7 @@ def test_refuses_too_many_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert len(archives.unpack(zipped(tmp_path / "y.zip", {str(i): b"" for i in range(10)}), tmp_path / "blob")) == 10
 
 
-def test_refuses_encrypted(tmp_path: Path) -> None:
+def test_rejects_encrypted(tmp_path: Path) -> None:
     path = zipped(tmp_path / "x.zip", {"a": b"secret"}, compression=zipfile.ZIP_STORED)
     data = bytearray(path.read_bytes())
     for signature, flags in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):

@@ -1,4 +1,4 @@
-"""Every layout read as its owners ship it, packed, and read again, pixel for pixel."""
+"""Every data set is prepared from a miniature of its original distribution and loaded again, pixel for pixel."""
 
 import io
 import json
@@ -13,7 +13,9 @@ import pytest
 
 from dml_jax import config as configs
 from dml_jax.config import Data
-from dml_jax.data import decode, holdout, prepared, transforms
+from dml_jax.data import datasets, decode, holdout, metadata, prepared, transforms
+from dml_jax.data.datasets import folder
+from dml_jax.data.metadata import SplitMetadata
 from dml_jax.data.prepare import steps
 from dml_jax.data.prepare.sources import File, Options
 from dml_jax.data.split import Split
@@ -22,31 +24,25 @@ from dml_jax.train import experiment as experiments
 from tests.data import layouts, pictures
 
 
-class Quiet:
-    """A screen that remembers what was said."""
+class QuietConsole:
+    """A console that prints nothing."""
 
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-
-    def say(self, message: str) -> None:
-        self.lines.append(message)
+    def say(self, message: str) -> None: ...
 
     def begin(self, what: str, total: int) -> None: ...
 
     def advance(self, done: int) -> None: ...
 
 
-def prepare(name: str, sources: list[Path], output: Path, **how: object) -> Quiet:
-    console = Quiet()
+def prepare(name: str, sources: list[Path], output: Path, **overrides: object) -> None:
     recipe = configs.module("data.datasets", name, "name").RECIPE
-    options = {"subset": True, "threads": 2} | how
+    options = {"subset": True, "threads": 2} | overrides
     request = steps.Request(name=name, sources=tuple(sources), output=output, **options)  # type: ignore[arg-type]
-    steps.prepare(request, recipe, console)
-    return console
+    steps.prepare(request, recipe, QuietConsole())
 
 
 def load(name: str, path: Path) -> dict[str, Split]:
-    return configs.module("data.datasets", name, "name").load(Data(name=name, path=str(path)))
+    return datasets.load(Data(name=name, path=str(path)))
 
 
 def counts(splits: dict[str, Split]) -> dict[str, tuple[int, int]]:
@@ -96,31 +92,30 @@ LAYOUTS: dict[str, tuple[str, Callable[[Path], list[Path]], dict[str, tuple[int,
 
 
 @pytest.mark.parametrize("case", LAYOUTS)
-def test_a_layout(tmp_path: Path, case: str) -> None:
-    name, make, wanted, first = LAYOUTS[case]
+def test_prepare_and_load(tmp_path: Path, case: str) -> None:
+    name, make, expected_counts, first_class = LAYOUTS[case]
     sources = make(tmp_path)
     prepare(name, sources, tmp_path / "out")
     splits = load(name, tmp_path / "out")
-    assert counts(splits) == wanted
-    for split, label in first.items():
-        assert splits[split].classes[0] == label
+    assert counts(splits) == expected_counts
+    for split, class_name in first_class.items():
+        assert splits[split].classes[0] == class_name
     assert not set(splits["train"].classes) & set(splits["test"].classes)
     assert splits["test"].gallery is splits.get("gallery")
     if "gallery" in splits:
         assert splits["gallery"].classes == splits["test"].classes
     for split in splits.values():
-        again = cloudpickle.loads(cloudpickle.dumps(split.read))
+        unpickled = cloudpickle.loads(cloudpickle.dumps(split.read))
         for i in (0, len(split.ids) - 1):
             image = split.read(i, None)
             assert image.dtype == np.uint8
             assert image.shape[2] == 3
-            np.testing.assert_array_equal(again(i, None), image)
+            np.testing.assert_array_equal(unpickled(i, None), image)
     assert not (tmp_path / "out" / steps.UNFINISHED).exists()
     prepared.verify(tmp_path / "out")
 
 
-def test_pixels_and_labels_follow_the_lists(tmp_path: Path) -> None:
-    """Each picture of CUB comes out under its own name and class."""
+def test_images_keep_their_name_and_class(tmp_path: Path) -> None:
     layouts.cub(tmp_path)
     prepare("cub", [tmp_path / "CUB_200_2011.tgz"], tmp_path / "out")
     for split in load("cub", tmp_path / "out").values():
@@ -130,7 +125,7 @@ def test_pixels_and_labels_follow_the_lists(tmp_path: Path) -> None:
             assert split.classes[split.labels[i]] == name.split("/")[0]
 
 
-def test_an_unpacked_folder_gives_the_same(tmp_path: Path) -> None:
+def test_archive_and_unpacked_folder_give_the_same(tmp_path: Path) -> None:
     archive = layouts.cub(tmp_path)
     prepare("cub", [archive], tmp_path / "a")
     prepare("cub", [tmp_path / "CUB_200_2011"], tmp_path / "b")
@@ -160,7 +155,7 @@ def test_an_unpacked_folder_gives_the_same(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_lists_that_are_wrong(tmp_path: Path, name: str, damage: Callable[[Path], object], message: str) -> None:
+def test_invalid_image_lists(tmp_path: Path, name: str, damage: Callable[[Path], object], message: str) -> None:
     if name == "cub":
         layouts.cub(tmp_path)
         root = tmp_path / "CUB_200_2011"
@@ -176,14 +171,14 @@ def _edit(path: Path, old: str, new: str) -> None:
     path.write_text(path.read_text().replace(old, new))
 
 
-def test_official_counts_are_asserted(tmp_path: Path) -> None:
+def test_official_counts_are_checked(tmp_path: Path) -> None:
     archive = layouts.sop(tmp_path)
     with pytest.raises(DataError, match=r"train has 6 images of 3 classes instead of 59551 of 11318.*--subset"):
         prepare("sop", [archive], tmp_path / "out", subset=False)
     assert not (tmp_path / "out").exists()
 
 
-def test_folders_called_train_and_test_decide(tmp_path: Path) -> None:
+def test_train_and_test_folders(tmp_path: Path) -> None:
     layouts.photos(tmp_path / "p" / "train", ("a", "b", "c"))
     layouts.photos(tmp_path / "p" / "test", ("d", "e"), seed=800)
     prepare("folder", [tmp_path / "p"], tmp_path / "out")
@@ -191,23 +186,23 @@ def test_folders_called_train_and_test_decide(tmp_path: Path) -> None:
     assert splits["train"].classes == ["a", "b", "c"]
     assert splits["test"].classes == ["d", "e"]
     layouts.photos(tmp_path / "p" / "test", ("a", "d", "e"), seed=800)
-    with pytest.raises(DataError, match=r"1 classes are in training and test \(a\).*--splits=classes"):
+    with pytest.raises(DataError, match=r"1 classes are in both training and test \(a\).*--splits=classes"):
         prepare("folder", [tmp_path / "p"], tmp_path / "mixed")
-    prepare("folder", [tmp_path / "p"], tmp_path / "anew", options=Options(0.4, "classes"), skip_bad=True)
-    splits = load("folder", tmp_path / "anew")
+    prepare("folder", [tmp_path / "p"], tmp_path / "by_class", options=Options(0.4, "classes"), skip_bad=True)
+    splits = load("folder", tmp_path / "by_class")
     assert sorted([*splits["train"].classes, *splits["test"].classes]) == ["a", "b", "c", "d", "e"]
     assert len(splits["test"].classes) == 2
 
 
-def test_which_classes_are_tested_depends_on_their_names_alone(tmp_path: Path) -> None:
-    folder = configs.module("data.datasets", "folder", "name")
+def test_the_choice_of_test_classes_is_stable() -> None:
+    """It depends on the names alone, and adding a class moves few others."""
     names = {f"class {i}" for i in range(100)}
-    tested = folder.held_out(names, 0.3)
+    tested = folder.test_classes(names, 0.3)
     assert len(tested) == 30
-    assert len(folder.held_out(names | {"new"}, 0.3) ^ tested) <= 2
+    assert len(folder.test_classes(names | {"new"}, 0.3) ^ tested) <= 2
 
 
-def test_table(tmp_path: Path) -> None:
+def test_csv(tmp_path: Path) -> None:
     layouts.photos(tmp_path / "images")
     rows = [f"images/{label}/{i}.jpg,{label},train," for label in ("elm", "oak") for i in range(3)]
     rows += [f"images/{label}/0.jpg,{label},test,query" for label in ("Öl bäume", "yew")]
@@ -235,22 +230,22 @@ def test_table(tmp_path: Path) -> None:
         ("path,label\nnowhere.jpg,b\nx.jpg,c\ny.jpg,d\nz.jpg,e\n", "4 of 4 images cannot be used"),
     ],
 )
-def test_tables_that_are_wrong(tmp_path: Path, text: str, message: str) -> None:
+def test_invalid_csv(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "t").mkdir()
     (tmp_path / "t" / "x.csv").write_text(text)
     with pytest.raises(DataError, match=message):
         prepare("csv", [tmp_path / "t" / "x.csv"], tmp_path / "out")
 
 
-def test_a_table_that_is_missing_and_images_that_are(tmp_path: Path) -> None:
+def test_missing_csv_and_missing_images(tmp_path: Path) -> None:
     photos = layouts.photos(tmp_path / "photos")
-    with pytest.raises(DataError, match=r"--source=.*photos: there is no \.csv file, one is needed; give it"):
+    with pytest.raises(DataError, match=r"--source=.*photos: found no \.csv file, exactly one is needed; give it"):
         prepare("csv", [photos], tmp_path / "out")
     with pytest.raises(DataError, match=r"^missing$"):
         File(photos / "oak" / "1.jpg" / "2.jpg").read()
 
 
-def test_a_folder_that_was_not_prepared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unprepared_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     photos = layouts.photos(tmp_path / "photos")
     splits = load("folder", photos)
@@ -259,7 +254,9 @@ def test_a_folder_that_was_not_prepared(tmp_path: Path, monkeypatch: pytest.Monk
     for name, split in load("folder", tmp_path / "out").items():
         assert list(split.ids) == list(splits[name].ids)
         np.testing.assert_array_equal(split.read(3, None), splits[name].read(3, None))
-    monkeypatch.setattr("dml_jax.data.prepare.inspect.examine_all", None)  # not examined a second time
+    monkeypatch.setattr(
+        "dml_jax.data.prepare.inspect.inspect_images", None
+    )  # the second time, the cached result is used
     load("folder", photos)
     monkeypatch.undo()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -269,28 +266,30 @@ def test_a_folder_that_was_not_prepared(tmp_path: Path, monkeypatch: pytest.Monk
     ):
         load("folder", photos)
     (tmp_path / "bare").mkdir()
-    with pytest.raises(DataError, match=r"data\.path=.*bare: there is no class folder with images; give each class"):
+    with pytest.raises(
+        DataError, match=r"data\.path=.*bare: there is no class folder with images; put the images of each"
+    ):
         load("folder", tmp_path / "bare")
 
 
 @pytest.mark.parametrize("name", ["cub", "cars", "sop", "inshop", "omniglot", "csv"])
-def test_what_was_not_prepared_is_refused(tmp_path: Path, name: str) -> None:
+def test_unprepared_data_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(ConfigError, match=r"data\.path: missing"):
-        configs.module("data.datasets", name, "name").load(Data(name=name))
+        datasets.load(Data(name=name))
     with pytest.raises(DataError, match=rf"no such directory; python -m dml_jax\.prepare --name={name} .*nowhere"):
         load(name, tmp_path / "nowhere")
-    with pytest.raises(DataError, match=rf"holds no prepared data set; python -m dml_jax\.prepare --name={name}"):
+    with pytest.raises(DataError, match=rf"not a prepared data set; python -m dml_jax\.prepare --name={name}"):
         load(name, tmp_path)
 
 
 def test_damage_after_preparation(tmp_path: Path) -> None:
     prepare("folder", [layouts.photos(tmp_path / "photos")], tmp_path / "out")
-    with pytest.raises(DataError, match=r"holds the data set 'folder'; data\.name is 'cub'"):
+    with pytest.raises(DataError, match=r"contains the data set 'folder', but data\.name is 'cub'"):
         load("cub", tmp_path / "out")
     records = next((tmp_path / "out").rglob("*train.array_record*"))
     whole = records.read_bytes()
     records.write_bytes(whole[:-1])
-    with pytest.raises(DataError, match="has lost bytes"):
+    with pytest.raises(DataError, match="of the wrong size"):
         load("folder", tmp_path / "out")
     records.write_bytes(whole[:100] + bytes([whole[100] ^ 1]) + whole[101:])
     load("folder", tmp_path / "out")
@@ -302,15 +301,15 @@ def test_damage_after_preparation(tmp_path: Path) -> None:
         load("folder", tmp_path / "out")
 
 
-def test_formats_are_kept_or_become_png(tmp_path: Path) -> None:
+def test_image_formats_are_kept_or_become_png(tmp_path: Path) -> None:
     from PIL import Image
 
     from dml_jax.data.prepare import writer
 
     jpeg = pictures.encoded(0)
-    assert writer.stored(jpeg) == jpeg
+    assert writer.encode(jpeg) == jpeg
     png = pictures.encoded(0, kind="PNG")
-    assert writer.stored(png) == png
+    assert writer.encode(png) == png
     for mode, kind in (
         ("RGBA", "PNG"),
         ("P", "PNG"),
@@ -321,13 +320,13 @@ def test_formats_are_kept_or_become_png(tmp_path: Path) -> None:
     ):
         path = tmp_path / f"{mode}.{kind}"
         Image.fromarray(pictures.pixels(1)).convert(mode).save(path, kind)
-        data = writer.stored(path.read_bytes())
+        data = writer.encode(path.read_bytes())
         assert data[1:4] == b"PNG"
         np.testing.assert_array_equal(decode.rgb(data), decode.rgb(path.read_bytes()))
-    small = decode.rgb(writer.stored(pictures.encoded(0, 60, 90), short_side=30))
+    small = decode.rgb(writer.encode(pictures.encoded(0, 60, 90), short_side=30))
     assert small.shape == (30, 45, 3)
-    assert writer.stored(jpeg, short_side=24) == jpeg
-    raw = writer.stored(pictures.encoded(0, 60, 90), short_side=30, pixels=True)
+    assert writer.encode(jpeg, short_side=24) == jpeg
+    raw = writer.encode(pictures.encoded(0, 60, 90), short_side=30, pixels=True)
     np.testing.assert_array_equal(
         decode.rgb(raw), transforms.resize_shorter(decode.rgb(pictures.encoded(0, 60, 90)), 30)
     )
@@ -336,8 +335,8 @@ def test_formats_are_kept_or_become_png(tmp_path: Path) -> None:
         decode.rgb(raw[:-1])
 
 
-def test_prepared_by_tensorflow_datasets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What we write is a tensorflow_datasets directory like any other; splits of shared classes are joined."""
+def test_tfds_directories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A prepared data set is also a tensorflow_datasets directory; splits that share classes are merged."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     prepare("folder", [layouts.photos(tmp_path / "photos")], tmp_path / "out")
     ours = load("folder", tmp_path / "out")
@@ -346,7 +345,7 @@ def test_prepared_by_tensorflow_datasets(tmp_path: Path, monkeypatch: pytest.Mon
     for name, split in theirs.items():
         np.testing.assert_array_equal(split.labels, ours[name].labels)
         np.testing.assert_array_equal(split.read(5, None), ours[name].read(5, None))
-    with pytest.raises(DataError, match="holds no dataset_info"):
+    with pytest.raises(DataError, match="contains no dataset_info"):
         load("tfds", tmp_path / "out")
 
     from dml_jax.data.prepare import tfds_builder
@@ -367,25 +366,25 @@ def test_prepared_by_tensorflow_datasets(tmp_path: Path, monkeypatch: pytest.Mon
         load("tfds", where)
 
 
-def test_the_index_survives_any_name(tmp_path: Path) -> None:
+def test_metadata_keeps_any_name(tmp_path: Path) -> None:
     labels = np.array([0, 1, 0], np.int64)
-    experiment = {
-        "train": labels.Part(labels, ["a\nb", "ü,\"'", "\0"], ["x", "ÿ"]),
-        "test": labels.Part(labels, ["1", "2", "3"], ["a", "b"]),
+    splits = {
+        "train": SplitMetadata(labels, ["a\nb", "ü,\"'", "\0"], ["x", "ÿ"]),
+        "test": SplitMetadata(labels, ["1", "2", "3"], ["a", "b"]),
     }
-    labels.save(tmp_path / "i.npz", experiment)
-    again = labels.load(tmp_path / "i.npz")
-    assert again.keys() == experiment.keys()
-    for name, part in experiment.items():
-        np.testing.assert_array_equal(again[name].labels, part.labels)
-        assert (again[name].ids, again[name].classes) == (part.ids, part.classes)
+    metadata.save(tmp_path / "i.npz", splits)
+    loaded = metadata.load(tmp_path / "i.npz")
+    assert loaded.keys() == splits.keys()
+    for name, split in splits.items():
+        np.testing.assert_array_equal(loaded[name].labels, split.labels)
+        assert (loaded[name].ids, loaded[name].classes) == (split.ids, split.classes)
     shutil.copy(tmp_path / "i.npz", tmp_path / "j.npz")
     (tmp_path / "j.npz").write_bytes((tmp_path / "i.npz").read_bytes()[:200])
     with pytest.raises(DataError, match=r"j\.npz: cannot be read"):
-        labels.load(tmp_path / "j.npz")
+        metadata.load(tmp_path / "j.npz")
 
 
-def test_the_data_hash_covers_what_was_packed(tmp_path: Path) -> None:
+def test_data_hash_covers_the_prepared_pixels(tmp_path: Path) -> None:
     photos = layouts.photos(tmp_path / "photos")
     prepare("folder", [photos], tmp_path / "a")
     prepare("folder", [photos], tmp_path / "b")

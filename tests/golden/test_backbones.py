@@ -18,7 +18,7 @@ from dml_jax.backbones import bn_inception, deit, googlenet, layers, mit, resnet
 from dml_jax.backbones.weights import store
 from dml_jax.backbones.weights.from_torch import convert
 from dml_jax.backbones.weights.tensor_files import Tensor
-from dml_jax.backbones.weights.torch_names import CLASSIFIERS, from_torch, torch_name, torch_shape
+from dml_jax.backbones.weights.torch_names import CLASSIFIERS, to_jax_axes, torch_name, torch_shape
 from tests.backbones.state_dicts import to_torch
 from tests.golden import fixtures
 
@@ -88,7 +88,7 @@ def rebuild(net: str, seed: int, image_shape: tuple[int, int], sums: dict[str, f
         if name in sums:
             np.testing.assert_allclose(tensor.sum(), sums[name], rtol=1e-9)
             checked.add(name)
-        return np.ascontiguousarray(from_torch(path, tensor))
+        return np.ascontiguousarray(to_jax_axes(path, tensor))
 
     params, stats = [jax.tree_util.tree_map_with_path(fill, tree) for tree in shapes(net, image_shape)]
     heads = tuple(f"{name}." for name in CLASSIFIERS[architecture])
@@ -262,7 +262,7 @@ def stored(tensors: dict[str, np.ndarray]) -> dict[str, Tensor]:
 def as_trees(tensors: dict[str, Tensor]) -> tuple[Any, Any]:
     """(params, stats) of what was converted."""
     arrays = {name: tensor.read() for name, tensor in tensors.items()}
-    return store.nest(arrays, "backbone/params/"), store.nest(arrays, "backbone/stats/")
+    return store.subtree(arrays, "backbone/params/"), store.subtree(arrays, "backbone/stats/")
 
 
 def test_published_sizes() -> None:
@@ -411,7 +411,7 @@ def pooled(window: int, stride: int, padding: int, ceil: bool) -> Callable[..., 
 
 def convolved(weight: str, size: int, stride: int, padding: int, depthwise: bool = False) -> Callable[..., Any]:
     def run(x: Any, z: dict[str, np.ndarray]) -> Any:
-        kernel = from_torch(("kernel",), z[weight])
+        kernel = to_jax_axes(("kernel",), z[weight])
         groups = kernel.shape[-1] if depthwise else 1
         layer = layers.conv(kernel.shape[-1], size, stride, padding=padding, groups=groups, dtype=None, name="conv")
         return layer.apply({"params": {"kernel": kernel}}, x)

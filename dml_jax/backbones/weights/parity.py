@@ -92,6 +92,6 @@ def _torch_output(layer: Layer, x: np.ndarray, tensors: Mapping[str, Tensor], na
         )
         result = functional.batch_norm(images, mean, var, scale, shift, eps=layer.epsilon)
     else:
-        padding = layer.padding[0][0]
+        padding = int(np.asarray(layer.padding)[0, 0])  # the same on all sides
         result = functional.conv2d(images, weight, bias, layer.strides, padding, groups=layer.feature_group_count)
     return result.permute(0, 2, 3, 1).numpy()

@@ -1,7 +1,7 @@
-"""Unpacking archives that may be hostile.
+"""Unpacking untrusted archives.
 
-The members of an archive become one file, one behind the other, so that no name in it is ever used as a path. Names
-that lead outside, links and devices are refused all the same, and nothing grows without bound.
+The members of an archive are concatenated into one file, so that no name in it is ever used as a path. Names that lead
+outside the archive, links and devices are rejected nevertheless, and the unpacked size is limited.
 """
 
 import tarfile
@@ -13,14 +13,14 @@ from typing import IO, NamedTuple
 from dml_jax.errors import DataError
 
 ENDINGS = (".zip", ".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tbz2", ".tar.xz")
-MEMBERS = 500_000  # files in an archive
-GROWTH = 200  # bytes unpacked for a byte of archive, beyond
-ALLOWANCE = 64 * 2**20  # so many bytes
-CHUNK = 2**20
+MAX_FILES = 500_000  # in an archive
+MAX_RATIO = 200  # unpacked bytes per byte of the archive, in addition to
+ALLOWANCE = 64 * 2**20  # this number of bytes
+CHUNK = 2**20  # bytes
 
 
 class Member(NamedTuple):
-    """A regular file in an archive: its name, the size announced and its content, to be read before the next."""
+    """A regular file in an archive: its name, declared size and content, which must be read before the next member."""
 
     name: str
     size: int
@@ -28,30 +28,30 @@ class Member(NamedTuple):
 
 
 def is_archive(name: str) -> bool:
-    """Whether a file of that name is one."""
+    """Whether a file with this name is an archive."""
     return name.lower().endswith(ENDINGS)
 
 
 def unpack(archive: Path, target: Path) -> list[tuple[str, int, int]]:
-    """Writes the regular files of a zip or tar archive into the one file `target`.
+    """Writes the regular files of a zip or tar archive into the single file `target`.
 
     Returns:
-      (name, offset in bytes, size in bytes) of each.
+      (name, offset in bytes, size in bytes) of each member.
 
     Raises:
-      DataError: damaged or encrypted; members that are links or devices, lead outside, come twice, or are too many;
-        more bytes than an archive of images can hold. `target` is gone then.
+      DataError: damaged or encrypted; a member is a link or device, leads outside the archive or occurs twice; too many
+        members or bytes. `target` is deleted in this case.
     """
-    left = ALLOWANCE + GROWTH * archive.stat().st_size
+    left = ALLOWANCE + MAX_RATIO * archive.stat().st_size
     found: dict[str, tuple[int, int]] = {}
     try:
         with target.open("wb") as file:
             for member in _members(archive):
-                name = _inside(archive, member.name)
+                name = _safe_path(archive, member.name)
                 if name in found:
-                    raise DataError(f"{archive}: holds {name!r} twice")
-                if len(found) == MEMBERS:
-                    raise DataError(f"{archive}: more than {MEMBERS} files")
+                    raise DataError(f"{archive}: contains {name!r} twice")
+                if len(found) == MAX_FILES:
+                    raise DataError(f"{archive}: contains more than {MAX_FILES} files")
                 offset = file.tell()
                 found[name] = (offset, _copy(archive, member, file, left))
                 left -= found[name][1]
@@ -73,28 +73,30 @@ def unpack(archive: Path, target: Path) -> list[tuple[str, int, int]]:
 
 
 def _copy(archive: Path, member: Member, file: IO[bytes], left: int) -> int:
-    """Copies a member, counting what really comes out of it; returns the bytes."""
+    """Copies a member, counting the actual bytes; returns their number."""
     written = 0
     while chunk := member.content.read(CHUNK):
         written += len(chunk)
         if written > left or member.size > left:
-            raise DataError(f"{archive}: unpacks to more than {GROWTH} times its size")
+            raise DataError(f"{archive}: unpacks to more than {MAX_RATIO} times its size")
         file.write(chunk)
     if written != member.size:
-        raise DataError(f"{archive}: {member.name!r} has {written} bytes, {member.size} are announced")
+        raise DataError(f"{archive}: {member.name!r} has {written} bytes instead of {member.size}")
     return written
 
 
-def _inside(archive: Path, name: str) -> str:
-    """The member's path in the archive.
+def _safe_path(archive: Path, name: str) -> str:
+    """A member's normalised path in the archive.
 
     Raises:
-      DataError: it leads outside, or is no name.
+      DataError: it leads outside the archive, or is not a file name.
     """
     path = PurePosixPath(name.replace("\\", "/"))
     outside = path.is_absolute() or PureWindowsPath(name).drive or ".." in path.parts
     if outside or not path.parts or "\0" in name or len(name) > 1024:
-        raise DataError(f"{archive}: {name[:200]!r} leads outside the archive or is no file name; refused")
+        raise DataError(
+            f"{archive}: {name[:200]!r} leads outside the archive or is not a file name; give a folder instead"
+        )
     try:
         return path.as_posix().encode().decode()
     except UnicodeEncodeError as error:
@@ -102,32 +104,34 @@ def _inside(archive: Path, name: str) -> str:
 
 
 def _members(archive: Path) -> Iterator[Member]:
-    yield from _zipped(archive) if archive.name.lower().endswith(".zip") else _tarred(archive)
+    yield from _zip_members(archive) if archive.name.lower().endswith(".zip") else _tar_members(archive)
 
 
-def _zipped(archive: Path) -> Iterator[Member]:
+def _zip_members(archive: Path) -> Iterator[Member]:
     with zipfile.ZipFile(archive) as file:
-        if len(file.infolist()) > MEMBERS:
-            raise DataError(f"{archive}: more than {MEMBERS} files")
+        if len(file.infolist()) > MAX_FILES:
+            raise DataError(f"{archive}: contains more than {MAX_FILES} files")
         for info in file.infolist():
-            if info.external_attr >> 28 not in (0, 4, 8):  # Unix mode: 4 a directory, 8 a file, 10 a link
-                raise DataError(f"{archive}: {info.filename!r} is a link or device; refused")
+            if info.external_attr >> 28 not in (0, 4, 8):  # Unix file type: 4 directory, 8 regular file, 10 link
+                raise DataError(
+                    f"{archive}: {info.filename!r} is a link or device; unpack the archive and give the folder"
+                )
             if info.flag_bits & 1:
-                raise DataError(f"{archive}: is encrypted; unpack it and give the folder")
+                raise DataError(f"{archive}: encrypted; unpack it and give the folder")
             if info.is_dir():
-                _inside(archive, info.filename)
+                _safe_path(archive, info.filename)
                 continue
             with file.open(info) as content:
                 yield Member(info.filename, info.file_size, content)
 
 
-def _tarred(archive: Path) -> Iterator[Member]:
+def _tar_members(archive: Path) -> Iterator[Member]:
     with tarfile.open(archive, "r|*") as file:
         for info in file:
             content = file.extractfile(info) if info.isreg() else None
             if content is not None:
                 yield Member(info.name, info.size, content)
             elif not info.isdir():
-                raise DataError(f"{archive}: {info.name!r} is a link or device; refused")
+                raise DataError(f"{archive}: {info.name!r} is a link or device; unpack the archive and give the folder")
             elif PurePosixPath(info.name).parts:
-                _inside(archive, info.name)
+                _safe_path(archive, info.name)

@@ -1,4 +1,4 @@
-"""Checking a data set before anything is made of it: every image is decoded, every problem found at once."""
+"""Checking a data set before it is written: every image is decoded, and all problems are found in one pass."""
 
 import hashlib
 from collections import Counter, deque
@@ -14,27 +14,27 @@ from dml_jax.data import decode
 from dml_jax.data.prepare.sources import Entry, File
 from dml_jax.errors import DataError
 
-SMALLEST = 8  # pixels of a side
-CONTRAST = 2  # levels by which two neighbours in a fingerprint must differ
+MIN_SIDE = 8  # pixels
+CONTRAST = 2  # levels by which neighbouring patches must differ to set a bit of the difference hash
 
 S = TypeVar("S")
 T = TypeVar("T")
 
 
-class Facts(NamedTuple):
-    """What is known of an image that decodes.
+class ImageHashes(NamedTuple):
+    """Hashes of an image that can be decoded.
 
     Attributes:
-      sha256: of the file's bytes.
-      fingerprint: uint8 [16], alike for pictures that look alike.
+      sha256: of the file.
+      difference: uint8 [16], see `difference_hash`.
     """
 
     sha256: bytes
-    fingerprint: np.ndarray
+    difference: np.ndarray
 
 
-def in_order(function: Callable[[S], T], items: Iterable[S], threads: int) -> Iterator[T]:
-    """Maps by threads, results in order, only a few of them ahead."""
+def ordered_map(function: Callable[[S], T], items: Iterable[S], threads: int) -> Iterator[T]:
+    """Maps in threads; yields the results in order and computes only a few of them ahead."""
     with ThreadPoolExecutor(threads) as pool:
         source = iter(items)
         waiting = deque(pool.submit(function, item) for item in islice(source, 8 * threads))
@@ -44,21 +44,21 @@ def in_order(function: Callable[[S], T], items: Iterable[S], threads: int) -> It
             yield result
 
 
-def examine(file: File) -> Facts | str:
-    """Decodes an image file: what is known of it, or why it cannot be used."""
+def inspect_image(file: File) -> ImageHashes | str:
+    """Decodes an image file; returns its hashes, or the reason why it cannot be used."""
     try:
         data = file.read()
         pixels = decode.rgb(data)
     except DataError as error:
         return str(error)
     height, width, _ = pixels.shape
-    if min(height, width) < SMALLEST:
+    if min(height, width) < MIN_SIDE:
         return f"only {width}x{height} pixels"
-    return Facts(hashlib.sha256(data).digest(), fingerprint(pixels))
+    return ImageHashes(hashlib.sha256(data).digest(), difference_hash(pixels))
 
 
-def fingerprint(pixels: np.ndarray) -> np.ndarray:
-    """Which of neighbouring patches is brighter, in rows and in columns of a 9 x 9 picture: uint8 [16], 128 bits."""
+def difference_hash(pixels: np.ndarray) -> np.ndarray:
+    """Perceptual hash of 128 bits (uint8 [16]): comparisons of horizontal and vertical neighbours in a 9 x 9 image."""
     green = Image.fromarray(np.ascontiguousarray(pixels[:, :, 1]))
     small = np.asarray(green.resize((9, 9), Image.Resampling.BOX)).astype(np.int16)
     across = small[:8, 1:] > small[:8, :-1] + CONTRAST
@@ -66,65 +66,65 @@ def fingerprint(pixels: np.ndarray) -> np.ndarray:
     return np.packbits(np.concatenate([across.ravel(), down.ravel()]))
 
 
-def examine_all(
-    entries: Sequence[Entry], threads: int, each: Callable[[int], None] = lambda done: None
-) -> tuple[dict[int, Facts], dict[int, str]]:
-    """Decodes all images: facts of the good ones and reasons of the bad ones, by position."""
-    facts: dict[int, Facts] = {}
+def inspect_images(
+    entries: Sequence[Entry], threads: int, progress: Callable[[int], None] = lambda done: None
+) -> tuple[dict[int, ImageHashes], dict[int, str]]:
+    """Decodes all images; returns hashes of the usable and reasons of the unusable ones, both by index."""
+    hashes: dict[int, ImageHashes] = {}
     reasons: dict[int, str] = {}
-    for i, result in enumerate(in_order(lambda entry: examine(entry.file), entries, threads)):
+    for i, result in enumerate(ordered_map(lambda entry: inspect_image(entry.file), entries, threads)):
         if isinstance(result, str):
             reasons[i] = result
         else:
-            facts[i] = result
-        each(i + 1)
-    return facts, reasons
+            hashes[i] = result
+        progress(i + 1)
+    return hashes, reasons
 
 
-def misplaced(entries: Sequence[Entry], facts: Mapping[int, Facts]) -> dict[int, str]:
-    """What is wrong with usable images as members of a data set, by position.
+def find_invalid(entries: Sequence[Entry], hashes: Mapping[int, ImageHashes]) -> dict[int, str]:
+    """Decodable images that are invalid as part of the data set: index -> reason.
 
-    An image name twice; the same file under two classes; names that are not UTF-8; a class with one image only; a query
-    whose class the gallery lacks.
+    Invalid are duplicate names, the same file in two classes, names that are not UTF-8, the only image of a class, and
+    queries whose class is not in the gallery.
     """
     reasons: dict[int, str] = {}
     names: set[str] = set()
-    owners: dict[bytes, set[str]] = {}
-    for i in facts:
-        owners.setdefault(facts[i].sha256, set()).add(entries[i].label)
-    for i in facts:
+    classes_of_file: dict[bytes, set[str]] = {}
+    for i in hashes:
+        classes_of_file.setdefault(hashes[i].sha256, set()).add(entries[i].class_name)
+    for i in hashes:
         entry = entries[i]
-        labels = owners[facts[i].sha256]
+        classes = classes_of_file[hashes[i].sha256]
         if entry.id in names:
             reasons[i] = "is listed twice"
-        elif len(labels) > 1:
-            reasons[i] = f"the same file is in the classes {' and '.join(sorted(labels))}"
+        elif len(classes) > 1:
+            reasons[i] = f"the same file is in the classes {' and '.join(sorted(classes))}"
         elif not _utf8(entry.id):
             reasons[i] = "its name is not UTF-8"
         names.add(entry.id)
-    return reasons | lonely(entries, set(facts) - set(reasons))
+    return reasons | _find_unmatched(entries, set(hashes) - set(reasons))
 
 
-def lonely(entries: Sequence[Entry], usable: set[int]) -> dict[int, str]:
-    """Images that have no other to be compared with, by position."""
-    counts = Counter((entries[i].split, entries[i].label) for i in usable)
+def _find_unmatched(entries: Sequence[Entry], usable: set[int]) -> dict[int, str]:
+    """Images without another image of their class to be retrieved: index -> reason."""
+    counts = Counter((entries[i].split, entries[i].class_name) for i in usable)
     gallery = any(split == "gallery" for split, _ in counts)
     reasons = {}
     for i in sorted(usable):
-        split, label = entries[i].split, entries[i].label
+        split, name = entries[i].split, entries[i].class_name
         if split == "test" and gallery:
-            if not counts["gallery", label]:
-                reasons[i] = f"its class {label!r} is not in the gallery"
-        elif split != "gallery" and counts[split, label] == 1:
-            reasons[i] = f"the only image of its class {label!r}"
+            if not counts["gallery", name]:
+                reasons[i] = f"its class {name!r} is not in the gallery"
+        elif split != "gallery" and counts[split, name] == 1:
+            reasons[i] = f"the only image of its class {name!r}"
     return reasons
 
 
-def miscounted(entries: Sequence[Entry], counts: Mapping[str, tuple[int, int]]) -> list[str]:
-    """Splits that have not the images and classes they should have."""
+def count_mismatches(entries: Sequence[Entry], counts: Mapping[str, tuple[int, int]]) -> list[str]:
+    """One message per split whose numbers of images and classes differ from `counts`."""
     wrong = []
     for split, (images, classes) in counts.items():
-        members = [entry.label for entry in entries if entry.split == split]
+        members = [entry.class_name for entry in entries if entry.split == split]
         got = (len(members), len(set(members)))
         if got != (images, classes):
             wrong.append(f"{split} has {got[0]} images of {got[1]} classes instead of {images} of {classes}")

@@ -1,4 +1,4 @@
-"""What a data set consists of, before a single image has been opened."""
+"""The files and images of an unprepared data set, listed without opening an image."""
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -7,19 +7,14 @@ from typing import NamedTuple
 
 from dml_jax.errors import DataError
 
-SPLITS = ("train", "test", "gallery")  # where there is a gallery, the test images are the queries
-IMAGES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
-CLUTTER = (
-    "thumbs.db",
-    "desktop.ini",
-    "__macosx",
-)  # left by file managers, next to everything that starts with a dot
-
-HEAVIEST = 2**28  # bytes of a file
+SPLITS = ("train", "test", "gallery")  # if there is a gallery, the test images are the queries
+IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
+IGNORED_NAMES = ("thumbs.db", "desktop.ini", "__macosx")  # created by file managers; hidden files are ignored as well
+MAX_BYTES = 2**28  # of an image file
 
 
 class File(NamedTuple):
-    """Where the content of a file lies: all of the file at `path`, or `size` bytes of it from `offset` on."""
+    """Content of a file: the whole file at `path`, or `size` bytes of it starting at `offset`."""
 
     path: Path
     offset: int = 0
@@ -29,15 +24,15 @@ class File(NamedTuple):
         """The content.
 
         Raises:
-          DataError: missing, a folder, a broken link, unreadable or far too large.
+          DataError: missing, a folder, a broken link, unreadable or larger than `MAX_BYTES`.
         """
         try:
             if self.size >= 0:
                 with self.path.open("rb") as file:
                     file.seek(self.offset)
                     return file.read(self.size)
-            if self.path.stat().st_size > HEAVIEST:
-                raise DataError(f"larger than {HEAVIEST // 2**20} MiB")
+            if self.path.stat().st_size > MAX_BYTES:
+                raise DataError(f"larger than {MAX_BYTES // 2**20} MiB")
             return self.path.read_bytes()
         except (FileNotFoundError, NotADirectoryError) as error:
             raise DataError("a broken link" if self.path.is_symlink() else "missing") from error
@@ -45,7 +40,7 @@ class File(NamedTuple):
             raise DataError(f"cannot be read: {error.strerror}") from error
 
 
-Files = Mapping[str, File]  # path relative to its source, with slashes -> where it is
+Files = Mapping[str, File]  # path relative to the source, with slashes -> file
 
 
 class Entry(NamedTuple):
@@ -53,17 +48,17 @@ class Entry(NamedTuple):
 
     id: str
     file: File
-    label: str
+    class_name: str
     split: str
 
 
 class Options(NamedTuple):
-    """How classes are split where a data set has no splits of its own.
+    """How to split a data set that has no official splits.
 
     Attributes:
-      test_share: share of the classes that are tested on.
-      splits: "folders" where folders called train and test decide, "classes" where those are passed over, "auto" the
-        former where there are such folders.
+      test_share: share of the classes that become test classes.
+      splits: "folders" to use the folders train and test, "classes" to divide the classes by `test_share`, "auto" to
+        use the folders if there are any.
     """
 
     test_share: float = 0.5
@@ -71,14 +66,14 @@ class Options(NamedTuple):
 
 
 class Recipe(NamedTuple):
-    """How a data set is read as its owners ship it.
+    """How to read a data set as its authors distribute it.
 
     Attributes:
-      find: (files, options) -> its entries. Raises DataError where the files are not this data set.
-      counts: split -> (images, classes) of the whole data set; None where they are not fixed.
-      nested: whether archives among the files are unpacked too.
-      home: where the data set comes from.
-      citation: whom to cite.
+      find: (files, options) -> the images. Raises DataError if the files are not this data set.
+      counts: split -> (images, classes) of the complete data set; None if they are not fixed.
+      nested: whether archives among the files are unpacked as well.
+      home: web page of the data set.
+      citation: paper to cite.
     """
 
     find: Callable[[Files, Options], list[Entry]]
@@ -89,7 +84,7 @@ class Recipe(NamedTuple):
 
 
 def walk(root: Path) -> Iterator[tuple[str, File]]:
-    """All files below a folder but clutter, sorted by name; links to folders are followed once.
+    """All files below a folder except ignored ones, sorted by name; links to folders are followed once.
 
     Raises:
       DataError: the folder cannot be read.
@@ -101,57 +96,57 @@ def walk(root: Path) -> Iterator[tuple[str, File]]:
     seen = set()
     for folder, folders, names in os.walk(root, followlinks=True, onerror=fail):
         real = os.path.realpath(folder)
-        folders[:] = sorted(name for name in folders if not _clutter(name)) if real not in seen else []
+        folders[:] = sorted(name for name in folders if not _is_ignored_name(name)) if real not in seen else []
         if real in seen:
             continue
         seen.add(real)
         base = Path(folder).relative_to(root).as_posix()
         for name in sorted(names):
-            if not _clutter(name):
+            if not _is_ignored_name(name):
                 yield (name if base == "." else f"{base}/{name}"), File(Path(folder, name))
 
 
-def clutter(path: str) -> bool:
-    """Whether a path in an archive is none of the user's files."""
-    return any(_clutter(part) for part in path.split("/"))
+def is_ignored(path: str) -> bool:
+    """Whether a path in an archive is hidden or was created by a file manager."""
+    return any(_is_ignored_name(name) for name in path.split("/"))
 
 
-def _clutter(name: str) -> bool:
-    return name.startswith(".") or name.lower() in CLUTTER
+def _is_ignored_name(name: str) -> bool:
+    return name.startswith(".") or name.lower() in IGNORED_NAMES
 
 
-def mixed(entries: Iterable[Entry]) -> None:
-    """Makes sure that no class is both trained and tested on.
+def check_disjoint_classes(entries: Iterable[Entry]) -> None:
+    """Checks that no class is in both training and test.
 
     Raises:
-      DataError: naming such classes.
+      DataError: naming the shared classes.
     """
-    labels: dict[bool, set[str]] = {True: set(), False: set()}
+    classes: dict[bool, set[str]] = {True: set(), False: set()}
     for entry in entries:
-        labels[entry.split == "train"].add(entry.label)
-    if shared := sorted(labels[True] & labels[False]):
+        classes[entry.split == "train"].add(entry.class_name)
+    if shared := sorted(classes[True] & classes[False]):
         names = ", ".join(shared[:5]) + (", ..." if len(shared) > 5 else "")
         raise DataError(
-            f"{len(shared)} classes are in training and test ({names}): images of unseen classes are to be retrieved, "
-            "so a class must be in one of them; dml_jax.prepare --splits=classes divides the classes anew"
+            f"{len(shared)} classes are in both training and test ({names}): test classes must not be trained on; "
+            "divide the classes with dml_jax.prepare --splits=classes"
         )
 
 
-def locate(files: Files, name: str, data_set: str) -> str:
-    """The folder, "" or ending in a slash, that holds the file called `name` (which may have folders in front).
+def find_folder(files: Files, name: str, data_set: str) -> str:
+    """The folder that contains the file `name` (a file name or relative path): "" or a path that ends in a slash.
 
     Raises:
-      DataError: there is none, or several.
+      DataError: there is no such file, or more than one.
     """
     found = [path[: -len(name)] for path in files if path == name or path.endswith(f"/{name}")]
     if len(found) != 1:
-        what = "is missing" if not found else f"is there {len(found)} times"
+        what = "is missing" if not found else f"exists {len(found)} times"
         raise DataError(f"{name} {what}: these are not the files of {data_set}")
     return found[0]
 
 
-def lines(files: Files, path: str) -> list[list[str]]:
-    """The words of each line of a text file, empty lines left out.
+def read_rows(files: Files, path: str) -> list[list[str]]:
+    """The words of each non-empty line of a text file.
 
     Raises:
       DataError: it is missing or not UTF-8.
@@ -165,6 +160,6 @@ def lines(files: Files, path: str) -> list[list[str]]:
     return [line.split() for line in text.splitlines() if line.strip()]
 
 
-def at(files: Files, path: str) -> File:
-    """The file at a path that a list of images names; one that does not exist where it is missing."""
+def file_at(files: Files, path: str) -> File:
+    """The file at a path; if it is missing, a `File` that raises DataError when read."""
     return files.get(path, File(Path(os.devnull, path)))

@@ -1,4 +1,4 @@
-"""From archives or folders to a prepared data set, in steps that a killed run takes up again."""
+"""Preparing a data set from archives or folders, in steps that can be resumed after an interruption."""
 
 import csv
 import json
@@ -11,27 +11,38 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from dml_jax.data import prepared
-from dml_jax.data.prepare import archives, duplicates, inspect, writer
-from dml_jax.data.prepare.inspect import Facts
-from dml_jax.data.prepare.sources import SPLITS, Entry, File, Files, Options, Recipe, clutter, mixed, walk
+from dml_jax.data.prepare import archives, inspect, near_duplicates, writer
+from dml_jax.data.prepare.inspect import ImageHashes
+from dml_jax.data.prepare.sources import (
+    SPLITS,
+    Entry,
+    File,
+    Files,
+    Options,
+    Recipe,
+    check_disjoint_classes,
+    is_ignored,
+    walk,
+)
 from dml_jax.errors import ConfigError, DataError
+from dml_jax.files import write_json
 
-UNFINISHED = ".unfinished"  # folder of what an interrupted run left
-ALIKE = "near_duplicates.csv"
+UNFINISHED = ".unfinished"  # temporary folder inside the output directory
+NEAR_DUPLICATES = "near_duplicates.csv"
 
 
 class Request(NamedTuple):
-    """What is to be prepared.
+    """A preparation.
 
     Attributes:
       name: of the data set.
-      sources: archives and folders.
-      output: directory to make.
+      sources: archives, folders and .csv files.
+      output: directory to create.
       options: how classes are split.
-      short_side, pixels: see `packing.stored`.
-      skip_bad: leave out what cannot be used instead of stopping.
-      subset: accept other counts than those of the whole data set.
-      threads: that decode.
+      short_side, pixels: see `writer.encode`.
+      skip_bad: leave out unusable images instead of stopping.
+      subset: accept other counts than those of the complete data set.
+      threads: number of threads that decode.
     """
 
     name: str
@@ -45,7 +56,7 @@ class Request(NamedTuple):
     threads: int = os.cpu_count() or 1
 
     def identity(self) -> dict[str, Any]:
-        """What decides the result."""
+        """The values that determine the result."""
         sources = [str(path.resolve()) for path in self.sources]
         decisive = {
             "short_side": self.short_side,
@@ -57,7 +68,7 @@ class Request(NamedTuple):
 
 
 class Console(Protocol):
-    """Where a person sees what is going on."""
+    """Messages and a progress bar."""
 
     def say(self, message: str) -> None: ...
     def begin(self, what: str, total: int) -> None: ...
@@ -65,14 +76,14 @@ class Console(Protocol):
 
 
 def prepare(request: Request, recipe: Recipe, console: Console) -> dict[str, Any]:
-    """Prepares a data set; finished ones are left alone, interrupted ones continued.
+    """Prepares a data set. A finished one is left unchanged, an interrupted preparation is resumed.
 
     Returns:
-      the content of the marker.
+      Content of the marker file.
 
     Raises:
-      ConfigError: the output is in use for something else.
-      DataError: the sources are not the data set, or images cannot be used; all of them have been listed on the screen.
+      ConfigError: the output directory is in use for something else.
+      DataError: the sources are not the data set, or images cannot be used; all of those have been printed.
     """
     done = prepared.read_marker(request.output)
     if done is not None:
@@ -81,74 +92,78 @@ def prepare(request: Request, recipe: Recipe, console: Console) -> dict[str, Any
             raise ConfigError(
                 f"--output={request.output}: was prepared with another {' and '.join(differing)}; choose another output"
             )
-        console.say(f"{request.output} is prepared already")
+        console.say(f"{request.output} is already prepared")
         return done
-    room = _room(request, console)
+    temporary = _temporary_folder(request, console)
     try:
-        return _prepare(request, recipe, console, room)
-    except (ConfigError, DataError):  # to be mended by the user: nothing half-made stays
-        shutil.rmtree(room)
+        return _prepare(request, recipe, console, temporary)
+    except (ConfigError, DataError):  # invalid input: leave no unfinished files behind
+        shutil.rmtree(temporary)
         if not any(request.output.iterdir()):
             request.output.rmdir()
         raise
 
 
-def _room(request: Request, console: Console) -> Path:
-    """The folder for unfinished work, with what an interrupted run of the same request left in it."""
-    output, room = request.output, request.output / UNFINISHED
-    note = room / "request.json"
+def _temporary_folder(request: Request, console: Console) -> Path:
+    """Creates the folder for unfinished work, or returns the one of an interrupted run of the same request."""
+    output, temporary = request.output, request.output / UNFINISHED
+    record = temporary / "request.json"
     try:
-        if note.is_file():
+        if record.is_file():
             for path in output.iterdir():
-                if path != room:
+                if path != temporary:
                     _remove(path)
-            _remove(room / "data")
-            if json.loads(note.read_text() or "null") == request.identity():
-                console.say("continuing an interrupted preparation")
-                return room
-            _remove(room)
+            _remove(temporary / "data")
+            if json.loads(record.read_text() or "null") == request.identity():
+                console.say("resuming an interrupted preparation")
+                return temporary
+            _remove(temporary)
         elif output.exists() and any(output.iterdir()):
-            raise ConfigError(f"--output={output}: is not empty and holds no unfinished preparation")
-        room.mkdir(parents=True)
-        _write(note, json.dumps(request.identity()))
+            raise ConfigError(
+                f"--output={output}: is not empty and contains no interrupted preparation; choose another directory"
+            )
+        temporary.mkdir(parents=True)
+        write_json(record, request.identity())
     except OSError as error:
-        raise ConfigError(f"--output={output}: cannot be written, {error.strerror}") from error
-    return room
+        raise ConfigError(
+            f"--output={output}: cannot be written ({error.strerror}); choose another directory"
+        ) from error
+    return temporary
 
 
-def _prepare(request: Request, recipe: Recipe, console: Console, room: Path) -> dict[str, Any]:
-    files = gather(request, recipe.nested, console, room)
-    where = " ".join(f"--source={source}" for source in request.sources)
+def _prepare(request: Request, recipe: Recipe, console: Console, temporary: Path) -> dict[str, Any]:
+    files = _list_files(request, recipe.nested, console, temporary)
+    sources = " ".join(f"--source={source}" for source in request.sources)
     try:
         entries = recipe.find(files, request.options)
-        mixed(entries)
+        check_disjoint_classes(entries)
     except DataError as error:
-        raise DataError(f"{where}: {error}") from error
-    if recipe.counts and not request.subset and (wrong := inspect.miscounted(entries, recipe.counts)):
-        raise DataError(f"{'; '.join(wrong)}: --subset accepts a part of {request.name}")
-    _enough(entries, where)
+        raise DataError(f"{sources}: {error}") from error
+    if recipe.counts and not request.subset and (wrong := inspect.count_mismatches(entries, recipe.counts)):
+        raise DataError(f"{'; '.join(wrong)}: use --subset to accept a part of {request.name}")
+    _check_number_of_classes(entries, sources)
     console.begin("checking images", len(entries))
-    facts, reasons = inspect.examine_all(entries, request.threads, console.advance)
+    hashes, reasons = inspect.inspect_images(entries, request.threads, console.advance)
     if recipe.counts is None:
-        reasons |= inspect.misplaced(entries, facts)
+        reasons |= inspect.find_invalid(entries, hashes)
     for i in sorted(reasons):
-        console.say(_shown(f"{entries[i].id}: {reasons[i]}"))
+        console.say(_printable(f"{entries[i].id}: {reasons[i]}"))
     if reasons and not request.skip_bad:
         raise DataError(
-            f"{len(reasons)} of {len(entries)} images cannot be used, all are listed above; mend them, or leave "
-            "them out with --skip_bad"
+            f"{len(reasons)} of {len(entries)} images cannot be used (all are listed above); fix them, or leave them "
+            "out with --skip_bad"
         )
-    good = [i for i in range(len(entries)) if i not in reasons]
-    kept = [entries[i] for i in good]
-    _enough(kept, where)
-    console.begin("packing images", len(kept))
+    usable = [i for i in range(len(entries)) if i not in reasons]
+    kept = [entries[i] for i in usable]
+    _check_number_of_classes(kept, sources)
+    console.begin("writing images", len(kept))
     about = {
         "name": request.name,
         "home": recipe.home,
         "citation": recipe.citation,
         "description": f"{request.name}, split by class for deep metric learning",
     }
-    data = room / "data"
+    data = temporary / "data"
     data.mkdir()
     content = writer.write(
         data,
@@ -157,78 +172,91 @@ def _prepare(request: Request, recipe: Recipe, console: Console, room: Path) -> 
         short_side=request.short_side,
         pixels=request.pixels,
         threads=request.threads,
-        each=console.advance,
+        progress=console.advance,
     )
-    alike = _alike(kept, [facts[i] for i in good])
-    _report(data / ALIKE, alike, console)
+    pairs = _near_duplicates(kept, [hashes[i] for i in usable])
+    _report_near_duplicates(data / NEAR_DUPLICATES, pairs, console)
     content |= {
         "request": request.identity(),
         "skipped": [[entries[i].id, reasons[i]] for i in sorted(reasons)],
-        "near_duplicates": len(alike),
+        "near_duplicates": len(pairs),
     }
     for path in sorted(data.iterdir()):
         path.replace(request.output / path.name)
-    prepared.mark(request.output, content)
-    shutil.rmtree(room)
+    prepared.write_marker(request.output, content)
+    shutil.rmtree(temporary)
     return content
 
 
-def _enough(entries: Sequence[Entry], where: str) -> None:
-    """Raises DataError unless there are two classes to train on and two to test on."""
-    classes = {split: sorted({e.label for e in entries if e.split == split}) for split in ("train", "test")}
+def _check_number_of_classes(entries: Sequence[Entry], sources: str) -> None:
+    """Raises DataError unless there are at least two classes for training and two for test."""
+    classes = {split: sorted({e.class_name for e in entries if e.split == split}) for split in ("train", "test")}
     if min(map(len, classes.values())) < 2:
-        every = sorted({entry.label for entry in entries})
-        named = f" ({', '.join(map(repr, every[:3]))}{', …' if len(every) > 3 else ''})" if every else ""
+        names = sorted({entry.class_name for entry in entries})
+        listed = f" ({', '.join(map(repr, names[:3]))}{', …' if len(names) > 3 else ''})" if names else ""
         raise DataError(
-            f"{where}: {len(entries)} images of {len(every)} class{'' if len(every) == 1 else 'es'}{named}: that "
-            f"leaves {len(classes['train'])} to train on and {len(classes['test'])} to test on, at least 2 of each are "
-            "needed"
+            f"{sources}: {len(entries)} images of {len(names)} class{'' if len(names) == 1 else 'es'}{listed}: "
+            f"{len(classes['train'])} training and {len(classes['test'])} test classes; at least 2 of each are needed"
         )
 
 
-def gather(request: Request, nested: bool, console: Console, room: Path) -> Files:
-    """All files of the sources by their path in them, archives unpacked.
+def _list_files(request: Request, nested: bool, console: Console, temporary: Path) -> Files:
+    """All files of the sources by their relative path; archives are unpacked.
 
     Raises:
-      DataError: a source is missing, hostile or damaged, or two hold the same path.
+      DataError: a source is missing, hostile or damaged, or two sources contain the same path.
     """
     files: dict[str, File] = {}
     for i, source in enumerate(request.sources):
         if source.is_dir():
             if request.output.resolve().is_relative_to(source.resolve()):
-                raise ConfigError(f"--output={request.output}: lies inside the source {source}")
+                raise ConfigError(f"--output={request.output}: is inside the source {source}; choose another directory")
             found = dict(walk(source))
         elif source.is_file() and archives.is_archive(source.name):
-            found = _unpacked(source, room / f"source-{i}", console)
+            found = _unpack(source, temporary / f"source-{i}", console)
         elif source.is_file() and source.suffix.lower() == ".csv":
             others = (pair for pair in walk(source.parent) if not pair[0].lower().endswith(".csv"))
             found = {source.name: File(source), **dict(others)}
         else:
-            raise DataError(f"--source={source}: is no folder, no .csv file and none of {', '.join(archives.ENDINGS)}")
+            raise DataError(
+                f"--source={source}: must be an existing folder, .csv file or archive ({', '.join(archives.ENDINGS)})"
+            )
         if nested:
-            found |= _nested(found, room / f"source-{i}", console)
+            found |= _unpack_nested(found, temporary / f"source-{i}", console)
         if shared := set(files) & set(found):
-            raise DataError(f"--source={source}: {min(shared)!r} is in another source too")
+            raise DataError(f"--source={source}: {min(shared)!r} is also in another source; give each file only once")
         files |= found
     return dict(sorted(files.items()))
 
 
-def _nested(found: Files, blob: Path, console: Console) -> dict[str, File]:
-    """The files of the archives among the files, one level deep, as if they lay where the archives lie."""
-    files: dict[str, File] = {}
-    for j, path in enumerate(sorted(path for path in found if archives.is_archive(path))):
-        archive = found[path]
+def _unpack(archive: Path, target: Path, console: Console) -> dict[str, File]:
+    """Unpacks an archive into the file `target`, unless an interrupted run has done so."""
+    stat, record = archive.stat(), target.with_name(f"{target.name}.json")
+    state = [stat.st_size, stat.st_mtime_ns]
+    known = json.loads(record.read_text()) if record.is_file() else None
+    if known is None or known["archive"] != state:
+        console.say(f"unpacking {archive}")
+        known = {"archive": state, "members": archives.unpack(archive, target)}
+        write_json(record, known)
+    return {name: File(target, offset, size) for name, offset, size in known["members"] if not is_ignored(name)}
+
+
+def _unpack_nested(files: Files, target: Path, console: Console) -> dict[str, File]:
+    """Unpacks the archives among the files, one level deep; their members appear in the folder of the archive."""
+    members: dict[str, File] = {}
+    for j, path in enumerate(sorted(path for path in files if archives.is_archive(path))):
+        archive = files[path]
         if archive.size >= 0:
             ending = next(ending for ending in archives.ENDINGS if path.lower().endswith(ending))
-            archive = File(_copy(archive, blob.with_name(f"{blob.name}-{j}{ending}")))
+            archive = File(_extract(archive, target.with_name(f"{target.name}-{j}{ending}")))
         parent = path.rpartition("/")[0]
-        inner = _unpacked(archive.path, blob.with_name(f"{blob.name}-{j}"), console)
-        files |= {f"{parent}/{name}" if parent else name: file for name, file in inner.items()}
-    return files
+        inner = _unpack(archive.path, target.with_name(f"{target.name}-{j}"), console)
+        members |= {f"{parent}/{name}" if parent else name: file for name, file in inner.items()}
+    return members
 
 
-def _copy(file: File, target: Path) -> Path:
-    """Takes a file out of the one that holds all members of an archive."""
+def _extract(file: File, target: Path) -> Path:
+    """Copies a member of an unpacked archive to a file of its own."""
     if not target.exists() or target.stat().st_size != file.size:
         with file.path.open("rb") as source, target.open("wb") as copy:
             source.seek(file.offset)
@@ -238,45 +266,26 @@ def _copy(file: File, target: Path) -> Path:
     return target
 
 
-def _unpacked(archive: Path, blob: Path, console: Console) -> dict[str, File]:
-    """Unpacks an archive unless an interrupted run has done so."""
-    facts, note = archive.stat(), blob.with_name(f"{blob.name}.json")
-    state = [facts.st_size, facts.st_mtime_ns]
-    known = json.loads(note.read_text()) if note.is_file() else None
-    if known is None or known["archive"] != state:
-        console.say(f"unpacking {archive}")
-        known = {"archive": state, "members": archives.unpack(archive, blob)}
-        _write(note, json.dumps(known))
-    return {name: File(blob, offset, size) for name, offset, size in known["members"] if not clutter(name)}
+def _near_duplicates(entries: Sequence[Entry], hashes: Sequence[ImageHashes]) -> list[tuple[Entry, Entry]]:
+    """Pairs of a training image and a similar test or gallery image."""
+    indices = {split: [i for i, entry in enumerate(entries) if entry.split == split] for split in SPLITS}
+    train, test = indices["train"], indices["test"] + indices["gallery"]
+    stacked = np.stack([image.difference for image in hashes])
+    pairs = near_duplicates.find_pairs(stacked[train], stacked[test])
+    return [(entries[train[i]], entries[test[j]]) for i, j in pairs]
 
 
-def _write(path: Path, text: str) -> None:
-    """Writes a file that is there whole or not at all."""
-    temporary = path.with_name(f"{path.name}.new")
-    temporary.write_text(text)
-    temporary.replace(path)
-
-
-def _alike(entries: Sequence[Entry], facts: Sequence[Facts]) -> list[tuple[Entry, Entry]]:
-    """Near-duplicates between training and test or gallery."""
-    rows = {split: [i for i, entry in enumerate(entries) if entry.split == split] for split in SPLITS}
-    trained, tested = rows["train"], rows["test"] + rows["gallery"]
-    prints = np.stack([fact.fingerprint for fact in facts])
-    found = duplicates.pairs(prints[trained], prints[tested])
-    return [(entries[trained[i]], entries[tested[j]]) for i, j in found]
-
-
-def _report(path: Path, alike: Sequence[tuple[Entry, Entry]], console: Console) -> None:
+def _report_near_duplicates(path: Path, pairs: Sequence[tuple[Entry, Entry]], console: Console) -> None:
     with path.open("w", newline="", encoding="utf-8") as file:
-        csv.writer(file).writerows([("train", "test"), *((a.id, b.id) for a, b in alike)])
-    if alike:
-        console.say(f"pairs of a training and a test image that look alike: {len(alike)}, see {ALIKE}; for example")
-        for a, b in alike[:3]:
-            console.say(_shown(f"  {a.id} and {b.id}"))
+        csv.writer(file).writerows([("train", "test"), *((a.id, b.id) for a, b in pairs)])
+    if pairs:
+        console.say(f"near-duplicates between training and test: {len(pairs)} pairs, see {NEAR_DUPLICATES}; examples:")
+        for a, b in pairs[:3]:
+            console.say(_printable(f"  {a.id} and {b.id}"))
 
 
-def _shown(text: str) -> str:
-    """Text as one line that any terminal can show."""
+def _printable(text: str) -> str:
+    """The text on one line, with unprintable characters escaped."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
@@ -288,7 +297,7 @@ def _remove(path: Path) -> None:
 
 
 def summary(content: Mapping[str, Any]) -> list[str]:
-    """Lines that tell what was prepared."""
+    """Lines that summarise a prepared data set."""
     splits = [f"{name}: {of['images']} images of {of['classes']} classes" for name, of in content["splits"].items()]
     skipped = [f"{len(content['skipped'])} images were left out"] if content["skipped"] else []
     return [*splits, *skipped, f"sha256 {content['sha256']}"]

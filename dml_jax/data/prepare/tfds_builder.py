@@ -1,4 +1,4 @@
-"""The TensorFlow-Datasets builder of prepared images; it writes and is read without TensorFlow."""
+"""A TensorFlow Datasets builder for prepared images; neither writing nor reading needs TensorFlow."""
 
 import contextlib
 import io
@@ -11,13 +11,16 @@ import tensorflow_datasets as tfds
 from array_record.python.array_record_module import ArrayRecordReader, ArrayRecordWriter
 from tensorflow_datasets.proto import tf_example_pb2
 
-Example = tuple[bytes, str, str]  # an image file, its class, its name
+from dml_jax.files import atomic_write
+
+Example = tuple[bytes, str, str]  # encoded image, class name, image name
 
 
 class DeepMetricLearning(tfds.core.GeneratorBasedBuilder):
-    """Images in the order of their index, split by class: features image, label and id.
+    """Images in the order of their index, with the features image, label and id.
 
-    Labels are numbered over the classes of all splits; what numbers the classes of one split is the index beside it.
+    The classes of all splits are numbered together. The labels of a single split are in the index file beside the
+    records.
     """
 
     VERSION = tfds.core.Version("1.0.0")
@@ -31,7 +34,7 @@ class DeepMetricLearning(tfds.core.GeneratorBasedBuilder):
         **options: Any,
     ) -> None:
         self._examples, self._classes, self._about = examples, list(classes), about
-        self.name = about["name"]  # of the folder: tensorflow_datasets would name it after the class
+        self.name = about["name"]  # used as the folder name instead of the name of this class
         super().__init__(file_format="array_record", **options)
 
     def _info(self) -> tfds.core.DatasetInfo:
@@ -50,12 +53,14 @@ class DeepMetricLearning(tfds.core.GeneratorBasedBuilder):
             disable_shuffling=True,
         )
 
-    def _split_generators(self, dl_manager: Any) -> dict[str, Iterator[tuple[int, dict[str, Any]]]]:
+    def _split_generators(
+        self, dl_manager: tfds.download.DownloadManager
+    ) -> dict[str, Iterator[tuple[int, dict[str, Any]]]]:
         return {split: self._generate_examples(split) for split in self._examples}
 
     def _generate_examples(self, split: str) -> Iterator[tuple[int, dict[str, Any]]]:
-        for i, (image, label, name) in enumerate(self._examples[split]):
-            yield i, {"image": io.BytesIO(image), "label": label, "id": name}
+        for i, (image, class_name, name) in enumerate(self._examples[split]):
+            yield i, {"image": io.BytesIO(image), "label": class_name, "id": name}
 
 
 def write(
@@ -66,7 +71,15 @@ def write(
     *,
     compressed: bool = True,
 ) -> Path:
-    """Writes the splits below `directory` as array_record files; returns the folder that holds them."""
+    """Writes the splits as array_record files; returns the folder below `directory` that contains them.
+
+    Args:
+      directory: of the data set.
+      examples: by split.
+      classes: names of the classes of all splits.
+      about: name, home, citation and description of the data set.
+      compressed: whether the records are compressed.
+    """
     tfds.disable_progress_bar()
     builder = DeepMetricLearning(examples=examples, classes=classes, about=about, data_dir=str(directory))
     with contextlib.redirect_stdout(io.StringIO()):
@@ -79,24 +92,24 @@ def write(
 
 
 def _decompress(path: Path) -> None:
-    """Writes the records of a file anew as they are: tensorflow_datasets knows no way but to compress them."""
-    records, fresh = ArrayRecordReader(str(path)), path.with_name("decompressed")
-    writer = ArrayRecordWriter(str(fresh), "group_size:1,uncompressed")
-    for i in range(records.num_records()):
-        writer.write(records.read([i])[0])
-    writer.close()
-    records.close()
-    fresh.replace(path)
+    """Rewrites a file with uncompressed records, which tensorflow_datasets has no option for."""
+    with atomic_write(path) as draft:
+        records = ArrayRecordReader(str(path))
+        writer = ArrayRecordWriter(str(draft), "group_size:1,uncompressed")
+        for i in range(records.num_records()):
+            writer.write(records.read([i])[0])
+        writer.close()
+        records.close()
 
 
-def source(directory: str, split: str) -> Callable[[int], bytes]:
-    """Random access to the image files of a split that was written, by position."""
+def open_split(directory: str, split: str) -> Callable[[int], bytes]:
+    """A function that reads the encoded image at an index of a written split."""
     builder = tfds.builder_from_directory(directory)
-    # tensorflow_datasets' own decoding of a record, its label and its name takes longer than reading it.
+    # Decoding all features of a record by tensorflow_datasets takes longer than reading it.
     records = builder.as_data_source(split=split, deserialize_method=tfds.decode.DeserializeMethod.RAW_BYTES)
 
-    def image(position: int) -> bytes:
-        example = tf_example_pb2.Example.FromString(records[position])
+    def read_image(index: int) -> bytes:
+        example = tf_example_pb2.Example.FromString(records[index])
         return example.features.feature["image"].bytes_list.value[0]
 
-    return image
+    return read_image

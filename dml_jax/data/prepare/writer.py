@@ -1,4 +1,4 @@
-"""Writing prepared data sets."""
+"""Writing the images of a checked data set as records, with the index of their labels and names."""
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -8,35 +8,35 @@ from typing import Any
 import numpy as np
 import simplejpeg
 
-from dml_jax.data import decode, labels, transforms
+from dml_jax.data import decode, metadata, transforms
 from dml_jax.data.prepare import inspect, tfds_builder
 from dml_jax.data.prepare.sources import Entry
 from dml_jax.data.prepared import FORMAT, INDEX
 from dml_jax.files import sha256
 
-QUALITY = 90  # of images that are encoded anew
+JPEG_QUALITY = 90  # of resized images
 
 
-def stored(data: bytes, short_side: int = 0, pixels: bool = False) -> bytes:
-    """What is packed of an image file: JPEG (but CMYK) and plain 8-bit PNG files as they are, all else as RGB PNG.
+def encode(data: bytes, short_side: int = 0, pixels: bool = False) -> bytes:
+    """The stored form of an image file: JPEG (except CMYK) and 8-bit RGB PNG unchanged, all others as RGB PNG.
 
     Args:
-      data: of a file that decodes.
-      short_side: images whose shorter side has more pixels are resized to it and become JPEG; 0: none.
-      pixels: store uncompressed pixels instead, which need no decoding and a lot of room.
+      data: content of a file that can be decoded.
+      short_side: images whose shorter side is longer are resized to it and stored as JPEG; 0 for no resizing.
+      pixels: store uncompressed pixels (PPM), which need no decoding but much more space.
     """
     if short_side or pixels:
         image = decode.rgb(data)
         large = 0 < short_side < min(image.shape[:2])
         image = transforms.resize_shorter(image, short_side) if large else image
         if pixels:
-            return decode.ppm(image)
+            return decode.encode_ppm(image)
         if large:
             image = np.ascontiguousarray(image)
-            return simplejpeg.encode_jpeg(image, quality=QUALITY, colorspace="RGB", colorsubsampling="420")
-    if decode.plain(data):
+            return simplejpeg.encode_jpeg(image, quality=JPEG_QUALITY, colorspace="RGB", colorsubsampling="420")
+    if decode.is_plain(data):
         return data
-    return decode.png(decode.rgb(data))
+    return decode.encode_png(decode.rgb(data))
 
 
 def write(
@@ -47,42 +47,51 @@ def write(
     short_side: int,
     pixels: bool,
     threads: int,
-    each: Callable[[int], None],
+    progress: Callable[[int], None],
 ) -> dict[str, Any]:
-    """Packs the images of a checked data set into `directory`, marker last.
+    """Writes the images and the index of a checked data set.
+
+    Args:
+      directory: to write to.
+      entries: the images.
+      about: name, home, citation and description of the data set.
+      short_side, pixels: see `encode`.
+      threads: number of threads that encode.
+      progress: called with the number of images written so far.
 
     Returns:
-      the marker's content.
+      Content of the marker file, which the caller writes last.
     """
-    parts = labels.number(entries)
-    of_split = {split: [entry for entry in entries if entry.split == split] for split in parts}
+    splits = metadata.from_entries(entries)
+    by_split = {split: [entry for entry in entries if entry.split == split] for split in splits}
     done = 0
     content = hashlib.sha256()
 
-    def examples(split: str) -> Iterator[tuple[bytes, str, str]]:
+    def examples(split: str) -> Iterator[tfds_builder.Example]:
         nonlocal done
-        members = of_split[split]
-        images = inspect.in_order(lambda e: stored(e.file.read(), short_side, pixels), members, threads)
+        members = by_split[split]
+        images = inspect.ordered_map(lambda e: encode(e.file.read(), short_side, pixels), members, threads)
         for entry, image in zip(members, images, strict=True):
             content.update(hashlib.sha256(image).digest())
-            content.update(f"{split}\n{entry.label}\n{entry.id}\n".encode())
+            content.update(f"{split}\n{entry.class_name}\n{entry.id}\n".encode())
             done += 1
-            each(done)
-            yield image, entry.label, entry.id
+            progress(done)
+            yield image, entry.class_name, entry.id
 
-    classes = sorted({name for part in parts.values() for name in part.classes})
-    packed = tfds_builder.write(
-        directory, {split: examples(split) for split in parts}, classes, about, compressed=not pixels
+    classes = sorted({name for split in splits.values() for name in split.classes})
+    records = tfds_builder.write(
+        directory, {split: examples(split) for split in splits}, classes, about, compressed=not pixels
     )
-    labels.save(directory / INDEX, {split: part._replace(files=()) for split, part in parts.items()})
+    metadata.save(directory / INDEX, {name: split._replace(files=()) for name, split in splits.items()})
     return {
         "format": FORMAT,
         "name": about["name"],
         "sha256": content.hexdigest(),
         "splits": {
-            split: {"images": len(p.labels), "classes": len(set(p.labels.tolist()))} for split, p in parts.items()
+            name: {"images": len(split.labels), "classes": len(set(split.labels.tolist()))}
+            for name, split in splits.items()
         },
-        "records": packed.relative_to(directory).as_posix(),
+        "records": records.relative_to(directory).as_posix(),
         "files": {
             path.relative_to(directory).as_posix(): [path.stat().st_size, sha256(path)]
             for path in sorted(directory.rglob("*"))

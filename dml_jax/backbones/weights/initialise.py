@@ -1,0 +1,108 @@
+"""Initial parameters and state from converted weights."""
+
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+from flax import traverse_util
+
+from dml_jax.backbones.weights import store
+from dml_jax.backbones.weights.shapes import check_shapes, leaf_shapes
+from dml_jax.errors import WeightsError
+
+
+def load_backbone(directory: str, architecture: str, source: str) -> tuple[Any, Any]:
+    """(params, stats) of a backbone, nested dicts of NumPy arrays.
+
+    Args:
+      directory: value of `backbone.pretrained`.
+      architecture: name of the backbone module.
+      source: where the weights are published, for the message.
+
+    Raises:
+      WeightsError: missing, damaged, or of another architecture.
+    """
+    path = Path(directory).expanduser()
+    if not directory or not path.is_dir():
+        raise WeightsError(
+            f"backbone.pretrained={directory!r}: no converted weights found; create them with "
+            f"`python -m dml_jax.convert --weights={source} --output={directory or 'weights/NAME'}`, "
+            "or train from scratch with --config.backbone.pretrained=none"
+        )
+    arrays, metadata = store.read(path)
+    found = metadata.get("architecture", {}).get("name")
+    if found != architecture:
+        raise WeightsError(f"backbone.pretrained={directory!r}: weights of {found}, but backbone.name={architecture!r}")
+    return store.subtree(arrays, "backbone/params/"), store.subtree(arrays, "backbone/stats/")
+
+
+def match_backbone(source: str, found: Any, expected: Any) -> Any:
+    """The loaded {"params", "stats"} of a backbone, arranged as the network expects them.
+
+    Scales and biases of batch norms are in "stats" if they are fixed, otherwise in "params"; they are moved to the
+    collection that the network has them in.
+
+    Args:
+      source: directory of the weights, for the message.
+      found: nested dicts of arrays.
+      expected: nested dicts of arrays or shapes.
+
+    Raises:
+      WeightsError: naming every leaf that is missing, unexpected or of the wrong shape.
+    """
+    wanted = leaf_shapes(expected)
+    other = {"params": "stats", "stats": "params"}
+    moved = {}
+    for path, leaf in traverse_util.flatten_dict(found, sep="/").items():
+        collection, _, rest = path.partition("/")
+        alternative = f"{other[collection]}/{rest}"
+        moved[alternative if path not in wanted and alternative in wanted else path] = leaf
+    result = {"params": {}, "stats": {}} | traverse_util.unflatten_dict(moved, sep="/")
+    check_shapes(source, wanted, leaf_shapes(result))
+    return result
+
+
+def load_method(directory: str, params: Any, state: Any) -> tuple[Any, Any, list[str]]:
+    """Replaces a method's initial parameters and state by those of a converted checkpoint.
+
+    Published checkpoints hold the backbone and the layers that compute embeddings, but not always the parameters that
+    only the loss uses; those keep their initial values.
+
+    Args:
+      directory: written by `python -m dml_jax.convert`.
+      params, state: as `Method.init` returns them.
+
+    Returns:
+      (params, state, paths of the leaves that are not in the checkpoint).
+
+    Raises:
+      WeightsError: naming tensors that the method does not have or has in another shape.
+    """
+    arrays, _ = store.read(Path(directory).expanduser())
+    prefixes = {
+        "backbone/params/": "params/backbone/",
+        "backbone/stats/": "state/backbone/",
+        "method/params/": "params/",
+        "method/state/": "state/",
+    }
+    leaves = traverse_util.flatten_dict({"params": params, "state": state}, sep="/")
+    remaining = dict.fromkeys(leaves)
+    problems = []
+    for name, array in arrays.items():
+        prefix = next((prefix for prefix in prefixes if name.startswith(prefix)), None)
+        if prefix is None:
+            continue
+        path = prefixes[prefix] + name.removeprefix(prefix)
+        if path not in leaves:  # fixed scales of batch norms are in the state
+            path = path.replace("params/backbone/", "state/backbone/", 1)
+        if path not in leaves:
+            problems.append(f"{name} does not exist in the method")
+        elif leaves[path].shape != array.shape:
+            problems.append(f"{name} has shape {array.shape} instead of {leaves[path].shape}")
+        else:
+            leaves[path] = jnp.asarray(array)
+            remaining.pop(path, None)
+    if problems:
+        raise WeightsError(f"{directory}: does not match this method and backbone: {'; '.join(problems)}")
+    tree = traverse_util.unflatten_dict(leaves, sep="/")
+    return tree.get("params", {}), tree.get("state", {}), list(remaining)
