@@ -1,7 +1,7 @@
-"""Decoding, resizing, cropping, erasing, normalising and sampling against Pillow, torchvision and the papers' codes."""
+"""Decoding, resizing, cropping, erasing, normalising and sampling against Pillow, torchvision and the authors' code."""
 
 import hashlib
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +16,7 @@ from dml_jax.errors import ConfigError, DataError
 from tests.golden import fixtures
 
 KNOWN = {"decode", "eval_transform", "normalise", "random_erasing", "random_resized_crop", "samplers"}
-OLD_PILLOW = int(PIL.__version__.split(".")[0]) < 13  # its resizing passes come in another order
+OLD_PILLOW = int(PIL.__version__.split(".")[0]) < 13  # its two resizing passes run in the other order
 PIXELS = {
     "imagenet": pixels.Pixels(),
     "mpn_resnet": pixels.Pixels(std=(0.299, 0.224, 0.225)),
@@ -32,7 +32,7 @@ def files(kind: str) -> list[str]:
 
 
 def keys(arrays: dict[str, np.ndarray], prefix: str, depth: int = 1) -> list[str]:
-    """The `depth` path parts that follow a prefix, each once."""
+    """The distinct sequences of `depth` path components that follow a prefix."""
     return sorted({"/".join(k.split("/")[1 : 1 + depth]) for k in arrays if k.startswith(prefix + "/")})
 
 
@@ -49,7 +49,7 @@ def test_decoded_pixels(name: str) -> None:
         assert ours.dtype == np.uint8
         assert ours.shape == pillow.shape, kind
         if facts["pillow_mode"].startswith("I;16"):
-            # Pillow clips 16-bit greyscale at 255, we keep the high byte: where that is positive Pillow has 255.
+            # Pillow clips 16-bit greyscale at 255; `decode` keeps the high byte. Where that is not 0, Pillow has 255.
             assert (pillow[ours > 0] == 255).all()
             assert len(np.unique(ours)) > 1 or pillow.max() < 255
             continue
@@ -83,7 +83,7 @@ def test_shorter_side_and_centre_crop(name: str) -> None:
         image, recipe = path.split("/")
         size, crop = (int(part[1:]) for part in recipe.split("_"))
         source = arrays[f"src/{image}"]
-        ours = transforms.testing(Data(crop="centre", resize=size, image_size=crop))(source)
+        ours = transforms.evaluation(Data(crop="centre", resize=size, image_size=crop))(source)
         np.testing.assert_array_equal(ours, expected(arrays, "out", path), err_msg=path)
         height, width, top, left = arrays[f"geom/{path}"]
         resized = transforms.resize_shorter(source, size)
@@ -126,19 +126,19 @@ def test_geometry_of_full_sized_images(name: str) -> None:
 def test_crop_then_resize(name: str) -> None:
     arrays, _ = fixtures.load("transforms", name)
     for image in keys(arrays, "src"):
-        wanted = arrays[f"out/{image}"].copy()
+        expected_crops = arrays[f"out/{image}"].copy()
         if OLD_PILLOW:
-            wanted[arrays[f"le12_index/{image}"]] = arrays[f"out_le12/{image}"]
-        side = wanted.shape[1]
-        cuts = [transforms.cut(arrays[f"src/{image}"], tuple(box)) for box in arrays[f"boxes/{image}"].tolist()]
-        ours = np.stack([transforms.resize(piece, side, side) for piece in cuts])
-        np.testing.assert_array_equal(ours, wanted, err_msg=image)
+            expected_crops[arrays[f"le12_index/{image}"]] = arrays[f"out_le12/{image}"]
+        side = expected_crops.shape[1]
+        crops = [transforms.crop(arrays[f"src/{image}"], tuple(box)) for box in arrays[f"boxes/{image}"].tolist()]
+        ours = np.stack([transforms.resize(crop, side, side) for crop in crops])
+        np.testing.assert_array_equal(ours, expected_crops, err_msg=image)
         for row, ideal in zip(arrays[f"float64_index/{image}"], arrays[f"float64/{image}"], strict=True):
             assert np.abs(ours[row] - np.round(ideal)).max() <= 1
 
 
-def same_distribution(values: np.ndarray, arrays: dict[str, np.ndarray], path: str, reference: float) -> None:
-    """Kolmogorov-Smirnov on both sides of every step of the reference; by chance one in 100,000 fails, of dozens."""
+def assert_same_distribution(values: np.ndarray, arrays: dict[str, np.ndarray], path: str, reference: float) -> None:
+    """Kolmogorov-Smirnov test from both sides of every step of the reference; false positive rate 1e-5."""
     bound = 2.5 * np.sqrt(1 / len(values) + 1 / reference)
     quantiles, ordered = arrays[f"{path}/q"], np.sort(values)
     below = np.searchsorted(ordered, quantiles - 1e-12, "left") / len(values)
@@ -163,7 +163,7 @@ def test_drawn_crops(name: str) -> None:
         values["top"] = (top / np.maximum(height - h, 1))[h < height]
         values["left"] = (left / np.maximum(width - w, 1))[w < width]
         for quantity, drawn in values.items():
-            same_distribution(drawn, arrays, f"{draws}/{quantity}", float(arrays[f"{draws}/{quantity}/n"]))
+            assert_same_distribution(drawn, arrays, f"{draws}/{quantity}", float(arrays[f"{draws}/{quantity}/n"]))
 
 
 @pytest.mark.usefixtures("x64")
@@ -173,7 +173,7 @@ def test_scripted_erasing(name: str) -> None:
     np.testing.assert_array_equal(augment.ERASED, arrays["fill"])
     _, height, width = arrays["image"].shape
     erased_box = jax.jit(augment.erased_box, static_argnums=(3, 4))
-    for row, wanted in zip(arrays["script"], arrays["out"], strict=True):
+    for row, expected_image in zip(arrays["script"], arrays["out"], strict=True):
         chance, share, ratio, _, _, first, second, top, left, tall, wide = row
         shares, ratios = np.array([share, 0.05]), np.array([ratio, 1.0])
         corner = np.array([(top + 0.5) / (height - tall + 1), (left + 0.5) / (width - wide + 1)])
@@ -184,7 +184,7 @@ def test_scripted_erasing(name: str) -> None:
             y, x, h, w = (int(side) for side in box)
             assert (y, x, h, w) == (top, left, tall, wide)
             ours[:, y : y + h, x : x + w] = arrays["fill"][:, None, None]
-        np.testing.assert_array_equal(ours, wanted)
+        np.testing.assert_array_equal(ours, expected_image)
     _, height, width = arrays["never_fits_image"].shape
     np.testing.assert_array_equal(arrays["never_fits_image"], arrays["never_fits_out"])
     tries = jnp.full(augment.TRIES, 0.4), jnp.full(augment.TRIES, 3.0), jnp.zeros((augment.TRIES, 2))
@@ -212,7 +212,7 @@ def test_drawn_erasing(name: str) -> None:
         }
         values |= {"height": tall, "width": wide, "top": top / (height - tall), "left": left / (width - wide)}
         for quantity, drawn in values.items():
-            same_distribution(np.asarray(drawn, float), arrays, f"{draws}/{quantity}", meta["draws"] / 2)
+            assert_same_distribution(np.asarray(drawn, float), arrays, f"{draws}/{quantity}", meta["draws"] / 2)
 
 
 @pytest.mark.parametrize("name", files("normalise"))
@@ -228,31 +228,29 @@ def test_normalised_pixels(name: str) -> None:
         np.testing.assert_allclose(ours, arrays[f"expected/{recipe}"], rtol=1e-6, atol=tolerance, err_msg=recipe)
 
 
-Name = Literal["balanced", "shuffled", "mpn", "mpn_redraw", "hist_balanced", "diva", "ms"]
-
-
-def build(name: Name, sizes: np.ndarray, batch_size: int, images: int, seed: int = 0) -> samplers.Sampler:
-    data = Data(sampler=name, batch_size=batch_size, images_per_class=images)
+def build(name: str, sizes: np.ndarray, batch_size: int, images: int, seed: int = 0) -> samplers.Sampler:
+    """A sampler of classes with the given numbers of images, int [C]."""
+    data = Data(sampler=name, batch_size=batch_size, images_per_class=images)  # type: ignore[arg-type]
     return samplers.build(data, np.repeat(np.arange(len(sizes)), sizes), seed)
 
 
 def epoch(sampler: samplers.Sampler, number: int) -> np.ndarray:
-    """int [steps, B], the batches of one epoch."""
-    return np.stack([sampler.batch(step) for step in range(sampler.start(number), sampler.start(number + 1))])
+    """The batches of one epoch, int [steps, B]."""
+    return np.stack([sampler.batch(step) for step in range(sampler.first_step(number), sampler.first_step(number + 1))])
 
 
 def repeats(rows: np.ndarray) -> float:
-    """Share of rows that hold a number twice."""
+    """Share of rows that contain a number more than once."""
     return float(np.mean([len(set(row)) < len(row) for row in rows.tolist()]))
 
 
 def cases(name: str, family: str) -> list[tuple[str, dict[str, Any]]]:
     arrays, _ = fixtures.load("transforms", name)
-    found = []
+    facts = []
     for case in keys(arrays, family):
         prefix = f"{family}/{case}/"
-        found.append((case, {k[len(prefix) :]: v for k, v in arrays.items() if k.startswith(prefix)}))
-    return found
+        facts.append((case, {k[len(prefix) :]: v for k, v in arrays.items() if k.startswith(prefix)}))
+    return facts
 
 
 @pytest.mark.parametrize("name", files("samplers"))
@@ -265,7 +263,7 @@ def test_mpn_sampler(name: str) -> None:
                 build("mpn", sizes, images, images)
             continue
         sampler = build("mpn", sizes, images * classes, images)
-        assert sampler.start(1) == facts["n_batches"], case
+        assert sampler.first_step(1) == facts["n_batches"], case
         shares, seen = [], []
         for number in range(60):
             batches = epoch(sampler, number)
@@ -278,12 +276,12 @@ def test_mpn_sampler(name: str) -> None:
             seen.append(np.bincount(batches.reshape(-1), minlength=len(labels)))
             shares.append([repeats(chunks), repeats(owners[:, 0].reshape(-1, classes)), repeats(batches)])
         assert np.min(seen) >= np.min(facts["occ_min"]) >= 1
-        keys_ = ("chunks_with_repeated_image", "batches_with_repeated_class", "batches_with_repeated_image")
-        for column, key in enumerate(keys_):
+        repeats_of = ("chunks_with_repeated_image", "batches_with_repeated_class", "batches_with_repeated_image")
+        for column, key in enumerate(repeats_of):
             spread = np.std(np.array(shares)[:, column]) / np.sqrt(60) * np.sqrt(1 + 60 / 200)
             mean = np.mean(shares, axis=0)[column]
             assert abs(mean - facts[f"share_{key}"][1]) <= 4 * spread + 1e-9, (case, key)
-        variance = np.bincount(labels, np.var(seen, axis=0)) / sizes  # the images of a class are alike
+        variance = np.bincount(labels, np.var(seen, axis=0)) / sizes  # the images of a class are exchangeable
         deviation = np.sqrt(variance * (1 / 60 + 1 / 200))[labels]
         assert (np.abs(np.mean(seen, axis=0) - facts["occ_mean"]) <= 6 * deviation + 1e-9).all(), case
 
@@ -296,7 +294,7 @@ def test_mpn_redraw_sampler(name: str) -> None:
             continue
         sizes = np.array([40, 61, 83, 107])
         sampler = build("mpn_redraw", sizes, int(size), 1)
-        lengths = [sampler.start(e + 1) - sampler.start(e) for e in range(200)]
+        lengths = [sampler.first_step(e + 1) - sampler.first_step(e) for e in range(200)]
         expected_counts: dict[int, float] = {}
         pairs = arrays[f"number/{size}/pairs"]
         for classes, images in pairs.tolist():
@@ -309,8 +307,8 @@ def test_mpn_redraw_sampler(name: str) -> None:
     sizes = arrays["number/cub_epoch_class_sizes"]
     total = int(arrays["number/cub_epoch_c_n_batches_distinct"][0][:2].prod())
     sampler = build("mpn_redraw", sizes, total, 1)
-    drawn = 30 * len(arrays["number/cub_epoch_c_n_batches_distinct"])  # epochs, so that every kind comes
-    lengths = {sampler.start(e + 1) - sampler.start(e) for e in range(drawn)}
+    drawn = 30 * len(arrays["number/cub_epoch_c_n_batches_distinct"])  # epochs, enough for every length to occur
+    lengths = {sampler.first_step(e + 1) - sampler.first_step(e) for e in range(drawn)}
     assert lengths == set(arrays["number/cub_epoch_c_n_batches_distinct"][:, 2].tolist())
 
 
@@ -324,13 +322,13 @@ def test_hist_balanced_sampler(name: str) -> None:
                 build("hist_balanced", sizes, batch_size, images)
             continue
         sampler = build("hist_balanced", sizes, batch_size, images)
-        assert sampler.start(1) == facts["batches_after_BatchSampler_drop_last"], case
-        assert sampler.start(1) * batch_size == facts["items_yielded"]
+        assert sampler.first_step(1) == facts["batches_after_BatchSampler_drop_last"], case
+        assert sampler.first_step(1) * batch_size == facts["items_yielded"]
         groups = np.concatenate([epoch(sampler, e) for e in range(300)]).reshape(-1, images)
         owners = labels[groups]
         assert (owners == owners[:, :1]).all()
         assert repeats(owners[:, 0].reshape(-1, batch_size // images)) == 0
-        same_shares(owners[:, 0], len(sizes))
+        assert_uniform(owners[:, 0], len(sizes))
         theory = float(facts["theory_share_groups_with_repeated_image"])
         assert abs(repeats(groups) - theory) <= 5 * np.sqrt(theory / len(groups)) + 1e-9
 
@@ -341,12 +339,12 @@ def test_diva_sampler(name: str) -> None:
         sizes, (batch_size, images) = facts["class_sizes"], (int(v) for v in facts["bs_k"])
         labels = np.repeat(np.arange(len(sizes)), sizes)
         sampler = build("diva", sizes, batch_size, images)
-        assert sampler.start(1) == facts["n_batches"], case
+        assert sampler.first_step(1) == facts["n_batches"], case
         batches = np.stack([sampler.batch(step) for step in range(1_000)])
         groups = batches.reshape(-1, images)
         owners = labels[groups]
         assert (owners == owners[:, :1]).all()
-        same_shares(owners[:, 0], len(sizes))
+        assert_uniform(owners[:, 0], len(sizes))
         theory = float(facts["theory_share_groups_repeated_image"])
         assert abs(repeats(groups) - theory) <= 5 * np.sqrt(theory / len(groups)) + 1e-9
         distinct = np.array([len(set(row)) for row in owners[:, 0].reshape(1_000, -1).tolist()])
@@ -376,17 +374,17 @@ def test_ms_sampler(name: str) -> None:
             assert (seen[sizes[labels] >= images] <= 1).all()
             repeated.append(repeats(batches))
         theirs = float(facts["share_batches_repeated_image"])
-        close_shares(float(np.mean(repeated)), 20 * len(batches), theirs, 50 * steps, case)
+        assert_close_shares(float(np.mean(repeated)), 20 * len(batches), theirs, 50 * steps, case)
 
 
-def close_shares(ours: float, count: int, theirs: float, their_count: int, note: str) -> None:
-    """Two shares of independent batches (or of chunks, nearly so) agree within five standard deviations."""
+def assert_close_shares(ours: float, count: int, theirs: float, their_count: int, note: str) -> None:
+    """Two shares of (nearly) independent batches or chunks agree within five standard deviations."""
     share = (ours * count + theirs * their_count) / (count + their_count)
     assert abs(ours - theirs) <= 5 * np.sqrt(share * (1 - share) * (1 / count + 1 / their_count)) + 1e-9, note
 
 
-def same_shares(drawn: np.ndarray, classes: int) -> None:
-    """Every class as often as any other, within five standard deviations."""
+def assert_uniform(drawn: np.ndarray, classes: int) -> None:
+    """All classes are drawn equally often, within five standard deviations."""
     counts = np.bincount(drawn, minlength=classes)
     mean = len(drawn) / classes
     assert np.abs(counts - mean).max() < 5 * np.sqrt(mean)
