@@ -15,7 +15,7 @@ import safetensors.numpy
 
 from dml_jax import cli, convert
 from dml_jax.backbones import bn_inception, deit, googlenet, mit, resnet
-from dml_jax.backbones.weights import download, from_torch, initialise, store, tensor_files
+from dml_jax.backbones.weights import download, from_torch, pretrained, store, tensor_files
 from dml_jax.backbones.weights.tensor_files import Tensor
 from dml_jax.errors import WeightsError
 from dml_jax.methods import diva, hist, mpn
@@ -316,7 +316,7 @@ def linear(rng: np.random.Generator, name: str, outputs: int, inputs: int) -> st
 
 def load_checkpoint(method: Any, *files: Path) -> tuple[Any, Any, list[str]]:
     assert status(f"--weights={','.join(map(str, files))}", "--output=out", "--skip_parity") == 0
-    return initialise.load_method("out", *method.init(jax.random.key(0), BATCH))
+    return pretrained.load_method("out", *method.init(jax.random.key(0), BATCH))
 
 
 def test_checkpoint_of_hist(tiny: state_dicts.StateDict) -> None:

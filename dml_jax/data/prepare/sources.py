@@ -10,7 +10,7 @@ from dml_jax.errors import DataError
 SPLITS = ("train", "test", "gallery")  # if there is a gallery, the test images are the queries
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 IGNORED_NAMES = ("thumbs.db", "desktop.ini", "__macosx")  # created by file managers; hidden files are ignored as well
-MAX_BYTES = 2**28  # of an image file
+MAX_BYTES = 2**28  # of a single file
 
 
 class File(NamedTuple):

@@ -1,4 +1,4 @@
-"""Initial parameters and state from converted weights."""
+"""Loading converted weights as the initial parameters and state of a backbone or method."""
 
 from pathlib import Path
 from typing import Any
