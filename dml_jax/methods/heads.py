@@ -2,15 +2,16 @@
 
 from collections.abc import Callable
 
+import flax.linen as nn
 import jax
 
 from dml_jax.backbones import functional
 from dml_jax.backbones.contract import Backbone
-from dml_jax.backbones.layers import Dense
+from dml_jax.backbones.layers import Dense, Pooling, global_pool
 from dml_jax.losses.norms import unit
 from dml_jax.methods.contract import Batch, Embed, Encode, PyTree
 
-Head = Callable[[PyTree, jax.Array], jax.Array]
+Head = Callable[[PyTree, jax.Array], PyTree]
 
 
 def linear_init(key: jax.Array, inputs: int, layer: Dense) -> PyTree:
@@ -24,6 +25,24 @@ def linear(params: PyTree, x: jax.Array) -> jax.Array:
     return Dense(outputs, use_bias="bias" in params).apply({"params": params}, x)
 
 
+class Embedding(nn.Module):
+    """Global pooling and a linear layer.
+
+    Attributes:
+      dim: size of the embedding; 0 for the pooled features without a linear layer.
+      pooling: of the feature map.
+    """
+
+    dim: int
+    pooling: Pooling
+
+    @nn.compact
+    def __call__(self, features: jax.Array) -> jax.Array:
+        """Feature map [B, h, w, K] -> [B, dim], or [B, K] without a linear layer."""
+        x = global_pool(features, self.pooling)
+        return Dense(self.dim, name="embedding")(x) if self.dim else x
+
+
 def backbone_init(backbone: Backbone, key: jax.Array, batch: Batch) -> tuple[PyTree, PyTree]:
     """(params, batch statistics) of the backbone for the images of a batch."""
     height, width = batch.images.shape[2:4]
@@ -35,12 +54,12 @@ def encoder(backbone: Backbone, head: Head) -> Encode:
 
     Args:
       backbone: with parameters and statistics under the key "backbone".
-      head: (params, feature map [B, h, w, K]) -> one row per image.
+      head: (params, feature map [B, h, w, K]) -> a pytree with one row per image.
     """
 
     def encode(
         params: PyTree, model_state: PyTree, images: jax.Array, *, train: bool, key: jax.Array | None = None
-    ) -> tuple[jax.Array, PyTree]:
+    ) -> tuple[PyTree, PyTree]:
         inputs = backbone.preprocess(images[0])
         features, stats = backbone.apply(params["backbone"], model_state["backbone"], inputs, train=train, key=key)
         return head(params, features), {**model_state, "backbone": stats}
