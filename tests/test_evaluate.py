@@ -1,4 +1,4 @@
-"""The command `python -m dml_jax.evaluate`: what it shows and writes, and what it refuses."""
+"""The command `python -m dml_jax.evaluate`: output and error messages."""
 
 import json
 import os
@@ -58,7 +58,7 @@ def test_table_and_json(capsys: pytest.CaptureFixture[str], files: dict[str, Pat
         "MiB",
         f"{100 * expected['recall@1']:.2f}",
         "clean protocol",
-        "nmi",
+        "NMI",
     ):
         assert text in out
 
@@ -87,7 +87,7 @@ def test_queries_and_gallery(capsys: pytest.CaptureFixture[str], files: dict[str
     assert "candidates" not in out
 
 
-def test_numbers_that_do_not_exist_are_null(
+def test_nan_is_written_as_null(
     capsys: pytest.CaptureFixture[str], files: dict[str, Path], tmp_path: Path
 ) -> None:
     np.save(tmp_path / "alone.npy", np.arange(60))
@@ -99,7 +99,7 @@ def test_numbers_that_do_not_exist_are_null(
     assert "60 queries have no relevant row" in out
 
 
-def test_mistakes(capsys: pytest.CaptureFixture[str], files: dict[str, Path], tmp_path: Path) -> None:
+def test_invalid_input(capsys: pytest.CaptureFixture[str], files: dict[str, Path], tmp_path: Path) -> None:
     bad = np.load(files["x"])
     bad[[5, 9]] = np.nan
     np.save(tmp_path / "bad.npy", bad)
@@ -113,8 +113,8 @@ def test_mistakes(capsys: pytest.CaptureFixture[str], files: dict[str, Path], tm
         ((*pair, "--embedding=x"), "there is no such option"),
         ((*pair, "extra"), "stray argument"),
         ((*pair, "--config.seed=1"), "has no configuration"),
-        ((*pair, "--ks=1,x"), "--ks=1,x: give positive numbers"),
-        ((*pair, "--ks=0"), "--ks=0: give positive numbers"),
+        ((*pair, "--ks=1,x"), "--ks=1,x: must be positive integers"),
+        ((*pair, "--ks=0"), "--ks=0: must be positive integers"),
         ((*pair, "--ks=1,60"), "--ks=1,60: there are 59 candidates"),
         ((*pair, "--metric=manhattan"), "--metric=manhattan: must be cosine or euclidean"),
         ((*pair, "--protocol=dirty"), "--protocol=dirty: must be clean or paper"),
@@ -124,23 +124,23 @@ def test_mistakes(capsys: pytest.CaptureFixture[str], files: dict[str, Path], tm
         ((*pair, f"--output={tmp_path}"), f"--output={tmp_path}: is a directory; give a file"),
         ((*pair, "--query_labels=y.npy"), "give both or neither"),
         ((*pair, "--output=/nowhere/at/all.json"), "there is no directory"),
-        ((*pair, "--k1=5"), "--k1: says how --rerank works"),
-        ((*pair, "--rerank", "--k1=60"), "--k1=60: there are 60 rows in all"),
+        ((*pair, "--k1=5"), "--k1: needs --rerank"),
+        ((*pair, "--rerank", "--k1=60"), "--k1=60: must be smaller than the 60 rows in total"),
         ((*pair, "--rerank", "--k1=5", "--k2=7"), "--k2=7: must be at most k1 + 1 = 6"),
         ((*pair, "--rerank", "--weight=2"), "--weight=2.0: must be in 0..1"),
-        ((*pair, "--rerank", "--metric=euclidean"), "--rerank and --expand know the cosine only"),
+        ((*pair, "--rerank", "--metric=euclidean"), "--rerank and --expand need --metric=cosine"),
         ((*pair, "--expand=dba"), "--expand=dba: must be aqe or alpha"),
-        ((*pair, "--expand=aqe", "--alpha=2"), "--alpha: is of --expand=alpha"),
+        ((*pair, "--expand=aqe", "--alpha=2"), "--alpha: needs --expand=alpha"),
         ((*pair, "--expand=alpha", "--alpha=nan"), "--alpha=nan: must be at least 0"),
         ((*pair, "--expand=alpha", "--alpha=inf"), "--alpha=inf: must be at least 0"),
-        ((*pair, "--weight=0"), "--weight: says how --rerank works"),
+        ((*pair, "--weight=0"), "--weight: needs --rerank"),
         ((*pair, "--expand=aqe", "--expand_by=60"), "--expand_by=60: there are 59 candidates"),
         (("--embeddings=none.npy", pair[1]), "--embeddings=none.npy: there is no such file"),
         ((pair[0], f"--labels={tmp_path / 'floats.npy'}"), "--labels: holds float64; give integers"),
         ((pair[0], f"--labels={files['yq']}"), "--labels: 20 for 60 rows of --embeddings"),
         ((f"--embeddings={tmp_path / 'bad.npy'}", pair[1]), "2 of 60 rows hold NaN or infinity, first row 5"),
         ((f"--embeddings={tmp_path / 'objects.npy'}", pair[1]), "holds Python objects"),
-        ((f"--embeddings={tmp_path / 'short.npy'}", pair[1]), "is cut short"),
+        ((f"--embeddings={tmp_path / 'short.npy'}", pair[1]), "is truncated or damaged"),
         ((f"--embeddings={files['y']}", pair[1]), "--embeddings: has shape [60]"),
     ):
         code, out, err = run(capsys, *arguments)
@@ -150,7 +150,7 @@ def test_mistakes(capsys: pytest.CaptureFixture[str], files: dict[str, Path], tm
         assert message in err, err
 
 
-def test_one_and_eight_devices_say_the_same(files: dict[str, Path], tmp_path: Path) -> None:
+def test_one_and_eight_devices_give_the_same_results(files: dict[str, Path], tmp_path: Path) -> None:
     results = []
     for count in (1, 8):
         output = tmp_path / f"{count}.json"
@@ -168,7 +168,7 @@ def test_one_and_eight_devices_say_the_same(files: dict[str, Path], tmp_path: Pa
 
 
 @pytest.mark.parametrize("separate", [False, True])
-def test_refined_rankings_stand_beside_the_plain_one(
+def test_reranking_and_expansion(
     capsys: pytest.CaptureFixture[str], files: dict[str, Path], tmp_path: Path, separate: bool
 ) -> None:
     x, y, xq, yq = (np.load(files[name]) for name in ("x", "y", "xq", "yq"))
@@ -181,12 +181,12 @@ def test_refined_rankings_stand_beside_the_plain_one(
     )  # fmt: skip
     assert (code, err) == (0, "")
     result = json.loads(output.read_text())
-    asked, classes = (xq, yq) if separate else (x, y)
+    points, labels = (xq, yq) if separate else (x, y)
     own = not separate
-    _, indices = reranking.search(asked, x if separate else asked, 10, k1=8, k2=3, weight=0.2, exclude_self=own)
-    reranked = ranked_lists.retrieval(indices, classes, y if separate else None, ks=(1, 5))
-    better = query_expansion.expand(asked, x if separate else asked, 4, alpha=2, exclude_self=own)
-    expanded = metrics.retrieval(better, classes, ks=(1, 5), gallery=x, gallery_labels=y, exclude_self=own)
+    _, indices = reranking.search(points, x if separate else points, 10, k1=8, k2=3, weight=0.2, exclude_self=own)
+    reranked = ranked_lists.retrieval(indices, labels, y if separate else None, ks=(1, 5))
+    better = query_expansion.expand(points, x if separate else points, 4, alpha=2, exclude_self=own)
+    expanded = metrics.retrieval(better, labels, ks=(1, 5), gallery=x, gallery_labels=y, exclude_self=own)
     for name, expected in (("reranked", reranked), ("expanded", expanded)):
         assert {key: result[name][key] for key in expected} == expected
         assert expected["map@r"] != result["map@r"]
@@ -197,10 +197,10 @@ def test_refined_rankings_stand_beside_the_plain_one(
     assert ("queries and gallery together" in result["reranked"]["protocol"]) == separate
 
 
-def test_refined_rankings_by_the_authors_protocol(
+def test_reranking_and_expansion_by_the_paper_protocol(
     capsys: pytest.CaptureFixture[str], files: dict[str, Path], tmp_path: Path
 ) -> None:
-    """Where no row has a copy, to leave out the first neighbour is to leave out the query."""
+    """Without duplicates, dropping the first neighbour is the same as excluding the query."""
     found = []
     for protocol in ("clean", "paper"):
         output = tmp_path / f"{protocol}.json"
@@ -214,4 +214,4 @@ def test_refined_rankings_by_the_authors_protocol(
         del result["reranked"]["seconds"]
     assert found[0]["reranked"] == found[1]["reranked"]
     assert "recall@10" in found[0]["reranked"]
-    assert "equal weights, after the same was done" in found[0]["expanded"]["protocol"]
+    assert "equal weights, after expanding each gallery row" in found[0]["expanded"]["protocol"]

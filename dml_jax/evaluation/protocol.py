@@ -4,10 +4,10 @@ from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from dml_jax.evaluation import kmeans, metric_table, metrics, validation
 from dml_jax.evaluation._ranking.tiles import Metric, normalize
+from dml_jax.evaluation.validation import ArrayLike
 
 Protocol = Literal["clean", "paper"]
 Average = Literal["arithmetic", "geometric"]
@@ -106,7 +106,7 @@ def evaluate(
     if cluster:
         classes = len(np.unique(labels))
         if metric == "cosine":
-            points = points.astype(validation.working(points))
+            points = points.astype(validation.compute_dtype(points))
             normalize(points)
         options = kmeans_options(classes, restarts)
         assignments = kmeans.fit(

@@ -1,67 +1,70 @@
-"""Metrics of given rankings: lists of neighbours that no distance orders, such as re-ranked ones."""
-
-from typing import Any
+"""Retrieval metrics of precomputed rankings, such as re-ranked lists."""
 
 import numpy as np
 
 from dml_jax.errors import DataError
 from dml_jax.evaluation import metrics, validation
+from dml_jax.evaluation.validation import ArrayLike
 
 
-def depth(labels: np.ndarray, gallery_labels: np.ndarray, *, own: bool) -> int:
-    """How long lists must be for `retrieval` to give R-precision and MAP@R: the largest R.
+def required_depth(labels: np.ndarray, gallery_labels: np.ndarray, *, exclude_self: bool) -> int:
+    """Length of the lists that R-precision and MAP@R need: the largest number R of relevant rows of any query.
 
     Args:
-      labels: int [Q]; gallery_labels: int [G]; own: whether each query is in the gallery and does not count.
+      labels: int [Q].
+      gallery_labels: int [G].
+      exclude_self: whether the queries are part of the gallery and must not find themselves.
     """
-    return int(relevant(labels, gallery_labels, own=own).max(initial=0))
+    return int(relevant_counts(labels, gallery_labels, exclude_self=exclude_self).max(initial=0))
 
 
-def relevant(labels: np.ndarray, gallery_labels: np.ndarray, *, own: bool) -> np.ndarray:
-    """R of each query, how many other gallery rows are of its class: int64 [Q]."""
-    known, sizes = np.unique(gallery_labels, return_counts=True)
-    place = np.minimum(np.searchsorted(known, labels), len(known) - 1)
-    return np.where(known[place] == labels, sizes[place], 0) - own
+def relevant_counts(labels: np.ndarray, gallery_labels: np.ndarray, *, exclude_self: bool) -> np.ndarray:
+    """R of each query, the number of gallery rows of its class: int64 [Q]; arguments as for `required_depth`."""
+    classes, sizes = np.unique(gallery_labels, return_counts=True)
+    position = np.minimum(np.searchsorted(classes, labels), len(classes) - 1)
+    return np.where(classes[position] == labels, sizes[position], 0) - exclude_self
 
 
 def retrieval(
-    indices: Any,
-    labels: Any,
-    gallery_labels: Any = None,
+    indices: ArrayLike,
+    labels: ArrayLike,
+    gallery_labels: ArrayLike | None = None,
     *,
     ks: tuple[int, ...] = (1, 2, 4, 8),
 ) -> dict[str, float]:
-    """Recall@K, R-precision and MAP@R (Musgrave et al., ECCV 2020) of lists of neighbours.
+    """Recall@K, R-precision and MAP@R (Musgrave et al., ECCV 2020) of ranked lists.
 
     Args:
-      indices: int [Q, L], gallery rows, nearest first; where the queries are the gallery, without the query itself.
+      indices: int [Q, L], gallery rows, nearest first; without the query itself if the queries are the gallery.
       labels: int [Q].
-      gallery_labels: int [G]; None where the queries are the gallery.
-      ks: of Recall@K, at most L.
+      gallery_labels: int [G]; None if the queries are the gallery.
+      ks: K of Recall@K, at most L.
 
     Returns:
-      What `metrics.retrieval` returns, by the same conventions.
+      The same dictionary as `metrics.retrieval`, by the same conventions.
 
     Raises:
-      DataError: wrong shapes, or lists too short for a K or for the largest R (see `depth`).
+      DataError: wrong shapes, or lists too short for a K or for the largest R (see `required_depth`).
     """
-    found = np.asarray(indices)
-    if found.ndim != 2 or not np.issubdtype(found.dtype, np.integer):
-        raise DataError(f"indices: {found.dtype} {list(found.shape)}; give integers [Q, L], one list a query")
-    classes = validation.labels(labels, len(found), of="indices")
-    own = gallery_labels is None
-    others = classes if own else validation.labels(gallery_labels, len(gallery_labels), name="gallery_labels")
-    if found.size and not 0 <= found.min() <= found.max() < len(others):
-        raise DataError(f"indices: hold {found.min()}..{found.max()}, but the gallery has {len(others)} rows")
-    count = relevant(classes, others, own=own)
-    needed = max(*ks, int(count.max(initial=0)), 1)
-    if found.shape[1] < needed:
-        raise DataError(f"indices: lists of {found.shape[1]} rows; {needed} are needed for these K and classes")
-    hits = others[found] == classes[:, None]
+    lists = np.asarray(indices)
+    if lists.ndim != 2 or not np.issubdtype(lists.dtype, np.integer):
+        raise DataError(f"indices: {lists.dtype} {list(lists.shape)}; give integers [Q, L], one list per query")
+    queries = validation.labels(labels, len(lists), of="indices")
+    exclude_self = gallery_labels is None
+    gallery = queries
+    if gallery_labels is not None:
+        gallery = validation.labels(gallery_labels, len(np.asarray(gallery_labels)), name="gallery_labels")
+    if lists.size and not 0 <= lists.min() <= lists.max() < len(gallery):
+        raise DataError(f"indices: hold {lists.min()}..{lists.max()}, but the gallery has {len(gallery)} rows")
+    relevant = relevant_counts(queries, gallery, exclude_self=exclude_self)
+    needed = max(*ks, int(relevant.max(initial=0)), 1)
+    if lists.shape[1] < needed:
+        raise DataError(f"indices: lists of {lists.shape[1]} rows; these K and class sizes need {needed}")
+    hits = gallery[lists] == queries[:, None]
     first = np.where(hits.any(axis=1), 1 + hits.argmax(axis=1), 0)
-    place = np.arange(1, found.shape[1] + 1)[None, :]
-    within = hits & (place <= count[:, None])
-    sizes = np.maximum(count, 1)
-    precision = within.sum(axis=1) / sizes
-    average = (np.cumsum(within, axis=1) / place * within).sum(axis=1) / sizes
-    return metrics.summary(first, precision, average, count, ks)
+    rank = np.arange(1, lists.shape[1] + 1)[None, :]
+    hits_at_r = hits & (rank <= relevant[:, None])
+    divisor = np.maximum(relevant, 1)
+    precision = hits_at_r.sum(axis=1) / divisor
+    average = (np.cumsum(hits_at_r, axis=1) / rank * hits_at_r).sum(axis=1) / divisor
+    return metrics.summary(first, precision, average, relevant, ks)

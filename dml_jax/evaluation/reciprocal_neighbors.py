@@ -1,13 +1,13 @@
-"""Batches of reciprocal nearest neighbours, one for each query (Seidenschwarz et al., ICML 2021, appendix C.3).
+"""Batches of k-reciprocal nearest neighbours, one per query (Seidenschwarz et al., ICML 2021, appendix C.3).
 
-After the k-reciprocal encoding of Zhong et al. (CVPR 2017), with N(q, k) the k nearest neighbours of q:
+Based on the k-reciprocal encoding of Zhong et al. (CVPR 2017), with N(q, k) the k nearest neighbours of q:
 
     R(q, k) = {g in N(q, k): q in N(g, k)}
-    E(q)    = R(q, k) and every R(g, k/2), g in R(q, k), of which more than a share of 2/3 lies in R(q, k)
+    E(q)    = R(q, k) and every R(g, k/2), g in R(q, k), of which more than 2/3 lies in R(q, k)
     batch   = q, then the nearest of E(q), then the nearest of all others, up to a fixed size
 
-In the authors' code N(q, k) holds k + 1 images, q itself included, and the share has to be exceeded; as printed, q
-is left out and the share has to be reached. k/2 is rounded half to even.
+In the authors' code, N(q, k) holds k + 1 images including q, and the fraction must exceed 2/3; in the paper, N(q, k)
+excludes q, and a fraction of exactly 2/3 suffices. k/2 is rounded half to even.
 """
 
 import functools
@@ -20,7 +20,7 @@ from jax import lax
 from dml_jax.losses.norms import at_least_float32
 
 Rule = Literal["authors", "paper"]
-BLOCK = 128  # queries whose distances to the whole gallery are held at once
+BLOCK = 128  # queries whose distances to the whole gallery are in memory at once
 
 
 class Sets(NamedTuple):
@@ -29,10 +29,10 @@ class Sets(NamedTuple):
     Attributes:
       batches: int32 [Q, size].
       near: int32 [Q, k or k + 1], N(q, k), nearest first.
-      reciprocal: bool, as `near`: which of them are in R(q, k).
-      near_half: int32 [G, k/2 or k/2 + 1], N(g, k/2) among the gallery.
-      reciprocal_half: bool, as `near_half`: which of them are in R(g, k/2).
-      expanded: bool [Q, G], E(q); None unless asked for.
+      reciprocal: bool, same shape as `near`: which of them are in R(q, k).
+      near_half: int32 [G, k/2 or k/2 + 1], N(g, k/2) within the gallery.
+      reciprocal_half: bool, same shape as `near_half`: which of them are in R(g, k/2).
+      expanded: bool [Q, G], E(q); None unless requested.
     """
 
     batches: jax.Array
@@ -44,13 +44,13 @@ class Sets(NamedTuple):
 
 
 def _nearness(query: jax.Array, gallery: jax.Array, itself: jax.Array) -> jax.Array:
-    """Minus the squared Euclidean distances [G], up to a constant; row `itself` (-1: none) comes before all others."""
+    """Negative squared Euclidean distances [G] up to a constant; infinite for row `itself` (-1: none)."""
     product = jnp.matmul(gallery, query, precision=lax.Precision.HIGHEST)
     return jnp.where(jnp.arange(len(gallery)) == itself, jnp.inf, 2 * product - jnp.sum(gallery * gallery, axis=1))
 
 
 def _ranking(queries: jax.Array, gallery: jax.Array, itself: jax.Array, count: int) -> jax.Array:
-    """int32 [Q, count], nearest first; equal distances: lower row first."""
+    """Indices int32 [Q, count], nearest first, ties broken by lower index."""
 
     def one(row: tuple[jax.Array, jax.Array]) -> jax.Array:
         return lax.top_k(_nearness(row[0], gallery, row[1]), min(count, len(gallery)))[1]
@@ -59,7 +59,7 @@ def _ranking(queries: jax.Array, gallery: jax.Array, itself: jax.Array, count: i
 
 
 def _mutual(forward: jax.Array, backward: jax.Array) -> jax.Array:
-    """Which of the neighbours [Q, k] have the query among their own [G, k'] -> bool [Q, k]."""
+    """Which neighbours `forward` [Q, k] have the query among their own neighbours `backward` [G, k']: bool [Q, k]."""
 
     def one(row: tuple[jax.Array, jax.Array]) -> jax.Array:
         return (backward[row[1]] == row[0]).any(axis=1)
@@ -77,57 +77,56 @@ def sets(
     rule: Rule = "authors",
     dense: bool = False,
 ) -> Sets:
-    """Neighbourhoods and batches of all queries, without ever holding all distances.
+    """Neighbourhoods and batches of all queries, without storing the full distance matrix.
 
     Args:
       queries: float [Q, D].
-      gallery: float [G, D]; None: the queries themselves.
-      k: neighbours of the reciprocal sets.
-      size: images in a batch. Batches begin with the query; with a gallery, row g of it has the number Q + g.
-      rule: the authors' or the printed one.
-      dense: return the expanded sets too, Q x G booleans.
+      gallery: float [G, D]; None if the queries search each other.
+      k: neighbourhood size.
+      size: images per batch. Batches begin with the query; gallery row g is denoted by Q + g if there is a gallery.
+      rule: of the authors' code or of the paper, see above.
+      dense: also return the expanded sets, Q×G booleans.
     """
-    among_itself = gallery is None
+    among_themselves = gallery is None
     queries = at_least_float32(queries)
     gallery = queries if gallery is None else at_least_float32(gallery)
-    rows, nobody = jnp.arange(len(gallery)), jnp.full(len(queries), -1)
-    itself = rows if among_itself else nobody
+    rows = jnp.arange(len(gallery))
+    itself = rows if among_themselves else jnp.full(len(queries), -1)
     half = round(k / 2)
 
-    def cut(ranking: jax.Array, k: int, own: bool) -> jax.Array:
+    def top(ranking: jax.Array, k: int, includes_query: bool) -> jax.Array:
         if rule == "authors":
             return ranking[:, : k + 1]
-        return ranking[:, 1 : k + 1] if own else ranking[:, :k]
+        return ranking[:, 1 : k + 1] if includes_query else ranking[:, :k]
 
     ranking = _ranking(queries, gallery, itself, max(k + 1, size))
-    near = cut(ranking, k, among_itself)
-    if among_itself:
+    near = top(ranking, k, among_themselves)
+    if among_themselves:
         back, within = near, ranking
     else:
-        back = cut(_ranking(gallery, queries, jnp.full_like(rows, -1), k + 1), k, False)
+        back = top(_ranking(gallery, queries, jnp.full_like(rows, -1), k + 1), k, False)
         within = _ranking(gallery, gallery, rows, half + 1)
-    near_half = cut(within, half, True)
+    near_half = top(within, half, True)
     reciprocal, reciprocal_half = _mutual(near, back), _mutual(near_half, near_half)
-    room = min(size if among_itself else size - 1, len(gallery))
+    length = min(size if among_themselves else size - 1, len(gallery))
 
     def one(row: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array | None]:
         query, own, nearest, neighbours, mutual = row
         members = jnp.zeros(len(gallery), bool).at[neighbours].set(mutual)
         further, valid = near_half[neighbours], reciprocal_half[neighbours] & mutual[:, None]
-        share = 3 * jnp.sum(members[further] & valid, axis=1)
-        least = 2 * jnp.sum(valid, axis=1)
-        joins = share > least if rule == "authors" else share >= least
+        shared, bound = 3 * jnp.sum(members[further] & valid, axis=1), 2 * jnp.sum(valid, axis=1)
+        joins = shared > bound if rule == "authors" else shared >= bound
         expanded = members.at[further].max(valid & joins[:, None])
         if rule == "paper":
             expanded &= rows != own
         first = expanded | (rows == own)
-        value, order = lax.top_k(jnp.where(first, _nearness(query, gallery, own), -jnp.inf), room)
-        candidates = jnp.concatenate([order, nearest[:room]])
-        usable = jnp.concatenate([value > -jnp.inf, ~first[nearest[:room]]])
-        batch = candidates[jnp.argsort(~usable, stable=True)[:room]]
+        value, order = lax.top_k(jnp.where(first, _nearness(query, gallery, own), -jnp.inf), length)
+        candidates = jnp.concatenate([order, nearest[:length]])
+        usable = jnp.concatenate([value > -jnp.inf, ~first[nearest[:length]]])
+        batch = candidates[jnp.argsort(~usable, stable=True)[:length]]
         return batch, expanded if dense else None
 
     batches, expanded = lax.map(one, (queries, itself, ranking, near, reciprocal), batch_size=BLOCK)
-    if not among_itself:
+    if not among_themselves:
         batches = jnp.concatenate([jnp.arange(len(queries))[:, None], batches + len(queries)], axis=1)
     return Sets(batches, near, reciprocal, near_half, reciprocal_half, expanded)

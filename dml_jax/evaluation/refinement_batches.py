@@ -1,45 +1,50 @@
-"""Batches of test images that a network passes messages among (Seidenschwarz et al., ICML 2021, appendix C.1, C.2).
+"""Batches for test-time refinement by message passing (Seidenschwarz et al., ICML 2021, appendices C.1 and C.2).
 
-Clusters stand for the unknown classes there, and batches are drawn from them as in training; or a batch holds chunks
-of an anchor and its nearest neighbours. The paper's parameters (its Table 8): 900 clusters for k-means, Ward, spectral
-clustering and Birch; neighbours at most 0.9 apart and five of them for DBSCAN and OPTICS. What it does not say is
-scikit-learn's default.
+Either clusters replace the unknown classes, and batches are sampled from them as in training; or a batch consists of
+chunks, each an anchor with its nearest neighbours. The defaults are the paper's (Table 8): 900 clusters for k-means,
+Ward, spectral clustering and Birch; a neighbourhood radius of 0.9 and five neighbours for DBSCAN and OPTICS. Parameters
+that the paper does not state keep scikit-learn's defaults.
 """
 
 import warnings
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple, assert_never
 
 import numpy as np
 
 from dml_jax.errors import ConfigError, DataError
 from dml_jax.evaluation import neighbors
 
-COUNTED = ("kmeans", "ward", "spectral", "birch")  # find as many clusters as they are told to
-DENSE = ("dbscan", "optics")  # find as many as there are, and noise
-QUADRATIC = ("ward", "spectral", "dbscan")  # may hold something for every pair of images
-PAIRED = 20_000  # images that these take: some GiB
-Clustering = Literal["kmeans", "ward", "spectral", "birch", "dbscan", "optics"]
+if TYPE_CHECKING:
+    from sklearn.base import ClusterMixin
+
+Algorithm = Literal["kmeans", "ward", "spectral", "birch", "dbscan", "optics"]
+FIXED_COUNT = ("kmeans", "ward", "spectral", "birch")  # find a given number of clusters
+DENSITY_BASED = ("dbscan", "optics")  # determine the number of clusters, and label outliers as noise
+QUADRATIC_MEMORY = ("ward", "spectral", "dbscan")  # may store one value per pair of images
+QUADRATIC_LIMIT = 20_000  # images for those; some GiB
 
 
-def check(kinds: Sequence[str], count: int, min_samples: int, images: int) -> None:
-    """Raises ConfigError where so many images cannot be grouped in one of these ways.
+def check_options(kinds: Sequence[str], count: int, min_samples: int, images: int) -> None:
+    """Raises ConfigError if this number of images cannot be clustered in one of the requested ways.
 
     Args:
       kinds: of `config.Evaluation.refine`.
-      count: clusters to find.
-      min_samples: as in `clusters`.
-      images: N.
+      count: number of clusters.
+      min_samples: as in `cluster`.
+      images: number of test images.
     """
     for kind in kinds:
-        if kind in COUNTED and count > images:
-            raise ConfigError(f"evaluation.refine_clusters={count}: {kind} cannot find more than the {images} images")
-        if kind in DENSE and min_samples > images:
-            raise ConfigError(f"evaluation.refine_min_samples={min_samples}: there are only {images} images")
-        if kind in QUADRATIC and images > PAIRED:
+        if kind in FIXED_COUNT and count > images:
             raise ConfigError(
-                f"evaluation.refine={kind}: may hold a number for every pair of the {images:,} test images and takes "
-                f"at most {PAIRED:,}; leave it out, or take kmeans, birch or optics"
+                f"evaluation.refine_clusters={count}: {kind} cannot find more clusters than the {images} images"
+            )
+        if kind in DENSITY_BASED and min_samples > images:
+            raise ConfigError(f"evaluation.refine_min_samples={min_samples}: there are only {images} images")
+        if kind in QUADRATIC_MEMORY and images > QUADRATIC_LIMIT:
+            raise ConfigError(
+                f"evaluation.refine={kind}: may need one value per pair of the {images:,} test images and is limited "
+                f"to {QUADRATIC_LIMIT:,} images; remove it, or use kmeans, birch or optics"
             )
 
 
@@ -47,9 +52,9 @@ class Groups(NamedTuple):
     """Batches of images that exchange messages.
 
     Attributes:
-      batches: int [B, S], rows of the embeddings; repeats are nodes of their own.
-      refined: how many images at the head of each batch are refined; every row of the embeddings is there at least
-        once, and its first place counts.
+      batches: int [B, S], row indices of the embeddings; an index that occurs twice is two nodes.
+      refined: the first `refined` images of each batch are refined, the others only send messages. Every row of the
+        embeddings is among the refined ones at least once; its first occurrence is used.
     """
 
     batches: np.ndarray
@@ -57,12 +62,12 @@ class Groups(NamedTuple):
 
 
 class Clusters(NamedTuple):
-    """What a clustering found.
+    """The result of a clustering.
 
     Attributes:
-      labels: int64 [N], in 0..C-1, every number taken; noise is a cluster like the others, as in the authors' code.
-      found: how many clusters, without the noise.
-      noise: how many images are noise.
+      labels: int64 [N], in 0..C-1 without gaps; noise is one cluster like the others, as in the authors' code.
+      found: number of clusters, not counting noise.
+      noise: number of images labelled as noise.
     """
 
     labels: np.ndarray
@@ -70,47 +75,53 @@ class Clusters(NamedTuple):
     noise: int
 
 
-def clusters(
-    points: np.ndarray, kind: Clustering, *, count: int = 900, eps: float = 0.9, min_samples: int = 5, seed: int = 0
+def cluster(
+    points: np.ndarray,
+    algorithm: Algorithm,
+    *,
+    count: int = 900,
+    eps: float = 0.9,
+    min_samples: int = 5,
+    seed: int = 0,
 ) -> Clusters:
     """Clusters embeddings with scikit-learn.
 
     Args:
       points: float [N, D], rows of unit length.
-      kind: the algorithm.
-      count: clusters to find ("kmeans", "ward", "spectral", "birch"; the last may find fewer), at most N.
-      eps: largest Euclidean distance of two neighbours ("dbscan", "optics").
-      min_samples: neighbours that make a place dense, the image itself included ("dbscan", "optics").
-      seed: of k-means and of the spectral clustering.
+      algorithm: see `Algorithm`.
+      count: number of clusters, at most N ("kmeans", "ward", "spectral", "birch"; Birch may find fewer).
+      eps: largest Euclidean distance between neighbours ("dbscan", "optics").
+      min_samples: neighbours of a core point, including itself ("dbscan", "optics").
+      seed: seed of k-means and spectral clustering.
 
     Raises:
-      DataError: fewer than two clusters are found, or the algorithm fails.
+      DataError: fewer than two clusters are found, or scikit-learn fails.
     """
     with warnings.catch_warnings():
-        # Fewer clusters than asked for, or none that is dense: both are told by what is returned.
+        # scikit-learn warns of fewer clusters than requested, or none; the return value and the error below say so.
         warnings.simplefilter("ignore")
         try:
-            labels = _estimator(kind, count, eps, min_samples, seed).fit_predict(points)
+            labels = _estimator(algorithm, count, eps, min_samples, seed).fit_predict(points)
         except (ValueError, np.linalg.LinAlgError) as error:
-            raise DataError(f"evaluation.refine={kind}: scikit-learn cannot cluster the images ({error})") from error
+            raise DataError(f"evaluation.refine={algorithm}: scikit-learn cannot cluster the images ({error})") from error
     noise = int(np.sum(labels < 0))
     numbers, inverse = np.unique(labels, return_inverse=True)
     found = int(np.sum(numbers >= 0))
     if found < 2:
-        what = "one cluster" + (f" and {noise:,} images of noise" if noise else "") if found else "nothing but noise"
-        mend = "its embeddings lie too close together"
-        if kind in DENSE:
+        what = "one cluster" + (f" and {noise:,} images of noise" if noise else "") if found else "only noise"
+        remedy = "the embeddings are too close together"
+        if algorithm in DENSITY_BASED:
             change = "smaller" if found else "larger"
-            mend = f"set a {change} evaluation.refine_eps (={eps}) or another evaluation.refine_min_samples"
-            mend += f" (={min_samples})"
-        raise DataError(f"evaluation.refine={kind}: finds {what} among {len(points):,} images; {mend}")
+            remedy = f"set a {change} evaluation.refine_eps (={eps}) or another evaluation.refine_min_samples"
+            remedy += f" (={min_samples})"
+        raise DataError(f"evaluation.refine={algorithm}: finds {what} among {len(points):,} images; {remedy}")
     return Clusters(inverse.astype(np.int64), found, noise)
 
 
-def _estimator(kind: Clustering, count: int, eps: float, min_samples: int, seed: int) -> Any:
+def _estimator(algorithm: Algorithm, count: int, eps: float, min_samples: int, seed: int) -> "ClusterMixin":
     from sklearn import cluster
 
-    match kind:
+    match algorithm:
         case "kmeans":
             return cluster.KMeans(count, random_state=seed)
         case "ward":
@@ -123,21 +134,23 @@ def _estimator(kind: Clustering, count: int, eps: float, min_samples: int, seed:
             return cluster.DBSCAN(eps=eps, min_samples=min_samples)
         case "optics":
             return cluster.OPTICS(max_eps=eps, min_samples=min_samples)
+        case _:
+            assert_never(algorithm)
 
 
-def nearest(points: np.ndarray, *, chunk: int, chunks: int, seed: int = 0) -> Groups:
-    """Batches of chunks, each an anchor and its nearest neighbours; every image is the anchor of one chunk (C.2).
+def neighbor_chunks(points: np.ndarray, *, chunk: int, chunks: int, seed: int = 0) -> Groups:
+    """Batches of chunks, each an anchor and its nearest neighbours; every image is an anchor (appendix C.2).
 
     Args:
       points: float [N, D], rows of unit length.
-      chunk: images in a chunk, the anchor included; at most N.
-      chunks: in a batch. Anchors are drawn at random; the last batch is filled with anchors of the first ones.
-      seed: of the draw.
+      chunk: images per chunk, including the anchor; at most N.
+      chunks: chunks per batch. Anchors are shuffled; the last batch is padded with the first anchors.
+      seed: seed of the shuffle.
     """
     rows = len(points)
     order = np.random.default_rng(seed).permutation(rows)
     anchors = np.resize(order, (-(-rows // chunks), chunks))
     if chunk == 1:
         return Groups(anchors, chunks)
-    _, near = neighbors.search(points, points, chunk - 1, exclude_self=True)
-    return Groups(np.concatenate([anchors, near[anchors].reshape(len(anchors), -1)], axis=1), chunks)
+    _, nearest = neighbors.search(points, points, chunk - 1, exclude_self=True)
+    return Groups(np.concatenate([anchors, nearest[anchors].reshape(len(anchors), -1)], axis=1), chunks)

@@ -1,4 +1,4 @@
-"""Test-time refinement of a test split by the method of a run, in batches of one kind or another."""
+"""Test-time refinement of a test split by the method of a run, in batches of a chosen kind."""
 
 from dataclasses import replace
 
@@ -12,47 +12,48 @@ from dml_jax.train.experiment import Experiment
 from dml_jax.train.state import TrainState
 
 
-def from_clusters(labels: np.ndarray, data: Data, seed: int) -> Groups:
-    """Batches drawn from clusters as the authors draw theirs from classes in training.
+def batches_from_clusters(labels: np.ndarray, data: Data, seed: int) -> Groups:
+    """Batches drawn from clusters in the way the authors of MPN draw training batches from classes.
 
     Args:
       labels: int [N], the cluster of every image, in 0..C-1.
-      data: `batch_size` and `images_per_class`, here images of a cluster in a chunk, are read.
-      seed: of the draw.
+      data: its `batch_size` and `images_per_class`, here images of one cluster.
+      seed: of the random draw.
     """
     size = data.images_per_class
-    chunks = max(2, min(data.batch_size, len(labels)) // size)  # of which two clusters fill four at least
+    chunks = max(2, min(data.batch_size, len(labels)) // size)  # two clusters always fill two chunks or more
     sampler = samplers.build(replace(data, sampler="mpn", batch_size=chunks * size), labels, seed)
     return Groups(np.stack([sampler.batch(step) for step in range(sampler.first_step(1))]), chunks * size)
 
 
 def refined(
-    experiment: Experiment, state: TrainState, kind: Refine, found: dict[str, np.ndarray]
+    experiment: Experiment, state: TrainState, kind: Refine, embeddings: dict[str, np.ndarray]
 ) -> tuple[dict[str, np.ndarray], dict[str, int]]:
     """The embeddings of the test split after message passing in batches of one kind.
 
-    The method's own batches ("reciprocal") refine the queries alone, as its authors do; the others, which know nothing
-    of queries, all images.
+    The method's own batches ("reciprocal") refine the queries only, as its authors do; all other kinds refine queries
+    and gallery alike.
 
     Args:
       experiment: the run.
-      state: the trained one.
+      state: the trained model.
       kind: of batches.
-      found: embeddings float32 [N, D] of "test" and, where there is one, of the "gallery".
+      embeddings: float32 [N, D] of "test" and, if there is one, of "gallery".
 
     Returns:
-      (embeddings of the same images, [N, D'], what the clustering found).
+      (refined embeddings of the same images, [N, D'], numbers of clusters and of noise images if it clusters).
 
     Raises:
       DataError: a clustering finds fewer than two clusters.
-      ConfigError: the method cannot refine queries that search this gallery.
+      ConfigError: the method cannot refine queries for a separate gallery.
     """
     assert experiment.method.refine is not None
     config, data = experiment.config, experiment.config.data
     if kind == "reciprocal":
-        queries = experiment.method.refine(state.params, state.model_state, found["test"], found.get("gallery"))
-        return found | {"test": np.asarray(queries)}, {}
-    points = np.concatenate(list(found.values()))
+        gallery = embeddings.get("gallery")
+        queries = experiment.method.refine(state.params, state.model_state, embeddings["test"], gallery)
+        return embeddings | {"test": np.asarray(queries)}, {}
+    points = np.concatenate(list(embeddings.values()))
     facts: dict[str, int] = {}
     if kind == "neighbors":
         chunk = min(data.images_per_class, len(points))
@@ -60,12 +61,17 @@ def refined(
             points, chunk=chunk, chunks=max(1, data.batch_size // data.images_per_class), seed=config.seed
         )
     else:
-        judged = config.evaluation
+        options = config.evaluation
         clusters = refinement_batches.cluster(
-            points, kind, count=judged.refine_clusters, eps=judged.refine_eps,
-            min_samples=judged.refine_min_samples, seed=config.seed,
-        )  # fmt: skip
-        groups = from_clusters(clusters.labels, data, config.seed)
+            points,
+            kind,
+            count=options.refine_clusters,
+            eps=options.refine_eps,
+            min_samples=options.refine_min_samples,
+            seed=config.seed,
+        )
+        groups = batches_from_clusters(clusters.labels, data, config.seed)
         facts = {"clusters": clusters.found, "noise": clusters.noise}
-    vectors = np.asarray(experiment.method.refine(state.params, state.model_state, points, groups=groups))
-    return dict(zip(found, np.split(vectors, np.cumsum([len(x) for x in found.values()])[:-1]), strict=True)), facts
+    rows = np.asarray(experiment.method.refine(state.params, state.model_state, points, groups=groups))
+    ends = np.cumsum([len(x) for x in embeddings.values()])[:-1]
+    return dict(zip(embeddings, np.split(rows, ends), strict=True)), facts

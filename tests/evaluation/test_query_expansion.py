@@ -1,4 +1,4 @@
-"""Expanded queries against the formula in float64, query by query."""
+"""Expanded queries against the formula in float64, one query at a time."""
 
 import numpy as np
 import pytest
@@ -27,24 +27,24 @@ def test_formula(alpha, own):
     rng = np.random.default_rng(0)
     gallery = 5 * rng.normal(size=(50, 4)).astype(np.float32)
     queries = gallery if own else rng.normal(size=(20, 4)).astype(np.float32)
-    for k in (1, 45):  # 45: rows at more than a right angle too
+    for k in (1, 45):  # 45 includes rows with a negative cosine
         found = query_expansion.expand(queries, gallery, k, alpha=alpha, exclude_self=own)
         np.testing.assert_allclose(found, expected(queries, gallery, k, alpha, own), atol=2e-6)
 
 
-def test_it_helps_where_classes_are_clouds():
+def test_expansion_improves_retrieval_on_gaussian_classes():
     rng = np.random.default_rng(1)
     labels = np.arange(150) % 10
     x = (rng.normal(size=(10, 16))[labels] + 1.1 * rng.normal(size=(150, 16))).astype(np.float32)
     better = query_expansion.expand(x, x, 5, alpha=3, exclude_self=True)
     plain, found = (
-        brute.retrieval(brute.distances(queries, x, "cosine"), labels, labels, (1,), own=True)[0]["map@r"]
+        brute.retrieval(brute.distances(queries, x, "cosine"), labels, labels, (1,), exclusion="index")[0]["map@r"]
         for queries in (x, better)
     )
     assert found > plain + 0.03
 
 
-def test_mistakes():
+def test_invalid_arguments():
     x = np.eye(4, dtype=np.float32)
     with pytest.raises(DataError, match="k=4: there are 3 candidates"):
         query_expansion.expand(x, x, 4, exclude_self=True)

@@ -1,4 +1,4 @@
-"""Batches of reciprocal neighbours against Python sets."""
+"""Batches of reciprocal neighbours against an implementation with Python sets."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -20,7 +20,7 @@ def ranked(queries: np.ndarray, gallery: np.ndarray) -> tuple[np.ndarray, np.nda
 
 
 def by_sets(points: np.ndarray, k: int, size: int, rule: str) -> list[list[int]]:
-    """Self-retrieval, straight from the definitions."""
+    """Batches by the definitions, for queries that search each other."""
     distances, order = ranked(points, points)
     paper = rule == "paper"
 
@@ -53,7 +53,7 @@ def test_self_retrieval(rows: int, k: int, size: int, rule: reciprocal_neighbors
     assert found.expanded is None
 
 
-def test_a_gallery_of_its_own(x64: None) -> None:
+def test_separate_gallery(x64: None) -> None:
     points = clustered(120, 6, seed=3)
     queries, gallery, k, size = points[:35], points[35:], 8, 4
     distances, forward = ranked(queries, gallery)
@@ -70,7 +70,7 @@ def test_a_gallery_of_its_own(x64: None) -> None:
     np.testing.assert_array_equal(found.batches, expected)
 
 
-def test_duplicates_leave_every_query_at_the_head_of_its_batch() -> None:
+def test_with_duplicates_every_batch_begins_with_its_query() -> None:
     points = jnp.asarray(np.repeat(clustered(5, 4, seed=0), 6, axis=0), jnp.float32)
     batches = reciprocal_neighbors.sets(points, k=4, size=5).batches
     np.testing.assert_array_equal(batches[:, 0], np.arange(30))

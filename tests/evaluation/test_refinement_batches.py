@@ -1,4 +1,4 @@
-"""Clusters against blobs that are known and against scikit-learn; chunks of neighbours against sorted distances."""
+"""Clusters against known blobs and scikit-learn; chunks of neighbours against sorted distances."""
 
 import numpy as np
 import pytest
@@ -9,17 +9,17 @@ from dml_jax.evaluation import refinement_batches
 
 
 def blobs(count: int, each: int, spread: float, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Unit rows float32 [count * each, 8] around orthogonal directions, and the direction of each."""
+    """Unit rows float32 [count * each, 8] around orthogonal directions, and the direction index of each row."""
     rng = np.random.default_rng(seed)
     labels = rng.permutation(np.repeat(np.arange(count), each))
     points = np.eye(8)[labels] + spread * rng.normal(size=(len(labels), 8))
     return (points / np.linalg.norm(points, axis=1, keepdims=True)).astype(np.float32), labels
 
 
-@pytest.mark.parametrize("kind", [*refinement_batches.COUNTED, *refinement_batches.DENSE])
-def test_blobs_are_found(kind: refinement_batches.Clustering) -> None:
+@pytest.mark.parametrize("kind", [*refinement_batches.FIXED_COUNT, *refinement_batches.DENSITY_BASED])
+def test_blobs_are_found(kind: refinement_batches.Algorithm) -> None:
     points, labels = blobs(5, 12, 0.03)
-    found = refinement_batches.clusters(points, kind, count=5)
+    found = refinement_batches.cluster(points, kind, count=5)
     assert metrics.adjusted_rand_score(labels, found.labels) == 1
     assert (found.found, found.noise) == (5, 0)
 
@@ -35,9 +35,9 @@ def test_blobs_are_found(kind: refinement_batches.Clustering) -> None:
         ("optics", cluster.OPTICS(max_eps=0.5, min_samples=4)),
     ],
 )
-def test_the_estimators_are_scikit_learns(kind: refinement_batches.Clustering, estimator: cluster.KMeans) -> None:
+def test_clusters_are_those_of_scikit_learn(kind: refinement_batches.Algorithm, estimator: cluster.KMeans) -> None:
     points, _ = blobs(6, 15, 0.15)
-    found = refinement_batches.clusters(points, kind, count=4, eps=0.5, min_samples=4, seed=3)
+    found = refinement_batches.cluster(points, kind, count=4, eps=0.5, min_samples=4, seed=3)
     expected = estimator.fit_predict(points)
     np.testing.assert_array_equal(np.unique(found.labels), np.arange(found.labels.max() + 1))
     assert metrics.adjusted_rand_score(expected, found.labels) == 1
@@ -47,8 +47,8 @@ def test_the_estimators_are_scikit_learns(kind: refinement_batches.Clustering, e
 
 def test_noise_is_a_cluster_of_its_own() -> None:
     points, labels = blobs(3, 10, 0.02)
-    strays = np.float32([[0, 0, 0, 0, 1, 0, 0, 0], [0, 0, 0, 0, 0, 1, 0, 0]])
-    found = refinement_batches.clusters(np.concatenate([points, strays]), "dbscan")
+    outliers = np.float32([[0, 0, 0, 0, 1, 0, 0, 0], [0, 0, 0, 0, 0, 1, 0, 0]])
+    found = refinement_batches.cluster(np.concatenate([points, outliers]), "dbscan")
     assert (found.found, found.noise) == (3, 2)
     assert metrics.adjusted_rand_score([*labels, 3, 3], found.labels) == 1
 
@@ -56,8 +56,8 @@ def test_noise_is_a_cluster_of_its_own() -> None:
 @pytest.mark.parametrize(
     ("kind", "points", "eps", "words"),
     [
-        ("dbscan", np.eye(8, dtype=np.float32), 0.9, "finds nothing but noise among 8 images; set a larger"),
-        ("optics", np.eye(8, dtype=np.float32), 0.9, "finds nothing but noise among 8 images; set a larger"),
+        ("dbscan", np.eye(8, dtype=np.float32), 0.9, "finds only noise among 8 images; set a larger"),
+        ("optics", np.eye(8, dtype=np.float32), 0.9, "finds only noise among 8 images; set a larger"),
         ("dbscan", blobs(3, 10, 0.02)[0], 1.9, r"finds one cluster among 30 images; set a smaller .*refine_eps \(=1.9"),
         (
             "dbscan",
@@ -65,36 +65,36 @@ def test_noise_is_a_cluster_of_its_own() -> None:
             0.9,
             "finds one cluster and 2 images of noise among 12 images",
         ),
-        ("kmeans", np.ones((9, 4), np.float32) / 2, 0.9, "one cluster among 9 images; its embeddings lie too close"),
-        ("birch", np.ones((9, 4), np.float32) / 2, 0.9, "one cluster among 9 images; its embeddings lie too close"),
+        ("kmeans", np.ones((9, 4), np.float32) / 2, 0.9, "one cluster among 9 images; the embeddings are too close"),
+        ("birch", np.ones((9, 4), np.float32) / 2, 0.9, "one cluster among 9 images; the embeddings are too close"),
     ],
 )
-def test_one_cluster_or_noise_alone(
-    kind: refinement_batches.Clustering, points: np.ndarray, eps: float, words: str
+def test_fewer_than_two_clusters(
+    kind: refinement_batches.Algorithm, points: np.ndarray, eps: float, words: str
 ) -> None:
     with pytest.raises(DataError, match=rf"evaluation\.refine={kind}: .*{words}"):
-        refinement_batches.clusters(points, kind, count=3, eps=eps)
+        refinement_batches.cluster(points, kind, count=3, eps=eps)
 
 
-def test_what_cannot_be_grouped() -> None:
-    refinement_batches.check(("reciprocal", "neighbors", "optics"), 900, 5, 10**6)
-    refinement_batches.check(("ward", "kmeans"), 900, 5, 900)
+def test_invalid_options() -> None:
+    refinement_batches.check_options(("reciprocal", "neighbors", "optics"), 900, 5, 10**6)
+    refinement_batches.check_options(("ward", "kmeans"), 900, 5, 900)
     with pytest.raises(
-        ConfigError, match=r"evaluation\.refine_clusters=900: birch cannot find more than the 899 images"
+        ConfigError, match=r"evaluation\.refine_clusters=900: birch cannot find more clusters than the 899 images"
     ):
-        refinement_batches.check(("dbscan", "birch"), 900, 5, 899)
+        refinement_batches.check_options(("dbscan", "birch"), 900, 5, 899)
     with pytest.raises(ConfigError, match=r"evaluation\.refine=ward: .* 60,502 test images"):
-        refinement_batches.check(("ward",), 900, 5, 60_502)
+        refinement_batches.check_options(("ward",), 900, 5, 60_502)
     with pytest.raises(ConfigError, match=r"evaluation\.refine_min_samples=50: there are only 40 images"):
-        refinement_batches.check(("optics",), 9, 50, 40)
+        refinement_batches.check_options(("optics",), 9, 50, 40)
     with pytest.raises(DataError, match=r"evaluation\.refine=optics: scikit-learn cannot cluster"):
-        refinement_batches.clusters(np.eye(4), "optics", min_samples=5)
+        refinement_batches.cluster(np.eye(4), "optics", min_samples=5)
 
 
 def test_chunks_of_nearest_neighbours() -> None:
     points, _ = blobs(4, 6, 0.3)
-    groups = refinement_batches.nearest(points, chunk=3, chunks=5, seed=1)
-    assert groups.batches.shape == (5, 15)  # 24 anchors and one again
+    groups = refinement_batches.neighbor_chunks(points, chunk=3, chunks=5, seed=1)
+    assert groups.batches.shape == (5, 15)  # 24 anchors and one repeated
     assert groups.refined == 5
     anchors = groups.batches[:, :5].ravel()
     np.testing.assert_array_equal(np.sort(anchors[:24]), np.arange(24))
@@ -107,5 +107,5 @@ def test_chunks_of_nearest_neighbours() -> None:
 
 
 def test_chunks_of_anchors_alone() -> None:
-    groups = refinement_batches.nearest(np.eye(4, dtype=np.float32), chunk=1, chunks=4)
+    groups = refinement_batches.neighbor_chunks(np.eye(4, dtype=np.float32), chunk=1, chunks=4)
     np.testing.assert_array_equal(np.sort(groups.batches), [[0, 1, 2, 3]])

@@ -1,4 +1,4 @@
-"""Re-ranking against the equations written densely in float64, and judging of lists against brute force."""
+"""Re-ranking against a dense float64 implementation; metrics of ranked lists against brute force."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ def points(count=90, classes=9, seed=0, width=6):
 
 
 def dense(queries, gallery, k1, k2, weight):
-    """d* [Q, G] by the equations of the module, N x N and with sets; `gallery` None: among the queries."""
+    """d* [Q, G] by the equations of the module, with N×N matrices and sets; `gallery` None: among the queries."""
     rows = np.asarray(queries if gallery is None else np.concatenate([queries, gallery]), np.float64)
     d = brute.distances(rows, rows, "cosine")
     order = np.argsort(d - 10 * np.eye(len(d)), axis=1, kind="stable")
@@ -43,7 +43,7 @@ def dense(queries, gallery, k1, k2, weight):
 
 
 def check(far, distances, indices):
-    """Lists are sorted by float64 distances but for what float32 cannot tell apart."""
+    """Checks that the lists are sorted by the float64 distances, up to float32 rounding."""
     np.testing.assert_allclose(np.take_along_axis(far, indices, axis=1), distances, atol=2e-6)
     np.testing.assert_allclose(np.sort(far, axis=1)[:, : indices.shape[1]], distances, atol=2e-6)
     assert all(len(set(row)) == len(row) for row in indices.tolist())
@@ -60,21 +60,21 @@ def test_queries_and_gallery(k1, k2, weight, terms, monkeypatch):
         check(far, *reranking.search(x[:30], x[30:], k, k1=k1, k2=k2, weight=weight))
 
 
-def test_each_other():
+def test_queries_search_each_other():
     x, labels = points(seed=1)
     far = dense(x, None, 10, 4, 0.3)
     np.fill_diagonal(far, np.inf)
     distances, indices = reranking.search(x, x, 40, k1=10, k2=4, exclude_self=True)
     check(far, distances, indices)
-    expected = brute.retrieval(far, labels, labels, (1, 5, 40), own=True)[0]
+    expected = brute.retrieval(far, labels, labels, (1, 5, 40), exclusion="index")[0]
     found = ranked_lists.retrieval(indices, labels, ks=(1, 5, 40))
     assert {key: found[key] for key in expected} == pytest.approx(expected)
-    plain = brute.retrieval(brute.distances(x, x, "cosine"), labels, labels, (1,), own=True)[0]
-    assert found["map@r"] > plain["map@r"] + 0.02  # what it is for
+    plain = brute.retrieval(brute.distances(x, x, "cosine"), labels, labels, (1,), exclusion="index")[0]
+    assert found["map@r"] > plain["map@r"] + 0.02  # re-ranking must help here
 
 
-def test_a_short_list_takes_in_rows_far_behind():
-    """The first k of the whole re-ranked gallery, not of the first k of the plain ranking."""
+def test_a_short_list_includes_rows_from_far_down_the_original_ranking():
+    """The result is the first k of the whole re-ranked gallery, not a permutation of the original first k."""
     x, _ = points(90, 9, seed=2)
     far = dense(x, None, 12, 4, 0.1)
     np.fill_diagonal(far, np.inf)
@@ -84,7 +84,7 @@ def test_a_short_list_takes_in_rows_far_behind():
     assert any(set(a) - set(b) for a, b in zip(indices.tolist(), plain.tolist(), strict=True))
 
 
-def test_weight_one_is_the_plain_ranking_and_copies_do_no_harm():
+def test_weight_one_gives_the_original_ranking_and_duplicates_are_handled():
     x, _ = points(40, 5)
     np.testing.assert_array_equal(
         reranking.search(x, x, 9, k1=5, k2=2, weight=1.0, exclude_self=True)[1],
@@ -96,7 +96,7 @@ def test_weight_one_is_the_plain_ranking_and_copies_do_no_harm():
     assert not (indices == np.arange(30)[:, None]).any()
 
 
-def test_without_the_plain_distance_rows_that_share_nothing_keep_the_plain_order():
+def test_with_weight_zero_rows_without_shared_neighbours_keep_the_original_order():
     angles = np.radians([0.0, 1.0, 2.0, 90.0, 60.0, 120.0, 91.0, 61.0, 121.0])
     x = np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
     distances, indices = reranking.search(x, x, 8, k1=2, k2=1, weight=0.0, exclude_self=True)
@@ -104,7 +104,7 @@ def test_without_the_plain_distance_rows_that_share_nothing_keep_the_plain_order
     np.testing.assert_array_equal(indices[0][apart], [4, 7, 3, 6, 5, 8])
 
 
-def test_mistakes():
+def test_invalid_arguments():
     x, _ = points(20, 4)
     for message, options in (
         ("k=20: there are 19 candidates", {"k": 20, "k1": 5}),
@@ -117,25 +117,25 @@ def test_mistakes():
 
 
 @pytest.mark.parametrize("own", [True, False])
-def test_lists_are_judged_like_distances(own):
-    """Against brute force, lone queries and unknown classes among them."""
+def test_metrics_of_lists_equal_those_of_distances(own):
+    """Against brute force, with queries that have no relevant row."""
     x, labels = points(70, 7, seed=3)
     labels = labels.copy()
     labels[:3] = [50, 51, -4]
-    gallery, others = (x, labels) if own else (x[20:], labels[20:])
-    queries, asked = (x, labels) if own else (x[:20], labels[:20])
+    gallery, gallery_labels = (x, labels) if own else (x[20:], labels[20:])
+    queries, query_labels = (x, labels) if own else (x[:20], labels[:20])
     far = brute.distances(queries, gallery, "cosine")
     indices = np.argsort(far + (1e9 * np.eye(len(far)) if own else 0), axis=1, kind="stable")[:, :20]
-    found = ranked_lists.retrieval(indices, asked, None if own else others, ks=(1, 4, 20))
-    expected = brute.retrieval(far, asked, others, (1, 4, 20), own=own)[0]
+    found = ranked_lists.retrieval(indices, query_labels, None if own else gallery_labels, ks=(1, 4, 20))
+    expected = brute.retrieval(far, query_labels, gallery_labels, (1, 4, 20), exclusion="index" if own else None)[0]
     assert {key: found[key] for key in expected} == pytest.approx(expected)
     assert found["lone_queries"] == 3
-    assert ranked_lists.depth(asked, others, own=own) == (9 if own else 8)
+    assert ranked_lists.required_depth(query_labels, gallery_labels, exclude_self=own) == (9 if own else 8)
 
 
-def test_lists_too_short_or_of_another_gallery():
+def test_invalid_lists():
     labels = np.zeros(6, int)
-    with pytest.raises(DataError, match="lists of 3 rows; 5 are needed"):
+    with pytest.raises(DataError, match="lists of 3 rows; these K and class sizes need 5"):
         ranked_lists.retrieval(np.zeros((6, 3), int), labels, ks=(1,))
     with pytest.raises(DataError, match=r"hold 0\.\.9, but the gallery has 6 rows"):
         ranked_lists.retrieval(np.full((6, 9), 9) * (np.arange(9) > 0), labels, ks=(1,))
