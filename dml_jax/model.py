@@ -36,10 +36,10 @@ class Model:
         self._directory = directory
         height, width = workdir.read_config(directory)["shape"]
         self._shape = (height, width)
-        self.config, method, self._state = warm_start.trained(directory, checkpoint, _refuse)
+        self.config, method, self._state = warm_start.load_trained(directory, checkpoint, _refuse)
         self.step = int(self._state.step)
         self._embed = jax.jit(method.embed)
-        self._transform = transforms.testing(self.config.data)
+        self._transform = transforms.evaluation(self.config.data)
 
     @cached_property
     def fingerprint(self) -> str:

@@ -9,7 +9,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from dml_jax.data.samplers import Sampler
 from dml_jax.data.split import Split
 from dml_jax.errors import DataError
 
-T = TypeVar("T")
+T = TypeVar("T", bound=tuple[object, ...])  # a batch
 
 
 class BatchReader(Generic[T]):
@@ -39,7 +39,7 @@ class BatchReader(Generic[T]):
         if data.workers == 0:
             options = grain.ReadOptions(num_threads=data.threads, prefetch_buffer_size=ahead)
             self._iterator = iter(batches.to_iter_dataset(options))
-            self._receive: Callable[[Any], T] = lambda batch: batch
+            self._receive: Callable[[T], T] = lambda batch: batch
         else:
             _parse_flags()
             options = grain.ReadOptions(num_threads=1, prefetch_buffer_size=1)
@@ -59,9 +59,9 @@ class BatchReader(Generic[T]):
         if self._left == 0:
             self.close()
             raise StopIteration
-        begun = time.perf_counter()
+        began = time.perf_counter()
         batch = self._receive(next(self._iterator))
-        self.waited += time.perf_counter() - begun
+        self.waited += time.perf_counter() - began
         self._left -= 1
         return batch
 
@@ -103,9 +103,9 @@ class _Worker:
         os._exit(1)
 
 
-def _copy(batch: Any) -> Any:
+def _copy(batch: T) -> T:
     """Copies a batch out of the memory shared with a worker, so that grain can release it."""
-    return tuple(np.array(part) if isinstance(part, np.ndarray) else part for part in batch)
+    return tuple(np.array(x) if isinstance(x, np.ndarray) else x for x in batch)  # type: ignore[return-value]
 
 
 def _parse_flags() -> None:

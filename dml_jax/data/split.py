@@ -38,5 +38,7 @@ def check_disjoint(splits: Mapping[str, Split]) -> None:
     """
     shared = set(splits["train"].classes) & set(splits["test"].classes)
     if shared:
-        raise DataError(f"{len(shared)} classes, e.g. {min(shared)!r}, are in both training and test: retrieval is "
-                        "evaluated on unseen classes, so put every class into one split only")  # fmt: skip
+        raise DataError(
+            f"{len(shared)} classes, e.g. {min(shared)!r}, are in both training and test: retrieval is evaluated on "
+            "unseen classes; put every class into one split only"
+        )

@@ -45,7 +45,7 @@ def test_a_posted_image_comes_back_as_its_embedding(tmp_path: Path) -> None:
             Image.fromarray(rng.integers(0, 256, (*shape, 3), dtype=np.uint8)).save(file, "JPEG")
             with urllib.request.urlopen(address, data=file.getvalue(), timeout=60) as reply:
                 answer = json.load(reply)
-            seen = transforms.testing(data)(decode.rgb(file.getvalue()))
+            seen = transforms.evaluation(data)(decode.rgb(file.getvalue()))
             np.testing.assert_allclose(answer, embed(jnp.asarray(seen)[None])[0], atol=1e-6)
         body = "send an image as the body"
         for length, words in ((8, "not an image"), ("x", body), (0, body), (-1, body), (1 << 40, body)):

@@ -193,7 +193,7 @@ def test_reload_best_goes_on_from_the_best_model(experiment: Experiment, tmp_pat
     data = replace(CONFIG.data, validation_share=0.9)  # four classes are left: epochs of 45 steps
     short = replace(CONFIG, data=data, train=replace(CONFIG.train, steps=46, evaluate_every=44))
     plain = built(replace(short, train=replace(short.train, steps=45)))
-    assert plain.sampler.start(1) == 45
+    assert plain.sampler.first_step(1) == 45
     train(plain, tmp_path / "plain")
     store = checkpoints(plain, tmp_path / "plain")
     best, latest = store.restore("best"), store.restore("latest")

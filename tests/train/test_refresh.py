@@ -50,7 +50,7 @@ def train(experiment: Experiment, directory: Path, stop: Stop | None = None) -> 
 
 
 def test_due_at_epochs(experiment: Experiment) -> None:
-    starts = [experiment.sampler.start(epoch) for epoch in range(4)]
+    starts = [experiment.sampler.first_step(epoch) for epoch in range(4)]
     assert refresh.steps(experiment) == {start for start in starts if start < 24}
     assert 0 < starts[1] < starts[2] < 24
     assert experiment.method.refresh is not None
@@ -81,7 +81,7 @@ def test_resume_is_exact(experiment: Experiment, tmp_path: Path) -> None:
     assert all(len(np.unique(labels)) > 2 for labels in seen)
     assert not np.array_equal(seen[0], seen[1])
 
-    second = experiment.sampler.start(1)
+    second = experiment.sampler.first_step(1)
     for k in (second, second + 1):
         with pytest.raises(Interrupted):
             train(experiment, tmp_path / f"{k}", StopAt(k))
