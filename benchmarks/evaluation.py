@@ -1,7 +1,7 @@
-"""Retrieval and clustering beside the plain matrix product, NumPy, scikit-learn, pytorch-metric-learning and faiss.
+"""Retrieval and k-means compared with matrix products, NumPy, scikit-learn, pytorch-metric-learning and faiss.
 
-All on the same threads and the same float32 rows; every number is a ratio of calls taken in turn. The floor is one
-blocked, jitted X X' in JAX: no exact ranking of all rows by all rows can do without at least half of it.
+All use the same threads and the same float32 rows; ratios are between interleaved calls. The lower bound is one
+blocked, jitted X X' in JAX: an exact ranking of all rows by all rows needs at least half of it.
 
     python -m benchmarks.evaluation [--case=cub|sop|large|kmeans_cub|kmeans_sop] [--rows=N] [--order=shuffled]
 """
@@ -19,6 +19,8 @@ import numpy as np
 
 from dml_jax.evaluation import kmeans, metrics
 
+Call = Callable[[], object]
+
 BLOCK = 1024
 KS = (1, 10, 100, 1000)
 
@@ -27,9 +29,12 @@ class Case(NamedTuple):
     """Sizes of a published test split.
 
     Attributes:
-      rows, width, classes: N, D, C.
-      smallest, largest: rows of a class.
-      spread: of its rows around their mean, that of the means being 1.
+      rows: N.
+      width: D.
+      classes: C.
+      smallest: minimum number of rows per class.
+      largest: maximum number of rows per class.
+      spread: standard deviation of the rows of a class around their mean; the means have standard deviation 1.
     """
 
     rows: int
@@ -48,14 +53,14 @@ CASES = {
 
 
 def sample(case: Case, rows: int | None, shuffled: bool, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Unit rows [N, D] around class means, as hard as a trained model's (Recall@1 about 0.7), and labels [N]."""
+    """Unit rows [N, D] around class means, with the Recall@1 of a trained model (about 0.7), and labels [N]."""
     rng = np.random.default_rng(seed)
     count = rows or case.rows
     classes = max(2, case.classes * count // case.rows)
-    # Every class has its smallest size; the other rows fall on the places left up to the largest.
-    free = np.repeat(np.arange(classes), case.largest - case.smallest)
-    more = rng.permutation(free)[: count - classes * case.smallest]
-    labels = np.sort(np.concatenate([np.repeat(np.arange(classes), case.smallest), more]))
+    # Every class has at least `smallest` rows; the others are assigned at random, up to `largest` per class.
+    vacancies = np.repeat(np.arange(classes), case.largest - case.smallest)
+    extra = rng.permutation(vacancies)[: count - classes * case.smallest]
+    labels = np.sort(np.concatenate([np.repeat(np.arange(classes), case.smallest), extra]))
     if shuffled:
         labels = rng.permutation(labels)
     points = rng.normal(size=(classes, case.width)).astype(np.float32)[labels]
@@ -64,24 +69,23 @@ def sample(case: Case, rows: int | None, shuffled: bool, seed: int = 0) -> tuple
     return points, labels
 
 
-def product(points: np.ndarray) -> Callable[[], Any]:
-    """The floor: every similarity once, the largest of each row kept."""
+def jax_product(points: np.ndarray) -> Call:
+    """The lower bound: every similarity once, of which the largest per row is kept."""
     gallery = jnp.asarray(points)
     block = jax.jit(lambda rows, gallery: jnp.max(jnp.matmul(rows, gallery.T, precision="highest"), axis=1))
 
-    def call() -> Any:
-        found = [block(gallery[i : i + BLOCK], gallery) for i in range(0, len(points), BLOCK)]
-        return jax.block_until_ready(found)
+    def call() -> object:
+        return jax.block_until_ready([block(gallery[i : i + BLOCK], gallery) for i in range(0, len(points), BLOCK)])
 
     return call
 
 
-def numpy_product(points: np.ndarray) -> Callable[[], Any]:
+def numpy_product(points: np.ndarray) -> Call:
     return lambda: [(points[i : i + BLOCK] @ points.T).max(axis=1) for i in range(0, len(points), BLOCK)]
 
 
-def library(points: np.ndarray, labels: np.ndarray) -> Callable[[], Any] | None:
-    """precision@1, MAP@R and R-precision of pytorch-metric-learning with faiss, or None where not installed."""
+def pytorch_metric_learning(points: np.ndarray, labels: np.ndarray) -> Call | None:
+    """Precision@1, MAP@R and R-precision of pytorch-metric-learning with faiss; None if it is not installed."""
     try:
         import torch
         from pytorch_metric_learning.utils.accuracy_calculator import AccuracyCalculator
@@ -89,32 +93,32 @@ def library(points: np.ndarray, labels: np.ndarray) -> Callable[[], Any] | None:
         return None
     names = ("precision_at_1", "r_precision", "mean_average_precision_at_r")
     calculator = AccuracyCalculator(include=names, k="max_bin_count")
-    given = torch.from_numpy(points), torch.from_numpy(labels)
-    return lambda: calculator.get_accuracy(*given)
+    tensors = torch.from_numpy(points), torch.from_numpy(labels)
+    return lambda: calculator.get_accuracy(*tensors)
 
 
-def lloyd(points: np.ndarray, k: int, iterations: int) -> dict[str, Callable[[], Any] | None]:
-    """k-means from k random rows, ours and the others'."""
-    calls: dict[str, Callable[[], Any] | None] = {}
+def kmeans_calls(points: np.ndarray, k: int, iterations: int) -> dict[str, Call | None]:
+    """k-means from k random rows: this library, its lower bound, and other libraries (None if not installed)."""
+    calls: dict[str, Call | None] = {}
     calls["dml_jax"] = lambda: kmeans.fit(points, k, init="random", max_iterations=iterations)
     x, centers = jnp.asarray(points), jnp.asarray(points[:k])
     block = jax.jit(lambda rows, centers: jnp.matmul(rows, centers.T, precision="highest"))
 
-    def floor() -> None:
+    def products() -> None:
         for _ in range(iterations + 1):
             for i in range(0, len(points), BLOCK * 4):
                 block(x[i : i + BLOCK * 4], centers).block_until_ready()
 
-    calls["JAX products"] = floor
+    calls["JAX products"] = products
     try:
         import faiss
 
-        def search() -> Any:
+        def faiss_kmeans() -> object:
             clustering = faiss.Kmeans(points.shape[1], k, niter=iterations, seed=0, max_points_per_centroid=len(points))
             clustering.train(points)
             return clustering.index.search(points, 1)
 
-        calls["faiss"] = search
+        calls["faiss"] = faiss_kmeans
     except ImportError:
         calls["faiss"] = None
     try:
@@ -128,51 +132,51 @@ def lloyd(points: np.ndarray, k: int, iterations: int) -> dict[str, Callable[[],
     return calls
 
 
-def measure(calls: dict[str, Callable[[], Any] | None], repeats: int, warm: bool = True) -> dict[str, dict[str, float]]:
-    """Calls in turn, A B C A B C …
+def measure(calls: dict[str, Call | None], repeats: int) -> dict[str, dict[str, float]]:
+    """Times interleaved calls (A B C A B C …) after a warm-up; calls that are None are skipped.
 
     Returns:
-      By name: "seconds" (median), "ratio" to the first call (median of the pairs), "processor_ratio" (of CPU seconds).
+      By name: "seconds" (median), "ratio" to the first call (median over the repeats) and "processor_ratio" (the same
+      for CPU seconds).
     """
     installed = {name: call for name, call in calls.items() if call is not None}
-    if warm:
-        for call in installed.values():
-            call()
+    for call in installed.values():
+        call()
     wall: dict[str, list[float]] = {name: [] for name in installed}
-    spent: dict[str, list[float]] = {name: [] for name in installed}
+    processor: dict[str, list[float]] = {name: [] for name in installed}
     for _ in range(repeats):
         for name, call in installed.items():
-            start, used = time.perf_counter(), time.process_time()
+            wall_start, processor_start = time.perf_counter(), time.process_time()
             call()
-            wall[name].append(time.perf_counter() - start)
-            spent[name].append(time.process_time() - used)
+            wall[name].append(time.perf_counter() - wall_start)
+            processor[name].append(time.process_time() - processor_start)
     first = next(iter(installed))
     return {
         name: {
             "seconds": float(np.median(wall[name])),
             "ratio": float(np.median(np.divide(wall[name], wall[first]))),
-            "processor_ratio": float(np.median(np.divide(spent[name], spent[first]))),
+            "processor_ratio": float(np.median(np.divide(processor[name], processor[first]))),
         }
         for name in installed
     }
 
 
-def peak() -> float:
-    """The largest memory this process ever held, in MiB."""
+def peak_memory() -> float:
+    """Peak resident memory of this process in MiB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def retrieval(name: str, rows: int | None, repeats: int, shuffled: bool) -> dict[str, Any]:
     points, labels = sample(CASES[name], rows, shuffled)
     ks = tuple(k for k in KS if k < len(points))
-    before = peak()
-    found = metrics.retrieval(points, labels, ks=ks)
-    grown = peak() - before
-    calls: dict[str, Callable[[], Any] | None] = {
-        "JAX product": product(points),
+    before = peak_memory()
+    scores = metrics.retrieval(points, labels, ks=ks)
+    memory = peak_memory() - before
+    calls: dict[str, Call | None] = {
+        "JAX product": jax_product(points),
         "dml_jax, all metrics": lambda: metrics.retrieval(points, labels, ks=ks),
         "NumPy product": numpy_product(points),
-        "pytorch-metric-learning + faiss": library(points, labels),
+        "pytorch-metric-learning + faiss": pytorch_metric_learning(points, labels),
     }
     return {
         "case": name,
@@ -180,8 +184,8 @@ def retrieval(name: str, rows: int | None, repeats: int, shuffled: bool) -> dict
         "width": points.shape[1],
         "classes": len(np.unique(labels)),
         "order": "shuffled" if shuffled else "grouped",
-        "recall@1": found["recall@1"],
-        "peak_mib_beyond_input": round(grown),
+        "recall@1": scores["recall@1"],
+        "peak_mib_beyond_input": round(memory),
         "calls": measure(calls, repeats),
     }
 
@@ -189,7 +193,7 @@ def retrieval(name: str, rows: int | None, repeats: int, shuffled: bool) -> dict
 def clustering(name: str, rows: int | None, repeats: int) -> dict[str, Any]:
     points, labels = sample(CASES[name], rows, True)
     k, iterations = len(np.unique(labels)), 20 if name == "cub" else 2
-    calls = lloyd(points, k, iterations)
+    calls = kmeans_calls(points, k, iterations)
     if name != "cub":
         calls.pop("scikit-learn")
     return {
@@ -204,8 +208,8 @@ def clustering(name: str, rows: int | None, repeats: int) -> dict[str, Any]:
 
 def table(result: dict[str, Any]) -> str:
     """One case as a Markdown table."""
-    told = ", ".join(f"{key} {value}" for key, value in result.items() if key != "calls")
-    lines = [told, "", "| | s | ratio | CPU-time ratio |", "|---|---|---|---|"]
+    heading = ", ".join(f"{key} {value}" for key, value in result.items() if key != "calls")
+    lines = [heading, "", "| | s | ratio | CPU-time ratio |", "|---|---|---|---|"]
     for name, row in result["calls"].items():
         lines.append(f"| {name} | {row['seconds']:.3f} | {row['ratio']:.2f} | {row['processor_ratio']:.2f} |")
     return "\n".join(lines) + "\n"
@@ -213,15 +217,15 @@ def table(result: dict[str, Any]) -> str:
 
 def main() -> None:
     flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    known = ("cub", "sop", "large", "kmeans_cub", "kmeans_sop")
-    flags.add_argument("--case", choices=known, action="append", help="several times; default: all")
-    flags.add_argument("--rows", type=int, help="a smaller sample of the case")
-    flags.add_argument("--repeats", type=int, default=5)
-    flags.add_argument("--order", choices=("grouped", "shuffled"), default="grouped", help="of the classes' rows")
-    flags.add_argument("--json", help="file to write")
+    cases = ("cub", "sop", "large", "kmeans_cub", "kmeans_sop")
+    flags.add_argument("--case", choices=cases, action="append", help="may be repeated; default: all cases")
+    flags.add_argument("--rows", type=int, help="number of rows; default: those of the published test split")
+    flags.add_argument("--repeats", type=int, default=5, help="timed calls of each implementation")
+    flags.add_argument("--order", choices=("grouped", "shuffled"), default="grouped", help="order of the rows")
+    flags.add_argument("--json", help="output file")
     options = flags.parse_args()
     results = []
-    for case in options.case or known:
+    for case in options.case or cases:
         if case.startswith("kmeans_"):
             result = clustering(case.removeprefix("kmeans_"), options.rows, options.repeats)
         else:

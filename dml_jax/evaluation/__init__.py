@@ -1,0 +1,64 @@
+"""Exact evaluation of embeddings: retrieval, nearest neighbours, clustering, geometry, re-ranking and verification.
+
+    from dml_jax import evaluation
+
+    evaluation.retrieval(embeddings, labels, ks=(1, 10))
+    evaluation.kmeans.fit(embeddings, 100)
+
+Modules and metrics are imported on first use, which keeps `import dml_jax.evaluation` fast.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dml_jax.evaluation.metrics import (
+        ami,
+        density,
+        f1_pairs,
+        nmi,
+        nmi_stderr,
+        retrieval,
+        singular_values,
+        spectral_decay,
+        uniformity,
+    )
+
+_MODULES = (
+    "clustering",
+    "geometry",
+    "kmeans",
+    "metrics",
+    "neighbors",
+    "protocol",
+    "query_expansion",
+    "ranked_lists",
+    "reranking",
+    "validation",
+    "verification",
+)
+
+__all__ = [
+    "ami",
+    "density",
+    "f1_pairs",
+    "nmi",
+    "nmi_stderr",
+    "retrieval",
+    "singular_values",
+    "spectral_decay",
+    "uniformity",
+    *_MODULES,
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return importlib.import_module(f"{__name__}.{name}")
+    if name in __all__:
+        return getattr(importlib.import_module(f"{__name__}.metrics"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

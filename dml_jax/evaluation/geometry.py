@@ -1,43 +1,34 @@
-"""The shape of an embedding space: density, spectral decay, uniformity. NumPy float64 throughout."""
+"""Statistics of an embedding space: density, spectral decay and uniformity."""
 
 from collections.abc import Iterator
-from typing import Any
+from functools import partial
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh, NamedSharding
 
 from dml_jax.errors import DataError
 from dml_jax.evaluation import validation
+from dml_jax.evaluation._ranking import tiles
+from dml_jax.evaluation.validation import ArrayLike
 
 
-def blocks(rows: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
-    """The rows in float64, some thousands at a time."""
-    step = max(1, validation.ROWS_AT_ONCE // rows.shape[1])
-    for start in range(0, len(rows), step):
-        part = slice(start, start + step)
-        yield part, np.asarray(rows[part], np.float64)
+def density(embeddings: ArrayLike, labels: ArrayLike) -> float:
+    """Mean intra-class over mean inter-class cosine distance (Roth et al., ICML 2020), in NumPy float64.
 
-
-def unit(rows: np.ndarray) -> np.ndarray:
-    """Rows [N, D] divided by their lengths; zero rows stay zero."""
-    length = np.linalg.norm(rows, axis=1, keepdims=True)
-    return rows / np.where(length > 0, length, 1)
-
-
-def density(embeddings: Any, labels: Any) -> float:
-    """Mean intra-class over mean inter-class cosine distance (Roth et al., ICML 2020; Revisiting DML).
-
-    Intra: the mean over the pairs of different rows of a class, then over the classes with at least two rows. Inter:
-    the mean over pairs of classes of the distance between their mean rows.
+    Intra-class: mean over the pairs of different rows of a class, then over the classes with at least two rows.
+    Inter-class: mean over pairs of classes of the distance between their mean rows.
 
     Args:
       embeddings: [N, D] real numbers, any norm.
       labels: int [N].
 
     Returns:
-      The ratio; NaN where no class has two rows or there is one class only.
+      The ratio; NaN if no class has two rows or there is only one class.
 
     Raises:
-      DataError: wrong shapes or types, rows that are not finite.
+      DataError: wrong shapes or types, or rows that are not finite.
     """
     points = validation.embeddings(embeddings)
     _, members, sizes = np.unique(validation.labels(labels, len(points)), return_inverse=True, return_counts=True)
@@ -45,8 +36,8 @@ def density(embeddings: Any, labels: Any) -> float:
         return float("nan")
     sums, unit_sums = (np.zeros((len(sizes), points.shape[1])) for _ in range(2))
     unit_squares = np.zeros(len(sizes))
-    for part, block in blocks(points):
-        directions = unit(block)
+    for part, block in _float64_blocks(points):
+        directions = _unit_rows(block)
         np.add.at(sums, members[part], block)
         np.add.at(unit_sums, members[part], directions)
         np.add.at(unit_squares, members[part], np.sum(directions**2, axis=1))
@@ -54,40 +45,116 @@ def density(embeddings: Any, labels: Any) -> float:
     several = sizes >= 2
     cosines = (np.sum(unit_sums**2, axis=1) - unit_squares)[several]
     intra = float(np.mean(1 - cosines / (sizes * (sizes - 1.0))[several]))
-    centers = unit(sums / sizes[:, None])
+    centers = _unit_rows(sums / sizes[:, None])
     pairs = len(sizes) * (len(sizes) - 1.0)
     inter = 1 - float(np.sum(np.sum(centers, axis=0) ** 2) - np.sum(centers**2)) / pairs
     return intra / max(inter, 1e-8)
 
 
-def singular_values(embeddings: Any) -> np.ndarray:
-    """Singular values of the matrix as it is, not centred: float64 [min(N, D)], largest first.
+def singular_values(embeddings: ArrayLike) -> np.ndarray:
+    """Singular values of the embedding matrix, not centred: float64 [min(N, D)], largest first.
 
     Raises:
-      DataError: wrong shape or type, rows that are not finite.
+      DataError: wrong shape or type, or rows that are not finite.
     """
     points = validation.embeddings(embeddings)
-    # A QR of stacked blocks keeps the small values exact, which X'X would square away.
+    # Stacked QR decompositions keep small values accurate, unlike the eigenvalues of X'X.
     factor = np.zeros((0, points.shape[1]))
-    for _, block in blocks(points):
+    for _, block in _float64_blocks(points):
         factor = np.asarray(np.linalg.qr(np.concatenate([factor, block]), mode="r"))
     return np.linalg.svd(factor, compute_uv=False)[: min(points.shape)]
 
 
-def spectral_decay(embeddings: Any) -> float:
-    """rho = KL(uniform || s / sum(s)) over the singular values s, in nats (Roth et al., ICML 2020, spectral decay).
+def spectral_decay(embeddings: ArrayLike) -> float:
+    """rho = KL(uniform || s / sum(s)) over the singular values s, in nats (Roth et al., ICML 2020).
 
-    Lower: the variance is spread over more directions. Shares below 1e-12 count as 1e-12, so that a direction that is
-    not used at all leaves rho finite.
+    Lower values mean that the variance is spread over more directions. Shares below 1e-12 count as 1e-12, so that
+    unused directions leave rho finite.
 
     Args:
       embeddings: [N, D] real numbers; neither centred nor normalised here.
 
     Raises:
-      DataError: wrong shape or type, rows that are not finite, or all zero.
+      DataError: wrong shape or type, rows that are not finite, or only zeros.
     """
     values = singular_values(embeddings)
     if values[0] == 0:
         raise DataError("embeddings: every row is zero, so there is no spectrum; give embeddings that differ")
     share = np.maximum(values / values.sum(), 1e-12)
     return float(-np.log(len(values)) - np.mean(np.log(share)))
+
+
+def uniformity(embeddings: ArrayLike, *, sharpness: float = 2.0, mesh: Mesh | None = None) -> float:
+    """log of the mean over pairs i != j of exp(-t |x_i - x_j|^2) for unit rows (Wang & Isola, ICML 2020, eq. 2).
+
+    Args:
+      embeddings: [N, D] real numbers; normalised here.
+      sharpness: t.
+      mesh: devices, by default all of this process.
+
+    Returns:
+      At most 0 (all rows equal); lower values mean that the rows cover the sphere more evenly.
+
+    Raises:
+      DataError: wrong shape or type, rows that are not finite, or fewer than two rows.
+    """
+    points = validation.embeddings(embeddings)
+    if len(points) < 2:
+        raise DataError("embeddings: has one row, and uniformity is a mean over pairs; give at least two rows")
+    mesh = mesh or tiles.local_mesh()
+    tile_size = tiles.choose_tile_size(len(points), mesh)
+    centering = tiles.choose_centering([points], "cosine")
+    dtype = validation.compute_dtype(points)
+    rows = tiles.TiledRows(points, np.arange(len(points)), tile_size, "cosine", centering, dtype)
+    panel_tiles = max(1, tiles.memory_budget(mesh) // 4 // (tile_size * rows.width * dtype.itemsize))
+    replicated = NamedSharding(mesh, tiles.REPLICATED)
+    total = 0.0
+    for j in range(0, rows.num_tiles, panel_tiles):
+        right = jax.device_put(rows.operand(slice(j, j + panel_tiles), right=True), replicated)
+        for i in range(0, j + 1, panel_tiles):
+            left = right
+            if i != j:
+                left = jax.device_put(rows.operand(slice(i, i + panel_tiles), right=False), replicated)
+            pairs = [(a, b) for b in range(len(right)) for a in range(b + 1 if i == j else len(left))]
+            for start in range(0, len(pairs), mesh.size):
+                batch = pairs[start : start + mesh.size]
+                idle = [batch[0]] * (mesh.size - len(batch))
+                scores = tiles.product(left, right, np.array(batch + idle, np.int32), mesh)
+                first = np.array([[i + a, j + b] for a, b in batch] + [[-1, -1] for _ in idle], np.int32) * tile_size
+                total += float(np.sum(np.asarray(_potential(scores, first, len(points), sharpness), np.float64)))
+    return float(np.log(2 * total / (len(points) * (len(points) - 1.0))))
+
+
+@partial(jax.jit, static_argnames="sharpness")
+def _potential(scores: jax.Array, first: jax.Array, rows: int, sharpness: float) -> jax.Array:
+    """Sum of exp(-t |x_i - x_j|^2) over the pairs i < j of each tile.
+
+    Args:
+      scores: [n, T, T], cosines.
+      first: int32 [n, 2], index of the first row and column; negative for a tile to skip.
+      rows: N.
+      sharpness: t.
+
+    Returns:
+      [n, T], sums per column.
+    """
+    offset = jnp.arange(scores.shape[1], dtype=jnp.int32)
+    row = (first[:, :1] + offset[None, :])[:, :, None]
+    column = (first[:, 1:] + offset[None, :])[:, None, :]
+    counted = (row < column) & (column < rows) & (first[:, :1, None] >= 0)
+    squares = jnp.maximum(2 - 2 * scores, 0)
+    return jnp.sum(jnp.where(counted, jnp.exp(-sharpness * squares), 0), axis=1)
+
+
+def _float64_blocks(rows: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
+    """Consecutive blocks of rows in float64, with their positions."""
+    step = max(1, validation.BLOCK_ELEMENTS // rows.shape[1])
+    for start in range(0, len(rows), step):
+        part = slice(start, start + step)
+        yield part, np.asarray(rows[part], np.float64)
+
+
+def _unit_rows(rows: np.ndarray) -> np.ndarray:
+    """Rows [N, D] divided by their lengths; zero rows stay zero."""
+    length = np.linalg.norm(rows, axis=1, keepdims=True)
+    return rows / np.where(length > 0, length, 1)

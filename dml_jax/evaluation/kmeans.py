@@ -1,9 +1,12 @@
-"""k-means: k-means++ or random start, Lloyd's iterations, restarts. Bit-equal for a seed, on any number of devices."""
+"""k-means: k-means++ or random initialisation, Lloyd's iterations, restarts.
+
+A seed gives bit-identical results, whatever the number of devices.
+"""
 
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,9 +15,11 @@ import numpy as np
 from dml_jax.errors import DataError
 from dml_jax.evaluation import validation
 from dml_jax.evaluation._ranking import tiles
+from dml_jax.evaluation.validation import ArrayLike
 
-BLOCK = 1152  # points whose scores are held at once, at least
-SCORES = 1 << 21  # scores held at once, for few centres
+# Points are assigned in blocks of at least BLOCK points, larger for few centres: up to BLOCK_SCORES scores.
+BLOCK = 1152
+BLOCK_SCORES = 1 << 21
 
 
 class KMeans(NamedTuple):
@@ -22,9 +27,9 @@ class KMeans(NamedTuple):
 
     Attributes:
       centers: float [k, D].
-      assignments: int32 [N], in 0..k-1, the nearest centre of each point.
+      assignments: int32 [N] in 0..k-1, the nearest centre of each point.
       inertia: sum of squared distances of the points to their centres.
-      iterations: Lloyd iterations of the best start, the last one, which changes nothing, counted.
+      iterations: Lloyd iterations of the best restart, including the last one, which changes no assignment.
     """
 
     centers: np.ndarray
@@ -34,81 +39,81 @@ class KMeans(NamedTuple):
 
 
 def fit(
-    points: Any,
+    points: ArrayLike,
     k: int,
     *,
-    init: Any = "k-means++",
+    init: str | ArrayLike = "k-means++",
     seed: int = 0,
     restarts: int = 1,
     max_iterations: int = 300,
     progress: Callable[[int, int], None] | None = None,
 ) -> KMeans:
-    """Clusters points; of several starts the one with the smallest inertia wins.
+    """Clusters points and returns the restart with the smallest inertia.
 
     Args:
       points: [N, D] real numbers.
       k: number of clusters, at most N.
-      init: "k-means++" (Arthur & Vassilvitskii, SODA 2007; each centre the best of 2 + ln k draws), "random" rows, or
-        the centres to start from, [k, D].
-      seed: of the starts.
-      restarts: how many starts are tried; given centres are one.
-      max_iterations: of Lloyd, which stops when no assignment changes.
-      progress: called with iterations done and at most, of all starts; those a start has no need of count as done.
+      init: "k-means++" (Arthur & Vassilvitskii, SODA 2007; each centre is the best of 2 + ln k draws), "random" for
+        random points, or the initial centres [k, D].
+      seed: of the initialisation.
+      restarts: number of initialisations; ignored if the centres are given.
+      max_iterations: of Lloyd's algorithm, which stops when no assignment changes.
+      progress: called with the iterations done and their maximum over all restarts; iterations that a restart did not
+        need count as done.
 
     Raises:
-      DataError: wrong shapes or types, rows that are not finite, k not in 1..N.
+      DataError: wrong shapes or types, rows that are not finite, or k not in 1..N.
     """
     checked = validation.embeddings(points, name="points")
     if not 0 < k <= len(checked):
         raise DataError(f"k={k}: must be in 1..{len(checked)}, the number of points")
-    given = None if isinstance(init, str) else validation.embeddings(init, name="init")
-    if given is None and init not in ("k-means++", "random"):
+    initial = None if isinstance(init, str) else validation.embeddings(init, name="init")
+    if initial is None and init not in ("k-means++", "random"):
         raise DataError(f"init={init!r}: give 'k-means++', 'random' or an array of centres")
-    if given is not None and given.shape != (k, checked.shape[1]):
-        raise DataError(f"init: has shape {list(given.shape)}; give [{k}, {checked.shape[1]}]")
+    if initial is not None and initial.shape != (k, checked.shape[1]):
+        raise DataError(f"init: has shape {list(initial.shape)}; give [{k}, {checked.shape[1]}]")
     if restarts < 1 or max_iterations < 1:
         raise DataError(f"restarts={restarts}, max_iterations={max_iterations}: both must be positive")
 
-    dtype = validation.working(checked)
-    frame = tiles.frame([checked], "euclidean")
-    x = jnp.asarray(frame.enter(checked, dtype))
+    dtype = validation.compute_dtype(checked)
+    centering = tiles.choose_centering([checked], "euclidean")
+    x = jnp.asarray(centering.apply(checked, dtype))
     best = None
-    starts = restarts if given is None else 1
-    for restart in range(starts):
+    restarts = restarts if initial is None else 1
+    for restart in range(restarts):
 
         def report(done: int, before: int = restart * max_iterations) -> None:
             if progress is not None:
-                progress(before + done, starts * max_iterations)
+                progress(before + done, restarts * max_iterations)
 
         report(0)
         key = jax.random.fold_in(jax.random.key(seed), restart)
-        if given is not None:
-            start = jnp.asarray(frame.enter(given, dtype))
+        if initial is not None:
+            start = jnp.asarray(centering.apply(initial, dtype))
         elif init == "random":
             start = x[jax.random.choice(key, len(x), (k,), replace=False)]
         else:
-            start = _spread(x, key, k)
-        found = _lloyd(x, start, max_iterations, jax.default_backend() == "cpu", None if progress is None else report)
+            start = _kmeans_plus_plus(x, key, k)
+        result = _lloyd(x, start, max_iterations, jax.default_backend() == "cpu", None if progress is None else report)
         report(max_iterations)
-        inertia = float(np.sum(np.asarray(found[2]), dtype=np.float64))
+        inertia = float(np.sum(np.asarray(result[2]), dtype=np.float64))
         if best is None or inertia < best[0]:
-            best = inertia, found
+            best = inertia, result
     assert best is not None
     inertia, (centers, nearest, _, iterations) = best
     return KMeans(
-        (np.asarray(centers) / frame.scale + frame.center).astype(dtype),
+        (np.asarray(centers) / centering.scale + centering.center).astype(dtype),
         np.asarray(nearest),
-        inertia / frame.scale**2,
+        inertia / centering.scale**2,
         int(iterations),
     )
 
 
 def _assign(x: jax.Array, centers: jax.Array) -> jax.Array:
-    """Index of the nearest centre of each point, the lower one of equals: int32 [N].
+    """Index of the nearest centre of each point, ties to the lower index: int32 [N].
 
-    The nearest centre has the largest <x, c> - |c|^2 / 2. Centres lie along the rows of these scores, and the largest
-    is found by two chains of vector comparisons, within groups of centres and between them: a plain argmax costs as
-    much as the product on CPUs.
+    The nearest centre has the largest score <x, c> - |c|^2 / 2. The maximum is taken by unrolled vector comparisons,
+    first within groups of centres and then between groups; on CPUs a plain argmax costs as much as the product.
     """
     k = len(centers)
     length = math.isqrt(k - 1) + 1
@@ -134,7 +139,7 @@ def _assign(x: jax.Array, centers: jax.Array) -> jax.Array:
             )
         return nearest
 
-    size = min(len(x), max(BLOCK, SCORES // k))
+    size = min(len(x), max(BLOCK, BLOCK_SCORES // k))
     whole = len(x) // size * size
     if size == len(x):
         return block(x)
@@ -142,14 +147,16 @@ def _assign(x: jax.Array, centers: jax.Array) -> jax.Array:
     return nearest if whole == len(x) else jnp.concatenate([nearest, block(x[whole:])])
 
 
-def _totals(x: jax.Array, nearest: jax.Array, k: int) -> tuple[jax.Array, jax.Array]:
-    """Sums [k, D] and numbers [k] of the points of each cluster, by products with blocks of assignments."""
+def _cluster_sums(x: jax.Array, nearest: jax.Array, k: int) -> tuple[jax.Array, jax.Array]:
+    """Sum [k, D] and number [k] of the points of each cluster, as products with one-hot blocks of assignments."""
     size = min(len(x), BLOCK)
-    fill = -len(x) % size
-    rows = jnp.pad(x, ((0, fill), (0, 0))).reshape(-1, size, x.shape[1])
-    clusters = jnp.pad(nearest, (0, fill), constant_values=-1).reshape(-1, size)
+    padding = -len(x) % size
+    rows = jnp.pad(x, ((0, padding), (0, 0))).reshape(-1, size, x.shape[1])
+    clusters = jnp.pad(nearest, (0, padding), constant_values=-1).reshape(-1, size)
 
-    def add(totals: Any, block: Any) -> Any:
+    def add(
+        totals: tuple[jax.Array, jax.Array], block: tuple[jax.Array, jax.Array]
+    ) -> tuple[tuple[jax.Array, jax.Array], None]:
         member = jax.nn.one_hot(block[1], k, axis=0, dtype=x.dtype)
         product = jnp.matmul(member, block[0], precision=jax.lax.Precision.HIGHEST)
         return (totals[0] + product, totals[1] + jnp.sum(member, axis=1)), None
@@ -168,53 +175,61 @@ def _lloyd(
     """Lloyd's iterations until no assignment changes.
 
     Args:
-      x: [N, D]; start: [k, D].
-      max_iterations: updates of the centres at most.
+      x: [N, D].
+      start: [k, D].
+      max_iterations: maximum number of updates of the centres.
       scatter: see `_iterate`.
-      report: called with the iterations done after each; without it they all run in one go.
+      report: called after each iteration with their number; without it all iterations run in one jitted call.
 
     Returns:
-      centres [k, D], assignments int32 [N], squared distances [N], iterations.
+      centres [k, D], assignments int32 [N], squared distances [N], number of iterations.
     """
-    state = _State(start, _nearest(x, start), jnp.zeros((), jnp.int32), jnp.array(True))
-    done, moved = 0, True
-    while moved and done < max_iterations:
+    state = _State(start, _assign_jitted(x, start), jnp.zeros((), jnp.int32), jnp.array(True))
+    done, changed = 0, True
+    while changed and done < max_iterations:
         state = _iterate(x, state, max_iterations if report is None else done + 1, scatter)
-        done, moved = int(state.iterations), bool(state.moved)
+        done, changed = int(state.iterations), bool(state.changed)
         if report is not None:
             report(done)
-    distances = _distances(x, state.centers, state.nearest)
-    return state.centers, state.nearest, distances, min(done + (not moved), max_iterations)
+    distances = _squared_distances(x, state.centers, state.nearest)
+    return state.centers, state.nearest, distances, min(done + (not changed), max_iterations)
 
 
 class _State(NamedTuple):
-    """Between two iterations: centres [k, D], assignments int32 [N], iterations int32 [], whether one has changed."""
+    """State between two iterations.
+
+    Attributes:
+      centers: [k, D].
+      nearest: int32 [N], assignments.
+      iterations: int32 [], iterations done.
+      changed: bool [], whether the last iteration changed an assignment.
+    """
 
     centers: jax.Array
     nearest: jax.Array
     iterations: jax.Array
-    moved: jax.Array
+    changed: jax.Array
 
 
-_nearest = jax.jit(_assign)
+_assign_jitted = jax.jit(_assign)
 
 
 @jax.jit
-def _distances(x: jax.Array, centers: jax.Array, nearest: jax.Array) -> jax.Array:
+def _squared_distances(x: jax.Array, centers: jax.Array, nearest: jax.Array) -> jax.Array:
     """Squared distance of each point to its centre, [N]."""
     return jnp.sum((x - centers[nearest]) ** 2, axis=1)
 
 
 @partial(jax.jit, static_argnames="scatter")
 def _iterate(x: jax.Array, state: _State, until: int, scatter: bool) -> _State:
-    """Lloyd's iterations until no assignment changes, or until so many are done.
+    """Lloyd's iterations until no assignment changes or `until` iterations are done.
 
     Args:
       x: [N, D].
-      state: what was found so far.
-      until: iterations, counted from the start.
-      scatter: sum rows by scattering, exact in order on a CPU; elsewhere its order is not fixed, and a product with
-        the assignments takes its place.
+      state: the state to continue from.
+      until: total number of iterations.
+      scatter: sum points with a scatter, which on CPUs adds in a fixed order; elsewhere its order varies, and a
+        product with the one-hot assignments keeps the result reproducible.
     """
     k = len(state.centers)
 
@@ -223,48 +238,48 @@ def _iterate(x: jax.Array, state: _State, until: int, scatter: bool) -> _State:
             sums = jax.ops.segment_sum(x, nearest, k)
             counts = jax.ops.segment_sum(jnp.ones_like(x[:, 0]), nearest, k)
         else:
-            sums, counts = _totals(x, nearest, k)
+            sums, counts = _cluster_sums(x, nearest, k)
         means = sums / jnp.maximum(counts, 1)[:, None]
 
         def refill(means: jax.Array) -> jax.Array:
-            """Empty clusters take the points farthest from their centres."""
+            """Moves the centres of empty clusters to the points farthest from their centres."""
             empty = counts == 0
-            far = _distances(x, centers, nearest)
-            order = jnp.argsort(-far, stable=True)[jnp.clip(jnp.cumsum(empty) - 1, 0, len(x) - 1)]
-            replacement = jnp.where((far[order] > 0)[:, None], x[order], centers)
+            distances = _squared_distances(x, centers, nearest)
+            order = jnp.argsort(-distances, stable=True)[jnp.clip(jnp.cumsum(empty) - 1, 0, len(x) - 1)]
+            replacement = jnp.where((distances[order] > 0)[:, None], x[order], centers)
             return jnp.where(empty[:, None], replacement, means)
 
         return jax.lax.cond(jnp.any(counts == 0), refill, lambda means: means, means)
 
     def step(state: _State) -> _State:
         centers = update(state.centers, state.nearest)
-        after = _assign(x, centers)
-        return _State(centers, after, state.iterations + 1, jnp.any(after != state.nearest))
+        nearest = _assign(x, centers)
+        return _State(centers, nearest, state.iterations + 1, jnp.any(nearest != state.nearest))
 
-    return jax.lax.while_loop(lambda state: state.moved & (state.iterations < until), step, state)
+    return jax.lax.while_loop(lambda state: state.changed & (state.iterations < until), step, state)
 
 
 @partial(jax.jit, static_argnames="k")
-def _spread(x: jax.Array, key: jax.Array, k: int) -> jax.Array:
-    """Greedy k-means++: each centre is the best of a few rows drawn by their squared distance to the chosen ones."""
+def _kmeans_plus_plus(x: jax.Array, key: jax.Array, k: int) -> jax.Array:
+    """Greedy k-means++: each centre is the best of a few points drawn by squared distance to the nearest centre."""
     trials = 2 + int(np.log(k))
     squares = jnp.sum(x * x, axis=1)
 
-    def squared(rows: jax.Array) -> jax.Array:
+    def squared_distances(rows: jax.Array) -> jax.Array:
         product = jnp.matmul(rows, x.T, precision=jax.lax.Precision.HIGHEST)
         return jnp.maximum(squares[None, :] - 2 * product + jnp.sum(rows * rows, axis=1)[:, None], 0)
 
     def add(i: jax.Array, carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         chosen, closest = carry
-        # The smallest normal number keeps the draw defined where all points are chosen or equal.
-        mass = jnp.cumsum(closest + jnp.finfo(x.dtype).tiny)
-        aim = jax.random.uniform(jax.random.fold_in(key, i), (trials,), x.dtype) * mass[-1]
-        drawn = jnp.minimum(jnp.searchsorted(mass, aim, side="right"), len(x) - 1).astype(jnp.int32)
-        after = jnp.minimum(closest[None, :], squared(x[drawn]))
-        winner = jnp.argmin(jnp.sum(after, axis=1))
-        return chosen.at[i].set(drawn[winner]), after[winner]
+        # The smallest normal number keeps the draw defined if all points are chosen or equal.
+        cumulative = jnp.cumsum(closest + jnp.finfo(x.dtype).tiny)
+        threshold = jax.random.uniform(jax.random.fold_in(key, i), (trials,), x.dtype) * cumulative[-1]
+        drawn = jnp.minimum(jnp.searchsorted(cumulative, threshold, side="right"), len(x) - 1).astype(jnp.int32)
+        distances = jnp.minimum(closest[None, :], squared_distances(x[drawn]))
+        best = jnp.argmin(jnp.sum(distances, axis=1))
+        return chosen.at[i].set(drawn[best]), distances[best]
 
     first = jax.random.randint(jax.random.fold_in(key, 0), (), 0, len(x))
     chosen = jnp.zeros((k,), jnp.int32).at[0].set(first)
-    chosen, _ = jax.lax.fori_loop(1, k, add, (chosen, squared(x[first][None, :])[0]))
+    chosen, _ = jax.lax.fori_loop(1, k, add, (chosen, squared_distances(x[first][None, :])[0]))
     return x[chosen]

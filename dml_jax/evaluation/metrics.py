@@ -1,4 +1,4 @@
-"""Retrieval and clustering metrics of any embeddings."""
+"""All metrics in one place: retrieval, and those of clusterings (`clustering`) and embedding spaces (`geometry`)."""
 
 from collections.abc import Callable
 from typing import Any, Literal
@@ -7,11 +7,10 @@ import numpy as np
 from jax.sharding import Mesh
 
 from dml_jax.errors import DataError
-from dml_jax.evaluation import validation
-from dml_jax.evaluation._ranking import plan
+from dml_jax.evaluation import _ranking, validation
 from dml_jax.evaluation.clustering import ami, f1_pairs, nmi, nmi_stderr
-from dml_jax.evaluation.geometry import density, singular_values, spectral_decay
-from dml_jax.evaluation.uniformity import uniformity
+from dml_jax.evaluation.geometry import density, singular_values, spectral_decay, uniformity
+from dml_jax.evaluation.validation import ArrayLike
 
 __all__ = [
     "ami",
@@ -27,13 +26,13 @@ __all__ = [
 
 
 def retrieval(
-    queries: Any,
-    labels: Any,
+    queries: ArrayLike,
+    labels: ArrayLike,
     *,
     ks: tuple[int, ...] = (1, 2, 4, 8),
     metric: Literal["cosine", "euclidean"] = "cosine",
-    gallery: Any = None,
-    gallery_labels: Any = None,
+    gallery: ArrayLike | None = None,
+    gallery_labels: ArrayLike | None = None,
     exclude_self: bool | None = None,
     exclusion: Literal["index", "position"] = "index",
     per_query: bool = False,
@@ -42,30 +41,31 @@ def retrieval(
     announce: Callable[[str], None] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> dict[str, Any]:
-    """Recall@K, R-precision and MAP@R (Musgrave et al., ECCV 2020), exact, ties to the lower index.
+    """Exact Recall@K, R-precision and MAP@R (Musgrave et al., ECCV 2020); ties go to the lower index.
 
     Args:
       queries: [Q, D] real numbers.
       labels: int [Q].
-      ks: which K of Recall@K.
+      ks: values of K for Recall@K.
       metric: distance that ranks the gallery.
-      gallery: [G, D] to search instead of the queries themselves.
+      gallery: [G, D]; by default the queries are their own gallery.
       gallery_labels: int [G].
-      exclude_self: whether query i must not find gallery row i; by default where the queries are the gallery.
-      exclusion: the query left out by its index, or, as the authors' codes did, whatever comes first left out.
-      per_query: also return "rank" (1-based, of the nearest relevant row, 0 if none), "r_precision_per_query" and
-        "map@r_per_query" (NaN where a query has no relevant row).
-      mesh: devices, all by default; no result depends on them.
-      memory: bytes that may be used on a device, by default 60 % of an accelerator and 1 GiB of a CPU.
-      announce: called with the plan, sizes and memory, in one line.
-      progress: called with tiles done and in all.
+      exclude_self: whether query i excludes gallery row i; by default only if the queries are their own gallery.
+      exclusion: exclude the query by its index, or, as in the code of several papers, whatever is ranked first.
+      per_query: also return "rank" (int [Q], 1-based rank of the nearest relevant row, 0 if there is none),
+        "r_precision_per_query" and "map@r_per_query" (float [Q], NaN for queries without a relevant row).
+      mesh: devices, by default all of this process; the results do not depend on them.
+      memory: bytes to use per device; by default 60 % of an accelerator's memory, and 1 GiB in all on CPUs.
+      announce: called once with a line that describes sizes, devices and memory.
+      progress: called with the number of tiles done and the total.
 
     Returns:
-      "recall@K" (a query without a relevant row is a miss), "r_precision", "map@r" (means over queries that have one;
-      NaN if none has), each with "..._stderr", and "lone_queries", how many queries have no relevant row.
+      Python numbers. "recall@K" (a query without a relevant row is a miss); "r_precision" and "map@r" (means over the
+      queries that have a relevant row, NaN if none has); the standard error of each as "..._stderr"; and
+      "lone_queries", the number of queries without a relevant row.
 
     Raises:
-      DataError: wrong shapes or types, rows that are not finite, K larger than the number of candidates.
+      DataError: wrong shapes or types, rows that are not finite, or K larger than the number of candidates.
     """
     points = validation.embeddings(queries, name="queries")
     classes = validation.labels(labels, len(points), of="queries")
@@ -73,65 +73,71 @@ def retrieval(
         raise DataError(f"metric={metric!r}: give 'cosine' or 'euclidean'")
     if exclusion not in ("index", "position"):
         raise DataError(f"exclusion={exclusion!r}: give 'index' or 'position'")
-    if (gallery is None) != (gallery_labels is None):
-        raise DataError("gallery and gallery_labels: give both or neither")
     if exclude_self is None:
         exclude_self = gallery is None
-    if gallery is None:
-        others, other_classes = points, classes
+    if gallery is None and gallery_labels is None:
+        gallery_points, gallery_classes = points, classes
+    elif gallery is None or gallery_labels is None:
+        raise DataError("gallery and gallery_labels: give both or neither")
     else:
-        others = validation.embeddings(gallery, name="gallery")
-        other_classes = validation.labels(gallery_labels, len(others), name="gallery_labels", of="gallery")
-        validation.same_width(points, others)
-        if exclude_self and not np.array_equal(other_classes[: len(classes)], classes):
+        gallery_points = validation.embeddings(gallery, name="gallery")
+        gallery_classes = validation.labels(gallery_labels, len(gallery_points), name="gallery_labels", of="gallery")
+        validation.check_same_width(points, gallery_points)
+        if exclude_self and not np.array_equal(gallery_classes[: len(classes)], classes):
             raise DataError(
                 "exclude_self: gallery row i is not of the class of query i; begin the gallery with the queries"
             )
-    candidates = len(others) - exclude_self
+    candidates = len(gallery_points) - exclude_self
     for k in ks:
         if not 0 < k <= candidates:
             raise DataError(f"ks: K={k}, but there are {candidates} candidates; K must be in 1..{candidates}")
-    task = plan.plan(
+    plan = _ranking.make_plan(
         points,
         classes,
-        None if gallery is None else others,
-        other_classes,
+        None if gallery is None else gallery_points,
+        gallery_classes,
         metric=metric,
         exclusion=exclusion if exclude_self else "none",
-        dtype=validation.working(points),
-        devices=mesh,
-        limit=memory,
+        dtype=validation.compute_dtype(points),
+        mesh=mesh,
+        memory=memory,
     )
     if announce is not None:
-        announce(task.describe())
-    first, precision, average, relevant = plan.judge(task, progress)
-    result = summary(first, precision, average, relevant, ks)
+        announce(plan.describe())
+    results = _ranking.execute(plan, progress)
+    summarized: dict[str, Any] = summary(*results, ks)
     if per_query:
-        result |= {"rank": first, "r_precision_per_query": precision, "map@r_per_query": average}
-    return result
+        summarized["rank"] = results.first_rank
+        summarized["r_precision_per_query"] = results.r_precision
+        summarized["map@r_per_query"] = results.average_precision
+    return summarized
 
 
 def summary(
-    first: np.ndarray, precision: np.ndarray, average: np.ndarray, relevant: np.ndarray, ks: tuple[int, ...]
-) -> dict[str, Any]:
-    """Means over the queries and their standard errors, as `retrieval` returns them.
+    first_rank: np.ndarray,
+    r_precision: np.ndarray,
+    average_precision: np.ndarray,
+    relevant: np.ndarray,
+    ks: tuple[int, ...],
+) -> dict[str, float]:
+    """Means over the queries and their standard errors, with the keys of `retrieval`.
 
     Args:
-      first: int [Q], 1-based rank of the nearest relevant row; 0 where there is none.
-      precision: float [Q], R-precision.
-      average: float [Q], average precision at R.
+      first_rank: int [Q], 1-based rank of the nearest relevant row; 0 if there is none.
+      r_precision: float [Q].
+      average_precision: float [Q], average precision at R.
       relevant: int [Q], R.
-      ks: of Recall@K.
+      ks: values of K for Recall@K.
     """
-    result: dict[str, Any] = {}
+    result: dict[str, float] = {}
     for k in ks:
-        recall = float(((first > 0) & (first <= k)).mean())
+        recall = float(((first_rank > 0) & (first_rank <= k)).mean())
         result[f"recall@{k}"] = recall
-        result[f"recall@{k}_stderr"] = float(np.sqrt(recall * (1 - recall) / len(first)))
-    has = relevant > 0
-    for name, values in (("r_precision", precision), ("map@r", average)):
-        kept = values[has]
+        result[f"recall@{k}_stderr"] = float(np.sqrt(recall * (1 - recall) / len(first_rank)))
+    has_relevant = relevant > 0
+    for name, values in (("r_precision", r_precision), ("map@r", average_precision)):
+        kept = values[has_relevant]
         result[name] = float(kept.mean()) if len(kept) else float("nan")
         result[f"{name}_stderr"] = float(kept.std() / np.sqrt(len(kept))) if len(kept) else float("nan")
-    result["lone_queries"] = int((~has).sum())
+    result["lone_queries"] = int((~has_relevant).sum())
     return result

@@ -1,28 +1,28 @@
-"""Exact nearest neighbours: tiles of the similarity product and a running list of the best."""
+"""Exact nearest neighbours: tiles of the similarity product merged into a running top-k."""
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
 
 from dml_jax.errors import DataError
 from dml_jax.evaluation import validation
 from dml_jax.evaluation._ranking import tiles
-from dml_jax.evaluation._ranking.kernels import EVERYWHERE, SPREAD
-from dml_jax.evaluation._ranking.tiles import Metric, Rows
+from dml_jax.evaluation._ranking.tiles import REPLICATED, SHARDED, Metric, TiledRows
+from dml_jax.evaluation.validation import ArrayLike
 
-# Squared distances below this share of the squared lengths are computed again from the differences: the product of
-# float32 rows leaves few of their digits.
-CLOSE = 1e-2
+# Squared distances below this fraction of the squared lengths are recomputed from the differences of the rows: in
+# float32 the product leaves them few correct digits.
+RECOMPUTE_BELOW = 1e-2
 
 
 def search(
-    queries: Any,
-    gallery: Any,
+    queries: ArrayLike,
+    gallery: ArrayLike,
     k: int,
     *,
     metric: Metric = "cosine",
@@ -31,95 +31,100 @@ def search(
     memory: int | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The k nearest gallery rows of every query, nearest first, equally near ones by index.
+    """The k nearest gallery rows of every query, nearest first, ties by index.
 
     Args:
-      queries: [Q, D] real numbers, NumPy (memory-mapped too) or JAX.
+      queries: [Q, D] real numbers, NumPy (also memory-mapped) or JAX.
       gallery: [G, D] real numbers.
-      k: how many.
+      k: number of neighbours.
       metric: "cosine" or "euclidean".
-      exclude_self: query i does not find gallery row i.
-      mesh: devices, those of this process by default; the result does not depend on them.
-      memory: bytes that may be used on a device, by default 60 % of an accelerator and 1 GiB of a CPU.
-      progress: called with blocks of queries done and in all.
+      exclude_self: query i excludes gallery row i.
+      mesh: devices, by default all of this process; the result does not depend on them.
+      memory: bytes to use per device; by default 60 % of an accelerator's memory, and 1 GiB in all on CPUs.
+      progress: called with the number of query tiles done and the total.
 
     Returns:
-      distances [Q, k]: 1 - cosine, or Euclidean (not squared); indices int32 [Q, k].
+      distances [Q, k], 1 - cosine or Euclidean (not squared), and indices int32 [Q, k].
 
     Raises:
-      DataError: wrong shapes or types, rows that are not finite, k larger than the number of candidates.
+      DataError: wrong shapes or types, rows that are not finite, or k larger than the number of candidates.
     """
-    asking = validation.embeddings(queries, name="queries")
-    others = asking if gallery is queries else validation.embeddings(gallery, name="gallery")
-    validation.same_width(asking, others)
+    query_points = validation.embeddings(queries, name="queries")
+    gallery_points = query_points if gallery is queries else validation.embeddings(gallery, name="gallery")
+    validation.check_same_width(query_points, gallery_points)
     if metric not in ("cosine", "euclidean"):
         raise DataError(f"metric={metric!r}: give 'cosine' or 'euclidean'")
-    candidates = len(others) - bool(exclude_self)
+    candidates = len(gallery_points) - bool(exclude_self)
     if not 0 < k <= candidates:
         raise DataError(f"k={k}: there are {candidates} candidates; k must be in 1..{candidates}")
-    mesh = mesh or tiles.mesh()
-    common = tiles.frame([asking] if asking is others else [asking, others], metric)
-    dtype = validation.working(asking)
+    mesh = mesh or tiles.local_mesh()
+    sources = [query_points] if query_points is gallery_points else [query_points, gallery_points]
+    centering = tiles.choose_centering(sources, metric)
+    dtype = validation.compute_dtype(query_points)
     left, right = (
-        Rows(rows, np.arange(len(rows)), tiles.edge(len(rows), mesh), metric, common, dtype)
-        for rows in (asking, others)
+        TiledRows(points, np.arange(len(points)), tiles.choose_tile_size(len(points), mesh), metric, centering, dtype)
+        for points in (query_points, gallery_points)
     )
-    scores, indices = _best(left, right, k, exclude_self, mesh, memory or tiles.memory(mesh), progress)
+    scores, indices = _top_k(left, right, k, exclude_self, mesh, memory or tiles.memory_budget(mesh), progress)
     if metric == "cosine":
         return np.clip(1 - scores, 0, 2), indices
-    return _refined(asking, others, np.sqrt(np.maximum(-2 * scores, 0)) / dtype.type(common.scale), indices)
+    distances = np.sqrt(np.maximum(-2 * scores, 0)) / dtype.type(centering.scale)
+    return _recompute_small_distances(query_points, gallery_points, distances, indices)
 
 
-def _best(
-    queries: Rows,
-    gallery: Rows,
+def _top_k(
+    queries: TiledRows,
+    gallery: TiledRows,
     k: int,
     exclude_self: bool,
     mesh: Mesh,
     memory: int,
     progress: Callable[[int, int], None] | None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Scores and indices [Q, k] of the best."""
+    """Scores [Q, k] and indices [Q, k] of the best candidates."""
 
-    def put(value: np.ndarray, spec: Any) -> jax.Array:
+    def put(value: np.ndarray, spec: P) -> jax.Array:
         return jax.device_put(value, NamedSharding(mesh, spec))
 
-    per = max(1, memory // 2 // (gallery.edge * gallery.width * gallery.dtype.itemsize))
-    starts = range(0, gallery.tiles, per)
-    loaded: dict[int, jax.Array] = {}
-    shape = (mesh.size, queries.edge)
+    panel_tiles = max(1, memory // 2 // (gallery.tile_size * gallery.width * gallery.dtype.itemsize))
+    panel_starts = range(0, gallery.num_tiles, panel_tiles)
+    panels: dict[int, jax.Array] = {}
+    shape = (mesh.size, queries.tile_size)
     result = (
-        np.empty((queries.tiles * queries.edge, k), gallery.dtype),
-        np.empty((queries.tiles * queries.edge, k), np.int32),
+        np.empty((queries.num_tiles * queries.tile_size, k), gallery.dtype),
+        np.empty((queries.num_tiles * queries.tile_size, k), np.int32),
     )
-    for done in range(0, queries.tiles, mesh.size):
-        rows = queries.prepared(slice(done, done + mesh.size), right=False)
+    for tile in range(0, queries.num_tiles, mesh.size):
+        rows = queries.operand(slice(tile, tile + mesh.size), right=False)
         block = np.zeros((mesh.size, *rows.shape[1:]), rows.dtype)
         block[: len(rows)] = rows
-        own = np.arange(done * queries.edge, (done + mesh.size) * queries.edge, dtype=np.int32).reshape(shape)
-        asked = put(block, SPREAD), put(own if exclude_self else np.full(shape, -1, np.int32), SPREAD)
+        first = tile * queries.tile_size
+        index = np.arange(first, first + mesh.size * queries.tile_size, dtype=np.int32).reshape(shape)
+        query_tiles = put(block, SHARDED)
+        excluded = put(index if exclude_self else np.full(shape, -1, np.int32), SHARDED)
         best = (
-            put(np.full((*shape, k), -np.inf, rows.dtype), SPREAD),
-            put(np.zeros((*shape, k), np.int32), SPREAD),
+            put(np.full((*shape, k), -np.inf, rows.dtype), SHARDED),
+            put(np.zeros((*shape, k), np.int32), SHARDED),
         )
-        for start in starts:
-            if start not in loaded:
-                loaded.clear()
-                loaded[start] = put(gallery.prepared(slice(start, start + per), right=True), EVERYWHERE)
-            best = _advance(*asked, loaded[start], start * gallery.edge, len(gallery.order), *best, mesh)
+        for start in panel_starts:
+            if start not in panels:
+                panels.clear()
+                panels[start] = put(gallery.operand(slice(start, start + panel_tiles), right=True), REPLICATED)
+            best = _merge_panel(
+                query_tiles, excluded, panels[start], start * gallery.tile_size, len(gallery.order), *best, mesh
+            )
         for target, values in zip(result, best, strict=True):
-            place = done * queries.edge
-            target[place : place + own.size] = np.asarray(values).reshape(-1, k)[: len(target) - place]
+            target[first : first + index.size] = np.asarray(values).reshape(-1, k)[: len(target) - first]
         if progress is not None:
-            progress(min(done + mesh.size, queries.tiles), queries.tiles)
+            progress(min(tile + mesh.size, queries.num_tiles), queries.num_tiles)
     scores, indices = (x[: len(queries.order)] for x in result)
     return scores, indices
 
 
 @partial(jax.jit, static_argnames="mesh", donate_argnames=("scores", "indices"))
-def _advance(
+def _merge_panel(
     queries: jax.Array,
-    own: jax.Array,
+    excluded: jax.Array,
     gallery: jax.Array,
     first: int,
     candidates: int,
@@ -127,44 +132,47 @@ def _advance(
     indices: jax.Array,
     mesh: Mesh,
 ) -> tuple[jax.Array, jax.Array]:
-    """Goes on searching in some tiles of the gallery.
+    """Merges the candidates of some gallery tiles into the running top-k.
 
     Args:
-      queries: [n, T, W], one tile on each device.
-      own: int32 [n, T], index that is left out.
-      gallery: [p, S, W], on every device.
-      first: index of its first row; candidates: index of the first row that only fills a tile.
-      scores, indices: [n, T, k], the best so far.
+      queries: [n, T, W], one tile per device.
+      excluded: int32 [n, T], index that each query excludes, -1 if none.
+      gallery: [p, S, W], replicated.
+      first: index of the first row of `gallery`.
+      candidates: number of real gallery rows; rows from this index on are padding.
+      scores: [n, T, k], the best so far.
+      indices: int32 [n, T, k], of the best so far.
+      mesh: n devices.
     """
 
     def local(
         queries: jax.Array,
-        own: jax.Array,
+        excluded: jax.Array,
         gallery: jax.Array,
         first: jax.Array,
         candidates: jax.Array,
         scores: jax.Array,
         indices: jax.Array,
     ) -> tuple[jax.Array, jax.Array]:
-        edge = gallery.shape[1]
+        tile_size = gallery.shape[1]
 
         def step(tile: jax.Array, best: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-            index = first + tile * edge + jnp.arange(edge, dtype=jnp.int32)[None, :]
+            index = first + tile * tile_size + jnp.arange(tile_size, dtype=jnp.int32)[None, :]
             product = jnp.matmul(queries[0], gallery[tile].T, precision=jax.lax.Precision.HIGHEST)
-            product = jnp.where((index == own[0][:, None]) | (index >= candidates), -jnp.inf, product)
-            # The earlier, lower indices stand first, and top_k prefers the first of equals.
-            held = jnp.concatenate([best[0], product], axis=1)
+            product = jnp.where((index == excluded[0][:, None]) | (index >= candidates), -jnp.inf, product)
+            # Lower indices come first, and top_k prefers the first of equal scores.
+            merged = jnp.concatenate([best[0], product], axis=1)
             index = jnp.concatenate([best[1], jnp.broadcast_to(index, product.shape)], axis=1)
-            values, chosen = jax.lax.top_k(held, best[0].shape[1])
+            values, chosen = jax.lax.top_k(merged, best[0].shape[1])
             return values, jnp.take_along_axis(index, chosen, axis=1)
 
-        values, found = jax.lax.fori_loop(0, gallery.shape[0], step, (scores[0], indices[0]))
-        return values[None], found[None]
+        values, index = jax.lax.fori_loop(0, gallery.shape[0], step, (scores[0], indices[0]))
+        return values[None], index[None]
 
-    specs = (SPREAD, SPREAD, EVERYWHERE, EVERYWHERE, EVERYWHERE, SPREAD, SPREAD)
-    return jax.shard_map(local, mesh=mesh, in_specs=specs, out_specs=(SPREAD, SPREAD), check_vma=False)(
+    specs = (SHARDED, SHARDED, REPLICATED, REPLICATED, REPLICATED, SHARDED, SHARDED)
+    return jax.shard_map(local, mesh=mesh, in_specs=specs, out_specs=(SHARDED, SHARDED), check_vma=False)(
         queries,
-        own,
+        excluded,
         gallery,
         jnp.asarray(first, jnp.int32),
         jnp.asarray(candidates, jnp.int32),
@@ -173,23 +181,23 @@ def _advance(
     )
 
 
-def _refined(
+def _recompute_small_distances(
     queries: np.ndarray, gallery: np.ndarray, distances: np.ndarray, indices: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Short distances from the differences of the rows, and their lists in order again."""
-    squares = [
-        np.concatenate([np.einsum("nd,nd->n", block, block) for block in validation.blocks(rows)])
+    """Recomputes small distances from the differences of the rows, and sorts the affected lists again."""
+    query_squares, gallery_squares = (
+        np.concatenate([np.einsum("nd,nd->n", block, block) for block in validation.row_blocks(rows)])
         for rows in (queries, gallery)
-    ]
-    close = distances.astype(np.float64) ** 2 < CLOSE * (squares[0][:, None] + squares[1][indices])
-    row, slot = np.nonzero(close)
-    step = max(1, validation.ROWS_AT_ONCE // (8 * queries.shape[1]))
+    )
+    small = distances.astype(np.float64) ** 2 < RECOMPUTE_BELOW * (query_squares[:, None] + gallery_squares[indices])
+    row, column = np.nonzero(small)
+    step = max(1, validation.BLOCK_ELEMENTS // (8 * queries.shape[1]))
     for start in range(0, len(row), step):
-        i, j = row[start : start + step], slot[start : start + step]
-        apart = np.asarray(queries[i], np.float64) - np.asarray(gallery[indices[i, j]], np.float64)
-        distances[i, j] = np.sqrt(np.einsum("nd,nd->n", apart, apart))
-    again = np.unique(row)
-    order = np.lexsort((indices[again], distances[again]), axis=1)
+        i, j = row[start : start + step], column[start : start + step]
+        difference = np.asarray(queries[i], np.float64) - np.asarray(gallery[indices[i, j]], np.float64)
+        distances[i, j] = np.sqrt(np.einsum("nd,nd->n", difference, difference))
+    changed = np.unique(row)
+    order = np.lexsort((indices[changed], distances[changed]), axis=1)
     for values in (distances, indices):
-        values[again] = np.take_along_axis(values[again], order, axis=1)
+        values[changed] = np.take_along_axis(values[changed], order, axis=1)
     return distances, indices

@@ -1,50 +1,57 @@
-"""What a caller hands in, checked before any long work: one sentence says what is wrong and how to mend it."""
+"""Checks of arrays and `.npy` files before any long computation, and reading them in blocks."""
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import jax
 import numpy as np
 
 from dml_jax.errors import DataError
 
-ROWS_AT_ONCE = 1 << 25  # numbers looked at in one go, so that a memory-mapped array is never read whole
+ArrayLike = jax.Array | np.ndarray
+
+BLOCK_ELEMENTS = 1 << 25  # elements read at once, so that a memory-mapped array is never read as a whole
 
 
 def load(path: str | Path, *, name: str = "file") -> np.ndarray:
     """Opens a `.npy` file memory-mapped and read-only; pickled objects are never loaded.
 
+    Args:
+      path: the file.
+      name: its name in error messages.
+
     Raises:
-      DataError: no such file, not a `.npy` file, an array of objects, a file cut short or damaged.
+      DataError: the file does not exist, is not a `.npy` file, holds Python objects, or is truncated or damaged.
     """
     path = Path(path).expanduser()
     if not path.is_file():
         raise DataError(f"{name}={path}: there is no such file")
     with path.open("rb") as file:
-        start = file.read(6)
-    if start != np.lib.format.MAGIC_PREFIX:
-        raise DataError(f"{name}={path}: is not a .npy file; write one with numpy.save")
-    try:
-        return np.load(path, mmap_mode="r", allow_pickle=False)
-    except (ValueError, OSError, EOFError, SyntaxError) as problem:
-        reason = str(problem)
-    if "bject" in reason:
+        if file.read(len(np.lib.format.MAGIC_PREFIX)) != np.lib.format.MAGIC_PREFIX:
+            raise DataError(f"{name}={path}: is not a .npy file; write one with numpy.save")
+        file.seek(0)
+        try:
+            first_version = np.lib.format.read_magic(file) == (1, 0)
+            read_header = np.lib.format.read_array_header_1_0 if first_version else np.lib.format.read_array_header_2_0
+            shape, _, dtype = read_header(file)
+            # An empty array cannot be memory-mapped.
+            array = None if dtype.hasobject else np.load(path, None if 0 in shape else "r", allow_pickle=False)
+        except (ValueError, OSError, EOFError, SyntaxError) as error:
+            raise DataError(f"{name}={path}: is truncated or damaged ({error}); write or copy it again") from error
+    if array is None:
         raise DataError(f"{name}={path}: holds Python objects, which are never loaded; save an array of numbers")
-    if "empty file" in reason:
-        return np.load(path, allow_pickle=False)
-    raise DataError(f"{name}={path}: is cut short or damaged ({reason}); write or copy it again")
+    return array
 
 
-def embeddings(values: Any, *, name: str = "embeddings") -> np.ndarray:
-    """Checks a matrix of embeddings and leaves it where it is.
+def embeddings(values: ArrayLike, *, name: str = "embeddings") -> np.ndarray:
+    """Checks a matrix of embeddings.
 
     Args:
-      values: [N, D] real numbers, NumPy (memory-mapped too) or JAX.
-      name: what messages call it.
+      values: [N, D] real numbers, NumPy (also memory-mapped) or JAX.
+      name: its name in error messages.
 
     Returns:
-      The same numbers as a NumPy array, not copied where they already are one.
+      The same numbers as a NumPy array; a NumPy array is not copied.
 
     Raises:
       DataError: not a matrix, no rows or columns, not real numbers, or rows that are not finite.
@@ -52,75 +59,73 @@ def embeddings(values: Any, *, name: str = "embeddings") -> np.ndarray:
     try:
         array = np.asarray(values)
     except ValueError:
-        raise DataError(f"{name}: has rows of different lengths; give [N, D], one row an embedding") from None
+        raise DataError(f"{name}: has rows of different lengths; give [N, D], one embedding per row") from None
     if array.dtype == object:
         raise DataError(f"{name}: holds Python objects; give an array of real numbers [N, D]")
     if array.ndim != 2:
-        raise DataError(f"{name}: has shape {list(array.shape)}; give [N, D], one row an embedding")
+        raise DataError(f"{name}: has shape {list(array.shape)}; give [N, D], one embedding per row")
     if 0 in array.shape:
         raise DataError(f"{name}: is empty, shape {list(array.shape)}; give at least one row and one column")
-    if not (real(array.dtype) or array.dtype == bool):
+    if not (is_real(array.dtype) or array.dtype == bool):
         raise DataError(f"{name}: holds {array.dtype}; give real numbers")
     if not np.issubdtype(array.dtype, np.integer) and array.dtype != bool:
-        step = max(1, ROWS_AT_ONCE // array.shape[1])
+        step = max(1, BLOCK_ELEMENTS // array.shape[1])
         bad = np.concatenate([~np.isfinite(array[i : i + step]).all(axis=1) for i in range(0, len(array), step)])
         if bad.any():
             count, first = int(bad.sum()), int(np.argmax(bad))
-            raise DataError(f"{name}: {count} of {len(array)} rows hold NaN or infinity, first row {first}; mend them")
+            raise DataError(
+                f"{name}: {count} of {len(array)} rows hold NaN or infinity, first row {first}; remove or correct them"
+            )
     return array
 
 
-def blocks(rows: np.ndarray) -> Iterator[np.ndarray]:
-    """The rows, some thousands at a time; other numbers than float32 in float64."""
-    step = max(1, ROWS_AT_ONCE // (8 * rows.shape[1]))
-    dtype = np.float32 if rows.dtype == np.float32 else np.float64
-    for start in range(0, len(rows), step):
-        yield np.asarray(rows[start : start + step], dtype)
-
-
-def real(dtype: np.dtype) -> bool:
-    """Whether a dtype holds real numbers; bfloat16 and its kin count."""
-    return bool(np.issubdtype(dtype, np.integer) or jax.dtypes.issubdtype(dtype, np.floating))
-
-
-def labels(values: Any, rows: int, *, name: str = "labels", of: str = "embeddings") -> np.ndarray:
-    """Checks the class of every row.
+def labels(values: ArrayLike, rows: int, *, name: str = "labels", of: str = "embeddings") -> np.ndarray:
+    """Checks the class labels of some rows.
 
     Args:
       values: [N] integers, any values.
       rows: N.
-      name: what messages call them.
-      of: what the rows are called.
+      name: their name in error messages.
+      of: the name of the rows in error messages.
 
     Returns:
-      int64 [N] (uint64 where that is what came in).
+      int64 [N]; uint64 if the input is uint64.
 
     Raises:
       DataError: not a vector, not integers, or of another length.
     """
     array = np.asarray(values)
     if array.dtype == object or not np.issubdtype(array.dtype, np.integer):
-        raise DataError(f"{name}: holds {array.dtype}; give integers, one class number a row")
+        raise DataError(f"{name}: holds {array.dtype}; give integers, one class number per row")
     if array.ndim != 1:
-        raise DataError(f"{name}: has shape {list(array.shape)}; give [N], one class number a row")
+        raise DataError(f"{name}: has shape {list(array.shape)}; give [N], one class number per row")
     if len(array) != rows:
         raise DataError(f"{name}: {len(array)} for {rows} rows of {of}; give one for each row")
     return array if array.dtype == np.uint64 else array.astype(np.int64)
 
 
-def same_width(queries: np.ndarray, gallery: np.ndarray) -> None:
-    """Raises DataError unless both have as many columns."""
+def check_same_width(queries: np.ndarray, gallery: np.ndarray) -> None:
+    """Raises DataError unless queries and gallery have equally many columns."""
     if queries.shape[1] != gallery.shape[1]:
         raise DataError(
             f"gallery: has {gallery.shape[1]} columns and the queries {queries.shape[1]}; both must come from one model"
         )
 
 
-def precision() -> type:
-    """float64 where JAX computes in it (`jax_enable_x64`), else float32."""
-    return np.float64 if jax.config.read("jax_enable_x64") else np.float32
+def is_real(dtype: np.dtype) -> bool:
+    """Whether a dtype holds integers or floating-point numbers, including extended types such as bfloat16."""
+    return bool(np.issubdtype(dtype, np.integer) or jax.dtypes.issubdtype(dtype, np.floating))
 
 
-def working(array: np.ndarray) -> np.dtype:
-    """The dtype to compute in: float64 for float64 input where JAX allows it, else float32."""
-    return np.dtype(precision() if array.dtype == np.float64 else np.float32)
+def compute_dtype(array: np.ndarray) -> np.dtype:
+    """The dtype to compute in: float64 for float64 input if JAX allows it (`jax_enable_x64`), else float32."""
+    use_float64 = array.dtype == np.float64 and jax.config.read("jax_enable_x64")
+    return np.dtype(np.float64 if use_float64 else np.float32)
+
+
+def row_blocks(rows: np.ndarray) -> Iterator[np.ndarray]:
+    """Consecutive blocks of rows, float32 if the rows are, else float64."""
+    step = max(1, BLOCK_ELEMENTS // (8 * rows.shape[1]))
+    dtype = np.float32 if rows.dtype == np.float32 else np.float64
+    for start in range(0, len(rows), step):
+        yield np.asarray(rows[start : start + step], dtype)

@@ -1,10 +1,10 @@
-"""Retrieval by brute force in NumPy float64: the whole matrix, a stable sort, the definitions as printed."""
+"""Retrieval by brute force in NumPy float64: the full distance matrix, a stable sort and the textbook definitions."""
 
 import numpy as np
 
 
 def distances(queries, gallery, metric):
-    """[Q, G], float64."""
+    """Distances of all pairs, float64 [Q, G]."""
     queries, gallery = np.asarray(queries, np.float64), np.asarray(gallery, np.float64)
     if metric == "cosine":
         queries, gallery = (
@@ -14,20 +14,22 @@ def distances(queries, gallery, metric):
     return np.sqrt(((queries[:, None] - gallery[None]) ** 2).sum(-1))
 
 
-def retrieval(far, labels, gallery_labels, ks, *, own=False, position=False):
-    """Metrics of a matrix of distances [Q, G]; `own`: query i leaves out candidate i, or its first neighbour."""
+def retrieval(distances, labels, gallery_labels, ks, *, exclusion=None):
+    """Metrics from distances [Q, G]; query i excludes candidate i ("index"), its nearest ("position") or none."""
     first, precision, average = [], [], []
-    for i, row in enumerate(far):
+    for i, row in enumerate(distances):
         order = np.lexsort((np.arange(len(row)), row))
-        if own:
-            order = order[1:] if position else order[order != i]
-        found = gallery_labels[order] == labels[i]
-        relevant = int((gallery_labels == labels[i]).sum()) - own
-        first.append(int(np.argmax(found)) + 1 if found.any() else 0)
-        top = found[:relevant]
-        hits = np.cumsum(top) / np.arange(1, len(top) + 1)
+        if exclusion == "index":
+            order = order[order != i]
+        elif exclusion == "position":
+            order = order[1:]
+        hits = gallery_labels[order] == labels[i]
+        relevant = int((gallery_labels == labels[i]).sum()) - (exclusion is not None)
+        first.append(int(np.argmax(hits)) + 1 if hits.any() else 0)
+        top = hits[:relevant]
+        precisions = np.cumsum(top) / np.arange(1, len(top) + 1)
         precision.append(top.mean() if relevant else np.nan)
-        average.append((hits * top).sum() / relevant if relevant else np.nan)
+        average.append((precisions * top).sum() / relevant if relevant else np.nan)
     first = np.array(first)
     result = {f"recall@{k}": float(((first > 0) & (first <= k)).mean()) for k in ks}
     result["r_precision"], result["map@r"] = float(np.nanmean(precision)), float(np.nanmean(average))

@@ -1,4 +1,4 @@
-"""Agreement of clusterings against scikit-learn."""
+"""Clustering metrics against scikit-learn."""
 
 import numpy as np
 import pytest
@@ -6,10 +6,10 @@ import pytest
 from dml_jax.errors import DataError
 from dml_jax.evaluation import clustering, metrics
 
-cluster = pytest.importorskip("sklearn.metrics")
+sklearn_metrics = pytest.importorskip("sklearn.metrics")
 
 
-def pairs(seed, rows, classes, clusters):
+def labels_and_clusters(seed, rows, classes, clusters):
     rng = np.random.default_rng(seed)
     labels = rng.integers(0, classes, rows)
     noise = rng.random(rows) < 0.4
@@ -18,17 +18,19 @@ def pairs(seed, rows, classes, clusters):
 
 @pytest.mark.parametrize("case", [(0, 300, 10, 10), (1, 50, 30, 3), (2, 1000, 400, 300), (3, 20, 1, 4), (4, 20, 4, 1)])
 def test_against_scikit_learn(case):
-    labels, found = pairs(*case)
+    labels, clusters = labels_and_clusters(*case)
     for average in ("arithmetic", "geometric"):
-        expected = cluster.normalized_mutual_info_score(labels, found, average_method=average)
-        assert metrics.nmi(labels, found, average=average) == pytest.approx(expected, abs=1e-12)
-    assert metrics.ami(labels, found) == pytest.approx(cluster.adjusted_mutual_info_score(labels, found), abs=1e-10)
-    (_, one_more), (one_less, both) = cluster.pair_confusion_matrix(labels, found).tolist()
+        expected = sklearn_metrics.normalized_mutual_info_score(labels, clusters, average_method=average)
+        assert metrics.nmi(labels, clusters, average=average) == pytest.approx(expected, abs=1e-12)
+    assert metrics.ami(labels, clusters) == pytest.approx(
+        sklearn_metrics.adjusted_mutual_info_score(labels, clusters), abs=1e-10
+    )
+    (_, one_more), (one_less, both) = sklearn_metrics.pair_confusion_matrix(labels, clusters).tolist()
     if 2 * both + one_more + one_less:
-        assert metrics.f1_pairs(labels, found) == pytest.approx(2 * both / (2 * both + one_more + one_less))
+        assert metrics.f1_pairs(labels, clusters) == pytest.approx(2 * both / (2 * both + one_more + one_less))
 
 
-def test_degenerate_sides():
+def test_single_groups_and_singletons():
     one, many = np.zeros(6, np.int64), np.arange(6)
     assert metrics.nmi(one, one) == metrics.ami(one, one) == metrics.nmi(many, many) == metrics.ami(many, many) == 1
     assert metrics.nmi(many, one) == metrics.nmi(one, many) == 0
@@ -37,13 +39,13 @@ def test_degenerate_sides():
 
 
 def test_standard_error_against_the_bootstrap():
-    labels, found = pairs(5, 2000, 20, 20)
+    labels, clusters = labels_and_clusters(5, 2000, 20, 20)
     rng = np.random.default_rng(0)
-    draws = [clustering.nmi(labels[i], found[i]) for i in (rng.integers(0, 2000, 2000) for _ in range(200))]
-    assert metrics.nmi_stderr(labels, found) == pytest.approx(np.std(draws), rel=0.15)
+    draws = [clustering.nmi(labels[i], clusters[i]) for i in (rng.integers(0, 2000, 2000) for _ in range(200))]
+    assert metrics.nmi_stderr(labels, clusters) == pytest.approx(np.std(draws), rel=0.15)
 
 
-def test_bad_input():
+def test_invalid_input():
     with pytest.raises(DataError, match="assignments: 2 for 3 rows of labels"):
         metrics.nmi([0, 1, 1], [0, 1])
     with pytest.raises(DataError, match="labels: holds float64; give integers"):

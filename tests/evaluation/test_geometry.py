@@ -1,4 +1,4 @@
-"""Density, spectrum and uniformity against their definitions."""
+"""Density, spectral decay and uniformity against their definitions."""
 
 import numpy as np
 import pytest
@@ -18,16 +18,16 @@ def units(x):
 
 def test_density_is_the_ratio_of_mean_distances():
     points, labels = rows(0), np.random.default_rng(1).integers(0, 12, 90)
-    labels[:2] = 50, 51  # alone in their classes
+    labels[:2] = 50, 51  # singleton classes
     intra, centers = [], []
     for c in np.unique(labels):
-        mine = units(points[labels == c])
+        members = units(points[labels == c])
         centers.append(units(points[labels == c].mean(0)))
-        if len(mine) > 1:
-            far = 1 - mine @ mine.T
-            intra.append(far[~np.eye(len(mine), dtype=bool)].mean())
-    far = 1 - np.array(centers) @ np.array(centers).T
-    inter = far[~np.eye(len(centers), dtype=bool)].mean()
+        if len(members) > 1:
+            distances = 1 - members @ members.T
+            intra.append(distances[~np.eye(len(members), dtype=bool)].mean())
+    distances = 1 - np.array(centers) @ np.array(centers).T
+    inter = distances[~np.eye(len(centers), dtype=bool)].mean()
     assert metrics.density(points, labels) == pytest.approx(np.mean(intra) / inter, rel=1e-12)
 
 
@@ -41,14 +41,14 @@ def test_spectrum(shape, monkeypatch):
     points = rows(2, *shape)
     expected = np.linalg.svd(points, compute_uv=False)
     np.testing.assert_allclose(metrics.singular_values(points), expected, rtol=1e-12)
-    monkeypatch.setattr(validation, "ROWS_AT_ONCE", 80)
+    monkeypatch.setattr(validation, "BLOCK_ELEMENTS", 80)
     np.testing.assert_allclose(metrics.singular_values(points), expected, rtol=1e-12)
     share = expected / expected.sum()
     divergence = np.sum(np.log(1 / len(share) / share)) / len(share)
     assert metrics.spectral_decay(points) == pytest.approx(divergence, rel=1e-12)
 
 
-def test_spectral_decay_of_equal_and_of_unused_directions():
+def test_spectral_decay_of_uniform_and_unused_directions():
     assert metrics.spectral_decay(np.eye(8)) == pytest.approx(0, abs=1e-12)
     unused = metrics.spectral_decay(np.concatenate([rows(3), np.zeros((90, 2))], axis=1))
     assert 1 < unused < 10
@@ -56,14 +56,14 @@ def test_spectral_decay_of_equal_and_of_unused_directions():
         metrics.spectral_decay(np.zeros((5, 3)))
 
 
-@pytest.mark.parametrize("edge", [48, 112])
-def test_uniformity(monkeypatch, edge):
-    monkeypatch.setattr(tiles, "edge", lambda rows, mesh: edge)
+@pytest.mark.parametrize("tile_size", [48, 112])
+def test_uniformity(monkeypatch, tile_size):
+    monkeypatch.setattr(tiles, "choose_tile_size", lambda rows, mesh: tile_size)
     points = rows(4)
-    far = ((units(points)[:, None] - units(points)[None]) ** 2).sum(-1)
-    expected = np.log(np.exp(-2 * far)[~np.eye(90, dtype=bool)].mean())
+    squares = ((units(points)[:, None] - units(points)[None]) ** 2).sum(-1)
+    expected = np.log(np.exp(-2 * squares)[~np.eye(90, dtype=bool)].mean())
     assert metrics.uniformity(points) == pytest.approx(expected, rel=1e-6)
-    monkeypatch.setattr(tiles, "memory", lambda mesh: 1)
+    monkeypatch.setattr(tiles, "memory_budget", lambda mesh: 1)
     assert metrics.uniformity(points) == pytest.approx(expected, rel=1e-6)
 
 

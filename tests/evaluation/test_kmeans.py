@@ -1,4 +1,4 @@
-"""k-means: given starts against NumPy, quality against scikit-learn, seeds, empty clusters, bad input."""
+"""k-means: given centres against NumPy, quality against scikit-learn, seeds, empty clusters, invalid input."""
 
 import jax
 import numpy as np
@@ -16,43 +16,43 @@ def blobs(seed, k=12, count=600, width=16, spread=0.6):
 
 
 def lloyd(points, centers, iterations):
-    """The textbook, float64."""
+    """Lloyd's algorithm in NumPy float64: centres, assignments, inertia and iterations."""
     points, centers = points.astype(np.float64), centers.astype(np.float64)
     nearest = np.full(len(points), -1)
-    for turn in range(1, iterations + 2):
-        far = ((points[:, None] - centers[None]) ** 2).sum(-1)
-        after = far.argmin(1)
-        if np.array_equal(after, nearest) or turn > iterations:
+    for iteration in range(1, iterations + 2):
+        distances = ((points[:, None] - centers[None]) ** 2).sum(-1)
+        assignments = distances.argmin(1)
+        if np.array_equal(assignments, nearest) or iteration > iterations:
             break
-        nearest = after
+        nearest = assignments
         centers = np.stack([points[nearest == i].mean(0) for i in range(len(centers))])
-    return centers, after, far.min(1).sum(), min(turn, iterations)
+    return centers, assignments, distances.min(1).sum(), min(iteration, iterations)
 
 
 @pytest.mark.parametrize("k", [1, 2, 12, 37])
 @pytest.mark.parametrize("iterations", [1, 3, 300])
-def test_given_start_against_the_textbook(k, iterations):
+def test_given_centers_against_numpy(k, iterations):
     points = blobs(k)
-    centers, nearest, inertia, turns = lloyd(points, points[:k], iterations)
+    centers, nearest, inertia, done = lloyd(points, points[:k], iterations)
     found = kmeans.fit(points, k, init=points[:k], max_iterations=iterations)
     np.testing.assert_array_equal(found.assignments, nearest)
     np.testing.assert_allclose(found.centers, centers, rtol=1e-4, atol=1e-5)
     assert found.inertia == pytest.approx(inertia, rel=1e-5)
-    assert found.iterations == turns
+    assert found.iterations == done
 
 
-def test_many_blocks_of_points_are_one_problem(monkeypatch):
+def test_the_block_size_does_not_change_the_result(monkeypatch):
     points = blobs(0, count=1000)
     whole = kmeans.fit(points, 12, seed=3)
     monkeypatch.setattr(kmeans, "BLOCK", 96)
-    monkeypatch.setattr(kmeans, "SCORES", 1)
+    monkeypatch.setattr(kmeans, "BLOCK_SCORES", 1)
     jax.clear_caches()
     parts = kmeans.fit(points, 12, seed=3)
     jax.clear_caches()
     np.testing.assert_array_equal(whole.assignments, parts.assignments)
 
 
-def test_the_update_by_product_is_the_update_by_scattering():
+def test_updating_by_product_agrees_with_updating_by_scatter():
     points = blobs(1)
     centers, nearest, *_ = kmeans._lloyd(points, points[:12], 50, True)
     others, same, *_ = kmeans._lloyd(points, points[:12], 50, False)
@@ -61,7 +61,7 @@ def test_the_update_by_product_is_the_update_by_scattering():
 
 
 @pytest.mark.parametrize("init", ["k-means++", "random"])
-def test_a_seed_gives_the_same_bits(init):
+def test_a_seed_is_bit_reproducible(init):
     points = blobs(2)
     one, two, other = (kmeans.fit(points, 20, init=init, seed=seed, restarts=2) for seed in (5, 5, 6))
     np.testing.assert_array_equal(one.centers, two.centers)
@@ -83,8 +83,8 @@ def test_more_restarts_are_never_worse():
     assert inertia == sorted(inertia, reverse=True)
 
 
-def test_empty_clusters_take_the_farthest_points():
-    """Two blobs on either side of the origin, and starts that nothing is near to."""
+def test_empty_clusters_move_to_the_farthest_points():
+    """Two blobs on either side of the origin, and two initial centres far away from both."""
     side = np.where(np.arange(200) % 2, 10, -10)[:, None].astype(np.float32)
     points = blobs(5, k=1, count=200) + side
     start = np.concatenate([points[:2], np.full((2, 16), 1e3, np.float32)])
@@ -103,7 +103,7 @@ def test_equal_centers_tie_to_the_lower_index():
 
 
 @pytest.mark.parametrize("init", ["k-means++", "random"])
-def test_fewer_different_points_than_clusters(init):
+def test_fewer_distinct_points_than_clusters(init):
     points = np.repeat(np.eye(3, 8, dtype=np.float32), 4, axis=0)
     found = kmeans.fit(points, 6, init=init)
     assert found.inertia < 1e-10
@@ -137,7 +137,7 @@ def test_float64(x64):
     assert found.inertia == pytest.approx(inertia, rel=1e-12)
 
 
-def test_bad_input():
+def test_invalid_input():
     points = blobs(9, count=20)
     for options, message in (
         ({"k": 21}, r"k=21: must be in 1\.\.20, the number of points"),
@@ -150,7 +150,7 @@ def test_bad_input():
             kmeans.fit(points, **options)
 
 
-def test_progress_is_told_and_changes_nothing():
+def test_progress_is_reported_and_does_not_change_the_result():
     points, steps = blobs(10), []
     found = kmeans.fit(points, 12, restarts=2, max_iterations=50, progress=lambda *step: steps.append(step))
     plain = kmeans.fit(points, 12, restarts=2, max_iterations=50)

@@ -1,4 +1,4 @@
-"""Nearest neighbours against brute force in float64: ties, exclusion, devices, streams."""
+"""Nearest neighbours against brute force in float64: ties, exclusion, devices and streamed galleries."""
 
 import jax
 import numpy as np
@@ -13,39 +13,39 @@ from tests.evaluation import brute
 
 @pytest.fixture(autouse=True)
 def small_tiles(monkeypatch):
-    monkeypatch.setattr(tiles, "edge", lambda rows, mesh: 64)
+    monkeypatch.setattr(tiles, "choose_tile_size", lambda rows, mesh: 64)
 
 
 def rows(seed, count=300, width=12):
     return np.random.default_rng(seed).normal(size=(count, width)).astype(np.float32)
 
 
-def expected(far, k, own):
-    if own:
-        far = np.where(np.eye(*far.shape, dtype=bool), np.inf, far)
-    order = np.argsort(far, axis=1, kind="stable")[:, :k]
-    return np.take_along_axis(far, order, axis=1), order
+def expected(distances, k, exclude_self):
+    if exclude_self:
+        distances = np.where(np.eye(*distances.shape, dtype=bool), np.inf, distances)
+    order = np.argsort(distances, axis=1, kind="stable")[:, :k]
+    return np.take_along_axis(distances, order, axis=1), order
 
 
 @pytest.mark.parametrize("metric", ["cosine", "euclidean"])
-@pytest.mark.parametrize("own", [True, False])
+@pytest.mark.parametrize("exclude_self", [True, False])
 @pytest.mark.parametrize("k", [1, 10, 120])
-def test_against_brute_force(metric, own, k):
+def test_against_brute_force(metric, exclude_self, k):
     queries, gallery = rows(0, 170), rows(1, 230)
     gallery[:170] = queries + 0.3 * rows(2, 170)
-    distances, indices = neighbors.search(queries, gallery, k, metric=metric, exclude_self=own)
-    far, order = expected(brute.distances(queries, gallery, metric), k, own)
+    distances, indices = neighbors.search(queries, gallery, k, metric=metric, exclude_self=exclude_self)
+    reference, order = expected(brute.distances(queries, gallery, metric), k, exclude_self)
     np.testing.assert_array_equal(indices, order)
-    np.testing.assert_allclose(distances, far, rtol=2e-6, atol=2e-6)
+    np.testing.assert_allclose(distances, reference, rtol=2e-6, atol=2e-6)
 
 
 @pytest.mark.parametrize("memory", [None, 5_000])
-def test_lattice_rows_tie_to_the_lower_index(memory):
+def test_ties_go_to_the_lower_index(memory):
     points = np.random.default_rng(3).integers(0, 3, (300, 4))
-    far, order = expected(brute.distances(points, points, "euclidean"), 40, True)
+    reference, order = expected(brute.distances(points, points, "euclidean"), 40, True)
     distances, indices = neighbors.search(points, points, 40, metric="euclidean", exclude_self=True, memory=memory)
     np.testing.assert_array_equal(indices, order)
-    np.testing.assert_allclose(distances, far, rtol=1e-6)
+    np.testing.assert_allclose(distances, reference, rtol=1e-6)
 
 
 def test_copies_are_at_distance_zero():
@@ -55,17 +55,17 @@ def test_copies_are_at_distance_zero():
     np.testing.assert_array_equal(indices, np.arange(200).reshape(-1, 2).repeat(2, axis=0))
 
 
-def test_short_distances_between_long_rows_keep_their_digits():
+def test_small_distances_between_long_rows_are_accurate():
     gallery = rows(5, 100)
     queries = gallery + 1e-4 * rows(6, 100)
     distances, indices = neighbors.search(queries, gallery, 1, metric="euclidean")
     np.testing.assert_array_equal(indices[:, 0], np.arange(100))
-    far = np.linalg.norm(queries.astype(np.float64) - gallery, axis=1)
-    np.testing.assert_allclose(distances[:, 0], far, rtol=1e-6)
+    reference = np.linalg.norm(queries.astype(np.float64) - gallery, axis=1)
+    np.testing.assert_allclose(distances[:, 0], reference, rtol=1e-6)
 
 
 @pytest.mark.parametrize("count", [1, 3])
-def test_devices_do_not_matter(count):
+def test_results_do_not_depend_on_the_devices(count):
     points = rows(7)
     few = Mesh(np.array(jax.devices()[:count]), ("data",))
     for one, many in zip(
@@ -78,13 +78,13 @@ def test_float64(x64):
     points = rows(8).astype(np.float64)
     points += 1e-10 * rows(9)
     distances, indices = neighbors.search(points, points, 5, exclude_self=True)
-    far, order = expected(brute.distances(points, points, "cosine"), 5, True)
+    reference, order = expected(brute.distances(points, points, "cosine"), 5, True)
     assert distances.dtype == np.float64
     np.testing.assert_array_equal(indices, order)
-    np.testing.assert_allclose(distances, far, rtol=1e-12)
+    np.testing.assert_allclose(distances, reference, rtol=1e-12)
 
 
-def test_bad_input():
+def test_invalid_input():
     points = rows(10, 20)
     with pytest.raises(DataError, match=r"k=20: there are 19 candidates; k must be in 1\.\.19"):
         neighbors.search(points, points, 20, exclude_self=True)

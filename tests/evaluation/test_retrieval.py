@@ -1,4 +1,4 @@
-"""Retrieval against brute force in float64: every layout, every path, ties, exclusions, devices."""
+"""Retrieval against brute force in float64: tile layouts, algorithms, ties, exclusions and devices."""
 
 import jax
 import numpy as np
@@ -13,7 +13,7 @@ KS = (1, 2, 10, 40)
 
 
 def sample(seed, sizes, width=16, spread=1.5, shuffled=True, copies=0):
-    """Rows around class means, some copied exactly onto others."""
+    """Embeddings around class means; `copies` rows are replaced by exact copies of others."""
     rng = np.random.default_rng(seed)
     labels = np.repeat(np.arange(len(sizes)), sizes)
     if shuffled:
@@ -24,14 +24,14 @@ def sample(seed, sizes, width=16, spread=1.5, shuffled=True, copies=0):
     return points, labels
 
 
-def agrees(points, labels, *, metric="cosine", position=False, **options):
-    far = brute.distances(points, points, metric)
-    if len(np.unique(points, axis=0)) < len(points):  # copies tie exactly, whatever the rounding of the product
-        _, same = np.unique(points, axis=0, return_inverse=True)
-        _, kept = np.unique(same, return_index=True)
-        far = far[:, kept][:, same.reshape(-1)][kept][same.reshape(-1)]
-    expected, first, precision, average = brute.retrieval(far, labels, labels, KS, own=True, position=position)
+def check_against_brute_force(points, labels, *, metric="cosine", position=False, **options):
+    distances = brute.distances(points, points, metric)
+    if len(np.unique(points, axis=0)) < len(points):  # make copies tie exactly, whatever the rounding of the product
+        _, group = np.unique(points, axis=0, return_inverse=True)
+        _, kept = np.unique(group, return_index=True)
+        distances = distances[:, kept][:, group.reshape(-1)][kept][group.reshape(-1)]
     exclusion = "position" if position else "index"
+    expected, first, precision, average = brute.retrieval(distances, labels, labels, KS, exclusion=exclusion)
     found = metrics.retrieval(points, labels, ks=KS, metric=metric, exclusion=exclusion, per_query=True, **options)
     np.testing.assert_array_equal(found["rank"], first)
     np.testing.assert_allclose(found["r_precision_per_query"], precision, rtol=1e-12)
@@ -42,49 +42,49 @@ def agrees(points, labels, *, metric="cosine", position=False, **options):
 @pytest.mark.parametrize("metric", ["cosine", "euclidean"])
 @pytest.mark.parametrize("shuffled", [True, False])
 @pytest.mark.parametrize("position", [True, False])
-def test_uneven_classes_with_single_rows_and_copies(metric, shuffled, position):
+def test_uneven_classes_with_singletons_and_copies(metric, shuffled, position):
     points, labels = sample(0, [1, 1, 2, 3, 5, 8, 13, 40, 90], shuffled=shuffled, copies=30)
-    agrees(points, labels, metric=metric, position=position)
+    check_against_brute_force(points, labels, metric=metric, position=position)
 
 
 @pytest.fixture
 def small_tiles(monkeypatch):
     """Many tiles for few rows."""
-    monkeypatch.setattr(plan, "edge", lambda rows, mesh: 64)
+    monkeypatch.setattr(tiles, "choose_tile_size", lambda rows, mesh: 64)
 
 
 @pytest.mark.parametrize("memory", [None, 40_000, 1])
 @pytest.mark.parametrize("metric", ["cosine", "euclidean"])
-@pytest.mark.parametrize("shortlisted", [1, 1 << 30])
-def test_many_tiles_resident_streamed_and_held(small_tiles, monkeypatch, metric, memory, shortlisted):
-    monkeypatch.setattr(plan, "SHORTLISTED", shortlisted)
+@pytest.mark.parametrize("top_r_from", [1, 1 << 30])
+def test_many_tiles_resident_streamed_and_cached(small_tiles, monkeypatch, metric, memory, top_r_from):
+    monkeypatch.setattr(plan, "TOP_R_FROM", top_r_from)
     points, labels = sample(1, [1, 2, 3, 7, 17, 30, 60, 100, 80], copies=40)
-    agrees(points, labels, metric=metric, memory=memory)
+    check_against_brute_force(points, labels, metric=metric, memory=memory)
 
 
 @pytest.mark.parametrize("shuffled", [True, False])
-def test_both_orders_of_the_tiles(small_tiles, shuffled):
-    """Grouped classes keep their order, and ties between tiles are settled by one comparison."""
+def test_both_gallery_orders(small_tiles, shuffled):
+    """Grouped classes keep their order, so that one comparison resolves the ties of a tile."""
     points, labels = sample(2, [20] * 20, spread=4, shuffled=shuffled, copies=200)
-    agrees(points, labels)
+    check_against_brute_force(points, labels)
 
 
 @pytest.mark.parametrize("position", [True, False])
-@pytest.mark.parametrize("crowded", [0, 5, 20])
-def test_sorting_agrees_with_counting(small_tiles, monkeypatch, crowded, position):
-    monkeypatch.setattr(plan, "CROWDED", crowded)
+@pytest.mark.parametrize("sort_above", [0, 5, 20])
+def test_sorting_agrees_with_counting(small_tiles, monkeypatch, sort_above, position):
+    monkeypatch.setattr(plan, "SORT_ABOVE", sort_above)
     points, labels = sample(3, [1, 2, 5, 6, 21, 60, 100], copies=30)
-    agrees(points, labels, position=position, metric="euclidean")
+    check_against_brute_force(points, labels, position=position, metric="euclidean")
 
 
-@pytest.mark.parametrize("shortlisted", [1, 1 << 30])
+@pytest.mark.parametrize("top_r_from", [1, 1 << 30])
 @pytest.mark.parametrize("seed", [0, 1])
-def test_lattice_rows_tie_exactly(small_tiles, monkeypatch, seed, shortlisted):
-    monkeypatch.setattr(plan, "SHORTLISTED", shortlisted)
+def test_integer_rows_tie_exactly(small_tiles, monkeypatch, seed, top_r_from):
+    monkeypatch.setattr(plan, "TOP_R_FROM", top_r_from)
     rng = np.random.default_rng(seed)
     points, labels = rng.integers(0, 3, (300, 5)).astype(np.float32), rng.integers(0, 12, 300)
-    far = brute.distances(points, points, "euclidean")
-    expected, first, _, average = brute.retrieval(far, labels, labels, KS, own=True)
+    distances = brute.distances(points, points, "euclidean")
+    expected, first, _, average = brute.retrieval(distances, labels, labels, KS, exclusion="index")
     found = metrics.retrieval(points, labels, ks=KS, metric="euclidean", per_query=True)
     np.testing.assert_array_equal(found["rank"], first)
     np.testing.assert_allclose(found["map@r_per_query"], average, rtol=1e-12)
@@ -97,9 +97,9 @@ def test_separate_gallery(small_tiles, metric, shuffled):
     points, labels = sample(4, [3, 4, 5, 20, 70, 90], spread=3, shuffled=shuffled)
     queries, gallery = np.arange(len(points)) % 3 == 0, np.arange(len(points)) % 3 > 0
     queries &= labels != 0
-    labels = np.where(gallery & (labels == 1), 99, labels)  # class 1 asks in vain
-    far = brute.distances(points[queries], points[gallery], metric)
-    expected, first, _, average = brute.retrieval(far, labels[queries], labels[gallery], KS)
+    labels = np.where(gallery & (labels == 1), 99, labels)  # class 1 has no relevant row
+    distances = brute.distances(points[queries], points[gallery], metric)
+    expected, first, _, average = brute.retrieval(distances, labels[queries], labels[gallery], KS)
     found = metrics.retrieval(
         points[queries],
         labels[queries],
@@ -115,10 +115,10 @@ def test_separate_gallery(small_tiles, metric, shuffled):
     assert {k: found[k] for k in expected} == pytest.approx(expected, rel=1e-12)
 
 
-def test_a_gallery_that_begins_with_the_queries(small_tiles):
+def test_gallery_that_begins_with_the_queries(small_tiles):
     points, labels = sample(5, [4] * 40)
-    far = brute.distances(points[:70], points, "cosine")
-    expected, first, *_ = brute.retrieval(far, labels[:70], labels, KS, own=True)
+    distances = brute.distances(points[:70], points, "cosine")
+    expected, first, *_ = brute.retrieval(distances, labels[:70], labels, KS, exclusion="index")
     found = metrics.retrieval(
         points[:70],
         labels[:70],
@@ -132,20 +132,20 @@ def test_a_gallery_that_begins_with_the_queries(small_tiles):
     assert {k: found[k] for k in expected} == pytest.approx(expected, rel=1e-12)
 
 
-@pytest.mark.parametrize("shortlisted", [1, 1 << 30])
+@pytest.mark.parametrize("top_r_from", [1, 1 << 30])
 @pytest.mark.parametrize("count", [1, 3])
-def test_devices_do_not_matter(small_tiles, monkeypatch, count, shortlisted):
-    monkeypatch.setattr(plan, "SHORTLISTED", shortlisted)
-    monkeypatch.setattr(plan, "CROWDED", 50)
+def test_results_do_not_depend_on_the_devices(small_tiles, monkeypatch, count, top_r_from):
+    monkeypatch.setattr(plan, "TOP_R_FROM", top_r_from)
+    monkeypatch.setattr(plan, "SORT_ABOVE", 50)
     points, labels = sample(6, [1, 2, 3, 7, 17, 30, 60, 100], copies=40)
-    few = Mesh(np.array(jax.devices()[:count]), ("data",))
-    one, all_of_them = (metrics.retrieval(points, labels, per_query=True, mesh=mesh) for mesh in (few, tiles.mesh()))
-    assert tiles.mesh().size == 8
+    few, all_devices = Mesh(np.array(jax.devices()[:count]), ("data",)), tiles.local_mesh()
+    assert all_devices.size == 8
+    one, other = (metrics.retrieval(points, labels, per_query=True, mesh=mesh) for mesh in (few, all_devices))
     for key, value in one.items():
-        np.testing.assert_array_equal(value, all_of_them[key], err_msg=key)
+        np.testing.assert_array_equal(value, other[key], err_msg=key)
 
 
-def test_both_zeros_are_one_score():
+def test_positive_and_negative_zero_tie():
     scores = np.array([0.0, -0.0, 1.0, -1.0, 0.0, -0.0], np.float32)
     np.testing.assert_array_equal(sort.nearest_first(scores, -1), [2, 0, 1, 4, 5, 3])
     np.testing.assert_array_equal(sort.nearest_first(scores.astype(np.float64), 1), [2, 0, 4, 5, 3])
@@ -153,11 +153,13 @@ def test_both_zeros_are_one_score():
 
 def test_float64(x64):
     points, labels = sample(7, [5] * 20)
-    agrees(points.astype(np.float64) + 1e-9 * np.random.default_rng(0).normal(size=points.shape), labels)
+    check_against_brute_force(
+        points.astype(np.float64) + 1e-9 * np.random.default_rng(0).normal(size=points.shape), labels
+    )
 
 
-def test_a_shift_does_not_blur_euclidean_ranks():
-    """Squared lengths far above the distances would drown them in float32."""
+def test_a_shift_does_not_change_euclidean_ranks():
+    """Without centring, squared lengths far above the distances would hide them in float32."""
     points, labels = sample(8, [5] * 40)
     plain = metrics.retrieval(points, labels, metric="euclidean", per_query=True)
     shifted = metrics.retrieval(points.astype(np.float64) + 2.0**12, labels, metric="euclidean", per_query=True)
@@ -177,13 +179,13 @@ def test_long_and_short_rows_by_cosine():
 def test_zero_rows_and_equal_rows():
     labels = np.repeat(np.arange(4), 3)
     found = metrics.retrieval(np.zeros((12, 8), np.float32), labels, ks=(1, 11), per_query=True)
-    far = np.zeros((12, 12))
-    expected, first, *_ = brute.retrieval(far, labels, labels, (1, 11), own=True)
+    distances = np.zeros((12, 12))
+    expected, first, *_ = brute.retrieval(distances, labels, labels, (1, 11), exclusion="index")
     np.testing.assert_array_equal(found["rank"], first)
     assert found["recall@1"] == expected["recall@1"]
 
 
-def test_only_single_rows_or_only_one_class():
+def test_singleton_classes_and_a_single_class():
     points, _ = sample(10, [5, 5])
     alone = metrics.retrieval(points, np.arange(10))
     assert (alone["recall@8"], alone["lone_queries"]) == (0, 10)
@@ -201,7 +203,7 @@ def test_standard_errors():
     assert found["map@r_stderr"] == pytest.approx(kept.std() / np.sqrt(len(kept)))
 
 
-def test_plan_and_progress_are_told(small_tiles):
+def test_plan_and_progress_are_reported(small_tiles):
     points, labels = sample(12, [5] * 40)
     lines, steps = [], []
     metrics.retrieval(points, labels, announce=lines.append, progress=lambda *step: steps.append(step))

@@ -1,4 +1,4 @@
-"""What is refused, and in which words."""
+"""Rejected input and its error messages."""
 
 import ml_dtypes
 import numpy as np
@@ -38,7 +38,7 @@ def test_embeddings(points, message):
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float64, np.int8, np.uint8, bool, ml_dtypes.bfloat16])
-def test_all_real_numbers_are_taken(dtype):
+def test_all_real_dtypes_are_accepted(dtype):
     points = np.round(3 * X).astype(dtype)
     expected = metrics.retrieval(points.astype(np.float32), Y, ks=(1,))
     assert metrics.retrieval(points, Y, ks=(1,)) == expected
@@ -59,7 +59,7 @@ def test_labels(labels, message):
         metrics.retrieval(X, labels)
 
 
-def test_any_integers_are_classes():
+def test_any_integers_are_valid_labels():
     for labels in (Y - 7, Y * 2**40, Y.astype(np.uint64) + 2**63, Y.astype(np.uint8)):
         assert metrics.retrieval(X, labels, ks=(1,)) == metrics.retrieval(X, Y, ks=(1,))
 
@@ -111,8 +111,8 @@ def test_files(tmp_path):
         (tmp_path / "x.npz", "is not a .npy file"),
         (write(tmp_path / "text.npy", b"1 2 3"), "is not a .npy file"),
         (write(tmp_path / "nothing.npy", b""), "is not a .npy file"),
-        (write(tmp_path / "short.npy", content[:-8]), "is cut short or damaged"),
-        (write(tmp_path / "shorter.npy", content[:40]), "is cut short or damaged"),
+        (write(tmp_path / "short.npy", content[:-8]), "is truncated or damaged"),
+        (write(tmp_path / "shorter.npy", content[:40]), "is truncated or damaged"),
     ):
         with pytest.raises(DataError, match=f"file={path}: {message}"):
             validation.load(path)
@@ -120,9 +120,9 @@ def test_files(tmp_path):
         validation.embeddings(validation.load(tmp_path / "empty.npy"))
 
 
-def test_a_file_is_read_in_parts(tmp_path, monkeypatch):
+def test_a_file_is_read_in_blocks(tmp_path, monkeypatch):
     np.save(tmp_path / "x.npy", X)
-    monkeypatch.setattr(validation, "ROWS_AT_ONCE", 16)
+    monkeypatch.setattr(validation, "BLOCK_ELEMENTS", 16)
     loaded = validation.load(tmp_path / "x.npy")
     for metric in ("cosine", "euclidean"):
         assert metrics.retrieval(loaded, Y, metric=metric, memory=1) == metrics.retrieval(X, Y, metric=metric)

@@ -1,4 +1,4 @@
-"""Retrieval, clustering and geometry against the reference files, all of them."""
+"""Retrieval, clustering and geometry against every reference file."""
 
 import numpy as np
 import pytest
@@ -29,12 +29,12 @@ def of_kind(wanted):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_file_is_known(name):
+def test_every_file_is_of_a_known_kind(name):
     assert kind(name) in KINDS
 
 
 def compare(arrays, meta, block, found, *, per_query=True, lattice=False):
-    """One block of metrics. Cosines of lattice rows tie on paper and not in rounding, hence the wider bound."""
+    """Compares one block of metrics. Cosines of lattice rows tie only up to rounding, so the tolerance is wider."""
     loose = lattice and "cosine" in block
     tolerance = max(5e-3, 4 / len(found["rank"])) if loose else meta["tolerance"]["metrics"]
     ks = arrays[f"{block}_recall_k"].tolist()
@@ -55,8 +55,8 @@ def compare(arrays, meta, block, found, *, per_query=True, lattice=False):
             np.testing.assert_allclose(found[f"{key}_per_query"], arrays[f"{block}_{reference}_per_query"], atol=1e-9)
 
 
-def public(arrays, key, found, tolerance):
-    """The public library's precision@1, R-precision and MAP@R leave lone queries out."""
+def compare_with_library(arrays, key, found, tolerance):
+    """Compares with pytorch-metric-learning, whose metrics exclude queries without a relevant row."""
     has = len(found["rank"]) - found["lone_queries"]
     ours = [found["recall@1"] * len(found["rank"]) / has, found["r_precision"], found["map@r"]]
     np.testing.assert_allclose(ours, arrays[key], atol=tolerance)
@@ -67,7 +67,7 @@ def public(arrays, key, found, tolerance):
 def test_self_retrieval(name, block):
     arrays, meta = fixtures.load("metrics", name)
     if f"{block}_recall" not in arrays:
-        pytest.skip("holds one distance only")
+        pytest.skip("the file covers one metric only")
     found = metrics.retrieval(
         arrays["x"],
         arrays["y"],
@@ -77,7 +77,7 @@ def test_self_retrieval(name, block):
     )
     compare(arrays, meta, block, found, lattice="lattice" in meta["case"])
     if block == "euclid":
-        public(arrays, "pml_p1_rp_map", found, meta["tolerance"]["metrics"])
+        compare_with_library(arrays, "pml_p1_rp_map", found, meta["tolerance"]["metrics"])
 
 
 @pytest.mark.parametrize("block", ["euclid", "cosine"])
@@ -85,27 +85,27 @@ def test_self_retrieval(name, block):
 def test_neighbours(name, block):
     arrays, meta = fixtures.load("metrics", name)
     if f"nn_index_{block}" not in arrays:
-        pytest.skip("holds one distance only")
+        pytest.skip("the file covers one metric only")
     index, distance = arrays[f"nn_index_{block}"], arrays[f"nn_dist_{block}"]
     x = arrays["x"]
-    far, found = neighbors.search(x, x, index.shape[1], metric=METRIC[block], exclude_self=True)
-    near(far, found, index, distance, meta)
+    distances, indices = neighbors.search(x, x, index.shape[1], metric=METRIC[block], exclude_self=True)
+    compare_neighbors(distances, indices, index, distance, meta)
     if block == "euclid" and "lattice" in meta["case"]:
-        np.testing.assert_array_equal(found, index)
+        np.testing.assert_array_equal(indices, index)
 
 
-def near(far, found, index, distance, meta):
-    """Indices are compared where no two neighbours, nor the last and the one behind it, are too close to tell apart."""
-    np.testing.assert_allclose(far, distance, rtol=1e-6, atol=meta["tolerance"].get("distances", 1e-5))
+def compare_neighbors(distances, indices, index, distance, meta):
+    """Compares distances, and indices wherever the distance differs clearly from those before and after it."""
+    np.testing.assert_allclose(distances, distance, rtol=1e-6, atol=meta["tolerance"].get("distances", 1e-5))
     apart = np.diff(distance, axis=1) > 1e-5
     clear = np.pad(apart, ((0, 0), (1, 0)), constant_values=True) & np.pad(apart, ((0, 0), (0, 1)))
-    np.testing.assert_array_equal(found[clear], index[clear])
+    np.testing.assert_array_equal(indices[clear], index[clear])
 
 
 @pytest.mark.parametrize("name", of_kind("query_gallery"))
 def test_separate_gallery(name):
     arrays, meta = fixtures.load("metrics", name)
-    queries, labels, gallery, theirs = (arrays[key] for key in ("xq", "yq", "xg", "yg"))
+    queries, labels, gallery, gallery_labels = (arrays[key] for key in ("xq", "yq", "xg", "yg"))
     for block, metric in METRIC.items():
         found = metrics.retrieval(
             queries,
@@ -113,15 +113,15 @@ def test_separate_gallery(name):
             ks=tuple(arrays[f"{block}_recall_k"].tolist()),
             metric=metric,
             gallery=gallery,
-            gallery_labels=theirs,
+            gallery_labels=gallery_labels,
             per_query=True,
         )
         compare(arrays, meta, block, found)
         index, distance = arrays[f"nn_index_{block}"], arrays[f"nn_dist_{block}"]
-        far, indices = neighbors.search(queries, gallery, index.shape[1], metric=metric)
-        near(far, indices, index, distance, meta)
+        distances, indices = neighbors.search(queries, gallery, index.shape[1], metric=metric)
+        compare_neighbors(distances, indices, index, distance, meta)
         if block == "euclid":
-            public(arrays, "pml_p1_rp_map", found, meta["tolerance"]["metrics"])
+            compare_with_library(arrays, "pml_p1_rp_map", found, meta["tolerance"]["metrics"])
         else:
             recall = [found[f"recall@{k}"] for k in arrays["cosine_recall_k"].tolist()]
             np.testing.assert_allclose(recall, arrays["inshop_recall"], atol=meta["tolerance"]["metrics"])
@@ -144,7 +144,7 @@ def test_gallery_without_some_classes(name):
         if metric == "cosine":
             compare(arrays, meta, "missing_cosine", found, per_query=False)
         else:
-            public(arrays, "missing_pml_p1_rp_map", found, meta["tolerance"]["metrics"])
+            compare_with_library(arrays, "missing_pml_p1_rp_map", found, meta["tolerance"]["metrics"])
 
 
 @pytest.mark.parametrize("name", of_kind("query_gallery"))
@@ -161,7 +161,7 @@ def test_gallery_that_begins_with_the_queries(name):
         per_query=True,
     )
     compare(arrays, meta, "overlap_euclid", found, per_query=False)
-    public(arrays, "overlap_pml_p1_rp_map", found, meta["tolerance"]["metrics"])
+    compare_with_library(arrays, "overlap_pml_p1_rp_map", found, meta["tolerance"]["metrics"])
 
 
 @pytest.mark.parametrize("name", of_kind("clustering"))
@@ -220,7 +220,7 @@ def test_standard_errors(name):
     delta = metrics.nmi_stderr(labels, clusters)
     assert delta == pytest.approx(arrays["nmi_se_delta"], abs=meta["tolerance"]["nmi_delta"])
     assert delta == pytest.approx(arrays["nmi_se_bootstrap"], rel=meta["tolerance"]["nmi_bootstrap_rel"])
-    # Two gallery rows of different classes; a query lies on the one or the other.
+    # Two gallery rows of different classes; every query coincides with one of them.
     hits = arrays["hits"].astype(int)
     found = metrics.retrieval(
         np.eye(2)[hits], np.ones_like(hits), ks=(1,), gallery=np.eye(2), gallery_labels=np.arange(2)

@@ -1,89 +1,99 @@
-"""How well each query finds the rows of its class: the plan, the choice between counting and sorting, the scores."""
+"""Chooses how the ranks of each query are computed, runs the plan, and turns ranks into metrics per query."""
 
 from typing import Literal, NamedTuple
 
 import numpy as np
 from jax.sharding import Mesh
 
-from dml_jax.evaluation._ranking import sort, top_r
-from dml_jax.evaluation._ranking.count import Budget, Progress, Slots, ranks
-from dml_jax.evaluation._ranking.tiles import Metric, Rows, edge, frame, memory, mesh, on_cpu
-from dml_jax.evaluation._ranking.top_r import Shortlist
+from dml_jax.evaluation._ranking import sort, tiles, top_r
+from dml_jax.evaluation._ranking.count import Budget, Progress, Targets, count_ranks
+from dml_jax.evaluation._ranking.tiles import Metric, TiledRows
 
 Exclusion = Literal["index", "position", "none"]
 
-# Relevant rows above which a query is judged by sorting: about where its cost meets that of counting.
-CROWDED = 256
-# Relevant rows from which on a CPU looks for the best candidates instead of counting for each relevant row.
-SHORTLISTED = 16
-SHORTLIST_BYTES = 1 << 29
-# The cost of counting one threshold where ties need the index of every candidate, and where they do not.
-TIED, APART = 10, 6
+# Queries with more relevant rows than this are sorted: about where the cost of counting meets that of sorting.
+SORT_ABOVE = 256
+# Number of relevant rows from which a CPU collects the best candidates instead of counting for each relevant row, if
+# the buffers fit into so many bytes.
+TOP_R_FROM = 16
+TOP_R_BYTES = 1 << 29
+# Relative cost of counting one threshold if tiles interleave in index order, and if they do not (see
+# `kernels.make_counter`).
+COST_INTERLEAVED, COST_DISJOINT = 10, 6
 
 
-class Found(NamedTuple):
-    """What each query found.
+class QueryResults(NamedTuple):
+    """Results per query.
 
     Attributes:
-      first: int32 [Q], 1-based rank of the nearest relevant row; 0 if there is none.
-      precision: float64 [Q], R-precision; average: float64 [Q], average precision at R; NaN without a relevant row.
-      relevant: int64 [Q], R.
+      first_rank: int32 [Q], 1-based rank of the nearest relevant row, 0 if there is none.
+      r_precision: float64 [Q], NaN without a relevant row.
+      average_precision: float64 [Q], average precision at R, NaN without a relevant row.
+      relevant: int64 [Q], R, the number of relevant rows.
     """
 
-    first: np.ndarray
-    precision: np.ndarray
-    average: np.ndarray
+    first_rank: np.ndarray
+    r_precision: np.ndarray
+    average_precision: np.ndarray
     relevant: np.ndarray
 
 
 class Plan(NamedTuple):
-    """What will be done, and what it takes.
+    """Layout and choice of algorithm for given embeddings.
 
     Attributes:
-      gallery, queries: rows in tiles, the same object where the queries are their own gallery.
-      slots: what is asked by counting.
-      crowded: int [Q'], queries judged by sorting.
-      budget, mesh: what lies where.
-      labels, gallery_labels: int [Q], [G], classes numbered from 0.
-      exclusion: what a query leaves out.
-      shortlisted: only the nearest relevant row of each query is counted for, see `shortlist`.
+      gallery: candidates in tiles.
+      queries: the same object where the queries are their own gallery.
+      targets: relevant rows whose ranks are counted.
+      sorted_queries: int [Q'], queries that are ranked by sorting.
+      budget: limits per device.
+      mesh: devices.
+      labels: int [Q], classes numbered from 0.
+      gallery_labels: int [G], likewise.
+      exclusion: the candidate that each query excludes.
+      use_top_r: whether `top_r` replaces counting for all but the first relevant rank.
     """
 
-    gallery: Rows
-    queries: Rows
-    slots: Slots
-    crowded: np.ndarray
+    gallery: TiledRows
+    queries: TiledRows
+    targets: Targets
+    sorted_queries: np.ndarray
     budget: Budget
     mesh: Mesh
     labels: np.ndarray
     gallery_labels: np.ndarray
     exclusion: Exclusion
-    shortlisted: bool
+    use_top_r: bool
 
     def describe(self) -> str:
-        """One line: sizes, devices and memory."""
-        symmetric = self.gallery is self.queries
-        factors = [self.gallery] if symmetric and self.gallery.metric == "cosine" else [self.gallery, self.queries]
-        size = self.gallery.dtype.itemsize
-        panels = sum(min(f.tiles, self.budget.panel) * f.edge * f.width * size for f in factors)
-        tile = self.gallery.edge * self.queries.edge * size
-        last = np.maximum(self.slots.start + self.slots.size, 1) // self.gallery.edge
-        near = int(np.sum(last.max(axis=1) - self.slots.start.min(axis=1) // self.gallery.edge + 1))
-        slots = 4 * max(1, int(self.slots.size.max())) * self.queries.tiles * self.queries.edge * size
-        if self.shortlisted:
-            slots += top_r.size(len(self.queries.order), int(self.slots.size.max()))
-        resident = all(f.tiles <= self.budget.panel for f in factors)
-        where = f"{self.mesh.size} device{'s' * (self.mesh.size > 1)} ({self.mesh.devices.flat[0].platform})"
+        """One line with sizes, devices and an estimate of the memory per device."""
+        gallery, queries, sizes = self.gallery, self.queries, self.targets.size
+        symmetric = gallery is queries
+        operands = [gallery] if symmetric and gallery.metric == "cosine" else [gallery, queries]
+        itemsize = gallery.dtype.itemsize
+        panel_bytes = sum(
+            min(rows.num_tiles, self.budget.panel_tiles) * rows.tile_size * rows.width * itemsize for rows in operands
+        )
+        tile_bytes = gallery.tile_size * queries.tile_size * itemsize
+        last = np.maximum(self.targets.start + sizes, 1) // gallery.tile_size
+        first = self.targets.start.min(axis=1) // gallery.tile_size
+        near_tiles = int(np.sum(last.max(axis=1) - first + 1))
+        target_bytes = 4 * max(1, int(sizes.max())) * queries.num_tiles * queries.tile_size * itemsize
+        if self.use_top_r:
+            target_bytes += top_r.buffer_bytes(len(queries.order), int(sizes.max()))
+        score_bytes = (min(self.budget.cached_tiles, near_tiles) + 4) * tile_bytes
+        resident = all(rows.num_tiles <= self.budget.panel_tiles for rows in operands)
         return (
-            f"{len(self.queries.order):,} queries x {len(self.gallery.order):,} candidates x "
-            f"{self.gallery.source.shape[1]} on {where}; tiles {self.gallery.edge} x {self.queries.edge}"
-            f"{', half of them by symmetry' if symmetric and self.slots.size.any() else ''}; embeddings "
-            f"{'resident' if resident else 'streamed'}; at most about "
-            f"{(panels + slots + (min(self.budget.held, near) + 4) * tile) / 2**20:,.0f} MiB a device"
+            f"{len(queries.order):,} queries x {len(gallery.order):,} candidates x {gallery.source.shape[1]} on "
+            f"{self.mesh.size} device{'s' * (self.mesh.size > 1)} ({self.mesh.devices.flat[0].platform}); "
+            f"tiles {gallery.tile_size} x {queries.tile_size}"
+            f"{', half of them by symmetry' if symmetric and sizes.any() else ''}; "
+            f"embeddings {'resident' if resident else 'streamed'}; "
+            f"at most about {(panel_bytes + target_bytes + score_bytes) / 2**20:,.0f} MiB per device"
         )
 
 
-def plan(
+def make_plan(
     queries: np.ndarray,
     labels: np.ndarray,
     gallery: np.ndarray | None,
@@ -92,157 +102,182 @@ def plan(
     metric: Metric,
     exclusion: Exclusion,
     dtype: np.dtype,
-    devices: Mesh | None = None,
-    limit: int | None = None,
+    mesh: Mesh | None = None,
+    memory: int | None = None,
 ) -> Plan:
-    """Lays out tiles.
+    """Chooses tiles, the order of the gallery, and which queries are counted and which sorted.
 
     Args:
-      queries: [Q, D]; labels: int [Q].
-      gallery: [G, D], None where the queries are their own gallery; gallery_labels: int [G].
-      metric: what ranks the gallery.
-      exclusion: a query leaves out the candidate of its own index, or whatever comes first, or nothing.
+      queries: [Q, D].
+      labels: int [Q].
+      gallery: [G, D], None where the queries are their own gallery.
+      gallery_labels: int [G], equal to `labels` where the queries are their own gallery.
+      metric: ranks the gallery.
+      exclusion: each query excludes the candidate of its own index ("index"), the nearest candidate ("position"), or
+        nothing ("none").
       dtype: float32 or float64.
-      devices: all of them by default.
-      limit: bytes that may be used on a device.
+      mesh: devices, by default all of this process.
+      memory: bytes to use per device; by default see `tiles.memory_budget`.
     """
-    devices = devices or mesh()
-    limit = limit or memory(devices)
+    mesh = mesh or tiles.local_mesh()
+    memory = memory or tiles.memory_budget(mesh)
     symmetric = gallery is None
-    others = queries if gallery is None else gallery
-    codes = np.unique(np.concatenate([labels, gallery_labels]), return_inverse=True)[1].astype(np.int64)
-    mine, theirs = (codes[len(labels) :] if symmetric else codes[: len(labels)]), codes[len(labels) :]
-    sizes = np.bincount(theirs, minlength=codes.max() + 1)
-    relevant = sizes[mine] - (exclusion != "none")
-    crowded = relevant > CROWDED
-    asked = np.where(crowded, 0, relevant + (exclusion == "position"))
+    candidates = queries if gallery is None else gallery
+    classes = np.unique(np.concatenate([labels, gallery_labels]), return_inverse=True)[1].astype(np.int64)
+    gallery_classes = classes[len(labels) :]
+    query_classes = gallery_classes if symmetric else classes[: len(labels)]
+    class_sizes = np.bincount(gallery_classes, minlength=classes.max() + 1)
+    relevant = class_sizes[query_classes] - (exclusion != "none")
+    by_sorting = relevant > SORT_ABOVE
+    num_targets = np.where(by_sorting, 0, relevant + (exclusion == "position"))
 
-    common = frame([others] if symmetric else [queries, others], metric)
-    edges = edge(len(others), devices), edge(len(queries), devices)
-    orders = [np.lexsort((np.arange(len(theirs)), theirs, sizes[theirs]))]
-    if np.count_nonzero(np.diff(theirs)) == np.count_nonzero(sizes) - 1:
-        orders.append(np.arange(len(theirs)))
+    centering = tiles.choose_centering([candidates] if symmetric else [queries, candidates], metric)
+    gallery_tile, query_tile = tiles.choose_tile_size(len(candidates), mesh), tiles.choose_tile_size(len(queries), mesh)
+    # Ordering classes by size leaves the least padding of targets within a tile; if the rows are already grouped by
+    # class, keeping their order makes ties cheaper.
+    orders = [np.lexsort((np.arange(len(gallery_classes)), gallery_classes, class_sizes[gallery_classes]))]
+    if np.count_nonzero(np.diff(gallery_classes)) == np.count_nonzero(class_sizes) - 1:
+        orders.append(np.arange(len(gallery_classes)))
     choices = []
-    for order, price in zip(orders, (TIED, APART), strict=False):
-        rank = np.empty(len(sizes), np.int64)
-        rank[theirs[order][::-1]] = np.arange(len(order))[::-1]  # first place of each class
-        own = order if symmetric else np.argsort(rank[mine], kind="stable")
-        peaks = np.maximum.reduceat(asked[own], np.arange(0, len(own), edges[1]))
-        choices.append((price * int(peaks.sum()), order, own, rank))
-    _, order, own, rank = min(choices, key=lambda choice: choice[0])
+    for order, cost in zip(orders, (COST_INTERLEAVED, COST_DISJOINT), strict=False):
+        class_start = np.empty(len(class_sizes), np.int64)
+        class_start[gallery_classes[order][::-1]] = np.arange(len(order))[::-1]
+        query_order = order if symmetric else np.argsort(class_start[query_classes], kind="stable")
+        targets_per_tile = np.maximum.reduceat(num_targets[query_order], np.arange(0, len(query_order), query_tile))
+        choices.append((cost * int(targets_per_tile.sum()), order, query_order, class_start))
+    _, order, query_order, class_start = min(choices, key=lambda choice: choice[0])
 
-    rows = Rows(others, order, edges[0], metric, common, dtype)
-    asking = rows if symmetric else Rows(queries, own, edges[1], metric, common, dtype)
-    place = np.empty(len(order), np.int64)
-    place[order] = np.arange(len(order))
-    blank = np.zeros(asking.tiles * asking.edge, np.int32)
-    start, size, self_place = blank.copy(), blank.copy(), blank - 1
-    start[: len(own)], size[: len(own)] = rank[mine[own]], asked[own]
+    gallery_rows = TiledRows(candidates, order, gallery_tile, metric, centering, dtype)
+    query_rows = gallery_rows
+    if not symmetric:
+        query_rows = TiledRows(queries, query_order, query_tile, metric, centering, dtype)
+    position = np.empty(len(order), np.int64)
+    position[order] = np.arange(len(order))
+    zeros = np.zeros(query_rows.num_tiles * query_tile, np.int32)
+    start, size, own = zeros.copy(), zeros.copy(), zeros - 1
+    start[: len(query_order)], size[: len(query_order)] = (
+        class_start[query_classes[query_order]],
+        num_targets[query_order],
+    )
     if exclusion == "index":
-        self_place[: len(own)] = place[own]
-    shape = (asking.tiles, asking.edge)
-    slots = Slots(start.reshape(shape), size.reshape(shape), self_place.reshape(shape))
+        own[: len(query_order)] = position[query_order]
+    shape = (query_rows.num_tiles, query_tile)
+    targets = Targets(start.reshape(shape), size.reshape(shape), own.reshape(shape))
 
-    tile = max(rows.edge * asking.edge * dtype.itemsize, 1)
-    panel = max(1, limit // 4 // (max(edges) * rows.width * dtype.itemsize))
-    shortlisted = (
+    tile_bytes = max(gallery_tile * query_tile * dtype.itemsize, 1)
+    panel_tiles = max(1, memory // 4 // (max(gallery_tile, query_tile) * gallery_rows.width * dtype.itemsize))
+    budget = Budget(panel_tiles=panel_tiles, cached_tiles=memory // 2 // tile_bytes)
+    use_top_r = (
         symmetric
         and exclusion == "index"
-        and on_cpu(devices)
+        and tiles.is_cpu(mesh)
         and dtype == np.float32
-        and int(asked.max()) >= SHORTLISTED
-        and edges[0] <= top_r.EDGE
-        and len(order) <= top_r.ROWS
-        and top_r.size(len(order), int(asked.max())) <= SHORTLIST_BYTES
+        and int(num_targets.max()) >= TOP_R_FROM
+        and gallery_tile <= top_r.MAX_TILE_SIZE
+        and len(order) <= top_r.MAX_ROWS
+        and top_r.buffer_bytes(len(order), int(num_targets.max())) <= TOP_R_BYTES
     )
-    budget = Budget(panel=panel, held=limit // 2 // tile)
-    return Plan(rows, asking, slots, np.flatnonzero(crowded), budget, devices, mine, theirs, exclusion, shortlisted)
+    return Plan(
+        gallery=gallery_rows,
+        queries=query_rows,
+        targets=targets,
+        sorted_queries=np.flatnonzero(by_sorting),
+        budget=budget,
+        mesh=mesh,
+        labels=query_classes,
+        gallery_labels=gallery_classes,
+        exclusion=exclusion,
+        use_top_r=use_top_r,
+    )
 
 
-def judge(plan: Plan, progress: Progress | None = None) -> Found:
-    """Carries out a plan; `progress` is called with tiles done and in all."""
-    queries, size = plan.queries, plan.slots.size.reshape(-1)
+def execute(plan: Plan, progress: Progress | None = None) -> QueryResults:
+    """Runs a plan; `progress` is called with the number of tiles done and the total."""
     relevant = np.bincount(plan.gallery_labels, minlength=plan.labels.max() + 1)[plan.labels]
     relevant = relevant - (plan.exclusion != "none")
-    first = np.zeros(len(queries.order), np.int32)
+    first = np.zeros(len(relevant), np.int32)
     precision, average = np.full(len(first), np.nan), np.full(len(first), np.nan)
-    if size.any() and plan.shortlisted:
-        first, precision, average = _shortlisted(plan, relevant, progress)
-    elif size.any():
-        found = ranks(plan.gallery, queries, plan.slots, mesh=plan.mesh, budget=plan.budget, progress=progress)
-        found = found.transpose(0, 2, 1).reshape(-1, found.shape[1])[: len(first)]
-        wanted = relevant[queries.order]
-        counted = score(found - (plan.exclusion == "position"), wanted)
-        for target, values in zip((first, precision, average), counted, strict=True):
-            target[queries.order] = values
-    if len(plan.crowded):
-        _crowded(plan, first, precision, average, progress)
-    return Found(first, precision, average, relevant)
+    if plan.targets.size.any() and plan.use_top_r:
+        first, precision, average = _run_top_r(plan, relevant, progress)
+    elif plan.targets.size.any():
+        order = plan.queries.order
+        ranks = count_ranks(
+            plan.gallery, plan.queries, plan.targets, mesh=plan.mesh, budget=plan.budget, progress=progress
+        )
+        ranks = ranks.transpose(0, 2, 1).reshape(-1, ranks.shape[1])[: len(first)]
+        counted = metrics_from_ranks(ranks - (plan.exclusion == "position"), relevant[order])
+        first[order], precision[order], average[order] = counted
+    if len(plan.sorted_queries):
+        chosen = plan.sorted_queries
+        first[chosen], precision[chosen], average[chosen] = _run_sort(plan, progress)
+    return QueryResults(first, precision, average, relevant)
 
 
-def score(found: np.ndarray, relevant: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """First rank, R-precision and average precision at R from the ranks [Q, slots] of relevant rows, 0 or less: none.
+def metrics_from_ranks(ranks: np.ndarray, relevant: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """First rank, R-precision and average precision at R of each query.
 
     R-precision = (1/R) #{rank <= R}; average precision at R = (1/R) sum over the i-th such rank r_i of i / r_i
     (Musgrave et al., ECCV 2020, section 4.1).
+
+    Args:
+      ranks: int [Q, W], ranks of the relevant rows in any order; 0 or less for unused entries.
+      relevant: int [Q], R.
+
+    Returns:
+      int [Q] (0 if there is no relevant row), float64 [Q] and float64 [Q] (NaN if there is none).
     """
-    behind = np.iinfo(np.int32).max
-    found = np.sort(np.where(found > 0, found, behind), axis=1)
-    within = found <= relevant[:, None]
-    exact = np.where(relevant > 0, relevant, np.nan)
-    share = np.arange(1, found.shape[1] + 1)[None, :] / found
-    average = np.einsum("qr,qr->q", within, share) / exact
-    return np.where(found[:, 0] < behind, found[:, 0], 0), within.sum(axis=1) / exact, average
+    unused = np.iinfo(np.int32).max
+    ranks = np.sort(np.where(ranks > 0, ranks, unused), axis=1)
+    within = ranks <= relevant[:, None]
+    divisor = np.where(relevant > 0, relevant, np.nan)
+    precision_at_rank = np.arange(1, ranks.shape[1] + 1)[None, :] / ranks
+    average = np.einsum("qr,qr->q", within, precision_at_rank) / divisor
+    return np.where(ranks[:, 0] < unused, ranks[:, 0], 0), within.sum(axis=1) / divisor, average
 
 
-def _shortlisted(
+def _run_top_r(
     plan: Plan, relevant: np.ndarray, progress: Progress | None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    relevant = np.where(np.isin(np.arange(len(relevant)), plan.crowded), 0, relevant)
-    best = Shortlist(plan.gallery, relevant)
-    found = ranks(
+    """First rank, R-precision and average precision at R of the queries that are not sorted."""
+    best = top_r.TopR(plan.gallery, np.where(np.isin(np.arange(len(relevant)), plan.sorted_queries), 0, relevant))
+    ranks = count_ranks(
         plan.gallery,
         plan.gallery,
-        plan.slots,
+        plan.targets,
         mesh=plan.mesh,
         budget=plan.budget,
         progress=progress,
-        shortlist=best,
+        top_r=best,
     )
     first = np.zeros(len(relevant), np.int32)
-    first[plan.gallery.order] = found.reshape(-1)[: len(first)]
+    first[plan.gallery.order] = ranks.reshape(-1)[: len(first)]
     return first, *best.finish(plan.labels)
 
 
-def _crowded(
-    plan: Plan, first: np.ndarray, precision: np.ndarray, average: np.ndarray, progress: Progress | None
-) -> None:
+def _run_sort(plan: Plan, progress: Progress | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """First rank, R-precision and average precision at R of `plan.sorted_queries`."""
     gallery = plan.gallery._replace(order=np.arange(len(plan.gallery.order)))
-    order = plan.crowded
-    # Where the gallery is streamed, it comes once for every tile of queries: the fewer of them the better.
-    small = 1024 if plan.gallery.edge > 1152 else 128
-    queries = plan.queries._replace(
-        order=order, edge=min(plan.queries.edge, small) if gallery.tiles <= plan.budget.panel else plan.queries.edge
-    )
-    own = order if plan.exclusion == "index" else np.full(len(order), -1)
-    done, total = 0, queries.tiles * gallery.tiles
+    chosen = plan.sorted_queries
+    tile_size = plan.queries.tile_size
+    if gallery.num_tiles <= plan.budget.panel_tiles:  # else the gallery is streamed for every tile of queries
+        tile_size = min(tile_size, 1024 if gallery.tile_size > 1152 else 128)
+    queries = plan.queries._replace(order=chosen, tile_size=tile_size)
+    done, total = 0, queries.num_tiles * gallery.num_tiles
 
-    def advance(tiles: int) -> None:
+    def advance(new_tiles: int) -> None:
         nonlocal done
-        done += tiles
+        done += new_tiles
         if progress is not None:
             progress(done, total)
 
-    judged = sort.judge(
+    return sort.metrics_by_sorting(
         gallery,
         queries,
-        plan.labels[order],
+        plan.labels[chosen],
         plan.gallery_labels,
-        own,
+        chosen if plan.exclusion == "index" else np.full(len(chosen), -1),
         drop=int(plan.exclusion == "position"),
-        panel=plan.budget.panel,
+        panel_tiles=plan.budget.panel_tiles,
         mesh=plan.mesh,
         progress=advance,
     )
-    for target, values in zip((first, precision, average), judged, strict=True):
-        target[order] = values

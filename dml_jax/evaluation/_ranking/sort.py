@@ -1,7 +1,7 @@
-"""Scores of queries by sorting, for those with so many relevant rows that counting would cost more.
+"""Metrics of queries by sorting their scores, for queries with too many relevant rows for counting.
 
-The similarities of some hundred queries at a time come from the device; NumPy sorts each row as one vector of integers
-(score above, index below), several times faster than XLA sorts on CPUs.
+The device computes the scores of a tile of queries; NumPy sorts each row as one vector of integers (score in the high
+bits, index in the low bits), which on CPUs is several times faster than sorting in XLA.
 """
 
 import os
@@ -12,88 +12,87 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding
 
-from dml_jax.evaluation._ranking.kernels import EVERYWHERE, product
-from dml_jax.evaluation._ranking.tiles import Rows
+from dml_jax.evaluation._ranking.tiles import REPLICATED, TiledRows, product
 
 
-def judge(
-    gallery: Rows,
-    queries: Rows,
+def metrics_by_sorting(
+    gallery: TiledRows,
+    queries: TiledRows,
     labels: np.ndarray,
     gallery_labels: np.ndarray,
     own: np.ndarray,
     *,
     drop: int,
-    panel: int,
+    panel_tiles: int,
     mesh: Mesh,
     progress: Callable[[int], None] | None = None,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Rank of the nearest relevant row, R-precision and average precision at R.
+    """Rank of the first relevant row, R-precision and average precision at R.
 
     Args:
       gallery: candidates in the order of their index.
-      queries: those that ask.
+      queries: Q queries.
       labels: int [Q], class of each query, in the order of `queries`.
       gallery_labels: int [G].
-      own: int [Q], index of the candidate that each query leaves out, -1 if none.
-      drop: nearest candidates that are passed over, and not counted as relevant.
-      panel: tiles of the gallery that fit on a device.
+      own: int [Q], index of the candidate that each query excludes, -1 if none.
+      drop: number of nearest candidates that are skipped and do not count as relevant.
+      panel_tiles: tiles of the gallery that fit on a device.
       mesh: devices.
-      progress: called with the tiles done in each step.
+      progress: called with the number of tiles done in each step.
 
     Returns:
-      int32 [Q] (0 if none is found), float64 [Q] and float64 [Q] (NaN where no row is relevant).
+      int32 [Q] (0 if there is no relevant row), float64 [Q] and float64 [Q] (NaN if there is none).
     """
     rows = len(queries.order)
     first, precision, average = np.zeros(rows, np.int32), np.full(rows, np.nan), np.full(rows, np.nan)
     relevant = np.bincount(gallery_labels, minlength=labels.max() + 1)[labels] - (own >= 0) - drop
-    everywhere = NamedSharding(mesh, EVERYWHERE)
-    loaded: dict[int, jax.Array] = {}
+    replicated = NamedSharding(mesh, REPLICATED)
+    panels: dict[int, jax.Array] = {}
 
-    def factor(start: int) -> jax.Array:
-        if start not in loaded:
-            loaded.clear()
-            loaded[start] = jax.device_put(gallery.prepared(slice(start, start + panel), right=True), everywhere)
-        return loaded[start]
+    def gallery_panel(start: int) -> jax.Array:
+        if start not in panels:
+            panels.clear()
+            panels[start] = jax.device_put(gallery.operand(slice(start, start + panel_tiles), right=True), replicated)
+        return panels[start]
 
-    def one(query: int, scores: np.ndarray) -> None:
-        found = gallery_labels[nearest_first(scores, own[query])[drop:]] == labels[query]
-        place, wanted = int(np.argmax(found)), relevant[query]
-        first[query] = place + 1 if found[place] else 0
-        if wanted > 0:
-            ranks = np.flatnonzero(found[:wanted]) + 1
-            precision[query] = len(ranks) / wanted
-            average[query] = np.sum(np.arange(1, len(ranks) + 1) / ranks) / wanted
+    def rank_query(query: int, scores: np.ndarray) -> None:
+        hits = gallery_labels[nearest_first(scores, own[query])[drop:]] == labels[query]
+        nearest, r = int(np.argmax(hits)), relevant[query]
+        first[query] = nearest + 1 if hits[nearest] else 0
+        if r > 0:
+            ranks = np.flatnonzero(hits[:r]) + 1
+            precision[query] = len(ranks) / r
+            average[query] = np.sum(np.arange(1, len(ranks) + 1) / ranks) / r
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        for tile in range(queries.tiles):
-            left = jax.device_put(queries.prepared(slice(tile, tile + 1), right=False), everywhere)
-            block = np.empty((queries.edge, gallery.tiles * gallery.edge), gallery.dtype)
-            for start in range(0, gallery.tiles, panel):
-                right = factor(start)
+        for tile in range(queries.num_tiles):
+            left = jax.device_put(queries.operand(slice(tile, tile + 1), right=False), replicated)
+            block = np.empty((queries.tile_size, gallery.num_tiles * gallery.tile_size), gallery.dtype)
+            for start in range(0, gallery.num_tiles, panel_tiles):
+                right = gallery_panel(start)
                 for i in range(0, len(right), mesh.size):
                     chosen = np.minimum(np.arange(i, i + mesh.size), len(right) - 1)
                     pairs = np.stack([np.zeros_like(chosen), chosen], axis=1).astype(np.int32)
                     scores = np.asarray(product(left, right, pairs, mesh))
-                    for b, part in zip(chosen.tolist(), scores, strict=True):
-                        place = (start + b) * gallery.edge
-                        block[:, place : place + gallery.edge] = part
-            asked = range(tile * queries.edge, min(rows, (tile + 1) * queries.edge))
-            list(pool.map(one, asked, block[:, : len(gallery.order)]))
+                    for b, tile_scores in zip(chosen.tolist(), scores, strict=True):
+                        column = (start + b) * gallery.tile_size
+                        block[:, column : column + gallery.tile_size] = tile_scores
+            tile_queries = range(tile * queries.tile_size, min(rows, (tile + 1) * queries.tile_size))
+            list(pool.map(rank_query, tile_queries, block[:, : len(gallery.order)]))
             if progress is not None:
-                progress(gallery.tiles)
+                progress(gallery.num_tiles)
     return first, precision, average
 
 
-def nearest_first(scores: np.ndarray, left_out: int) -> np.ndarray:
-    """Indices [G] by falling score, ties by index; without `left_out`, if that is not negative."""
-    far = 0 - scores  # not -scores, which tells 0 from -0
-    if far.dtype == np.float32:
-        bits = far.view(np.int32)
+def nearest_first(scores: np.ndarray, excluded: int) -> np.ndarray:
+    """Indices [G] by decreasing score, ties by index, without the index `excluded` unless it is negative."""
+    distance = 0 - scores  # unlike -scores, maps 0.0 and -0.0 to the same bits
+    if distance.dtype == np.float32:
+        bits = distance.view(np.int32)
         key = (bits ^ ((bits >> 31) & 0x7FFFFFFF)).astype(np.int64) << 32
         key |= np.arange(len(scores))
         key.sort()
         order = key & 0xFFFFFFFF
     else:
-        order = np.argsort(far, kind="stable")
-    return order[order != left_out] if left_out >= 0 else order
+        order = np.argsort(distance, kind="stable")
+    return order[order != excluded] if excluded >= 0 else order

@@ -1,36 +1,53 @@
-"""Embeddings laid out in tiles: equal blocks of rows, so that every product has one shape and one rounding.
+"""Embeddings in tiles, the product of two tiles, and the devices and memory it may use.
 
-A score is what a neighbour is ranked by, larger is nearer: the cosine, or -|x - y|^2 / 2 for the Euclidean distance.
-Both are one plain product of prepared rows, the Euclidean one thanks to two more columns:
+A set of embeddings is cut into tiles: blocks of equally many rows, the last one padded with zeros, so that all products
+have the same shape and the same rounding. A score ranks the neighbours of a query, larger is nearer: the cosine, or
+-|x - y|^2 / 2 for the Euclidean distance. Both are a plain product of prepared rows; the Euclidean one needs two more
+columns:
 
     -|x|^2 / 2 - |y|^2 / 2 + <x, y>  =  < [-|x|^2 / 2, 1, x], [1, -|y|^2 / 2, y] >
 
-These columns come first, so that x with y rounds as y with x.
-
-Rows that only fill the last tile are zero, so their score is exactly 0 and can be subtracted from any count.
+These columns come first, so that the score of (x, y) rounds like that of (y, x). Padding rows have a score of exactly
+0, so they can be subtracted from any count.
 """
 
+from functools import partial
 from typing import Literal, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as P
 
 from dml_jax.evaluation import validation
 
 Metric = Literal["cosine", "euclidean"]
 
-FILLER = np.iinfo(np.int32).max  # the index of rows that only fill a tile: behind every real one
+REPLICATED, SHARDED = P(), P("data")
+PADDING_INDEX = np.iinfo(np.int32).max  # larger than the index of any real row
 
 
-def mesh() -> Mesh:
-    """The devices of this process in one row: each process of several judges for itself."""
+def local_mesh() -> Mesh:
+    """One-dimensional mesh of the devices of this process; in multi-process runs each process evaluates by itself."""
     return Mesh(np.array(jax.local_devices()), ("data",))
 
 
-def edge(rows: int, mesh: Mesh) -> int:
-    """Rows of a tile: a multiple of 32 (128) for which a triangle of tiles wastes little and each is worth a call."""
-    low, high, step = (480, 1152, 32) if on_cpu(mesh) else (1024, 4096, 128)
+def is_cpu(mesh: Mesh) -> bool:
+    return mesh.devices.flat[0].platform == "cpu"
+
+
+def memory_budget(mesh: Mesh) -> int:
+    """Bytes to use per device: 60 % of an accelerator's memory; on CPUs, 1 GiB shared by all devices."""
+    if is_cpu(mesh):
+        return (1 << 30) // mesh.size
+    stats = mesh.local_devices[0].memory_stats() or {}
+    return int(0.6 * stats.get("bytes_limit", 8 << 30))
+
+
+def choose_tile_size(rows: int, mesh: Mesh) -> int:
+    """Rows per tile, a multiple of 32 (CPU) or 128: the smallest cost of a triangle of tiles, padding and calls."""
+    low, high, step = (480, 1152, 32) if is_cpu(mesh) else (1024, 4096, 128)
     if rows <= high:
         return max(32, -(-rows // step) * step)
     sizes = range(low, high + 1, step)
@@ -38,30 +55,19 @@ def edge(rows: int, mesh: Mesh) -> int:
     return min(sizes, key=lambda t: (lambda m: m * (m + 1) * (t * t + overhead))(-(-rows // t)))
 
 
-def on_cpu(mesh: Mesh) -> bool:
-    return mesh.devices.flat[0].platform == "cpu"
-
-
-def memory(mesh: Mesh) -> int:
-    """Bytes that one device may use: 60 % of an accelerator's memory, and 1 GiB shared by all devices of a CPU."""
-    if on_cpu(mesh):
-        return (1 << 30) // mesh.size
-    stats = mesh.local_devices[0].memory_stats() or {}
-    return int(0.6 * stats.get("bytes_limit", 8 << 30))
-
-
-class Frame(NamedTuple):
-    """What is taken off raw rows before they are compared: nothing changes a cosine or a Euclidean ranking by it.
+class Centering(NamedTuple):
+    """Shift and scale applied to raw rows before they are compared; neither changes a ranking.
 
     Attributes:
-      center: float64 [D]; scale: a power of two.
+      center: float64 [D].
+      scale: a power of two.
     """
 
     center: np.ndarray
     scale: float
 
-    def enter(self, rows: np.ndarray, dtype: np.dtype) -> np.ndarray:
-        """(rows - center) * scale, as `dtype`; the rows themselves where nothing changes."""
+    def apply(self, rows: np.ndarray, dtype: np.dtype) -> np.ndarray:
+        """(rows - center) * scale, as `dtype`; not a copy where nothing changes."""
         if not self.center.any() and self.scale == 1:
             return np.asarray(rows, dtype)
         wide = np.dtype(np.float32 if rows.dtype == np.float32 else np.float64)
@@ -70,56 +76,60 @@ class Frame(NamedTuple):
         return result.astype(dtype, copy=False)
 
 
-def frame(sources: list[np.ndarray], metric: Metric) -> Frame:
-    """What to take off: nothing for the cosine.
+def choose_centering(sources: list[np.ndarray], metric: Metric) -> Centering:
+    """The shift and scale that keep squared lengths accurate in float32; the identity for the cosine.
 
-    Small differences between long vectors drown in the rounding of their squared lengths, so a mean that makes up
-    four fifths of the squares is taken off, to a coarse multiple of a power of two: rows on a lattice stay exact.
-    Numbers whose squares would leave the range of float32 are scaled.
+    Small differences between long vectors are lost in the rounding of their squared lengths, so a mean that accounts
+    for four fifths of the squares is subtracted. It is rounded to a coarse multiple of a power of two, which keeps
+    integer-valued rows exact. Rows whose squares would leave the range of float32 are scaled.
     """
     width = sources[0].shape[1]
     if metric == "cosine":
-        return Frame(np.zeros(width), 1.0)
-    largest = max(float(max(block.max(), -block.min())) for source in sources for block in validation.blocks(source))
+        return Centering(np.zeros(width), 1.0)
+    largest = max(
+        float(max(block.max(), -block.min())) for source in sources for block in validation.row_blocks(source)
+    )
     scale = 1.0 if 2.0**-30 < largest < 2.0**30 or largest == 0 else float(2.0 ** -np.ceil(np.log2(largest)))
     total, squares, rows = np.zeros(width), 0.0, sum(len(source) for source in sources)
     for source in sources:
-        for block in validation.blocks(source):
+        for block in validation.row_blocks(source):
             scaled = block if scale == 1 else block * block.dtype.type(scale)
             total += scaled.sum(axis=0, dtype=np.float64)
             squares += float(np.einsum("nd,nd->n", scaled, scaled).sum(dtype=np.float64))
     mean = total / rows
     if mean @ mean <= 0.8 * squares / rows:
-        return Frame(np.zeros(width), scale)
+        return Centering(np.zeros(width), scale)
     grain = 2.0 ** (np.ceil(np.log2(largest * scale)) - 7)
-    return Frame(np.round(mean / grain) * grain / scale, scale)
+    return Centering(np.round(mean / grain) * grain / scale, scale)
 
 
-class Rows(NamedTuple):
-    """One set of embeddings in tiles.
+class TiledRows(NamedTuple):
+    """A set of embeddings in tiles. A row has an index in `source` and a position in `order`.
 
     Attributes:
-      source: [N, D], as it came (memory-mapped, perhaps).
-      order: int [N], place in the tiles -> row of the source.
-      edge: rows of a tile.
-      metric, frame: how rows are prepared.
-      dtype: of the prepared rows.
+      source: [N, D] real numbers, may be memory-mapped.
+      order: int [N], index of the row at each position.
+      tile_size: rows per tile, T.
+      metric: "cosine" or "euclidean".
+      centering: applied to Euclidean rows.
+      dtype: of prepared rows.
     """
 
     source: np.ndarray
     order: np.ndarray
-    edge: int
+    tile_size: int
     metric: Metric
-    frame: Frame
+    centering: Centering
     dtype: np.dtype
 
     @property
-    def tiles(self) -> int:
-        return -(-len(self.order) // self.edge)
+    def num_tiles(self) -> int:
+        return -(-len(self.order) // self.tile_size)
 
     @property
-    def fillers(self) -> int:
-        return self.tiles * self.edge - len(self.order)
+    def padding(self) -> int:
+        """Number of padding rows."""
+        return self.num_tiles * self.tile_size - len(self.order)
 
     @property
     def width(self) -> int:
@@ -127,30 +137,30 @@ class Rows(NamedTuple):
         return self.source.shape[1] + 2 * (self.metric == "euclidean")
 
     def indices(self) -> np.ndarray:
-        """Row of the source at each place: int32 [tiles, edge], FILLER where there is none."""
-        index = np.full(self.tiles * self.edge, FILLER, np.int32)
+        """Index of the row at each position: int32 [num_tiles, T], PADDING_INDEX for padding."""
+        index = np.full(self.num_tiles * self.tile_size, PADDING_INDEX, np.int32)
         index[: len(self.order)] = self.order
-        return index.reshape(self.tiles, self.edge)
+        return index.reshape(self.num_tiles, self.tile_size)
 
-    def prepared(self, panel: slice, *, right: bool) -> np.ndarray:
-        """Some tiles, ready to be multiplied: [tiles, edge, width]. `right`: for the second factor."""
-        first, last, _ = panel.indices(self.tiles)
-        result = np.zeros(((last - first) * self.edge, self.width), self.dtype)
-        wanted = self.order[first * self.edge : last * self.edge]
-        step = max(1, validation.ROWS_AT_ONCE // (4 * self.width))
+    def operand(self, tiles: slice, *, right: bool) -> np.ndarray:
+        """Prepared rows of some tiles, as the left or right operand of `product`: [tiles, T, width]."""
+        first, last, _ = tiles.indices(self.num_tiles)
+        result = np.zeros(((last - first) * self.tile_size, self.width), self.dtype)
+        wanted = self.order[first * self.tile_size : last * self.tile_size]
+        step = max(1, validation.BLOCK_ELEMENTS // (4 * self.width))
         for start in range(0, len(wanted), step):
             part = wanted[start : start + step]
             rows = result[start : start + len(part)]
             columns = rows[:, self.width - self.source.shape[1] :]
-            taken = np.asarray(self.source[part])
+            raw = np.asarray(self.source[part])
             if self.metric == "cosine":
-                columns[:] = taken
+                columns[:] = raw
                 normalize(columns)
             else:
-                columns[:] = self.frame.enter(taken, self.dtype)
+                columns[:] = self.centering.apply(raw, self.dtype)
                 half = -np.einsum("nd,nd->n", columns, columns, dtype=np.float64) / 2
                 rows[:, 0], rows[:, 1] = (1, half) if right else (half, 1)
-        return result.reshape(-1, self.edge, self.width)
+        return result.reshape(-1, self.tile_size, self.width)
 
 
 def normalize(rows: np.ndarray) -> None:
@@ -161,3 +171,34 @@ def normalize(rows: np.ndarray) -> None:
         rows[i] /= np.abs(rows[i]).max() or 1
         squares[i] = rows[i] @ rows[i]
     rows /= np.sqrt(np.where(squares > 0, squares, 1))[:, None]
+
+
+def sortable_keys(scores: jax.Array) -> jax.Array:
+    """Integers in the order of the scores, int32 for float32 and int64 for float64; 0.0 and -0.0 both give 0."""
+    kind = jnp.int32 if scores.dtype == jnp.float32 else jnp.int64
+    bits = jax.lax.bitcast_convert_type(scores, kind)
+    return jnp.where(scores == 0, 0, bits ^ ((bits >> (bits.dtype.itemsize * 8 - 1)) & jnp.iinfo(kind).max))
+
+
+@partial(jax.jit, static_argnames=("mesh", "as_keys"))
+def product(left: jax.Array, right: jax.Array, pairs: jax.Array, mesh: Mesh, as_keys: bool = False) -> jax.Array:
+    """One tile of scores on each of n devices.
+
+    Args:
+      left: [p, S, W], replicated; see `TiledRows.operand`.
+      right: [q, T, W], replicated.
+      pairs: int32 [n, 2], a tile of `left` and a tile of `right` for each device.
+      mesh: n devices.
+      as_keys: return `sortable_keys` of the scores.
+
+    Returns:
+      [n, S, T], one tile per device.
+    """
+
+    def local(left: jax.Array, right: jax.Array, pairs: jax.Array) -> jax.Array:
+        a, b = left[pairs[0, 0]], right[pairs[0, 1]]
+        scores = jnp.matmul(a, b.T, precision=jax.lax.Precision.HIGHEST)[None]
+        return sortable_keys(scores) if as_keys else scores
+
+    specs = (REPLICATED, REPLICATED, SHARDED)
+    return jax.shard_map(local, mesh=mesh, in_specs=specs, out_specs=SHARDED, check_vma=False)(left, right, pairs)
