@@ -1,4 +1,12 @@
-"""Deep metric learning for images in JAX: exact, fast, one paper in one file."""
+"""Deep metric learning for images in JAX: MPN, HIST, CRT, DiVA and their baselines, with exact evaluation.
+
+    import dml_jax
+
+    model = dml_jax.load("runs/cars_hist")
+    embeddings = model.embed(["a.jpg", "b.jpg"])  # float32 [2, D]
+
+`dml_jax.losses`, `dml_jax.methods` and `dml_jax.evaluation` hold what a program of your own may use.
+"""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -6,11 +14,22 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from dml_jax.model import Model
 
+__version__ = "0.1.0"
+
 
 def load(workdir: str | Path, checkpoint: str = "reported") -> "Model":
-    """The trained model of a run; `load(workdir).embed(paths)` gives float32 [N, D]. See `dml_jax.model.Model`."""
-    from dml_jax.model import (
-        Model,
-    )  # JAX takes a second to import, and commands that only complain should not wait
+    """The trained model of a run.
+
+    Args:
+      workdir: its work directory.
+      checkpoint: "reported", "latest", "best" or a step.
+
+    Returns:
+      A `dml_jax.model.Model`; `load(workdir).embed(paths)` gives float32 [N, D].
+
+    Raises:
+      CheckpointError: no run there, or no such checkpoint.
+    """
+    from dml_jax.model import Model  # importing JAX takes a second
 
     return Model(workdir, checkpoint)

@@ -1,4 +1,4 @@
-"""Command lines: options, a configuration file and overrides of its keys; every mistake becomes one sentence."""
+"""Command lines: options, a configuration file and overrides of its keys; invalid input ends in one sentence."""
 
 import argparse
 import ast
@@ -15,12 +15,12 @@ from dml_jax.config_schema import suggest
 from dml_jax.errors import ConfigError, UserError
 from dml_jax.files import expand_path
 
-# What the disk and not the code is to blame for: full, read-only, not ours.
+# File-system errors that the user can fix: a full disk, a read-only one, missing permissions.
 UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM}
 
 
 class Parser(argparse.ArgumentParser):
-    """An argparse parser whose complaints are ConfigErrors and that knows `--config.section.key=value`."""
+    """An argparse parser that raises ConfigError and understands `--config.section.key=value`."""
 
     def __init__(self, description: str | None):
         super().__init__(
@@ -31,10 +31,10 @@ class Parser(argparse.ArgumentParser):
         raise ConfigError(message.removeprefix("argument "))
 
     def read(self, arguments: Sequence[str]) -> tuple[argparse.Namespace, dict[str, str]]:
-        """(options, overrides by dotted key) from the arguments after the program's name.
+        """(options, overrides by dotted key) from the arguments that follow the name of the program.
 
         Raises:
-          ConfigError: an unknown option or a stray argument.
+          ConfigError: an unknown option or an unexpected argument.
         """
         plain = [a for a in arguments if not a.startswith("--config.")]
         overrides = {}
@@ -42,22 +42,22 @@ class Parser(argparse.ArgumentParser):
             if argument.startswith("--config."):
                 key, equals, value = argument.removeprefix("--config.").partition("=")
                 if not equals:
-                    raise ConfigError(f"{argument}: give its value after an equals sign")
+                    raise ConfigError(f"{argument}: give the value after an equals sign")
                 overrides[key] = value
         options, rest = self.parse_known_args(plain)
         for argument in rest:
             if not argument.startswith("-"):
-                raise ConfigError(f"{argument}: stray argument; options are written --name=value")
+                raise ConfigError(f"{argument}: unexpected argument; options are written --name=value")
             known = [name for action in self._actions for name in action.option_strings]
             raise ConfigError(f"{argument}: there is no such option; {suggest(argument.split('=')[0], known)}")
         return options, overrides
 
 
 def file_to_write(option: str, path: str | None) -> Path | None:
-    """The file an option gives, None where it is not given.
+    """The file that an option names, or None if the option is not given.
 
     Raises:
-      ConfigError: it is a directory, or in none that there is.
+      ConfigError: it is a directory, or its directory does not exist.
     """
     if not path:
         return None
@@ -69,12 +69,12 @@ def file_to_write(option: str, path: str | None) -> Path | None:
     return file
 
 
-def load(path: str, overrides: dict[str, str]) -> dict[str, Any]:
-    """The configuration of a file as a nested dict, overrides applied.
+def load_config(path: str, overrides: dict[str, str]) -> dict[str, Any]:
+    """The configuration in a file as a nested dict, with overrides applied.
 
     Args:
-      path: the file, with `:variant` behind it to call its `get_config(variant)`.
-      overrides: text by dotted key; read as the type the file gives the key.
+      path: the file; `FILE:variant` calls its `get_config(variant)`.
+      overrides: text by dotted key; parsed as the type that the key has in the file.
 
     Raises:
       ConfigError: no such file, variant or key, or a value of another type.
@@ -88,14 +88,14 @@ def load(path: str, overrides: dict[str, str]) -> dict[str, Any]:
         raise ConfigError(f"--config={path}: is not a Python file")
     module = importlib.util.module_from_spec(spec)
     root = str(file.resolve().parent.parent)
-    if root not in sys.path:  # config files import the ones they edit as `configs.…`
+    if root not in sys.path:  # configuration files import each other as `configs.…`
         sys.path.insert(0, root)
     try:
         spec.loader.exec_module(module)
-    except Exception as error:  # whatever the user's own code raises
+    except Exception as error:  # configuration files are the user's code
         raise ConfigError(f"--config={path}: cannot be run ({type(error).__name__}: {error})") from error
     if not hasattr(module, "get_config"):
-        raise ConfigError(f"--config={path}: holds no get_config(), so it is not a configuration but a part of some")
+        raise ConfigError(f"--config={path}: has no get_config(), so it is not a configuration; other files import it")
     variants = getattr(module, "VARIANTS", ())
     if colon and variant not in variants:
         known = suggest(variant, variants) if variants else "this configuration has none"
@@ -103,24 +103,24 @@ def load(path: str, overrides: dict[str, str]) -> dict[str, Any]:
     config: ConfigDict = module.get_config(variant) if colon else module.get_config()
     values = config.to_dict()
     for key, text in overrides.items():
-        override(values, key, text)
+        apply_override(values, key, text)
     return values
 
 
-def override(values: dict[str, Any], key: str, text: str) -> None:
-    """Sets the dotted `key` of a nested dict to what `text` says, in the type of the value that stands there."""
+def apply_override(values: dict[str, Any], key: str, text: str) -> None:
+    """Sets the dotted `key` of a nested dict to `text`, parsed as the type of the present value."""
     *sections, last = key.split(".")
     section: Any = values
     for part in (*sections, last):
         if not isinstance(section, dict):
-            raise ConfigError(f"{key}: {part} stands below a value, not in a section")
+            raise ConfigError(f"{key}: {part} is below a value, not in a section")
         if part not in section:
             raise ConfigError(f"{key}: there is no such key; {suggest(part, section)}")
         holder, section = section, section[part]
-    holder[last] = _typed(key, text, section)
+    holder[last] = _parsed(key, text, section)
 
 
-def _typed(key: str, text: str, old: Any) -> Any:
+def _parsed(key: str, text: str, old: Any) -> Any:
     kinds: dict[type, Callable[[str], Any]] = {int: int, float: float, str: str}
     try:
         if isinstance(old, bool):
@@ -137,8 +137,8 @@ def _typed(key: str, text: str, old: Any) -> Any:
     raise ConfigError(f"{key}: is a section; set the keys in it one by one: {', '.join(sorted(old or {}))}")
 
 
-def status(body: Callable[[], None]) -> int:
-    """Runs a command's body and turns its end into an exit code: 0, 2 for what the user can mend, 128 + a signal."""
+def exit_code(body: Callable[[], None]) -> int:
+    """Runs the body of a command; returns 0, 2 after an error the user can fix, or 128 + the number of a signal."""
     try:
         body()
     except UserError as error:

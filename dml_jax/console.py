@@ -1,4 +1,4 @@
-"""What a person sees of a run: a live line on a terminal, plain lines elsewhere."""
+"""Messages and progress on standard output: a live bar on a terminal, plain lines elsewhere."""
 
 import time
 from types import TracebackType
@@ -6,28 +6,30 @@ from types import TracebackType
 import rich.console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-REPORT_SECONDS = 20.0  # between two plain lines
+REPORT_SECONDS = 20.0  # between two plain lines of progress
+FIRST_REPORT_SECONDS = 2.0
+LOG_WIDTH = 132  # columns of tables where the output is not a terminal
 
 
 class Console:
-    """Progress of one run on standard output.
+    """Prints what a command does.
 
     Args:
-      quiet: messages only, no progress.
+      quiet: prints messages but no progress.
       active: False on all processes but the first, which then print nothing.
     """
 
     def __init__(self, *, quiet: bool = False, active: bool = True):
         self.rich = rich.console.Console(quiet=not active, highlight=False, soft_wrap=True)
         if not self.rich.is_terminal:
-            self.rich.width = 132  # a log file has no width of its own
+            self.rich.width = LOG_WIDTH
         self._live = self.rich.is_terminal and not quiet
         self._quiet = quiet
         self._bar: Progress | None = None
-        self._last = 0.0
+        self._reported = 0.0
 
-    def say(self, message: str) -> None:
-        """One line that stays."""
+    def print(self, message: str) -> None:
+        """Prints a line that stays."""
         self.rich.print(message, markup=False)
 
     def __enter__(self) -> "Console":
@@ -49,21 +51,20 @@ class Console:
             self._bar.stop()
             self._bar = None
 
-    def begin(self, what: str, total: int, done: int = 0) -> None:
-        """Starts a new bar of `total` parts."""
-        self._what, self._total, self._start, self._from = what, total, time.monotonic(), done
-        self._last = self._start - REPORT_SECONDS + 2
+    def start_progress(self, what: str, total: int, done: int = 0) -> None:
+        """Starts a progress bar of `total` steps, of which `done` are done already."""
+        self._what, self._total, self._started, self._first = what, total, time.monotonic(), done
+        self._reported = self._started - REPORT_SECONDS + FIRST_REPORT_SECONDS
         if self._bar:
             for task in self._bar.task_ids:
                 self._bar.remove_task(task)
             self._task = self._bar.add_task(what, total=total, completed=done, text="")
 
-    def advance(self, done: int, text: str = "") -> None:
-        """`done` parts are done; `text` says how it goes."""
+    def update_progress(self, done: int, text: str = "") -> None:
+        """Shows that `done` steps are done, followed by `text`."""
         if self._bar:
             self._bar.update(self._task, completed=done, text=text)
-        elif not self._quiet and time.monotonic() - self._last > REPORT_SECONDS:
-            self._last = time.monotonic()
-            share = (self._total - done) / max(done - self._from, 1)
-            left = share * (self._last - self._start)
-            self.say(f"{self._what} {done}/{self._total}  {text}  about {left:.0f} s left")
+        elif not self._quiet and time.monotonic() - self._reported > REPORT_SECONDS:
+            self._reported = time.monotonic()
+            remaining = (self._total - done) / max(done - self._first, 1) * (self._reported - self._started)
+            self.print(f"{self._what} {done}/{self._total}  {text}  about {remaining:.0f} s left")

@@ -1,12 +1,12 @@
-"""What can go wrong through the user's hands: one sentence that names the culprit and the mend."""
+"""Errors that the user can fix, each one sentence that says what is wrong and how to fix it."""
 
 
 class UserError(Exception):
-    """A mistake the user can mend: shown as one `error: ...` line, exit code 2, no traceback."""
+    """Invalid input or a state the user can fix: printed as one `error: ...` line, exit code 2, no traceback."""
 
 
 class ConfigError(UserError):
-    """A flag or a configuration value: names the key, the value, the rule and the remedy."""
+    """An option or a configuration value: names the key, the value, the rule and the remedy."""
 
 
 class DataError(UserError):
@@ -22,4 +22,4 @@ class CheckpointError(UserError):
 
 
 class DivergedError(UserError):
-    """The loss or a gradient stopped being finite: names the step and the terms."""
+    """The loss or a gradient is no longer finite: names the step and the values."""

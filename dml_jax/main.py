@@ -56,7 +56,7 @@ def execute(arguments: list[str]) -> None:
         raise ConfigError("--coordinator: missing; several processes need HOST:PORT of the first, or auto")
     if options.coordinator and options.coordinator != "auto":
         _together(options.coordinator, options.processes, options.process)
-    values = cli.load(options.config, overrides)
+    values = cli.load_config(options.config, overrides)
 
     from dml_jax import config as configs
 
@@ -69,22 +69,22 @@ def execute(arguments: list[str]) -> None:
 
     if options.coordinator:
         mesh.connect(options.coordinator, options.processes, options.process)
-    console = Console(quiet=options.quiet, active=mesh.first())
+    console = Console(quiet=options.quiet, active=mesh.is_main_process())
     try:
-        with process_group.ending_together() as leave, Stop(leave) as stop:
+        with process_group.end_together() as end_now, Stop(end_now) as stop:
             if options.mode != "train":
-                stop.at_once()
+                stop.stop_immediately()
             match options.mode:
                 case "train":
                     run.train(config, directory, console, stop)
                 case "evaluate":
                     run.evaluate(config, directory, checkpoint, console, output)
                 case "export":
-                    run.export_all(config, directory, checkpoint, console)
+                    run.export(config, directory, checkpoint, console)
                 case _:
                     run.check(config, console)
     except Interrupted as interrupted:
-        console.say(f"stopped by {interrupted}{'; the same command continues' if options.mode == 'train' else ''}")
+        console.print(f"stopped by {interrupted}{'; the same command continues' if options.mode == 'train' else ''}")
         sys.exit(interrupted.code)
 
 
@@ -110,7 +110,7 @@ def keep_compiled() -> None:
 
 def main() -> int:
     """Runs the command on `sys.argv`; returns its exit code."""
-    return cli.status(lambda: execute(sys.argv[1:]))
+    return cli.exit_code(lambda: execute(sys.argv[1:]))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
-"""A run from its configuration to its results: what the main command does in each of its modes."""
+"""The modes of the main command: train, evaluate, export, check."""
 
 import json
-import time
 from pathlib import Path
 from typing import Any
 
@@ -9,332 +8,225 @@ import jax
 import numpy as np
 
 from dml_jax import config as configs
-from dml_jax import files
+from dml_jax import files, results
 from dml_jax.analysis import report
 from dml_jax.config import Config
 from dml_jax.console import Console
-from dml_jax.data import pipeline
-from dml_jax.data.split import Split
-from dml_jax.errors import CheckpointError, UserError
-from dml_jax.evaluation import protocol, verification
+from dml_jax.errors import CheckpointError
 from dml_jax.export import arrays, stablehlo
 from dml_jax.train import experiment as experiments
-from dml_jax.train import inference, loop, mesh, refinement, step, teacher, warm_start, workdir
+from dml_jax.train import inference, loop, mesh, step, teacher, warm_start, workdir
 from dml_jax.train.checkpoint import Checkpoints
 from dml_jax.train.experiment import Experiment
-from dml_jax.train.jsonl import Records
+from dml_jax.train.jsonl import JsonLines
 from dml_jax.train.signals import Stop
 from dml_jax.train.state import TrainState
 
-PAIRED = 10_000  # images of which all pairs are compared for the same/different threshold
-
 
 def train(config: Config, directory: Path, console: Console, stop: Stop) -> None:
-    """Trains (or goes on training), evaluates the selected model, exports its embeddings, writes the report.
+    """Trains or resumes, evaluates the selected model, exports its embeddings and writes the report.
 
     Raises:
-      UserError: before training, for what the user can mend.
+      UserError: before training, if the configuration, the data or the work directory do not fit.
       Interrupted: on a signal, with a checkpoint on disk.
     """
-    workdir.compare(directory, config)
+    workdir.check_same_run(directory, config)
     experiment = experiments.build(config)
-    first = mesh.first()
-    with workdir.opened(directory, active=first), console:
-        workdir.compare(directory, config)  # again: another run may have come and gone since
-        if finished(directory, experiment):
-            console.say(f"{directory}: finished already, {experiment.steps} steps; see {directory / 'report.html'}")
-            console.say("--mode=evaluate judges it once more, --mode=export writes the embeddings of all its splits")
+    main = mesh.is_main_process()
+    with workdir.locked(directory, active=main), console:
+        workdir.check_same_run(directory, config)  # again, because another run may have used it in the meantime
+        if is_finished(directory, experiment):
+            console.print(f"{directory}: already finished, {experiment.steps} steps; see {directory / 'report.html'}")
+            console.print("--mode=evaluate evaluates it again, --mode=export writes the embeddings of all splits")
             return
-        experiment = teacher.attended(experiment, console)
-        introduce(experiment, directory, console)
-        if first:
-            images = experiment.splits["train"]
-            facts = workdir.describe(
-                config, experiments.data_hash(experiment), len(images.classes), len(images.labels), experiment.shape
+        experiment = teacher.with_teacher(experiment, console)
+        print_summary(experiment, directory, console)
+        if main:
+            split = experiment.splits["train"]
+            facts = workdir.provenance(
+                config, experiments.data_hash(experiment), len(split.classes), len(split.labels), experiment.shape
             )
             facts |= {"teacher": experiment.teacher.origin} if experiment.teacher else {}
-            _same_sources(directory, facts)
+            _check_same_sources(directory, facts)
             files.write_json(directory / "config.json", facts)
-        store = checkpoints(experiment, directory, console, writing=True)
-        metrics = Records(directory / "metrics.jsonl", first)
-        timing = Records(directory / "timing.jsonl", first)
-        state = loop.train(experiment, store, metrics, timing, console, stop)
+        checkpoints = open_checkpoints(experiment, directory, console, writing=True)
+        metrics = JsonLines(directory / "metrics.jsonl", main)
+        timing = JsonLines(directory / "timing.jsonl", main)
+        state = loop.train(experiment, loop.Outputs(checkpoints, metrics, timing, console), stop)
         if config.train.select != "last":
-            state = store.selected("reported", config.train.select)
-        store.close()
-        stop.at_once()
-        results, embeddings = conclude(experiment, state, config.train.select, console)
-        if first:
-            export(experiment, directory, {"test": experiment.splits["test"]}, embeddings, int(state.step))
-            report.write(directory, config, results, embeddings["test"], experiment.splits["test"], metrics.read())
-            files.write_json(directory / "results.json", results)
-            report.print_table(config, results, console.rich)
-            console.say(f"report: {directory / 'report.html'}   embeddings: {directory / 'embeddings'}")
+            state = checkpoints.select("reported", config.train.select)
+        checkpoints.close()
+        stop.stop_immediately()
+        final, embeddings = results.final(experiment, state, config.train.select, console)
+        if main:
+            _write_embeddings(experiment, directory, embeddings, int(state.step))
+            report.write(directory, config, final, embeddings["test"], experiment.splits["test"], metrics.read())
+            files.write_json(directory / "results.json", final)
+            report.print_table(config, final, console.rich)
+            console.print(f"report: {directory / 'report.html'}   embeddings: {directory / 'embeddings'}")
 
 
 def evaluate(
     config: Config, directory: Path, checkpoint: str, console: Console, output: Path | None = None
 ) -> dict[str, Any]:
-    """Judges a model on the test split; prints the table, writes the numbers to `output` and returns them.
+    """Evaluates a model on the test split; prints the table, writes the results to `output` and returns them.
 
-    The model is a checkpoint of the run in `directory` or, where none is, what `init_from` holds: so are published
-    checkpoints judged.
+    The model is a checkpoint of the run in `directory` or, if there is no run, the one that `init_from` names, so that
+    published checkpoints can be evaluated.
     """
     if config.init_from and not (directory / "config.json").exists():
         experiment = experiments.build(config)
-        state, checkpoint = warm_start.begin(experiment, console), "init_from"
+        state, checkpoint = warm_start.initial_state(experiment, console), "init_from"
     else:
-        experiment, state = restored(config, directory, checkpoint, console)
+        experiment, state = restore(config, directory, checkpoint, console)
     model = config.train.select if checkpoint == "reported" else checkpoint
-    results, _ = conclude(experiment, state, model, console)
-    report.print_table(config, results, console.rich)
-    if output is not None and mesh.first():
-        files.write_json(output, results)
-    return results
+    final, _ = results.final(experiment, state, model, console)
+    report.print_table(config, final, console.rich)
+    if output is not None and mesh.is_main_process():
+        files.write_json(output, final)
+    return final
 
 
-def export_all(config: Config, directory: Path, checkpoint: str, console: Console) -> None:
-    """Writes the embeddings of every split with a checkpoint of a run, and its model as StableHLO."""
-    experiment, state = restored(config, directory, checkpoint, console)
-    embedder = inference.compiled(experiment)
-    splits = dict(experiment.splits)
-    if splits["test"].gallery is not None:
-        splits["gallery"] = splits["test"].gallery
-    found = {
-        name: inference.split(experiment, embedder, state.params, state.model_state, split)
-        for name, split in splits.items()
-    }
-    export(experiment, directory, splits, found, int(state.step))
-    console.say(f"embeddings of {', '.join(splits)} at step {int(state.step)}: {directory / 'embeddings'}")
+def export(config: Config, directory: Path, checkpoint: str, console: Console) -> None:
+    """Writes the embeddings of every split for a checkpoint of a run, and its model as StableHLO."""
+    experiment, state = restore(config, directory, checkpoint, console)
+    embedder = inference.compile_embedder(experiment)
+    splits = _with_gallery(experiment)
+    embeddings = {name: inference.embed_split(experiment, embedder, state, split) for name, split in splits.items()}
+    _write_embeddings(experiment, directory, embeddings, int(state.step))
+    console.print(f"embeddings of {', '.join(splits)} at step {int(state.step)}: {directory / 'embeddings'}")
     params, model_state = jax.device_get((state.params, state.model_state))
     file = directory / "model.stablehlo"
-    if mesh.first():
+    if mesh.is_main_process():
         model = lambda images: experiment.method.embed(params, model_state, images)  # noqa: E731
         stablehlo.write(file, model, experiment.shape)
-        apart = stablehlo.deviation(file, model, experiment.shape)
-        console.say(f"model, for any program with jax: {file} (differs from this one by at most {apart:.1e})")
+        difference = stablehlo.deviation(file, model, experiment.shape)
+        console.print(f"model, for any program with JAX: {file} (largest difference from this one {difference:.1e})")
 
 
 def check(config: Config, console: Console) -> None:
-    """Validates configuration and data, makes one step and stops; nothing is written.
+    """Validates configuration and data and makes one training step; nothing is written.
 
     Raises:
       DivergedError: the loss or the gradient of that step is not finite.
     """
-    experiment = teacher.attended(experiments.build(config), console)
-    introduce(experiment, None, console)
-    state = warm_start.begin(experiment, console)
-    key = mesh.replicate(experiment.mesh, experiments.key(config))
-    with pipeline.training(
-        experiment.splits["train"], experiment.sampler, config.data,
-        seed=config.seed, views=experiment.method.views, stop=1,
-        host=jax.process_index(), hosts=jax.process_count(),
-    ) as batches:  # fmt: skip
-        batch = experiments.batch(experiment, *next(batches))
-    update = (
-        jax.jit(step.build(experiment.method, experiment.optimizer, experiment.augment), donate_argnums=0)
-        .lower(state, batch, key)
-        .compile()
-    )
+    experiment = teacher.with_teacher(experiments.build(config), console)
+    print_summary(experiment, None, console)
+    state = warm_start.initial_state(experiment, console)
+    key = mesh.replicate(experiment.mesh, experiments.run_key(config))
+    with experiments.training_batches(experiment, 0, 1) as batches:
+        batch = experiments.device_batch(experiment, *next(batches))
+    training_step = step.build(experiment.method, experiment.optimizer, experiment.augment)
+    update = jax.jit(training_step, donate_argnums=0).lower(state, batch, key).compile()
     memory = update.memory_analysis()
-    terms = loop.finite(update(state, batch, key)[1], 1)
+    metrics = loop.check_finite(update(state, batch, key)[1], 1)
     if memory is not None:
-        need = (memory.argument_size_in_bytes + memory.temp_size_in_bytes) / 2**20
-        console.say(f"a training step needs about {need:.0f} MiB on each device")
-    console.say(f"one step made, loss {terms['loss']:.4f}: the configuration is valid")
+        needed = (memory.argument_size_in_bytes + memory.temp_size_in_bytes) / 2**20
+        console.print(f"a training step needs about {needed:.0f} MiB on each device")
+    console.print(f"one training step done, loss {metrics['loss']:.4f}: the configuration is valid")
 
 
-def checkpoints(experiment: Experiment, directory: Path, console: Console, *, writing: bool) -> Checkpoints:
+def open_checkpoints(experiment: Experiment, directory: Path, console: Console, *, writing: bool) -> Checkpoints:
     """The checkpoints of a work directory."""
     return Checkpoints(
         directory / "checkpoints",
-        lambda: experiments.template(
-            experiment.config, experiment.method, experiment.optimizer, experiment.shape, experiment.mesh
-        ),
-        lambda text: console.say(f"warning: {text}"),
+        lambda: experiments.template(experiment),
+        lambda text: console.print(f"warning: {text}"),
         writing=writing,
     )
 
 
-def finished(directory: Path, experiment: Experiment) -> bool:
-    """Whether the run's results are on disk for all its steps."""
+def is_finished(directory: Path, experiment: Experiment) -> bool:
+    """Whether the results for all steps of the run are on disk."""
     try:
         return json.loads((directory / "results.json").read_text(encoding="utf-8"))["steps"] == experiment.steps
     except (OSError, ValueError, KeyError, TypeError):
         return False
 
 
-def restored(config: Config, directory: Path, checkpoint: str, console: Console) -> tuple[Experiment, TrainState]:
-    """The parts of an existing run and one of its states.
+def restore(config: Config, directory: Path, checkpoint: str, console: Console) -> tuple[Experiment, TrainState]:
+    """The experiment of an existing run and one of its states.
 
     Args:
       config: its configuration.
       directory: its work directory.
       checkpoint: "reported", "latest", "best" or a step.
-      screen: gets warnings.
+      console: shows warnings.
 
     Raises:
-      CheckpointError: no run there, no such checkpoint, or data that its model was not made for.
+      CheckpointError: no run there, no such checkpoint, or data that does not fit its model.
     """
     facts = workdir.read_config(directory)
-    workdir.compare(directory, config)
+    workdir.check_same_run(directory, config)
     experiment = experiments.build(config)
-    _same_data(directory, facts, experiment, console)
-    store = checkpoints(experiment, directory, console, writing=False)
-    state = store.selected(checkpoint, config.train.select)
-    store.close()
+    _check_data_fits(directory, facts, experiment, console)
+    checkpoints = open_checkpoints(experiment, directory, console, writing=False)
+    state = checkpoints.select(checkpoint, config.train.select)
+    checkpoints.close()
     return experiment, state
 
 
-def _same_sources(directory: Path, facts: dict[str, Any]) -> None:
-    """Raises CheckpointError where the run began with other images or another teacher."""
+def _check_same_sources(directory: Path, facts: dict[str, Any]) -> None:
+    """Raises CheckpointError if the run was started with other images or another teacher."""
     if not (directory / "config.json").exists():
         return
-    began = workdir.read_config(directory)
+    started = workdir.read_config(directory)
     for key, what in (("data_hash", "data set"), ("teacher", "teacher")):
-        if began.get(key) != facts.get(key):
-            raise CheckpointError(f"{directory}: the {what} has changed since this run began; give another --workdir")
+        if started.get(key) != facts.get(key):
+            raise CheckpointError(f"{directory}: the {what} has changed since this run started; give another --workdir")
 
 
-def _same_data(directory: Path, facts: dict[str, Any], experiment: Experiment, console: Console) -> None:
-    """Raises CheckpointError where the data cannot be the run's; warns where they are others of the same sizes."""
-    data, images = experiment.config.data, experiment.splits["train"]
-    for key, here in (
-        ("classes", len(images.classes)),
-        ("images", len(images.labels)),
-        ("shape", list(experiment.shape)),
-    ):
+def _check_data_fits(directory: Path, facts: dict[str, Any], experiment: Experiment, console: Console) -> None:
+    """Raises CheckpointError if the data cannot be that of the run; warns if it differs but has the same sizes."""
+    data, split = experiment.config.data, experiment.splits["train"]
+    sizes = {"classes": len(split.classes), "images": len(split.labels), "shape": list(experiment.shape)}
+    for key, here in sizes.items():
         if facts[key] != here:
             raise CheckpointError(
-                f"data.path={data.path}: has training {key} {here}, the run in {directory} had {facts[key]}; give its "
-                "data, or judge others with dml_jax.embed and dml_jax.evaluate"
+                f"data.path={data.path}: has training {key} {here}, the run in {directory} had {facts[key]}; give the "
+                "data of the run, or evaluate other data with dml_jax.embed and dml_jax.evaluate"
             )
     if facts["data_hash"] != experiments.data_hash(experiment):
-        console.say(f"warning: data.path={data.path}: not the images that the run in {directory} was trained on")
+        console.print(f"warning: data.path={data.path}: not the images that the run in {directory} was trained on")
 
 
-def introduce(experiment: Experiment, directory: Path | None, console: Console) -> None:
-    """Says what is about to be done."""
+def print_summary(experiment: Experiment, directory: Path | None, console: Console) -> None:
+    """Prints what will be trained on which data and devices."""
     config = experiment.config
     sizes = "  ".join(
         f"{name} {len(split.labels):,} images of {len(split.classes):,} classes"
         for name, split in experiment.splits.items()
     )
-    console.say(
+    console.print(
         f"{config.name}: {config.method.name} on {config.data.name}, "
         f"{experiment.steps} steps of {config.data.batch_size}"
     )
-    console.say(f"data: {sizes}")
-    shapes = experiments.template(
-        experiment.config, experiment.method, experiment.optimizer, experiment.shape, experiment.mesh
-    )
-    count = sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(shapes.params))
-    console.say(f"{count:,} parameters, {jax.device_count()} {jax.devices()[0].platform} device(s)")
+    console.print(f"data: {sizes}")
+    count = sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(experiments.template(experiment).params))
+    console.print(f"{count:,} parameters, {jax.device_count()} {jax.devices()[0].platform} device(s)")
     if directory is not None:
-        console.say(f"work directory: {directory}")
+        console.print(f"work directory: {directory}")
 
 
-def conclude(
-    experiment: Experiment, state: TrainState, model: str, console: Console
-) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """The results of a model on the test split, beside its controls, and the embeddings they rest on."""
-    config = experiment.config
-    test = experiment.splits["test"]
-    embedder = inference.compiled(experiment)
-    found = {"test": inference.split(experiment, embedder, state.params, state.model_state, test)}
-    if test.gallery is not None:
-        found["gallery"] = inference.split(experiment, embedder, state.params, state.model_state, test.gallery)
-    console.say("evaluating on the unseen classes")
-    results = _metrics(config, test, found["test"], found.get("gallery"))
-    results["protocol"] = protocol.description(
-        config.evaluation.protocol,
-        cluster=config.evaluation.cluster,
-        classes=len(test.classes),
-        gallery=test.gallery is not None,
-    )
-    if test.gallery is None:
-        results |= _verified(found["test"], test.labels)
-    if config.evaluation.refine:
-        results["refined"] = _refined(experiment, state, test, found, console)
-    results |= {
-        "model": model,
-        "step": int(state.step),
-        "steps": experiment.steps,
-        "config_hash": configs.digest(config),
-    }
-    if config.evaluation.controls:
-        first = experiments.initial(experiment)
-        untrained = inference.split(experiment, embedder, first.params, first.model_state, test)
-        results["controls"] = {
-            "raw pixels": _metrics(config, test, _pixels(config, test)),
-            "untrained": _metrics(config, test, untrained),
-        }
-    return results, found
+def _with_gallery(experiment: Experiment) -> dict[str, Any]:
+    """The splits by name, including the gallery of the test split if it has one."""
+    gallery = experiment.splits["test"].gallery
+    return experiment.splits if gallery is None else {**experiment.splits, "gallery": gallery}
 
 
-def _metrics(config: Config, split: Split, embeddings: np.ndarray, gallery: np.ndarray | None = None) -> dict[str, Any]:
-    options: dict[str, Any] = {}
-    if split.gallery is not None:
-        options = {"gallery": gallery, "gallery_labels": split.gallery.labels}
-    judged = config.evaluation
-    return protocol.evaluate(
-        embeddings, split.labels, ks=judged.ks, protocol=judged.protocol, cluster=judged.cluster, **options
-    )
-
-
-def _refined(
-    experiment: Experiment, state: TrainState, split: Split, found: dict[str, np.ndarray], console: Console
-) -> dict[str, dict[str, Any]]:
-    """The numbers of the embeddings the method refines at test time, for each kind of batches.
-
-    Where a clustering fails, its kind has a "problem" in place of numbers: a trained model is not lost by it.
-    """
-    results: dict[str, dict[str, Any]] = {}
-    for kind in experiment.config.evaluation.refine:
-        console.say(f"message passing in batches of kind {kind}")
-        start = time.monotonic()
-        try:
-            vectors, facts = refinement.refined(experiment, state, kind, found)
-        except UserError as problem:
-            console.say(f"warning: {problem}")
-            results[kind] = {"problem": str(problem)}
-            continue
-        if facts.get("noise"):
-            console.say(f"{kind}: {facts['clusters']:,} clusters and {facts['noise']:,} images of noise")
-        seconds = {"seconds": round(time.monotonic() - start, 3)}
-        results[kind] = facts | seconds | _metrics(experiment.config, split, vectors["test"], vectors.get("gallery"))
-    return results
-
-
-def _verified(embeddings: np.ndarray, labels: np.ndarray) -> dict[str, float]:
-    """Same class or not, over all pairs of at most `PAIRED` images drawn at random."""
-    rows = np.random.default_rng(0).permutation(len(labels))[:PAIRED]
-    verified = verification.error_rates(embeddings[rows], labels[rows])
-    return {"equal_error_rate": verified.equal_error_rate, "equal_error_cosine": verified.threshold}
-
-
-def _pixels(config: Config, split: Split) -> np.ndarray:
-    """Raw pixels as embeddings [N, H·W·3]."""
-    with pipeline.evaluation(split, config.data, config.evaluation.batch_size) as batches:
-        return np.concatenate([images[:valid].reshape(valid, -1) for images, valid in batches]).astype(np.float32)
-
-
-def export(
-    experiment: Experiment,
-    directory: Path,
-    splits: dict[str, Split],
-    embeddings: dict[str, np.ndarray],
-    number: int,
+def _write_embeddings(
+    experiment: Experiment, directory: Path, embeddings: dict[str, np.ndarray], checkpoint_step: int
 ) -> None:
-    """Writes the arrays of some splits below `<workdir>/embeddings`."""
-    if splits["test"].gallery is not None:
-        splits = {**splits, "gallery": splits["test"].gallery}
-    for name, split in splits.items():
+    """Writes embeddings, by name of their split, below `<workdir>/embeddings`."""
+    if not mesh.is_main_process():
+        return
+    splits = _with_gallery(experiment)
+    for name, rows in embeddings.items():
         arrays.write(
             directory / "embeddings" / name,
-            embeddings[name],
-            split.labels,
-            split.ids,
+            rows,
+            splits[name].labels,
+            splits[name].ids,
             config_hash=configs.digest(experiment.config),
-            step=number,
+            step=checkpoint_step,
         )

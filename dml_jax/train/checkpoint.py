@@ -1,8 +1,9 @@
-"""Checkpoints that hold the whole run, verified when they are read.
+"""Checkpoints of the complete train state, verified before they are read.
 
-`<workdir>/checkpoints/latest` keeps the newest few, `…/best` the best ones; apart, so that neither cleans up the other.
-Orbax writes each into a temporary directory and renames it; a manifest of its files' digests, written last, makes it
-whole. A killed run leaves nothing that could be taken for a checkpoint, and damage is found before anything is read.
+`<workdir>/checkpoints/latest` keeps the newest few and `…/best` the best few, in separate directories so that neither
+deletes the other's. Orbax writes each into a temporary directory and renames it; a manifest with the SHA-256 of every
+file, written last, marks it as complete. A killed run leaves nothing that could be mistaken for a checkpoint, and
+damage is found before anything is restored.
 """
 
 import json
@@ -19,10 +20,8 @@ from dml_jax.errors import CheckpointError
 from dml_jax.files import sha256, write_json
 from dml_jax.train.state import TrainState
 
-KEPT = {
-    "latest": 3,
-    "best": 2,
-}  # more than one: a corrupt one, or a best newer than the latest, has a predecessor
+# More than one: there is something to fall back on if one is corrupt, or if the best is newer than the latest.
+KEPT = {"latest": 3, "best": 2}
 MANIFEST = "sha256.json"
 ON_DISK = ("step", "params", "method", "optimizer")  # names of the fields of `TrainState` in a checkpoint
 
@@ -32,7 +31,7 @@ def _to_disk(state: TrainState) -> dict[str, Any]:
 
 
 def digests(directory: Path) -> dict[str, str]:
-    """SHA-256 of every file below a directory, by relative path, its manifest left out."""
+    """SHA-256 of every file below a directory by relative path, without its manifest."""
     found = {}
     for path in sorted(directory.rglob("*")):
         if path.is_file() and path.name != MANIFEST:
@@ -45,20 +44,21 @@ class Checkpoints:
 
     Args:
       directory: `<workdir>/checkpoints`.
-      template: () -> a State of the right structure, shapes, dtypes and shardings (arrays or ShapeDtypeStructs).
-      warn: told one sentence about each checkpoint that cannot be read.
-      writing: False for readers, which leave alone what a run may be writing at the same time.
+      template: () -> a TrainState with the structure, shapes, dtypes and shardings to restore (arrays or
+        ShapeDtypeStructs).
+      warn: called with one sentence for each checkpoint that cannot be read; None to raise instead of falling back.
+      writing: False for readers, which must not touch what a run may be writing at the same time.
     """
 
     def __init__(
         self,
         directory: Path,
         template: Callable[[], TrainState],
-        warn: Callable[[str], None],
+        warn: Callable[[str], None] | None,
         *,
         writing: bool = True,
     ):
-        logging.getLogger("absl").setLevel(logging.CRITICAL)  # what orbax logs as an error it raises too
+        logging.getLogger("absl").setLevel(logging.CRITICAL)  # orbax also raises the errors it logs
         self.directory = directory.absolute()
         self._template = template
         self._warn = warn
@@ -67,9 +67,9 @@ class Checkpoints:
 
     def _manager(self, kind: str, keep: int) -> ocp.CheckpointManager:
         if self._writing and jax.process_index() == 0:
-            for unfinished in self.directory.glob(f"{kind}/*"):
-                if unfinished.name.isdigit() and not (unfinished / MANIFEST).exists():
-                    shutil.rmtree(unfinished)
+            for incomplete in self.directory.glob(f"{kind}/*"):
+                if incomplete.name.isdigit() and not (incomplete / MANIFEST).exists():
+                    shutil.rmtree(incomplete)
         options = ocp.CheckpointManagerOptions(
             max_to_keep=keep if self._writing else None,
             create=self._writing,
@@ -80,12 +80,12 @@ class Checkpoints:
         return ocp.CheckpointManager(self.directory / kind, options=options)
 
     def save(self, kind: str, state: TrainState, notes: dict[str, Any]) -> None:
-        """Writes a checkpoint of `state` and returns when it is on disk.
+        """Writes a checkpoint, which is on disk on return.
 
         Args:
           kind: "latest" or "best".
-          state: everything to keep; its step names the checkpoint.
-          notes: what the loop wants back on resuming (JSON).
+          state: the state; its step names the checkpoint.
+          notes: further values for resuming (JSON).
 
         Raises:
           CheckpointError: it could not be written.
@@ -107,51 +107,54 @@ class Checkpoints:
             reason = (isinstance(error, OSError) and error.strerror) or str(error).strip().partition("\n")[0][:200]
             raise CheckpointError(f"{self.directory / kind / str(step)}: cannot be written ({reason})") from error
         if not saved:
-            raise CheckpointError(f"{self.directory / kind / str(step)}: was not written; a newer one is in the way")
+            raise CheckpointError(f"{self.directory / kind / str(step)}: was not written, because there is a newer one")
 
     def steps(self, kind: str = "latest") -> list[int]:
-        """Steps of the whole checkpoints on disk, oldest first."""
+        """Steps of the complete checkpoints on disk, oldest first."""
         directory = self.directory / kind
         return sorted(int(path.parent.name) for path in directory.glob(f"*/{MANIFEST}") if path.parent.name.isdigit())
 
     def restore(self, kind: str = "latest", step: int | None = None) -> tuple[TrainState, dict[str, Any]] | None:
-        """Reads a checkpoint; a corrupt newest one is named, deleted, and the one before it read instead.
+        """Reads a checkpoint; if the newest is corrupt, warns, deletes it and reads the one before it.
 
         Args:
           kind: "latest" or "best".
-          step: which one; None for the newest, or nothing if there is none.
+          step: which one; None for the newest.
+
+        Returns:
+          (state, notes), or None if there is no checkpoint.
 
         Raises:
-          CheckpointError: `step` is not there or corrupt, or there are checkpoints and none can be read.
+          CheckpointError: `step` does not exist or is corrupt, or none of the checkpoints can be read.
         """
         steps = self.steps(kind)
         if step is not None:
             if step not in steps:
                 known = ", ".join(map(str, steps)) or "none"
-                raise CheckpointError(f"--checkpoint={step}: not in {self.directory / kind}; there: {known}")
+                raise CheckpointError(f"--checkpoint={step}: not in {self.directory / kind}; available: {known}")
             return self._read(kind, step)
         for candidate in reversed(steps):
             try:
-                found = self._read(kind, candidate)
+                return self._read(kind, candidate)
             except CheckpointError as error:
                 if candidate == steps[0]:
-                    raise CheckpointError(f"{error}; no earlier one is left, so delete it and start again") from error
-                self._warn(f"{error}; falling back to the one before")
+                    raise CheckpointError(f"{error}; there is no earlier one, so delete it and start again") from error
+                if self._warn is None:
+                    raise CheckpointError(f"{error}; load an earlier one with --checkpoint=STEP") from error
+                self._warn(f"{error}; falling back to the previous one")
                 if self._writing:
                     self._drop(kind, candidate)
-                continue
-            return found
         return None
 
-    def selected(self, checkpoint: str, select: str) -> TrainState:
-        """The state a user names.
+    def select(self, checkpoint: str, select: str) -> TrainState:
+        """The state that a value of `--checkpoint` selects.
 
         Args:
           checkpoint: "reported", "latest", "best" or a step.
-          select: `train.select`, which says what is reported.
+          select: `train.select`, which determines what is reported.
 
         Raises:
-          CheckpointError: there is no such one.
+          CheckpointError: there is no such checkpoint.
         """
         if checkpoint == "reported":
             checkpoint = "latest" if select == "last" else "best"
@@ -160,7 +163,7 @@ class Checkpoints:
             raise CheckpointError(f"--checkpoint={checkpoint}: must be reported, latest, best or a step")
         found = self.restore("best" if checkpoint == "best" else "latest", number)
         if found is None:
-            raise CheckpointError(f"--checkpoint={checkpoint}: {self.directory} holds none")
+            raise CheckpointError(f"--checkpoint={checkpoint}: there is none in {self.directory}")
         return found[0]
 
     def _drop(self, kind: str, step: int) -> None:
@@ -169,14 +172,14 @@ class Checkpoints:
         self._managers[kind].reload()
 
     def drop_newer(self, kind: str, step: int) -> None:
-        """Deletes the checkpoints after `step`: the resumed run will make them again."""
+        """Deletes checkpoints after `step`: the resumed run will write them again."""
         for newer in self.steps(kind):
             if newer > step:
                 self._managers[kind].delete(newer)
 
     def _read(self, kind: str, step: int) -> tuple[TrainState, dict[str, Any]]:
         path = self.directory / kind / str(step)
-        _verify(path)
+        _check_unchanged(path)
         items = ocp.args.Composite(
             state=ocp.args.StandardRestore(_to_disk(self._template())), notes=ocp.args.JsonRestore()
         )
@@ -188,18 +191,18 @@ class Checkpoints:
         return TrainState(*(restored.state[name] for name in ON_DISK)), dict(restored.notes)
 
     def close(self) -> None:
-        """Releases orbax's threads."""
+        """Stops orbax's threads."""
         for manager in self._managers.values():
             manager.close()
 
 
-def _verify(path: Path) -> None:
-    """Raises CheckpointError unless every file is as it was written."""
+def _check_unchanged(path: Path) -> None:
+    """Raises CheckpointError unless every file is unchanged since it was written."""
     try:
         expected = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        raise CheckpointError(f"{path}: the checkpoint was not finished") from None
+        raise CheckpointError(f"{path}: the checkpoint is incomplete") from None
     found = digests(path)
     damaged = sorted(name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name))
     if damaged:
-        raise CheckpointError(f"{path}: the checkpoint is corrupt, {damaged[0]} is not as it was written")
+        raise CheckpointError(f"{path}: the checkpoint is corrupt, {damaged[0]} has changed since it was written")

@@ -1,51 +1,48 @@
 """Embeddings of a whole split with a trained model."""
 
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import numpy as np
 
 from dml_jax.data import pipeline
 from dml_jax.data.split import Split
+from dml_jax.methods.contract import Embed
 from dml_jax.train import mesh as meshes
 from dml_jax.train.experiment import Experiment
+from dml_jax.train.state import TrainState
 
-Embedder = Callable[[Any, Any, jax.Array], jax.Array]
 
-
-def compiled(experiment: Experiment, function: Embedder | None = None) -> Embedder:
-    """A function of parameters, state and images, jitted: rows over the devices in, everything copied out.
+def compile_embedder(experiment: Experiment, function: Embed | None = None) -> Embed:
+    """A jitted function of (params, model_state, images), with images split over the devices and replicated results.
 
     Args:
-      experiment: devices and method.
+      experiment: its mesh and method.
       function: None for the method's `embed`.
     """
     mesh = experiment.mesh
     return jax.jit(
         function or experiment.method.embed,
-        in_shardings=(meshes.copied(mesh), meshes.copied(mesh), meshes.rows(mesh)),
-        out_shardings=meshes.copied(mesh),
+        in_shardings=(meshes.replicated(mesh), meshes.replicated(mesh), meshes.row_sharded(mesh)),
+        out_shardings=meshes.replicated(mesh),
     )
 
 
-def split(
+def embed_split(
     experiment: Experiment,
-    embedder: Embedder,
-    params: Any,
-    state: Any,
-    images: Split,
-    each: Callable[[int], None] = lambda done: None,
+    embedder: Embed,
+    state: TrainState,
+    split: Split,
+    on_progress: Callable[[int], None] = lambda done: None,
 ) -> np.ndarray:
-    """Embeds every image of a split, in its order, each once.
+    """Embeds every image of a split once, in order.
 
     Args:
-      experiment: data options and devices.
-      embedder: from `compiled`.
-      params: trained parameters.
-      state: the method's state.
-      images: the split.
-      each: told after each batch how many images are done; may raise to give up.
+      experiment: its data options and mesh.
+      embedder: from `compile_embedder`.
+      state: the model.
+      split: the images.
+      on_progress: called after each batch with the number of images done; may raise to stop.
 
     Returns:
       float32 [N, D].
@@ -53,13 +50,13 @@ def split(
     devices = jax.device_count()
     size = -(-experiment.config.evaluation.batch_size // devices) * devices
     hosts, host = jax.process_count(), jax.process_index()
-    mine = slice(host * size // hosts, (host + 1) * size // hosts)
-    rows = []
+    local = slice(host * size // hosts, (host + 1) * size // hosts)
+    rows: list[np.ndarray] = []
     done = 0
-    with pipeline.evaluation(images, experiment.config.data, size) as batches:
-        for batch, valid in batches:
-            put = jax.make_array_from_process_local_data(meshes.rows(experiment.mesh), batch[mine])
-            rows.append(np.asarray(embedder(params, state, put), np.float32)[:valid])
+    with pipeline.evaluation(split, experiment.config.data, size) as batches:
+        for images, valid in batches:
+            put = jax.make_array_from_process_local_data(meshes.row_sharded(experiment.mesh), images[local])
+            rows.append(np.asarray(embedder(state.params, state.model_state, put), np.float32)[:valid])
             done += valid
-            each(done)
+            on_progress(done)
     return np.concatenate(rows)

@@ -1,4 +1,4 @@
-"""Lines of JSON on disk: `metrics.jsonl` holds what depends on the run alone, `timing.jsonl` the clock's readings."""
+"""Logs as lines of JSON: `metrics.jsonl` is a function of the run alone, `timing.jsonl` holds clock readings."""
 
 import json
 import os
@@ -9,11 +9,11 @@ from dml_jax.errors import CheckpointError
 from dml_jax.files import atomic_write
 
 
-class Records:
-    """One object a line, each with its `step`, in order of the steps.
+class JsonLines:
+    """A file with one JSON object per line, each with a `step`, in order of the steps.
 
     Args:
-      path: the file; made when the first line is written.
+      path: the file; created with the first line.
       active: False on all processes but the first, which then write nothing.
     """
 
@@ -22,7 +22,7 @@ class Records:
         self.active = active
 
     def write(self, line: dict[str, Any]) -> None:
-        """Appends a line and has it on disk before returning, so that no checkpoint is ever ahead of it."""
+        """Appends a line, which is on disk on return, so that no checkpoint is ever ahead of the log."""
         if not self.active:
             return
         with open(self.path, "a", encoding="utf-8") as file:
@@ -31,10 +31,10 @@ class Records:
             os.fsync(file.fileno())
 
     def read(self) -> list[dict[str, Any]]:
-        """All whole lines; a last one that a killed run left torn is left out.
+        """All complete lines; an incomplete last one, left by a killed run, is ignored.
 
         Raises:
-          CheckpointError: another line is not what a run writes; names it.
+          CheckpointError: another line is damaged; names it.
         """
         lines: list[dict[str, Any]] = []
         if not self.path.exists():
@@ -49,13 +49,13 @@ class Records:
                 if number == len(texts) and not text.endswith(b"\n"):
                     break
                 raise CheckpointError(
-                    f"{self.path}: line {number} is damaged; delete the line, or take the file from a copy"
+                    f"{self.path}: line {number} is damaged; delete the line or restore the file from a copy"
                 ) from None
             lines.append(line)
         return lines
 
-    def cut(self, step: int) -> None:
-        """Drops lines after `step`, and a torn one: the resumed run writes them again."""
+    def truncate(self, step: int) -> None:
+        """Removes lines after `step`, and an incomplete one: the resumed run writes them again."""
         if not self.active or not self.path.exists():
             return
         kept = [line for line in self.read() if line["step"] <= step]

@@ -1,8 +1,8 @@
 """The training loop, read from top to bottom: batch, step, log, evaluate, save.
 
-Exactness: batch i is a pure function of (seed, i) and the step folds its number into the key, so the state alone says
-how a run goes on. A line of metrics is on disk before the checkpoint that follows it; on resuming, lines after the
-checkpoint are cut and written again, the same.
+Exact resume: batch i is a pure function of (seed, i) and the step folds its number into the key, so the state alone
+determines how a run continues. A line of metrics is on disk before the checkpoint that follows it; on resume, lines
+after the checkpoint are removed and written again, bit for bit the same.
 """
 
 import time
@@ -11,227 +11,247 @@ from typing import Any, NamedTuple
 import jax
 
 from dml_jax.console import Console
-from dml_jax.data import pipeline
+from dml_jax.data.pipeline import BatchReader
 from dml_jax.errors import DivergedError
-from dml_jax.evaluation import protocol
+from dml_jax.methods.contract import Embed
+from dml_jax.train import evaluation, inference, mesh, refresh, step, warm_start
 from dml_jax.train import experiment as experiments
-from dml_jax.train import inference, mesh, refresh, step, warm_start
 from dml_jax.train.checkpoint import Checkpoints
 from dml_jax.train.experiment import Experiment
-from dml_jax.train.jsonl import Records
+from dml_jax.train.jsonl import JsonLines
 from dml_jax.train.signals import Interrupted, Stop
 from dml_jax.train.state import TrainState
 
 
-class Notes(NamedTuple):
-    """What the loop remembers besides the state.
+class Outputs(NamedTuple):
+    """Where a run is recorded.
 
     Attributes:
-      best: Recall@1 of the best model so far, negative before there is one.
-      pending: the line of metrics of this step whose evaluation is still due; None where none is.
+      checkpoints: of the work directory.
+      metrics: `metrics.jsonl`.
+      timing: `timing.jsonl`.
+      console: shows progress.
+    """
+
+    checkpoints: Checkpoints
+    metrics: JsonLines
+    timing: JsonLines
+    console: Console
+
+
+class Notes(NamedTuple):
+    """What the loop keeps in a checkpoint besides the train state.
+
+    Attributes:
+      best: Recall@1 of the best model so far; negative before the first evaluation.
+      pending: the line of metrics of this step if its evaluation was interrupted.
     """
 
     best: float = -1.0
     pending: dict[str, Any] | None = None
 
 
-def train(
-    experiment: Experiment, store: Checkpoints, metrics: Records, timing: Records, console: Console, stop: Stop
-) -> TrainState:
-    """Trains from the newest checkpoint, or from the start, to the last step.
+class Meter:
+    """Throughput, and the share of time spent waiting for data, since the last reading.
 
     Args:
-      experiment: the experiment.
-      store: its checkpoints.
-      metrics: gets the lines of `metrics.jsonl`.
-      timing: gets the clock's readings.
-      screen: shows the progress.
+      batches: the reader, which counts the seconds waited.
+      batch_size: images per step.
+      step: number of steps done.
+    """
+
+    def __init__(self, batches: BatchReader[Any], batch_size: int, step: int):
+        self._batches, self._batch_size = batches, batch_size
+        self.restart(step)
+
+    def restart(self, step: int) -> None:
+        """Starts an interval after `step` steps; leaves out what came before, e.g. compilation or an evaluation."""
+        self._began, self._waited, self._step = time.monotonic(), self._batches.waited, step
+
+    def read(self, step: int) -> dict[str, float]:
+        """A line for `timing.jsonl`; starts the next interval."""
+        seconds = max(time.monotonic() - self._began, 1e-9)
+        line = {
+            "step": step,
+            "images_per_second": (step - self._step) * self._batch_size / seconds,
+            "data_wait": (self._batches.waited - self._waited) / seconds,
+        }
+        self.restart(step)
+        return line
+
+
+def train(experiment: Experiment, out: Outputs, stop: Stop) -> TrainState:
+    """Trains to the last step, from the newest checkpoint or from the start.
+
+    Args:
+      experiment: what is trained.
+      out: checkpoints, logs, console.
       stop: SIGTERM or Ctrl-C.
 
     Returns:
       The state after the last step.
 
     Raises:
-      Interrupted: on a signal, once a checkpoint of the step is on disk.
-      DivergedError: the loss or the gradient is not finite; the newest checkpoint is from before.
+      Interrupted: on a signal, once a checkpoint of the current step is on disk.
+      DivergedError: the loss or the gradient is not finite; the newest checkpoint is an earlier one.
     """
     config, total = experiment.config.train, experiment.steps
-    restored = store.restore()
-    if restored:
-        state, notes = restored[0], Notes(**restored[1])
-        console.say(f"resuming from step {int(state.step)}")
-    else:
-        state, notes = warm_start.begin(experiment, console), Notes()
-        if experiment.method.fill:
-            state = state._replace(model_state=_filled(experiment, state))
+    state, notes = resume_or_start(experiment, out)
     start = int(state.step)
-    store.drop_newer("best", start)
-    metrics.cut(start - 1 if notes.pending else start)
-    timing.cut(start)
-
     update = jax.jit(step.build(experiment.method, experiment.optimizer, experiment.augment), donate_argnums=0)
-    embedder, describe = inference.compiled(experiment), refresh.compiled(experiment)
-    key = mesh.replicate(experiment.mesh, experiments.key(experiment.config))
-    schedule = experiment.schedule
-
-    def judge(state: TrainState, line: dict[str, Any], notes: Notes) -> Notes:
-        """Evaluates, completes and writes the line; keeps the model if it is the best so far.
-
-        What is on disk already is not saved again: a kill meanwhile would lose it.
-        """
-        name = "validation" if "validation" in experiment.splits and config.select != "test" else "test"
-        try:
-            found = evaluate(experiment, embedder, state, name, stop)
-        except Interrupted:
-            if int(state.step) > start:
-                store.save("latest", state, notes._replace(pending=line)._asdict())
-            raise
-        metrics.write({**line, **{f"{name}/{metric}": value for metric, value in found.items()}})
-        console.say(f"step {int(state.step)}: {name} Recall@1 {found['recall@1']:.4f}  MAP@R {found['map@r']:.4f}")
-        if config.select == "last" or found["recall@1"] <= notes.best:
-            return notes
-        store.save("best", state, {"recall@1": found["recall@1"]})
-        return notes._replace(best=found["recall@1"])
-
-    def refreshed(state: TrainState, describe: inference.Embedder) -> TrainState:
-        """What the method learns from all training images; a signal meanwhile leaves the state from before on disk."""
-        console.say(f"step {int(state.step)}: looking at all training images")
-        try:
-            return refresh.refreshed(experiment, describe, state, stop)
-        except Interrupted:
-            if int(state.step) not in store.steps():
-                store.save("latest", state, notes._asdict())
-            raise
-
+    embedder, features = inference.compile_embedder(experiment), refresh.compile_features(experiment)
+    key = mesh.replicate(experiment.mesh, experiments.run_key(experiment.config))
     if notes.pending:
-        notes = judge(state, notes.pending, notes._replace(pending=None))
-
-    hosts = {"host": jax.process_index(), "hosts": jax.process_count()}
-    batches = pipeline.training(
-        experiment.splits["train"], experiment.sampler, experiment.config.data,
-        seed=experiment.config.seed, views=experiment.method.views, start=start, stop=total, **hosts,
-    )  # fmt: skip
+        notes = evaluate_and_record(experiment, out, embedder, state, notes.pending, notes._replace(pending=None), stop)
+    batches = experiments.training_batches(experiment, start, total)
     reloads = {experiment.sampler.first_step(config.warmup_epochs + epoch) for epoch in config.reload_best_epochs}
-    refreshes = refresh.steps(experiment)
+    refreshes = refresh.due_steps(experiment)
     if stop.agreed():
-        if not restored:
-            store.save("latest", state, notes._asdict())
+        if start not in out.checkpoints.steps():
+            out.checkpoints.save("latest", state, notes._asdict())
         raise Interrupted(stop.agreed())
-    console.say("compiling the training step")
-    began, waited, since = time.monotonic(), batches.waited, start
-    before: dict[str, jax.Array] | None = None
+    out.console.print("compiling the training step")
+    meter = Meter(batches, experiment.config.data.batch_size, start)
+    previous: dict[str, jax.Array] = {}
     with batches:
         for done in range(start + 1, total + 1):
             arrays = next(batches)
-            if done - 1 in reloads and (best := store.restore("best")):
+            if done - 1 in reloads and (best := out.checkpoints.restore("best")):
                 state = state._replace(params=best[0].params, model_state=best[0].model_state)
-            if describe and done - 1 in refreshes:
-                if before is not None:
-                    finite(before, done - 1)
-                state = refreshed(state, describe)
-                began, waited, since = time.monotonic(), batches.waited, done - 1
-            state, terms = update(state, experiments.batch(experiment, *arrays), key)
-            if before is not None:
-                finite(before, done - 1)  # one step behind, so that the devices never wait for the host
-            before = terms
+            if features and done - 1 in refreshes:
+                check_finite(previous, done - 1)
+                state = refresh_state(experiment, out, features, state, notes, stop)
+                meter.restart(done - 1)
+            state, metrics = update(state, experiments.device_batch(experiment, *arrays), key)
+            check_finite(previous, done - 1)  # one step behind, so that the devices never wait for the host
+            previous = metrics
             if done == start + 1:
-                jax.block_until_ready(terms)  # so that the rates below leave out the compilation
-                console.begin("training", total, done)
-                began, waited, since = time.monotonic(), batches.waited, done
+                jax.block_until_ready(metrics)  # keeps the compilation out of the throughput
+                out.console.start_progress("training", total, done)
+                meter.restart(done)
 
             logging = done % config.log_every == 0 or done == total
-            evaluating = (config.select != "last" and done == total) or _due(experiment, done)
-            # Several processes ask each other, which waits for the devices: not at every step.
-            asking = jax.process_count() == 1 or logging
-            stopping = asking and bool(stop.agreed())
+            evaluating = evaluation_due(experiment, done)
+            # Asking the other processes waits for the devices, so it is not done at every step.
+            stopping = (logging or jax.process_count() == 1) and bool(stop.agreed())
             saving = done % config.checkpoint_every == 0 or done == total or stopping
             if not (logging or evaluating or saving):
                 continue
-            values = finite(terms, done)
-            line = {"step": done, **values, "learning_rate_factor": float(schedule(done - 1))}
+            values = check_finite(metrics, done)
+            line = {"step": done, **values, "learning_rate_factor": float(experiment.schedule(done - 1))}
             if logging:
-                now = time.monotonic()
-                rate = (done - since) * experiment.config.data.batch_size / max(now - began, 1e-9)
-                clock = {
-                    "step": done,
-                    "images_per_second": rate,
-                    "data_wait": (batches.waited - waited) / max(now - began, 1e-9),
-                }
-                timing.write(clock)
-                console.advance(
-                    done,
-                    f"loss {values['loss']:.4f}  {rate:.0f} images/s  waiting for data {clock['data_wait']:.0%}",
-                )
-                began, waited, since = now, batches.waited, done
+                clock = meter.read(done)
+                out.timing.write(clock)
+                rate, waiting = f"{clock['images_per_second']:.0f}", f"{clock['data_wait']:.0%}"
+                text = f"loss {values['loss']:.4f}  {rate} images/s  waiting for data {waiting}"
+                out.console.update_progress(done, text)
             if evaluating:
-                former, notes = notes, judge(state, line, notes)
-                saving = saving or notes != former  # never two best models ahead of the newest checkpoint
-                began, waited, since = time.monotonic(), batches.waited, done
+                before, notes = notes, evaluate_and_record(experiment, out, embedder, state, line, notes, stop)
+                saving = saving or notes != before  # so that `best` is never ahead of `latest` by two models
+                meter.restart(done)
             elif logging:
-                metrics.write(line)
+                out.metrics.write(line)
             if saving:
-                store.save("latest", state, notes._asdict())
+                out.checkpoints.save("latest", state, notes._asdict())
             if stopping:
                 raise Interrupted(stop.agreed())
     return state
 
 
-def _due(experiment: Experiment, done: int) -> bool:
-    """Whether an evaluation follows this many steps."""
-    config = experiment.config.train
-    if config.evaluate_every:
-        return done % config.evaluate_every == 0
-    return config.epochs > 0 and experiment.sampler.epoch(done) != experiment.sampler.epoch(done - 1)
+def resume_or_start(experiment: Experiment, out: Outputs) -> tuple[TrainState, Notes]:
+    """State and notes of the newest checkpoint, with later records removed; or those before the first step."""
+    restored = out.checkpoints.restore()
+    if restored:
+        state, notes = restored[0], Notes(**restored[1])
+        out.console.print(f"resuming from step {int(state.step)}")
+    else:
+        state, notes = warm_start.initial_state(experiment, out.console), Notes()
+        if experiment.method.fill:
+            with experiments.training_batches(experiment, 0, 2**31 - 1) as batches:
+                filled = experiment.method.fill(
+                    state.params,
+                    state.model_state,
+                    (experiments.device_batch(experiment, *arrays) for arrays in batches),
+                )
+            state = state._replace(model_state=filled)
+    start = int(state.step)
+    out.checkpoints.drop_newer("best", start)
+    out.metrics.truncate(start - 1 if notes.pending else start)
+    out.timing.truncate(start)
+    return state, notes
 
 
-def finite(terms: dict[str, jax.Array], number: int) -> dict[str, float]:
-    """The terms as numbers.
+def check_finite(metrics: dict[str, jax.Array], step: int) -> dict[str, float]:
+    """The metrics of a step as numbers.
 
     Raises:
       DivergedError: one of them is not finite.
     """
-    values = {name: float(value) for name, value in jax.device_get(terms).items()}
+    values = {name: float(value) for name, value in jax.device_get(metrics).items()}
     if bad := [name for name, value in values.items() if not abs(value) < float("inf")]:
         shown = ", ".join(f"{name}={values[name]}" for name in bad)
-        raise DivergedError(f"training diverged at step {number}: {shown}; lower the learning rates and start again")
+        raise DivergedError(f"training diverged at step {step}: {shown}; lower the learning rates and start again")
     return values
 
 
-def _filled(experiment: Experiment, state: TrainState) -> Any:
-    """What the method wants to see before the first step: batches as the run brings them, as many as it takes."""
-    assert experiment.method.fill is not None
-    hosts = {"host": jax.process_index(), "hosts": jax.process_count()}
-    with pipeline.training(
-        experiment.splits["train"], experiment.sampler, experiment.config.data,
-        seed=experiment.config.seed, views=experiment.method.views, stop=2**31 - 1, **hosts,
-    ) as batches:  # fmt: skip
-        return experiment.method.fill(
-            state.params, state.model_state, (experiments.batch(experiment, *arrays) for arrays in batches)
-        )
+def evaluation_due(experiment: Experiment, step: int) -> bool:
+    """Whether an evaluation follows this step."""
+    config = experiment.config.train
+    if config.select != "last" and step == experiment.steps:
+        return True
+    if config.evaluate_every:
+        return step % config.evaluate_every == 0
+    return config.epochs > 0 and experiment.sampler.epoch(step) != experiment.sampler.epoch(step - 1)
 
 
-def evaluate(
-    experiment: Experiment, embedder: inference.Embedder, state: TrainState, name: str, stop: Stop | None = None
-) -> dict[str, float]:
-    """Retrieval metrics of one split.
+def evaluate_and_record(
+    experiment: Experiment,
+    out: Outputs,
+    embedder: Embed,
+    state: TrainState,
+    line: dict[str, Any],
+    notes: Notes,
+    stop: Stop,
+) -> Notes:
+    """Evaluates, writes the line of metrics with the results, and keeps the model if it is the best so far.
+
+    Returns:
+      The notes with the best Recall@1.
 
     Raises:
-      Interrupted: a signal came meanwhile.
+      Interrupted: on a signal; the newest checkpoint then says that this evaluation is pending.
     """
-
-    def each(done: int) -> None:
-        if stop and stop.signal and jax.process_count() == 1:
-            raise Interrupted(stop.signal)
-
-    images = experiment.splits[name]
-    embeddings = inference.split(experiment, embedder, state.params, state.model_state, images, each)
-    options: dict[str, Any] = {}
-    if images.gallery is not None:
-        options["gallery"] = inference.split(
-            experiment, embedder, state.params, state.model_state, images.gallery, each
+    select = experiment.config.train.select
+    name = "validation" if "validation" in experiment.splits and select != "test" else "test"
+    try:
+        embeddings = evaluation.embed_with_gallery(
+            experiment, embedder, state, name, lambda done: stop.raise_if_single()
         )
-        options["gallery_labels"] = images.gallery.labels
-    judged = experiment.config.evaluation
-    return protocol.evaluate(
-        embeddings, images.labels, ks=judged.ks, protocol=judged.protocol, cluster=False, **options
-    )
+        results = evaluation.metrics(
+            experiment.config, experiment.splits[name], embeddings[name], embeddings.get("gallery"), cluster=False
+        )
+    except Interrupted:
+        # A checkpoint of this step is pending already; saving it again would lose it if the process were killed now.
+        if int(state.step) not in out.checkpoints.steps():
+            out.checkpoints.save("latest", state, notes._replace(pending=line)._asdict())
+        raise
+    out.metrics.write({**line, **{f"{name}/{metric}": value for metric, value in results.items()}})
+    recall = results["recall@1"]
+    out.console.print(f"step {int(state.step)}: {name} Recall@1 {recall:.4f}  MAP@R {results['map@r']:.4f}")
+    if select == "last" or recall <= notes.best:
+        return notes
+    out.checkpoints.save("best", state, {"recall@1": recall})
+    return notes._replace(best=recall)
+
+
+def refresh_state(
+    experiment: Experiment, out: Outputs, features: Embed, state: TrainState, notes: Notes, stop: Stop
+) -> TrainState:
+    """The state after the method's refresh; on a signal, the state before it is on disk."""
+    out.console.print(f"step {int(state.step)}: computing features of all training images")
+    try:
+        return refresh.refreshed(experiment, features, state, stop)
+    except Interrupted:
+        if int(state.step) not in out.checkpoints.steps():
+            out.checkpoints.save("latest", state, notes._asdict())
+        raise

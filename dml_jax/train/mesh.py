@@ -1,4 +1,4 @@
-"""Where arrays live: one mesh axis over all devices of all hosts; batches split along it, everything else copied."""
+"""Mesh and shardings: one axis over all devices of all hosts; batches are split along it, all else is replicated."""
 
 from typing import Any
 
@@ -7,21 +7,21 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from dml_jax.errors import ConfigError
-from dml_jax.methods.contract import Batch
+from dml_jax.methods.contract import Batch, PyTree
 
 AXIS = "data"
 
 
 def connect(coordinator: str, processes: int, process: int) -> None:
-    """Joins the other processes of the run, before any device is used.
+    """Joins the other processes of the run; must come before any device is used.
 
     Args:
       coordinator: "host:port" of process 0, or "auto" to ask the cluster (Slurm, TPU pod, Kubernetes).
       processes: their number; ignored with "auto".
-      process: number of this one; ignored with "auto".
+      process: index of this one; ignored with "auto".
 
     Raises:
-      ConfigError: "auto", and no cluster is found.
+      ConfigError: "auto" where no cluster is found.
     """
     if coordinator == "auto":
         try:
@@ -34,34 +34,40 @@ def connect(coordinator: str, processes: int, process: int) -> None:
         jax.distributed.initialize(coordinator, processes, process)
 
 
+def is_main_process() -> bool:
+    """Whether this process writes files and prints."""
+    return jax.process_index() == 0
+
+
 def make() -> Mesh:
-    """All devices of all processes in a row."""
+    """A mesh of all devices of all processes."""
     return jax.make_mesh((jax.device_count(),), (AXIS,), axis_types=(AxisType.Auto,))
 
 
-def copied(mesh: Mesh) -> NamedSharding:
+def replicated(mesh: Mesh) -> NamedSharding:
     """Every device holds the whole array."""
     return NamedSharding(mesh, PartitionSpec())
 
 
-def rows(mesh: Mesh, axis: int = 0) -> NamedSharding:
-    """Each device holds its part of `axis`."""
+def row_sharded(mesh: Mesh, axis: int = 0) -> NamedSharding:
+    """Each device holds a part of `axis`."""
     return NamedSharding(mesh, PartitionSpec(*[None] * axis, AXIS))
 
 
-def replicate(mesh: Mesh, tree: Any) -> Any:
+def replicate(mesh: Mesh, tree: PyTree) -> PyTree:
     """Copies a tree of values, equal on all hosts, to every device."""
 
     def put(value: Any) -> jax.Array:
         if jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key):
             return jax.random.wrap_key_data(put(jax.random.key_data(value)))
-        return jax.device_put(np.asarray(value), copied(mesh))  # from the host: devices of others cannot be written to
+        # Through the host, because a process cannot write to the devices of others.
+        return jax.device_put(np.asarray(value), replicated(mesh))
 
     return jax.tree.map(put, tree)
 
 
-def shard(mesh: Mesh, images: np.ndarray, labels: np.ndarray, index: np.ndarray) -> Batch:
-    """The global batch from this host's rows.
+def shard_batch(mesh: Mesh, images: np.ndarray, labels: np.ndarray, index: np.ndarray) -> Batch:
+    """The global batch from the rows of this host.
 
     Args:
       mesh: the devices.
@@ -70,9 +76,4 @@ def shard(mesh: Mesh, images: np.ndarray, labels: np.ndarray, index: np.ndarray)
       index: int32 [B_local].
     """
     put = jax.make_array_from_process_local_data
-    return Batch(put(rows(mesh, 1), images), put(rows(mesh), labels), put(rows(mesh), index))
-
-
-def first() -> bool:
-    """Whether this is the process that writes files and speaks."""
-    return jax.process_index() == 0
+    return Batch(put(row_sharded(mesh, 1), images), put(row_sharded(mesh), labels), put(row_sharded(mesh), index))

@@ -1,16 +1,16 @@
-"""Optimizers in torch's conventions, one per group of parameters, and the schedule they share.
+"""Optimizers with PyTorch's conventions, one per parameter group, and the schedule they share.
 
 Coupled decay ("adam", "sgd", "rmsprop") is added to the gradient; decoupled decay ("adamw", "radam") to the update.
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, assert_never
 
 import jax
 import jax.numpy as jnp
 import optax
 
-from dml_jax.config import Group, Train
+from dml_jax.config import Group, Optimizer, Train
 from dml_jax.config_schema import suggest
 from dml_jax.errors import ConfigError
 from dml_jax.methods.contract import Method
@@ -19,14 +19,14 @@ from dml_jax.train.radam import scale_by_radam
 Schedule = Callable[[Any], Any]
 
 
-def factor(train: Train, *, start: int, stop: int, milestones: tuple[int, ...]) -> Schedule:
-    """The factor every learning rate is multiplied by.
+def rate_factor(train: Train, *, start: int, stop: int, milestones: tuple[int, ...]) -> Schedule:
+    """The schedule of the factor that multiplies every learning rate.
 
     Args:
       train: kind of schedule and gamma.
       start: first step after the warm-up; before it the factor is 1.
       stop: number of steps of the whole run.
-      milestones: steps from which on "step" multiplies once more by gamma.
+      milestones: steps at which "step" multiplies by gamma.
     """
 
     def constant(step: Any) -> Any:
@@ -40,11 +40,19 @@ def factor(train: Train, *, start: int, stop: int, milestones: tuple[int, ...]) 
         passed = sum((step >= milestone) * 1 for milestone in milestones)
         return train.gamma**passed
 
-    return {"constant": constant, "cosine": cosine, "step": stairs}[train.schedule]
+    match train.schedule:
+        case "constant":
+            return constant
+        case "cosine":
+            return cosine
+        case "step":
+            return stairs
+        case _:
+            assert_never(train.schedule)
 
 
-def _rule(name: str, decay: float) -> optax.GradientTransformation:
-    """The direction of an update, before the learning rate; decay included."""
+def _direction(name: Optimizer, decay: float) -> optax.GradientTransformation:
+    """The direction of an update including weight decay, before the learning rate."""
     coupled, decoupled = optax.add_decayed_weights(decay), optax.add_decayed_weights(decay)
     match name:
         case "adam":
@@ -55,17 +63,19 @@ def _rule(name: str, decay: float) -> optax.GradientTransformation:
             return optax.chain(scale_by_radam(), decoupled)
         case "sgd":
             return optax.chain(coupled, optax.trace(0.9, nesterov=True))
-        case _:
+        case "rmsprop":
             return optax.chain(coupled, optax.scale_by_rms(0.9, eps_in_sqrt=False), optax.trace(0.9))
+        case _:
+            assert_never(name)
 
 
-def _transform(name: str, group: Group, schedule: Schedule, start: int) -> optax.GradientTransformation:
+def _group_optimizer(name: Optimizer, group: Group, schedule: Schedule, start: int) -> optax.GradientTransformation:
     if group.freeze:
         return optax.set_to_zero()
     late = start if group.warmup == "freeze" else 0
-    # Inside, counting begins when the group thaws: bias corrections start afresh, the schedule does not.
+    # The inner step count starts when the group is unfrozen: bias corrections start over, the schedule does not.
     rate = optax.scale_by_schedule(lambda count: -group.learning_rate * schedule(count + late))
-    inner = optax.chain(_rule(name, group.weight_decay), rate)
+    inner = optax.chain(_direction(name, group.weight_decay), rate)
     return optax.transforms.conditionally_mask(inner, lambda step: step >= late) if late else inner
 
 
@@ -73,7 +83,7 @@ def build(train: Train, method: Method, schedule: Schedule, *, warmup_steps: int
     """The optimizer of a run.
 
     Raises:
-      ConfigError: a group the method does not have, or one it has and the configuration does not.
+      ConfigError: the groups of the configuration are not those of the method.
     """
     for name in train.groups:
         if name not in method.groups:
@@ -85,5 +95,5 @@ def build(train: Train, method: Method, schedule: Schedule, *, warmup_steps: int
     def labels(params: Any) -> Any:
         return jax.tree_util.tree_map_with_path(lambda path, _: method.group(tuple(p.key for p in path)), params)
 
-    transforms = {n: _transform(train.optimizer, g, schedule, warmup_steps) for n, g in train.groups.items()}
+    transforms = {n: _group_optimizer(train.optimizer, g, schedule, warmup_steps) for n, g in train.groups.items()}
     return optax.partition(transforms, labels)

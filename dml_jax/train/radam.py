@@ -1,4 +1,4 @@
-"""Rectified Adam (Liu et al., ICLR 2020) as the code of Seidenschwarz et al. (ICML 2021) carries it.
+"""Rectified Adam (Liu et al., ICLR 2020) as implemented in the code of Seidenschwarz et al. (ICML 2021).
 
     m_t   = b1 m_{t-1} + (1 - b1) g_t,     v_t = b2 v_{t-1} + (1 - b2) g_t^2
     rho   = rho_inf - 2 t b2^t / (1 - b2^t),     rho_inf = 2 / (1 - b2) - 1
@@ -6,7 +6,7 @@
     u_t   = r / (1 - b1^t) m_t / (sqrt(v_t) + eps)   if rho >= 5, else   m_t / (1 - b1^t)
 
 With the usual b2 the first five updates are momentum SGD. `optax.scale_by_radam` adds eps to the root of the
-bias-corrected v; here it is added to the root of v itself, which counts where gradients are tiny.
+bias-corrected v; here it is added to the root of v itself, which matters where gradients are tiny.
 """
 
 import math
@@ -18,7 +18,7 @@ import optax
 
 
 class RAdamState(NamedTuple):
-    """Number of updates made int32 [], and the moments m and v, shaped like the parameters."""
+    """Number of updates so far, int32 [], and the moments m and v, shaped like the parameters."""
 
     steps: jax.Array
     mean: Any
@@ -26,11 +26,11 @@ class RAdamState(NamedTuple):
 
 
 def scale_by_radam(b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8) -> optax.GradientTransformation:
-    """The direction u of an update; learning rate, sign and decay are the caller's."""
+    """The direction u of an update, without learning rate, sign and decay."""
     limit = 2 / (1 - b2) - 1
 
     def init(params: Any) -> RAdamState:
-        mean, square = (jax.tree.map(jnp.zeros_like, params) for _ in range(2))  # donated apart: never one buffer
+        mean, square = (jax.tree.map(jnp.zeros_like, params) for _ in range(2))  # two buffers, because both are donated
         return RAdamState(jnp.zeros((), jnp.int32), mean, square)
 
     def update(updates: Any, state: RAdamState, params: Any = None) -> tuple[Any, RAdamState]:
@@ -38,7 +38,7 @@ def scale_by_radam(b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8) -> opt
         t = steps.astype(float)
         mean = jax.tree.map(lambda m, g: b1 * m + (1 - b1) * g, state.mean, updates)
         square = jax.tree.map(lambda v, g: b2 * v + (1 - b2) * g * g, state.square, updates)
-        # 1 - b2^t starts near 0: from expm1 it keeps its digits in float32.
+        # 1 - b2^t starts near 0; expm1 keeps its digits in float32.
         growth = -t * math.log(b2)
         rho = limit - 2 * t / jnp.expm1(growth)
         rectified = rho >= 5

@@ -1,57 +1,55 @@
-"""Between two steps: what a method learns anew from all training images.
+"""Between two steps: what a method computes from all training images, e.g. the clusters of DeepCluster.
 
-When it happens and what comes of it follow from the configuration and the state alone, so a run that was interrupted
-before, meanwhile or afterwards goes on in the same way.
+When it happens and what it yields follow from the configuration and the state alone, so a run that is interrupted
+before, during or after a refresh continues in the same way.
 """
 
 import jax
 import numpy as np
 
+from dml_jax.methods.contract import Embed
 from dml_jax.train import experiment as experiments
 from dml_jax.train import inference, mesh
 from dml_jax.train.experiment import Experiment
-from dml_jax.train.signals import Interrupted, Stop
+from dml_jax.train.signals import Stop
 from dml_jax.train.state import TrainState
 
 
-def steps(experiment: Experiment) -> frozenset[int]:
-    """The numbers of updates after which it is due, 0 among them; none where the method has no use for it."""
-    found: set[int] = set()
+def due_steps(experiment: Experiment) -> frozenset[int]:
+    """The numbers of steps after which a refresh is due, including 0; empty if the method has none."""
+    due: set[int] = set()
     if experiment.method.refresh:
         epoch = 0
         while (first := experiment.sampler.first_step(epoch)) < experiment.steps:
-            found.add(first)
+            due.add(first)
             epoch += experiment.method.refresh.epochs
-    return frozenset(found)
+    return frozenset(due)
 
 
-def compiled(experiment: Experiment) -> inference.Embedder | None:
-    """The features that the method asks for, jitted; None where it asks for none."""
-    return inference.compiled(experiment, experiment.method.refresh.features) if experiment.method.refresh else None
+def compile_features(experiment: Experiment) -> Embed | None:
+    """The jitted features of the method's refresh; None if it has none."""
+    refresh = experiment.method.refresh
+    return inference.compile_embedder(experiment, refresh.features) if refresh else None
 
 
-def refreshed(experiment: Experiment, describe: inference.Embedder, state: TrainState, stop: Stop) -> TrainState:
-    """The state with what the method has learnt.
+def refreshed(experiment: Experiment, features: Embed, state: TrainState, stop: Stop) -> TrainState:
+    """The state after a refresh.
 
     Args:
-      experiment: the experiment, its method with a `refresh`.
-      describe: from `compiled`.
-      state: after one of `steps`.
+      experiment: its method has a `refresh`.
+      features: from `compile_features`.
+      state: after one of `due_steps`.
       stop: SIGTERM or Ctrl-C.
 
     Raises:
-      Interrupted: a signal came meanwhile.
+      Interrupted: on a signal.
     """
-
-    def each(done: int) -> None:
-        if stop.signal and jax.process_count() == 1:
-            raise Interrupted(stop.signal)
-
     assert experiment.method.refresh is not None
-    features = inference.split(experiment, describe, state.params, state.model_state, experiment.splits["train"], each)
-    stream = jax.random.fold_in(experiments.key(experiment.config), 2**31 - 2)
+    found = inference.embed_split(
+        experiment, features, state, experiment.splits["train"], lambda done: stop.raise_if_single()
+    )
+    stream = jax.random.fold_in(experiments.run_key(experiment.config), 2**31 - 2)
     key = jax.random.fold_in(stream, int(state.step))
     local = jax.tree.map(np.asarray, (state.params, state.model_state))
-    learnt = experiment.method.refresh.update(*local, features, key)
-    params, model_state = mesh.replicate(experiment.mesh, learnt)
+    params, model_state = mesh.replicate(experiment.mesh, experiment.method.refresh.update(*local, found, key))
     return state._replace(params=params, model_state=model_state)

@@ -1,4 +1,4 @@
-"""SIGTERM and Ctrl-C: a wish that the loop grants at the next step, and at once when training is over."""
+"""SIGTERM and Ctrl-C: a request to stop, honoured at the next step, or at once when there is nothing to save."""
 
 import os
 import signal
@@ -9,15 +9,15 @@ from types import FrameType, TracebackType
 import jax
 import numpy as np
 
-GRACE = 5.0  # seconds between an exception in a signal's handler and the end of the process
+GRACE = 5.0  # seconds between an exception in a signal handler and the end of the process
 
 
 class Interrupted(Exception):
-    """The run stopped on a signal, its last step on disk.
+    """The run stopped on a signal, with its last step on disk.
 
     Attributes:
       code: the exit code, 128 + the signal.
-      alone: the other processes have not been asked.
+      alone: the other processes do not know yet.
     """
 
     def __init__(self, number: int, *, alone: bool = False):
@@ -27,25 +27,25 @@ class Interrupted(Exception):
 
 
 class Stop:
-    """Remembers the first SIGTERM or SIGINT while it is entered; a second one acts at once.
+    """Context manager that records the first SIGTERM or SIGINT; a second one stops the process at once.
 
     Args:
-      leave: ends the process with an exit code, called from another thread.
+      leave: ends the process with an exit code; called from another thread.
 
     Attributes:
-      signal: the one remembered, 0 for none.
+      signal: the recorded one, 0 for none.
     """
 
     def __init__(self, leave: Callable[[int], None] = os._exit) -> None:
         self.signal = 0
         self._leave = leave
-        self._saved = False
+        self._immediate = False
         self._previous: dict[int, object] = {}
         self._end: threading.Timer | None = None
 
     def __enter__(self) -> "Stop":
         for number in (signal.SIGTERM, signal.SIGINT):
-            self._previous[number] = signal.signal(number, self._remember)
+            self._previous[number] = signal.signal(number, self._receive)
         return self
 
     def __exit__(
@@ -56,24 +56,32 @@ class Stop:
         for number, handler in self._previous.items():
             signal.signal(number, handler)  # type: ignore[arg-type]
 
-    def _remember(self, number: int, frame: FrameType | None) -> None:
-        if self.signal or self._saved:
-            # The interpreter swallows what is raised while it runs a callback, of the garbage collector for one.
+    def _receive(self, number: int, frame: FrameType | None) -> None:
+        if self.signal or self._immediate:
+            # The interpreter swallows exceptions raised during a callback, e.g. of the garbage collector; the timer
+            # ends the process all the same.
             self._end = threading.Timer(GRACE, self._leave, (128 + number,))
             self._end.daemon = True
             self._end.start()
             raise Interrupted(number, alone=True)
         self.signal = number
 
-    def at_once(self) -> None:
-        """From here on nothing is to be saved: a signal, also one remembered, ends the run without waiting for a step.
+    def stop_immediately(self) -> None:
+        """From here on there is nothing to save: a signal ends the run without waiting for a step.
+
+        All processes must call this.
 
         Raises:
-          Interrupted: one is remembered, by any process; all must call this.
+          Interrupted: any process has received a signal before.
         """
-        self._saved = True
+        self._immediate = True
         if number := self.agreed():
             raise Interrupted(number)
+
+    def raise_if_single(self) -> None:
+        """Raises Interrupted after a signal, in a run of one process; several have to agree on a step first."""
+        if self.signal and jax.process_count() == 1:
+            raise Interrupted(self.signal)
 
     def agreed(self) -> int:
         """The signal that any process has received, 0 for none; all processes must call this at the same step."""

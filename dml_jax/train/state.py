@@ -1,4 +1,4 @@
-"""Everything a run remembers between two steps."""
+"""The train state: everything that one step passes to the next."""
 
 import hashlib
 from typing import Any, NamedTuple
@@ -8,10 +8,10 @@ import numpy as np
 
 
 class TrainState(NamedTuple):
-    """Checkpointed as a whole.
+    """What a checkpoint holds.
 
     Attributes:
-      step: int32 [], number of updates made.
+      step: int32 [], number of updates so far.
       params: trained parameters, nested dict.
       model_state: what is not trained by gradients (batch statistics, queue, momentum encoder), nested dict.
       opt_state: the optimizer's state.
@@ -24,7 +24,7 @@ class TrainState(NamedTuple):
 
 
 def fingerprint(variables: Any) -> str:
-    """SHA-256 of names, types, shapes and values of all arrays of a tree."""
+    """SHA-256 of the paths, dtypes, shapes and values of all arrays of a tree."""
     digest = hashlib.sha256()
     for path, leaf in jax.tree_util.tree_leaves_with_path(jax.device_get(variables)):
         digest.update(f"{jax.tree_util.keystr(path)} {leaf.dtype} {leaf.shape}".encode())

@@ -16,12 +16,12 @@ from dml_jax.train.experiment import Experiment, Teacher
 from dml_jax.train.state import fingerprint
 
 
-def attended(experiment: Experiment, console: Console) -> Experiment:
-    """The experiment with the teacher its method names, if it does: that run's reported model, or its latest so far.
+def with_teacher(experiment: Experiment, console: Console) -> Experiment:
+    """The experiment with the teacher that its method names, if it names one: the reported model of that run.
 
     Raises:
       CheckpointError: there is no such run, or it was trained on other images.
-      ConfigError: its outputs are not what the method wants.
+      ConfigError: the method cannot learn from its outputs.
     """
     if not experiment.method.teacher:
         return experiment
@@ -35,32 +35,29 @@ def attended(experiment: Experiment, console: Console) -> Experiment:
     classes, (height, width) = len(experiment.splits["train"].classes), experiment.shape
     if facts["data_hash"] != experiments.data_hash(experiment):
         raise CheckpointError(
-            f"{key}: was trained on other data, {config.data.name} with {facts['classes']} classes; this run has "
-            f"{experiment.config.data.name} with {classes}, and a teacher must know the same images, split alike"
+            f"{key}: was trained on other data, {config.data.name} with {facts['classes']} classes; this run uses "
+            f"{experiment.config.data.name} with {classes}, and the teacher needs the same images in the same splits"
         )
     if tuple(facts["shape"]) != experiment.shape:
         size = "x".join(map(str, facts["shape"]))
         raise CheckpointError(f"{key}: was trained on images of {size} pixels, here they have {height}x{width}")
     try:
-        _, method, state = warm_start.trained(source, "reported", console.say)
+        model = warm_start.load_trained(source, "reported", console.print)
     except UserError as error:
         raise CheckpointError(f"{key}: {error}") from error
-    variables = meshes.replicate(experiment.mesh, (state.params, state.model_state))
-    origin = {"hash": configs.digest(config), "step": int(state.step), "sha256": fingerprint(variables)}
-    experiment = experiment._replace(teacher=Teacher(jax.tree_util.Partial(teaching(method), *variables), origin))
-    check_teacher_fits(experiment)
-    console.say(f"teacher: {config.method.name} of {source}, step {origin['step']}")
+    variables = meshes.replicate(experiment.mesh, (model.state.params, model.state.model_state))
+    origin = {"hash": configs.digest(config), "step": int(model.state.step), "sha256": fingerprint(variables)}
+    teach = jax.tree_util.Partial(teaching(model.method), *variables)
+    experiment = experiment._replace(teacher=Teacher(teach, origin))
+    _check_teacher_fits(experiment)
+    console.print(f"teacher: {config.method.name} of {source}, step {origin['step']}")
     return experiment
 
 
-def check_teacher_fits(experiment: Experiment) -> None:
-    """Raises ConfigError if the teacher does not fit: traces the loss, which computes nothing."""
-    shapes = experiments.template(
-        experiment.config, experiment.method, experiment.optimizer, experiment.shape, experiment.mesh
-    )
+def _check_teacher_fits(experiment: Experiment) -> None:
+    """Raises ConfigError if the method cannot use the teacher's outputs; the loss is traced, not computed."""
     assert experiment.teacher is not None
-    batch = experiments.example(experiment.config, experiment.method, experiment.shape)._replace(
-        teacher=experiment.teacher.teach
-    )
+    state = experiments.template(experiment)
+    batch = experiments.example_batch(experiment)._replace(teacher=experiment.teacher.teach)
     loss = partial(step.loss, experiment.method)
-    jax.eval_shape(loss, shapes.params, shapes.model_state, batch, shapes.step, experiments.key(experiment.config))
+    jax.eval_shape(loss, state.params, state.model_state, batch, state.step, experiments.run_key(experiment.config))

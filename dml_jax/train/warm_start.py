@@ -1,15 +1,16 @@
-"""Starting from what another run, or a published checkpoint, has learnt."""
+"""Starting from the variables of another run or of a published checkpoint."""
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 
 from dml_jax import config as configs
-from dml_jax.backbones.weights import initialise
+from dml_jax.backbones.weights import pretrained
 from dml_jax.console import Console
 from dml_jax.errors import CheckpointError, ConfigError
-from dml_jax.methods.contract import TrainingSet
+from dml_jax.methods.contract import Method, PyTree, TrainingSet
 from dml_jax.train import experiment as experiments
 from dml_jax.train import mesh as meshes
 from dml_jax.train import optimizers, workdir
@@ -18,36 +19,21 @@ from dml_jax.train.experiment import Experiment
 from dml_jax.train.state import TrainState
 
 
-def begin(experiment: Experiment, console: Console) -> TrainState:
-    """The state before the first step, `init_from` taken into account.
+class TrainedModel(NamedTuple):
+    """The model of a run, without its data."""
 
-    Raises:
-      UserError: there is nothing to start from, or its backbone is another.
-    """
-    state = experiments.initial(experiment)
-    source = Path(experiment.config.init_from).expanduser()
-    if not experiment.config.init_from:
-        return state
-    if not source.is_dir():
-        raise ConfigError(f"init_from={source}: there is no such directory; give a run's or one of converted weights")
-    if (source / "config.json").exists():
-        params, model_state, fresh = _transplanted(experiment, state, source, console)
-    else:
-        params, model_state, fresh = initialise.load_method(str(source), state.params, state.model_state)
-    groups = sorted({name.split("/")[1] for name in fresh})
-    console.say(f"starting from {source}" + (f"; drawn afresh: {', '.join(groups)}" if groups else ""))
-    return state._replace(
-        params=meshes.replicate(experiment.mesh, params), model_state=meshes.replicate(experiment.mesh, model_state)
-    )
+    config: configs.Config
+    method: Method
+    state: TrainState
 
 
-def trained(directory: Path, checkpoint: str, warn: Any) -> tuple[configs.Config, Any, TrainState]:
-    """A run's configuration, method and one of its states, without its data.
+def load_trained(directory: Path, checkpoint: str, warn: Callable[[str], None] | None) -> TrainedModel:
+    """A run's configuration, method and one of its states.
 
     Args:
       directory: its work directory.
       checkpoint: "reported", "latest", "best" or a step.
-      warn: told one sentence about each checkpoint that cannot be read.
+      warn: see `Checkpoints`.
 
     Raises:
       CheckpointError: no run there, or no such checkpoint.
@@ -57,37 +43,64 @@ def trained(directory: Path, checkpoint: str, warn: Any) -> tuple[configs.Config
     method = experiments.build_method(config, TrainingSet(facts["classes"], facts["images"]))
     optimizer = optimizers.build(config.train, method, lambda step: 1.0, warmup_steps=config.train.warmup_epochs)
     shape = (facts["shape"][0], facts["shape"][1])
-    template = experiments.template(config, method, optimizer, shape, meshes.make())
-    store = Checkpoints(directory / "checkpoints", lambda: template, warn, writing=False)
+    template = experiments.state_shapes(config, method, optimizer, shape, meshes.make())
+    checkpoints = Checkpoints(directory / "checkpoints", lambda: template, warn, writing=False)
     try:
-        return config, method, store.selected(checkpoint, config.train.select)
+        return TrainedModel(config, method, checkpoints.select(checkpoint, config.train.select))
     finally:
-        store.close()
+        checkpoints.close()
 
 
-def _transplanted(
-    experiment: Experiment, state: TrainState, source: Path, console: Console
-) -> tuple[Any, Any, list[str]]:
-    """The leaves of another run's latest model that have a place of the same shape in this one's."""
+def initial_state(experiment: Experiment, console: Console) -> TrainState:
+    """The state before the first step, with the variables that `init_from` names.
+
+    Raises:
+      UserError: `init_from` cannot be read, or its backbone differs.
+    """
+    state = experiments.initial_state(experiment)
+    if not experiment.config.init_from:
+        return state
+    source = Path(experiment.config.init_from).expanduser()
+    if not source.is_dir():
+        raise ConfigError(
+            f"init_from={source}: there is no such directory; give a work directory or one of converted weights"
+        )
+    if (source / "config.json").exists():
+        params, model_state, kept = _from_run(state, source, console)
+    else:
+        params, model_state, kept = pretrained.load_method(str(source), state.params, state.model_state)
+    groups = sorted({name.split("/")[1] for name in kept})
+    console.print(f"starting from {source}" + (f"; newly initialised: {', '.join(groups)}" if groups else ""))
+    return state._replace(
+        params=meshes.replicate(experiment.mesh, params), model_state=meshes.replicate(experiment.mesh, model_state)
+    )
+
+
+def _from_run(state: TrainState, source: Path, console: Console) -> tuple[PyTree, PyTree, list[str]]:
+    """The state's variables, replaced by those of the same path and shape in another run's latest model.
+
+    Returns:
+      (params, model_state, paths of the variables that were not replaced).
+    """
     try:
-        _, _, other = trained(source, "latest", console.say)
+        other = load_trained(source, "latest", console.print).state
     except CheckpointError as error:
         raise CheckpointError(f"init_from={source}: {error}") from error
     theirs = {
         jax.tree_util.keystr(path, simple=True, separator="/"): leaf
         for path, leaf in jax.tree_util.tree_leaves_with_path({"params": other.params, "state": other.model_state})
     }
-    fresh = []
+    kept = []
 
     def choose(path: Any, own: jax.Array) -> jax.Array:
         name = jax.tree_util.keystr(path, simple=True, separator="/")
         if name in theirs and theirs[name].shape == own.shape:
             return theirs[name]
         if name.split("/")[1] == "backbone":
-            found = f"has the shape {theirs[name].shape} there, {own.shape} here" if name in theirs else "is not there"
-            raise ConfigError(f"init_from={source}: the backbones differ, {name} {found}")
-        fresh.append(name)
+            problem = f"has shape {theirs[name].shape} there, {own.shape} here" if name in theirs else "is missing"
+            raise ConfigError(f"init_from={source}: the backbones differ, {name} {problem}")
+        kept.append(name)
         return own
 
     both = jax.tree_util.tree_map_with_path(choose, {"params": state.params, "state": state.model_state})
-    return both["params"], both["state"], fresh
+    return both["params"], both["state"], kept

@@ -21,8 +21,8 @@ def state(step: int) -> TrainState:
     return TrainState(
         step=jnp.asarray(step, jnp.int32),
         params={"w": jnp.asarray(values), "b": {"c": jnp.asarray(values[0])}},
-        method={"queue": jnp.asarray(values[1:3]), "none": {}},
-        optimizer=(jnp.asarray(step), {"mu": jnp.asarray(-values)}),
+        model_state={"queue": jnp.asarray(values[1:3]), "none": {}},
+        opt_state=(jnp.asarray(step), {"mu": jnp.asarray(-values)}),
     )
 
 
@@ -59,13 +59,13 @@ def test_round_trip(store: Checkpoints) -> None:
     earlier = store.restore(step=10)
     assert earlier is not None
     assert equal(earlier[0], 10)
-    with pytest.raises(CheckpointError, match=r"--checkpoint=15: .*there: 10, 20"):
+    with pytest.raises(CheckpointError, match=r"--checkpoint=15: .*available: 10, 20"):
         store.restore(step=15)
     with pytest.raises(CheckpointError, match=r"--checkpoint=newest: must be reported, latest, best or a step"):
-        store.selected("newest", "last")
-    assert int(store.selected("reported", "last").step) == 20
+        store.select("newest", "last")
+    assert int(store.select("reported", "last").step) == 20
     store.save("best", state(10), {})
-    assert int(store.selected("reported", "validation").step) == 10
+    assert int(store.select("reported", "validation").step) == 10
 
 
 def test_newest_are_kept_and_best_apart(store: Checkpoints) -> None:

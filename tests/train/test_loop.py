@@ -1,4 +1,4 @@
-"""The loop: bit-exact in two runs and across every interruption; stops on signals and on nonsense."""
+"""The training loop: bit-exact in two runs and across every interruption; stops on signals and when it diverges."""
 
 import signal
 from collections.abc import Iterator
@@ -16,11 +16,12 @@ from dml_jax.config import Config
 from dml_jax.console import Console
 from dml_jax.data import pipeline
 from dml_jax.errors import DivergedError
+from dml_jax.methods.contract import Batch
+from dml_jax.train import evaluation, loop, mesh, step
 from dml_jax.train import experiment as experiments
-from dml_jax.train import loop, mesh, step
 from dml_jax.train.checkpoint import Checkpoints
 from dml_jax.train.experiment import Experiment
-from dml_jax.train.jsonl import Records
+from dml_jax.train.jsonl import JsonLines
 from dml_jax.train.signals import Interrupted, Stop
 from dml_jax.train.state import TrainState
 from tests.train.experiments import small
@@ -30,7 +31,7 @@ STEPS = 20
 
 @pytest.fixture(scope="module", autouse=True)
 def compiled_once() -> Iterator[None]:
-    """Every restart compiles the same programs: keep even the smallest."""
+    """Every restart compiles the same programs, so even the smallest are cached."""
     before = jax.config.values["jax_persistent_cache_min_compile_time_secs"]
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
@@ -53,22 +54,16 @@ class StopAt(Stop):
         return self.signal
 
 
-def template(experiment: Experiment) -> TrainState:
-    return experiments.template(
-        experiment.config, experiment.method, experiment.optimizer, experiment.shape, experiment.mesh
-    )
-
-
 def checkpoints(experiment: Experiment, directory: Path) -> Checkpoints:
-    return Checkpoints(directory / "checkpoints", lambda: template(experiment), pytest.fail)
+    return Checkpoints(directory / "checkpoints", lambda: experiments.template(experiment), pytest.fail)
 
 
 def train(experiment: Experiment, directory: Path, stop: Stop | None = None) -> TrainState:
     store = checkpoints(experiment, directory)
-    records = [Records(directory / name) for name in ("metrics.jsonl", "timing.jsonl")]
+    metrics, timing = (JsonLines(directory / name) for name in ("metrics.jsonl", "timing.jsonl"))
     directory.mkdir(exist_ok=True)
     try:
-        return loop.train(experiment, store, *records, Console(quiet=True), stop or Stop())
+        return loop.train(experiment, loop.Outputs(store, metrics, timing, Console(quiet=True)), stop or Stop())
     finally:
         store.close()
 
@@ -81,7 +76,7 @@ CONFIG = small(steps=STEPS, log_every=3, evaluate_every=8, checkpoint_every=7, s
 
 
 def built(config: Config) -> Experiment:
-    """On one device, with a test split of a hundred images: what is tested here does not need more."""
+    """An experiment on one device with a test split of a hundred images."""
     experiment = experiments.build(config)
     one = Mesh(np.asarray(jax.devices()[:1]), ("data",))
     test = experiment.splits["test"]
@@ -125,13 +120,13 @@ def test_resume_is_exact(k: int, experiment: Experiment, whole: tuple[list[bytes
 def test_a_second_interruption_takes_nothing_away(
     experiment: Experiment, whole: tuple[list[bytes], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Stopped again before the next step: the checkpoint resumed from is not deleted to be written anew."""
+    """Stopped again before the next step: the checkpoint it resumed from is not written again."""
 
-    def evaluate(*arguments: Any) -> Any:
+    def interrupted(*arguments: Any) -> Any:
         raise Interrupted(signal.SIGTERM)
 
     with monkeypatch.context() as patched:
-        patched.setattr(loop, "evaluate", evaluate)
+        patched.setattr(evaluation, "embed_with_gallery", interrupted)
         with pytest.raises(Interrupted):
             train(experiment, tmp_path)  # in the evaluation after 8 steps
         manifest = tmp_path / "checkpoints" / "latest" / "8" / "sha256.json"
@@ -139,16 +134,16 @@ def test_a_second_interruption_takes_nothing_away(
         with pytest.raises(Interrupted):
             train(experiment, tmp_path)  # in the same evaluation
     with pytest.raises(Interrupted):
-        train(experiment, tmp_path, StopAt(0))  # behind it
+        train(experiment, tmp_path, StopAt(0))  # after it
     assert manifest.stat().st_mtime_ns == written
     assert bits(train(experiment, tmp_path)) == whole[0]
     assert (tmp_path / "metrics.jsonl").read_text() == whole[1]
 
 
-def test_resume_from_an_older_checkpoint_cuts_the_metrics(
+def test_resume_from_an_older_checkpoint_truncates_the_metrics(
     experiment: Experiment, whole: tuple[list[bytes], str], tmp_path: Path
 ) -> None:
-    """As after a kill: the newest checkpoint is behind the newest line, and that line is torn."""
+    """As after a kill: the newest checkpoint is older than the newest line, and that line is incomplete."""
     train(experiment, tmp_path)
     store = checkpoints(experiment, tmp_path)
     store.drop_newer("latest", 14)
@@ -160,7 +155,7 @@ def test_resume_from_an_older_checkpoint_cuts_the_metrics(
 
 
 def test_what_changes_no_bit(whole: tuple[list[bytes], str], tmp_path: Path) -> None:
-    """Logging, evaluation, checkpoints and reading threads leave the parameters alone."""
+    """Logging, evaluation, checkpoints and the number of threads do not affect the parameters."""
     config = replace(
         CONFIG,
         train=replace(CONFIG.train, log_every=20, evaluate_every=0, checkpoint_every=100, select="last"),
@@ -172,8 +167,8 @@ def test_what_changes_no_bit(whole: tuple[list[bytes], str], tmp_path: Path) -> 
 def _poisoned(experiment: Experiment, step: int) -> Experiment:
     """The experiment with a NaN in the loss of one step."""
 
-    def loss(params: Any, state: Any, batch: Any, key: jax.Array) -> Any:
-        value, aux = experiment.method.loss(params, state, batch, key)
+    def loss(params: Any, state: Any, encoded: Any, batch: Batch, count: jax.Array, key: jax.Array) -> Any:
+        value, aux = experiment.method.loss(params, state, encoded, batch, count, key)
         bad = jnp.all(batch.index[:4] == jnp.asarray(experiment.sampler.batch(step - 1)[:4], jnp.int32))
         return value + jnp.where(bad, jnp.nan, 0.0), aux
 
@@ -188,8 +183,8 @@ def test_divergence_stops_before_the_next_checkpoint(experiment: Experiment, tmp
     store.close()
 
 
-def test_reload_best_goes_on_from_the_best_model(experiment: Experiment, tmp_path: Path) -> None:
-    """At the start of the named epoch, parameters and statistics are the best model's, moments and steps go on."""
+def test_reload_best_continues_from_the_best_model(experiment: Experiment, tmp_path: Path) -> None:
+    """At the start of the epoch, parameters and statistics become those of the best model; moments and steps do not."""
     data = replace(CONFIG.data, validation_share=0.9)  # four classes are left: epochs of 45 steps
     short = replace(CONFIG, data=data, train=replace(CONFIG.train, steps=46, evaluate_every=44))
     plain = built(replace(short, train=replace(short.train, steps=45)))
@@ -203,8 +198,10 @@ def test_reload_best_goes_on_from_the_best_model(experiment: Experiment, tmp_pat
     assert (int(best[0].step), int(latest[0].step)) == (44, 45)
     expected = latest[0]._replace(params=best[0].params, model_state=best[0].model_state)
     with pipeline.training(plain.splits["train"], plain.sampler, data, seed=0, start=45, stop=46) as batches:
-        batch = mesh.shard(plain.mesh, *next(batches))
-    expected, _ = jax.jit(step.build(plain.method, plain.optimizer))(expected, batch, experiments.key(short))
+        batch = mesh.shard_batch(plain.mesh, *next(batches))
+    expected, _ = jax.jit(step.build(plain.method, plain.optimizer, plain.augment))(
+        expected, batch, experiments.run_key(short)
+    )
 
     reloading = built(replace(short, train=replace(short.train, reload_best_epochs=(1,))))
     assert bits(train(reloading, tmp_path / "reloading")) == bits(expected)

@@ -14,7 +14,7 @@ from dml_jax.train import refinement
 
 def test_batches_are_chunks_of_clusters() -> None:
     labels = np.random.default_rng(0).permutation(np.repeat(np.arange(6), [1, 2, 3, 4, 9, 16]))
-    groups = refinement.from_clusters(labels, Data(batch_size=12, images_per_class=3), seed=0)
+    groups = refinement.batches_from_clusters(labels, Data(batch_size=12, images_per_class=3), seed=0)
     assert groups.batches.shape[1] == groups.refined == 12
     assert set(groups.batches.ravel().tolist()) == set(range(35))
     for chunk in groups.batches.reshape(-1, 3):
@@ -22,7 +22,9 @@ def test_batches_are_chunks_of_clusters() -> None:
 
 
 def test_fewer_images_than_a_batch_holds() -> None:
-    groups = refinement.from_clusters(np.array([0, 0, 1, 1, 1]), Data(batch_size=64, images_per_class=4), seed=0)
+    groups = refinement.batches_from_clusters(
+        np.array([0, 0, 1, 1, 1]), Data(batch_size=64, images_per_class=4), seed=0
+    )
     assert groups.batches.shape[1] == 8
     assert set(groups.batches.ravel().tolist()) == set(range(5))
 
@@ -43,7 +45,7 @@ def experiment(**options: Any) -> Any:
     return SimpleNamespace(config=config, method=SimpleNamespace(refine=refined))
 
 
-STATE: Any = SimpleNamespace(params={}, method={})
+STATE: Any = SimpleNamespace(params={}, model_state={})
 
 
 def test_own_batches_refine_the_queries_and_groups_everything() -> None:

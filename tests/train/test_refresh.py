@@ -1,4 +1,4 @@
-"""What is learnt anew from all training images: when, from what, and bit-exact across every interruption."""
+"""What is updated anew from all training images: when, from what, and bit-exact across every interruption."""
 
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -20,8 +20,8 @@ from tests.train.experiments import values
 from tests.train.test_loop import StopAt, compiled_once  # noqa: F401 (a fixture: every restart compiles the same)
 
 
-class Unheard(StopAt):
-    """SIGTERM after a number of steps, which the loop does not ask for."""
+class DuringRefresh(StopAt):
+    """SIGTERM after a number of steps that the loop does not notice between steps, only during a refresh."""
 
     def agreed(self) -> int:
         super().agreed()
@@ -30,7 +30,7 @@ class Unheard(StopAt):
 
 @pytest.fixture(scope="module")
 def experiment() -> Experiment:
-    """DeepCluster on four classes of the digits: epochs of 11 steps of 64 images, a clustering at each."""
+    """DeepCluster on four classes of the digits: epochs of 11 steps of 64 images, with a clustering in each."""
     given: dict[str, Any] = values(steps=24, log_every=4, checkpoint_every=5)
     given["data"] |= {"batch_size": 64, "images_per_class": 16, "validation_share": 0.9}
     given["method"] = asdict(
@@ -44,40 +44,40 @@ def experiment() -> Experiment:
 
 
 def train(experiment: Experiment, directory: Path, stop: Stop | None = None) -> tuple[list[bytes], str]:
-    """Bits of the last state and the lines of metrics."""
+    """The bytes of the final state and the lines of metrics."""
     state = test_loop.train(experiment, directory, stop)
     return test_loop.bits(state), (directory / "metrics.jsonl").read_text()
 
 
 def test_due_at_epochs(experiment: Experiment) -> None:
     starts = [experiment.sampler.first_step(epoch) for epoch in range(4)]
-    assert refresh.steps(experiment) == {start for start in starts if start < 24}
+    assert refresh.due_steps(experiment) == {start for start in starts if start < 24}
     assert 0 < starts[1] < starts[2] < 24
     assert experiment.method.refresh is not None
     rare = experiment._replace(method=experiment.method._replace(refresh=experiment.method.refresh._replace(epochs=2)))
-    assert refresh.steps(rare) == {0, starts[2]}
-    assert refresh.steps(experiment._replace(method=experiment.method._replace(refresh=None))) == frozenset()
+    assert refresh.due_steps(rare) == {0, starts[2]}
+    assert refresh.due_steps(experiment._replace(method=experiment.method._replace(refresh=None))) == frozenset()
 
 
 @pytest.mark.slow
 def test_resume_is_exact(experiment: Experiment, tmp_path: Path) -> None:
-    """Stopped right before and after a clustering; in the middle of one; killed behind one."""
+    """Stopped right before, after and during a clustering; killed after one."""
     seen: list[np.ndarray] = []
 
     def watched(params: Any, state: Any, features: np.ndarray, key: jax.Array) -> Any:
         assert experiment.method.refresh is not None
         assert features.shape == (len(experiment.splits["train"].labels), 4)
-        learnt = experiment.method.refresh.update(params, state, features, key)
-        assert not np.array_equal(learnt[0]["classifier"]["kernel"], params["classifier"]["kernel"])
-        seen.append(np.asarray(learnt[1]["clusters"]))
-        return learnt
+        updated = experiment.method.refresh.update(params, state, features, key)
+        assert not np.array_equal(updated[0]["classifier"]["kernel"], params["classifier"]["kernel"])
+        seen.append(np.asarray(updated[1]["clusters"]))
+        return updated
 
     assert experiment.method.refresh is not None
     watching = experiment._replace(
         method=experiment.method._replace(refresh=experiment.method.refresh._replace(update=watched)),
     )
     whole = train(watching, tmp_path / "whole")
-    assert len(seen) == len(refresh.steps(experiment))
+    assert len(seen) == len(refresh.due_steps(experiment))
     assert all(len(np.unique(labels)) > 2 for labels in seen)
     assert not np.array_equal(seen[0], seen[1])
 
@@ -88,13 +88,13 @@ def test_resume_is_exact(experiment: Experiment, tmp_path: Path) -> None:
         assert train(experiment, tmp_path / f"{k}") == whole, k
 
     with pytest.raises(Interrupted):
-        train(experiment, tmp_path / "amidst", Unheard(second))
-    assert (tmp_path / "amidst" / "checkpoints" / "latest" / str(second)).exists()
-    assert train(experiment, tmp_path / "amidst") == whole
+        train(experiment, tmp_path / "during", DuringRefresh(second))
+    assert (tmp_path / "during" / "checkpoints" / "latest" / str(second)).exists()
+    assert train(experiment, tmp_path / "during") == whole
 
     train(experiment, tmp_path / "killed")
     for kept in (tmp_path / "killed" / "checkpoints" / "latest").iterdir():
-        if int(kept.name) > 20:  # two clusterings have happened; the second one after the checkpoint of step 20
+        if int(kept.name) > 20:  # the second of two clusterings came after the checkpoint of step 20
             kept.rename(tmp_path / kept.name)
     assert train(experiment, tmp_path / "killed") == whole
 

@@ -1,4 +1,4 @@
-"""Signals: the first is remembered, the second acts; once everything is saved the first acts."""
+"""The first signal is recorded and the second stops the process; once there is nothing to save, the first does."""
 
 import os
 import signal
@@ -10,7 +10,7 @@ import pytest
 from dml_jax.train.signals import Interrupted, Stop
 
 
-def test_the_second_signal_acts_at_once() -> None:
+def test_the_second_signal_stops_immediately() -> None:
     before = signal.getsignal(signal.SIGTERM)
     with Stop() as stop:
         os.kill(os.getpid(), signal.SIGTERM)
@@ -21,19 +21,19 @@ def test_the_second_signal_acts_at_once() -> None:
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-def test_nothing_is_waited_for_once_all_is_saved() -> None:
+def test_a_signal_stops_immediately_when_there_is_nothing_to_save() -> None:
     with Stop() as stop:
-        stop.at_once()
+        stop.stop_immediately()
         with pytest.raises(Interrupted) as interrupted:
             os.kill(os.getpid(), signal.SIGTERM)
         assert interrupted.value.code == 143
     with Stop() as stop:
         os.kill(os.getpid(), signal.SIGTERM)
         with pytest.raises(Interrupted):
-            stop.at_once()
+            stop.stop_immediately()
 
 
-def test_a_signal_whose_exception_is_swallowed_ends_the_process_all_the_same() -> None:
+def test_a_signal_whose_exception_is_swallowed_still_ends_the_process() -> None:
     code = """
 import os, signal, time
 from dml_jax.train import signals
@@ -43,7 +43,7 @@ class Swallowing:
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(0.01)
 with signals.Stop() as stop:
-    stop.at_once()
+    stop.stop_immediately()
     Swallowing()
     time.sleep(60)
 """

@@ -3,6 +3,7 @@
 import json
 import shutil
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,9 @@ from dml_jax.console import Console
 from dml_jax.errors import CheckpointError, ConfigError, UserError
 from dml_jax.methods import mpn, student
 from dml_jax.train import experiment as experiments
-from dml_jax.train import loop, teacher, workdir
+from dml_jax.train import loop, step, teacher, workdir
 from dml_jax.train.checkpoint import Checkpoints
-from dml_jax.train.jsonl import Records
+from dml_jax.train.jsonl import JsonLines
 from dml_jax.train.signals import Interrupted, Stop
 from tests.train.experiments import small, values
 from tests.train.test_loop import StopAt, bits, checkpoints
@@ -29,12 +30,12 @@ QUIET = Console(quiet=True)
 
 
 def trained(directory: Path, config: Config, step: int = 5) -> Path:
-    """A work directory as a run leaves it; the model is the one before the first step."""
+    """A work directory with a checkpoint of the model before the first step."""
     experiment = experiments.build(config)
-    state = experiments.initial(experiment)._replace(step=np.asarray(step, np.int32))  # type: ignore[arg-type]
-    images = experiment.splits["train"]
-    facts = workdir.describe(
-        config, experiments.data_hash(experiment), len(images.classes), len(images.labels), experiment.shape
+    state = experiments.initial_state(experiment)._replace(step=np.asarray(step, np.int32))  # type: ignore[arg-type]
+    split = experiment.splits["train"]
+    facts = workdir.provenance(
+        config, experiments.data_hash(experiment), len(split.classes), len(split.labels), experiment.shape
     )
     directory.mkdir(exist_ok=True)
     files.write_json(directory / "config.json", facts)
@@ -70,11 +71,10 @@ def test_a_student_from_its_first_step_to_life_without_its_teacher(source: Path,
 
     whole = tmp_path / "whole"
     whole.mkdir()
-    experiment = teacher.attended(experiments.build(config), QUIET)
+    experiment = teacher.with_teacher(experiments.build(config), QUIET)
     store = checkpoints(experiment, whole)
-    state = loop.train(
-        experiment, store, Records(whole / "metrics.jsonl"), Records(whole / "timing.jsonl"), QUIET, Stop()
-    )
+    metrics, timing = (JsonLines(whole / name) for name in ("metrics.jsonl", "timing.jsonl"))
+    state = loop.train(experiment, loop.Outputs(store, metrics, timing, QUIET), Stop())
     store.close()
 
     with pytest.raises(Interrupted):
@@ -83,17 +83,17 @@ def test_a_student_from_its_first_step_to_life_without_its_teacher(source: Path,
     assert noted["step"] == 5
     assert noted["hash"] == configs.digest(network())
     trained(own, network(seed=1))
-    with pytest.raises(CheckpointError, match="the teacher has changed since this run began"):
+    with pytest.raises(CheckpointError, match="the teacher has changed since this run started"):
         run.train(config, directory, QUIET, Stop())
     shutil.rmtree(own)
-    with pytest.raises(CheckpointError, match=r"method.teacher='.*': .*holds no run"):
+    with pytest.raises(CheckpointError, match=r"method.teacher='.*': .*is not a work directory"):
         run.train(config, directory, QUIET, Stop())
     shutil.copytree(source, own)
     run.train(config, directory, QUIET, Stop())
     shutil.rmtree(own)
 
     assert (directory / "metrics.jsonl").read_text() == (whole / "metrics.jsonl").read_text()
-    experiment, restored = run.restored(config, directory, "latest", QUIET)
+    experiment, restored = run.restore(config, directory, "latest", QUIET)
     assert bits(restored) == bits(state)
     held = sum(file.stat().st_size for file in (directory / "checkpoints" / "latest" / "6").rglob("*"))
     assert held < 4 * 12 * 128 * 128  # bytes of the teacher's projections alone, in float32
@@ -103,22 +103,21 @@ def test_a_student_from_its_first_step_to_life_without_its_teacher(source: Path,
 
 
 def test_the_teacher_is_an_argument_of_the_step(source: Path) -> None:
-    """Its variables enter the compiled program from outside: none of it is a constant in it."""
-    experiment = teacher.attended(experiments.build(pupil(source)), QUIET)
+    """Its variables are arguments of the compiled program, not constants in it."""
+    experiment = teacher.with_teacher(experiments.build(pupil(source)), QUIET)
     assert experiment.teacher is not None
     rows = np.zeros(16, np.int32)
-    batch = experiments.batch(experiment, np.zeros((1, 16, *experiment.shape, 3), np.uint8), rows, rows)
+    batch = experiments.device_batch(experiment, np.zeros((1, 16, *experiment.shape, 3), np.uint8), rows, rows)
     leaves = jax.tree.leaves(batch)
     assert len(leaves) == 3 + len(jax.tree.leaves(experiment.teacher.teach))
-    shapes = experiments.template(
-        experiment.config, experiment.method, experiment.optimizer, experiment.shape, experiment.mesh
-    )
-    traced = jax.make_jaxpr(experiment.method.loss)(shapes.params, shapes.model_state, batch, jax.random.key(0))
+    state = experiments.template(experiment)
+    loss = partial(step.loss, experiment.method)
+    traced = jax.make_jaxpr(loss)(state.params, state.model_state, batch, state.step, jax.random.key(0))
     assert max((np.size(constant) for constant in traced.consts), default=0) < 128
 
 
-def unlike(directory: Path, source: Path, **changes: Any) -> Path:
-    """A copy of a run whose record says other things."""
+def copied_run(directory: Path, source: Path, **changes: Any) -> Path:
+    """A copy of a run with changes in its `config.json`."""
     shutil.copytree(source, directory)
     facts = json.loads((directory / "config.json").read_text())
     (directory / "config.json").write_text(json.dumps(facts | changes))
@@ -126,19 +125,19 @@ def unlike(directory: Path, source: Path, **changes: Any) -> Path:
 
 
 def test_teachers_that_do_not_fit(source: Path, tmp_path: Path) -> None:
-    """Found before the work directory is kept or anything trained, in one sentence."""
+    """Reported in one sentence before the work directory is kept or anything is trained."""
     (tmp_path / "empty").mkdir()
     hist = trained(tmp_path / "hist", small(steps=5))
-    without = unlike(tmp_path / "without", source)
+    without = copied_run(tmp_path / "without", source)
     shutil.rmtree(without / "checkpoints")
     cases: list[tuple[Config, type[UserError], str]] = [
-        (pupil(tmp_path / "empty"), CheckpointError, "holds no run"),
-        (pupil(without), CheckpointError, "holds none"),
+        (pupil(tmp_path / "empty"), CheckpointError, "is not a work directory"),
+        (pupil(without), CheckpointError, "there is none in"),
         (
-            pupil(unlike(tmp_path / "other", source, data_hash="0", classes=7)), CheckpointError,
+            pupil(copied_run(tmp_path / "other", source, data_hash="0", classes=7)), CheckpointError,
             "was trained on other data, digits with 7 classes; this run has digits with 40",
         ),
-        (pupil(unlike(tmp_path / "size", source, shape=[9, 9])), CheckpointError, "images of 9x9 pixels, here they"),
+        (pupil(copied_run(tmp_path / "size", source, shape=[9, 9])), CheckpointError, "images of 9x9 pixels, here"),
         (pupil(hist, kind="distillation"), ConfigError, "gives no class probabilities"),
         (pupil(source, kind="imitation"), ConfigError, "its embeddings have 128 dimensions"),
     ]  # fmt: skip
@@ -149,17 +148,19 @@ def test_teachers_that_do_not_fit(source: Path, tmp_path: Path) -> None:
         assert words in str(caught.value)
         assert "\n" not in str(caught.value)
         assert not (tmp_path / "run").exists()
-    assert teacher.attended(experiments.build(pupil(hist)), QUIET).teacher is not None  # distances need no classifier
+    assert (
+        teacher.with_teacher(experiments.build(pupil(hist)), QUIET).teacher is not None
+    )  # distances need no classifier
 
 
 def test_a_corrupt_checkpoint_of_a_model_is_refused(tmp_path: Path) -> None:
-    """Another model than the one asked for is never used unasked."""
-    for step in (5, 6):
-        trained(tmp_path / "run", small(steps=6), step)
+    """No other model than the requested one is used."""
+    for number in (5, 6):
+        trained(tmp_path / "run", small(steps=6), number)
     (tmp_path / "run" / "checkpoints" / "latest" / "6" / "more").write_text("x")
     with pytest.raises(
         CheckpointError,
-        match=r"latest/6: the checkpoint is corrupt, .*; an earlier one is loaded by --checkpoint=STEP$",
+        match=r"latest/6: the checkpoint is corrupt, .*; load an earlier one with --checkpoint=STEP$",
     ):
         dml_jax.load(tmp_path / "run")
     assert dml_jax.load(tmp_path / "run", "5").step == 5

@@ -1,4 +1,4 @@
-"""Work directories: one configuration, one run at a time, and nothing of another's is taken away."""
+"""Work directories: one configuration, one run at a time, and foreign files are never removed."""
 
 import json
 from dataclasses import asdict, replace
@@ -24,18 +24,18 @@ def longer(steps: int) -> object:
     return replace(CONFIG, train=replace(CONFIG.train, steps=steps))
 
 
-def test_more_steps_are_no_difference_and_fewer_are(tmp_path: Path) -> None:
+def test_more_steps_are_allowed_and_fewer_are_not(tmp_path: Path) -> None:
     written(tmp_path)
-    workdir.compare(tmp_path, longer(30))
+    workdir.check_same_run(tmp_path, longer(30))
     with pytest.raises(CheckpointError, match=r"train.steps \(20 there, 10 here\)"):
-        workdir.compare(tmp_path, longer(10))
+        workdir.check_same_run(tmp_path, longer(10))
 
 
 def test_another_method_is_one_difference(tmp_path: Path) -> None:
     written(tmp_path)
     other = replace(CONFIG, seed=7, method=replace(CONFIG.method, name="mpn"))
     with pytest.raises(CheckpointError, match=r"method.name \('hist' there, 'mpn' here\) and 1 more; give another"):
-        workdir.compare(tmp_path, other)
+        workdir.check_same_run(tmp_path, other)
 
 
 @pytest.mark.parametrize(
@@ -45,33 +45,35 @@ def test_another_method_is_one_difference(tmp_path: Path) -> None:
 def test_config_json_edited_by_hand(text: str | bytes, tmp_path: Path) -> None:
     written(tmp_path).write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(CheckpointError, match=r"config.json"):
-        workdir.compare(tmp_path, CONFIG)
+        workdir.check_same_run(tmp_path, CONFIG)
 
 
 @pytest.mark.parametrize("key", ["steps", "groups"])
-def test_a_key_cut_out_of_config_json_is_named(key: str, tmp_path: Path) -> None:
+def test_a_key_missing_in_config_json_is_named(key: str, tmp_path: Path) -> None:
     path = written(tmp_path)
     facts = json.loads(path.read_text())
     del facts["config"]["train"][key]
     path.write_text(json.dumps(facts))
     with pytest.raises(CheckpointError, match=f"train.{key}"):
-        workdir.compare(tmp_path, CONFIG)
+        workdir.check_same_run(tmp_path, CONFIG)
 
 
-def test_the_second_run_is_refused_and_leaves_the_first_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    place = tmp_path / "run"
-    with workdir.opened(place):
-        # Both looked before either had made it.
+def test_a_second_run_is_refused_and_does_not_disturb_the_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = tmp_path / "run"
+    with workdir.locked(directory):
+        # As if both had looked before either created it.
         monkeypatch.setattr(Path, "exists", lambda self: False)
-        with pytest.raises(CheckpointError, match="another run is working in it"), workdir.opened(place):
+        with pytest.raises(CheckpointError, match="another run is using it"), workdir.locked(directory):
             pass
         monkeypatch.undo()
-        assert (place / ".lock").exists()
-        (place / "kept").touch()
-    assert (place / "kept").exists()
+        assert (directory / ".lock").exists()
+        (directory / "kept").touch()
+    assert (directory / "kept").exists()
 
 
-def test_a_directory_made_for_nothing_is_removed(tmp_path: Path) -> None:
-    with workdir.opened(tmp_path / "run"):
+def test_an_unused_directory_is_removed(tmp_path: Path) -> None:
+    with workdir.locked(tmp_path / "run"):
         pass
     assert not (tmp_path / "run").exists()

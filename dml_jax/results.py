@@ -1,0 +1,104 @@
+"""The final results of a run: metrics on the unseen classes, beside controls, and the embeddings behind them."""
+
+import time
+from typing import Any
+
+import numpy as np
+
+from dml_jax import config as configs
+from dml_jax.config import Config
+from dml_jax.console import Console
+from dml_jax.data import pipeline
+from dml_jax.data.split import Split
+from dml_jax.errors import UserError
+from dml_jax.evaluation import protocol, verification
+from dml_jax.train import evaluation, inference, refinement
+from dml_jax.train import experiment as experiments
+from dml_jax.train.experiment import Experiment
+from dml_jax.train.state import TrainState
+
+PAIRED = 10_000  # images whose pairs determine the same/different threshold
+
+
+def final(
+    experiment: Experiment, state: TrainState, model: str, console: Console
+) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """Evaluates a model on the test split.
+
+    Args:
+      experiment: of the run.
+      state: the model.
+      model: how it was selected, for the record.
+      console: shows progress and warnings.
+
+    Returns:
+      (contents of `results.json`, embeddings float32 [N, D] of "test" and, if there is one, "gallery").
+    """
+    config = experiment.config
+    test = experiment.splits["test"]
+    embedder = inference.compile_embedder(experiment)
+    embeddings = evaluation.embed_with_gallery(experiment, embedder, state, "test")
+    console.print("evaluating on the unseen classes")
+    cluster = config.evaluation.cluster
+    results = evaluation.metrics(config, test, embeddings["test"], embeddings.get("gallery"), cluster=cluster)
+    results["protocol"] = protocol.description(
+        config.evaluation.protocol, cluster=cluster, classes=len(test.classes), gallery=test.gallery is not None
+    )
+    if test.gallery is None:
+        results |= _verification(embeddings["test"], test.labels)
+    if config.evaluation.refine:
+        results["refined"] = _refined(experiment, state, embeddings, console)
+    results |= {
+        "model": model,
+        "step": int(state.step),
+        "steps": experiment.steps,
+        "config_hash": configs.digest(config),
+    }
+    if config.evaluation.controls:
+        untrained = inference.embed_split(experiment, embedder, experiments.initial_state(experiment), test)
+        results["controls"] = {
+            "raw pixels": evaluation.metrics(config, test, _pixels(config, test), cluster=cluster),
+            "untrained": evaluation.metrics(config, test, untrained, cluster=cluster),
+        }
+    return results, embeddings
+
+
+def _refined(
+    experiment: Experiment, state: TrainState, embeddings: dict[str, np.ndarray], console: Console
+) -> dict[str, dict[str, Any]]:
+    """Metrics after test-time refinement, by kind of batches.
+
+    If a clustering fails, its entry has a "problem" instead of metrics, so that the results of the model are not lost.
+    """
+    results: dict[str, dict[str, Any]] = {}
+    config, test = experiment.config, experiment.splits["test"]
+    for kind in config.evaluation.refine:
+        console.print(f"message passing in batches of kind {kind}")
+        start = time.monotonic()
+        try:
+            refined, facts = refinement.refined(experiment, state, kind, embeddings)
+        except UserError as problem:
+            console.print(f"warning: {problem}")
+            results[kind] = {"problem": str(problem)}
+            continue
+        if facts.get("noise"):
+            console.print(f"{kind}: {facts['clusters']:,} clusters and {facts['noise']:,} images of noise")
+        seconds = {"seconds": round(time.monotonic() - start, 3)}
+        metrics = evaluation.metrics(
+            config, test, refined["test"], refined.get("gallery"), cluster=config.evaluation.cluster
+        )
+        results[kind] = facts | seconds | metrics
+    return results
+
+
+def _verification(embeddings: np.ndarray, labels: np.ndarray) -> dict[str, float]:
+    """Equal error rate of "same class or not" and its cosine, over all pairs of at most `PAIRED` random images."""
+    rows = np.random.default_rng(0).permutation(len(labels))[:PAIRED]
+    rates = verification.error_rates(embeddings[rows], labels[rows])
+    return {"equal_error_rate": rates.equal_error_rate, "equal_error_cosine": rates.threshold}
+
+
+def _pixels(config: Config, split: Split) -> np.ndarray:
+    """Raw pixels as embeddings float32 [N, H * W * 3]."""
+    with pipeline.evaluation(split, config.data, config.evaluation.batch_size) as batches:
+        return np.concatenate([images[:valid].reshape(valid, -1) for images, valid in batches]).astype(np.float32)
