@@ -13,6 +13,7 @@ import pytest
 
 from dml_jax import config as configs
 from dml_jax.config import Data
+from dml_jax.console import Console
 from dml_jax.data import datasets, decode, holdout, metadata, prepared, transforms
 from dml_jax.data.datasets import folder
 from dml_jax.data.metadata import SplitMetadata
@@ -24,21 +25,11 @@ from dml_jax.train import experiment as experiments
 from tests.data import layouts, pictures
 
 
-class QuietConsole:
-    """A console that prints nothing."""
-
-    def say(self, message: str) -> None: ...
-
-    def begin(self, what: str, total: int) -> None: ...
-
-    def advance(self, done: int) -> None: ...
-
-
 def prepare(name: str, sources: list[Path], output: Path, **overrides: object) -> None:
     recipe = configs.module("data.datasets", name, "name").RECIPE
     options = {"subset": True, "threads": 2} | overrides
     request = steps.Request(name=name, sources=tuple(sources), output=output, **options)  # type: ignore[arg-type]
-    steps.prepare(request, recipe, QuietConsole())
+    steps.prepare(request, recipe, Console(active=False))
 
 
 def load(name: str, path: Path) -> dict[str, Split]:
