@@ -1,46 +1,51 @@
 """MPN: learning intra-batch connections for deep metric learning (Seidenschwarz, Elezi, Leal-Taixé, ICML 2021).
 
-The images of a batch are the nodes of a complete graph (self loops included). L steps of message passing with M
-attention heads refine their embeddings f; two label-smoothed cross-entropies at a temperature train both:
+The images of a batch are the nodes of a complete graph with self loops. L layers of message passing with M attention
+heads refine their embeddings f. Two label-smoothed cross-entropies LS with temperature T are minimised together:
 
     h_i^0      = f_i / |f_i|
-    a_ij^m     = softmax_j (W_q^m h_i)^T (W_k^m h_j) / sqrt(d)                       eq. 3, i receives from j
+    a_ij^m     = softmax_j (W_q^m h_i)^T (W_k^m h_j) / sqrt(d)                       eq. 3, messages from j to i
     m_i        = cat_m sum_j a_ij^m W^m h_j                                          eq. 4
     g_i        = LayerNorm(m_i + h_i)                                                eq. 5
     h_i'       = LayerNorm(FF(g_i) + g_i)                                            eq. 6
-    L          = LS(U f / T) + LS(V h^L / T)                                         auxiliary and MPN loss
+    L          = LS(U f / T) + LS(V h^L / T)                                         auxiliary loss and MPN loss
 
-The numbers of the paper come from code that differs from what is printed: the sum in the softmax has 1 added to it,
-scores are divided by sqrt(d / M), projections have biases, one more linear layer follows the heads and another
-precedes the first step, and batch normalisation without a shift stands before V (`equations="authors"`).
+The results of the paper were obtained with code that differs from these equations: the denominator of the softmax has
+1 added to it, scores are divided by sqrt(d / M), projections have biases, one linear layer follows the concatenated
+heads and another precedes the first message passing layer, and batch normalisation without a bias precedes V
+(`equations="authors"`).
 
-The network serves training only; at test time it may refine embeddings in batches of reciprocal neighbours, or in the
-others of the paper's appendix C (`evaluation.refine`). Expected R@1 with ResNet-50, 512-d: CUB 70.3, Cars196 88.1, SOP
-81.4, In-Shop 92.8 (the authors); 70.1, 87.3, 81.0, 92.5 (a reproduction in the ML Reproducibility Challenge).
+The network is used in training only, unless it also refines the test embeddings, in batches of reciprocal neighbours
+or the other batches of the paper's appendix C (`evaluation.refine`). Expected R@1 with ResNet-50, 512-d: CUB 70.3,
+Cars196 88.1, SOP 81.4, In-Shop 92.8 (the authors); 70.1, 87.3, 81.0, 92.5 (reproduction in the ML Reproducibility
+Challenge).
 """
 
 import functools
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from dml_jax.backbones import functional
 from dml_jax.backbones.contract import Backbone
+from dml_jax.backbones.initializers import normal_init
+from dml_jax.backbones.layers import BatchNorm, Dense, Pooling, attend, attention_weights, layer_norm
 from dml_jax.config_schema import require
 from dml_jax.errors import ConfigError
 from dml_jax.evaluation import reciprocal_neighbors
 from dml_jax.evaluation.refinement_batches import Groups
 from dml_jax.losses.classification import cross_entropy
-from dml_jax.losses.norms import at_least_float32, unit
-from dml_jax.methods import heads as _heads
-from dml_jax.methods.contract import Batch, Method, Teaching
-from dml_jax.methods.heads import Pooling
+from dml_jax.losses.norms import unit
+from dml_jax.methods import heads
+from dml_jax.methods.contract import Aux, Batch, Method, PyTree, Teaching, TrainingSet
 
 GROUPS = ("backbone", "embedding", "auxiliary", "mpn")
-NODES = 2048  # of test-time batches passed at once
+NODES = 2048  # nodes of the test-time batches that are refined at once
 Equations = Literal["authors", "transformer", "paper"]
 
 
@@ -50,17 +55,17 @@ class Config:
 
     name: str = "mpn"
     equations: Equations = "authors"  # "transformer": the authors' with a plain softmax; "paper": as printed
-    layers: int = 1  # L, message passing steps
+    layers: int = 1  # L, message passing layers
     heads: int = 2  # M, attention heads
-    concatenate: bool = False  # the outputs of all layers, not the last alone, go to the classifier
+    concatenate: bool = False  # classify the concatenated outputs of all layers instead of those of the last layer
     embedding_dim: int = 512  # d
-    losses: Literal["both", "auxiliary", "mpn"] = "both"  # "auxiliary": there is no network at all
+    losses: Literal["both", "auxiliary", "mpn"] = "both"  # "auxiliary": without the message passing network
     temperature: float = 0.2  # T, divides the logits of both losses
     smoothing: float = 0.1  # epsilon of the label smoothing
     dropout: float = 0.1  # of attention weights, messages, and twice in FF
     pooling: Pooling = "max"
-    k: int = 30  # reciprocal neighbours of a test-time batch
-    k_r: int = 7  # images in a test-time batch, the query included
+    k: int = 30  # reciprocal neighbours for the batches at test time
+    k_r: int = 7  # images per batch at test time, including the query
 
     def __post_init__(self) -> None:
         require(self.layers > 0, "method.layers", self.layers, "must be at least 1")
@@ -79,277 +84,253 @@ class Config:
         require(self.k_r > 1, "method.k_r", self.k_r, "must be at least 2")
 
 
-def _normal(params: dict[str, jax.Array], x: jax.Array) -> jax.Array:
-    """Layer normalisation of [..., d] with learned scale and shift."""
-    ones = (1,) * (x.ndim - 1)
-    return _heads.layer_norm(x) * params["scale"].reshape(*ones, -1) + params["bias"].reshape(*ones, -1)
-
-
-def _dropout(x: jax.Array, rate: float, key: jax.Array | None) -> jax.Array:
-    if key is None or rate == 0:
-        return x
-    return jnp.where(jax.random.bernoulli(key, 1 - rate, x.shape), x / (1 - rate), 0)
-
-
 def attention(queries: jax.Array, keys: jax.Array, equations: Equations) -> jax.Array:
-    """How much each receiver takes from each sender (eq. 3).
+    """Attention weights a (eq. 3).
 
     Args:
-      queries: W_q h of the receivers [..., R, M, d / M].
-      keys: W_k h of the senders [..., S, M, d / M].
-      equations: which softmax and which scale.
+      queries: W_q h of the receivers, float [..., R, M, d / M].
+      keys: W_k h of the senders, float [..., S, M, d / M].
+      equations: determines softmax and scale.
 
     Returns:
-      [..., M, R, S]; rows sum to 1, in the authors' form to less.
+      [..., M, R, S]; rows sum to 1, or to less in the authors' form.
     """
-    count, width = queries.shape[-2:]
-    scale = (count * width if equations == "paper" else width) ** -0.5
-    scores = jnp.einsum("...rmh,...smh->...mrs", queries * scale, keys, precision=lax.Precision.HIGHEST)
-    if equations != "authors":
-        return jax.nn.softmax(scores, axis=-1)
-    # The 1 in the denominator is one more sender, of score 0 and without a message.
-    top = lax.stop_gradient(jnp.maximum(scores.max(axis=-1, keepdims=True), 0))
-    mass = jnp.exp(scores - top)
-    return mass / (mass.sum(axis=-1, keepdims=True) + jnp.exp(-top))
+    heads, size = queries.shape[-2:]
+    scale = (heads * size if equations == "paper" else size) ** -0.5
+    authors = equations == "authors"
+    return attention_weights(queries, keys, scale=scale, off_by_one=authors, precision=lax.Precision.HIGHEST)
 
 
-def layer_init(key: jax.Array, config: Config) -> dict[str, Any]:
-    """Parameters of one step: attention Xavier-uniform with zero biases, FF as torch's linear layers."""
-    d = config.embedding_dim
-    keys = jax.random.split(key, 5)
+class MessagePassingLayer(nn.Module):
+    """One layer of message passing (eq. 3 to 6)."""
 
-    def projection(key: jax.Array, outputs: int) -> dict[str, jax.Array]:
-        bound = (3 / d) ** 0.5
-        kernel = jax.random.uniform(key, (d, outputs), minval=-bound, maxval=bound)
-        return {"kernel": kernel} if config.equations == "paper" else {"kernel": kernel, "bias": jnp.zeros(outputs)}
+    config: Config
 
-    params = {
-        "query": projection(keys[0], d),
-        "key_value": projection(keys[1], 2 * d),
-        "norm1": {"scale": jnp.ones(d), "bias": jnp.zeros(d)},
-        "ff1": _heads.linear_init(keys[2], d, 4 * d),
-        "ff2": _heads.linear_init(keys[3], 4 * d, d),
-        "norm2": {"scale": jnp.ones(d), "bias": jnp.zeros(d)},
-    }
-    return params if config.equations == "paper" else params | {"output": projection(keys[4], d)}
+    @nn.compact
+    def __call__(self, receivers: jax.Array, senders: jax.Array, train: bool) -> tuple[jax.Array, jax.Array]:
+        """Passes messages from all nodes of a batch to some of them.
 
+        Args:
+          receivers: the nodes to update, float [..., R, d].
+          senders: all nodes, float [..., S, d].
+          train: apply dropout.
 
-def step(
-    params: Any, receivers: jax.Array, senders: jax.Array, config: Config, key: jax.Array | None = None
-) -> tuple[jax.Array, jax.Array]:
-    """One step of message passing (eq. 3 to 6).
-
-    Args:
-      params: as `layer_init` gives them.
-      receivers: the nodes to refine [..., R, d].
-      senders: all nodes of the batch [..., S, d].
-      config: the options.
-      key: drives the dropout; None: there is none.
-
-    Returns:
-      (the receivers refined [..., R, d], attention weights [..., M, R, S]).
-    """
-    keys = (None,) * 4 if key is None else jax.random.split(key, 4)
-    split = lambda x: x.reshape(*x.shape[:-1], -1, config.embedding_dim // config.heads)  # noqa: E731
-    queries = split(_heads.linear(params["query"], receivers))
-    packed = split(_heads.linear(params["key_value"], senders))
-    weights = attention(queries, packed[..., : config.heads, :], config.equations)
-    dropped = _dropout(weights, config.dropout, keys[0])
-    message = jnp.einsum("...mrs,...smh->...rmh", dropped, packed[..., config.heads :, :]).reshape(receivers.shape)
-    if "output" in params:
-        message = _heads.linear(params["output"], message)
-    g = _normal(params["norm1"], receivers + _dropout(message, config.dropout, keys[1]))
-    hidden = _dropout(jax.nn.relu(_heads.linear(params["ff1"], g)), config.dropout, keys[2])
-    refined = g + _dropout(_heads.linear(params["ff2"], hidden), config.dropout, keys[3])
-    return _normal(params["norm2"], refined), weights
+        Returns:
+          (updated receivers [..., R, d], attention weights before dropout [..., M, R, S]).
+        """
+        d, printed = self.config.embedding_dim, self.config.equations == "paper"
+        # U(±sqrt(3 / d)) is Xavier's for a square matrix; "key_value" holds two of them.
+        projection = functools.partial(
+            Dense,
+            use_bias=not printed,
+            kernel_init=nn.initializers.lecun_uniform(),
+            bias_init=nn.initializers.zeros_init(),
+        )
+        dropout = nn.Dropout(self.config.dropout, deterministic=not train)
+        split_heads = lambda x: x.reshape(*x.shape[:-1], -1, d // self.config.heads)  # noqa: E731
+        queries = split_heads(projection(d, name="query")(receivers))
+        keys, values = jnp.split(split_heads(projection(2 * d, name="key_value")(senders)), 2, axis=-2)
+        weights = attention(queries, keys, self.config.equations)
+        message = attend(dropout(weights), values)
+        if not printed:
+            message = projection(d, name="output")(message)
+        g = layer_norm(name="norm1")(dropout(message) + receivers)
+        hidden = dropout(jax.nn.relu(Dense(4 * d, name="ff1")(g)))
+        return layer_norm(name="norm2")(dropout(Dense(d, name="ff2")(hidden)) + g), weights
 
 
-def network_init(key: jax.Array, config: Config, num_classes: int) -> tuple[dict[str, Any], dict[str, Any]]:
-    """(params, batch statistics) of the message passing network; layers are named layer1, layer2, …"""
-    keys = jax.random.split(key, config.layers + 2)
-    width = config.embedding_dim * (config.layers if config.concatenate else 1)
-    params = {f"layer{i + 1}": layer_init(keys[i], config) for i in range(config.layers)}
-    if config.equations == "paper":
-        return params | {"classifier": _heads.linear_init(keys[-1], width, num_classes)}, {}
-    neck, stats = _heads.batch_norm_init(width)
-    params["projection"] = _heads.linear_init(keys[-2], config.embedding_dim, config.embedding_dim)
-    params["neck"] = {"scale": neck["scale"]}  # its shift stays 0
-    params["classifier"] = {"kernel": 0.001 * jax.random.normal(keys[-1], (width, num_classes))}
-    return params, stats
+class MessagePassingNetwork(nn.Module):
+    """Refines the embeddings of a batch by message passing and classifies the result."""
+
+    config: Config
+    classes: int
+
+    def setup(self) -> None:
+        config = self.config
+        self.layers = [MessagePassingLayer(config, name=f"layer{i + 1}") for i in range(config.layers)]
+        if config.equations == "paper":
+            self.classifier = Dense(self.classes)
+        else:
+            self.projection = Dense(config.embedding_dim)
+            self.neck = BatchNorm(use_bias=False)
+            self.classifier = Dense(self.classes, use_bias=False, kernel_init=normal_init(0.001))
+
+    def __call__(self, embeddings: jax.Array, train: bool) -> tuple[jax.Array, jax.Array]:
+        """Embeddings f [N, d] of any norm -> (refined nodes [N, d] or [N, L d], logits [N, C])."""
+        refined = readout(self.propagate(self.initial_nodes(embeddings), train=train), self.config)
+        return refined, self.classify(refined, train)
+
+    def initial_nodes(self, embeddings: jax.Array) -> jax.Array:
+        """Embeddings f [N, d] of any norm -> h^0 [N, d]."""
+        nodes = unit(embeddings)
+        return nodes if self.config.equations == "paper" else self.projection(nodes)
+
+    def propagate(
+        self, nodes: jax.Array, *, first: int | None = None, train: bool = False
+    ) -> list[tuple[jax.Array, jax.Array]]:
+        """All layers on one batch.
+
+        Args:
+          nodes: h^0, float [N, d].
+          first: return only this many nodes, the first ones; the last layer computes no others.
+          train: apply dropout.
+
+        Returns:
+          (h^l [N or first, d], attention weights) of each layer l.
+        """
+        outputs = []
+        for layer in self.layers:
+            receivers = nodes[:first] if layer is self.layers[-1] else nodes
+            nodes, weights = layer(receivers, nodes, train)
+            outputs.append((nodes[:first], weights))
+        return outputs
+
+    def classify(self, refined: jax.Array, train: bool) -> jax.Array:
+        """Refined nodes [N, d] or [N, L d] -> logits [N, C]."""
+        return self.classifier(refined if self.config.equations == "paper" else self.neck(refined, train))
 
 
-def nodes(params: Any, embeddings: jax.Array) -> jax.Array:
-    """h^0 [N, d] from embeddings [N, d] of any length."""
-    initial = unit(embeddings)
-    return _heads.linear(params["projection"], initial) if "projection" in params else initial
-
-
-def propagate(
-    params: Any, initial: jax.Array, config: Config, key: jax.Array | None = None
-) -> list[tuple[jax.Array, jax.Array]]:
-    """All steps of one batch: h^0 [N, d] -> (h^l [N, d], attention weights [M, N, N]) of each layer l."""
-    layers = []
-    hidden = initial
-    for i in range(config.layers):
-        inner = None if key is None else jax.random.fold_in(key, i)
-        hidden, weights = step(params[f"layer{i + 1}"], hidden, hidden, config, inner)
-        layers.append((hidden, weights))
-    return layers
-
-
-def readout(outputs: list[jax.Array], config: Config) -> jax.Array:
-    """The last layer's nodes [..., d], or those of all layers side by side [..., L d]."""
-    return jnp.concatenate(outputs, axis=-1) if config.concatenate else outputs[-1]
-
-
-def classify(params: Any, stats: Any, refined: jax.Array, *, train: bool) -> tuple[jax.Array, Any]:
-    """Logits [N, C] of refined nodes [N, d or L d], and the statistics of the neck."""
-    if "neck" in params:
-        refined, stats = _heads.batch_norm(params["neck"], stats, refined, train=train)
-    return _heads.linear(params["classifier"], refined), stats
+def readout(outputs: list[tuple[jax.Array, jax.Array]], config: Config) -> jax.Array:
+    """The refined nodes: h^L [N, d], or h^1 to h^L concatenated [N, L d]; `outputs` are those of `propagate`."""
+    nodes = [h for h, _ in outputs]
+    return jnp.concatenate(nodes, axis=-1) if config.concatenate else nodes[-1]
 
 
 def loss(
-    params: Any,
-    stats: Any,
+    params: PyTree,
+    stats: PyTree,
     embeddings: jax.Array,
     labels: jax.Array,
-    config: Config,
+    network: MessagePassingNetwork,
     key: jax.Array | None = None,
-) -> tuple[jax.Array, tuple[Any, dict[str, jax.Array]]]:
-    """The auxiliary and the MPN loss of a batch.
+) -> tuple[jax.Array, tuple[PyTree, dict[str, jax.Array]]]:
+    """L of a batch, or the one of its two terms that `losses` selects.
 
     Args:
-      params: "auxiliary" and "mpn", as far as config.losses asks for them.
-      stats: batch statistics of the neck.
-      embeddings: f, float [N, d], of any length; the auxiliary classifier sees them as they are.
+      params: "auxiliary" and "mpn", as far as `losses` needs them.
+      stats: batch statistics of the network.
+      embeddings: f, float [N, d], of any norm.
       labels: int [N], in 0..C-1.
-      config: the options.
-      key: drives the dropout; None: there is none.
+      network: the network, with its options.
+      key: of the dropout; not needed if its rate is 0.
 
     Returns:
       (scalar, (stats, terms)).
     """
-    embeddings = at_least_float32(embeddings)
-    terms = {}
+    config, terms = network.config, {}
 
     def smoothed(logits: jax.Array) -> jax.Array:
         return cross_entropy(logits / config.temperature, labels, smoothing=config.smoothing).mean()
 
     if config.losses != "mpn":
-        terms["loss_auxiliary"] = smoothed(_heads.linear(params["auxiliary"], embeddings))
+        logits = Dense(network.classes).apply({"params": params["auxiliary"]}, embeddings)
+        terms["loss_auxiliary"] = smoothed(logits)
     if config.losses != "auxiliary":
-        layers = propagate(params["mpn"], nodes(params["mpn"], embeddings), config, key)
-        refined = readout([hidden for hidden, _ in layers], config)
-        logits, stats = classify(params["mpn"], stats, refined, train=True)
+        rngs = None if key is None else {"dropout": key}
+        (_, logits), stats = functional.apply(network, params["mpn"], stats, embeddings, True, rngs=rngs, mutable=True)
         terms["loss_mpn"] = smoothed(logits)
     return jnp.stack(list(terms.values())).sum(), (stats, terms)
 
 
-def refine_heads(params: Any, embeddings: jax.Array, batches: jax.Array, config: Config, heads: int = 1) -> jax.Array:
+def refine(
+    params: PyTree, embeddings: jax.Array, batches: jax.Array, network: MessagePassingNetwork, first: int = 1
+) -> jax.Array:
     """Message passing at test time.
 
     Args:
-      params: as `network_init` gives them.
+      params: of the network.
       embeddings: float [n, d].
-      batches: int [B, S], rows of `embeddings`.
-      config: the options.
-      heads: how many nodes at the head of each batch are wanted.
+      batches: int [B, S], row indices of `embeddings`.
+      network: the network, with its options.
+      first: how many nodes of each batch are refined, the first ones; the others only send messages.
 
     Returns:
-      These nodes refined, of unit length, [B, heads, d] or [B, heads, L d].
+      The refined nodes, of unit length, [B, first, d] or [B, first, L d].
     """
-    initial = nodes(params, embeddings)
+    variables = {"params": params}
+    nodes = network.apply(variables, embeddings, method="initial_nodes")
 
-    def one(batch: jax.Array) -> jax.Array:
-        hidden, wanted = initial[batch], []
-        for i in range(config.layers):
-            # After the last step nobody listens to the others any more.
-            receivers = hidden[:heads] if i + 1 == config.layers else hidden
-            hidden, _ = step(params[f"layer{i + 1}"], receivers, hidden, config)
-            wanted.append(hidden[:heads])
-        return unit(readout(wanted, config))
+    def refine_one(batch: jax.Array) -> jax.Array:
+        return unit(readout(network.apply(variables, nodes[batch], first=first, method="propagate"), network.config))
 
-    return lax.map(one, batches, batch_size=max(1, NODES // batches.shape[1]))
+    return lax.map(refine_one, batches, batch_size=max(1, NODES // batches.shape[1]))
 
 
-def refine(params: Any, embeddings: jax.Array, batches: jax.Array, config: Config) -> jax.Array:
-    """The first node of each batch refined, [Q, d] or [Q, L d]: batches int [Q, k_r] of one query each."""
-    return refine_heads(params, embeddings, batches, config)[:, 0]
-
-
-def build(config: Config, backbone: Backbone, num_classes: int) -> Method:
-    """MPN on a backbone, for `num_classes` training classes."""
+def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
+    """MPN on a backbone."""
+    embedding = heads.Embedding(config.embedding_dim, config.pooling)
+    auxiliary = Dense(data.classes)
+    network = MessagePassingNetwork(config, data.classes)
     rule: reciprocal_neighbors.Rule = "paper" if config.equations == "paper" else "authors"
 
-    def init(key: jax.Array, batch: Batch) -> tuple[Any, Any]:
+    def init(key: jax.Array, batch: Batch) -> tuple[PyTree, PyTree]:
         keys = jax.random.split(key, 4)
-        body, body_stats = backbone.init(keys[0], batch.images.shape[2:4])
-        params = {
-            "backbone": body,
-            "embedding": _heads.linear_init(keys[1], backbone.channels, config.embedding_dim),
-        }
-        stats: dict[str, Any] = {}
+        size, x = len(batch.labels), functional.struct(len(batch.labels), config.embedding_dim)
+        body, body_stats = heads.backbone_init(backbone, keys[0], batch)
+        head, _ = functional.init(embedding, keys[1], functional.struct(size, 1, 1, backbone.channels))
+        params, model_state = {"backbone": body, **head}, {"backbone": body_stats, "neck": {}}
         if config.losses != "mpn":
-            params["auxiliary"] = _heads.linear_init(keys[2], config.embedding_dim, num_classes)
+            params["auxiliary"], _ = functional.init(auxiliary, keys[2], x)
         if config.losses != "auxiliary":
-            params["mpn"], stats = network_init(keys[3], config, num_classes)
-        return params, {"backbone": body_stats, "neck": stats}
+            params["mpn"], stats = functional.init(network, keys[3], x, False)
+            model_state |= stats
+        return params, model_state
 
-    forward = _heads.forward(
-        backbone, lambda params, features: _heads.linear(params["embedding"], _heads.pool(features, config.pooling))
-    )
+    encode = heads.encoder(backbone, lambda params, features: embedding.apply({"params": params}, features))
 
     def batch_loss(
-        params: Any, state: Any, batch: Batch, key: jax.Array
-    ) -> tuple[jax.Array, tuple[Any, dict[str, jax.Array]]]:
-        depth, dropout = jax.random.split(key)
-        embeddings, body = forward(params, state, batch.images[0], train=True, key=depth)
-        value, (neck, terms) = loss(params, state["neck"], embeddings, batch.labels, config, dropout)
-        return value, ({"backbone": body, "neck": neck}, terms)
+        params: PyTree, model_state: PyTree, encoded: jax.Array, batch: Batch, step: jax.Array, key: jax.Array
+    ) -> tuple[jax.Array, Aux]:
+        stats = {"neck": model_state["neck"]}
+        value, (stats, terms) = loss(params, stats, encoded, batch.labels, network, key)
+        return value, Aux(model_state | stats, terms)
 
-    def embed(params: Any, state: Any, images: jax.Array) -> jax.Array:
-        return unit(forward(params, state, images, train=False)[0])
-
-    def teach(params: Any, state: Any, images: jax.Array) -> Teaching:
-        """What the network makes of the batch, without dropout; without a network, the auxiliary classifier's view."""
-        embeddings, _ = forward(params, state, images, train=False)
+    def teach(params: PyTree, model_state: PyTree, encoded: jax.Array) -> Teaching:
+        """Refined nodes and their logits; without a network, embeddings and logits of the auxiliary classifier."""
         if config.losses == "auxiliary":
-            return Teaching(unit(embeddings), _heads.linear(params["auxiliary"], embeddings))
-        layers = propagate(params["mpn"], nodes(params["mpn"], embeddings), config)
-        refined = readout([hidden for hidden, _ in layers], config)
-        return Teaching(unit(refined), classify(params["mpn"], state["neck"], refined, train=False)[0])
+            return Teaching(unit(encoded), auxiliary.apply({"params": params["auxiliary"]}, encoded))
+        stats = {"neck": model_state["neck"]}
+        (refined, logits), _ = functional.apply(network, params["mpn"], stats, encoded, False)
+        return Teaching(unit(refined), logits)
 
     @jax.jit
-    def refined(params: Any, queries: jax.Array, gallery: jax.Array | None) -> jax.Array:
+    def refine_queries(params: PyTree, queries: jax.Array, gallery: jax.Array | None) -> jax.Array:
         batches = reciprocal_neighbors.sets(queries, gallery, k=config.k, size=config.k_r, rule=rule).batches
         embeddings = queries if gallery is None else jnp.concatenate([queries, gallery])
-        return refine(params, embeddings, batches, config)
+        return refine(params, embeddings, batches, network)[:, 0]
 
-    @functools.partial(jax.jit, static_argnames="heads")
-    def grouped(params: Any, embeddings: jax.Array, batches: jax.Array, places: jax.Array, heads: int) -> jax.Array:
-        found = refine_heads(params, embeddings, batches, config, heads)
-        return found.reshape(-1, found.shape[-1])[places]
+    @functools.partial(jax.jit, static_argnames="first")
+    def refine_groups(
+        params: PyTree, embeddings: jax.Array, batches: jax.Array, positions: jax.Array, first: int
+    ) -> jax.Array:
+        nodes = refine(params, embeddings, batches, network, first)
+        return nodes.reshape(-1, nodes.shape[-1])[positions]
 
-    def test_time(
-        params: Any, state: Any, queries: jax.Array, gallery: jax.Array | None = None, *, groups: Groups | None = None
+    def refine_at_test(
+        params: PyTree,
+        model_state: PyTree,
+        queries: jax.Array,
+        gallery: jax.Array | None = None,
+        *,
+        groups: Groups | None = None,
     ) -> jax.Array:
         if groups is not None:
-            places = np.unique(groups.batches[:, : groups.refined], return_index=True)[1]
-            return grouped(params["mpn"], queries, groups.batches, places, heads=groups.refined)
+            positions = np.unique(groups.batches[:, : groups.refined], return_index=True)[1]  # of each row's first node
+            return refine_groups(params["mpn"], queries, groups.batches, positions, first=groups.refined)
         if gallery is not None and config.concatenate and config.layers > 1:
             raise ConfigError(
                 f"method.concatenate=True: refined queries have {config.layers * config.embedding_dim} dimensions and "
                 f"the gallery {config.embedding_dim}; refine among the queries alone, or train without concatenation"
             )
-        return refined(params["mpn"], queries, gallery)
+        return refine_queries(params["mpn"], queries, gallery)
 
     return Method(
         init,
+        encode,
         batch_loss,
-        embed,
-        groups=GROUPS,
+        heads.unit_embed(encode),
+        GROUPS,
         group=lambda path: path[0],
-        refine=None if config.losses == "auxiliary" else test_time,
+        refine=None if config.losses == "auxiliary" else refine_at_test,
         teach=teach,
     )

@@ -1,4 +1,4 @@
-"""MPN against the authors' code (dvl-tum/intra_batch): heads, losses, optimizer, batches, whole runs."""
+"""MPN against the authors' code (dvl-tum/intra_batch): network, losses, RAdam, reciprocal neighbours, training runs."""
 
 import re
 from typing import Any
@@ -9,12 +9,14 @@ import numpy as np
 import optax
 import pytest
 
+from dml_jax.backbones import functional
 from dml_jax.backbones.contract import Backbone
+from dml_jax.backbones.layers import Dense
 from dml_jax.config import Group, Train
 from dml_jax.evaluation import reciprocal_neighbors
 from dml_jax.losses.norms import unit
-from dml_jax.methods import heads, mpn
-from dml_jax.methods.contract import Batch
+from dml_jax.methods import mpn
+from dml_jax.methods.contract import Batch, TrainingSet
 from dml_jax.train import optimizers, step
 from dml_jax.train.state import TrainState
 from tests.golden import fixtures
@@ -30,7 +32,7 @@ PATTERNS = {
 }
 EQUATIONS: dict[str, mpn.Equations] = {"code": "authors", "standard": "transformer", "paper": "paper"}
 LOSSES = {frozenset({"lsce", "lsgnn"}): "both", frozenset({"lsce"}): "auxiliary", frozenset({"lsgnn"}): "mpn"}
-FROZEN = "bottleneck.0.bias"  # the authors' neck has a shift that stays 0; ours has none
+FROZEN = "bottleneck.0.bias"  # stays 0 in the authors' code; the neck has no bias here
 
 
 def files(kind: str) -> list[str]:
@@ -43,7 +45,7 @@ def test_every_file_is_known() -> None:
 
 
 def load(name: str, dtype: str) -> tuple[dict[str, np.ndarray], dict[str, Any], dict[str, float]]:
-    """Arrays in `dtype`, meta, and the tolerance the file gives for it."""
+    """Arrays in `dtype`, meta, and the tolerance of the file for that `dtype`."""
     z, meta = fixtures.load("mpn", name)
     z = {key: value.astype(dtype) if value.dtype == np.float64 else value for key, value in z.items()}
     strict = {"atol": meta.get("atol", 0), "rtol": meta.get("rtol", 0)}
@@ -61,7 +63,7 @@ def configure(meta: dict[str, Any], **more: Any) -> mpn.Config:
 
 
 def linear(z: dict[str, np.ndarray], *keys: str) -> dict[str, jax.Array]:
-    """Torch's weights [out, in] side by side as one kernel [in, out]."""
+    """Torch weights [out, in], concatenated along `out`, as one kernel [in, out]."""
     params = {"kernel": jnp.concatenate([jnp.asarray(z[f"{key}.weight"].T) for key in keys], axis=1)}
     if f"{keys[0]}.bias" in z:
         params["bias"] = jnp.concatenate([jnp.asarray(z[f"{key}.bias"]) for key in keys])
@@ -72,7 +74,12 @@ def affine(z: dict[str, np.ndarray], key: str) -> dict[str, jax.Array]:
     return {"scale": jnp.asarray(z[f"{key}.weight"]), "bias": jnp.asarray(z[f"{key}.bias"])}
 
 
+def dense(params: Any, x: jax.Array) -> jax.Array:
+    return Dense(params["kernel"].shape[1]).apply({"params": params}, x)
+
+
 def layers(z: dict[str, np.ndarray], prefix: str, count: int) -> dict[str, Any]:
+    """Parameters of the message passing layers."""
     params = {}
     for i in range(count):
         at = f"{prefix}layers.{i}."
@@ -90,8 +97,8 @@ def layers(z: dict[str, np.ndarray], prefix: str, count: int) -> dict[str, Any]:
     return params
 
 
-def whole(z: dict[str, np.ndarray], prefix: str, count: int) -> dict[str, Any]:
-    """All heads of the chain."""
+def all_heads(z: dict[str, np.ndarray], prefix: str, count: int) -> dict[str, Any]:
+    """Parameters of the message passing network and of the auxiliary classifier."""
     network = layers(z, f"{prefix}gnn_model.node_model.", count)
     network["projection"] = linear(z, f"{prefix}dim_red")
     network["neck"] = {"scale": jnp.asarray(z[f"{prefix}bottleneck.0.weight"])}
@@ -100,14 +107,14 @@ def whole(z: dict[str, np.ndarray], prefix: str, count: int) -> dict[str, Any]:
 
 
 def torch_layout(params: dict[str, Any], prefix: str = "gnn_model.node_model.") -> dict[str, jax.Array]:
-    """Our parameters or gradients under torch's names."""
-    found: dict[str, jax.Array] = {}
+    """Parameters or gradients under the names and in the layout of the files."""
+    named: dict[str, jax.Array] = {}
 
     def put(params: dict[str, jax.Array], *keys: str) -> None:
         for ours, theirs in (("kernel", "weight"), ("bias", "bias"), ("scale", "weight")):
             if ours in params:
                 for key, part in zip(keys, jnp.split(params[ours], len(keys), axis=-1), strict=True):
-                    found[f"{key}.{theirs}"] = part.T
+                    named[f"{key}.{theirs}"] = part.T
 
     names = {
         "embedding": ("body",),
@@ -125,17 +132,17 @@ def torch_layout(params: dict[str, Any], prefix: str = "gnn_model.node_model.") 
     }
     for name, section in params.items():
         if name == "mpn":
-            found |= torch_layout(section, prefix)
+            named |= torch_layout(section, prefix)
         elif name.startswith("layer"):
             for inner, part in section.items():
                 put(part, *(f"{prefix}layers.{int(name[5:]) - 1}.{key}" for key in names[inner]))
         elif section:
             put(section, *names[name])
-    return found
+    return named
 
 
 def compare(ours: dict[str, Any], z: dict[str, np.ndarray], prefix: str, tolerance: dict[str, float]) -> None:
-    """Every array of the file under `prefix`, and nothing else, but for the shift that is always 0."""
+    """Compares with all arrays of the file under `prefix`, except for the bias that is always 0."""
     stored = {key.removeprefix(prefix): value for key, value in z.items() if key.startswith(prefix)}
     if FROZEN in stored:
         assert not stored.pop(FROZEN).any()
@@ -151,16 +158,18 @@ def test_stack(name: str, dtype: str, x64: None) -> None:
     config = configure(meta, equations=EQUATIONS[meta["variant"]])
     params = layers(z, "param/", meta["num_layers"])
 
+    network = mpn.MessagePassingNetwork(config, classes=1)
+
     def scalar(x: jax.Array, params: Any) -> tuple[jax.Array, Any]:
-        found = mpn.propagate(params, x, config)
-        return jnp.sum(jnp.asarray(z["cotangent"]) * found[-1][0]), found
+        outputs = network.apply({"params": params}, x, method="propagate")
+        return jnp.sum(jnp.asarray(z["cotangent"]) * outputs[-1][0]), outputs
 
     run = jax.jit(jax.value_and_grad(scalar, (0, 1), has_aux=True))
-    (_, found), (grad_x, grads) = run(jnp.asarray(z["x"]), params)
+    (_, outputs), (grad_x, grads) = run(jnp.asarray(z["x"]), params)
     assert grad_x.dtype == dtype
-    np.testing.assert_allclose(found[-1][0], z["out"], **tolerance)
-    np.testing.assert_allclose(np.stack([h for h, _ in found]), z["layer_out"], **tolerance)
-    np.testing.assert_allclose(np.stack([a for _, a in found]), z["attn"], **tolerance)
+    np.testing.assert_allclose(outputs[-1][0], z["out"], **tolerance)
+    np.testing.assert_allclose(np.stack([h for h, _ in outputs]), z["layer_out"], **tolerance)
+    np.testing.assert_allclose(np.stack([a for _, a in outputs]), z["attn"], **tolerance)
     np.testing.assert_allclose(grad_x, z["grad_x"], **tolerance)
     compare(torch_layout(grads, ""), z, "grad/", tolerance)
 
@@ -169,47 +178,45 @@ def test_stack(name: str, dtype: str, x64: None) -> None:
 @pytest.mark.parametrize("name", files("loss"))
 def test_loss(name: str, dtype: str, x64: None) -> None:
     z, meta, tolerance = load(name, dtype)
-    asked = LOSSES[frozenset(meta["losses"].split("_"))]
     options = {
         "temperature": meta["temperature"],
         "smoothing": meta["label_smoothing"],
         "concatenate": bool(meta["cat"]),
     }
-    config, both = (configure(meta, losses=losses, **options) for losses in (asked, "both"))
-    params = whole(z, "param/", meta["num_layers"])
-    stats = {key: jnp.asarray(z[f"bn_running_{key}_before"]) for key in ("mean", "var")}
+    selected = LOSSES[frozenset(meta["losses"].split("_"))]
+    params = all_heads(z, "param/", meta["num_layers"])
+    stats = {"neck": {key: jnp.asarray(z[f"bn_running_{key}_before"]) for key in ("mean", "var")}}
     labels = jnp.asarray(z["labels"])
 
-    def chain(params: Any, stats: Any, fc7: jax.Array, train: bool) -> tuple[jax.Array, ...]:
-        network = params["mpn"]
-        found = mpn.propagate(network, mpn.nodes(network, fc7), config)
-        refined = mpn.readout([h for h, _ in found], config)
-        return unit(refined), mpn.classify(network, stats, refined, train=train)[0]
+    classes = params["mpn"]["classifier"]["kernel"].shape[1]
+    network, both = (
+        mpn.MessagePassingNetwork(configure(meta, losses=losses, **options), classes) for losses in (selected, "both")
+    )
 
     @jax.jit
-    def everything(params: Any, fc7: jax.Array) -> dict[str, Any]:
-        gradient = jax.value_and_grad(lambda p, f: mpn.loss(p, stats, f, labels, config), (0, 1), has_aux=True)
+    def compute(params: Any, fc7: jax.Array) -> dict[str, Any]:
+        gradient = jax.value_and_grad(lambda p, f: mpn.loss(p, stats, f, labels, network), (0, 1), has_aux=True)
         (value, _), (grads, grad_fc7) = gradient(params, fc7)
         _, (after, terms) = mpn.loss(params, stats, fc7, labels, both)
-        embedding, logits = chain(params, stats, fc7, True)
-        eval_embedding, eval_logits = chain(params, after, fc7, False)
+        (refined, logits), _ = functional.apply(network, params["mpn"], stats, fc7, True, mutable=True)
+        (eval_refined, eval_logits), _ = functional.apply(network, params["mpn"], after, fc7, False)
         return {
-            "aux_logits": heads.linear(params["auxiliary"], fc7),
+            "aux_logits": dense(params["auxiliary"], fc7),
             "mpn_logits": logits,
             "backbone_embedding": unit(fc7),
-            "mpn_embedding": embedding,
+            "mpn_embedding": unit(refined),
             "loss": value,
             "loss_aux": terms["loss_auxiliary"],
             "loss_mpn": terms["loss_mpn"],
             "grad_fc7": grad_fc7,
-            "bn_running_mean_after": after["mean"],
-            "bn_running_var_after": after["var"],
+            "bn_running_mean_after": after["neck"]["mean"],
+            "bn_running_var_after": after["neck"]["var"],
             "eval_mpn_logits": eval_logits,
-            "eval_mpn_embedding": eval_embedding,
+            "eval_mpn_embedding": unit(eval_refined),
             "grad": torch_layout(grads),
         }
 
-    ours = everything(params, jnp.asarray(z["fc7"]))
+    ours = compute(params, jnp.asarray(z["fc7"]))
     compare(ours.pop("grad"), z, "grad/", tolerance)
     for key, value in ours.items():
         np.testing.assert_allclose(value, z[key], **tolerance, err_msg=key)
@@ -224,15 +231,16 @@ def test_loss(name: str, dtype: str, x64: None) -> None:
 def test_refine(name: str, dtype: str, x64: None) -> None:
     z, meta, tolerance = load(name, dtype)
     config = configure(meta, concatenate=bool(meta["cat"]), k=meta["k"], k_r=meta["k_r"])
-    network = layers(z, "param/gnn_model.node_model.", meta["num_layers"])
-    network["projection"] = linear(z, "param/dim_red")
+    network = mpn.MessagePassingNetwork(config, classes=2)
+    params = layers(z, "param/gnn_model.node_model.", meta["num_layers"])
+    params["projection"] = linear(z, "param/dim_red")
     embeddings = jnp.asarray(z["embeddings"])
-    refined = jax.jit(mpn.refine, static_argnums=3)(network, embeddings, jnp.asarray(z["batches"]), config)
-    np.testing.assert_allclose(refined, z["refined"], **tolerance)
-    if dtype == "float64":  # float32 distances may order near neighbours otherwise
-        whole_way = mpn.build(config, identity(meta["embed_dim"]), 2).refine
-        assert whole_way is not None
-        np.testing.assert_allclose(whole_way({"mpn": network}, {}, embeddings), z["refined"], **tolerance)
+    refined = jax.jit(mpn.refine, static_argnums=3)(params, embeddings, jnp.asarray(z["batches"]), network)
+    np.testing.assert_allclose(refined[:, 0], z["refined"], **tolerance)
+    if dtype == "float64":  # in float32 the order of near neighbours may differ
+        method = mpn.build(config, identity(meta["embed_dim"]), TrainingSet(2, 2))
+        assert method.refine is not None
+        np.testing.assert_allclose(method.refine({"mpn": params}, {}, embeddings), z["refined"], **tolerance)
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
@@ -242,12 +250,12 @@ def test_radam(name: str, dtype: str, x64: None) -> None:
     drop = meta["lr_drop_before_step"]
     train = Train({}, steps=meta["steps"], schedule="step", gamma=meta["lr_drop_factor"])
     milestones = (drop - 1,) if drop else ()
-    schedule = optimizers.factor(train, start=0, stop=meta["steps"], milestones=milestones)
+    schedule = optimizers.rate_factor(train, start=0, stop=meta["steps"], milestones=milestones)
     group = Group(meta["lr"], meta["weight_decay"])
     for i in range(2):
         has_grad = jnp.asarray(z[f"p{i}_has_grad"], bool)
-        own = jnp.flatnonzero(has_grad)  # the rate goes by the steps of the run, not by the updates of this parameter
-        rule = optimizers._transform("radam", group, lambda count, own=own: schedule(own[count]), 0)
+        own = jnp.flatnonzero(has_grad)  # the schedule counts the steps of the run, not the updates of this parameter
+        rule = optimizers._group_optimizer("radam", group, lambda count, own=own: schedule(own[count]), 0)
         rule = optax.transforms.conditionally_mask(rule, lambda t, has_grad=has_grad: has_grad[t])
         params = jnp.asarray(z[f"p{i}_init"])
         state, trajectory = rule.init(params), []
@@ -262,45 +270,43 @@ def test_radam(name: str, dtype: str, x64: None) -> None:
         np.testing.assert_allclose(optax.tree.get(state, "square"), z[f"p{i}_exp_avg_sq_final"], **tolerance)
 
 
-def scattered(near: jax.Array, chosen: jax.Array, size: int) -> np.ndarray:
-    """Lists of neighbours and which of them count, as a matrix of booleans."""
-    found = np.zeros((len(near), size), bool)
-    rows, columns = np.nonzero(chosen)
-    found[rows, np.asarray(near)[rows, columns]] = True
-    return found
+def dense_sets(near: jax.Array, members: jax.Array, size: int) -> np.ndarray:
+    """Neighbours [Q, k] and a mask of those in the set [Q, k] -> membership matrix, bool [Q, size]."""
+    dense = np.zeros((len(near), size), bool)
+    rows, columns = np.nonzero(members)
+    dense[rows, np.asarray(near)[rows, columns]] = True
+    return dense
 
 
 @pytest.mark.parametrize("rule", ["authors", "paper"])
 @pytest.mark.parametrize("name", files("rknn"))
 def test_reciprocal_batches(name: str, rule: reciprocal_neighbors.Rule, x64: None) -> None:
     z, meta, _ = load(name, "float64")
-    found = reciprocal_neighbors.sets(
-        jnp.asarray(z["embeddings"]), k=meta["k"], size=meta["k_r"], rule=rule, dense=True
-    )
+    sets = reciprocal_neighbors.sets(jnp.asarray(z["embeddings"]), k=meta["k"], size=meta["k_r"], rule=rule, dense=True)
     prefix = "" if rule == "authors" else "paper_"
     size = len(z["embeddings"])
-    np.testing.assert_array_equal(scattered(found.near, found.reciprocal, size), z[f"{prefix}reciprocal"])
-    half = scattered(found.near_half, found.reciprocal_half, size)
+    np.testing.assert_array_equal(dense_sets(sets.near, sets.reciprocal, size), z[f"{prefix}reciprocal"])
+    half = dense_sets(sets.near_half, sets.reciprocal_half, size)
     np.testing.assert_array_equal(half, z[f"{prefix}reciprocal_half"])
-    np.testing.assert_array_equal(found.expanded, z[f"{prefix}expanded"])
-    np.testing.assert_array_equal(found.batches, z[f"{prefix}batches"])
+    np.testing.assert_array_equal(sets.expanded, z[f"{prefix}expanded"])
+    np.testing.assert_array_equal(sets.batches, z[f"{prefix}batches"])
 
 
 @pytest.mark.parametrize("name", files("inshop"))
 def test_reciprocal_batches_with_a_gallery(name: str, x64: None) -> None:
     z, meta, _ = load(name, "float64")
     queries, gallery = jnp.asarray(z["query"]), jnp.asarray(z["gallery"])
-    found = reciprocal_neighbors.sets(queries, gallery, k=meta["k"], size=meta["k_r"], dense=True)
+    sets = reciprocal_neighbors.sets(queries, gallery, k=meta["k"], size=meta["k_r"], dense=True)
     size = len(gallery)
-    np.testing.assert_array_equal(scattered(found.near, found.reciprocal, size), z["reciprocal"])
-    half = scattered(found.near_half, found.reciprocal_half, size)
+    np.testing.assert_array_equal(dense_sets(sets.near, sets.reciprocal, size), z["reciprocal"])
+    half = dense_sets(sets.near_half, sets.reciprocal_half, size)
     np.testing.assert_array_equal(half, z["gallery_reciprocal_half"])
-    np.testing.assert_array_equal(found.expanded, z["expanded"])
-    np.testing.assert_array_equal(found.batches, z["batches"])
+    np.testing.assert_array_equal(sets.expanded, z["expanded"])
+    np.testing.assert_array_equal(sets.batches, z["batches"])
 
 
 def identity(channels: int) -> Backbone:
-    """Vectors as feature maps of one position; the method's own embedding layer is the run's only body."""
+    """Vectors as feature maps of one position; the only layer before the heads is the embedding layer of the method."""
 
     def apply(params: Any, stats: Any, inputs: jax.Array, *, train: bool, key: Any) -> tuple[jax.Array, Any]:
         return inputs[:, None, None, :], stats
@@ -311,21 +317,21 @@ def identity(channels: int) -> Backbone:
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("name", files("trace"))
 def test_training_trace(name: str, dtype: str, x64: None) -> None:
-    """A whole run through the real step: both losses, neck statistics, RAdam over its fifth step, falling rate."""
+    """A run with the actual training step: both losses, statistics of the neck, RAdam beyond step 5, rate decay."""
     z, meta, _ = load(name, dtype)
     options = {"temperature": meta["temperature"], "smoothing": meta["label_smoothing"]}
     config = configure(meta, concatenate=bool(meta["cat"]), **options)
-    method = mpn.build(config, identity(meta["in_dim"]), meta["num_classes"])
+    method = mpn.build(config, identity(meta["in_dim"]), TrainingSet(meta["num_classes"], meta["num_nodes"]))
     groups = dict.fromkeys(method.groups, Group(meta["lr"], meta["weight_decay"]))
     train = Train(groups, steps=meta["steps"], optimizer="radam", schedule="step", gamma=meta["lr_drop_factor"])
     fall = (meta["lr_drop_before_step"] - 1,) if meta["lr_drop_before_step"] else ()
-    schedule = optimizers.factor(train, start=0, stop=meta["steps"], milestones=fall)
+    schedule = optimizers.rate_factor(train, start=0, stop=meta["steps"], milestones=fall)
     optimizer = optimizers.build(train, method, schedule)
 
     def at(moment: str) -> dict[str, np.ndarray]:
         return {key.removeprefix(f"{moment}/"): value for key, value in z.items() if key.startswith(f"{moment}/")}
 
-    params = {"backbone": {}, "embedding": linear(at("init"), "body")} | whole(at("init"), "", meta["num_layers"])
+    params = {"backbone": {}, "embedding": linear(at("init"), "body")} | all_heads(at("init"), "", meta["num_layers"])
     stats = {key: jnp.asarray(z[f"bn_running_{key}_init"]) for key in ("mean", "var")}
     state = TrainState(jnp.zeros((), jnp.int32), params, {"backbone": {}, "neck": stats}, optimizer.init(params))
     batches = [
@@ -342,7 +348,8 @@ def test_training_trace(name: str, dtype: str, x64: None) -> None:
         return
 
     tolerance = meta["tolerance"]["float64"]
-    gradient = jax.jit(jax.grad(lambda p: method.loss(p, state.model_state, batches[0], key)[0]))(params)["embedding"]
+    objective = lambda p: step.loss(method, p, state.model_state, batches[0], state.step, key)[0]  # noqa: E731
+    gradient = jax.jit(jax.grad(objective))(params)["embedding"]
     np.testing.assert_allclose(gradient["kernel"].T, z["grad1/body.weight"], **tolerance)
     np.testing.assert_allclose(gradient["bias"], z["grad1/body.bias"], **tolerance)
     terms = []
@@ -361,13 +368,15 @@ def test_training_trace(name: str, dtype: str, x64: None) -> None:
 
     @jax.jit
     def evaluated(state: TrainState, images: jax.Array) -> dict[str, jax.Array]:
-        network, fc7 = state.params["mpn"], heads.linear(state.params["embedding"], images)
-        refined = mpn.readout([h for h, _ in mpn.propagate(network, mpn.nodes(network, fc7), config)], config)
+        params, fc7 = state.params, dense(state.params["embedding"], images)
+        network = mpn.MessagePassingNetwork(config, meta["num_classes"])
+        neck = {"neck": state.model_state["neck"]}
+        (refined, logits), _ = functional.apply(network, params["mpn"], neck, fc7, False)
         return {
-            "backbone_embedding": method.embed(state.params, state.model_state, images),
+            "backbone_embedding": method.embed(params, state.model_state, images),
             "mpn_embedding": unit(refined),
-            "mpn_logits": mpn.classify(network, state.model_state["neck"], refined, train=False)[0],
-            "aux_logits": heads.linear(state.params["auxiliary"], fc7),
+            "mpn_logits": logits,
+            "aux_logits": dense(params["auxiliary"], fc7),
         }
 
     for name, value in evaluated(state, batches[-1].images[0]).items():

@@ -1,4 +1,4 @@
-"""The Group Loss beside NumPy in float64, written from its equations in plain probabilities, one image at a time."""
+"""The Group Loss against NumPy in float64 (its equations in probabilities, one image at a time)."""
 
 from dataclasses import replace
 
@@ -9,6 +9,7 @@ import pytest
 
 from dml_jax.errors import ConfigError
 from dml_jax.methods import group_loss
+from dml_jax.methods.contract import TrainingSet, teaching
 from dml_jax.methods.group_loss import Config
 from tests import toys
 
@@ -38,82 +39,82 @@ def reference(logits: np.ndarray, embeddings: np.ndarray, anchors: list[int], it
 def test_values_and_gradients(anchors: int, iterations: int, temperature: float) -> None:
     logits, embeddings = sample()
     config = Config(anchors=anchors, iterations=iterations, temperature=temperature)
-    known = ANCHORS.get(anchors, [])
+    positions = ANCHORS.get(anchors, [])
 
     def total(inputs: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-        each = group_loss.group_loss(*inputs, jnp.asarray(LABELS), config)
-        return each.sum(), each
+        losses = group_loss.group_loss(*inputs, jnp.asarray(LABELS), config)
+        return losses.sum(), losses
 
     inputs = (logits, embeddings)
     with jax.enable_x64(True):
-        gradients, each = jax.jit(jax.grad(total, has_aux=True))(jax.tree.map(jnp.asarray, inputs))
-    expected = reference(*inputs, known, iterations, temperature)
-    np.testing.assert_allclose(each, expected, rtol=1e-10, atol=1e-12)
-    assert not expected[known].any()
+        gradients, losses = jax.jit(jax.grad(total, has_aux=True))(jax.tree.map(jnp.asarray, inputs))
+    expected = reference(*inputs, positions, iterations, temperature)
+    np.testing.assert_allclose(losses, expected, rtol=1e-10, atol=1e-12)
+    assert not expected[positions].any()
     rng = np.random.default_rng(1)
-    for chosen in range(2):  # central differences in a random direction
-        along = [1e-6 * rng.normal(size=v.shape) * (i == chosen) for i, v in enumerate(inputs)]
+    for which in range(2):  # central differences in a random direction
+        delta = [1e-6 * rng.normal(size=v.shape) * (i == which) for i, v in enumerate(inputs)]
         ends = [
-            reference(logits + sign * along[0], embeddings + sign * along[1], known, iterations, temperature).sum()
+            reference(logits + sign * delta[0], embeddings + sign * delta[1], positions, iterations, temperature).sum()
             for sign in (1, -1)
         ]
-        slope = sum(float((np.asarray(g) * d).sum()) for g, d in zip(gradients, along, strict=True))
+        slope = sum(float((np.asarray(g) * d).sum()) for g, d in zip(gradients, delta, strict=True))
         assert slope == pytest.approx((ends[0] - ends[1]) / 2, rel=1e-5, abs=1e-13)
 
 
-def test_agreement_lowers_the_loss() -> None:
-    """Like images of one class pull a wrong guess to the anchor's label; unlike ones do not."""
+def test_similarity_to_the_anchor_of_the_class_lowers_the_loss() -> None:
+    """A wrong prior is corrected if the embedding is similar to its anchor's, and reinforced if it is not."""
     labels = jnp.asarray([0, 0, 1, 1])
     logits = jnp.asarray([[9.0, 0], [0, 1], [0, 9], [0, 1]])
-    apart = jnp.asarray([[1.0, -1, 0], [1, -1, 0.1], [-1, 1, 0], [-1, 1, 0.1]])
-    mixed = apart[jnp.asarray([0, 2, 1, 3])]
+    separated = jnp.asarray([[1.0, -1, 0], [1, -1, 0.1], [-1, 1, 0], [-1, 1, 0.1]])
+    mixed = separated[jnp.asarray([0, 2, 1, 3])]
     second = jax.jit(lambda x, config: group_loss.group_loss(logits, x, labels, config)[1], static_argnums=1)
     config = Config(anchors=1, temperature=1.0)
-    before = second(apart, replace(config, iterations=0))
-    assert second(apart, config) < before < second(mixed, config)
+    prior = second(separated, replace(config, iterations=0))
+    assert second(separated, config) < prior < second(mixed, config)
 
 
-def test_nothing_to_compare_keeps_the_priors() -> None:
-    """Embeddings without a direction, and guesses so sure that float32 holds no others."""
-    logits, _ = sample()
+def test_no_support_and_extreme_logits() -> None:
+    """Constant embeddings keep the priors; gradients stay finite where probabilities underflow in float32."""
+    logits, embeddings = sample()
     config = Config(anchors=1, temperature=1.0)
-    blank = jnp.zeros((COUNT, DIM))
-    losses = jax.jit(lambda e, x: group_loss.group_loss(e, x, jnp.asarray(LABELS), config))
-    kept = losses(jnp.asarray(logits), blank)
-    expected = reference(logits, np.random.default_rng(0).normal(size=(COUNT, DIM)), ANCHORS[1], 0, 1.0)
-    np.testing.assert_allclose(kept, expected, rtol=1e-5, atol=1e-6)
-    sure = jax.jit(jax.grad(lambda e, x: losses(e, x).sum(), (0, 1)))
-    for gradient in sure(jnp.asarray(1000 * logits), jnp.asarray(sample()[1])) + sure(jnp.asarray(logits), blank):
-        assert jnp.isfinite(gradient).all()
+    constant = jnp.zeros((COUNT, DIM))
+    losses = jax.jit(lambda z, x: group_loss.group_loss(z, x, jnp.asarray(LABELS), config))
+    expected = reference(logits, embeddings, ANCHORS[1], 0, 1.0)
+    np.testing.assert_allclose(losses(jnp.asarray(logits), constant), expected, rtol=1e-5, atol=1e-6)
+    gradient = jax.jit(jax.grad(lambda z, x: losses(z, x).sum(), (0, 1)))
+    for inputs in ((1000 * logits, embeddings), (logits, constant)):
+        for leaf in gradient(*map(jnp.asarray, inputs)):
+            assert jnp.isfinite(leaf).all()
 
 
 def test_pooled_features_are_the_embedding_without_a_layer() -> None:
-    made = group_loss.build(Config(), toys.backbone(), CLASSES)
+    method = group_loss.build(Config(), toys.backbone(), TrainingSet(CLASSES, 16))
     batch = toys.batch(1)
-    params, state = jax.eval_shape(lambda: made.init(jax.random.key(0), batch))
+    params, state = jax.eval_shape(lambda: method.init(jax.random.key(0), batch))
     assert set(params) == {"backbone", "classifier"}
-    assert jax.eval_shape(made.embed, params, state, batch.images[0]).shape == (16, 12)
+    assert jax.eval_shape(method.embed, params, state, batch.images[0]).shape == (16, 12)
 
 
 def test_teaches_its_embedding_and_logits() -> None:
-    made = group_loss.build(Config(embedding_dim=DIM), toys.backbone(), CLASSES)
+    method = group_loss.build(Config(embedding_dim=DIM), toys.backbone(), TrainingSet(CLASSES, 16))
     batch = toys.batch(1)
-    params, state = made.init(jax.random.key(0), batch)
-    assert made.teach is not None
-    taught = made.teach(params, state, batch.images[0])
-    np.testing.assert_allclose(taught.embeddings, made.embed(params, state, batch.images[0]), rtol=1e-6)
-    seen = np.asarray(taught.logits) - np.asarray(params["classifier"]["bias"])
-    wanted = np.asarray(taught.embeddings) @ np.asarray(params["classifier"]["kernel"])
-    lengths = np.linalg.norm(seen, axis=1) / np.linalg.norm(wanted, axis=1)
-    np.testing.assert_allclose(seen, lengths[:, None] * wanted, atol=1e-5)
+    params, state = method.init(jax.random.key(0), batch)
+    outputs = teaching(method)(params, state, batch.images[0])
+    np.testing.assert_allclose(outputs.embeddings, method.embed(params, state, batch.images[0]), rtol=1e-6)
+    # The classifier uses the embeddings before normalisation: its logits without bias are proportional.
+    logits = np.asarray(outputs.logits) - np.asarray(params["classifier"]["bias"])
+    of_unit = np.asarray(outputs.embeddings) @ np.asarray(params["classifier"]["kernel"])
+    lengths = np.linalg.norm(logits, axis=1) / np.linalg.norm(of_unit, axis=1)
+    np.testing.assert_allclose(logits, lengths[:, None] * of_unit, atol=1e-5)
 
 
 @pytest.mark.parametrize("key", ["embedding_dim", "anchors", "iterations", "temperature", "weight"])
-def test_mistakes(key: str) -> None:
+def test_options_are_checked(key: str) -> None:
     with pytest.raises(ConfigError, match=f"method.{key}"):
         Config(**{key: -1})
 
 
-def test_one_class() -> None:
-    with pytest.raises(ConfigError, match="needs two training classes"):
-        group_loss.build(Config(), toys.backbone(), 1)
+def test_needs_two_classes() -> None:
+    with pytest.raises(ConfigError, match="needs at least two training classes"):
+        group_loss.build(Config(), toys.backbone(), TrainingSet(1, 16))

@@ -1,50 +1,64 @@
-"""MPN as a whole: options, losses on and off, dropout, degenerate batches, devices, test-time refinement."""
+"""MPN: options, choice of losses, dropout, degenerate batches, devices, test-time refinement."""
 
 import dataclasses
+from functools import partial
 from typing import Any
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
+from dml_jax.backbones import functional
 from dml_jax.backbones.contract import Backbone
+from dml_jax.backbones.layers import Dense, global_pool
 from dml_jax.config import Group, Train
 from dml_jax.config_schema import close
 from dml_jax.errors import ConfigError
 from dml_jax.evaluation import reciprocal_neighbors
 from dml_jax.evaluation.refinement_batches import Groups
 from dml_jax.losses.norms import unit
-from dml_jax.methods import heads, mpn
-from dml_jax.methods.contract import Batch
+from dml_jax.methods import mpn
+from dml_jax.methods.contract import Batch, TrainingSet
 from dml_jax.train import optimizers, step
 
 SMALL = mpn.Config(embedding_dim=8, heads=2, k=4, k_r=3)
 CLASSES = 5
-
-
-network_init = jax.jit(mpn.network_init, static_argnums=(1, 2))
+DATA = TrainingSet(CLASSES, 16)
 
 
 def toy(dtype: Any = jnp.float32) -> Backbone:
-    """One linear layer on every pixel."""
+    """A linear layer on each pixel."""
+    layer = Dense(7)
 
     def apply(params: Any, stats: Any, inputs: jax.Array, *, train: bool, key: Any) -> tuple[jax.Array, Any]:
-        return heads.linear(params, inputs).astype(dtype), stats
+        return layer.apply({"params": params}, inputs).astype(dtype), stats
 
     return Backbone(
-        init=lambda key, shape: (heads.linear_init(key, 3, 7), {}),
+        init=lambda key, shape: functional.init(layer, key, functional.struct(1, 3)),
         apply=apply,
         channels=7,
         preprocess=lambda images: images.astype(jnp.float32) / 255 - 0.5,
     )
 
 
-def batch(labels: Any = None, count: int = 16) -> Batch:
+def batch(count: int = 16) -> Batch:
     images = np.random.default_rng(0).integers(0, 256, (1, count, 2, 3, 3))
-    labels = np.arange(count) // 4 if labels is None else labels
-    return Batch(jnp.asarray(images, jnp.uint8), jnp.asarray(labels, jnp.int32), jnp.arange(count, dtype=jnp.int32))
+    index = jnp.arange(count, dtype=jnp.int32)
+    return Batch(jnp.asarray(images, jnp.uint8), index // 4, index)
+
+
+def network_and_params(config: mpn.Config) -> tuple[mpn.MessagePassingNetwork, Any]:
+    network = mpn.MessagePassingNetwork(config, CLASSES)
+    init = jax.jit(lambda key: functional.init(network, key, functional.struct(1, config.embedding_dim), False)[0])
+    return network, init(jax.random.key(0))
+
+
+def refined_together(network: mpn.MessagePassingNetwork, params: Any, embeddings: jax.Array) -> jax.Array:
+    """All nodes of one batch refined, [N, d] or [N, L d], of unit length."""
+    return unit(network.apply({"params": params}, embeddings, False)[0])
 
 
 @pytest.mark.parametrize(
@@ -70,7 +84,7 @@ def test_options_are_checked(options: dict[str, Any], words: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_attention_is_a_softmax_with_one_more_sender_that_says_nothing(x64: None) -> None:
+def test_attention_of_the_authors_is_a_softmax_with_an_additional_zero_score(x64: None) -> None:
     rng = np.random.default_rng(1)
     queries, keys = 30 * rng.normal(size=(2, 6, 2, 4))
     scores = np.einsum("rmh,smh->mrs", queries, keys) / 2
@@ -81,7 +95,7 @@ def test_attention_is_a_softmax_with_one_more_sender_that_says_nothing(x64: None
 
 
 @pytest.mark.parametrize("size", [1e4, -1e4])
-def test_attention_survives_large_scores(size: float) -> None:
+def test_attention_with_large_scores_is_finite(size: float) -> None:
     queries, keys = jnp.full((3, 1, 4), size), jnp.ones((3, 1, 4))
     for equations, total in (("authors", float(size > 0)), ("transformer", 1.0), ("paper", 1.0)):
         weights, pull = jax.vjp(lambda q, e=equations: mpn.attention(q, keys, e), queries)
@@ -91,74 +105,84 @@ def test_attention_survives_large_scores(size: float) -> None:
 
 def test_initial_values() -> None:
     config = mpn.Config(embedding_dim=64, heads=4, layers=2, concatenate=True)
-    params, stats = network_init(jax.random.key(0), config, 50)
+    network = mpn.MessagePassingNetwork(config, 50)
+    params, stats = functional.init(network, jax.random.key(0), functional.struct(1, 64), False)
+    assert params.keys() == {"projection", "layer1", "layer2", "neck", "classifier"}
     layer = params["layer2"]
+    assert layer.keys() == {"query", "key_value", "output", "norm1", "ff1", "ff2", "norm2"}
     xavier = (6 / 128) ** 0.5
     for name in ("query", "key_value", "output"):
         assert 0.95 * xavier < float(jnp.abs(layer[name]["kernel"]).max()) <= xavier
         assert not layer[name]["bias"].any()
-    assert 0.95 / 8 < float(jnp.abs(layer["ff1"]["kernel"]).max()) <= 1 / 8
+    for name, size in (("ff1", 64), ("ff2", 256)):
+        for leaf in layer[name].values():
+            assert 0.9 * size**-0.5 < float(jnp.abs(leaf).max()) <= size**-0.5
     assert params["neck"].keys() == {"scale"}
     assert params["classifier"].keys() == {"kernel"}
     assert params["classifier"]["kernel"].shape == (128, 50)
     assert float(params["classifier"]["kernel"].std()) == pytest.approx(0.001, rel=0.05)
-    assert stats["mean"].shape == (128,)
-    as_printed = dataclasses.replace(config, equations="paper")
-    printed, none = jax.eval_shape(lambda key: mpn.network_init(key, as_printed, 50), jax.random.key(0))
-    assert printed.keys() == {"layer1", "layer2", "classifier"}
-    assert printed["layer1"].keys() == {"query", "key_value", "norm1", "ff1", "ff2", "norm2"}
-    assert "bias" not in printed["layer1"]["query"]
-    assert not none
+    assert jax.tree.map(jnp.shape, stats) == {"neck": {"mean": (128,), "var": (128,)}}
 
 
-def test_dropout_follows_its_key_and_spares_the_mean() -> None:
-    config = dataclasses.replace(SMALL, dropout=0.5)
-    params, _ = network_init(jax.random.key(0), config, CLASSES)
+def test_parameters_of_the_printed_equations() -> None:
+    config = dataclasses.replace(SMALL, layers=2, equations="paper")
+    network = mpn.MessagePassingNetwork(config, CLASSES)
+    params, stats = functional.init(network, jax.random.key(0), functional.struct(1, 8), False)
+    assert params.keys() == {"layer1", "layer2", "classifier"}
+    assert params["layer1"].keys() == {"query", "key_value", "norm1", "ff1", "ff2", "norm2"}
+    assert params["layer1"]["query"].keys() == {"kernel"}
+    assert params["classifier"].keys() == {"kernel", "bias"}
+    assert not stats
+
+
+def test_dropout() -> None:
+    network, params = network_and_params(dataclasses.replace(SMALL, dropout=0.5))
     x = jax.random.normal(jax.random.key(1), (6, 8))
-    run = jax.jit(lambda key: mpn.propagate(params, x, config, key)[-1])
+
+    @jax.jit
+    def run(key: jax.Array) -> Any:
+        return network.apply({"params": params}, x, train=True, rngs={"dropout": key}, method="propagate")[0]
+
     first, again, other = run(jax.random.key(2)), run(jax.random.key(2)), run(jax.random.key(3))
     np.testing.assert_array_equal(first[0], again[0])
     assert not jnp.array_equal(first[0], other[0])
-    np.testing.assert_array_equal(first[1], other[1])  # weights as they are before dropout
-    dropped = mpn._dropout(jnp.ones((400, 500)), 0.1, jax.random.key(0))
-    assert float((dropped == 0).mean()) == pytest.approx(0.1, abs=0.005)
-    assert float(dropped.mean()) == pytest.approx(1, abs=0.005)
+    np.testing.assert_array_equal(first[1], other[1])  # the attention weights before dropout
 
 
 @pytest.mark.parametrize("losses", ["both", "auxiliary", "mpn"])
 @pytest.mark.parametrize("equations", ["authors", "paper"])
-def test_what_a_loss_does_not_need_is_not_there(losses: Any, equations: Any) -> None:
+def test_only_what_the_losses_need_is_created(losses: Any, equations: Any) -> None:
     config = dataclasses.replace(SMALL, losses=losses, equations=equations)
-    method = mpn.build(config, toy(), CLASSES)
+    method = mpn.build(config, toy(), DATA)
     params, state = jax.eval_shape(method.init, jax.random.key(0), batch())
     assert ("auxiliary" in params) == (losses != "mpn")
     assert ("mpn" in params) == (losses != "auxiliary")
     assert (method.refine is None) == (losses == "auxiliary")
-    gradient = jax.value_and_grad(method.loss, has_aux=True)
-    (value, (after, terms)), grads = jax.eval_shape(gradient, params, state, batch(), jax.random.key(1))
+    gradient = jax.value_and_grad(partial(step.loss, method), has_aux=True)
+    (value, aux), grads = jax.eval_shape(gradient, params, state, batch(), jnp.int32(0), jax.random.key(1))
     assert value.shape == ()
-    assert len(terms) == (2 if losses == "both" else 1)
+    assert len(aux.metrics) == (2 if losses == "both" else 1)
     same = lambda a, b: jax.tree.structure(a) == jax.tree.structure(b)  # noqa: E731
-    assert same(after, state)
+    assert same(aux.model_state, state)
     assert same(grads, params)
 
 
 @pytest.mark.parametrize("losses", ["both", "auxiliary"])
 def test_training_lowers_the_loss_and_frozen_groups_stay(losses: Any) -> None:
-    """Group names do not depend on the losses, so one configuration serves both."""
+    """Group names do not depend on `losses`, so that both can use the same configuration."""
     config = dataclasses.replace(SMALL, losses=losses, dropout=0.0)
-    method = mpn.build(config, toy(), CLASSES)
+    method = mpn.build(config, toy(), DATA)
     groups = dict.fromkeys(method.groups, Group(3e-3)) | {"mpn": Group(3e-3, 0.1, freeze=True)}
     train = Train(groups, steps=30, optimizer="radam")
-    optimizer = optimizers.build(train, method, optimizers.factor(train, start=0, stop=30, milestones=()))
+    optimizer = optimizers.build(train, method, optimizers.rate_factor(train, start=0, stop=30, milestones=()))
     state = jax.jit(lambda key: step.initial(method, optimizer, key, batch()))(jax.random.key(0))
     network = state.params.get("mpn", {})
     update = jax.jit(step.build(method, optimizer))
-    losses_seen = []
+    history = []
     for _ in range(30):
         state, logged = update(state, batch(), jax.random.key(0))
-        losses_seen.append(float(logged["loss_auxiliary"]))
-    assert losses_seen[-1] < 0.9 * losses_seen[0]
+        history.append(float(logged["loss_auxiliary"]))
+    assert history[-1] < 0.9 * history[0]
     jax.tree.map(np.testing.assert_array_equal, state.params.get("mpn", {}), network)
     assert update._cache_size() == 1
 
@@ -173,92 +197,96 @@ DEGENERATE = {
 }
 
 
-@pytest.mark.slow  # the contract has it too, on fewer kinds of batches
+@pytest.mark.slow  # the contract tests cover fewer kinds of batches
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
 def test_degenerate_batches_stay_finite(dtype: Any) -> None:
-    config = SMALL
-    key = jax.random.key(0)
-    network, stats = network_init(key, config, CLASSES)
-    layer = heads.linear_init(key, 7, 8) | {"bias": jnp.zeros(8)}
-    params = {"mpn": network, "auxiliary": heads.linear_init(key, 8, CLASSES), "embedding": layer}
+    network, params = network_and_params(SMALL)
+    key, embedding, auxiliary = jax.random.key(0), Dense(8, bias_init=nn.initializers.zeros_init()), Dense(CLASSES)
+    params = {
+        "mpn": params,
+        "auxiliary": functional.init(auxiliary, key, functional.struct(1, 8))[0],
+        "embedding": functional.init(embedding, key, functional.struct(1, 7))[0],
+    }
+    stats = {"neck": {"mean": jnp.zeros(8), "var": jnp.ones(8)}}
 
     def total(params: Any, features: jax.Array, labels: jax.Array) -> tuple[jax.Array, Any]:
-        embeddings = heads.linear(params["embedding"], heads.pool(features[:, None, None, :], "max"))
-        return mpn.loss(params, stats, embeddings, labels, config, key)
+        pooled = global_pool(features[:, None, None, :], "max")
+        return mpn.loss(params, stats, embedding.apply({"params": params["embedding"]}, pooled), labels, network, key)
 
     run = jax.jit(jax.value_and_grad(total, (0, 1), has_aux=True))
     for name, (features, labels) in DEGENERATE.items():
-        found = run(params, jnp.asarray(features, dtype), jnp.asarray(labels, jnp.int32))
-        assert found[0][0].dtype == jnp.float32
-        for leaf in jax.tree.leaves(found):
+        outputs = run(params, jnp.asarray(features, dtype), jnp.asarray(labels, jnp.int32))
+        assert outputs[0][0].dtype == jnp.float32
+        for leaf in jax.tree.leaves(outputs):
             assert jnp.isfinite(leaf).all(), name
-    lonely = run(params, jnp.ones((1, 7), dtype), jnp.zeros(1, jnp.int32))
-    assert all(bool(jnp.isfinite(leaf).all()) for leaf in jax.tree.leaves(lonely))
+    single = run(params, jnp.ones((1, 7), dtype), jnp.zeros(1, jnp.int32))
+    assert all(bool(jnp.isfinite(leaf).all()) for leaf in jax.tree.leaves(single))
 
 
-@pytest.mark.slow  # the contract has it too
+@pytest.mark.slow  # also a contract test
 def test_one_device_equals_eight(x64: None) -> None:
     config = dataclasses.replace(SMALL, dropout=0.0)
-    method = mpn.build(config, toy(jnp.float64), CLASSES)
+    method = mpn.build(config, toy(jnp.float64), DATA)
     params, state = jax.jit(method.init)(jax.random.key(0), batch())
-    gradient = jax.jit(jax.value_and_grad(method.loss, has_aux=True))
-    alone = gradient(params, state, batch(), jax.random.key(1))
+    gradient = jax.jit(jax.value_and_grad(partial(step.loss, method), has_aux=True))
+    one = gradient(params, state, batch(), jnp.int32(0), jax.random.key(1))
     mesh = jax.make_mesh((8,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
     rows = lambda axis: NamedSharding(mesh, PartitionSpec(*[None] * axis, "data"))  # noqa: E731
-    spread = Batch(*(jax.device_put(x, rows(a)) for x, a in zip(batch()[:3], (1, 0, 0), strict=True)))
+    sharded = Batch(*(jax.device_put(x, rows(a)) for x, a in zip(batch()[:3], (1, 0, 0), strict=True)))
     params, state = jax.device_put((params, state), NamedSharding(mesh, PartitionSpec()))
-    together = gradient(params, state, spread, jax.random.key(1))
-    close_enough = lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12)  # noqa: E731
-    jax.tree.map(close_enough, alone, together)
+    eight = gradient(params, state, sharded, jnp.int32(0), jax.random.key(1))
+    assert_close = lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12)  # noqa: E731
+    jax.tree.map(assert_close, one, eight)
 
 
 def test_refined_queries_are_the_first_nodes_of_their_batches() -> None:
     config = dataclasses.replace(SMALL, layers=2, concatenate=True)
-    method = mpn.build(config, toy(), CLASSES)
-    network, _ = network_init(jax.random.key(0), config, CLASSES)
+    method = mpn.build(config, toy(), DATA)
+    network, params = network_and_params(config)
     embeddings = unit(jax.random.normal(jax.random.key(1), (20, 8)))
-    refined = method.refine({"mpn": network}, {}, embeddings)
-
-    @jax.jit
-    def alone(rows: jax.Array) -> jax.Array:
-        layers = mpn.propagate(network, mpn.nodes(network, embeddings[rows]), config)
-        return unit(mpn.readout([hidden for hidden, _ in layers], config)[0])
-
+    refined = method.refine({"mpn": params}, {}, embeddings)
+    alone = jax.jit(lambda rows: refined_together(network, params, embeddings[rows])[0])
     for query, rows in enumerate(reciprocal_neighbors.sets(embeddings, k=4, size=3).batches):
         np.testing.assert_allclose(refined[query], alone(rows), atol=1e-5)
 
 
+def test_the_last_layer_computes_only_the_first_nodes() -> None:
+    network, params = network_and_params(dataclasses.replace(SMALL, layers=2))
+    propagate = lambda x: network.apply({"params": params}, x, first=2, method="propagate")  # noqa: E731
+    outputs = jax.eval_shape(propagate, functional.struct(6, 8))
+    assert [(h.shape, a.shape) for h, a in outputs] == [((2, 8), (2, 6, 6)), ((2, 8), (2, 2, 6))]
+
+
 def test_refinement_against_a_gallery() -> None:
-    method = mpn.build(SMALL, toy(), CLASSES)
-    network, _ = network_init(jax.random.key(0), SMALL, CLASSES)
+    method = mpn.build(SMALL, toy(), DATA)
+    _, params = network_and_params(SMALL)
     queries, gallery = unit(jax.random.normal(jax.random.key(1), (2, 20, 8)))
-    refined = method.refine({"mpn": network}, {}, queries, gallery)
+    refined = method.refine({"mpn": params}, {}, queries, gallery)
     assert refined.shape == (20, 8)
     np.testing.assert_allclose(jnp.linalg.norm(refined, axis=1), 1, rtol=1e-5)
-    wide = mpn.build(dataclasses.replace(SMALL, layers=2, concatenate=True), toy(), CLASSES)
+    concatenated = mpn.build(dataclasses.replace(SMALL, layers=2, concatenate=True), toy(), DATA)
     with pytest.raises(ConfigError, match=r"method\.concatenate=True: .* 16 dimensions and the gallery 8"):
-        wide.refine({"mpn": network}, {}, queries, gallery)
+        concatenated.refine({"mpn": params}, {}, queries, gallery)
 
 
-def test_a_single_image_refines_itself() -> None:
-    method = mpn.build(SMALL, toy(), CLASSES)
-    network, _ = network_init(jax.random.key(0), SMALL, CLASSES)
-    assert jnp.isfinite(method.refine({"mpn": network}, {}, jnp.zeros((1, 8)))).all()
+def test_refinement_of_a_single_image() -> None:
+    method = mpn.build(SMALL, toy(), DATA)
+    _, params = network_and_params(SMALL)
+    assert jnp.isfinite(method.refine({"mpn": params}, {}, jnp.zeros((1, 8)))).all()
 
 
 @pytest.mark.parametrize("equations", ["authors", "paper"])
-def test_groups_pass_messages_among_themselves(equations: mpn.Equations, x64: None) -> None:
+def test_refinement_in_given_groups(equations: mpn.Equations, x64: None) -> None:
     config = dataclasses.replace(SMALL, layers=2, concatenate=True, equations=equations)
-    network, _ = mpn.network_init(jax.random.key(0), config, CLASSES)
-    network = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float64), network)
+    network, params = network_and_params(config)
+    params = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float64), params)
     embeddings = unit(jax.random.normal(jax.random.key(1), (9, 8), jnp.float64))
-    # Row 4 comes three times: its first place counts, and a batch may hold a row twice.
+    # Row 4 occurs three times, twice in one batch; its first occurrence is used.
     batches = np.array([[0, 4, 2, 7, 8], [1, 4, 4, 3, 0], [5, 6, 7, 8, 1]])
     groups = Groups(batches, refined=4)
-    refined = mpn.build(config, toy(), CLASSES).refine({"mpn": network}, {}, embeddings, groups=groups)
+    refined = mpn.build(config, toy(), DATA).refine({"mpn": params}, {}, embeddings, groups=groups)
     assert refined.shape == (9, 16)
     first = {0: (0, 0), 4: (0, 1), 2: (0, 2), 7: (0, 3), 1: (1, 0), 3: (1, 3), 5: (2, 0), 6: (2, 1), 8: (2, 3)}
-    for row, (number, place) in first.items():
-        layers = mpn.propagate(network, mpn.nodes(network, embeddings[batches[number]]), config)
-        alone = unit(mpn.readout([hidden for hidden, _ in layers], config)[place])
-        np.testing.assert_allclose(refined[row], alone, rtol=1e-12, atol=1e-14)
+    for row, (number, position) in first.items():
+        expected = refined_together(network, params, embeddings[batches[number]])[position]
+        np.testing.assert_allclose(refined[row], expected, rtol=1e-12, atol=1e-14)
