@@ -1,7 +1,7 @@
-"""Classes enrolled by their images: an image is of the class of the nearest one, or unknown.
+"""An index of enrolled classes: a nearest-neighbour classifier with rejection, without training.
 
-Nothing is trained. What is compared is the cosine to the nearest enrolled image, the quantity whose threshold
-`results.json` names (`equal_error_cosine`).
+An image is assigned the class of the nearest enrolled image, or "unknown" if their cosine is below a threshold, by
+default the one in `results.json` (`equal_error_cosine`).
 """
 
 import zipfile
@@ -21,7 +21,7 @@ FIELDS = ("embeddings", "labels", "classes", "images", "fingerprint")
 
 
 class Embedder(Protocol):
-    """What an index needs of a model."""
+    """The part of `Model` that an index uses."""
 
     @property
     def fingerprint(self) -> str: ...
@@ -36,11 +36,13 @@ class Index:
     """Embeddings of enrolled images and their classes.
 
     Args:
-      model: that embeds them, and what is classified.
+      model: embeds the enrolled and the classified images.
 
     Attributes:
-      classes: names, in the order they came.
-      embeddings: float32 [N, D]; labels: int64 [N], places in `classes`; images: N names of files, "" for arrays.
+      classes: names, in the order in which they were added.
+      embeddings: float32 [N, D].
+      labels: int64 [N], positions in `classes`.
+      images: N file names, "" for arrays.
     """
 
     def __init__(self, model: Embedder):
@@ -51,55 +53,57 @@ class Index:
         self.images: list[str] = []
 
     def add(self, classes: Mapping[str, Sequence[Image]]) -> None:
-        """Enrolls images; those of a name that is known already join it. All or none.
+        """Enrolls images of new or existing classes. On an error, nothing is enrolled.
 
         Args:
           classes: images of each class, as for `Model.embed`.
 
         Raises:
           DataError: no classes; a name that is empty or "unknown"; a class without images; an image that cannot be used
-            or is enrolled already.
+            or is already enrolled.
         """
         if not classes:
-            raise DataError("no classes were given to enroll")
-        taken = {image: self.classes[label] for image, label in zip(self.images, self.labels, strict=True) if image}
+            raise DataError("classes: none were given; give at least one")
+        class_of = {image: self.classes[label] for image, label in zip(self.images, self.labels, strict=True) if image}
         files: list[Image] = []
         names: list[str] = []
         for name, images in classes.items():
             if not isinstance(name, str) or name.strip() != name or not name or name == UNKNOWN:
-                raise DataError(f"{name!r}: cannot be the name of a class; give a word other than {UNKNOWN!r}")
+                raise DataError(
+                    f"{name!r}: cannot be a class name; give a name without surrounding spaces, other than {UNKNOWN!r}"
+                )
             if isinstance(images, str | Path):
-                raise DataError(f"{name}: {images} is one path; give a list of images")
+                raise DataError(f"{name}: {images} is a single path; give a list of images")
             if len(images) == 0:
-                raise DataError(f"{name}: has no image; give at least one, or leave the class out")
+                raise DataError(f"{name}: has no images; give at least one, or omit the class")
             for image in images:
-                if (key := _name(image)) in taken:
-                    raise DataError(f"{image}: is enrolled as {taken[key]} already; give each image once")
+                if (key := _file_name(image)) in class_of:
+                    raise DataError(f"{image}: is already enrolled as {class_of[key]}; give each image once")
                 if key:
-                    taken[key] = name
+                    class_of[key] = name
             files += list(images)
             names += [name] * len(images)
         embeddings = self._model.embed(files)
         self.classes += [name for name in dict.fromkeys(names) if name not in self.classes]
-        place = {name: i for i, name in enumerate(self.classes)}
+        position = {name: i for i, name in enumerate(self.classes)}
         self.embeddings = np.concatenate([self.embeddings, embeddings]) if self.images else embeddings
-        self.labels = np.concatenate([self.labels, np.array([place[name] for name in names], np.int64)])
-        self.images += [_name(file) for file in files]
+        self.labels = np.concatenate([self.labels, np.array([position[name] for name in names], np.int64)])
+        self.images += [_file_name(file) for file in files]
 
     def classify(self, images: Sequence[Image], *, threshold: float | None = None) -> tuple[list[str], np.ndarray]:
-        """The class of each image.
+        """Classifies images.
 
         Args:
           images: as for `Model.embed`.
-          threshold: cosine to the nearest enrolled image below which the answer is "unknown"; by default the
-            `equal_error_cosine` of the run's `results.json`.
+          threshold: images whose cosine to the nearest enrolled image is below it are "unknown"; None for the
+            `equal_error_cosine` in the run's `results.json`.
 
         Returns:
-          Names, and the cosines float32 [N] to the nearest enrolled image.
+          Class names, and cosines float32 [N] to the nearest enrolled image.
 
         Raises:
-          DataError: nothing is enrolled, a threshold outside of -1..1, or an image that cannot be used.
-          CheckpointError: no threshold is given and the run names none.
+          DataError: nothing is enrolled, the threshold is outside -1..1, or an image cannot be used.
+          CheckpointError: no threshold is given and `results.json` has none.
         """
         names, cosines, _ = self.nearest(images, threshold=threshold)
         return names, cosines
@@ -107,29 +111,29 @@ class Index:
     def nearest(
         self, images: Sequence[Image], *, threshold: float | None = None
     ) -> tuple[list[str], np.ndarray, np.ndarray]:
-        """As `classify`, and the place int32 [N] of the nearest enrolled image in `images`."""
+        """Like `classify`; also returns the positions int32 [N] of the nearest enrolled images in `images`."""
         if not self.images:
-            raise DataError("nothing is enrolled; add classes first")
-        least = self._model.threshold if threshold is None else threshold
-        if not -1 <= least <= 1:
-            raise DataError(f"threshold={least:g}: is a cosine; give a number in -1..1")
+            raise DataError("the index is empty; add classes first")
+        minimum = self._model.threshold if threshold is None else threshold
+        if not -1 <= minimum <= 1:
+            raise DataError(f"threshold={minimum:g}: must be a cosine in -1..1")
         distances, indices = neighbors.search(self._model.embed(images), self.embeddings, 1)
-        cosines, places = (1 - distances[:, 0]).astype(np.float32), indices[:, 0]
+        cosines, nearest = (1 - distances[:, 0]).astype(np.float32), indices[:, 0]
         names = [
-            self.classes[self.labels[place]] if cosine >= least else UNKNOWN
-            for cosine, place in zip(cosines, places, strict=True)
+            self.classes[label] if cosine >= minimum else UNKNOWN
+            for cosine, label in zip(cosines, self.labels[nearest], strict=True)
         ]
-        return names, cosines, places
+        return names, cosines, nearest
 
     def save(self, path: str | Path) -> None:
-        """Writes one `.npz` of plain arrays, whole or not at all.
+        """Writes a `.npz` file, completely or not at all.
 
         Raises:
-          DataError: the name has another ending, or its directory is not there.
+          DataError: the path does not end in `.npz`, or its directory does not exist.
         """
         path = Path(path).expanduser()
         if path.suffix != ".npz":
-            raise DataError(f"{path}: an index is a .npz file; give it that ending")
+            raise DataError(f"{path}: must end in .npz")
         if not path.parent.is_dir():
             raise DataError(f"{path}: there is no directory {path.parent}")
         with atomic_write(path) as draft, draft.open("wb") as file:
@@ -144,29 +148,29 @@ class Index:
 
     @classmethod
     def load(cls, model: Embedder, path: str | Path) -> "Index":
-        """The index that `save` wrote.
+        """Reads an index written by `save`.
 
         Raises:
-          DataError: no such file, not an index, damaged, or made with another model.
+          DataError: no such file, not an index, damaged, or created with another model.
         """
         path = Path(path).expanduser()
         if not path.is_file():
             raise DataError(f"{path}: there is no such file")
         try:
             with path.open("rb") as file:
-                held = np.load(file, allow_pickle=False)
-                embeddings, labels, classes, images, fingerprint = (held[name] for name in FIELDS)
+                arrays = np.load(file, allow_pickle=False)
+                embeddings, labels, classes, images, fingerprint = (arrays[name] for name in FIELDS)
         except (OSError, ValueError, KeyError, IndexError, EOFError, zipfile.BadZipFile):
-            raise DataError(f"{path}: is not an index, or damaged; enroll again") from None
+            raise DataError(f"{path}: is not an index, or is damaged; enroll again") from None
         if str(fingerprint) != model.fingerprint:
-            raise DataError(f"{path}: was made with another model or checkpoint; use that one, or enroll again")
+            raise DataError(f"{path}: was created with another model or checkpoint; use that one, or enroll again")
         if embeddings.ndim != 2 or not len(embeddings) == len(labels) == len(images):
-            raise DataError(f"{path}: its arrays do not fit together; enroll again")
+            raise DataError(f"{path}: has arrays of inconsistent sizes; enroll again")
         index = cls(model)
         index.classes, index.images = classes.tolist(), images.tolist()
         index.embeddings, index.labels = embeddings, labels
         return index
 
 
-def _name(image: Image) -> str:
+def _file_name(image: Image) -> str:
     return "" if isinstance(image, np.ndarray) else str(Path(image).expanduser().resolve())

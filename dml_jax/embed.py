@@ -2,8 +2,8 @@
 
     python -m dml_jax.embed --workdir=runs/folder_baseline photos/ [--output=embeddings] [--query=x.jpg]
 
-Writes embeddings.npy (float32, rows of unit length), ids.json and manifest.json; with --query also neighbors.png, the
-images nearest to the query.
+Writes embeddings.npy (float32, rows of unit length), ids.json and manifest.json; with --query also neighbors.png, a
+figure of the images nearest to the query.
 """
 
 import sys
@@ -14,14 +14,14 @@ from dml_jax.data.prepare.sources import IMAGE_SUFFIXES
 from dml_jax.errors import ConfigError, DataError
 from dml_jax.files import expand_path
 
-FOUND = 8  # neighbours shown for a query
+NEIGHBORS = 8  # shown for a query
 
 
-def images(paths: list[str]) -> list[Path]:
-    """The image files named, and those below the directories named, sorted.
+def image_files(paths: list[str]) -> list[Path]:
+    """Image files among `paths`, and those below directories among them, sorted per directory.
 
     Raises:
-      DataError: a path that is not there, or no image at all.
+      DataError: a path does not exist, or there is no image file.
     """
     files: list[Path] = []
     for name in paths:
@@ -33,31 +33,31 @@ def images(paths: list[str]) -> list[Path]:
         else:
             raise DataError(f"{name}: there is no such file or directory")
     if not files:
-        raise DataError(f"{', '.join(paths)}: no image file ({', '.join(IMAGE_SUFFIXES)}) in there")
+        raise DataError(f"{', '.join(paths)}: no image files (suffixes: {', '.join(IMAGE_SUFFIXES)})")
     return files
 
 
 def execute(arguments: list[str]) -> None:
-    """Reads the command line, embeds and writes.
+    """Reads the command line, embeds the images and writes the arrays.
 
     Raises:
-      UserError: what the user can mend.
+      UserError: invalid input.
     """
     flags = cli.Parser(__doc__)
-    flags.add_argument("paths", nargs="*", metavar="IMAGE|DIRECTORY", help="what to embed")
-    flags.add_argument("--workdir", help="of the run whose model is used")
+    flags.add_argument("paths", nargs="*", metavar="IMAGE|DIRECTORY", help="images to embed")
+    flags.add_argument("--workdir", help="work directory of the run whose model is used")
     flags.add_argument("--checkpoint", default="reported", help="reported (default), latest, best or a step")
     flags.add_argument("--output", default="embeddings", help="directory to write (default: embeddings)")
-    flags.add_argument("--query", help="an image whose nearest neighbours are shown")
+    flags.add_argument("--query", help="image whose nearest neighbours are listed and drawn")
     options = flags.parse_args(arguments)
     if not options.workdir:
         raise ConfigError("--workdir: missing; give the work directory of a run")
     if not options.paths:
-        raise ConfigError("no images given; name files or directories")
-    files = images(options.paths)
+        raise ConfigError("IMAGE: missing; give image files or directories")
+    files = image_files(options.paths)
     query = expand_path("--query", options.query) if options.query else None
     if query and not query.is_file():
-        raise DataError(f"--query={options.query}: there is no such file; name one image")
+        raise DataError(f"--query={options.query}: there is no such file; give one image")
 
     import numpy as np
 
@@ -69,26 +69,26 @@ def execute(arguments: list[str]) -> None:
     output = expand_path("--output", options.output)
     arrays.check_replaceable(output)
     model = dml_jax.load(expand_path("--workdir", options.workdir), options.checkpoint)
-    asked = (model.read(query), model.embed([query])) if query else None  # first: it may be no image
+    # Before the other images are embedded, because the query may turn out not to be an image.
+    query_image, query_embedding = (model.read(query), model.embed([query])) if query else (None, None)
     embeddings = model.embed(files)
     names = [str(file) for file in files]
     arrays.write(output, embeddings, None, names, config_hash=configs.digest(model.config), step=model.step)
-    print(f"{len(files)} embeddings of {embeddings.shape[1]} numbers: {output}")
-    if asked:
+    print(f"{len(files)} embeddings with {embeddings.shape[1]} dimensions: {output}")
+    if query_image is not None:
         from dml_jax.analysis import figures
 
-        count = min(FOUND, len(files))
-        distances, indices = neighbors.search(asked[1], embeddings, count)
-        rows = [asked[0], *(model.read(files[int(i)]) for i in indices[0])]
-        figures.found(output / "neighbors.png", [rows])
+        distances, indices = neighbors.search(query_embedding, embeddings, min(NEIGHBORS, len(files)))
+        row = [query_image, *(model.read(files[int(i)]) for i in indices[0])]
+        figures.plot_retrieved_images(output / "neighbors.png", [row])
         for distance, index in zip(np.asarray(distances[0]), indices[0], strict=True):
             print(f"{distance:.4f}  {files[int(index)]}")
-        print(f"picture: {output / 'neighbors.png'}")
+        print(f"figure: {output / 'neighbors.png'}")
 
 
 def main() -> int:
     """Runs the command on `sys.argv`; returns its exit code."""
-    return cli.status(lambda: execute(sys.argv[1:]))
+    return cli.exit_code(lambda: execute(sys.argv[1:]))
 
 
 if __name__ == "__main__":

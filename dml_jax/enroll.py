@@ -1,96 +1,98 @@
-"""Enrolls new classes with the model of a finished run, without training, and tells them apart:
+"""Enrolls new classes with the model of a finished run, without training, and classifies images:
 
-    python -m dml_jax.enroll --workdir=runs/birds --index=birds.npz gallery/            # class folders
-    python -m dml_jax.enroll --workdir=runs/birds --index=birds.npz --classify photos/  # or "unknown"
+    python -m dml_jax.enroll --workdir=runs/birds --index=birds.npz gallery/            # one folder per class
+    python -m dml_jax.enroll --workdir=runs/birds --index=birds.npz --classify photos/
 
-The first adds to the index where it is there already. The second prints one line an image, tabs between: class, cosine
-to the nearest enrolled image, the image, the nearest one.
+The first creates the index or adds to an existing one. The second prints one tab-separated line per image: class or
+"unknown", cosine to the nearest enrolled image, the image, the nearest enrolled image.
 """
 
 import sys
 from pathlib import Path
 
 from dml_jax import cli
-from dml_jax.embed import images
+from dml_jax.embed import image_files
 from dml_jax.errors import ConfigError, DataError
 from dml_jax.files import expand_path
 
 
-def galleries(paths: list[str]) -> dict[str, list[Path]]:
-    """Images by class: each folder in the directories named is a class, called as the folder.
+def class_folders(paths: list[str]) -> dict[str, list[Path]]:
+    """Image files by class: every folder in the given directories is a class with the folder's name.
 
     Raises:
-      DataError: a path that is no directory, no class folders, one without images, or two of one name.
+      DataError: a path is not a directory or holds no folders, a folder has no images, or two have the same name.
     """
-    found: dict[str, Path] = {}
+    by_name: dict[str, Path] = {}
     for name in paths:
         path = expand_path("DIRECTORY", name)
         if not path.is_dir():
-            raise DataError(f"{name}: there is no such directory; give one that holds a folder for each class")
+            raise DataError(f"{name}: there is no such directory; give a directory with one folder of images per class")
         folders = sorted(entry for entry in path.iterdir() if entry.is_dir() and not entry.name.startswith("."))
         if not folders:
-            raise DataError(f"{name}: holds no folders; give a directory with a folder of images for each class")
+            raise DataError(f"{name}: holds no folders; give a directory with one folder of images per class")
         for folder in folders:
-            if folder.name in found:
-                raise DataError(
-                    f"{folder}: there is a class {folder.name} in {found[folder.name].parent} too; rename one"
-                )
-            found[folder.name] = folder
-    return {name: images([str(folder)]) for name, folder in found.items()}
+            if folder.name in by_name:
+                raise DataError(f"{folder}: {by_name[folder.name].parent} also has a class {folder.name}; rename one")
+            by_name[folder.name] = folder
+    return {name: image_files([str(folder)]) for name, folder in by_name.items()}
 
 
 def execute(arguments: list[str]) -> None:
-    """Reads the command line; enrolls, or classifies.
+    """Reads the command line; enrolls classes or classifies images.
 
     Raises:
-      UserError: what the user can mend.
+      UserError: invalid input.
     """
     flags = cli.Parser(__doc__)
-    flags.add_argument("paths", nargs="*", metavar="DIRECTORY|IMAGE", help="class folders; images to classify")
-    flags.add_argument("--workdir", help="of the run whose model is used")
+    flags.add_argument("paths", nargs="*", metavar="DIRECTORY|IMAGE", help="directories of class folders, or images")
+    flags.add_argument("--workdir", help="work directory of the run whose model is used")
     flags.add_argument("--checkpoint", default="reported", help="reported (default), latest, best or a step")
-    flags.add_argument("--index", help=".npz file of the enrolled classes")
-    flags.add_argument("--classify", action="store_true", help="tell which of them images show")
-    flags.add_argument("--threshold", type=float, help="cosine below which it is none (default: as in results.json)")
+    flags.add_argument("--index", help=".npz file with the enrolled classes")
+    flags.add_argument("--classify", action="store_true", help="classify images instead of enrolling classes")
+    flags.add_argument(
+        "--threshold", type=float, help="cosine below which an image is unknown (default: that of equal error rates)"
+    )
     options = flags.parse_args(arguments)
     for key in ("workdir", "index"):
         if not getattr(options, key):
             raise ConfigError(f"--{key}: missing; e.g. --workdir=runs/birds --index=birds.npz")
     if not options.paths:
-        raise ConfigError("no paths given; name a directory of class folders, or with --classify images")
+        raise ConfigError("DIRECTORY|IMAGE: missing; give directories of class folders or, with --classify, images")
     if options.threshold is not None and not options.classify:
-        raise ConfigError("--threshold: is for --classify")
-    place = expand_path("--index", options.index)
-    if place.suffix != ".npz":
-        raise ConfigError(f"--index={options.index}: an index is a .npz file; give it that ending")
-    if not place.parent.is_dir():
-        raise ConfigError(f"--index={options.index}: there is no directory {place.parent}")
-    if options.classify and not place.is_file():
+        raise ConfigError("--threshold: needs --classify; give that too")
+    path = expand_path("--index", options.index)
+    if path.suffix != ".npz":
+        raise ConfigError(f"--index={options.index}: must end in .npz")
+    if not path.parent.is_dir():
+        raise ConfigError(f"--index={options.index}: there is no directory {path.parent}")
+    if options.classify and not path.is_file():
         raise ConfigError(f"--index={options.index}: there is no such file; enroll classes first")
-    files = images(options.paths) if options.classify else []
-    classes = {} if options.classify else galleries(options.paths)
+    files = image_files(options.paths) if options.classify else []
+    classes = {} if options.classify else class_folders(options.paths)
 
     import dml_jax
 
     model = dml_jax.load(expand_path("--workdir", options.workdir), options.checkpoint)
     if options.classify:
-        index = model.index(place)
+        index = model.index(path)
         for name, cosine, nearest, file in zip(*index.nearest(files, threshold=options.threshold), files, strict=True):
             print(f"{name}\t{cosine:.4f}\t{file}\t{index.images[nearest]}")
         return
-    if place.exists():
-        index = model.index(place)
+    if path.exists():
+        index = model.index(path)
         index.add(classes)
     else:
         index = model.enroll(classes)
-    index.save(place)
+    index.save(path)
     added, total = sum(len(files) for files in classes.values()), len(index.images)
-    print(f"{place}: {added} images of {len(classes)} classes enrolled; {total} of {len(index.classes)} in all")
+    print(
+        f"{path}: enrolled {added} images of {len(classes)} classes; now {total} images of {len(index.classes)} classes"
+    )
 
 
 def main() -> int:
     """Runs the command on `sys.argv`; returns its exit code."""
-    return cli.status(lambda: execute(sys.argv[1:]))
+    return cli.exit_code(lambda: execute(sys.argv[1:]))
 
 
 if __name__ == "__main__":

@@ -162,7 +162,7 @@ def concatenated(embeddings: "list[np.ndarray]") -> "np.ndarray":
 
 def main() -> int:
     """Runs the command on `sys.argv`; returns its exit code."""
-    return cli.status(lambda: execute(sys.argv[1:]))
+    return cli.exit_code(lambda: execute(sys.argv[1:]))
 
 
 if __name__ == "__main__":

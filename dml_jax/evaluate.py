@@ -160,7 +160,7 @@ def evaluate(options: argparse.Namespace, ks: tuple[int, ...] | None) -> dict[st
             gallery=gallery,
             gallery_labels=gallery_labels,
             memory=None if options.memory is None else options.memory << 20,
-            announce=None if options.quiet else console.say,
+            announce=None if options.quiet else console.print,
             progress=_progress(console, "retrieval"),
             cluster_progress=_progress(console, "k-means, maximum iterations"),
             **settings,
@@ -195,10 +195,10 @@ def _progress(console: "Console", title: str) -> Callable[[int, int], None]:
     def progress(done: int, total: int) -> None:
         nonlocal current
         if current != total or done == 1:  # begin after the first part, whose time includes the compilation
-            console.begin(title, total, done)
+            console.start_progress(title, total, done)
             current = total
         else:
-            console.advance(done, f"{done / total:.0%}")
+            console.update_progress(done, f"{done / total:.0%}")
 
     return progress
 
@@ -230,7 +230,7 @@ def print_table(results: dict[str, Any], output: Path | None) -> None:
 
 def main() -> int:
     """Runs the command on `sys.argv`; returns its exit code."""
-    return cli.status(lambda: execute(sys.argv[1:]))
+    return cli.exit_code(lambda: execute(sys.argv[1:]))
 
 
 if __name__ == "__main__":

@@ -126,7 +126,7 @@ def evaluate(
         if requested:
             started = time.monotonic()
             if not options.quiet:
-                console.say(f"evaluating the {name} ranking")
+                console.print(f"evaluating the {name} ranking")
             results[name] = function(options, queries, labels, gallery, gallery_labels, ks)
             results[name]["seconds"] = round(time.monotonic() - started, 3)
     return results

@@ -1,10 +1,10 @@
-"""Serves an exported model with nothing but jax, flatbuffers, numpy and Pillow:
+"""Serves an exported model; needs only jax, flatbuffers, numpy and Pillow:
 
     python launch/serve.py runs/folder_baseline [PORT]
     curl --data-binary @photo.jpg http://localhost:8000/     # [0.0312, -0.1178, …]
 
-Needs model.stablehlo (`--mode=export`) and config.json of the work directory. For photographs: it listens on this
-machine only, answers one request at a time, and takes at most 32 MiB.
+Reads model.stablehlo (written by `--mode=export`) and config.json of the work directory. This is an example: it listens
+on localhost only, handles one request at a time, and accepts at most 32 MiB.
 """
 
 import io
@@ -27,21 +27,21 @@ def fail(message):
 
 
 if len(sys.argv) not in (2, 3):
-    fail("give a run and, if it is not to be 8000, a port: python launch/serve.py runs/folder_baseline 8000")
+    fail("give the work directory of a run and optionally a port: python launch/serve.py runs/folder_baseline 8000")
 run, port = Path(sys.argv[1]), (sys.argv[2:] or ["8000"])[0]
 if not (run / "config.json").is_file():
-    fail(f"{run}: holds no run (no config.json)")
+    fail(f"{run}: is not a work directory (no config.json)")
 if not (run / "model.stablehlo").is_file():
-    fail(f"{run}: holds no model.stablehlo; make it with --mode=export")
+    fail(f"{run}: has no model.stablehlo; create it with --mode=export")
 if not (port.isdecimal() and int(port) < 1 << 16):
-    fail(f"{port}: is not a port; give a number in 0..65535, 0 for any that is free")
+    fail(f"{port}: is not a port number; give one in 0..65535, 0 for any free port")
 config = json.loads((run / "config.json").read_text())
 height, width = config["shape"]
 embed = jax.jit(jax.export.deserialize(bytearray((run / "model.stablehlo").read_bytes())).call)
 
 
 def pixels(data):
-    """As the evaluation sees an image: the shorter side resized, the middle cut out; uint8 [H, W, 3]."""
+    """Decodes and transforms an image as for evaluation (resized shorter side, centre crop): uint8 [H, W, 3]."""
     image = ImageOps.exif_transpose(Image.open(io.BytesIO(data))).convert("RGB")
     if config["config"]["data"]["crop"] == "none":
         return np.asarray(image.resize((width, height), Image.Resampling.BILINEAR))
@@ -52,7 +52,7 @@ def pixels(data):
 
 
 class Handler(BaseHTTPRequestHandler):
-    timeout = 10  # seconds that a client may keep all others waiting
+    timeout = 10  # seconds, since one client blocks all others
 
     def answer(self):
         try:
@@ -60,12 +60,12 @@ class Handler(BaseHTTPRequestHandler):
         except ValueError:
             length = 0
         if not 0 < length <= LIMIT:
-            return 400, {"error": f"send an image as the body, of 1 to {LIMIT} bytes"}
+            return 400, {"error": f"send an image of 1 to {LIMIT} bytes as the request body"}
         data = self.rfile.read(length)
         try:
             image = pixels(data)
-        except Exception:  # Pillow's plugins fail in ways of their own
-            return 400, {"error": "not an image, or a damaged one"}
+        except Exception:  # Pillow's plugins raise various exceptions
+            return 400, {"error": "not an image, or damaged"}
         return 200, np.asarray(embed(image[None]))[0].tolist()
 
     def do_POST(self):
@@ -79,6 +79,6 @@ class Handler(BaseHTTPRequestHandler):
 try:
     server = HTTPServer(("localhost", int(port)), Handler)
 except OSError as error:
-    fail(f"port {port}: cannot be listened on ({error.strerror}); give another behind the run")
+    fail(f"port {port}: is not available ({error.strerror}); give another as the second argument")
 print(f"http://localhost:{server.server_port}/", flush=True)
 server.serve_forever()

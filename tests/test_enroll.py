@@ -1,4 +1,4 @@
-"""Classes enrolled by their images: the index, what it refuses, and the command."""
+"""Enrolled classes: the index, the command, and their error messages."""
 
 import sys
 from pathlib import Path
@@ -18,7 +18,7 @@ COLOURS = {"red": (250, 10, 10), "green": (10, 250, 10), "blue": (10, 10, 250), 
 
 
 class Colours:
-    """A stand-in for a model: the mean colour less grey, as a unit row; a file that is not an image is refused."""
+    """A stand-in for a model, whose embedding is the normalised mean colour minus grey."""
 
     fingerprint = "of colours"
     threshold = 0.9
@@ -42,7 +42,7 @@ def picture(path, colour, level=0):
 
 @pytest.fixture
 def photos(tmp_path: Path) -> dict[str, list[str]]:
-    """Three images a colour, below gallery/<colour>."""
+    """Three images per colour, in gallery/<colour>."""
     return {c: [picture(tmp_path / "gallery" / c / f"{i}.png", c, 9 * i) for i in range(3)] for c in COLOURS}
 
 
@@ -67,37 +67,37 @@ def test_enroll_classify_add(photos, tmp_path):
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
 
 
-def test_what_cannot_be_enrolled_changes_nothing(photos, tmp_path):
+def test_failed_enrolment_changes_nothing(photos, tmp_path):
     index = Index(Colours())
     index.add({"red": photos["red"]})
     (tmp_path / "no.png").write_text("no")
     for classes, message in (
-        ({}, "no classes were given"),
-        ({"green": []}, "green: has no image"),
-        ({"green": photos["green"][0]}, "is one path; give a list"),
-        ({"unknown": photos["green"]}, "'unknown': cannot be the name"),
-        ({" ": photos["green"]}, "cannot be the name"),
-        ({"green": photos["red"][:1]}, "is enrolled as red already"),
-        ({"green": photos["green"], "lime": photos["green"]}, "is enrolled as green already"),
+        ({}, "classes: none were given"),
+        ({"green": []}, "green: has no images"),
+        ({"green": photos["green"][0]}, "is a single path; give a list"),
+        ({"unknown": photos["green"]}, "'unknown': cannot be a class name"),
+        ({" ": photos["green"]}, "cannot be a class name"),
+        ({"green": photos["red"][:1]}, "is already enrolled as red"),
+        ({"green": photos["green"], "lime": photos["green"]}, "is already enrolled as green"),
         ({"green": [*photos["green"], tmp_path / "no.png"]}, "no.png: not an image"),
     ):
         with pytest.raises(DataError, match=message):
             index.add(classes)
         assert (index.classes, len(index.images), index.embeddings.shape) == (["red"], 3, (3, 4))
-    with pytest.raises(DataError, match="nothing is enrolled"):
+    with pytest.raises(DataError, match="the index is empty"):
         Index(Colours()).classify(photos["red"])
-    with pytest.raises(DataError, match=r"threshold=2: is a cosine"):
+    with pytest.raises(DataError, match=r"threshold=2: must be a cosine"):
         index.classify(photos["red"], threshold=2)
 
 
-def test_files_that_are_no_index_of_this_model(photos, tmp_path):
+def test_invalid_index_files(photos, tmp_path):
     index = Index(Colours())
     index.add({"red": photos["red"]})
     file = tmp_path / "index.npz"
     index.save(file)
     other = Colours()
     other.fingerprint = "of shapes"
-    with pytest.raises(DataError, match="made with another model"):
+    with pytest.raises(DataError, match="created with another model"):
         Index.load(other, file)
     (tmp_path / "cut.npz").write_bytes(file.read_bytes()[:-200])
     np.savez(tmp_path / "odd.npz", x=np.zeros(3))
@@ -106,11 +106,11 @@ def test_files_that_are_no_index_of_this_model(photos, tmp_path):
     np.save(tmp_path / "array", np.zeros(3))
     (tmp_path / "array.npy").rename(tmp_path / "array.npz")
     for name in ("cut", "odd", "objects", "text", "array"):
-        with pytest.raises(DataError, match=rf"{name}\.npz: is not an index, or damaged"):
+        with pytest.raises(DataError, match=rf"{name}\.npz: is not an index, or is damaged"):
             Index.load(Colours(), tmp_path / f"{name}.npz")
     with pytest.raises(DataError, match="there is no such file"):
         Index.load(Colours(), tmp_path / "none.npz")
-    with pytest.raises(DataError, match="give it that ending"):
+    with pytest.raises(DataError, match=r"must end in \.npz"):
         index.save(tmp_path / "index.npy")
 
 
@@ -139,9 +139,9 @@ def test_the_command(photos, tmp_path, monkeypatch, capsys):
         f"error: --index={tmp_path / 'i.npz'}: there is no such file; enroll classes first\n",
     )
     code, text = run(gallery)
-    assert (code, "9 images of 3 classes enrolled; 9 of 3 in all" in text) == (0, True)
+    assert (code, "enrolled 9 images of 3 classes; now 9 images of 3 classes" in text) == (0, True)
     code, text = run(later)
-    assert (code, "3 images of 1 classes enrolled; 12 of 4 in all" in text) == (0, True)
+    assert (code, "enrolled 3 images of 1 classes; now 12 images of 4 classes" in text) == (0, True)
     new = picture(tmp_path / "new" / "x.png", "blue", 4)
     code, text = run("--classify", new)
     name, cosine, file, nearest = text.rstrip("\n").split("\t")
@@ -152,13 +152,13 @@ def test_the_command(photos, tmp_path, monkeypatch, capsys):
     picture(tmp_path / "twice" / "red" / "r.png", "red")
     (tmp_path / "hollow" / "lilac").mkdir(parents=True)
     for arguments, message in (
-        ((), "no paths given"),
-        ((gallery, tmp_path / "twice"), "there is a class red in"),
-        ((tmp_path / "hollow",), "lilac: no image file"),
+        ((), "DIRECTORY|IMAGE: missing"),
+        ((gallery, tmp_path / "twice"), "also has a class red"),
+        ((tmp_path / "hollow",), "lilac: no image files"),
         ((tmp_path / "new",), "holds no folders"),
-        ((gallery,), "is enrolled as green already"),
+        ((gallery,), "is already enrolled as green"),
         ((tmp_path / "none",), "there is no such directory"),
-        (("--threshold=0.5", gallery), "--threshold: is for --classify"),
+        (("--threshold=0.5", gallery), "--threshold: needs --classify"),
     ):
         code, text = run(*arguments)
         assert (code, message in text) == (2, True), text
@@ -168,13 +168,13 @@ def test_the_threshold_of_a_run(tmp_path):
     model = SimpleNamespace(_directory=tmp_path)
     from dml_jax.model import Model
 
-    with pytest.raises(CheckpointError, match="names no equal_error_cosine"):
+    with pytest.raises(CheckpointError, match="has no equal_error_cosine"):
         Model.threshold.fget(model)
     (tmp_path / "results.json").write_text('{"equal_error_cosine": 0.625}')
     assert Model.threshold.fget(model) == 0.625
 
 
-def test_a_query_that_is_no_image_is_refused_before_the_work(photos, tmp_path, monkeypatch, capsys):
+def test_embed_checks_the_query_before_embedding(photos, tmp_path, monkeypatch, capsys):
     def run(query) -> int:
         where = f"--workdir=w --output={tmp_path / 'out'} --query={query} {tmp_path / 'gallery'}"
         monkeypatch.setattr(sys, "argv", ["embed", *where.split()])
@@ -192,8 +192,8 @@ def test_a_query_that_is_no_image_is_refused_before_the_work(photos, tmp_path, m
     monkeypatch.setattr(configs, "digest", str)
     (tmp_path / "no.png").write_text("no")
     for query, message in (
-        (tmp_path / "none.png", "none.png: there is no such file; name one image"),
-        (tmp_path / "gallery", "gallery: there is no such file; name one image"),
+        (tmp_path / "none.png", "none.png: there is no such file; give one image"),
+        (tmp_path / "gallery", "gallery: there is no such file; give one image"),
         (tmp_path / "no.png", "no.png: not an image"),
     ):
         assert run(query) == 2

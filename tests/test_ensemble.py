@@ -57,7 +57,9 @@ def test_against_numpy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: 
     found = [each["recall@1"] for each in (*results["members"].values(), results)]
     np.testing.assert_allclose(found, expected, rtol=1e-9)
     assert list(results["members"]) == [str(tmp_path / name) for name in "abc"]
-    assert run(monkeypatch, *(tmp_path / name for name in "abc"), f"--output={tmp_path / 'abc'}") == 0  # replaces its own output
+    assert (
+        run(monkeypatch, *(tmp_path / name for name in "abc"), f"--output={tmp_path / 'abc'}") == 0
+    )  # replaces its own output
     written = arrays.read(tmp_path / "abc" / "embeddings" / "test")
     assert written.embeddings.shape == (ROWS, 4 + 5 + 6)
     np.testing.assert_allclose(written.embeddings @ written.embeddings.T, np.mean(cosines, axis=0), atol=1e-6)

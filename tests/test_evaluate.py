@@ -87,9 +87,7 @@ def test_queries_and_gallery(capsys: pytest.CaptureFixture[str], files: dict[str
     assert "candidates" not in out
 
 
-def test_nan_is_written_as_null(
-    capsys: pytest.CaptureFixture[str], files: dict[str, Path], tmp_path: Path
-) -> None:
+def test_nan_is_written_as_null(capsys: pytest.CaptureFixture[str], files: dict[str, Path], tmp_path: Path) -> None:
     np.save(tmp_path / "alone.npy", np.arange(60))
     output = tmp_path / "results.json"
     pair = f"--embeddings={files['x']}", f"--labels={tmp_path / 'alone.npy'}"

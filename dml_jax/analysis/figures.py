@@ -117,9 +117,7 @@ def plot_verification_errors(path: Path, verification: Verification) -> None:
     _style(right).plot(accepts, 1 - rejects, color=GREEN)
     error = verification.equal_error_rate
     right.plot(error, 1 - error, "o", color=INK, markersize=4)
-    right.set(
-        title=f"ROC curve, equal error rate {error:.1%}", xlabel="false accept rate", ylabel="true accept rate"
-    )
+    right.set(title=f"ROC curve, equal error rate {error:.1%}", xlabel="false accept rate", ylabel="true accept rate")
     figure.savefig(path, dpi=130)
 
 

@@ -103,7 +103,7 @@ def cluster(
         try:
             labels = _estimator(algorithm, count, eps, min_samples, seed).fit_predict(points)
         except (ValueError, np.linalg.LinAlgError) as error:
-            raise DataError(f"evaluation.refine={algorithm}: scikit-learn cannot cluster the images ({error})") from error
+            raise DataError(f"evaluation.refine={algorithm}: clustering failed in scikit-learn ({error})") from error
     noise = int(np.sum(labels < 0))
     numbers, inverse = np.unique(labels, return_inverse=True)
     found = int(np.sum(numbers >= 0))

@@ -218,9 +218,7 @@ def _merge(
     ranked = (np.arange(count)[:, None] * width + nearest).ravel()
     sharing = overlap.row.astype(np.int64) * width + overlap.col
     pair = np.concatenate([ranked, sharing])
-    distance = np.concatenate(
-        [cosine_distances.ravel(), _cosine_distances(queries, gallery, overlap.row, overlap.col)]
-    )
+    distance = np.concatenate([cosine_distances.ravel(), _cosine_distances(queries, gallery, overlap.row, overlap.col)])
     minimum = np.concatenate([np.zeros(len(ranked), np.float32), overlap.data])
     # A pair in both lists takes its distance from the ranking (the first occurrence) and its overlap from the other.
     pair, occurrence, inverse = np.unique(pair, return_index=True, return_inverse=True)

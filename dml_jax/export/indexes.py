@@ -1,10 +1,10 @@
-"""Exported embeddings in the search engines that serve them: faiss, Qdrant, ScaNN.
+"""Loads exported embeddings into vector search engines: faiss, Qdrant, ScaNN.
 
-Each is a package of its own: pip install faiss-cpu, qdrant-client or scann.
+Each is an optional package: pip install faiss-cpu, qdrant-client or scann.
 
     indexes.faiss(arrays.read(Path("runs/birds/embeddings/test")))
 
-The exported rows have unit length, so the largest inner product is the nearest by cosine.
+The exported rows have unit length, so ranking by inner product equals ranking by cosine.
 """
 
 import importlib
@@ -15,23 +15,23 @@ import numpy as np
 from dml_jax.errors import DataError
 from dml_jax.export.arrays import Exported
 
-BATCH = 256  # points sent to Qdrant at once
+BATCH = 256  # points per request to Qdrant
 
 
 def faiss(exported: Exported, kind: Literal["flat", "hnsw"] = "flat", *, links: int = 32) -> Any:
-    """A faiss index by inner product whose ids are row numbers; `faiss.write_index` saves it.
+    """A faiss index for inner products, whose ids are row numbers; `faiss.write_index` saves it.
 
     Args:
       exported: from `arrays.read`.
-      kind: "flat" searches all rows, exactly; "hnsw" a graph, approximately.
-      links: of each node of the graph.
+      kind: "flat" for exact search over all rows, "hnsw" for approximate search in a graph.
+      links: neighbours per node of the graph.
 
     Raises:
-      DataError: another kind, or faiss is not installed.
+      DataError: unknown kind, or faiss is not installed.
     """
     if kind not in ("flat", "hnsw"):
         raise DataError(f"kind={kind!r}: give 'flat' or 'hnsw'")
-    library = _needed("faiss", "faiss-cpu")
+    library = _import("faiss", "faiss-cpu")
     width = exported.embeddings.shape[1]
     if kind == "flat":
         index = library.IndexFlatIP(width)
@@ -42,19 +42,19 @@ def faiss(exported: Exported, kind: Literal["flat", "hnsw"] = "flat", *, links: 
 
 
 def qdrant(client: Any, collection: str, exported: Exported) -> None:
-    """Fills a new Qdrant collection: point i is row i; its payload names its `image` and, where there is one, `label`.
+    """Fills a new Qdrant collection: point i is row i, with the payload `image` (its name) and, if known, `label`.
 
     Args:
       client: a `qdrant_client.QdrantClient`.
-      collection: its name.
+      collection: name of the new collection.
       exported: from `arrays.read`.
 
     Raises:
-      DataError: there is a collection of that name, or qdrant-client is not installed.
+      DataError: a collection of that name exists, or qdrant-client is not installed.
     """
-    models = _needed("qdrant_client", "qdrant-client").models
+    models = _import("qdrant_client", "qdrant-client").models
     if client.collection_exists(collection):
-        raise DataError(f"{collection}: there is such a collection already; delete it, or give another name")
+        raise DataError(f"{collection}: this collection already exists; delete it, or give another name")
     rows, labels, ids = exported.embeddings, exported.labels, exported.ids
     vectors = models.VectorParams(size=rows.shape[1], distance=models.Distance.COSINE)
     client.create_collection(collection, vectors_config=vectors)
@@ -71,22 +71,22 @@ def qdrant(client: Any, collection: str, exported: Exported) -> None:
 
 
 def scann(exported: Exported, neighbors: int = 10) -> Any:
-    """A ScaNN searcher that compares all rows, exactly; its own builder partitions larger sets.
+    """A ScaNN searcher with exact search over all rows; use ScaNN's builder for partitioned search in larger sets.
 
     Args:
       exported: from `arrays.read`.
-      neighbors: how many `search` finds unless told otherwise.
+      neighbors: default number of results of `search`.
 
     Raises:
       DataError: ScaNN is not installed.
     """
-    builder = _needed("scann", "scann").scann_ops_pybind.builder(
+    builder = _import("scann", "scann").scann_ops_pybind.builder(
         np.array(exported.embeddings), neighbors, "dot_product"
     )
     return builder.score_brute_force().build()
 
 
-def _needed(module: str, package: str) -> Any:
+def _import(module: str, package: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError:

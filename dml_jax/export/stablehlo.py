@@ -1,6 +1,6 @@
-"""The trained embedding function as one StableHLO file that needs nothing of this package to run.
+"""The trained embedding function as one StableHLO file, which runs without this package.
 
-In a bare Python with jax (and flatbuffers, a small package that jax.export reads files with):
+It needs jax and flatbuffers only:
 
     import jax.export
     embed = jax.export.deserialize(open("model.stablehlo", "rb").read()).call
@@ -23,13 +23,13 @@ PLATFORMS = ("cpu", "cuda", "tpu")
 
 
 def write(path: Path, embed: Embed, image_shape: tuple[int, int], *, platforms: Sequence[str] = PLATFORMS) -> None:
-    """Exports an embedding function; the file appears whole or not at all.
+    """Exports an embedding function to a file, completely or not at all.
 
     Args:
-      path: of the file.
-      embed: uint8 [B, H, W, 3] -> float [B, D]; what it closes over (parameters, statistics) becomes part of the file.
-      image_shape: (H, W) in pixels, fixed in the file; B stays open.
-      platforms: where the file shall run.
+      path: file to write.
+      embed: uint8 [B, H, W, 3] -> float [B, D]; arrays it closes over (parameters, statistics) are stored in the file.
+      image_shape: (H, W) in pixels, fixed in the file; B remains symbolic.
+      platforms: that the file is compiled for when it is loaded.
     """
     (batch,) = jax.export.symbolic_shape("batch")
     images = jax.ShapeDtypeStruct((batch, *image_shape, 3), jnp.uint8)
@@ -40,21 +40,21 @@ def write(path: Path, embed: Embed, image_shape: tuple[int, int], *, platforms: 
 
 
 def read(path: Path) -> Embed:
-    """The function in a file that `write` made."""
+    """Loads the function from a file written by `write`."""
     return jax.export.deserialize(bytearray(path.read_bytes())).call
 
 
 def deviation(path: Path, embed: Embed, image_shape: tuple[int, int], batches: Sequence[int] = (1, 3)) -> float:
-    """How far the file is from the function it was made of, on random pixels.
+    """Compares the exported function with the original on random pixels.
 
     Args:
       path: written by `write`.
-      embed: the function.
+      embed: the original function.
       image_shape: (H, W) in pixels.
-      batches: numbers of images to try.
+      batches: batch sizes to compare.
 
     Returns:
-      The largest absolute difference, divided by the largest absolute entry.
+      The largest absolute difference, divided by the largest absolute value of the batch.
     """
     exported = jax.jit(read(path))
     rng, worst = np.random.default_rng(0), 0.0

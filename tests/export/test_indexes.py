@@ -1,4 +1,4 @@
-"""Exported embeddings in faiss, Qdrant and ScaNN, where they are installed, find what `neighbors.search` finds."""
+"""faiss, Qdrant and ScaNN, where installed, return the same neighbours as `neighbors.search`."""
 
 import sys
 from pathlib import Path
@@ -41,7 +41,7 @@ def test_qdrant(directory: Path) -> None:
         assert [point.id for point in points] == expected.tolist()
         first = points[0]
         assert first.payload == {"image": f"{first.id}.jpg", "label": first.id // 3}
-    with pytest.raises(DataError, match="there is such a collection already"):
+    with pytest.raises(DataError, match="this collection already exists"):
         indexes.qdrant(client, "photos", exported)
 
 
@@ -54,7 +54,7 @@ def test_scann(directory: Path) -> None:
     np.testing.assert_allclose(1 - scores, distances, atol=1e-5)
 
 
-def test_what_is_missing_is_named(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_packages(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     exported = arrays.read(directory)
     for name in ("faiss", "qdrant_client", "scann"):
         monkeypatch.setitem(sys.modules, name, None)

@@ -1,4 +1,4 @@
-"""The serving example in a process that can import neither this package nor flax."""
+"""The serving example, in a process in which this package and flax cannot be imported."""
 
 import io
 import json
@@ -24,7 +24,7 @@ def embed(images):
     return images.astype(jnp.float32).mean(axis=(1, 2)) / 255 + images[:, 0, 0] / 255
 
 
-def test_a_posted_image_comes_back_as_its_embedding(tmp_path: Path) -> None:
+def test_a_posted_image_is_embedded(tmp_path: Path) -> None:
     data = Data(name="folder", crop="centre", resize=20, image_size=16)
     stablehlo.write(tmp_path / "model.stablehlo", embed, (16, 16), platforms=("cpu",))
     facts = {"shape": [16, 16], "config": {"data": {"crop": data.crop, "resize": data.resize}}}
@@ -47,7 +47,7 @@ def test_a_posted_image_comes_back_as_its_embedding(tmp_path: Path) -> None:
                 answer = json.load(reply)
             seen = transforms.evaluation(data)(decode.rgb(file.getvalue()))
             np.testing.assert_allclose(answer, embed(jnp.asarray(seen)[None])[0], atol=1e-6)
-        body = "send an image as the body"
+        body = "send an image of 1 to"
         for length, words in ((8, "not an image"), ("x", body), (0, body), (-1, body), (1 << 40, body)):
             request = urllib.request.Request(address, data=b"no image", headers={"Content-Length": str(length)})
             with pytest.raises(urllib.error.HTTPError, match="400") as refused:
@@ -58,12 +58,12 @@ def test_a_posted_image_comes_back_as_its_embedding(tmp_path: Path) -> None:
         (tmp_path / "hollow").mkdir()
         (tmp_path / "hollow" / "config.json").write_text("{}")
         for arguments, words in (
-            ((), "give a run"),
-            (("none",), "none: holds no run (no config.json)"),
-            (("hollow",), "hollow: holds no model.stablehlo; make it with --mode=export"),
-            ((".", "http"), "http: is not a port"),
-            ((".", "65536"), "65536: is not a port"),
-            ((".", taken), f"port {taken}: cannot be listened on"),
+            ((), "give the work directory of a run"),
+            (("none",), "none: is not a work directory (no config.json)"),
+            (("hollow",), "hollow: has no model.stablehlo; create it with --mode=export"),
+            ((".", "http"), "http: is not a port number"),
+            ((".", "65536"), "65536: is not a port number"),
+            ((".", taken), f"port {taken}: is not available"),
         ):
             done = subprocess.run(
                 [sys.executable, str(SCRIPT), *arguments], cwd=tmp_path, capture_output=True, text=True, check=False

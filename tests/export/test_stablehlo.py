@@ -1,4 +1,4 @@
-"""The exported function: the same numbers, any batch, every architecture, and no need of this package."""
+"""The exported function: equal outputs, any batch size, every architecture, without importing this package."""
 
 import json
 import subprocess
@@ -31,7 +31,7 @@ def embedding_function(module: Any, config: Any, image_shape: tuple[int, int]) -
     return embed
 
 
-def test_same_numbers_for_any_batch(tmp_path: Path) -> None:
+def test_equal_outputs_for_any_batch_size(tmp_path: Path) -> None:
     embed = embedding_function(resnet, SMALL, SHAPE)
     path = tmp_path / "deep" / "embed.stablehlo"
     stablehlo.write(path, embed, SHAPE)
@@ -41,8 +41,8 @@ def test_same_numbers_for_any_batch(tmp_path: Path) -> None:
     assert stablehlo.deviation(path, other, SHAPE) > 1e-3
 
 
-def test_in_a_bare_python(tmp_path: Path) -> None:
-    """Another process, which finds only jax: neither this package nor flax is imported."""
+def test_without_this_package(tmp_path: Path) -> None:
+    """In another process, which imports neither this package nor flax."""
     embed = embedding_function(resnet, SMALL, SHAPE)
     stablehlo.write(tmp_path / "embed.stablehlo", embed, SHAPE, platforms=("cpu",))
     images = np.random.default_rng(0).integers(0, 256, (3, *SHAPE, 3), dtype=np.uint8)
@@ -69,8 +69,8 @@ def test_in_a_bare_python(tmp_path: Path) -> None:
         (resnet, resnet.Config(depths=(1, 1), widths=(4, 8), dtype="bfloat16")),
     ],
 )
-def test_every_architecture_leaves_the_batch_open(module: Any, config: Any) -> None:
-    """Traced with a symbolic batch, for all platforms; not run."""
+def test_every_architecture_exports_with_a_symbolic_batch(module: Any, config: Any) -> None:
+    """Traced for all platforms, not run."""
     backbone = module.build(config)
     params, stats = jax.eval_shape(lambda: backbone.init(jax.random.key(0), (32, 32)))
     (batch,) = jax.export.symbolic_shape("b")
@@ -82,7 +82,7 @@ def test_every_architecture_leaves_the_batch_open(module: Any, config: Any) -> N
     assert str(exported.out_avals[0].shape[0]) == "b"
 
 
-def test_a_failing_export_leaves_nothing(tmp_path: Path) -> None:
+def test_a_failed_export_leaves_no_file(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no"):
         stablehlo.write(tmp_path / "x", lambda images: (_ for _ in ()).throw(ValueError("no")), SHAPE)
     assert list(tmp_path.iterdir()) == []
