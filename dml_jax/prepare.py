@@ -78,7 +78,7 @@ def execute(arguments: list[str]) -> None:
     console.rich.file = sys.stdout  # this stream, even while tfds_builder redirects sys.stdout
     if options.verify:
         prepared.verify(files.expand_path("--verify", options.verify))
-        console.say(f"{options.verify}: all files are unchanged")
+        console.print(f"{options.verify}: all files are unchanged")
         return
     for key in ("name", "source", "output"):
         if not getattr(options, key):
@@ -112,13 +112,13 @@ def execute(arguments: list[str]) -> None:
     with console:
         content = steps.prepare(request, recipe, console)
     for line in steps.summary(content):
-        console.say(line)
-    console.say(f"written: {options.output}; use with --config.data.path={options.output}")
+        console.print(line)
+    console.print(f"written: {options.output}; use with --config.data.path={options.output}")
 
 
 def main() -> int:
     """Runs the command on `sys.argv`; returns its exit code."""
-    return cli.status(lambda: execute(sys.argv[1:]))
+    return cli.exit_code(lambda: execute(sys.argv[1:]))
 
 
 if __name__ == "__main__":

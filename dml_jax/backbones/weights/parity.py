@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from dml_jax.backbones.contract import Backbone
@@ -65,7 +66,7 @@ def compare_layers(
             deviations[name] = float(np.abs(np.asarray(ours) - theirs).max() / max(np.abs(theirs).max(), 1e-30))
         return ours
 
-    x = np.random.default_rng(0).standard_normal((1, *image_shape, 3)).astype(np.float32)
+    x = jnp.asarray(np.random.default_rng(0).standard_normal((1, *image_shape, 3)), jnp.float32)
     with nn.intercept_methods(compare), jax.default_matmul_precision("highest"):
         backbone.apply(params, stats, x, train=False, key=None)
     worst = max(deviations, key=lambda name: deviations[name])

@@ -70,9 +70,9 @@ class Request(NamedTuple):
 class Console(Protocol):
     """Messages and a progress bar."""
 
-    def say(self, message: str) -> None: ...
-    def begin(self, what: str, total: int) -> None: ...
-    def advance(self, done: int) -> None: ...
+    def print(self, message: str) -> None: ...
+    def start_progress(self, what: str, total: int) -> None: ...
+    def update_progress(self, done: int) -> None: ...
 
 
 def prepare(request: Request, recipe: Recipe, console: Console) -> dict[str, Any]:
@@ -92,7 +92,7 @@ def prepare(request: Request, recipe: Recipe, console: Console) -> dict[str, Any
             raise ConfigError(
                 f"--output={request.output}: was prepared with another {' and '.join(differing)}; choose another output"
             )
-        console.say(f"{request.output} is already prepared")
+        console.print(f"{request.output} is already prepared")
         return done
     temporary = _temporary_folder(request, console)
     try:
@@ -115,7 +115,7 @@ def _temporary_folder(request: Request, console: Console) -> Path:
                     _remove(path)
             _remove(temporary / "data")
             if json.loads(record.read_text() or "null") == request.identity():
-                console.say("resuming an interrupted preparation")
+                console.print("resuming an interrupted preparation")
                 return temporary
             _remove(temporary)
         elif output.exists() and any(output.iterdir()):
@@ -142,12 +142,12 @@ def _prepare(request: Request, recipe: Recipe, console: Console, temporary: Path
     if recipe.counts and not request.subset and (wrong := inspect.count_mismatches(entries, recipe.counts)):
         raise DataError(f"{'; '.join(wrong)}: use --subset to accept a part of {request.name}")
     _check_number_of_classes(entries, sources)
-    console.begin("checking images", len(entries))
-    hashes, reasons = inspect.inspect_images(entries, request.threads, console.advance)
+    console.start_progress("checking images", len(entries))
+    hashes, reasons = inspect.inspect_images(entries, request.threads, console.update_progress)
     if recipe.counts is None:
         reasons |= inspect.find_invalid(entries, hashes)
     for i in sorted(reasons):
-        console.say(_printable(f"{entries[i].id}: {reasons[i]}"))
+        console.print(_printable(f"{entries[i].id}: {reasons[i]}"))
     if reasons and not request.skip_bad:
         raise DataError(
             f"{len(reasons)} of {len(entries)} images cannot be used (all are listed above); fix them, or leave them "
@@ -156,7 +156,7 @@ def _prepare(request: Request, recipe: Recipe, console: Console, temporary: Path
     usable = [i for i in range(len(entries)) if i not in reasons]
     kept = [entries[i] for i in usable]
     _check_number_of_classes(kept, sources)
-    console.begin("writing images", len(kept))
+    console.start_progress("writing images", len(kept))
     about = {
         "name": request.name,
         "home": recipe.home,
@@ -172,7 +172,7 @@ def _prepare(request: Request, recipe: Recipe, console: Console, temporary: Path
         short_side=request.short_side,
         pixels=request.pixels,
         threads=request.threads,
-        progress=console.advance,
+        progress=console.update_progress,
     )
     pairs = _near_duplicates(kept, [hashes[i] for i in usable])
     _report_near_duplicates(data / NEAR_DUPLICATES, pairs, console)
@@ -235,7 +235,7 @@ def _unpack(archive: Path, target: Path, console: Console) -> dict[str, File]:
     state = [stat.st_size, stat.st_mtime_ns]
     known = json.loads(record.read_text()) if record.is_file() else None
     if known is None or known["archive"] != state:
-        console.say(f"unpacking {archive}")
+        console.print(f"unpacking {archive}")
         known = {"archive": state, "members": archives.unpack(archive, target)}
         write_json(record, known)
     return {name: File(target, offset, size) for name, offset, size in known["members"] if not is_ignored(name)}
@@ -279,9 +279,11 @@ def _report_near_duplicates(path: Path, pairs: Sequence[tuple[Entry, Entry]], co
     with path.open("w", newline="", encoding="utf-8") as file:
         csv.writer(file).writerows([("train", "test"), *((a.id, b.id) for a, b in pairs)])
     if pairs:
-        console.say(f"near-duplicates between training and test: {len(pairs)} pairs, see {NEAR_DUPLICATES}; examples:")
+        console.print(
+            f"near-duplicates between training and test: {len(pairs)} pairs, see {NEAR_DUPLICATES}; examples:"
+        )
         for a, b in pairs[:3]:
-            console.say(_printable(f"  {a.id} and {b.id}"))
+            console.print(_printable(f"  {a.id} and {b.id}"))
 
 
 def _printable(text: str) -> str:
