@@ -1,6 +1,7 @@
-"""The configuration of a run: what a file in `configs/` says, closed and checked.
+"""The configuration of a run, as a file in `configs/` gives it, after validation.
 
-Sections named after a module (`backbone`, `method`) hold a key `name` and the fields of that module's `Config`.
+The sections `backbone` and `method` have a key `name`, which is the name of a module, and the fields of that module's
+`Config`.
 """
 
 import hashlib
@@ -11,34 +12,34 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from dml_jax.config_schema import close, require, suggest
+from dml_jax.config_schema import require, suggest, validate
 from dml_jax.errors import ConfigError
 from dml_jax.files import expand_path
 
 
 @dataclass(frozen=True)
 class Data:
-    """Which images, and how they become batches."""
+    """Which images are used, and how they become batches."""
 
     name: str = "digits"  # a module of dml_jax/data/datasets
-    path: str = ""  # of the prepared data set, or of images as they are; the built-in ones need none
+    path: str = ""  # of the prepared data set or of a folder of images; empty for built-in data sets
     sampler: Literal["balanced", "shuffled", "mpn", "mpn_redraw", "hist_balanced", "diva", "ms"] = "balanced"
-    batch_size: int = 64  # images a step, over all devices
-    images_per_class: int = 4  # in a batch; "shuffled" and "mpn_redraw" do not read it, test-time batches do
-    crop: Literal["none", "random_resized", "random", "centre"] = "none"  # in training; tests crop the centre
+    batch_size: int = 64  # images per step, over all devices
+    images_per_class: int = 4  # in a batch; "shuffled" and "mpn_redraw" ignore it, test-time batches do not
+    crop: Literal["none", "random_resized", "random", "centre"] = "none"  # in training; evaluation crops the centre
     image_size: int = 0  # side of the crop in pixels
-    resize: int = 0  # shorter side in pixels before "random", "centre" and the tests' crop
+    resize: int = 0  # shorter side in pixels before "random", "centre" and the crop of the evaluation
     resize_first: bool = False  # also before "random_resized"
-    crop_scale: tuple[float, float] = (0.08, 1.0)  # share of the area that "random_resized" cuts out
+    crop_scale: tuple[float, float] = (0.08, 1.0)  # fraction of the area that "random_resized" crops
     crop_ratio: tuple[float, float] = (3 / 4, 4 / 3)  # its width / height
-    flip: float = 0.0  # probability of a horizontal flip, like all below in training only
-    jitter: float = 0.0  # greatest relative change of brightness, contrast and saturation
-    greyscale: float = 0.0  # probability of losing the colours
+    flip: float = 0.0  # probability of a horizontal flip; this and the following apply to training only
+    jitter: float = 0.0  # largest relative change of brightness, contrast and saturation
+    greyscale: float = 0.0  # probability of conversion to greyscale
     erasing: float = 0.0  # probability that a random box is erased, after normalisation (MPN)
-    validation_share: float = 0.0  # share of the training classes held out of training
-    threads: int = 2  # that read and prepare batches ahead
-    workers: int = 0  # processes that do so instead of threads; 0: none
-    prefetch: int = 4  # batches held ready
+    validation_share: float = 0.0  # fraction of the training classes held out for validation
+    threads: int = 2  # that read batches ahead
+    workers: int = 0  # processes that read batches instead of threads; 0: none
+    prefetch: int = 4  # batches read ahead
 
     def __post_init__(self) -> None:
         require(self.batch_size > 1, "data.batch_size", self.batch_size, "must be at least 2")
@@ -53,7 +54,7 @@ class Data:
             self.sampler in ("shuffled", "mpn_redraw") or self.batch_size > self.images_per_class,
             "data.batch_size",
             self.batch_size,
-            f"holds one class of data.images_per_class={self.images_per_class} only; no loss can tell classes apart",
+            f"a batch would hold one class only (data.images_per_class={self.images_per_class}); losses need two or more",
         )
         if self.crop != "none":
             require(
@@ -88,35 +89,38 @@ class Data:
 
 @dataclass(frozen=True)
 class Group:
-    """How one group of parameters is trained."""
+    """How one parameter group is trained."""
 
     learning_rate: float
     weight_decay: float = 0.0
-    warmup: Literal["train", "freeze"] = "train"  # what the group does in the warm-up epochs
-    freeze: bool = False  # never trained at all
+    warmup: Literal["train", "freeze"] = "train"  # whether the group is trained in the warm-up epochs
+    freeze: bool = False  # never trained
 
     def __post_init__(self) -> None:
         require(self.learning_rate >= 0, "learning_rate", self.learning_rate, "must not be negative")
         require(self.weight_decay >= 0, "weight_decay", self.weight_decay, "must not be negative")
 
 
+Optimizer = Literal["adam", "adamw", "radam", "sgd", "rmsprop"]
+
+
 @dataclass(frozen=True)
 class Train:
     """Length, optimizer and schedule of the training."""
 
-    groups: dict[str, Group]  # the method names the groups
-    steps: int = 0  # length in steps, or
-    epochs: int = 0  # in epochs of the sampler, as the papers count
-    warmup_epochs: int = 0  # before and in addition to these, at the full learning rate
-    optimizer: Literal["adam", "adamw", "radam", "sgd", "rmsprop"] = "adam"
+    groups: dict[str, Group]  # by name; the method determines the names
+    steps: int = 0  # length in steps
+    epochs: int = 0  # or length in epochs, counted as in the method's paper
+    warmup_epochs: int = 0  # before these epochs, at the full learning rate
+    optimizer: Optimizer = "adam"
     schedule: Literal["constant", "cosine", "step"] = "constant"
-    milestones: tuple[int, ...] = ()  # epochs after which "step" multiplies by gamma, warm-up not counted
+    milestones: tuple[int, ...] = ()  # epochs after which "step" multiplies by gamma, not counting the warm-up
     gamma: float = 0.1
     log_every: int = 20  # steps between two lines of metrics.jsonl
-    evaluate_every: int = 0  # steps between two evaluations; 0: once an epoch where the length is in epochs
+    evaluate_every: int = 0  # steps between two evaluations; 0: after each epoch if the length is in epochs
     checkpoint_every: int = 200  # steps between two checkpoints
-    select: Literal["last", "validation", "test"] = "last"  # which model is reported
-    reload_best_epochs: tuple[int, ...] = ()  # epochs (warm-up not counted) that go on from the best model so far
+    select: Literal["last", "validation", "test"] = "last"  # how the reported model is selected
+    reload_best_epochs: tuple[int, ...] = ()  # epochs, not counting the warm-up, that continue from the best model so far
 
     def __post_init__(self) -> None:
         require(
@@ -144,23 +148,23 @@ class Train:
         )
 
 
-# Batches of test images: the method's own, chunks of nearest neighbours, or drawn from clusters as training batches.
+# Batches for test-time refinement: the method's own, chunks of nearest neighbours, or drawn from clusters.
 Refine = Literal["reciprocal", "neighbors", "kmeans", "ward", "spectral", "birch", "dbscan", "optics"]
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """How embeddings are judged."""
+    """How embeddings are evaluated."""
 
-    protocol: Literal["clean", "paper"] = "clean"  # self excluded by index, or by position as the authors did
+    protocol: Literal["clean", "paper"] = "clean"  # excludes the query by its index, or the first neighbour like the authors' code
     ks: tuple[int, ...] = (1, 2, 4, 8)  # of Recall@K
     batch_size: int = 256  # images embedded at once
-    cluster: bool = True  # k-means and NMI at the end; slow for many thousand classes
-    refine: tuple[Refine, ...] = ()  # also judge what the method makes of the embeddings in these batches (MPN)
-    refine_clusters: int = 900  # that "kmeans", "ward", "spectral" and "birch" look for
-    refine_eps: float = 0.9  # Euclidean distance up to which "dbscan" and "optics" call unit embeddings neighbours
-    refine_min_samples: int = 5  # neighbours that make a place dense for them
-    controls: bool = False  # judge raw pixels and the untrained network beside the trained one; for small images
+    cluster: bool = True  # computes NMI with k-means at the end; slow with many thousand classes
+    refine: tuple[Refine, ...] = ()  # also evaluates the method's test-time refinement in these batches (MPN)
+    refine_clusters: int = 900  # number of clusters for "kmeans", "ward", "spectral" and "birch"
+    refine_eps: float = 0.9  # largest distance of neighbours for "dbscan" and "optics", between unit embeddings
+    refine_min_samples: int = 5  # neighbours of a core point for the same two
+    controls: bool = False  # also evaluates raw pixels and the untrained network; for small images
 
     def __post_init__(self) -> None:
         require(len(self.ks) > 0 and min(self.ks) > 0, "evaluation.ks", self.ks, "must be positive numbers")
@@ -175,7 +179,7 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Config:
-    """One experiment. `backbone` and `method` are the `Config` of the module their `name` says."""
+    """One experiment; `backbone` and `method` are the `Config` of the module that their `name` names."""
 
     name: str
     data: Data
@@ -185,19 +189,19 @@ class Config:
     evaluation: Evaluation = field(default_factory=Evaluation)
     paper: dict[str, float] = field(default_factory=dict)  # the paper's numbers, as fractions, for the result table
     seed: int = 0
-    init_from: str = ""  # work directory of a run, or a directory of converted weights, that training starts from
+    init_from: str = ""  # work directory or directory of converted weights to start from
 
     def __post_init__(self) -> None:
         require(0 <= self.seed < 2**31, "seed", self.seed, "must be at least 0 and below 2147483648")
 
 
-# Keys that change no bit of the trained model: a run may be continued with others. Where the best model is chosen,
-# when and how it is judged does.
+# Keys that change no bit of the trained model, so that a run may be resumed with other values. (If the best model is
+# selected, when and how it is evaluated does matter, see `decisive`.)
 INDIFFERENT = (
     "data.path", "data.threads", "data.workers", "data.prefetch", "train.steps", "train.epochs", "train.log_every",
     "train.evaluate_every", "train.checkpoint_every", "evaluation", "paper",
 )  # fmt: skip
-# Keys that name places, where they are set.
+# Keys that hold a path.
 PATHS = ("data.path", "init_from", "backbone.pretrained", "method.teacher")
 
 
@@ -219,21 +223,23 @@ def module(package: str, name: Any, key: str) -> Any:
 
 
 def resolve(values: Mapping[str, Any]) -> Config:
-    """Closes and checks a whole configuration.
+    """Validates a whole configuration.
 
     Args:
       values: nested mapping, as `get_config()` of a config file returns it (`ConfigDict.to_dict()`).
 
     Raises:
-      ConfigError: naming the key, the value, the rule and the remedy.
+      ConfigError: names the key, the value, the rule and the remedy.
     """
     values = dict(values)
     for kind, package in (("backbone", "backbones"), ("method", "methods")):
         section = values.get(kind)
         if not isinstance(section, Mapping) or "name" not in section:
             raise ConfigError(f"{kind}.name: missing; known: {', '.join(choices(package))}")
-        values[kind] = close(module(package, section["name"], f"{kind}.name").Config, section, kind)
-    config = close(Config, values)
+        chosen = module(package, section["name"], f"{kind}.name")
+        # A module whose options depend on one another, as those of a loss on its name, has a `resolve` of its own.
+        values[kind] = chosen.resolve(section, kind) if hasattr(chosen, "resolve") else validate(chosen.Config, section, kind)
+    config = validate(Config, values)
     module("data.datasets", config.data.name, "data.name")
     flat = flatten(asdict(config))
     for key in PATHS:
@@ -253,7 +259,7 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def decisive(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The dotted keys whose values decide the bits of the trained model."""
+    """The keys, with values, that determine the trained model."""
     flat = flatten(values)
     chosen = set() if flat["train.select"] == "last" else {"train.evaluate_every", "evaluation.protocol"}
     return {
@@ -262,6 +268,6 @@ def decisive(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def digest(config: Config) -> str:
-    """SHA-256 of what decides the trained model."""
+    """SHA-256 of everything in the configuration that determines the trained model."""
     text = json.dumps(decisive(asdict(config)), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()

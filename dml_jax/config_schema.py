@@ -1,7 +1,7 @@
-"""Closing a configuration: a nested mapping becomes a frozen dataclass, or one sentence says why it cannot.
+"""Validation of a configuration: a nested mapping becomes a frozen dataclass, or one sentence says why it cannot.
 
-Every section of the configuration is a frozen dataclass; its fields are the only keys there are. Rules that span
-fields stand in the dataclass's `__post_init__`, stated with `require`.
+Every section of the configuration is a frozen dataclass whose fields are the only keys. Rules are stated with `require`
+in its `__post_init__`.
 """
 
 import dataclasses
@@ -17,29 +17,29 @@ T = TypeVar("T")
 
 
 def require(condition: bool, key: str, value: Any, rule: str) -> None:
-    """Raises ConfigError naming the key, its value and the rule it breaks, unless `condition` holds."""
+    """Raises ConfigError with the key, its value and the broken rule, unless `condition` holds."""
     if not condition:
         raise ConfigError(f"{key}={value!r}: {rule}")
 
 
 def suggest(word: str, known: Iterable[str]) -> str:
-    """A tail for error messages: the nearest known names, or all of them when none is near."""
+    """The end of an error message: the most similar known names, or all of them if none is similar."""
     names = sorted(known)
     near = difflib.get_close_matches(word, names, n=2, cutoff=0.6)
     return f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(names)}"
 
 
-def close(section: type[T], values: Mapping[str, Any], path: str = "") -> T:
-    """Builds `section` from `values`; keys, types and rules are checked.
+def validate(section: type[T], values: Mapping[str, Any], path: str = "") -> T:
+    """Builds a section from values after checking keys, types and rules.
 
     Args:
       section: a frozen dataclass; fields may be bool, int, float, str, Literal, tuple[X, ...], a fixed tuple, a
         dataclass, or dict[str, dataclass].
-      values: the mapping to read; fields left out take their defaults.
+      values: the mapping; missing fields take their defaults.
       path: dotted name of the section, for messages.
 
     Raises:
-      ConfigError: an unknown or missing key, a wrong type, a broken rule.
+      ConfigError: an unknown or missing key, a wrong type or a broken rule.
     """
     hints = typing.get_type_hints(section)
     fields = {field.name: field for field in dataclasses.fields(section)}  # type: ignore[arg-type]
@@ -84,7 +84,7 @@ def _convert(hint: Any, value: Any, path: str) -> Any:
     if isinstance(hint, type) and dataclasses.is_dataclass(hint):
         if not isinstance(value, Mapping):
             raise ConfigError(f"{path}={value!r}: must be a section")
-        return close(hint, value, path)
+        return validate(hint, value, path)
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if not isinstance(value, hint) or (hint is int and isinstance(value, bool)):

@@ -14,7 +14,7 @@ from dml_jax.backbones.contract import Backbone
 from dml_jax.backbones.layers import DropPath
 from dml_jax.backbones.pixels import CAFFE, Pixels, preprocess
 from dml_jax.config import choices
-from dml_jax.config_schema import close
+from dml_jax.config_schema import validate
 from dml_jax.errors import ConfigError
 
 PUBLISHED: list[tuple[Any, Any, int, dict[int, int]]] = [  # module, config, parameters, side of the map by image side
@@ -306,7 +306,7 @@ BAD: list[tuple[Any, dict[str, Any], str]] = [
 @pytest.mark.parametrize(("module", "values", "message"), BAD)
 def test_wrong_configurations(module: Any, values: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        close(module.Config, values, "backbone")
+        validate(module.Config, values, "backbone")
 
 
 @pytest.mark.parametrize(

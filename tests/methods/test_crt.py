@@ -1,5 +1,6 @@
-"""CRT: equation 1 against its printed form, the variants of the tables, and the method as a whole."""
+"""CRT: equation 1 against its printed form, the variants in the paper's tables, and the whole method."""
 
+from functools import partial
 from typing import Any
 
 import jax
@@ -10,24 +11,27 @@ import pytest
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from dml_jax.backbones import functional
 from dml_jax.backbones.contract import Backbone
-from dml_jax.config_schema import close
+from dml_jax.backbones.layers import Dense
+from dml_jax.config_schema import validate
 from dml_jax.errors import ConfigError
-from dml_jax.methods import crt, heads
-from dml_jax.methods.contract import Batch
+from dml_jax.methods import crt
+from dml_jax.methods.contract import Batch, TrainingSet
 from dml_jax.train import step
 
 SMALL = {"embedding_dims": (4, 6), "prototypes": (3, 3), "hidden_dim": 5}
+DATA = TrainingSet(classes=4, images=16)
 
 
 def toy(dtype: Any = jnp.float32) -> Backbone:
-    """One linear layer on every pixel."""
+    """One linear layer applied to every pixel."""
 
     def apply(params: Any, stats: Any, inputs: jax.Array, *, train: bool, key: Any) -> tuple[jax.Array, Any]:
-        return heads.linear(params, inputs).astype(dtype), stats
+        return Dense(7).apply({"params": params}, inputs).astype(dtype), stats
 
     return Backbone(
-        init=lambda key, shape: (heads.linear_init(key, 3, 7), {}),
+        init=lambda key, shape: functional.init(Dense(7), key, functional.struct(1, 3)),
         apply=apply,
         channels=7,
         preprocess=lambda images: images.astype(jnp.float32) / 255 - 0.5,
@@ -43,7 +47,11 @@ def batch(labels: Any = None, seed: int = 0) -> Batch:
     return Batch(images(seed), labels, jnp.arange(16, dtype=jnp.int32))
 
 
-def test_residuals_are_those_of_equation_1(x64: None) -> None:
+def parameters(key: jax.Array, channels: int, config: crt.Config) -> Any:
+    return functional.init(crt.Branches(config), key, functional.struct(1, 1, channels))[0]
+
+
+def test_residuals_match_equation_1(x64: None) -> None:
     rng = np.random.default_rng(1)
     prototypes, features = rng.normal(size=(4, 6)), 5 * rng.normal(size=(3, 9, 6))
     printed = np.zeros((3, 4, 6))
@@ -54,7 +62,7 @@ def test_residuals_are_those_of_equation_1(x64: None) -> None:
     np.testing.assert_allclose(ours, printed, rtol=1e-12, atol=1e-12)
 
 
-def test_no_tensor_holds_every_residual() -> None:
+def test_the_residuals_of_all_positions_are_never_materialized() -> None:
     n, k, p, width = 2, 5, 11, 13
     params = {"prototypes": jnp.ones((k, width)), "features": jnp.ones((n, p, width))}
     gradient = jax.grad(lambda z: crt.coded_residuals(z["prototypes"], z["features"]).sum())
@@ -71,12 +79,12 @@ def test_no_tensor_holds_every_residual() -> None:
 
 
 def test_diversity() -> None:
-    assert crt.diversity(jnp.ones((1, 3))) == 0  # Tables 8 and 9 have K = 1
+    assert crt.diversity(jnp.ones((1, 3))) == 0  # K = 1 in Tables 8 and 9
     np.testing.assert_allclose(crt.diversity(jnp.array([[1.0, 0], [-2, 0], [0, 3]])), 1 / 3, rtol=1e-6)
 
 
-def test_shared_parameters_count_as_in_the_main_configuration() -> None:
-    shapes = jax.eval_shape(lambda: crt.head_init(jax.random.key(0), 512, crt.Config()))
+def test_number_of_parameters_with_shared_prototypes() -> None:
+    shapes = jax.eval_shape(lambda: parameters(jax.random.key(0), 512, crt.Config()))
     count = lambda tree: sum(leaf.size for leaf in jax.tree.leaves(tree))  # noqa: E731
     assert count(shapes["branch1"]["hidden"]) == 64 * (512 * 512 + 512)
     assert count(shapes["branch1"]["output"]) == 64 * (512 * 128 + 128)
@@ -85,8 +93,9 @@ def test_shared_parameters_count_as_in_the_main_configuration() -> None:
     assert count(shapes["branch2"]) == 64 * (512 * 1024 + 1024)
 
 
-def test_initial_values_are_those_of_torch_linear_layers() -> None:
-    params = crt.head_init(jax.random.key(3), 16, crt.Config(prototypes=(8, 8), embedding_dims=(32, 32), hidden_dim=64))
+def test_initial_values_follow_torch_linear() -> None:
+    config = crt.Config(prototypes=(8, 8), embedding_dims=(32, 32), hidden_dim=64)
+    params = parameters(jax.random.key(3), 16, config)
     trunk, output = params["branch1"], params["branch1"]["output"]
     for values, fan_in in (
         (trunk["prototypes"], 16),
@@ -110,21 +119,22 @@ def test_initial_values_are_those_of_torch_linear_layers() -> None:
 )
 def test_variants(options: dict[str, Any], terms: set[str], leaves: int) -> None:
     config = crt.Config(**(SMALL | options))
-    method = crt.build(config, toy(), num_classes=4)
-    params, state = method.init(jax.random.key(0), batch())
-    loss, (_, found) = jax.jit(method.loss)(params, state, batch(), jax.random.key(1))
+    method = crt.build(config, toy(), DATA)
+    params, model_state = method.init(jax.random.key(0), batch())
+    loss, aux = jax.jit(partial(step.loss, method))(params, model_state, batch(), jnp.zeros((), int), jax.random.key(1))
     counts = {f"{kind}{b}" for kind in ("positives", "negatives", "multi_similarity") for b in (1, 2)}
-    assert set(found) == counts | terms | {"consistency"}
-    weighted = found["multi_similarity1"] + 0.1 * found["multi_similarity2"] + 0.9 * found["consistency"]
-    np.testing.assert_allclose(loss, weighted + sum(found[term] for term in terms), rtol=1e-6)
+    assert set(aux.metrics) == counts | terms | {"consistency"}
+    logged = aux.metrics
+    weighted = logged["multi_similarity1"] + 0.1 * logged["multi_similarity2"] + 0.9 * logged["consistency"]
+    np.testing.assert_allclose(loss, weighted + sum(logged[term] for term in terms), rtol=1e-6)
     assert len(jax.tree.leaves({key: params[key] for key in crt.BRANCHES})) == leaves
-    embedded = jax.jit(method.embed)(params, state, images()[0])
+    embedded = jax.jit(method.embed)(params, model_state, images()[0])
     assert embedded.shape == (16, 4)
     np.testing.assert_allclose(jnp.linalg.norm(embedded, axis=1), 1, rtol=1e-6)
 
 
 def test_parameter_groups() -> None:
-    method = crt.build(crt.Config(**SMALL), toy(), num_classes=4)
+    method = crt.build(crt.Config(**SMALL), toy(), DATA)
     params, _ = method.init(jax.random.key(0), batch())
     groups = jax.tree_util.tree_map_with_path(lambda path, _: method.group(tuple(p.key for p in path)), params)
     assert set(jax.tree.leaves(groups["backbone"])) == {"backbone"}
@@ -135,8 +145,8 @@ def test_parameter_groups() -> None:
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
 def test_degenerate_batches_give_finite_steps(dtype: Any) -> None:
-    """One compilation serves them all."""
-    method = crt.build(crt.Config(**SMALL), toy(dtype), num_classes=16)
+    """All batches share one compilation."""
+    method = crt.build(crt.Config(**SMALL), toy(dtype), DATA._replace(classes=16))
     optimizer = optax.sgd(1e-3)
     state = step.initial(method, optimizer, jax.random.key(0), batch())
     update = jax.jit(step.build(method, optimizer))
@@ -158,8 +168,8 @@ def test_degenerate_batches_give_finite_steps(dtype: Any) -> None:
     assert update._cache_size() == 1
 
 
-def test_eight_devices_take_the_step_of_one() -> None:
-    method = crt.build(crt.Config(**SMALL), toy(), num_classes=4)
+def test_eight_devices_match_one() -> None:
+    method = crt.build(crt.Config(**SMALL), toy(), DATA)
     optimizer = optax.sgd(0.1)
     update = jax.jit(step.build(method, optimizer))
     state = step.initial(method, optimizer, jax.random.key(0), batch())
@@ -173,15 +183,15 @@ def test_eight_devices_take_the_step_of_one() -> None:
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), alone.params, together.params)
 
 
-def test_the_users_mistakes_are_named() -> None:
+def test_invalid_options() -> None:
     with pytest.raises(
         ConfigError, match=r"method\.prototypes=\(49, 64\): branches that share .* need the same number"
     ):
         crt.Config(prototypes=(49, 64))
     assert crt.Config(prototypes=(49, 64), sharing="separate").prototypes == (49, 64)
     with pytest.raises(ConfigError, match=r"method\.tau: there is no such key"):
-        close(crt.Config, {"name": "crt", "tau": 1.0}, "method")
+        validate(crt.Config, {"name": "crt", "tau": 1.0}, "method")
     with pytest.raises(ConfigError, match=r"method\.multi_similarity\.divisor='pairs'"):
-        close(crt.Config, {"multi_similarity": {"divisor": "pairs"}}, "method")
-    with pytest.raises(ConfigError, match="two training classes"):
-        crt.build(crt.Config(**SMALL), toy(), num_classes=1)
+        validate(crt.Config, {"multi_similarity": {"divisor": "pairs"}}, "method")
+    with pytest.raises(ConfigError, match=r"1 training class\(es\); use a data set with at least two"):
+        crt.build(crt.Config(**SMALL), toy(), DATA._replace(classes=1))

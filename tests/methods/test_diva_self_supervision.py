@@ -1,7 +1,8 @@
-"""The tasks in DaNCE's place: their losses against NumPy, their states, what each adds to the method."""
+"""The self-supervised tasks of Figure 4: losses compared with NumPy, states, and what each adds to the method."""
 
 import dataclasses
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -9,11 +10,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dml_jax.config_schema import close
+from dml_jax.config_schema import validate
 from dml_jax.errors import ConfigError
 from dml_jax.evaluation import kmeans
 from dml_jax.methods import diva
-from dml_jax.methods.diva import self_supervision as tasks
+from dml_jax.methods.contract import TrainingSet
+from dml_jax.methods.diva import self_supervision
+from dml_jax.train import step
 from tests import toys
 
 T = 0.1
@@ -25,7 +28,7 @@ def units(seed: int, *shape: int) -> np.ndarray:
 
 
 def check_gradient(loss: Callable[[Any], Any], x: np.ndarray) -> None:
-    """The derivative along a random direction, in float64, against a central difference."""
+    """Compares the derivative in a random direction with a central difference; float64."""
     direction = np.random.default_rng(9).normal(size=x.shape)
     _, slope = jax.jvp(loss, (jnp.asarray(x),), (jnp.asarray(direction),))
     h = 1e-5
@@ -34,27 +37,27 @@ def check_gradient(loss: Callable[[Any], Any], x: np.ndarray) -> None:
 
 @pytest.mark.usefixtures("x64")
 def test_instance_discrimination() -> None:
-    x, memory, ids = units(0, 5, 4), units(1, 9, 4), np.array([3, 0, 8, 3, 5])
+    x, memory, index = units(0, 5, 4), units(1, 9, 4), np.array([3, 0, 8, 3, 5])
     logits = np.exp(x @ memory.T / T)
-    expected = -np.log(logits[np.arange(5), ids] / logits.sum(axis=1))
-    found = tasks.instance_discrimination(jnp.asarray(x), jnp.asarray(memory), jnp.asarray(ids), T)
+    expected = -np.log(logits[np.arange(5), index] / logits.sum(axis=1))
+    found = self_supervision.instance_discrimination(jnp.asarray(x), jnp.asarray(memory), jnp.asarray(index), T)
     np.testing.assert_allclose(found, expected, rtol=1e-10)
-    check_gradient(lambda x: tasks.instance_discrimination(x, memory, jnp.asarray(ids), T).mean(), x)
+    check_gradient(lambda x: self_supervision.instance_discrimination(x, memory, jnp.asarray(index), T).mean(), x)
 
 
 @pytest.mark.usefixtures("x64")
-def test_memory_keeps_the_last_of_equal_images() -> None:
-    x, memory, ids = units(0, 5, 4), units(1, 9, 4), np.array([3, 0, 8, 3, 5])
+def test_the_memory_keeps_the_last_sample_of_an_image() -> None:
+    x, memory, index = units(0, 5, 4), units(1, 9, 4), np.array([3, 0, 8, 3, 5])
     expected = memory.copy()
-    for row, i in zip(x, ids, strict=True):
+    for row, i in zip(x, index, strict=True):
         moved = 0.3 * memory[i] + 0.7 * row
         expected[i] = moved / np.linalg.norm(moved)
-    found = tasks.remember(jnp.asarray(memory), jnp.asarray(x), jnp.asarray(ids), 0.3)
+    found = self_supervision.update_memory(jnp.asarray(memory), jnp.asarray(x), jnp.asarray(index), 0.3)
     np.testing.assert_allclose(found, expected, rtol=1e-10)
 
 
 def spread_by_hand(rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
-    """Of 2B views; gradients flow through the rows, so the columns are given apart."""
+    """Losses of 2B views; the columns are a separate argument because gradients flow through the rows only."""
     count = len(rows)
     losses = np.zeros(count)
     for i in range(count):
@@ -69,18 +72,18 @@ def spread_by_hand(rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
 @pytest.mark.usefixtures("x64")
 def test_spread() -> None:
     views = units(0, 10, 4)
-    found = tasks.spread(jnp.asarray(views[:5]), jnp.asarray(views[5:]), T)
+    found = self_supervision.spread(jnp.asarray(views[:5]), jnp.asarray(views[5:]), T)
     np.testing.assert_allclose(found, spread_by_hand(views, views), rtol=1e-10)
-    gradient = jax.grad(lambda x: tasks.spread(x[:5], x[5:], T).mean())(jnp.asarray(views))
+    gradient = jax.grad(lambda x: self_supervision.spread(x[:5], x[5:], T).mean())(jnp.asarray(views))
     direction, h = np.random.default_rng(9).normal(size=views.shape), 1e-5
-    ahead, behind = (spread_by_hand(views + step * direction, views).mean() for step in (h, -h))
+    ahead, behind = (spread_by_hand(views + shift * direction, views).mean() for shift in (h, -h))
     np.testing.assert_allclose(np.sum(gradient * direction), (ahead - behind) / (2 * h), rtol=1e-6)
 
 
 def test_rotate() -> None:
     images = np.random.default_rng(0).integers(0, 256, (5, 3, 3, 3)).astype(np.uint8)
     turns = np.array([2, 0, 3, 1, 1])
-    found = tasks.rotate(jnp.asarray(images), jnp.asarray(turns))
+    found = self_supervision.rotate(jnp.asarray(images), jnp.asarray(turns))
     np.testing.assert_array_equal(found, [np.rot90(x, k) for x, k in zip(images, turns, strict=True)])
 
 
@@ -90,19 +93,19 @@ def test_degenerate_embeddings_stay_finite(dtype: Any) -> None:
         "duplicates": np.ones((6, 4)) / 2,
         "zeros": np.zeros((6, 4)),
         "opposites": np.array([1.0, -1.0] * 3)[:, None] * np.eye(4)[:1],
-        "first views alike": np.concatenate([np.eye(4)[[0] * 3], -np.eye(4)[[0] * 3]]),
+        "equal first views": np.concatenate([np.eye(4)[[0] * 3], -np.eye(4)[[0] * 3]]),
     }
 
     @jax.jit
     def gradient(x: jax.Array) -> Any:
-        ids = jnp.array([0, 0, 1, 2, 2, 2])
+        index = jnp.array([0, 0, 1, 2, 2, 2])
 
         def loss(x: jax.Array) -> jax.Array:
-            alone = tasks.instance_discrimination(x, memory, ids, 0.01).mean()
-            return alone + tasks.spread(x[:3], x[3:], 0.01).mean()
+            alone = self_supervision.instance_discrimination(x, memory, index, 0.01).mean()
+            return alone + self_supervision.spread(x[:3], x[3:], 0.01).mean()
 
         memory = x.astype(jnp.float32)
-        return jax.value_and_grad(loss)(x), tasks.remember(memory, -x, ids, 0.5)
+        return jax.value_and_grad(loss)(x), self_supervision.update_memory(memory, -x, index, 0.5)
 
     for name, x in cases.items():
         found = gradient(jnp.asarray(x, dtype))
@@ -110,20 +113,20 @@ def test_degenerate_embeddings_stay_finite(dtype: Any) -> None:
         assert all(bool(jnp.isfinite(leaf).all()) for leaf in jax.tree.leaves(found)), name
 
 
-def test_clusters_are_those_of_the_principal_components() -> None:
-    """Three clouds, apart in two of seven dimensions: found, whatever they are called; labels fit the features."""
+def test_clusters_of_principal_components() -> None:
+    """Three clouds separated in two of seven dimensions are found, in any order."""
     rng = np.random.default_rng(0)
     centres = np.zeros((3, 7))
     centres[:, 2], centres[:, 5] = (0, 9, 0), (0, 0, 7)
     truth = np.arange(60) % 3
     features = (centres[truth] + rng.normal(size=(60, 7))).astype(np.float32)
     expected = np.linalg.svd(features - features.mean(axis=0), full_matrices=False)
-    points = tasks.principal(features, 2)
+    points = self_supervision.principal_components(features, 2)
     np.testing.assert_allclose(np.abs(points), np.abs(expected[0] * expected[1])[:, :2], rtol=1e-3, atol=1e-4)
 
     config = diva.Config(selfsimilarity="deepcluster", embedding_dim=2, clusters=3)
     before = {"backbone": 1, "classifier": {"kernel": jnp.zeros((7, 3))}}, {"clusters": jnp.zeros(60, jnp.int32)}
-    results = [tasks.recluster(*before, features, jax.random.key(seed), config) for seed in (0, 0, 1)]
+    results = [self_supervision.recluster(*before, features, jax.random.key(seed), config) for seed in (0, 0, 1)]
     for params, state in results:
         assert state["clusters"].dtype == jnp.int32
         assert len({(a, b) for a, b in zip(truth, np.asarray(state["clusters"]), strict=True)}) == 3
@@ -131,13 +134,14 @@ def test_clusters_are_those_of_the_principal_components() -> None:
     kernels = [np.asarray(params["classifier"]["kernel"]) for params, _ in results]
     np.testing.assert_array_equal(kernels[0], kernels[1])
     assert not np.array_equal(kernels[0], kernels[2])
-    drawn = tasks.classifier_init(jax.random.key(0), 50, 400)["kernel"]
+    drawn = self_supervision.normal_inverse_fan_in(jax.random.key(0), (50, 400))
     np.testing.assert_allclose([drawn.mean(), drawn.std()], [0, 1 / 50], atol=5e-4)
     assert kmeans.fit(points, 3, init="random").assignments.shape == (60,)
 
 
 SMALL = diva.Config(embedding_dim=6, psi_dim=5, queue_batches=2, rho=(3.0,), temperature=T, clusters=4)
-KINDS: dict[str, tuple[dict[str, Any], set[str], set[str], int]] = {  # options; what is added; views
+DATA = TrainingSet(classes=4, images=16)
+KINDS: dict[str, tuple[dict[str, Any], set[str], set[str], int]] = {  # options; added parameters; added state; views
     "instance": ({"selfsimilarity": "instance"}, set(), {"memory"}, 1),
     "spread": ({"selfsimilarity": "spread"}, set(), set(), 2),
     "rotnet": ({"selfsimilarity": "rotnet"}, {"classifier"}, set(), 1),
@@ -147,47 +151,47 @@ KINDS: dict[str, tuple[dict[str, Any], set[str], set[str], int]] = {  # options;
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_what_each_adds(name: str) -> None:
-    """Parameters, state, views and terms; every parameter has a gradient where it should and a group."""
-    options, added, model_state, views = KINDS[name]
-    method = diva.build(dataclasses.replace(SMALL, **options), toys.backbone(), 4, num_images=20)
+def test_additions_to_the_method(name: str) -> None:
+    """Parameters, state, views, metrics and parameter groups."""
+    options, added, added_state, views = KINDS[name]
+    method = diva.build(dataclasses.replace(SMALL, **options), toys.backbone(), TrainingSet(4, 20))
     batch = toys.batch(views)
-    params, state = jax.eval_shape(method.init, jax.random.key(0), batch)
+    params, model_state = jax.eval_shape(method.init, jax.random.key(0), batch)
     assert set(params) == {"backbone", "heads", "beta", "psi"} | added
-    assert set(state) == {"backbone"} | model_state
+    assert set(model_state) == {"backbone"} | added_state
     assert method.views == views
     assert method.fill is None
     assert (method.refresh is not None) == (name == "deepcluster")
-    assert (method.sized is not None) == bool(model_state)
     without = {"selfsimilarity"} if added else set()
     assert set(params["heads"]) == set(diva.TASKS) - without
     assert len(params["psi"]) == 3 - len(without)
     assert set(params["beta"]) == set(diva.TASKS) - (set() if name == "ensemble" else {"selfsimilarity"})
     assert {method.group((key,)) for key in params} == {"model", "beta", "psi"} | added
     assert set(method.groups) == {*diva.GROUPS} | added
-    _, (after, terms) = jax.eval_shape(method.loss, params, state, batch, jax.random.key(1))
-    assert set(terms) == {*diva.TASKS, "decorrelation"}
-    assert jax.tree.map(lambda x: (x.shape, x.dtype), after) == jax.tree.map(lambda x: (x.shape, x.dtype), state)
-    embedded = jax.eval_shape(method.embed, params, state, batch.images[0])
+    _, aux = jax.eval_shape(partial(step.loss, method), params, model_state, batch, 0, jax.random.key(1))
+    assert set(aux.metrics) == {*diva.TASKS, "decorrelation"}
+    shapes = lambda tree: jax.tree.map(lambda x: (x.shape, x.dtype), tree)  # noqa: E731
+    assert shapes(aux.model_state) == shapes(model_state)
+    embedded = jax.eval_shape(method.embed, params, model_state, batch.images[0])
     assert embedded.shape == (16, 6 * (4 - len(without)))
 
 
-def test_rotated_images_are_what_is_classified() -> None:
-    """A classifier that reads the brightest corner, on images bright in one corner, has no loss; upright, it would."""
+def test_rotated_images_are_classified() -> None:
+    """A classifier that finds the bright corner of rotated images has no loss; it would have on upright images."""
     corners = slice(None, None, toys.SIDE - 1)
     backbone = toys.backbone(4)._replace(
         init=lambda key, shape: ({}, {}),
         apply=lambda params, stats, inputs, **_: (inputs[:, corners, corners, 0].reshape(-1, 1, 1, 4), stats),
     )
     config = dataclasses.replace(SMALL, tasks=("intra", "selfsimilarity"), selfsimilarity="rotnet")
-    method = diva.build(config, backbone, 4)
+    method = diva.build(config, backbone, DATA)
     batch = toys.batch(1)
     corner = jnp.zeros_like(batch.images).at[:, :, 0, 0].set(255)  # top left; turned: bottom left, bottom right, …
-    params, state = method.init(jax.random.key(0), batch)
+    params, model_state = method.init(jax.random.key(0), batch)
     kernel = 50.0 * jnp.eye(4)[jnp.array([0, 3, 1, 2])]  # corners top left, top right, bottom left, bottom right
     params["classifier"]["kernel"] = kernel
-    _, (_, terms) = method.loss(params, state, batch._replace(images=corner), jax.random.key(0))
-    assert float(terms["selfsimilarity"]) < 1e-6
+    _, aux = step.loss(method, params, model_state, batch._replace(images=corner), jnp.zeros(()), jax.random.key(0))
+    assert float(aux.metrics["selfsimilarity"]) < 1e-6
 
 
 @pytest.mark.parametrize(
@@ -200,25 +204,25 @@ def test_rotated_images_are_what_is_classified() -> None:
         ({"memory_momentum": 2.0}, "method.memory_momentum=2.0: must be in [0, 1]"),
         (
             {"tasks": ("selfsimilarity",), "selfsimilarity": "rotnet"},
-            "method.selfsimilarity='rotnet': gives no embedding; add another task to method.tasks=('selfsimilarity',)",
+            "method.selfsimilarity='rotnet': has no embedding; add another task to method.tasks=('selfsimilarity',)",
         ),
         (
             {"learners": "discriminative", "selfsimilarity": "spread"},
-            "method.learners='discriminative': leaves no room for method.selfsimilarity='spread'",
+            "method.learners='discriminative': cannot be combined with method.selfsimilarity='spread'",
         ),
     ],
 )
-def test_mistakes_are_named(options: dict[str, Any], message: str) -> None:
+def test_invalid_options(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        close(diva.Config, options, "method")
+        validate(diva.Config, options, "method")
     assert message in str(caught.value)
 
 
-def test_what_the_data_must_have() -> None:
+def test_requirements_on_the_data() -> None:
     config = dataclasses.replace(SMALL, selfsimilarity="deepcluster")
     with pytest.raises(ConfigError, match=r"method\.clusters=4: must not exceed the 3 training images"):
-        diva.build(config, toys.backbone(), 4, num_images=3)
-    method = diva.build(dataclasses.replace(SMALL, selfsimilarity="rotnet"), toys.backbone(), 4)
+        diva.build(config, toys.backbone(), DATA._replace(images=3))
+    method = diva.build(dataclasses.replace(SMALL, selfsimilarity="rotnet"), toys.backbone(), DATA)
     batch = toys.batch(1)
-    with pytest.raises(ConfigError, match=r"quarter turns need square images, these are 6x8; set data\.crop"):
+    with pytest.raises(ConfigError, match=r"needs square images, these are 6x8; set data\.crop"):
         method.init(jax.random.key(0), batch._replace(images=batch.images[:, :, :, :6]))

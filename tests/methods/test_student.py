@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dml_jax.config_schema import close
+from dml_jax.config_schema import validate
 from dml_jax.errors import ConfigError
 from dml_jax.losses.norms import unit
 from dml_jax.methods import baseline, hist, mpn, student
@@ -240,5 +240,5 @@ def test_relational_loss_with_embeddings_of_different_sizes() -> None:
 )
 def test_options_are_checked(options: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        close(student.Config, {"teacher": "runs/mpn"} | options, "method")
+        validate(student.Config, {"teacher": "runs/mpn"} | options, "method")
     assert words in str(caught.value)

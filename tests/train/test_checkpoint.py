@@ -1,4 +1,4 @@
-"""Checkpoints never return wrong arrays: damage is named, and the one before is read."""
+"""Checkpoints never restore wrong arrays: damage is reported and the previous one is read."""
 
 import logging
 import resource
@@ -81,7 +81,7 @@ def test_newest_are_kept_and_best_apart(store: Checkpoints) -> None:
 
 
 def damaged(original: Path, copy: Path, number: int, how: str) -> Path | None:
-    """A copy of a directory of checkpoints with one file of step 20 damaged; None beyond the last file."""
+    """A copy of the checkpoints with one file of step 20 damaged; None beyond the last file."""
     shutil.copytree(original, copy)
     files = sorted(p for p in (copy / "latest" / "20").rglob("*") if p.is_file() and p.stat().st_size)
     if number >= len(files):
@@ -99,7 +99,7 @@ def damaged(original: Path, copy: Path, number: int, how: str) -> Path | None:
 def test_damage_is_survived(
     how: str, store: Checkpoints, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """Whatever file is damaged, step 20 is named and step 10 read."""
+    """Whichever file is damaged, step 20 is reported and step 10 is read."""
     number = 0
     while True:
         copy = tmp_path_factory.mktemp("damaged") / "copy"
@@ -127,7 +127,7 @@ def test_nothing_left(store: Checkpoints, tmp_path: Path) -> None:
 
 
 def test_unfinished_ones_are_ignored(store: Checkpoints, tmp_path: Path, warned: Warned) -> None:
-    """What a killed save leaves behind is not listed, and cleaned up."""
+    """The remains of a killed save are not listed and are removed."""
     shutil.copytree(tmp_path / "latest" / "20", tmp_path / "latest" / "30.orbax-checkpoint-tmp")
     shutil.copytree(tmp_path / "latest" / "20", tmp_path / "latest" / "40")
     (tmp_path / "latest" / "40" / "sha256.json").unlink()
@@ -148,7 +148,7 @@ def test_unfinished_ones_are_ignored(store: Checkpoints, tmp_path: Path, warned:
 def test_what_cannot_be_written_is_one_sentence(
     store: Checkpoints, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str], most: int
 ) -> None:
-    """No file may grow beyond so many bytes: sooner or later orbax, or the store below it, meets the limit."""
+    """With a limit on the size of files, orbax or the storage layer below it fails at some point."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (most, limits[1]))
     try:

@@ -10,7 +10,7 @@ import pytest
 
 from dml_jax.config import Group, Train
 from dml_jax.errors import ConfigError
-from dml_jax.methods.contract import Batch, Method
+from dml_jax.methods.contract import Aux, Batch, Method
 from dml_jax.train import optimizers, step
 
 STEPS, DECAY = 12, 0.03
@@ -19,14 +19,17 @@ TARGET = np.linspace(-1, 1, 6)
 
 
 def method(groups: tuple[str, ...] = ("fast", "slow")) -> Method:
-    """Each group is a vector pulled towards a target that moves with the batch."""
+    """Each group is a vector pulled towards a target that depends on the batch."""
 
-    def loss(params: Any, state: Any, batch: Batch, key: jax.Array) -> Any:
-        pulled = [((x - TARGET * batch.labels[0]) ** 2).sum() for x in jax.tree.leaves(params)]
-        return sum(pulled), (state, {})
+    def encode(params: Any, model_state: Any, images: jax.Array, *, train: bool, key: Any = None) -> Any:
+        return params, model_state
+
+    def loss(params: Any, model_state: Any, encoded: Any, batch: Batch, count: jax.Array, key: jax.Array) -> Any:
+        distances = [((x - TARGET * batch.labels[0]) ** 2).sum() for x in jax.tree.leaves(encoded)]
+        return sum(distances), Aux(model_state, {})
 
     init = lambda key, batch: ({g: jnp.full(6, 0.5) for g in groups}, {})  # noqa: E731
-    return Method(init, loss, lambda *_: jnp.zeros(()), groups=groups, group=lambda path: path[0])
+    return Method(init, encode, loss, lambda *_: jnp.zeros(()), groups=groups, group=lambda path: path[0])
 
 
 def batches() -> list[Batch]:
@@ -67,7 +70,7 @@ RULES: dict[str, Callable[..., np.ndarray]] = {
 
 def run(train: Train, made: Method, warmup: int = 0, milestones: tuple[int, ...] = ()) -> list[Any]:
     """Parameters after each step of the donated, jitted update."""
-    schedule = optimizers.factor(train, start=warmup, stop=STEPS, milestones=milestones)
+    schedule = optimizers.rate_factor(train, start=warmup, stop=STEPS, milestones=milestones)
     optimizer = optimizers.build(train, made, schedule, warmup_steps=warmup)
     data = batches()
     state = step.initial(made, optimizer, jax.random.key(0), data[0])
@@ -112,7 +115,7 @@ def test_frozen_group_never_moves() -> None:
 
 def test_cosine_reaches_zero(x64: None) -> None:
     train = Train(groups={}, steps=10, schedule="cosine")
-    factor = optimizers.factor(train, start=4, stop=14, milestones=())
+    factor = optimizers.rate_factor(train, start=4, stop=14, milestones=())
     expected = [0.5 * (1 + np.cos(np.pi * max(t - 4, 0) / 10)) for t in range(15)]
     np.testing.assert_allclose([factor(jnp.asarray(t)) for t in range(15)], expected, atol=1e-12)
 
