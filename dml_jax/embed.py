@@ -75,7 +75,7 @@ def execute(arguments: list[str]) -> None:
     names = [str(file) for file in files]
     arrays.write(output, embeddings, None, names, config_hash=configs.digest(model.config), step=model.step)
     print(f"{len(files)} embeddings with {embeddings.shape[1]} dimensions: {output}")
-    if query_image is not None:
+    if query_image is not None and query_embedding is not None:
         from dml_jax.analysis import figures
 
         distances, indices = neighbors.search(query_embedding, embeddings, min(NEIGHBORS, len(files)))

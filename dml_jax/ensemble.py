@@ -62,10 +62,11 @@ def execute(arguments: list[str]) -> None:
     if output is not None:
         check_output(output, runs, splits)
     members = {split: [arrays.read(run / "embeddings" / split) for run in runs] for split in splits}
-    for split, exported in members.items():
-        check_same_images([run / "embeddings" / split for run in runs], exported)
+    labels = {
+        split: common_labels([run / "embeddings" / split for run in runs], exported)
+        for split, exported in members.items()
+    }
     combined = {split: concatenated([member.embeddings for member in exported]) for split, exported in members.items()}
-    labels = {split: exported[0].labels for split, exported in members.items()}
     ks, settings = evaluation_settings(runs)
 
     def metrics(embeddings: dict[str, "np.ndarray"]) -> dict[str, Any]:
@@ -110,8 +111,12 @@ def check_output(output: Path, runs: list[Path], splits: list[str]) -> None:
         arrays.check_replaceable(output / "embeddings" / split)
 
 
-def check_same_images(directories: list[Path], exported: "list[Exported]") -> None:
-    """Raises DataError unless all hold the same images in the same order, with the same labels."""
+def common_labels(directories: list[Path], exported: "list[Exported]") -> "np.ndarray":
+    """The labels int [N] of the images, after checking that all members hold the same images and labels.
+
+    Raises:
+      DataError: other images, another order, other labels, or none.
+    """
     import numpy as np
 
     first = exported[0]
@@ -131,6 +136,7 @@ def check_same_images(directories: list[Path], exported: "list[Exported]") -> No
             )
         if other.labels is None or not np.array_equal(first.labels, other.labels):
             raise DataError(f"{pair}: hold the same images with different labels; export both from the same data set")
+    return first.labels
 
 
 def evaluation_settings(runs: list[Path]) -> tuple[tuple[int, ...], dict[str, Any]]:
