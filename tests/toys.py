@@ -1,43 +1,59 @@
-"""A backbone small enough to compile in no time, and images to feed it."""
+"""A backbone small enough to compile quickly, with batch statistics, and images for it."""
 
 from typing import Any
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from dml_jax.backbones import functional
 from dml_jax.backbones.contract import Backbone
-from dml_jax.methods.contract import Batch
+from dml_jax.backbones.layers import BatchNorm
+from dml_jax.methods.contract import Batch, TrainingSet
 
 SIDE, PATCH = 8, 4
 
 
+class Patches(nn.Module):
+    """Patches of 4x4 pixels through a linear layer, batch normalisation and a ReLU."""
+
+    channels: int
+
+    @nn.compact
+    def __call__(self, x: jax.Array, train: bool) -> jax.Array:
+        """float [B, 8, 8, 3] -> [B, 2, 2, channels]."""
+        count, side = x.shape[0], SIDE // PATCH
+        x = x.reshape(count, side, PATCH, side, PATCH, 3).transpose(0, 1, 3, 2, 4, 5).reshape(count, side, side, -1)
+        kernel = self.param("kernel", nn.initializers.normal(0.2), (x.shape[-1], self.channels))
+        return jax.nn.relu(BatchNorm(name="bn")(x.astype(kernel.dtype) @ kernel, train))
+
+
 def backbone(channels: int = 12, dtype: Any = None) -> Backbone:
-    """Patches of 4x4 pixels through one linear layer and a ReLU: feature map [B, 2, 2, channels].
+    """`Patches` as a backbone.
 
     Args:
       channels: of the feature map.
       dtype: of the feature map; None for that of the parameters.
     """
+    network = Patches(channels)
 
     def init(key: jax.Array, shape: tuple[int, int]) -> tuple[Any, Any]:
-        return {
-            "kernel": jax.random.normal(key, (PATCH * PATCH * 3, channels)) * 0.2,
-            "bias": jnp.zeros(channels),
-        }, {}
+        return functional.init(network, key, functional.struct(1, *shape, 3), False)
 
-    def apply(params: Any, stats: Any, inputs: jax.Array, *, train: bool, key: Any) -> tuple[jax.Array, Any]:
-        count, side = inputs.shape[0], SIDE // PATCH
-        patches = inputs.reshape(count, side, PATCH, side, PATCH, 3).transpose(0, 1, 3, 2, 4, 5)
-        patches = patches.reshape(count, side, side, -1).astype(params["kernel"].dtype)
-        features = jax.nn.relu(patches @ params["kernel"] + params["bias"][None, None, None])
+    def apply(params: Any, stats: Any, inputs: jax.Array, /, *, train: bool, key: Any = None) -> tuple[jax.Array, Any]:
+        features, stats = functional.apply(network, params, stats, inputs, train, mutable=train)
         return features if dtype is None else features.astype(dtype), stats
 
     return Backbone(init, apply, channels, preprocess=lambda images: images.astype(jnp.float32) / 255)
 
 
+def training_set(classes: int, images: int = 64) -> TrainingSet:
+    return TrainingSet(classes, images)
+
+
 def batch(views: int, *, size: int = 16, classes: int = 4, seed: int = 0) -> Batch:
-    """Noise around one picture a class, `size / classes` images of each."""
+    """Noise around one picture per class, `size / classes` images of each."""
     rng = np.random.default_rng(seed)
     pictures = np.random.default_rng(1).integers(0, 256, (classes, SIDE, SIDE, 3))
     labels = np.repeat(np.arange(classes), size // classes)

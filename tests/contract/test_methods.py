@@ -1,4 +1,4 @@
-"""What every method keeps: one compilation, finite numbers, the same on any number of devices, in any precision."""
+"""What every method guarantees: one compilation, finite values, batch statistics, any number of devices, precision."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,46 +13,47 @@ import optax
 import pytest
 from jax.sharding import AxisType, Mesh
 
+from dml_jax import config as configs
 from dml_jax.backbones.contract import Backbone
 from dml_jax.evaluation import metrics
 from dml_jax.losses.mining import Triplets
 from dml_jax.methods import baseline, crt, diva, group_loss, hist, mpn, student
-from dml_jax.methods.contract import Batch, Method
+from dml_jax.methods.contract import Aux, Batch, Method, TrainingSet, teaching
 from dml_jax.train import mesh as meshes
 from dml_jax.train import step
 from dml_jax.train.checkpoint import Checkpoints
 from dml_jax.train.state import TrainState
 from tests import toys
 
-CLASSES = 8
+DATA = TrainingSet(classes=8, images=64)
 DIVA = diva.Config(embedding_dim=8, queue_batches=2, psi_dim=8, rho=(1.0,), temperature=0.1, learn_temperature=True)
 INSTANCES = replace(DIVA, selfsimilarity="instance", learn_temperature=False)
 
 
-def taught(body: Backbone) -> Method:
+def with_teacher(body: Backbone) -> Method:
     """A student of an MPN with random weights."""
-    teacher = mpn.build(mpn.Config(embedding_dim=8, heads=2), body, CLASSES)
+    teacher = mpn.build(mpn.Config(embedding_dim=8, heads=2), body, DATA)
     config = student.Config(teacher="an MPN", kind="imitation", embedding_dim=8)
-    made = student.build(config, body, CLASSES)
-    teach = jax.tree_util.Partial(teacher.teach, *teacher.init(jax.random.key(2), toys.batch(1)))
+    made = student.build(config, body, DATA)
+    teach = jax.tree_util.Partial(teaching(teacher), *teacher.init(jax.random.key(2), toys.batch(1)))
 
-    def loss(params: Any, state: Any, batch: Batch, key: jax.Array) -> Any:
-        return made.loss(params, state, batch._replace(teacher=teach), key)
+    def loss(params: Any, model_state: Any, encoded: Any, batch: Batch, count: jax.Array, key: jax.Array) -> Any:
+        return made.loss(params, model_state, encoded, batch._replace(teacher=teach), count, key)
 
     return made._replace(loss=loss)
 
 
 METHODS: dict[str, Callable[..., Method]] = {
-    "mpn": lambda body: mpn.build(mpn.Config(embedding_dim=8, heads=2, layers=2, dropout=0.0), body, CLASSES),
-    "hist": lambda body: hist.build(hist.Config(embedding_dim=8, hidden_dim=8), body, CLASSES),
-    "crt": lambda body: crt.build(crt.Config(embedding_dims=(8, 12), prototypes=(4, 4), hidden_dim=8), body, CLASSES),
-    "diva": lambda body: diva.build(DIVA, body, CLASSES),
-    "diva, instances": lambda body: diva.build(INSTANCES, body, CLASSES, num_images=64),
-    "baseline": lambda body: baseline.build(baseline.Config(embedding_dim=8), body, CLASSES),
-    "student": taught,
-    "group_loss": lambda body: group_loss.build(group_loss.Config(embedding_dim=8, temperature=4.0), body, CLASSES),
+    "mpn": lambda body: mpn.build(mpn.Config(embedding_dim=8, heads=2, layers=2, dropout=0.0), body, DATA),
+    "hist": lambda body: hist.build(hist.Config(embedding_dim=8, hidden_dim=8), body, DATA),
+    "crt": lambda body: crt.build(crt.Config(embedding_dims=(8, 12), prototypes=(4, 4), hidden_dim=8), body, DATA),
+    "diva": lambda body: diva.build(DIVA, body, DATA),
+    "diva, instances": lambda body: diva.build(INSTANCES, body, DATA),
+    "baseline": lambda body: baseline.build(baseline.Config(embedding_dim=8), body, DATA),
+    "student": with_teacher,
+    "group_loss": lambda body: group_loss.build(group_loss.Config(embedding_dim=8, temperature=4.0), body, DATA),
 }
-UNUSED = {"temperature"}  # DaNCE's, the only group that may be without a parameter
+UNUSED = {"temperature"}  # of DaNCE, the only group that may have no parameter
 LONG = ("diva, instances", "student")  # run with the slow tests
 every_method = pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[pytest.mark.slow] if name in LONG else []) for name in METHODS]
@@ -61,15 +62,15 @@ KEY = 0
 
 
 def given(key: jax.Array, embeddings: Any, batch: Batch) -> dict[str, Triplets]:
-    """Triplets that do not depend on random bits, of which float64 draws others."""
+    """Triplets without random draws, which differ between float32 and float64."""
     anchors = jnp.arange(batch.labels.shape[0])
     chosen = Triplets(anchors, jnp.roll(anchors, 1), jnp.roll(anchors, 5), jnp.ones_like(anchors, bool))
     return dict.fromkeys(("discriminative", "shared", "intra"), chosen)
 
 
 WITHOUT_DRAWS = {
-    "diva": lambda body: diva.build(DIVA, body, CLASSES, miner=given),
-    "diva, instances": lambda body: diva.build(INSTANCES, body, CLASSES, miner=given, num_images=64),
+    "diva": lambda body: diva.build(DIVA, body, DATA, miner=given),
+    "diva, instances": lambda body: diva.build(INSTANCES, body, DATA, miner=given),
 }
 UNDRAWN = "{} without draws"
 
@@ -91,12 +92,20 @@ def started(made: Method, optimizer: optax.GradientTransformation, batch: Batch)
 
 @cache
 def update(name: str, dtype: Any = None) -> Any:
-    """Plain SGD: unlike Adam it shows a gradient that is wrong by a factor."""
+    """One step of SGD, which, unlike Adam, shows gradients that are wrong by a factor."""
     return jax.jit(step.build(method(name, dtype), optax.sgd(0.01)))
 
 
 def leaves(tree: Any) -> list[np.ndarray]:
     return [np.asarray(leaf) for leaf in jax.tree.leaves(tree)]
+
+
+def test_every_module_of_methods_is_covered() -> None:
+    assert {name.split(",")[0] for name in METHODS} == set(configs.choices("methods"))
+    for name in configs.choices("methods"):
+        module = configs.module("methods", name, "method.name")
+        assert module.Config.__dataclass_params__.frozen
+        assert module.Config.__dataclass_fields__["name"].default == name
 
 
 @every_method
@@ -110,12 +119,53 @@ def test_compiles_once_and_moves_every_group(name: str) -> None:
     assert run._cache_size() == 1
     assert int(after.step) == 3
     assert all(np.ndim(term) == 0 and np.isfinite(term) for term in terms.values())
+    assert not np.array_equal(after.model_state["backbone"]["bn"]["mean"], state.model_state["backbone"]["bn"]["mean"])
     moved: dict[str, bool] = dict.fromkeys(set(made.groups) - (UNUSED if name == "diva, instances" else set()), False)
     old = jax.tree_util.tree_leaves_with_path(state.params)
     for (path, before), now in zip(old, jax.tree.leaves(after.params), strict=True):
         group = made.group(tuple(part.key for part in path))
         moved[group] |= not np.array_equal(before, now)
     assert all(moved.values()), moved
+
+
+@every_method
+def test_batch_statistics_are_updated_in_training_and_used_at_test_time(name: str) -> None:
+    made, run = method(name), update(name)
+    batch = toys.batch(made.views)
+    state = started(made, optax.sgd(0.01), batch)
+    after, _ = run(state, batch, jax.random.key(KEY))
+    inputs = batch.images[0].reshape(len(batch.labels), 2, 4, 2, 4, 3).transpose(0, 1, 3, 2, 4, 5) / 255
+    seen = inputs.reshape(-1, 48) @ np.asarray(state.params["backbone"]["kernel"])
+    np.testing.assert_allclose(
+        after.model_state["backbone"]["bn"]["mean"], 0.1 * seen.mean(axis=0), rtol=1e-4, atol=1e-6
+    )
+    shifted = {**after.model_state, "backbone": jax.tree.map(lambda x: x + 1.0, stats)}
+    alone = made.embed(after.params, after.model_state, batch.images[0][:1])
+    np.testing.assert_allclose(  # a row does not depend on the others
+        made.embed(after.params, after.model_state, batch.images[0])[:1], alone, rtol=1e-5, atol=1e-6
+    )
+    assert not np.allclose(
+        made.embed(after.params, {**after.model_state, "backbone": shifted}, batch.images[0][:1]), alone
+    )
+
+
+@every_method
+def test_rows_are_encoded_independently_and_logs_are_scalars(name: str) -> None:
+    """What a loss in chunks relies on: `encode` sees one image at a time, `loss` sees the whole batch."""
+    made = method(name)
+    batch = toys.batch(made.views)
+    state = started(made, optax.sgd(0.01), batch)
+    encoded, _ = made.encode(state.params, state.model_state, batch.images, train=False)
+    assert all(len(leaf) == len(batch.labels) for leaf in jax.tree.leaves(encoded))
+    part, _ = made.encode(state.params, state.model_state, batch.images[:, 3:5], train=False)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a[3:5], b, rtol=1e-5, atol=1e-6), encoded, part)
+    key = jax.random.key(KEY)
+    encoded, model_state = made.encode(state.params, state.model_state, batch.images, train=True, key=key)
+    assert all(len(leaf) == len(batch.labels) for leaf in jax.tree.leaves(encoded))
+    value, aux = made.loss(state.params, model_state, encoded, batch, state.step, key)
+    assert isinstance(aux, Aux)
+    assert all(np.ndim(x) == 0 for x in (value, *aux.metrics.values()))
+    assert jax.tree.structure(aux.model_state) == jax.tree.structure(state.model_state)
 
 
 def degenerate(views: int) -> dict[str, Batch]:
@@ -127,7 +177,7 @@ def degenerate(views: int) -> dict[str, Batch]:
         "zero images": usual._replace(images=jnp.zeros_like(usual.images)),
         "one class": usual._replace(labels=jnp.zeros_like(usual.labels)),
         "one class of duplicates": usual._replace(images=same, labels=jnp.zeros_like(usual.labels)),
-        "nearly singletons": usual._replace(labels=jnp.arange(size, dtype=jnp.int32) % CLASSES),
+        "nearly singletons": usual._replace(labels=jnp.arange(size, dtype=jnp.int32) % DATA.classes),
         "opposite": usual._replace(
             images=jnp.where((jnp.arange(size) % 2 == 0)[None, :, None, None, None], same, 255 - same)
         ),
@@ -144,14 +194,14 @@ def test_degenerate_batches_stay_finite(name: str, dtype: Any) -> None:
         state, terms = run(start, batch, jax.random.key(KEY))
         assert all(np.isfinite(term) for term in terms.values()), (kind, terms)
         assert all(np.isfinite(leaf).all() for leaf in leaves(state.params)), kind
-    if dtype is not None:  # losses are computed in float32: only the features are rounded
+    if dtype is not None:  # losses are computed in float32, only the features are rounded
         exact = float(update(name)(start, usual, jax.random.key(KEY))[1]["loss"])
         assert float(run(start, usual, jax.random.key(KEY))[1]["loss"]) == pytest.approx(exact, rel=2e-2)
 
 
 @every_method
 def test_zero_vector_embeddings_are_finite(name: str) -> None:
-    """A network without weights: every embedding is its bias or zero."""
+    """With a backbone of zeros, every embedding is the bias of its layer or zero."""
     made, run = method(name), update(name)
     usual = toys.batch(made.views)
     start = started(made, optax.sgd(0.01), usual)
@@ -170,7 +220,7 @@ def test_eight_devices_are_one(name: str) -> None:
     one, one_terms = update(name)(state, batch, jax.random.key(KEY))
     mesh = Mesh(np.asarray(jax.devices()), (meshes.AXIS,), axis_types=(AxisType.Auto,))
     assert mesh.size == 8
-    spread = meshes.shard(mesh, *(np.asarray(field) for field in batch[:3]))
+    spread = meshes.shard_batch(mesh, *(np.asarray(field) for field in batch[:3]))
     eight, eight_terms = update(name)(meshes.replicate(mesh, state), spread, jax.random.key(KEY))
     assert float(eight_terms["loss"]) == pytest.approx(float(one_terms["loss"]), rel=1e-6)
     assert float(eight_terms["grad_norm"]) == pytest.approx(float(one_terms["grad_norm"]), rel=1e-5)
@@ -215,21 +265,21 @@ def test_state_survives_a_checkpoint(name: str, tmp_path: Path) -> None:
 
 @every_method
 def test_learns_a_few_images(name: str) -> None:
-    """MAP@R rises: Recall@1 is near 1 with random weights, and a task of single images works against the classes."""
+    """MAP@R rises. Recall@1 is near 1 with random weights already, and tasks on single images work against classes."""
     made = method(name)
-    batch = toys.batch(made.views, size=64, classes=CLASSES, seed=3)
+    batch = toys.batch(made.views, size=64, classes=DATA.classes, seed=3)
     optimizer = optax.adam(2e-2)
     run = jax.jit(step.build(made, optimizer))
     state = started(made, optimizer, batch)
 
-    def judged() -> float:
+    def map_at_r() -> float:
         embeddings = np.asarray(made.embed(state.params, state.model_state, batch.images[0]))
         np.testing.assert_allclose(np.linalg.norm(embeddings, axis=1), 1, rtol=1e-5)
         return float(metrics.retrieval(embeddings, np.asarray(batch.labels), ks=(1,))["map@r"])
 
-    losses, before = [], judged()
+    losses, before = [], map_at_r()
     for _ in range(200):
         state, terms = run(state, batch, jax.random.key(KEY))
         losses.append(float(terms["loss"]))
     assert losses[-1] < losses[0]
-    assert judged() > before + 0.05
+    assert map_at_r() > before + 0.05
