@@ -147,12 +147,12 @@ def expected_information(class_sizes: np.ndarray, cluster_sizes: np.ndarray) -> 
     The expectation of a cell depends only on its two group sizes, so equal sizes are computed once.
     """
     rows = int(class_sizes.sum())
-    classes, class_counts = np.unique(class_sizes, return_counts=True)
-    clusters, cluster_counts = np.unique(cluster_sizes, return_counts=True)
+    unique_class_sizes, class_counts = np.unique(class_sizes, return_counts=True)
+    unique_cluster_sizes, cluster_counts = np.unique(cluster_sizes, return_counts=True)
     total = 0.0
-    for size, count in zip(classes.tolist(), class_counts.tolist(), strict=True):
+    for size, count in zip(unique_class_sizes.tolist(), class_counts.tolist(), strict=True):
         n = np.arange(1, size + 1)[None, :]
-        other = clusters[:, None]
+        other = unique_cluster_sizes[:, None]
         possible = (n <= other) & (n >= size + other - rows)
         shared = np.where(possible, n, np.minimum(size, other))
         log_probability = gammaln(size + 1) + gammaln(other + 1) - gammaln(rows + 1)

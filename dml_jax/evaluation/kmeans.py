@@ -116,18 +116,18 @@ def _assign(x: jax.Array, centers: jax.Array) -> jax.Array:
     first within groups of centres and then between groups; on CPUs a plain argmax costs as much as the product.
     """
     k = len(centers)
-    length = math.isqrt(k - 1) + 1
-    groups = -(-k // length)
-    half = jnp.pad(-jnp.sum(centers * centers, axis=1) / 2, (0, groups * length - k), constant_values=-jnp.inf)
-    half = half.reshape(groups, length, 1)
-    padded = jnp.pad(centers, ((0, groups * length - k), (0, 0)))
+    group_size = math.isqrt(k - 1) + 1
+    groups = -(-k // group_size)
+    offset = jnp.pad(-jnp.sum(centers * centers, axis=1) / 2, (0, groups * group_size - k), constant_values=-jnp.inf)
+    offset = offset.reshape(groups, group_size, 1)
+    padded = jnp.pad(centers, ((0, groups * group_size - k), (0, 0)))
 
     def block(rows: jax.Array) -> jax.Array:
-        scores = jnp.matmul(padded, rows.T, precision=jax.lax.Precision.HIGHEST).reshape(groups, length, -1)
-        peak = scores[:, 0] + half[:, 0]
+        scores = jnp.matmul(padded, rows.T, precision=jax.lax.Precision.HIGHEST).reshape(groups, group_size, -1)
+        peak = scores[:, 0] + offset[:, 0]
         member = jnp.zeros(peak.shape, jnp.int32)
-        for i in range(1, length):
-            score = scores[:, i] + half[:, i]
+        for i in range(1, group_size):
+            score = scores[:, i] + offset[:, i]
             higher = score > peak
             peak, member = jnp.where(higher, score, peak), jnp.where(higher, i, member)
         best, nearest = peak[0], member[0]
@@ -135,7 +135,7 @@ def _assign(x: jax.Array, centers: jax.Array) -> jax.Array:
             higher = peak[g] > best
             best, nearest = (
                 jnp.where(higher, peak[g], best),
-                jnp.where(higher, member[g] + g * length, nearest),
+                jnp.where(higher, member[g] + g * group_size, nearest),
             )
         return nearest
 

@@ -34,11 +34,11 @@ def lloyd(points, centers, iterations):
 def test_given_centers_against_numpy(k, iterations):
     points = blobs(k)
     centers, nearest, inertia, done = lloyd(points, points[:k], iterations)
-    found = kmeans.fit(points, k, init=points[:k], max_iterations=iterations)
-    np.testing.assert_array_equal(found.assignments, nearest)
-    np.testing.assert_allclose(found.centers, centers, rtol=1e-4, atol=1e-5)
-    assert found.inertia == pytest.approx(inertia, rel=1e-5)
-    assert found.iterations == done
+    result = kmeans.fit(points, k, init=points[:k], max_iterations=iterations)
+    np.testing.assert_array_equal(result.assignments, nearest)
+    np.testing.assert_allclose(result.centers, centers, rtol=1e-4, atol=1e-5)
+    assert result.inertia == pytest.approx(inertia, rel=1e-5)
+    assert result.iterations == done
 
 
 def test_the_block_size_does_not_change_the_result(monkeypatch):
@@ -88,9 +88,9 @@ def test_empty_clusters_move_to_the_farthest_points():
     side = np.where(np.arange(200) % 2, 10, -10)[:, None].astype(np.float32)
     points = blobs(5, k=1, count=200) + side
     start = np.concatenate([points[:2], np.full((2, 16), 1e3, np.float32)])
-    found = kmeans.fit(points, 4, init=start, max_iterations=1)
+    result = kmeans.fit(points, 4, init=start, max_iterations=1)
     first = ((points[:, None].astype(np.float64) - points[None, :2]) ** 2).sum(-1).min(1)
-    np.testing.assert_allclose(found.centers[2:], points[np.argsort(-first)[:2]], rtol=1e-6)
+    np.testing.assert_allclose(result.centers[2:], points[np.argsort(-first)[:2]], rtol=1e-6)
     whole = kmeans.fit(points, 4, init=start)
     assert np.bincount(whole.assignments, minlength=4).min() > 0
 
@@ -98,23 +98,23 @@ def test_empty_clusters_move_to_the_farthest_points():
 def test_equal_centers_tie_to_the_lower_index():
     points = blobs(10, count=100)
     for k in (2, 7, 30):
-        found = kmeans._assign(points, np.repeat(points[:1], k, axis=0))
-        np.testing.assert_array_equal(found, 0)
+        result = kmeans._assign(points, np.repeat(points[:1], k, axis=0))
+        np.testing.assert_array_equal(result, 0)
 
 
 @pytest.mark.parametrize("init", ["k-means++", "random"])
 def test_fewer_distinct_points_than_clusters(init):
     points = np.repeat(np.eye(3, 8, dtype=np.float32), 4, axis=0)
-    found = kmeans.fit(points, 6, init=init)
-    assert found.inertia < 1e-10
-    assert np.isfinite(found.centers).all()
+    result = kmeans.fit(points, 6, init=init)
+    assert result.inertia < 1e-10
+    assert np.isfinite(result.centers).all()
 
 
 def test_as_many_clusters_as_points():
     points = blobs(6, count=40)
-    found = kmeans.fit(points, 40)
-    assert found.inertia < 1e-8
-    assert len(np.unique(found.assignments)) == 40
+    result = kmeans.fit(points, 40)
+    assert result.inertia < 1e-8
+    assert len(np.unique(result.assignments)) == 40
 
 
 @pytest.mark.parametrize(("shift", "scale"), [(2.0**12, 1), (0, 2.0**70), (0, 2.0**-70)])
@@ -122,19 +122,19 @@ def test_far_from_the_origin_and_out_of_the_range_of_squares(shift, scale):
     points = blobs(7)
     plain = kmeans.fit(points, 12, init=points[:12])
     moved = (points.astype(np.float64) + shift) * scale
-    found = kmeans.fit(moved, 12, init=moved[:12])
-    np.testing.assert_array_equal(found.assignments, plain.assignments)
-    assert found.inertia == pytest.approx(plain.inertia * scale**2, rel=1e-3)
+    result = kmeans.fit(moved, 12, init=moved[:12])
+    np.testing.assert_array_equal(result.assignments, plain.assignments)
+    assert result.inertia == pytest.approx(plain.inertia * scale**2, rel=1e-3)
 
 
 def test_float64(x64):
     points = blobs(8).astype(np.float64)
     centers, nearest, inertia, _ = lloyd(points, points[:12], 300)
-    found = kmeans.fit(points, 12, init=points[:12])
-    assert found.centers.dtype == np.float64
-    np.testing.assert_array_equal(found.assignments, nearest)
-    np.testing.assert_allclose(found.centers, centers, rtol=1e-10, atol=1e-12)
-    assert found.inertia == pytest.approx(inertia, rel=1e-12)
+    result = kmeans.fit(points, 12, init=points[:12])
+    assert result.centers.dtype == np.float64
+    np.testing.assert_array_equal(result.assignments, nearest)
+    np.testing.assert_allclose(result.centers, centers, rtol=1e-10, atol=1e-12)
+    assert result.inertia == pytest.approx(inertia, rel=1e-12)
 
 
 def test_invalid_input():
@@ -152,11 +152,11 @@ def test_invalid_input():
 
 def test_progress_is_reported_and_does_not_change_the_result():
     points, steps = blobs(10), []
-    found = kmeans.fit(points, 12, restarts=2, max_iterations=50, progress=lambda *step: steps.append(step))
+    result = kmeans.fit(points, 12, restarts=2, max_iterations=50, progress=lambda *step: steps.append(step))
     plain = kmeans.fit(points, 12, restarts=2, max_iterations=50)
-    np.testing.assert_array_equal(found.centers, plain.centers)
-    np.testing.assert_array_equal(found.assignments, plain.assignments)
-    assert found.iterations == plain.iterations
+    np.testing.assert_array_equal(result.centers, plain.centers)
+    np.testing.assert_array_equal(result.assignments, plain.assignments)
+    assert result.iterations == plain.iterations
     assert {total for _, total in steps} == {100}
     assert [done for done, _ in steps][:3] == [0, 1, 2]
     assert steps == sorted(steps)

@@ -32,11 +32,11 @@ def check_against_brute_force(points, labels, *, metric="cosine", position=False
         distances = distances[:, kept][:, group.reshape(-1)][kept][group.reshape(-1)]
     exclusion = "position" if position else "index"
     expected, first, precision, average = brute.retrieval(distances, labels, labels, KS, exclusion=exclusion)
-    found = metrics.retrieval(points, labels, ks=KS, metric=metric, exclusion=exclusion, per_query=True, **options)
-    np.testing.assert_array_equal(found["rank"], first)
-    np.testing.assert_allclose(found["r_precision_per_query"], precision, rtol=1e-12)
-    np.testing.assert_allclose(found["map@r_per_query"], average, rtol=1e-12)
-    assert {k: found[k] for k in expected} == pytest.approx(expected, rel=1e-12)
+    result = metrics.retrieval(points, labels, ks=KS, metric=metric, exclusion=exclusion, per_query=True, **options)
+    np.testing.assert_array_equal(result["rank"], first)
+    np.testing.assert_allclose(result["r_precision_per_query"], precision, rtol=1e-12)
+    np.testing.assert_allclose(result["map@r_per_query"], average, rtol=1e-12)
+    assert {k: result[k] for k in expected} == pytest.approx(expected, rel=1e-12)
 
 
 @pytest.mark.parametrize("metric", ["cosine", "euclidean"])
@@ -85,10 +85,10 @@ def test_integer_rows_tie_exactly(small_tiles, monkeypatch, seed, top_r_from):
     points, labels = rng.integers(0, 3, (300, 5)).astype(np.float32), rng.integers(0, 12, 300)
     distances = brute.distances(points, points, "euclidean")
     expected, first, _, average = brute.retrieval(distances, labels, labels, KS, exclusion="index")
-    found = metrics.retrieval(points, labels, ks=KS, metric="euclidean", per_query=True)
-    np.testing.assert_array_equal(found["rank"], first)
-    np.testing.assert_allclose(found["map@r_per_query"], average, rtol=1e-12)
-    assert found["recall@10"] == expected["recall@10"]
+    result = metrics.retrieval(points, labels, ks=KS, metric="euclidean", per_query=True)
+    np.testing.assert_array_equal(result["rank"], first)
+    np.testing.assert_allclose(result["map@r_per_query"], average, rtol=1e-12)
+    assert result["recall@10"] == expected["recall@10"]
 
 
 @pytest.mark.parametrize("metric", ["cosine", "euclidean"])
@@ -100,7 +100,7 @@ def test_separate_gallery(small_tiles, metric, shuffled):
     labels = np.where(gallery & (labels == 1), 99, labels)  # class 1 has no relevant row
     distances = brute.distances(points[queries], points[gallery], metric)
     expected, first, _, average = brute.retrieval(distances, labels[queries], labels[gallery], KS)
-    found = metrics.retrieval(
+    result = metrics.retrieval(
         points[queries],
         labels[queries],
         ks=KS,
@@ -110,16 +110,16 @@ def test_separate_gallery(small_tiles, metric, shuffled):
         per_query=True,
     )
     assert expected["lone_queries"] > 0
-    np.testing.assert_array_equal(found["rank"], first)
-    np.testing.assert_allclose(found["map@r_per_query"], average, rtol=1e-12)
-    assert {k: found[k] for k in expected} == pytest.approx(expected, rel=1e-12)
+    np.testing.assert_array_equal(result["rank"], first)
+    np.testing.assert_allclose(result["map@r_per_query"], average, rtol=1e-12)
+    assert {k: result[k] for k in expected} == pytest.approx(expected, rel=1e-12)
 
 
 def test_gallery_that_begins_with_the_queries(small_tiles):
     points, labels = sample(5, [4] * 40)
     distances = brute.distances(points[:70], points, "cosine")
     expected, first, *_ = brute.retrieval(distances, labels[:70], labels, KS, exclusion="index")
-    found = metrics.retrieval(
+    result = metrics.retrieval(
         points[:70],
         labels[:70],
         ks=KS,
@@ -128,8 +128,8 @@ def test_gallery_that_begins_with_the_queries(small_tiles):
         exclude_self=True,
         per_query=True,
     )
-    np.testing.assert_array_equal(found["rank"], first)
-    assert {k: found[k] for k in expected} == pytest.approx(expected, rel=1e-12)
+    np.testing.assert_array_equal(result["rank"], first)
+    assert {k: result[k] for k in expected} == pytest.approx(expected, rel=1e-12)
 
 
 @pytest.mark.parametrize("top_r_from", [1, 1 << 30])
@@ -178,29 +178,29 @@ def test_long_and_short_rows_by_cosine():
 
 def test_zero_rows_and_equal_rows():
     labels = np.repeat(np.arange(4), 3)
-    found = metrics.retrieval(np.zeros((12, 8), np.float32), labels, ks=(1, 11), per_query=True)
+    result = metrics.retrieval(np.zeros((12, 8), np.float32), labels, ks=(1, 11), per_query=True)
     distances = np.zeros((12, 12))
     expected, first, *_ = brute.retrieval(distances, labels, labels, (1, 11), exclusion="index")
-    np.testing.assert_array_equal(found["rank"], first)
-    assert found["recall@1"] == expected["recall@1"]
+    np.testing.assert_array_equal(result["rank"], first)
+    assert result["recall@1"] == expected["recall@1"]
 
 
 def test_singleton_classes_and_a_single_class():
     points, _ = sample(10, [5, 5])
-    alone = metrics.retrieval(points, np.arange(10))
-    assert (alone["recall@8"], alone["lone_queries"]) == (0, 10)
-    assert np.isnan(alone["map@r"])
-    same = metrics.retrieval(points, np.zeros(10, np.int64))
-    assert (same["recall@1"], same["map@r"], same["r_precision"]) == (1, 1, 1)
+    singletons = metrics.retrieval(points, np.arange(10))
+    assert (singletons["recall@8"], singletons["lone_queries"]) == (0, 10)
+    assert np.isnan(singletons["map@r"])
+    one_class = metrics.retrieval(points, np.zeros(10, np.int64))
+    assert (one_class["recall@1"], one_class["map@r"], one_class["r_precision"]) == (1, 1, 1)
 
 
 def test_standard_errors():
     points, labels = sample(11, [1, 4, 9, 30], spread=4)
-    found = metrics.retrieval(points, labels, per_query=True)
-    hit = (found["rank"] > 0) & (found["rank"] <= 4)
-    assert found["recall@4_stderr"] == pytest.approx(hit.std() / np.sqrt(len(hit)))
-    kept = found["map@r_per_query"][~np.isnan(found["map@r_per_query"])]
-    assert found["map@r_stderr"] == pytest.approx(kept.std() / np.sqrt(len(kept)))
+    result = metrics.retrieval(points, labels, per_query=True)
+    hit = (result["rank"] > 0) & (result["rank"] <= 4)
+    assert result["recall@4_stderr"] == pytest.approx(hit.std() / np.sqrt(len(hit)))
+    kept = result["map@r_per_query"][~np.isnan(result["map@r_per_query"])]
+    assert result["map@r_stderr"] == pytest.approx(kept.std() / np.sqrt(len(kept)))
 
 
 def test_plan_and_progress_are_reported(small_tiles):

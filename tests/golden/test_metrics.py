@@ -33,33 +33,33 @@ def test_every_file_is_of_a_known_kind(name):
     assert kind(name) in KINDS
 
 
-def compare(arrays, meta, block, found, *, per_query=True, lattice=False):
+def check_metrics(arrays, meta, block, result, *, per_query=True, lattice=False):
     """Compares one block of metrics. Cosines of lattice rows tie only up to rounding, so the tolerance is wider."""
     loose = lattice and "cosine" in block
-    tolerance = max(5e-3, 4 / len(found["rank"])) if loose else meta["tolerance"]["metrics"]
+    tolerance = max(5e-3, 4 / len(result["rank"])) if loose else meta["tolerance"]["metrics"]
     ks = arrays[f"{block}_recall_k"].tolist()
-    recall = np.array([found[f"recall@{k}"] for k in ks])
+    recall = np.array([result[f"recall@{k}"] for k in ks])
     np.testing.assert_allclose(recall, arrays[f"{block}_recall"], atol=tolerance)
-    assert found["lone_queries"] == arrays[f"{block}_n_lone"]
-    has = len(found["rank"]) - found["lone_queries"]
-    np.testing.assert_allclose(recall * len(found["rank"]) / has, arrays[f"{block}_recall_excl_lone"], atol=tolerance)
-    assert found["r_precision"] == pytest.approx(arrays[f"{block}_r_precision"], abs=tolerance)
-    assert found["map@r"] == pytest.approx(arrays[f"{block}_map_at_r"], abs=tolerance)
+    assert result["lone_queries"] == arrays[f"{block}_n_lone"]
+    has = len(result["rank"]) - result["lone_queries"]
+    np.testing.assert_allclose(recall * len(result["rank"]) / has, arrays[f"{block}_recall_excl_lone"], atol=tolerance)
+    assert result["r_precision"] == pytest.approx(arrays[f"{block}_r_precision"], abs=tolerance)
+    assert result["map@r"] == pytest.approx(arrays[f"{block}_map_at_r"], abs=tolerance)
     if loose:
         return
     ranks = arrays[f"{block}_rank_first_positive"]
-    swapped = np.mean(found["rank"] != np.maximum(ranks, 0))
+    swapped = np.mean(result["rank"] != np.maximum(ranks, 0))
     assert swapped <= (0 if tolerance <= 1e-6 else tolerance)
     if per_query and tolerance <= 1e-6:
         for key, reference in (("r_precision", "r_precision"), ("map@r", "map_at_r")):
-            np.testing.assert_allclose(found[f"{key}_per_query"], arrays[f"{block}_{reference}_per_query"], atol=1e-9)
+            np.testing.assert_allclose(result[f"{key}_per_query"], arrays[f"{block}_{reference}_per_query"], atol=1e-9)
 
 
-def compare_with_library(arrays, key, found, tolerance):
+def check_library_metrics(arrays, key, result, tolerance):
     """Compares with pytorch-metric-learning, whose metrics exclude queries without a relevant row."""
-    has = len(found["rank"]) - found["lone_queries"]
-    ours = [found["recall@1"] * len(found["rank"]) / has, found["r_precision"], found["map@r"]]
-    np.testing.assert_allclose(ours, arrays[key], atol=tolerance)
+    has = len(result["rank"]) - result["lone_queries"]
+    measured = [result["recall@1"] * len(result["rank"]) / has, result["r_precision"], result["map@r"]]
+    np.testing.assert_allclose(measured, arrays[key], atol=tolerance)
 
 
 @pytest.mark.parametrize("block", ["euclid", "cosine"])
@@ -68,16 +68,16 @@ def test_self_retrieval(name, block):
     arrays, meta = fixtures.load("metrics", name)
     if f"{block}_recall" not in arrays:
         pytest.skip("the file covers one metric only")
-    found = metrics.retrieval(
+    result = metrics.retrieval(
         arrays["x"],
         arrays["y"],
         ks=tuple(arrays[f"{block}_recall_k"].tolist()),
         metric=METRIC[block],
         per_query=True,
     )
-    compare(arrays, meta, block, found, lattice="lattice" in meta["case"])
+    check_metrics(arrays, meta, block, result, lattice="lattice" in meta["case"])
     if block == "euclid":
-        compare_with_library(arrays, "pml_p1_rp_map", found, meta["tolerance"]["metrics"])
+        check_library_metrics(arrays, "pml_p1_rp_map", result, meta["tolerance"]["metrics"])
 
 
 @pytest.mark.parametrize("block", ["euclid", "cosine"])
@@ -89,12 +89,12 @@ def test_neighbours(name, block):
     index, distance = arrays[f"nn_index_{block}"], arrays[f"nn_dist_{block}"]
     x = arrays["x"]
     distances, indices = neighbors.search(x, x, index.shape[1], metric=METRIC[block], exclude_self=True)
-    compare_neighbors(distances, indices, index, distance, meta)
+    check_neighbors(distances, indices, index, distance, meta)
     if block == "euclid" and "lattice" in meta["case"]:
         np.testing.assert_array_equal(indices, index)
 
 
-def compare_neighbors(distances, indices, index, distance, meta):
+def check_neighbors(distances, indices, index, distance, meta):
     """Compares distances, and indices wherever the distance differs clearly from those before and after it."""
     np.testing.assert_allclose(distances, distance, rtol=1e-6, atol=meta["tolerance"].get("distances", 1e-5))
     apart = np.diff(distance, axis=1) > 1e-5
@@ -107,7 +107,7 @@ def test_separate_gallery(name):
     arrays, meta = fixtures.load("metrics", name)
     queries, labels, gallery, gallery_labels = (arrays[key] for key in ("xq", "yq", "xg", "yg"))
     for block, metric in METRIC.items():
-        found = metrics.retrieval(
+        result = metrics.retrieval(
             queries,
             labels,
             ks=tuple(arrays[f"{block}_recall_k"].tolist()),
@@ -116,14 +116,14 @@ def test_separate_gallery(name):
             gallery_labels=gallery_labels,
             per_query=True,
         )
-        compare(arrays, meta, block, found)
+        check_metrics(arrays, meta, block, result)
         index, distance = arrays[f"nn_index_{block}"], arrays[f"nn_dist_{block}"]
         distances, indices = neighbors.search(queries, gallery, index.shape[1], metric=metric)
-        compare_neighbors(distances, indices, index, distance, meta)
+        check_neighbors(distances, indices, index, distance, meta)
         if block == "euclid":
-            compare_with_library(arrays, "pml_p1_rp_map", found, meta["tolerance"]["metrics"])
+            check_library_metrics(arrays, "pml_p1_rp_map", result, meta["tolerance"]["metrics"])
         else:
-            recall = [found[f"recall@{k}"] for k in arrays["cosine_recall_k"].tolist()]
+            recall = [result[f"recall@{k}"] for k in arrays["cosine_recall_k"].tolist()]
             np.testing.assert_allclose(recall, arrays["inshop_recall"], atol=meta["tolerance"]["metrics"])
 
 
@@ -132,7 +132,7 @@ def test_gallery_without_some_classes(name):
     arrays, meta = fixtures.load("metrics", name)
     keep = arrays["gallery_keep_missing"].astype(bool)
     for metric in METRIC.values():
-        found = metrics.retrieval(
+        result = metrics.retrieval(
             arrays["xq"],
             arrays["yq"],
             ks=tuple(arrays["missing_cosine_recall_k"].tolist()),
@@ -142,15 +142,15 @@ def test_gallery_without_some_classes(name):
             per_query=True,
         )
         if metric == "cosine":
-            compare(arrays, meta, "missing_cosine", found, per_query=False)
+            check_metrics(arrays, meta, "missing_cosine", result, per_query=False)
         else:
-            compare_with_library(arrays, "missing_pml_p1_rp_map", found, meta["tolerance"]["metrics"])
+            check_library_metrics(arrays, "missing_pml_p1_rp_map", result, meta["tolerance"]["metrics"])
 
 
 @pytest.mark.parametrize("name", of_kind("query_gallery"))
 def test_gallery_that_begins_with_the_queries(name):
     arrays, meta = fixtures.load("metrics", name)
-    found = metrics.retrieval(
+    result = metrics.retrieval(
         arrays["xq"],
         arrays["yq"],
         ks=tuple(arrays["overlap_euclid_recall_k"].tolist()),
@@ -160,8 +160,8 @@ def test_gallery_that_begins_with_the_queries(name):
         exclude_self=True,
         per_query=True,
     )
-    compare(arrays, meta, "overlap_euclid", found, per_query=False)
-    compare_with_library(arrays, "overlap_pml_p1_rp_map", found, meta["tolerance"]["metrics"])
+    check_metrics(arrays, meta, "overlap_euclid", result, per_query=False)
+    check_library_metrics(arrays, "overlap_pml_p1_rp_map", result, meta["tolerance"]["metrics"])
 
 
 @pytest.mark.parametrize("name", of_kind("clustering"))
@@ -222,9 +222,9 @@ def test_standard_errors(name):
     assert delta == pytest.approx(arrays["nmi_se_bootstrap"], rel=meta["tolerance"]["nmi_bootstrap_rel"])
     # Two gallery rows of different classes; every query coincides with one of them.
     hits = arrays["hits"].astype(int)
-    found = metrics.retrieval(
+    result = metrics.retrieval(
         np.eye(2)[hits], np.ones_like(hits), ks=(1,), gallery=np.eye(2), gallery_labels=np.arange(2)
     )
-    assert found["recall@1"] == pytest.approx(arrays["recall"], abs=1e-12)
+    assert result["recall@1"] == pytest.approx(arrays["recall"], abs=1e-12)
     expected = arrays["recall_se_binomial"]
-    assert found["recall@1_stderr"] == pytest.approx(expected, abs=meta["tolerance"]["recall_se"])
+    assert result["recall@1_stderr"] == pytest.approx(expected, abs=meta["tolerance"]["recall_se"])

@@ -133,20 +133,9 @@ def make_plan(
 
     centering = tiles.choose_centering([candidates] if symmetric else [queries, candidates], metric)
     gallery_tile, query_tile = tiles.choose_tile_size(len(candidates), mesh), tiles.choose_tile_size(len(queries), mesh)
-    # Ordering classes by size leaves the least padding of targets within a tile; if the rows are already grouped by
-    # class, keeping their order makes ties cheaper.
-    orders = [np.lexsort((np.arange(len(gallery_classes)), gallery_classes, class_sizes[gallery_classes]))]
-    if np.count_nonzero(np.diff(gallery_classes)) == np.count_nonzero(class_sizes) - 1:
-        orders.append(np.arange(len(gallery_classes)))
-    choices = []
-    for order, cost in zip(orders, (COST_INTERLEAVED, COST_DISJOINT), strict=False):
-        class_start = np.empty(len(class_sizes), np.int64)
-        class_start[gallery_classes[order][::-1]] = np.arange(len(order))[::-1]
-        query_order = order if symmetric else np.argsort(class_start[query_classes], kind="stable")
-        targets_per_tile = np.maximum.reduceat(num_targets[query_order], np.arange(0, len(query_order), query_tile))
-        choices.append((cost * int(targets_per_tile.sum()), order, query_order, class_start))
-    _, order, query_order, class_start = min(choices, key=lambda choice: choice[0])
-
+    order, query_order, class_start = _choose_order(
+        gallery_classes, None if symmetric else query_classes, num_targets, query_tile
+    )
     gallery_rows = TiledRows(candidates, order, gallery_tile, metric, centering, dtype)
     query_rows = gallery_rows
     if not symmetric:
@@ -155,10 +144,8 @@ def make_plan(
     position[order] = np.arange(len(order))
     zeros = np.zeros(query_rows.num_tiles * query_tile, np.int32)
     start, size, own = zeros.copy(), zeros.copy(), zeros - 1
-    start[: len(query_order)], size[: len(query_order)] = (
-        class_start[query_classes[query_order]],
-        num_targets[query_order],
-    )
+    start[: len(query_order)] = class_start[query_classes[query_order]]
+    size[: len(query_order)] = num_targets[query_order]
     if exclusion == "index":
         own[: len(query_order)] = position[query_order]
     shape = (query_rows.num_tiles, query_tile)
@@ -189,6 +176,38 @@ def make_plan(
         exclusion=exclusion,
         use_top_r=use_top_r,
     )
+
+
+def _choose_order(
+    gallery_classes: np.ndarray, query_classes: np.ndarray | None, num_targets: np.ndarray, query_tile: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The cheapest order of the gallery that groups its classes.
+
+    Sorting the classes by size minimises the cost of targets that a tile pads; if the rows are grouped by class
+    already, keeping their order makes ties cheaper.
+
+    Args:
+      gallery_classes: int [G], classes numbered from 0.
+      query_classes: int [Q], None where the queries are their own gallery.
+      num_targets: int [Q].
+      query_tile: rows per tile of queries.
+
+    Returns:
+      order of the gallery int [G], order of the queries int [Q], and the first position of each class.
+    """
+    num_classes = 1 + max(gallery_classes.max(), 0 if query_classes is None else query_classes.max())
+    class_sizes = np.bincount(gallery_classes, minlength=num_classes)
+    orders = [np.lexsort((np.arange(len(gallery_classes)), gallery_classes, class_sizes[gallery_classes]))]
+    if np.count_nonzero(np.diff(gallery_classes)) == np.count_nonzero(class_sizes) - 1:
+        orders.append(np.arange(len(gallery_classes)))
+    choices = []
+    for order, cost in zip(orders, (COST_INTERLEAVED, COST_DISJOINT), strict=False):
+        class_start = np.zeros(num_classes, np.int64)  # 0 for classes without gallery rows
+        class_start[gallery_classes[order][::-1]] = np.arange(len(order))[::-1]
+        query_order = order if query_classes is None else np.argsort(class_start[query_classes], kind="stable")
+        targets_per_tile = np.maximum.reduceat(num_targets[query_order], np.arange(0, len(query_order), query_tile))
+        choices.append((cost * int(targets_per_tile.sum()), order, query_order, class_start))
+    return min(choices, key=lambda choice: choice[0])[1:]
 
 
 def execute(plan: Plan, progress: Progress | None = None) -> QueryResults:
