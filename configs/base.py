@@ -1,4 +1,4 @@
-"""The experiment every other configuration edits: each field of the shared sections once, at its default."""
+"""The common base of all configurations: every field of the shared sections at its default."""
 
 from dataclasses import asdict
 
@@ -8,9 +8,9 @@ from dml_jax.config import Data, Evaluation
 
 
 def base(name: str) -> ConfigDict:
-    """A configuration without backbone, method and training, which have no defaults.
+    """A configuration without `backbone`, `method` and `train`, which have no defaults.
 
-    Fields and their meanings stand in `dml_jax/config.py`; those of `backbone` and `method` in the module they name.
+    `dml_jax/config.py` documents the fields; those of `backbone` and `method` are in the module that `name` selects.
     """
     config = ConfigDict()
     config.name = name

@@ -3,18 +3,18 @@
                                R@1     R@2     R@4     R@8
     paper, MiT-B2, Table 3     91.16   94.92   96.79   98.03
     paper, MiT-B1, Table 5     89.60   94.20   96.47
-        ms                     87.36   92.26   95.23             the multi-similarity loss alone
+        ms                     87.36   92.26   95.23             multi-similarity loss alone
     paper, ResNet-50, Table 5  83.29   89.76   93.88
-        ms                     79.92   87.63   92.41             the multi-similarity loss alone
+        ms                     79.92   87.63   92.41             multi-similarity loss alone
 
-There is no reproduction and no code, and the paper does not say how the reported epoch was chosen: `paper` stands for
-what codes of its kind do.
+Neither code nor a reproduction is public, and the paper does not say how the reported epoch was selected: the variant
+`paper` follows the practice of comparable code.
 
     python -m dml_jax.main --config=configs/cars_crt.py                clean protocol
     python -m dml_jax.main --config=configs/cars_crt.py:paper          best epoch on the test set
-    python -m dml_jax.main --config=configs/cars_crt.py:resnet50-ms    clean protocol, a row above
+    python -m dml_jax.main --config=configs/cars_crt.py:resnet50-ms    clean protocol, a row of the table
 
-Cost: not published. Variants: see configs/recipes/crt.py, where the choices are named that the paper leaves open.
+Cost: not published. For the variants, and the values chosen where the paper is silent, see configs/recipes/crt.py.
 """
 
 from ml_collections import ConfigDict
@@ -40,4 +40,4 @@ VARIANTS = variants(REPORTED)
 
 
 def get_config(variant: str = "") -> ConfigDict:
-    return crt.recipe("cars", variant, REPORTED, classes=16, second=0.1)
+    return crt.recipe("cars", variant, REPORTED, classes=16, second_branch=0.1)

@@ -6,13 +6,14 @@
     paper, BN-Inception                        84.1   90.7   68.7
     paper, BN-Inception, triplet loss          83.1   90.3   68.8
 
-All of them from the epoch that is best on the test set and the best of several test-time weights. We know of no
-reproduction. Section 4 of the paper has alpha = 0.1 with ResNet-50, the authors' command the value below.
+All rows are from the epoch that is best on the test set and the best of several test-time weights. No reproduction is
+known. Section 4 of the paper gives alpha = 0.1 for ResNet-50; the value used here is that of the authors' command.
 
     python -m dml_jax.main --config=configs/cars_diva.py          clean protocol
-    python -m dml_jax.main --config=configs/cars_diva.py:paper    the authors'
+    python -m dml_jax.main --config=configs/cars_diva.py:paper    the authors' protocol
 
-Cost: hours not published; 10 to 15 % more than one task alone, within 12 GB. Variants: see configs/recipes/diva.py.
+Cost: hours not published; 10 to 15 % more than a single task, within 12 GB. For the variants see
+configs/recipes/diva.py.
 """
 
 from ml_collections import ConfigDict
@@ -35,5 +36,5 @@ def get_config(variant: str = "") -> ConfigDict:
     return diva.recipe(
         "cars", variant, REPORTED, rho=100.0, alpha=0.15,
         milestone=160 if inception else 70, gamma=0.3 if inception else 0.2,
-        epochs=350, queue_batches=30, emphasis=2.0,
+        epochs=350, queue_batches=30, auxiliary_weight=2.0,
     )  # fmt: skip

@@ -7,22 +7,22 @@
     reproduction                  89.8   94.4   96.6   75.4     87.6   92.8   95.7   73.1
     reproduction, retuned         90.2   94.5   96.8   75.8     88.1   92.7   95.7   73.4
 
-All of them from the epoch that is best on the test set; what a fixed schedule gives was not published. The reproduction
-is by Yuan et al., MLRC 2022; of the two values it prints for the retuned alpha with BN-Inception, 0.9 in its Table 2
-and 1.0 in Table 8, the latter stands here.
+All rows are from the epoch that is best on the test set; results of a fixed schedule were not published. The
+reproduction is by Yuan et al., MLRC 2022. For the retuned alpha with BN-Inception it prints 0.9 in Table 2 and 1.0 in
+Table 8; the latter is used here.
 
     python -m dml_jax.main --config=configs/cars_hist.py          clean protocol
-    python -m dml_jax.main --config=configs/cars_hist.py:paper    the authors'
+    python -m dml_jax.main --config=configs/cars_hist.py:paper    the authors' protocol
 
-Cost: 0.6 hours on a V100, 0.9 with BN-Inception (the reproduction). Variants: see configs/recipes/hist.py.
+Cost: 0.6 hours on a V100, 0.9 with BN-Inception (the reproduction). For the variants see configs/recipes/hist.py.
 """
 
 from ml_collections import ConfigDict
 
 from configs.recipes import hist
-from configs.recipes.published import plain, variants
+from configs.recipes.published import variants, without_protocol
 
-REPORTED = {  # R@1, R@2, R@4, R@8, NMI: the paper's, and the reproduction's where it is retuned
+REPORTED = {  # R@1, R@2, R@4, R@8, NMI: the paper's; retuned: the reproduction's
     "": (89.8, 94.0, 96.5, None, 75.5),
     "retuned": (90.2, 94.5, 96.8, None, 75.8),
     "bn_inception": (87.6, 92.8, 95.5, None, 73.2),
@@ -39,7 +39,7 @@ VALUES = {  # tau, alpha, lambda_s
 
 
 def get_config(variant: str = "") -> ConfigDict:
-    tau, alpha, lambda_s = VALUES[plain(variant)]
+    tau, alpha, lambda_s = VALUES[without_protocol(variant)]
     if "bn_inception" in variant:
         return hist.recipe(
             "cars", variant, REPORTED, tau=tau, alpha=alpha, lambda_s=lambda_s,

@@ -2,18 +2,18 @@
 
                                                     R@1    R@2    R@4    R@8    NMI
     paper, Table 1 (epoch chosen on the test set)   88.1   93.3   96.2   98.2   74.8
-    the authors' weights, judged again              88.1   92.7   95.6   97.5   70.9
+    the authors' weights, re-evaluated              88.1   92.7   95.6   97.5   70.9
     a reproduction (ML Reproducibility Challenge)   87.3   92.3   95.1   97.0   70.0
-    paper, Table 9 (no choice on the test set)      86.7 ± 0.5
+    paper, Table 9 (no selection on the test set)   86.7 ± 0.5
 
-The clean protocol is to be held against the last line, the authors' against the others.
+Compare the clean protocol with the last row and the authors' protocol with the others.
 
     python -m dml_jax.main --config=configs/cars_mpn.py          clean protocol
-    python -m dml_jax.main --config=configs/cars_mpn.py:paper    the authors'
+    python -m dml_jax.main --config=configs/cars_mpn.py:paper    the authors' protocol
 
-Cost: 3.5 hours on a Titan X (the reproduction). The classifier sees the outputs of both layers side by side; the
-network that the authors judge after message passing has one layer and four heads (`refined`). Variants: see
-configs/recipes/mpn.py.
+Cost: 3.5 hours on a Titan X (the reproduction). The classifier's input is the concatenation of both layers'
+outputs; the network that the authors evaluate after message passing has one layer and four heads (`refined`). For the
+variants see configs/recipes/mpn.py.
 """
 
 from ml_collections import ConfigDict

@@ -3,20 +3,20 @@
                                    R@1     R@2     R@4     R@8
     paper, MiT-B2, Table 3         78.98   86.68   91.61   95.04
     paper, MiT-B1, Tables 5 to 10  75.95   84.47   90.26   94.51
-        separate                   75.96   84.60   90.75   94.31    two sets of prototypes and heads
-        single_gamma               74.34   83.59   90.23   94.14    one head for all prototypes
-        average                    73.97   84.03   90.41   94.31    pooled features in place of coded residuals
-        ms                         72.25   81.85   88.54   93.57    the multi-similarity loss alone
+        separate                   75.96   84.60   90.75   94.31    separate prototypes and heads per branch
+        single_gamma               74.34   83.59   90.23   94.14    one shared head for all prototypes
+        average                    73.97   84.03   90.41   94.31    pooled features instead of coded residuals
+        ms                         72.25   81.85   88.54   93.57    multi-similarity loss alone
 
-There is no reproduction and no code, and the paper does not say how the reported epoch was chosen: `paper` stands for
-what codes of its kind do.
+Neither code nor a reproduction is public, and the paper does not say how the reported epoch was selected: the variant
+`paper` follows the practice of comparable code.
 
     python -m dml_jax.main --config=configs/cub_crt.py                           clean protocol
     python -m dml_jax.main --config=configs/cub_crt.py:paper                     best epoch on the test set
-    python -m dml_jax.main --config=configs/cub_crt.py:mit_b1-separate           clean protocol, a row above
+    python -m dml_jax.main --config=configs/cub_crt.py:mit_b1-separate           clean protocol, a row of the table
     python -m dml_jax.main --config=configs/cub_crt.py:mit_b1 "--config.method.prototypes=(16, 16)"    Table 9: 74.63
 
-Cost: not published. Variants: see configs/recipes/crt.py, where the choices are named that the paper leaves open.
+Cost: not published. For the variants, and the values chosen where the paper is silent, see configs/recipes/crt.py.
 """
 
 from ml_collections import ConfigDict
@@ -45,7 +45,7 @@ VARIANTS = variants(REPORTED)
 
 
 def get_config(variant: str = "") -> ConfigDict:
-    config = crt.recipe("cub", variant, REPORTED, classes=16, second=0.1)
+    config = crt.recipe("cub", variant, REPORTED, classes=16, second_branch=0.1)
     if "separate" in variant:
         config.method.sharing = "separate"
     if "single_gamma" in variant:

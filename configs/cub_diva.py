@@ -6,16 +6,17 @@
     paper, BN-Inception                        66.8   77.7   70.0
     paper, BN-Inception, triplet loss          66.7   77.1   69.3
     a user, the authors' command, ResNet-50    68.35
-    the same, 200 epochs, 5 seeds              67.9 ± 0.5 (one fall by 0.3 after 60)
+    the same, 200 epochs, 5 seeds              67.9 ± 0.5 (rate times 0.3 after 60)
 
-All of them from the epoch that is best on the test set, and the paper's from the best of several test-time weights. The
-user's numbers stand in issue 1 of the authors' repository.
+All rows are from the epoch that is best on the test set, the paper's also from the best of several test-time weights.
+The user's results are reported in issue 1 of the authors' repository.
 
     python -m dml_jax.main --config=configs/cub_diva.py          clean protocol
-    python -m dml_jax.main --config=configs/cub_diva.py:paper    the authors'
+    python -m dml_jax.main --config=configs/cub_diva.py:paper    the authors' protocol
     python -m dml_jax.main --config=configs/cub_diva.py "--config.method.tasks=('discriminative', 'shared')"
 
-Cost: hours not published; 10 to 15 % more than one task alone, within 12 GB. Variants: see configs/recipes/diva.py.
+Cost: hours not published; 10 to 15 % more than a single task, within 12 GB. For the variants see
+configs/recipes/diva.py.
 """
 
 from ml_collections import ConfigDict
@@ -38,5 +39,5 @@ def get_config(variant: str = "") -> ConfigDict:
     return diva.recipe(
         "cub", variant, REPORTED, rho=300.0 if inception else 1500.0, alpha=0.1 if inception else 0.3,
         milestone=70 if inception else 55, gamma=0.3 if inception else 0.2,
-        epochs=350, queue_batches=30, emphasis=2.0,
+        epochs=350, queue_batches=30, auxiliary_weight=2.0,
     )  # fmt: skip

@@ -7,21 +7,21 @@
     reproduction                  70.1   79.7   87.4   72.9     68.7   78.3   86.2   70.3
     reproduction, retuned         72.3   81.8   88.5   75.6     70.0   79.4   86.6   70.8
 
-All of them from the epoch that is best on the test set; what a fixed schedule gives was not published. The reproduction
-is by Yuan et al., MLRC 2022.
+All rows are from the epoch that is best on the test set; results of a fixed schedule were not published. The
+reproduction is by Yuan et al., MLRC 2022.
 
     python -m dml_jax.main --config=configs/cub_hist.py          clean protocol
-    python -m dml_jax.main --config=configs/cub_hist.py:paper    the authors'
+    python -m dml_jax.main --config=configs/cub_hist.py:paper    the authors' protocol
 
-Cost: 1.7 hours on a V100, 1.1 with BN-Inception (the reproduction). Variants: see configs/recipes/hist.py.
+Cost: 1.7 hours on a V100, 1.1 with BN-Inception (the reproduction). For the variants see configs/recipes/hist.py.
 """
 
 from ml_collections import ConfigDict
 
 from configs.recipes import hist
-from configs.recipes.published import plain, variants
+from configs.recipes.published import variants, without_protocol
 
-REPORTED = {  # R@1, R@2, R@4, R@8, NMI: the paper's, and the reproduction's where it is retuned
+REPORTED = {  # R@1, R@2, R@4, R@8, NMI: the paper's; retuned: the reproduction's
     "": (71.6, 81.4, 88.3, None, 74.3),
     "retuned": (72.3, 81.8, 88.5, None, 75.6),
     "bn_inception": (70.0, 80.2, 87.5, None, 71.0),
@@ -38,7 +38,7 @@ VALUES = {  # tau, alpha, lambda_s
 
 
 def get_config(variant: str = "") -> ConfigDict:
-    tau, alpha, lambda_s = VALUES[plain(variant)]
+    tau, alpha, lambda_s = VALUES[without_protocol(variant)]
     if "bn_inception" in variant:
         return hist.recipe(
             "cub", variant, REPORTED, tau=tau, alpha=alpha, lambda_s=lambda_s,

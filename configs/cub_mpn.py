@@ -2,17 +2,17 @@
 
                                                     R@1    R@2    R@4    R@8    NMI
     paper, Table 1 (epoch chosen on the test set)   70.3   80.3   87.6   92.7   74.0
-    the authors' weights, judged again              70.3   80.3   87.6   92.7   73.9
+    the authors' weights, re-evaluated              70.3   80.3   87.6   92.7   73.9
     a reproduction (ML Reproducibility Challenge)   70.1   79.9   87.5   92.8   72.6
-    paper, Table 9 (no choice on the test set)      67.1 ± 0.7
+    paper, Table 9 (no selection on the test set)   67.1 ± 0.7
 
-The clean protocol is to be held against the last line, the authors' against the others.
+Compare the clean protocol with the last row and the authors' protocol with the others.
 
     python -m dml_jax.main --config=configs/cub_mpn.py          clean protocol
-    python -m dml_jax.main --config=configs/cub_mpn.py:paper    the authors'
+    python -m dml_jax.main --config=configs/cub_mpn.py:paper    the authors' protocol
 
-Cost: 2.5 hours on a Titan X (the reproduction). Batches hold 6 x 9 images in the paper's tables; the authors' code
-draws another factorisation of 54 each epoch. Variants: see configs/recipes/mpn.py.
+Cost: 2.5 hours on a Titan X (the reproduction). Batches are 6 classes x 9 images in the paper's tables; the authors'
+code draws a new factorisation of 54 every epoch. For the variants see configs/recipes/mpn.py.
 """
 
 from ml_collections import ConfigDict

@@ -1,6 +1,6 @@
-"""HIST on the built-in handwritten digits: learn 0-4, retrieve 5-9.
+"""HIST on the built-in handwritten digits: trained on 0-4, evaluated on 5-9.
 
-No paper reports this set. Raw pixels find the right digit first for about half of the unseen images.
+No paper reports results on this data set. Raw pixels have a Recall@1 of about 0.53.
 
     python -m dml_jax.main --config=configs/digits_hist.py
 """

@@ -1,4 +1,4 @@
-"""One's own photographs with HIST: as `folder_baseline.py`, whose commands and variants it shares, but for the method.
+"""HIST on custom image folders; except for the method, the same as `folder_baseline.py`, with the same variants.
 
 python -m dml_jax.main --config=configs/folder_hist.py
 """

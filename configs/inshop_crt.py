@@ -3,18 +3,18 @@
                                R@1     R@10    R@20    R@30
     paper, MiT-B2, Table 4     94.48   99.37   99.68   99.75
     paper, MiT-B1, Table 5     93.51   99.11   99.50
-        ms                     92.20   98.64   99.21             the multi-similarity loss alone
+        ms                     92.20   98.64   99.21             multi-similarity loss alone
     paper, ResNet-50, Table 5  92.38   98.77   99.25
-        ms                     90.11   97.52   98.27             the multi-similarity loss alone
+        ms                     90.11   97.52   98.27             multi-similarity loss alone
 
-There is no reproduction and no code, and the paper does not say how the reported epoch was chosen: `paper` stands for
-what codes of its kind do.
+Neither code nor a reproduction is public, and the paper does not say how the reported epoch was selected: the variant
+`paper` follows the practice of comparable code.
 
     python -m dml_jax.main --config=configs/inshop_crt.py                clean protocol
     python -m dml_jax.main --config=configs/inshop_crt.py:paper          best epoch on the test set
-    python -m dml_jax.main --config=configs/inshop_crt.py:resnet50-ms    clean protocol, a row above
+    python -m dml_jax.main --config=configs/inshop_crt.py:resnet50-ms    clean protocol, a row of the table
 
-Cost: not published. Variants: see configs/recipes/crt.py, where the choices are named that the paper leaves open.
+Cost: not published. For the variants, and the values chosen where the paper is silent, see configs/recipes/crt.py.
 """
 
 from ml_collections import ConfigDict
@@ -40,4 +40,4 @@ VARIANTS = variants(REPORTED)
 
 
 def get_config(variant: str = "") -> ConfigDict:
-    return crt.recipe("inshop", variant, REPORTED, classes=36, second=0.9)
+    return crt.recipe("inshop", variant, REPORTED, classes=36, second_branch=0.9)

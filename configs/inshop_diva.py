@@ -1,10 +1,10 @@
 """DiVA on In-Shop Clothes: ResNet-50, four embeddings of 128 (the method of Milbich, Roth et al., ECCV 2020).
 
-Nobody has published numbers or values for this set; the authors' code does not run on it. The values are those of
-Stanford Online Products, which also has thousands of classes of a few images.
+No results or settings are published for this data set, which the authors' code does not support. The settings are those
+of Stanford Online Products, which also has thousands of classes with few images each.
 
     python -m dml_jax.main --config=configs/inshop_diva.py          clean protocol
-    python -m dml_jax.main --config=configs/inshop_diva.py:paper    the authors', on the other sets
+    python -m dml_jax.main --config=configs/inshop_diva.py:paper    the authors' protocol on the other data sets
 
 Cost: not published.
 """
@@ -21,5 +21,5 @@ VARIANTS = variants(REPORTED)
 def get_config(variant: str = "") -> ConfigDict:
     return diva.recipe(
         "inshop", variant, REPORTED, rho=150.0, alpha=0.2, milestone=70,
-        gamma=0.3, epochs=150, queue_batches=70, emphasis=1.0,
+        gamma=0.3, epochs=150, queue_batches=70, auxiliary_weight=1.0,
     )  # fmt: skip

@@ -1,12 +1,12 @@
 """HIST on In-Shop Clothes: ResNet-50, 512-d (the method of Lim, Yun, Park, Choi, CVPR 2022).
 
-Nobody has published numbers or values for this set, though the authors' code reads it. The values are those of Stanford
-Online Products, which also has thousands of classes of a few images. For orientation: Proxy-Anchor, on whose code
-theirs is built, gives R@1 92.1 with the same backbone and 512 dimensions (as quoted by Seidenschwarz et al. 2021,
-Table 2).
+No results or settings are published for this data set, although the authors' code supports it. The settings are those
+of Stanford Online Products, which also has thousands of classes with few images each. For orientation: Proxy-Anchor, on
+which the authors' code is based, has R@1 92.1 with the same backbone and 512 dimensions (as quoted by Seidenschwarz et
+al. 2021, Table 2).
 
     python -m dml_jax.main --config=configs/inshop_hist.py          clean protocol
-    python -m dml_jax.main --config=configs/inshop_hist.py:paper    the authors', on the other sets
+    python -m dml_jax.main --config=configs/inshop_hist.py:paper    the authors' protocol on the other data sets
 
 Cost: not published.
 """

@@ -2,17 +2,17 @@
 
                                                     R@1    R@10   R@20   R@40
     paper, Table 2 (epoch chosen on the test set)   92.8   98.5   99.1   99.2
-    the authors' weights, judged again              92.8   98.5   99.0   99.2
+    the authors' weights, re-evaluated              92.8   98.5   99.0   99.2
     a reproduction (ML Reproducibility Challenge)   92.5   98.2   98.8   99.2
-    paper, Table 9 (no choice on the test set)      92.5 ± 0.1
+    paper, Table 9 (no selection on the test set)   92.5 ± 0.1
 
-The clean protocol is to be held against the last line, the authors' against the others.
+Compare the clean protocol with the last row and the authors' protocol with the others.
 
     python -m dml_jax.main --config=configs/inshop_mpn.py          clean protocol
-    python -m dml_jax.main --config=configs/inshop_mpn.py:paper    the authors'
+    python -m dml_jax.main --config=configs/inshop_mpn.py:paper    the authors' protocol
 
-Cost: 10.5 hours on a Titan X (the reproduction). Its table prints a weight decay of 1.55e-7; the authors' file has the
-value below. Variants: see configs/recipes/mpn.py.
+Cost: 10.5 hours on a Titan X (the reproduction). Its table prints a weight decay of 1.55e-7; the value used here is
+that of the authors' configuration file. For the variants see configs/recipes/mpn.py.
 """
 
 from ml_collections import ConfigDict
@@ -36,5 +36,5 @@ def get_config(variant: str = "") -> ConfigDict:
         "inshop", variant, REPORTED, learning_rate=0.00011265974954242144, weight_decay=1.0554824926510768e-07,
         classes=14, images=4, temperature=0.18591347176280537, layers=1, heads=4,
     )  # fmt: skip
-    config.method.k_r = 4  # a query and three images of the gallery
+    config.method.k_r = 4  # the query and three gallery images
     return config

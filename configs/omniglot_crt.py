@@ -1,4 +1,4 @@
-"""CRT on Omniglot: everything but the method as in `omniglot_hist.py`.
+"""CRT on Omniglot: except for the method, the same experiment as `omniglot_hist.py`.
 
 python -m dml_jax.main --config=configs/omniglot_crt.py
 """
@@ -16,7 +16,7 @@ def get_config() -> ConfigDict:
     config = omniglot_hist.get_config()
     config.name = "omniglot_crt"
     config.method = asdict(crt.Config(embedding_dims=(64, 128), prototypes=(16, 16), hidden_dim=64))
-    # Residuals are sums over the positions, whose layers want small steps.
+    # Residuals are sums over all positions, so the layers after them need small steps.
     head = Group(3e-4, weight_decay=1e-4)
     groups = {"backbone": Group(4e-3, weight_decay=1e-4), "prototypes": head, "embedding": head}
     config.train = asdict(Train(groups=groups, steps=1200, schedule="cosine", evaluate_every=600))

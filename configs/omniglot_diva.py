@@ -1,14 +1,14 @@
-"""DiVA on Omniglot: everything but the method as in `omniglot_hist.py`.
+"""DiVA on Omniglot: except for the method, the same experiment as `omniglot_hist.py`.
 
-Each of the four tasks has 64 dimensions, joined into 256 at test time; their loss is that of triplets. The weights of
-the joint embedding, in which DaNCE's part counts five times as much as each other, were chosen among twelve by seed 0
-on the test characters. Two views of each image are read for the key network, so a step takes longer than the other
-methods'.
+Each of the four tasks has an embedding of 64 dimensions, concatenated to 256 at test time; those that rank use the
+triplet loss. The test-time weights, in which DaNCE's embedding counts five times as much as each of the others, were
+selected from twelve settings on the test characters (seed 0). A step takes longer than with the other methods because
+the key network needs a second view of every image.
 
     python -m dml_jax.main --config=configs/omniglot_diva.py
     python -m dml_jax.main --config=configs/omniglot_diva.py:rotnet
 
-Variants: the bars of the paper's Figure 4, see configs/recipes/diva.py.
+Variants: the bars of Figure 4 of the paper, see configs/recipes/diva.py.
 """
 
 from dataclasses import asdict
@@ -16,7 +16,7 @@ from dataclasses import asdict
 from ml_collections import ConfigDict
 
 from configs import omniglot_hist
-from configs.recipes.diva import FIGURE_4, classifier, figure_4
+from configs.recipes.diva import FIGURE_4, add_classifier_group, figure_4
 from dml_jax.config import Group, Train
 from dml_jax.methods import diva
 
@@ -38,5 +38,5 @@ def get_config(variant: str = "") -> ConfigDict:
         "temperature": Group(2e-3),
     }
     config.train = asdict(Train(groups=groups, steps=1200, schedule="cosine", evaluate_every=600))
-    classifier(config, 1e-2)
+    add_classifier_group(config, 1e-2)
     return config

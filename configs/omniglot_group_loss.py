@@ -1,6 +1,6 @@
-"""The Group Loss on Omniglot: everything but the method as in `omniglot_hist.py`.
+"""The Group Loss on Omniglot: except for the method, the same experiment as `omniglot_hist.py`.
 
-One of the four images of a class is an anchor, and the priors are sharper than for a pretrained network.
+One of the four images per class is an anchor, and the priors are sharper than for a pretrained network.
 
     python -m dml_jax.main --config=configs/omniglot_group_loss.py
 """

@@ -1,4 +1,4 @@
-"""MPN on Omniglot: everything but the method as in `omniglot_hist.py`.
+"""MPN on Omniglot: except for the method, the same experiment as `omniglot_hist.py`.
 
 python -m dml_jax.main --config=configs/omniglot_mpn.py
 """

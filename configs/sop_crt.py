@@ -3,18 +3,18 @@
                                R@1     R@10    R@100   R@1000
     paper, MiT-B2, Table 4     83.41   93.86   97.66   99.31
     paper, MiT-B1, Table 5     82.32   93.02   97.19
-        ms                     79.67   91.55   96.66             the multi-similarity loss alone
+        ms                     79.67   91.55   96.66             multi-similarity loss alone
     paper, ResNet-50, Table 5  78.97   91.10   96.51
-        ms                     76.49   89.33   95.66             the multi-similarity loss alone
+        ms                     76.49   89.33   95.66             multi-similarity loss alone
 
-There is no reproduction and no code, and the paper does not say how the reported epoch was chosen: `paper` stands for
-what codes of its kind do.
+Neither code nor a reproduction is public, and the paper does not say how the reported epoch was selected: the variant
+`paper` follows the practice of comparable code.
 
     python -m dml_jax.main --config=configs/sop_crt.py                clean protocol
     python -m dml_jax.main --config=configs/sop_crt.py:paper          best epoch on the test set
-    python -m dml_jax.main --config=configs/sop_crt.py:resnet50-ms    clean protocol, a row above
+    python -m dml_jax.main --config=configs/sop_crt.py:resnet50-ms    clean protocol, a row of the table
 
-Cost: not published. Variants: see configs/recipes/crt.py, where the choices are named that the paper leaves open.
+Cost: not published. For the variants, and the values chosen where the paper is silent, see configs/recipes/crt.py.
 """
 
 from ml_collections import ConfigDict
@@ -40,4 +40,4 @@ VARIANTS = variants(REPORTED)
 
 
 def get_config(variant: str = "") -> ConfigDict:
-    return crt.recipe("sop", variant, REPORTED, classes=36, second=0.9)
+    return crt.recipe("sop", variant, REPORTED, classes=36, second_branch=0.9)

@@ -6,13 +6,14 @@
     paper, BN-Inception                        78.1   90.6   90.4
     paper, BN-Inception, triplet loss          76.9   88.9   89.4
 
-All of them from the epoch that is best on the test set and the best of several test-time weights. We know of no
-reproduction. Section 4 of the paper has alpha = 0.2 with BN-Inception, the authors' command the value below.
+All rows are from the epoch that is best on the test set and the best of several test-time weights. No reproduction is
+known. Section 4 of the paper gives alpha = 0.2 for BN-Inception; the value used here is that of the authors' command.
 
     python -m dml_jax.main --config=configs/sop_diva.py          clean protocol
-    python -m dml_jax.main --config=configs/sop_diva.py:paper    the authors'
+    python -m dml_jax.main --config=configs/sop_diva.py:paper    the authors' protocol
 
-Cost: hours not published; 10 to 15 % more than one task alone, within 12 GB. Variants: see configs/recipes/diva.py.
+Cost: hours not published; 10 to 15 % more than a single task, within 12 GB. For the variants see
+configs/recipes/diva.py.
 """
 
 from ml_collections import ConfigDict
@@ -34,5 +35,5 @@ def get_config(variant: str = "") -> ConfigDict:
     inception = "bn_inception" in variant
     return diva.recipe(
         "sop", variant, REPORTED, rho=150.0, alpha=0.1 if inception else 0.2, milestone=80 if inception else 70,
-        gamma=0.3, epochs=150, queue_batches=70, emphasis=1.0,
+        gamma=0.3, epochs=150, queue_batches=70, auxiliary_weight=1.0,
     )  # fmt: skip

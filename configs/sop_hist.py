@@ -7,21 +7,21 @@
     reproduction                  80.7   91.2   96.4   91.9     77.4   89.6   95.4   89.9
     reproduction, retuned         81.0   91.6   96.3   92.2     77.9   90.1   95.8   90.5
 
-All of them from the epoch that is best on the test set; what a fixed schedule gives was not published. The reproduction
-is by Yuan et al., MLRC 2022.
+All rows are from the epoch that is best on the test set; results of a fixed schedule were not published. The
+reproduction is by Yuan et al., MLRC 2022.
 
     python -m dml_jax.main --config=configs/sop_hist.py          clean protocol
-    python -m dml_jax.main --config=configs/sop_hist.py:paper    the authors'
+    python -m dml_jax.main --config=configs/sop_hist.py:paper    the authors' protocol
 
-Cost: 7.2 hours on a V100, 9.3 with BN-Inception (the reproduction). Variants: see configs/recipes/hist.py.
+Cost: 7.2 hours on a V100, 9.3 with BN-Inception (the reproduction). For the variants see configs/recipes/hist.py.
 """
 
 from ml_collections import ConfigDict
 
 from configs.recipes import hist
-from configs.recipes.published import plain, variants
+from configs.recipes.published import variants, without_protocol
 
-REPORTED = {  # R@1, R@10, R@100, R@1000, NMI: the paper's, and the reproduction's where it is retuned
+REPORTED = {  # R@1, R@10, R@100, R@1000, NMI: the paper's; retuned: the reproduction's
     "": (81.6, 92.2, 96.8, None, 93.0),
     "retuned": (81.0, 91.6, 96.3, None, 92.2),
     "bn_inception": (79.8, 91.2, 96.4, None, 92.5),
@@ -38,7 +38,7 @@ VALUES = {  # tau, alpha, lambda_s
 
 
 def get_config(variant: str = "") -> ConfigDict:
-    tau, alpha, lambda_s = VALUES[plain(variant)]
+    tau, alpha, lambda_s = VALUES[without_protocol(variant)]
     return hist.recipe(
         "sop", variant, REPORTED, tau=tau, alpha=alpha, lambda_s=lambda_s, freeze_bn=False,
         learning_rate=1e-4, distributions=1e-2, hgnn=1e-3, weight_decay=1e-4, epochs=60, halve_every=10,

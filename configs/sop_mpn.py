@@ -2,21 +2,21 @@
 
                                                     R@1    R@10   R@100  NMI
     paper, Table 1 (epoch chosen on the test set)   81.4   91.3   95.9   92.6
-    the authors' weights, judged again              81.4   91.3   96.0
+    the authors' weights, re-evaluated              81.4   91.3   96.0
     a reproduction (ML Reproducibility Challenge)   81.0   91.1   95.5
-    paper, Table 9 (no choice on the test set)      81.1 ± 0.1
+    paper, Table 9 (no selection on the test set)   81.1 ± 0.1
 
-The clean protocol is to be held against the last line, the authors' against the others.
+Compare the clean protocol with the last row and the authors' protocol with the others.
 
-    python -m dml_jax.main --config=configs/sop_mpn.py              the paper's two losses, clean protocol
-    python -m dml_jax.main --config=configs/sop_mpn.py:auxiliary    the authors' configuration file
-    python -m dml_jax.main --config=configs/sop_mpn.py:auxiliary-paper    and their protocol
+    python -m dml_jax.main --config=configs/sop_mpn.py                    both losses as in the paper, clean protocol
+    python -m dml_jax.main --config=configs/sop_mpn.py:auxiliary          the authors' configuration file
+    python -m dml_jax.main --config=configs/sop_mpn.py:auxiliary-paper    the same, the authors' protocol
 
-The authors' configuration file for this set asks for the auxiliary loss alone, with which the message passing network
-learns nothing; the paper describes both losses and varies layers and heads on this set. Which of the two made the
-published numbers cannot be told, so both variants carry them.
+The authors' configuration file for this data set uses the auxiliary loss only, which leaves the message passing network
+untrained; the paper describes both losses and varies layers and heads on this data set. It is unknown which of the two
+gave the published results, so both variants list them.
 
-Cost: 30 hours on a Titan X (the reproduction). Variants: see configs/recipes/mpn.py.
+Cost: 30 hours on a Titan X (the reproduction). For the variants see configs/recipes/mpn.py.
 """
 
 from ml_collections import ConfigDict

@@ -1,14 +1,16 @@
-"""CRT: what section 4.1 of the paper gives, and a choice where it is silent; there is no public code.
+"""CRT as section 4.1 of the paper describes it, with documented choices where it is silent; no code is public.
 
-Variants: the backbones `googlenet`, `bn_inception`, `resnet50`, `deit`, `mit_b1` in place of MiT-B2 (Table 5); with
-`-ms` behind it the multi-similarity loss alone, the table's baseline; `ms_printed`, that loss with the values printed
-in its paper (beta 50, base 1) instead of those of its code (40 and 0.5): which of them is meant is not said.
+Variants: the backbones `googlenet`, `bn_inception`, `resnet50`, `deit`, `mit_b1` instead of MiT-B2 (Table 5); each also
+with the suffix `-ms`, the multi-similarity loss alone, which is the table's baseline; `ms_printed`, that loss with the
+values printed in its paper (beta 50, base 1) instead of those of its code (40 and 0.5), since the paper does not say
+which it uses.
 
-Given: image size, batch, ImageNet weights, initial learning rate 3e-5, weights of the losses, 128 and 1024 dimensions,
-64 shared prototypes. Not given, and taken from the code of the multi-similarity loss and of the first author's earlier
-work (github.com/kanshichao/CBML): Adam with weight decay 5e-4, images shrunk to 256 before cropping 16 % or more of
-them, frozen batch norm. Nowhere given: the length; 40 epochs with a tenth of the learning rate after 16 and another
-after 32 are, on CUB, about the 3,000 steps with falls after 1,200 and 2,400 of the multi-similarity loss's code.
+Stated in the paper: image size, batch, ImageNet weights, initial learning rate 3e-5, weights of the losses, 128 and
+1024 dimensions, 64 shared prototypes. Not stated, and taken from the code of the multi-similarity loss and of the first
+author's earlier work (github.com/kanshichao/CBML): Adam with weight decay 5e-4, images resized to 256 before cropping
+16 % or more of the area, frozen batch norm. Not stated anywhere: the length. 40 epochs, with the learning rate divided
+by 10 after 16 and 32, are on CUB close to the 3,000 steps with decays after 1,200 and 2,400 of the multi-similarity
+loss's code.
 """
 
 from dataclasses import replace
@@ -16,7 +18,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from configs.recipes.published import Reported, experiment, plain
+from configs.recipes.published import Reported, experiment, without_protocol
 from dml_jax.backbones import bn_inception, deit, googlenet, mit, resnet
 from dml_jax.config import Group, Train
 from dml_jax.methods import crt
@@ -31,15 +33,21 @@ BACKBONES: dict[str, Any] = {
 }
 
 
-def recipe(dataset: str, variant: str, reported: Reported, *, classes: int, second: float) -> ConfigDict:
-    """CRT on a data set, with `classes` times 5 images in a batch; `second` weighs the second branch's loss."""
-    backbone, *others = plain(variant).split("-")
+def recipe(dataset: str, variant: str, reported: Reported, *, classes: int, second_branch: float) -> ConfigDict:
+    """CRT on a data set.
+
+    Args:
+      dataset, variant, reported: see `experiment`.
+      classes: classes per batch, with 5 images each.
+      second_branch: weight of the second branch's loss; that of the first is 1.
+    """
+    backbone, *others = without_protocol(variant).split("-")
     config = experiment(
         dataset,
         variant,
         reported,
         backbone=BACKBONES.get(backbone, BACKBONES["mit_b2"]),
-        method=crt.Config(lambda1=(1.0, second)),
+        method=crt.Config(lambda1=(1.0, second_branch)),
         train=Train(
             groups=dict.fromkeys(crt.GROUPS, Group(3e-5, weight_decay=5e-4)),
             epochs=40,

@@ -1,25 +1,28 @@
-"""DiVA as its authors' commands have it (github.com/Confusezius/ECCV2020_DiVA_MultiFeature_DML).
+"""DiVA with the settings of its authors' commands (github.com/Confusezius/ECCV2020_DiVA_MultiFeature_DML).
 
-Variants: `bn_inception`, the other backbone (its batch norm not frozen); `triplet`, the triplet loss in place of the
-margin loss in the tasks that rank, for which no other values were published; `bn_inception-triplet`. And the bars of
-Figure 4, whose heights are not printed (all below DaNCE's, plain NCE's below the baseline's), each with BN-Inception:
+Variants: `bn_inception`, the other backbone (batch norm not frozen); `triplet`, the triplet loss instead of the margin
+loss in the ranking tasks, with otherwise the same settings, since no others are published; `bn_inception-triplet`; and
+`bn_inception-` followed by a bar of Figure 4. The heights of the bars are not printed: all are below DaNCE's, and plain
+NCE's is below the baseline's.
 
-    discriminative   the baseline, margin loss alone
-    dance            beside it DaNCE, or in its place
+    discriminative   the baseline: the discriminative task alone
+    dance            discriminative and DaNCE; the following five replace DaNCE by
     nce                plain NCE
-    instance           instance discrimination as the paper cites it, by a memory of all images
-    spread             instance discrimination as the authors' code has it, by the batch's second views
-    rotnet             the classification of rotations
-    deepcluster        the classification of clusters
+    instance           instance discrimination with a memory of all images, as the paper cites it
+    spread             instance discrimination with the second views of the batch, as in the authors' code
+    rotnet             classification of rotations
+    deepcluster        classification of clusters
     ensemble         four discriminative tasks, decorrelated
 
-Their embeddings have 512 dimensions together, like DiVA's. The weight of a self-supervised loss is 1, DaNCE's and NCE's
-are DiVA's; pairs of tasks are not decorrelated. That is what the authors' code does where it says something.
+The concatenated embedding of each bar has 512 dimensions, like DiVA's. The weight of a self-supervised loss is 1,
+except for DaNCE and NCE, which have DiVA's; pairs of tasks are not decorrelated. This follows the authors' code where
+it specifies these settings.
 
-The code differs from the paper where both say something: 350 epochs (150 on Stanford Online Products) instead of 150,
-weight decay 4e-4 instead of 5e-4, temperature 0.01 instead of 0.1, crops of 8 % or more of the image instead of 224
-pixels of 256. The authors try several weights of the embeddings on the test set; here they are fixed, the auxiliary
-ones counting double on CUB and Cars196, as the paper says. Others are set by `--config.method.ensemble`.
+The code deviates from the paper, and is followed here: 350 epochs (150 on Stanford Online Products) instead of 150,
+weight decay 4e-4 instead of 5e-4, temperature 0.01 instead of 0.1, crops of at least 8 % of the area instead of 224
+pixels of 256. The authors try several test-time weights of the embeddings on the test set; here they are fixed, with
+twice the weight for the auxiliary embeddings on CUB and Cars196 as stated in the paper (`--config.method.ensemble` sets
+others).
 """
 
 from dataclasses import asdict, replace
@@ -27,25 +30,25 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from configs.recipes.published import Reported, experiment, plain
+from configs.recipes.published import Reported, experiment, without_protocol
 from dml_jax.backbones import bn_inception, resnet
 from dml_jax.config import Group, Train
 from dml_jax.methods import diva
 
-# The weights' own constants, 128, 117, 104 and 1, as the code rounds them on the scale of 0 to 1.
+# The constants of these weights, 128, 117, 104 and 1 of 255, rounded as in the authors' code.
 CAFFE = resnet.Pixels(mean=(0.4078, 0.4588, 0.502), std=(0.0039, 0.0039, 0.0039), order="bgr")
 
 
 FIGURE_4 = ("discriminative", "dance", "nce", "instance", "spread", "rotnet", "deepcluster", "ensemble")
-# Rows of a table REPORTED.
+# The rows of these bars in a table REPORTED; their values are not printed.
 FIGURE_4_ROWS: dict[str, tuple[float | None, ...]] = dict.fromkeys((f"bn_inception-{bar}" for bar in FIGURE_4), ())
 
 
 def figure_4(method: diva.Config, bar: str) -> diva.Config:
-    """DiVA's options as a bar of Figure 4 has them, the size of the whole embedding staying the same.
+    """The options of a bar of Figure 4; the concatenated embedding keeps its size.
 
     Args:
-      method: of DiVA with all four tasks.
+      method: options of DiVA with all four tasks.
       bar: one of FIGURE_4.
     """
     whole, equal = 4 * method.embedding_dim, (1.0, 1.0, 1.0, 1.0)
@@ -63,12 +66,14 @@ def figure_4(method: diva.Config, bar: str) -> diva.Config:
             return replace(pair, embedding_dim=whole // 2, dance=method.dance if bar == "dance" else "off")
         case "instance" | "spread":
             return replace(pair, embedding_dim=whole // 2, **task)
-        case _:  # these have no embedding
+        case "rotnet" | "deepcluster":  # no embedding of their own
             return replace(pair, embedding_dim=whole, **task)
+        case _:
+            raise ValueError(f"unknown bar {bar!r}")
 
 
-def classifier(config: ConfigDict, learning_rate: float) -> None:
-    """Adds the parameter group of RotNet's or DeepCluster's classifier, where there is one."""
+def add_classifier_group(config: ConfigDict, learning_rate: float) -> None:
+    """Adds the parameter group of the classifier if the task is RotNet or DeepCluster."""
     if config.method.selfsimilarity in ("rotnet", "deepcluster"):
         config.train.groups.classifier = asdict(Group(learning_rate))
 
@@ -84,18 +89,18 @@ def recipe(
     gamma: float,
     epochs: int,
     queue_batches: int,
-    emphasis: float,
+    auxiliary_weight: float,
 ) -> ConfigDict:
     """DiVA on a data set.
 
     Args:
       dataset, variant, reported: see `experiment`.
-      rho: weight of every decorrelation.
+      rho: weight of every decorrelation term.
       alpha: weight of every auxiliary loss.
       milestone: epoch after which all learning rates are multiplied by `gamma`.
-      epochs: length.
-      queue_batches: length of DaNCE's queue.
-      emphasis: weight of an auxiliary embedding at test time beside the discriminative one's.
+      epochs: length of the training.
+      queue_batches: length of DaNCE's queue in batches.
+      auxiliary_weight: test-time weight of each auxiliary embedding; that of the discriminative embedding is 1.
     """
     inception = "bn_inception" in variant
     method = diva.Config(
@@ -106,9 +111,9 @@ def recipe(
         rho=(rho,),
         temperature=0.01,
         queue_batches=queue_batches,
-        ensemble=(1.0, emphasis, emphasis, emphasis),
+        ensemble=(1.0, auxiliary_weight, auxiliary_weight, auxiliary_weight),
     )
-    bar = plain(variant).split("-")[-1]
+    bar = without_protocol(variant).split("-")[-1]
     config = experiment(
         dataset,
         variant,
@@ -130,6 +135,6 @@ def recipe(
             gamma=gamma,
         ),
     )
-    classifier(config, 1e-4)
+    add_classifier_group(config, 1e-4)
     config.data.update(sampler="diva", batch_size=112, images_per_class=2, image_size=227 if inception else 224)
     return config

@@ -1,11 +1,11 @@
-"""HIST as its authors' commands (github.com/ljin0429/HIST) and the tables of its reproduction have it.
+"""HIST with the settings of its authors' commands (github.com/ljin0429/HIST) and of the tables of its reproduction.
 
-Variants: `retuned`, the values that the reproduction's search found (Yuan et al., MLRC 2022, Tables 2, 8 and 9);
-`bn_inception`, the other backbone, for which the authors published only tau, alpha and lambda_s: the rest is the
-reproduction's; `bn_inception-retuned`.
+Variants: `retuned`, the values found by the reproduction's search (Yuan et al., MLRC 2022, Tables 2, 8 and 9);
+`bn_inception`, the other backbone, for which the authors published only tau, alpha and lambda_s, and the other settings
+are the reproduction's; `bn_inception-retuned`.
 
-One warm-up epoch trains everything but the backbone and comes before the epochs that are counted. Frozen batch norm
-means its running statistics; its scales and shifts are trained after the warm-up, as in the authors' code.
+One warm-up epoch, not included in `epochs`, trains everything except the backbone. Freezing batch norm freezes its
+running statistics; its scales and shifts are trained after the warm-up, as in the authors' code.
 """
 
 from ml_collections import ConfigDict
@@ -39,10 +39,10 @@ def recipe(
       tau, alpha, lambda_s: as in `hist.Config`.
       learning_rate: of the backbone and the embedding layer.
       distributions, hgnn: learning rates of the class distributions and of the hypergraph network.
-      weight_decay: of everything.
-      epochs: after the warm-up.
-      halve_every: epochs after which all learning rates are halved.
-      freeze_bn: whether the backbone's batch norm keeps its running statistics.
+      weight_decay: of all parameters.
+      epochs: number of epochs after the warm-up.
+      halve_every: number of epochs between halvings of all learning rates.
+      freeze_bn: whether the running statistics of the backbone's batch norm are frozen.
     """
     inception = "bn_inception" in variant
     config = experiment(

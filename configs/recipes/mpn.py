@@ -1,20 +1,20 @@
-"""MPN as its authors' configuration files have it (github.com/dvl-tum/intra_batch), full precision.
+"""MPN with the settings of its authors' configuration files (github.com/dvl-tum/intra_batch), unrounded.
 
-Variants: `large` images of 256 pixels (their appendix B); `dim64` to `dim1024`, the size of the embedding (appendix A);
-`auxiliary` and `mpn_only`, one of the two losses (Table 3); `refined`, also judged after message passing among
-reciprocal neighbours (Table 3).
+Variants: `large`, images of 256 pixels (appendix B of the paper); `dim64` to `dim1024`, the size of the embedding
+(appendix A); `auxiliary` and `mpn_only`, one of the two losses (Table 3); `refined`, evaluated also after message
+passing among reciprocal neighbours (Table 3).
 
-What the paper does not mention and the code does: max pooling, random erasing, a standard deviation of 0.299 instead of
-0.229 for red, batch statistics that move twice a step (stages run again in the backward pass). After 30 and 50 of the
-70 epochs the code goes on from the epoch that is best on the test set so far; the learning rate falls at the first of
-the two only. The clean protocol has the fall, and no going back.
+The code has ingredients that the paper does not mention: max pooling, random erasing, a standard deviation of 0.299
+instead of 0.229 for red, and two updates of the running batch statistics per step (activations are recomputed in the
+backward pass). After 30 and 50 of the 70 epochs the code continues from the epoch that is best on the test set so far;
+the learning rate is decayed only at the first of the two. The clean protocol decays it but does not go back.
 """
 
 from dataclasses import replace
 
 from ml_collections import ConfigDict
 
-from configs.recipes.published import Reported, experiment, plain
+from configs.recipes.published import Reported, experiment, without_protocol
 from dml_jax.backbones import resnet
 from dml_jax.config import Group, Train
 from dml_jax.methods import mpn
@@ -34,7 +34,14 @@ def recipe(
     heads: int,
     concatenate: bool = False,
 ) -> ConfigDict:
-    """MPN on a data set, with `classes` times `images` images in a batch; the rest is named as in `mpn.Config`."""
+    """MPN on a data set.
+
+    Args:
+      dataset, variant, reported: see `experiment`.
+      learning_rate, weight_decay: of all parameters.
+      classes, images: classes per batch, and images per class.
+      temperature, layers, heads, concatenate: as in `mpn.Config`.
+    """
     config = experiment(
         dataset,
         variant,
@@ -58,7 +65,7 @@ def recipe(
     config.data.update(sampler="mpn", batch_size=classes * images, images_per_class=images, image_size=227, erasing=0.5)
     if config.train.select == "test":
         config.train.reload_best_epochs = (30, 50)
-    match plain(variant):
+    match without_protocol(variant):
         case "large":
             config.data.update(image_size=256, resize=288)
         case "auxiliary":

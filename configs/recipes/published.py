@@ -1,9 +1,9 @@
-"""What the published experiments share: the four data sets, the two protocols, the names of variants.
+"""The common parts of the published experiments: the four data sets, the two protocols, the names of variants.
 
-The variants of a configuration are the keys of its table REPORTED, "" being the experiment itself. Each is there twice:
-by itself under the clean protocol, a fixed schedule whose last model is judged, every query left out of its own
-neighbours; and with "paper" behind it under the authors', the epoch that is best on the test set, and the first
-neighbour left out whatever it is.
+The variants of a configuration are the keys of its table REPORTED; "" is the experiment itself. Each exists under two
+protocols. Under the clean one, the default, the last model of a fixed schedule is evaluated, and a query is excluded
+from its own neighbours by its index. With the suffix "paper", as in the authors' code, the epoch that is best on the
+test set is evaluated, and the first neighbour is dropped whichever image it is.
 """
 
 from collections.abc import Mapping
@@ -15,31 +15,31 @@ from ml_collections import ConfigDict
 from configs.base import base
 from dml_jax.config import Train
 
-# By variant: Recall@K in % for the K of the data set, then NMI; None where it was not reported.
+# By variant: Recall@K in % for each K of the data set, then NMI; None where not reported.
 Reported = Mapping[str, tuple[float | None, ...]]
 
 KS = {"cub": (1, 2, 4, 8), "cars": (1, 2, 4, 8), "sop": (1, 10, 100, 1000), "inshop": (1, 10, 20, 30, 40)}
 
 
 def variants(reported: Reported) -> tuple[str, ...]:
-    """What may follow the colon in `--config=FILE:VARIANT`."""
+    """The variants that `--config=FILE:VARIANT` accepts, under both protocols."""
     return (*filter(None, reported), *("-".join(filter(None, (name, "paper"))) for name in reported))
 
 
-def plain(variant: str) -> str:
-    """The variant without its protocol: a key of REPORTED."""
+def without_protocol(variant: str) -> str:
+    """The variant without the suffix "paper": a key of REPORTED."""
     return "-".join(word for word in variant.split("-") if word != "paper")
 
 
 def experiment(
     dataset: str, variant: str, reported: Reported, *, backbone: Any, method: Any, train: Train
 ) -> ConfigDict:
-    """A configuration on a prepared data set, under the protocol that the variant names.
+    """A configuration on a prepared data set, under the protocol of the variant.
 
     Args:
-      dataset: key of KS; `python -m dml_jax.prepare --name=cub --output=data/cub` puts it where it is looked for.
+      dataset: key of KS; the prepared data is read from `data/<dataset>`.
       variant: one of `variants(reported)`, or "".
-      reported: the file's table.
+      reported: table REPORTED of the configuration file.
       backbone, method: the `Config` of their modules.
       train: length, optimizer, schedule.
     """
@@ -48,9 +48,9 @@ def experiment(
     config.data.update(name=dataset, path=f"data/{dataset}", crop="random_resized", resize=256, flip=0.5)
     config.backbone, config.method = asdict(backbone), asdict(method)
     config.train = asdict(replace(train, checkpoint_every=1000))
-    config.evaluation.update(ks=KS[dataset], cluster=dataset != "inshop")  # nobody reports In-Shop's NMI
+    config.evaluation.update(ks=KS[dataset], cluster=dataset != "inshop")  # NMI is not reported for In-Shop
     keys = (*(f"recall@{k}" for k in KS[dataset]), "nmi")
-    values = reported[plain(variant)]
+    values = reported[without_protocol(variant)]
     config.paper = {key: round(v / 100, 6) for key, v in zip(keys, values, strict=False) if v is not None}
     if "paper" in variant.split("-"):
         config.train.select, config.evaluation.protocol = "test", "paper"
