@@ -1,6 +1,7 @@
-"""CRT's head and losses, forward and backward, beside the equations as printed in torch on the same threads.
+"""CRT's branches and losses, forward and backward, compared with a PyTorch version on the same number of threads.
 
-As printed, each prototype's residual from each position is formed first: a tensor of K×HW×L numbers an image.
+The PyTorch version follows the equations as printed and materializes the residuals of all positions to all prototypes,
+K×HW×L numbers per image.
 
     python -m benchmarks.methods_crt
 """
@@ -12,27 +13,29 @@ import jax
 import jax.numpy as jnp
 
 from benchmarks.timing import installed, row, table
+from dml_jax.backbones import functional
 from dml_jax.methods import crt
 
 CASES = (("CUB, N=16, 7×7×2,048, K=64", 16, 49, 2048, crt.Config()),)
 
 
 def ours(samples: int, positions: int, channels: int, config: crt.Config) -> Callable[[], Any]:
-    """One call: the loss and the gradients of feature maps and parameters."""
-    key = jax.random.key(0)
-    params = crt.head_init(key, channels, config)
+    """A call that computes the loss and its gradients with respect to feature maps and parameters."""
+    key, branches = jax.random.key(0), crt.Branches(config)
+    params, _ = functional.init(branches, key, functional.struct(1, positions, channels))
     features = jax.random.uniform(key, (samples, positions, channels))
     labels = jnp.arange(samples) // 4
 
     def loss(params: Any, features: jax.Array) -> Any:
-        return crt.criterion(params, features, labels, config)
+        embeddings = branches.apply({"params": params}, features)
+        return crt.loss(crt.own_prototypes(params), embeddings, labels, config)
 
     gradient = jax.jit(jax.value_and_grad(loss, (0, 1), has_aux=True))
     return lambda: jax.block_until_ready(gradient(params, features))
 
 
 def theirs(samples: int, positions: int, channels: int, config: crt.Config) -> Callable[[], Any]:
-    """The same call in torch.
+    """The same call in PyTorch.
 
     Raises:
       ImportError: torch is not installed.
@@ -84,7 +87,7 @@ def theirs(samples: int, positions: int, channels: int, config: crt.Config) -> C
 
 
 def rows(*, repeats: int = 10) -> list[dict[str, Any]]:
-    """One row a case, see `timing.row`."""
+    """One row per case, see `timing.row`."""
     found = []
     for case, *arguments in CASES:
         found.append(row(f"CRT, {case}", ours(*arguments), installed(theirs, *arguments), repeats))

@@ -1,7 +1,7 @@
-"""DiVA's criterion with mining, forward and backward, beside an independent dense torch form on the same threads.
+"""DiVA's loss with mining, forward and backward, compared with a PyTorch version on the same number of threads.
 
-The torch form draws triplets the way published distance-weighted miners do, one anchor after the other in NumPy;
-everything else is dense. Sizes are those of the authors' CUB and Cars196 runs.
+The PyTorch version samples triplets as published distance-weighted miners do, anchor by anchor in NumPy; everything
+else is dense. Sizes are those of the authors' CUB and Cars196 runs.
 
     python -m benchmarks.methods_diva
 """
@@ -15,11 +15,10 @@ import numpy as np
 
 from benchmarks.timing import installed, row, table
 from dml_jax.methods import diva
-from dml_jax.methods.contract import Batch
 
 
 def inputs(batch: int, dim: int, queue: int, classes: int, seed: int = 0) -> dict[str, Any]:
-    """Unit embeddings of a batch with two samples per class, keys near them, and a queue; float32 NumPy."""
+    """Unit embeddings of a batch with two samples per class, keys close to them, and a queue; float32 NumPy."""
     rng = np.random.default_rng(seed)
 
     def directions(*shape: int) -> np.ndarray:
@@ -34,15 +33,14 @@ def inputs(batch: int, dim: int, queue: int, classes: int, seed: int = 0) -> dic
 
 
 def ours(data: dict[str, Any], config: diva.Config, classes: int) -> Callable[[], Any]:
-    """One call: mining, loss, gradients of embeddings and criterion parameters."""
-    params = diva.criterion_init(jax.random.key(0), config, classes)
+    """A call that mines triplets and computes the loss and its gradients."""
+    params = diva.loss_init(jax.random.key(0), config, classes)
     embeddings = {task: jnp.asarray(x) for task, x in data["embeddings"].items()}
     labels, keys, queue = (jnp.asarray(data[name]) for name in ("labels", "keys", "queue"))
-    batch = Batch(None, labels, labels)  # type: ignore[arg-type]
 
     def loss(params: Any, embeddings: Any, key: jax.Array, keys: jax.Array, queue: jax.Array) -> jax.Array:
-        triplets = diva.mine(key, embeddings, batch, config)
-        return diva.criterion(params, embeddings, labels, triplets, keys, queue, config)[0]
+        triplets = diva.mine(key, embeddings, labels, config)
+        return diva.loss(params, embeddings, labels, triplets, keys, queue, config)[0]
 
     gradient = jax.jit(jax.value_and_grad(loss, (0, 1)))
     count = iter(range(1_000_000))
@@ -50,7 +48,7 @@ def ours(data: dict[str, Any], config: diva.Config, classes: int) -> Callable[[]
 
 
 def theirs(data: dict[str, Any], config: diva.Config, classes: int) -> Callable[[], Any]:
-    """The same in torch."""
+    """The same call in PyTorch."""
     import torch
     from torch.nn import functional as F
 
@@ -131,9 +129,9 @@ def theirs(data: dict[str, Any], config: diva.Config, classes: int) -> Callable[
 def rows(
     *, batch: int = 112, dim: int = 128, queue: int = 3360, classes: int = 100, repeats: int = 30
 ) -> list[dict[str, Any]]:
-    """One row a case, see `timing.row`."""
+    """One row per case, see `timing.row`."""
     arguments = (inputs(batch, dim, queue, classes), diva.Config(embedding_dim=dim), classes)
-    case = f"DiVA criterion with mining, B={batch}, D={dim}, queue {queue}, 4 tasks"
+    case = f"DiVA loss with mining, B={batch}, D={dim}, queue {queue}, 4 tasks"
     return [row(case, ours(*arguments), installed(theirs, *arguments), repeats)]
 
 

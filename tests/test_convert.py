@@ -19,7 +19,7 @@ from dml_jax.backbones.weights import download, from_torch, pretrained, store, t
 from dml_jax.backbones.weights.tensor_files import Tensor
 from dml_jax.errors import WeightsError
 from dml_jax.methods import diva, hist, mpn
-from dml_jax.methods.contract import Batch
+from dml_jax.methods.contract import Batch, TrainingSet
 from tests.backbones import state_dicts
 from tests.backbones.state_dicts import Call, Name
 
@@ -40,7 +40,7 @@ def tiny() -> state_dicts.StateDict:
 
 
 def status(*arguments: str) -> int:
-    return cli.status(lambda: convert.execute(list(arguments)))
+    return cli.exit_code(lambda: convert.execute(list(arguments)))
 
 
 def error_line(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
@@ -352,7 +352,7 @@ def test_checkpoint_of_diva(tiny: state_dicts.StateDict) -> None:
         "opt": options,
         "aux": {"weights": np.zeros(2, np.float32)},
     }
-    method = diva.build(diva.Config(embedding_dim=8), resnet.build(TINY), 5)
+    method = diva.build(diva.Config(embedding_dim=8), resnet.build(TINY), TrainingSet(5, 5))
     params, _, kept = load_checkpoint(method, state_dicts.write(Path("c.pth.tar"), contents))
     for task in tasks:
         np.testing.assert_array_equal(params["heads"][task]["kernel"], heads[f"model.last_linear.{task}.weight"].T)

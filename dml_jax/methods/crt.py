@@ -1,7 +1,7 @@
 """CRT: coded residual transform for generalizable deep metric learning (Kan, Liang, Li, Cen, Wang, He, NeurIPS 2022).
 
-A feature map of P vectors x_j is coded by its residuals to K learned prototypes c_k, in two branches of different
-embedding size that must agree on the similarities of the batch (equation numbers of the paper):
+The P vectors x_j of a feature map are encoded by their residuals to K learned prototypes c_k. Two such branches with
+embeddings of different size must agree on the similarities within the batch (equation numbers of the paper):
 
     r_k   = sum_j softplus(<x_j, c_k>) (x_j - c_k)                                              (1)
     f     = 1/K sum_k Gamma_k(r_k)                  Gamma_k: linear, GELU, linear               (2)
@@ -10,28 +10,33 @@ embedding size that must agree on the similarities of the batch (equation number
     L_CON = |S(1) - S(2)|_1                                                                     (5)
     L     = w_div L_DIV + sum over branches b of lambda1_b L_MS(f_b) + lambda2 L_CON
 
-L_MS is the multi-similarity loss. Branch 1 gives the embedding that is tested. There is no public code; what the
-paper leaves open is an option here, named in `Config`. The main numbers are with shared prototypes and K = 64
-(sections 3.3 and 4.4 differ: the 49 and 64 prototypes of the example cannot be shared).
+L_MS is the multi-similarity loss. Branch 1 gives the embedding used for retrieval. No code is public; what the paper
+leaves open is an option in `Config`. Its main results use shared prototypes and K = 64 (sections 3.3 and 4.4
+disagree: the example's 49 and 64 prototypes cannot be shared).
 
 Expected R@1 with MiT-B2, 128-d: CUB 78.98, Cars196 91.16, SOP 83.41, In-Shop 94.48; with ResNet-50: 64.20, 83.29,
-78.97, 92.38, where the multi-similarity loss alone gives 62.64, 79.92, 76.49, 90.11 (Tables 3 to 5).
+78.97, 92.38, compared with 62.64, 79.92, 76.49, 90.11 for the multi-similarity loss alone (Tables 3 to 5).
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal, assert_never
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from dml_jax.backbones import functional
 from dml_jax.backbones.contract import Backbone
+from dml_jax.backbones.initializers import uniform_fan_in
+from dml_jax.backbones.layers import Dense
 from dml_jax.config_schema import require
 from dml_jax.errors import ConfigError
-from dml_jax.losses import multi_similarity as ms
 from dml_jax.losses import pairs
+from dml_jax.losses import similarity as ms
 from dml_jax.losses.norms import at_least_float32, unit
 from dml_jax.methods import heads
-from dml_jax.methods.contract import Batch, Method
+from dml_jax.methods.contract import Aux, Batch, Method, PyTree, TrainingSet
 
 GROUPS = ("backbone", "prototypes", "embedding")
 BRANCHES = ("branch1", "branch2")
@@ -40,22 +45,19 @@ HIGHEST = jax.lax.Precision.HIGHEST
 
 @dataclass(frozen=True)
 class Config:
-    """Options of CRT; the defaults are those of CUB and Cars196. Pairs of values are those of branch 1 and 2."""
+    """Options of CRT; the defaults are those of CUB and Cars196. Pairs hold one value per branch."""
 
     name: str = "crt"
     embedding_dims: tuple[int, int] = (128, 1024)
     prototypes: tuple[int, int] = (64, 64)  # K1, K2
-    hidden_dim: int = 512  # width inside Gamma; the paper does not give it
-    sharing: Literal["shared", "separate"] = "shared"  # prototypes and first layers of Gamma serve both branches
+    hidden_dim: int = 512  # hidden width of Gamma; not given in the paper
+    sharing: Literal["shared", "separate"] = "shared"  # whether branch 2 uses branch 1's prototypes and hidden layers
     gamma: Literal["per_prototype", "single"] = "per_prototype"  # single: one Gamma for all prototypes (Table 7)
-    transform: Literal["residual", "average"] = "residual"  # average: pooled features instead (Table 6, "-CRT")
-    lambda1: tuple[float, float] = (
-        1.0,
-        0.1,
-    )  # weights of the multi-similarity losses; (1.0, 0.9) on SOP, In-Shop
+    transform: Literal["residual", "average"] = "residual"  # average: average-pooled features (Table 6, "-CRT")
+    lambda1: tuple[float, float] = (1.0, 0.1)  # weights of the multi-similarity losses; (1.0, 0.9) on SOP, In-Shop
     lambda2: float = 0.9  # weight of the consistency loss
-    w_div: float = 1.0  # weight of the diversity loss, once for each set of prototypes
-    consistency: Literal["mean", "sum"] = "mean"  # over the N^2 entries; as printed it is the sum
+    w_div: float = 1.0  # weight of the diversity loss of each set of prototypes
+    consistency: Literal["mean", "sum"] = "mean"  # over the N^2 entries; the sum as printed
     multi_similarity: ms.Options = field(default_factory=ms.Options)
 
     def __post_init__(self) -> None:
@@ -74,7 +76,7 @@ class Config:
 
 
 def coded_residuals(prototypes: jax.Array, features: jax.Array) -> jax.Array:
-    """Equation 1, with the residuals summed before they are formed: sum_j s_kj x_j - (sum_j s_kj) c_k.
+    """Equation 1, rearranged so that no [N, P, K, L] is formed: sum_j s_kj x_j - (sum_j s_kj) c_k.
 
     Args:
       prototypes: float [K, L].
@@ -89,67 +91,114 @@ def coded_residuals(prototypes: jax.Array, features: jax.Array) -> jax.Array:
     return weighted - s.sum(axis=1)[:, :, None] * prototypes[None]
 
 
-def hidden(params: dict[str, jax.Array], residuals: jax.Array) -> jax.Array:
+class GammaHidden(nn.Module):
     """First half of Gamma: linear layer and exact GELU.
 
-    Args:
-      params: kernel [K, L, h] and bias [K, h], one per prototype; [1, L, h] and [1, h] where all share one.
-      residuals: float [N, K, L].
-
-    Returns:
-      float [N, K, h].
+    Attributes:
+      count: number of layers: one per prototype, or 1 for all.
+      features: number of outputs h.
     """
-    kernel, bias = params["kernel"], params["bias"]
-    shared = len(kernel) == 1
-    x = residuals @ kernel[0] if shared else jnp.einsum("nkl,klh->nkh", residuals, kernel)
-    return jax.nn.gelu(x + bias[None], approximate=False)
+
+    count: int
+    features: int
+
+    @nn.compact
+    def __call__(self, residuals: jax.Array) -> jax.Array:
+        """Residuals r [N, K, L] -> [N, K, h]."""
+        kernel, bias = _stacked_layers(self, self.count, residuals.shape[-1], self.features)
+        shared = self.count == 1
+        x = residuals @ kernel[0] if shared else jnp.einsum("nkl,klh->nkh", residuals, kernel)
+        return jax.nn.gelu(x + bias[None], approximate=False)
 
 
-def project(params: dict[str, jax.Array], activations: jax.Array) -> jax.Array:
-    """Second half of Gamma, and the mean over the prototypes (equation 2), which needs no [N, K, d].
+class GammaOutput(nn.Module):
+    """Second half of Gamma, and the mean over the prototypes (equation 2) without forming [N, K, d].
 
-    Args:
-      params: kernel [K, h, d] and bias [K, d], or [1, h, d] and [1, d].
-      activations: float [N, K, h].
-
-    Returns:
-      f, float [N, d], of any length.
+    Attributes:
+      count: number of layers: one per prototype, or 1 for all.
+      features: number of outputs d.
     """
-    kernel, bias = params["kernel"], params["bias"]
-    n, k, h = activations.shape
-    if len(kernel) == 1:
-        total = activations.sum(axis=1) @ kernel[0]
-    else:
-        total = activations.reshape(n, k * h) @ kernel.reshape(k * h, -1)
-    return total / k + bias.mean(axis=0)[None]
+
+    count: int
+    features: int
+
+    @nn.compact
+    def __call__(self, activations: jax.Array) -> jax.Array:
+        """Activations [N, K, h] -> f [N, d], of any length."""
+        n, k, h = activations.shape
+        kernel, bias = _stacked_layers(self, self.count, h, self.features)
+        if self.count == 1:
+            total = activations.sum(axis=1) @ kernel[0]
+        else:
+            total = activations.reshape(n, k * h) @ kernel.reshape(k * h, -1)
+        return total / k + bias.mean(axis=0)[None]
 
 
-def transform(params: Any, features: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Raw embeddings of both branches.
+def _stacked_layers(module: nn.Module, count: int, inputs: int, outputs: int) -> tuple[jax.Array, jax.Array]:
+    """Parameters of `count` linear layers, initialised like torch.nn.Linear: kernel [count, inputs, outputs], bias."""
+    init = uniform_fan_in(inputs)
+    return module.param("kernel", init, (count, inputs, outputs)), module.param("bias", init, (count, outputs))
 
-    Args:
-      params: "branch1" and "branch2"; a branch without prototypes of its own uses those of branch 1 and its
-        activations, and one whose parameters are only a linear layer embeds the averaged features.
-      features: float [N, P, L].
 
-    Returns:
-      f1 [N, d1], f2 [N, d2].
+class Branch(nn.Module):
+    """One of the two branches.
+
+    The paper does not say how prototypes are initialised; here they are drawn from U(±1/sqrt(L)), like the weights of
+    a linear layer.
+
+    Attributes:
+      config: the options.
+      index: 0 or 1, selects the branch's values in them.
     """
-    if "prototypes" not in params["branch1"]:
-        average = at_least_float32(features).mean(axis=1)
-        f1, f2 = (heads.linear(params[branch]["output"], average) for branch in BRANCHES)
+
+    config: Config
+    index: int
+
+    @nn.compact
+    def __call__(self, features: jax.Array, shared: jax.Array | None = None) -> tuple[jax.Array, jax.Array | None]:
+        """Embeds feature maps.
+
+        Args:
+          features: float [N, P, L].
+          shared: hidden activations [N, K, h] of the other branch, to use instead of prototypes of its own.
+
+        Returns:
+          (f [N, d], hidden activations [N, K, h] or None).
+        """
+        config, dim = self.config, self.config.embedding_dims[self.index]
+        match config.transform:
+            case "average":
+                return Dense(dim, name="output")(at_least_float32(features).mean(axis=1)), None
+            case "residual":
+                k = config.prototypes[self.index]
+                count = k if config.gamma == "per_prototype" else 1
+                hidden = shared
+                if hidden is None:
+                    channels = features.shape[-1]
+                    prototypes = self.param("prototypes", uniform_fan_in(channels), (k, channels))
+                    residuals = coded_residuals(prototypes, features)
+                    hidden = GammaHidden(count, config.hidden_dim, name="hidden")(residuals)
+                return GammaOutput(count, dim, name="output")(hidden), hidden
+            case _:
+                assert_never(config.transform)
+
+
+class Branches(nn.Module):
+    """Both branches; with shared prototypes the second one only has an output layer of its own."""
+
+    config: Config
+
+    @nn.compact
+    def __call__(self, features: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Feature maps [N, P, L] -> f1 [N, d1], f2 [N, d2], of any length."""
+        f1, hidden = Branch(self.config, 0, name=BRANCHES[0])(features)
+        shared = hidden if self.config.sharing == "shared" else None
+        f2, _ = Branch(self.config, 1, name=BRANCHES[1])(features, shared)
         return f1, f2
-    embeddings = []
-    for branch in BRANCHES:
-        own = params[branch]
-        if "prototypes" in own:
-            activations = hidden(own["hidden"], coded_residuals(own["prototypes"], features))
-        embeddings.append(project(own["output"], activations))
-    return embeddings[0], embeddings[1]
 
 
 def diversity(prototypes: jax.Array) -> jax.Array:
-    """Equation 3: mean absolute cosine between different prototypes [K, L]; 0 where there is only one."""
+    """Equation 3: mean absolute cosine between different prototypes [K, L]; 0 if there is only one."""
     k = len(prototypes)
     correlation = jnp.abs(pairs.cosine(prototypes, prototypes))
     return jnp.sum(correlation, where=~jnp.eye(k, dtype=bool)) / max(k * (k - 1), 1)
@@ -158,94 +207,91 @@ def diversity(prototypes: jax.Array) -> jax.Array:
 def consistency(similarity1: jax.Array, similarity2: jax.Array, kind: Literal["mean", "sum"]) -> jax.Array:
     """Equation 5 on the similarity matrices [N, N] of the two branches: mean or sum of |S(1) - S(2)|."""
     difference = jnp.abs(similarity1 - similarity2)
-    return difference.mean() if kind == "mean" else difference.sum()
+    match kind:
+        case "mean":
+            return difference.mean()
+        case "sum":
+            return difference.sum()
+        case _:
+            assert_never(kind)
 
 
-def criterion(
-    params: Any, features: jax.Array, labels: jax.Array, config: Config
+def loss(
+    prototypes: Sequence[jax.Array], embeddings: tuple[jax.Array, jax.Array], labels: jax.Array, config: Config
 ) -> tuple[jax.Array, dict[str, jax.Array]]:
     """L of a batch.
 
     Args:
-      params: "branch1", "branch2".
-      features: float [N, P, L].
+      prototypes: float [K, L], one array per branch that has prototypes of its own.
+      embeddings: f1 [N, d1], f2 [N, d2], of any length.
       labels: int [N].
       config: the options.
 
     Returns:
-      (scalar, terms): each loss unweighted, and how many pairs the mining left in each branch.
+      (scalar, terms): the losses before their weights, and the number of mined pairs per branch.
     """
     positive, negative = pairs.masks(labels)
-    total = jnp.zeros(())
-    terms: dict[str, jax.Array] = {}
-    similarities = []
-    for i, f in enumerate(transform(params, features)):
-        similarity = pairs.cosine(f, f)
-        value, counts = ms.multi_similarity(similarity, positive, negative, config.multi_similarity)
-        total = total + config.lambda1[i] * value
-        terms |= {f"multi_similarity{i + 1}": value} | {f"{name}{i + 1}": count for name, count in counts.items()}
-        similarities.append(similarity)
-        if "prototypes" in params[BRANCHES[i]]:
-            terms[f"diversity{i + 1}"] = diversity(params[BRANCHES[i]]["prototypes"])
-            total = total + config.w_div * terms[f"diversity{i + 1}"]
-    terms["consistency"] = consistency(similarities[0], similarities[1], config.consistency)
-    return total + config.lambda2 * terms["consistency"], terms
+    s1, s2 = (pairs.cosine(f, f) for f in embeddings)
+    terms = {"consistency": consistency(s1, s2, config.consistency)}
+    total = config.lambda2 * terms["consistency"]
+    for b, (similarity, weight) in enumerate(zip((s1, s2), config.lambda1, strict=True), start=1):
+        value, counts = ms.multi_similarity_loss(similarity, positive, negative, config.multi_similarity)
+        terms |= {f"multi_similarity{b}": value} | {f"{name}{b}": count for name, count in counts.items()}
+        total += weight * value
+    for b, c in enumerate(prototypes, start=1):
+        terms[f"diversity{b}"] = diversity(c)
+        total += config.w_div * terms[f"diversity{b}"]
+    return total, terms
 
 
-def _stacked_linear_init(key: jax.Array, count: int, inputs: int, outputs: int) -> dict[str, jax.Array]:
-    """`count` independent linear layers: kernel [count, inputs, outputs], bias [count, outputs]."""
-    return jax.vmap(lambda k: heads.linear_init(k, inputs, outputs))(jax.random.split(key, count))
+def own_prototypes(params: PyTree) -> list[jax.Array]:
+    """The prototypes [K, L] of each branch in `params` that has its own."""
+    return [params[branch]["prototypes"] for branch in BRANCHES if "prototypes" in params[branch]]
 
 
-def head_init(key: jax.Array, channels: int, config: Config) -> dict[str, Any]:
-    """Parameters of both branches on feature maps of `channels`: linear layers as torch initialises them.
-
-    The prototypes are the rows of such a layer too, U(±1/sqrt(L)); the paper does not say.
-    """
-    params: dict[str, Any] = {}
-    for i, branch in enumerate(BRANCHES):
-        key, first, second, third = jax.random.split(key, 4)
-        dim = config.embedding_dims[i]
-        if config.transform == "average":
-            params[branch] = {"output": heads.linear_init(third, channels, dim)}
-            continue
-        k = config.prototypes[i]
-        networks = k if config.gamma == "per_prototype" else 1
-        params[branch] = {"output": _stacked_linear_init(third, networks, config.hidden_dim, dim)}
-        if config.sharing == "separate" or branch == "branch1":
-            params[branch]["prototypes"] = heads.linear_init(first, channels, k)["kernel"].T
-            params[branch]["hidden"] = _stacked_linear_init(second, networks, channels, config.hidden_dim)
-    return params
-
-
-def build(config: Config, backbone: Backbone, num_classes: int) -> Method:
+def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
     """CRT on a backbone's feature map.
 
     Raises:
-      ConfigError: fewer than two training classes, for which the loss has no negative pair.
+      ConfigError: fewer than two training classes, so that the loss has no negative pairs.
     """
-    if num_classes < 2:
-        raise ConfigError(f"method.name='crt': needs two training classes for negative pairs, data has {num_classes}")
+    if data.classes < 2:
+        raise ConfigError(
+            f"method.name='crt': needs negative pairs, but the data has {data.classes} training class(es); "
+            "use a data set with at least two"
+        )
+    branches = Branches(config)
 
-    def init(key: jax.Array, batch: Batch) -> tuple[Any, Any]:
-        body, head = jax.random.split(key)
-        params, stats = backbone.init(body, batch.images.shape[2:4])
-        return {"backbone": params} | head_init(head, backbone.channels, config), {"backbone": stats}
+    def init(key: jax.Array, batch: Batch) -> tuple[PyTree, PyTree]:
+        key_backbone, key_branches = jax.random.split(key)
+        params, stats = heads.backbone_init(backbone, key_backbone, batch)
+        head, _ = functional.init(branches, key_branches, functional.struct(1, 1, backbone.channels))
+        return {"backbone": params, **head}, {"backbone": stats}
 
-    features = heads.forward(backbone, lambda params, x: x.reshape(len(x), -1, x.shape[-1]))
+    def embeddings(params: PyTree, maps: jax.Array) -> tuple[jax.Array, jax.Array]:
+        own = {branch: params[branch] for branch in BRANCHES}
+        return functional.apply(branches, own, {}, maps.reshape(len(maps), -1, maps.shape[-1]))[0]
 
-    def loss(params: Any, state: Any, batch: Batch, key: jax.Array) -> tuple[jax.Array, tuple[Any, dict[str, Any]]]:
-        x, stats = features(params, state, batch.images[0], train=True, key=key)
-        total, terms = criterion(params, x, batch.labels, config)
-        return total, ({"backbone": stats}, terms)
+    encode = heads.encoder(backbone, embeddings)
 
-    def embed(params: Any, state: Any, images: jax.Array) -> jax.Array:
-        x, _ = features(params, state, images, train=False)
-        return unit(transform(params, x)[0])
+    def batch_loss(
+        params: PyTree,
+        model_state: PyTree,
+        encoded: tuple[jax.Array, jax.Array],
+        batch: Batch,
+        step: jax.Array,
+        key: jax.Array,
+    ) -> tuple[jax.Array, Aux]:
+        value, terms = loss(own_prototypes(params), encoded, batch.labels, config)
+        return value, Aux(model_state, terms)
+
+    def embed(params: PyTree, model_state: PyTree, images: jax.Array) -> jax.Array:
+        (f1, _), _ = encode(params, model_state, images[None], train=False)  # jit eliminates branch 2
+        return unit(f1)
 
     def group(path: tuple[str, ...]) -> str:
         if path[0] == "backbone":
             return "backbone"
         return "prototypes" if "prototypes" in path else "embedding"
 
-    return Method(init, loss, embed, GROUPS, group)
+    return Method(init, encode, batch_loss, embed, GROUPS, group)

@@ -1,57 +1,81 @@
-"""DaNCE's negatives: a momentum copy of the network and the queue of the keys it has made (He et al., CVPR 2020)."""
+"""A momentum copy of a network and a queue of its outputs, as negatives (MoCo; He, Fan, Wu, Xie, Girshick, CVPR 2020).
+
+The queue is first in, first out. Both are part of `model_state`:
+
+    "key"     the key network: its parameters are a moving average of the trained ones
+    "queue"   float [K, D], the last K outputs of the key network
+"""
 
 from collections.abc import Callable, Iterable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from dml_jax.errors import DataError
-from dml_jax.losses import cross_batch_memory
-from dml_jax.methods.contract import Batch
-
-AVERAGED = ("backbone", "heads")
+from dml_jax.losses.cross_batch_memory import enqueue
+from dml_jax.methods.contract import PyTree
 
 
-def init(params: Any, stats: Any, size: int, dim: int) -> dict[str, Any]:
-    """State of the key network, a copy of what the parameters start from, and of a queue of zeros [size, dim]."""
-    network = {**{name: params[name] for name in AVERAGED}, "stats": stats}
-    # Buffers of its own: the step donates its state.
+def init(network: dict[str, PyTree], size: int, dim: int) -> dict[str, PyTree]:
+    """The initial state: a copy of a network and a queue of zeros.
+
+    Args:
+      network: the parameters to average, by name, and anything else the key network needs.
+      size: length K of the queue.
+      dim: length D of the outputs.
+    """
+    # Copied because the training step donates its state, and a buffer cannot be donated twice.
     return {"key": jax.tree.map(jnp.copy, network), "queue": jnp.zeros((size, dim))}
 
 
-def follow(key_params: Any, params: Any, momentum: float) -> Any:
-    """Moving average of the parameters: momentum * key + (1 - momentum) * params."""
-    return jax.tree.map(lambda k, p: momentum * k + (1 - momentum) * p, key_params, params)
+def moving_average(average: PyTree, params: PyTree, momentum: float) -> PyTree:
+    """momentum * average + (1 - momentum) * params."""
+    return jax.tree.map(lambda a, p: momentum * a + (1 - momentum) * p, average, params)
 
 
-def advance(state: Any, params: Any, keys: jax.Array, momentum: float) -> Any:
-    """The state after an update of the parameters: the network follows, its keys [B, D] join the queue."""
-    averaged = {name: follow(state["key"][name], params[name], momentum) for name in AVERAGED}
-    return {**state, "key": {**state["key"], **averaged}, "queue": cross_batch_memory.enqueue(state["queue"], keys)}
-
-
-def fill(state: Any, batches: Iterable[Batch], encode: Callable[[Any, jax.Array], jax.Array]) -> Any:
-    """The state with a full queue.
+def update(
+    model_state: PyTree, params: PyTree, outputs: jax.Array, *, averaged: Iterable[str], momentum: float
+) -> PyTree:
+    """The model state after an update of the parameters.
 
     Args:
-      state: of the method.
-      batches: whose main views become keys.
-      encode: (key network, images) -> keys [B, D].
+      model_state: with "key" and "queue".
+      params: the trained parameters.
+      outputs: float [B, D], outputs of the key network for this batch, appended to the queue.
+      averaged: names of the subtrees of `params` that the key network averages; it keeps the rest of its variables.
+      momentum: weight of the old average.
+    """
+    key = model_state["key"]
+    averages = {name: moving_average(key[name], params[name], momentum) for name in averaged}
+    return {**model_state, "key": {**key, **averages}, "queue": enqueue(model_state["queue"], outputs)}
+
+
+def fill(
+    model_state: PyTree,
+    batches: Iterable[jax.Array],
+    outputs: Callable[[PyTree, jax.Array], jax.Array],
+    *,
+    remedy: str = "pass more batches",
+) -> PyTree:
+    """The model state with a full queue, computed before training.
+
+    Args:
+      model_state: with "key" and "queue".
+      batches: images [B, H, W, 3].
+      outputs: (key network, images) -> [B, D].
+      remedy: the end of the error message.
 
     Raises:
-      DataError: the batches end before.
+      DataError: the batches have fewer images than the queue has rows.
     """
 
     @jax.jit
-    def push(network: Any, queue: jax.Array, images: jax.Array) -> jax.Array:
-        return cross_batch_memory.enqueue(queue, encode(network, images))
+    def push(network: PyTree, queue: jax.Array, images: jax.Array) -> jax.Array:
+        return enqueue(queue, outputs(network, images))
 
-    queue, filled = state["queue"], 0
-    for batch in batches:
-        queue, filled = push(state["key"], queue, batch.images[0]), filled + batch.images.shape[1]
-        if filled >= queue.shape[0]:
-            return {**state, "queue": queue}
-    raise DataError(
-        f"{filled} images cannot fill a queue of {queue.shape[0]}: give more batches or lower method.queue_batches"
-    )
+    queue, filled = model_state["queue"], 0
+    for images in batches:
+        queue, filled = push(model_state["key"], queue, images), filled + len(images)
+        if filled >= len(queue):
+            return {**model_state, "queue": queue}
+    raise DataError(f"{filled} images cannot fill a queue of {len(queue)}: {remedy}")

@@ -1,6 +1,6 @@
 """CRT and the multi-similarity loss against float64 references written from the equations.
 
-The multi-similarity files also hold the results of pytorch-metric-learning 2.9 ("pml"), which keeps copies.
+The multi-similarity files also contain the results of pytorch-metric-learning 2.9 ("pml"), which keeps duplicates.
 """
 
 import functools
@@ -14,11 +14,11 @@ import pytest
 from dml_jax.backbones.contract import Backbone
 from dml_jax.config import Group, Train
 from dml_jax.evaluation import metrics
-from dml_jax.losses import multi_similarity as ms
 from dml_jax.losses import pairs
+from dml_jax.losses import similarity as ms
 from dml_jax.losses.norms import unit
 from dml_jax.methods import crt
-from dml_jax.methods.contract import Batch
+from dml_jax.methods.contract import Batch, TrainingSet
 from dml_jax.train import optimizers, step
 from dml_jax.train.state import TrainState
 from tests.golden import fixtures
@@ -39,7 +39,7 @@ def ms_options(hyper: dict[str, float], **others: Any) -> ms.Options:
 
 
 def params_of(z: dict[str, np.ndarray], dtype: str, prefix: str = "") -> Any:
-    """Branches from arrays in torch's layout, [out, in]."""
+    """Parameters of the branches from arrays in torch's layout, [out, in]."""
     cast = lambda key: jnp.asarray(z[prefix + key], dtype)  # noqa: E731
     params: dict[str, Any] = {}
     for b in (1, 2):
@@ -89,7 +89,7 @@ def config_of(
 
 
 def close(ours: Any, theirs: np.ndarray, dtype: str, meta: dict[str, Any], note: str) -> None:
-    """Float64: relative to each entry; float32: relative to the largest of the array."""
+    """Float64: relative to each entry; float32: relative to the largest entry of the array."""
     assert np.asarray(ours).dtype == dtype, note
     gate = meta["tolerance"][dtype]
     scale = max(float(np.abs(theirs).max()), 1.0) if dtype == "float32" else 1.0
@@ -113,7 +113,7 @@ def test_head(name: str, dtype: str) -> None:
 
         def heads(p: Any, x: jax.Array) -> dict[str, jax.Array]:
             found = {}
-            for b, f in enumerate(crt.transform(p, x), start=1):
+            for b, f in enumerate(crt.Branches(config).apply({"params": p}, x), start=1):
                 trunk = p[f"branch{b}"] if "prototypes" in p[f"branch{b}"] else p["branch1"]
                 found[f"r{b}"] = crt.coded_residuals(trunk["prototypes"], x)
                 found |= {f"f{b}": f, f"e{b}": unit(f), f"S{b}": pairs.cosine(f, f)}
@@ -124,8 +124,9 @@ def test_head(name: str, dtype: str) -> None:
             check(ours, z[key], note=key)
 
         def losses(p: Any, x: jax.Array) -> Any:
-            mean, terms = crt.criterion(p, x, labels, config)
-            total, sums = crt.criterion(p, x, labels, config_of(z, meta, "sum"))
+            embeddings, prototypes = crt.Branches(config).apply({"params": p}, x), crt.own_prototypes(p)
+            mean, terms = crt.loss(prototypes, embeddings, labels, config)
+            total, sums = crt.loss(prototypes, embeddings, labels, config_of(z, meta, "sum"))
             parts = {
                 "total_mean": mean,
                 "total_sum": total,
@@ -145,7 +146,7 @@ def test_head(name: str, dtype: str) -> None:
         check(consistency, z["L_CON_mean"], note="L_CON_mean")
         for part, (grad_params, grad_x) in grads.items():
             for key, ours in ({"x": grad_x} | torch_layout(grad_params)).items():
-                theirs = z.get(f"grad.{part}.{key}", np.zeros(ours.shape))  # left out where independent
+                theirs = z.get(f"grad.{part}.{key}", np.zeros(ours.shape))  # not stored if independent
                 check(ours, theirs, note=f"grad.{part}.{key}")
         assert config.sharing == ("shared" if "once" in meta["L_DIV"] else "separate")
 
@@ -175,7 +176,7 @@ def test_multi_similarity(name: str, dtype: str) -> None:
                 o = ms_options(meta, **chosen)
                 kept = ms.select(s, positive, negative, o)
                 each = ms.anchor_losses(s, *kept, alpha=o.alpha, beta=o.beta, base=o.base)
-                losses[variant] = ms.multi_similarity(s, positive, negative, o)[0]
+                losses[variant] = ms.multi_similarity_loss(s, positive, negative, o)[0]
                 details[variant] = (losses[variant], each, *kept)
             return losses, details
 
@@ -194,10 +195,10 @@ def test_multi_similarity(name: str, dtype: str) -> None:
 
 @pytest.mark.parametrize("name", METRICS)
 def test_generalization_metrics(name: str) -> None:
-    """The definitions of Roth et al. (ICML 2020), which CRT cites: class means, and the whole spectrum.
+    """The definitions of Roth et al. (ICML 2020), cited by CRT: density from class means, decay of the whole spectrum.
 
-    Not compared: `code.rho_numpy_truncated`, in which the smallest singular value is lost; the pairwise and Euclidean
-    readings of the density; the other directions of the divergence.
+    Not compared: `code.rho_numpy_truncated`, which loses the smallest singular value; the pairwise and Euclidean
+    variants of the density; the other directions of the divergence.
     """
     z, meta = fixtures.load("crt", name)
     gate = {"rtol": meta["tolerance"]["float64"], "atol": meta["tolerance"]["float64"]}
@@ -210,11 +211,11 @@ def test_generalization_metrics(name: str) -> None:
 
 
 def toy(z: dict[str, np.ndarray]) -> Backbone:
-    """One linear layer on every position of "images" [N, P, 1, inputs]."""
+    """One linear layer applied to every position of "images" [N, P, 1, inputs]."""
     channels = len(z["init/body.bias"])
 
     def init(key: jax.Array, image_shape: tuple[int, int]) -> tuple[Any, Any]:
-        raise NotImplementedError("the parameters come from the file")
+        raise NotImplementedError("parameters are read from the file")
 
     def apply(params: Any, stats: Any, x: jax.Array, *, train: bool, key: Any) -> tuple[jax.Array, Any]:
         return x @ params["weight"].T + params["bias"].reshape(1, 1, 1, -1), stats
@@ -230,16 +231,16 @@ def trace_params(z: dict[str, np.ndarray], dtype: str, moment: str) -> Any:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", TRACES)
 def test_trace(name: str, dtype: str) -> None:
-    """A short training run through the real step and optimizer."""
+    """A short training run with the library's step and optimizer."""
     z, meta = fixtures.load("crt", name)
     steps = len(z["losses"]) if dtype == "float64" else 3
     with precision(dtype):
         config = config_of(z, meta, prefix="init/")
         assert config.sharing == meta["sharing"].removesuffix("_trunk")
-        method = crt.build(config, toy(z), num_classes=2)
+        method = crt.build(config, toy(z), TrainingSet(2, 2))
         group = Group(learning_rate=meta["lr"], weight_decay=meta["weight_decay"])
         train = Train(groups=dict.fromkeys(method.groups, group), steps=meta["steps"], optimizer=meta["optimizer"])
-        schedule = optimizers.factor(train, start=0, stop=meta["steps"], milestones=())
+        schedule = optimizers.rate_factor(train, start=0, stop=meta["steps"], milestones=())
         np.testing.assert_allclose([meta["lr"] * schedule(i) for i in range(meta["steps"])], z["lrs"], rtol=1e-6)
         optimizer = optimizers.build(train, method, schedule)
         params = trace_params(z, dtype, "init")
@@ -281,8 +282,7 @@ def test_trace(name: str, dtype: str) -> None:
             state.params,
             trace_params(z, dtype, "final"),
         )
-        features = jnp.asarray(z["inputs"][-1]) @ state.params["backbone"]["weight"].T
-        f1, f2 = crt.transform(state.params, features + state.params["backbone"]["bias"][None, None])
+        (f1, f2), _ = method.encode(state.params, state.model_state, images, train=False)
         np.testing.assert_allclose(f1, z["eval_f1"], **gate)
         np.testing.assert_allclose(f2, z["eval_f2"], **gate)
         np.testing.assert_allclose(

@@ -1,4 +1,4 @@
-"""DiVA against the authors' own files: miners, losses, DaNCE, decorrelation, queue, whole trainings."""
+"""DiVA against the authors' code: miners, losses, DaNCE, decorrelation, queue, whole training runs."""
 
 import dataclasses
 from typing import Any
@@ -13,8 +13,8 @@ from dml_jax.config import Group, Train
 from dml_jax.evaluation import metrics, neighbors
 from dml_jax.losses import cross_batch_memory, mining, ranking
 from dml_jax.losses.mining import Triplets
-from dml_jax.methods import diva, heads, momentum_queue
-from dml_jax.methods.contract import Batch
+from dml_jax.methods import diva, momentum_queue
+from dml_jax.methods.contract import Batch, TrainingSet
 from dml_jax.train import optimizers, step
 from dml_jax.train.state import TrainState
 from tests.golden import fixtures
@@ -28,12 +28,12 @@ def close(value: Any, expected: Any, meta: dict[str, Any], name: str = "") -> No
     np.testing.assert_allclose(value, expected, rtol=meta["rtol"], atol=atol, err_msg=name)
 
 
-def given(indices: np.ndarray) -> Triplets:
+def triplets_of(indices: np.ndarray) -> Triplets:
     return Triplets(*jnp.asarray(indices).T, valid=jnp.ones(len(indices), bool))
 
 
 def normalised(logits: jax.Array, allowed: np.ndarray) -> np.ndarray:
-    """Probabilities of a categorical draw; rows with nothing to draw are zero."""
+    """Probabilities of a categorical draw; rows without an allowed entry are zero."""
     masked = np.where(allowed, np.asarray(logits), -np.inf)
     top = masked.max(axis=1, keepdims=True)
     e = np.exp(masked - np.where(np.isfinite(top), top, 0))
@@ -43,7 +43,7 @@ def normalised(logits: jax.Array, allowed: np.ndarray) -> np.ndarray:
 def check_dws(data: dict[str, np.ndarray], meta: dict[str, Any]) -> None:
     emb, labels, lower = jnp.asarray(data["emb"]), data["labels"], meta["lower_cutoff"]
     distances = mining.pairwise_distances(emb)
-    close(distances, data["dist"], meta | {"atol": 1e-7}, "dist")  # the root of a rounded zero on the diagonal
+    close(distances, data["dist"], meta | {"atol": 1e-7}, "dist")  # diagonal: square root of a rounding error
     close(jnp.maximum(distances, lower), data["dist_clamped"], meta)
     density = mining.log_inverse_density(jnp.maximum(distances, lower), emb.shape[1])
     close(density, data["log_q_inv"], meta, "log_q_inv")
@@ -68,7 +68,7 @@ def check_dws(data: dict[str, np.ndarray], meta: dict[str, Any]) -> None:
 
 
 def check_margin(data: dict[str, np.ndarray], meta: dict[str, Any]) -> None:
-    triplets, labels, margin = given(data["triplets"]), jnp.asarray(data["labels"]), meta["margin"]
+    triplets, labels, margin = triplets_of(data["triplets"]), jnp.asarray(data["labels"]), meta["margin"]
 
     @jax.jit
     def everything(emb: jax.Array, beta: jax.Array) -> dict[str, Any]:
@@ -86,16 +86,16 @@ def check_margin(data: dict[str, np.ndarray], meta: dict[str, Any]) -> None:
             "hinges": ranking.margin_hinges(emb, labels, triplets, beta, margin=margin),
         }
 
-    found = everything(jnp.asarray(data["emb"]), jnp.asarray(data["beta"]))
-    pull, push = found.pop("hinges")
-    for suffix, (value, (grad_emb, grad_beta)) in found.items():
+    results = everything(jnp.asarray(data["emb"]), jnp.asarray(data["beta"]))
+    pull, push = results.pop("hinges")
+    for suffix, (value, (grad_emb, grad_beta)) in results.items():
         if f"loss{suffix}" not in data:
             continue
         close(value, data[f"loss{suffix}"], meta, f"loss{suffix}")
         if f"grad_emb{suffix}" in data:
             close(grad_emb, data[f"grad_emb{suffix}"], meta, f"grad_emb{suffix}")
         if meta.get("beta_constant"):
-            grad_beta = jnp.zeros_like(grad_beta)  # then beta is no parameter
+            grad_beta = jnp.zeros_like(grad_beta)  # beta is not a parameter
         close(grad_beta, data[f"grad_beta{suffix}"], meta, f"grad_beta{suffix}")
     if "count_pairs" in data:
         boundary = data["beta"][data["labels"][data["triplets"][:, 0]]]
@@ -109,7 +109,7 @@ def check_triplet(data: dict[str, np.ndarray], meta: dict[str, Any]) -> None:
     for suffix, squared in (("", True), ("_eq1_oracle", False)):
 
         def loss(emb: jax.Array, squared: bool = squared) -> jax.Array:
-            return ranking.triplet_loss(emb, given(data["triplets"]), margin=meta["margin"], squared=squared)
+            return ranking.triplet_loss(emb, triplets_of(data["triplets"]), margin=meta["margin"], squared=squared)
 
         value, grad = jax.jit(jax.value_and_grad(loss))(jnp.asarray(data["emb"]))
         close(value, data[f"loss{suffix}"], meta, f"loss{suffix}")
@@ -166,12 +166,12 @@ def check_queue(data: dict[str, np.ndarray], meta: dict[str, Any]) -> None:
         close(queue, data[f"queue{i + 1}"], meta, f"queue{i + 1}")
     network = jnp.asarray(data["ema_key0"])
     for model, expected in zip(data["ema_model"], data["ema_key"], strict=True):
-        network = momentum_queue.follow(network, jnp.asarray(model), meta["momentum"])
+        network = momentum_queue.moving_average(network, jnp.asarray(model), meta["momentum"])
         close(network, expected, meta, "ema_key")
 
 
 def psi_of(data: dict[str, np.ndarray], prefix: str = "psi_") -> dict[str, Any]:
-    """psi of every direction, from torch's [out, in] to kernels [in, out]."""
+    """Parameters of psi by direction; torch's [out, in] become kernels [in, out]."""
     layers = {}
     for task in diva.TASKS[1:]:
         w1, b1, w2, b2 = (jnp.asarray(data[f"{prefix}{task}_{name}"]) for name in ("w1", "b1", "w2", "b2"))
@@ -180,6 +180,10 @@ def psi_of(data: dict[str, np.ndarray], prefix: str = "psi_") -> dict[str, Any]:
             "output": {"kernel": w2.T, "bias": b2},
         }
     return layers
+
+
+def psi_width(psi: dict[str, Any]) -> int:
+    return len(next(iter(psi.values()))["hidden"]["bias"])
 
 
 def check_psi(psi: Any, data: dict[str, np.ndarray], meta: dict[str, Any], prefix: str) -> None:
@@ -196,14 +200,14 @@ def embeddings_of(data: dict[str, np.ndarray]) -> dict[str, jax.Array]:
 
 
 def check_decorrelation(data: dict[str, np.ndarray], meta: dict[str, Any]) -> None:
-    config = diva.Config(directions=tuple(meta["directions"]), rho=tuple(data["rho"].tolist()))
+    psi, embeddings = psi_of(data), embeddings_of(data)
+    config = diva.Config(directions=tuple(meta["directions"]), rho=tuple(data["rho"].tolist()), psi_dim=psi_width(psi))
     labels = jnp.zeros(len(data["emb_discriminative"]), int)
 
     @jax.jit
     def loss(psi: Any, embeddings: Any) -> jax.Array:
-        return diva.criterion({"psi": psi}, embeddings, labels, {}, None, None, config)[0]
+        return diva.loss({"psi": psi}, embeddings, labels, {}, None, None, config)[0]
 
-    psi, embeddings = psi_of(data), embeddings_of(data)
     value, (grad_psi, grad_emb) = jax.value_and_grad(loss, (0, 1))(psi, embeddings)
     close(value, data["loss"], meta, "loss")
     check_psi(grad_psi, data, meta, "grad_psi_")
@@ -220,25 +224,27 @@ RANKED = ("discriminative", "shared", "intra")
 
 
 def check_total(data: dict[str, np.ndarray], meta: dict[str, Any]) -> None:
+    psi = psi_of(data)
     config = diva.Config(
         alpha_selfsimilarity=meta["alpha_ssl"],
         alpha_shared=meta["alpha_shared"],
         alpha_intra=meta["alpha_intra"],
         directions=tuple(meta["directions"]),
         rho=tuple(np.atleast_1d(meta["rho"]).tolist()),
+        psi_dim=psi_width(psi),
         temperature=meta["tau"],
         dance="fixed" if meta["diva_fixed"] else "original",
         margin=meta["margin"],
         **{key: meta[key] for key in ("lower_cutoff", "upper_cutoff") if key in meta},
     )
-    triplets = {task: given(data[f"triplets_{task}"]) for task in RANKED}
+    triplets = {task: triplets_of(data[f"triplets_{task}"]) for task in RANKED}
     key, queue, labels = (jnp.asarray(data[name]) for name in ("key", "queue", "labels"))
 
     @jax.jit
     def loss(params: Any, embeddings: Any) -> tuple[jax.Array, dict[str, jax.Array]]:
-        return diva.criterion(params, embeddings, labels, triplets, key, queue, config)
+        return diva.loss(params, embeddings, labels, triplets, key, queue, config)
 
-    params = {"psi": psi_of(data), "beta": {task: jnp.asarray(data[f"beta_{task}"]) for task in RANKED}}
+    params = {"psi": psi, "beta": {task: jnp.asarray(data[f"beta_{task}"]) for task in RANKED}}
     gradient = jax.value_and_grad(loss, (0, 1), has_aux=True)
     (value, terms), (grads, grad_emb) = gradient(params, embeddings_of(data))
     close(value, data["loss_total"], meta, "total")
@@ -252,7 +258,7 @@ def check_total(data: dict[str, np.ndarray], meta: dict[str, Any]) -> None:
 
 
 def spectrum(values: np.ndarray, mode: int) -> Any:
-    """The authors' spectral measures, of which this package offers mode 1, from singular values."""
+    """The authors' spectral measures from singular values; `metrics.spectral_decay` is mode 1."""
     values = values[max(abs(mode) - 1, 0) :]
     share = values / values.sum()
     if mode == 0:
@@ -262,9 +268,9 @@ def spectrum(values: np.ndarray, mode: int) -> Any:
     return np.sum(p * np.log(p / q))
 
 
-# Fields of the metrics files that state no number of this package.
-LEFT_OUT = {
-    "mAP_lim_ascoded": "for up to 1,023 rows the authors' code reads a missing neighbour, index -1, as the last row",
+# Fields of the metrics files that this package does not compute, and why.
+NOT_COMPARED = {
+    "mAP_lim_ascoded": "for up to 1,023 rows the authors' code treats a missing neighbour, index -1, as the last row",
     "uniformity_t2_oracle": "uniformity (Wang & Isola) is in neither of the authors' repositories, nor here",
     "dists_intra": "only the ratio of the two is reported",
     "dists_inter": "only the ratio of the two is reported",
@@ -273,7 +279,7 @@ LEFT_OUT = {
 
 def check_metrics(data: dict[str, np.ndarray], meta: dict[str, Any]) -> None:
     emb, labels = data["emb"], data["labels"]
-    seen = {"emb", "labels", *LEFT_OUT}
+    seen = {"emb", "labels", *NOT_COMPARED}
     single = meta | {"rtol": 1e-6}  # the reference searched in float32
 
     values = metrics.singular_values(emb)
@@ -288,23 +294,23 @@ def check_metrics(data: dict[str, np.ndarray], meta: dict[str, Any]) -> None:
 
     sizes = np.unique(labels, return_counts=True)[1]
     seen.add("dists_intra_over_inter")
-    # With a class of one sample the authors' code puts the larger of the first two classes in place of the mean.
+    # For a class of one sample, the authors' code replaces the mean by the larger value of the first two classes.
     if sizes.min() > 1:
         close(metrics.density(emb, labels), data["dists_intra_over_inter"], meta, "density")
 
     recalls = {name: int(name.split("_")[-1]) for name in data if name.startswith("e_recall_")}
-    found = metrics.retrieval(emb, labels, ks=tuple(recalls.values()), metric="euclidean")
+    retrieval = metrics.retrieval(emb, labels, ks=tuple(recalls.values()), metric="euclidean")
     for name, k in recalls.items():
-        close(found[f"recall@{k}"], data[name], single, name)
+        close(retrieval[f"recall@{k}"], data[name], single, name)
         seen.add(name)
 
-    # Both divide by the size of the class, the query itself included.
+    # Both divide by the size of the class including the query.
     _, order = neighbors.search(emb, emb, len(emb) - 1, metric="euclidean", exclude_self=True)
     hits = labels[order] == labels[:, None]
     precision = np.cumsum(hits, axis=1) / np.arange(1, len(emb))
     size = (labels[:, None] == labels).sum(axis=1)
-    among = np.arange(1, len(emb)) <= size[:, None]
-    close(np.mean((precision * hits * among).sum(axis=1) / size), data["mAP_c"], single, "mAP_c")
+    in_top = np.arange(1, len(emb)) <= size[:, None]
+    close(np.mean((precision * hits * in_top).sum(axis=1) / size), data["mAP_c"], single, "mAP_c")
     close(np.mean((precision * hits).sum(axis=1) / size), data["mAP_lim_oracle"], single, "mAP_lim_oracle")
     seen |= {"mAP_c", "mAP_lim_oracle"}
 
@@ -341,16 +347,16 @@ def check_params(params: Any, data: dict[str, np.ndarray], prefix: str, toleranc
 
 
 def linear_backbone(meta: dict[str, Any]) -> Backbone:
-    """The reference's network: one linear layer on vectors, as a feature map of one position."""
+    """The network of the reference: one linear layer applied to vectors, as a feature map of one position."""
 
     def apply(params: Any, stats: Any, inputs: jax.Array, *, train: bool, key: Any) -> tuple[jax.Array, Any]:
-        return heads.linear(params, inputs)[:, None, None, :], stats
+        return (inputs @ params["kernel"] + params["bias"][None])[:, None, None, :], stats
 
     return Backbone(lambda *_: ({}, {}), apply, meta["Df"], preprocess=lambda images: images)
 
 
 def check_trace(data: dict[str, np.ndarray], meta: dict[str, Any], dtype: str = "float64") -> None:
-    """A whole run: step, optimizer with its groups, schedule, momentum network, queue."""
+    """A training run: step, optimizer with parameter groups, schedule, momentum network, queue."""
     config = diva.Config(
         embedding_dim=meta["D"],
         alpha_selfsimilarity=meta["alpha_ssl"],
@@ -370,9 +376,9 @@ def check_trace(data: dict[str, np.ndarray], meta: dict[str, Any], dtype: str = 
     tables = {task: jnp.asarray(data[f"triplets_{task}"]) for task in RANKED}
 
     def miner(key: jax.Array, embeddings: Any, batch: Batch) -> dict[str, Triplets]:
-        """The stored triplets; the ids carry the number of the step."""
-        chosen = {task: table[batch.index[0]] for task, table in tables.items()}
-        return {task: Triplets(*t.T, valid=jnp.ones(len(t), bool)) for task, t in chosen.items()}
+        """The stored triplets of a step, whose number is in `batch.index`."""
+        rows = {task: table[batch.index[0]] for task, table in tables.items()}
+        return {task: Triplets(*t.T, valid=jnp.ones(len(t), bool)) for task, t in rows.items()}
 
     train = Train(
         groups={
@@ -387,8 +393,9 @@ def check_trace(data: dict[str, np.ndarray], meta: dict[str, Any], dtype: str = 
         gamma=meta["gamma"],
     )
     milestones = tuple(epoch * meta["iters_per_epoch"] for epoch in meta["milestones"])
-    schedule = optimizers.factor(train, start=0, stop=meta["steps"], milestones=milestones)
-    method = diva.build(config, linear_backbone(meta), meta["C"], miner=miner)
+    schedule = optimizers.rate_factor(train, start=0, stop=meta["steps"], milestones=milestones)
+    data_set = TrainingSet(meta["C"], meta["C"])
+    method = diva.build(config, linear_backbone(meta), data_set, miner=miner)
     optimizer = optimizers.build(train, method, schedule)
 
     params = model_of(data, "init", dtype) | {"psi": psi_of(data, "init/psi_")}
@@ -437,12 +444,12 @@ def check_trace(data: dict[str, np.ndarray], meta: dict[str, Any], dtype: str = 
     check_model(state.model_state["key"], data, "final_key", tolerance)
     for weights, expected in zip(data["test_weights"], data["test_embedding"], strict=True):
         weighted = dataclasses.replace(config, ensemble=tuple(weights.tolist()))
-        embed = jax.jit(diva.build(weighted, linear_backbone(meta), meta["C"]).embed)
+        embed = jax.jit(diva.build(weighted, linear_backbone(meta), data_set).embed)
         close(embed(state.params, state.model_state, jnp.asarray(data["test_inputs"])), expected, tolerance, "embed")
 
 
-def elsewhere(data: dict[str, np.ndarray], meta: dict[str, Any]) -> None:
-    pytest.skip("losses of other papers: compared in tests/golden/test_losses.py")
+def check_elsewhere(data: dict[str, np.ndarray], meta: dict[str, Any]) -> None:
+    pytest.skip("losses of other papers are compared in tests/golden/test_losses.py")
 
 
 CHECKS = {
@@ -456,16 +463,16 @@ CHECKS = {
     "total": check_total,
     "metrics": check_metrics,
     "trace_diva": check_trace,
-    "losses": elsewhere,
+    "losses": check_elsewhere,
 }
 
 
 @pytest.mark.parametrize("name", fixtures.names(FAMILY))
 def test_reference(name: str) -> None:
     data, meta = fixtures.load(FAMILY, name)
-    known = [check for prefix, check in CHECKS.items() if meta["case"].startswith(prefix)]
-    assert known, f"unknown case {meta['case']}"
-    known[0](data, meta)
+    checks = [check for prefix, check in CHECKS.items() if meta["case"].startswith(prefix)]
+    assert checks, f"unknown case {meta['case']}"
+    checks[0](data, meta)
 
 
 @pytest.mark.parametrize("name", fixtures.names(FAMILY, "trace_*"))
@@ -475,7 +482,7 @@ def test_trace_in_float32(name: str) -> None:
 
 @pytest.mark.parametrize("name", [n for kind in ("dance_*", "total_*") for n in fixtures.names(FAMILY, kind)])
 def test_losses_in_float32(name: str) -> None:
-    """Within a thousandth of each array's largest entry."""
+    """Within 1e-3 of each array's largest entry."""
     data, meta = fixtures.load(FAMILY, name)
     single = {key: value.astype(np.float32) if value.dtype == np.float64 else value for key, value in data.items()}
     CHECKS[name.split("_")[0]](single, meta | {"rtol": 0, "share": 1e-3})

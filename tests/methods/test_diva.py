@@ -1,37 +1,45 @@
-"""DiVA as a whole: options, tasks on and off, momentum network and queue, degenerate batches, devices."""
+"""The whole of DiVA: options, subsets of tasks, momentum network and queue, degenerate batches, devices."""
 
 import dataclasses
 import itertools
 from typing import Any
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
 
+from dml_jax.backbones import functional
 from dml_jax.backbones.contract import Backbone
-from dml_jax.config_schema import close
+from dml_jax.backbones.layers import BatchNorm, Dense
+from dml_jax.config_schema import validate
 from dml_jax.errors import ConfigError, DataError
 from dml_jax.losses.norms import unit
-from dml_jax.methods import diva, heads
-from dml_jax.methods.contract import Batch
+from dml_jax.methods import diva
+from dml_jax.methods.contract import Batch, TrainingSet
 from dml_jax.train import mesh, step
 
 SMALL = diva.Config(embedding_dim=6, psi_dim=5, queue_batches=2, rho=(3.0,), temperature=0.1)
+DATA = TrainingSet(classes=4, images=16)
+
+
+class Toy(nn.Module):
+    """One linear layer applied to every pixel, and a batch normalisation."""
+
+    @nn.compact
+    def __call__(self, x: jax.Array, train: bool) -> jax.Array:
+        return BatchNorm(name="bn")(Dense(7, name="layer")(x), train)
 
 
 def toy(dtype: Any = jnp.float32) -> Backbone:
-    """One linear layer on every pixel and a batch normalisation, whose statistics can be watched."""
-
     def init(key: jax.Array, shape: tuple[int, int]) -> tuple[Any, Any]:
-        scale, stats = heads.batch_norm_init(7)
-        return {"layer": heads.linear_init(key, 3, 7), "bn": scale}, stats
+        return functional.init(Toy(), key, functional.struct(1, *shape, 3), False)
 
     def apply(params: Any, stats: Any, inputs: jax.Array, *, train: bool, key: Any) -> tuple[jax.Array, Any]:
-        x = heads.linear(params["layer"], inputs)
-        y, stats = heads.batch_norm(params["bn"], stats, x.reshape(-1, 7), train=train)
-        return y.reshape(x.shape).astype(dtype), stats
+        features, stats = functional.apply(Toy(), params, stats, inputs, train, mutable=train)
+        return features.astype(dtype), stats
 
     return Backbone(init, apply, 7, preprocess=lambda images: images.astype(jnp.float32) / 255 - 0.5)
 
@@ -42,28 +50,36 @@ def batch(labels: Any = None, seed: int = 0, count: int = 16) -> Batch:
     return Batch(jnp.asarray(images, jnp.uint8), jnp.asarray(labels, jnp.int32), jnp.arange(count, dtype=jnp.int32))
 
 
+def loss(method: Any) -> Any:
+    """(params, model_state, batch, key) -> (scalar, Aux)."""
+    return lambda params, model_state, batch, key: step.loss(
+        method, params, model_state, batch, jnp.zeros((), jnp.int32), key
+    )
+
+
 def subsets() -> list[tuple[str, ...]]:
     return [s for n in range(1, 5) for s in itertools.combinations(diva.TASKS, n)]
 
 
 @pytest.mark.parametrize("tasks", subsets(), ids="+".join)
-def test_tasks_are_switched_one_by_one(tasks: tuple[str, ...]) -> None:
+def test_subsets_of_tasks(tasks: tuple[str, ...]) -> None:
     config = dataclasses.replace(SMALL, tasks=tasks)
-    method = diva.build(config, toy(), num_classes=4)
-    params, state = jax.eval_shape(method.init, jax.random.key(0), batch())
-    value, (after, terms) = jax.eval_shape(method.loss, params, state, batch(), jax.random.key(1))
+    method = diva.build(config, toy(), DATA)
+    params, model_state = jax.eval_shape(method.init, jax.random.key(0), batch())
+    value, aux = jax.eval_shape(loss(method), params, model_state, batch(), jax.random.key(1))
     assert value.shape == ()
     contrastive = "selfsimilarity" in tasks
     decorrelated = "discriminative" in tasks and len(tasks) > 1
-    others = {"keys": contrastive, "decorrelation": decorrelated}
-    assert set(terms) == {*tasks, *(name for name, there in others.items() if there)}
+    assert set(aux.metrics) == {*tasks, *(["decorrelation"] if decorrelated else [])}
+    assert (aux.carry is not None) == contrastive
     assert method.views == 1 + contrastive
-    assert ("queue" in state) == ("key" in state) == (method.fill is not None) == contrastive
+    assert ("queue" in model_state) == ("key" in model_state) == (method.fill is not None) == contrastive
     assert set(params["heads"]) == set(tasks)
     assert len(params["psi"]) == (len(tasks) - 1 if decorrelated else 0)
-    after = jax.eval_shape(method.after, params, after, terms)
-    assert jax.tree.map(lambda x: (x.shape, x.dtype), after) == jax.tree.map(lambda x: (x.shape, x.dtype), state)
-    embedded = jax.eval_shape(method.embed, params, state, batch().images[0])
+    after = jax.eval_shape(method.after, params, aux.model_state, aux.carry)
+    shapes = lambda tree: jax.tree.map(lambda x: (x.shape, x.dtype), tree)  # noqa: E731
+    assert shapes(after) == shapes(model_state)
+    embedded = jax.eval_shape(method.embed, params, model_state, batch().images[0])
     assert embedded.shape == (16, 6 * len(tasks))
 
 
@@ -81,16 +97,16 @@ def test_tasks_are_switched_one_by_one(tasks: tuple[str, ...]) -> None:
     ids=str,
 )
 def test_variants_trace_and_every_parameter_has_a_group(options: dict[str, Any]) -> None:
-    method = diva.build(dataclasses.replace(SMALL, **options), toy(), num_classes=4)
-    params, state = jax.eval_shape(method.init, jax.random.key(0), batch())
-    gradient = jax.grad(method.loss, has_aux=True)
-    grads, _ = jax.eval_shape(gradient, params, state, batch(), jax.random.key(1))
+    method = diva.build(dataclasses.replace(SMALL, **options), toy(), DATA)
+    params, model_state = jax.eval_shape(method.init, jax.random.key(0), batch())
+    gradient = jax.grad(loss(method), has_aux=True)
+    grads, _ = jax.eval_shape(gradient, params, model_state, batch(), jax.random.key(1))
     groups = jax.tree_util.tree_map_with_path(lambda path, _: method.group(tuple(p.key for p in path)), grads)
     assert set(jax.tree.leaves([groups["backbone"], groups["heads"]])) == {"model"}
-    found = {name: set(jax.tree.leaves(groups.get(name, {}))) for name in ("beta", "psi", "temperature")}
-    assert found["beta"] == ({"beta"} if options.get("base") != "triplet" else set())
-    assert found["psi"] == ({"psi"} if options.get("directions") != () else set())
-    assert found["temperature"] == ({"temperature"} if "learn_temperature" in options else set())
+    losses = {name: set(jax.tree.leaves(groups.get(name, {}))) for name in ("beta", "psi", "temperature")}
+    assert losses["beta"] == ({"beta"} if options.get("base") != "triplet" else set())
+    assert losses["psi"] == ({"psi"} if options.get("directions") != () else set())
+    assert losses["temperature"] == ({"temperature"} if "learn_temperature" in options else set())
     assert set(jax.tree.leaves(groups)) <= set(method.groups)
 
 
@@ -99,10 +115,10 @@ def test_variants_trace_and_every_parameter_has_a_group(options: dict[str, Any])
     [
         ({"tasks": ("discriminative", "classes")}, "method.tasks[1]='classes'"),
         ({"tasks": ()}, "method.tasks=(): must name at least one task"),
-        ({"tasks": ("shared", "shared")}, "must name each only once"),
+        ({"tasks": ("shared", "shared")}, "must not contain a name twice"),
         (
             {"tasks": ("shared",), "ensemble": (1.0, 1.0, 0.0, 1.0)},
-            "method.ensemble=(1.0, 1.0, 0.0, 1.0): must weigh",
+            "method.ensemble=(1.0, 1.0, 0.0, 1.0): must have a positive weight for one of method.tasks",
         ),
         ({"ensemble": (1.0, 2.0)}, "method.ensemble=(1.0, 2.0): must hold 4 values"),
         ({"directions": ("shared",)}, "method.directions=('shared',): must be source-target"),
@@ -116,9 +132,9 @@ def test_variants_trace_and_every_parameter_has_a_group(options: dict[str, Any])
         ({"tau": 32.0}, "method.tau: there is no such key"),
     ],
 )
-def test_mistakes_are_named(options: dict[str, Any], message: str) -> None:
+def test_invalid_options(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        close(diva.Config, options, "method")
+        validate(diva.Config, options, "method")
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -126,11 +142,11 @@ def test_mistakes_are_named(options: dict[str, Any], message: str) -> None:
 @pytest.mark.parametrize(("shared", "classes"), [("random", 1), ("full", 2)])
 def test_too_few_classes_for_the_triplets(shared: Any, classes: int) -> None:
     with pytest.raises(ConfigError, match=f"need {classes + 1} training classes, the data has {classes}"):
-        diva.build(dataclasses.replace(SMALL, shared=shared), toy(), classes)
+        diva.build(dataclasses.replace(SMALL, shared=shared), toy(), DATA._replace(classes=classes))
 
 
 def keys_by_hand(network: Any, images: jax.Array) -> np.ndarray:
-    """The toy network, in evaluation mode with statistics 0 and 1, then mean and head; NumPy float64."""
+    """The toy network in evaluation mode with statistics 0 and 1, then average pooling and head; NumPy float64."""
     x = np.asarray(images, np.float64) / 255 - 0.5
     layer, bn, head = (
         network["backbone"]["layer"],
@@ -144,8 +160,8 @@ def keys_by_hand(network: Any, images: jax.Array) -> np.ndarray:
 
 
 def test_momentum_network_and_queue() -> None:
-    """Filled from main views; then second views join at the end; statistics of the key network never move."""
-    method = diva.build(SMALL, toy(), num_classes=4)
+    """Filled with first views; then second views are appended; the key network's batch statistics stay constant."""
+    method = diva.build(SMALL, toy(), DATA)
     optimizer = optax.sgd(0.1)
     state = step.initial(method, optimizer, jax.random.key(0), batch())
     first = jax.tree.map(np.asarray, state.params)
@@ -168,34 +184,34 @@ def test_momentum_network_and_queue() -> None:
             state.model_state["key"][name],
             expected,
         )
-    assert float(jnp.abs(state.model_state["backbone"]["mean"]).max()) > 0.01
-    np.testing.assert_array_equal(state.model_state["key"]["stats"]["mean"], np.zeros(7))
-    np.testing.assert_array_equal(state.model_state["key"]["stats"]["var"], np.ones(7))
+    assert float(jnp.abs(state.model_state["backbone"]["bn"]["mean"]).max()) > 0.01
+    np.testing.assert_array_equal(state.model_state["key"]["stats"]["bn"]["mean"], np.zeros(7))
+    np.testing.assert_array_equal(state.model_state["key"]["stats"]["bn"]["var"], np.ones(7))
 
 
 def test_a_queue_that_cannot_be_filled() -> None:
-    method = diva.build(SMALL, toy(), num_classes=4)
-    params, state = method.init(jax.random.key(0), batch())
-    with pytest.raises(DataError, match="16 images cannot fill a queue of 32"):
-        method.fill(params, state, [batch()])
+    method = diva.build(SMALL, toy(), DATA)
+    params, model_state = method.init(jax.random.key(0), batch())
+    with pytest.raises(DataError, match=r"16 images cannot fill a queue of 32: .* lower method\.queue_batches"):
+        method.fill(params, model_state, [batch()])
 
 
-@pytest.mark.slow  # the contract has it too, on fewer steps
-def test_eight_devices_do_as_one() -> None:
-    """Plain SGD, so that a wrong factor of the gradient shows; one compilation; the queue stays whole everywhere."""
-    method = diva.build(SMALL, toy(), num_classes=4)
+@pytest.mark.slow  # the contract tests cover it too, with fewer steps
+def test_eight_devices_match_one() -> None:
+    """With plain SGD, which reveals a wrong factor of the gradient; one compilation; the queue stays replicated."""
+    method = diva.build(SMALL, toy(), DATA)
     optimizer = optax.sgd(0.1)
 
     def run(devices: int) -> Any:
         axis = (jax.sharding.AxisType.Auto,)
-        where = jax.make_mesh((devices,), (mesh.AXIS,), axis_types=axis, devices=jax.devices()[:devices])
-        spread = lambda b: mesh.shard(where, *map(np.asarray, b[:3]))  # noqa: E731
-        state = mesh.replicate(where, step.initial(method, optimizer, jax.random.key(0), batch()))
-        full = method.fill(state.params, state.model_state, [spread(batch(seed=5)), spread(batch(seed=6))])
-        state, key = state._replace(model_state=full), mesh.replicate(where, jax.random.key(3))
+        used = jax.make_mesh((devices,), (mesh.AXIS,), axis_types=axis, devices=jax.devices()[:devices])
+        shard = lambda b: mesh.shard(used, *map(np.asarray, b[:3]))  # noqa: E731
+        state = mesh.replicate(used, step.initial(method, optimizer, jax.random.key(0), batch()))
+        full = method.fill(state.params, state.model_state, [shard(batch(seed=5)), shard(batch(seed=6))])
+        state, key = state._replace(model_state=full), mesh.replicate(used, jax.random.key(3))
         update = jax.jit(step.build(method, optimizer), donate_argnums=0)
         for seed in range(3):
-            state, _ = update(state, spread(batch(seed=seed)), key)
+            state, _ = update(state, shard(batch(seed=seed)), key)
         assert update._cache_size() == 1
         assert state.model_state["queue"].sharding.is_fully_replicated
         return state
@@ -232,15 +248,14 @@ def degenerate(dtype: Any) -> dict[str, tuple[Any, Any]]:
 )
 def test_degenerate_embeddings_give_finite_values_and_gradients(options: dict[str, Any], dtype: Any) -> None:
     config = dataclasses.replace(SMALL, temperature=0.01, **options)
-    params = diva.criterion_init(jax.random.key(0), config, 16)
+    params = diva.loss_init(jax.random.key(0), config, 16)
 
     @jax.jit
     def gradient(x: jax.Array, labels: jax.Array, queue: jax.Array) -> Any:
         def loss(params: Any, x: jax.Array) -> Any:
             embeddings = {task: unit(x) for task in diva.TASKS}
-            batch = Batch(x, labels, labels)
-            triplets = diva.mine(jax.random.key(1), jax.lax.stop_gradient(embeddings), batch, config)
-            return diva.criterion(params, embeddings, labels, triplets, unit(x), queue, config)
+            triplets = diva.mine(jax.random.key(1), jax.lax.stop_gradient(embeddings), labels, config)
+            return diva.loss(params, embeddings, labels, triplets, unit(x), queue, config)
 
         return jax.value_and_grad(loss, (0, 1), has_aux=True)(params, x)
 
@@ -253,15 +268,15 @@ def test_degenerate_embeddings_give_finite_values_and_gradients(options: dict[st
 
 
 @pytest.mark.parametrize("dance", ["original", "fixed"])
-def test_where_everything_is_cut_the_weights_are_equal(dance: Any) -> None:
-    """In float32, where the authors' floor of 1e-45 is denormal, a cut row or column still sums to one."""
+def test_weights_are_equal_where_all_entries_are_cut_off(dance: Any) -> None:
+    """In float32, where the authors' floor of 1e-45 is denormal, a row or column cut off still sums to one."""
     config = dataclasses.replace(SMALL, dance=dance)
     rng = np.random.default_rng(0)
     similarities = rng.uniform(0.1, 0.95, (5, 7))
-    cut = (slice(None), 2) if dance == "original" else (2, slice(None))
-    similarities[cut] = rng.uniform(-1, -0.1, similarities[cut].shape)
+    cut_off = (slice(None), 2) if dance == "original" else (2, slice(None))
+    similarities[cut_off] = rng.uniform(-1, -0.1, similarities[cut_off].shape)
     weights = diva.dance_weights(jnp.asarray(similarities, jnp.float32), 128, config)
-    np.testing.assert_allclose(weights[cut], 1 / similarities[cut].size, rtol=1e-6)
+    np.testing.assert_allclose(weights[cut_off], 1 / similarities[cut_off].size, rtol=1e-6)
     np.testing.assert_allclose(weights.sum(axis=0 if dance == "original" else 1), 1, rtol=1e-5)
 
     log = -126 * np.log(np.maximum(np.sqrt(2 - 2 * similarities), 0.5))
@@ -276,19 +291,19 @@ def test_where_everything_is_cut_the_weights_are_equal(dance: Any) -> None:
 
 def test_reversed_gradients() -> None:
     x = jnp.asarray([0.1, -3.0, 1e30])
-    value, pull = jax.vjp(diva.reverse, x)
+    value, pull = jax.vjp(diva.reverse_gradient, x)
     np.testing.assert_array_equal(value, x)
     np.testing.assert_array_equal(pull(jnp.asarray([1.0, 2.0, 3.0]))[0], [-1.0, -2.0, -3.0])
 
 
-def test_learnt_temperature_is_the_one_used() -> None:
+def test_learned_temperature_is_used() -> None:
     config = dataclasses.replace(SMALL, tasks=("selfsimilarity",), learn_temperature=True)
     x = unit(jnp.asarray(np.random.default_rng(0).normal(size=(3, 8, 6))))
 
     def loss(temperature: float) -> Any:
-        params = diva.criterion_init(jax.random.key(0), config, 4) | {"temperature": temperature}
+        params = diva.loss_init(jax.random.key(0), config, 4) | {"temperature": temperature}
         embeddings = {"selfsimilarity": x[0]}
-        return diva.criterion(params, embeddings, jnp.zeros(8, int), {}, x[1], x[2], config)[1]["selfsimilarity"]
+        return diva.loss(params, embeddings, jnp.zeros(8, int), {}, x[1], x[2], config)[1]["selfsimilarity"]
 
     value, slope = jax.value_and_grad(loss)(0.3)
     np.testing.assert_allclose(value, diva.dance(x[0], x[1], x[2], 0.3, config).mean(), rtol=1e-6)

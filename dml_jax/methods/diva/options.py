@@ -1,4 +1,4 @@
-"""Options of DiVA and of the tasks its Figure 4 puts in DaNCE's place."""
+"""Options of DiVA and of the self-supervised tasks of its Figure 4."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -6,8 +6,10 @@ from typing import Literal
 from dml_jax.config_schema import require
 
 Task = Literal["discriminative", "selfsimilarity", "shared", "intra"]
+Figure4Task = Literal["instance", "spread", "rotnet", "deepcluster"]
+SelfSupervision = Literal["contrast", Figure4Task]
 TASKS: tuple[Task, ...] = ("discriminative", "selfsimilarity", "shared", "intra")
-CLASSIFIERS = ("rotnet", "deepcluster")  # these tasks have no embedding: they classify the backbone's features
+CLASSIFIERS = ("rotnet", "deepcluster")  # classify the backbone's features and have no embedding
 
 
 @dataclass(frozen=True)
@@ -15,11 +17,11 @@ class Config:
     """Options of DiVA; the defaults are those of the authors' CUB run with ResNet-50."""
 
     name: str = "diva"
-    tasks: tuple[Task, ...] = TASKS  # the ones trained
-    # "discriminative": every task is the discriminative one with triplets of its own, the ensemble DiVA is compared to.
+    tasks: tuple[Task, ...] = TASKS
+    # "discriminative" trains every task with discriminative triplets: the ensemble that DiVA is compared with.
     learners: Literal["diverse", "discriminative"] = "diverse"
     embedding_dim: int = 128  # D of each task
-    # Weights of the auxiliary losses; the discriminative one has 1.
+    # Weights of the auxiliary losses; that of the discriminative loss is 1.
     alpha_selfsimilarity: float = 0.3
     alpha_shared: float = 0.3
     alpha_intra: float = 0.3
@@ -27,29 +29,27 @@ class Config:
     ensemble: tuple[float, float, float, float] = (0.75, 1.25, 1.25, 1.25)
     base: Literal["margin", "triplet"] = "margin"  # loss of the triplets
     margin: float = 0.2
-    beta: float = 1.2  # where the margin loss's boundary starts; learnt for each class and task
-    # Shared triplets: the discriminative task's after a permutation of the labels; or of three classes with a
-    # distance-weighted negative ("standard"), and a distance-weighted positive too ("full").
+    beta: float = 1.2  # initial boundary of the margin loss, which is learned per class and task
+    # Shared triplets: discriminative triplets after permuting the labels; or three different classes with a
+    # distance-weighted negative ("standard") and also a distance-weighted positive ("full").
     shared: Literal["random", "standard", "full"] = "random"
-    lower_cutoff: float = 0.5  # smaller distances count as this one, in mining and in DaNCE
-    upper_cutoff: float = 1.4  # queue entries farther than this get no weight in DaNCE
-    # The self-similarity task: DaNCE ("contrast"); or what the paper compares it with, see `_diva_tasks`: instance
-    # discrimination by a memory of all images or by the batch's second views ("spread", which is what the authors' code
-    # has), rotations, clusters.
-    selfsimilarity: Literal["contrast", "instance", "spread", "rotnet", "deepcluster"] = "contrast"
-    # DaNCE's weights normalised over the queries, as in the code first published; over the queue, as corrected there
-    # later ("fixed"); or all 1, plain NCE ("off").
+    lower_cutoff: float = 0.5  # smaller distances are raised to this value, in mining and in DaNCE
+    upper_cutoff: float = 1.4  # queue entries farther away have weight 0 in DaNCE
+    # The self-similarity task: DaNCE ("contrast") or one of the tasks in `self_supervision`.
+    selfsimilarity: SelfSupervision = "contrast"
+    # Weights of DaNCE: normalised over the queries, as in the code first published ("original"); over the queue, as
+    # corrected there later ("fixed"); all 1, which is plain NCE ("off").
     dance: Literal["original", "fixed", "off"] = "original"
-    dance_lambda: float = 1.0  # cut-off of 1/q with equations="paper", which does not state it
+    dance_lambda: float = 1.0  # upper bound of 1/q with equations="paper"; not given in the paper
     temperature: float = 0.01  # tau of DaNCE; 0.1 in the paper
     learn_temperature: bool = False
-    queue_batches: int = 30  # size of the queue, in batches
+    queue_batches: int = 30  # length of the queue in batches
     momentum: float = 0.9  # of the key network
-    instance_temperature: float = 0.1  # of both kinds of instance discrimination
-    memory_momentum: float = 0.5  # of a row of the memory of all images
-    clusters: int = 300  # of DeepCluster
-    cluster_epochs: int = 2  # between two clusterings
-    # Decorrelated pairs, source-target, where both have an embedding; psi maps the source to the target.
+    instance_temperature: float = 0.1  # for "instance" and "spread"
+    memory_momentum: float = 0.5  # for "instance": of the rows of its memory
+    clusters: int = 300  # for "deepcluster"
+    cluster_epochs: int = 2  # for "deepcluster": epochs between two clusterings
+    # Decorrelated pairs, source-target, used if both tasks have an embedding; psi maps the source to the target.
     directions: tuple[str, ...] = tuple(f"{task}-discriminative" for task in TASKS[1:])
     rho: tuple[float, ...] = (1500.0,)  # weight of each direction, or one for all
     psi_dim: int = 512  # hidden width of psi
@@ -67,29 +67,29 @@ class Config:
         for field in ("alpha_selfsimilarity", "alpha_shared", "alpha_intra", "margin"):
             rule(getattr(self, field) >= 0, field, "must not be negative")
         for field in ("ensemble", "rho"):
-            rule(min(getattr(self, field), default=0) >= 0, field, "must hold no negative number")
+            rule(min(getattr(self, field), default=0) >= 0, field, "must not contain a negative number")
         for field in ("momentum", "memory_momentum"):
             rule(0 <= getattr(self, field) <= 1, field, "must be in [0, 1]")
         rule(self.clusters > 1, "clusters", "must be at least 2")
         rule(len(self.tasks) > 0, "tasks", "must name at least one task")
         for field in ("tasks", "directions"):
             names = getattr(self, field)
-            rule(len(set(names)) == len(names), field, "must name each only once")
+            rule(len(set(names)) == len(names), field, "must not contain a name twice")
         rule(
             self.learners == "diverse" or self.selfsimilarity == "contrast",
             "learners",
-            f"leaves no room for method.selfsimilarity={self.selfsimilarity!r}",
+            f"cannot be combined with method.selfsimilarity={self.selfsimilarity!r}; set the latter to 'contrast'",
         )
         rule(
-            len(embedded(self)) > 0,
+            len(embedding_tasks(self)) > 0,
             "selfsimilarity",
-            f"gives no embedding; add another task to method.tasks={self.tasks!r}",
+            f"has no embedding; add another task to method.tasks={self.tasks!r}",
         )
         weighted = [task for task, weight in zip(TASKS, self.ensemble, strict=True) if weight > 0]
         rule(
-            bool(set(weighted) & set(embedded(self))),
+            bool(set(weighted) & set(embedding_tasks(self))),
             "ensemble",
-            f"must weigh one of method.tasks={self.tasks!r} that has an embedding",
+            f"must have a positive weight for one of method.tasks={self.tasks!r} that has an embedding",
         )
         rule(
             self.lower_cutoff < self.upper_cutoff,
@@ -100,34 +100,34 @@ class Config:
         rule(
             set(self.directions) <= pairs,
             "directions",
-            "must be source-target, two different ones of " + ", ".join(TASKS),
+            "must be source-target pairs of two different tasks from " + ", ".join(TASKS),
         )
         rule(
             len(self.rho) in (1, len(self.directions)),
             "rho",
-            "must hold one number, or one for each of method.directions",
+            "must hold one number, or one per direction in method.directions",
         )
 
 
-def embedded(config: Config) -> tuple[str, ...]:
-    """The tasks that are on and have an embedding, in the order of TASKS."""
+def embedding_tasks(config: Config) -> tuple[Task, ...]:
+    """The tasks in `config.tasks` that have an embedding, in the order of TASKS."""
     without = {"selfsimilarity"} if config.selfsimilarity in CLASSIFIERS else set()
     return tuple(task for task in TASKS if task in set(config.tasks) - without)
 
 
-def ranked(config: Config) -> tuple[str, ...]:
-    """The tasks that learn from triplets."""
+def ranking_tasks(config: Config) -> tuple[Task, ...]:
+    """The tasks trained with triplets."""
     others = () if config.learners == "discriminative" else ("selfsimilarity",)
-    return tuple(task for task in embedded(config) if task not in others)
+    return tuple(task for task in embedding_tasks(config) if task not in others)
 
 
-def selfsupervised(config: Config) -> str:
-    """What the self-similarity task learns; "" where there is none."""
-    return config.selfsimilarity if "selfsimilarity" in config.tasks and config.learners == "diverse" else ""
+def self_supervised_task(config: Config) -> SelfSupervision | None:
+    """What the self-similarity task learns; None if it is off or trained with triplets."""
+    return config.selfsimilarity if "selfsimilarity" in config.tasks and config.learners == "diverse" else None
 
 
-def decorrelated(config: Config) -> dict[str, float]:
-    """rho of every direction whose two tasks have an embedding."""
+def decorrelation_weights(config: Config) -> dict[str, float]:
+    """rho of each direction whose two tasks have an embedding."""
     rho = config.rho * len(config.directions) if len(config.rho) == 1 else config.rho
     pairs = zip(config.directions, rho, strict=True)
-    return {d: r for d, r in pairs if set(d.split("-")) <= set(embedded(config))}
+    return {d: r for d, r in pairs if set(d.split("-")) <= set(embedding_tasks(config))}

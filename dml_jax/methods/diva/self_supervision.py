@@ -1,76 +1,89 @@
-"""The self-supervised tasks that DiVA compares DaNCE with (Fig. 4), each in DaNCE's place.
+"""The self-supervised tasks that the paper's Figure 4 compares with DaNCE, each used in its place.
 
-    instance      Wu et al., CVPR 2018: each image is a class, its weight vector a memory of its embeddings (Eq. 2)
-    spread        Ye et al., CVPR 2019: the batch's second views are recognised among the batch (Eq. 1, 2, 3)
-    rotnet        Gidaris et al., ICLR 2018: by which quarter turn was the image rotated?
-    deepcluster   Caron et al., ECCV 2018: which cluster of the training images does it belong to?
+    instance      Wu et al., CVPR 2018: every image is a class, represented by a memory of its embeddings (Eq. 2)
+    spread        Ye et al., CVPR 2019: the second views of a batch are matched with the first ones (Eq. 1, 2, 3)
+    rotnet        Gidaris et al., ICLR 2018: predicts by how many quarter turns an image was rotated
+    deepcluster   Caron et al., ECCV 2018: predicts the k-means cluster of an image
 
-The paper cites the first as instance discrimination, the authors' code has the second. Their code lets RotNet guess the
-rotation of images that were not rotated; here they are.
+The paper cites the first for instance discrimination, the authors' code implements the second. Their RotNet predicts
+rotations of images that were never rotated; here the images are rotated.
 
-Second views and rotated images go through the network in a pass of their own, whose batch statistics are forgotten: the
-other tasks see the same upright images, normalised in the same way, whichever task stands beside them.
+Second views and rotated images have a forward pass of their own, which does not update the running batch statistics:
+the other tasks see the same upright images with the same normalisation, whichever self-supervised task is used.
 """
 
-from collections.abc import Callable
-from typing import Any
+from typing import assert_never
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax.typing import Dtype
 from jax import lax
 
+from dml_jax.backbones import functional
+from dml_jax.backbones.initializers import normal
+from dml_jax.backbones.layers import Dense
 from dml_jax.errors import ConfigError
 from dml_jax.evaluation import kmeans
 from dml_jax.losses.classification import cross_entropy
 from dml_jax.losses.norms import at_least_float32, unit
-from dml_jax.methods import heads
-from dml_jax.methods.contract import Batch
-from dml_jax.methods.diva.options import Config, selfsupervised
+from dml_jax.methods.contract import PyTree
+from dml_jax.methods.diva.modules import Encoded
+from dml_jax.methods.diva.options import Config, Figure4Task, self_supervised_task
 
 TURNS = 4
-ITERATIONS = 20  # of the k-means that makes DeepCluster's labels, as the authors have it
+KMEANS_ITERATIONS = 20  # of DeepCluster, as in the authors' code
 
 
 def instance_discrimination(
     embeddings: jax.Array, memory: jax.Array, index: jax.Array, temperature: float
 ) -> jax.Array:
-    """-log exp(v_i f / t) / sum_n exp(v_n f / t) of each sample, over all N images instead of a draw of them -> [B].
+    """-log exp(v_i f / t) / sum_n exp(v_n f / t), over all N images instead of a sample of them.
 
     Args:
       embeddings: float [B, D], f of unit length.
       memory: float [N, D], v of unit length.
-      index: int [B], rows of the memory.
+      index: int [B], row of each sample in the memory.
       temperature: t, positive.
+
+    Returns:
+      float [B].
     """
     cosines = jnp.matmul(at_least_float32(embeddings), at_least_float32(memory).T, precision=lax.Precision.HIGHEST)
     return cross_entropy(cosines / temperature, index)
 
 
-def remember(memory: jax.Array, embeddings: jax.Array, index: jax.Array, momentum: float) -> jax.Array:
-    """The memory [N, D] with the rows `index` [B] moved towards embeddings [B, D]; the last of equals counts."""
+def update_memory(memory: jax.Array, embeddings: jax.Array, index: jax.Array, momentum: float) -> jax.Array:
+    """The memory after a batch: its rows are moving averages of unit length.
+
+    Args:
+      memory: float [N, D].
+      embeddings: float [B, D].
+      index: int [B], row of each sample in the memory; of samples with the same row, the last one counts.
+      momentum: weight of the old row.
+    """
     order = jnp.arange(1, len(index) + 1)
     last = jnp.argmax((index[:, None] == index[None, :]) * order[None, :], axis=1)
     moved = unit(momentum * memory[index] + (1 - momentum) * embeddings.astype(memory.dtype))
-    return memory.at[index].set(moved[last])  # equal positions write the same row, in whichever order
+    return memory.at[index].set(moved[last])  # repeated rows get equal values: the order of writes does not matter
 
 
 def spread(first: jax.Array, second: jax.Array, temperature: float) -> jax.Array:
-    """Each view recognises the other one, and is not taken for any other image of the batch.
+    """Instance discrimination within a batch: each view is matched with the other view of its image.
 
-    With P_ij the softmax over j != i of x_i x_j / t and x_k the other view of x_i, the loss is
+    With P_ij the softmax over j != i of x_i x_j / t, and x_k the other view of the image of x_i, the loss is
 
         -log P_ik - sum_(j != k) log(1 - P_ij)
 
-    Gradients flow through x_i only, as in the code of both papers.
+    The gradient flows through x_i only, as in the code of both papers.
 
     Args:
-      first: float [B, D], of unit length.
-      second: float [B, D], of the same images' second views.
+      first: float [B, D] of unit length, first views.
+      second: float [B, D] of unit length, second views of the same images.
       temperature: t, positive.
 
     Returns:
-      [2B], of the first views, then the second.
+      float [2B], first for the first views, then for the second.
     """
     views = jnp.concatenate([at_least_float32(first), at_least_float32(second)])
     count = len(views)
@@ -78,108 +91,130 @@ def spread(first: jax.Array, second: jax.Array, temperature: float) -> jax.Array
     other = jnp.roll(own, count // 2, axis=1)
     logits = jnp.matmul(views, lax.stop_gradient(views).T, precision=lax.Precision.HIGHEST) / temperature
     logits = jax.nn.log_softmax(jnp.where(own, -jnp.inf, logits), axis=1)
-    # Near 1 the probability of a wrong image is cut where its complement would round to 0.
+    # Bounded so that 1 - P does not round to 0.
     wrong = jnp.minimum(jnp.exp(logits), 1 - jnp.finfo(logits.dtype).eps)
     return jnp.sum(jnp.where(other, -logits, -jnp.log1p(-wrong)), axis=1)
 
 
+def random_turns(key: jax.Array, count: int) -> jax.Array:
+    """Random quarter turns int [count], 0 to 3 equally often (up to one)."""
+    return jax.random.permutation(key, jnp.arange(count) % TURNS)
+
+
 def rotate(images: jax.Array, turns: jax.Array) -> jax.Array:
-    """Square images [B, H, H, 3], each by its number of quarter turns [B], counter-clockwise."""
+    """Rotates square images [B, H, H, 3] counter-clockwise by `turns` [B] quarter turns."""
     turned = jnp.stack([jnp.rot90(images, turn, axes=(1, 2)) for turn in range(TURNS)])
     return turned[turns, jnp.arange(len(images))]
 
 
 def check_square(height: int, width: int) -> None:
-    """Raises ConfigError unless quarter turns leave the shape of an image as it is."""
+    """Raises ConfigError unless images are square, so that quarter turns keep their shape."""
     if height != width:
         raise ConfigError(
-            f"method.selfsimilarity='rotnet': quarter turns need square images, these are {width}x{height}; set "
-            "data.crop"
+            f"method.selfsimilarity='rotnet': rotation by quarter turns needs square images, these are "
+            f"{width}x{height}; set data.crop"
         )
 
 
-def classifier_init(key: jax.Array, features: int, clusters: int) -> dict[str, jax.Array]:
-    """DeepCluster's classifier, drawn anew for each clustering: kernel [features, clusters], no bias."""
-    return {"kernel": jax.random.normal(key, (features, clusters)) / features}
+def normal_inverse_fan_in(key: jax.Array, shape: tuple[int, ...], dtype: Dtype = jnp.float32) -> jax.Array:
+    """N(0, 1 / inputs^2) for a kernel [inputs, outputs], as DeepCluster's classifier is initialised."""
+    return normal(key, shape, 1 / shape[0]).astype(dtype)
 
 
-def principal(features: np.ndarray, dim: int) -> np.ndarray:
-    """Features [N, K] along their `dim` directions of largest variance, centred -> [N, min(dim, K)]."""
+def rotation_classifier() -> Dense:
+    """Features [B, K] -> logits [B, 4]."""
+    return Dense(TURNS, use_bias=False)
+
+
+def cluster_classifier(config: Config) -> Dense:
+    """Features [B, K] -> logits [B, clusters]."""
+    return Dense(config.clusters, use_bias=False, kernel_init=normal_inverse_fan_in)
+
+
+def principal_components(features: np.ndarray, dim: int) -> np.ndarray:
+    """The first `dim` principal components of features [N, K] -> [N, min(dim, K)]."""
     centred = features - features.mean(axis=0)
     _, axes = np.linalg.eigh((centred.T @ centred).astype(np.float64))
     return centred @ axes[:, ::-1][:, :dim].astype(centred.dtype)
 
 
-def recluster(params: Any, state: Any, features: np.ndarray, key: jax.Array, config: Config) -> tuple[Any, Any]:
-    """(params, state) with DeepCluster's labels found anew, and a new classifier for them.
+def recluster(
+    params: PyTree, model_state: PyTree, features: np.ndarray, key: jax.Array, config: Config
+) -> tuple[PyTree, PyTree]:
+    """(params, model_state) with new cluster labels of all training images and a re-initialised classifier.
 
     Args:
-      params, state: of the method.
-      features: float [N, K] of the training images, of the backbone.
-      key: draws the first centres and the classifier.
-      config: number of clusters; `embedding_dim` is that of the space they are found in.
+      params, model_state: of the method.
+      features: float [N, K], pooled features of the training images.
+      key: of the initial centres and of the classifier.
+      config: number of clusters, and `embedding_dim`, the number of principal components they are computed from.
     """
     key_centres, key_classifier = jax.random.split(key)
     seed = int(jax.random.randint(key_centres, (), 0, np.iinfo(np.int32).max))
-    points = principal(features, config.embedding_dim)
-    found = kmeans.fit(points, config.clusters, init="random", seed=seed, max_iterations=ITERATIONS)
-    classifier = classifier_init(key_classifier, features.shape[1], config.clusters)
-    return {**params, "classifier": classifier}, {**state, "clusters": jnp.asarray(found.assignments, jnp.int32)}
+    points = principal_components(features, config.embedding_dim)
+    clusters = kmeans.fit(points, config.clusters, init="random", seed=seed, max_iterations=KMEANS_ITERATIONS)
+    x = functional.struct(1, features.shape[1])
+    classifier, _ = functional.init(cluster_classifier(config), key_classifier, x)
+    labels = jnp.asarray(clusters.assignments, jnp.int32)
+    return {**params, "classifier": classifier}, {**model_state, "clusters": labels}
 
 
-def init(key: jax.Array, config: Config, channels: int, num_images: int) -> tuple[dict[str, Any], dict[str, Any]]:
-    """(params, state) of the self-supervised task, on features of `channels` numbers; empty where it needs none."""
-    match selfsupervised(config):
+def init(key: jax.Array, config: Config, channels: int, images: int) -> tuple[dict[str, PyTree], dict[str, PyTree]]:
+    """(params, model_state) of the self-supervised task; empty if it needs none.
+
+    Args:
+      key: of the initial values.
+      config: the options.
+      channels: number of features K of the backbone.
+      images: number of training images N.
+    """
+    task, x = self_supervised_task(config), functional.struct(1, channels)
+    match task:
         case "instance":
-            return {}, {"memory": unit(jax.random.normal(key, (num_images, config.embedding_dim)))}
+            return {}, {"memory": unit(jax.random.normal(key, (images, config.embedding_dim)))}
         case "rotnet":
-            return {"classifier": {"kernel": heads.linear_init(key, channels, TURNS)["kernel"]}}, {}
+            return {"classifier": functional.init(rotation_classifier(), key, x)[0]}, {}
         case "deepcluster":
-            classifier = classifier_init(key, channels, config.clusters)
-            return {"classifier": classifier}, {"clusters": jnp.zeros(num_images, jnp.int32)}
-        case _:
+            classifier, _ = functional.init(cluster_classifier(config), key, x)
+            return {"classifier": classifier}, {"clusters": jnp.zeros(images, jnp.int32)}
+        case "contrast" | "spread" | None:
             return {}, {}
+        case _:
+            assert_never(task)
 
 
 def loss(
-    params: Any,
-    state: Any,
-    batch: Batch,
-    pooled: jax.Array,
-    look: Callable[[jax.Array], jax.Array],
-    key: jax.Array,
-    config: Config,
-) -> tuple[jax.Array, Any]:
-    """The task's loss on a batch.
+    task: Figure4Task, params: PyTree, model_state: PyTree, encoded: Encoded, index: jax.Array, config: Config
+) -> tuple[jax.Array, PyTree]:
+    """The loss of the task on a batch.
 
     Args:
-      params: of the method.
-      state: of the method.
-      batch: two views for "spread".
-      pooled: float [B, K], features of the first views.
-      look: further images [B, H, W, 3] -> their features [B, K].
-      key: draws the rotations, as many of each.
-      config: the options; the task is none of "contrast" and "".
+      task: which one.
+      params, model_state: of the method.
+      encoded: with the fields that the task needs.
+      index: int [B], position of each image in the training split.
+      config: the options.
 
     Returns:
-      (scalar, state).
+      (scalar, model_state).
     """
-
-    def embedding(pooled: jax.Array) -> jax.Array:
-        return unit(heads.linear(params["heads"]["selfsimilarity"], pooled))
-
-    match selfsupervised(config):
+    match task:
         case "instance":
-            own = embedding(pooled)
-            value = instance_discrimination(own, state["memory"], batch.index, config.instance_temperature)
-            memory = remember(state["memory"], lax.stop_gradient(own), batch.index, config.memory_momentum)
-            return value.mean(), {**state, "memory": memory}
+            x = encoded.embeddings["selfsimilarity"]
+            losses = instance_discrimination(x, model_state["memory"], index, config.instance_temperature)
+            memory = update_memory(model_state["memory"], lax.stop_gradient(x), index, config.memory_momentum)
+            model_state = {**model_state, "memory": memory}
         case "spread":
-            second = embedding(look(batch.images[1]))
-            return spread(embedding(pooled), second, config.instance_temperature).mean(), state
+            assert encoded.second_views is not None
+            losses = spread(encoded.embeddings["selfsimilarity"], encoded.second_views, config.instance_temperature)
         case "rotnet":
-            turns = jax.random.permutation(key, jnp.arange(len(batch.labels)) % TURNS)
-            pooled, labels = look(rotate(batch.images[0], turns)), turns
+            assert encoded.rotated is not None
+            assert encoded.turns is not None
+            logits, _ = functional.apply(rotation_classifier(), params["classifier"], {}, encoded.rotated)
+            losses = cross_entropy(logits, encoded.turns)
+        case "deepcluster":
+            logits, _ = functional.apply(cluster_classifier(config), params["classifier"], {}, encoded.features)
+            losses = cross_entropy(logits, model_state["clusters"][index])
         case _:
-            labels = state["clusters"][batch.index]
-    return cross_entropy(heads.linear(params["classifier"], pooled), labels).mean(), state
+            assert_never(task)
+    return losses.mean(), model_state

@@ -1,0 +1,236 @@
+"""The triplets and losses of DiVA.
+
+    L_disc    ranking loss of triplets (a, p, n), y_a = y_p != y_n                                             Eq. 2
+    L_shared  ranking loss of triplets across classes                                                          Eq. 3
+    L_intra   ranking loss of triplets within one class                                                        Eq. 4
+    w_ij      grows with 1/q(d_ij), the rarity of the distance between query q_i and queue entry m_j           Eq. 5
+    DaNCE_i   = -log exp(q_i k_i / tau) / (exp(q_i k_i / tau) + sum_j exp(w_ij q_i m_j / tau))                 Eq. 6
+    c(a, b)   = mean (a * psi_b(b))^2,  maximised by psi and, with reversed gradients R, minimised by a, b     Eq. 7
+    L         = L_disc + sum_t alpha_t L_t - sum_(a,b) rho_ab c(R(a), R(b))                                    Eq. 8
+
+Keys k and m are the outputs of a momentum copy of the network, k for a second view of the image.
+
+`equations="authors"` is the code that produced the published numbers. "paper" is as printed: only negatives in the
+denominator and w = min(lambda, 1/q) (Eq. 5, 6), c summed over dimensions with psi of any length (Eq. 7), plain instead
+of squared distances in the triplet loss (Eq. 1).
+"""
+
+import math
+from typing import assert_never
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from dml_jax.backbones import functional
+from dml_jax.losses import mining, ranking
+from dml_jax.losses.mining import Triplets
+from dml_jax.losses.norms import at_least_float32, root, unit
+from dml_jax.methods.contract import PyTree
+from dml_jax.methods.diva.modules import Psi
+from dml_jax.methods.diva.options import (
+    TASKS,
+    Config,
+    decorrelation_weights,
+    embedding_tasks,
+    ranking_tasks,
+    self_supervised_task,
+)
+
+
+def loss_init(key: jax.Array, config: Config, classes: int) -> dict[str, PyTree]:
+    """Parameters of the losses: "beta" [C] of each ranking task, "psi" of each direction, "temperature" []."""
+    params: dict[str, PyTree] = {}
+    if config.base == "margin":
+        params["beta"] = {task: config.beta * jnp.ones(classes) for task in ranking_tasks(config)}
+    psi, x = Psi(config.psi_dim), functional.struct(1, config.embedding_dim)
+    directions = list(decorrelation_weights(config))
+    params["psi"] = {
+        direction: functional.init(psi, subkey, x)[0]
+        for direction, subkey in zip(directions, jax.random.split(key, len(directions)), strict=True)
+    }
+    if config.learn_temperature and self_supervised_task(config) == "contrast":
+        params["temperature"] = jnp.asarray(config.temperature, jnp.float32)
+    return params
+
+
+def mine(key: jax.Array, embeddings: dict[str, jax.Array], labels: jax.Array, config: Config) -> dict[str, Triplets]:
+    """Samples the triplets of every ranking task, each in the task's own embedding.
+
+    Args:
+      key: of the random draws.
+      embeddings: float [B, D] of unit length by task.
+      labels: int [B].
+      config: the options. The shared task's "random" triplets are discriminative ones for permuted labels.
+    """
+    lower = config.lower_cutoff
+    if config.learners == "discriminative":
+        keys = jax.random.split(key, len(embeddings))
+        return {
+            task: mining.distance_weighted(subkey, x, labels, lower=lower)
+            for (task, x), subkey in zip(embeddings.items(), keys, strict=True)
+        }
+    key_discriminative, key_labels, key_shared, key_intra = jax.random.split(key, 4)
+    triplets = {}
+    if "discriminative" in config.tasks:
+        x = embeddings["discriminative"]
+        triplets["discriminative"] = mining.distance_weighted(key_discriminative, x, labels, lower=lower)
+    if "shared" in config.tasks:
+        x = embeddings["shared"]
+        match config.shared:
+            case "random":
+                permuted = jax.random.permutation(key_labels, labels)
+                triplets["shared"] = mining.distance_weighted(key_shared, x, permuted, lower=lower)
+            case "standard" | "full":
+                weigh = config.shared == "full"
+                triplets["shared"] = mining.across_classes(key_shared, x, labels, weigh_positives=weigh, lower=lower)
+            case _:
+                assert_never(config.shared)
+    if "intra" in config.tasks:
+        triplets["intra"] = mining.within_class(key_intra, labels)
+    return triplets
+
+
+def dance_weights(similarities: jax.Array, dim: int, config: Config) -> jax.Array:
+    """w [B, K] of the queue entries, without gradient.
+
+    The authors' normalisation is computed as a softmax of log 1/q, so that nothing underflows. Entries beyond the
+    upper cutoff keep 1e-45 of the largest weight in the matrix ("original") or the row ("fixed"), so that the weights
+    are equal where all are cut off.
+
+    Args:
+      similarities: float [B, K], cosines q_i m_j.
+      dim: D of the embeddings.
+      config: the options.
+    """
+    squares = lax.stop_gradient(2 - 2 * similarities)
+    if config.equations == "paper":
+        density = mining.log_inverse_density(root(squares), dim)
+        return jnp.exp(jnp.minimum(density, math.log(config.dance_lambda)))
+    distances = jnp.sqrt(jnp.maximum(squares, config.lower_cutoff**2))
+    density = mining.log_inverse_density(distances, dim)
+    original = config.dance == "original"
+    relative = density - jnp.max(density, axis=None if original else 1, keepdims=True)
+    relative = jnp.where(distances > config.upper_cutoff, -jnp.inf, relative)
+    return jax.nn.softmax(jnp.maximum(relative, math.log(1e-45)), axis=0 if original else 1)
+
+
+def dance(
+    queries: jax.Array, keys: jax.Array, queue: jax.Array, temperature: jax.Array | float, config: Config
+) -> jax.Array:
+    """Distance-adapted noise-contrastive estimation (Eq. 6; plain NCE with dance="off").
+
+    Args:
+      queries: float [B, D], embeddings of unit length.
+      keys: float [B, D], of the second views by the key network.
+      queue: float [K, D], earlier keys.
+      temperature: positive scalar that divides the cosines.
+      config: how negatives are weighted and whether the positive is in the denominator.
+
+    Returns:
+      float [B], the loss of each sample.
+    """
+    queries = at_least_float32(queries)
+    positive = jnp.sum(queries * at_least_float32(keys), axis=1) / temperature
+    negative = jnp.matmul(queries, at_least_float32(queue).T, precision=lax.Precision.HIGHEST)
+    if config.dance != "off":
+        negative = negative * dance_weights(negative, queries.shape[1], config)
+    log_negatives = jax.nn.logsumexp(negative / temperature, axis=1)
+    match config.equations:
+        case "authors":
+            return jnp.logaddexp(positive, log_negatives) - positive
+        case "paper":
+            return log_negatives - positive
+        case _:
+            assert_never(config.equations)
+
+
+def reverse_gradient(x: jax.Array) -> jax.Array:
+    """R: the identity, whose gradient has the opposite sign."""
+    return 2 * lax.stop_gradient(x) - x
+
+
+def correlation(psi: PyTree, source: jax.Array, target: jax.Array, config: Config) -> jax.Array:
+    """c(R(a), R(b)) of Eq. 7.
+
+    Args:
+      psi: parameters of `Psi`, which maps the source to the target.
+      source: float [B, D], embeddings of one task.
+      target: float [B, D], embeddings of another task.
+      config: the options.
+
+    Returns:
+      A scalar.
+    """
+    source, target = reverse_gradient(at_least_float32(source)), reverse_gradient(at_least_float32(target))
+    network = Psi(config.psi_dim)
+    match config.equations:
+        case "authors":
+            mapped, _ = functional.apply(network, psi, {}, unit(source))
+            return jnp.mean((unit(target) * unit(mapped)) ** 2)
+        case "paper":
+            mapped, _ = functional.apply(network, psi, {}, source)
+            return jnp.mean(jnp.sum((target * mapped) ** 2, axis=1))
+        case _:
+            assert_never(config.equations)
+
+
+def ranking_loss(
+    params: PyTree, task: str, embeddings: jax.Array, labels: jax.Array, triplets: Triplets, config: Config
+) -> jax.Array:
+    """The loss of a task's triplets -> scalar; `params`, `embeddings`, `labels` as in `loss`."""
+    match config.base:
+        case "margin":
+            return ranking.margin_loss(embeddings, labels, triplets, params["beta"][task], margin=config.margin)
+        case "triplet":
+            squared = config.equations == "authors"
+            return ranking.triplet_loss(embeddings, triplets, margin=config.margin, squared=squared)
+        case _:
+            assert_never(config.base)
+
+
+def loss(
+    params: PyTree,
+    embeddings: dict[str, jax.Array],
+    labels: jax.Array,
+    triplets: dict[str, Triplets],
+    keys: jax.Array | None,
+    queue: jax.Array | None,
+    config: Config,
+) -> tuple[jax.Array, dict[str, jax.Array]]:
+    """L of Eq. 8.
+
+    Args:
+      params: the parameters of `loss_init`.
+      embeddings: float [B, D] by task.
+      labels: int [B], in 0..C-1.
+      triplets: by ranking task.
+      keys: float [B, D], selfsimilarity embeddings of the second views by the key network; None without DaNCE.
+      queue: float [K, D], earlier keys; None without DaNCE.
+      config: the options.
+
+    Returns:
+      (scalar, terms): the loss of each task before its weight, and "decorrelation" including rho and its sign.
+    """
+    terms = {
+        task: ranking_loss(params, task, embeddings[task], labels, chosen, config) for task, chosen in triplets.items()
+    }
+    if keys is not None and queue is not None:
+        temperature = jnp.clip(params["temperature"], 1e-8, 1e4) if "temperature" in params else config.temperature
+        terms["selfsimilarity"] = dance(embeddings["selfsimilarity"], keys, queue, temperature, config).mean()
+    for direction, rho in decorrelation_weights(config).items():
+        source, target = (embeddings[task] for task in direction.split("-"))
+        term = -rho * correlation(params["psi"][direction], source, target, config)
+        terms["decorrelation"] = terms.get("decorrelation", 0) + term
+    alpha = {
+        "selfsimilarity": config.alpha_selfsimilarity,
+        "shared": config.alpha_shared,
+        "intra": config.alpha_intra,
+    }
+    return sum((alpha.get(name, 1.0) * term for name, term in terms.items()), start=jnp.zeros(())), terms
+
+
+def ensemble(embeddings: dict[str, jax.Array], config: Config) -> jax.Array:
+    """Test-time embedding [B, tasks * D]: the weighted unit embeddings [B, D], concatenated and normalised."""
+    weighted = [config.ensemble[TASKS.index(task)] * unit(embeddings[task]) for task in embedding_tasks(config)]
+    return unit(jnp.concatenate(weighted, axis=1))

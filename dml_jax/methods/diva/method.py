@@ -1,0 +1,155 @@
+"""DiVA as a `Method`."""
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import assert_never
+
+import jax
+from jax import lax
+
+from dml_jax.backbones import functional
+from dml_jax.backbones.contract import Backbone
+from dml_jax.backbones.layers import global_pool
+from dml_jax.errors import ConfigError
+from dml_jax.losses.mining import Triplets
+from dml_jax.methods import heads, momentum_queue
+from dml_jax.methods.contract import Aux, Batch, Method, PyTree, Refresh, TrainingSet, keep_state
+from dml_jax.methods.diva import equations, self_supervision
+from dml_jax.methods.diva.modules import Encoded, Heads
+from dml_jax.methods.diva.options import CLASSIFIERS, Config, embedding_tasks, ranking_tasks, self_supervised_task
+
+GROUPS = ("model", "beta", "psi", "temperature")
+AVERAGED = ("backbone", "heads")  # subtrees of the parameters that the key network averages
+Miner = Callable[[jax.Array, dict[str, jax.Array], Batch], dict[str, Triplets]]
+
+
+def check_data(config: Config, data: TrainingSet) -> None:
+    """Raises ConfigError if the data has too few classes for the triplets, or fewer images than clusters."""
+    tasks = ranking_tasks(config)
+    across_classes = "shared" in tasks and config.shared != "random"
+    needed = 1 + bool(set(tasks) - {"intra"}) + across_classes
+    if data.classes < needed:
+        raise ConfigError(
+            f"method.tasks={config.tasks!r}: their triplets need {needed} training classes, the data has {data.classes}"
+        )
+    if self_supervised_task(config) == "deepcluster" and data.images < config.clusters:
+        raise ConfigError(f"method.clusters={config.clusters}: must not exceed the {data.images} training images")
+
+
+def build(config: Config, backbone: Backbone, data: TrainingSet, *, miner: Miner | None = None) -> Method:
+    """DiVA on a backbone.
+
+    The key network runs in evaluation mode with the backbone's initial batch statistics: only parameters are averaged.
+    Before the first step, the queue is filled with the keys of first views.
+
+    Args:
+      config: the options.
+      backbone: its feature map is average-pooled.
+      data: the training set.
+      miner: (key, embeddings by task, batch) -> triplets of each ranking task, replaces `equations.mine`.
+
+    Raises:
+      ConfigError: too few training classes for the triplets, or fewer images than clusters.
+    """
+    check_data(config, data)
+    mine = miner or (lambda key, embeddings, batch: equations.mine(key, embeddings, batch.labels, config))
+    task = self_supervised_task(config)
+    layers = Heads(embedding_tasks(config), config.embedding_dim)
+    pool = heads.encoder(backbone, lambda params, maps: global_pool(maps, "avg"))
+
+    def selfsimilarity(params: PyTree, features: jax.Array) -> jax.Array:
+        """The selfsimilarity embedding [B, D] of features [B, K]; `params` are those of all heads."""
+        layer = Heads(("selfsimilarity",), config.embedding_dim)
+        return functional.apply(layer, params, {}, features)[0]["selfsimilarity"]
+
+    def key_outputs(network: PyTree, images: jax.Array) -> jax.Array:
+        """Keys [B, D] of images [B, H, W, 3] by the key network."""
+        features, _ = pool(network, {"backbone": network["stats"]}, images[None], train=False)
+        return selfsimilarity(network["heads"], features)
+
+    def init(key: jax.Array, batch: Batch) -> tuple[PyTree, PyTree]:
+        if task == "rotnet":
+            self_supervision.check_square(*batch.images.shape[2:4])
+        key_backbone, key_heads, key_loss, key_task = jax.random.split(key, 4)
+        body, stats = heads.backbone_init(backbone, key_backbone, batch)
+        head, _ = functional.init(layers, key_heads, functional.struct(1, backbone.channels))
+        params = {"backbone": body, "heads": head, **equations.loss_init(key_loss, config, data.classes)}
+        model_state = {"backbone": stats}
+        if task == "contrast":
+            network = {name: params[name] for name in AVERAGED} | {"stats": stats}
+            size = config.queue_batches * len(batch.labels)
+            model_state |= momentum_queue.init(network, size, config.embedding_dim)
+        task_params, task_state = self_supervision.init(key_task, config, backbone.channels, data.images)
+        return params | task_params, model_state | task_state
+
+    def encode(
+        params: PyTree, model_state: PyTree, images: jax.Array, *, train: bool, key: jax.Array | None = None
+    ) -> tuple[Encoded, PyTree]:
+        key_first, key_second, key_turns = (None, None, None) if key is None else jax.random.split(key, 3)
+        features, next_state = pool(params, model_state, images, train=train, key=key_first)
+        encoded = Encoded(features, functional.apply(layers, params["heads"], {}, features)[0])
+        if not train:
+            return encoded, next_state
+
+        def second_pass(images: jax.Array) -> jax.Array:
+            """Features of further images; the other tasks' batch statistics do not depend on them."""
+            return pool(params, model_state, images[None], train=True, key=key_second)[0]
+
+        match task:
+            case "contrast":
+                encoded = encoded._replace(keys=key_outputs(model_state["key"], images[1]))
+            case "spread":
+                encoded = encoded._replace(second_views=selfsimilarity(params["heads"], second_pass(images[1])))
+            case "rotnet":
+                assert key_turns is not None, "training needs a key"
+                turns = self_supervision.random_turns(key_turns, images.shape[1])
+                rotated = second_pass(self_supervision.rotate(images[0], turns))
+                encoded = encoded._replace(rotated=rotated, turns=turns)
+            case "instance" | "deepcluster" | None:
+                pass
+            case _:
+                assert_never(task)
+        return encoded, next_state
+
+    def loss(
+        params: PyTree, model_state: PyTree, encoded: Encoded, batch: Batch, step: jax.Array, key: jax.Array
+    ) -> tuple[jax.Array, Aux]:
+        triplets = mine(key, lax.stop_gradient(encoded.embeddings), batch)
+        value, terms = equations.loss(
+            params, encoded.embeddings, batch.labels, triplets, encoded.keys, model_state.get("queue"), config
+        )
+        if task is not None and task != "contrast":
+            term, model_state = self_supervision.loss(task, params, model_state, encoded, batch.index, config)
+            terms["selfsimilarity"] = term
+            value = value + config.alpha_selfsimilarity * term
+        return value, Aux(model_state, terms, carry=encoded.keys)
+
+    def embed(params: PyTree, model_state: PyTree, images: jax.Array) -> jax.Array:
+        encoded, _ = encode(params, model_state, images[None], train=False)
+        return equations.ensemble(encoded.embeddings, config)
+
+    def after(params: PyTree, model_state: PyTree, keys: jax.Array) -> PyTree:
+        return momentum_queue.update(model_state, params, keys, averaged=AVERAGED, momentum=config.momentum)
+
+    def fill(params: PyTree, model_state: PyTree, batches: Iterable[Batch]) -> PyTree:
+        images = (batch.images[0] for batch in batches)
+        remedy = "pass more batches or lower method.queue_batches"
+        return momentum_queue.fill(model_state, images, key_outputs, remedy=remedy)
+
+    def pooled_features(params: PyTree, model_state: PyTree, images: jax.Array) -> jax.Array:
+        return pool(params, model_state, images[None], train=False)[0]
+
+    groups = GROUPS + (("classifier",) if task in CLASSIFIERS else ())
+    recluster = Refresh(config.cluster_epochs, pooled_features, partial(self_supervision.recluster, config=config))
+    return Method(
+        init,
+        encode,
+        loss,
+        embed,
+        groups=groups,
+        group=lambda path: path[0] if path[0] in groups else "model",
+        after=after if task == "contrast" else keep_state,
+        fill=fill if task == "contrast" else None,
+        views=2 if task in ("contrast", "spread") else 1,
+        refresh=recluster if task == "deepcluster" else None,
+    )
