@@ -1,12 +1,12 @@
-"""Every method and baseline on Omniglot: the same network, data and number of steps, several seeds each.
+"""Every method and baseline on Omniglot with the same network, data and number of steps, over several seeds.
 
     python -m benchmarks.omniglot --data=data/omniglot --output=runs/omniglot [--seeds=0,1,2] [--jobs=2] [--only=hist,…]
         [--steps=600]
 
-A variant of a paper's configuration is a row too: `--only=diva:discriminative,diva:rotnet`. One process a run, each on
-a core of its own; runs that are finished already are only read. Prints a table of means and standard deviations over
-the seeds, in % (Recall@1, MAP@R, NMI), and the seconds of 1,000 steps on one core: the median over the lines of
-`timing.jsonl` of the seed that was fastest.
+Variants of a paper's configuration can be rows, too: `--only=diva:discriminative,diva:rotnet`. Each run is a process of
+its own, pinned to one core; the results of finished runs are reused. Prints a table of means and standard deviations
+over the seeds, in % (Recall@1, MAP@R, NMI), and the seconds per 1,000 steps on one core: the median over the lines of
+`timing.jsonl` of the fastest seed.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from queue import SimpleQueue
 import numpy as np
 
 from configs.recipes.small_baseline import VARIANTS
-from dml_jax import cli as commands
+from dml_jax import cli
 from dml_jax.config_schema import suggest
 from dml_jax.errors import ConfigError
 
@@ -31,40 +31,40 @@ PAPERS = ("hist", "mpn", "crt", "diva", "group_loss")
 METRICS = ("recall@1", "map@r", "nmi")
 
 
-def config(name: str) -> str:
-    """The configuration of a row."""
+def config_path(name: str) -> str:
+    """The configuration of a row, as the value of --config."""
     paper, colon, variant = name.partition(":")
     return f"configs/omniglot_{paper}.py{colon}{variant}" if paper in PAPERS else f"configs/omniglot_baseline.py:{name}"
 
 
-def place(output: Path, name: str, seed: int) -> Path:
+def run_directory(output: Path, name: str, seed: int) -> Path:
     """The work directory of a run."""
     return output / f"{name.replace(':', '-')}-{seed}"
 
 
 def finished(workdir: Path, steps: int) -> bool:
-    """Whether a run of so many steps has ended there."""
+    """Whether the directory holds a finished run of `steps` steps."""
     return (workdir / "results.json").exists() and json.loads((workdir / "results.json").read_text())["steps"] == steps
 
 
-def check(names: Sequence[str]) -> None:
-    """Raises ConfigError unless all are rows."""
+def check_rows(names: Sequence[str]) -> None:
+    """Raises ConfigError unless every name is a row that can be run."""
     for name in names:
         if name.partition(":")[0] not in PAPERS and name not in VARIANTS:
             raise ConfigError(f"--only={name}: there is no such row; {suggest(name, (*PAPERS, *VARIANTS))}")
         try:
-            commands.load(config(name), {})
+            cli.load_config(config_path(name), {})
         except ConfigError as error:
             raise ConfigError(f"--only={name}: {error}") from None
 
 
 def run(name: str, seed: int, steps: int, data: Path, output: Path, core: int) -> bool:
-    """Trains and judges one seed of one row on one core, unless that has been done; returns whether it succeeded."""
-    workdir = place(output, name, seed)
+    """Trains and evaluates one seed of one row on one core unless it is finished; returns whether it succeeded."""
+    workdir = run_directory(output, name, seed)
     if finished(workdir, steps):
         return True
     command = [
-        sys.executable, "-m", "dml_jax.main", f"--config={config(name)}", f"--workdir={workdir}",
+        sys.executable, "-m", "dml_jax.main", f"--config={config_path(name)}", f"--workdir={workdir}",
         f"--config.seed={seed}", f"--config.data.path={data}", "--config.evaluation.controls=false", "--quiet",
         f"--config.train.steps={steps}", f"--config.train.evaluate_every={steps // 2}",
     ]  # fmt: skip
@@ -75,19 +75,19 @@ def run(name: str, seed: int, steps: int, data: Path, output: Path, core: int) -
         log.seek(0)
         if done.returncode:
             lines = log.read().decode(errors="replace").split("\n")
-            last = next((line for line in reversed(lines) if line.strip()), f"ended with code {done.returncode}")
+            last = next((line for line in reversed(lines) if line.strip()), f"exit code {done.returncode}")
             print(f"{name}, seed {seed}: {last}", file=sys.stderr, flush=True)
         else:
-            found = json.loads((workdir / "results.json").read_text())
-            print(f"{name}, seed {seed}: Recall@1 {found['recall@1']:.4f}", file=sys.stderr, flush=True)
+            results = json.loads((workdir / "results.json").read_text())
+            print(f"{name}, seed {seed}: Recall@1 {results['recall@1']:.4f}", file=sys.stderr, flush=True)
     return done.returncode == 0
 
 
 def row(name: str, seeds: Sequence[int], steps: int, output: Path) -> str:
-    """A line of the table, over the seeds that finished."""
+    """One row of the table, over the finished seeds."""
     results, seconds = [], []
     for seed in seeds:
-        workdir = place(output, name, seed)
+        workdir = run_directory(output, name, seed)
         if not finished(workdir, steps):
             continue
         results.append(json.loads((workdir / "results.json").read_text()))
@@ -105,10 +105,10 @@ def row(name: str, seeds: Sequence[int], steps: int, output: Path) -> str:
 
 
 def execute() -> bool:
-    """Reads the command line, runs what is missing, prints the table; returns whether all runs succeeded.
+    """Starts the runs that are not finished and prints the table; returns whether all runs succeeded.
 
     Raises:
-      ConfigError: a row or a directory that is not there.
+      ConfigError: a row or the data directory does not exist.
     """
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=Path("data/omniglot"))
@@ -119,10 +119,12 @@ def execute() -> bool:
     parser.add_argument("--only", default=",".join((*PAPERS, *VARIANTS)))
     options = parser.parse_args()
     names, seeds = options.only.split(","), [int(seed) for seed in options.seeds.split(",")]
-    check(names)
-    missing = any(not finished(place(options.output, name, seed), options.steps) for name in names for seed in seeds)
+    check_rows(names)
+    missing = any(
+        not finished(run_directory(options.output, name, seed), options.steps) for name in names for seed in seeds
+    )
     if missing and not options.data.is_dir():
-        raise ConfigError(f"--data={options.data}: there is no such directory; give the one that holds Omniglot")
+        raise ConfigError(f"--data={options.data}: there is no such directory; give that of the prepared Omniglot")
 
     cores: SimpleQueue[int] = SimpleQueue()
     for core in range(options.jobs):
@@ -144,9 +146,9 @@ def execute() -> bool:
 
 
 def main() -> int:
-    """Runs the command; returns 2 for what the user can mend, 1 if a run failed."""
+    """Runs the command; returns its exit code: 2 for invalid options, 1 if a run failed."""
     succeeded: list[bool] = []
-    return commands.status(lambda: succeeded.append(execute())) or int(succeeded == [False])
+    return cli.exit_code(lambda: succeeded.append(execute())) or int(succeeded == [False])
 
 
 if __name__ == "__main__":

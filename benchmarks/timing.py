@@ -1,4 +1,4 @@
-"""Two calls in turn, so that a machine whose speed drifts favours neither."""
+"""Interleaved timing of two calls, so that a drift of the machine's speed favours neither."""
 
 import time
 from collections.abc import Callable
@@ -6,24 +6,26 @@ from typing import Any
 
 import numpy as np
 
+Row = dict[str, Any]
 
-def seconds(call: Callable[[], Any]) -> float:
+
+def seconds(call: Callable[[], object]) -> float:
     """Wall time of one call."""
     start = time.perf_counter()
     call()
     return time.perf_counter() - start
 
 
-def row(case: str, ours: Callable[[], Any], theirs: Callable[[], Any] | None, repeats: int = 30) -> dict[str, Any]:
-    """Times both calls A B A B …, after two calls each to warm up.
+def row(case: str, ours: Callable[[], object], theirs: Callable[[], object] | None, repeats: int = 30) -> Row:
+    """Times both calls alternately, after two warm-up calls of each.
 
     Args:
-      case: what is done.
-      ours, theirs: the calls; `theirs` is None where the peer is not installed.
-      repeats: counted calls of each.
+      case: description of the calls.
+      ours, theirs: the calls; `theirs` is None if the peer is not installed.
+      repeats: number of timed calls of each.
 
     Returns:
-      "case", "ours_ms" and "theirs_ms" (medians), "ratio" (median of theirs / ours pair by pair).
+      "case", "ours_ms" and "theirs_ms" (medians), "ratio" (median of the pairwise ratios theirs / ours).
     """
     for _ in range(2):
         ours()
@@ -31,11 +33,11 @@ def row(case: str, ours: Callable[[], Any], theirs: Callable[[], Any] | None, re
             theirs()
     pairs = [(seconds(ours), seconds(theirs) if theirs else np.nan) for _ in range(repeats)]
     a, b = np.asarray(pairs).T * 1e3
-    found = (float(np.median(b)), float(np.median(b / a))) if theirs else (None, None)
-    return {"case": case, "ours_ms": float(np.median(a)), "theirs_ms": found[0], "ratio": found[1]}
+    peer, ratio = (float(np.median(b)), float(np.median(b / a))) if theirs else (None, None)
+    return {"case": case, "ours_ms": float(np.median(a)), "theirs_ms": peer, "ratio": ratio}
 
 
-def table(rows: list[dict[str, Any]]) -> str:
+def table(rows: list[Row]) -> str:
     """The rows as a Markdown table."""
     lines = ["| case | dml_jax, ms | peer, ms | times faster |", "|---|---|---|---|"]
     for each in rows:
@@ -46,7 +48,7 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 
 def installed(make: Callable[..., Callable[[], Any]], *arguments: Any) -> Callable[[], Any] | None:
-    """The peer's call, or None where it is not installed."""
+    """The peer's call, or None if the peer is not installed."""
     try:
         return make(*arguments)
     except ImportError:
