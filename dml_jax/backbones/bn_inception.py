@@ -1,21 +1,22 @@
 """Batch normalization: accelerating deep network training (Ioffe & Szegedy, ICML 2015).
 
-The Inception network of that paper's appendix, in the form whose ImageNet weights were converted from Caffe (Cadene's
-collection) and which most of the metric learning literature reports: every convolution has a bias and is followed by
-batch norm and ReLU. Feature map: block 5b, 1024 channels, 32 times smaller than the image.
+The Inception network of the paper's appendix, as converted from Caffe with its ImageNet weights (Cadene's collection);
+most of the metric learning literature uses it. Every convolution has a bias and is followed by batch norm and ReLU. The
+feature map is the output of block 5b: 1024 channels at 1/32 of the image's resolution.
 
-10,270,240 parameters without the classifier.
+10,270,240 parameters without the classifier. Convolutions start as N(0, 2 / fan in) (He et al., ICCV 2015).
 """
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, assert_never
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from dml_jax.backbones.as_backbone import assemble, fan_in
+from dml_jax.backbones.as_backbone import as_backbone
 from dml_jax.backbones.contract import Backbone
+from dml_jax.backbones.initializers import he_fan_in
 from dml_jax.backbones.layers import AveragePool, MaxPool, batch_norm, compute_dtype, conv
 from dml_jax.backbones.pixels import CAFFE, Pixels
 from dml_jax.config_schema import require
@@ -24,9 +25,9 @@ from dml_jax.errors import ConfigError
 CHANNELS = 1024
 SOURCE = "http://data.lip6.fr/cadene/pretrainedmodels/bn_inception-52deb4733.pth"
 
-# Name: channels of 1x1 (0: none), 3x3 reduce, 3x3, double 3x3 reduce, double 3x3, pool projection (0: none), and the
-# pool. Blocks without projection halve the map.
-BLOCKS: dict[str, tuple[int, int, int, int, int, int, str]] = {
+# Per block: channels of 1x1 (0: none), 3x3 reduce, 3x3, double 3x3 reduce, double 3x3, pool projection (0: none); and
+# the kind of pooling. Blocks without projection downsample by 2.
+BLOCKS: dict[str, tuple[int, int, int, int, int, int, Literal["average", "max"]]] = {
     "3a": (64, 64, 64, 64, 96, 32, "average"),
     "3b": (64, 64, 96, 64, 96, 64, "average"),
     "3c": (0, 128, 160, 64, 96, 0, "max"),
@@ -42,57 +43,70 @@ BLOCKS: dict[str, tuple[int, int, int, int, int, int, str]] = {
 
 @dataclass(frozen=True)
 class Config:
-    """BN-Inception."""
+    """Options of BN-Inception."""
 
     name: str = "bn_inception"
     pretrained: str = "none"  # directory written by `python -m dml_jax.convert`, or "none"
-    freeze_bn: bool = False  # running statistics are used and never updated, in training too
-    freeze_bn_affine: bool = False  # scales and biases of batch norms are neither trained nor decayed
-    bn_momentum: float = 0.1  # weight of the new batch in the running statistics; 0.9 in Proxy-Anchor's, HIST's code
+    freeze_bn: bool = False  # use the running statistics in training, too, and never update them
+    freeze_bn_affine: bool = False  # do not train or decay the scales and biases of batch norms
+    bn_momentum: float = 0.1  # weight of the new batch in the running statistics; 0.9 in the code of Proxy-Anchor, HIST
     pixels: Pixels = field(default_factory=lambda: CAFFE)
-    remat: bool = False  # recompute every block's insides in the backward pass: less memory, more time
-    dtype: Literal["float32", "bfloat16"] = "float32"  # of the computation; parameters stay float32
+    remat: bool = False  # recompute blocks in the backward pass: less memory, more time
+    dtype: Literal["float32", "bfloat16"] = "float32"  # of activations; parameters are always float32
 
     def __post_init__(self) -> None:
         require(0 <= self.bn_momentum <= 1, "backbone.bn_momentum", self.bn_momentum, "must be in [0, 1]")
 
 
-def _unit(config: Config, x: jax.Array, train: bool, channels: int, size: int, stride: int, name: str) -> jax.Array:
-    """Convolution with bias, batch norm, ReLU; called inside a compact module, which gets the parameters."""
-    padding = size // 2
-    y = conv(channels, size, stride, padding=padding, bias=True, dtype=compute_dtype(config.dtype), name=name)(x)
-    return nn.relu(batch_norm(config, f"{name}_bn")(y, train))
+def _conv_bn_relu(
+    config: Config, x: jax.Array, train: bool, channels: int, size: int, stride: int, name: str
+) -> jax.Array:
+    """Convolution with bias, batch norm and ReLU, as submodules of the compact module that calls this."""
+    layer = conv(
+        channels,
+        size,
+        stride,
+        padding=size // 2,
+        bias=True,
+        dtype=compute_dtype(config.dtype),
+        kernel_init=he_fan_in,
+        name=name,
+    )
+    return nn.relu(batch_norm(config, f"{name}_bn")(layer(x), train))
 
 
 class Block(nn.Module):
-    """Branches 1x1; 3x3; two 3x3; pool and projection, side by side in this order."""
+    """Concatenates four branches: 1x1; 3x3; double 3x3; pooling and projection."""
 
     config: Config
     key: str
 
     @nn.compact
     def __call__(self, x: jax.Array, train: bool) -> jax.Array:
-        """float [B, H, W, C] -> float [B, H', W', C']; H' = H, or H / 2 where the block halves."""
+        """float [B, H, W, C] -> float [B, H', W', C'], with H' = H, or H / 2 in blocks that downsample."""
         one, reduce3, three, reduce_double, double, projection, pool = BLOCKS[self.key]
         stride = 1 if projection else 2
 
         def unit(y: jax.Array, channels: int, size: int, name: str, stride: int = 1) -> jax.Array:
-            return _unit(self.config, y, train, channels, size, stride, name)
+            return _conv_bn_relu(self.config, y, train, channels, size, stride, name)
 
         branches = [unit(x, one, 1, "1x1")] if one else []
         branches.append(unit(unit(x, reduce3, 1, "3x3_reduce"), three, 3, "3x3", stride))
         y = unit(unit(x, reduce_double, 1, "double_3x3_reduce"), double, 3, "double_3x3_1")
         branches.append(unit(y, double, 3, "double_3x3_2", stride))
-        if pool == "average":
-            pooled = AveragePool(name="pool")(x)
-        else:
-            pooled = MaxPool(3, stride, padding=1 if stride == 1 else 0, ceil=True, name="pool")(x)
+        match pool:
+            case "average":
+                pooled = AveragePool(name="pool")(x)
+            case "max":
+                pooled = MaxPool(3, stride, padding=1 if stride == 1 else 0, ceil=True, name="pool")(x)
+            case _:
+                assert_never(pool)
         branches.append(unit(pooled, projection, 1, "pool_proj") if projection else pooled)
         return jnp.concatenate(branches, axis=-1)
 
 
 class BNInception(nn.Module):
-    """The network without pooling and classifier."""
+    """The network without global pooling and classifier."""
 
     config: Config
 
@@ -100,10 +114,10 @@ class BNInception(nn.Module):
     def __call__(self, x: jax.Array, train: bool) -> jax.Array:
         """float [B, H, W, 3] -> float [B, H / 32, W / 32, 1024]."""
         _check_size(x.shape[1], x.shape[2])
-        x = _unit(self.config, x, train, 64, 7, 2, "conv1_7x7_s2")
+        x = _conv_bn_relu(self.config, x, train, 64, 7, 2, "conv1_7x7_s2")
         x = MaxPool(3, 2, ceil=True, name="pool1_3x3_s2")(x)
-        x = _unit(self.config, x, train, 64, 1, 1, "conv2_3x3_reduce")
-        x = _unit(self.config, x, train, 192, 3, 1, "conv2_3x3")
+        x = _conv_bn_relu(self.config, x, train, 64, 1, 1, "conv2_3x3_reduce")
+        x = _conv_bn_relu(self.config, x, train, 192, 3, 1, "conv2_3x3")
         x = MaxPool(3, 2, ceil=True, name="pool2_3x3_s2")(x)
         block = nn.remat(Block, static_argnums=(2,)) if self.config.remat else Block
         for key in BLOCKS:
@@ -112,7 +126,10 @@ class BNInception(nn.Module):
 
 
 def _check_size(height: int, width: int) -> None:
-    """Where 3c and 4e meet a map with an odd side, their pool drops a row that their convolutions keep."""
+    """Raises a ConfigError if the branches of 3c or 4e would differ in size.
+
+    On maps with an odd side, their pooling drops a row that their convolutions keep.
+    """
     for side in (height, width):
         if side < 32 or ((side + 1) // 2 // 4) % 4 != 0:
             raise ConfigError(
@@ -122,10 +139,10 @@ def _check_size(height: int, width: int) -> None:
 
 
 def build(config: Config) -> Backbone:
-    """The backbone of a configuration.
+    """BN-Inception as a backbone.
 
     Raises:
-      ConfigError: by `init` and `apply`, for an image size the network cannot take.
-      WeightsError: by `init`, where `config.pretrained` does not hold this network's weights.
+      ConfigError: by `init` and `apply`, if the branches of a block would differ in size.
+      WeightsError: by `init`, if `config.pretrained` does not contain weights of this network.
     """
-    return assemble(BNInception(config), CHANNELS, config, spread=fan_in, source=SOURCE)
+    return as_backbone(BNInception(config), CHANNELS, config, source=SOURCE)

@@ -1,27 +1,38 @@
-"""What a method asks of a backbone: pure functions around the last feature map."""
+"""The interface between backbones and methods."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import jax
 
+PyTree = Any  # nested dicts of arrays
+ImageShape = tuple[int, int]  # (height, width) in pixels
+
+
+class Apply(Protocol):
+    """See `Backbone.apply`."""
+
+    def __call__(
+        self, params: PyTree, stats: PyTree, inputs: jax.Array, /, *, train: bool, key: jax.Array | None = None
+    ) -> tuple[jax.Array, PyTree]: ...
+
 
 class Backbone(NamedTuple):
-    """A convolutional network or transformer without its classifier.
+    """A convolutional network or vision transformer without its classifier, as pure functions.
 
     Attributes:
-      init: (key, image_shape) -> (params, stats). `image_shape` is (height, width) in pixels; `stats` holds
-        running statistics (an empty dict where there are none). Both are nested dicts of float32 arrays.
-      apply: (params, stats, inputs, *, train, key) -> (features [B, h, w, channels], stats). `inputs` is what
-        `preprocess` returned, float [B, H, W, 3]. With `train=True` batch statistics are used (unless the
-        configuration freezes them) and the running ones come back updated; with `train=False` the running ones
-        are used and come back as they were. `key` drives stochastic depth; None where there is none.
-      channels: length of the last axis of the feature map.
-      preprocess: uint8 [B, H, W, 3] RGB -> float32 [B, H, W, 3], normalised the way the weights expect; runs on
-        the device, inside the jitted step.
+      init: (key, image shape) -> (params, stats), nested dicts of float32 arrays. `stats` holds the statistics of batch
+        normalisation; it is empty if the network has none.
+      apply: (params, stats, inputs, *, train, key) -> (features [B, h, w, channels], stats). `inputs` is the output of
+        `preprocess`, float [B, H, W, 3]. With `train=True`, batch statistics normalise (unless the configuration
+        freezes them) and the updated running statistics are returned; with `train=False`, the running statistics
+        normalise and are returned unchanged. `key` is for stochastic depth, which is off without a key.
+      channels: number of channels of the feature map.
+      preprocess: uint8 RGB images [B, H, W, 3] -> float32 [B, H, W, 3], normalised as the weights expect; runs on the
+        device, inside the jitted step.
     """
 
-    init: Callable[..., tuple[Any, Any]]
-    apply: Callable[..., tuple[jax.Array, Any]]
+    init: Callable[[jax.Array, ImageShape], tuple[PyTree, PyTree]]
+    apply: Apply
     channels: int
     preprocess: Callable[[jax.Array], jax.Array]

@@ -1,23 +1,25 @@
 """Training data-efficient image transformers & distillation through attention (Touvron et al., ICML 2021).
 
-DeiT-S: a vision transformer on patches of 16x16 pixels with 12 pre-norm blocks; the distilled one carries a second
-token and a second classifier. Feature map: the patch tokens after the final norm, without class and distillation token.
-Rows and columns of pixels beyond the last whole patch are not seen.
+DeiT-S: a vision transformer with 12 pre-norm blocks on patches of 16x16 pixels; the distilled variant has a second
+token and a second classifier. The feature map consists of the patch tokens after the final norm, without the class and
+distillation tokens. Pixels beyond the last whole patch are ignored.
 
-21,665,664 parameters without the classifier, 21,666,432 distilled.
+21,665,664 parameters without the classifier, 21,666,432 distilled. Initialised like timm's, without truncation.
 """
 
 import math
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from functools import partial
+from typing import Literal
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from dml_jax.backbones.as_backbone import Path, Shape, assemble, fan_in
-from dml_jax.backbones.contract import Backbone
-from dml_jax.backbones.layers import DropPath, attention, compute_dtype, conv, layer_norm
+from dml_jax.backbones.as_backbone import as_backbone
+from dml_jax.backbones.contract import Backbone, ImageShape, PyTree
+from dml_jax.backbones.initializers import normal_init
+from dml_jax.backbones.layers import DropPath, attention, compute_dtype, conv, layer_norm, transformer_dense
 from dml_jax.backbones.pixels import Pixels
 from dml_jax.config_schema import require
 from dml_jax.errors import ConfigError
@@ -27,19 +29,19 @@ EPSILON = 1e-6
 
 @dataclass(frozen=True)
 class Config:
-    """A DeiT; the defaults are DeiT-S."""
+    """Options of a DeiT; the defaults are DeiT-S."""
 
     name: str = "deit"
     distilled: bool = False
     depth: int = 12
     width: int = 384
     heads: int = 6
-    patch: int = 16  # pixels
-    drop_path: float = 0.0  # stochastic depth of the last block; grows linearly from 0 at the first
+    patch: int = 16  # side in pixels
+    drop_path: float = 0.0  # rate of stochastic depth in the last block; increases linearly from 0 in the first
     pretrained: str = "none"  # directory written by `python -m dml_jax.convert`, or "none"
     pixels: Pixels = field(default_factory=Pixels)
-    remat: bool = False  # recompute every block's insides in the backward pass: less memory, more time
-    dtype: Literal["float32", "bfloat16"] = "float32"  # of the computation; parameters stay float32
+    remat: bool = False  # recompute blocks in the backward pass: less memory, more time
+    dtype: Literal["float32", "bfloat16"] = "float32"  # of activations; parameters are always float32
 
     def __post_init__(self) -> None:
         require(self.depth > 0, "backbone.depth", self.depth, "must be positive")
@@ -73,10 +75,10 @@ class Attention(nn.Module):
     def __call__(self, x: jax.Array) -> jax.Array:
         """float [B, N, C] -> float [B, N, C]."""
         config, dtype = self.config, compute_dtype(self.config.dtype)
-        qkv = nn.Dense(3 * config.width, dtype=dtype, name="qkv")(x)
+        qkv = transformer_dense(3 * config.width, dtype=dtype, name="qkv")(x)
         qkv = qkv.reshape(*x.shape[:2], 3, config.heads, config.width // config.heads)
         mixed = attention(qkv[:, :, 0], qkv[:, :, 1], qkv[:, :, 2])
-        return nn.Dense(config.width, dtype=dtype, name="proj")(mixed)
+        return transformer_dense(config.width, dtype=dtype, name="proj")(mixed)
 
 
 class Block(nn.Module):
@@ -91,10 +93,9 @@ class Block(nn.Module):
         dtype = compute_dtype(self.config.dtype)
         y = Attention(self.config, name="attn")(layer_norm(EPSILON, dtype=dtype, name="norm1")(x))
         x = x + DropPath(self.drop_path)(y)
-        y = nn.Dense(4 * self.config.width, dtype=dtype, name="mlp_fc1")(
-            layer_norm(EPSILON, dtype=dtype, name="norm2")(x)
-        )
-        y = nn.Dense(self.config.width, dtype=dtype, name="mlp_fc2")(nn.gelu(y, approximate=False))
+        y = layer_norm(EPSILON, dtype=dtype, name="norm2")(x)
+        y = transformer_dense(4 * self.config.width, dtype=dtype, name="mlp_fc1")(y)
+        y = transformer_dense(self.config.width, dtype=dtype, name="mlp_fc2")(nn.gelu(y, approximate=False))
         return x + DropPath(self.drop_path)(y)
 
 
@@ -105,19 +106,31 @@ class VisionTransformer(nn.Module):
 
     @nn.compact
     def tokens(self, x: jax.Array) -> jax.Array:
-        """float [B, H, W, 3] -> float [B, 1 (or 2, distilled) + h w, C], after the final norm."""
+        """float [B, H, W, 3] -> float [B, T + h w, C] after the final norm; T is 1, or 2 if distilled."""
         config, dtype = self.config, compute_dtype(self.config.dtype)
         if min(x.shape[1:3]) < config.patch:
-            raise ConfigError(f"images of {x.shape[1]}x{x.shape[2]} pixels: smaller than a patch, {config.patch}")
+            raise ConfigError(
+                f"images of {x.shape[1]}x{x.shape[2]} pixels: smaller than a patch; "
+                f"use at least {config.patch}x{config.patch}"
+            )
         cells = grid(config, x.shape[1:3])
-        x = conv(config.width, config.patch, config.patch, bias=True, dtype=dtype, name="patch_embed")(x)
+        # N(0, 1 / (3 fan in)), the variance of PyTorch's default for convolutions.
+        patch_init = normal_init((3 * config.patch**2 * x.shape[-1]) ** -0.5)
+        x = conv(
+            config.width,
+            config.patch,
+            config.patch,
+            bias=True,
+            dtype=dtype,
+            kernel_init=patch_init,
+            name="patch_embed",
+        )(x)
         x = x.reshape(x.shape[0], -1, config.width)
-        zeros = nn.initializers.zeros_init()
-        prefix = [self.param("cls_token", zeros, (1, 1, config.width))]
+        prefix = [self.param("cls_token", normal_init(1e-6), (1, 1, config.width))]
         if config.distilled:
-            prefix.append(self.param("dist_token", zeros, (1, 1, config.width)))
+            prefix.append(self.param("dist_token", normal_init(0.02), (1, 1, config.width)))
         length = len(prefix) + cells[0] * cells[1]
-        position = self.param("pos_embed", zeros, (1, length, config.width))
+        position = self.param("pos_embed", normal_init(0.02), (1, length, config.width))
         prefix = [jnp.broadcast_to(token.astype(x.dtype), (x.shape[0], 1, config.width)) for token in prefix]
         x = jnp.concatenate([*prefix, x], axis=1) + position.astype(x.dtype)
         block = nn.remat(Block) if config.remat else Block
@@ -133,70 +146,59 @@ class VisionTransformer(nn.Module):
 
 
 def grid(config: Config, image_shape: tuple[int, ...]) -> tuple[int, int]:
-    """Whole patches down and across an image of (height, width) pixels."""
+    """Number of whole patches (rows, columns) in an image of (height, width) pixels."""
     return image_shape[0] // config.patch, image_shape[1] // config.patch
 
 
-def tokens(config: Config, params: Any, inputs: jax.Array) -> jax.Array:
-    """All tokens after the final norm, class token first, then (distilled) the distillation token.
+def tokens(config: Config, params: PyTree, inputs: jax.Array) -> jax.Array:
+    """All tokens after the final norm: class token, distillation token (if distilled), patches.
 
     Args:
       params: as `build(config).init` returns them.
       inputs: float [B, H, W, 3], normalised.
 
     Returns:
-      float [B, 1 or 2 + h w, C].
+      float [B, T + h w, C]; T is 1, or 2 if distilled.
     """
-    found: jax.Array = VisionTransformer(config).apply({"params": params}, inputs, method="tokens")  # type: ignore
-    return found
+    return jnp.asarray(VisionTransformer(config).apply({"params": params}, inputs, method="tokens"))
 
 
-def logits(heads: Any, tokens: jax.Array) -> jax.Array:
-    """The ImageNet classifiers; distilled, the mean of both.
+def logits(heads: PyTree, tokens: jax.Array) -> jax.Array:
+    """Logits of the ImageNet classifier, or the mean of both classifiers if distilled.
 
     Args:
-      heads: {"head": {"kernel": [C, classes], "bias": [classes]}}, distilled with another "head_dist".
+      heads: {"head": {"kernel": [C, classes], "bias": [classes]}}, and an equal "head_dist" if distilled.
       tokens: float [B, N, C].
 
     Returns:
       float [B, classes].
     """
     scores = [
-        tokens[:, place] @ heads[name]["kernel"] + heads[name]["bias"][None, :]
-        for place, name in enumerate(("head", "head_dist"))
+        tokens[:, position] @ heads[name]["kernel"] + heads[name]["bias"][None, :]
+        for position, name in enumerate(("head", "head_dist"))
         if name in heads
     ]
     return sum(scores[1:], start=scores[0]) / len(scores)
 
 
-def _fit_positions(config: Config, params: Any, image_shape: tuple[int, int]) -> Any:
-    """Learned positions of a square grid, resized (bicubic) to the grid of the images; tokens in front keep theirs."""
+def _resize_positions(config: Config, params: PyTree, image_shape: ImageShape) -> PyTree:
+    """Resizes (bicubic) the positional embeddings of a square grid to that of the images; other tokens keep theirs."""
     positions, prefix = params["pos_embed"], 2 if config.distilled else 1
     side, new = math.isqrt(max(positions.shape[1] - prefix, 0)), grid(config, image_shape)
-    if (side, side) == new or side * side != positions.shape[1] - prefix:
+    if (side, side) == new or side * side != positions.shape[1] - prefix:  # a wrong length is reported by the caller
         return params
     patches = positions[:, prefix:].reshape(side, side, -1)
     resized = jax.image.resize(patches, (*new, patches.shape[-1]), "cubic").reshape(1, -1, patches.shape[-1])
     return params | {"pos_embed": jnp.concatenate([positions[:, :prefix], resized], axis=1)}
 
 
-def _spread(path: Path, shape: Shape) -> float:
-    """timm's initialisation."""
-    if path[-1] == "cls_token":
-        return 1e-6
-    return fan_in(path, shape) / 6**0.5 if path[0] == "patch_embed" else 0.02
-
-
 def build(config: Config) -> Backbone:
-    """The backbone of a configuration.
+    """A DeiT as a backbone.
 
     Raises:
-      ConfigError: by `init` and `apply`, for images smaller than a patch.
-      WeightsError: by `init`, where `config.pretrained` does not hold this network's weights.
+      ConfigError: by `init` and `apply`, if images are smaller than a patch.
+      WeightsError: by `init`, if `config.pretrained` does not contain weights of this network.
     """
     source = f"hf://timm/deit_small_{'distilled_' if config.distilled else ''}patch16_224.fb_in1k"
-
-    def adapt(params: Any, image_shape: tuple[int, int]) -> Any:
-        return _fit_positions(config, params, image_shape)
-
-    return assemble(VisionTransformer(config), config.width, config, spread=_spread, source=source, adapt=adapt)
+    adapt = partial(_resize_positions, config)
+    return as_backbone(VisionTransformer(config), config.width, config, source=source, adapt=adapt)

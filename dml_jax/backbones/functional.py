@@ -5,46 +5,60 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from jax.interpreters import partial_eval
+
+from dml_jax.backbones.contract import PyTree
 
 
-def init(module: nn.Module, key: jax.Array, *shapes: Any) -> tuple[Any, Any]:
+def init(module: nn.Module, key: jax.Array, *inputs: Any) -> tuple[PyTree, PyTree]:
     """Initial variables of a module, without running it.
+
+    Equals `module.init`, but evaluates only the initialisers. (`module.lazy_init` does the same and compiles many small
+    parts of the forward pass on the way.)
 
     Args:
       module: a Linen module.
-      key: of its parameters.
-      *shapes: its arguments, with arrays or `jax.ShapeDtypeStruct`s.
+      key: for its parameters.
+      *inputs: its arguments; arrays may be given by their shapes (`struct`).
 
     Returns:
       (params, batch statistics), nested dicts of float32 arrays; either may be empty.
     """
-    variables = module.lazy_init(key, *shapes)
-    return dict(variables.get("params", {})), dict(variables.get("batch_stats", {}))
+
+    def variables(key: jax.Array) -> PyTree:
+        arrays = [jnp.zeros(x.shape, x.dtype) if isinstance(x, jax.ShapeDtypeStruct) else x for x in inputs]
+        return module.init(key, *arrays)
+
+    traced, shapes = jax.make_jaxpr(variables, return_shape=True)(key)
+    initialisers, _ = partial_eval.dce_jaxpr(traced.jaxpr, [True] * len(traced.out_avals), instantiate=True)
+    leaves = jax.core.eval_jaxpr(initialisers, traced.consts, key)
+    tree = jax.tree.unflatten(jax.tree.structure(shapes), leaves)
+    return tree.get("params", {}), tree.get("batch_stats", {})
 
 
 def apply(
     module: nn.Module,
-    params: Any,
-    stats: Any,
+    params: PyTree,
+    stats: PyTree,
     *inputs: Any,
     rngs: dict[str, jax.Array] | None = None,
     mutable: bool = False,
-) -> tuple[Any, Any]:
+) -> tuple[PyTree, PyTree]:
     """A module as a pure function.
 
     Args:
       module: a Linen module.
-      params, stats: its variables.
+      params, stats: as `init` returns them.
       *inputs: its arguments.
-      rngs: keys by name, e.g. of dropout.
-      mutable: the batch statistics may change.
+      rngs: keys by name, e.g. "dropout".
+      mutable: updates the batch statistics.
 
     Returns:
       (outputs, batch statistics).
     """
     variables = {"params": params, "batch_stats": stats}
     outputs, changed = module.apply(variables, *inputs, rngs=rngs, mutable=["batch_stats"] if mutable else [])
-    return outputs, dict(changed.get("batch_stats", stats))
+    return outputs, changed.get("batch_stats", stats)
 
 
 def struct(*shape: int) -> jax.ShapeDtypeStruct:

@@ -1,10 +1,10 @@
-"""Going deeper with convolutions (Szegedy et al., CVPR 2015), with batch norm, as torchvision publishes it.
+"""Going deeper with convolutions (Szegedy et al., CVPR 2015), with batch norm, as published by torchvision.
 
-Two things its weights depend on: the branch called 5x5 is a 3x3 convolution, and images normalised with ImageNet's mean
-and deviation are mapped to [-1, 1] (`transform_input`). Feature map: block 5b, 1024 channels, 32 times smaller than the
-image. The auxiliary classifiers are left out.
+Its weights require two deviations from the paper: the "5x5" branch is a 3x3 convolution, and images normalised with
+ImageNet's mean and standard deviation are mapped to [-1, 1] (`transform_input`). The feature map is the output of block
+5b: 1024 channels at 1/32 of the image's resolution. The auxiliary classifiers are omitted.
 
-5,599,904 parameters without the classifier.
+5,599,904 parameters without the classifier. Convolutions start as N(0, 0.01^2), like torchvision's without truncation.
 """
 
 from dataclasses import dataclass, field
@@ -14,8 +14,9 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from dml_jax.backbones.as_backbone import Path, Shape, assemble
+from dml_jax.backbones.as_backbone import as_backbone
 from dml_jax.backbones.contract import Backbone
+from dml_jax.backbones.initializers import normal_init
 from dml_jax.backbones.layers import MaxPool, batch_norm, compute_dtype, conv
 from dml_jax.backbones.pixels import Pixels
 from dml_jax.config_schema import require
@@ -23,7 +24,7 @@ from dml_jax.config_schema import require
 CHANNELS = 1024
 SOURCE = "https://download.pytorch.org/models/googlenet-1378be20.pth"
 
-# Name: channels of 1x1; 3x3 reduce, 3x3; "5x5" reduce, "5x5"; pool projection.
+# Per block: channels of 1x1; 3x3 reduce, 3x3; "5x5" reduce, "5x5"; pool projection.
 BLOCKS: dict[str, tuple[int, int, int, int, int, int]] = {
     "3a": (64, 96, 128, 16, 32, 32),
     "3b": (128, 128, 192, 32, 96, 64),
@@ -39,24 +40,24 @@ BLOCKS: dict[str, tuple[int, int, int, int, int, int]] = {
 
 @dataclass(frozen=True)
 class Config:
-    """GoogLeNet with batch norm."""
+    """Options of GoogLeNet with batch norm."""
 
     name: str = "googlenet"
     pretrained: str = "none"  # directory written by `python -m dml_jax.convert`, or "none"
-    transform_input: bool = True  # as the published weights were trained; HIST's authors leave it out
-    freeze_bn: bool = False  # running statistics are used and never updated, in training too
-    freeze_bn_affine: bool = False  # scales and biases of batch norms are neither trained nor decayed
-    bn_momentum: float = 0.1  # weight of the new batch in the running statistics (torch's sense)
+    transform_input: bool = True  # as in training of the published weights; omitted by the authors of HIST
+    freeze_bn: bool = False  # use the running statistics in training, too, and never update them
+    freeze_bn_affine: bool = False  # do not train or decay the scales and biases of batch norms
+    bn_momentum: float = 0.1  # weight of the new batch in the running statistics (PyTorch's convention)
     pixels: Pixels = field(default_factory=Pixels)
-    remat: bool = False  # recompute every block's insides in the backward pass: less memory, more time
-    dtype: Literal["float32", "bfloat16"] = "float32"  # of the computation; parameters stay float32
+    remat: bool = False  # recompute blocks in the backward pass: less memory, more time
+    dtype: Literal["float32", "bfloat16"] = "float32"  # of activations; parameters are always float32
 
     def __post_init__(self) -> None:
         require(0 <= self.bn_momentum <= 1, "backbone.bn_momentum", self.bn_momentum, "must be in [0, 1]")
 
 
-class Unit(nn.Module):
-    """Convolution without bias, batch norm with epsilon 1e-3, ReLU."""
+class ConvBnRelu(nn.Module):
+    """Convolution without bias, batch norm with epsilon 1e-3 and ReLU."""
 
     config: Config
     channels: int
@@ -67,12 +68,20 @@ class Unit(nn.Module):
     def __call__(self, x: jax.Array, train: bool) -> jax.Array:
         """float [B, H, W, C] -> float [B, ceil(H/stride), ceil(W/stride), channels]."""
         dtype = compute_dtype(self.config.dtype)
-        x = conv(self.channels, self.size, self.stride, padding=self.size // 2, dtype=dtype, name="conv")(x)
-        return nn.relu(batch_norm(self.config, "bn", epsilon=1e-3)(x, train))
+        layer = conv(
+            self.channels,
+            self.size,
+            self.stride,
+            padding=self.size // 2,
+            dtype=dtype,
+            kernel_init=normal_init(0.01),
+            name="conv",
+        )
+        return nn.relu(batch_norm(self.config, "bn", epsilon=1e-3)(layer(x), train))
 
 
 class Block(nn.Module):
-    """Branches 1x1; 3x3; "5x5"; pool and projection, side by side in this order."""
+    """Concatenates four branches: 1x1; 3x3; "5x5"; pooling and projection."""
 
     config: Config
     key: str
@@ -83,7 +92,7 @@ class Block(nn.Module):
         one, reduce3, three, reduce5, five, projection = BLOCKS[self.key]
 
         def unit(y: jax.Array, channels: int, size: int, name: str) -> jax.Array:
-            return Unit(self.config, channels, size, name=name)(y, train)
+            return ConvBnRelu(self.config, channels, size, name=name)(y, train)
 
         return jnp.concatenate(
             [
@@ -97,7 +106,7 @@ class Block(nn.Module):
 
 
 class GoogLeNet(nn.Module):
-    """The network without pooling and classifiers."""
+    """The network without global pooling and classifiers."""
 
     config: Config
 
@@ -106,14 +115,14 @@ class GoogLeNet(nn.Module):
         """float [B, H, W, 3] -> float [B, h, w, 1024]."""
         config = self.config
         if config.transform_input:
-            # From (v - mean) / std, ImageNet's constants, to (v - 0.5) / 0.5.
+            # From (v - mean) / std with ImageNet's constants to (v - 0.5) / 0.5.
             scale = jnp.array([0.229 / 0.5, 0.224 / 0.5, 0.225 / 0.5], x.dtype)
             shift = jnp.array([(0.485 - 0.5) / 0.5, (0.456 - 0.5) / 0.5, (0.406 - 0.5) / 0.5], x.dtype)
             x = x * scale[None, None, None, :] + shift[None, None, None, :]
-        x = Unit(config, 64, 7, 2, name="conv1")(x, train)
+        x = ConvBnRelu(config, 64, 7, 2, name="conv1")(x, train)
         x = MaxPool(3, 2, ceil=True, name="maxpool1")(x)
-        x = Unit(config, 64, 1, name="conv2")(x, train)
-        x = Unit(config, 192, 3, name="conv3")(x, train)
+        x = ConvBnRelu(config, 64, 1, name="conv2")(x, train)
+        x = ConvBnRelu(config, 192, 3, name="conv3")(x, train)
         x = MaxPool(3, 2, ceil=True, name="maxpool2")(x)
         block = nn.remat(Block, static_argnums=(2,)) if config.remat else Block
         for key in BLOCKS:
@@ -125,15 +134,10 @@ class GoogLeNet(nn.Module):
         return x
 
 
-def _spread(path: Path, shape: Shape) -> float:
-    """torchvision's initialisation."""
-    return 0.01
-
-
 def build(config: Config) -> Backbone:
-    """The backbone of a configuration.
+    """GoogLeNet as a backbone.
 
     Raises:
-      WeightsError: by `init`, where `config.pretrained` does not hold this network's weights.
+      WeightsError: by `init`, if `config.pretrained` does not contain weights of this network.
     """
-    return assemble(GoogLeNet(config), CHANNELS, config, spread=_spread, source=SOURCE)
+    return as_backbone(GoogLeNet(config), CHANNELS, config, source=SOURCE)

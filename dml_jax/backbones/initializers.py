@@ -7,10 +7,18 @@ import jax
 import jax.numpy as jnp
 from flax.typing import Dtype, Initializer
 
+BLOCK = 2**16
 
-@partial(jax.jit, static_argnums=1)
-def _draw(key: jax.Array, size: int) -> jax.Array:
-    return jax.random.normal(key, (size,))
+
+@partial(jax.jit, static_argnums=2)
+def _draw(key: jax.Array, blocks: int, capacity: int) -> jax.Array:
+    """N(0, 1) in the first `blocks` * BLOCK of `capacity` places."""
+
+    def fill(index: jax.Array, values: jax.Array) -> jax.Array:
+        block = jax.random.normal(jax.random.fold_in(key, index), (BLOCK,), jnp.float32)
+        return jax.lax.dynamic_update_slice(values, block, (index * BLOCK,))
+
+    return jax.lax.fori_loop(0, blocks, fill, jnp.zeros(capacity, jnp.float32))
 
 
 @partial(jax.jit, static_argnums=2)
@@ -21,10 +29,12 @@ def _scaled(values: jax.Array, std: float, shape: tuple[int, ...]) -> jax.Array:
 def normal(key: jax.Array, shape: tuple[int, ...], std: float) -> jax.Array:
     """Draws N(0, std^2) of the given shape.
 
-    Sizes are rounded up to powers of two: compiling a generator for each of a network's shapes takes longer than
+    One compiled loop over blocks serves all shapes: compiling a generator for each shape of a network takes longer than
     drawing all its parameters.
     """
-    return _scaled(_draw(key, 1 << (math.prod(shape) - 1).bit_length()), std, shape)
+    size = math.prod(shape)
+    capacity = max(2**22, 1 << (size - 1).bit_length())  # of the largest kernels of most networks
+    return _scaled(_draw(key, -(-size // BLOCK), capacity), std, shape)
 
 
 def normal_init(std: float) -> Initializer:

@@ -4,14 +4,14 @@ XLA's 'SAME' pads strided windows more on the right than on the left, PyTorch pa
 here is explicit.
 """
 
-from typing import Literal, Protocol
+from typing import Literal, Protocol, assert_never
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from flax.typing import Dtype, Initializer, PrecisionLike
 
-from dml_jax.backbones.initializers import he_fan_out, uniform_fan_in
+from dml_jax.backbones.initializers import he_fan_out, normal_init, uniform_fan_in
 from dml_jax.losses.norms import at_least_float32
 
 Pooling = Literal["avg", "max", "avg+max"]
@@ -38,11 +38,18 @@ class Dense(nn.Module):
     def __call__(self, x: jax.Array) -> jax.Array:
         """float [..., inputs] -> float [..., features]."""
         default = uniform_fan_in(x.shape[-1])
-        kernel = self.param("kernel", self.kernel_init or default, (x.shape[-1], self.features))
-        bias = self.param("bias", self.bias_init or default, (self.features,)) if self.use_bias else None
+        kernel = self.param("kernel", self.kernel_init or default, (x.shape[-1], self.features), jnp.float32)
+        bias = self.param("bias", self.bias_init or default, (self.features,), jnp.float32) if self.use_bias else None
         x, kernel, bias = nn.dtypes.promote_dtype(x, kernel, bias, dtype=self.dtype)
         y = x @ kernel
         return y if bias is None else y + bias.reshape((1,) * (y.ndim - 1) + (-1,))
+
+
+def transformer_dense(features: int, *, dtype: Dtype | None, name: str) -> Dense:
+    """A linear layer as vision transformers initialise it: weights N(0, 0.02^2), biases 0."""
+    return Dense(
+        features, kernel_init=normal_init(0.02), bias_init=nn.initializers.zeros_init(), dtype=dtype, name=name
+    )
 
 
 def conv(
@@ -116,9 +123,9 @@ class BatchNorm(nn.Module):
             scale = self.variable("batch_stats", "scale", jnp.ones, (channels,), jnp.float32).value
             bias = self.variable("batch_stats", "bias", jnp.zeros, (channels,), jnp.float32).value
         else:
-            scale = self.param("scale", nn.initializers.ones_init(), (channels,))
+            scale = self.param("scale", nn.initializers.ones_init(), (channels,), jnp.float32)
             if self.use_bias:
-                bias = self.param("bias", nn.initializers.zeros_init(), (channels,))
+                bias = self.param("bias", nn.initializers.zeros_init(), (channels,), jnp.float32)
         running_mean = self.variable("batch_stats", "mean", jnp.zeros, (channels,), jnp.float32)
         running_var = self.variable("batch_stats", "var", jnp.ones, (channels,), jnp.float32)
         wide = at_least_float32(x)
@@ -295,4 +302,10 @@ class DropPath(nn.Module):
 
 def compute_dtype(name: Literal["float32", "bfloat16"]) -> Dtype | None:
     """The `dtype` of layers for a configuration's "float32" or "bfloat16"; None keeps that of inputs and parameters."""
-    return jnp.bfloat16 if name == "bfloat16" else None
+    match name:
+        case "float32":
+            return None
+        case "bfloat16":
+            return jnp.bfloat16
+        case _:
+            assert_never(name)

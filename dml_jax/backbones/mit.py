@@ -1,10 +1,11 @@
 """SegFormer: simple and efficient design for semantic segmentation with transformers (Xie et al., NeurIPS 2021).
 
-Its encoder, the Mix Transformer (MiT): four stages of overlapping patches, attention whose keys and values are taken
-from a smaller map, and a 3x3 depthwise convolution in the MLP instead of a positional embedding. Feature map: stage 4
-after its norm, 32 times smaller than the image.
+Its encoder, the Mix Transformer (MiT): four stages with overlapping patches, attention with keys and values from a
+downsampled map, and a 3x3 depthwise convolution in the MLP instead of positional embeddings. The feature map is the
+output of stage 4 after its norm, at 1/32 of the image's resolution.
 
-Parameters without classifier: B0 3,319,392, B1 13,151,424, B2 24,196,288.
+Parameters without the classifier: B0 3,319,392, B1 13,151,424, B2 24,196,288. Initialised like the authors' code
+(without truncation): convolutions N(0, 2 / fan out), linear layers N(0, 0.02^2), biases 0.
 """
 
 from dataclasses import dataclass, field
@@ -13,17 +14,17 @@ from typing import Literal
 import flax.linen as nn
 import jax
 
-from dml_jax.backbones.as_backbone import Path, Shape, assemble, fan_out
+from dml_jax.backbones.as_backbone import as_backbone
 from dml_jax.backbones.contract import Backbone
-from dml_jax.backbones.layers import DropPath, attention, compute_dtype, conv, layer_norm
+from dml_jax.backbones.layers import DropPath, attention, compute_dtype, conv, layer_norm, transformer_dense
 from dml_jax.backbones.pixels import Pixels
 from dml_jax.config_schema import require
 from dml_jax.errors import ConfigError
 
-OUTER = 1e-6  # epsilon of the norms before attention and MLP and at the end of a stage
+OUTER = 1e-6  # epsilon of the norms before attention and MLP and at the end of each stage
 INNER = 1e-5  # epsilon of the norms inside patch embedding and attention
 
-# Depths and channels: where the authors' ImageNet weights are published.
+# (depths, channels): where the authors' ImageNet weights are published.
 SOURCES = {
     ((2, 2, 2, 2), 256): "hf://nvidia/mit-b0",
     ((2, 2, 2, 2), 512): "hf://nvidia/mit-b1",
@@ -33,18 +34,18 @@ SOURCES = {
 
 @dataclass(frozen=True)
 class Config:
-    """A Mix Transformer; the defaults are MiT-B1."""
+    """Options of a Mix Transformer; the defaults are MiT-B1."""
 
     name: str = "mit"
     depths: tuple[int, int, int, int] = (2, 2, 2, 2)  # blocks of each stage
     widths: tuple[int, int, int, int] = (64, 128, 320, 512)  # channels of each stage
     heads: tuple[int, int, int, int] = (1, 2, 5, 8)
-    reductions: tuple[int, int, int, int] = (8, 4, 2, 1)  # sides of the map divided for keys and values
-    drop_path: float = 0.1  # stochastic depth of the last block; grows linearly from 0 at the first
+    reductions: tuple[int, int, int, int] = (8, 4, 2, 1)  # downsampling of the map for keys and values
+    drop_path: float = 0.1  # rate of stochastic depth in the last block; increases linearly from 0 in the first
     pretrained: str = "none"  # directory written by `python -m dml_jax.convert`, or "none"
     pixels: Pixels = field(default_factory=Pixels)
-    remat: bool = False  # recompute every block's insides in the backward pass: less memory, more time
-    dtype: Literal["float32", "bfloat16"] = "float32"  # of the computation; parameters stay float32
+    remat: bool = False  # recompute blocks in the backward pass: less memory, more time
+    dtype: Literal["float32", "bfloat16"] = "float32"  # of activations; parameters are always float32
 
     def __post_init__(self) -> None:
         for key in ("depths", "widths", "heads", "reductions"):
@@ -74,7 +75,7 @@ def mit_b2() -> Config:
 
 
 class Attention(nn.Module):
-    """Multi-head attention of every cell to the cells of a map `reduction` times smaller."""
+    """Multi-head attention from each position to a map downsampled by `reduction`."""
 
     config: Config
     heads: int
@@ -85,19 +86,20 @@ class Attention(nn.Module):
         """float [B, H, W, C] -> float [B, H, W, C]."""
         dtype = compute_dtype(self.config.dtype)
         batch, height, width, channels = x.shape
-        queries = nn.Dense(channels, dtype=dtype, name="q")(x)
+        queries = transformer_dense(channels, dtype=dtype, name="q")(x)
         if self.reduction > 1:
             x = conv(channels, self.reduction, self.reduction, bias=True, dtype=dtype, name="sr")(x)
             x = layer_norm(INNER, dtype=dtype, name="norm")(x)
-        pairs = nn.Dense(2 * channels, dtype=dtype, name="kv")(x)
-        pairs = pairs.reshape(batch, -1, 2, self.heads, channels // self.heads)
+        keys_values = transformer_dense(2 * channels, dtype=dtype, name="kv")(x)
+        keys_values = keys_values.reshape(batch, -1, 2, self.heads, channels // self.heads)
         queries = queries.reshape(batch, -1, self.heads, channels // self.heads)
-        mixed = attention(queries, pairs[:, :, 0], pairs[:, :, 1]).reshape(batch, height, width, channels)
-        return nn.Dense(channels, dtype=dtype, name="proj")(mixed)
+        mixed = attention(queries, keys_values[:, :, 0], keys_values[:, :, 1])
+        mixed = mixed.reshape(batch, height, width, channels)
+        return transformer_dense(channels, dtype=dtype, name="proj")(mixed)
 
 
 class Mlp(nn.Module):
-    """Two layers with a depthwise convolution between them."""
+    """Two linear layers, with a depthwise convolution and a GELU in between."""
 
     config: Config
 
@@ -105,9 +107,9 @@ class Mlp(nn.Module):
     def __call__(self, x: jax.Array) -> jax.Array:
         """float [B, H, W, C] -> float [B, H, W, C]."""
         dtype, channels = compute_dtype(self.config.dtype), x.shape[-1]
-        y = nn.Dense(4 * channels, dtype=dtype, name="fc1")(x)
+        y = transformer_dense(4 * channels, dtype=dtype, name="fc1")(x)
         y = conv(4 * channels, 3, padding=1, bias=True, groups=4 * channels, dtype=dtype, name="dwconv")(y)
-        return nn.Dense(channels, dtype=dtype, name="fc2")(nn.gelu(y, approximate=False))
+        return transformer_dense(channels, dtype=dtype, name="fc2")(nn.gelu(y, approximate=False))
 
 
 class Block(nn.Module):
@@ -129,7 +131,7 @@ class Block(nn.Module):
 
 
 class PatchEmbed(nn.Module):
-    """Overlapping patches: a strided convolution and a norm."""
+    """Embeds overlapping patches by a strided convolution and a norm."""
 
     config: Config
     channels: int
@@ -154,36 +156,31 @@ class MixTransformer(nn.Module):
     def __call__(self, x: jax.Array, train: bool) -> jax.Array:
         """float [B, H, W, 3] -> float [B, h, w, widths[-1]]."""
         config = self.config
-        shape, total, done = x.shape, sum(config.depths), 0
+        shape, total, position = x.shape, sum(config.depths), 0
         block = nn.remat(Block) if config.remat else Block
         for stage, (depth, width) in enumerate(zip(config.depths, config.widths, strict=True)):
             size, stride = (7, 4) if stage == 0 else (3, 2)
             x = PatchEmbed(config, width, size, stride, name=f"stage{stage + 1}_patch_embed")(x)
             if min(x.shape[1:3]) < config.reductions[stage]:
                 raise ConfigError(
-                    f"images of {shape[1]}x{shape[2]} pixels: stage {stage + 1} of MiT sees a map of {x.shape[1]}x"
+                    f"images of {shape[1]}x{shape[2]} pixels: stage {stage + 1} of MiT gets a map of {x.shape[1]}x"
                     f"{x.shape[2]}, smaller than backbone.reductions={config.reductions[stage]}; use larger images"
                 )
             for index in range(depth):
-                rate = config.drop_path * done / max(total - 1, 1)
+                rate = config.drop_path * position / max(total - 1, 1)
                 name = f"stage{stage + 1}_block{index}"
                 x = block(config, config.heads[stage], config.reductions[stage], rate, name=name)(x)
-                done += 1
+                position += 1
             x = layer_norm(OUTER, dtype=compute_dtype(config.dtype), name=f"stage{stage + 1}_norm")(x)
         return x
 
 
-def _spread(path: Path, shape: Shape) -> float:
-    """The authors' initialisation."""
-    return fan_out(path, shape) if len(shape) == 4 else 0.02
-
-
 def build(config: Config) -> Backbone:
-    """The backbone of a configuration.
+    """A Mix Transformer as a backbone.
 
     Raises:
-      ConfigError: by `init` and `apply`, for images too small.
-      WeightsError: by `init`, where `config.pretrained` does not hold this network's weights.
+      ConfigError: by `init` and `apply`, if images are too small.
+      WeightsError: by `init`, if `config.pretrained` does not contain weights of this network.
     """
     source = SOURCES.get((config.depths, config.widths[-1]), "FILE")
-    return assemble(MixTransformer(config), config.widths[-1], config, spread=_spread, source=source)
+    return as_backbone(MixTransformer(config), config.widths[-1], config, source=source)

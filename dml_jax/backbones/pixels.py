@@ -1,4 +1,4 @@
-"""From uint8 pixels to what published weights expect."""
+"""Normalisation of uint8 images as published weights expect it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,11 +12,11 @@ from dml_jax.config_schema import require
 
 @dataclass(frozen=True)
 class Pixels:
-    """(value in [0, top], channels in `order`, minus `mean`) divided by `std`."""
+    """(x - mean) / std, where x are pixels rescaled to [0, top], with their channels in `order`."""
 
-    mean: tuple[float, float, float] = (0.485, 0.456, 0.406)  # in `order`, on the scale of `top`
+    mean: tuple[float, float, float] = (0.485, 0.456, 0.406)  # in `order`, in [0, top]
     std: tuple[float, float, float] = (0.229, 0.224, 0.225)
-    top: float = 1.0  # what the pixel 255 becomes before mean and std: 1 or 255
+    top: float = 1.0  # value of the pixel 255: 1 or 255
     order: Literal["rgb", "bgr"] = "rgb"
 
     def __post_init__(self) -> None:
@@ -24,7 +24,7 @@ class Pixels:
         require(self.top > 0, "backbone.pixels.top", self.top, "must be positive")
 
 
-CAFFE = Pixels(mean=(104.0, 117.0, 128.0), std=(1.0, 1.0, 1.0), top=255.0, order="bgr")  # BN-Inception's weights
+CAFFE = Pixels(mean=(104.0, 117.0, 128.0), std=(1.0, 1.0, 1.0), top=255.0, order="bgr")  # of BN-Inception's weights
 
 
 def preprocess(pixels: Pixels) -> Callable[[jax.Array], jax.Array]:

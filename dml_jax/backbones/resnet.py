@@ -1,24 +1,24 @@
 """Deep residual learning for image recognition (He et al., CVPR 2016).
 
-The form whose weights torchvision publishes ("v1.5"): in a bottleneck that halves the map, the stride sits on the 3x3
-convolution. Feature map: after the last stage and its ReLU, 32 times smaller than the image, rounded up.
+The variant whose weights torchvision publishes ("v1.5"): bottlenecks downsample in the 3x3 convolution. The feature map
+is the output of the last stage, after its ReLU, at 1/32 of the image's resolution (rounded up).
 
-ResNet-50: 23,508,032 parameters without the classifier.
+ResNet-50: 23,508,032 parameters without the classifier. Convolutions start as N(0, 2 / fan out) (He et al., ICCV 2015).
 """
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, assert_never
 
 import flax.linen as nn
 import jax
 
-from dml_jax.backbones.as_backbone import assemble, fan_out
+from dml_jax.backbones.as_backbone import as_backbone
 from dml_jax.backbones.contract import Backbone
 from dml_jax.backbones.layers import BatchNorm, MaxPool, batch_norm, compute_dtype, conv
 from dml_jax.backbones.pixels import Pixels
 from dml_jax.config_schema import require
 
-# Block and depths: where torchvision's first ImageNet weights ("V1"), which the papers started from, are published.
+# (block, depths): where torchvision's first ImageNet weights ("V1"), which the papers started from, are published.
 SOURCES: dict[tuple[str, tuple[int, ...]], str] = {
     ("basic", (2, 2, 2, 2)): "hf://timm/resnet18.tv_in1k",
     ("basic", (3, 4, 6, 3)): "hf://timm/resnet34.tv_in1k",
@@ -26,32 +26,29 @@ SOURCES: dict[tuple[str, tuple[int, ...]], str] = {
     ("bottleneck", (3, 4, 23, 3)): "hf://timm/resnet101.tv_in1k",
 }
 
+EXPANSION = {"basic": 1, "bottleneck": 4}  # channels of a block's output, divided by its width
+
 
 @dataclass(frozen=True)
 class Config:
-    """A residual network; the defaults are ResNet-50."""
+    """Options of a residual network; the defaults are ResNet-50."""
 
     name: str = "resnet"
     block: Literal["basic", "bottleneck"] = "bottleneck"
     depths: tuple[int, ...] = (3, 4, 6, 3)  # blocks of each stage
-    widths: tuple[int, ...] = (
-        64,
-        128,
-        256,
-        512,
-    )  # channels of each stage; a bottleneck gives four times as many
-    stem: Literal["imagenet", "small"] = "imagenet"  # small: 3x3 at stride 1 and no max pool, for tiny images
+    widths: tuple[int, ...] = (64, 128, 256, 512)  # of each stage; bottlenecks output 4 times as many channels
+    stem: Literal["imagenet", "small"] = "imagenet"  # small: 3x3, stride 1, no max pooling, for tiny images
     pretrained: str = "none"  # directory written by `python -m dml_jax.convert`, or "none"
-    freeze_bn: bool = False  # running statistics are used and never updated, in training too
-    freeze_bn_affine: bool = False  # scales and biases of batch norms are neither trained nor decayed
-    bn_momentum: float = 0.1  # weight of the new batch in the running statistics (torch's sense)
-    stage_bn_updates: int = 1  # times a step moves the stages' running statistics; 2 in MPN's authors' code
+    freeze_bn: bool = False  # use the running statistics in training, too, and never update them
+    freeze_bn_affine: bool = False  # do not train or decay the scales and biases of batch norms
+    bn_momentum: float = 0.1  # weight of the new batch in the running statistics (PyTorch's convention)
+    stage_bn_updates: int = 1  # updates of the stages' running statistics per step; 2 in the code of MPN's authors
     pixels: Pixels = field(default_factory=Pixels)
-    remat: bool = False  # recompute every block's insides in the backward pass: less memory, more time
-    dtype: Literal["float32", "bfloat16"] = "float32"  # of the computation; parameters stay float32
+    remat: bool = False  # recompute blocks in the backward pass: less memory, more time
+    dtype: Literal["float32", "bfloat16"] = "float32"  # of activations; parameters are always float32
 
     def __post_init__(self) -> None:
-        require(len(self.depths) > 0, "backbone.depths", self.depths, "must name at least one stage")
+        require(len(self.depths) > 0, "backbone.depths", self.depths, "must have at least one entry")
         require(min(self.depths, default=0) > 0, "backbone.depths", self.depths, "must be positive")
         require(
             len(self.widths) == len(self.depths),
@@ -85,7 +82,7 @@ def resnet101() -> Config:
 
 
 class Block(nn.Module):
-    """relu(x + f(x)), with f two 3x3 convolutions, or 1x1, 3x3, 1x1 in a bottleneck; batch norm after each."""
+    """relu(x + f(x)), where f is two 3x3 convolutions, or 1x1, 3x3, 1x1 in a bottleneck, each with batch norm."""
 
     config: Config
     width: int
@@ -95,8 +92,7 @@ class Block(nn.Module):
     def __call__(self, x: jax.Array, train: bool) -> jax.Array:
         """float [B, H, W, C] -> float [B, ceil(H/stride), ceil(W/stride), C']."""
         config, dtype = self.config, compute_dtype(self.config.dtype)
-        bottleneck = config.block == "bottleneck"
-        channels = 4 * self.width if bottleneck else self.width
+        channels = EXPANSION[config.block] * self.width
 
         def norm(name: str) -> BatchNorm:
             return batch_norm(config, name, updates=config.stage_bn_updates)
@@ -105,20 +101,23 @@ class Block(nn.Module):
         if x.shape[-1] != channels or self.stride != 1:
             shortcut = conv(channels, 1, self.stride, dtype=dtype, name="downsample_conv")(x)
             shortcut = norm("downsample_bn")(shortcut, train)
-        if bottleneck:
-            y = nn.relu(norm("bn1")(conv(self.width, 1, dtype=dtype, name="conv1")(x), train))
-            y = conv(self.width, 3, self.stride, padding=1, dtype=dtype, name="conv2")(y)
-            y = nn.relu(norm("bn2")(y, train))
-            y = norm("bn3")(conv(channels, 1, dtype=dtype, name="conv3")(y), train)
-        else:
-            y = conv(self.width, 3, self.stride, padding=1, dtype=dtype, name="conv1")(x)
-            y = nn.relu(norm("bn1")(y, train))
-            y = norm("bn2")(conv(channels, 3, padding=1, dtype=dtype, name="conv2")(y), train)
+        match config.block:
+            case "bottleneck":
+                y = nn.relu(norm("bn1")(conv(self.width, 1, dtype=dtype, name="conv1")(x), train))
+                y = conv(self.width, 3, self.stride, padding=1, dtype=dtype, name="conv2")(y)
+                y = nn.relu(norm("bn2")(y, train))
+                y = norm("bn3")(conv(channels, 1, dtype=dtype, name="conv3")(y), train)
+            case "basic":
+                y = conv(self.width, 3, self.stride, padding=1, dtype=dtype, name="conv1")(x)
+                y = nn.relu(norm("bn1")(y, train))
+                y = norm("bn2")(conv(channels, 3, padding=1, dtype=dtype, name="conv2")(y), train)
+            case _:
+                assert_never(config.block)
         return nn.relu(y + shortcut)
 
 
 class ResNet(nn.Module):
-    """The network without pooling and classifier."""
+    """The network without global pooling and classifier."""
 
     config: Config
 
@@ -126,12 +125,16 @@ class ResNet(nn.Module):
     def __call__(self, x: jax.Array, train: bool) -> jax.Array:
         """float [B, H, W, 3] -> float [B, h, w, channels]."""
         config, dtype = self.config, compute_dtype(self.config.dtype)
-        small = config.stem == "small"
-        size, stride, padding = (3, 1, 1) if small else (7, 2, 3)
-        x = conv(config.widths[0], size, stride, padding=padding, dtype=dtype, name="conv1")(x)
-        x = nn.relu(batch_norm(config, "bn1")(x, train))
-        if not small:
-            x = MaxPool(3, 2, padding=1, name="maxpool")(x)
+        match config.stem:
+            case "imagenet":
+                x = conv(config.widths[0], 7, 2, padding=3, dtype=dtype, name="conv1")(x)
+                x = nn.relu(batch_norm(config, "bn1")(x, train))
+                x = MaxPool(3, 2, padding=1, name="maxpool")(x)
+            case "small":
+                x = conv(config.widths[0], 3, padding=1, dtype=dtype, name="conv1")(x)
+                x = nn.relu(batch_norm(config, "bn1")(x, train))
+            case _:
+                assert_never(config.stem)
         block = nn.remat(Block, static_argnums=(2,)) if config.remat else Block
         for stage, (depth, width) in enumerate(zip(config.depths, config.widths, strict=True)):
             for index in range(depth):
@@ -141,11 +144,11 @@ class ResNet(nn.Module):
 
 
 def build(config: Config) -> Backbone:
-    """The backbone of a configuration.
+    """A ResNet as a backbone.
 
     Raises:
-      WeightsError: by `init`, where `config.pretrained` does not hold this network's weights.
+      WeightsError: by `init`, if `config.pretrained` does not contain weights of this network.
     """
-    channels = config.widths[-1] * (4 if config.block == "bottleneck" else 1)
+    channels = EXPANSION[config.block] * config.widths[-1]
     source = SOURCES.get((config.block, config.depths), "FILE")
-    return assemble(ResNet(config), channels, config, spread=fan_out, source=source)
+    return as_backbone(ResNet(config), channels, config, source=source)

@@ -279,7 +279,7 @@ def test_positions_follow_the_grid() -> None:
     positions = np.random.default_rng(0).standard_normal((1, 2 + 14 * 14, 8)).astype(np.float32)
     for shape in ((256, 256), (224, 320), (112, 96)):
         new = deit.grid(config, shape)
-        ours = deit._fit_positions(config, {"pos_embed": jnp.asarray(positions)}, shape)["pos_embed"]
+        ours = deit._resize_positions(config, {"pos_embed": jnp.asarray(positions)}, shape)["pos_embed"]
         image = torch.from_numpy(positions[:, 2:].reshape(1, 14, 14, 8)).permute(0, 3, 1, 2)
         theirs = torch.nn.functional.interpolate(image, new, mode="bicubic", antialias=True, align_corners=False)
         np.testing.assert_array_equal(ours[:, :2], positions[:, :2])
@@ -314,8 +314,8 @@ def test_wrong_configurations(module: Any, values: dict[str, Any], message: str)
     [
         (bn_inception, bn_inception.Config(), 112, r"112x112 pixels.*multiple of 32, or 227"),
         (bn_inception, bn_inception.Config(), 16, r"16x16 pixels"),
-        (deit, deit.Config(), 15, r"15x15 pixels: smaller than a patch, 16"),
-        (mit, mit.Config(), 28, r"28x28 pixels: stage 1 of MiT sees a map of 7x7"),
+        (deit, deit.Config(), 15, r"15x15 pixels: smaller than a patch; use at least 16x16"),
+        (mit, mit.Config(), 28, r"28x28 pixels: stage 1 of MiT gets a map of 7x7"),
     ],
 )
 def test_wrong_image_sizes(module: Any, config: Any, side: int, message: str) -> None:
