@@ -67,5 +67,5 @@ def test_own_batches_refine_the_queries_and_groups_everything() -> None:
 
 
 def test_a_clustering_that_fails_says_so() -> None:
-    with pytest.raises(DataError, match=r"evaluation\.refine=dbscan: finds nothing but noise"):
+    with pytest.raises(DataError, match=r"evaluation\.refine=dbscan: finds only noise"):
         refinement.refined(experiment(), STATE, "dbscan", {"test": np.eye(6, dtype=np.float32)})
