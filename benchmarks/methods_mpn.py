@@ -1,7 +1,7 @@
-"""MPN's heads and losses, forward and backward, beside an independent dense torch form on the same threads; and the
-batches of reciprocal neighbours beside sets built query by query, as published code builds them.
+"""MPN's network and losses, forward and backward, compared with an independent PyTorch version on the same number of
+threads; and batches of reciprocal neighbours compared with NumPy, one query at a time as in published code.
 
-Sizes are those of the authors' CUB, In-Shop, Cars196 and Stanford Online Products runs; dropout is on in both.
+Sizes are those of the authors' CUB, In-Shop, Cars196 and Stanford Online Products runs, with dropout.
 
     python -m benchmarks.methods_mpn
 """
@@ -14,8 +14,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks.timing import installed, row, table
+from dml_jax.backbones import functional
+from dml_jax.backbones.layers import Dense
 from dml_jax.evaluation import reciprocal_neighbors
-from dml_jax.methods import heads, mpn
+from dml_jax.methods import mpn
 
 # case, nodes, classes, options
 CASES = (
@@ -27,15 +29,16 @@ CASES = (
 
 
 def ours(nodes: int, classes: int, config: mpn.Config) -> Callable[[], Any]:
-    """One call: both losses, gradients of embeddings and parameters."""
-    key = jax.random.key(0)
-    network, stats = mpn.network_init(key, config, classes)
-    params = {"mpn": network, "auxiliary": heads.linear_init(key, config.embedding_dim, classes)}
+    """A call that computes both losses and their gradients with respect to embeddings and parameters."""
+    key, x = jax.random.key(0), functional.struct(nodes, config.embedding_dim)
+    network = mpn.MessagePassingNetwork(config, classes)
+    params, stats = functional.init(network, key, x, False)
+    params = {"mpn": params, "auxiliary": functional.init(Dense(classes), key, x)[0]}
     embeddings = jax.random.normal(key, (nodes, config.embedding_dim))
     labels = jnp.arange(nodes) % classes
 
     def loss(params: Any, embeddings: jax.Array, key: jax.Array) -> Any:
-        return mpn.loss(params, stats, embeddings, labels, config, key)
+        return mpn.loss(params, stats, embeddings, labels, network, key)
 
     gradient = jax.jit(jax.value_and_grad(loss, (0, 1), has_aux=True))
     count = iter(range(1_000_000))
@@ -43,7 +46,11 @@ def ours(nodes: int, classes: int, config: mpn.Config) -> Callable[[], Any]:
 
 
 def theirs(nodes: int, classes: int, config: mpn.Config) -> Callable[[], Any]:
-    """The same in torch."""
+    """The same call in PyTorch.
+
+    Raises:
+      ImportError: torch is not installed.
+    """
     import torch
     from torch import nn
     from torch.nn import functional as F
@@ -71,7 +78,7 @@ def theirs(nodes: int, classes: int, config: mpn.Config) -> Callable[[], Any]:
     auxiliary, projection = nn.Linear(d, classes), nn.Linear(d, d)
     neck, classifier = nn.BatchNorm1d(width), nn.Linear(width, classes, bias=False)
     neck.bias.requires_grad_(False)
-    parts = nn.ModuleList([layers, auxiliary, projection, neck, classifier])
+    modules = nn.ModuleList([layers, auxiliary, projection, neck, classifier])
     embeddings = torch.randn(nodes, d, requires_grad=True)
     labels = torch.arange(nodes) % classes
 
@@ -80,7 +87,7 @@ def theirs(nodes: int, classes: int, config: mpn.Config) -> Callable[[], Any]:
 
     def call() -> Any:
         embeddings.grad = None
-        for parameter in parts.parameters():
+        for parameter in modules.parameters():
             parameter.grad = None
         x, outputs = projection(F.normalize(embeddings)), []
         for layer in layers:
@@ -94,8 +101,8 @@ def theirs(nodes: int, classes: int, config: mpn.Config) -> Callable[[], Any]:
     return call
 
 
-def one_by_one(embeddings: np.ndarray, k: int, size: int) -> np.ndarray:
-    """Batches of reciprocal neighbours from a full ranking and sets, query by query."""
+def reciprocal_batches(embeddings: np.ndarray, k: int, size: int) -> np.ndarray:
+    """Batches of reciprocal neighbours from the full ranking, with set operations for one query at a time."""
     squares = np.sum(embeddings**2, axis=1)
     distances = squares[:, None] + squares[None] - 2 * embeddings @ embeddings.T
     ranking = np.argsort(distances, axis=1)
@@ -110,9 +117,9 @@ def one_by_one(embeddings: np.ndarray, k: int, size: int) -> np.ndarray:
         original = mutual(q, k)
         parts = [h for h in (halves[g] for g in original) if 3 * len(np.intersect1d(h, original)) > 2 * len(h)]
         expanded = np.unique(np.concatenate([original, *parts]))
-        chosen = expanded[np.argsort(distances[q, expanded])][:size]
-        rest = ranking[q, : 2 * size]
-        batches.append(np.concatenate([chosen, rest[~np.isin(rest, chosen)]])[:size])
+        nearest = expanded[np.argsort(distances[q, expanded])][:size]
+        others = ranking[q, : 2 * size]
+        batches.append(np.concatenate([nearest, others[~np.isin(others, nearest)]])[:size])
     return np.asarray(batches)
 
 
@@ -124,22 +131,22 @@ def clustered(rows: int, dim: int, classes: int = 100) -> np.ndarray:
 
 
 def rows(*, images: int = 5924, dim: int = 512, repeats: int = 30) -> list[dict[str, Any]]:
-    """One row a case, see `timing.row`; the last one's peer is NumPy, query by query."""
-    found = []
+    """One row per case, see `timing.row`; the last row is compared with NumPy."""
+    results = []
     for case, nodes, classes, options in CASES:
         config = mpn.Config(embedding_dim=dim, **options)  # type: ignore[arg-type]
         arguments = (nodes, classes, config)
-        found.append(row(f"MPN heads and losses, {case}", ours(*arguments), installed(theirs, *arguments), repeats))
+        results.append(row(f"MPN heads and losses, {case}", ours(*arguments), installed(theirs, *arguments), repeats))
     points = clustered(images, dim)
-    found.append(
+    results.append(
         row(
-            f"reciprocal-neighbour batches, {images:,} x {dim}, k=30, 7 a batch",
+            f"reciprocal-neighbour batches, {images:,} x {dim}, k=30, batches of 7",
             lambda: jax.block_until_ready(reciprocal_neighbors.sets(jnp.asarray(points), k=30, size=7).batches),
-            lambda: one_by_one(points, 30, 7),
+            lambda: reciprocal_batches(points, 30, 7),
             3,
         )
     )
-    return found
+    return results
 
 
 if __name__ == "__main__":

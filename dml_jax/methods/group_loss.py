@@ -140,13 +140,14 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
     def loss(
         params: PyTree, model_state: PyTree, encoded: jax.Array, batch: Batch, step: jax.Array, key: jax.Array
     ) -> tuple[jax.Array, Aux]:
-        logits = classifier.apply({"params": params["classifier"]}, encoded)
+        logits, _ = functional.apply(classifier, params["classifier"], {}, encoded)
         group = group_loss(logits, encoded, batch.labels, config).mean()
         classification = cross_entropy(logits, batch.labels).mean()
         terms = {"group": group, "classification": classification}
         return config.weight * group + classification, Aux(model_state, terms)
 
     def teach(params: PyTree, model_state: PyTree, encoded: jax.Array) -> Teaching:
-        return Teaching(unit(encoded), classifier.apply({"params": params["classifier"]}, encoded))
+        logits, _ = functional.apply(classifier, params["classifier"], {}, encoded)
+        return Teaching(unit(encoded), logits)
 
     return Method(init, encode, loss, heads.unit_embed(encode), GROUPS, group=lambda path: path[0], teach=teach)

@@ -223,7 +223,7 @@ def loss(
         return cross_entropy(logits / config.temperature, labels, smoothing=config.smoothing).mean()
 
     if config.losses != "mpn":
-        logits = Dense(network.classes).apply({"params": params["auxiliary"]}, embeddings)
+        logits, _ = functional.apply(Dense(network.classes), params["auxiliary"], {}, embeddings)
         terms["loss_auxiliary"] = smoothed(logits)
     if config.losses != "auxiliary":
         rngs = None if key is None else {"dropout": key}
@@ -248,10 +248,11 @@ def refine(
       The refined nodes, of unit length, [B, first, d] or [B, first, L d].
     """
     variables = {"params": params}
-    nodes = network.apply(variables, embeddings, method="initial_nodes")
+    nodes: PyTree = network.apply(variables, embeddings, method="initial_nodes")
 
     def refine_one(batch: jax.Array) -> jax.Array:
-        return unit(readout(network.apply(variables, nodes[batch], first=first, method="propagate"), network.config))
+        outputs: PyTree = network.apply(variables, nodes[batch], first=first, method="propagate")
+        return unit(readout(outputs, network.config))
 
     return lax.map(refine_one, batches, batch_size=max(1, NODES // batches.shape[1]))
 
@@ -288,7 +289,8 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
     def teach(params: PyTree, model_state: PyTree, encoded: jax.Array) -> Teaching:
         """Refined nodes and their logits; without a network, embeddings and logits of the auxiliary classifier."""
         if config.losses == "auxiliary":
-            return Teaching(unit(encoded), auxiliary.apply({"params": params["auxiliary"]}, encoded))
+            logits, _ = functional.apply(auxiliary, params["auxiliary"], {}, encoded)
+            return Teaching(unit(encoded), logits)
         stats = {"neck": model_state["neck"]}
         (refined, logits), _ = functional.apply(network, params["mpn"], stats, encoded, False)
         return Teaching(unit(refined), logits)

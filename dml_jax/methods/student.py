@@ -195,14 +195,15 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
         assert batch.teacher is not None
         teaching = lax.stop_gradient(batch.teacher(batch.images[0]))
         check_teacher(teaching, data.classes, config)
-        logits = auxiliary.apply({"params": params["auxiliary"]}, encoded)
+        logits, _ = functional.apply(auxiliary, params["auxiliary"], {}, encoded)
         loss_labels = cross_entropy(logits / config.temperature, batch.labels, smoothing=config.smoothing).mean()
         loss_teacher = teacher_loss(unit(encoded), logits, teaching, config)
         value = config.label_weight * loss_labels + config.weight * loss_teacher
         return value, Aux(model_state, {"loss_labels": loss_labels, "loss_teacher": loss_teacher})
 
     def teach(params: PyTree, model_state: PyTree, encoded: jax.Array) -> Teaching:
-        return Teaching(unit(encoded), auxiliary.apply({"params": params["auxiliary"]}, encoded))
+        logits, _ = functional.apply(auxiliary, params["auxiliary"], {}, encoded)
+        return Teaching(unit(encoded), logits)
 
     return Method(
         init,

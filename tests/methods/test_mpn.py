@@ -15,7 +15,7 @@ from dml_jax.backbones import functional
 from dml_jax.backbones.contract import Backbone
 from dml_jax.backbones.layers import Dense, global_pool
 from dml_jax.config import Group, Train
-from dml_jax.config_schema import close
+from dml_jax.config_schema import validate
 from dml_jax.errors import ConfigError
 from dml_jax.evaluation import reciprocal_neighbors
 from dml_jax.evaluation.refinement_batches import Groups
@@ -58,7 +58,8 @@ def network_and_params(config: mpn.Config) -> tuple[mpn.MessagePassingNetwork, A
 
 def refined_together(network: mpn.MessagePassingNetwork, params: Any, embeddings: jax.Array) -> jax.Array:
     """All nodes of one batch refined, [N, d] or [N, L d], of unit length."""
-    return unit(network.apply({"params": params}, embeddings, False)[0])
+    nodes = network.apply({"params": params}, embeddings, method="initial_nodes")
+    return unit(mpn.readout(network.apply({"params": params}, nodes, method="propagate"), network.config))
 
 
 @pytest.mark.parametrize(
@@ -79,7 +80,7 @@ def refined_together(network: mpn.MessagePassingNetwork, params: Any, embeddings
 )
 def test_options_are_checked(options: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        close(mpn.Config, options, "method")
+        validate(mpn.Config, options, "method")
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -227,7 +228,8 @@ def test_degenerate_batches_stay_finite(dtype: Any) -> None:
 def test_one_device_equals_eight(x64: None) -> None:
     config = dataclasses.replace(SMALL, dropout=0.0)
     method = mpn.build(config, toy(jnp.float64), DATA)
-    params, state = jax.jit(method.init)(jax.random.key(0), batch())
+    variables = jax.jit(method.init)(jax.random.key(0), batch())
+    params, state = jax.tree.map(lambda leaf: leaf.astype(jnp.float64), variables)
     gradient = jax.jit(jax.value_and_grad(partial(step.loss, method), has_aux=True))
     one = gradient(params, state, batch(), jnp.int32(0), jax.random.key(1))
     mesh = jax.make_mesh((8,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))

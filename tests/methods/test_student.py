@@ -13,9 +13,7 @@ from dml_jax.config_schema import validate
 from dml_jax.errors import ConfigError
 from dml_jax.losses.norms import unit
 from dml_jax.methods import baseline, hist, mpn, student
-from dml_jax.methods.baseline import options
 from dml_jax.methods.contract import Batch, Method, Teaching, TrainingSet, teaching
-from dml_jax.train import step
 from tests import toys
 
 CLASSES = 4
@@ -95,7 +93,9 @@ def with_teacher(batch: Batch, outputs: Teaching) -> Batch:
 
 
 def loss(method: Method, params: Any, state: Any, batch: Batch) -> tuple[jax.Array, dict[str, jax.Array]]:
-    value, aux = step.loss(method, params, state, batch, jnp.int32(0), jax.random.key(1))
+    """(value, terms), with the running batch statistics of the backbone, as for `teach`."""
+    encoded, state = method.encode(params, state, batch.images, train=False)
+    value, aux = method.loss(params, state, encoded, batch, jnp.int32(0), jax.random.key(1))
     return value, aux.metrics
 
 
@@ -138,16 +138,10 @@ def cross_entropy_method(name: str) -> Method:
             return mpn.build(config, body, DATA)
         case "student":
             return student.build(replace(SMALL, weight=0.0, temperature=1, smoothing=0), body, DATA)
-        case "arcface":
-            return baseline.build(
-                baseline.Config(loss=name, embedding_dim=8, arcface=options.ArcFace(margin=0.0)), body, DATA
-            )
-        case "cosface":
-            return baseline.build(
-                baseline.Config(loss=name, embedding_dim=8, cosface=options.CosFace(margin=0.0)), body, DATA
-            )
+        case "arcface" | "cosface":
+            return baseline.build(baseline.make_config(name, {"margin": 0.0}, embedding_dim=8), body, DATA)
         case _:
-            return baseline.build(baseline.Config(loss=name, embedding_dim=8), body, DATA)  # type: ignore[arg-type]
+            return baseline.build(baseline.make_config(name, embedding_dim=8), body, DATA)
 
 
 @pytest.mark.parametrize(
@@ -193,7 +187,7 @@ def test_methods_without_a_classifier_teach_no_logits(name: str) -> None:
     if name == "hist":
         method = hist.build(hist.Config(embedding_dim=8, hidden_dim=8), toys.backbone(), DATA)
     else:
-        method = baseline.build(baseline.Config(loss="triplet", embedding_dim=8), toys.backbone(), DATA)
+        method = baseline.build(baseline.make_config("triplet", embedding_dim=8), toys.backbone(), DATA)
     params, state = method.init(jax.random.key(0), batch)
     outputs = teach(method, params, state, batch)
     assert outputs.logits is None
