@@ -10,8 +10,6 @@ and query expansion; both load the embeddings into memory.
 """
 
 import argparse
-import json
-import math
 import sys
 import time
 from collections.abc import Callable
@@ -107,15 +105,8 @@ def execute(arguments: list[str]) -> None:
     results = evaluate(options, ks)
     results["seconds"] = round(time.monotonic() - started, 3)
     if output is not None:
-        output.write_text(json.dumps(nan_to_null(results), indent=2, allow_nan=False) + "\n")
+        files.write_json(output, results)
     print_table(results, output)
-
-
-def nan_to_null(value: Any) -> Any:
-    """Replaces NaN by None (null in JSON) in nested dictionaries."""
-    if isinstance(value, dict):
-        return {key: nan_to_null(each) for key, each in value.items()}
-    return None if isinstance(value, float) and math.isnan(value) else value
 
 
 def evaluate(options: argparse.Namespace, ks: tuple[int, ...] | None) -> dict[str, Any]:

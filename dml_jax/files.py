@@ -3,6 +3,7 @@
 import contextlib
 import hashlib
 import json
+import math
 import os
 import tempfile
 from collections.abc import Iterator
@@ -48,8 +49,13 @@ def sha256(path: Path) -> str:
 def atomic_write(path: Path) -> Iterator[Path]:
     """Gives a temporary path beside `path`, which replaces `path` when the block ends without an exception.
 
-    Readers see the old file or the complete new one, never a part; the data is on disk before the name changes.
+    Readers see the old file or the complete new one, never a part; the data is on disk before the name changes. A
+    symbolic link is followed; a device such as /dev/stdout is written directly.
     """
+    if path.exists() and not path.is_file():
+        yield path
+        return
+    path = path.resolve()
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
     os.close(handle)
     draft = Path(name)
@@ -67,6 +73,19 @@ def atomic_write(path: Path) -> Iterator[Path]:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Writes a JSON file completely or not at all."""
+    """Writes a JSON file completely or not at all; NaN and infinity, which JSON lacks, become null."""
+    text = json.dumps(_finite_or_null(value), indent=2, allow_nan=False)
     with atomic_write(path) as draft:
-        draft.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
+        draft.write_text(text + "\n", encoding="utf-8")
+
+
+def _finite_or_null(value: Any) -> Any:
+    match value:
+        case dict():
+            return {key: _finite_or_null(entry) for key, entry in value.items()}
+        case list() | tuple():
+            return [_finite_or_null(entry) for entry in value]
+        case float() if not math.isfinite(value):
+            return None
+        case _:
+            return value

@@ -204,7 +204,7 @@ def loss(
     """
     embeddings = at_least_float32(embeddings)
     classes = len(params["distributions"]["means"])
-    d = Distributions(classes, config).apply({"params": params["distributions"]}, embeddings)
+    d, _ = functional.apply(Distributions(classes, config), params["distributions"], {}, embeddings)
     loss_d = distribution_loss(d, labels, tau=config.tau, drop_underflow=config.drop_underflow)
     g = propagation(*incidence(d, labels, alpha=config.alpha))
     logits, stats = classify(params["hgnn"], stats, embeddings, g, config, train=True)
