@@ -1,9 +1,9 @@
-"""A loss of the literature on the built-in digits; everything but the method is the same as in `digits_hist.py`.
+"""Losses of the literature on the built-in digits; except for the method, the same experiment as `digits_hist.py`.
 
     python -m dml_jax.main --config=configs/digits_baseline.py                  normalised softmax
     python -m dml_jax.main --config=configs/digits_baseline.py:triplet-memory
 
-Variants: see configs/recipes/small_baseline.py.
+For the variants see configs/recipes/small_baseline.py.
 """
 
 from ml_collections import ConfigDict

@@ -1,15 +1,15 @@
-"""One's own photographs: normalised softmax on a ResNet-50 that knows ImageNet. The place to start.
+"""Custom image folders: normalised softmax on an ImageNet-pretrained ResNet-50. The recommended starting point.
 
-A folder a class; half of the classes are trained on, the others show how well unseen ones are told apart. Beyond the
-crops and flips of the papers, training images change in brightness, contrast and saturation, and some lose their
-colours, which helps where photographs come from many cameras.
+One folder per class; half of the classes are used for training, the others measure retrieval on unseen classes. In
+addition to the papers' crops and flips, training images vary in brightness, contrast and saturation, and some are
+converted to greyscale, which helps with photographs from many cameras.
 
     python -m dml_jax.convert --weights=hf://timm/resnet50.tv_in1k
     python -m dml_jax.prepare --name=folder --source=photos/ --output=data/photos --short_side=256
     python -m dml_jax.main --config=configs/folder_baseline.py
 
-A folder that was not prepared can be given as it is, --config.data.path=photos/; the first run checks every image.
-The variant `small` needs neither weights nor a GPU: a small network from scratch on 64 x 64 pixels.
+An unprepared folder also works, --config.data.path=photos/; the first run then checks every image. The variant `small`
+needs neither weights nor a GPU: a small network trained from scratch on 64 x 64 pixels.
 """
 
 from dataclasses import asdict
@@ -25,7 +25,7 @@ VARIANTS = ("small",)
 
 
 def photographs(name: str, variant: str) -> ConfigDict:
-    """Data, augmentation and backbone; the method and its training are still to come."""
+    """A configuration with data, augmentation and backbone, but without method and training."""
     config = base(f"{name}-{variant}" if variant else name)
     config.data.update(
         name="folder", path="data/photos", batch_size=32, images_per_class=4, crop="random_resized", image_size=224,
@@ -43,7 +43,7 @@ def photographs(name: str, variant: str) -> ConfigDict:
 def get_config(variant: str = "") -> ConfigDict:
     config = photographs("folder_baseline", variant)
     small = variant == "small"
-    config.method = asdict(baseline.Config(embedding_dim=64 if small else 512))
+    config.method = baseline.as_values(baseline.make_config(embedding_dim=64 if small else 512))
     groups = {
         "backbone": Group(1e-3 if small else 1e-4, weight_decay=1e-4),
         "embedding": Group(1e-3, weight_decay=1e-4),

@@ -1,9 +1,9 @@
-"""A loss of the literature on Omniglot; everything but the method is the same as in `omniglot_hist.py`.
+"""Losses of the literature on Omniglot; except for the method, the same experiment as `omniglot_hist.py`.
 
     python -m dml_jax.main --config=configs/omniglot_baseline.py                  normalised softmax
     python -m dml_jax.main --config=configs/omniglot_baseline.py:triplet-memory
 
-Variants: see configs/recipes/small_baseline.py.
+For the variants see configs/recipes/small_baseline.py.
 """
 
 from ml_collections import ConfigDict

@@ -8,16 +8,16 @@
     multi-similarity, 128-d            76.49   89.33   95.66
     contrastive with memory, 128-d      80.6
 
-The first rows are quoted from Seidenschwarz et al. (ICML 2021), Tables 1, 2 and 6; the margin loss is that of Wu et
-al. (ICCV 2017), multi-similarity that of Kan et al. (NeurIPS 2022), Table 5, both trained by other recipes than the
-one here; the memory's row is that of Wang et al. (CVPR 2020) as others list it. What a fixed schedule gives was not
-published.
+The first rows are quoted from Seidenschwarz et al. (ICML 2021), Tables 1, 2 and 6; margin is from Wu et al. (ICCV
+2017), multi-similarity from Kan et al. (NeurIPS 2022), Table 5, both trained by other recipes than the
+one used here; the memory's row is from Wang et al. (CVPR 2020) as quoted by others. Results of a fixed schedule were
+not published.
 
     python -m dml_jax.main --config=configs/sop_baseline.py                        clean protocol, normalised softmax
     python -m dml_jax.main --config=configs/sop_baseline.py:proxy_anchor           another loss
     python -m dml_jax.main --config=configs/sop_baseline.py:proxy_anchor-paper     the authors' protocol
 
-Cost: not published. Variants and where their settings come from: see configs/recipes/baseline.py.
+Cost: not published. For the variants and the sources of their settings see configs/recipes/baseline.py.
 """
 
 from ml_collections import ConfigDict

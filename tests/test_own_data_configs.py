@@ -1,7 +1,6 @@
-"""Configurations for Omniglot and one's own photographs: every variant resolves and trains a step's worth of shapes."""
+"""Configurations for small data sets and custom image folders: every variant resolves, and one step can be traced."""
 
 from pathlib import Path
-from typing import get_args
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +10,7 @@ from configs.recipes import small_baseline
 from dml_jax import cli
 from dml_jax import config as configs
 from dml_jax.config import flatten
-from dml_jax.methods.baseline import options
+from dml_jax.methods import baseline
 from dml_jax.methods.contract import Batch
 from dml_jax.train import experiment as experiments
 from dml_jax.train import step
@@ -30,7 +29,7 @@ LARGE = [("folder_baseline", ""), ("folder_hist", "")]
 
 def values(file: str, variant: str, **data: object) -> dict[str, object]:
     path = str(ROOT / "configs" / f"{file}.py") + (f":{variant}" if variant else "")
-    found = cli.load(path, {})
+    found = cli.load_config(path, {})
     found["data"].update(data)
     return found
 
@@ -41,15 +40,15 @@ def test_resolves(name: str, variant: str) -> None:
     assert config.name == "-".join(filter(None, (name, variant)))
     assert config.data.crop == "random_resized"
     assert (config.data.jitter > 0) == name.startswith("folder")
-    assert not (config.data.flip and name.startswith("omniglot"))  # a mirrored character is another one
+    assert not (config.data.flip and name.startswith("omniglot"))  # a mirrored character is a different one
     assert (config.backbone.pretrained == "none") == (name.startswith("omniglot") or variant == "small")
 
 
 @pytest.mark.parametrize("data", ["omniglot", "digits"])
-def test_every_loss_is_a_variant_and_all_else_is_the_same(data: str) -> None:
+def test_every_loss_is_a_variant_that_changes_only_the_loss(data: str) -> None:
     kept = ("data", "backbone", "evaluation", "train.steps", "train.schedule", "train.evaluate_every")
     found = {v: flatten(values(f"{data}_baseline", v)) for v in ("", *small_baseline.VARIANTS)}
-    assert {settings["method.loss"] for settings in found.values()} == set(get_args(options.Loss))
+    assert {settings["method.loss"] for settings in found.values()} == set(baseline.LOSSES)
     expected = flatten(values(f"{data}_hist", ""))
     for variant, settings in found.items():
         config = configs.resolve(values(f"{data}_baseline", variant))
@@ -64,7 +63,7 @@ def test_every_loss_is_a_variant_and_all_else_is_the_same(data: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "variant"), CASES)
-def test_one_step_on_photographs(name: str, variant: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_step_on_photos(name: str, variant: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     photos = layouts.photos(tmp_path / "photos", tuple(f"class {i}" for i in range(16)), each=4)
     experiment = experiments.build(

@@ -1,4 +1,4 @@
-"""Losses that classify: the rows of the last layer stand for the training classes.
+"""Losses of classifiers over the training classes.
 
 References, in the order of the functions: label smoothing is Szegedy et al. (CVPR 2016); normalised softmax is Zhai &
 Wu, "Classification is a strong baseline for deep metric learning" (BMVC 2019); ArcFace is Deng et al. (CVPR 2019);
@@ -12,8 +12,8 @@ from dml_jax.losses.norms import at_least_float32, root
 from dml_jax.losses.pairs import cosine
 
 
-def _chosen(values: jax.Array, labels: jax.Array) -> jax.Array:
-    """The column of each row [B, C] that its label [B] names -> [B]."""
+def _own(values: jax.Array, labels: jax.Array) -> jax.Array:
+    """values [B, C] -> [B], the entry of each sample's own class."""
     return jnp.take_along_axis(values, labels[:, None], axis=1)[:, 0]
 
 
@@ -30,33 +30,45 @@ def cross_entropy(logits: jax.Array, labels: jax.Array, *, smoothing: float = 0.
     """
     logits = at_least_float32(logits)
     normalizer = jax.nn.logsumexp(logits, axis=1)
-    losses = normalizer - _chosen(logits, labels)
+    losses = normalizer - _own(logits, labels)
     if smoothing:
         losses = (1 - smoothing) * losses + smoothing * (normalizer - logits.mean(axis=1))
     return losses
 
 
-def normalized_softmax(
-    proxies: jax.Array,
-    embeddings: jax.Array,
-    labels: jax.Array,
-    *,
-    temperature: float,
-    smoothing: float = 0.0,
+def linear_logits(embeddings: jax.Array, kernel: jax.Array, bias: jax.Array) -> jax.Array:
+    """Embeddings [B, D], kernel [D, C], bias [C] -> logits [B, C]."""
+    return embeddings @ kernel + bias[None]
+
+
+def softmax(
+    embeddings: jax.Array, labels: jax.Array, kernel: jax.Array, bias: jax.Array, *, smoothing: float = 0.0
 ) -> jax.Array:
-    """-log softmax(cos(x, p_1..C) / temperature)_y of each sample.
+    """Mean cross-entropy of a linear classifier, softmax(x kernel + bias) -> scalar.
 
     Args:
-      proxies: float [C, D], one per training class, any norm.
+      embeddings: float [B, D].
+      labels: int [B], in 0..C-1.
+      kernel: float [D, C].
+      bias: float [C].
+      smoothing: epsilon of the label smoothing.
+    """
+    return cross_entropy(linear_logits(embeddings, kernel, bias), labels, smoothing=smoothing).mean()
+
+
+def normalized_softmax(
+    embeddings: jax.Array, labels: jax.Array, proxies: jax.Array, *, temperature: float = 0.05, smoothing: float = 0.0
+) -> jax.Array:
+    """Mean over the samples of -log softmax(cos(x, p_1..C) / temperature)_y -> scalar.
+
+    Args:
       embeddings: float [B, D], any norm.
       labels: int [B], in 0..C-1.
-      temperature: sigma, divides the cosine; 0.05 in the paper.
-      smoothing: epsilon of the label smoothing; the paper has none.
-
-    Returns:
-      float [B].
+      proxies: float [C, D], one per training class, any norm.
+      temperature: sigma, divides the cosines; 0.05 in the paper.
+      smoothing: epsilon of the label smoothing; none in the paper.
     """
-    return cross_entropy(cosine(embeddings, proxies) / temperature, labels, smoothing=smoothing)
+    return cross_entropy(cosine(embeddings, proxies) / temperature, labels, smoothing=smoothing).mean()
 
 
 def _with_target(cosines: jax.Array, labels: jax.Array, target: jax.Array) -> jax.Array:
@@ -66,40 +78,48 @@ def _with_target(cosines: jax.Array, labels: jax.Array, target: jax.Array) -> ja
 
 
 def angular_margin(cosines: jax.Array, labels: jax.Array, *, margin: float) -> jax.Array:
-    """ArcFace's logits before scaling: cos(theta + margin) for the own class (equation 3).
+    """ArcFace's logits [B, C] before scaling: cos(theta + margin) for the own class (Eq. 3).
 
-    Beyond theta = pi - margin, where that would rise again, it goes on falling in a straight line, as in the authors'
-    code (deepinsight/insightface).
+    Beyond theta = pi - margin, where that would rise again, it continues downwards linearly in the cosine, as in the
+    authors' code (deepinsight/insightface).
 
     Args:
       cosines: float [B, C].
       labels: int [B].
       margin: angle in radians.
     """
-    own = _chosen(cosines, labels)
+    own = _own(cosines, labels)
     shifted = own * jnp.cos(margin) - root(1 - own * own) * jnp.sin(margin)
-    falling = own - margin * jnp.sin(margin)
-    return _with_target(cosines, labels, jnp.where(own > -jnp.cos(margin), shifted, falling))
+    linear = own - margin * jnp.sin(margin)
+    return _with_target(cosines, labels, jnp.where(own > -jnp.cos(margin), shifted, linear))
 
 
-def arcface(proxies: jax.Array, embeddings: jax.Array, labels: jax.Array, *, margin: float, scale: float) -> jax.Array:
-    """Additive angular margin softmax of each sample.
+def arcface(
+    embeddings: jax.Array, labels: jax.Array, proxies: jax.Array, *, margin: float = 0.5, scale: float = 64.0
+) -> jax.Array:
+    """ArcFace, the softmax with an additive angular margin: mean over the samples -> scalar.
 
     Args:
-      proxies: float [C, D], any norm.
       embeddings: float [B, D], any norm.
       labels: int [B], in 0..C-1.
-      margin: added to the angle to the own proxy, in radians.
+      proxies: float [C, D], one per training class, any norm.
+      margin: added to the angle between a sample and its own proxy, in radians.
       scale: multiplies the cosines.
-
-    Returns:
-      float [B].
     """
-    return cross_entropy(scale * angular_margin(cosine(embeddings, proxies), labels, margin=margin), labels)
+    return cross_entropy(scale * angular_margin(cosine(embeddings, proxies), labels, margin=margin), labels).mean()
 
 
-def cosface(proxies: jax.Array, embeddings: jax.Array, labels: jax.Array, *, margin: float, scale: float) -> jax.Array:
-    """Additive cosine margin softmax of each sample; as `arcface`, with the margin taken off the cosine."""
+def cosface(
+    embeddings: jax.Array, labels: jax.Array, proxies: jax.Array, *, margin: float = 0.35, scale: float = 64.0
+) -> jax.Array:
+    """CosFace, the softmax with an additive cosine margin: mean over the samples -> scalar.
+
+    Args:
+      embeddings: float [B, D], any norm.
+      labels: int [B], in 0..C-1.
+      proxies: float [C, D], one per training class, any norm.
+      margin: subtracted from the cosine of a sample and its own proxy.
+      scale: multiplies the cosines.
+    """
     cosines = cosine(embeddings, proxies)
-    own = _chosen(cosines, labels) - margin
-    return cross_entropy(scale * _with_target(cosines, labels, own), labels)
+    return cross_entropy(scale * _with_target(cosines, labels, _own(cosines, labels) - margin), labels).mean()

@@ -1,6 +1,6 @@
-"""Cross-batch memory (Wang, Zhang, Huang, Scott, CVPR 2020): embeddings of past batches as further pairs.
+"""Cross-batch memory (Wang, Zhang, Huang, Scott, CVPR 2020): pairs with the embeddings of past batches.
 
-One queue for the whole batch: under `jit` every device holds it and appends the same rows.
+There is one queue for the global batch: under `jit` every device holds a copy and appends the same rows.
 """
 
 from typing import Any
@@ -9,26 +9,28 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-EMPTY = -1  # label of a place not filled yet
+from dml_jax.losses.pairs import Candidates
+
+EMPTY = -1  # label of a row that has not been filled yet
 
 
 def empty(size: int, dim: int) -> dict[str, jax.Array]:
-    """A memory of `size` embeddings of length `dim` with nothing in it."""
+    """A memory for `size` embeddings of length `dim`, without any yet."""
     return {"embeddings": jnp.zeros((size, dim)), "labels": jnp.full(size, EMPTY, jnp.int32)}
 
 
 def enqueue(queue: Any, rows: Any) -> Any:
-    """First in, first out: the oldest rows leave at the front, new ones join at the end.
+    """First in, first out: removes the oldest rows at the front and appends new ones.
 
     Args:
       queue: tree of arrays [M, …].
-      rows: the same tree of [B, …].
+      rows: tree of the same structure, arrays [B, …].
     """
 
     def push(old: jax.Array, new: jax.Array) -> jax.Array:
         new = new[-len(old) :].astype(old.dtype)
         kept = jnp.roll(old, -len(new), axis=0)
-        # Written in place, a queue that every device holds stays so; a concatenation takes on the layout of the rows.
+        # Written in place, a replicated queue stays replicated; a concatenation would inherit the sharding of the rows.
         return lax.dynamic_update_slice_in_dim(kept, new, len(old) - len(new), axis=0)
 
     return jax.tree.map(push, queue, rows)
@@ -39,11 +41,16 @@ def masks(labels: jax.Array, memory_labels: jax.Array) -> tuple[jax.Array, jax.A
 
     Args:
       labels: int [N] of the batch.
-      remembered: int [M] of the memory.
+      memory_labels: int [M] of the memory.
 
     Returns:
-      bool [N, M] each; a place not filled yet is in neither.
+      bool [N, M] each; unfilled rows are in neither.
     """
     same = labels[:, None] == memory_labels[None, :]
     filled = (memory_labels != EMPTY)[None, :]
     return same & filled, ~same & filled
+
+
+def candidates(memory: dict[str, jax.Array], labels: jax.Array) -> Candidates:
+    """The memory as the candidates of a pair loss for a batch with labels [N]."""
+    return Candidates(memory["embeddings"], *masks(labels, memory["labels"]))

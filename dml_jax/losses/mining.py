@@ -1,4 +1,4 @@
-"""Which triplets of a batch to learn from: draws with static shapes, to be used inside a jitted step.
+"""Triplet mining with static shapes, for use inside a jitted step.
 
 Distance-weighted sampling (Wu et al., "Sampling Matters in Deep Embedding Learning", ICCV 2017) draws a negative at
 distance d with probability proportional to 1/q(d), where
@@ -6,10 +6,10 @@ distance d with probability proportional to 1/q(d), where
     q(d) = d^(D-2) (1 - d^2/4)^((D-3)/2)
 
 is the density of distances between uniform points of the unit sphere in D dimensions: all distances become equally
-likely. No gradient flows through a draw.
+likely. No gradient flows through the sampling.
 """
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple, assert_never
 
 import jax
 import jax.numpy as jnp
@@ -17,15 +17,17 @@ from jax import lax
 
 from dml_jax.losses.pairs import distances, partners, same_class
 
+Mining = Literal["random", "semi_hard", "hard", "distance_weighted"]
+
 
 class Triplets(NamedTuple):
-    """T triplets as positions in the batch.
+    """T triplets, as row indices into the batch.
 
     Attributes:
       anchors: int [T].
       positives: int [T].
       negatives: int [T].
-      valid: bool [T]; a triplet the batch has no partner for is marked and must not count.
+      valid: bool [T]; False where the batch has no positive or no negative for the anchor.
     """
 
     anchors: jax.Array
@@ -42,7 +44,7 @@ def pairwise_distances(embeddings: jax.Array) -> jax.Array:
 def log_inverse_density(distances: jax.Array, dim: int) -> jax.Array:
     """log 1/q(d) for distances d >= 0 of any shape, on the unit sphere in `dim` dimensions.
 
-    q vanishes at d = 0 and d = 2; there, and where rounding puts d beyond, the value stays finite.
+    q vanishes at d = 0 and d = 2; the value stays finite there, and for d > 2 from rounding.
     """
     tiny, epsilon = jnp.finfo(distances.dtype).tiny, jnp.finfo(distances.dtype).eps
     inside = jnp.maximum(1 - distances * distances / 4, epsilon)
@@ -50,12 +52,12 @@ def log_inverse_density(distances: jax.Array, dim: int) -> jax.Array:
 
 
 def distance_logits(embeddings: jax.Array, *, lower: float = 0.5, upper: float = jnp.inf) -> jax.Array:
-    """Unnormalised log-probabilities [B, B] of drawing column j for row i, classes not yet regarded.
+    """Unnormalised log-probabilities [B, B] of drawing sample j for anchor i, regardless of class.
 
     Args:
       embeddings: float [B, D], of unit length.
-      lower: smaller distances count as this one; otherwise near duplicates would take every draw.
-      upper: what is farther is never drawn.
+      lower: smaller distances are raised to this value; otherwise near duplicates would dominate the draws.
+      upper: samples farther away are never drawn.
     """
     far = jnp.maximum(pairwise_distances(lax.stop_gradient(embeddings)), lower)
     logits = log_inverse_density(far, embeddings.shape[-1])
@@ -63,38 +65,38 @@ def distance_logits(embeddings: jax.Array, *, lower: float = 0.5, upper: float =
 
 
 def draw(key: jax.Array, logits: jax.Array, allowed: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """One column for each row among the allowed ones.
+    """Draws one allowed column per row.
 
     Args:
-      key: of this draw.
+      key: random key.
       logits: float [B, N], unnormalised log-probabilities.
       allowed: bool [B, N].
 
     Returns:
-      (columns int [B], found bool [B]): where nothing is allowed, column 0 and False.
+      (columns int [B], found bool [B]): column 0 and False in rows where nothing is allowed.
     """
     logits = jnp.where(allowed, logits, -jnp.inf)
     return jax.random.categorical(key, logits, axis=-1), jnp.any(logits > -jnp.inf, axis=-1)
 
 
 def draw_uniform(key: jax.Array, allowed: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """As `draw`, every allowed column being equally likely."""
+    """As `draw`, with all allowed columns equally likely."""
     return draw(key, jnp.zeros(allowed.shape, jnp.float32), allowed)
 
 
 def distance_weighted(
     key: jax.Array, embeddings: jax.Array, labels: jax.Array, *, lower: float = 0.5, upper: float = jnp.inf
 ) -> Triplets:
-    """One triplet for each sample: a uniform positive of its class, a distance-weighted negative of another.
+    """One triplet per sample: a uniform positive and a distance-weighted negative.
 
-    Samples alone in their class, and all samples of a batch with one class, give no valid triplet.
+    A sample that is alone in its class, or a batch of a single class, gives no valid triplet.
 
     Args:
-      key: of these draws.
+      key: random key.
       embeddings: float [B, D], of unit length.
       labels: int [B].
-      lower: smallest distance told apart, see `distance_logits`.
-      upper: farthest negative, see `distance_logits`.
+      lower: smaller distances are raised to this value, see `distance_logits`.
+      upper: distance of the farthest negative, see `distance_logits`.
     """
     key_positive, key_negative = jax.random.split(key)
     positives, paired = draw_uniform(key_positive, partners(labels))
@@ -106,17 +108,17 @@ def distance_weighted(
 def across_classes(
     key: jax.Array, embeddings: jax.Array, labels: jax.Array, *, weigh_positives: bool, lower: float = 0.5
 ) -> Triplets:
-    """One triplet of three different classes for each sample (Milbich et al., ECCV 2020, Section 3.1).
+    """One triplet of three different classes per sample (Milbich et al., ECCV 2020, Section 3.1).
 
-    The negative is distance-weighted; the positive is drawn from the classes of neither anchor nor negative, uniformly
-    or distance-weighted as well. With fewer than three classes in the batch nothing is valid.
+    The negative is distance-weighted; the positive comes from a third class, drawn uniformly or distance-weighted as
+    well. A batch with fewer than three classes gives no valid triplet.
 
     Args:
-      key: of these draws.
+      key: random key.
       embeddings: float [B, D], of unit length.
       labels: int [B].
       weigh_positives: draw the positives distance-weighted too.
-      lower: smallest distance told apart, see `distance_logits`.
+      lower: smaller distances are raised to this value, see `distance_logits`.
     """
     key_positive, key_negative = jax.random.split(key)
     logits = distance_logits(embeddings, lower=lower)
@@ -131,16 +133,16 @@ def across_classes(
 
 
 def third_classes(labels: jax.Array, negatives: jax.Array) -> jax.Array:
-    """Samples of neither the anchor's class nor its negative's: labels [B], negatives [B] -> bool [B, B]."""
+    """labels [B], negatives [B] -> bool [B, B]: samples of neither the anchor's nor its negative's class."""
     other = ~same_class(labels)
     return other & other[negatives]
 
 
 def within_class(key: jax.Array, labels: jax.Array) -> Triplets:
-    """As many triplets as samples, each within one class (Milbich et al., ECCV 2020, Section 3.1).
+    """B triplets, each within one class (Milbich et al., ECCV 2020, Section 3.1).
 
-    The class is uniform over the classes present, its three samples are uniform in the class; all draws are with
-    replacement, so a sample may stand for anchor, positive and negative at once.
+    The class is drawn uniformly from those in the batch, its three samples uniformly from the class; all draws are with
+    replacement, so anchor, positive and negative may be the same sample.
     """
     size = labels.shape[0]
     same = same_class(labels)
@@ -153,12 +155,11 @@ def within_class(key: jax.Array, labels: jax.Array) -> Triplets:
 
 
 def random_triplets(key: jax.Array, positive: jax.Array, negative: jax.Array) -> Triplets:
-    """One triplet for each anchor, positive and negative uniform.
+    """One triplet per anchor, with uniform positive and negative.
 
     Args:
-      key: of these draws.
-      positive: bool [N, M], the pairs to choose from; row i is anchor i.
-      negative: bool [N, M].
+      key: random key.
+      positive, negative: bool [N, M], the pairs to choose from; row i is anchor i.
     """
     key_positive, key_negative = jax.random.split(key)
     positives, paired = draw_uniform(key_positive, positive)
@@ -167,15 +168,14 @@ def random_triplets(key: jax.Array, positive: jax.Array, negative: jax.Array) ->
 
 
 def semi_hard_triplets(key: jax.Array, distances: jax.Array, positive: jax.Array, negative: jax.Array) -> Triplets:
-    """A uniform positive and the nearest negative that is farther than it (Schroff et al., CVPR 2015, Section 3.2).
+    """A uniform positive and the nearest negative beyond it (Schroff et al., CVPR 2015, Section 3.2).
 
-    Where all negatives are nearer than the positive, the farthest of them.
+    If all negatives are nearer than the positive, the farthest of them.
 
     Args:
-      key: of these draws.
+      key: random key.
       distances: float [N, M].
-      positive: bool [N, M], the pairs to choose from; row i is anchor i.
-      negative: bool [N, M].
+      positive, negative: bool [N, M], the pairs to choose from; row i is anchor i.
     """
     distances = lax.stop_gradient(distances)
     positives, paired = draw_uniform(key, positive)
@@ -191,8 +191,7 @@ def hard_triplets(distances: jax.Array, positive: jax.Array, negative: jax.Array
 
     Args:
       distances: float [N, M].
-      positive: bool [N, M], the pairs to choose from; row i is anchor i.
-      negative: bool [N, M].
+      positive, negative: bool [N, M], the pairs to choose from; row i is anchor i.
     """
     distances = lax.stop_gradient(distances)
     positives = jnp.argmax(jnp.where(positive, distances, -jnp.inf), axis=1)
@@ -210,15 +209,14 @@ def weighted_triplets(
     dim: int,
     lower: float = 0.5,
 ) -> Triplets:
-    """As `distance_weighted`, for pairs of any two sets: a uniform positive, a distance-weighted negative.
+    """A uniform positive and a distance-weighted negative per anchor; as `distance_weighted`, for any pairs.
 
     Args:
-      key: of these draws.
+      key: random key.
       distances: float [N, M], between unit vectors.
-      positive: bool [N, M], the pairs to choose from; row i is anchor i.
-      negative: bool [N, M].
-      dim: length of the vectors.
-      lower: smallest distance told apart.
+      positive, negative: bool [N, M], the pairs to choose from; row i is anchor i.
+      dim: length D of the vectors.
+      lower: smaller distances are raised to this value.
     """
     key_positive, key_negative = jax.random.split(key)
     positives, paired = draw_uniform(key_positive, positive)
@@ -228,18 +226,54 @@ def weighted_triplets(
 
 
 def class_pairs(key: jax.Array, labels: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """One random pair of samples for each class that has two.
+    """One random pair per class that has at least two samples.
 
     Args:
-      key: of these draws.
+      key: random key.
       labels: int [B].
 
     Returns:
-      (positives int [B], valid bool [B]): sample i and positives[i] are the pair of their class where valid[i], which
-      holds for one sample of the class.
+      (positives int [B], valid bool [B]): where valid[i], which holds for one sample per class, samples i and
+      positives[i] are the pair of their class.
     """
     order = jax.random.permutation(key, labels.shape[0])
     same = same_class(labels)
     rank = jnp.sum(same & (order[None, :] < order[:, None]), axis=1)  # in a random order of the class
     second = same & (rank == 1)[None, :]
     return jnp.argmax(second, axis=1), (rank == 0) & jnp.any(second, axis=1)
+
+
+def mine(
+    mining: Mining,
+    key: jax.Array | None,
+    distances: jax.Array,
+    positive: jax.Array,
+    negative: jax.Array,
+    *,
+    dim: int,
+) -> Triplets:
+    """One triplet per anchor, by the named strategy.
+
+    Args:
+      mining: name of the strategy.
+      key: random key; "hard" needs none.
+      distances: float [N, M], between unit vectors.
+      positive, negative: bool [N, M], the pairs to choose from; row i is anchor i.
+      dim: length D of the vectors.
+
+    Raises:
+      ValueError: the strategy needs a key.
+    """
+    if mining == "hard":
+        return hard_triplets(distances, positive, negative)
+    if key is None:
+        raise ValueError(f"mining={mining!r}: draws at random; give key=jax.random.key(...)")
+    match mining:
+        case "random":
+            return random_triplets(key, positive, negative)
+        case "semi_hard":
+            return semi_hard_triplets(key, distances, positive, negative)
+        case "distance_weighted":
+            return weighted_triplets(key, distances, positive, negative, dim=dim)
+        case _:
+            assert_never(mining)

@@ -1,4 +1,6 @@
-"""All pairs of two sets of samples: how far apart they are, and which are of one class."""
+"""Pairwise similarities and distances between two sets of embeddings, and which pairs share a class."""
+
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -6,8 +8,22 @@ import jax.numpy as jnp
 from dml_jax.losses.norms import at_least_float32, root, unit
 
 
+class Candidates(NamedTuple):
+    """What the N anchors of a pair loss are compared with.
+
+    Attributes:
+      embeddings: float [M, D].
+      positive: bool [N, M], pairs of one class; an anchor is not its own positive.
+      negative: bool [N, M], pairs of different classes. A pair may be neither.
+    """
+
+    embeddings: jax.Array
+    positive: jax.Array
+    negative: jax.Array
+
+
 def products(a: jax.Array, b: jax.Array) -> jax.Array:
-    """Inner products [N, M] of the rows of a [N, D] and b [M, D], on accelerators too in their full precision."""
+    """Inner products [N, M] of the rows of a [N, D] and b [M, D], in full precision on accelerators too."""
     return jnp.matmul(a, b.T, precision=jax.lax.Precision.HIGHEST)
 
 
@@ -24,15 +40,29 @@ def distances(a: jax.Array, b: jax.Array) -> jax.Array:
 
 
 def same_class(labels: jax.Array) -> jax.Array:
-    """labels [B] -> bool [B, B]; a sample is in its own class."""
+    """labels [B] -> bool [B, B], True on the diagonal."""
     return labels[:, None] == labels[None, :]
 
 
 def partners(labels: jax.Array) -> jax.Array:
-    """labels [B] -> bool [B, B]: others of the same class."""
+    """labels [B] -> bool [B, B]: other samples of the same class."""
     return same_class(labels) & ~jnp.eye(labels.shape[0], dtype=bool)
 
 
 def masks(labels: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Positive and negative pairs of a batch, bool [B, B] each; no sample is its own positive."""
     return partners(labels), ~same_class(labels)
+
+
+def compared(
+    embeddings: jax.Array, labels: jax.Array, candidates: Candidates | None, *, normalize: bool = True
+) -> tuple[jax.Array, Candidates]:
+    """The anchors [N, D] and what they are compared with: `candidates`, or the batch itself if None.
+
+    Both are L2-normalised if `normalize` is True, and in at least float32.
+    """
+    prepare = unit if normalize else at_least_float32
+    anchors = prepare(embeddings)
+    if candidates is None:
+        return anchors, Candidates(anchors, *masks(labels))
+    return anchors, candidates._replace(embeddings=prepare(candidates.embeddings))

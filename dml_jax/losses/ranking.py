@@ -1,84 +1,57 @@
-"""Losses on pairs and triplets. Each hinge is a function of its own, so that it can be reduced differently."""
+"""Losses on the distances of pairs and triplets.
+
+A function named after a loss takes embeddings and labels and finds its pairs or triplets in the batch, or among other
+`candidates`. Those with the suffix `_loss`, `_losses` or `_hinges` take pairs or triplets as given.
+"""
+
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
 
-from dml_jax.losses.mining import Triplets
-from dml_jax.losses.norms import at_least_float32, root
+from dml_jax.losses import mining as miners
+from dml_jax.losses import pairs
+from dml_jax.losses.mining import Mining, Triplets
+from dml_jax.losses.norms import at_least_float32, log_sum_exp, root
+from dml_jax.losses.pairs import Candidates
+
+
+def _mean(values: jax.Array, where: jax.Array) -> jax.Array:
+    """Mean of the values in `where`; 0 if there are none."""
+    return jnp.sum(values, where=where) / jnp.maximum(where.sum(), 1)
 
 
 def _squared(x: jax.Array, y: jax.Array) -> jax.Array:
     return jnp.sum((x - y) ** 2, axis=-1)
 
 
-def margin_hinges(
-    embeddings: jax.Array, labels: jax.Array, triplets: Triplets, beta: jax.Array, *, margin: float = 0.2
-) -> tuple[jax.Array, jax.Array]:
-    """[d_ap - beta_{y_a} + margin]+ and [beta_{y_a} - d_an + margin]+ of each triplet, as [T] and [T].
-
-    Distances are Euclidean with 1e-8 under the root; invalid triplets give 0.
-
-    Args:
-      embeddings: float [B, D].
-      labels: int [B], in 0..C-1.
-      triplets: T of them.
-      beta: float [C], boundary between near and far for anchors of each class.
-      margin: half the width of the gap around beta.
-    """
-    x = at_least_float32(embeddings)
-    anchors = x[triplets.anchors]
-    boundary = at_least_float32(beta)[labels[triplets.anchors]]
-    near = jnp.sqrt(_squared(anchors, x[triplets.positives]) + 1e-8)
-    far = jnp.sqrt(_squared(anchors, x[triplets.negatives]) + 1e-8)
-    pull, push = jax.nn.relu(near - boundary + margin), jax.nn.relu(boundary - far + margin)
-    return jnp.where(triplets.valid, pull, 0), jnp.where(triplets.valid, push, 0)
-
-
-def margin_loss(
+def contrastive(
     embeddings: jax.Array,
     labels: jax.Array,
-    triplets: Triplets,
-    beta: jax.Array,
     *,
-    margin: float = 0.2,
-    nu: float = 0.0,
+    positive_margin: float = 0.0,
+    negative_margin: float = 1.0,
+    squared: bool = False,
+    average: Literal["all", "active"] = "active",
+    candidates: Candidates | None = None,
 ) -> jax.Array:
-    """Margin loss (Wu et al., "Sampling Matters in Deep Embedding Learning", ICCV 2017, Eq. 7 and 8) -> scalar.
-
-    The sum of both hinges over the number of triplets with an active one; 0 where there is none.
+    """Contrastive loss: the mean hinge of positive plus that of negative pairs, see `contrastive_hinges` -> scalar.
 
     Args:
-      embeddings: float [B, D].
-      labels: int [B], in 0..C-1.
-      triplets: T of them.
-      beta: float [C], boundary between near and far for anchors of each class; learnable.
-      margin: half the width of the gap around beta.
-      nu: weight of the sum of beta_{y_a} over all triplets, which keeps beta small.
+      embeddings: float [N, D], any norm; distances are those of unit vectors.
+      labels: int [N].
+      positive_margin, negative_margin, squared: see `contrastive_hinges`.
+      average: mean over all pairs of a kind, or over those with a positive hinge.
+      candidates: what the anchors are compared with; None for the batch itself.
     """
-    pull, push = margin_hinges(embeddings, labels, triplets, beta, margin=margin)
-    active = jnp.sum((pull > 0) | (push > 0))
-    loss = jnp.sum(pull + push) / jnp.maximum(active, 1)
-    if nu:
-        loss += nu * jnp.sum(jnp.where(triplets.valid, at_least_float32(beta)[labels[triplets.anchors]], 0))
-    return loss
-
-
-def triplet_loss(embeddings: jax.Array, triplets: Triplets, *, margin: float = 0.2, squared: bool = True) -> jax.Array:
-    """Mean over all valid triplets, inactive ones included, of [d_ap - d_an + margin]+ -> scalar.
-
-    Args:
-      embeddings: float [B, D].
-      triplets: T of them; none valid gives 0.
-      margin: how much nearer the positive must be.
-      squared: compare squared Euclidean distances (FaceNet, Schroff et al., CVPR 2015); otherwise plain ones.
-    """
-    x = at_least_float32(embeddings)
-    anchors = x[triplets.anchors]
-    near, far = _squared(anchors, x[triplets.positives]), _squared(anchors, x[triplets.negatives])
-    if not squared:
-        near, far = root(near), root(far)
-    hinges = jnp.where(triplets.valid, jax.nn.relu(near - far + margin), 0)
-    return jnp.sum(hinges) / jnp.maximum(jnp.sum(triplets.valid), 1)
+    x, others = pairs.compared(embeddings, labels, candidates)
+    pull, push = contrastive_hinges(
+        pairs.distances(x, others.embeddings), others.positive, others.negative,
+        positive_margin=positive_margin, negative_margin=negative_margin, squared=squared,
+    )  # fmt: skip
+    if average == "active":
+        return _mean(pull, pull > 0) + _mean(push, push > 0)
+    return _mean(pull, others.positive) + _mean(push, others.negative)
 
 
 def contrastive_hinges(
@@ -94,45 +67,227 @@ def contrastive_hinges(
 
     Args:
       distances: float [N, M].
-      positive: bool [N, M].
-      negative: bool [N, M].
-      positive_margin: positives nearer than this are left alone.
-      negative_margin: negatives farther than this are left alone.
-      squared: half the squares of both, as first published (Hadsell, Chopra, LeCun, CVPR 2006, Eq. 4).
+      positive, negative: bool [N, M].
+      positive_margin: distance up to which positives cost nothing.
+      negative_margin: distance from which negatives cost nothing.
+      squared: half the square of both, as first published (Hadsell, Chopra, LeCun, CVPR 2006, Eq. 4).
     """
     pull = jnp.where(positive, jax.nn.relu(distances - positive_margin), 0)
     push = jnp.where(negative, jax.nn.relu(negative_margin - distances), 0)
     return (pull**2 / 2, push**2 / 2) if squared else (pull, push)
 
 
-def _log_sum_exp(values: jax.Array, where: jax.Array, axis: int) -> jax.Array:
-    """log of the sum of exp over the chosen entries; a very low number with gradient 0 where there are none."""
-    lowest = jnp.finfo(values.dtype).min / 4
-    return jax.nn.logsumexp(jnp.where(where, values, lowest), axis=axis)
+def triplet(
+    embeddings: jax.Array,
+    labels: jax.Array,
+    *,
+    margin: float = 0.2,
+    squared: bool = True,
+    mining: Mining = "semi_hard",
+    candidates: Candidates | None = None,
+    key: jax.Array | None = None,
+) -> jax.Array:
+    """Triplet loss with one mined triplet per anchor, see `triplet_loss` -> scalar.
+
+    Args:
+      embeddings: float [N, D], any norm; distances are those of unit vectors.
+      labels: int [N].
+      margin, squared: see `triplet_loss`.
+      mining: how positives and negatives are chosen, see `dml_jax.losses.mining`.
+      candidates: what the anchors are compared with; None for the batch itself.
+      key: random key; not needed for mining="hard".
+    """
+    x, others = pairs.compared(embeddings, labels, candidates)
+    triplets = _mine(mining, key, x, others)
+    return triplet_loss(x, triplets, margin=margin, squared=squared, candidates=others.embeddings)
+
+
+def triplet_loss(
+    embeddings: jax.Array,
+    triplets: Triplets,
+    *,
+    margin: float = 0.2,
+    squared: bool = True,
+    candidates: jax.Array | None = None,
+) -> jax.Array:
+    """Mean over all valid triplets, inactive ones included, of [d_ap - d_an + margin]+ -> scalar.
+
+    Args:
+      embeddings: float [B, D].
+      triplets: T of them; the loss is 0 if none is valid.
+      margin: by which the negative must be farther than the positive.
+      squared: compare squared Euclidean distances (FaceNet, Schroff et al., CVPR 2015); otherwise plain ones.
+      candidates: float [M, D] that positives and negatives index; None for `embeddings`.
+    """
+    x = at_least_float32(embeddings)
+    others = x if candidates is None else at_least_float32(candidates)
+    anchors = x[triplets.anchors]
+    near, far = _squared(anchors, others[triplets.positives]), _squared(anchors, others[triplets.negatives])
+    if not squared:
+        near, far = root(near), root(far)
+    return _mean(jax.nn.relu(near - far + margin), triplets.valid)
+
+
+def margin(
+    embeddings: jax.Array,
+    labels: jax.Array,
+    beta: jax.Array,
+    *,
+    margin: float = 0.2,
+    nu: float = 0.0,
+    mining: Mining = "distance_weighted",
+    candidates: Candidates | None = None,
+    key: jax.Array | None = None,
+) -> jax.Array:
+    """Margin loss with one mined triplet per anchor, see `margin_loss` -> scalar.
+
+    Args:
+      embeddings: float [N, D], any norm; distances are those of unit vectors.
+      labels: int [N], in 0..C-1.
+      beta: float [C], see `margin_loss`.
+      margin, nu: see `margin_loss`.
+      mining: how positives and negatives are chosen, see `dml_jax.losses.mining`.
+      candidates: what the anchors are compared with; None for the batch itself.
+      key: random key; not needed for mining="hard".
+    """
+    x, others = pairs.compared(embeddings, labels, candidates)
+    triplets = _mine(mining, key, x, others)
+    return margin_loss(x, labels, triplets, beta, margin=margin, nu=nu, candidates=others.embeddings)
+
+
+def margin_loss(
+    embeddings: jax.Array,
+    labels: jax.Array,
+    triplets: Triplets,
+    beta: jax.Array,
+    *,
+    margin: float = 0.2,
+    nu: float = 0.0,
+    candidates: jax.Array | None = None,
+) -> jax.Array:
+    """Margin loss (Wu et al., "Sampling Matters in Deep Embedding Learning", ICCV 2017, Eq. 7 and 8) -> scalar.
+
+    The sum of both hinges over the number of triplets in which one is active; 0 if none is.
+
+    Args:
+      embeddings: float [B, D].
+      labels: int [B], in 0..C-1.
+      triplets: T of them.
+      beta: float [C], boundary between near and far for anchors of each class; learnable.
+      margin: half the width of the gap around beta.
+      nu: weight of the sum of beta_{y_a} over all triplets, which keeps beta small.
+      candidates: float [M, D] that positives and negatives index; None for `embeddings`.
+    """
+    pull, push = margin_hinges(embeddings, labels, triplets, beta, margin=margin, candidates=candidates)
+    active = jnp.sum((pull > 0) | (push > 0))
+    loss = jnp.sum(pull + push) / jnp.maximum(active, 1)
+    if nu:
+        loss += nu * jnp.sum(jnp.where(triplets.valid, at_least_float32(beta)[labels[triplets.anchors]], 0))
+    return loss
+
+
+def margin_hinges(
+    embeddings: jax.Array,
+    labels: jax.Array,
+    triplets: Triplets,
+    beta: jax.Array,
+    *,
+    margin: float = 0.2,
+    candidates: jax.Array | None = None,
+) -> tuple[jax.Array, jax.Array]:
+    """[d_ap - beta_{y_a} + margin]+ and [beta_{y_a} - d_an + margin]+ of each triplet, as [T] and [T].
+
+    Distances are Euclidean with 1e-8 under the root; invalid triplets give 0. The arguments are those of `margin_loss`.
+    """
+    x = at_least_float32(embeddings)
+    others = x if candidates is None else at_least_float32(candidates)
+    anchors = x[triplets.anchors]
+    boundary = at_least_float32(beta)[labels[triplets.anchors]]
+    near = jnp.sqrt(_squared(anchors, others[triplets.positives]) + 1e-8)
+    far = jnp.sqrt(_squared(anchors, others[triplets.negatives]) + 1e-8)
+    pull, push = jax.nn.relu(near - boundary + margin), jax.nn.relu(boundary - far + margin)
+    return jnp.where(triplets.valid, pull, 0), jnp.where(triplets.valid, push, 0)
+
+
+def _mine(mining: Mining, key: jax.Array | None, x: jax.Array, others: Candidates) -> Triplets:
+    distances = pairs.distances(x, others.embeddings)
+    return miners.mine(mining, key, distances, others.positive, others.negative, dim=x.shape[-1])
 
 
 def lifted_structure(
+    embeddings: jax.Array,
+    labels: jax.Array,
+    *,
+    margin: float = 1.0,
+    normalize: bool = True,
+    candidates: Candidates | None = None,
+) -> jax.Array:
+    """Lifted structure loss: the mean of `lifted_structure_losses` over the positive pairs -> scalar.
+
+    Args:
+      embeddings: float [N, D].
+      labels: int [N].
+      margin: alpha.
+      normalize: use unit vectors; the paper uses embeddings as they are.
+      candidates: what the anchors are compared with; None for the batch itself.
+    """
+    x, others = pairs.compared(embeddings, labels, candidates, normalize=normalize)
+    distances = pairs.distances(x, others.embeddings)
+    return _mean(lifted_structure_losses(distances, others.positive, others.negative, margin=margin), others.positive)
+
+
+def lifted_structure_losses(
     distances: jax.Array, positive: jax.Array, negative: jax.Array, *, margin: float = 1.0
 ) -> jax.Array:
     """Half of [J_ij]+^2 of each positive pair (Song, Xiang, Jegelka, Savarese, CVPR 2016, Eq. 4), [N, M], 0 elsewhere.
 
         J_ij = log(sum over negatives k of i of exp(margin - d_ik) + over negatives l of j of exp(margin - d_lj)) + d_ij
 
-    The loss is the mean over the positive pairs. A pair without any negative gives 0.
+    A pair without any negative gives 0.
 
     Args:
       distances: float [N, M].
-      positive: bool [N, M].
-      negative: bool [N, M].
+      positive, negative: bool [N, M].
       margin: alpha.
     """
-    rows = _log_sum_exp(margin - distances, negative, axis=1)
-    columns = _log_sum_exp(margin - distances, negative, axis=0)
+    rows = log_sum_exp(margin - distances, negative, axis=1)
+    columns = log_sum_exp(margin - distances, negative, axis=0)
     j = jnp.logaddexp(rows[:, None], columns[None, :]) + distances
     return jnp.where(positive, jax.nn.relu(j) ** 2 / 2, 0)
 
 
-def n_pair(similarity: jax.Array, positives: jax.Array, negative: jax.Array) -> jax.Array:
+def n_pair(
+    embeddings: jax.Array,
+    labels: jax.Array,
+    *,
+    l2: float = 0.002,
+    candidates: Candidates | None = None,
+    key: jax.Array,
+) -> jax.Array:
+    """N-pair loss (Sohn, NeurIPS 2016), on inner products: the mean of `n_pair_losses` over the anchors -> scalar.
+
+    Within a batch one random pair per class is compared with the positives of the other classes, as published. Among
+    other candidates each anchor is compared with one random positive and all negatives.
+
+    Args:
+      embeddings: float [N, D], not normalised.
+      labels: int [N].
+      l2: weight of the mean squared length of the embeddings; not used with candidates.
+      candidates: what the anchors are compared with; None for the batch itself.
+      key: random key.
+    """
+    x = at_least_float32(embeddings)
+    if candidates is not None:
+        positives, valid = miners.draw_uniform(key, candidates.positive)
+        similarity = pairs.products(x, at_least_float32(candidates.embeddings))
+        return _mean(n_pair_losses(similarity, positives, candidates.negative), valid)
+    positives, valid = miners.class_pairs(key, labels)
+    negative = valid[None, :] & ~pairs.same_class(labels)
+    losses = n_pair_losses(pairs.products(x, x[positives]), jnp.arange(len(x)), negative)
+    return _mean(losses, valid) + l2 * jnp.mean(jnp.sum(x**2, axis=1))
+
+
+def n_pair_losses(similarity: jax.Array, positives: jax.Array, negative: jax.Array) -> jax.Array:
     """log(1 + sum over negatives n of exp(s_in - s_ip)) of each anchor i (Sohn, NeurIPS 2016, Eq. 6).
 
     Args:
@@ -144,4 +299,4 @@ def n_pair(similarity: jax.Array, positives: jax.Array, negative: jax.Array) -> 
       float [N].
     """
     excess = similarity - jnp.take_along_axis(similarity, positives[:, None], axis=1)
-    return jnp.logaddexp(_log_sum_exp(excess, negative, axis=1), 0)
+    return jnp.logaddexp(log_sum_exp(excess, negative, axis=1), 0)

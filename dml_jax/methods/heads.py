@@ -7,7 +7,7 @@ import jax
 
 from dml_jax.backbones import functional
 from dml_jax.backbones.contract import Backbone
-from dml_jax.backbones.layers import Dense, Pooling, global_pool
+from dml_jax.backbones.layers import Dense, Pooling, global_pool, layer_norm
 from dml_jax.losses.norms import unit
 from dml_jax.methods.contract import Batch, Embed, Encode, PyTree
 
@@ -31,15 +31,19 @@ class Embedding(nn.Module):
     Attributes:
       dim: size of the embedding; 0 for the pooled features without a linear layer.
       pooling: of the feature map.
+      layer_norm: normalises the pooled features, without scale and bias.
     """
 
     dim: int
     pooling: Pooling
+    layer_norm: bool = False
 
     @nn.compact
     def __call__(self, features: jax.Array) -> jax.Array:
         """Feature map [B, h, w, K] -> [B, dim], or [B, K] without a linear layer."""
         x = global_pool(features, self.pooling)
+        if self.layer_norm:
+            x = layer_norm(affine=False)(x)
         return Dense(self.dim, name="embedding")(x) if self.dim else x
 
 

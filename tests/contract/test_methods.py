@@ -49,7 +49,7 @@ METHODS: dict[str, Callable[..., Method]] = {
     "crt": lambda body: crt.build(crt.Config(embedding_dims=(8, 12), prototypes=(4, 4), hidden_dim=8), body, DATA),
     "diva": lambda body: diva.build(DIVA, body, DATA),
     "diva, instances": lambda body: diva.build(INSTANCES, body, DATA),
-    "baseline": lambda body: baseline.build(baseline.Config(embedding_dim=8), body, DATA),
+    "baseline": lambda body: baseline.build(baseline.make_config(embedding_dim=8), body, DATA),
     "student": with_teacher,
     "group_loss": lambda body: group_loss.build(group_loss.Config(embedding_dim=8, temperature=4.0), body, DATA),
 }

@@ -1,8 +1,8 @@
-"""The baselines' losses against their authors' code and the benchmark code of Roth et al.
+"""The baselines' losses compared with their authors' code and the benchmark code of Roth et al.
 
 Files: `hist/proxy_anchor*` (tjddus9597/Proxy-Anchor-CVPR2020) and `diva/losses*` (Confusezius' two repositories).
-Left out of the latter, because they are not the papers' form: `arcface_diva_*` (the margin is added to every logit and
-cancels) and `softtriplet_{loss,grad_emb,grad_intra_class_centroids}` (normalises across the centers, and weighs over
+Excluded from the latter, because they differ from the papers: `arcface_diva_*` (the margin is added to every logit and
+cancels) and `softtriplet_{loss,grad_emb,grad_intra_class_centroids}` (normalised across the centers, and weighted over
 classes instead of centers).
 """
 
@@ -13,14 +13,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dml_jax.losses import classification, pairs, proxies, ranking
-from dml_jax.losses import multi_similarity as ms
+from dml_jax import losses
+from dml_jax.losses import classification, pairs, ranking
 from dml_jax.losses.norms import unit
 from tests.golden import fixtures
 
 ANCHORS = [n for n in fixtures.names("hist") if fixtures.load("hist", n)[1]["kind"] == "proxy_anchor"]
 SUITES = fixtures.names("diva", "losses*")
-LEFT_OUT = (
+EXCLUDED = (
     "arcface_diva_",
     "softtriplet_loss",
     "softtriplet_grad_emb",
@@ -40,7 +40,7 @@ def test_proxy_anchor(name: str, x64: None) -> None:
     labels = jnp.asarray(z["labels"])
     options = {"margin": float(z["margin"]), "alpha": float(z["alpha"])}
     loss, (grad_proxies, grad_embeddings) = gradients(
-        lambda p, x: proxies.proxy_anchor(p, x, labels, **options), z["proxies"], z["embeddings"]
+        lambda p, x: losses.proxy_anchor(x, labels, p, **options), z["proxies"], z["embeddings"]
     )
     cosines = pairs.cosine(jnp.asarray(z["embeddings"]), jnp.asarray(z["proxies"]))
     np.testing.assert_allclose(cosines, z["cosine"], **gate)
@@ -50,13 +50,14 @@ def test_proxy_anchor(name: str, x64: None) -> None:
 
 
 def cases(z: dict[str, np.ndarray], meta: dict[str, Any]) -> dict[str, tuple[Any, str, str]]:
-    """For each loss: (function of parameters and unit embeddings, key of the parameters, key of their gradient)."""
+    """By loss: (function of parameters and unit embeddings, key of the parameters, key of their gradient)."""
     hyper = {key.removeprefix("loss_"): value for key, value in meta["hyper"].items()}
     labels, triplets = jnp.asarray(z["labels"]), z["triplets"]
-    positive, negative = pairs.masks(labels)
 
     def multi_similarity(_: jax.Array, x: jax.Array) -> jax.Array:
-        options = ms.Options(
+        return losses.multi_similarity(
+            x,
+            labels,
             alpha=hyper["multisimilarity_pos_weight"],
             beta=hyper["multisimilarity_neg_weight"],
             base=hyper["multisimilarity_thresh"],
@@ -64,7 +65,6 @@ def cases(z: dict[str, np.ndarray], meta: dict[str, Any]) -> dict[str, tuple[Any
             copies="keep",
             divisor="active",
         )
-        return ms.multi_similarity(pairs.cosine(x, x), positive, negative, options)[0]
 
     def contrastive(_: jax.Array, x: jax.Array) -> jax.Array:
         # torch's PairwiseDistance adds 1e-6 to every difference.
@@ -81,10 +81,10 @@ def cases(z: dict[str, np.ndarray], meta: dict[str, Any]) -> dict[str, tuple[Any
         return pull[0].mean() + push[1].mean()
 
     def softmax(p: jax.Array, x: jax.Array) -> jax.Array:
-        return classification.normalized_softmax(p, x, labels, temperature=hyper["softmax_temperature"]).mean()
+        return losses.normalized_softmax(x, labels, p, temperature=hyper["softmax_temperature"])
 
     def arcface(p: jax.Array, x: jax.Array) -> jax.Array:
-        # There the cosines are cut to [1e-10, 1 - 1e-10], which takes the gradient of negative ones.
+        # The reference clips cosines to [1e-10, 1 - 1e-10], so that negative ones have no gradient.
         cosines = jnp.clip(pairs.cosine(x, p), 1e-10, 1 - 1e-10)
         shifted = classification.angular_margin(cosines, labels, margin=hyper["arcface_angular_margin"])
         return classification.cross_entropy(hyper["arcface_feature_scale"] * shifted, labels).mean()
@@ -92,18 +92,18 @@ def cases(z: dict[str, np.ndarray], meta: dict[str, Any]) -> dict[str, tuple[Any
     def soft_triple(columns: jax.Array, x: jax.Array) -> jax.Array:
         # The reference multiplies by gamma inside the softmax; the paper, and our option, divides.
         centers = columns.T.reshape(meta["C"], hyper["softtriplet_n_centroids"], -1)
-        each = proxies.soft_triple(
-            centers,
+        return losses.soft_triple(
             x,
             labels,
+            centers,
             scale=hyper["softtriplet_lambda"],
             gamma=1 / hyper["softtriplet_gamma"],
             margin=hyper["softtriplet_margin_delta"],
+            spread=hyper["softtriplet_reg_weight"],
         )
-        return each.mean() + hyper["softtriplet_reg_weight"] * proxies.center_spread(centers)
 
     def proxy_nca(p: jax.Array, x: jax.Array) -> jax.Array:
-        return proxies.proxy_nca(p, x, labels).mean()
+        return losses.proxy_nca(x, labels, p)
 
     return {
         "ms": (multi_similarity, "", ""),
@@ -125,13 +125,13 @@ def test_every_key_is_compared_or_named(name: str) -> None:
     compared = {
         key for loss, (_, _, grad) in cases(z, meta).items() for key in (f"{loss}_loss", f"{loss}_grad_emb", grad)
     }
-    others = {key for key in z if not key.startswith(LEFT_OUT)} - INPUTS
+    others = {key for key in z if not key.startswith(EXCLUDED)} - INPUTS
     assert others == compared - {""}
 
 
 @pytest.mark.parametrize("name", SUITES)
 def test_reference(name: str, x64: None) -> None:
-    """The references take embeddings as unit vectors; ours make them so, hence the tangential part of the gradient."""
+    """The references assume unit embeddings and ours normalise them, so tangential gradients are compared."""
     z, meta = fixtures.load("diva", name)
     gate = {"rtol": meta["rtol"], "atol": meta["atol"]}
     x = z["emb"]

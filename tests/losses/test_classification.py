@@ -1,4 +1,4 @@
-"""Classification losses against NumPy in float64."""
+"""Classification losses compared with NumPy in float64."""
 
 import jax
 import jax.numpy as jnp
@@ -18,8 +18,12 @@ def unit(x: np.ndarray) -> np.ndarray:
 COSINES = unit(X) @ unit(PROXIES).T
 
 
-def softmax_loss(logits: np.ndarray) -> np.ndarray:
-    return np.log(np.exp(logits).sum(1)) - logits[ROWS, LABELS]
+def softmax_loss(logits: np.ndarray) -> float:
+    return float(np.mean(np.log(np.exp(logits).sum(1)) - logits[ROWS, LABELS]))
+
+
+def given() -> tuple[jax.Array, jax.Array, jax.Array]:
+    return jnp.asarray(X), jnp.asarray(LABELS), jnp.asarray(PROXIES)
 
 
 def test_smoothed_cross_entropy(x64: None) -> None:
@@ -29,9 +33,16 @@ def test_smoothed_cross_entropy(x64: None) -> None:
     np.testing.assert_allclose(ours, -(target * log_p).sum(1), rtol=1e-12)
 
 
+def test_softmax(x64: None) -> None:
+    bias = RNG.normal(size=5)
+    ours = c.softmax(jnp.asarray(X), jnp.asarray(LABELS), jnp.asarray(PROXIES.T), jnp.asarray(bias))
+    np.testing.assert_allclose(ours, softmax_loss(X @ PROXIES.T + bias), rtol=1e-12)
+
+
 def test_normalized_softmax(x64: None) -> None:
-    ours = c.normalized_softmax(jnp.asarray(PROXIES), jnp.asarray(X), jnp.asarray(LABELS), temperature=0.05)
-    np.testing.assert_allclose(ours, softmax_loss(COSINES / 0.05), rtol=1e-12)
+    np.testing.assert_allclose(
+        c.normalized_softmax(*given(), temperature=0.05), softmax_loss(COSINES / 0.05), rtol=1e-12
+    )
 
 
 def test_margins(x64: None) -> None:
@@ -39,21 +50,21 @@ def test_margins(x64: None) -> None:
     angle = np.arccos(own)
     assert (angle + 1.3 > np.pi).any()
     for margin in (0.5, 1.3):
-        bent = np.where(angle + margin < np.pi, np.cos(angle + margin), own - margin * np.sin(margin))
+        shifted = np.where(angle + margin < np.pi, np.cos(angle + margin), own - margin * np.sin(margin))
         logits = COSINES.copy()
-        logits[ROWS, LABELS] = bent
-        ours = c.arcface(jnp.asarray(PROXIES), jnp.asarray(X), jnp.asarray(LABELS), margin=margin, scale=16.0)
+        logits[ROWS, LABELS] = shifted
+        ours = c.arcface(*given(), margin=margin, scale=16.0)
         np.testing.assert_allclose(ours, softmax_loss(16 * logits), rtol=1e-12)
     logits = COSINES.copy()
     logits[ROWS, LABELS] -= 0.35
-    ours = c.cosface(jnp.asarray(PROXIES), jnp.asarray(X), jnp.asarray(LABELS), margin=0.35, scale=16.0)
+    ours = c.cosface(*given(), margin=0.35, scale=16.0)
     np.testing.assert_allclose(ours, softmax_loss(16 * logits), rtol=1e-12)
 
 
-def test_the_angular_margin_falls_monotonically_and_has_a_gradient_at_both_ends() -> None:
+def test_angular_margin_is_monotonic_with_finite_gradients() -> None:
     cosines = jnp.linspace(-1, 1, 201)[:, None] * jnp.ones((1, 2))
     zeros = jnp.zeros(201, jnp.int32)
-    bent = c.angular_margin(cosines, zeros, margin=0.5)[:, 0]
-    assert jnp.all(jnp.diff(bent) > 0)
+    shifted = c.angular_margin(cosines, zeros, margin=0.5)[:, 0]
+    assert jnp.all(jnp.diff(shifted) > 0)
     gradient = jax.grad(lambda z: c.angular_margin(z, zeros, margin=0.5).sum())(cosines)
     assert jnp.all(jnp.isfinite(gradient))

@@ -1,4 +1,4 @@
-"""Draws of triplets: their frequencies against brute force, their classes, batches that offer nothing."""
+"""Triplet mining: frequencies compared with brute force, classes of the samples, batches without triplets."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ DRAWS = 4000
 
 def on_sphere(count: int, dim: int, seed: int = 0) -> np.ndarray:
     x = np.random.default_rng(seed).normal(size=(count, dim))
-    x[1] = x[0] + 0.1 * x[1]  # two nearer than the lower cut-off
+    x[1] = x[0] + 0.1 * x[1]  # two samples nearer than the lower cut-off
     return x / np.linalg.norm(x, axis=1, keepdims=True)
 
 
@@ -25,14 +25,14 @@ def frequencies(draws: jax.Array, size: int) -> np.ndarray:
     return np.stack([np.bincount(column, minlength=size) for column in np.asarray(draws).T]) / len(draws)
 
 
-def agrees(shares: np.ndarray, probabilities: np.ndarray) -> None:
-    """Within five standard errors; impossible draws never occur."""
+def assert_frequencies(shares: np.ndarray, probabilities: np.ndarray) -> None:
+    """Frequencies within five standard errors of the probabilities; impossible draws never occur."""
     error = np.sqrt(probabilities * (1 - probabilities) / DRAWS)
     assert np.all(np.abs(shares - probabilities) <= 5 * error + 1e-9)
 
 
 def weights(x: np.ndarray, i: int, allowed: list[int], *, lower: float = 0.5, upper: float = np.inf) -> np.ndarray:
-    """Probabilities [B] of the columns allowed for row i, one pair after the other."""
+    """Probabilities [B] of drawing each allowed sample for anchor i, one pair at a time."""
     dim, found = x.shape[1], np.zeros(len(x))
     for j in allowed:
         d = max(np.sqrt(np.sum((x[i] - x[j]) ** 2)), lower)
@@ -61,8 +61,8 @@ def test_distance_weighted(upper: float) -> None:
     assert 0 < valid.sum() < 8
     np.testing.assert_array_equal(triplets.valid, np.tile(valid, (DRAWS, 1)))
     np.testing.assert_array_equal(triplets.anchors[0], np.arange(8))
-    agrees(frequencies(triplets.positives, 8)[valid], positives[valid])
-    agrees(frequencies(triplets.negatives, 8)[valid], negatives[valid])
+    assert_frequencies(frequencies(triplets.positives, 8)[valid], positives[valid])
+    assert_frequencies(frequencies(triplets.negatives, 8)[valid], negatives[valid])
 
 
 @pytest.mark.parametrize("weigh_positives", [False, True])
@@ -83,12 +83,12 @@ def test_across_classes(weigh_positives: bool) -> None:
             third = [j for j in range(8) if LABELS[j] not in (LABELS[i], LABELS[n])]
             uniform = np.isin(np.arange(8), third) / len(third)
             positives[i] += negatives[i, n] * (weights(x, i, third) if weigh_positives else uniform)
-    agrees(frequencies(triplets.negatives, 8), negatives)
-    agrees(frequencies(triplets.positives, 8), positives)
+    assert_frequencies(frequencies(triplets.negatives, 8), negatives)
+    assert_frequencies(frequencies(triplets.positives, 8), positives)
 
 
 def test_within_class() -> None:
-    """Classes are equally likely whatever their size; with two samples a quarter of the triplets is one image."""
+    """Classes are equally likely regardless of size; with two samples a quarter of the triplets is one image."""
     labels = np.array([5, 5, 2, 2, 2, 2, 9, 2])
     triplets = jax.jit(jax.vmap(lambda k: mining.within_class(k, jnp.asarray(labels))))(keys())
     assert triplets.anchors.shape == (DRAWS, 8)
@@ -98,12 +98,12 @@ def test_within_class() -> None:
     sizes = {c: np.sum(labels == c) for c in np.unique(labels)}
     expected = np.array([1 / (len(sizes) * sizes[c]) for c in labels])
     for part in (a, p, n):
-        agrees(frequencies(part, 8), np.tile(expected, (8, 1)))
+        assert_frequencies(frequencies(part, 8), np.tile(expected, (8, 1)))
     two = labels[a] == 5
     assert abs(np.mean((a == p)[two] & (a == n)[two]) - 0.25) < 0.02
 
 
-def test_offers_nothing() -> None:
+def test_batches_without_triplets() -> None:
     x = jnp.asarray(on_sphere(6, 5))
     key, one, alone = jax.random.key(0), jnp.zeros(6, int), jnp.arange(6)
     assert not mining.distance_weighted(key, x, one).valid.any()
@@ -123,12 +123,12 @@ def test_log_weights_are_finite_for_duplicates_opposites_and_zeros(dtype: Any, d
     assert bool(jnp.isfinite(mining.log_inverse_density(jnp.asarray([0.0, 2.0, 2.0001]), dim)).all())
 
 
-def test_no_gradient_passes_a_draw() -> None:
+def test_no_gradient_through_sampling() -> None:
     logits = jax.jacobian(lambda x: mining.distance_logits(x))(jnp.asarray(on_sphere(4, 5)))
     np.testing.assert_array_equal(logits, 0)
 
 
-def test_eight_devices_draw_as_one() -> None:
+def test_eight_devices_draw_the_same_triplets() -> None:
     x, labels = jnp.asarray(on_sphere(16, 8), jnp.float32), jnp.asarray(np.arange(16) // 2)
     draw = jax.jit(
         lambda k, x, y: (

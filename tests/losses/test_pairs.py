@@ -1,4 +1,6 @@
-"""Pair losses and the draws of triplets from any two sets, against loops in float64."""
+"""Pairwise distances, losses of given pairs, mining between two sets and the memory, compared with float64 loops."""
+
+from typing import get_args
 
 import jax
 import jax.numpy as jnp
@@ -41,7 +43,7 @@ def test_contrastive(squared: bool, x64: None) -> None:
 
 
 def test_lifted_structure(x64: None) -> None:
-    ours = ranking.lifted_structure(*given(), margin=1.0)
+    ours = ranking.lifted_structure_losses(*given(), margin=1.0)
     for i, j in np.ndindex(10, 10):
         expected = 0.0
         if POSITIVE[i, j]:
@@ -54,7 +56,7 @@ def test_lifted_structure(x64: None) -> None:
 def test_n_pair(x64: None) -> None:
     s = X @ X.T
     positives = np.array([1, 0, 0, 4, 3, 6, 5, 5, 5, 0])
-    ours = ranking.n_pair(jnp.asarray(s), jnp.asarray(positives), jnp.asarray(NEGATIVE))
+    ours = ranking.n_pair_losses(jnp.asarray(s), jnp.asarray(positives), jnp.asarray(NEGATIVE))
     expected = [
         np.log(1 + sum(np.exp(s[i, n] - s[i, p]) for n in range(10) if NEGATIVE[i, n])) for i, p in enumerate(positives)
     ]
@@ -64,8 +66,8 @@ def test_n_pair(x64: None) -> None:
 def test_losses_without_negatives_are_zero_with_a_finite_gradient() -> None:
     d, positive, _ = given()
     d, none = d.astype(jnp.float32), jnp.zeros((10, 10), bool)
-    lifted = lambda d: ranking.lifted_structure(d, positive, none).sum()  # noqa: E731
-    paired = lambda d: ranking.n_pair(d, jnp.zeros(10, int), none).sum()  # noqa: E731
+    lifted = lambda d: ranking.lifted_structure_losses(d, positive, none).sum()  # noqa: E731
+    paired = lambda d: ranking.n_pair_losses(d, jnp.zeros(10, int), none).sum()  # noqa: E731
     for function in (lifted, paired):
         value, gradient = jax.value_and_grad(function)(d)
         assert value == 0
@@ -73,7 +75,7 @@ def test_losses_without_negatives_are_zero_with_a_finite_gradient() -> None:
 
 
 def check(triplets: mining.Triplets) -> None:
-    """Every sample with a partner is an anchor; positives and negatives are what they are called."""
+    """A triplet is valid if its class has two samples; positives and negatives are of the right class."""
     np.testing.assert_array_equal(triplets.anchors, np.arange(10))
     np.testing.assert_array_equal(triplets.valid, LABELS != 3)
     valid = np.asarray(triplets.valid)
@@ -106,7 +108,7 @@ def frequencies(draw: jax.Array, columns: int) -> np.ndarray:
     return np.bincount(np.asarray(draw), minlength=columns) / len(draw)
 
 
-def test_draws_have_the_stated_probabilities() -> None:
+def test_sampling_probabilities() -> None:
     keys = jax.random.split(jax.random.key(0), 4000)
     _, positive, negative = given()
     unit = X / np.linalg.norm(X, axis=1, keepdims=True)
@@ -123,7 +125,7 @@ def test_draws_have_the_stated_probabilities() -> None:
     np.testing.assert_allclose(frequencies(drawn.negatives[:, 0], 10), weights / weights.sum(), atol=0.03)
 
 
-def test_one_pair_a_class() -> None:
+def test_one_pair_per_class() -> None:
     keys = jax.random.split(jax.random.key(0), 200)
     draws = jax.vmap(lambda key: mining.class_pairs(key, jnp.asarray(LABELS)))(keys)
     seen = set()
@@ -133,6 +135,23 @@ def test_one_pair_a_class() -> None:
         assert all(LABELS[a] == LABELS[p] and a != p for a, p in chosen)
         seen |= set(chosen)
     assert len(seen) == 6 + 2 + 12
+
+
+def test_mining_by_name() -> None:
+    d, positive, negative = given()
+    key = jax.random.key(3)
+    expected = {
+        "random": mining.random_triplets(key, positive, negative),
+        "semi_hard": mining.semi_hard_triplets(key, d, positive, negative),
+        "hard": mining.hard_triplets(d, positive, negative),
+        "distance_weighted": mining.weighted_triplets(key, d, positive, negative, dim=4),
+    }
+    assert set(expected) == set(get_args(mining.Mining))
+    for name, triplets in expected.items():
+        jax.tree.map(np.testing.assert_array_equal, mining.mine(name, key, d, positive, negative, dim=4), triplets)  # type: ignore[arg-type]
+    mining.mine("hard", None, d, positive, negative, dim=4)
+    with pytest.raises(ValueError, match="mining='random': draws at random; give key="):
+        mining.mine("random", None, d, positive, negative, dim=4)
 
 
 def test_memory_is_first_in_first_out() -> None:

@@ -1,4 +1,4 @@
-"""Margin and triplet loss against loops over triplets, and where no triplet counts."""
+"""Margin and triplet loss compared with loops over triplets, and without valid triplets."""
 
 import jax
 import jax.numpy as jnp

@@ -1,7 +1,8 @@
-"""Every baseline as a method: degenerate batches, memory, devices, mistakes."""
+"""Every baseline as a method: degenerate batches, memory, devices, options."""
 
-from dataclasses import asdict
-from typing import Any, get_args
+import inspect
+from dataclasses import asdict, fields
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,27 +12,29 @@ import pytest
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from dml_jax import losses
+from dml_jax.backbones import functional
 from dml_jax.backbones.contract import Backbone
-from dml_jax.config_schema import close
+from dml_jax.backbones.layers import Dense
 from dml_jax.errors import ConfigError
-from dml_jax.losses import multi_similarity as ms
-from dml_jax.methods import baseline, heads
-from dml_jax.methods.baseline import options
-from dml_jax.methods.contract import Batch
+from dml_jax.methods import baseline
+from dml_jax.methods.contract import Batch, TrainingSet
 from dml_jax.train import step
 
-LOSSES = get_args(options.Loss)
+LOSSES = tuple(baseline.LOSSES)
 SIZE = 16
+DATA = TrainingSet(classes=SIZE, images=SIZE)
 
 
 def toy(dtype: Any = jnp.float32) -> Backbone:
-    """One linear layer on every pixel."""
+    """One linear layer applied to every pixel."""
+    layer = Dense(7)
 
-    def apply(params: Any, stats: Any, inputs: jax.Array, *, train: bool, key: Any) -> tuple[jax.Array, Any]:
-        return heads.linear(params, inputs).astype(dtype), stats
+    def apply(params: Any, stats: Any, inputs: jax.Array, /, *, train: bool, key: Any = None) -> tuple[jax.Array, Any]:
+        return layer.apply({"params": params}, inputs).astype(dtype), stats  # type: ignore[union-attr]
 
     return Backbone(
-        init=lambda key, shape: (heads.linear_init(key, 3, 7), {}),
+        init=lambda key, shape: functional.init(layer, key, functional.struct(1, 3)),
         apply=apply,
         channels=7,
         preprocess=lambda images: images.astype(jnp.float32) / 255 - 0.5,
@@ -45,18 +48,17 @@ def batch(labels: Any = None, seed: int = 0) -> Batch:
 
 
 def built(config: baseline.Config, dtype: Any = jnp.float32, rate: float = 0.1) -> tuple[Any, Any, Any]:
-    """(method, first state, jitted step)."""
-    method, optimizer = baseline.build(config, toy(dtype), num_classes=SIZE), optax.sgd(rate)
+    """(method, initial state, jitted step)."""
+    method, optimizer = baseline.build(config, toy(dtype), DATA), optax.sgd(rate)
     state = jax.jit(lambda key: step.initial(method, optimizer, key, batch()))(jax.random.key(0))
     return method, state, jax.jit(step.build(method, optimizer))
 
 
 @pytest.mark.parametrize("loss", LOSSES)
 def test_every_loss_takes_finite_steps(loss: Any) -> None:
-    """Regular and degenerate batches, one compilation; low precision features as well."""
-    remembers = loss in options.PAIR_LOSSES
-    config = baseline.Config(loss=loss, embedding_dim=5, memory=24 if remembers else 0)
-    dtype = jnp.bfloat16 if remembers else jnp.float32
+    """On regular and degenerate batches, with one compilation, from float32 and bfloat16 features."""
+    config = baseline.make_config(loss, embedding_dim=5, memory=24 if loss in baseline.PAIR_LOSSES else 0)
+    dtype = jnp.bfloat16 if loss in baseline.PAIR_LOSSES else jnp.float32
     method, state, update = built(config, dtype, rate=1e-3)
     duplicates = batch()
     pairs = duplicates.images.at[:, 1::2].set(duplicates.images[:, ::2])
@@ -81,7 +83,7 @@ def test_every_loss_takes_finite_steps(loss: Any) -> None:
 
 @pytest.mark.parametrize("loss", ["proxy_anchor", "lifted_structure"])
 def test_the_loss_falls_where_classes_differ_in_colour(loss: Any) -> None:
-    _, state, update = built(baseline.Config(loss=loss, embedding_dim=5), rate=0.3)
+    _, state, update = built(baseline.make_config(loss, embedding_dim=5), rate=0.3)
     colours = jnp.asarray([[200, 0, 0], [0, 200, 0], [0, 0, 200], [200, 200, 0]], jnp.uint8)
     tinted = batch()._replace(images=batch().images // 8 + colours[jnp.arange(SIZE) // 4][None, :, None, None, :])
     losses = []
@@ -91,16 +93,13 @@ def test_the_loss_falls_where_classes_differ_in_colour(loss: Any) -> None:
     assert losses[-1] < 0.8 * losses[0]
 
 
-def test_the_loss_is_that_of_its_function() -> None:
-    """Assembled by hand from the embeddings: the mean over the samples of the smoothed, normalised softmax."""
-    config = baseline.Config(
-        embedding_dim=5,
-        pooling="max",
-        layer_norm=True,
-        normalized_softmax=options.NormalizedSoftmax(temperature=0.2, smoothing=0.1),
+def test_loss_from_pixels() -> None:
+    """The mean of the smoothed normalised softmax, computed in NumPy from the images."""
+    config = baseline.make_config(
+        "normalized_softmax", {"temperature": 0.2, "smoothing": 0.1}, embedding_dim=5, pooling="max", layer_norm=True
     )
     method, state, _ = built(config)
-    loss, _ = method.loss(state.params, state.model_state, batch(), jax.random.key(1))
+    loss, _ = step.loss(method, state.params, state.model_state, batch(), state.step, jax.random.key(1))
     tree = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), state.params)
     pixels = np.asarray(batch().images[0], np.float64) / 255 - 0.5
     pooled = (pixels @ tree["backbone"]["kernel"] + tree["backbone"]["bias"]).max(axis=(1, 2))
@@ -114,7 +113,7 @@ def test_the_loss_is_that_of_its_function() -> None:
 
 
 def test_the_memory_adds_the_loss_against_past_batches() -> None:
-    config = baseline.Config(loss="contrastive", embedding_dim=5, memory=2 * SIZE, memory_after=2, memory_weight=0.5)
+    config = baseline.make_config("contrastive", embedding_dim=5, memory=2 * SIZE, memory_after=2, memory_weight=0.5)
     _, state, update = built(config, rate=0.0)
     in_batch, past = [], []
     for i in range(4):
@@ -126,34 +125,34 @@ def test_the_memory_adds_the_loss_against_past_batches() -> None:
     assert min(past[2:]) > 0
     np.testing.assert_array_equal(state.model_state["memory"]["labels"], np.tile(np.arange(SIZE) // 4, 2))
 
-    # With a frozen network the memory of step 4 holds what step 2 and 3 embedded.
-    method = baseline.build(config, toy(), SIZE)
+    # The network is frozen, so at step 4 the memory holds the embeddings of steps 2 and 3.
+    method = baseline.build(config, toy(), DATA)
     x, y, z = (np.asarray(method.embed(state.params, state.model_state, batch(seed=i).images[0])) for i in (3, 1, 2))
     classes = np.arange(SIZE) // 4
 
-    def contrastive(gallery: np.ndarray, labels: np.ndarray, alone: np.ndarray) -> float:
+    def contrastive(gallery: np.ndarray, labels: np.ndarray, itself: np.ndarray) -> float:
         d = np.linalg.norm(x[:, None] - gallery[None], axis=-1)
         same = classes[:, None] == labels[None]
-        near, far = d[same & ~alone], np.maximum(1 - d, 0)[~same]
+        near, far = d[same & ~itself], np.maximum(1 - d, 0)[~same]
         return float(near.mean() + far.sum() / (far > 0).sum())
 
-    nobody = np.zeros((SIZE, 2 * SIZE), bool)
-    assert past[3] == pytest.approx(contrastive(np.concatenate([y, z]), np.tile(classes, 2), nobody), rel=1e-4)
+    no_self = np.zeros((SIZE, 2 * SIZE), bool)
+    assert past[3] == pytest.approx(contrastive(np.concatenate([y, z]), np.tile(classes, 2), no_self), rel=1e-4)
     assert in_batch[3] == pytest.approx(contrastive(x, classes, np.eye(SIZE, dtype=bool)), rel=1e-4)
 
 
-def test_eight_devices_take_the_step_of_one() -> None:
-    _, state, update = built(baseline.Config(loss="contrastive", embedding_dim=5, memory=2 * SIZE))
+def test_eight_devices_compute_the_step_of_one() -> None:
+    _, state, update = built(baseline.make_config("contrastive", embedding_dim=5, memory=2 * SIZE))
     past = {
         "embeddings": jax.random.normal(jax.random.key(2), (2 * SIZE, 5)),
         "labels": jnp.arange(2 * SIZE) % 4,
     }
     state = state._replace(model_state={**state.model_state, "memory": past})
     mesh = jax.make_mesh((8,), ("data",), axis_types=(AxisType.Auto,))
-    copied, rows = NamedSharding(mesh, P()), NamedSharding(mesh, P("data"))
+    replicated, rows = NamedSharding(mesh, P()), NamedSharding(mesh, P("data"))
     spread = jax.device_put(batch(), Batch(NamedSharding(mesh, P(None, "data")), rows, rows))
     alone, terms = update(state, batch(), jax.random.key(1))
-    together, same = update(jax.device_put(state, copied), spread, jax.random.key(1))
+    together, same = update(jax.device_put(state, replicated), spread, jax.random.key(1))
     assert terms["memory"] > 0
     np.testing.assert_allclose(terms["loss"], same["loss"], rtol=1e-5)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), alone, together)
@@ -162,32 +161,72 @@ def test_eight_devices_take_the_step_of_one() -> None:
 def test_parameters_of_the_losses() -> None:
     shapes = {}
     for loss in LOSSES:
-        config = baseline.Config(loss=loss, embedding_dim=5)
-        tree = jax.eval_shape(lambda key, c=config: baseline.loss_init(key, 6, c), jax.random.key(0))
-        shapes[loss] = {name: leaf.shape for name, leaf in tree.items()}
+        method = baseline.build(baseline.make_config(loss, embedding_dim=5), toy(), TrainingSet(6, 6))
+        params, model_state = jax.eval_shape(method.init, jax.random.key(0), batch())
+        assert set(params) == {"backbone", "embedding", "loss"}
+        assert {name: leaf.shape for name, leaf in params["embedding"].items()} == {"kernel": (7, 5), "bias": (5,)}
+        assert set(model_state) == {"backbone"}
+        shapes[loss] = {name: leaf.shape for name, leaf in params["loss"].items()}
     assert shapes["cross_entropy"] == {"kernel": (5, 6), "bias": (6,)}
     assert shapes["soft_triple"] == {"proxies": (6, 10, 5)}
     assert shapes["margin"] == {"beta": (6,)}
     assert shapes["proxy_anchor"] == {"proxies": (6, 5)}
-    assert all(shapes[loss] == {} for loss in options.PAIR_LOSSES if loss != "margin")
+    assert all(shapes[loss] == {} for loss in baseline.PAIR_LOSSES if loss != "margin")
 
 
-def test_every_option_can_be_written_in_a_configuration() -> None:
-    config = baseline.Config(loss="triplet", triplet=options.Triplet(mining="hard"))
-    assert close(baseline.Config, asdict(config), "method") == config
+def test_initial_parameters_of_the_losses() -> None:
+    def initial(loss: str, options: dict[str, Any] | None = None) -> Any:
+        method = baseline.build(baseline.make_config(loss, options, embedding_dim=50), toy(), TrainingSet(400, 400))
+        return method.init(jax.random.key(0), batch())[0]["loss"]
+
+    np.testing.assert_array_equal(initial("margin", {"beta": 0.7})["beta"], np.full(400, 0.7, np.float32))
+    assert float(initial("proxy_nca")["proxies"].std()) == pytest.approx((2 / 400) ** 0.5, rel=0.03)
+    classifier = initial("cross_entropy")
+    for leaf in (classifier["kernel"], classifier["bias"]):
+        assert float(jnp.abs(leaf).max()) == pytest.approx(50**-0.5, rel=0.03)
+
+
+def test_options_are_keyword_arguments_of_the_losses() -> None:
+    """With the same defaults; `beta` is the initial value of a parameter and `centers` a number of proxies."""
+    for name, entry in baseline.LOSSES.items():
+        function = getattr(losses, {"cross_entropy": "softmax"}.get(name, name))
+        arguments = inspect.signature(function).parameters
+        for option in fields(entry.options):
+            if (name, option.name) not in {("margin", "beta"), ("soft_triple", "centers")}:
+                assert arguments[option.name].default == option.default, (name, option.name)
+        assert entry.compares_pairs == ("candidates" in arguments)
+        assert entry.mines == ("key" in arguments)
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_a_resolved_configuration_has_the_options_of_one_loss(loss: str) -> None:
+    config = baseline.make_config(loss, embedding_dim=5)
+    assert set(asdict(config)) & set(LOSSES) == {loss}
+    assert baseline.resolve(asdict(config)) == config
+    assert set(LOSSES) <= set(baseline.as_values(config))
+    assert baseline.resolve(baseline.as_values(config)) == config
+
+
+def test_default_sections_of_other_losses_are_dropped() -> None:
+    """`config.json` of earlier versions has the sections of all losses."""
+    values = {"loss": "triplet", "triplet": {"margin": 0.1}, "arcface": {"margin": 0.5}, "margin": {}}
+    assert baseline.resolve(values) == baseline.make_config("triplet", {"margin": 0.1})
+    assert baseline.resolve({"name": "baseline"}) == baseline.make_config("normalized_softmax")
 
 
 @pytest.mark.parametrize(
     ("values", "message"),
     [
         ({"loss": "tripet"}, r"method\.loss='tripet': did you mean triplet"),
+        ({"loss": ["triplet"]}, r"method\.loss=\['triplet'\]: "),
         (
             {"loss": "margin", "triplet": {"margin": 0.3}},
-            r"method\.triplet\.margin=0\.3: is an option of another loss",
+            r"method\.triplet\.margin=0\.3: is an option of another loss; method\.loss is margin",
         ),
+        ({"loss": "margin", "triplet": {"marign": 0.3}}, r"method\.triplet\.marign: .*did you mean margin"),
         (
             {"loss": "proxy_anchor", "memory": 64},
-            r"method\.memory=64: method\.loss=proxy_anchor has no pairs",
+            r"method\.memory=64: method\.loss=proxy_anchor does not compare pairs",
         ),
         (
             {"normalized_softmax": {"temperature": 0.0}},
@@ -198,13 +237,18 @@ def test_every_option_can_be_written_in_a_configuration() -> None:
             r"method\.triplet\.margin=-1\.0: must not be negative",
         ),
         ({"loss": "triplet", "triplet": {"mining": "easy"}}, r"method\.triplet\.mining='easy'"),
+        (
+            {"loss": "multi_similarity", "multi_similarity": {"alpha": 0.0}},
+            r"method\.multi_similarity\.alpha=0\.0: must be pos",
+        ),
+        ({"los": "triplet"}, r"method\.los: .*did you mean loss"),
     ],
 )
-def test_mistakes_are_named(values: dict[str, Any], message: str) -> None:
+def test_invalid_options(values: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        close(baseline.Config, values, "method")
+        baseline.resolve(values)
 
 
-def test_one_class_cannot_be_learned() -> None:
+def test_one_training_class_is_rejected() -> None:
     with pytest.raises(ConfigError, match="needs two training classes"):
-        baseline.build(baseline.Config(loss="multi_similarity", multi_similarity=ms.Options()), toy(), 1)
+        baseline.build(baseline.make_config("multi_similarity"), toy(), TrainingSet(1, 8))

@@ -1,4 +1,4 @@
-"""The multi-similarity loss against a loop over anchors, and on batches where nothing can be mined."""
+"""The multi-similarity loss compared with a loop over anchors, and on batches without pairs to mine."""
 
 from typing import Any
 
@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from dml_jax.errors import ConfigError
-from dml_jax.losses import multi_similarity as ms
 from dml_jax.losses import pairs
+from dml_jax.losses import similarity as ms
 
 RNG = np.random.default_rng(5)
 EMBEDDINGS = RNG.normal(size=(12, 4))
@@ -18,7 +18,7 @@ LABELS = np.array([0, 0, 0, 1, 1, 1, 1, 2, 2, 3, 2, 2])
 
 
 def loop(emb: np.ndarray, labels: np.ndarray, gallery: np.ndarray, others: np.ndarray, o: ms.Options) -> float:
-    """The published algorithm, anchor by anchor in float64; `gallery is emb` means within one batch."""
+    """The published algorithm, one anchor at a time in float64; `gallery is emb` means within one batch."""
     unit = lambda x: x / np.linalg.norm(x, axis=1, keepdims=True)  # noqa: E731
     s = unit(emb) @ unit(gallery).T
     total, active = 0.0, 0
@@ -53,7 +53,7 @@ def loop(emb: np.ndarray, labels: np.ndarray, gallery: np.ndarray, others: np.nd
 def test_a_loop_over_anchors_agrees(options: ms.Options, x64: None) -> None:
     embeddings = jnp.asarray(EMBEDDINGS)
     similarity = pairs.cosine(embeddings, embeddings)
-    ours, counts = ms.multi_similarity(similarity, *pairs.masks(jnp.asarray(LABELS)), options)
+    ours, counts = ms.multi_similarity_loss(similarity, *pairs.masks(jnp.asarray(LABELS)), options)
     assert float(ours) == pytest.approx(loop(EMBEDDINGS, LABELS, EMBEDDINGS, LABELS, options), rel=1e-12)
     assert counts["positives"] > 0
 
@@ -62,13 +62,13 @@ def test_anchors_against_other_samples(x64: None) -> None:
     gallery, others = RNG.normal(size=(17, 4)), RNG.integers(0, 4, 17)
     same = jnp.asarray(LABELS)[:, None] == jnp.asarray(others)[None, :]
     similarity = pairs.cosine(jnp.asarray(EMBEDDINGS), jnp.asarray(gallery))
-    ours, _ = ms.multi_similarity(similarity, same, ~same, ms.Options())
+    ours, _ = ms.multi_similarity_loss(similarity, same, ~same, ms.Options())
     assert float(ours) == pytest.approx(loop(EMBEDDINGS, LABELS, gallery, others, ms.Options()), rel=1e-12)
 
 
 def value_and_grad(dtype: Any) -> Any:
     def value(x: jax.Array, labels: jax.Array) -> jax.Array:
-        return ms.multi_similarity(pairs.cosine(x, x), *pairs.masks(labels), ms.Options())[0]
+        return ms.multi_similarity_loss(pairs.cosine(x, x), *pairs.masks(labels), ms.Options())[0]
 
     return jax.jit(jax.value_and_grad(value))
 
@@ -109,5 +109,5 @@ def test_large_exponents_do_not_overflow() -> None:
 
 
 def test_options_are_checked() -> None:
-    with pytest.raises(ConfigError, match=r"method\.multi_similarity\.alpha=0\.0: must be positive"):
+    with pytest.raises(ConfigError, match=r"^alpha=0\.0: must be positive"):
         ms.Options(alpha=0.0)

@@ -1,0 +1,139 @@
+"""Losses on the cosine similarities of pairs.
+
+Multi-similarity loss with general pair weighting (Wang, Han, Huang, Dong, Scott, CVPR 2019). Mining keeps a positive
+pair that is less similar than the anchor's hardest negative, and a negative pair that is more similar than its hardest
+positive, by a margin epsilon (Eq. 11 and 12):
+
+    P_i = { p : S_ip - epsilon < max_{n negative} S_in },   N_i = { n : S_in + epsilon > min_{p positive} S_ip }
+
+and the loss of anchor i is (Eq. 16)
+
+    1/alpha log(1 + sum_{p in P_i} exp(-alpha (S_ip - base))) + 1/beta log(1 + sum_{n in N_i} exp(beta (S_in - base))).
+
+The paper states alpha=2, beta=50, base=1, epsilon=0.1; the authors' repository (MalongTech/research-ms-loss) has
+beta=40 and base=0.5. It also drops positive pairs with S >= 1 - 1e-5, copies of one image with which a small class was
+filled up; other implementations keep them.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+
+from dml_jax.config_schema import require
+from dml_jax.losses import pairs
+from dml_jax.losses.norms import at_least_float32, log1p_sum_exp
+from dml_jax.losses.pairs import Candidates
+
+COPY = 1e-5  # 1 - S up to which two embeddings count as copies of one image
+
+
+@dataclass(frozen=True)
+class Options:
+    """Options of the multi-similarity loss; the defaults are those of the authors' repository."""
+
+    alpha: float = 2.0  # steepness for positive pairs
+    beta: float = 40.0  # steepness for negative pairs; the paper: 50
+    base: float = 0.5  # lambda, the similarity from which pairs are weighted; the paper: 1
+    epsilon: float = 0.1  # margin of the mining
+    mining: bool = True  # False: every pair counts
+    copies: Literal["drop", "keep"] = "drop"  # positive pairs of similarity 1
+    divisor: Literal["batch", "active"] = "batch"  # mean over all anchors, or over those with a pair left
+
+    def __post_init__(self) -> None:
+        require(self.alpha > 0, "alpha", self.alpha, "must be positive")
+        require(self.beta > 0, "beta", self.beta, "must be positive")
+        require(self.epsilon >= 0, "epsilon", self.epsilon, "must not be negative")
+
+
+def multi_similarity(
+    embeddings: jax.Array,
+    labels: jax.Array,
+    *,
+    alpha: float = 2.0,
+    beta: float = 40.0,
+    base: float = 0.5,
+    epsilon: float = 0.1,
+    mining: bool = True,
+    copies: Literal["drop", "keep"] = "drop",
+    divisor: Literal["batch", "active"] = "batch",
+    candidates: Candidates | None = None,
+) -> jax.Array:
+    """Multi-similarity loss of a batch -> scalar; 0 if no anchor has a pair.
+
+    Args:
+      embeddings: float [N, D], any norm.
+      labels: int [N].
+      alpha, beta, base, epsilon, mining, copies, divisor: see `Options`.
+      candidates: what the anchors are compared with; None for the batch itself.
+    """
+    options = Options(alpha, beta, base, epsilon, mining, copies, divisor)
+    x, others = pairs.compared(embeddings, labels, candidates)
+    similarity = pairs.products(x, others.embeddings)
+    return multi_similarity_loss(similarity, others.positive, others.negative, options)[0]
+
+
+def multi_similarity_loss(
+    similarity: jax.Array, positive: jax.Array, negative: jax.Array, options: Options
+) -> tuple[jax.Array, dict[str, jax.Array]]:
+    """Multi-similarity loss from similarities.
+
+    Args:
+      similarity: float [N, M], cosines of anchors and candidates.
+      positive, negative: bool [N, M]; an anchor is not its own positive.
+      options: of the loss.
+
+    Returns:
+      (scalar, {"positives", "negatives"}): the loss, 0 if no anchor has a pair, and how many pairs it uses.
+    """
+    positive, negative = select(similarity, positive, negative, options)
+    losses = anchor_losses(similarity, positive, negative, alpha=options.alpha, beta=options.beta, base=options.base)
+    active = jnp.any(positive | negative, axis=1)
+    anchors = len(losses) if options.divisor == "batch" else jnp.maximum(active.sum(), 1)
+    return losses.sum() / anchors, {"positives": positive.sum(), "negatives": negative.sum()}
+
+
+def select(
+    similarity: jax.Array, positive: jax.Array, negative: jax.Array, options: Options
+) -> tuple[jax.Array, jax.Array]:
+    """The positive and negative pairs, bool [N, M] each, that `options` keep."""
+    if options.copies == "drop":
+        positive = positive & (similarity < 1 - COPY)
+    return mine(similarity, positive, negative, epsilon=options.epsilon) if options.mining else (positive, negative)
+
+
+def mine(
+    similarity: jax.Array, positive: jax.Array, negative: jax.Array, *, epsilon: float
+) -> tuple[jax.Array, jax.Array]:
+    """The mined pairs P and N.
+
+    Args:
+      similarity: float [N, M], anchors against a batch or a memory.
+      positive, negative: bool [N, M], the pairs to choose from.
+      epsilon: margin, in units of the similarity.
+
+    Returns:
+      Positive and negative pairs, bool [N, M] each; an anchor without pairs of one kind keeps none of the other.
+    """
+    similarity = jax.lax.stop_gradient(similarity)
+    hardest_negative = jnp.max(similarity, axis=1, keepdims=True, initial=-jnp.inf, where=negative)
+    hardest_positive = jnp.min(similarity, axis=1, keepdims=True, initial=jnp.inf, where=positive)
+    return (
+        positive & (similarity - epsilon < hardest_negative),
+        negative & (similarity + epsilon > hardest_positive),
+    )
+
+
+def anchor_losses(
+    similarity: jax.Array, positive: jax.Array, negative: jax.Array, *, alpha: float, beta: float, base: float
+) -> jax.Array:
+    """Multi-similarity loss of each anchor (Eq. 16), float [N]; 0 for an anchor without pairs.
+
+    Args:
+      similarity: float [N, M].
+      positive, negative: bool [N, M], the pairs that count.
+      alpha, beta, base: see the module.
+    """
+    s = at_least_float32(similarity) - base
+    return log1p_sum_exp(-alpha * s, positive, axis=1) / alpha + log1p_sum_exp(beta * s, negative, axis=1) / beta

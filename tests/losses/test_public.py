@@ -1,0 +1,202 @@
+"""Every public loss, called in one line, compared with NumPy in float64."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dml_jax import losses
+from dml_jax.losses import cross_batch_memory, mining
+
+RNG = np.random.default_rng(11)
+X = RNG.normal(size=(12, 5))
+LABELS = np.array([0, 0, 0, 1, 1, 2, 2, 2, 4, 4, 4, 3])
+KERNEL, BIAS, PROXIES, CENTERS = (RNG.normal(size=shape) for shape in ((5, 6), 6, (6, 5), (6, 3, 5)))
+BETA = RNG.uniform(0.8, 1.4, 6)
+KEY = jax.random.key(5)
+SAME = LABELS[:, None] == LABELS[None]
+POSITIVE, NEGATIVE = SAME & ~np.eye(12, dtype=bool), ~SAME
+
+
+def unit(x: np.ndarray) -> np.ndarray:
+    return x / np.linalg.norm(x, axis=-1, keepdims=True)
+
+
+S = unit(X) @ unit(X).T
+D = np.linalg.norm(unit(X)[:, None] - unit(X)[None], axis=-1)
+C = unit(X) @ unit(PROXIES).T
+ROWS = np.arange(12)
+
+
+def cross_entropy(logits: np.ndarray) -> float:
+    return float(np.mean(np.log(np.exp(logits).sum(1)) - logits[ROWS, LABELS]))
+
+
+def with_own(values: np.ndarray) -> np.ndarray:
+    """The cosines with the proxies, with other values for each sample's own class."""
+    changed = C.copy()
+    changed[ROWS, LABELS] = values
+    return changed
+
+
+def proxy_nca() -> float:
+    d = 9 * (2 - 2 * C)
+    others = [np.log(sum(np.exp(-d[i, c]) for c in range(6) if c != y)) for i, y in enumerate(LABELS)]
+    return float(np.mean(d[ROWS, LABELS] + others))
+
+
+def proxy_anchor() -> float:
+    pull = [np.log(1 + np.exp(-16 * (C[c == LABELS, c] - 0.2)).sum()) for c in set(LABELS)]
+    push = [np.log(1 + np.exp(16 * (C[c != LABELS, c] + 0.2)).sum()) for c in range(6)]
+    return float(np.mean(pull) + np.mean(push))
+
+
+def soft_triple() -> float:
+    s = np.einsum("nd,ckd->nck", unit(X), unit(CENTERS))
+    weights = np.exp(s / 0.1) / np.exp(s / 0.1).sum(-1, keepdims=True)
+    similarity = (weights * s).sum(-1)
+    similarity[ROWS, LABELS] -= 0.01
+    c = unit(CENTERS)
+    spread = [np.sqrt(((c[k, i] - c[k, j]) ** 2).sum() + 1e-5) for k in range(6) for i in range(3) for j in range(i)]
+    return cross_entropy(20 * similarity) + 0.2 * sum(spread) / (6 * 3 * 2)
+
+
+def contrastive() -> float:
+    pull, push = D[POSITIVE], np.maximum(0.9 - D[NEGATIVE], 0)
+    return float(pull.mean() + push[push > 0].mean())
+
+
+def hard_triplets() -> list[tuple[int, int, int]]:
+    triplets = []
+    for i in range(12):
+        p, n = np.flatnonzero(POSITIVE[i]), np.flatnonzero(NEGATIVE[i])
+        if len(p):
+            triplets.append((i, p[D[i, p].argmax()], n[D[i, n].argmin()]))
+    return triplets
+
+
+def triplet(triplets: list[tuple[int, int, int]]) -> float:
+    return float(np.mean([max(D[a, p] ** 2 - D[a, n] ** 2 + 0.1, 0) for a, p, n in triplets]))
+
+
+def margin() -> float:
+    d = np.sqrt(D**2 + 1e-8)
+    pull = [max(d[a, p] - BETA[LABELS[a]] + 0.2, 0) for a, p, _ in hard_triplets()]
+    push = [max(BETA[LABELS[a]] - d[a, n] + 0.2, 0) for a, _, n in hard_triplets()]
+    return float((sum(pull) + sum(push)) / sum(a + b > 0 for a, b in zip(pull, push, strict=True)))
+
+
+def semi_hard() -> float:
+    drawn = mining.semi_hard_triplets(KEY, jnp.asarray(D), jnp.asarray(POSITIVE), jnp.asarray(NEGATIVE))
+    valid = np.flatnonzero(drawn.valid)
+    return triplet([(int(i), int(drawn.positives[i]), int(drawn.negatives[i])) for i in valid])
+
+
+def lifted_structure() -> float:
+    found = []
+    for i, j in zip(*np.nonzero(POSITIVE), strict=True):
+        around = np.exp(1 - D[i][NEGATIVE[i]]).sum() + np.exp(1 - D[j][NEGATIVE[j]]).sum()
+        found.append(max(np.log(around) + D[i, j], 0) ** 2 / 2)
+    return float(np.mean(found))
+
+
+def n_pair() -> float:
+    positives, valid = (np.asarray(part) for part in mining.class_pairs(KEY, jnp.asarray(LABELS)))
+    anchors = np.flatnonzero(valid)
+    found = []
+    for a in anchors:
+        others = [X[a] @ X[positives[b]] - X[a] @ X[positives[a]] for b in anchors if b != a]
+        found.append(np.log(1 + np.exp(others).sum()))
+    return float(np.mean(found) + 0.01 * (X**2).sum(1).mean())
+
+
+def multi_similarity() -> float:
+    total = 0.0
+    for i in range(12):
+        p, n = S[i][POSITIVE[i]], S[i][NEGATIVE[i]]
+        if len(p):
+            p, n = p[p - 0.1 < n.max()], n[n + 0.1 > p.min()]
+            total += np.log(1 + np.exp(-2 * (p - 0.5)).sum()) / 2 + np.log(1 + np.exp(40 * (n - 0.5)).sum()) / 40
+    return total / 12
+
+
+CALLS: dict[str, tuple[Callable[..., Any], Callable[[], float]]] = {
+    "softmax": (
+        lambda x, y: losses.softmax(x, y, jnp.asarray(KERNEL), jnp.asarray(BIAS)),
+        lambda: cross_entropy(X @ KERNEL + BIAS),
+    ),
+    "normalized_softmax": (
+        lambda x, y: losses.normalized_softmax(x, y, jnp.asarray(PROXIES)),
+        lambda: cross_entropy(C / 0.05),
+    ),
+    "arcface": (
+        lambda x, y: losses.arcface(x, y, jnp.asarray(PROXIES), margin=0.1, scale=16),
+        lambda: cross_entropy(16 * with_own(np.cos(np.arccos(C[ROWS, LABELS]) + 0.1))),
+    ),
+    "cosface": (
+        lambda x, y: losses.cosface(x, y, jnp.asarray(PROXIES), margin=0.2, scale=16),
+        lambda: cross_entropy(16 * with_own(C[ROWS, LABELS] - 0.2)),
+    ),
+    "proxy_nca": (lambda x, y: losses.proxy_nca(x, y, jnp.asarray(PROXIES)), proxy_nca),
+    "proxy_nca_pp": (
+        lambda x, y: losses.proxy_nca_pp(x, y, jnp.asarray(PROXIES)),
+        lambda: cross_entropy(-9 * (2 - 2 * C)),
+    ),
+    "proxy_anchor": (lambda x, y: losses.proxy_anchor(x, y, jnp.asarray(PROXIES), margin=0.2, alpha=16), proxy_anchor),
+    "soft_triple": (lambda x, y: losses.soft_triple(x, y, jnp.asarray(CENTERS)), soft_triple),
+    "contrastive": (lambda x, y: losses.contrastive(x, y, negative_margin=0.9), contrastive),
+    "triplet": (lambda x, y: losses.triplet(x, y, margin=0.1, key=KEY), semi_hard),
+    "margin": (lambda x, y: losses.margin(x, y, jnp.asarray(BETA), mining="hard"), margin),
+    "n_pair": (lambda x, y: losses.n_pair(x, y, l2=0.01, key=KEY), n_pair),
+    "lifted_structure": (lambda x, y: losses.lifted_structure(x, y), lifted_structure),
+    "multi_similarity": (lambda x, y: losses.multi_similarity(x, y), multi_similarity),
+}
+
+
+def test_every_public_loss_is_called() -> None:
+    assert set(CALLS) == set(losses.__all__) - {"Candidates"}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_value(name: str, x64: None) -> None:
+    call, expected = CALLS[name]
+    value = call(jnp.asarray(X), jnp.asarray(LABELS))
+    assert value.shape == ()
+    np.testing.assert_allclose(value, expected(), rtol=1e-9)
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_in_float32_with_finite_gradients(name: str) -> None:
+    value, gradient = jax.value_and_grad(lambda x: CALLS[name][0](x, jnp.asarray(LABELS)))(jnp.asarray(X, jnp.float32))
+    assert value.dtype == jnp.float32
+    assert bool(jnp.all(jnp.isfinite(gradient)))
+    assert bool(jnp.any(gradient != 0))
+
+
+def test_pairs_with_a_memory(x64: None) -> None:
+    """Contrastive loss against a memory whose first row is not filled."""
+    past, of = RNG.normal(size=(7, 5)), np.array([cross_batch_memory.EMPTY, 0, 1, 2, 2, 5, 4])
+    memory = {"embeddings": jnp.asarray(past), "labels": jnp.asarray(of)}
+    ours = losses.contrastive(
+        jnp.asarray(X), jnp.asarray(LABELS), candidates=cross_batch_memory.candidates(memory, jnp.asarray(LABELS))
+    )
+    d = np.linalg.norm(unit(X)[:, None] - unit(past)[None], axis=-1)[:, 1:]
+    same = LABELS[:, None] == of[None, 1:]
+    push = np.maximum(1 - d, 0)[~same]
+    np.testing.assert_allclose(ours, d[same].mean() + push[push > 0].mean(), rtol=1e-12)
+    hard = losses.triplet(
+        jnp.asarray(X),
+        jnp.asarray(LABELS),
+        mining="hard",
+        candidates=cross_batch_memory.candidates(memory, jnp.asarray(LABELS)),
+    )
+    hinges = [max(d[i][same[i]].max() ** 2 - d[i][~same[i]].min() ** 2 + 0.2, 0) for i in range(12) if same[i].any()]
+    np.testing.assert_allclose(hard, np.mean(hinges), rtol=1e-12)
+
+
+def test_mining_needs_a_key() -> None:
+    with pytest.raises(ValueError, match="mining='semi_hard': draws at random; give key="):
+        losses.triplet(jnp.asarray(X), jnp.asarray(LABELS))
