@@ -389,7 +389,7 @@ def test_checkpoints_of_mpn(tiny: state_dicts.StateDict, capsys: pytest.CaptureF
         state_dicts.write(Path("gnn.pth"), network),
     ]
     config = mpn.Config(embedding_dim=8, layers=2, heads=2)
-    method = mpn.build(config, resnet.build(TINY), 5)
+    method = mpn.build(config, resnet.build(TINY), TrainingSet(5, 5))
     params, state, kept = load_checkpoint(method, *files)
     assert kept == []
     np.testing.assert_array_equal(params["embedding"]["kernel"], encoder["red.weight"].T)

@@ -172,7 +172,7 @@ class MessagePassingNetwork(nn.Module):
 
         Args:
           nodes: h^0, float [N, d].
-          first: return only this many nodes, the first ones; the last layer computes no others.
+          first: number of nodes to return, the first ones, and to compute in the last layer; None for all.
           train: apply dropout.
 
         Returns:
@@ -242,7 +242,7 @@ def refine(
       embeddings: float [n, d].
       batches: int [B, S], row indices of `embeddings`.
       network: the network, with its options.
-      first: how many nodes of each batch are refined, the first ones; the others only send messages.
+      first: number of nodes to return per batch, the first ones.
 
     Returns:
       The refined nodes, of unit length, [B, first, d] or [B, first, L d].
