@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Trains HIST on real handwritten digits, evaluates on digits it has never seen, exports NumPy arrays, draws figures.
+# Trains HIST on handwritten digits, evaluates on unseen digits, exports NumPy arrays, writes the report.
 # Usage: bash launch/demo.sh [--accelerator=cpu|cuda|tpu] [options of python -m dml_jax.main]
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

@@ -1,9 +1,9 @@
-# Sourced by the launch scripts: makes .venv in the project and installs the pinned requirements once.
+# Sourced by the launch scripts: creates .venv in the project and installs the pinned requirements once.
 # Usage: prepare FILE...   the requirements files to install, relative to the project
 
 prepare() {
   local python=${PYTHON:-python3} stamp
-  command -v "$python" >/dev/null || { echo "error: $python is not here; install Python 3.11, 3.12 or 3.13, or set PYTHON" >&2; exit 2; }
+  command -v "$python" >/dev/null || { echo "error: $python is not installed; install Python 3.11, 3.12 or 3.13, or set PYTHON" >&2; exit 2; }
   "$python" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' ||
     { echo "error: $("$python" --version) is not supported; set PYTHON to a Python 3.11, 3.12 or 3.13" >&2; exit 2; }
   stamp=.venv/installed-$(cat constraints.txt requirements*.txt | cat - <(echo "$*") | cksum | cut -d' ' -f1)

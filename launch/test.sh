@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Lints, checks types and runs the tests. Usage: bash launch/test.sh [options of pytest]
+# Runs the linter, the type checker and the tests. Usage: bash launch/test.sh [options of pytest]
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 . launch/env.sh
@@ -8,5 +8,5 @@ export JAX_PLATFORMS=cpu
 .venv/bin/ruff check .
 .venv/bin/ruff format --check .
 .venv/bin/mypy
-# a file stays on one worker, which compiles its programs once; the slowest come first
+# All tests of a file run on one worker, which compiles its programs once; the slowest files start first.
 exec .venv/bin/python -m pytest -n auto --dist loadfile --no-loadscope-reorder "$@"
