@@ -1,4 +1,4 @@
-"""Strictness for every test: eight virtual CPU devices, no silent broadcasting between ranks."""
+"""For all tests: eight virtual CPU devices, no implicit rank promotion, one compilation cache."""
 
 import atexit
 import os
@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
-# Most of the time goes into compiling small programs; LLVM's optimisations change none of what is tested.
+# Most of the time is spent compiling small programs; LLVM's optimisations affect nothing that is tested.
 os.environ["XLA_FLAGS"] += " --xla_backend_optimization_level=0"
-if "JAX_COMPILATION_CACHE_DIR" not in os.environ:  # one for the workers and the processes that tests start
+if "JAX_COMPILATION_CACHE_DIR" not in os.environ:  # shared with the processes that tests start
     os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="dml_jax-compiled-")
     atexit.register(shutil.rmtree, os.environ["JAX_COMPILATION_CACHE_DIR"], ignore_errors=True)
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
@@ -22,7 +22,7 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What starts processes comes first: it takes longest, and the workers should end together."""
+    """Tests that start processes run first: they take longest, and parallel workers should finish together."""
     items.sort(key=lambda item: item.path.name not in ("test_processes.py", "test_main.py"))
 
 

@@ -1,4 +1,4 @@
-"""Published configurations: every variant resolves and builds, and holds what its paper or its authors' code holds."""
+"""Published configurations: every variant resolves and builds, with the values of the paper or the authors' code."""
 
 import importlib
 import re
@@ -11,22 +11,24 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import optax
 import pytest
 
-from configs.recipes.published import plain
+from configs.recipes.published import without_protocol
 from dml_jax import cli, convert, main
 from dml_jax import config as configs
 from dml_jax.backbones.contract import Backbone
 from dml_jax.config import Config, flatten
 from dml_jax.errors import ConfigError, WeightsError
-from dml_jax.methods.contract import Batch, Method
+from dml_jax.methods.contract import Batch, Method, TrainingSet
 from dml_jax.train import optimizers, step
+from dml_jax.train.state import TrainState
 
 ROOT = Path(__file__).parents[1]
 CLASSES = {"cub": 100, "cars": 98, "sop": 11_318, "inshop": 3_997}  # in training
 NAMES = [f"{data}_{method}" for data in CLASSES for method in ("mpn", "hist", "crt", "diva", "baseline")]
 PAIRS = {"contrastive", "triplet", "n_pair", "lifted_structure", "multi_similarity"}  # without parameters of their own
-LARGE = {"", "normalized_softmax", "proxy_anchor", "proxy_nca_pp"}  # baselines of 512 dimensions
+LARGE = {"", "normalized_softmax", "proxy_anchor", "proxy_nca_pp"}  # baselines with 512 dimensions
 every_file = pytest.mark.parametrize("name", NAMES)
 
 
@@ -36,7 +38,7 @@ def module(name: str) -> ModuleType:
 
 def resolved(name: str, variant: str = "") -> Config:
     path = str(ROOT / "configs" / f"{name}.py") + (f":{variant}" if variant else "")
-    return configs.resolve(cli.load(path, {}))
+    return configs.resolve(cli.load_config(path, {}))
 
 
 @every_file
@@ -48,7 +50,7 @@ def test_variants_follow_their_protocol(name: str) -> None:
     for variant in ("", *variants):
         config = resolved(name, variant)
         settings = flatten(asdict(replace(config, name="", paper={})))
-        assert settings not in seen or plain(variant) == "normalized_softmax", f"{variant} changes nothing"
+        assert settings not in seen or without_protocol(variant) == "normalized_softmax", f"{variant} changes nothing"
         seen.append(settings)
         assert config.name == "-".join(filter(None, (name, variant)))
         assert (config.data.name, config.data.path, config.method.name) == (data, f"data/{data}", method)
@@ -65,7 +67,7 @@ def test_variants_follow_their_protocol(name: str) -> None:
 
 @cache
 def shapes_only(config: Any, side: int) -> Backbone:
-    """A backbone that gives zeros in the shapes of the real one, which is traced once for all its variants."""
+    """A backbone with the shapes of the real one that returns zeros; the real one is traced once for all variants."""
     real = configs.module("backbones", config.name, "backbone.name").build(replace(config, pretrained="none"))
     params, stats = jax.eval_shape(lambda: real.init(jax.random.key(0), (side, side)))
     images = jax.ShapeDtypeStruct((2, side, side, 3), jnp.uint8)
@@ -83,7 +85,7 @@ def shapes_only(config: Any, side: int) -> Backbone:
 
 
 def trained(config: Config) -> set[str]:
-    """Groups that hold parameters."""
+    """The parameter groups that hold parameters."""
     match config.method.name:
         case "mpn":
             both = {"auxiliary", "mpn"}
@@ -94,20 +96,22 @@ def trained(config: Config) -> set[str]:
             return {"backbone", "embedding"} | ({"loss"} if config.method.loss not in PAIRS else set())
         case "crt":
             return {"backbone", "embedding"} | ({"prototypes"} if config.method.transform == "residual" else set())
-        case _:
-            there = {
+        case "diva":
+            conditional = {
                 "psi": bool(config.method.directions),
                 "beta": config.method.base == "margin",
                 "classifier": config.method.selfsimilarity in ("rotnet", "deepcluster"),
             }
-            return {"model"} | {group for group, holds in there.items() if holds}
+            return {"model"} | {group for group, present in conditional.items() if present}
+        case name:
+            raise ValueError(name)
 
 
 @pytest.mark.parametrize(
     "method", ["hist", "baseline", *(pytest.param(name, marks=pytest.mark.slow) for name in ("mpn", "crt", "diva"))]
 )
 def test_variants_build(method: str) -> None:
-    """Parameters, loss and embedding in the published shapes; what differs in numbers alone is traced once."""
+    """Shapes of parameters, loss and embedding; variants that differ only in numbers are traced once."""
     traced = set()
     for name, variant in ((n, v) for n in NAMES if n.endswith(method) for v in ("", *module(n).VARIANTS)):
         config = resolved(name, variant)
@@ -119,30 +123,32 @@ def test_variants_build(method: str) -> None:
         traced.add(key)
         side, size = config.data.image_size, config.data.batch_size
         build = configs.module("methods", config.method.name, "method.name").build
-        made = build(config.method, shapes_only(config.backbone, side), CLASSES[config.data.name])
-        made = made.sized(5_000) if made.sized else made
+        made = build(config.method, shapes_only(config.backbone, side), TrainingSet(CLASSES[config.data.name], 5_000))
         optimizer = optimizers.build(config.train, made, lambda step: 1.0, warmup_steps=5)
         rows = jax.ShapeDtypeStruct((size,), jnp.int32)
         batch = Batch(jax.ShapeDtypeStruct((made.views, size, side, side, 3), jnp.uint8), rows, rows)
 
-        def whole(batch: Batch, made: Method = made, optimizer: Any = optimizer) -> Any:
+        def outputs(
+            batch: Batch, made: Method = made, optimizer: optax.GradientTransformation = optimizer
+        ) -> tuple[TrainState, jax.Array, jax.Array]:
             random = jax.random.key(0)
             state = step.initial(made, optimizer, random, batch)
             embeddings = made.embed(state.params, state.model_state, batch.images[0])
-            return state, embeddings, made.loss(state.params, state.model_state, batch, random)
+            loss, _ = step.loss(made, state.params, state.model_state, batch, state.step, random)
+            return state, embeddings, loss
 
-        state, embeddings, (loss, _) = jax.eval_shape(whole, batch)
+        state, embeddings, loss = jax.eval_shape(outputs, batch)
         leaves, _ = jax.tree_util.tree_flatten_with_path(state.params)
         assert {made.group(tuple(part.key for part in path)) for path, _ in leaves} == trained(config)
         assert loss.shape == ()
         dimensions = int((re.findall(r"dim(\d+)", variant) or [512])[0])
-        if method == "crt" or (method == "baseline" and plain(variant) not in LARGE):
+        if method == "crt" or (method == "baseline" and without_protocol(variant) not in LARGE):
             dimensions = 128
         assert embeddings.shape == (size, dimensions)
 
 
 @every_file
-def test_weights_are_those_that_convert_writes(name: str) -> None:
+def test_weights_are_directories_that_convert_writes(name: str) -> None:
     made = convert.named_configs()
     for variant in ("", *module(name).VARIANTS):
         backbone = resolved(name, variant).backbone
@@ -161,14 +167,14 @@ def test_missing_weights_name_the_command() -> None:
 
 @every_file
 def test_docstrings(name: str) -> None:
-    """Both protocols' commands, each of which resolves; the reported Recall@1; the cost."""
+    """They give the commands of both protocols, which must resolve, the reported Recall@1 and the cost."""
     text = module(name).__doc__ or ""
     commands = [shlex.split(line.split("    ")[0]) for line in re.findall(r"^    (python -m .*)$", text, re.MULTILINE)]
     chosen = []
     for program, _, target, *arguments in commands:
         assert (program, target) == ("python", "dml_jax.main")
         found, overrides = main.parser().read(arguments)
-        configs.resolve(cli.load(str(ROOT / found.config), overrides))
+        configs.resolve(cli.load_config(str(ROOT / found.config), overrides))
         chosen.append(found.config)
     assert f"configs/{name}.py" in chosen
     assert any(re.fullmatch(rf"configs/{name}\.py:(\w+-)*paper", path) for path in chosen)
@@ -184,7 +190,7 @@ def test_unknown_variants_are_named() -> None:
         resolved("cub_hist", "paper-retuned")
 
 
-# Typed from the papers' tables and the authors' configuration files and commands, not from the configurations.
+# Copied from the papers' tables and the authors' configuration files and commands, independently of `configs/`.
 MPN = {
     "data.crop": "random_resized", "data.crop_scale": [0.08, 1.0], "data.image_size": 227, "data.resize": 256,
     "data.flip": 0.5, "data.erasing": 0.5, "backbone.name": "resnet", "backbone.block": "bottleneck",

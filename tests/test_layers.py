@@ -1,4 +1,4 @@
-"""Data flows one way: each layer imports only lower ones."""
+"""The layers of the package: a module imports only lower layers, and nothing unsafe is called."""
 
 import ast
 from pathlib import Path
@@ -44,7 +44,7 @@ def test_layers() -> None:
 
 
 def test_nothing_unsafe() -> None:
-    """No unpickling, no evaluation of text, no shell."""
+    """No unpickling, no evaluation of strings, no shell."""
     forbidden = {"eval", "exec", "compile"}
     for path in sorted(ROOT.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):

@@ -1,4 +1,4 @@
-"""The main command as a user meets it: exit codes, one sentence for each mistake, real processes where they matter."""
+"""The main command: exit codes, one-line errors, and complete runs, in real processes where it matters."""
 
 import json
 import os
@@ -22,7 +22,7 @@ TINY = (
     "--config.backbone.depths=(1,)", "--config.backbone.widths=(4,)", "--config.data.batch_size=16",
     "--config.method.embedding_dim=8", "--config.method.hidden_dim=8", "--config.evaluation.cluster=false",
 )  # fmt: skip
-KEEPING = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")  # what the command sets
+CACHE_OPTIONS = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")  # set by the command
 
 
 def environment() -> dict[str, str]:
@@ -36,8 +36,8 @@ def command(*arguments: str, module: str = "dml_jax.main") -> CompletedProcess[s
     )  # fmt: skip
 
 
-class Here:
-    """The same command in the process of the tests: a process takes seconds to start, most mistakes take none."""
+class InProcess:
+    """Runs the command in the process of the tests, which saves the seconds that a new process takes to start."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
         self.monkeypatch, self.capsys = monkeypatch, capsys
@@ -50,11 +50,11 @@ class Here:
 
 
 @pytest.fixture
-def here(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Here]:
+def in_process(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[InProcess]:
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr(sys, "path", [*sys.path])
-    kept = {key: jax.config.values[key] for key in KEEPING}
-    yield Here(monkeypatch, capsys)
+    kept = {key: jax.config.values[key] for key in CACHE_OPTIONS}
+    yield InProcess(monkeypatch, capsys)
     for key, value in kept.items():
         jax.config.update(key, value)
 
@@ -82,16 +82,16 @@ def here(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) ->
             ["--config=configs/omniglot_student.py", "--config.method.teacher=~no-such-user/run"],
             "method.teacher=~no-such-user/run: there",
         ),
-        ([CONFIG, "--config.seed"], "--config.seed: give its value"),
+        ([CONFIG, "--config.seed"], "--config.seed: give the value after an equals sign"),
         ([CONFIG, "--config.train=3"], "train: is a section"),
-        ([CONFIG, "--config.train.steps.x=3"], "train.steps.x: x stands below a value"),
+        ([CONFIG, "--config.train.steps.x=3"], "train.steps.x: x is below a value"),
         ([CONFIG, "--config.evaluation.cluster=maybe"], "evaluation.cluster=maybe: must be true or false"),
         (
             [CONFIG, "--config.train.groups.backbone.learning_rate=-1"],
             "learning_rate=-1.0: must not be negative",
         ),
         ([CONFIG, "--config.data.batch_size=63"], "must divide data.batch_size=63"),
-        ([CONFIG, "--config.data.batch_size=4"], "holds one class of data.images_per_class=4 only"),
+        ([CONFIG, "--config.data.batch_size=4"], "a batch would hold one class only (data.images_per_class=4)"),
         ([CONFIG, "--config.method.distance=euclid"], "did you mean euclidean?"),
         ([CONFIG, "--config.method.name=hits"], "method.name='hits': there is none; did you mean hist?"),
         ([CONFIG, "--config.method.name=mpn"], "method."),
@@ -99,7 +99,7 @@ def here(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) ->
         ([CONFIG, "--config.train.select=validation"], "set data.validation_share"),
         ([CONFIG, "--config.init_from=/no/such/run"], "init_from=/no/such/run: there is no such directory"),
         ([CONFIG, "--config.backbone.pretrained=/no/weights"], "/no/weights"),
-        ([CONFIG, "stray"], "stray: stray argument"),
+        ([CONFIG, "stray"], "stray: unexpected argument"),
         ([CONFIG, "--nonsense=1"], "--nonsense=1: there is no such option"),
         ([CONFIG, "--mode=trian"], "--mode=trian: did you mean train?"),
         ([CONFIG, "--checkpoint=newest"], "--checkpoint=newest: must be reported, latest, best or a step"),
@@ -107,13 +107,13 @@ def here(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) ->
         ([CONFIG, "--mode=evaluate", "--output=/no/such/r.json"], "there is no directory /no/such"),
         ([CONFIG, "--mode=evaluate", "--output=."], "--output=.: is a directory; give a file"),
         (["--config=configs/nope.py"], "--config=configs/nope.py: there is no such file"),
-        (["--config=configs/base.py"], "--config=configs/base.py: holds no get_config()"),
+        (["--config=configs/base.py"], "--config=configs/base.py: has no get_config()"),
         ([CONFIG + ":odd"], "there is no variant 'odd'"),
         ([], "--config: missing"),
     ],
 )
-def test_mistakes(arguments: list[str], wanted: str, here: Here, tmp_path: Path) -> None:
-    done = here(*arguments, f"--workdir={tmp_path / 'run'}")
+def test_invalid_options(arguments: list[str], wanted: str, in_process: InProcess, tmp_path: Path) -> None:
+    done = in_process(*arguments, f"--workdir={tmp_path / 'run'}")
     assert done.returncode == 2, done.stderr
     assert done.stderr.startswith("error: ")
     assert done.stderr.count("\n") == 1
@@ -121,35 +121,35 @@ def test_mistakes(arguments: list[str], wanted: str, here: Here, tmp_path: Path)
     assert not (tmp_path / "run").exists()
 
 
-def test_a_mistake_of_a_process(tmp_path: Path) -> None:
-    """Nothing but the sentence on standard error, no matter what is imported, and the exit code of the process."""
+def test_invalid_option_in_a_process(tmp_path: Path) -> None:
+    """Standard error holds the one-line message only, whatever is imported; the process exits with code 2."""
     done = command(CONFIG, "--config.method.tua=16", f"--workdir={tmp_path / 'run'}")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "error: method.tua: there is no such key; did you mean tau?\n"
 
 
-@pytest.mark.parametrize(("place", "wanted"), [("file", "is a file"), ("file/below", "lies below a file")])
-def test_work_directory_in_the_way(place: str, wanted: str, here: Here, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("path", "wanted"), [("file", "is a file"), ("file/below", "a parent of this path is a file")])
+def test_work_directory_that_cannot_be_created(path: str, wanted: str, in_process: InProcess, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
-    done = here(CONFIG, f"--workdir={tmp_path / place}")
+    done = in_process(CONFIG, f"--workdir={tmp_path / path}")
     assert (done.returncode, wanted in done.stderr) == (2, True), done.stderr
     assert (tmp_path / "file").read_text() == "x"
 
 
-def test_the_home_of_nobody(here: Here) -> None:
-    done = here(CONFIG, "--workdir=~no-such-user/run")
+def test_home_directory_of_an_unknown_user(in_process: InProcess) -> None:
+    done = in_process(CONFIG, "--workdir=~no-such-user/run")
     assert (done.returncode, done.stderr) == (2, "error: --workdir=~no-such-user/run: there is no such user's home\n")
 
 
-def test_a_configuration_file_that_cannot_be_run(here: Here, tmp_path: Path) -> None:
+def test_configuration_file_that_raises(in_process: InProcess, tmp_path: Path) -> None:
     for text, wanted in (("x = (", "SyntaxError"), ("import no_such_module", "no_such_module")):
-        (tmp_path / "odd.py").write_text(text)
-        done = here(f"--config={tmp_path / 'odd.py'}", f"--workdir={tmp_path / 'run'}")
+        (tmp_path / "broken.py").write_text(text)
+        done = in_process(f"--config={tmp_path / 'broken.py'}", f"--workdir={tmp_path / 'run'}")
         assert (done.returncode, done.stderr.count("\n"), wanted in done.stderr) == (2, 1, True), done.stderr
 
 
-def test_a_full_disk_is_one_line(tmp_path: Path) -> None:
-    """No file may grow beyond 4 KiB: the checkpoint does not fit."""
+def test_full_disk(tmp_path: Path) -> None:
+    """Simulated by limiting the size of files to 4 KiB, so that the checkpoint cannot be written."""
     limited = f"ulimit -f 4; exec {sys.executable} -m dml_jax.main {CONFIG} --workdir={tmp_path / 'run'} --quiet"
     tiny = [*TINY, "--config.train.steps=2", "--config.evaluation.controls=false"]
     done = subprocess.run(
@@ -161,16 +161,16 @@ def test_a_full_disk_is_one_line(tmp_path: Path) -> None:
     assert f"error: {tmp_path / 'run' / 'checkpoints' / 'latest' / '2'}: cannot be written" in done.stderr
 
 
-def test_help_is_quick() -> None:
+def test_help_is_fast() -> None:
     start = time.monotonic()
     done = command("--help")
     assert done.returncode == 0
     assert "--workdir" in done.stdout
-    assert time.monotonic() - start < 10  # a second where nothing else runs; JAX is not imported
+    assert time.monotonic() - start < 10  # about one second on an idle machine, because JAX is not imported
 
 
-def test_a_run_from_start_to_finish(here: Here, tmp_path: Path) -> None:
-    """Trains, is stopped by a real SIGTERM, resumes, finishes, refuses another configuration, evaluates, exports."""
+def test_run_from_start_to_finish(in_process: InProcess, tmp_path: Path) -> None:
+    """Training, a real SIGTERM, resuming, finishing, refusal of another configuration, evaluation, export."""
     run = tmp_path / "run"
     arguments = [
         CONFIG,
@@ -209,63 +209,63 @@ def test_a_run_from_start_to_finish(here: Here, tmp_path: Path) -> None:
     similarity = embeddings.astype(np.float64) @ embeddings.T.astype(np.float64)
     np.fill_diagonal(similarity, -np.inf)
     same = labels[:, None] == labels[None, :]
-    lead = np.where(same, similarity, -np.inf).max(axis=1) - np.where(same, -np.inf, similarity).max(axis=1)
-    rounding = 2e-7  # of cosines in float32; a network this small leaves many neighbours equally near
-    assert (lead > rounding).mean() <= results["recall@1"] <= (lead > -rounding).mean()
-    assert np.mean(abs(lead) <= rounding) < 0.2
+    margin = np.where(same, similarity, -np.inf).max(axis=1) - np.where(same, -np.inf, similarity).max(axis=1)
+    rounding = 2e-7  # of float32 cosines; with a network this small, many neighbours are tied up to rounding
+    assert (margin > rounding).mean() <= results["recall@1"] <= (margin > -rounding).mean()
+    assert np.mean(abs(margin) <= rounding) < 0.2
     assert results["controls"]["raw pixels"]["recall@1"] == pytest.approx(0.528, abs=0.01)
     assert len(json.loads((run / "embeddings" / "test" / "ids.json").read_text())) == 896
     report = (run / "report.html").read_text()
     assert report.count("data:image/png;base64") == 4
     assert "raw pixels" in report
 
-    again = here(*arguments)
-    assert (again.returncode, "finished already" in again.stdout) == (0, True), again.stderr
-    other = here(*arguments, "--config.method.tau=9", "--config.seed=3")
+    again = in_process(*arguments)
+    assert (again.returncode, "already finished" in again.stdout) == (0, True), again.stderr
+    other = in_process(*arguments, "--config.method.tau=9", "--config.seed=3")
     assert other.returncode == 2
     assert (
-        "holds a run of another configuration: method.tau (16.0 there, 9.0 here), seed (0 there, 3 here)"
+        "belongs to a run of another configuration: method.tau (16.0 there, 9.0 here), seed (0 there, 3 here)"
         in other.stderr
     )
 
-    judged = command(*arguments, "--mode=evaluate", f"--output={tmp_path / 'numbers.json'}")
-    assert (judged.returncode, "R@1" in judged.stdout) == (0, True), judged.stderr
-    assert json.loads((tmp_path / "numbers.json").read_text())["recall@1"] == results["recall@1"]
+    evaluated = command(*arguments, "--mode=evaluate", f"--output={tmp_path / 'results.json'}")
+    assert (evaluated.returncode, "R@1" in evaluated.stdout) == (0, True), evaluated.stderr
+    assert json.loads((tmp_path / "results.json").read_text())["recall@1"] == results["recall@1"]
     exported = command(*arguments, "--mode=export", "--checkpoint=400")
     assert exported.returncode == 0, exported.stderr
     assert len(np.load(run / "embeddings" / "train" / "labels.npy")) == 7208
     config = run / "config.json"
     facts = json.loads(config.read_text())
     config.write_text(json.dumps(facts | {"classes": 39}))
-    misfit = here(*arguments, "--mode=evaluate")
-    assert (misfit.returncode, "has training classes 40, the run in" in misfit.stderr) == (2, True), misfit.stderr
-    config.write_text(json.dumps(facts | {"data_hash": "of others"}))
-    others = here(*arguments, "--mode=evaluate", "--config.evaluation.controls=false")
-    assert (others.returncode, "not the images that the run" in others.stdout) == (0, True), others.stderr
+    other = in_process(*arguments, "--mode=evaluate")
+    assert (other.returncode, "has training classes 40, the run in" in other.stderr) == (2, True), other.stderr
+    config.write_text(json.dumps(facts | {"data_hash": "of other images"}))
+    other = in_process(*arguments, "--mode=evaluate", "--config.evaluation.controls=false")
+    assert (other.returncode, "not the images that the run" in other.stdout) == (0, True), other.stderr
     config.write_text(json.dumps(facts))
-    missing = here(*arguments, "--mode=evaluate", "--checkpoint=7")
+    missing = in_process(*arguments, "--mode=evaluate", "--checkpoint=7")
     assert (missing.returncode, "--checkpoint=7: not in" in missing.stderr) == (2, True), missing.stderr
 
 
 @pytest.mark.slow
-def test_starting_from_another_run(here: Here, tmp_path: Path) -> None:
-    """The new run's first evaluation is the old one's last; a misfit is one line and leaves nothing behind."""
+def test_starting_from_another_run(in_process: InProcess, tmp_path: Path) -> None:
+    """The new run starts with the results of the old one; if the backbone does not fit, nothing is written."""
     first, second = tmp_path / "first", tmp_path / "second"
     small = [CONFIG, *TINY, "--config.evaluation.controls=false"]
     assert command(*small, "--config.train.steps=60", f"--workdir={first}").returncode == 0
     source = f"--config.init_from={first}"
-    numbers = tmp_path / "numbers.json"
-    judged = command(*small, source, "--mode=evaluate", f"--workdir={second}", f"--output={numbers}")
-    assert (judged.returncode, second.exists()) == (0, False), judged.stderr
-    learnt = json.loads((first / "results.json").read_text())
-    assert json.loads(numbers.read_text())["map@r"] == pytest.approx(learnt["map@r"], abs=1e-6)
-    assert f"{100 * learnt['recall@1']:.1f}" in judged.stdout
+    output = tmp_path / "results.json"
+    evaluated = command(*small, source, "--mode=evaluate", f"--workdir={second}", f"--output={output}")
+    assert (evaluated.returncode, second.exists()) == (0, False), evaluated.stderr
+    trained = json.loads((first / "results.json").read_text())
+    assert json.loads(output.read_text())["map@r"] == pytest.approx(trained["map@r"], abs=1e-6)
+    assert f"{100 * trained['recall@1']:.1f}" in evaluated.stdout
     frozen = [f"--config.train.groups.{g}.freeze=true" for g in ("backbone", "embedding")]
     done = command(*small, source, *frozen, "--config.train.steps=1", f"--workdir={second}")
     assert done.returncode == 0, done.stderr
     embeddings = [np.load(run / "embeddings" / "test" / "embeddings.npy") for run in (first, second)]
-    assert np.abs(embeddings[0] - embeddings[1]).max() < 0.2  # the frozen weights; running statistics moved one step
-    misfit = here(*small, source, "--config.backbone.widths=(8,)", f"--workdir={tmp_path / 'third'}")
+    assert np.abs(embeddings[0] - embeddings[1]).max() < 0.2  # frozen weights; only the running statistics have changed
+    misfit = in_process(*small, source, "--config.backbone.widths=(8,)", f"--workdir={tmp_path / 'third'}")
     assert (misfit.returncode, "the backbones differ" in misfit.stderr) == (2, True), misfit.stderr
     assert not (tmp_path / "third").exists()
 
@@ -277,6 +277,6 @@ def test_check_writes_nothing(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
-def test_evaluating_nothing(here: Here, tmp_path: Path) -> None:
-    done = here(CONFIG, "--mode=evaluate", f"--workdir={tmp_path / 'run'}")
-    assert (done.returncode, "holds no run" in done.stderr) == (2, True), done.stderr
+def test_evaluating_a_missing_run(in_process: InProcess, tmp_path: Path) -> None:
+    done = in_process(CONFIG, "--mode=evaluate", f"--workdir={tmp_path / 'run'}")
+    assert (done.returncode, "is not a work directory" in done.stderr) == (2, True), done.stderr

@@ -1,4 +1,4 @@
-"""An error that one process of several finds, or Ctrl-C in one, ends the others too, each with a sentence."""
+"""An error or Ctrl-C in one of several processes ends all of them, each with a message."""
 
 import fcntl
 import socket
@@ -15,9 +15,9 @@ from tests.test_main import CONFIG, ROOT, TINY, environment
 def start(
     *arguments: str, port: int, number: int, program: Sequence[str] = ("-m", "dml_jax.main")
 ) -> subprocess.Popen[str]:
-    together = [f"--coordinator=localhost:{port}", "--processes=2", f"--process={number}"]
+    group = [f"--coordinator=localhost:{port}", "--processes=2", f"--process={number}"]
     return subprocess.Popen(
-        [sys.executable, *program, CONFIG, *TINY, *arguments, *together],
+        [sys.executable, *program, CONFIG, *TINY, *arguments, *group],
         cwd=ROOT, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
 
@@ -28,45 +28,45 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-@pytest.mark.parametrize("culprit", [0, pytest.param(1, marks=pytest.mark.slow)])
-def test_they_end_together(tmp_path: Path, culprit: int) -> None:
-    """The work directory of process 0 is locked; or process 1 finds no weights to start from, when they are at work."""
+@pytest.mark.parametrize("failing", [0, pytest.param(1, marks=pytest.mark.slow)])
+def test_processes_end_together(tmp_path: Path, failing: int) -> None:
+    """Process 0 fails early, as the work directory is locked; process 1 later, as its `init_from` does not exist."""
     port = free_port()
-    more = [["--config.init_from=nowhere"] if culprit == 1 and number == 1 else [] for number in range(2)]
+    more = [["--config.init_from=nowhere"] if number == failing == 1 else [] for number in range(2)]
     (tmp_path / "run").mkdir()
     with open(tmp_path / "run" / ".lock", "w") as lock:
-        if culprit == 0:
+        if failing == 0:
             fcntl.flock(lock, fcntl.LOCK_EX)
         processes = [
             start(f"--workdir={tmp_path / 'run'}", *more[number], port=port, number=number) for number in range(2)
         ]
-        said = [process.communicate(timeout=300)[1] for process in processes]
-    assert [process.returncode for process in processes] == [2, 2], said
-    lines = [[line for line in text.splitlines() if line.startswith("error: ")] for text in said]
-    assert len(lines[0]) == len(lines[1]) == 1, said
-    assert f"error: process {culprit} has stopped: " in lines[1 - culprit][0]
-    assert lines[1 - culprit][0].endswith(lines[culprit][0].removeprefix("error: "))
+        errors = [process.communicate(timeout=300)[1] for process in processes]
+    assert [process.returncode for process in processes] == [2, 2], errors
+    lines = [[line for line in text.splitlines() if line.startswith("error: ")] for text in errors]
+    assert len(lines[0]) == len(lines[1]) == 1, errors
+    assert f"error: process {failing} has stopped: " in lines[1 - failing][0]
+    assert lines[1 - failing][0].endswith(lines[failing][0].removeprefix("error: "))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("swallowed", [False, True])
-def test_ctrl_c_in_one_outside_training(swallowed: bool) -> None:
-    """Process 1 gets the signal while both are at work, which here is to wait."""
+def test_ctrl_c_in_one_process_outside_training(swallowed: bool) -> None:
+    """Process 1 gets the signal while both are busy (here: sleeping), in code that may swallow exceptions."""
     port = free_port()
     program = (
         "import os, signal, sys, time\n"
         "from dml_jax import main, run\n"
-        "def at_work(config, screen):\n"
+        "def busy(config, console):\n"
         "    try:\n"
         "        if '--process=1' in sys.argv: os.kill(os.getpid(), signal.SIGINT)\n"
         "        time.sleep(1)\n"
         f"    except {'Exception' if swallowed else 'ZeroDivisionError'}:\n"
         "        pass\n"
         "    time.sleep(120)\n"
-        "run.check = at_work\n"
+        "run.check = busy\n"
         "sys.exit(main.main())\n"
     )
     processes = [start("--mode=check", port=port, number=number, program=["-c", program]) for number in range(2)]
-    said = [process.communicate(timeout=300)[1] for process in processes]
-    assert [process.returncode for process in processes] == [130, 130], said
-    assert "error: process 1 has stopped: SIGINT" in said[0]
+    errors = [process.communicate(timeout=300)[1] for process in processes]
+    assert [process.returncode for process in processes] == [130, 130], errors
+    assert "error: process 1 has stopped: SIGINT" in errors[0]

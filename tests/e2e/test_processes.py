@@ -1,4 +1,4 @@
-"""Two processes of two devices give the run of one device: metrics, checkpoints and embeddings."""
+"""Two processes of two devices each agree with one device: metrics, checkpoints and embeddings."""
 
 import json
 import socket
@@ -13,21 +13,21 @@ from tests.test_main import CONFIG, ROOT, TINY, command, environment
 
 
 @pytest.mark.slow
-def test_two_processes_are_one(tmp_path: Path) -> None:
+def test_two_processes_agree_with_one(tmp_path: Path) -> None:
     arguments = [
         CONFIG, *TINY, "--config.train.steps=30", "--config.train.evaluate_every=15",
         "--config.train.checkpoint_every=10", "--config.evaluation.cluster=true", "--config.evaluation.controls=false",
     ]  # fmt: skip
-    alone = command(*arguments, f"--workdir={tmp_path / 'one'}")
-    assert alone.returncode == 0, alone.stderr
+    single = command(*arguments, f"--workdir={tmp_path / 'one'}")
+    assert single.returncode == 0, single.stderr
     with socket.socket() as probe:
         probe.bind(("localhost", 0))
         port = probe.getsockname()[1]
-    together = [f"--workdir={tmp_path / 'two'}", f"--coordinator=localhost:{port}", "--processes=2"]
+    group = [f"--workdir={tmp_path / 'two'}", f"--coordinator=localhost:{port}", "--processes=2"]
     devices = {**environment(), "XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
     processes = [
         subprocess.Popen(
-            [sys.executable, "-m", "dml_jax.main", *arguments, *together, f"--process={number}"],
+            [sys.executable, "-m", "dml_jax.main", *arguments, *group, f"--process={number}"],
             cwd=ROOT, env=devices, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         )
         for number in range(2)
