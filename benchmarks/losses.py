@@ -1,8 +1,8 @@
-"""The baselines' losses, forward and backward, beside pytorch-metric-learning on the same threads.
+"""The baselines' losses, forward and backward, compared with pytorch-metric-learning on the same number of threads.
 
-Both get the same float32 embeddings, labels and proxies and must give the same value, except where a draw is random or
-theirs is another form. With a memory, both compare the batch with itself and with 8,192 - B embeddings of the past, and
-append it to them.
+Both get the same float32 embeddings, labels and proxies and must give the same value, except where mining is random or
+the other library uses a different form of the loss. With a memory, both compare the batch with itself and with
+8,192 - B embeddings of past batches, and append it to them.
 
     python -m benchmarks.losses
 """
@@ -15,26 +15,25 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks import timing
-from dml_jax.losses import cross_batch_memory, pairs
-from dml_jax.losses import multi_similarity as ms
+from dml_jax.backbones import functional
+from dml_jax.losses import Candidates, cross_batch_memory, pairs
 from dml_jax.methods import baseline
-from dml_jax.methods.baseline import options
 
 MEMORY = 8192
-HARD = {"triplet": options.Triplet(mining="hard", squared=False)}
-KEEP = {"multi_similarity": ms.Options(copies="keep")}
-CASES: dict[str, dict[str, Any]] = {
+HARD = {"mining": "hard", "squared": False}
+KEEP = {"copies": "keep"}
+CASES: dict[str, dict[str, Any]] = {  # options that differ from the defaults; a case starts with the name of its loss
     "cross_entropy": {},
     "normalized_softmax": {},
     "arcface": {},
     "cosface": {},
     "proxy_nca": {},
-    "proxy_nca_pp": {"proxy_nca_pp": options.ProxyNCAPP(temperature=1 / 9)},
+    "proxy_nca_pp": {},
     "proxy_anchor": {},
-    "soft_triple": {"soft_triple": options.SoftTriple(spread=0.0)},
+    "soft_triple": {"spread": 0.0},
     "contrastive": {},
     "triplet": HARD,
-    "triplet distance-weighted": {"triplet": options.Triplet(mining="distance_weighted", squared=False)},
+    "triplet distance-weighted": {"mining": "distance_weighted", "squared": False},
     "margin": {},
     "n_pair": {},
     "lifted_structure": {},
@@ -43,33 +42,34 @@ CASES: dict[str, dict[str, Any]] = {
     "triplet with memory": HARD,
     "multi_similarity with memory": KEEP,
 }
-# Distance-weighted draws; which pair stands for a class; theirs has the own proxy in the denominator.
+# Random mining; the random pair of a class; the other library includes the own proxy in the denominator.
 OTHER_VALUE = ("triplet distance-weighted", "margin", "n_pair", "proxy_nca")
 
 
 def inputs(batch: int, dim: int, classes: int, per_class: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Embeddings [B, D] that cluster by class a little, and labels [B]."""
+    """Embeddings [B, D] with weak clusters by class, and labels [B]."""
     rng = np.random.default_rng(seed)
     labels = np.repeat(rng.choice(classes, batch // per_class, replace=False), per_class)
     centers = rng.normal(size=(classes, dim))
     return (rng.normal(size=(batch, dim)) + 0.7 * centers[labels]).astype(np.float32), labels
 
 
-def ours(x: np.ndarray, labels: np.ndarray, params: Any, past: Any, config: baseline.Config) -> Callable[[], Any]:
-    """One call: loss, gradients of embeddings and of the loss's parameters; the memory `past`, if any, moved on."""
+def ours(
+    x: np.ndarray, labels: np.ndarray, params: Any, past: Any, criterion: baseline.Criterion
+) -> Callable[[], jax.Array]:
+    """One call: loss, gradients of embeddings and of the loss's parameters; appends to the memory `past`, if any."""
 
     def loss(params: Any, x: jax.Array, labels: jax.Array, past: Any, seed: jax.Array) -> tuple[jax.Array, Any]:
+        candidates = None
+        if past is not None:
+            kept = jax.tree.map(lambda rows: rows[len(x) :], past)
+            masks = zip(pairs.masks(labels), cross_batch_memory.masks(labels, kept["labels"]), strict=True)
+            positive, negative = (jnp.concatenate(both, axis=1) for both in masks)
+            candidates = Candidates(jnp.concatenate([x, kept["embeddings"]]), positive, negative)
+            past = cross_batch_memory.enqueue(past, {"embeddings": x, "labels": labels})
         key = jax.random.key(seed)
-        if config.loss not in options.PAIR_LOSSES:
-            return baseline.class_loss(params, x, labels, config).mean(), None
-        if past is None:
-            return baseline.pair_loss(params, x, labels, *pairs.masks(labels), key, config), None
-        kept = jax.tree.map(lambda rows: rows[len(x) :], past)
-        (own, others), (near, far) = pairs.masks(labels), cross_batch_memory.masks(labels, kept["labels"])
-        positive, negative = jnp.concatenate([own, near], axis=1), jnp.concatenate([others, far], axis=1)
-        points, of = jnp.concatenate([x, kept["embeddings"]]), jnp.concatenate([labels, kept["labels"]])
-        value = baseline.pair_loss(params, points, of, positive, negative, key, config)
-        return value, cross_batch_memory.enqueue(past, {"embeddings": x, "labels": labels})
+        value: Any = criterion.apply({"params": params}, x, labels, key, candidates, method="value")
+        return value, past
 
     gradient = jax.jit(jax.value_and_grad(loss, (0, 1), has_aux=True))
     given = params, jnp.asarray(x), jnp.asarray(labels), jax.tree.map(jnp.asarray, past)
@@ -147,19 +147,20 @@ def _torch_cross_entropy(x: np.ndarray, labels: np.ndarray, params: Any) -> Call
 def rows(
     *, batch: int = 256, dim: int = 128, classes: int = 11_318, per_class: int = 4, repeats: int = 15
 ) -> Iterator[dict[str, Any]]:
-    """One row of `timing.row` a case.
+    """One `timing.row` per case.
 
     Raises:
-      AssertionError: the two disagree on the value.
+      AssertionError: the two values differ.
     """
     x, labels = inputs(batch, dim, classes, per_class)
     older, labels_of_older = inputs(MEMORY, dim, classes, 1, seed=1)
     older /= np.linalg.norm(older, axis=1, keepdims=True)
     for case, chosen in CASES.items():
-        config = baseline.Config(loss=case.split()[0], embedding_dim=dim, **chosen)  # type: ignore[arg-type]
-        params = baseline.loss_init(jax.random.key(0), classes, config)
+        config = baseline.make_config(case.split()[0], chosen, embedding_dim=dim)
+        criterion = baseline.Criterion(config.loss, config.options, classes, dim)
+        params, _ = functional.init(criterion, jax.random.key(0), functional.struct(1, dim))
         past = {"embeddings": older, "labels": labels_of_older} if "memory" in case else None
-        mine = ours(x, labels, params, past, config)
+        mine = ours(x, labels, params, past, criterion)
         other = timing.installed(theirs, x, labels, params, past, classes, case)
         if other and case not in OTHER_VALUE:
             np.testing.assert_allclose(mine(), other(), rtol=1e-3, err_msg=case)

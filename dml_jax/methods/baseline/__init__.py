@@ -35,7 +35,7 @@ from dml_jax.methods.baseline.config import Config, as_values, make_config, reso
 from dml_jax.methods.baseline.registry import LOSSES, PAIR_LOSSES
 from dml_jax.methods.contract import Aux, Batch, Method, PyTree, Teaching, TrainingSet
 
-__all__ = ["GROUPS", "LOSSES", "PAIR_LOSSES", "Config", "as_values", "build", "make_config", "resolve"]
+__all__ = ["GROUPS", "LOSSES", "PAIR_LOSSES", "Config", "Criterion", "as_values", "build", "make_config", "resolve"]
 
 # "loss" holds a classifier, proxies or boundaries; for most pair losses it is empty.
 GROUPS = ("backbone", "embedding", "loss")
