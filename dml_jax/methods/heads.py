@@ -5,24 +5,12 @@ from collections.abc import Callable
 import flax.linen as nn
 import jax
 
-from dml_jax.backbones import functional
 from dml_jax.backbones.contract import Backbone
 from dml_jax.backbones.layers import Dense, Pooling, global_pool, layer_norm
 from dml_jax.losses.norms import unit
 from dml_jax.methods.contract import Batch, Embed, Encode, PyTree
 
 Head = Callable[[PyTree, jax.Array], PyTree]
-
-
-def linear_init(key: jax.Array, inputs: int, layer: Dense) -> PyTree:
-    """Parameters of a linear layer for vectors of length `inputs`."""
-    return functional.init(layer, key, functional.struct(1, inputs))[0]
-
-
-def linear(params: PyTree, x: jax.Array) -> jax.Array:
-    """x [..., inputs] -> [..., outputs]."""
-    outputs = params["kernel"].shape[-1]
-    return Dense(outputs, use_bias="bias" in params).apply({"params": params}, x)
 
 
 class Embedding(nn.Module):

@@ -10,7 +10,7 @@ import pytest
 from dml_jax.backbones import layers
 from dml_jax.backbones.contract import Backbone
 from dml_jax.config import Group, Train
-from dml_jax.methods import heads, hist
+from dml_jax.methods import hist
 from dml_jax.methods.contract import Batch, TrainingSet
 from dml_jax.train import optimizers, step
 from dml_jax.train.state import TrainState
@@ -229,7 +229,7 @@ def toy_backbone(channels: int) -> Backbone:
     """One linear layer and a ReLU on vectors [B, Din], as a feature map of one position."""
 
     def apply(params: Any, stats: Any, inputs: jax.Array, *, train: bool, key: Any) -> tuple[jax.Array, Any]:
-        return jax.nn.relu(heads.linear(params, inputs))[:, None, None, :], stats
+        return jax.nn.relu(inputs @ params["kernel"] + params["bias"][None])[:, None, None, :], stats
 
     return Backbone(init=lambda *_: ({}, {}), apply=apply, channels=channels, preprocess=lambda x: x)
 
@@ -265,7 +265,7 @@ def test_training_trace(name: str, dtype: str, x64: None) -> None:
     )
     steps = (warm + meta["epochs"]) * epoch
     falls = range(warm + meta["lr_decay_step"], warm + meta["epochs"], meta["lr_decay_step"])
-    schedule = optimizers.factor(train, start=warm * epoch, stop=steps, milestones=tuple(e * epoch for e in falls))
+    schedule = optimizers.rate_factor(train, start=warm * epoch, stop=steps, milestones=tuple(e * epoch for e in falls))
     method = hist.build(config, toy_backbone(meta["K"]), TrainingSet(meta["C"], meta["C"]))
     optimizer = optimizers.build(train, method, schedule, warmup_steps=warm * epoch)
 

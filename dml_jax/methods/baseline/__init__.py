@@ -1,15 +1,9 @@
 """A loss of the literature on any backbone, so that losses can be compared under one training recipe.
 
 Global pooling and a linear layer give the embedding, as in Musgrave et al., "A metric learning reality check" (ECCV
-2020), and Roth et al., "Revisiting training strategies" (ICML 2020). `method.loss` is one of
-
-    classifiers  cross_entropy, normalized_softmax, arcface, cosface           dml_jax/losses/classification.py
-    proxies      proxy_nca, proxy_nca_pp, proxy_anchor, soft_triple            dml_jax/losses/proxies.py
-    pairs        contrastive, triplet, margin, n_pair, lifted_structure        dml_jax/losses/ranking.py
-                 multi_similarity                                              dml_jax/losses/similarity.py
-
-and the section of its name holds its options (see `registry`). Pair losses can also be computed against a memory of
-past batches (Wang et al., CVPR 2020):
+2020), and Roth et al., "Revisiting training strategies" (ICML 2020). `method.loss` names a loss of `registry.LOSSES`: a
+classifier, a loss against proxies, or a loss on pairs; the section of the same name holds its options. Pair losses can
+also be computed against a memory of past batches (Wang et al., CVPR 2020):
 
     L = loss(batch, batch) + memory_weight loss(batch, memory)
 

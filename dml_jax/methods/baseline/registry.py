@@ -4,10 +4,8 @@ The options of a loss are a dataclass, `method.<loss>.<option>` in a configurati
 or of its authors' code. The losses themselves are functions of `dml_jax.losses`.
 """
 
-import dataclasses
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -15,111 +13,12 @@ from flax.typing import Initializer
 
 from dml_jax import losses
 from dml_jax.backbones.initializers import normal_init, uniform_fan_in
-from dml_jax.config_schema import require
 from dml_jax.losses.classification import linear_logits
-from dml_jax.losses.mining import Mining
 from dml_jax.losses.pairs import cosine
-from dml_jax.losses.similarity import Options as MultiSimilarity
+from dml_jax.options.methods.losses import OPTIONS, Margin, SoftTriple
 
 Params = dict[str, jax.Array]
 Shapes = dict[str, tuple[Initializer, tuple[int, ...]]]  # initialiser and shape by name
-
-POSITIVE = ("temperature", "scale", "gamma", "alpha", "centers")  # options that must be; no other may be negative
-
-
-@dataclass(frozen=True)
-class Options:
-    """Options of a loss."""
-
-    def __post_init__(self) -> None:
-        for option in dataclasses.fields(self):
-            value = getattr(self, option.name)
-            if option.name in POSITIVE:
-                require(value > 0, option.name, value, "must be positive")
-            elif isinstance(value, float):
-                require(value >= 0, option.name, value, "must not be negative")
-
-
-@dataclass(frozen=True)
-class CrossEntropy(Options):
-    smoothing: float = 0.0  # of the labels
-
-
-@dataclass(frozen=True)
-class NormalizedSoftmax(Options):
-    temperature: float = 0.05
-    smoothing: float = 0.0
-
-
-@dataclass(frozen=True)
-class ArcFace(Options):
-    margin: float = 0.5  # radians
-    scale: float = 64.0
-
-
-@dataclass(frozen=True)
-class CosFace(Options):
-    margin: float = 0.35
-    scale: float = 64.0
-
-
-@dataclass(frozen=True)
-class ProxyNCA(Options):
-    scale: float = 3.0  # length of embeddings and proxies
-
-
-@dataclass(frozen=True)
-class ProxyNCAPP(Options):
-    temperature: float = 1 / 9
-
-
-@dataclass(frozen=True)
-class ProxyAnchor(Options):
-    margin: float = 0.1
-    alpha: float = 32.0
-
-
-@dataclass(frozen=True)
-class SoftTriple(Options):
-    centers: int = 10  # per class
-    scale: float = 20.0  # lambda
-    gamma: float = 0.1
-    margin: float = 0.01  # delta
-    spread: float = 0.2  # tau, weight of the regulariser
-
-
-@dataclass(frozen=True)
-class Contrastive(Options):
-    positive_margin: float = 0.0
-    negative_margin: float = 1.0
-    squared: bool = False
-    average: Literal["all", "active"] = "active"  # over all pairs of a kind, or those with a positive hinge
-
-
-@dataclass(frozen=True)
-class Triplet(Options):
-    margin: float = 0.2
-    squared: bool = True  # compare squared distances
-    mining: Mining = "semi_hard"
-
-
-@dataclass(frozen=True)
-class Margin(Options):
-    margin: float = 0.2  # alpha
-    beta: float = 1.2  # initial boundary of every class
-    nu: float = 0.0  # weight of the boundaries
-    mining: Mining = "distance_weighted"
-
-
-@dataclass(frozen=True)
-class NPair(Options):
-    l2: float = 0.002  # weight of the mean squared length of the embeddings, which are not normalised
-
-
-@dataclass(frozen=True)
-class LiftedStructure(Options):
-    margin: float = 1.0
-    normalize: bool = True  # unit embeddings; the paper uses them as they are
 
 
 def no_parameters(options: Any, classes: int, dim: int) -> Shapes:
@@ -152,7 +51,6 @@ class Entry(NamedTuple):
     """A loss that a baseline can be trained with.
 
     Attributes:
-      options: dataclass of its options.
       loss: (embeddings [N, D], labels [N], **options, **parameters) -> scalar. A parameter takes precedence over the
         option of the same name, its initial value.
       parameters: (options, classes C, D) -> the parameters it learns.
@@ -162,7 +60,6 @@ class Entry(NamedTuple):
       mines: `loss` takes a random `key`.
     """
 
-    options: type
     loss: Callable[..., jax.Array]
     parameters: Callable[[Any, int, int], Shapes] = no_parameters
     logits: Callable[[Any, Params, jax.Array], jax.Array] | None = None
@@ -176,21 +73,20 @@ def soft_triple(embeddings: jax.Array, labels: jax.Array, *, centers: int, **opt
 
 
 LOSSES: dict[str, Entry] = {
-    "cross_entropy": Entry(CrossEntropy, losses.softmax, classifier, lambda o, p, x: linear_logits(x, **p)),
-    "normalized_softmax": Entry(
-        NormalizedSoftmax, losses.normalized_softmax, proxies, lambda o, p, x: cosine(x, p["proxies"]) / o.temperature
+    "cross_entropy": Entry(losses.softmax, classifier, lambda o, p, x: linear_logits(x, **p)),
+    "normalized_softmax": Entry(losses.normalized_softmax, proxies, lambda o, p, x: cosine(x, p["proxies"]) / o.temperature
     ),
-    "arcface": Entry(ArcFace, losses.arcface, proxies, lambda o, p, x: o.scale * cosine(x, p["proxies"])),
-    "cosface": Entry(CosFace, losses.cosface, proxies, lambda o, p, x: o.scale * cosine(x, p["proxies"])),
-    "proxy_nca": Entry(ProxyNCA, losses.proxy_nca, proxies),
-    "proxy_nca_pp": Entry(ProxyNCAPP, losses.proxy_nca_pp, proxies),
-    "proxy_anchor": Entry(ProxyAnchor, losses.proxy_anchor, proxies),
-    "soft_triple": Entry(SoftTriple, soft_triple, centers),
-    "contrastive": Entry(Contrastive, losses.contrastive, compares_pairs=True),
-    "triplet": Entry(Triplet, losses.triplet, compares_pairs=True, mines=True),
-    "margin": Entry(Margin, losses.margin, boundaries, compares_pairs=True, mines=True),
-    "n_pair": Entry(NPair, losses.n_pair, compares_pairs=True, mines=True),
-    "lifted_structure": Entry(LiftedStructure, losses.lifted_structure, compares_pairs=True),
-    "multi_similarity": Entry(MultiSimilarity, losses.multi_similarity, compares_pairs=True),
+    "arcface": Entry(losses.arcface, proxies, lambda o, p, x: o.scale * cosine(x, p["proxies"])),
+    "cosface": Entry(losses.cosface, proxies, lambda o, p, x: o.scale * cosine(x, p["proxies"])),
+    "proxy_nca": Entry(losses.proxy_nca, proxies),
+    "proxy_nca_pp": Entry(losses.proxy_nca_pp, proxies),
+    "proxy_anchor": Entry(losses.proxy_anchor, proxies),
+    "soft_triple": Entry(soft_triple, centers),
+    "contrastive": Entry(losses.contrastive, compares_pairs=True),
+    "triplet": Entry(losses.triplet, compares_pairs=True, mines=True),
+    "margin": Entry(losses.margin, boundaries, compares_pairs=True, mines=True),
+    "n_pair": Entry(losses.n_pair, compares_pairs=True, mines=True),
+    "lifted_structure": Entry(losses.lifted_structure, compares_pairs=True),
+    "multi_similarity": Entry(losses.multi_similarity, compares_pairs=True),
 }
 PAIR_LOSSES = tuple(name for name, entry in LOSSES.items() if entry.compares_pairs)
