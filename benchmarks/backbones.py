@@ -1,7 +1,7 @@
-"""ResNet-50 on a CPU beside torch: forward, forward and backward, initialisation, conversion of a weight file.
+"""ResNet-50 on a CPU, compared with torch: forward, forward and backward, initialisation, conversion of a weight file.
 
-The same weights and pixels go through both, and the feature maps must agree. XLA's CPU backend is slow at gradients of
-convolutions; the table records that, it is no gate.
+Both get the same weights and images, and their feature maps must agree. XLA's CPU backend is slow at gradients of
+convolutions; the table records this and is not a test.
 
     python -m benchmarks.backbones [--batch=8] [--side=224] [--repeats=10]
 """
@@ -13,19 +13,19 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks.timing import row, table
+from benchmarks.timing import Row, row, table
 from dml_jax.backbones import resnet
+from dml_jax.backbones.contract import PyTree
 from dml_jax.backbones.weights import from_torch, store, tensor_files
 
 
 def initialisation() -> float:
-    """Seconds from a configuration to parameters on the device, the first time in a process."""
+    """Seconds from a configuration to parameters on the device, for the first time in a process."""
     start = time.perf_counter()
     jax.block_until_ready(resnet.build(resnet.resnet50()).init(jax.random.key(0), (224, 224)))
     return time.perf_counter() - start
@@ -33,23 +33,23 @@ def initialisation() -> float:
 
 CONVERSION = """
 import sys, time
-from benchmarks.backbones import peak
+from benchmarks.backbones import peak_memory
 from dml_jax import convert
-from dml_jax.backbones import _conversion, _download, _files, pretrained
-before, start = peak(), time.perf_counter()
+from dml_jax.backbones.weights import download, from_torch, store, tensor_files
+before, start = peak_memory(), time.perf_counter()
 convert.execute([f"--weights={sys.argv[1]}", f"--output={sys.argv[2]}", "--skip_parity"])
-print(time.perf_counter() - start, before, peak())
+print(time.perf_counter() - start, before, peak_memory())
 """
 
 
-def peak() -> int:
-    """The most memory this process has held, in bytes; Linux only."""
+def peak_memory() -> int:
+    """Peak memory of this process in bytes; Linux only."""
     status = Path("/proc/self/status").read_text()
     return int(status.split("VmHWM:")[1].split()[0]) * 1024
 
 
 def conversion(file: Path) -> str:
-    """Time and memory of converting a weight file, in a process of its own, after its imports."""
+    """Time and memory of converting a weight file, in a separate process, after its imports."""
     with tempfile.TemporaryDirectory() as directory:
         arguments = [sys.executable, "-c", CONVERSION, str(file), f"{directory}/out"]
         done = subprocess.run(arguments, capture_output=True, text=True, check=True)
@@ -61,15 +61,16 @@ def conversion(file: Path) -> str:
     )
 
 
-def compare(batch: int, side: int, repeats: int) -> list[dict[str, Any]]:
-    """Rows for `timing.table`; raises AssertionError where the feature maps differ.
+def compare(batch: int, side: int, repeats: int) -> list[Row]:
+    """Rows for `timing.table`.
 
     Raises:
+      AssertionError: the feature maps differ.
       ImportError: torch is not installed.
     """
     import torch
 
-    from benchmarks.torch_resnet import ResNet50, normalised
+    from benchmarks.torch_resnet import ResNet50, normalise
 
     torch.set_num_threads(os.cpu_count() or 1)
     torch.manual_seed(0)
@@ -89,8 +90,8 @@ def compare(batch: int, side: int, repeats: int) -> list[dict[str, Any]]:
     forward = jax.jit(lambda p, s, x: backbone.apply(p, s, backbone.preprocess(x), train=False)[0])
 
     @jax.jit
-    def gradient(params: Any, stats: Any, images: Any) -> Any:
-        def loss(params: Any) -> Any:
+    def gradient(params: PyTree, stats: PyTree, images: jax.Array) -> tuple[tuple[jax.Array, PyTree], PyTree]:
+        def loss(params: PyTree) -> tuple[jax.Array, PyTree]:
             features, new = backbone.apply(params, stats, backbone.preprocess(images), train=True)
             return jnp.mean(features.mean(axis=(1, 2)) ** 2), new
 
@@ -98,14 +99,14 @@ def compare(batch: int, side: int, repeats: int) -> list[dict[str, Any]]:
 
     pixels = torch.from_numpy(images)
 
-    def forward_torch() -> Any:
+    def forward_torch() -> torch.Tensor:
         with torch.no_grad():
-            return theirs(normalised(pixels))
+            return theirs(normalise(pixels))
 
-    def gradient_torch() -> Any:
+    def gradient_torch() -> None:
         for parameter in theirs.parameters():
             parameter.grad = None
-        theirs(normalised(pixels)).mean((2, 3)).square().mean().backward()
+        theirs(normalise(pixels)).mean((2, 3)).square().mean().backward()
 
     theirs.eval()
     ours_map, their_map = np.asarray(forward(params, stats, images)), forward_torch().permute(0, 2, 3, 1).numpy()
@@ -126,4 +127,4 @@ if __name__ == "__main__":
     options = flags.parse_args()
     print(f"initialisation of ResNet-50: {initialisation():.1f} s")
     print(table(compare(options.batch, options.side, options.repeats)))
-    print(f"peak memory of this process: {peak() / 1e9:.2f} GB")
+    print(f"peak memory of this process: {peak_memory() / 1e9:.2f} GB")

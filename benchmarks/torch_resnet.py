@@ -1,6 +1,4 @@
-"""ResNet-50 in torch as torchvision lays it out, to time against and to make weight files of. Needs torch."""
-
-from typing import Any
+"""ResNet-50 in torch, with torchvision's parameter names, for comparisons and weight files. Requires torch."""
 
 import torch
 from torch import nn
@@ -8,19 +6,19 @@ from torch.nn import functional as F
 
 
 class Block(nn.Module):
-    """A bottleneck; the stride sits on its 3x3 convolution."""
+    """A bottleneck, with its stride in the 3x3 convolution."""
 
     def __init__(self, inputs: int, width: int, stride: int) -> None:
         super().__init__()
         self.conv1, self.bn1 = nn.Conv2d(inputs, width, 1, bias=False), nn.BatchNorm2d(width)
         self.conv2, self.bn2 = nn.Conv2d(width, width, 3, stride, 1, bias=False), nn.BatchNorm2d(width)
         self.conv3, self.bn3 = nn.Conv2d(width, 4 * width, 1, bias=False), nn.BatchNorm2d(4 * width)
-        self.downsample: Any = None
+        self.downsample: nn.Module | None = None
         if stride != 1 or inputs != 4 * width:
             shortcut = nn.Conv2d(inputs, 4 * width, 1, stride, bias=False)
             self.downsample = nn.Sequential(shortcut, nn.BatchNorm2d(4 * width))
 
-    def forward(self, x: Any) -> Any:
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
         shortcut = x if self.downsample is None else self.downsample(x)
         y = F.relu(self.bn1(self.conv1(x)))
         y = F.relu(self.bn2(self.conv2(y)))
@@ -28,7 +26,7 @@ class Block(nn.Module):
 
 
 class ResNet50(nn.Module):
-    """The feature map [B, 2048, h, w]; `fc` is there for the state_dict only."""
+    """Returns the feature map [B, 2048, h, w]; `fc` only completes the state_dict."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -45,15 +43,15 @@ class ResNet50(nn.Module):
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
-    def forward(self, x: Any) -> Any:
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = F.max_pool2d(F.relu(self.bn1(self.conv1(x))), 3, 2, 1)
         for stage in range(1, 5):
             x = getattr(self, f"layer{stage}")(x)
         return x
 
 
-def normalised(images: torch.Tensor) -> torch.Tensor:
-    """uint8 [B, H, W, 3] -> float32 [B, 3, H, W], channels last in memory, ImageNet's mean and deviation taken out."""
+def normalise(images: torch.Tensor) -> torch.Tensor:
+    """uint8 [B, H, W, 3] -> float32 [B, 3, H, W], channels last in memory, normalised by ImageNet's statistics."""
     mean = torch.tensor([0.485, 0.456, 0.406], device=images.device)
     std = torch.tensor([0.229, 0.224, 0.225], device=images.device)
     return ((images.float() / 255 - mean) / std).permute(0, 3, 1, 2)

@@ -1,8 +1,8 @@
 """One training step of ResNet-50 + HIST (Adam, 512 dimensions, 100 classes) on one accelerator: images/s and memory.
 
-Beside it torch on the same card in the same run: eager and compiled, channels last, TF32 convolutions in float32,
-autocast for bfloat16. Images lie on the device as uint8; reading them is not part of it. Every case runs in a process
-of its own, so that peaks of memory are its own.
+Compared in the same run with torch on the same device: eager and compiled, channels last, TF32 convolutions in float32,
+autocast for bfloat16. Images are on the device as uint8; loading them is not measured. Each case runs in a separate
+process, so that peak memory is per case.
 
     python -m benchmarks.training_step [--batches=32,128,512] [--dtypes=float32,bfloat16] [--steps=20]
 """
@@ -13,13 +13,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from typing import Any
 
 CLASSES, DIM, TAU, ALPHA = 100, 512, 32.0, 0.9
-WAYS = ("dml_jax", "torch", "torch.compile")
+IMPLEMENTATIONS = ("dml_jax", "torch", "torch.compile")
+Measured = tuple[Callable[[int], None], Callable[[], int]]
 
 
-def ours(batch: int, side: int, dtype: str) -> tuple[Callable[[int], None], Callable[[], int]]:
+def ours(batch: int, side: int, dtype: str) -> Measured:
     """(run a number of steps and wait for them, peak memory in bytes)."""
     import jax
     import jax.numpy as jnp
@@ -27,11 +27,12 @@ def ours(batch: int, side: int, dtype: str) -> tuple[Callable[[int], None], Call
     from dml_jax.backbones import resnet
     from dml_jax.config import Group, Train
     from dml_jax.methods import hist
-    from dml_jax.methods.contract import Batch
+    from dml_jax.methods.contract import Batch, TrainingSet
     from dml_jax.train import optimizers, step
 
     backbone = resnet.build(resnet.Config(dtype=dtype))  # type: ignore[arg-type]
-    method = hist.build(hist.Config(embedding_dim=DIM, tau=TAU, alpha=ALPHA), backbone, CLASSES)
+    config = hist.Config(embedding_dim=DIM, tau=TAU, alpha=ALPHA)
+    method = hist.build(config, backbone, TrainingSet(classes=CLASSES, images=batch))
     train = Train(groups={name: Group(learning_rate=1e-4) for name in method.groups}, steps=1000)
     optimizer = optimizers.build(train, method, lambda count: 1.0)
     images = jax.random.randint(jax.random.key(1), (1, batch, side, side, 3), 0, 256, jnp.uint8)
@@ -42,19 +43,19 @@ def ours(batch: int, side: int, dtype: str) -> tuple[Callable[[int], None], Call
     def run(steps: int) -> None:
         nonlocal state
         for _ in range(steps):
-            state, terms = jitted(state, data, jax.random.key(2))
-        assert jnp.isfinite(terms["loss"])
+            state, metrics = jitted(state, data, jax.random.key(2))
+        assert jnp.isfinite(metrics["loss"])
 
     return run, lambda: int((jax.devices()[0].memory_stats() or {}).get("peak_bytes_in_use", 0))
 
 
-def theirs(batch: int, side: int, dtype: str, compiled: bool) -> tuple[Callable[[int], None], Callable[[], int]]:
+def theirs(batch: int, side: int, dtype: str, compiled: bool) -> Measured:
     """The same in torch."""
     import torch
     from torch import nn
     from torch.nn import functional as F
 
-    from benchmarks.torch_resnet import ResNet50, normalised
+    from benchmarks.torch_resnet import ResNet50, normalise
 
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     torch.backends.cudnn.benchmark = True
@@ -68,9 +69,9 @@ def theirs(batch: int, side: int, dtype: str, compiled: bool) -> tuple[Callable[
     optimizer = torch.optim.Adam(parameters, 1e-4, fused=device.type == "cuda")
     images = torch.randint(0, 256, (batch, side, side, 3), dtype=torch.uint8, device=device)
 
-    def loss() -> Any:
+    def loss() -> torch.Tensor:
         with torch.autocast(device.type, torch.bfloat16, enabled=dtype == "bfloat16"):
-            features = body(normalised(images).contiguous(memory_format=torch.channels_last))
+            features = body(normalise(images).contiguous(memory_format=torch.channels_last))
         features = features.float()
         x = F.layer_norm(embedding(features.mean((2, 3)) + features.amax((2, 3))), (DIM,))
         e, m, precision = F.normalize(x), F.normalize(means), torch.exp(-F.relu6(log_vars))
@@ -95,10 +96,13 @@ def theirs(batch: int, side: int, dtype: str, compiled: bool) -> tuple[Callable[
     return run, lambda: torch.cuda.max_memory_allocated() if device.type == "cuda" else 0
 
 
-def measure(way: str, batch: int, side: int, dtype: str, steps: int) -> dict[str, Any]:
-    """Seconds to the end of the second step, images/s of the best of three rounds, peak memory."""
+def measure(implementation: str, batch: int, side: int, dtype: str, steps: int) -> dict[str, float]:
+    """Seconds until the second step is done, images/s of the best and worst of three rounds, peak memory in GB."""
     start = time.perf_counter()
-    run, memory = ours(batch, side, dtype) if way == "dml_jax" else theirs(batch, side, dtype, way != "torch")
+    if implementation == "dml_jax":
+        run, memory = ours(batch, side, dtype)
+    else:
+        run, memory = theirs(batch, side, dtype, compiled=implementation == "torch.compile")
     run(2)
     ready = time.perf_counter() - start
     rounds = []
@@ -113,33 +117,31 @@ def main() -> None:
     flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     flags.add_argument("--batches", default="32,128,512")
     flags.add_argument("--dtypes", default="float32,bfloat16")
-    flags.add_argument("--ways", default=",".join(WAYS))
+    flags.add_argument("--ways", default=",".join(IMPLEMENTATIONS), help="what to measure")
     flags.add_argument("--side", type=int, default=224)
     flags.add_argument("--steps", type=int, default=20)
-    flags.add_argument("--case", help="way,dtype,batch: measure it in this process, print JSON")
+    flags.add_argument("--case", help="implementation,dtype,batch: measure this case in this process and print JSON")
     options = flags.parse_args()
     if options.case:
-        way, dtype, batch = options.case.split(",")
-        print(json.dumps(measure(way, int(batch), options.side, dtype, options.steps)))
+        implementation, dtype, batch = options.case.split(",")
+        print(json.dumps(measure(implementation, int(batch), options.side, dtype, options.steps)))
         return
-    print("| batch | dtype | way | images/s (slowest of 3 rounds) | peak memory, GB | first two steps, s |")
+    print("| batch | dtype | implementation | images/s (slowest of 3 rounds) | peak memory, GB | first two steps, s |")
     print("|---|---|---|---|---|---|")
     for batch in options.batches.split(","):
         for dtype in options.dtypes.split(","):
-            for way in options.ways.split(","):
-                case = [sys.executable, "-m", "benchmarks.training_step", f"--case={way},{dtype},{batch}"]
+            for implementation in options.ways.split(","):
+                case = [sys.executable, "-m", "benchmarks.training_step", f"--case={implementation},{dtype},{batch}"]
                 case += [f"--side={options.side}", f"--steps={options.steps}"]
                 done = subprocess.run(case, capture_output=True, text=True, check=False)
                 if done.returncode:
                     reason = (done.stderr.strip().splitlines() or ["?"])[-1][:80]
-                    print(f"| {batch} | {dtype} | {way} | failed: {reason} | | |", flush=True)
+                    print(f"| {batch} | {dtype} | {implementation} | failed: {reason} | | |", flush=True)
                     continue
-                found = json.loads(done.stdout.splitlines()[-1])
-                print(
-                    f"| {batch} | {dtype} | {way} | {found['images_per_s']:.0f} ({found['slowest']:.0f}) | "
-                    f"{found['memory_gb']:.1f} | {found['start_s']:.1f} |",
-                    flush=True,
-                )
+                result = json.loads(done.stdout.splitlines()[-1])
+                speed = f"{result['images_per_s']:.0f} ({result['slowest']:.0f})"
+                memory, start = f"{result['memory_gb']:.1f}", f"{result['start_s']:.1f}"
+                print(f"| {batch} | {dtype} | {implementation} | {speed} | {memory} | {start} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,23 +1,27 @@
-"""What every backbone promises: shapes, initialisation, frozen statistics, recomputation, precision, errors."""
+"""All backbones: shapes, initialisation, frozen statistics, rematerialisation, precision, errors."""
 
 import math
 from dataclasses import replace
+from types import ModuleType
 from typing import Any
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import traverse_util
 
 from dml_jax.backbones import bn_inception, deit, googlenet, mit, resnet
-from dml_jax.backbones.contract import Backbone
+from dml_jax.backbones.contract import Backbone, PyTree
 from dml_jax.backbones.layers import DropPath
 from dml_jax.backbones.pixels import CAFFE, Pixels, preprocess
 from dml_jax.config import choices
-from dml_jax.config_schema import validate
 from dml_jax.errors import ConfigError
+from dml_jax.options.fields import validate
 
-PUBLISHED: list[tuple[Any, Any, int, dict[int, int]]] = [  # module, config, parameters, side of the map by image side
+# Module, config, number of parameters, side of the feature map by side of the image.
+PUBLISHED: list[tuple[ModuleType, Any, int, dict[int, int]]] = [
     (resnet, resnet.resnet18(), 11_176_512, {224: 7, 227: 8, 256: 8}),
     (resnet, resnet.resnet34(), 21_284_672, {224: 7, 227: 8, 256: 8}),
     (resnet, resnet.resnet50(), 23_508_032, {224: 7, 227: 8, 256: 8}),
@@ -30,7 +34,7 @@ PUBLISHED: list[tuple[Any, Any, int, dict[int, int]]] = [  # module, config, par
     (mit, mit.mit_b1(), 13_151_424, {224: 7, 227: 8, 256: 8}),
     (mit, mit.mit_b2(), 24_196_288, {224: 7, 227: 8, 256: 8}),
 ]
-SMALL: dict[str, tuple[Any, Any]] = {
+SMALL: dict[str, tuple[ModuleType, Any]] = {
     "basic": (resnet, resnet.Config(block="basic", depths=(1, 2), widths=(8, 12), stem="small")),
     "bottleneck": (resnet, resnet.Config(depths=(1, 1, 1), widths=(4, 6, 8))),
     "deit": (deit, deit.Config(depth=2, width=32, heads=2, patch=8, drop_path=0.5)),
@@ -41,20 +45,22 @@ SMALL: dict[str, tuple[Any, Any]] = {
 @pytest.fixture(
     params=["basic", "deit", *(pytest.param(name, marks=pytest.mark.slow) for name in ("bottleneck", "mit"))]
 )
-def small(request: pytest.FixtureRequest) -> tuple[Any, Any]:
+def small(request: pytest.FixtureRequest) -> tuple[ModuleType, Any]:
     return SMALL[request.param]
 
 
-def run(backbone: Backbone, side: int = 32, *, train: bool, key: Any = None, seed: int = 0) -> tuple[Any, Any, Any]:
-    """(features, new stats, old stats) on random pixels."""
+def run(
+    backbone: Backbone, side: int = 32, *, train: bool, key: jax.Array | None = None, seed: int = 0
+) -> tuple[jax.Array, PyTree, PyTree]:
+    """(features, new stats, old stats) for random inputs."""
     params, stats = backbone.init(jax.random.key(seed), (side, side))
     x = jax.random.normal(jax.random.key(1), (4, side, side, 3))
     features, new = jax.jit(lambda p, s, x: backbone.apply(p, s, x, train=train, key=key))(params, stats, x)
     return features, new, stats
 
 
-def test_the_names_configurations_use() -> None:
-    assert choices("backbones") == ["bn_inception", "deit", "googlenet", "mit", "resnet"]
+def test_names() -> None:
+    assert choices("backbone") == ["bn_inception", "deit", "googlenet", "mit", "resnet"]
     for module, config, _, _ in PUBLISHED:
         assert config.name == module.__name__.rpartition(".")[2]
 
@@ -63,7 +69,7 @@ def test_the_names_configurations_use() -> None:
     ("module", "config", "parameters", "sides"),
     [pytest.param(*case, marks=[pytest.mark.slow] if case[0] not in (resnet, deit) else []) for case in PUBLISHED],
 )
-def test_published_shapes(module: Any, config: Any, parameters: int, sides: dict[int, int]) -> None:
+def test_published_shapes(module: ModuleType, config: Any, parameters: int, sides: dict[int, int]) -> None:
     backbone = module.build(config)
     for side, expected in sides.items():
         params, stats = jax.eval_shape(lambda side=side: backbone.init(jax.random.key(0), (side, side)))
@@ -74,7 +80,7 @@ def test_published_shapes(module: Any, config: Any, parameters: int, sides: dict
             assert sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(params)) == parameters
 
 
-def test_any_image_shape(small: tuple[Any, Any]) -> None:
+def test_any_image_shape(small: tuple[ModuleType, Any]) -> None:
     module, config = small
     backbone = module.build(config)
     params, stats = backbone.init(jax.random.key(0), (40, 64))
@@ -88,35 +94,93 @@ def test_any_image_shape(small: tuple[Any, Any]) -> None:
     assert features.shape == (1, -(-40 // side), 64 // side, backbone.channels)
 
 
-def test_initialisation() -> None:
-    """Kaiming fan out for convolutions, ones and zeros for the rest; another key gives other numbers."""
-    params, stats = resnet.build(resnet.resnet18()).init(jax.random.key(0), (64, 64))
-    for name in ("layer1_0", "layer3_1"):
-        kernel = np.asarray(params[name]["conv2"]["kernel"])
-        np.testing.assert_allclose(kernel.std(), math.sqrt(2 / (9 * kernel.shape[-1])), rtol=0.01)
-        assert abs(kernel.mean()) < 1e-3
-        np.testing.assert_array_equal(params[name]["bn1"]["scale"], 1)
-        np.testing.assert_array_equal(params[name]["bn1"]["bias"], 0)
-        np.testing.assert_array_equal(stats[name]["bn1"]["var"], 1)
-        np.testing.assert_array_equal(stats[name]["bn1"]["mean"], 0)
-    first, second = (np.ravel(params["layer1_0"][c]["kernel"]) for c in ("conv1", "conv2"))
-    assert abs(np.corrcoef(first, second)[0, 1]) < 0.02
+def published_std(module: ModuleType, path: str, shape: tuple[int, ...]) -> float:
+    """Standard deviation of the initial values of a kernel or token, by the formulas of the papers and their code."""
+    fan_in = math.prod(shape[:-1])
+    if module is resnet:  # He et al. (2015), fan out
+        return math.sqrt(2 / (shape[0] * shape[1] * shape[3]))
+    if module is bn_inception:  # He et al. (2015), fan in
+        return math.sqrt(2 / fan_in)
+    if module is googlenet:  # torchvision
+        return 0.01
+    if module is mit and len(shape) == 4:  # He et al. (2015), fan out divided by the number of groups
+        groups = shape[3] if "dwconv" in path else 1
+        return math.sqrt(2 / (shape[0] * shape[1] * shape[3] / groups))
+    if module is deit and path == "patch_embed/kernel":  # variance of PyTorch's default, U(±1/sqrt(fan in))
+        return math.sqrt(1 / (3 * fan_in))
+    return 1e-6 if path == "cls_token" else 0.02  # timm, SegFormer
+
+
+@pytest.mark.parametrize(
+    ("module", "config"),
+    [
+        (resnet, resnet.resnet18()),
+        pytest.param(resnet, resnet.Config(depths=(1, 1, 1, 1)), marks=pytest.mark.slow),
+        pytest.param(bn_inception, bn_inception.Config(), marks=pytest.mark.slow),
+        (googlenet, googlenet.Config()),
+        (deit, deit.Config(depth=1, distilled=True)),
+        (mit, mit.mit_b0()),
+    ],
+)
+def test_initialisation(module: ModuleType, config: Any) -> None:
+    """Kernels and tokens are normal with the published standard deviation; scales start at 1 and biases at 0."""
+    params, stats = module.build(config).init(jax.random.key(0), (64, 64))
+    constants = {"scale": 1, "bias": 0, "mean": 0, "var": 1}
+    leaves = [*traverse_util.flatten_dict(params, sep="/").items(), *traverse_util.flatten_dict(stats, sep="/").items()]
+    for path, leaf in leaves:
+        assert leaf.dtype == jnp.float32, path
+        kind = path.rpartition("/")[2]
+        if kind in constants:
+            np.testing.assert_array_equal(leaf, constants[kind], err_msg=path)
+            continue
+        z = np.asarray(leaf, np.float64).ravel() / published_std(module, path, leaf.shape)
+        error = 5 / math.sqrt(z.size)
+        assert abs(z.mean()) < error, path
+        assert abs(z.std() - 1) < error / math.sqrt(2), path
+        assert abs(np.mean(np.abs(z) < 1) - 0.6827) < error * 0.4655, path  # of a normal distribution
+
+
+def test_initialisation_depends_on_key_and_parameter() -> None:
     backbone = resnet.build(SMALL["basic"][1])
-    again = [backbone.init(jax.random.key(k), (16, 16))[0]["conv1"]["kernel"] for k in (0, 0, 1)]
-    np.testing.assert_array_equal(again[0], again[1])
-    assert not np.allclose(again[0], again[2])
+    first, again, other = (backbone.init(jax.random.key(seed), (16, 16))[0] for seed in (0, 0, 1))
+    assert all(jax.tree.leaves(jax.tree.map(np.array_equal, first, again)))
+    assert not np.allclose(first["conv1"]["kernel"], other["conv1"]["kernel"])
+    equal_shapes = [("layer2_0", "conv2"), ("layer2_1", "conv1"), ("layer2_1", "conv2")]
+    kernels = [np.ravel(first[block][conv]["kernel"]) for block, conv in equal_shapes]
+    correlations = np.corrcoef(kernels) - np.eye(len(kernels))
+    assert np.abs(correlations).max() < 5 / math.sqrt(kernels[0].size)
 
 
-def test_initialisation_of_transformers() -> None:
-    params, _ = deit.build(deit.Config(depth=1)).init(jax.random.key(0), (64, 64))
-    np.testing.assert_allclose(np.std(params["blocks_0"]["attn"]["qkv"]["kernel"]), 0.02, rtol=0.02)
-    np.testing.assert_allclose(np.std(params["pos_embed"]), 0.02, rtol=0.05)
-    params, _ = mit.build(SMALL["mit"][1]).init(jax.random.key(0), (32, 32))
-    depthwise = params["stage4_block0"]["mlp"]["dwconv"]["kernel"]
-    np.testing.assert_allclose(np.std(depthwise), math.sqrt(2 / 9), rtol=0.2)
+MODULES: dict[str, type[nn.Module]] = {
+    "bn_inception": bn_inception.BNInception,
+    "deit": deit.VisionTransformer,
+    "googlenet": googlenet.GoogLeNet,
+    "mit": mit.MixTransformer,
+    "resnet": resnet.ResNet,
+}
 
 
-def test_statistics_move_in_training_only(small: tuple[Any, Any]) -> None:
+@pytest.mark.parametrize(
+    ("module", "config"),
+    [
+        SMALL["basic"],
+        SMALL["deit"],
+        pytest.param(*SMALL["bottleneck"], marks=pytest.mark.slow),
+        pytest.param(*SMALL["mit"], marks=pytest.mark.slow),
+        pytest.param(bn_inception, bn_inception.Config(), marks=pytest.mark.slow),
+        pytest.param(googlenet, googlenet.Config(), marks=pytest.mark.slow),
+    ],
+)
+def test_linen_modules_initialise_themselves(module: ModuleType, config: Any) -> None:
+    """`build(config).init` returns the variables of the module's own `init`, with and without rematerialisation."""
+    expected = MODULES[config.name](config).init(jax.random.key(3), jnp.zeros((1, 32, 32, 3)), False)
+    for remat in (False, True):
+        params, stats = module.build(replace(config, remat=remat)).init(jax.random.key(3), (32, 32))
+        jax.tree.map(np.testing.assert_array_equal, params, expected["params"])
+        jax.tree.map(np.testing.assert_array_equal, stats, expected.get("batch_stats", {}))
+
+
+def test_only_training_updates_the_statistics(small: tuple[ModuleType, Any]) -> None:
     module, config = small
     if config.name in ("deit", "mit"):
         assert run(module.build(config), train=True)[1] == {}
@@ -130,7 +194,7 @@ def test_statistics_move_in_training_only(small: tuple[Any, Any]) -> None:
 
 
 def test_frozen_statistics() -> None:
-    """Frozen, training equals evaluation and nothing moves."""
+    """With frozen statistics, training computes the same as evaluation and updates nothing."""
     backbone = resnet.build(replace(SMALL["basic"][1], freeze_bn=True))
     trained, new, old = run(backbone, 16, train=True)
     evaluated, _, _ = run(backbone, 16, train=False)
@@ -143,20 +207,22 @@ def test_frozen_statistics() -> None:
     [pytest.param(*case, marks=[pytest.mark.slow] if case[0] not in (resnet, deit) else []) for case in PUBLISHED],
 )
 @pytest.mark.parametrize("frozen", [False, True])
-def test_which_statistics_training_touches(module: Any, config: Any, parameters: int, sides: Any, frozen: bool) -> None:
-    """Read off the program: frozen statistics come out as the variables that went in."""
+def test_which_statistics_training_updates(
+    module: ModuleType, config: Any, parameters: int, sides: dict[int, int], frozen: bool
+) -> None:
+    """In the jaxpr, the outputs of frozen statistics are the input variables."""
     if not hasattr(config, "freeze_bn"):
         return
     backbone = module.build(replace(config, freeze_bn=frozen))
     params, stats = jax.eval_shape(lambda: backbone.init(jax.random.key(0), (64, 64)))
     x = jax.ShapeDtypeStruct((2, 64, 64, 3), jnp.float32)
     traced = jax.make_jaxpr(lambda s, p, x: backbone.apply(p, s, x, train=True, key=None)[1])(stats, params, x).jaxpr
-    untouched = [out in traced.invars for out in traced.outvars]
-    assert untouched == [frozen] * len(jax.tree.leaves(stats))
+    unchanged = [out in traced.invars for out in traced.outvars]
+    assert unchanged == [frozen] * len(jax.tree.leaves(stats))
 
 
-def test_stage_statistics_moved_twice() -> None:
-    """Two updates with the same batch are one with momentum 1 - 0.9^2 = 0.19; the stem's moves once."""
+def test_two_updates_of_the_stage_statistics() -> None:
+    """Two updates with the same batch equal one with momentum 1 - 0.9^2 = 0.19; the stem's are updated once."""
     config = SMALL["basic"][1]
     once, twice, heavy = (
         run(resnet.build(c), 16, train=True)[1]
@@ -169,7 +235,7 @@ def test_stage_statistics_moved_twice() -> None:
 
 
 def test_fixed_scales() -> None:
-    """Scales and biases leave the parameters (106 tensors in ResNet-50, 20,032 numbers in BN-Inception) and count."""
+    """Scales and biases move from the parameters to the statistics and still have an effect."""
     for module, config, tensors, numbers in (
         (resnet, resnet.resnet50(), 106, 53_120),
         (bn_inception, bn_inception.Config(), 138, 20_032),
@@ -180,9 +246,9 @@ def test_fixed_scales() -> None:
             for c in (config, replace(config, freeze_bn_affine=True))
         )
         count = lambda tree: (len(jax.tree.leaves(tree)), sum(leaf.size for leaf in jax.tree.leaves(tree)))  # noqa: E731
-        for side, sign in ((0, 1), (1, -1)):
-            gone = np.subtract(count(trained[side]), count(fixed[side]))
-            assert tuple(sign * gone) == (tensors, numbers)
+        for tree, sign in ((0, 1), (1, -1)):  # params, stats
+            moved = np.subtract(count(trained[tree]), count(fixed[tree]))
+            assert tuple(sign * moved) == (tensors, numbers)
     backbone = resnet.build(replace(SMALL["basic"][1], freeze_bn_affine=True))
     params, stats = backbone.init(jax.random.key(0), (16, 16))
     stats["layer1_0"]["bn2"] |= {"scale": 3 * jnp.ones(8), "bias": jnp.arange(8.0)}
@@ -199,26 +265,28 @@ def test_fixed_scales() -> None:
 @pytest.mark.parametrize(
     "name", ["basic", *(pytest.param(name, marks=pytest.mark.slow) for name in ("bottleneck", "deit", "mit"))]
 )
-def test_recomputation_changes_nothing(name: str) -> None:
+def test_remat_does_not_change_gradients(name: str) -> None:
     module, config = SMALL[name]
     grads = []
-    for recompute in (False, True):
-        backbone = module.build(replace(config, remat=recompute))
+    for remat in (False, True):
+        backbone = module.build(replace(config, remat=remat))
         params, stats = backbone.init(jax.random.key(0), (32, 32))
         x = jax.random.normal(jax.random.key(1), (2, 32, 32, 3))
 
-        def loss(params: Any, backbone: Any = backbone, stats: Any = stats, x: Any = x) -> Any:
+        def loss(
+            params: PyTree, backbone: Backbone = backbone, stats: PyTree = stats, x: jax.Array = x
+        ) -> tuple[jax.Array, PyTree]:
             features, new = backbone.apply(params, stats, x, train=True, key=None)
             return jnp.mean(features**2), new
 
         grads.append(jax.jit(jax.grad(loss, has_aux=True))(params))
     assert jax.tree.structure(grads[0]) == jax.tree.structure(grads[1])
-    for plain, recomputed in zip(*map(jax.tree.leaves, grads), strict=True):
-        np.testing.assert_allclose(recomputed, plain, rtol=2e-4, atol=1e-5 * float(np.abs(plain).max() + 1e-6))
+    for plain, rematerialised in zip(*map(jax.tree.leaves, grads), strict=True):
+        np.testing.assert_allclose(rematerialised, plain, rtol=2e-4, atol=1e-5 * float(np.abs(plain).max() + 1e-6))
 
 
-def test_bfloat16(small: tuple[Any, Any]) -> None:
-    """Parameters and statistics stay float32, features come back float32, numbers agree to bfloat16's precision."""
+def test_bfloat16(small: tuple[ModuleType, Any]) -> None:
+    """Parameters, statistics and features are float32; features agree with float32's to the precision of bfloat16."""
     module, config = small
     exact, _, _ = run(module.build(config), train=False)
     backbone = module.build(replace(config, dtype="bfloat16"))
@@ -233,7 +301,7 @@ def test_bfloat16(small: tuple[Any, Any]) -> None:
 
 
 @pytest.mark.usefixtures("x64")
-def test_double_precision(small: tuple[Any, Any]) -> None:
+def test_double_precision(small: tuple[ModuleType, Any]) -> None:
     module, config = small
     backbone = module.build(config)
     params, stats = jax.tree.map(lambda a: a.astype(jnp.float64), backbone.init(jax.random.key(0), (32, 32)))
@@ -254,11 +322,11 @@ def test_stochastic_depth(name: str) -> None:
     assert not np.allclose(quiet, dropped)
 
 
-def test_stochastic_depth_keeps_the_mean() -> None:
+def test_stochastic_depth_preserves_the_mean() -> None:
     x = jnp.ones((4000, 2, 3))
     kept = DropPath(0.25).apply({}, x, rngs={"drop_path": jax.random.key(0)})
     assert set(np.unique(np.asarray(kept))) == {np.float32(0), np.float32(4 / 3)}
-    assert (np.asarray(kept) == np.asarray(kept)[:, :1, :1]).all()  # a whole sample at once
+    assert (np.asarray(kept) == np.asarray(kept)[:, :1, :1]).all()  # whole samples
     np.testing.assert_allclose(np.mean(kept), 1, atol=0.02)
 
 
@@ -272,8 +340,8 @@ def test_pixels() -> None:
     np.testing.assert_allclose(blue_first, images[..., ::-1].astype(np.float64) - [104, 117, 128], atol=1e-4)
 
 
-def test_positions_follow_the_grid() -> None:
-    """Bicubic as torch's antialiased interpolation; the tokens in front keep theirs."""
+def test_resized_positions() -> None:
+    """Equals torch's antialiased bicubic interpolation; class and distillation token keep their embeddings."""
     torch = pytest.importorskip("torch")
     config = deit.Config(depth=1, width=8, heads=2, distilled=True)
     positions = np.random.default_rng(0).standard_normal((1, 2 + 14 * 14, 8)).astype(np.float32)
@@ -304,7 +372,7 @@ BAD: list[tuple[Any, dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("module", "values", "message"), BAD)
-def test_wrong_configurations(module: Any, values: dict[str, Any], message: str) -> None:
+def test_wrong_configurations(module: ModuleType, values: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         validate(module.Config, values, "backbone")
 
@@ -318,6 +386,6 @@ def test_wrong_configurations(module: Any, values: dict[str, Any], message: str)
         (mit, mit.Config(), 28, r"28x28 pixels: stage 1 of MiT gets a map of 7x7"),
     ],
 )
-def test_wrong_image_sizes(module: Any, config: Any, side: int, message: str) -> None:
+def test_wrong_image_sizes(module: ModuleType, config: Any, side: int, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         module.build(config).init(jax.random.key(0), (side, side))

@@ -1,4 +1,4 @@
-"""The backbones against torch: torchvision's, Cadene's, timm's, SegFormer's and Hugging Face's definitions."""
+"""Backbones compared with their torch definitions by torchvision, Cadene, timm, SegFormer and Hugging Face."""
 
 import json
 import re
@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from dml_jax.backbones import bn_inception, deit, googlenet, layers, mit, resnet
+from dml_jax.backbones.contract import PyTree
 from dml_jax.backbones.weights import store
 from dml_jax.backbones.weights.from_torch import convert
 from dml_jax.backbones.weights.tensor_files import Tensor
@@ -40,11 +41,11 @@ def test_every_file_is_known() -> None:
     assert set(fixtures.names("backbones")) <= FORWARD | HUGGING_FACE | OTHERS
 
 
-# The weights of the files are not stored but drawn, key by key.
+# Weights are not stored in the files but drawn per key.
 
 
 def draw(seed: int, key: str, shape: tuple[int, ...]) -> np.ndarray:
-    """The rule of the files, in torch's layout, float64."""
+    """A tensor by the rule of the files, with torch's axes, float64."""
     n = np.random.default_rng(zlib.crc32(f"{seed}:{key}".encode())).standard_normal(shape)
     if key.endswith("running_mean"):
         return 0.1 * n
@@ -60,23 +61,24 @@ def draw(seed: int, key: str, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def image(seed: int, tag: str, shape: tuple[int, ...]) -> np.ndarray:
+    """Random input images [B, 3, H, W] by the rule of the files."""
     return np.random.default_rng(zlib.crc32(f"{seed}:input:{tag}".encode())).standard_normal(shape)
 
 
-def leaves(tree: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
+def leaves(tree: PyTree) -> Iterator[tuple[tuple[str, ...], Any]]:
     for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]:
         yield tuple(p.key for p in path if isinstance(p, jax.tree_util.DictKey)), leaf
 
 
 @cache
-def shapes(net: str, image_shape: tuple[int, int]) -> tuple[Any, Any]:
+def shapes(net: str, image_shape: tuple[int, int]) -> tuple[PyTree, PyTree]:
     """Shapes of (params, stats)."""
     module, config, _ = NETS[net]
     return jax.eval_shape(lambda: module.build(config).init(jax.random.key(0), image_shape))
 
 
-def rebuild(net: str, seed: int, image_shape: tuple[int, int], sums: dict[str, float]) -> tuple[Any, Any]:
-    """(params, stats) in float64; `sums` are of some tensors, by torch name."""
+def rebuild(net: str, seed: int, image_shape: tuple[int, int], sums: dict[str, float]) -> tuple[PyTree, PyTree]:
+    """(params, stats) in float64; `sums` holds the sums of some tensors by torch name, to check them."""
     module, _, _ = NETS[net]
     architecture = module.__name__.rpartition(".")[2]
     checked = set()
@@ -97,7 +99,7 @@ def rebuild(net: str, seed: int, image_shape: tuple[int, int], sums: dict[str, f
 
 
 def classifiers(net: str, seed: int) -> dict[str, Any]:
-    """The published classifiers of a network, float64."""
+    """Classifiers of a network, drawn by the rule of the files, float64."""
     module, config, _ = NETS[net]
     architecture = module.__name__.rpartition(".")[2]
     names = CLASSIFIERS[architecture][: 2 if getattr(config, "distilled", False) else 1]
@@ -116,7 +118,7 @@ def nchw(x: Any) -> np.ndarray:
 
 
 def tokens_of(x: Any) -> np.ndarray:
-    """A map as tokens [B, N, C], as torch's transformers keep it."""
+    """A feature map as tokens [B, N, C], the layout of torch's transformers."""
     x = np.asarray(x)
     return x.reshape(x.shape[0], -1, x.shape[-1])
 
@@ -134,21 +136,21 @@ def stages(net: str, captured: Any) -> dict[str, np.ndarray]:
         return {name: nchw(out["__call__"][0]) for name, out in named.items()}
     if module is googlenet:
         return {name: nchw(out["__call__"][0]) for name, out in captured.items() if name != "__call__"}
-    found = {}
+    outputs = {}
     for name, out in captured.items():
         if name in ("__call__", "tokens"):
             continue
         torch = torch_name(module.__name__.rpartition(".")[2], (name, "x")).removesuffix(".x")
-        found[torch.removesuffix(".proj")] = tokens_of(out["__call__"][0])
-    return found
+        outputs[torch.removesuffix(".proj")] = tokens_of(out["__call__"][0])
+    return outputs
 
 
 def check_stages(
     z: dict[str, np.ndarray], meta: dict[str, Any], tag: str, net: str, captured: Any, rtol: float
 ) -> None:
-    found = stages(net, captured)
+    outputs = stages(net, captured)
     for row, name in enumerate(meta["stage_names"]):
-        ours, shape = found[name], z[f"{tag}.stage_shapes"][row]
+        ours, shape = outputs[name], z[f"{tag}.stage_shapes"][row]
         assert ours.shape == tuple(s for s in shape if s), name
         stats = [ours.mean(), ours.std(), np.abs(ours).max(), np.sqrt((ours**2).sum())]
         scale = np.abs(ours).max()
@@ -178,8 +180,8 @@ def check_vector(z: dict[str, np.ndarray], key: str, ours: np.ndarray, rtol: flo
 
 
 def cases() -> list[Any]:
-    """Every network and image of the files; slow are all but the smallest image of each, and the largest MiT."""
-    found = []
+    """Every network and image size of the files; slow, except for the smallest images of networks other than MiT."""
+    parameters = []
     for name in fixtures.names("backbones", "backbone_*"):
         if name not in FORWARD:
             continue
@@ -187,16 +189,16 @@ def cases() -> list[Any]:
         tags = [key.removesuffix(".feat_shape") for key in z if key.endswith(".feat_shape")]
         smallest = min(tags, key=lambda tag: (int(tag.split("_")[0].split("x")[-1]), len(tag)))
         for tag in tags:
-            # test_hugging_face runs MiT-B1 too
+            # test_hugging_face covers MiT-B1.
             marks = [] if tag == smallest and "mit_b" not in name else [pytest.mark.slow]
-            found.append(pytest.param(name.removeprefix("backbone_"), tag, marks=marks, id=f"{name}-{tag}"))
-    return found
+            parameters.append(pytest.param(name.removeprefix("backbone_"), tag, marks=marks, id=f"{name}-{tag}"))
+    return parameters
 
 
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize(("net", "tag"), cases())
 def test_forward(net: str, tag: str) -> None:
-    """Features, pools, tokens, logits and every stage, float64."""
+    """Features, pooled features, tokens, logits and the outputs of all stages, float64."""
     z, meta = fixtures.load("backbones", f"backbone_{net}")
     module, config, network = NETS[net]
     rtol, seed = meta["tolerance"]["float64"], meta["seed"]
@@ -235,8 +237,8 @@ def test_forward(net: str, tag: str) -> None:
     if f"{tag}.stage_shapes" in z:
         check_stages(z, meta, tag, net, captured, rtol)
     if module is deit:
-        for place, name in enumerate(("cls", "dist")[: 1 + config.distilled]):
-            check_vector(z, f"{tag}.{name}", np.asarray(tokens[:, place]), rtol)
+        for position, name in enumerate(("cls", "dist")[: 1 + config.distilled]):
+            check_vector(z, f"{tag}.{name}", np.asarray(tokens[:, position]), rtol)
             known |= {name, f"{name}_norm"}
     if f"{tag}.logits" in z:
         heads = classifiers(net, seed)
@@ -250,23 +252,23 @@ def test_forward(net: str, tag: str) -> None:
 
 
 def pooled_logits(classifier: dict[str, np.ndarray], features: jax.Array) -> jax.Array:
-    """The ImageNet classifier published with a backbone, on the average of its feature map [B, h, w, C]."""
+    """Logits of an ImageNet classifier on the average of the feature map [B, h, w, C]."""
     return jnp.mean(features, axis=(1, 2)) @ classifier["kernel"] + classifier["bias"][None, :]
 
 
 def stored(tensors: dict[str, np.ndarray]) -> dict[str, Tensor]:
-    """A state_dict as it is read from a file."""
+    """A state_dict, in the form in which files are read."""
     return {name: Tensor(array.shape, lambda array=array: array) for name, array in tensors.items()}
 
 
-def as_trees(tensors: dict[str, Tensor]) -> tuple[Any, Any]:
-    """(params, stats) of what was converted."""
+def as_trees(tensors: dict[str, Tensor]) -> tuple[PyTree, PyTree]:
+    """(params, stats) from converted tensors."""
     arrays = {name: tensor.read() for name, tensor in tensors.items()}
     return store.subtree(arrays, "backbone/params/"), store.subtree(arrays, "backbone/stats/")
 
 
 def test_published_sizes() -> None:
-    """Every name and shape of a published state_dict, and the number of its parameters."""
+    """All names and shapes of a published state_dict, and its number of parameters."""
     for name in fixtures.names("backbones", "backbone_*"):
         if name not in FORWARD:
             continue
@@ -286,7 +288,7 @@ def test_published_sizes() -> None:
         assert sum(int(np.prod(shape)) for shape in counted) == meta["n_params"], net
 
 
-HF_TO_AUTHORS = [  # independent of the conversion: plain replacements, stage numbers from 0 to 1
+HF_TO_AUTHORS = [  # written independently of the conversion; stages are counted from 0 there
     ("segformer.encoder.", ""),
     ("attention.self.layer_norm", "attn.norm"),
     ("attention.self.sr", "attn.sr"),
@@ -299,7 +301,7 @@ HF_TO_AUTHORS = [  # independent of the conversion: plain replacements, stage nu
 
 
 def hf_tensor(key: str, drawn: Callable[[str], np.ndarray]) -> np.ndarray:
-    """The tensor that Hugging Face's key holds, from those of the authors' layout."""
+    """The tensor of a key of Hugging Face, from tensors by the authors' names."""
     if key.startswith("classifier."):
         return drawn(key.replace("classifier", "head"))
     for theirs, ours in HF_TO_AUTHORS:
@@ -311,10 +313,10 @@ def hf_tensor(key: str, drawn: Callable[[str], np.ndarray]) -> np.ndarray:
     if parts[0] == "patch_embeddings":
         return drawn(f"patch_embed{stage}.{'norm' if parts[2] == 'layer_norm' else 'proj'}.{parts[3]}")
     rest = ".".join(parts[2:])
-    for place, name in enumerate(("key", "value")):
+    for half, name in enumerate(("key", "value")):
         if f"attention.self.{name}" in rest:
             whole = drawn(f"block{stage}.{rest.replace(f'attention.self.{name}', 'attn.kv')}")
-            return np.split(whole, 2)[place]
+            return np.split(whole, 2)[half]
     return drawn(f"block{stage}.{rest.replace('attention.self.query', 'attn.q')}")
 
 
@@ -328,7 +330,7 @@ def hf_tensor(key: str, drawn: Callable[[str], np.ndarray]) -> np.ndarray:
     ],
 )
 def test_hugging_face(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Conversion from Hugging Face's names; the authors' epsilons, and Hugging Face's own when they are put in."""
+    """Conversion from Hugging Face's names; outputs with the authors' epsilons and with those of Hugging Face."""
     z, meta = fixtures.load("backbones", name)
     net, seed = name.removeprefix("backbone_").removesuffix("_hf"), meta["seed"]
     params, _ = shapes(net, (64, 64))
@@ -371,24 +373,24 @@ def test_training(name: str) -> None:
     backbone = resnet.build(resnet.resnet50())
 
     @partial(jax.value_and_grad, has_aux=True)
-    def loss(params: Any) -> Any:
+    def loss(params: PyTree) -> tuple[jax.Array, tuple[jax.Array, PyTree]]:
         features, updated = backbone.apply(params, stats, x, train=True)
         return jnp.mean(features.mean((1, 2)) ** 2), (features, updated)
 
     (value, (features, updated)), grads = jax.jit(loss)(params)
     rtol = meta["tolerance"]["float64"]
-    check_some = nchw(features)
-    assert check_some.shape == tuple(z["feat_shape"])
+    ours = nchw(features)
+    assert ours.shape == tuple(z["feat_shape"])
     np.testing.assert_allclose(value, z["loss"], rtol=rtol)
-    np.testing.assert_allclose(check_some[:, :8], z["feat_slice"], rtol=0, atol=rtol * np.abs(check_some).max())
-    check_vector(z, "avg_pool", check_some.mean((2, 3)), rtol)
+    np.testing.assert_allclose(ours[:, :8], z["feat_slice"], rtol=0, atol=rtol * np.abs(ours).max())
+    check_vector(z, "avg_pool", ours.mean((2, 3)), rtol)
     head = classifiers("resnet50", meta["seed"])["fc"]
     logits = np.asarray(pooled_logits(head, features))
     np.testing.assert_allclose(logits[:, : z["logits"].shape[1]], z["logits"], rtol=0, atol=rtol * np.abs(logits).max())
-    found = {torch_name("resnet", path): np.asarray(leaf) for path, leaf in leaves(updated)}
+    running = {torch_name("resnet", path): np.asarray(leaf) for path, leaf in leaves(updated)}
     for row, bn in enumerate(meta["bn_names"]):
         for leaf, key in (("running_mean", "bn_mean"), ("running_var", "bn_var")):
-            ours = found[f"{bn}.{leaf}"]
+            ours = running[f"{bn}.{leaf}"]
             atol = rtol * np.abs(ours).max()
             np.testing.assert_allclose(ours[:8], z[f"{key}_first8"][row], rtol=0, atol=atol, err_msg=f"{bn}.{leaf}")
             np.testing.assert_allclose(np.linalg.norm(ours), z[f"{key}_norm"][row], rtol=rtol, err_msg=f"{bn}.{leaf}")
@@ -430,13 +432,13 @@ OPS: dict[str, Callable[..., Any]] = {
     "conv_k7s2p3": convolved("w7", 7, 2, 3),
     "conv_k7s4p3": convolved("w7", 7, 4, 3),
 }
-UNUSED = {"avg_k3s1p1_nopad", "adaptive_avg_4x4"}  # no backbone here has them
+UNUSED = {"avg_k3s1p1_nopad", "adaptive_avg_4x4"}  # not used by any backbone
 
 
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("name", fixtures.names("backbones", "ops"))
 def test_layers(name: str) -> None:
-    """Pools, convolutions, GELU, layer norm and batch norm, one by one."""
+    """Pooling, convolutions, GELU, layer norm and batch norm, separately."""
     z, meta = fixtures.load("backbones", name)
     close = partial(np.testing.assert_allclose, rtol=meta["tolerance"]["float64"], atol=meta["tolerance"]["float64"])
     seen = {key for key in z if key.endswith((".w3", ".w7", ".dw3"))}
@@ -473,7 +475,7 @@ def test_layers(name: str) -> None:
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("name", fixtures.names("backbones", "bn_inception_forward"))
 def test_bn_inception_of_hist(name: str) -> None:
-    """The module HIST's authors use, with weights drawn in the order of its parameters; vectors kept as rows."""
+    """The module of HIST's authors, with weights drawn in the order of its parameters and vectors stored as rows."""
     z, meta = fixtures.load("backbones", name)
     tensors = {}
     for k, (key, kind, shape) in enumerate(zip(z["names"], z["kinds"], z["shapes"], strict=True)):
@@ -487,7 +489,7 @@ def test_bn_inception_of_hist(name: str) -> None:
             "bn_running_var": lambda v: 0.5 + np.abs(v),
         }[kind](v)
         if kind.startswith("bn"):
-            tensors[key] = tensors[key][None]  # as the published file has them
+            tensors[key] = tensors[key][None]  # as in the published file
     converted = convert({name: stored(tensors)})
     assert converted.weights.layout == "Cadene"
     params, stats = as_trees(converted.tensors)

@@ -14,10 +14,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from dml_jax.backbones.contract import Backbone
-from dml_jax.backbones.layers import BatchNorm
+from dml_jax.backbones.layers import BatchNorm, Dense
 from dml_jax.backbones.weights.tensor_files import Tensor
 
-Layer = nn.Conv | nn.Dense | nn.LayerNorm | BatchNorm
+Layer = nn.Conv | Dense | nn.LayerNorm | BatchNorm
 
 
 class Report(NamedTuple):
@@ -82,7 +82,7 @@ def _torch_output(layer: Layer, x: np.ndarray, tensors: Mapping[str, Tensor], na
         return torch.from_numpy(np.array(tensors[f"{name}.{leaf}"].read())) if f"{name}.{leaf}" in tensors else None
 
     inputs, weight, bias = torch.from_numpy(np.array(x)), tensor("weight"), tensor("bias")
-    if isinstance(layer, nn.Dense):
+    if isinstance(layer, Dense):
         return functional.linear(inputs, weight, bias).numpy()
     if isinstance(layer, nn.LayerNorm):
         return functional.layer_norm(inputs, inputs.shape[-1:], weight, bias, layer.epsilon).numpy()
