@@ -24,8 +24,8 @@ import numpy as np
 
 from configs.recipes.small_baseline import VARIANTS
 from dml_jax import cli
-from dml_jax.config_schema import suggest
 from dml_jax.errors import ConfigError
+from dml_jax.options.fields import suggest
 
 PAPERS = ("hist", "mpn", "crt", "diva", "group_loss")
 METRICS = ("recall@1", "map@r", "nmi")

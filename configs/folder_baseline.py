@@ -17,9 +17,9 @@ from dataclasses import asdict
 from ml_collections import ConfigDict
 
 from configs.base import base
-from dml_jax.backbones import resnet
 from dml_jax.config import Group, Train
-from dml_jax.methods import baseline
+from dml_jax.options.backbones import resnet
+from dml_jax.options.methods import baseline
 
 VARIANTS = ("small",)
 

@@ -10,7 +10,7 @@ from ml_collections import ConfigDict
 from configs.folder_baseline import VARIANTS as VARIANTS
 from configs.folder_baseline import photographs
 from dml_jax.config import Group, Train
-from dml_jax.methods import hist
+from dml_jax.options.methods import hist
 
 
 def get_config(variant: str = "") -> ConfigDict:

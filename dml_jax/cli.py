@@ -11,9 +11,10 @@ from typing import Any, NoReturn
 
 from ml_collections import ConfigDict
 
-from dml_jax.config_schema import suggest
+from dml_jax.config import SAME_EXPERIMENT, flatten
 from dml_jax.errors import ConfigError, UserError
 from dml_jax.files import expand_path
+from dml_jax.options.fields import suggest
 
 # File-system errors that the user can fix: a full disk, a read-only one, missing permissions.
 UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM}
@@ -92,6 +93,8 @@ def load_config(path: str, overrides: dict[str, str]) -> dict[str, Any]:
         sys.path.insert(0, root)
     try:
         spec.loader.exec_module(module)
+    except UserError as error:
+        raise ConfigError(f"--config={path}: {error}") from error
     except Exception as error:  # configuration files are the user's code
         raise ConfigError(f"--config={path}: cannot be run ({type(error).__name__}: {error})") from error
     if not hasattr(module, "get_config"):
@@ -100,10 +103,18 @@ def load_config(path: str, overrides: dict[str, str]) -> dict[str, Any]:
     if colon and variant not in variants:
         known = suggest(variant, variants) if variants else "this configuration has none"
         raise ConfigError(f"--config={path}: there is no variant {variant!r}; {known}")
-    config: ConfigDict = module.get_config(variant) if colon else module.get_config()
+    try:
+        config: ConfigDict = module.get_config(variant) if colon else module.get_config()
+    except UserError as error:
+        raise ConfigError(f"--config={path}: {error}") from error
     values = config.to_dict()
     for key, text in overrides.items():
         apply_override(values, key, text)
+    for own, other in (("steps", "epochs"), ("epochs", "steps")):  # a new length replaces the one in the file
+        if f"train.{own}" in overrides and f"train.{other}" not in overrides and values["train"][own]:
+            values["train"][other] = 0
+    if not set(overrides) <= set(SAME_EXPERIMENT):
+        values["paper"] = {}  # it is not the experiment of the paper any more
     return values
 
 
@@ -115,7 +126,7 @@ def apply_override(values: dict[str, Any], key: str, text: str) -> None:
         if not isinstance(section, dict):
             raise ConfigError(f"{key}: {part} is below a value, not in a section")
         if part not in section:
-            raise ConfigError(f"{key}: there is no such key; {suggest(part, section)}")
+            raise ConfigError(f"{key}: there is no such key; {suggest(key, flatten(values))}")
         holder, section = section, section[part]
     holder[last] = _parsed(key, text, section)
 

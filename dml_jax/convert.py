@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dml_jax import cli, files
-from dml_jax.config_schema import suggest
 from dml_jax.errors import ConfigError, WeightsError
+from dml_jax.options.fields import suggest
 
 if TYPE_CHECKING:  # the backbones import Flax, which --help does not need
     import numpy as np
@@ -124,7 +124,7 @@ def compare_with_torch(converted: "Converted", arrays: "dict[str, np.ndarray]", 
 
 def main() -> int:
     """Runs the command on `sys.argv`; returns its exit code."""
-    return cli.status(lambda: execute(sys.argv[1:]))
+    return cli.exit_code(lambda: execute(sys.argv[1:]))
 
 
 if __name__ == "__main__":

@@ -10,10 +10,10 @@ import sys
 from pathlib import Path
 
 from dml_jax import cli, files
-from dml_jax.config_schema import suggest
 from dml_jax.errors import ConfigError
+from dml_jax.options.fields import suggest
 
-MODES = ("train", "evaluate", "export", "check")
+MODES = ("train", "evaluate", "export", "check", "show")
 
 
 def parser() -> cli.Parser:
@@ -38,7 +38,8 @@ def execute(arguments: list[str]) -> None:
       UserError: what the user can mend.
       SystemExit: stopped by a signal.
     """
-    options, overrides = parser().read(arguments)
+    asks_help = bool({"-h", "--help"} & set(arguments)) and any(a.startswith("--config=") for a in arguments)
+    options, overrides = parser().read([a for a in arguments if a not in ("-h", "--help")] if asks_help else arguments)
     if options.config is None:
         raise ConfigError("--config: missing; give a file, e.g. --config=configs/digits_hist.py")
     if options.mode not in MODES:
@@ -61,6 +62,16 @@ def execute(arguments: list[str]) -> None:
     from dml_jax import config as configs
 
     config = configs.resolve(values)
+    if asks_help or options.mode == "show":
+        from dml_jax import show
+
+        if asks_help:
+            parser().print_help()
+            print()
+            show.print_options(config)
+        else:
+            show.print_values(config)
+        return
     keep_compiled()
     from dml_jax import run
     from dml_jax.console import Console

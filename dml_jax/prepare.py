@@ -91,7 +91,7 @@ def execute(arguments: list[str]) -> None:
         raise ConfigError(f"--short_side={options.short_side}: must be at least 0 (0 keeps the size of the images)")
     if options.threads < 1:
         raise ConfigError(f"--threads={options.threads}: must be at least 1")
-    recipe: Recipe | None = getattr(configs.module("data.datasets", options.name, "--name"), "RECIPE", None)
+    recipe: Recipe | None = getattr(configs.module("data", options.name, "--name"), "RECIPE", None)
     if recipe is None:
         raise ConfigError(
             f"--name={options.name}: needs no preparation; use it directly with --config.data.name={options.name}"

@@ -42,7 +42,11 @@ def final(
     cluster = config.evaluation.cluster
     results = evaluation.metrics(config, test, embeddings["test"], embeddings.get("gallery"), cluster=cluster)
     results["protocol"] = protocol.description(
-        config.evaluation.protocol, cluster=cluster, classes=len(test.classes), gallery=test.gallery is not None
+        config.evaluation.protocol,
+        cluster=cluster,
+        classes=len(test.classes),
+        average=config.evaluation.nmi_average,
+        gallery=test.gallery is not None,
     )
     if test.gallery is None:
         results |= _verification(embeddings["test"], test.labels)

@@ -68,7 +68,7 @@ def test_variants_follow_their_protocol(name: str) -> None:
 @cache
 def shapes_only(config: Any, side: int) -> Backbone:
     """A backbone with the shapes of the real one that returns zeros; the real one is traced once for all variants."""
-    real = configs.module("backbones", config.name, "backbone.name").build(replace(config, pretrained="none"))
+    real = configs.module("backbone", config.name).build(replace(config, pretrained="none"))
     params, stats = jax.eval_shape(lambda: real.init(jax.random.key(0), (side, side)))
     images = jax.ShapeDtypeStruct((2, side, side, 3), jnp.uint8)
     features = jax.eval_shape(
@@ -122,7 +122,7 @@ def test_variants_build(method: str) -> None:
             continue
         traced.add(key)
         side, size = config.data.image_size, config.data.batch_size
-        build = configs.module("methods", config.method.name, "method.name").build
+        build = configs.module("method", config.method.name).build
         made = build(config.method, shapes_only(config.backbone, side), TrainingSet(CLASSES[config.data.name], 5_000))
         optimizer = optimizers.build(config.train, made, lambda step: 1.0, warmup_steps=5)
         rows = jax.ShapeDtypeStruct((size,), jnp.int32)
@@ -159,7 +159,7 @@ def test_weights_are_directories_that_convert_writes(name: str) -> None:
 
 
 def test_missing_weights_name_the_command() -> None:
-    backbone = configs.module("backbones", "mit", "").build(resolved("cub_crt").backbone)
+    backbone = configs.module("backbone", "mit").build(resolved("cub_crt").backbone)
     wanted = "python -m dml_jax.convert --weights=hf://nvidia/mit-b2 --output=weights/mit_b2"
     with pytest.raises(WeightsError, match=re.escape(wanted)):
         backbone.init(jax.random.key(0), (227, 227))

@@ -7,7 +7,7 @@ ROOT = Path(__file__).parents[1] / "dml_jax"
 LAYERS = (
     {"errors", "console"},
     {"files"},
-    {"config_schema"},
+    {"options"},
     {"config"},
     {"losses"},
     {"data", "backbones", "evaluation"},

@@ -31,9 +31,9 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from configs.recipes.published import Reported, experiment, without_protocol
-from dml_jax.backbones import bn_inception, resnet
 from dml_jax.config import Group, Train
-from dml_jax.methods import diva
+from dml_jax.options.backbones import bn_inception, resnet
+from dml_jax.options.methods import diva
 
 # The constants of these weights, 128, 117, 104 and 1 of 255, rounded as in the authors' code.
 CAFFE = resnet.Pixels(mean=(0.4078, 0.4588, 0.502), std=(0.0039, 0.0039, 0.0039), order="bgr")

@@ -11,9 +11,9 @@ running statistics; its scales and shifts are trained after the warm-up, as in t
 from ml_collections import ConfigDict
 
 from configs.recipes.published import Reported, experiment
-from dml_jax.backbones import bn_inception, resnet
 from dml_jax.config import Group, Train
-from dml_jax.methods import hist
+from dml_jax.options.backbones import bn_inception, resnet
+from dml_jax.options.methods import hist
 
 
 def recipe(

@@ -12,11 +12,11 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from dml_jax.config import Group, Train
-from dml_jax.methods import baseline
+from dml_jax.options.methods import baseline
 
 OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {  # by variant: the loss, and its options that are not the defaults
     "normalized_softmax": ("normalized_softmax", {}),
-    **{loss: (loss, {}) for loss in baseline.LOSSES},
+    **{loss: (loss, {}) for loss in baseline.OPTIONS},
     "arcface": ("arcface", {"margin": 0.2, "scale": 20.0}),
     "cosface": ("cosface", {"margin": 0.1, "scale": 20.0}),
     "soft_triple": ("soft_triple", {"centers": 2}),

@@ -7,7 +7,6 @@ feature map is the output of block 5b: 1024 channels at 1/32 of the image's reso
 10,270,240 parameters without the classifier. Convolutions start as N(0, 2 / fan in) (He et al., ICCV 2015).
 """
 
-from dataclasses import dataclass, field
 from typing import Literal, assert_never
 
 import flax.linen as nn
@@ -18,9 +17,8 @@ from dml_jax.backbones.as_backbone import as_backbone
 from dml_jax.backbones.contract import Backbone
 from dml_jax.backbones.initializers import he_fan_in
 from dml_jax.backbones.layers import AveragePool, MaxPool, batch_norm, compute_dtype, conv
-from dml_jax.backbones.pixels import CAFFE, Pixels
-from dml_jax.config_schema import require
 from dml_jax.errors import ConfigError
+from dml_jax.options.backbones.bn_inception import Config
 
 CHANNELS = 1024
 SOURCE = "http://data.lip6.fr/cadene/pretrainedmodels/bn_inception-52deb4733.pth"
@@ -39,23 +37,6 @@ BLOCKS: dict[str, tuple[int, int, int, int, int, int, Literal["average", "max"]]
     "5a": (352, 192, 320, 160, 224, 128, "average"),
     "5b": (352, 192, 320, 192, 224, 128, "max"),
 }
-
-
-@dataclass(frozen=True)
-class Config:
-    """Options of BN-Inception."""
-
-    name: str = "bn_inception"
-    pretrained: str = "none"  # directory written by `python -m dml_jax.convert`, or "none"
-    freeze_bn: bool = False  # use the running statistics in training, too, and never update them
-    freeze_bn_affine: bool = False  # do not train or decay the scales and biases of batch norms
-    bn_momentum: float = 0.1  # weight of the new batch in the running statistics; 0.9 in the code of Proxy-Anchor, HIST
-    pixels: Pixels = field(default_factory=lambda: CAFFE)
-    remat: bool = False  # recompute blocks in the backward pass: less memory, more time
-    dtype: Literal["float32", "bfloat16"] = "float32"  # of activations; parameters are always float32
-
-    def __post_init__(self) -> None:
-        require(0 <= self.bn_momentum <= 1, "backbone.bn_momentum", self.bn_momentum, "must be in [0, 1]")
 
 
 def _conv_bn_relu(

@@ -8,9 +8,7 @@ distillation tokens. Pixels beyond the last whole patch are ignored.
 """
 
 import math
-from dataclasses import dataclass, field
 from functools import partial
-from typing import Literal
 
 import flax.linen as nn
 import jax
@@ -20,50 +18,12 @@ from dml_jax.backbones.as_backbone import as_backbone
 from dml_jax.backbones.contract import Backbone, ImageShape, PyTree
 from dml_jax.backbones.initializers import normal_init
 from dml_jax.backbones.layers import DropPath, attention, compute_dtype, conv, layer_norm, transformer_dense
-from dml_jax.backbones.pixels import Pixels
-from dml_jax.config_schema import require
 from dml_jax.errors import ConfigError
+from dml_jax.options.backbones.deit import Config, deit_small, deit_small_distilled
+
+__all__ = ["Config", "build", "deit_small", "deit_small_distilled"]
 
 EPSILON = 1e-6
-
-
-@dataclass(frozen=True)
-class Config:
-    """Options of a DeiT; the defaults are DeiT-S."""
-
-    name: str = "deit"
-    distilled: bool = False
-    depth: int = 12
-    width: int = 384
-    heads: int = 6
-    patch: int = 16  # side in pixels
-    drop_path: float = 0.0  # rate of stochastic depth in the last block; increases linearly from 0 in the first
-    pretrained: str = "none"  # directory written by `python -m dml_jax.convert`, or "none"
-    pixels: Pixels = field(default_factory=Pixels)
-    remat: bool = False  # recompute blocks in the backward pass: less memory, more time
-    dtype: Literal["float32", "bfloat16"] = "float32"  # of activations; parameters are always float32
-
-    def __post_init__(self) -> None:
-        require(self.depth > 0, "backbone.depth", self.depth, "must be positive")
-        require(self.patch > 0, "backbone.patch", self.patch, "must be positive")
-        require(self.heads > 0, "backbone.heads", self.heads, "must be positive")
-        require(
-            self.width > 0 and self.width % self.heads == 0,
-            "backbone.width",
-            self.width,
-            f"must be a positive multiple of backbone.heads={self.heads}",
-        )
-        require(0 <= self.drop_path < 1, "backbone.drop_path", self.drop_path, "must be in [0, 1)")
-
-
-def deit_small() -> Config:
-    """21,665,664 parameters, 384 channels."""
-    return Config()
-
-
-def deit_small_distilled() -> Config:
-    """21,666,432 parameters, 384 channels."""
-    return Config(distilled=True)
 
 
 class Attention(nn.Module):

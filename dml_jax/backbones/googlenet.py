@@ -7,9 +7,6 @@ ImageNet's mean and standard deviation are mapped to [-1, 1] (`transform_input`)
 5,599,904 parameters without the classifier. Convolutions start as N(0, 0.01^2), like torchvision's without truncation.
 """
 
-from dataclasses import dataclass, field
-from typing import Literal
-
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -18,8 +15,7 @@ from dml_jax.backbones.as_backbone import as_backbone
 from dml_jax.backbones.contract import Backbone
 from dml_jax.backbones.initializers import normal_init
 from dml_jax.backbones.layers import MaxPool, batch_norm, compute_dtype, conv
-from dml_jax.backbones.pixels import Pixels
-from dml_jax.config_schema import require
+from dml_jax.options.backbones.googlenet import Config
 
 CHANNELS = 1024
 SOURCE = "https://download.pytorch.org/models/googlenet-1378be20.pth"
@@ -36,24 +32,6 @@ BLOCKS: dict[str, tuple[int, int, int, int, int, int]] = {
     "5a": (256, 160, 320, 32, 128, 128),
     "5b": (384, 192, 384, 48, 128, 128),
 }
-
-
-@dataclass(frozen=True)
-class Config:
-    """Options of GoogLeNet with batch norm."""
-
-    name: str = "googlenet"
-    pretrained: str = "none"  # directory written by `python -m dml_jax.convert`, or "none"
-    transform_input: bool = True  # as in training of the published weights; omitted by the authors of HIST
-    freeze_bn: bool = False  # use the running statistics in training, too, and never update them
-    freeze_bn_affine: bool = False  # do not train or decay the scales and biases of batch norms
-    bn_momentum: float = 0.1  # weight of the new batch in the running statistics (PyTorch's convention)
-    pixels: Pixels = field(default_factory=Pixels)
-    remat: bool = False  # recompute blocks in the backward pass: less memory, more time
-    dtype: Literal["float32", "bfloat16"] = "float32"  # of activations; parameters are always float32
-
-    def __post_init__(self) -> None:
-        require(0 <= self.bn_momentum <= 1, "backbone.bn_momentum", self.bn_momentum, "must be in [0, 1]")
 
 
 class ConvBnRelu(nn.Module):

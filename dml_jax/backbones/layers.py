@@ -13,8 +13,7 @@ from flax.typing import Dtype, Initializer, PrecisionLike
 
 from dml_jax.backbones.initializers import he_fan_out, normal_init, uniform_fan_in
 from dml_jax.losses.norms import at_least_float32
-
-Pooling = Literal["avg", "max", "avg+max"]
+from dml_jax.options.methods import Pooling
 
 
 class Dense(nn.Module):

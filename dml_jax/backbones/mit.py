@@ -8,18 +8,16 @@ Parameters without the classifier: B0 3,319,392, B1 13,151,424, B2 24,196,288. I
 (without truncation): convolutions N(0, 2 / fan out), linear layers N(0, 0.02^2), biases 0.
 """
 
-from dataclasses import dataclass, field
-from typing import Literal
-
 import flax.linen as nn
 import jax
 
 from dml_jax.backbones.as_backbone import as_backbone
 from dml_jax.backbones.contract import Backbone
 from dml_jax.backbones.layers import DropPath, attention, compute_dtype, conv, layer_norm, transformer_dense
-from dml_jax.backbones.pixels import Pixels
-from dml_jax.config_schema import require
 from dml_jax.errors import ConfigError
+from dml_jax.options.backbones.mit import Config, mit_b0, mit_b1, mit_b2
+
+__all__ = ["Config", "build", "mit_b0", "mit_b1", "mit_b2"]
 
 OUTER = 1e-6  # epsilon of the norms before attention and MLP and at the end of each stage
 INNER = 1e-5  # epsilon of the norms inside patch embedding and attention
@@ -30,48 +28,6 @@ SOURCES = {
     ((2, 2, 2, 2), 512): "hf://nvidia/mit-b1",
     ((3, 4, 6, 3), 512): "hf://nvidia/mit-b2",
 }
-
-
-@dataclass(frozen=True)
-class Config:
-    """Options of a Mix Transformer; the defaults are MiT-B1."""
-
-    name: str = "mit"
-    depths: tuple[int, int, int, int] = (2, 2, 2, 2)  # blocks of each stage
-    widths: tuple[int, int, int, int] = (64, 128, 320, 512)  # channels of each stage
-    heads: tuple[int, int, int, int] = (1, 2, 5, 8)
-    reductions: tuple[int, int, int, int] = (8, 4, 2, 1)  # downsampling of the map for keys and values
-    drop_path: float = 0.1  # rate of stochastic depth in the last block; increases linearly from 0 in the first
-    pretrained: str = "none"  # directory written by `python -m dml_jax.convert`, or "none"
-    pixels: Pixels = field(default_factory=Pixels)
-    remat: bool = False  # recompute blocks in the backward pass: less memory, more time
-    dtype: Literal["float32", "bfloat16"] = "float32"  # of activations; parameters are always float32
-
-    def __post_init__(self) -> None:
-        for key in ("depths", "widths", "heads", "reductions"):
-            require(min(getattr(self, key)) > 0, f"backbone.{key}", getattr(self, key), "must be positive")
-        require(
-            all(width % heads == 0 for width, heads in zip(self.widths, self.heads, strict=True)),
-            "backbone.widths",
-            self.widths,
-            f"must be multiples of backbone.heads={self.heads}",
-        )
-        require(0 <= self.drop_path < 1, "backbone.drop_path", self.drop_path, "must be in [0, 1)")
-
-
-def mit_b0() -> Config:
-    """3,319,392 parameters, 256 channels."""
-    return Config(widths=(32, 64, 160, 256))
-
-
-def mit_b1() -> Config:
-    """13,151,424 parameters, 512 channels."""
-    return Config()
-
-
-def mit_b2() -> Config:
-    """24,196,288 parameters, 512 channels."""
-    return Config(depths=(3, 4, 6, 3))
 
 
 class Attention(nn.Module):

@@ -1,30 +1,13 @@
 """Normalisation of uint8 images as published weights expect it."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Literal
 
 import jax
 import jax.numpy as jnp
 
-from dml_jax.config_schema import require
+from dml_jax.options.backbones import CAFFE, Pixels
 
-
-@dataclass(frozen=True)
-class Pixels:
-    """(x - mean) / std, where x are pixels rescaled to [0, top], with their channels in `order`."""
-
-    mean: tuple[float, float, float] = (0.485, 0.456, 0.406)  # in `order`, in [0, top]
-    std: tuple[float, float, float] = (0.229, 0.224, 0.225)
-    top: float = 1.0  # value of the pixel 255: 1 or 255
-    order: Literal["rgb", "bgr"] = "rgb"
-
-    def __post_init__(self) -> None:
-        require(min(self.std) > 0, "backbone.pixels.std", self.std, "must be positive")
-        require(self.top > 0, "backbone.pixels.top", self.top, "must be positive")
-
-
-CAFFE = Pixels(mean=(104.0, 117.0, 128.0), std=(1.0, 1.0, 1.0), top=255.0, order="bgr")  # of BN-Inception's weights
+__all__ = ["CAFFE", "Pixels", "preprocess"]
 
 
 def preprocess(pixels: Pixels) -> Callable[[jax.Array], jax.Array]:

@@ -6,8 +6,7 @@ is the output of the last stage, after its ReLU, at 1/32 of the image's resoluti
 ResNet-50: 23,508,032 parameters without the classifier. Convolutions start as N(0, 2 / fan out) (He et al., ICCV 2015).
 """
 
-from dataclasses import dataclass, field
-from typing import Literal, assert_never
+from typing import assert_never
 
 import flax.linen as nn
 import jax
@@ -15,8 +14,9 @@ import jax
 from dml_jax.backbones.as_backbone import as_backbone
 from dml_jax.backbones.contract import Backbone
 from dml_jax.backbones.layers import BatchNorm, MaxPool, batch_norm, compute_dtype, conv
-from dml_jax.backbones.pixels import Pixels
-from dml_jax.config_schema import require
+from dml_jax.options.backbones.resnet import Config, resnet18, resnet34, resnet50, resnet101
+
+__all__ = ["Config", "build", "resnet18", "resnet34", "resnet50", "resnet101"]
 
 # (block, depths): where torchvision's first ImageNet weights ("V1"), which the papers started from, are published.
 SOURCES: dict[tuple[str, tuple[int, ...]], str] = {
@@ -27,58 +27,6 @@ SOURCES: dict[tuple[str, tuple[int, ...]], str] = {
 }
 
 EXPANSION = {"basic": 1, "bottleneck": 4}  # channels of a block's output, divided by its width
-
-
-@dataclass(frozen=True)
-class Config:
-    """Options of a residual network; the defaults are ResNet-50."""
-
-    name: str = "resnet"
-    block: Literal["basic", "bottleneck"] = "bottleneck"
-    depths: tuple[int, ...] = (3, 4, 6, 3)  # blocks of each stage
-    widths: tuple[int, ...] = (64, 128, 256, 512)  # of each stage; bottlenecks output 4 times as many channels
-    stem: Literal["imagenet", "small"] = "imagenet"  # small: 3x3, stride 1, no max pooling, for tiny images
-    pretrained: str = "none"  # directory written by `python -m dml_jax.convert`, or "none"
-    freeze_bn: bool = False  # use the running statistics in training, too, and never update them
-    freeze_bn_affine: bool = False  # do not train or decay the scales and biases of batch norms
-    bn_momentum: float = 0.1  # weight of the new batch in the running statistics (PyTorch's convention)
-    stage_bn_updates: int = 1  # updates of the stages' running statistics per step; 2 in the code of MPN's authors
-    pixels: Pixels = field(default_factory=Pixels)
-    remat: bool = False  # recompute blocks in the backward pass: less memory, more time
-    dtype: Literal["float32", "bfloat16"] = "float32"  # of activations; parameters are always float32
-
-    def __post_init__(self) -> None:
-        require(len(self.depths) > 0, "backbone.depths", self.depths, "must have at least one entry")
-        require(min(self.depths, default=0) > 0, "backbone.depths", self.depths, "must be positive")
-        require(
-            len(self.widths) == len(self.depths),
-            "backbone.widths",
-            self.widths,
-            f"must have as many entries as backbone.depths={self.depths}",
-        )
-        require(min(self.widths, default=0) > 0, "backbone.widths", self.widths, "must be positive")
-        require(0 <= self.bn_momentum <= 1, "backbone.bn_momentum", self.bn_momentum, "must be in [0, 1]")
-        require(self.stage_bn_updates > 0, "backbone.stage_bn_updates", self.stage_bn_updates, "must be positive")
-
-
-def resnet18() -> Config:
-    """11,176,512 parameters, 512 channels."""
-    return Config(block="basic", depths=(2, 2, 2, 2))
-
-
-def resnet34() -> Config:
-    """21,284,672 parameters, 512 channels."""
-    return Config(block="basic", depths=(3, 4, 6, 3))
-
-
-def resnet50() -> Config:
-    """23,508,032 parameters, 2048 channels."""
-    return Config()
-
-
-def resnet101() -> Config:
-    """42,500,160 parameters, 2048 channels."""
-    return Config(depths=(3, 4, 23, 3))
 
 
 class Block(nn.Module):

@@ -9,15 +9,14 @@ is the density of distances between uniform points of the unit sphere in D dimen
 likely. No gradient flows through the sampling.
 """
 
-from typing import Literal, NamedTuple, assert_never
+from typing import NamedTuple, assert_never
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
 from dml_jax.losses.pairs import distances, partners, same_class
-
-Mining = Literal["random", "semi_hard", "hard", "distance_weighted"]
+from dml_jax.options.methods.losses import Mining
 
 
 class Triplets(NamedTuple):

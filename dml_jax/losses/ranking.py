@@ -11,9 +11,10 @@ import jax.numpy as jnp
 
 from dml_jax.losses import mining as miners
 from dml_jax.losses import pairs
-from dml_jax.losses.mining import Mining, Triplets
+from dml_jax.losses.mining import Triplets
 from dml_jax.losses.norms import at_least_float32, log_sum_exp, root
 from dml_jax.losses.pairs import Candidates
+from dml_jax.options.methods.losses import Mining
 
 
 def _mean(values: jax.Array, where: jax.Array) -> jax.Array:

@@ -15,36 +15,17 @@ beta=40 and base=0.5. It also drops positive pairs with S >= 1 - 1e-5, copies of
 filled up; other implementations keep them.
 """
 
-from dataclasses import dataclass
 from typing import Literal
 
 import jax
 import jax.numpy as jnp
 
-from dml_jax.config_schema import require
 from dml_jax.losses import pairs
 from dml_jax.losses.norms import at_least_float32, log1p_sum_exp
 from dml_jax.losses.pairs import Candidates
+from dml_jax.options.methods.losses import MultiSimilarity
 
 COPY = 1e-5  # 1 - S up to which two embeddings count as copies of one image
-
-
-@dataclass(frozen=True)
-class Options:
-    """Options of the multi-similarity loss; the defaults are those of the authors' repository."""
-
-    alpha: float = 2.0  # steepness for positive pairs
-    beta: float = 40.0  # steepness for negative pairs; the paper: 50
-    base: float = 0.5  # lambda, the similarity from which pairs are weighted; the paper: 1
-    epsilon: float = 0.1  # margin of the mining
-    mining: bool = True  # False: every pair counts
-    copies: Literal["drop", "keep"] = "drop"  # positive pairs of similarity 1
-    divisor: Literal["batch", "active"] = "batch"  # mean over all anchors, or over those with a pair left
-
-    def __post_init__(self) -> None:
-        require(self.alpha > 0, "alpha", self.alpha, "must be positive")
-        require(self.beta > 0, "beta", self.beta, "must be positive")
-        require(self.epsilon >= 0, "epsilon", self.epsilon, "must not be negative")
 
 
 def multi_similarity(
@@ -65,17 +46,17 @@ def multi_similarity(
     Args:
       embeddings: float [N, D], any norm.
       labels: int [N].
-      alpha, beta, base, epsilon, mining, copies, divisor: see `Options`.
+      alpha, beta, base, epsilon, mining, copies, divisor: see `options.methods.losses.MultiSimilarity`.
       candidates: what the anchors are compared with; None for the batch itself.
     """
-    options = Options(alpha, beta, base, epsilon, mining, copies, divisor)
+    options = MultiSimilarity(alpha, beta, base, epsilon, mining, copies, divisor)
     x, others = pairs.compared(embeddings, labels, candidates)
     similarity = pairs.products(x, others.embeddings)
     return multi_similarity_loss(similarity, others.positive, others.negative, options)[0]
 
 
 def multi_similarity_loss(
-    similarity: jax.Array, positive: jax.Array, negative: jax.Array, options: Options
+    similarity: jax.Array, positive: jax.Array, negative: jax.Array, options: MultiSimilarity
 ) -> tuple[jax.Array, dict[str, jax.Array]]:
     """Multi-similarity loss from similarities.
 
@@ -95,7 +76,7 @@ def multi_similarity_loss(
 
 
 def select(
-    similarity: jax.Array, positive: jax.Array, negative: jax.Array, options: Options
+    similarity: jax.Array, positive: jax.Array, negative: jax.Array, options: MultiSimilarity
 ) -> tuple[jax.Array, jax.Array]:
     """The positive and negative pairs, bool [N, M] each, that `options` keep."""
     if options.copies == "drop":

@@ -19,7 +19,6 @@ Expected R@1 with MiT-B2, 128-d: CUB 78.98, Cars196 91.16, SOP 83.41, In-Shop 94
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Literal, assert_never
 
 import flax.linen as nn
@@ -30,49 +29,16 @@ from dml_jax.backbones import functional
 from dml_jax.backbones.contract import Backbone
 from dml_jax.backbones.initializers import uniform_fan_in
 from dml_jax.backbones.layers import Dense
-from dml_jax.config_schema import require
 from dml_jax.errors import ConfigError
 from dml_jax.losses import pairs
 from dml_jax.losses import similarity as ms
 from dml_jax.losses.norms import at_least_float32, unit
 from dml_jax.methods import heads
 from dml_jax.methods.contract import Aux, Batch, Method, PyTree, TrainingSet
+from dml_jax.options.methods.crt import GROUPS, Config
 
-GROUPS = ("backbone", "prototypes", "embedding")
 BRANCHES = ("branch1", "branch2")
 HIGHEST = jax.lax.Precision.HIGHEST
-
-
-@dataclass(frozen=True)
-class Config:
-    """Options of CRT; the defaults are those of CUB and Cars196. Pairs hold one value per branch."""
-
-    name: str = "crt"
-    embedding_dims: tuple[int, int] = (128, 1024)
-    prototypes: tuple[int, int] = (64, 64)  # K1, K2
-    hidden_dim: int = 512  # hidden width of Gamma; not given in the paper
-    sharing: Literal["shared", "separate"] = "shared"  # whether branch 2 uses branch 1's prototypes and hidden layers
-    gamma: Literal["per_prototype", "single"] = "per_prototype"  # single: one Gamma for all prototypes (Table 7)
-    transform: Literal["residual", "average"] = "residual"  # average: average-pooled features (Table 6, "-CRT")
-    lambda1: tuple[float, float] = (1.0, 0.1)  # weights of the multi-similarity losses; (1.0, 0.9) on SOP, In-Shop
-    lambda2: float = 0.9  # weight of the consistency loss
-    w_div: float = 1.0  # weight of the diversity loss of each set of prototypes
-    consistency: Literal["mean", "sum"] = "mean"  # over the N^2 entries; the sum as printed
-    multi_similarity: ms.Options = field(default_factory=ms.Options)
-
-    def __post_init__(self) -> None:
-        require(min(self.embedding_dims) > 0, "method.embedding_dims", self.embedding_dims, "must be positive")
-        require(min(self.prototypes) > 0, "method.prototypes", self.prototypes, "must be positive")
-        require(self.hidden_dim > 0, "method.hidden_dim", self.hidden_dim, "must be positive")
-        require(
-            self.sharing != "shared" or self.prototypes[0] == self.prototypes[1],
-            "method.prototypes",
-            self.prototypes,
-            "branches that share prototypes need the same number; make them equal or set method.sharing=separate",
-        )
-        require(min(self.lambda1) >= 0, "method.lambda1", self.lambda1, "must not be negative")
-        require(self.lambda2 >= 0, "method.lambda2", self.lambda2, "must not be negative")
-        require(self.w_div >= 0, "method.w_div", self.w_div, "must not be negative")
 
 
 def coded_residuals(prototypes: jax.Array, features: jax.Array) -> jax.Array:
@@ -286,8 +252,8 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
         return value, Aux(model_state, terms)
 
     def embed(params: PyTree, model_state: PyTree, images: jax.Array) -> jax.Array:
-        (f1, _), _ = encode(params, model_state, images[None], train=False)  # jit eliminates branch 2
-        return unit(f1)
+        branches, _ = encode(params, model_state, images[None], train=False)
+        return unit(branches[BRANCHES.index(config.tested_branch)])  # jit eliminates the other one
 
     def group(path: tuple[str, ...]) -> str:
         if path[0] == "backbone":

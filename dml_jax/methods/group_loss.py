@@ -20,44 +20,21 @@ R@1 on CUB, Cars196, SOP: 65.5, 85.6, 75.1; NMI: 69.0, 72.7, 90.8 (1,024-d, as q
 2021).
 """
 
-from dataclasses import dataclass
-
 import jax
 import jax.numpy as jnp
 
 from dml_jax.backbones import functional
 from dml_jax.backbones.contract import Backbone
-from dml_jax.backbones.layers import Dense, Pooling
-from dml_jax.config_schema import require
+from dml_jax.backbones.layers import Dense
 from dml_jax.errors import ConfigError
 from dml_jax.losses import pairs
 from dml_jax.losses.classification import cross_entropy
 from dml_jax.losses.norms import at_least_float32, unit
 from dml_jax.methods import heads
 from dml_jax.methods.contract import Aux, Batch, Method, PyTree, Teaching, TrainingSet
+from dml_jax.options.methods.group_loss import GROUPS, Config
 
-GROUPS = ("backbone", "embedding", "classifier")
 FLOOR = 1e-30  # lower bound of the support, which is 0 if an embedding is constant
-
-
-@dataclass(frozen=True)
-class Config:
-    """Options of the Group Loss; the defaults are those of the authors' CUB run."""
-
-    name: str = "group_loss"
-    embedding_dim: int = 0  # of a linear layer after the pooling; 0: the pooled features are the embedding
-    pooling: Pooling = "avg"
-    anchors: int = 2  # images of each class whose label is given; if all are, only the cross-entropy is left
-    iterations: int = 1  # t_end; 1 in the authors' code
-    temperature: float = 24.0  # T, divides the logits in the priors
-    weight: float = 1.0  # of the group loss; the cross-entropy has weight 1
-
-    def __post_init__(self) -> None:
-        require(self.embedding_dim >= 0, "method.embedding_dim", self.embedding_dim, "must not be negative")
-        require(self.anchors >= 0, "method.anchors", self.anchors, "must not be negative")
-        require(self.iterations >= 0, "method.iterations", self.iterations, "must not be negative")
-        require(self.temperature > 0, "method.temperature", self.temperature, "must be positive")
-        require(self.weight >= 0, "method.weight", self.weight, "must not be negative")
 
 
 def similarity(embeddings: jax.Array) -> jax.Array:

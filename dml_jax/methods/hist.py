@@ -15,8 +15,7 @@ The hypergraph network is used in training only. Expected Recall@1 with ResNet-5
 81.4 (the authors); 70.1, 89.8, 80.7 (reproduction by Yuan et al., MLRC 2022, who also tuned it to 72.3, 90.2, 81.0).
 """
 
-from dataclasses import dataclass
-from typing import Literal, assert_never
+from typing import assert_never
 
 import flax.linen as nn
 import jax
@@ -26,38 +25,11 @@ import optax
 from dml_jax.backbones import functional
 from dml_jax.backbones.contract import Backbone
 from dml_jax.backbones.initializers import he_fan_out, normal_init
-from dml_jax.backbones.layers import BatchNorm, Dense, Pooling, global_pool, layer_norm
-from dml_jax.config_schema import require
+from dml_jax.backbones.layers import BatchNorm, Dense, global_pool, layer_norm
 from dml_jax.losses.norms import at_least_float32, unit
 from dml_jax.methods import heads
 from dml_jax.methods.contract import Aux, Batch, Method, PyTree, TrainingSet
-
-GROUPS = ("backbone", "embedding", "distributions", "hgnn")
-Distance = Literal["mahalanobis", "euclidean", "cosine", "manhattan"]
-
-
-@dataclass(frozen=True)
-class Config:
-    """Options of HIST; the defaults are those of the authors' Cars196 run except for `drop_underflow`."""
-
-    name: str = "hist"
-    embedding_dim: int = 512  # D
-    hidden_dim: int = 512  # width of the hypergraph network
-    hidden_layers: int = 1  # blocks before its output layer; the reproduction's "L" is this plus one
-    tau: float = 32.0  # scale of the distances in the distribution loss
-    alpha: float = 0.9  # how fast membership decays with distance; if negative, other classes weigh more than one's own
-    lambda_s: float = 1.0  # weight of the hypergraph network's cross-entropy
-    distance: Distance = "mahalanobis"  # the others are ablations and leave the variances untrained
-    pooling: Pooling = "avg+max"
-    layer_norm: bool = True  # of the embedding, without scale and bias
-    drop_underflow: bool = False  # drop samples whose probability underflows to 0 from L_D, as the authors' code does
-
-    def __post_init__(self) -> None:
-        require(self.embedding_dim > 0, "method.embedding_dim", self.embedding_dim, "must be positive")
-        require(self.hidden_dim > 0, "method.hidden_dim", self.hidden_dim, "must be positive")
-        require(self.hidden_layers >= 0, "method.hidden_layers", self.hidden_layers, "must not be negative")
-        require(self.tau > 0, "method.tau", self.tau, "must be positive")
-        require(self.lambda_s >= 0, "method.lambda_s", self.lambda_s, "must not be negative")
+from dml_jax.options.methods.hist import GROUPS, Config, Distance
 
 
 class Embedding(nn.Module):

@@ -22,8 +22,6 @@ Challenge).
 """
 
 import functools
-from dataclasses import dataclass
-from typing import Literal
 
 import flax.linen as nn
 import jax
@@ -34,8 +32,7 @@ from jax import lax
 from dml_jax.backbones import functional
 from dml_jax.backbones.contract import Backbone
 from dml_jax.backbones.initializers import normal_init
-from dml_jax.backbones.layers import BatchNorm, Dense, Pooling, attend, attention_weights, layer_norm
-from dml_jax.config_schema import require
+from dml_jax.backbones.layers import BatchNorm, Dense, attend, attention_weights, layer_norm
 from dml_jax.errors import ConfigError
 from dml_jax.evaluation import reciprocal_neighbors
 from dml_jax.evaluation.refinement_batches import Groups
@@ -43,45 +40,9 @@ from dml_jax.losses.classification import cross_entropy
 from dml_jax.losses.norms import unit
 from dml_jax.methods import heads
 from dml_jax.methods.contract import Aux, Batch, Method, PyTree, Teaching, TrainingSet
+from dml_jax.options.methods.mpn import GROUPS, Config, Equations
 
-GROUPS = ("backbone", "embedding", "auxiliary", "mpn")
 NODES = 2048  # nodes of the test-time batches that are refined at once
-Equations = Literal["authors", "transformer", "paper"]
-
-
-@dataclass(frozen=True)
-class Config:
-    """Options of MPN; the defaults are those of the authors' CUB run."""
-
-    name: str = "mpn"
-    equations: Equations = "authors"  # "transformer": the authors' with a plain softmax; "paper": as printed
-    layers: int = 1  # L, message passing layers
-    heads: int = 2  # M, attention heads
-    concatenate: bool = False  # classify the concatenated outputs of all layers instead of those of the last layer
-    embedding_dim: int = 512  # d
-    losses: Literal["both", "auxiliary", "mpn"] = "both"  # "auxiliary": without the message passing network
-    temperature: float = 0.2  # T, divides the logits of both losses
-    smoothing: float = 0.1  # epsilon of the label smoothing
-    dropout: float = 0.1  # of attention weights, messages, and twice in FF
-    pooling: Pooling = "max"
-    k: int = 30  # reciprocal neighbours for the batches at test time
-    k_r: int = 7  # images per batch at test time, including the query
-
-    def __post_init__(self) -> None:
-        require(self.layers > 0, "method.layers", self.layers, "must be at least 1")
-        require(self.heads > 0, "method.heads", self.heads, "must be at least 1")
-        require(self.embedding_dim > 0, "method.embedding_dim", self.embedding_dim, "must be positive")
-        require(
-            self.embedding_dim % self.heads == 0,
-            "method.heads",
-            self.heads,
-            f"must divide method.embedding_dim={self.embedding_dim}",
-        )
-        require(self.temperature > 0, "method.temperature", self.temperature, "must be positive")
-        require(0 <= self.smoothing < 1, "method.smoothing", self.smoothing, "must be in [0, 1)")
-        require(0 <= self.dropout < 1, "method.dropout", self.dropout, "must be in [0, 1)")
-        require(self.k > 1, "method.k", self.k, "must be at least 2")
-        require(self.k_r > 1, "method.k_r", self.k_r, "must be at least 2")
 
 
 def attention(queries: jax.Array, keys: jax.Array, equations: Equations) -> jax.Array:

@@ -22,8 +22,7 @@ Reported R@1 and NMI (Table 8), CUB and Cars196: distillation 65.7, 70.3 and 85.
 70.9; relational 64.9, 68.7 and 84.7, 70.5; for comparison, MPN's own backbone 70.3, 74.0 and 88.1, 74.8.
 """
 
-from dataclasses import dataclass
-from typing import Literal, assert_never
+from typing import assert_never
 
 import jax
 import jax.numpy as jnp
@@ -32,47 +31,13 @@ from jax import lax
 
 from dml_jax.backbones import functional
 from dml_jax.backbones.contract import Backbone
-from dml_jax.backbones.layers import Dense, Pooling
-from dml_jax.config_schema import require
+from dml_jax.backbones.layers import Dense
 from dml_jax.errors import ConfigError
 from dml_jax.losses.classification import cross_entropy
 from dml_jax.losses.norms import at_least_float32, unit
 from dml_jax.methods import heads
 from dml_jax.methods.contract import Aux, Batch, Method, PyTree, Teaching, TrainingSet
-
-GROUPS = ("backbone", "embedding", "auxiliary")
-Kind = Literal["distillation", "distillation_kl", "imitation", "relational"]
-
-
-@dataclass(frozen=True)
-class Config:
-    """Options of a student; the defaults are those of the authors' CUB configuration."""
-
-    name: str = "student"
-    teacher: str = ""  # work directory of the teacher's run, on the same data
-    kind: Kind = "distillation"
-    weight: float = 1.0  # w, of the teacher's term; 0.01 for "relational" in the authors' code
-    label_weight: float = 1.0  # w_l, of the cross-entropy with the labels; 0: learn from the teacher alone
-    soft_temperature: float = 1.0  # tau, divides both logits of a distillation; 10 on the authors' other data sets
-    embedding_dim: int = 512
-    temperature: float = 0.2  # T, divides the logits of the cross-entropy
-    smoothing: float = 0.1  # epsilon of the label smoothing
-    pooling: Pooling = "max"
-
-    def __post_init__(self) -> None:
-        require(self.teacher != "", "method.teacher", self.teacher, "must be the work directory of a trained run")
-        require(self.weight >= 0, "method.weight", self.weight, "must not be negative")
-        require(self.label_weight >= 0, "method.label_weight", self.label_weight, "must not be negative")
-        require(
-            self.weight + self.label_weight > 0,
-            "method.weight",
-            self.weight,
-            f"leaves no loss to minimise together with method.label_weight={self.label_weight}; set one above 0",
-        )
-        require(self.soft_temperature > 0, "method.soft_temperature", self.soft_temperature, "must be positive")
-        require(self.embedding_dim > 0, "method.embedding_dim", self.embedding_dim, "must be positive")
-        require(self.temperature > 0, "method.temperature", self.temperature, "must be positive")
-        require(0 <= self.smoothing < 1, "method.smoothing", self.smoothing, "must be in [0, 1)")
+from dml_jax.options.methods.student import GROUPS, Config
 
 
 def distillation(logits: jax.Array, teacher_logits: jax.Array, *, temperature: float) -> jax.Array:

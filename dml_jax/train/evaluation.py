@@ -52,5 +52,11 @@ def metrics(
         options = {"gallery": gallery, "gallery_labels": split.gallery.labels}
     evaluation = config.evaluation
     return protocol.evaluate(
-        embeddings, split.labels, ks=evaluation.ks, protocol=evaluation.protocol, cluster=cluster, **options
+        embeddings,
+        split.labels,
+        ks=evaluation.ks,
+        protocol=evaluation.protocol,
+        cluster=cluster,
+        average=evaluation.nmi_average,
+        **options,
     )

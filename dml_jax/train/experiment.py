@@ -113,8 +113,8 @@ def build(config: Config) -> Experiment:
 
 def build_method(config: Config, data: TrainingSet) -> Method:
     """The method of a configuration on its backbone, with random erasing if the configuration asks for it."""
-    backbone = configs.module("backbones", config.backbone.name, "backbone.name").build(config.backbone)
-    methods = configs.module("methods", config.method.name, "method.name")
+    backbone = configs.module("backbone", config.backbone.name).build(config.backbone)
+    methods = configs.module("method", config.method.name)
     return methods.build(config.method, _with_erasing(backbone, config.data), data)
 
 

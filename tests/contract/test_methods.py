@@ -101,9 +101,9 @@ def leaves(tree: Any) -> list[np.ndarray]:
 
 
 def test_every_module_of_methods_is_covered() -> None:
-    assert {name.split(",")[0] for name in METHODS} == set(configs.choices("methods"))
-    for name in configs.choices("methods"):
-        module = configs.module("methods", name, "method.name")
+    assert {name.split(",")[0] for name in METHODS} == set(configs.choices("method"))
+    for name in configs.choices("method"):
+        module = configs.module("method", name)
         assert module.Config.__dataclass_params__.frozen
         assert module.Config.__dataclass_fields__["name"].default == name
 
@@ -139,7 +139,10 @@ def test_batch_statistics_are_updated_in_training_and_used_at_test_time(name: st
     np.testing.assert_allclose(
         after.model_state["backbone"]["bn"]["mean"], 0.1 * seen.mean(axis=0), rtol=1e-4, atol=1e-6
     )
-    shifted = {**after.model_state, "backbone": jax.tree.map(lambda x: x + 1.0, stats)}
+    shifted = {
+        **after.model_state,
+        "backbone": jax.tree.map(lambda x: x + 1.0, after.model_state["backbone"]),
+    }
     alone = made.embed(after.params, after.model_state, batch.images[0][:1])
     np.testing.assert_allclose(  # a row does not depend on the others
         made.embed(after.params, after.model_state, batch.images[0])[:1], alone, rtol=1e-5, atol=1e-6

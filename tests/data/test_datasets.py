@@ -26,7 +26,7 @@ from tests.data import layouts, pictures
 
 
 def prepare(name: str, sources: list[Path], output: Path, **overrides: object) -> None:
-    recipe = configs.module("data.datasets", name, "name").RECIPE
+    recipe = configs.module("data", name).RECIPE
     options = {"subset": True, "threads": 2} | overrides
     request = steps.Request(name=name, sources=tuple(sources), output=output, **options)  # type: ignore[arg-type]
     steps.prepare(request, recipe, Console(active=False))

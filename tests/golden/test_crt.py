@@ -19,6 +19,7 @@ from dml_jax.losses import similarity as ms
 from dml_jax.losses.norms import unit
 from dml_jax.methods import crt
 from dml_jax.methods.contract import Batch, TrainingSet
+from dml_jax.options.methods.losses import MultiSimilarity
 from dml_jax.train import optimizers, step
 from dml_jax.train.state import TrainState
 from tests.golden import fixtures
@@ -34,8 +35,8 @@ def test_every_file_is_known() -> None:
     assert set(fixtures.names("crt")) == {*HEADS, *LOSSES, *METRICS, *TRACES}
 
 
-def ms_options(hyper: dict[str, float], **others: Any) -> ms.Options:
-    return ms.Options(alpha=hyper["alpha"], beta=hyper["beta"], base=hyper["lam"], epsilon=hyper["eps"], **others)
+def ms_options(hyper: dict[str, float], **others: Any) -> MultiSimilarity:
+    return MultiSimilarity(alpha=hyper["alpha"], beta=hyper["beta"], base=hyper["lam"], epsilon=hyper["eps"], **others)
 
 
 def params_of(z: dict[str, np.ndarray], dtype: str, prefix: str = "") -> Any:

@@ -10,6 +10,7 @@ import pytest
 from dml_jax.errors import ConfigError
 from dml_jax.losses import pairs
 from dml_jax.losses import similarity as ms
+from dml_jax.options.methods.losses import MultiSimilarity
 
 RNG = np.random.default_rng(5)
 EMBEDDINGS = RNG.normal(size=(12, 4))
@@ -17,7 +18,7 @@ EMBEDDINGS[1] = 3 * EMBEDDINGS[0]  # a copy, of other length, in one class
 LABELS = np.array([0, 0, 0, 1, 1, 1, 1, 2, 2, 3, 2, 2])
 
 
-def loop(emb: np.ndarray, labels: np.ndarray, gallery: np.ndarray, others: np.ndarray, o: ms.Options) -> float:
+def loop(emb: np.ndarray, labels: np.ndarray, gallery: np.ndarray, others: np.ndarray, o: MultiSimilarity) -> float:
     """The published algorithm, one anchor at a time in float64; `gallery is emb` means within one batch."""
     unit = lambda x: x / np.linalg.norm(x, axis=1, keepdims=True)  # noqa: E731
     s = unit(emb) @ unit(gallery).T
@@ -42,15 +43,15 @@ def loop(emb: np.ndarray, labels: np.ndarray, gallery: np.ndarray, others: np.nd
 @pytest.mark.parametrize(
     "options",
     [
-        ms.Options(),
-        ms.Options(beta=50.0, base=1.0),
-        ms.Options(copies="keep"),
-        ms.Options(divisor="active", epsilon=0.0),
-        ms.Options(mining=False),
+        MultiSimilarity(),
+        MultiSimilarity(beta=50.0, base=1.0),
+        MultiSimilarity(copies="keep"),
+        MultiSimilarity(divisor="active", epsilon=0.0),
+        MultiSimilarity(mining=False),
     ],
     ids=str,
 )
-def test_a_loop_over_anchors_agrees(options: ms.Options, x64: None) -> None:
+def test_a_loop_over_anchors_agrees(options: MultiSimilarity, x64: None) -> None:
     embeddings = jnp.asarray(EMBEDDINGS)
     similarity = pairs.cosine(embeddings, embeddings)
     ours, counts = ms.multi_similarity_loss(similarity, *pairs.masks(jnp.asarray(LABELS)), options)
@@ -62,13 +63,13 @@ def test_anchors_against_other_samples(x64: None) -> None:
     gallery, others = RNG.normal(size=(17, 4)), RNG.integers(0, 4, 17)
     same = jnp.asarray(LABELS)[:, None] == jnp.asarray(others)[None, :]
     similarity = pairs.cosine(jnp.asarray(EMBEDDINGS), jnp.asarray(gallery))
-    ours, _ = ms.multi_similarity_loss(similarity, same, ~same, ms.Options())
-    assert float(ours) == pytest.approx(loop(EMBEDDINGS, LABELS, gallery, others, ms.Options()), rel=1e-12)
+    ours, _ = ms.multi_similarity_loss(similarity, same, ~same, MultiSimilarity())
+    assert float(ours) == pytest.approx(loop(EMBEDDINGS, LABELS, gallery, others, MultiSimilarity()), rel=1e-12)
 
 
 def value_and_grad(dtype: Any) -> Any:
     def value(x: jax.Array, labels: jax.Array) -> jax.Array:
-        return ms.multi_similarity_loss(pairs.cosine(x, x), *pairs.masks(labels), ms.Options())[0]
+        return ms.multi_similarity_loss(pairs.cosine(x, x), *pairs.masks(labels), MultiSimilarity())[0]
 
     return jax.jit(jax.value_and_grad(value))
 
@@ -110,4 +111,4 @@ def test_large_exponents_do_not_overflow() -> None:
 
 def test_options_are_checked() -> None:
     with pytest.raises(ConfigError, match=r"^alpha=0\.0: must be positive"):
-        ms.Options(alpha=0.0)
+        MultiSimilarity(alpha=0.0)

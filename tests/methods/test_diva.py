@@ -14,11 +14,11 @@ import pytest
 from dml_jax.backbones import functional
 from dml_jax.backbones.contract import Backbone
 from dml_jax.backbones.layers import BatchNorm, Dense
-from dml_jax.config_schema import validate
 from dml_jax.errors import ConfigError, DataError
 from dml_jax.losses.norms import unit
 from dml_jax.methods import diva
 from dml_jax.methods.contract import Batch, TrainingSet
+from dml_jax.options.fields import validate
 from dml_jax.train import mesh, step
 
 SMALL = diva.Config(embedding_dim=6, psi_dim=5, queue_batches=2, rho=(3.0,), temperature=0.1)

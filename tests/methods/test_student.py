@@ -9,11 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dml_jax.config_schema import validate
 from dml_jax.errors import ConfigError
 from dml_jax.losses.norms import unit
 from dml_jax.methods import baseline, hist, mpn, student
 from dml_jax.methods.contract import Batch, Method, Teaching, TrainingSet, teaching
+from dml_jax.options.fields import validate
 from tests import toys
 
 CLASSES = 4

@@ -32,4 +32,4 @@ def load(data: Data) -> dict[str, Split]:
       ConfigError: no such data set.
       DataError: see the module of the data set.
     """
-    return configs.module("data.datasets", data.name, "data.name").load(data)
+    return configs.module("data", data.name).load(data)

@@ -25,14 +25,12 @@ from dml_jax.losses import cross_batch_memory
 from dml_jax.losses.norms import unit
 from dml_jax.losses.pairs import Candidates
 from dml_jax.methods import heads
-from dml_jax.methods.baseline.config import Config, as_values, make_config, resolve
-from dml_jax.methods.baseline.registry import LOSSES, PAIR_LOSSES
+from dml_jax.methods.baseline.registry import LOSSES
 from dml_jax.methods.contract import Aux, Batch, Method, PyTree, Teaching, TrainingSet
+from dml_jax.options.methods.baseline import GROUPS, Config, as_values, make_config, resolve
+from dml_jax.options.methods.losses import PAIR_LOSSES
 
 __all__ = ["GROUPS", "LOSSES", "PAIR_LOSSES", "Config", "Criterion", "as_values", "build", "make_config", "resolve"]
-
-# "loss" holds a classifier, proxies or boundaries; for most pair losses it is empty.
-GROUPS = ("backbone", "embedding", "loss")
 
 
 class Criterion(nn.Module):
@@ -72,7 +70,7 @@ class Criterion(nn.Module):
         """
         entry = LOSSES[self.loss]
         arguments = {**vars(self.options), **self.learned}
-        if entry.compares_pairs:
+        if self.loss in PAIR_LOSSES:
             arguments["candidates"] = candidates
         if entry.mines:
             arguments["key"] = key

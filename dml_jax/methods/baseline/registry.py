@@ -15,7 +15,7 @@ from dml_jax import losses
 from dml_jax.backbones.initializers import normal_init, uniform_fan_in
 from dml_jax.losses.classification import linear_logits
 from dml_jax.losses.pairs import cosine
-from dml_jax.options.methods.losses import OPTIONS, Margin, SoftTriple
+from dml_jax.options.methods.losses import Margin, SoftTriple
 
 Params = dict[str, jax.Array]
 Shapes = dict[str, tuple[Initializer, tuple[int, ...]]]  # initialiser and shape by name
@@ -51,19 +51,17 @@ class Entry(NamedTuple):
     """A loss that a baseline can be trained with.
 
     Attributes:
-      loss: (embeddings [N, D], labels [N], **options, **parameters) -> scalar. A parameter takes precedence over the
-        option of the same name, its initial value.
+      loss: (embeddings [N, D], labels [N], **options, **parameters) -> scalar; those in PAIR_LOSSES also take
+        `candidates`. A parameter takes precedence over the option of the same name, its initial value.
       parameters: (options, classes C, D) -> the parameters it learns.
       logits: (options, parameters, embeddings [N, D]) -> class scores [N, C] without margins; None if the loss does not
         train a classifier.
-      compares_pairs: `loss` takes `candidates`, so that the embeddings can be compared with a memory of past batches.
       mines: `loss` takes a random `key`.
     """
 
     loss: Callable[..., jax.Array]
     parameters: Callable[[Any, int, int], Shapes] = no_parameters
     logits: Callable[[Any, Params, jax.Array], jax.Array] | None = None
-    compares_pairs: bool = False
     mines: bool = False
 
 
@@ -74,7 +72,8 @@ def soft_triple(embeddings: jax.Array, labels: jax.Array, *, centers: int, **opt
 
 LOSSES: dict[str, Entry] = {
     "cross_entropy": Entry(losses.softmax, classifier, lambda o, p, x: linear_logits(x, **p)),
-    "normalized_softmax": Entry(losses.normalized_softmax, proxies, lambda o, p, x: cosine(x, p["proxies"]) / o.temperature
+    "normalized_softmax": Entry(
+        losses.normalized_softmax, proxies, lambda o, p, x: cosine(x, p["proxies"]) / o.temperature
     ),
     "arcface": Entry(losses.arcface, proxies, lambda o, p, x: o.scale * cosine(x, p["proxies"])),
     "cosface": Entry(losses.cosface, proxies, lambda o, p, x: o.scale * cosine(x, p["proxies"])),
@@ -82,11 +81,10 @@ LOSSES: dict[str, Entry] = {
     "proxy_nca_pp": Entry(losses.proxy_nca_pp, proxies),
     "proxy_anchor": Entry(losses.proxy_anchor, proxies),
     "soft_triple": Entry(soft_triple, centers),
-    "contrastive": Entry(losses.contrastive, compares_pairs=True),
-    "triplet": Entry(losses.triplet, compares_pairs=True, mines=True),
-    "margin": Entry(losses.margin, boundaries, compares_pairs=True, mines=True),
-    "n_pair": Entry(losses.n_pair, compares_pairs=True, mines=True),
-    "lifted_structure": Entry(losses.lifted_structure, compares_pairs=True),
-    "multi_similarity": Entry(losses.multi_similarity, compares_pairs=True),
+    "contrastive": Entry(losses.contrastive),
+    "triplet": Entry(losses.triplet, mines=True),
+    "margin": Entry(losses.margin, boundaries, mines=True),
+    "n_pair": Entry(losses.n_pair, mines=True),
+    "lifted_structure": Entry(losses.lifted_structure),
+    "multi_similarity": Entry(losses.multi_similarity),
 }
-PAIR_LOSSES = tuple(name for name, entry in LOSSES.items() if entry.compares_pairs)

@@ -32,7 +32,7 @@ from dml_jax.methods.diva.equations import (
     reverse_gradient,
 )
 from dml_jax.methods.diva.method import GROUPS, Miner, build
-from dml_jax.methods.diva.options import TASKS, Config
+from dml_jax.options.methods.diva import TASKS, Config
 
 __all__ = [
     "GROUPS",

@@ -28,7 +28,7 @@ from dml_jax.losses.mining import Triplets
 from dml_jax.losses.norms import at_least_float32, root, unit
 from dml_jax.methods.contract import PyTree
 from dml_jax.methods.diva.modules import Psi
-from dml_jax.methods.diva.options import (
+from dml_jax.options.methods.diva import (
     TASKS,
     Config,
     decorrelation_weights,

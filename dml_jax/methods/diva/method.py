@@ -16,9 +16,15 @@ from dml_jax.methods import heads, momentum_queue
 from dml_jax.methods.contract import Aux, Batch, Method, PyTree, Refresh, TrainingSet, keep_state
 from dml_jax.methods.diva import equations, self_supervision
 from dml_jax.methods.diva.modules import Encoded, Heads
-from dml_jax.methods.diva.options import CLASSIFIERS, Config, embedding_tasks, ranking_tasks, self_supervised_task
+from dml_jax.options.methods.diva import (
+    CLASSIFIERS,
+    GROUPS,
+    Config,
+    embedding_tasks,
+    ranking_tasks,
+    self_supervised_task,
+)
 
-GROUPS = ("model", "beta", "psi", "temperature")
 AVERAGED = ("backbone", "heads")  # subtrees of the parameters that the key network averages
 Miner = Callable[[jax.Array, dict[str, jax.Array], Batch], dict[str, Triplets]]
 

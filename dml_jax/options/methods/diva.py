@@ -1,100 +1,96 @@
 """Options of DiVA and of the self-supervised tasks of its Figure 4."""
 
-from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
-from dml_jax.config_schema import require
+from dml_jax.options.fields import (
+    AtLeastTwo,
+    NonEmpty,
+    NonNegative,
+    Positive,
+    PositiveInt,
+    Probability,
+    require,
+    section,
+)
 
 Task = Literal["discriminative", "selfsimilarity", "shared", "intra"]
 Figure4Task = Literal["instance", "spread", "rotnet", "deepcluster"]
 SelfSupervision = Literal["contrast", Figure4Task]
 TASKS: tuple[Task, ...] = ("discriminative", "selfsimilarity", "shared", "intra")
 CLASSIFIERS = ("rotnet", "deepcluster")  # classify the backbone's features and have no embedding
+GROUPS = ("model", "beta", "psi", "temperature")  # of parameters
 
 
-@dataclass(frozen=True)
+@section
 class Config:
     """Options of DiVA; the defaults are those of the authors' CUB run with ResNet-50."""
 
     name: str = "diva"
-    tasks: tuple[Task, ...] = TASKS
+    tasks: Annotated[tuple[Task, ...], NonEmpty] = TASKS
     # "discriminative" trains every task with discriminative triplets: the ensemble that DiVA is compared with.
     learners: Literal["diverse", "discriminative"] = "diverse"
-    embedding_dim: int = 128  # D of each task
+    embedding_dim: PositiveInt = 128  # D of each task
     # Weights of the auxiliary losses; that of the discriminative loss is 1.
-    alpha_selfsimilarity: float = 0.3
-    alpha_shared: float = 0.3
-    alpha_intra: float = 0.3
+    alpha_selfsimilarity: NonNegative = 0.3
+    alpha_shared: NonNegative = 0.3
+    alpha_intra: NonNegative = 0.3
     # Test-time weights in the order of TASKS; only their ratios matter.
-    ensemble: tuple[float, float, float, float] = (0.75, 1.25, 1.25, 1.25)
+    ensemble: tuple[NonNegative, NonNegative, NonNegative, NonNegative] = (0.75, 1.25, 1.25, 1.25)
     base: Literal["margin", "triplet"] = "margin"  # loss of the triplets
-    margin: float = 0.2
-    beta: float = 1.2  # initial boundary of the margin loss, which is learned per class and task
+    margin: NonNegative = 0.2
+    beta: Positive = 1.2  # initial boundary of the margin loss, which is learned per class and task
     # Shared triplets: discriminative triplets after permuting the labels; or three different classes with a
     # distance-weighted negative ("standard") and also a distance-weighted positive ("full").
     shared: Literal["random", "standard", "full"] = "random"
-    lower_cutoff: float = 0.5  # smaller distances are raised to this value, in mining and in DaNCE
-    upper_cutoff: float = 1.4  # queue entries farther away have weight 0 in DaNCE
+    lower_cutoff: Positive = 0.5  # smaller distances are raised to this value, in mining and in DaNCE
+    upper_cutoff: Positive = 1.4  # queue entries farther away have weight 0 in DaNCE
     # The self-similarity task: DaNCE ("contrast") or one of the tasks in `self_supervision`.
     selfsimilarity: SelfSupervision = "contrast"
     # Weights of DaNCE: normalised over the queries, as in the code first published ("original"); over the queue, as
     # corrected there later ("fixed"); all 1, which is plain NCE ("off").
     dance: Literal["original", "fixed", "off"] = "original"
-    dance_lambda: float = 1.0  # upper bound of 1/q with equations="paper"; not given in the paper
-    temperature: float = 0.01  # tau of DaNCE; 0.1 in the paper
+    dance_lambda: Positive = 1.0  # upper bound of 1/q with equations="paper"; not given in the paper
+    temperature: Positive = 0.01  # tau of DaNCE; 0.1 in the paper
     learn_temperature: bool = False
-    queue_batches: int = 30  # length of the queue in batches
-    momentum: float = 0.9  # of the key network
-    instance_temperature: float = 0.1  # for "instance" and "spread"
-    memory_momentum: float = 0.5  # for "instance": of the rows of its memory
-    clusters: int = 300  # for "deepcluster"
-    cluster_epochs: int = 2  # for "deepcluster": epochs between two clusterings
+    queue_batches: PositiveInt = 30  # length of the queue in batches
+    momentum: Probability = 0.9  # of the key network
+    instance_temperature: Positive = 0.1  # for "instance" and "spread"
+    memory_momentum: Probability = 0.5  # for "instance": of the rows of its memory
+    clusters: AtLeastTwo = 300  # for "deepcluster"
+    cluster_epochs: PositiveInt = 2  # for "deepcluster": epochs between two clusterings
     # Decorrelated pairs, source-target, used if both tasks have an embedding; psi maps the source to the target.
     directions: tuple[str, ...] = tuple(f"{task}-discriminative" for task in TASKS[1:])
-    rho: tuple[float, ...] = (1500.0,)  # weight of each direction, or one for all
-    psi_dim: int = 512  # hidden width of psi
+    rho: tuple[NonNegative, ...] = (1500.0,)  # weight of each direction, or one for all
+    psi_dim: PositiveInt = 512  # hidden width of psi
     equations: Literal["authors", "paper"] = "authors"
 
     def __post_init__(self) -> None:
         def rule(holds: bool, field: str, text: str) -> None:
-            require(holds, f"method.{field}", getattr(self, field), text)
+            require(holds, field, getattr(self, field), text)
 
-        for field in (
-            "embedding_dim", "beta", "lower_cutoff", "dance_lambda", "temperature", "queue_batches", "psi_dim",
-            "instance_temperature", "cluster_epochs",
-        ):  # fmt: skip
-            rule(getattr(self, field) > 0, field, "must be positive")
-        for field in ("alpha_selfsimilarity", "alpha_shared", "alpha_intra", "margin"):
-            rule(getattr(self, field) >= 0, field, "must not be negative")
-        for field in ("ensemble", "rho"):
-            rule(min(getattr(self, field), default=0) >= 0, field, "must not contain a negative number")
-        for field in ("momentum", "memory_momentum"):
-            rule(0 <= getattr(self, field) <= 1, field, "must be in [0, 1]")
-        rule(self.clusters > 1, "clusters", "must be at least 2")
-        rule(len(self.tasks) > 0, "tasks", "must name at least one task")
         for field in ("tasks", "directions"):
             names = getattr(self, field)
             rule(len(set(names)) == len(names), field, "must not contain a name twice")
         rule(
             self.learners == "diverse" or self.selfsimilarity == "contrast",
             "learners",
-            f"cannot be combined with method.selfsimilarity={self.selfsimilarity!r}; set the latter to 'contrast'",
+            f"cannot be combined with selfsimilarity={self.selfsimilarity!r}; set the latter to 'contrast'",
         )
         rule(
             len(embedding_tasks(self)) > 0,
             "selfsimilarity",
-            f"has no embedding; add another task to method.tasks={self.tasks!r}",
+            f"has no embedding; add another task to tasks={self.tasks!r}",
         )
         weighted = [task for task, weight in zip(TASKS, self.ensemble, strict=True) if weight > 0]
         rule(
             bool(set(weighted) & set(embedding_tasks(self))),
             "ensemble",
-            f"must have a positive weight for one of method.tasks={self.tasks!r} that has an embedding",
+            f"must have a positive weight for one of tasks={self.tasks!r} that has an embedding",
         )
         rule(
             self.lower_cutoff < self.upper_cutoff,
             "lower_cutoff",
-            f"must be below method.upper_cutoff={self.upper_cutoff}",
+            f"must be below upper_cutoff={self.upper_cutoff}",
         )
         pairs = {f"{a}-{b}" for a in TASKS for b in TASKS if a != b}
         rule(
@@ -105,7 +101,7 @@ class Config:
         rule(
             len(self.rho) in (1, len(self.directions)),
             "rho",
-            "must hold one number, or one per direction in method.directions",
+            "must hold one number, or one per direction in directions",
         )
 
 

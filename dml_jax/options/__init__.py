@@ -1,0 +1,8 @@
+"""Every option of a configuration with its meaning, its rules and its default.
+
+    data, train, evaluation   the sections of every configuration
+    backbones, methods        one module per backbone and method, with its `Config`
+    fields                    types with rules, and validation
+
+Nothing here imports JAX, so that invalid values are reported at once.
+"""

@@ -1,0 +1,123 @@
+"""Options of the losses that a baseline can be trained with; the defaults are those of the papers or their code."""
+
+from typing import Literal
+
+from dml_jax.options.fields import Fraction, NonNegative, Positive, PositiveInt, section
+
+Mining = Literal["random", "semi_hard", "hard", "distance_weighted"]
+
+
+@section
+class CrossEntropy:
+    smoothing: Fraction = 0.0  # of the labels
+
+
+@section
+class NormalizedSoftmax:
+    temperature: Positive = 0.05
+    smoothing: Fraction = 0.0
+
+
+@section
+class ArcFace:
+    margin: NonNegative = 0.5  # radians
+    scale: Positive = 64.0
+
+
+@section
+class CosFace:
+    margin: NonNegative = 0.35
+    scale: Positive = 64.0
+
+
+@section
+class ProxyNCA:
+    scale: Positive = 3.0  # length of embeddings and proxies
+
+
+@section
+class ProxyNCAPP:
+    temperature: Positive = 1 / 9
+
+
+@section
+class ProxyAnchor:
+    margin: NonNegative = 0.1
+    alpha: Positive = 32.0
+
+
+@section
+class SoftTriple:
+    centers: PositiveInt = 10  # per class
+    scale: Positive = 20.0  # lambda
+    gamma: Positive = 0.1
+    margin: NonNegative = 0.01  # delta
+    spread: NonNegative = 0.2  # tau, weight of the regulariser
+
+
+@section
+class Contrastive:
+    positive_margin: NonNegative = 0.0
+    negative_margin: NonNegative = 1.0
+    squared: bool = False
+    average: Literal["all", "active"] = "active"  # over all pairs of a kind, or those with a positive hinge
+
+
+@section
+class Triplet:
+    margin: NonNegative = 0.2
+    squared: bool = True  # compare squared distances
+    mining: Mining = "semi_hard"
+
+
+@section
+class Margin:
+    margin: NonNegative = 0.2  # alpha
+    beta: NonNegative = 1.2  # initial boundary of every class
+    nu: NonNegative = 0.0  # weight of the boundaries
+    mining: Mining = "distance_weighted"
+
+
+@section
+class NPair:
+    l2: NonNegative = 0.002  # weight of the mean squared length of the embeddings, which are not normalised
+
+
+@section
+class LiftedStructure:
+    margin: NonNegative = 1.0
+    normalize: bool = True  # unit embeddings; the paper uses them as they are
+
+
+@section
+class MultiSimilarity:
+    """The defaults are those of the authors' repository."""
+
+    alpha: Positive = 2.0  # steepness for positive pairs
+    beta: Positive = 40.0  # steepness for negative pairs; the paper: 50
+    base: float = 0.5  # lambda, the similarity from which pairs are weighted; the paper: 1
+    epsilon: NonNegative = 0.1  # margin of the mining
+    mining: bool = True  # False: every pair counts
+    copies: Literal["drop", "keep"] = "drop"  # positive pairs of similarity 1
+    divisor: Literal["batch", "active"] = "batch"  # mean over all anchors, or over those with a pair left
+
+
+# The losses that compare pairs of embeddings, and so can compare a batch with a memory of past ones.
+PAIR_LOSSES = ("contrastive", "triplet", "margin", "n_pair", "lifted_structure", "multi_similarity")
+# By the name of the loss.
+OPTIONS: dict[str, type] = {
+    "cross_entropy": CrossEntropy,
+    "normalized_softmax": NormalizedSoftmax,
+    "arcface": ArcFace,
+    "cosface": CosFace,
+    "proxy_nca": ProxyNCA,
+    "proxy_nca_pp": ProxyNCAPP,
+    "proxy_anchor": ProxyAnchor,
+    "soft_triple": SoftTriple,
+    "contrastive": Contrastive,
+    "triplet": Triplet,
+    "margin": Margin,
+    "n_pair": NPair,
+    "lifted_structure": LiftedStructure,
+    "multi_similarity": MultiSimilarity,
+}

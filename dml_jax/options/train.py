@@ -1,0 +1,48 @@
+"""Options of the training."""
+
+from typing import Annotated, Literal
+
+from annotated_types import Gt, Le
+
+from dml_jax.options.fields import NonNegative, NonNegativeInt, PositiveInt, require, section
+
+Optimizer = Literal["adam", "adamw", "radam", "sgd", "rmsprop"]
+
+
+@section
+class Group:
+    """How one parameter group is trained."""
+
+    learning_rate: NonNegative
+    weight_decay: NonNegative = 0.0
+    warmup: Literal["train", "freeze"] = "train"  # whether the group is trained in the warm-up epochs
+    freeze: bool = False  # never trained
+
+
+@section
+class Train:
+    """Length, optimizer and schedule of the training."""
+
+    groups: dict[str, Group]  # by name; the method determines the names
+    steps: NonNegativeInt = 0  # length in steps
+    epochs: NonNegativeInt = 0  # or length in epochs, counted as in the method's paper
+    warmup_epochs: NonNegativeInt = 0  # before these epochs, at the full learning rate
+    optimizer: Optimizer = "adam"
+    schedule: Literal["constant", "cosine", "step"] = "constant"
+    milestones: tuple[NonNegativeInt, ...] = ()  # epochs after which "step" multiplies by gamma; warm-up not counted
+    gamma: Annotated[float, Gt(0), Le(1)] = 0.1
+    log_every: PositiveInt = 20  # steps between two lines of metrics.jsonl
+    evaluate_every: NonNegativeInt = 0  # steps between two evaluations; 0: after each epoch if the length is in epochs
+    checkpoint_every: PositiveInt = 200  # steps between two checkpoints
+    select: Literal["last", "validation", "test"] = "last"  # how the reported model is selected
+    reload_best_epochs: tuple[NonNegativeInt, ...] = ()  # epochs (without warm-up) that restart from the best model
+
+    def __post_init__(self) -> None:
+        rule = f"give a positive number of steps or of epochs (={self.epochs}), not both"
+        require((self.steps > 0) != (self.epochs > 0), "steps", self.steps, rule)
+        increasing = list(self.milestones) == sorted(set(self.milestones))
+        require(increasing, "milestones", self.milestones, "must be increasing")
+        rule = "needs a best model; set select to validation or test"
+        require(
+            not self.reload_best_epochs or self.select != "last", "reload_best_epochs", self.reload_best_epochs, rule
+        )
