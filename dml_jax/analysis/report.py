@@ -30,7 +30,9 @@ def rows(config: Config, results: dict[str, Any]) -> list[tuple[str, dict[str, A
     """Name and metrics of each row of the result table: baselines, this run, its refined embeddings, the paper."""
     ours = [(f"{config.method.name}, {results['model']} (step {results['step']})", results)]
     ours += [(_refined_name(kind, numbers), numbers) for kind, numbers in results.get("refined", {}).items()]
-    paper = [("paper", config.paper)] if config.paper else []
+    # Published numbers are those of the epoch that is best on the test set.
+    name = "paper" if config.train.select == "test" else "paper (selected on test)"
+    paper = [(name, config.paper)] if config.paper else []
     return [*results.get("controls", {}).items(), *ours, *paper]
 
 
