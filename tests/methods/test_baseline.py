@@ -19,6 +19,7 @@ from dml_jax.backbones.layers import Dense
 from dml_jax.errors import ConfigError
 from dml_jax.methods import baseline
 from dml_jax.methods.contract import Batch, TrainingSet
+from dml_jax.options.methods.losses import OPTIONS
 from dml_jax.train import step
 
 LOSSES = tuple(baseline.LOSSES)
@@ -188,13 +189,14 @@ def test_initial_parameters_of_the_losses() -> None:
 
 def test_options_are_keyword_arguments_of_the_losses() -> None:
     """With the same defaults; `beta` is the initial value of a parameter and `centers` a number of proxies."""
+    assert list(baseline.LOSSES) == list(OPTIONS)
     for name, entry in baseline.LOSSES.items():
         function = getattr(losses, {"cross_entropy": "softmax"}.get(name, name))
         arguments = inspect.signature(function).parameters
-        for option in fields(entry.options):
+        for option in fields(OPTIONS[name]):
             if (name, option.name) not in {("margin", "beta"), ("soft_triple", "centers")}:
                 assert arguments[option.name].default == option.default, (name, option.name)
-        assert entry.compares_pairs == ("candidates" in arguments)
+        assert (name in baseline.PAIR_LOSSES) == ("candidates" in arguments)
         assert entry.mines == ("key" in arguments)
 
 
@@ -226,7 +228,7 @@ def test_default_sections_of_other_losses_are_dropped() -> None:
         ({"loss": "margin", "triplet": {"marign": 0.3}}, r"method\.triplet\.marign: .*did you mean margin"),
         (
             {"loss": "proxy_anchor", "memory": 64},
-            r"method\.memory=64: method\.loss=proxy_anchor does not compare pairs",
+            r"method\.memory=64: loss=proxy_anchor does not compare pairs",
         ),
         (
             {"normalized_softmax": {"temperature": 0.0}},

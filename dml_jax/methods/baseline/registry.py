@@ -1,7 +1,7 @@
 """The losses a baseline can be trained with: one entry of LOSSES per loss.
 
-The options of a loss are a dataclass, `method.<loss>.<option>` in a configuration; the defaults are those of the paper
-or of its authors' code. The losses themselves are functions of `dml_jax.losses`.
+The options of each loss, `method.<loss>.<option>` in a configuration, are in `dml_jax.options.methods.losses`; the losses
+themselves are functions of `dml_jax.losses`.
 """
 
 from collections.abc import Callable

@@ -59,7 +59,7 @@ def config_type(values: Mapping[str, Any]) -> type[Config]:
       ConfigError: there is no such loss.
     """
     loss = values.get("loss", Config.loss)
-    if loss not in OPTIONS:
+    if not isinstance(loss, str) or loss not in OPTIONS:
         raise ConfigError(f"method.loss={loss!r}: {suggest(str(loss), OPTIONS)}")
     return _with_loss(loss)
 
