@@ -36,7 +36,7 @@ class Config:
     train: Train
     evaluation: Evaluation = Evaluation()
     paper: dict[str, float] = field(default_factory=dict)  # the paper's numbers, as fractions, for the result table
-    seed: Annotated[int, Ge(0), Lt(2**31)] = 0
+    seed: Annotated[int, Ge(0), Lt(2**31)] = 0  # of weights, batches and augmentation
     init_from: str = ""  # work directory or directory of converted weights to start from
 
 

@@ -26,7 +26,7 @@ class Data:
 
     name: str = "digits"  # a module of dml_jax/data/datasets
     path: str = ""  # of the prepared data set or of a folder of images; empty for built-in data sets
-    sampler: Sampler = "balanced"
+    sampler: Sampler = "balanced"  # how batches are drawn, see dml_jax/data/samplers
     batch_size: AtLeastTwo = 64  # images per step, over all devices
     images_per_class: PositiveInt = 4  # in a batch, and in test-time batches; "shuffled" and "mpn_redraw" ignore it
     crop: Crop = "none"  # in training; evaluation crops the centre

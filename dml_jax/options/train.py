@@ -13,8 +13,8 @@ Optimizer = Literal["adam", "adamw", "radam", "sgd", "rmsprop"]
 class Group:
     """How one parameter group is trained."""
 
-    learning_rate: NonNegative
-    weight_decay: NonNegative = 0.0
+    learning_rate: NonNegative  # before the schedule
+    weight_decay: NonNegative = 0.0  # decoupled in AdamW and RAdam, else added to the gradient
     warmup: Literal["train", "freeze"] = "train"  # whether the group is trained in the warm-up epochs
     freeze: bool = False  # never trained
 
@@ -27,10 +27,10 @@ class Train:
     steps: NonNegativeInt = 0  # length in steps
     epochs: NonNegativeInt = 0  # or length in epochs, counted as in the method's paper
     warmup_epochs: NonNegativeInt = 0  # before these epochs, at the full learning rate
-    optimizer: Optimizer = "adam"
-    schedule: Literal["constant", "cosine", "step"] = "constant"
+    optimizer: Optimizer = "adam"  # with PyTorch's conventions
+    schedule: Literal["constant", "cosine", "step"] = "constant"  # of all learning rates
     milestones: tuple[NonNegativeInt, ...] = ()  # epochs after which "step" multiplies by gamma; warm-up not counted
-    gamma: Annotated[float, Gt(0), Le(1)] = 0.1
+    gamma: Annotated[float, Gt(0), Le(1)] = 0.1  # factor of the learning rates at a milestone
     log_every: PositiveInt = 20  # steps between two lines of metrics.jsonl
     evaluate_every: NonNegativeInt = 0  # steps between two evaluations; 0: after each epoch if the length is in epochs
     checkpoint_every: PositiveInt = 200  # steps between two checkpoints

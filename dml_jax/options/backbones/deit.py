@@ -12,7 +12,7 @@ class Config:
     distilled: bool = False  # with a distillation token
     depth: PositiveInt = 12  # blocks
     width: PositiveInt = 384  # channels
-    heads: PositiveInt = 6
+    heads: PositiveInt = 6  # of the attention
     patch: PositiveInt = 16  # side in pixels
     drop_path: Fraction = 0.0  # rate of stochastic depth in the last block; increases linearly from 0 in the first
     pretrained: str = "none"  # directory written by `python -m dml_jax.convert`, or "none"

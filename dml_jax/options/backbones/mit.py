@@ -13,7 +13,7 @@ class Config:
     name: str = "mit"
     depths: Stages = (2, 2, 2, 2)  # blocks of each stage
     widths: Stages = (64, 128, 320, 512)  # channels of each stage
-    heads: Stages = (1, 2, 5, 8)
+    heads: Stages = (1, 2, 5, 8)  # of the attention
     reductions: Stages = (8, 4, 2, 1)  # downsampling of the map for keys and values
     drop_path: Fraction = 0.1  # rate of stochastic depth in the last block; increases linearly from 0 in the first
     pretrained: str = "none"  # directory written by `python -m dml_jax.convert`, or "none"

@@ -11,7 +11,7 @@ class Config:
     """Options of a residual network; the defaults are ResNet-50."""
 
     name: str = "resnet"
-    block: Literal["basic", "bottleneck"] = "bottleneck"
+    block: Literal["basic", "bottleneck"] = "bottleneck"  # basic: two 3x3 convolutions; bottleneck: 1x1, 3x3, 1x1
     depths: Annotated[tuple[PositiveInt, ...], NonEmpty] = (3, 4, 6, 3)  # blocks of each stage
     widths: tuple[PositiveInt, ...] = (64, 128, 256, 512)  # of each stage; bottlenecks output 4 times as many channels
     stem: Literal["imagenet", "small"] = "imagenet"  # small: 3x3, stride 1, no max pooling, for tiny images

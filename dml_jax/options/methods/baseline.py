@@ -26,7 +26,7 @@ class Config:
     name: str = "baseline"
     loss: str = "normalized_softmax"  # one of OPTIONS; the section of this name holds its options
     embedding_dim: PositiveInt = 512  # D
-    pooling: Pooling = "avg"
+    pooling: Pooling = "avg"  # of the feature map
     layer_norm: bool = False  # of the pooled features, without scale and bias, as in Zhai & Wu and ProxyNCA++
     memory: NonNegativeInt = 0  # number of embeddings of past batches that pair losses also compare with
     memory_weight: NonNegative = 1.0  # of the loss against the memory

@@ -13,7 +13,7 @@ class Config:
     """Options of CRT; the defaults are those of CUB and Cars196. Pairs hold one value per branch."""
 
     name: str = "crt"
-    embedding_dims: tuple[PositiveInt, PositiveInt] = (128, 1024)
+    embedding_dims: tuple[PositiveInt, PositiveInt] = (128, 1024)  # d1, d2
     prototypes: tuple[PositiveInt, PositiveInt] = (64, 64)  # K1, K2
     hidden_dim: PositiveInt = 512  # hidden width of Gamma; not given in the paper
     sharing: Literal["shared", "separate"] = "shared"  # whether branch 2 uses branch 1's prototypes and hidden layers

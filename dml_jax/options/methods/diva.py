@@ -26,18 +26,17 @@ class Config:
     """Options of DiVA; the defaults are those of the authors' CUB run with ResNet-50."""
 
     name: str = "diva"
-    tasks: Annotated[tuple[Task, ...], NonEmpty] = TASKS
+    tasks: Annotated[tuple[Task, ...], NonEmpty] = TASKS  # that are trained
     # "discriminative" trains every task with discriminative triplets: the ensemble that DiVA is compared with.
     learners: Literal["diverse", "discriminative"] = "diverse"
     embedding_dim: PositiveInt = 128  # D of each task
-    # Weights of the auxiliary losses; that of the discriminative loss is 1.
-    alpha_selfsimilarity: NonNegative = 0.3
-    alpha_shared: NonNegative = 0.3
-    alpha_intra: NonNegative = 0.3
+    alpha_selfsimilarity: NonNegative = 0.3  # weight of this loss; that of the discriminative loss is 1
+    alpha_shared: NonNegative = 0.3  # weight of this loss
+    alpha_intra: NonNegative = 0.3  # weight of this loss
     # Test-time weights in the order of TASKS; only their ratios matter.
     ensemble: tuple[NonNegative, NonNegative, NonNegative, NonNegative] = (0.75, 1.25, 1.25, 1.25)
     base: Literal["margin", "triplet"] = "margin"  # loss of the triplets
-    margin: NonNegative = 0.2
+    margin: NonNegative = 0.2  # of that loss
     beta: Positive = 1.2  # initial boundary of the margin loss, which is learned per class and task
     # Shared triplets: discriminative triplets after permuting the labels; or three different classes with a
     # distance-weighted negative ("standard") and also a distance-weighted positive ("full").
@@ -51,7 +50,7 @@ class Config:
     dance: Literal["original", "fixed", "off"] = "original"
     dance_lambda: Positive = 1.0  # upper bound of 1/q with equations="paper"; not given in the paper
     temperature: Positive = 0.01  # tau of DaNCE; 0.1 in the paper
-    learn_temperature: bool = False
+    learn_temperature: bool = False  # start tau at this value and train it
     queue_batches: PositiveInt = 30  # length of the queue in batches
     momentum: Probability = 0.9  # of the key network
     instance_temperature: Positive = 0.1  # for "instance" and "spread"
@@ -62,7 +61,7 @@ class Config:
     directions: tuple[str, ...] = tuple(f"{task}-discriminative" for task in TASKS[1:])
     rho: tuple[NonNegative, ...] = (1500.0,)  # weight of each direction, or one for all
     psi_dim: PositiveInt = 512  # hidden width of psi
-    equations: Literal["authors", "paper"] = "authors"
+    equations: Literal["authors", "paper"] = "authors"  # of the code, or as printed
 
     def __post_init__(self) -> None:
         def rule(holds: bool, field: str, text: str) -> None:

@@ -21,6 +21,6 @@ class Config:
     alpha: float = 0.9  # how fast membership decays with distance; if negative, other classes weigh more than one's own
     lambda_s: NonNegative = 1.0  # weight of the hypergraph network's cross-entropy
     distance: Distance = "mahalanobis"  # the others are ablations and leave the variances untrained
-    pooling: Pooling = "avg+max"
+    pooling: Pooling = "avg+max"  # of the feature map
     layer_norm: bool = True  # of the embedding, without scale and bias
     drop_underflow: bool = False  # drop samples whose probability underflows to 0 from L_D, as the authors' code does

@@ -14,20 +14,20 @@ class CrossEntropy:
 
 @section
 class NormalizedSoftmax:
-    temperature: Positive = 0.05
-    smoothing: Fraction = 0.0
+    temperature: Positive = 0.05  # divides the cosines
+    smoothing: Fraction = 0.0  # of the labels
 
 
 @section
 class ArcFace:
     margin: NonNegative = 0.5  # radians
-    scale: Positive = 64.0
+    scale: Positive = 64.0  # of the cosines
 
 
 @section
 class CosFace:
-    margin: NonNegative = 0.35
-    scale: Positive = 64.0
+    margin: NonNegative = 0.35  # in cosine
+    scale: Positive = 64.0  # of the cosines
 
 
 @section
@@ -37,37 +37,37 @@ class ProxyNCA:
 
 @section
 class ProxyNCAPP:
-    temperature: Positive = 1 / 9
+    temperature: Positive = 1 / 9  # divides the squared distances
 
 
 @section
 class ProxyAnchor:
-    margin: NonNegative = 0.1
-    alpha: Positive = 32.0
+    margin: NonNegative = 0.1  # delta, in cosine
+    alpha: Positive = 32.0  # steepness
 
 
 @section
 class SoftTriple:
     centers: PositiveInt = 10  # per class
     scale: Positive = 20.0  # lambda
-    gamma: Positive = 0.1
+    gamma: Positive = 0.1  # temperature of the weights of a class's centers
     margin: NonNegative = 0.01  # delta
     spread: NonNegative = 0.2  # tau, weight of the regulariser
 
 
 @section
 class Contrastive:
-    positive_margin: NonNegative = 0.0
-    negative_margin: NonNegative = 1.0
-    squared: bool = False
+    positive_margin: NonNegative = 0.0  # closer positive pairs have no loss
+    negative_margin: NonNegative = 1.0  # more distant negative pairs have no loss
+    squared: bool = False  # half the squared hinges, as first published
     average: Literal["all", "active"] = "active"  # over all pairs of a kind, or those with a positive hinge
 
 
 @section
 class Triplet:
-    margin: NonNegative = 0.2
+    margin: NonNegative = 0.2  # by which the positive must be closer
     squared: bool = True  # compare squared distances
-    mining: Mining = "semi_hard"
+    mining: Mining = "semi_hard"  # how negatives are chosen
 
 
 @section
@@ -75,7 +75,7 @@ class Margin:
     margin: NonNegative = 0.2  # alpha
     beta: NonNegative = 1.2  # initial boundary of every class
     nu: NonNegative = 0.0  # weight of the boundaries
-    mining: Mining = "distance_weighted"
+    mining: Mining = "distance_weighted"  # how negatives are chosen
 
 
 @section
@@ -85,7 +85,7 @@ class NPair:
 
 @section
 class LiftedStructure:
-    margin: NonNegative = 1.0
+    margin: NonNegative = 1.0  # alpha
     normalize: bool = True  # unit embeddings; the paper uses them as they are
 
 
@@ -102,8 +102,14 @@ class MultiSimilarity:
     divisor: Literal["batch", "active"] = "batch"  # mean over all anchors, or over those with a pair left
 
 
+@section
+class Circle:
+    margin: NonNegative = 0.4  # m; 0.25 for face recognition
+    gamma: Positive = 80.0  # scale; 256 for face recognition
+
+
 # The losses that compare pairs of embeddings, and so can compare a batch with a memory of past ones.
-PAIR_LOSSES = ("contrastive", "triplet", "margin", "n_pair", "lifted_structure", "multi_similarity")
+PAIR_LOSSES = ("contrastive", "triplet", "margin", "n_pair", "lifted_structure", "multi_similarity", "circle")
 # By the name of the loss.
 OPTIONS: dict[str, type] = {
     "cross_entropy": CrossEntropy,
@@ -120,4 +126,5 @@ OPTIONS: dict[str, type] = {
     "n_pair": NPair,
     "lifted_structure": LiftedStructure,
     "multi_similarity": MultiSimilarity,
+    "circle": Circle,
 }

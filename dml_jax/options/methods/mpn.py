@@ -23,7 +23,7 @@ class Config:
     temperature: Positive = 0.2  # T, divides the logits of both losses
     smoothing: Fraction = 0.1  # epsilon of the label smoothing
     dropout: Fraction = 0.1  # of attention weights, messages, and twice in FF
-    pooling: Pooling = "max"
+    pooling: Pooling = "max"  # of the feature map
     k: AtLeastTwo = 30  # reciprocal neighbours for the batches at test time
     k_r: AtLeastTwo = 7  # images per batch at test time, including the query
 

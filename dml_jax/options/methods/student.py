@@ -15,14 +15,14 @@ class Config:
 
     name: str = "student"
     teacher: str = ""  # work directory of the teacher's run, on the same data
-    kind: Kind = "distillation"
+    kind: Kind = "distillation"  # what is learned from the teacher
     weight: NonNegative = 1.0  # w, of the teacher's term; 0.01 for "relational" in the authors' code
     label_weight: NonNegative = 1.0  # w_l, of the cross-entropy with the labels; 0: learn from the teacher alone
     soft_temperature: Positive = 1.0  # tau, divides both logits of a distillation; 10 on the authors' other data sets
-    embedding_dim: PositiveInt = 512
+    embedding_dim: PositiveInt = 512  # D
     temperature: Positive = 0.2  # T, divides the logits of the cross-entropy
     smoothing: Fraction = 0.1  # epsilon of the label smoothing
-    pooling: Pooling = "max"
+    pooling: Pooling = "max"  # of the feature map
 
     def __post_init__(self) -> None:
         require(self.teacher != "", "teacher", self.teacher, "must be the work directory of a trained run")
