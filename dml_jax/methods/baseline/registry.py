@@ -1,6 +1,6 @@
 """The losses a baseline can be trained with: one entry of LOSSES per loss.
 
-The options of each loss, `method.<loss>.<option>` in a configuration, are in `dml_jax.options.methods.losses`; the losses
+The options of a loss, `method.<loss>.<option>` in a configuration, are in `dml_jax.options.methods.losses`; the losses
 themselves are functions of `dml_jax.losses`.
 """
 
