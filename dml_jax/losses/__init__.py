@@ -16,11 +16,12 @@ from dml_jax.losses.classification import arcface, cosface, normalized_softmax, 
 from dml_jax.losses.pairs import Candidates
 from dml_jax.losses.proxies import proxy_anchor, proxy_nca, proxy_nca_pp, soft_triple
 from dml_jax.losses.ranking import contrastive, lifted_structure, margin, n_pair, triplet
-from dml_jax.losses.similarity import multi_similarity
+from dml_jax.losses.similarity import circle, multi_similarity
 
 __all__ = [
     "Candidates",
     "arcface",
+    "circle",
     "contrastive",
     "cosface",
     "lifted_structure",

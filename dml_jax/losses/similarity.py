@@ -13,6 +13,14 @@ and the loss of anchor i is (Eq. 16)
 The paper states alpha=2, beta=50, base=1, epsilon=0.1; the authors' repository (MalongTech/research-ms-loss) has
 beta=40 and base=0.5. It also drops positive pairs with S >= 1 - 1e-5, copies of one image with which a small class was
 filled up; other implementations keep them.
+
+Circle loss for pair-wise labels (Sun et al., CVPR 2020, Eq. 6): with similarities s_p to the positives and s_n to the
+negatives of an anchor,
+
+    log(1 + sum_n exp(gamma alpha_n (s_n - m)) sum_p exp(-gamma alpha_p (s_p - (1 - m)))),
+    alpha_n = [s_n + m]+,   alpha_p = [1 + m - s_p]+,
+
+where the weights alpha are constants in the gradient.
 """
 
 from typing import Literal
@@ -21,7 +29,7 @@ import jax
 import jax.numpy as jnp
 
 from dml_jax.losses import pairs
-from dml_jax.losses.norms import at_least_float32, log1p_sum_exp
+from dml_jax.losses.norms import at_least_float32, log1p_sum_exp, log_sum_exp
 from dml_jax.losses.pairs import Candidates
 from dml_jax.options.methods.losses import MultiSimilarity
 
@@ -118,3 +126,29 @@ def anchor_losses(
     """
     s = at_least_float32(similarity) - base
     return log1p_sum_exp(-alpha * s, positive, axis=1) / alpha + log1p_sum_exp(beta * s, negative, axis=1) / beta
+
+
+def circle(
+    embeddings: jax.Array,
+    labels: jax.Array,
+    *,
+    margin: float = 0.4,
+    gamma: float = 80.0,
+    candidates: Candidates | None = None,
+) -> jax.Array:
+    """Circle loss: the mean over the anchors that have positives and negatives -> scalar; 0 if there are none.
+
+    Args:
+      embeddings: float [N, D], any norm.
+      labels: int [N].
+      margin: m; 0.4 for fine-grained retrieval (CUB, Cars196, SOP), 0.25 for face recognition.
+      gamma: scale; 80 for fine-grained retrieval, 256 for face recognition.
+      candidates: what the anchors are compared with; None for the batch itself.
+    """
+    x, others = pairs.compared(embeddings, labels, candidates)
+    s = pairs.products(x, others.embeddings)
+    alpha_n, alpha_p = jax.lax.stop_gradient((jax.nn.relu(s + margin), jax.nn.relu(1 + margin - s)))
+    push = log_sum_exp(gamma * alpha_n * (s - margin), others.negative, axis=1)
+    pull = log_sum_exp(-gamma * alpha_p * (s - (1 - margin)), others.positive, axis=1)
+    valid = others.positive.any(axis=1) & others.negative.any(axis=1)
+    return jnp.sum(jax.nn.softplus(push + pull), where=valid) / jnp.maximum(valid.sum(), 1)

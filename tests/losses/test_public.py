@@ -123,6 +123,16 @@ def multi_similarity() -> float:
     return total / 12
 
 
+def circle(margin: float = 0.4, gamma: float = 80.0) -> float:
+    losses = []
+    for i in np.flatnonzero(POSITIVE.any(axis=1)):
+        p, n = S[i][POSITIVE[i]], S[i][NEGATIVE[i]]
+        push = sum(np.exp(gamma * max(s + margin, 0) * (s - margin)) for s in n)
+        pull = sum(np.exp(-gamma * max(1 + margin - s, 0) * (s - (1 - margin))) for s in p)
+        losses.append(np.log(1 + push * pull))
+    return float(np.mean(losses))
+
+
 CALLS: dict[str, tuple[Callable[..., Any], Callable[[], float]]] = {
     "softmax": (
         lambda x, y: losses.softmax(x, y, jnp.asarray(KERNEL), jnp.asarray(BIAS)),
@@ -153,6 +163,7 @@ CALLS: dict[str, tuple[Callable[..., Any], Callable[[], float]]] = {
     "n_pair": (lambda x, y: losses.n_pair(x, y, l2=0.01, key=KEY), n_pair),
     "lifted_structure": (lambda x, y: losses.lifted_structure(x, y), lifted_structure),
     "multi_similarity": (lambda x, y: losses.multi_similarity(x, y), multi_similarity),
+    "circle": (lambda x, y: losses.circle(x, y), circle),
 }
 
 

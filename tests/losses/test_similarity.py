@@ -1,4 +1,4 @@
-"""The multi-similarity loss compared with a loop over anchors, and on batches without pairs to mine."""
+"""Multi-similarity and circle loss compared with loops over anchors, and on batches without pairs."""
 
 from typing import Any
 
@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from dml_jax import losses
 from dml_jax.errors import ConfigError
 from dml_jax.losses import pairs
 from dml_jax.losses import similarity as ms
@@ -112,3 +113,41 @@ def test_large_exponents_do_not_overflow() -> None:
 def test_options_are_checked() -> None:
     with pytest.raises(ConfigError, match=r"^alpha=0\.0: must be positive"):
         MultiSimilarity(alpha=0.0)
+
+
+@pytest.mark.parametrize(("margin", "gamma"), [(0.4, 80.0), (0.25, 120.0), (0.1, 2.0)])
+def test_circle(margin: float, gamma: float, x64: None) -> None:
+    """Value and gradient by a loop over pairs, with the weights alpha constant in the gradient."""
+    norms = np.linalg.norm(EMBEDDINGS, axis=1, keepdims=True)
+    unit = EMBEDDINGS / norms
+    s = unit @ unit.T
+    total, anchors, slopes = 0.0, 0, np.zeros_like(s)
+    for i in range(12):
+        p = [j for j in range(12) if LABELS[j] == LABELS[i] and j != i]
+        n = [j for j in range(12) if LABELS[j] != LABELS[i]]
+        if not p:
+            continue
+        anchors += 1
+        alpha_p, alpha_n = np.maximum(1 + margin - s[i, p], 0), np.maximum(s[i, n] + margin, 0)
+        pull, push = np.exp(-gamma * alpha_p * (s[i, p] - 1 + margin)), np.exp(gamma * alpha_n * (s[i, n] - margin))
+        z = pull.sum() * push.sum()
+        total += np.log1p(z)
+        slopes[i, p] = -z / (1 + z) * pull / pull.sum() * gamma * alpha_p
+        slopes[i, n] = z / (1 + z) * push / push.sum() * gamma * alpha_n
+    assert anchors == 11
+    by_unit = (slopes + slopes.T) @ unit / anchors
+    gradient = (by_unit - unit * (by_unit * unit).sum(axis=1, keepdims=True)) / norms
+
+    def value(x: jax.Array) -> jax.Array:
+        return losses.circle(x, jnp.asarray(LABELS), margin=margin, gamma=gamma)
+
+    ours, ours_gradient = jax.value_and_grad(value)(jnp.asarray(EMBEDDINGS))
+    assert float(ours) == pytest.approx(total / anchors, rel=1e-9)
+    np.testing.assert_allclose(ours_gradient, gradient, rtol=1e-7, atol=1e-9 * np.abs(gradient).max())
+
+
+@pytest.mark.parametrize("labels", [np.zeros(12, int), np.arange(12)], ids=["one class", "singletons"])
+def test_circle_without_pairs_is_zero(labels: np.ndarray) -> None:
+    value, gradient = jax.value_and_grad(losses.circle)(jnp.asarray(EMBEDDINGS, jnp.float32), jnp.asarray(labels))
+    assert value == 0
+    assert bool(jnp.all(gradient == 0))

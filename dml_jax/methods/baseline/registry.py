@@ -87,4 +87,5 @@ LOSSES: dict[str, Entry] = {
     "n_pair": Entry(losses.n_pair, mines=True),
     "lifted_structure": Entry(losses.lifted_structure),
     "multi_similarity": Entry(losses.multi_similarity),
+    "circle": Entry(losses.circle),
 }
