@@ -324,7 +324,7 @@ def test_checkpoint_of_hist(tiny: state_dicts.StateDict) -> None:
     theirs = {f"model.{k}": v for k, v in (tiny | linear(np.random.default_rng(0), "embedding", 8, CHANNELS)).items()}
     file = state_dicts.write(Path("cars_resnet50_best.pth"), {"model_state_dict": theirs})
     backbone = resnet.build(TINY)
-    method = hist.build(hist.Config(embedding_dim=8, hidden_dim=8), backbone, 5)
+    method = hist.build(hist.Config(embedding_dim=8, hidden_dim=8), backbone, TrainingSet(5, 5))
     params, state, kept = load_checkpoint(method, file)
     check_tiny("out", tiny)
     assert {name.split("/")[1] for name in kept if name.startswith("params")} == {"distributions", "hgnn"}
@@ -423,7 +423,7 @@ def test_checkpoint_of_another_method_is_rejected(tiny: state_dicts.StateDict) -
         WeightsError,
         match=r"auxiliary/kernel does not exist in .*embedding/kernel has shape \(24, 8\) instead of \(24, 16\)",
     ):
-        load_checkpoint(hist.build(hist.Config(embedding_dim=16), resnet.build(TINY), 5), file)
+        load_checkpoint(hist.build(hist.Config(embedding_dim=16), resnet.build(TINY), TrainingSet(5, 5)), file)
 
 
 def test_recorded_architecture(tiny: state_dicts.StateDict) -> None:

@@ -356,18 +356,18 @@ def test_resized_positions() -> None:
 
 
 BAD: list[tuple[Any, dict[str, Any], str]] = [
-    (resnet, {"depths": (1, 2)}, r"backbone\.widths=.*as many entries as backbone\.depths"),
-    (resnet, {"depths": (1, 0, 1, 1)}, r"backbone\.depths=.*positive"),
+    (resnet, {"depths": (1, 2)}, r"backbone\.widths=.*as many entries as depths"),
+    (resnet, {"depths": (1, 0, 1, 1)}, r"backbone\.depths\[1\]=0: .*positive"),
     (resnet, {"bn_momentum": 1.5}, r"backbone\.bn_momentum=1\.5"),
     (resnet, {"stage_bn_updates": 0}, r"backbone\.stage_bn_updates=0"),
     (resnet, {"dtype": "float16"}, r"backbone\.dtype='float16'.*bfloat16"),
     (resnet, {"pixels": {"std": (1.0, 0.0, 1.0)}}, r"backbone\.pixels\.std"),
     (bn_inception, {"bn_momentum": -0.1}, r"backbone\.bn_momentum=-0\.1"),
     (googlenet, {"bn_momentum": 2.0}, r"backbone\.bn_momentum=2\.0"),
-    (deit, {"width": 100}, r"backbone\.width=100.*multiple of backbone\.heads=6"),
+    (deit, {"width": 100}, r"backbone\.width=100.*multiple of heads=6"),
     (deit, {"drop_path": 1.0}, r"backbone\.drop_path=1\.0"),
-    (mit, {"heads": (3, 2, 5, 8)}, r"backbone\.widths=.*multiples of backbone\.heads"),
-    (mit, {"depths": (0, 1, 1, 1)}, r"backbone\.depths=.*positive"),
+    (mit, {"heads": (3, 2, 5, 8)}, r"backbone\.widths=.*multiples of heads="),
+    (mit, {"depths": (0, 1, 1, 1)}, r"backbone\.depths\[0\]=0: .*positive"),
 ]
 
 
