@@ -10,6 +10,7 @@ import numpy as np
 
 from dml_jax.class_index import Image, Index
 from dml_jax.data import decode, transforms
+from dml_jax.data.prepare.sources import File
 from dml_jax.errors import CheckpointError, DataError
 from dml_jax.files import expand_path
 
@@ -87,14 +88,10 @@ class Model:
         """Reads an image file and transforms it as for evaluation: uint8 [H, W, 3].
 
         Raises:
-          DataError: it cannot be read or decoded, or its size does not fit a model that does not crop.
+          DataError: it cannot be read, decoded or cropped, or its size does not fit a model that does not crop.
         """
         try:
-            data = Path(path).read_bytes()
-        except OSError as error:
-            raise DataError(f"{path}: cannot be read ({error.strerror})") from error
-        try:
-            image = decode.rgb(data)
+            image = decode.rgb(File(Path(path)).read())
         except DataError as error:
             raise DataError(f"{path}: {error}") from error
         return self._preprocess(image, str(path))
@@ -102,7 +99,10 @@ class Model:
     def _preprocess(self, image: np.ndarray, name: str) -> np.ndarray:
         if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3:
             raise DataError(f"{name}: is {image.dtype} {list(image.shape)}; must be uint8 [height, width, 3]")
-        transformed = self._transform(image)
+        try:
+            transformed = self._transform(image)
+        except DataError as error:
+            raise DataError(f"{name}: {error}") from error
         if self.config.data.crop == "none" and transformed.shape[:2] != self._shape:
             raise DataError(
                 f"{name}: is {image.shape[1]}x{image.shape[0]} pixels; this model was trained on "

@@ -1,13 +1,13 @@
-"""Serves an exported model; needs only jax, flatbuffers, numpy and Pillow:
+"""Serves an exported model, without the code of its network and method:
 
     python launch/serve.py runs/folder_baseline [PORT]
     curl --data-binary @photo.jpg http://localhost:8000/     # [0.0312, -0.1178, …]
 
-Reads model.stablehlo (written by `--mode=export`) and config.json of the work directory. This is an example: it listens
-on localhost only, handles one request at a time, and accepts at most 32 MiB.
+Reads model.stablehlo (written by `--mode=export`) and config.json of the work directory. Images are decoded and cropped
+as in evaluation. This is an example: it listens on localhost only, handles one request at a time, and accepts at most
+32 MiB.
 """
 
-import io
 import json
 import sys
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -16,7 +16,11 @@ from pathlib import Path
 import jax
 import jax.export
 import numpy as np
-from PIL import Image, ImageOps
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from dml_jax.data import Data, decode, transforms
+from dml_jax.errors import DataError
 
 LIMIT = 32 << 20  # bytes
 
@@ -37,18 +41,18 @@ if not (port.isdecimal() and int(port) < 1 << 16):
     fail(f"{port}: is not a port number; give one in 0..65535, 0 for any free port")
 config = json.loads((run / "config.json").read_text())
 height, width = config["shape"]
+transform = transforms.evaluation(
+    Data(**{key: config["config"]["data"][key] for key in ("crop", "resize", "image_size")})
+)
 embed = jax.jit(jax.export.deserialize(bytearray((run / "model.stablehlo").read_bytes())).call)
 
 
 def pixels(data):
-    """Decodes and transforms an image as for evaluation (resized shorter side, centre crop): uint8 [H, W, 3]."""
-    image = ImageOps.exif_transpose(Image.open(io.BytesIO(data))).convert("RGB")
-    if config["config"]["data"]["crop"] == "none":
-        return np.asarray(image.resize((width, height), Image.Resampling.BILINEAR))
-    short, size = config["config"]["data"]["resize"], image.size
-    image = image.resize([int(short * side / min(size)) for side in size], Image.Resampling.BILINEAR)
-    left, top = (round((side - n) / 2) for side, n in zip(image.size, (width, height), strict=True))
-    return np.asarray(image.crop((left, top, left + width, top + height)))
+    """Decodes and crops an image as for evaluation: uint8 [H, W, 3]."""
+    image = transform(decode.rgb(data))
+    if image.shape[:2] != (height, width):  # the model was trained without cropping
+        raise DataError(f"{image.shape[1]}x{image.shape[0]} pixels; resize the image to {width}x{height} first")
+    return image
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -64,8 +68,8 @@ class Handler(BaseHTTPRequestHandler):
         data = self.rfile.read(length)
         try:
             image = pixels(data)
-        except Exception:  # Pillow's plugins raise various exceptions
-            return 400, {"error": "not an image, or damaged"}
+        except DataError as error:
+            return 400, {"error": str(error)}
         return 200, np.asarray(embed(image[None]))[0].tolist()
 
     def do_POST(self):

@@ -1,8 +1,12 @@
 """Decoding image files to pixels, and encoding them losslessly.
 
-Pixels are those that Pillow gives after applying the EXIF orientation, converting to RGB and dropping alpha. JPEG files
-other than CMYK are decoded by simplejpeg, which gives the same bits faster. A decoder does not detect all damage, e.g.
-flipped bits in the middle of a JPEG scan; checksums (`prepared.verify`) do.
+The formats are JPEG, PNG, GIF, BMP, TIFF, WebP and PPM/PGM, recognised by content; no other decoder of Pillow is
+reachable, because some start programs (EPS) or are rarely tested.
+
+Pixels are those that Pillow gives after applying the EXIF orientation, converting to RGB and dropping alpha, except for
+16-bit greyscale, which Pillow would clip to almost white. JPEG files other than CMYK are decoded by simplejpeg, which
+gives the same bits faster. A decoder does not detect all damage, e.g. flipped bits in the middle of a JPEG scan;
+checksums (`prepared.verify`) do.
 """
 
 import io
@@ -16,22 +20,22 @@ from PIL import Image, ImageOps
 
 from dml_jax.errors import DataError
 
+FORMATS = ("JPEG", "PNG", "GIF", "BMP", "TIFF", "WEBP", "PPM")  # Pillow's names; PPM includes PGM
 LIMIT = 89_478_485  # pixels; the threshold above which Pillow warns of a decompression bomb
-ORIENTATION = 0x0112  # EXIF tag
+BITS, PHOTOMETRIC, ORIENTATION = 0x0102, 0x0106, 0x0112  # TIFF and EXIF tags
 WARNINGS_LOCK = threading.Lock()  # warning filters are global to all threads
 PPM = re.compile(rb"P6\n(\d{1,6}) (\d{1,6})\n255\n")  # header of an uncompressed image
 
 
 def rgb(data: bytes) -> np.ndarray:
-    """Decodes an image file of any format that Pillow supports; of animations, the first frame.
-
-    16-bit greyscale keeps its high byte (Pillow would clip it to almost white).
+    """Decodes an image file; of animations, the first frame. Of more than 8 bits per channel, the highest 8 are kept.
 
     Returns:
       uint8 [H, W, 3].
 
     Raises:
-      DataError: empty, not an image, damaged, or more than `LIMIT` pixels.
+      DataError: empty, not an image of one of the `FORMATS`, damaged, more than `LIMIT` pixels, or pixels that are
+        floats or 32-bit integers, whose range is unknown.
     """
     if data[:3] == b"\xff\xd8\xff" and (pixels := _jpeg(data)) is not None:
         return pixels
@@ -41,25 +45,38 @@ def rgb(data: bytes) -> np.ndarray:
             return np.frombuffer(data, np.uint8, offset=header.end()).reshape(height, width, 3)
     try:
         with _open(data) as image:
+            kind, tags = image.format, getattr(image, "tag_v2", {})
             upright = ImageOps.exif_transpose(image)
+            if upright.mode.startswith("I;16"):
+                return _grey(upright, tags.get(BITS, (16,))[0], inverted=tags.get(PHOTOMETRIC) == 0)
+            if upright.mode == "I" and kind == "PPM":
+                return _grey(upright, 16)
+            if upright.mode in ("I", "F"):
+                what = "floating-point" if upright.mode == "F" else "signed or 32-bit integer"
+                raise DataError(f"has {what} pixels, whose range is unknown; convert it to 8 or 16 bits per channel")
+            upright.info.pop("transparency", None)  # alpha is dropped anyway, and Pillow would warn
+            return np.asarray(upright.convert("RGB"))
+    except DataError:
+        raise
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise DataError(f"more than {LIMIT} pixels") from error
     except Image.UnidentifiedImageError as error:
-        raise DataError("empty" if not data else "not an image") from error
+        raise DataError("empty" if not data else f"not an image ({', '.join(FORMATS)})") from error
     except Exception as error:  # Pillow's plugins raise many types of exceptions for damaged files
         raise DataError(f"damaged: {str(error) or type(error).__name__}") from error
-    if upright.mode.startswith("I;16"):
-        grey = (np.asarray(upright) >> 8).astype(np.uint8)
-        return np.repeat(grey[:, :, None], 3, axis=2)
-    upright.info.pop("transparency", None)  # alpha is dropped anyway, and Pillow would warn
-    return np.asarray(upright.convert("RGB"))
+
+
+def _grey(image: Image.Image, bits: int, inverted: bool = False) -> np.ndarray:
+    """The highest 8 of `bits` bits of a greyscale image, as uint8 [H, W, 3]; `inverted` if 0 is white."""
+    grey = (np.asarray(image) >> (bits - 8)).astype(np.uint8)
+    return np.repeat((255 - grey if inverted else grey)[:, :, None], 3, axis=2)
 
 
 def _open(data: bytes) -> Image.Image:
     """Opens an image file, turning Pillow's warning about more than `LIMIT` pixels into an exception."""
     with WARNINGS_LOCK, warnings.catch_warnings():
         warnings.simplefilter("error", Image.DecompressionBombWarning)
-        return Image.open(io.BytesIO(data))
+        return Image.open(io.BytesIO(data), formats=FORMATS)
 
 
 def _jpeg(data: bytes) -> np.ndarray | None:

@@ -4,6 +4,7 @@ An element of the grain data set is a whole batch, computed by a pure function o
 on the number of threads, workers and hosts, and a resumed run simply starts at its step.
 """
 
+import contextlib
 import os
 import signal
 import threading
@@ -145,7 +146,7 @@ def training(
       a reader of (images uint8 [views, B / hosts, H, W, 3], labels int32 [B / hosts], index int32 [B / hosts]).
 
     Raises:
-      DataError: while reading, if an image cannot be decoded or images differ in size.
+      DataError: while reading, if an image cannot be decoded or cropped, or images differ in size.
     """
     transform = transforms.training(data)
     share = data.batch_size // hosts
@@ -158,7 +159,9 @@ def training(
         for view in range(views):
             for slot, index in enumerate(indices.tolist(), start=first):
                 rng = np.random.default_rng((seed, step, slot, view))
-                images.append(transform(split.read(index, rng), rng))
+                image = split.read(index, rng)
+                with _errors_name(split.ids[index]):
+                    images.append(transform(image, rng))
         batch = _stack(images, [split.ids[i] for i in indices])
         return batch.reshape(views, share, *batch.shape[1:]), labels[indices], indices.astype(np.int32)
 
@@ -181,7 +184,7 @@ def evaluation(
       images, the others zero padding.
 
     Raises:
-      DataError: while reading, if an image cannot be decoded or images differ in size.
+      DataError: while reading, if an image cannot be decoded or cropped, or images differ in size.
     """
     transform = transforms.evaluation(data)
     total, share = len(split.labels), batch_size // hosts
@@ -190,12 +193,25 @@ def evaluation(
         first = number * batch_size
         mine = range(first + host * share, min(first + (host + 1) * share, total))
         to_read = mine or [total - 1]  # a host with padding only still needs the shape of an image
-        images = _stack([transform(split.read(i, None)) for i in to_read], [split.ids[i] for i in to_read])
-        images = images[: len(mine)]
+        transformed = []
+        for i in to_read:
+            image = split.read(i, None)
+            with _errors_name(split.ids[i]):
+                transformed.append(transform(image))
+        images = _stack(transformed, [split.ids[i] for i in to_read])[: len(mine)]
         padding = np.zeros((share - len(images), *images.shape[1:]), np.uint8)
         return np.concatenate([images, padding]), min(batch_size, total - first)
 
     return BatchReader(make, 0, -(-total // batch_size), data)
+
+
+@contextlib.contextmanager
+def _errors_name(image_id: str) -> Iterator[None]:
+    """Adds the name of an image to a DataError about it."""
+    try:
+        yield
+    except DataError as error:
+        raise DataError(f"{image_id}: {error}") from error
 
 
 def _stack(images: list[np.ndarray], ids: list[str]) -> np.ndarray:

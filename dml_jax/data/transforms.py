@@ -2,6 +2,9 @@
 
 Boxes and pixels match torchvision's transforms on Pillow images, which the papers' code uses. Pillow 13 changed the
 order of its two resizing passes, which changes some pixels by one level; the authors used older versions.
+
+Images whose longer side is more than `MAX_ASPECT` times the shorter are rejected: enlarging the shorter side of a file
+of 100 bytes to 256 pixels would otherwise take gigabytes.
 """
 
 from collections.abc import Callable
@@ -12,7 +15,9 @@ import numpy as np
 from PIL import Image
 
 from dml_jax.config import Data
+from dml_jax.errors import DataError
 
+MAX_ASPECT = 100  # longer side / shorter side
 Box = tuple[int, int, int, int]  # top, left, height, width in pixels
 
 
@@ -57,8 +62,22 @@ def resize(image: np.ndarray, height: int, width: int) -> np.ndarray:
     return np.asarray(Image.fromarray(image).resize((width, height), Image.Resampling.BILINEAR))
 
 
+def check_aspect(image: np.ndarray) -> None:
+    """Raises DataError if the longer side of an image is more than `MAX_ASPECT` times the shorter."""
+    height, width = image.shape[:2]
+    if max(height, width) > MAX_ASPECT * min(height, width):
+        raise DataError(
+            f"{width}x{height} pixels: the longer side is more than {MAX_ASPECT} times the shorter; crop it"
+        )
+
+
 def resize_shorter(image: np.ndarray, size: int) -> np.ndarray:
-    """Resizes the shorter side to `size` pixels and the longer one to floor(size * longer / shorter)."""
+    """Resizes the shorter side to `size` pixels and the longer one to floor(size * longer / shorter).
+
+    Raises:
+      DataError: see `check_aspect`.
+    """
+    check_aspect(image)
     height, width = image.shape[:2]
     if width <= height:
         return resize(image, int(size * height / width), size)

@@ -1,4 +1,4 @@
-"""The serving example, in a process in which this package and flax cannot be imported."""
+"""The serving example, in a process in which flax and the code of networks and methods cannot be imported."""
 
 import io
 import json
@@ -27,10 +27,13 @@ def embed(images):
 def test_a_posted_image_is_embedded(tmp_path: Path) -> None:
     data = Data(name="folder", crop="centre", resize=20, image_size=16)
     stablehlo.write(tmp_path / "model.stablehlo", embed, (16, 16), platforms=("cpu",))
-    facts = {"shape": [16, 16], "config": {"data": {"crop": data.crop, "resize": data.resize}}}
+    facts = {
+        "shape": [16, 16],
+        "config": {"data": {"crop": data.crop, "resize": data.resize, "image_size": data.image_size}},
+    }
     (tmp_path / "config.json").write_text(json.dumps(facts))
     script = (
-        "import runpy, sys; sys.modules |= {'dml_jax': None, 'flax': None}; "
+        "import runpy, sys; sys.modules |= dict.fromkeys(('flax', 'dml_jax.methods', 'dml_jax.backbones')); "
         f"sys.argv = ['serve', {str(tmp_path)!r}, '0']; runpy.run_path({str(SCRIPT)!r})"
     )
     server = subprocess.Popen(
@@ -47,6 +50,24 @@ def test_a_posted_image_is_embedded(tmp_path: Path) -> None:
                 answer = json.load(reply)
             seen = transforms.evaluation(data)(decode.rgb(file.getvalue()))
             np.testing.assert_allclose(answer, embed(jnp.asarray(seen)[None])[0], atol=1e-6)
+        deep = np.random.default_rng(1).integers(0, 2**16, (20, 20), dtype=np.uint16)
+        file = io.BytesIO()
+        Image.fromarray(deep).save(file, "PNG")
+        with urllib.request.urlopen(address, data=file.getvalue(), timeout=60) as reply:
+            answer = json.load(reply)
+        seen = transforms.evaluation(data)(np.repeat((deep >> 8).astype(np.uint8)[:, :, None], 3, axis=2))
+        np.testing.assert_allclose(answer, embed(jnp.asarray(seen)[None])[0], atol=1e-6)
+        for kind, image, words in (
+            ("PNG", Image.new("L", (1, 6000)), "1x6000 pixels: the longer side is more than 100 times the shorter"),
+            ("TIFF", Image.new("F", (20, 20)), "floating-point pixels"),
+            ("EPS", Image.new("L", (20, 20)), "not an image"),
+        ):
+            file = io.BytesIO()
+            image.save(file, kind)
+            with pytest.raises(urllib.error.HTTPError, match="400") as refused:
+                urllib.request.urlopen(address, data=file.getvalue(), timeout=60)
+            with refused.value as answer:
+                assert words in json.load(answer)["error"]
         body = "send an image of 1 to"
         for length, words in ((8, "not an image"), ("x", body), (0, body), (-1, body), (1 << 40, body)):
             request = urllib.request.Request(address, data=b"no image", headers={"Content-Length": str(length)})

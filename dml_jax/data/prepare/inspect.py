@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 from PIL import Image
 
-from dml_jax.data import decode
+from dml_jax.data import decode, transforms
 from dml_jax.data.prepare.sources import Entry, File
 from dml_jax.errors import DataError
 
@@ -49,6 +49,7 @@ def inspect_image(file: File) -> ImageHashes | str:
     try:
         data = file.read()
         pixels = decode.rgb(data)
+        transforms.check_aspect(pixels)
     except DataError as error:
         return str(error)
     height, width, _ = pixels.shape

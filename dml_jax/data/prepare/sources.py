@@ -1,6 +1,7 @@
 """The files and images of an unprepared data set, listed without opening an image."""
 
 import os
+import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -24,14 +25,18 @@ class File(NamedTuple):
         """The content.
 
         Raises:
-          DataError: missing, a folder, a broken link, unreadable or larger than `MAX_BYTES`.
+          DataError: missing, a broken link, not a regular file (pipes and devices have no end), unreadable or larger than
+            `MAX_BYTES`.
         """
         try:
             if self.size >= 0:
                 with self.path.open("rb") as file:
                     file.seek(self.offset)
                     return file.read(self.size)
-            if self.path.stat().st_size > MAX_BYTES:
+            status = self.path.stat()
+            if not stat.S_ISREG(status.st_mode):
+                raise DataError("not a regular file")
+            if status.st_size > MAX_BYTES:
                 raise DataError(f"larger than {MAX_BYTES // 2**20} MiB")
             return self.path.read_bytes()
         except (FileNotFoundError, NotADirectoryError) as error:

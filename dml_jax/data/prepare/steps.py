@@ -231,6 +231,8 @@ def _list_files(request: Request, nested: bool, console: Console, temporary: Pat
 
 def _unpack(archive: Path, target: Path, console: Console) -> dict[str, File]:
     """Unpacks an archive into the file `target`, unless an interrupted run has done so."""
+    if not archive.is_file():
+        raise DataError(f"{archive}: not a regular file")
     stat, record = archive.stat(), target.with_name(f"{target.name}.json")
     state = [stat.st_size, stat.st_mtime_ns]
     known = json.loads(record.read_text()) if record.is_file() else None

@@ -1,0 +1,96 @@
+"""Which files are decoded, and to which pixels; see also tests/golden/test_transforms.py."""
+
+import io
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from dml_jax.data import decode
+from dml_jax.errors import DataError
+from tests.data import pictures
+
+ROOT = Path(__file__).parents[2]
+RAMP = (np.arange(600, dtype=np.uint16) * 109).reshape(20, 30)  # 0 to 65,291
+
+
+def saved(image: Image.Image, kind: str, **options: object) -> bytes:
+    file = io.BytesIO()
+    image.save(file, kind, **options)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("kind", ["PNG", "TIFF", "big-endian TIFF", "PGM"])
+def test_16_bit_greyscale_keeps_its_high_byte(kind: str) -> None:
+    if kind == "PGM":
+        data = b"P5\n30 20\n65535\n" + RAMP.astype(">u2").tobytes()
+    elif kind == "big-endian TIFF":
+        data = saved(Image.frombytes("I;16B", (30, 20), RAMP.astype(">u2").tobytes()), "TIFF")
+    else:
+        data = saved(Image.fromarray(RAMP), kind)
+    np.testing.assert_array_equal(decode.rgb(data), np.repeat((RAMP >> 8)[:, :, None], 3, axis=2))
+
+
+def test_16_bit_greyscale_is_rotated() -> None:
+    exif = Image.Exif()
+    exif[decode.ORIENTATION] = 6
+    turned = decode.rgb(saved(Image.fromarray(RAMP), "PNG", exif=exif))
+    np.testing.assert_array_equal(turned[:, :, 0], np.rot90(RAMP >> 8, -1))
+
+
+def tiff(pixels: bytes, bits: int, photometric: int = 1) -> bytes:
+    """An uncompressed greyscale TIFF file of 4 x 2 pixels."""
+    tags = [(256, 4), (257, 2), (258, bits), (259, 1), (262, photometric), (273, 200), (278, 2), (279, len(pixels))]
+    entries = b"".join(np.array([tag, 3, 1, 0, value, 0], "<u2").tobytes() for tag, value in tags)
+    head = b"II*\0\x08\0\0\0" + np.uint16(len(tags)).tobytes()
+    return (head + entries + bytes(4)).ljust(200, b"\0") + pixels
+
+
+def test_white_is_zero_and_12_bits() -> None:
+    values = np.array([[0, 256, 4096, 65535], [128, 30000, 32768, 65280]], "<u2")
+    normal, inverted = (decode.rgb(tiff(values.tobytes(), 16, photometric))[:, :, 0] for photometric in (1, 0))
+    np.testing.assert_array_equal(normal, values >> 8)
+    np.testing.assert_array_equal(inverted, 255 - (values >> 8))
+    packed = bytes([0x00, 0x08, 0x00, 0x40, 0x0F, 0xFF, 0xFF, 0x08, 0x00, 0x01, 0x00, 0x10])
+    twelve = np.array([[0x000, 0x800, 0x400, 0xFFF], [0xFF0, 0x800, 0x010, 0x010]])
+    np.testing.assert_array_equal(decode.rgb(tiff(packed, 12))[:, :, 0], twelve >> 4)
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (
+            saved(Image.fromarray(RAMP.astype(np.int32) * 10_000), "TIFF"),
+            "32-bit integer pixels, whose range is unknown",
+        ),
+        (saved(Image.fromarray(RAMP.astype(np.float32) / 65_535), "TIFF"), "floating-point pixels, whose range is"),
+        (b"Pf\n2 2\n-1.0\n" + bytes(16), "floating-point pixels"),
+    ],
+)
+def test_pixels_of_unknown_range_are_rejected(data: bytes, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        decode.rgb(data)
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "GIF", "BMP", "TIFF", "WEBP", "PPM"])
+def test_documented_formats(kind: str) -> None:
+    assert decode.rgb(pictures.encoded(3, kind=kind)).shape == (24, 32, 3)
+
+
+@pytest.mark.parametrize("kind", ["EPS", "JPEG2000", "ICO", "TGA", "PCX", "DIB", "SGI", "DDS", "PDF"])
+def test_other_formats_are_rejected(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In particular PostScript, whose decoder runs Ghostscript."""
+    from PIL import EpsImagePlugin
+
+    monkeypatch.setattr(EpsImagePlugin, "Ghostscript", lambda *_: pytest.fail("Ghostscript was called"))
+    with pytest.raises(DataError, match=r"^not an image \(JPEG, PNG, GIF, BMP, TIFF, WEBP, PPM\)$"):
+        decode.rgb(pictures.encoded(3, kind=kind))
+
+
+def test_images_are_opened_in_one_place() -> None:
+    files = [*(ROOT / "dml_jax").rglob("*.py"), *(ROOT / "launch").rglob("*.py")]
+    calls = {path: re.findall(r"Image\.open\(.*", path.read_text()) for path in files}
+    found = {path.name: lines for path, lines in calls.items() if lines}
+    assert found == {"decode.py": ["Image.open(io.BytesIO(data), formats=FORMATS)"]}

@@ -1,0 +1,58 @@
+"""Limits on the size of resized images; see also tests/golden/test_transforms.py."""
+
+import tracemalloc
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dml_jax.config import Data
+from dml_jax.data import pipeline, samplers, transforms
+from dml_jax.data.split import Split
+from dml_jax.errors import DataError
+
+CENTRE = Data(crop="centre", resize=256, image_size=224)
+
+
+@pytest.mark.parametrize("shape", [(4000, 1, 3), (1, 6000, 3), (101, 1, 3)])
+@pytest.mark.parametrize(
+    "crop",
+    [
+        transforms.evaluation(CENTRE),
+        lambda image: transforms.training(Data(crop="random", resize=256, image_size=224))(image, rng()),
+        lambda image: transforms.training(Data(crop="random_resized", resize_first=True, resize=256, image_size=224))(
+            image, rng()
+        ),
+    ],
+    ids=["evaluation", "random", "random_resized"],
+)
+def test_narrow_images_are_rejected_before_they_are_enlarged(shape: Any, crop: Callable[..., np.ndarray]) -> None:
+    image = np.zeros(shape, np.uint8)
+    tracemalloc.start()
+    with pytest.raises(
+        DataError, match=rf"^{shape[1]}x{shape[0]} pixels: .* more than 100 times the shorter; crop it$"
+    ):
+        crop(image)
+    assert tracemalloc.get_traced_memory()[1] < 2**20
+    tracemalloc.stop()
+
+
+def rng() -> np.random.Generator:
+    return np.random.default_rng(0)
+
+
+def test_the_limit_itself_is_accepted() -> None:
+    for shape in ((100, 1, 3), (1, 100, 3)):
+        assert transforms.evaluation(CENTRE)(np.zeros(shape, np.uint8)).shape == (224, 224, 3)
+
+
+def test_the_pipeline_names_the_image() -> None:
+    images = [np.zeros((8, 8, 3), np.uint8)] * 7 + [np.zeros((3, 999, 3), np.uint8)]
+    labels = np.arange(8) % 2
+    split = Split(labels, [f"{i}.jpg" for i in range(8)], lambda i, _: images[i], ["a", "b"])
+    data = Data(batch_size=8, images_per_class=4, crop="random", resize=16, image_size=16)
+    train = pipeline.training(split, samplers.build(data, labels, 0), data, seed=0, stop=1)
+    for reader in (pipeline.evaluation(split, data, 8), train):
+        with reader, pytest.raises(DataError, match=r"7\.jpg: 999x3 pixels"):
+            next(reader)
