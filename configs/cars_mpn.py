@@ -8,6 +8,8 @@
 
 Compare the clean protocol with the last row and the authors' protocol with the others.
 
+Batch 70, random resized crops of 227 pixels, RAdam, 70 epochs.
+
     python -m dml_jax.main --config=configs/cars_mpn.py          clean protocol
     python -m dml_jax.main --config=configs/cars_mpn.py:paper    the authors' protocol
 

@@ -8,6 +8,8 @@
 
 Compare the clean protocol with the last row and the authors' protocol with the others.
 
+Batch 54, random resized crops of 227 pixels, RAdam, 70 epochs.
+
     python -m dml_jax.main --config=configs/cub_mpn.py          clean protocol
     python -m dml_jax.main --config=configs/cub_mpn.py:paper    the authors' protocol
 
@@ -35,9 +37,7 @@ VARIANTS = variants(REPORTED)
 
 
 def get_config(variant: str = "") -> ConfigDict:
-    config = mpn.recipe(
+    return mpn.recipe(
         "cub", variant, REPORTED, learning_rate=0.0001563663718906821, weight_decay=6.059722614369727e-06,
-        classes=6, images=9, temperature=0.2, layers=1, heads=2,
+        classes=6, images=9, temperature=0.2, layers=1, heads=2, redraw=True,
     )  # fmt: skip
-    config.data.sampler = "mpn_redraw"
-    return config

@@ -3,6 +3,8 @@
 No results or settings are published for this data set, which the authors' code does not support. The settings are those
 of Stanford Online Products, which also has thousands of classes with few images each.
 
+Batch 112, random resized crops of 224 pixels, Adam, 150 epochs.
+
     python -m dml_jax.main --config=configs/inshop_diva.py          clean protocol
     python -m dml_jax.main --config=configs/inshop_diva.py:paper    the authors' protocol on the other data sets
 

@@ -11,12 +11,12 @@ the key network needs a second view of every image.
 Variants: the bars of Figure 4 of the paper, see configs/recipes/diva.py.
 """
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 from ml_collections import ConfigDict
 
 from configs import omniglot_hist
-from configs.recipes.diva import FIGURE_4, add_classifier_group, figure_4
+from configs.recipes.diva import FIGURE_4, ablation, add_classifier_group
 from dml_jax.config import Group, Train
 from dml_jax.options.methods import diva
 
@@ -30,7 +30,9 @@ def get_config(variant: str = "") -> ConfigDict:
         embedding_dim=64, base="triplet", temperature=0.1, queue_batches=15, rho=(15.0,), psi_dim=64,
         ensemble=(0.25, 1.25, 0.25, 0.25),
     )  # fmt: skip
-    config.method = asdict(figure_4(method, variant) if variant else method)
+    if variant:
+        method = ablation(replace(method, ensemble=(1.0, 1.0, 1.0, 1.0)), variant)
+    config.method = asdict(method)
     groups = {
         "model": Group(4e-3, weight_decay=1e-4),
         "beta": Group(5e-3),

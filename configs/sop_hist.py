@@ -10,6 +10,8 @@
 All rows are from the epoch that is best on the test set; results of a fixed schedule were not published. The
 reproduction is by Yuan et al., MLRC 2022.
 
+Batch 32, random resized crops of 224 pixels, Adam, 60 epochs after 1 of warm-up.
+
     python -m dml_jax.main --config=configs/sop_hist.py          clean protocol
     python -m dml_jax.main --config=configs/sop_hist.py:paper    the authors' protocol
 

@@ -8,6 +8,8 @@
 
 Compare the clean protocol with the last row and the authors' protocol with the others.
 
+Batch 90, random resized crops of 227 pixels, RAdam, 70 epochs.
+
     python -m dml_jax.main --config=configs/sop_mpn.py                    both losses as in the paper, clean protocol
     python -m dml_jax.main --config=configs/sop_mpn.py:auxiliary          the authors' configuration file
     python -m dml_jax.main --config=configs/sop_mpn.py:auxiliary-paper    the same, the authors' protocol

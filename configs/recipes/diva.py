@@ -2,27 +2,39 @@
 
 Variants: `bn_inception`, the other backbone (batch norm not frozen); `triplet`, the triplet loss instead of the margin
 loss in the ranking tasks, with otherwise the same settings, since no others are published; `bn_inception-triplet`; and
-`bn_inception-` followed by a bar of Figure 4. The heights of the bars are not printed: all are below DaNCE's, and plain
-NCE's is below the baseline's.
+`bn_inception-` followed by one of the paper's ablations, each with about 512 dimensions in total:
 
-    discriminative   the baseline: the discriminative task alone
-    dance            discriminative and DaNCE; the following five replace DaNCE by
-    nce                plain NCE
-    instance           instance discrimination with a memory of all images, as the paper cites it
-    spread             instance discrimination with the second views of the batch, as in the authors' code
-    rotnet             classification of rotations
-    deepcluster        classification of clusters
+    Table 1: which tasks are trained beside the discriminative one
+    discriminative   none, the baseline of Table 3 and Figure 4
+    dance            DaNCE
+    shared           shared
+    intra            intra-class
+    dance_intra, shared_intra, dance_shared, all     two or all of them; `all` is DiVA
+
+    Table 3
+    no_decorrelation   DiVA without decorrelation
+    separate_discriminative, separate_dance, separate_shared, separate_intra
+                       one network per task, 128 dimensions; `python -m dml_jax.ensemble` concatenates the four runs
+
+    Figure 4: what replaces DaNCE beside the discriminative task
+    nce              plain NCE
+    instance         instance discrimination with a memory of all images, as the paper cites it
+    spread           instance discrimination with the second views of the batch, as in the authors' code
+    rotnet           classification of rotations
+    deepcluster      classification of clusters
     ensemble         four discriminative tasks, decorrelated
 
-The concatenated embedding of each bar has 512 dimensions, like DiVA's. The weight of a self-supervised loss is 1,
-except for DaNCE and NCE, which have DiVA's; pairs of tasks are not decorrelated. This follows the authors' code where
-it specifies these settings.
+The heights of the bars of Figure 4 are not printed: all are below DaNCE's, and plain NCE's is below the baseline's. As
+stated in the paper, ablations are trained for 150 epochs at a fixed learning rate; no commands are published for them,
+so that the other settings are those of `bn_inception`. The weight of a self-supervised loss is 1, except for DaNCE and
+NCE beside other tasks, which have DiVA's. As in the authors' code, pairs and triples of tasks are not decorrelated,
+except for `dance_shared`, whose two auxiliary embeddings are also decorrelated from each other.
 
 The code deviates from the paper, and is followed here: 350 epochs (150 on Stanford Online Products) instead of 150,
 weight decay 4e-4 instead of 5e-4, temperature 0.01 instead of 0.1, crops of at least 8 % of the area instead of 224
-pixels of 256. The authors try several test-time weights of the embeddings on the test set; here they are fixed, with
-twice the weight for the auxiliary embeddings on CUB and Cars196 as stated in the paper (`--config.method.ensemble` sets
-others).
+pixels of 256, crops of 227 instead of 224 pixels with BN-Inception. The authors try several test-time weights of the
+embeddings on the test set; here they are fixed, with twice the weight for the auxiliary embeddings on CUB and Cars196
+as stated in the paper (`--config.method.ensemble` sets others).
 """
 
 from dataclasses import asdict, replace
@@ -38,38 +50,64 @@ from dml_jax.options.methods import diva
 # The constants of these weights, 128, 117, 104 and 1 of 255, rounded as in the authors' code.
 CAFFE = resnet.Pixels(mean=(0.4078, 0.4588, 0.502), std=(0.0039, 0.0039, 0.0039), order="bgr")
 
-
+TABLE_1: dict[str, tuple[diva.Task, ...]] = {
+    "discriminative": ("discriminative",),
+    "dance": ("discriminative", "selfsimilarity"),
+    "shared": ("discriminative", "shared"),
+    "intra": ("discriminative", "intra"),
+    "dance_intra": ("discriminative", "selfsimilarity", "intra"),
+    "shared_intra": ("discriminative", "shared", "intra"),
+    "dance_shared": ("discriminative", "selfsimilarity", "shared"),
+    "all": diva.TASKS,
+}
+SEPARATE: dict[str, diva.Task] = {
+    "separate_discriminative": "discriminative",
+    "separate_dance": "selfsimilarity",
+    "separate_shared": "shared",
+    "separate_intra": "intra",
+}
 FIGURE_4 = ("discriminative", "dance", "nce", "instance", "spread", "rotnet", "deepcluster", "ensemble")
-# The rows of these bars in a table REPORTED; their values are not printed.
-FIGURE_4_ROWS: dict[str, tuple[float | None, ...]] = dict.fromkeys((f"bn_inception-{bar}" for bar in FIGURE_4), ())
+ABLATIONS = tuple(dict.fromkeys((*TABLE_1, "no_decorrelation", *SEPARATE, *FIGURE_4)))
 
 
-def figure_4(method: diva.Config, bar: str) -> diva.Config:
-    """The options of a bar of Figure 4; the concatenated embedding keeps its size.
+def ablations(printed: Reported) -> dict[str, tuple[float | None, ...]]:
+    """The rows of all ablations for a table REPORTED, from those with printed values."""
+    assert set(printed) <= set(ABLATIONS)
+    return {f"bn_inception-{name}": printed.get(name, ()) for name in ABLATIONS}
+
+
+def ablation(method: diva.Config, name: str) -> diva.Config:
+    """The options of an ablation.
 
     Args:
-      method: options of DiVA with all four tasks.
-      bar: one of FIGURE_4.
+      method: options of DiVA with all four tasks; their dimensions are divided among the tasks that remain.
+      name: one of ABLATIONS.
     """
-    whole, equal = 4 * method.embedding_dim, (1.0, 1.0, 1.0, 1.0)
-    if bar == "ensemble":
-        return replace(
-            method, learners="discriminative", ensemble=equal,
-            alpha_selfsimilarity=1.0, alpha_shared=1.0, alpha_intra=1.0,
-        )  # fmt: skip
-    if bar == "discriminative":
-        return replace(method, tasks=("discriminative",), embedding_dim=whole, ensemble=equal, directions=())
-    pair = replace(method, tasks=("discriminative", "selfsimilarity"), ensemble=equal, directions=())
-    task: dict[str, Any] = {"selfsimilarity": bar, "alpha_selfsimilarity": 1.0}
-    match bar:
-        case "dance" | "nce":
-            return replace(pair, embedding_dim=whole // 2, dance=method.dance if bar == "dance" else "off")
+    total, equal = 4 * method.embedding_dim, (1.0, 1.0, 1.0, 1.0)
+    if name in TABLE_1:
+        tasks = TABLE_1[name]
+        directions = method.directions if len(tasks) == 4 else ()
+        if name == "dance_shared":
+            directions = ("selfsimilarity-discriminative", "shared-discriminative", "shared-selfsimilarity")
+        ensemble = method.ensemble if len(tasks) > 1 else equal
+        return replace(method, tasks=tasks, embedding_dim=total // len(tasks), directions=directions, ensemble=ensemble)
+    alone: dict[str, Any] = {"alpha_selfsimilarity": 1.0, "alpha_shared": 1.0, "alpha_intra": 1.0, "ensemble": equal}
+    if name in SEPARATE:
+        return replace(method, tasks=(SEPARATE[name],), directions=(), **alone)
+    pair = replace(method, tasks=TABLE_1["dance"], embedding_dim=total // 2, directions=())
+    match name:
+        case "no_decorrelation":
+            return replace(method, directions=())
+        case "ensemble":
+            return replace(method, learners="discriminative", **alone)
+        case "nce":
+            return replace(pair, dance="off")
         case "instance" | "spread":
-            return replace(pair, embedding_dim=whole // 2, **task)
+            return replace(pair, selfsimilarity=name, alpha_selfsimilarity=1.0)
         case "rotnet" | "deepcluster":  # no embedding of their own
-            return replace(pair, embedding_dim=whole, **task)
+            return replace(pair, selfsimilarity=name, alpha_selfsimilarity=1.0, embedding_dim=total, ensemble=equal)
         case _:
-            raise ValueError(f"unknown bar {bar!r}")
+            raise ValueError(f"unknown ablation {name!r}")
 
 
 def add_classifier_group(config: ConfigDict, learning_rate: float) -> None:
@@ -97,8 +135,8 @@ def recipe(
       dataset, variant, reported: see `experiment`.
       rho: weight of every decorrelation term.
       alpha: weight of every auxiliary loss.
-      milestone: epoch after which all learning rates are multiplied by `gamma`.
-      epochs: length of the training.
+      milestone: epoch after which all learning rates are multiplied by `gamma`, except in ablations.
+      epochs: length of the training, except in ablations.
       queue_batches: length of DaNCE's queue in batches.
       auxiliary_weight: test-time weight of each auxiliary embedding; that of the discriminative embedding is 1.
     """
@@ -113,7 +151,8 @@ def recipe(
         queue_batches=queue_batches,
         ensemble=(1.0, auxiliary_weight, auxiliary_weight, auxiliary_weight),
     )
-    bar = without_protocol(variant).split("-")[-1]
+    name = without_protocol(variant).split("-")[-1]
+    fixed = name in ABLATIONS
     config = experiment(
         dataset,
         variant,
@@ -121,7 +160,7 @@ def recipe(
         backbone=bn_inception.Config(pretrained="weights/bn_inception", pixels=CAFFE)
         if inception
         else resnet.Config(pretrained="weights/resnet50", freeze_bn=True),
-        method=figure_4(method, bar) if bar in FIGURE_4 else method,
+        method=ablation(method, name) if fixed else method,
         train=Train(
             groups={
                 "model": Group(1e-5, weight_decay=4e-4),
@@ -129,9 +168,9 @@ def recipe(
                 "psi": Group(1e-5),
                 "temperature": Group(5e-4),
             },
-            epochs=epochs,
-            schedule="step",
-            milestones=(milestone,),
+            epochs=150 if fixed else epochs,
+            schedule="constant" if fixed else "step",
+            milestones=() if fixed else (milestone,),
             gamma=gamma,
         ),
     )

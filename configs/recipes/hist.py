@@ -2,10 +2,11 @@
 
 Variants: `retuned`, the values found by the reproduction's search (Yuan et al., MLRC 2022, Tables 2, 8 and 9);
 `bn_inception`, the other backbone, for which the authors published only tau, alpha and lambda_s, and the other settings
-are the reproduction's; `bn_inception-retuned`.
+are the reproduction's; `bn_inception-retuned`. `cars_hist.py` adds the reproduction's ablations.
 
 One warm-up epoch, not included in `epochs`, trains everything except the backbone. Freezing batch norm freezes its
-running statistics; its scales and shifts are trained after the warm-up, as in the authors' code.
+running statistics; its scales and shifts are trained after the warm-up, as in the authors' code. The authors' code
+averages the entropies in NMI geometrically, and so does the paper protocol.
 """
 
 from ml_collections import ConfigDict
@@ -69,4 +70,6 @@ def recipe(
         ),
     )
     config.data.update(sampler="shuffled", batch_size=32, image_size=224)
+    if config.evaluation.protocol == "paper":
+        config.evaluation.nmi_average = "geometric"
     return config
