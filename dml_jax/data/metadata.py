@@ -1,5 +1,6 @@
 """Labels and names of every split, stored apart from the pixels so that samplers need not open a single image."""
 
+import contextlib
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -21,12 +22,14 @@ class SplitMetadata(NamedTuple):
       ids: N image names.
       classes: C class names.
       files: N absolute paths of image files; empty if the images are packed.
+      content: SHA-256 of all images of the data set, the same for all splits; empty if not computed.
     """
 
     labels: np.ndarray
     ids: Sequence[str]
     classes: Sequence[str]
     files: Sequence[str] = ()
+    content: str = ""
 
 
 def from_entries(entries: Sequence[Entry]) -> dict[str, SplitMetadata]:
@@ -54,12 +57,14 @@ def from_entries(entries: Sequence[Entry]) -> dict[str, SplitMetadata]:
 
 
 def save(path: Path, splits: Mapping[str, SplitMetadata]) -> None:
-    """Writes an npz file without pickled objects: lists of strings are stored as JSON in UTF-8."""
+    """Writes an npz file without pickled objects: strings are stored as JSON in UTF-8."""
     arrays = {}
     for name, split in splits.items():
         arrays[f"{name}/labels"] = split.labels
         for key in ("ids", "classes", "files"):
             arrays[f"{name}/{key}"] = np.frombuffer(json.dumps(list(getattr(split, key))).encode(), np.uint8)
+        if split.content:
+            arrays[f"{name}/content"] = np.frombuffer(json.dumps(split.content).encode(), np.uint8)
     with path.open("wb") as file:
         np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
 
@@ -76,7 +81,9 @@ def load(path: Path) -> dict[str, SplitMetadata]:
         strings = {key: json.loads(value.tobytes()) for key, value in arrays.items() if not key.endswith("/labels")}
         return {
             split: SplitMetadata(
-                arrays[f"{split}/labels"], *(strings[f"{split}/{key}"] for key in ("ids", "classes", "files"))
+                arrays[f"{split}/labels"],
+                *(strings[f"{split}/{key}"] for key in ("ids", "classes", "files")),
+                content=strings.get(f"{split}/content", ""),
             )
             for split in SPLITS
             if f"{split}/labels" in arrays
@@ -86,12 +93,17 @@ def load(path: Path) -> dict[str, SplitMetadata]:
 
 
 def cached(fingerprint: bytes, compute: Callable[[], Mapping[str, SplitMetadata]]) -> Mapping[str, SplitMetadata]:
-    """The result of `compute`, from the user's cache directory if it was computed for the same fingerprint before."""
+    """The result of `compute`, from the user's cache directory if it was computed for the same fingerprint before.
+
+    A damaged file in the cache is replaced; a cache that cannot be written is not used.
+    """
     path = cache_dir() / "data" / f"{hashlib.sha256(fingerprint).hexdigest()}.npz"
     if path.is_file():
-        return load(path)
+        with contextlib.suppress(DataError):
+            return load(path)
     splits = compute()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_write(path) as draft:
-        save(draft, splits)
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_write(path) as draft:
+            save(draft, splits)
     return splits

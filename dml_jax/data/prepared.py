@@ -134,7 +134,7 @@ def _splits(
     content: str = "",
 ) -> dict[str, Split]:
     loaded = {
-        name: Split(split.labels, split.ids, reader(name, split), split.classes, content=content)
+        name: Split(split.labels, split.ids, reader(name, split), split.classes, content=content or split.content)
         for name, split in splits.items()
     }
     if "gallery" in loaded:

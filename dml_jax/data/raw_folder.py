@@ -1,5 +1,12 @@
-"""Unprepared image folders: every image is checked once; the result is cached until a file changes."""
+"""Unprepared image folders: every image is checked and hashed once; the result is cached until a file changes.
 
+A changed file is recognised by its size, modification time or change time (which a program that restores the
+modification time cannot restore). The hash of the data set, which must be the same for a run to be resumed, covers the
+names, classes and contents of the images but not the times, so that a copy of the folder has the same hash. Changes
+while a run reads the folder are not recognised.
+"""
+
+import hashlib
 import os
 import shlex
 from collections.abc import Mapping
@@ -15,6 +22,9 @@ from dml_jax.errors import DataError
 def scan(directory: Path, recipe: Recipe) -> Mapping[str, SplitMetadata]:
     """Finds the images of a folder and decodes each once, unless that was done before.
 
+    Returns:
+      The splits; `content` is a SHA-256 of the split, class, name and file content of all images.
+
     Raises:
       DataError: no classes, or unusable images (how many, and the first of them).
     """
@@ -28,8 +38,8 @@ def _scan(directory: Path, files: Files, recipe: Recipe) -> Mapping[str, SplitMe
         check_disjoint_classes(entries)
     except DataError as error:
         raise DataError(f"data.path={directory}: {error}") from error
-    facts, reasons = inspect.inspect_images(entries, os.cpu_count() or 1)
-    reasons |= inspect.find_invalid(entries, facts)
+    hashes, reasons = inspect.inspect_images(entries, os.cpu_count() or 1)
+    reasons |= inspect.find_invalid(entries, hashes)
     if reasons:
         first = min(reasons)
         source, output = shlex.quote(str(directory)), shlex.quote(f"{directory.resolve()}_prepared")
@@ -38,13 +48,18 @@ def _scan(directory: Path, files: Files, recipe: Recipe) -> Mapping[str, SplitMe
             f"{entries[first].id}: {reasons[first]}; python -m dml_jax.prepare --name=folder --source={source} "
             f"--output={output} lists all of them, and with --skip_bad leaves them out"
         )
-    return metadata.from_entries(entries)
+    content = hashlib.sha256()
+    for i, entry in enumerate(entries):
+        content.update(hashes[i].sha256)
+        content.update(f"{entry.split}\n{entry.class_name}\n{entry.id}\n".encode())
+    splits = metadata.from_entries(entries)
+    return {name: split._replace(content=content.hexdigest()) for name, split in splits.items()}
 
 
 def _fingerprint(directory: Path, files: Files) -> bytes:
-    """Names, sizes and modification times of the files."""
+    """Names, sizes, modification and change times of the files."""
     lines = [str(directory.resolve())]
     for name, file in files.items():
         stat = file.path.stat() if file.path.exists() else None
-        lines.append(f"{name}\0{(stat.st_size, stat.st_mtime_ns) if stat else 0}")
+        lines.append(f"{name}\0{(stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns) if stat else 0}")
     return "\n".join(lines).encode(errors="surrogateescape")

@@ -19,7 +19,8 @@ class Split(NamedTuple):
       classes: C class names.
       gallery: the images among which this split's images are retrieved (In-Shop); None if queries and gallery are the
         same images.
-      content: SHA-256 of the prepared data set that the split belongs to, pixels included; empty if it is not prepared.
+      content: SHA-256 of the data set that the split belongs to, pixels included; empty if it is built in or one of
+        tensorflow_datasets.
     """
 
     labels: np.ndarray

@@ -66,9 +66,7 @@ def check_aspect(image: np.ndarray) -> None:
     """Raises DataError if the longer side of an image is more than `MAX_ASPECT` times the shorter."""
     height, width = image.shape[:2]
     if max(height, width) > MAX_ASPECT * min(height, width):
-        raise DataError(
-            f"{width}x{height} pixels: the longer side is more than {MAX_ASPECT} times the shorter; crop it"
-        )
+        raise DataError(f"{width}x{height} pixels: one side is more than {MAX_ASPECT} times the other; crop it")
 
 
 def resize_shorter(image: np.ndarray, size: int) -> np.ndarray:

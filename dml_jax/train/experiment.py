@@ -225,7 +225,7 @@ def template(experiment: Experiment) -> TrainState:
 
 
 def data_hash(experiment: Experiment) -> str:
-    """SHA-256 of the image names and labels of all splits and, if the data set was prepared, of its images."""
+    """SHA-256 of the image names and labels of all splits and, except for tensorflow_datasets, of the images."""
     digest = hashlib.sha256()
     for name, split in sorted(experiment.splits.items()):
         digest.update(f"{name} {len(split.labels)}".encode())

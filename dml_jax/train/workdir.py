@@ -115,7 +115,7 @@ def provenance(config: Config, data_hash: str, classes: int, images: int, shape:
 
     Args:
       config: of the run.
-      data_hash: of names and labels of its splits, and of the pixels of prepared ones.
+      data_hash: see `experiment.data_hash`.
       classes: number of training classes.
       images: number of training images.
       shape: (height, width) of an image; with these numbers the model can be rebuilt without the data.

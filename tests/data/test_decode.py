@@ -63,7 +63,7 @@ def test_white_is_zero_and_12_bits() -> None:
     [
         (
             saved(Image.fromarray(RAMP.astype(np.int32) * 10_000), "TIFF"),
-            "32-bit integer pixels, whose range is unknown",
+            "32-bit integer pixels, whose range is",
         ),
         (saved(Image.fromarray(RAMP.astype(np.float32) / 65_535), "TIFF"), "floating-point pixels, whose range is"),
         (b"Pf\n2 2\n-1.0\n" + bytes(16), "floating-point pixels"),

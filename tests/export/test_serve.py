@@ -6,6 +6,7 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
+from dataclasses import asdict
 from pathlib import Path
 
 import jax.numpy as jnp
@@ -27,10 +28,7 @@ def embed(images):
 def test_a_posted_image_is_embedded(tmp_path: Path) -> None:
     data = Data(name="folder", crop="centre", resize=20, image_size=16)
     stablehlo.write(tmp_path / "model.stablehlo", embed, (16, 16), platforms=("cpu",))
-    facts = {
-        "shape": [16, 16],
-        "config": {"data": {"crop": data.crop, "resize": data.resize, "image_size": data.image_size}},
-    }
+    facts = {"shape": [16, 16], "config": {"data": asdict(data)}}
     (tmp_path / "config.json").write_text(json.dumps(facts))
     script = (
         "import runpy, sys; sys.modules |= dict.fromkeys(('flax', 'dml_jax.methods', 'dml_jax.backbones')); "
@@ -58,7 +56,7 @@ def test_a_posted_image_is_embedded(tmp_path: Path) -> None:
         seen = transforms.evaluation(data)(np.repeat((deep >> 8).astype(np.uint8)[:, :, None], 3, axis=2))
         np.testing.assert_allclose(answer, embed(jnp.asarray(seen)[None])[0], atol=1e-6)
         for kind, image, words in (
-            ("PNG", Image.new("L", (1, 6000)), "1x6000 pixels: the longer side is more than 100 times the shorter"),
+            ("PNG", Image.new("L", (1, 6000)), "1x6000 pixels: one side is more than 100 times the other"),
             ("TIFF", Image.new("F", (20, 20)), "floating-point pixels"),
             ("EPS", Image.new("L", (20, 20)), "not an image"),
         ):

@@ -25,8 +25,8 @@ class File(NamedTuple):
         """The content.
 
         Raises:
-          DataError: missing, a broken link, not a regular file (pipes and devices have no end), unreadable or larger than
-            `MAX_BYTES`.
+          DataError: missing, a broken link, not a regular file (a pipe or device may have no end), unreadable or larger
+            than `MAX_BYTES`.
         """
         try:
             if self.size >= 0:

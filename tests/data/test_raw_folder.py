@@ -1,0 +1,108 @@
+"""Unprepared folders: changed images are noticed, copies are the same data set, a damaged cache is replaced."""
+
+import os
+import shutil
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from dml_jax import model
+from dml_jax.config import Data
+from dml_jax.data import datasets
+from dml_jax.data.prepare import inspect
+from dml_jax.errors import DataError
+from dml_jax.train import experiment as experiments
+from tests.data import layouts, pictures
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "dml_jax" / "data"
+
+
+def data_hash(folder: Path) -> str:
+    splits = datasets.load(Data(name="folder", path=str(folder)))
+    return experiments.data_hash(SimpleNamespace(splits=splits))  # type: ignore[arg-type]
+
+
+def test_changed_pixels_under_the_same_name_change_the_hash(tmp_path: Path) -> None:
+    """Even if the file keeps its size and its modification time."""
+    photos = layouts.photos(tmp_path / "photos")
+    file = photos / "oak" / "1.bmp"
+    file.write_bytes(pictures.encoded(1, kind="BMP"))
+    before, status = data_hash(photos), file.stat()
+    file.write_bytes(pictures.encoded(2, kind="BMP"))
+    os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert (file.stat().st_size, file.stat().st_mtime_ns) == (status.st_size, status.st_mtime_ns)
+    assert data_hash(photos) != before
+    file.write_bytes(pictures.encoded(1, kind="BMP"))
+    assert data_hash(photos) == before
+
+
+def test_copies_have_the_same_hash(tmp_path: Path) -> None:
+    photos = layouts.photos(tmp_path / "photos")
+    shutil.copytree(photos, tmp_path / "copy", copy_function=shutil.copyfile)
+    for file in (tmp_path / "copy").rglob("*.jpg"):
+        os.utime(file, (1, 1))
+    before = data_hash(photos)
+    assert data_hash(tmp_path / "copy") == before
+    for file in photos.rglob("*.jpg"):
+        os.utime(file)
+    assert data_hash(photos) == before
+    (photos / "oak").rename(photos / "oaks")
+    assert data_hash(photos) != before
+
+
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04", None])
+def test_a_damaged_cache_is_replaced(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, content: bytes | None
+) -> None:
+    photos = layouts.photos(tmp_path / "photos")
+    before = data_hash(photos)
+    [file] = cache.iterdir()
+    file.write_bytes(file.read_bytes()[:-100] if content is None else content)
+    assert data_hash(photos) == before
+    monkeypatch.setattr(inspect, "inspect_images", None)  # the replaced cache is used again
+    assert data_hash(photos) == before
+
+
+def test_a_cache_that_cannot_be_written_is_not_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    assert data_hash(layouts.photos(tmp_path / "photos"))
+
+
+def within_seconds(function: object, *arguments: object) -> BaseException | None:
+    """The exception of a call, which must return within 20 seconds."""
+    raised: list[BaseException | None] = []
+
+    def call() -> None:
+        try:
+            function(*arguments)  # type: ignore[operator]
+            raised.append(None)
+        except DataError as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=call, daemon=True)
+    thread.start()
+    thread.join(20)
+    assert raised, "the call hangs"
+    return raised[0]
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device"])
+def test_pipes_and_devices_are_rejected(tmp_path: Path, kind: str) -> None:
+    photos = layouts.photos(tmp_path / "photos")
+    odd = photos / "oak" / "odd.jpg"
+    if kind == "pipe":
+        os.mkfifo(odd)
+    else:
+        odd.symlink_to("/dev/zero")
+    error = within_seconds(data_hash, photos)
+    assert "1 of 13 images cannot be used, the first is oak/odd.jpg: not a regular file" in str(error)
+    reader = SimpleNamespace(_preprocess=lambda image, name: image)
+    error = within_seconds(model.Model.read, reader, odd)
+    assert str(error) == f"{odd}: not a regular file"
