@@ -1,6 +1,6 @@
 """Enrolls new classes with the model of a finished run, without training, and classifies images:
 
-    python -m dml_jax.enroll --workdir=runs/birds --index=birds.npz gallery/            # one folder per class
+    python -m dml_jax.enroll --workdir=runs/birds --index=birds.npz gallery/            # class folders, as for training
     python -m dml_jax.enroll --workdir=runs/birds --index=birds.npz --classify photos/
 
 The first creates the index or adds to an existing one. The second prints one tab-separated line per image: class or
@@ -11,30 +11,38 @@ import sys
 from pathlib import Path
 
 from dml_jax import cli
+from dml_jax.data.datasets import folder
+from dml_jax.data.prepare.sources import Options, walk
 from dml_jax.embed import image_files
 from dml_jax.errors import ConfigError, DataError
 from dml_jax.files import expand_path
 
 
 def class_folders(paths: list[str]) -> dict[str, list[Path]]:
-    """Image files by class: every folder in the given directories is a class with the folder's name.
+    """Image files by class, with the classes that training finds in each directory (`datasets.folder`).
 
     Raises:
-      DataError: a path is not a directory or holds no folders, a folder has no images, or two have the same name.
+      DataError: a path is not a directory, holds no class folders or images outside of them, or two have the same class.
     """
-    by_name: dict[str, Path] = {}
+    classes: dict[str, list[Path]] = {}
+    directory_of: dict[str, str] = {}
     for name in paths:
         path = expand_path("DIRECTORY", name)
         if not path.is_dir():
             raise DataError(f"{name}: there is no such directory; give a directory with one folder of images per class")
-        folders = sorted(entry for entry in path.iterdir() if entry.is_dir() and not entry.name.startswith("."))
-        if not folders:
-            raise DataError(f"{name}: holds no folders; give a directory with one folder of images per class")
-        for folder in folders:
-            if folder.name in by_name:
-                raise DataError(f"{folder}: {by_name[folder.name].parent} also has a class {folder.name}; rename one")
-            by_name[folder.name] = folder
-    return {name: image_files([str(folder)]) for name, folder in by_name.items()}
+        try:
+            entries = folder.find(dict(sorted(walk(path))), Options())
+        except DataError as error:
+            raise DataError(f"{name}: {error}") from error
+        if not entries:
+            raise DataError(f"{name}: holds no class folders with images")
+        for entry in entries:
+            if directory_of.setdefault(entry.class_name, name) != name:
+                raise DataError(
+                    f"{name}: {directory_of[entry.class_name]} also has a class {entry.class_name}; rename one"
+                )
+            classes.setdefault(entry.class_name, []).append(entry.file.path)
+    return classes
 
 
 def execute(arguments: list[str]) -> None:

@@ -1,5 +1,6 @@
 """Enrolled classes: the index, the command, and their error messages."""
 
+import shutil
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,6 +13,8 @@ import dml_jax
 from dml_jax import config as configs
 from dml_jax import embed, enroll
 from dml_jax.class_index import Index
+from dml_jax.data.datasets import folder
+from dml_jax.data.prepare import sources
 from dml_jax.errors import CheckpointError, DataError
 
 COLOURS = {"red": (250, 10, 10), "green": (10, 250, 10), "blue": (10, 10, 250), "grey": (120, 120, 120)}
@@ -154,14 +157,35 @@ def test_the_command(photos, tmp_path, monkeypatch, capsys):
     for arguments, message in (
         ((), "DIRECTORY|IMAGE: missing"),
         ((gallery, tmp_path / "twice"), "also has a class red"),
-        ((tmp_path / "hollow",), "lilac: no image files"),
-        ((tmp_path / "new",), "holds no folders"),
+        ((tmp_path / "hollow",), "hollow: there is no class folder with images"),
+        ((tmp_path / "new",), "new: 1 images, e.g. x.png, are in no class folder"),
         ((gallery,), "is already enrolled as green"),
         ((tmp_path / "none",), "there is no such directory"),
         (("--threshold=0.5", gallery), "--threshold: needs --classify"),
     ):
         code, text = run(*arguments)
         assert (code, message in text) == (2, True), text
+
+
+def test_the_class_folders_of_training(tmp_path):
+    """Nested folders, folders of splits, hidden and empty folders, files without a suffix."""
+    for name in ("Fruit/Apple/Pink-Lady/1", "Fruit/Apple/Pink-Lady/2", "Fruit/Pear/1", "Dairy/1", "Dairy/Milk/1"):
+        picture(tmp_path / "flat" / f"{name}.png", "red")
+    (tmp_path / "flat" / "Dairy" / "2").write_bytes((tmp_path / "flat" / "Dairy" / "1.png").read_bytes())
+    picture(tmp_path / "flat" / ".cache" / "1.png", "red")
+    (tmp_path / "flat" / "empty").mkdir()
+    shutil.copytree(tmp_path / "flat" / "Fruit", tmp_path / "split" / "train" / "Fruit")
+    shutil.copytree(tmp_path / "flat" / "Dairy", tmp_path / "split" / "test" / "Dairy")
+    for root in ("flat", "split"):
+        found = enroll.class_folders([str(tmp_path / root)])
+        entries = folder.find(dict(sources.walk(tmp_path / root)), sources.Options())
+        assert set(found) == {"Fruit/Apple/Pink-Lady", "Fruit/Pear", "Dairy", "Dairy/Milk"}
+        assert {(name, file) for name, files in found.items() for file in files} == {
+            (entry.class_name, entry.file.path) for entry in entries
+        }
+        assert sum(map(len, found.values())) == len(entries) == 6
+    with pytest.raises(DataError, match=r"split: .*flat also has a class Dairy; rename one"):
+        enroll.class_folders([str(tmp_path / "flat"), str(tmp_path / "split")])
 
 
 def test_the_threshold_of_a_run(tmp_path):
