@@ -8,11 +8,16 @@
 `dml_jax.losses`, `dml_jax.methods` and `dml_jax.evaluation` hold what a program of your own may use.
 """
 
+import importlib
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from dml_jax import evaluation, losses, methods
     from dml_jax.model import Model
+
+__all__ = ["evaluation", "load", "losses", "methods"]
 
 __version__ = "0.1.0"
 
@@ -33,3 +38,10 @@ def load(workdir: str | Path, checkpoint: str = "reported") -> "Model":
     from dml_jax.model import Model  # importing JAX takes a second
 
     return Model(workdir, checkpoint)
+
+
+def __getattr__(name: str) -> ModuleType:
+    """Imports a public package on first use, so that `import dml_jax` is fast."""
+    if name in __all__:
+        return importlib.import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -2,44 +2,83 @@
 
     python -m dml_jax.main --config=configs/digits_hist.py [--config.method.tau=16 …]
 
-The same command again continues an interrupted run. Exit codes: 0 done; 2 a mistake, named in one line; 143 or 130
-stopped by SIGTERM or Ctrl-C, with a checkpoint of the last step on disk.
+Running the same command again continues an interrupted run. `--config=FILE --help` explains every key. Exit codes: 0
+success; 2 invalid input, explained in one line; 143 or 130 after SIGTERM or Ctrl-C, with a checkpoint of the last step
+on disk.
 """
 
 import sys
+from argparse import Namespace
 from pathlib import Path
+from typing import Literal, assert_never, get_args
 
 from dml_jax import cli, files
+from dml_jax import config as configs
+from dml_jax.config import Config
 from dml_jax.errors import ConfigError
 from dml_jax.options.fields import suggest
 
-MODES = ("train", "evaluate", "export", "check", "show")
+Mode = Literal["train", "evaluate", "export", "check", "show"]
+MODES = get_args(Mode)
+HELP = ("-h", "--help")
 
 
 def parser() -> cli.Parser:
     """The options of the main command."""
     flags = cli.Parser(__doc__)
-    flags.add_argument("--config", metavar="FILE[:VARIANT]", help="configuration file; --config.KEY=VALUE edits it")
-    flags.add_argument("--workdir", metavar="DIRECTORY", help="default: runs/<config name>[-<variant>]")
-    flags.add_argument("--mode", default="train", help=f"{', '.join(MODES)} (default: train, evaluate, export, report)")
-    flags.add_argument("--checkpoint", default="reported", help="to judge or export: reported, latest, best or a step")
-    flags.add_argument("--output", metavar="FILE", help="JSON to write, with --mode=evaluate")
-    flags.add_argument("--quiet", action="store_true", help="messages, no progress")
-    flags.add_argument("--coordinator", metavar="HOST:PORT", help="first process of several; auto asks the cluster")
+    flags.add_argument(
+        "--config", metavar="FILE[:VARIANT]", help="configuration file; --config.KEY=VALUE overrides a key"
+    )
+    flags.add_argument(
+        "--workdir", metavar="DIRECTORY", help="work directory; default: runs/<name of the file>[-<variant>]"
+    )
+    flags.add_argument(
+        "--mode",
+        default="train",
+        help="train (default: also evaluates, exports, reports); evaluate or export a checkpoint; check: make one "
+        "step; show: print the resolved configuration",
+    )
+    flags.add_argument(
+        "--checkpoint", default="reported", help="to evaluate or export: reported (default), latest, best or a step"
+    )
+    flags.add_argument("--output", metavar="FILE", help="results as JSON, with --mode=evaluate")
+    flags.add_argument("--quiet", action="store_true", help="print messages but no progress")
+    flags.add_argument(
+        "--coordinator", metavar="HOST:PORT", help="address of the first of several processes, or auto (Slurm, TPU pod)"
+    )
     flags.add_argument("--processes", type=int, default=1, help="number of processes; not needed with auto")
-    flags.add_argument("--process", type=int, default=0, help="number of this one; not needed with auto")
+    flags.add_argument("--process", type=int, default=0, help="index of this process; not needed with auto")
     return flags
 
 
 def execute(arguments: list[str]) -> None:
-    """Reads the command line, resolves the configuration and runs the mode asked for.
+    """Reads the command line, resolves the configuration and runs the mode.
 
     Raises:
-      UserError: what the user can mend.
-      SystemExit: stopped by a signal.
+      UserError: invalid input.
+      SystemExit: stopped by a signal, or after `--help`.
     """
-    asks_help = bool({"-h", "--help"} & set(arguments)) and any(a.startswith("--config=") for a in arguments)
-    options, overrides = parser().read([a for a in arguments if a not in ("-h", "--help")] if asks_help else arguments)
+    explain = any(a in HELP for a in arguments) and any(a.startswith("--config=") for a in arguments)
+    options, overrides = parser().read([a for a in arguments if not (explain and a in HELP)])
+    check_options(options)
+    directory = work_directory(options)
+    output = cli.file_to_write("--output", options.output)
+    config = configs.resolve(cli.load_config(options.config, overrides))
+    if explain or options.mode == "show":
+        from dml_jax import show
+
+        if explain:
+            parser().print_help()
+            print()
+            show.print_options(config)
+        else:
+            show.print_values(config)
+        return
+    run_mode(options, config, directory, output)
+
+
+def check_options(options: Namespace) -> None:
+    """Raises ConfigError if an option is missing, unknown or does not go with the others."""
     if options.config is None:
         raise ConfigError("--config: missing; give a file, e.g. --config=configs/digits_hist.py")
     if options.mode not in MODES:
@@ -47,60 +86,16 @@ def execute(arguments: list[str]) -> None:
     checkpoint = options.checkpoint
     if not (checkpoint in ("reported", "latest", "best") or checkpoint.isdecimal()):
         raise ConfigError(f"--checkpoint={checkpoint}: must be reported, latest, best or a step")
-    output = cli.file_to_write("--output", options.output)
-    if output is not None and options.mode != "evaluate":
+    if options.output and options.mode != "evaluate":
         raise ConfigError(f"--output={options.output}: only --mode=evaluate writes its numbers to a file of their own")
-    file, _, variant = options.config.partition(":")
-    default = Path("runs") / (Path(file).stem + (f"-{variant}" if variant else ""))
-    directory = files.expand_path("--workdir", options.workdir) if options.workdir else default
     if not options.coordinator and (options.processes, options.process) != (1, 0):
         raise ConfigError("--coordinator: missing; several processes need HOST:PORT of the first, or auto")
     if options.coordinator and options.coordinator != "auto":
-        _together(options.coordinator, options.processes, options.process)
-    values = cli.load_config(options.config, overrides)
-
-    from dml_jax import config as configs
-
-    config = configs.resolve(values)
-    if asks_help or options.mode == "show":
-        from dml_jax import show
-
-        if asks_help:
-            parser().print_help()
-            print()
-            show.print_options(config)
-        else:
-            show.print_values(config)
-        return
-    keep_compiled()
-    from dml_jax import run
-    from dml_jax.console import Console
-    from dml_jax.train import mesh, process_group
-    from dml_jax.train.signals import Interrupted, Stop
-
-    if options.coordinator:
-        mesh.connect(options.coordinator, options.processes, options.process)
-    console = Console(quiet=options.quiet, active=mesh.is_main_process())
-    try:
-        with process_group.end_together() as end_now, Stop(end_now) as stop:
-            if options.mode != "train":
-                stop.stop_immediately()
-            match options.mode:
-                case "train":
-                    run.train(config, directory, console, stop)
-                case "evaluate":
-                    run.evaluate(config, directory, checkpoint, console, output)
-                case "export":
-                    run.export(config, directory, checkpoint, console)
-                case _:
-                    run.check(config, console)
-    except Interrupted as interrupted:
-        console.print(f"stopped by {interrupted}{'; the same command continues' if options.mode == 'train' else ''}")
-        sys.exit(interrupted.code)
+        check_address(options.coordinator, options.processes, options.process)
 
 
-def _together(coordinator: str, processes: int, process: int) -> None:
-    """Raises ConfigError unless the address is HOST:PORT and the number that of one of the processes."""
+def check_address(coordinator: str, processes: int, process: int) -> None:
+    """Raises ConfigError unless the address is HOST:PORT and the index is that of one of the processes."""
     host, _, port = coordinator.rpartition(":")
     if not (host and port.isdecimal() and 0 < int(port) < 2**16):
         raise ConfigError(f"--coordinator={coordinator}: must be HOST:PORT of the first process, or auto")
@@ -110,8 +105,50 @@ def _together(coordinator: str, processes: int, process: int) -> None:
         raise ConfigError(f"--process={process}: must be one of 0 to {processes - 1}, as --processes={processes}")
 
 
-def keep_compiled() -> None:
-    """Keeps compiled programs between runs, in the user's cache directory, unless JAX is told another."""
+def work_directory(options: Namespace) -> Path:
+    """`--workdir`, or `runs/<name of the file>[-<variant>]`."""
+    if options.workdir:
+        return files.expand_path("--workdir", options.workdir)
+    file, _, variant = options.config.partition(":")
+    return Path("runs") / (Path(file).stem + (f"-{variant}" if variant else ""))
+
+
+def run_mode(options: Namespace, config: Config, directory: Path, output: Path | None) -> None:
+    """Starts JAX and runs the mode."""
+    enable_compilation_cache()
+    from dml_jax import run
+    from dml_jax.console import Console
+    from dml_jax.train import mesh, process_group
+    from dml_jax.train.signals import Interrupted, Stop
+
+    mode: Mode = options.mode
+    if options.coordinator:
+        mesh.connect(options.coordinator, options.processes, options.process)
+    console = Console(quiet=options.quiet, active=mesh.is_main_process())
+    try:
+        with process_group.end_together() as end_now, Stop(end_now) as stop:
+            if mode != "train":
+                stop.stop_immediately()
+            match mode:
+                case "train":
+                    run.train(config, directory, console, stop)
+                case "evaluate":
+                    run.evaluate(config, directory, options.checkpoint, console, output)
+                case "export":
+                    run.export(config, directory, options.checkpoint, console)
+                case "check":
+                    run.check(config, console)
+                case "show":
+                    raise AssertionError("printed without JAX")
+                case _:
+                    assert_never(mode)
+    except Interrupted as interrupted:
+        console.print(f"stopped by {interrupted}{'; the same command continues' if mode == 'train' else ''}")
+        sys.exit(interrupted.code)
+
+
+def enable_compilation_cache() -> None:
+    """Keeps compiled programs between runs, in the user's cache directory unless JAX is configured otherwise."""
     import jax
 
     if not jax.config.values["jax_compilation_cache_dir"]:

@@ -35,10 +35,10 @@ class Data:
     resize_first: bool = False  # also before "random_resized"
     crop_scale: tuple[Positive, Positive] = (0.08, 1.0)  # fraction of the area that "random_resized" crops
     crop_ratio: tuple[Positive, Positive] = (3 / 4, 4 / 3)  # its width / height
-    flip: Probability = 0.0  # of a horizontal flip; this and the following apply to training only
+    flip: Probability = 0.0  # probability of a horizontal flip; this and the following apply to training only
     jitter: Annotated[float, Ge(0), Lt(1)] = 0.0  # largest relative change of brightness, contrast and saturation
-    greyscale: Probability = 0.0  # of conversion to greyscale
-    erasing: Probability = 0.0  # of erasing a random box, after normalisation (MPN)
+    greyscale: Probability = 0.0  # probability of conversion to greyscale
+    erasing: Probability = 0.0  # probability of erasing a random box, after normalisation (MPN)
     validation_share: Fraction = 0.0  # of the training classes, held out for validation
     threads: PositiveInt = 2  # that read batches ahead
     workers: NonNegativeInt = 0  # processes that read batches instead of threads; 0: none

@@ -31,8 +31,9 @@ Integer = Annotated[int, Lt(LIMIT), Gt(-LIMIT)]
 PositiveInt = Annotated[int, Gt(0), Lt(LIMIT)]
 NonNegativeInt = Annotated[int, Ge(0), Lt(LIMIT)]
 AtLeastTwo = Annotated[int, Ge(2), Lt(LIMIT)]
-Positive = Annotated[float, Gt(0)]
-NonNegative = Annotated[float, Ge(0)]
+LARGEST = 3.4028234663852886e38  # float32; JAX would make infinity of larger numbers
+Positive = Annotated[float, Gt(0), Le(LARGEST)]
+NonNegative = Annotated[float, Ge(0), Le(LARGEST)]
 Probability = Annotated[float, Ge(0), Le(1)]
 Fraction = Annotated[float, Ge(0), Lt(1)]  # 1 excluded
 NonEmpty = MinLen(1)
@@ -204,7 +205,7 @@ def type_name(annotation: Any) -> str:
     """How a type is written in a listing of the options."""
     args = get_args(annotation)
     if getattr(annotation, "__metadata__", None):
-        rules = [rule for rule in annotation.__metadata__ if not (isinstance(rule, Lt) and rule.lt == LIMIT)]
+        rules = [rule for rule in annotation.__metadata__ if rule not in (Lt(LIMIT), Le(LARGEST))]
         signs = {Gt: (">", "gt"), Ge: (">=", "ge"), Lt: ("<", "lt"), Le: ("<=", "le")}
         bounds = [f"{signs[type(r)][0]} {getattr(r, signs[type(r)][1]):g}" for r in rules if type(r) in signs]
         return " ".join([type_name(args[0]), *bounds])
