@@ -3,6 +3,7 @@
 import io
 import os
 import tarfile
+import tracemalloc
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -75,6 +76,7 @@ BAD: dict[str, tuple[Callable[[Path], Path], str]] = {
     ),
     "device": (lambda p: tarred(p / "x.tar.gz", [info("d", tarfile.CHRTYPE)]), "link or device"),
     "pipe": (lambda p: tarred(p / "x.tar.gz", [info("d", tarfile.FIFOTYPE)]), "link or device"),
+    "sparse": (lambda p: tarred(p / "x.tgz", [info("s", tarfile.GNUTYPE_SPARSE, 1)]), "sparse files are not supported"),
     "twice": (lambda p: tarred(p / "x.tgz", [info("a", size=1), info("./a", size=1)]), "twice"),
     "not an archive": (lambda p: _written(p / "x.zip", b"hello"), "cannot be unpacked"),
     "empty tar": (lambda p: _written(p / "x.tgz", b""), "cannot be unpacked"),
@@ -126,6 +128,36 @@ def test_rejects_bombs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(DataError, match="200 times"):
         archives.unpack(tar, tmp_path / "blob")
     assert not (tmp_path / "blob").exists()
+
+
+@pytest.mark.parametrize("kind", archives.EXTENSIONS)
+def test_rejects_large_headers(tmp_path: Path, kind: bytes) -> None:
+    """tarfile reads and parses a header at once: one of 1.2 GB took 2.3 GB of memory and minutes."""
+    path = tarred(tmp_path / "x.tgz", [info("header", kind, 2**25), info("a", size=1)])
+    tracemalloc.start()
+    with pytest.raises(DataError, match="cannot be unpacked, a header has 33554432 bytes"):
+        archives.unpack(path, tmp_path / "blob")
+    assert tracemalloc.get_traced_memory()[1] < 2**22
+    tracemalloc.stop()
+
+
+def test_rejects_many_headers_without_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(archives, "ALLOWANCE", 2**20)
+    path = tarred(tmp_path / "x.tgz", [info(str(i), tarfile.DIRTYPE) for i in range(10_000)] + [info("a", size=1)])
+    assert path.stat().st_size < 60_000
+    monkeypatch.setattr(archives, "MAX_RATIO", 20)
+    with pytest.raises(DataError, match="unpacks to more than 20 times its size"):
+        archives.unpack(path, tmp_path / "blob")
+
+
+def test_long_names_of_all_tar_formats(tmp_path: Path) -> None:
+    name = "/".join(["folder" * 10] * 8) + "/ä.jpg"
+    for number, kind in enumerate((tarfile.PAX_FORMAT, tarfile.GNU_FORMAT)):
+        with tarfile.open(tmp_path / f"{number}.tar", "w:", format=kind) as file:
+            for i in range(3):
+                file.addfile(info(f"{i}{name}", size=1), io.BytesIO(b"x"))
+        found = archives.unpack(tmp_path / f"{number}.tar", tmp_path / "blob")
+        assert found == [(f"{i}{name}", i, 1) for i in range(3)]
 
 
 def test_rejects_too_many_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,22 +1,30 @@
 """Unpacking untrusted archives.
 
 The members of an archive are concatenated into one file, so that no name in it is ever used as a path. Names that lead
-outside the archive, links and devices are rejected nevertheless, and the unpacked size is limited.
+outside the archive, links and devices are rejected nevertheless, and the unpacked size is limited, with headers.
 """
 
 import tarfile
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath, PureWindowsPath
-from typing import IO, NamedTuple
+from typing import IO, NamedTuple, Self
 
 from dml_jax.errors import DataError
 
 ENDINGS = (".zip", ".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tbz2", ".tar.xz")
 MAX_FILES = 500_000  # in an archive
+MAX_HEADER = 2**20  # bytes of a long name or of extended attributes in a tar archive
 MAX_RATIO = 200  # unpacked bytes per byte of the archive, in addition to
 ALLOWANCE = 64 * 2**20  # this number of bytes
 CHUNK = 2**20  # bytes
+EXTENSIONS = (  # types of tar headers that precede another one
+    tarfile.XHDTYPE,
+    tarfile.XGLTYPE,
+    tarfile.SOLARIS_XHDTYPE,
+    tarfile.GNUTYPE_LONGNAME,
+    tarfile.GNUTYPE_LONGLINK,
+)
 
 
 class Member(NamedTuple):
@@ -42,7 +50,7 @@ def unpack(archive: Path, target: Path) -> list[tuple[str, int, int]]:
       DataError: damaged or encrypted; a member is a link or device, leads outside the archive or occurs twice; too many
         members or bytes. `target` is deleted in this case.
     """
-    left = ALLOWANCE + MAX_RATIO * archive.stat().st_size
+    left = _max_unpacked(archive)
     found: dict[str, tuple[int, int]] = {}
     try:
         with target.open("wb") as file:
@@ -70,6 +78,10 @@ def unpack(archive: Path, target: Path) -> list[tuple[str, int, int]]:
         target.unlink(missing_ok=True)
         raise DataError(f"{archive}: cannot be unpacked, {str(error) or type(error).__name__}") from error
     return [(name, offset, size) for name, (offset, size) in found.items()]
+
+
+def _max_unpacked(archive: Path) -> int:
+    return ALLOWANCE + MAX_RATIO * archive.stat().st_size
 
 
 def _copy(archive: Path, member: Member, file: IO[bytes], left: int) -> int:
@@ -125,9 +137,25 @@ def _zip_members(archive: Path) -> Iterator[Member]:
                 yield Member(info.filename, info.file_size, content)
 
 
+class _Header(tarfile.TarInfo):
+    """A tar header, rejected if tarfile would read more than `MAX_HEADER` bytes of names and attributes for it."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
+        info = super().frombuf(buf, encoding, errors)
+        if info.type in EXTENSIONS and info.size > MAX_HEADER:
+            raise tarfile.ReadError(f"a header has {info.size} bytes")
+        if info.type == tarfile.GNUTYPE_SPARSE:
+            raise tarfile.ReadError("sparse files are not supported")
+        return info
+
+
 def _tar_members(archive: Path) -> Iterator[Member]:
-    with tarfile.open(archive, "r|*") as file:
-        for info in file:
+    with tarfile.open(archive, "r|*", tarinfo=_Header) as file:
+        while info := file.next():
+            file.members.clear()  # tarfile would keep every header
+            if info.offset_data > _max_unpacked(archive):
+                raise DataError(f"{archive}: unpacks to more than {MAX_RATIO} times its size")
             content = file.extractfile(info) if info.isreg() else None
             if content is not None:
                 yield Member(info.name, info.size, content)
