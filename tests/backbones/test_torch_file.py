@@ -1,5 +1,6 @@
 """Reading torch's files without torch: both formats, agreement with torch, and rejection of everything else."""
 
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +102,28 @@ def test_no_tensor_exceeds_its_storage(
     path = state_dicts.write(tmp_path / "w.pth", {"four": four, "hostile": hostile})  # `four` is storage 0
     with pytest.raises(WeightsError, match=r"(a tensor exceeds its storage|the description of a tensor is invalid)"):
         torch_file.read(path)
+
+
+def test_no_tensor_is_larger_than_its_storage(tmp_path: Path) -> None:
+    """A stride of 0 would turn a small file into gigabytes."""
+    one = np.zeros(1, np.float32)
+    huge = Call(Name("torch._utils", "_rebuild_tensor_v2"), state_dicts.Storage("0", one), 0, (10**9,), (0,))
+    path = state_dicts.write(tmp_path / "w.pth", {"one": one, "huge": huge})
+    with pytest.raises(WeightsError, match="a tensor has more elements than its storage"):
+        torch_file.read(path)
+
+
+def test_compressed_entries_are_rejected(tmp_path: Path) -> None:
+    """A pickle with a string of 2 GB would fit into 2 MB."""
+    path = state_dicts.write(tmp_path / "w.pth", ARRAYS)
+    with zipfile.ZipFile(path) as archive:
+        entries = {name: archive.read(name) for name in archive.namelist()}
+    for compressed in ("archive/data.pkl", "archive/byteorder"):
+        with zipfile.ZipFile(path, "w") as archive:
+            for name, content in entries.items():
+                archive.writestr(name, content, zipfile.ZIP_DEFLATED if name == compressed else zipfile.ZIP_STORED)
+        with pytest.raises(WeightsError, match="an entry is compressed"):
+            torch_file.read(path)
 
 
 @pytest.mark.parametrize("legacy", [False, True])

@@ -2,6 +2,7 @@
 
 import io
 import pickle
+import time
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dml_jax.backbones.weights import torch_file
+from dml_jax.backbones.weights import torch_file, torch_pickle
 from dml_jax.backbones.weights.torch_pickle import Malformed, Refused, load
 from dml_jax.errors import WeightsError
 from tests.backbones import state_dicts
@@ -86,3 +87,29 @@ def test_damaged_files_raise_only_weights_errors(tmp_path: Path, legacy: bool) -
         except WeightsError:
             rejected += 1
     assert rejected > 100
+
+
+def test_many_marks_take_linear_time() -> None:
+    count = 40_000
+    began = time.process_time()
+    assert read(b"\x80\x02(" + b"(t" * count + b"l.") == [()] * count
+    assert time.process_time() - began < 5
+    with pytest.raises(IndexError):
+        read(b"\x80\x02l.")
+
+
+@pytest.mark.parametrize(
+    "pickled", [b"}%sNs.", b"}(%sNu.", b"(%sNd.", b"X\x01\0\0\0x%s\x93.", b"ccollections\nOrderedDict\n(](%sN\x86etR."]
+)
+def test_nested_tuples_are_not_hashed(pickled: bytes) -> None:
+    """Hashing a tuple that contains the same tuple twice, sixty levels deep, would take years."""
+    nested = b")q\0" + b"h\0\x86q\0" * 60
+    with pytest.raises(Malformed, match=r"a key is neither a string nor a number|a name is not a string|OrderedDict"):
+        read(b"\x80\x02" + pickled.replace(b"%s", nested), torch_file._NAMES)
+
+
+def test_the_number_of_instructions_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch_pickle, "MAX_INSTRUCTIONS", 100)
+    assert read(b"\x80\x02(" + b"]" * 96 + b"l.") == [[]] * 96
+    with pytest.raises(Malformed, match="more than 100 instructions"):
+        read(b"\x80\x02(" + b"]" * 100 + b"l.")

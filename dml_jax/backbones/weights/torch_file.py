@@ -7,6 +7,7 @@ a function that returns None, and any other name is an error.
 Both formats are supported: the zip archive (torch 1.6 and later) and the older sequence of pickles.
 """
 
+import math
 import struct
 import zipfile
 from collections.abc import Callable
@@ -69,6 +70,8 @@ def _tensor(storage: Any, offset: int, shape: Any, strides: Any, *rest: Any) -> 
     last = offset + sum((n - 1) * stride for n, stride in zip(shape, strides, strict=True))
     if 0 not in shape and last >= storage.size:
         raise Malformed("a tensor exceeds its storage")
+    if math.prod(shape) > storage.size:
+        raise Malformed("a tensor has more elements than its storage")
     return View(storage, offset, shape, strides)
 
 
@@ -76,8 +79,11 @@ def _parameter(tensor: Any, *rest: Any) -> Any:
     return tensor
 
 
-def _ordered(*items: Any) -> dict[Any, Any]:
-    return dict(*items)
+def _ordered(items: Any = ()) -> dict[str, Any]:
+    items = list(items)
+    if not all(isinstance(key, str) for key, _ in items):
+        raise Malformed("a key of an OrderedDict is not a string")
+    return dict(items)
 
 
 def _size(*items: Any) -> tuple[Any, ...]:
@@ -105,9 +111,10 @@ _NAMES: dict[tuple[str, str], Any] = {
 def _unpickled(file: IO[bytes], storage: Callable[[str, np.dtype, int], _Storage]) -> Any:
     def persistent(identifier: Any) -> _Storage:
         kind, dtype, key, _, size = identifier[:5]
-        if kind != "storage" or not isinstance(dtype, np.dtype) or not isinstance(size, int) or size < 0:
+        types = isinstance(dtype, np.dtype) and isinstance(key, str) and isinstance(size, int)
+        if kind != "storage" or not types or size < 0:
             raise Malformed("the description of a storage is invalid")
-        return storage(str(key), dtype, size)
+        return storage(key, dtype, size)
 
     return load(file, _NAMES, persistent)
 
@@ -136,10 +143,12 @@ def read(path: Path) -> dict[str, View]:
 def _zip(path: Path) -> Any:
     archive = zipfile.ZipFile(path)
     entries = {entry.filename.partition("/")[2]: entry for entry in archive.infolist()}
+    if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries.values()):  # torch never compresses
+        raise Malformed("an entry is compressed")
 
     def storage(key: str, dtype: np.dtype, size: int) -> _Storage:
         entry = entries[f"data/{key}"]
-        if entry.file_size != size * dtype.itemsize or entry.compress_type != zipfile.ZIP_STORED:
+        if entry.file_size != size * dtype.itemsize:
             raise Malformed(f"storage {key} has the wrong length")
         return _Storage(dtype, size, lambda: _entry(path, archive, entry))
 

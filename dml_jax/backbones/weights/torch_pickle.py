@@ -2,7 +2,9 @@
 
 A pickle is a program for a stack machine, whose instructions can import any name of any installed module and call it.
 This interpreter imports nothing: names must be in the caller's table, and only entries of the table are called. The
-standard library's `pickletools` parses the instructions; it executes nothing.
+standard library's `pickletools` parses the instructions; it executes nothing. Time and memory are proportional to the
+size of the pickle, whose number of instructions is limited: keys and names must be of types that are hashed in constant
+time, unlike nested tuples.
 """
 
 import pickletools
@@ -20,6 +22,7 @@ class Refused(Malformed):
 
 Names = Mapping[tuple[str, str], Any]
 
+MAX_INSTRUCTIONS = 2**21  # a pickle with the weights of ResNet-101 has 19,147
 _MARK = object()
 _IGNORED = {"PROTO", "FRAME"}
 _CONSTANTS: dict[str, Any] = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False, "EMPTY_TUPLE": ()}
@@ -47,13 +50,15 @@ def load(file: IO[bytes], names: Names, persistent: Callable[[Any], Any]) -> Any
     memo: dict[int, Any] = {}
 
     def pop_to_mark() -> list[Any]:
-        mark = max(i for i, value in enumerate(stack) if value is _MARK)
-        values = stack[mark + 1 :]
-        del stack[mark:]
-        return values
+        values = []
+        while (value := stack.pop()) is not _MARK:
+            values.append(value)
+        return values[::-1]
 
     argument: Any
-    for opcode, argument, _ in pickletools.genops(file):
+    for number, (opcode, argument, _) in enumerate(pickletools.genops(file)):
+        if number == MAX_INSTRUCTIONS:
+            raise Malformed(f"it has more than {MAX_INSTRUCTIONS} instructions")
         match opcode.name:
             case name if name in _IGNORED:
                 pass
@@ -77,7 +82,7 @@ def load(file: IO[bytes], names: Names, persistent: Callable[[Any], Any]) -> Any
                 stack.append({})
             case "DICT":
                 values = pop_to_mark()
-                stack.append(dict(zip(values[::2], values[1::2], strict=True)))
+                stack.append(_pairs(values))
             case "APPEND":
                 value = stack.pop()
                 stack[-1].append(value)
@@ -86,10 +91,10 @@ def load(file: IO[bytes], names: Names, persistent: Callable[[Any], Any]) -> Any
                 stack[-1].extend(values)
             case "SETITEM":
                 value, key = stack.pop(), stack.pop()
-                stack[-1][key] = value
+                stack[-1].update(_pairs([key, value]))
             case "SETITEMS":
                 values = pop_to_mark()
-                stack[-1].update(zip(values[::2], values[1::2], strict=True))
+                stack[-1].update(_pairs(values))
             case "MEMOIZE":
                 memo[len(memo)] = stack[-1]
             case "PUT" | "BINPUT" | "LONG_BINPUT":
@@ -122,7 +127,17 @@ def inert(*arguments: Any) -> None:
     """Table entry for classes whose objects are stored beside the weights but not needed: returns None."""
 
 
+def _pairs(values: list[Any]) -> dict[Any, Any]:
+    """Alternating keys and values as a dict."""
+    keys = values[::2]
+    if not all(isinstance(key, str | int | float | bytes | None) for key in keys):
+        raise Malformed("a key is neither a string nor a number")
+    return dict(zip(keys, values[1::2], strict=True))
+
+
 def _look_up(names: Names, module: Any, name: Any) -> Any:
+    if not (isinstance(module, str) and isinstance(name, str)):
+        raise Malformed("a name is not a string")
     if (module, name) not in names:
         raise Refused(f"{module}.{name}")
     return names[module, name]
