@@ -22,7 +22,8 @@ def class_folders(paths: list[str]) -> dict[str, list[Path]]:
     """Image files by class, with the classes that training finds in each directory (`datasets.folder`).
 
     Raises:
-      DataError: a path is not a directory, holds no class folders or images outside of them, or two have the same class.
+      DataError: a path is not a directory, it holds no class folders or images outside of them, or two have a class of
+        the same name.
     """
     classes: dict[str, list[Path]] = {}
     directory_of: dict[str, str] = {}

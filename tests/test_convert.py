@@ -1,8 +1,11 @@
 """The command `python -m dml_jax.convert`: all layouts, one-line errors without output, authors' checkpoints."""
 
 import hashlib
+import http.server
 import json
 import sys
+import threading
+from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -216,26 +219,71 @@ def test_invalid_arguments(tiny: state_dicts.StateDict, capsys: pytest.CaptureFi
 # Downloads, without a network.
 
 
-def test_downloads(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_hub_client_is_missing(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     assert "pip install huggingface_hub" in error_line(capsys, "--weights=hf://timm/resnet50.tv_in1k")
-    source = Path("served-00000000.pth")
-    source.write_bytes(b"not the file that the name refers to")
-    with pytest.raises(WeightsError, match="SHA-256"):
-        download.fetch(source.resolve().as_uri().replace("file:", "https:"), _serving(monkeypatch, source))
-    assert not list(Path("cache").iterdir())
-    digest = sha256_of(str(source))
-    good = source.rename(f"served-{digest[:8]}.pth")
-    address = f"https://example.org/{good.name}"
-    found = download.fetch(address, _serving(monkeypatch, good))
-    assert found.read_bytes() == good.read_bytes()
-    monkeypatch.setattr(download.urllib.request, "urlopen", None)  # the second call uses the cached file
-    assert download.fetch(address, Path("cache")) == found
 
 
-def _serving(monkeypatch: pytest.MonkeyPatch, file: Path) -> Path:
-    monkeypatch.setattr(download.urllib.request, "urlopen", lambda *_, **__: file.open("rb"))
-    return Path("cache")
+@pytest.fixture
+def served() -> Iterator[tuple[str, dict[str, bytes], dict[str, int]]]:
+    """A server: its address, the contents by path, and the announced length by path if it is not the true one."""
+    contents: dict[str, bytes] = {}
+    announced: dict[str, int] = {}
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200 if self.path in contents else 404)
+            content = contents.get(self.path, b"")
+            self.send_header("Content-Length", str(announced.get(self.path, len(content))))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("localhost", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://localhost:{server.server_port}", contents, announced
+        server.shutdown()
+        thread.join()
+
+
+def test_downloads_are_cached_by_their_whole_address(served: Any) -> None:
+    address, contents, _ = served
+    cache = Path("cache")
+    contents |= {"/a/model.pth": b"first", "/b/model.pth": b"second", "/a/model.pth?v=2": b"third", "/..": b"fourth"}
+    found = {path: download.fetch(address + path, cache) for path in contents}
+    assert {path: file.read_bytes() for path, file in found.items()} == contents
+    assert [file.name for file in found.values()] == ["model.pth"] * 3 + ["weights"]
+    expected = dict(contents)
+    contents.clear()  # from now on, files come from the cache
+    assert {path: download.fetch(address + path, cache).read_bytes() for path in expected} == expected
+    found["/a/model.pth"].write_bytes(b"f")
+    with pytest.raises(WeightsError, match="404"):
+        download.fetch(f"{address}/a/model.pth", cache)
+    contents["/a/model.pth"] = b"first"
+    assert download.fetch(f"{address}/a/model.pth", cache).read_bytes() == b"first"
+
+
+def test_incomplete_and_wrong_downloads_are_not_kept(served: Any) -> None:
+    address, contents, announced = served
+    cache = Path("cache")
+    digest = hashlib.sha256(b"right").hexdigest()
+    contents |= {"/cut.pth": bytes(10), f"/net-{digest[:8]}.pth": b"wrong"}
+    announced["/cut.pth"] = 10_000
+    for path, message in (
+        ("/cut.pth", r"ended after 10 of 10000 bytes"),
+        (f"/net-{digest[:8]}.pth", "its SHA-256 differs from the one in its name"),
+    ):
+        for _ in range(2):
+            with pytest.raises(WeightsError, match=rf"{path}: cannot be downloaded \({message}\); try again"):
+                download.fetch(address + path, cache)
+        assert not [file for file in cache.rglob("*") if file.is_file()]
+    announced.clear()
+    contents |= {"/cut.pth": bytes(10_000), f"/net-{digest[:8]}.pth": b"right"}
+    for path, content in contents.items():
+        assert download.fetch(address + path, cache).read_bytes() == content
 
 
 def test_unreachable_url(capsys: pytest.CaptureFixture[str]) -> None:

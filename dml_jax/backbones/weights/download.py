@@ -1,10 +1,12 @@
 """Downloading published weights from the Hugging Face hub or from a URL."""
 
+import hashlib
 import re
 import shutil
+import urllib.parse
 import urllib.request
-from pathlib import Path
-from urllib.error import URLError
+from http.client import HTTPException
+from pathlib import Path, PurePosixPath
 
 from dml_jax.errors import WeightsError
 from dml_jax.files import atomic_write, expand_path, sha256
@@ -18,10 +20,12 @@ def fetch(source: str, cache: Path) -> Path:
 
     Args:
       source: a path, `hf://owner/repository[/file]`, or an http(s) URL.
-      cache: directory for files from a URL; the hub's client has its own cache.
+      cache: directory for files from a URL, which are downloaded again if they were changed there; the hub's client has
+        its own cache.
 
     Raises:
-      WeightsError: unreachable, not found, or a SHA-256 that differs from the one in the file name.
+      WeightsError: unreachable, not found, fewer bytes than announced, or a SHA-256 that differs from the one in the
+        file name. Such files are not kept.
     """
     if source.startswith("hf://"):
         return _fetch_from_hub(source)
@@ -56,25 +60,31 @@ def _fetch_from_hub(source: str) -> Path:
 
 
 def _fetch_url(source: str, cache: Path) -> Path:
-    name = source.rpartition("/")[2]
-    target = cache / name
-    if not target.exists():
-        try:
-            cache.mkdir(parents=True, exist_ok=True)
-            with (
-                urllib.request.urlopen(source, timeout=60) as reply,
-                atomic_write(target) as draft,
-                draft.open("wb") as file,
-            ):
-                shutil.copyfileobj(reply, file)
-        except (URLError, OSError, ValueError) as error:
-            raise WeightsError(
-                f"{source}: cannot be downloaded ({error}); download it on a machine with network access and give its "
-                "path"
-            ) from None
-    # Torch's convention: the name ends in the first digits of the file's SHA-256.
-    digits = re.search(r"-([0-9a-f]{8,})\.\w+$", name)
-    if digits and not sha256(target).startswith(digits[1]):
-        target.unlink()
-        raise WeightsError(f"{source}: the SHA-256 of the downloaded file differs from the one in its name; try again")
+    """Downloads into a directory named after the whole address, beside a file with the SHA-256."""
+    directory = cache / hashlib.sha256(source.encode()).hexdigest()[:32]
+    try:
+        name = PurePosixPath(urllib.parse.urlsplit(source).path).name.lstrip(".")[-100:] or "weights"
+        target, record = directory / name, directory / ".sha256"
+        if target.is_file() and record.is_file() and record.read_text() == sha256(target):
+            return target
+        with urllib.request.urlopen(source, timeout=60) as reply:
+            directory.mkdir(parents=True, exist_ok=True)
+            with atomic_write(target) as draft:
+                with draft.open("wb") as file:
+                    shutil.copyfileobj(reply, file)
+                    size, expected = file.tell(), reply.headers["Content-Length"]
+                if expected is not None and size != int(expected):
+                    raise OSError(f"ended after {size} of {expected} bytes")
+                digest = sha256(draft)
+                # Torch's convention: the name ends in the first digits of the file's SHA-256.
+                digits = re.search(r"-([0-9a-f]{8,})\.\w+$", name)
+                if digits and not digest.startswith(digits[1]):
+                    raise OSError("its SHA-256 differs from the one in its name")
+            with atomic_write(record) as draft:
+                draft.write_text(digest)
+    except (OSError, HTTPException, ValueError) as error:
+        raise WeightsError(
+            f"{source}: cannot be downloaded ({error}); try again, or download it on a machine with network access and "
+            "give its path"
+        ) from None
     return target
