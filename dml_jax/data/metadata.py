@@ -81,8 +81,10 @@ def load(path: Path) -> dict[str, SplitMetadata]:
         strings = {key: json.loads(value.tobytes()) for key, value in arrays.items() if not key.endswith("/labels")}
         return {
             split: SplitMetadata(
-                arrays[f"{split}/labels"],
-                *(strings[f"{split}/{key}"] for key in ("ids", "classes", "files")),
+                labels=arrays[f"{split}/labels"],
+                ids=strings[f"{split}/ids"],
+                classes=strings[f"{split}/classes"],
+                files=strings[f"{split}/files"],
                 content=strings.get(f"{split}/content", ""),
             )
             for split in SPLITS

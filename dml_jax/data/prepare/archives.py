@@ -153,7 +153,7 @@ class _Header(tarfile.TarInfo):
 def _tar_members(archive: Path) -> Iterator[Member]:
     with tarfile.open(archive, "r|*", tarinfo=_Header) as file:
         while info := file.next():
-            file.members.clear()  # tarfile would keep every header
+            file.members.clear()  # type: ignore[attr-defined]  # tarfile would keep every header
             if info.offset_data > _max_unpacked(archive):
                 raise DataError(f"{archive}: unpacks to more than {MAX_RATIO} times its size")
             content = file.extractfile(info) if info.isreg() else None
