@@ -18,24 +18,24 @@ from dataclasses import asdict
 
 from ml_collections import ConfigDict
 
-from configs import omniglot_mpn
-from dml_jax.config import Group
+from configs import omniglot_hist
+from dml_jax.config import Group, Train
 from dml_jax.options.methods import student
 
 VARIANTS = ("distillation_kl", "imitation", "relational")
 
 
 def get_config(variant: str = "") -> ConfigDict:
-    config = omniglot_mpn.get_config()
+    config = omniglot_hist.get_config()
     config.name = f"omniglot_student-{variant}" if variant else "omniglot_student"
     method = student.Config(
-        teacher="runs/omniglot_mpn", soft_temperature=10.0, embedding_dim=config.method.embedding_dim,
-        temperature=config.method.temperature, pooling=config.method.pooling,
+        teacher="runs/omniglot_mpn", soft_temperature=10.0, embedding_dim=64, temperature=0.2, pooling="avg+max",
     )  # fmt: skip
     config.method = asdict(method)
     if variant:
         config.method.kind = variant
     if variant == "relational":
         config.method.weight = 0.01
-    config.train.groups = {group: asdict(Group(4e-3, weight_decay=1e-4)) for group in student.GROUPS}
+    groups = dict.fromkeys(student.GROUPS, Group(4e-3, weight_decay=1e-4))
+    config.train = asdict(Train(groups=groups, steps=1200, schedule="cosine", evaluate_every=600))
     return config

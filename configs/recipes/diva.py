@@ -152,7 +152,9 @@ def recipe(
         ensemble=(1.0, auxiliary_weight, auxiliary_weight, auxiliary_weight),
     )
     name = without_protocol(variant).split("-")[-1]
-    fixed = name in ABLATIONS
+    length: dict[str, Any] = {"epochs": epochs, "schedule": "step", "milestones": (milestone,), "gamma": gamma}
+    if name in ABLATIONS:
+        method, length = ablation(method, name), {"epochs": 150}
     config = experiment(
         dataset,
         variant,
@@ -160,7 +162,7 @@ def recipe(
         backbone=bn_inception.Config(pretrained="weights/bn_inception", pixels=CAFFE)
         if inception
         else resnet.Config(pretrained="weights/resnet50", freeze_bn=True),
-        method=ablation(method, name) if fixed else method,
+        method=method,
         train=Train(
             groups={
                 "model": Group(1e-5, weight_decay=4e-4),
@@ -168,10 +170,7 @@ def recipe(
                 "psi": Group(1e-5),
                 "temperature": Group(5e-4),
             },
-            epochs=150 if fixed else epochs,
-            schedule="constant" if fixed else "step",
-            milestones=() if fixed else (milestone,),
-            gamma=gamma,
+            **length,
         ),
     )
     add_classifier_group(config, 1e-4)
