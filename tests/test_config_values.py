@@ -167,7 +167,7 @@ def student(rate: float, decay: float, batch: int, t: float, soft: float) -> dic
 VALUES: dict[str, dict[str, Any]] = {
     "cub_mpn": mpn(0.0001563663718906821, 6.059722614369727e-06, (6, 9), 0.2, 1, 2)
     | {"data.sampler": "mpn_redraw", "method.concatenate": False, "method.losses": "both", "paper.recall@1": 0.703}
-    | {"data.images_per_class": 4},  # not read: 54 images are divided anew every epoch
+    | {"data.images_per_class": 4},  # not read: every epoch draws a new factorisation of 54
     "cub_mpn:refined": {"data.sampler": "mpn_redraw", "data.images_per_class": 9, "evaluation.refine": ["reciprocal"]},
     "cars_mpn": mpn(0.00036683239911604993, 2.551918610962277e-09, (10, 7), 0.1111111111111, 2, 8)
     | {"data.sampler": "mpn", "method.concatenate": True, "method.k_r": 7, "paper.recall@8": 0.982, "paper.nmi": 0.748},

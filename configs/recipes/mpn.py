@@ -59,7 +59,7 @@ def recipe(
       learning_rate, weight_decay: of all parameters.
       classes, images: classes per batch, and images per class.
       temperature, layers, heads, concatenate: as in `mpn.Config`.
-      redraw: whether `classes` and `images` are drawn anew every epoch, with the same product.
+      redraw: whether every epoch draws new numbers of classes and images, with the same product.
     """
     config = _experiment(
         dataset,
