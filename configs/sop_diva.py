@@ -9,7 +9,7 @@
 All rows are from the epoch that is best on the test set and the best of several test-time weights. No reproduction is
 known. Section 4 of the paper gives alpha = 0.2 for BN-Inception; the value used here is that of the authors' command.
 Crops have 227 pixels with BN-Inception as in the authors' code, 224 in the paper. For the ablations, with R@1 of
-76.6 to 77.5 in Table 1, see configs/recipes/diva.py.
+75.8 to 77.5 in Table 1, see configs/recipes/diva.py.
 
 Batch 112, random resized crops of 224 pixels, Adam, 150 epochs.
 
