@@ -158,9 +158,9 @@ def decisive(values: Mapping[str, Any]) -> dict[str, Any]:
     """The keys, with values, that determine the trained model."""
     flat = flatten(values)
     chosen = set() if flat["train.select"] == "last" else {"train.evaluate_every", "evaluation.protocol"}
-    return {
-        k: v for k, v in flat.items() if k in chosen or not any(k == i or k.startswith(f"{i}.") for i in INDIFFERENT)
-    }
+    # With a sampler that does not draw by class, this is the size of test-time batches only.
+    ignored = INDIFFERENT + (("data.images_per_class",) if flat["data.sampler"] in WITHOUT_CLASSES else ())
+    return {k: v for k, v in flat.items() if k in chosen or not any(k == i or k.startswith(f"{i}.") for i in ignored)}
 
 
 def digest(config: Config) -> str:
