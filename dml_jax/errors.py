@@ -22,4 +22,4 @@ class CheckpointError(UserError):
 
 
 class DivergedError(UserError):
-    """The loss or a gradient is no longer finite: names the step and the values."""
+    """The loss, a gradient or the train state is no longer finite: names the step and the values or the array."""

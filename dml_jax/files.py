@@ -46,6 +46,16 @@ def sha256(path: Path) -> str:
 
 
 @contextlib.contextmanager
+def name_file(path: Path) -> Iterator[None]:
+    """Within this context, an OSError that names no file, as that of a full disk, names `path`."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or str(path)
+        raise
+
+
+@contextlib.contextmanager
 def atomic_write(path: Path) -> Iterator[Path]:
     """Gives a temporary path beside `path`, which replaces `path` when the block ends without an exception.
 
@@ -53,16 +63,18 @@ def atomic_write(path: Path) -> Iterator[Path]:
     symbolic link is followed; a device such as /dev/stdout is written directly.
     """
     if path.exists() and not path.is_file():
-        yield path
+        with name_file(path):
+            yield path
         return
     path = path.resolve()
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
     os.close(handle)
     draft = Path(name)
     try:
-        yield draft
-        with draft.open("rb") as file:
-            os.fsync(file.fileno())
+        with name_file(path):
+            yield draft
+            with draft.open("rb") as file:
+                os.fsync(file.fileno())
         umask = os.umask(0)
         os.umask(umask)
         draft.chmod(0o666 & ~umask)

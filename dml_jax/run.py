@@ -1,6 +1,7 @@
 """The modes of the main command: train, evaluate, export, check."""
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,14 @@ from dml_jax.console import Console
 from dml_jax.errors import CheckpointError
 from dml_jax.export import arrays, stablehlo
 from dml_jax.train import experiment as experiments
-from dml_jax.train import inference, loop, mesh, step, teacher, warm_start, workdir
+from dml_jax.train import inference, loop, mesh, process_group, step, teacher, warm_start, workdir
 from dml_jax.train.checkpoint import Checkpoints
 from dml_jax.train.experiment import Experiment
 from dml_jax.train.jsonl import JsonLines
 from dml_jax.train.signals import Stop
-from dml_jax.train.state import TrainState
+from dml_jax.train.state import TrainState, check_finite
+
+PER_PROCESS = ("data.path", "data.threads", "data.workers", "data.prefetch")  # may differ between processes
 
 
 def train(config: Config, directory: Path, console: Console, stop: Stop) -> None:
@@ -31,7 +34,7 @@ def train(config: Config, directory: Path, console: Console, stop: Stop) -> None
       Interrupted: on a signal, with a checkpoint on disk.
     """
     workdir.check_same_run(directory, config)
-    experiment = experiments.build(config)
+    experiment = build(config)
     main = mesh.is_main_process()
     with workdir.locked(directory, active=main), console:
         workdir.check_same_run(directory, config)  # again, because another run may have used it in the meantime
@@ -75,7 +78,7 @@ def evaluate(
     published checkpoints can be evaluated.
     """
     if config.init_from and not (directory / "config.json").exists():
-        experiment = experiments.build(config)
+        experiment = build(config)
         state, checkpoint = warm_start.initial_state(experiment, console), "init_from"
     else:
         experiment, state = restore(config, directory, checkpoint, console)
@@ -108,9 +111,9 @@ def check(config: Config, console: Console) -> None:
     """Validates configuration and data and makes one training step; nothing is written.
 
     Raises:
-      DivergedError: the loss or the gradient of that step is not finite.
+      DivergedError: the loss, the gradient or the state after that step is not finite.
     """
-    experiment = teacher.with_teacher(experiments.build(config), console)
+    experiment = teacher.with_teacher(build(config), console)
     print_summary(experiment, None, console)
     state = warm_start.initial_state(experiment, console)
     key = mesh.replicate(experiment.mesh, experiments.run_key(config))
@@ -119,11 +122,29 @@ def check(config: Config, console: Console) -> None:
     training_step = step.build(experiment.method, experiment.optimizer, experiment.augment)
     update = jax.jit(training_step, donate_argnums=0).lower(state, batch, key).compile()
     memory = update.memory_analysis()
-    metrics = loop.check_finite(update(state, batch, key)[1], 1)
+    state, values = update(state, batch, key)
+    metrics = loop.check_finite(values, 1)
+    check_finite(state)
     if memory is not None:
         needed = (memory.argument_size_in_bytes + memory.temp_size_in_bytes) / 2**20
         console.print(f"a training step needs about {needed:.0f} MiB on each device")
     console.print(f"one training step done, loss {metrics['loss']:.4f}: the configuration is valid")
+
+
+def build(config: Config) -> Experiment:
+    """`experiment.build`, with a check that all processes have built the same.
+
+    They may differ in where they read the data and how (`PER_PROCESS`), not in anything else.
+
+    Raises:
+      UserError: see `experiment.build`, or the processes differ in configuration, data or code.
+    """
+    experiment = experiments.build(config)
+    options = {key: value for key, value in configs.flatten(asdict(config)).items() if key not in PER_PROCESS}
+    libraries = {f"version of {name}": number for name, number in workdir.versions().items()}
+    digests = {"data (SHA-256)": experiments.data_hash(experiment), "code (SHA-256)": workdir.source_digest()}
+    process_group.check_same(options | libraries | digests)
+    return experiment
 
 
 def open_checkpoints(experiment: Experiment, directory: Path, console: Console, *, writing: bool) -> Checkpoints:
@@ -158,7 +179,7 @@ def restore(config: Config, directory: Path, checkpoint: str, console: Console) 
     """
     facts = workdir.read_config(directory)
     workdir.check_same_run(directory, config)
-    experiment = experiments.build(config)
+    experiment = build(config)
     _check_data_fits(directory, facts, experiment, console)
     checkpoints = open_checkpoints(experiment, directory, console, writing=False)
     state = checkpoints.select(checkpoint, config.train.select)

@@ -33,6 +33,7 @@ def retrieval(
     metric: Literal["cosine", "euclidean"] = "cosine",
     gallery: ArrayLike | None = None,
     gallery_labels: ArrayLike | None = None,
+    exclude: ArrayLike | None = None,
     exclude_self: bool | None = None,
     exclusion: Literal["index", "position"] = "index",
     per_query: bool = False,
@@ -50,6 +51,8 @@ def retrieval(
       metric: distance that ranks the gallery.
       gallery: [G, D]; by default the queries are their own gallery.
       gallery_labels: int [G].
+      exclude: int [Q], the gallery row that is left out for each query, -1 for none: where queries are part of the
+        gallery, each one's own row, because otherwise every query finds itself first.
       exclude_self: whether query i excludes gallery row i; by default only if the queries are their own gallery.
       exclusion: exclude the query by its index, or, as in the code of several papers, whatever is ranked first.
       per_query: also return "rank" (int [Q], 1-based rank of the nearest relevant row, 0 if there is none),
@@ -65,7 +68,8 @@ def retrieval(
       "lone_queries", the number of queries without a relevant row.
 
     Raises:
-      DataError: wrong shapes or types, rows that are not finite, or K larger than the number of candidates.
+      DataError: wrong shapes or types, rows that are not finite, K larger than the number of candidates, or a gallery
+        that equals the queries, unless `exclude` or `exclude_self` says what to leave out.
     """
     points = validation.embeddings(queries, name="queries")
     classes = validation.labels(labels, len(points), of="queries")
@@ -73,8 +77,6 @@ def retrieval(
         raise DataError(f"metric={metric!r}: give 'cosine' or 'euclidean'")
     if exclusion not in ("index", "position"):
         raise DataError(f"exclusion={exclusion!r}: give 'index' or 'position'")
-    if exclude_self is None:
-        exclude_self = gallery is None
     if gallery is None and gallery_labels is None:
         gallery_points, gallery_classes = points, classes
     elif gallery is None or gallery_labels is None:
@@ -83,11 +85,19 @@ def retrieval(
         gallery_points = validation.embeddings(gallery, name="gallery")
         gallery_classes = validation.labels(gallery_labels, len(gallery_points), name="gallery_labels", of="gallery")
         validation.check_same_width(points, gallery_points)
-        if exclude_self and not np.array_equal(gallery_classes[: len(classes)], classes):
+        if exclude is None and exclude_self is None and validation.equal_rows(points, gallery_points):
             raise DataError(
-                "exclude_self: gallery row i is not of the class of query i; begin the gallery with the queries"
+                "gallery: equals the queries, so that every query would find itself; search the queries without a "
+                "gallery, or name what each query leaves out (exclude)"
             )
-    candidates = len(gallery_points) - exclude_self
+    excluded = None
+    if exclude is not None:
+        if gallery is None or exclude_self is not None or exclusion == "position":
+            raise DataError("exclude: give it with a gallery, and without exclude_self and exclusion")
+        excluded = validation.excluded_rows(exclude, classes, gallery_classes, name="exclude")
+    elif exclude_self or (exclude_self is None and gallery is None):
+        excluded = validation.excluded_rows(np.arange(len(points)), classes, gallery_classes, name="exclude_self")
+    candidates = len(gallery_points) - (excluded is not None and bool((excluded >= 0).any()))
     for k in ks:
         if not 0 < k <= candidates:
             raise DataError(f"ks: K={k}, but there are {candidates} candidates; K must be in 1..{candidates}")
@@ -97,7 +107,8 @@ def retrieval(
         None if gallery is None else gallery_points,
         gallery_classes,
         metric=metric,
-        exclusion=exclusion if exclude_self else "none",
+        excluded=excluded if exclusion == "index" else None,
+        drop_nearest=excluded is not None and exclusion == "position",
         dtype=validation.compute_dtype(points),
         mesh=mesh,
         memory=memory,

@@ -112,6 +112,49 @@ def check_same_width(queries: np.ndarray, gallery: np.ndarray) -> None:
         )
 
 
+def equal_rows(a: np.ndarray, b: np.ndarray) -> bool:
+    """Whether two matrices are one array or have equal values; stops at the first block that differs."""
+    if a is b:
+        return True
+    return a.shape == b.shape and all(map(np.array_equal, row_blocks(a), row_blocks(b)))
+
+
+def excluded_rows(values: ArrayLike, labels: np.ndarray, gallery_labels: np.ndarray, *, name: str) -> np.ndarray:
+    """Checks which gallery row each query excludes.
+
+    Args:
+      values: int [Q], indices into the gallery; -1 for none.
+      labels: int [Q].
+      gallery_labels: int [G].
+      name: of the option in error messages.
+
+    Returns:
+      int64 [Q].
+
+    Raises:
+      DataError: wrong type, shape or range, or a row that is not of the query's class.
+    """
+    array = np.asarray(values)
+    if not np.issubdtype(array.dtype, np.integer) or array.shape != labels.shape:
+        raise DataError(
+            f"{name}: {array.dtype} {list(array.shape)} for {len(labels)} queries; give one gallery index for each"
+        )
+    rows = array.astype(np.int64)
+    bad = (rows < -1) | (rows >= len(gallery_labels))
+    if bad.any():
+        raise DataError(
+            f"{name}: {rows[bad][0]} for query {int(np.argmax(bad))}; must be a row of the gallery, "
+            f"0..{len(gallery_labels) - 1}, or -1 for none"
+        )
+    bad = (rows >= 0) & (gallery_labels[rows] != labels)
+    if bad.any():
+        query = int(np.argmax(bad))
+        raise DataError(
+            f"{name}: gallery row {rows[query]} is not of the class of query {query}, so it cannot be the query itself"
+        )
+    return rows
+
+
 def is_real(dtype: np.dtype) -> bool:
     """Whether a dtype holds integers or floating-point numbers, including extended types such as bfloat16."""
     return bool(np.issubdtype(dtype, np.integer) or jax.dtypes.issubdtype(dtype, np.floating))

@@ -16,10 +16,10 @@ def root(x: jax.Array) -> jax.Array:
 
 
 def unit(x: jax.Array, axis: int = -1, floor: float = 1e-12) -> jax.Array:
-    """x / max(|x|, floor) along `axis`, in at least float32; the zero vector stays zero, with a finite gradient."""
+    """x / max(|x|, floor) along `axis`, in at least float32; the zero vector stays zero, with gradient 0."""
     x = at_least_float32(x)
     length = root(jnp.sum(x * x, axis=axis, keepdims=True))
-    return x / jnp.maximum(length, floor)
+    return jnp.where(length > 0, x / jnp.maximum(length, floor), 0)
 
 
 def log_sum_exp(values: jax.Array, where: jax.Array, axis: int) -> jax.Array:

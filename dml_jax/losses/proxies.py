@@ -5,7 +5,7 @@ import jax.numpy as jnp
 
 from dml_jax.losses.classification import cross_entropy
 from dml_jax.losses.norms import log1p_sum_exp, unit
-from dml_jax.losses.pairs import cosine
+from dml_jax.losses.pairs import cosine, squared_distances
 
 
 def _own(labels: jax.Array, classes: int) -> jax.Array:
@@ -111,7 +111,6 @@ def center_spread(centers: jax.Array) -> jax.Array:
     """
     classes, count, _ = centers.shape
     w = unit(centers)
-    products = jnp.einsum("ckd,cld->ckl", w, w, precision=jax.lax.Precision.HIGHEST)
-    distances = jnp.sqrt(jnp.maximum(2 - 2 * products, 0) + 1e-5)
+    distances = jnp.sqrt(jnp.maximum(jax.vmap(squared_distances)(w, w), 0) + 1e-5)
     upper = jnp.triu(jnp.ones((count, count), bool), 1)
     return jnp.sum(jnp.where(upper[None], distances, 0)) / (classes * max(count * (count - 1), 1))

@@ -16,6 +16,8 @@ from dml_jax.losses.norms import at_least_float32, log_sum_exp, root
 from dml_jax.losses.pairs import Candidates
 from dml_jax.options.methods.losses import Mining
 
+ROUNDING = 1e-6  # of distances in float32; a smaller hinge is not counted as active
+
 
 def _mean(values: jax.Array, where: jax.Array) -> jax.Array:
     """Mean of the values in `where`; 0 if there are none."""
@@ -51,7 +53,8 @@ def contrastive(
         positive_margin=positive_margin, negative_margin=negative_margin, squared=squared,
     )  # fmt: skip
     if average == "active":
-        return _mean(pull, pull > 0) + _mean(push, push > 0)
+        least = ROUNDING**2 / 2 if squared else ROUNDING
+        return _mean(pull, pull > least) + _mean(push, push > least)
     return _mean(pull, others.positive) + _mean(push, others.negative)
 
 
@@ -180,7 +183,7 @@ def margin_loss(
       candidates: float [M, D] that positives and negatives index; None for `embeddings`.
     """
     pull, push = margin_hinges(embeddings, labels, triplets, beta, margin=margin, candidates=candidates)
-    active = jnp.sum((pull > 0) | (push > 0))
+    active = jnp.sum((pull > ROUNDING) | (push > ROUNDING))
     loss = jnp.sum(pull + push) / jnp.maximum(active, 1)
     if nu:
         loss += nu * jnp.sum(jnp.where(triplets.valid, at_least_float32(beta)[labels[triplets.anchors]], 0))

@@ -18,7 +18,7 @@ import orbax.checkpoint as ocp
 
 from dml_jax.errors import CheckpointError
 from dml_jax.files import sha256, write_json
-from dml_jax.train.state import TrainState
+from dml_jax.train.state import TrainState, check_finite
 
 # More than one: there is something to fall back on if one is corrupt, or if the best is newer than the latest.
 KEPT = {"latest": 3, "best": 2}
@@ -89,7 +89,9 @@ class Checkpoints:
 
         Raises:
           CheckpointError: it could not be written.
+          DivergedError: the state is not finite; nothing is written.
         """
+        check_finite(state)
         step = int(state.step)
         manager = self._managers[kind]
         if step in manager.all_steps():

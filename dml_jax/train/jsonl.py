@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from dml_jax.errors import CheckpointError
-from dml_jax.files import atomic_write
+from dml_jax.files import atomic_write, name_file
 
 
 class JsonLines:
@@ -25,7 +25,7 @@ class JsonLines:
         """Appends a line, which is on disk on return, so that no checkpoint is ever ahead of the log."""
         if not self.active:
             return
-        with open(self.path, "a", encoding="utf-8") as file:
+        with name_file(self.path), open(self.path, "a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
             file.flush()
             os.fsync(file.fileno())

@@ -21,6 +21,7 @@ from dml_jax.train.experiment import Experiment
 from dml_jax.train.jsonl import JsonLines
 from dml_jax.train.signals import Interrupted, Stop
 from dml_jax.train.state import TrainState
+from dml_jax.train.state import check_finite as check_state
 
 
 class Outputs(NamedTuple):
@@ -45,10 +46,12 @@ class Notes(NamedTuple):
     Attributes:
       best: Recall@1 of the best model so far; negative before the first evaluation.
       pending: the line of metrics of this step if its evaluation was interrupted.
+      lines: number of lines of metrics up to this step.
     """
 
     best: float = -1.0
     pending: dict[str, Any] | None = None
+    lines: int = 0
 
 
 class Meter:
@@ -93,16 +96,19 @@ def train(experiment: Experiment, out: Outputs, stop: Stop) -> TrainState:
 
     Raises:
       Interrupted: on a signal, once a checkpoint of the current step is on disk.
-      DivergedError: the loss or the gradient is not finite; the newest checkpoint is an earlier one.
+      DivergedError: the loss, the gradient or the state is not finite; the newest checkpoint is an earlier one.
     """
     config, total = experiment.config.train, experiment.steps
     state, notes = resume_or_start(experiment, out)
     start = int(state.step)
-    update = jax.jit(step.build(experiment.method, experiment.optimizer, experiment.augment), donate_argnums=0)
-    embedder, features = inference.compile_embedder(experiment), refresh.compile_features(experiment)
-    key = mesh.replicate(experiment.mesh, experiments.run_key(experiment.config))
+    embedder = inference.compile_embedder(experiment)
     if notes.pending:
         notes = evaluate_and_record(experiment, out, embedder, state, notes.pending, notes._replace(pending=None), stop)
+    if start == total:
+        return state
+    update = jax.jit(step.build(experiment.method, experiment.optimizer, experiment.augment), donate_argnums=0)
+    features = refresh.compile_features(experiment)
+    key = mesh.replicate(experiment.mesh, experiments.run_key(experiment.config))
     batches = experiments.training_batches(experiment, start, total)
     reloads = {experiment.sampler.first_step(config.warmup_epochs + epoch) for epoch in config.reload_best_epochs}
     refreshes = refresh.due_steps(experiment)
@@ -138,6 +144,8 @@ def train(experiment: Experiment, out: Outputs, stop: Stop) -> TrainState:
             if not (logging or evaluating or saving):
                 continue
             values = check_finite(metrics, done)
+            if evaluating or saving:
+                check_state(state)
             line = {"step": done, **values, "learning_rate_factor": float(experiment.schedule(done - 1))}
             if logging:
                 clock = meter.read(done)
@@ -146,11 +154,13 @@ def train(experiment: Experiment, out: Outputs, stop: Stop) -> TrainState:
                 text = f"loss {values['loss']:.4f}  {rate} images/s  waiting for data {waiting}"
                 out.console.update_progress(done, text)
             if evaluating:
-                before, notes = notes, evaluate_and_record(experiment, out, embedder, state, line, notes, stop)
-                saving = saving or notes != before  # so that `best` is never ahead of `latest` by two models
+                best_before = notes.best
+                notes = evaluate_and_record(experiment, out, embedder, state, line, notes, stop)
+                saving = saving or notes.best != best_before  # so that `best` is never ahead of `latest` by two models
                 meter.restart(done)
             elif logging:
                 out.metrics.write(line)
+                notes = notes._replace(lines=notes.lines + 1)
             if saving:
                 out.checkpoints.save("latest", state, notes._asdict())
             if stopping:
@@ -178,6 +188,11 @@ def resume_or_start(experiment: Experiment, out: Outputs) -> tuple[TrainState, N
     out.checkpoints.drop_newer("best", start)
     out.metrics.truncate(start - 1 if notes.pending else start)
     out.timing.truncate(start)
+    if mesh.is_main_process() and (missing := notes.lines - len(out.metrics.read())) > 0:
+        out.console.print(
+            f"warning: {out.metrics.path}: {missing} of {notes.lines} lines up to step {start} are missing; the report "
+            "will show the others"
+        )
     return state, notes
 
 
@@ -216,7 +231,7 @@ def evaluate_and_record(
     """Evaluates, writes the line of metrics with the results, and keeps the model if it is the best so far.
 
     Returns:
-      The notes with the best Recall@1.
+      The notes with the best Recall@1 and the number of lines.
 
     Raises:
       Interrupted: on a signal; the newest checkpoint then says that this evaluation is pending.
@@ -236,6 +251,7 @@ def evaluate_and_record(
             out.checkpoints.save("latest", state, notes._replace(pending=line)._asdict())
         raise
     out.metrics.write({**line, **{f"{name}/{metric}": value for metric, value in results.items()}})
+    notes = notes._replace(lines=notes.lines + 1)
     recall = results["recall@1"]
     out.console.print(f"step {int(state.step)}: {name} Recall@1 {recall:.4f}  MAP@R {results['map@r']:.4f}")
     if select == "last" or recall <= notes.best:

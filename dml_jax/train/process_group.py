@@ -1,5 +1,9 @@
-"""The processes of a run end together: if one fails or is stopped, the others end with a message instead of waiting."""
+"""The processes of a run start with the same experiment and end together.
 
+If one fails, is stopped or is lost, the others end with a message instead of waiting.
+"""
+
+import json
 import os
 import signal
 import sys
@@ -12,11 +16,14 @@ from typing import Any
 
 import jax
 
-from dml_jax.errors import UserError
+from dml_jax.errors import ConfigError, UserError
 from dml_jax.train.signals import Interrupted
 
-FAILED, SEEN = "dml_jax/failed", "dml_jax/seen"  # keys in JAX's key-value store
+# Keys in JAX's key-value store.
+FAILED, SEEN, ALIVE, FACTS = "dml_jax/failed", "dml_jax/seen", "dml_jax/alive", "dml_jax/facts"
 PATIENCE = 10.0  # seconds that process 0, which hosts the store, waits until the others have read the reason
+SILENCE = 5.0  # seconds without a sign of life, about one per second, after which a process counts as lost
+SHOWN = 5  # differences that an error message lists
 
 
 @contextmanager
@@ -29,9 +36,7 @@ def end_together() -> Iterator[Callable[[int], None]]:
     if jax.process_count() == 1:
         yield os._exit
         return
-    from jax._src import distributed  # the key-value store that processes share has no public name
-
-    store: Any = distributed.global_state.client
+    store = _store()
     over, ending = threading.Event(), threading.Lock()
 
     def announce(code: int, reason: str) -> None:
@@ -48,9 +53,15 @@ def end_together() -> Iterator[Callable[[int], None]]:
     except Exception as error:
         if isinstance(error, Interrupted) and not error.alone:  # all processes have agreed to stop
             raise
+        code = error.code if isinstance(error, Interrupted) else 2 if isinstance(error, UserError | OSError) else 1
+        lost = _lost(store) if code == 1 else []
         over.set()
         _exit_if_announced(store, ending)  # this error may be a consequence of another process having ended
-        code = error.code if isinstance(error, Interrupted) else 2 if isinstance(error, UserError | OSError) else 1
+        if lost:
+            reason = f"process {', '.join(map(str, lost))} was killed or its machine failed"
+            announce(2, reason)
+            print(f"error: {reason}; start all processes again to continue", file=sys.stderr)
+            _exit(store, 2, len(lost))
         announce(code, " ".join(str(error).split()) or type(error).__name__)
         register(_exit, store, code)  # after the error has been printed, and before JAX waits for the others
         raise
@@ -58,9 +69,58 @@ def end_together() -> Iterator[Callable[[int], None]]:
         over.set()
 
 
+def check_same(facts: dict[str, Any]) -> None:
+    """Checks that all processes run the same experiment; each waits here for the others.
+
+    Args:
+      facts: what must be equal, by name; JSON values.
+
+    Raises:
+      ConfigError: on all processes, if any of them has other facts than the first; names them.
+    """
+    if jax.process_count() == 1:
+        return
+    store = _store()
+    store.key_value_set(f"{FACTS}/{jax.process_index()}", json.dumps(facts), allow_overwrite=True)
+    first, *others = (json.loads(_wait_for(store, f"{FACTS}/{index}")) for index in range(jax.process_count()))
+    for index, other in enumerate(others, start=1):
+        keys = [key for key in first | other if first.get(key) != other.get(key)]
+        if keys:
+            shown = ", ".join(f"{key} ({first.get(key)!r} and {other.get(key)!r})" for key in keys[:SHOWN])
+            more = f" and {len(keys) - SHOWN} more" if len(keys) > SHOWN else ""
+            raise ConfigError(
+                f"processes 0 and {index} differ in {shown}{more}; start all with the same options, data and versions"
+            )
+
+
+def _store() -> Any:
+    """JAX's key-value store, which the processes share."""
+    from jax._src import distributed  # it has no public name
+
+    return distributed.global_state.client
+
+
+def _wait_for(store: Any, key: str) -> str:
+    """A value of the store, as soon as its process has set it."""
+    while True:
+        try:
+            return str(store.key_value_try_get(key))
+        except jax.errors.JaxRuntimeError:
+            time.sleep(0.1)
+
+
 def _watch(store: Any, over: threading.Event, ending: threading.Lock) -> None:
     while not over.wait(1.0):
+        store.key_value_set(f"{ALIVE}/{jax.process_index()}", str(time.monotonic()), allow_overwrite=True)
         _exit_if_announced(store, ending)
+
+
+def _lost(store: Any) -> list[int]:
+    """The indices of the other processes that give no sign of life; takes a few seconds."""
+    before = dict(store.key_value_dir_get(ALIVE))
+    time.sleep(SILENCE)
+    alive = {key.rpartition("/")[2] for key, value in store.key_value_dir_get(ALIVE) if before.get(key) != value}
+    return [index for index in range(jax.process_count()) if index != jax.process_index() and str(index) not in alive]
 
 
 def _exit_if_announced(store: Any, ending: threading.Lock) -> None:
@@ -74,12 +134,12 @@ def _exit_if_announced(store: Any, ending: threading.Lock) -> None:
         _exit(store, int(code))
 
 
-def _exit(store: Any, code: int) -> None:
-    """Ends this process; process 0 first gives the others time to read the reason."""
+def _exit(store: Any, code: int, lost: int = 0) -> None:
+    """Ends this process; process 0 first gives the others, except the lost ones, time to read the reason."""
     store.key_value_set(f"{SEEN}/{jax.process_index()}", "", allow_overwrite=True)
     deadline = time.monotonic() + PATIENCE
     while jax.process_index() == 0 and time.monotonic() < deadline:
-        if len(store.key_value_dir_get(SEEN)) == jax.process_count():
+        if len(store.key_value_dir_get(SEEN)) >= jax.process_count() - lost:
             break
         time.sleep(0.1)
     sys.stdout.flush()

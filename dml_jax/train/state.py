@@ -6,6 +6,8 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from dml_jax.errors import DivergedError
+
 
 class TrainState(NamedTuple):
     """What a checkpoint holds.
@@ -30,3 +32,14 @@ def fingerprint(variables: Any) -> str:
         digest.update(f"{jax.tree_util.keystr(path)} {leaf.dtype} {leaf.shape}".encode())
         digest.update(np.asarray(leaf).tobytes())
     return digest.hexdigest()
+
+
+def check_finite(state: TrainState) -> None:
+    """Raises DivergedError, which names an array, if parameters, model state or optimizer state are not finite."""
+    for path, leaf in jax.tree_util.tree_leaves_with_path(state):
+        if jax.dtypes.issubdtype(leaf.dtype, np.floating) and not np.isfinite(np.asarray(leaf)).all():
+            name = jax.tree_util.keystr(path, simple=True, separator="/")
+            raise DivergedError(
+                f"training diverged at step {int(state.step)}: {name} is not finite after the update; lower the "
+                "learning rates and start again"
+            )

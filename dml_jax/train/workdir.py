@@ -1,6 +1,7 @@
 """The work directory of a run: one configuration, one writing process at a time."""
 
 import fcntl
+import hashlib
 import json
 import shutil
 import subprocess
@@ -15,6 +16,7 @@ import dml_jax
 from dml_jax import config as configs
 from dml_jax.config import Config
 from dml_jax.errors import CheckpointError, ConfigError
+from dml_jax.files import sha256
 
 SHOWN = 5  # differences that an error message lists
 # The entries of config.json that are read again, with their types.
@@ -128,8 +130,22 @@ def provenance(config: Config, data_hash: str, classes: int, images: int, shape:
         "images": images,
         "shape": list(shape),
         "commit": _commit(),
-        "versions": {"dml_jax": dml_jax.__version__, **{name: version(name) for name in LIBRARIES}},
+        "versions": versions(),
     }
+
+
+def versions() -> dict[str, str]:
+    """The versions of this package and of the libraries that affect its results, by name."""
+    return {"dml_jax": dml_jax.__version__, **{name: version(name) for name in LIBRARIES}}
+
+
+def source_digest() -> str:
+    """SHA-256 of the Python files of this package, with their names."""
+    root = Path(__file__).parents[1]
+    digest = hashlib.sha256()
+    for path in sorted(root.rglob("*.py")):
+        digest.update(f"{path.relative_to(root)} {sha256(path)}".encode())
+    return digest.hexdigest()
 
 
 def _commit() -> str | None:

@@ -1,14 +1,19 @@
 """An error or Ctrl-C in one of several processes ends all of them, each with a message."""
 
 import fcntl
+import json
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import jax
 import pytest
 
+from dml_jax.errors import ConfigError
+from dml_jax.train import process_group
 from tests.test_main import CONFIG, ROOT, TINY, environment
 
 
@@ -70,3 +75,66 @@ def test_ctrl_c_in_one_process_outside_training(swallowed: bool) -> None:
     errors = [process.communicate(timeout=300)[1] for process in processes]
     assert [process.returncode for process in processes] == [130, 130], errors
     assert "error: process 1 has stopped: SIGINT" in errors[0]
+
+
+@pytest.mark.slow
+def test_different_configurations_do_not_train_together(tmp_path: Path) -> None:
+    port = free_port()
+    more = ["--config.data.batch_size=32", "--config.seed=1", "--config.data.threads=1"]
+    processes = [
+        start(f"--workdir={tmp_path / 'run'}", *(more if number else []), port=port, number=number)
+        for number in range(2)
+    ]
+    errors = [process.communicate(timeout=300)[1] for process in processes]
+    assert [process.returncode for process in processes] == [2, 2], errors
+    for text in errors:
+        (line,) = [line for line in text.splitlines() if line.startswith("error: ")]
+        assert "processes 0 and 1 differ in data.batch_size (16 and 32), seed (0 and 1); start all with the" in line
+        assert "Traceback" not in text
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow
+def test_a_killed_process_ends_the_other_with_a_message(tmp_path: Path) -> None:
+    port = free_port()
+    endless = [f"--workdir={tmp_path / 'run'}", "--config.train.steps=100000", "--config.train.log_every=5"]
+    processes = [start(*endless, port=port, number=number) for number in range(2)]
+    deadline = time.monotonic() + 300
+    while not (tmp_path / "run" / "metrics.jsonl").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.5)
+    processes[1].kill()
+    error = processes[0].communicate(timeout=120)[1]
+    processes[1].communicate()
+    assert processes[0].returncode == 2, error
+    assert "error: process 1 was killed or its machine failed; start all processes again to continue" in error
+    assert "Traceback" not in error
+
+
+@pytest.mark.parametrize(
+    ("name", "other", "message"),
+    [
+        ("data (SHA-256)", "b", r"processes 0 and 2 differ in data \(SHA-256\) \('a' and 'b'\); start all with"),
+        ("version of jax", None, r"processes 0 and 2 differ in version of jax \('a' and None\)"),
+    ],
+)
+def test_what_differs_is_named(name: str, other: str | None, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a store that the other two processes have filled already."""
+    facts = {name: "a", "seed": 0}
+    store = {
+        f"{process_group.FACTS}/1": json.dumps(facts),
+        f"{process_group.FACTS}/2": json.dumps({"seed": 0} | ({name: other} if other else {})),
+    }
+
+    class Store:
+        key_value_try_get = staticmethod(store.__getitem__)
+
+        def key_value_set(self, key: str, value: str, *, allow_overwrite: bool) -> None:
+            store[key] = value
+
+    monkeypatch.setattr(jax, "process_count", lambda: 3)
+    monkeypatch.setattr(process_group, "_store", Store)
+    with pytest.raises(ConfigError, match=message):
+        process_group.check_same(facts)
+    store[f"{process_group.FACTS}/2"] = json.dumps(facts)
+    process_group.check_same(facts)

@@ -132,6 +132,43 @@ def test_gallery_that_begins_with_the_queries(small_tiles):
     assert {k: result[k] for k in expected} == pytest.approx(expected, rel=1e-12)
 
 
+@pytest.mark.parametrize("sort_above", [5, 256])
+def test_queries_among_the_gallery(small_tiles, monkeypatch, sort_above):
+    """Each query excludes the row that `exclude` names, wherever it is; some queries are not in the gallery."""
+    monkeypatch.setattr(plan, "SORT_ABOVE", sort_above)
+    points, labels = sample(13, [1, 2, 3, 8, 30, 60, 100], copies=40)
+    rng = np.random.default_rng(0)
+    chosen, order = rng.permutation(len(points))[:90], rng.permutation(len(points))
+    exclude = np.argsort(order)[chosen]
+    outside = np.arange(90) % 4 == 0
+    queries = np.where(outside[:, None], rng.normal(size=(90, 16)), points[chosen]).astype(np.float32)
+    exclude = np.where(outside, -1, exclude)
+    gallery, gallery_labels = points[order], labels[order]
+    result = metrics.retrieval(
+        queries, labels[chosen], ks=KS, gallery=gallery, gallery_labels=gallery_labels, exclude=exclude, per_query=True
+    )
+    for query in range(90):  # as if the gallery did not hold the excluded row
+        kept = np.arange(len(gallery)) != exclude[query]
+        alone = metrics.retrieval(
+            queries[query : query + 1],
+            labels[chosen][query : query + 1],
+            ks=KS,
+            gallery=gallery[kept],
+            gallery_labels=gallery_labels[kept],
+            per_query=True,
+        )
+        for key in ("rank", "r_precision_per_query", "map@r_per_query"):
+            np.testing.assert_allclose(result[key][query], alone[key][0], rtol=1e-12)
+
+
+def test_the_same_gallery_needs_exclude():
+    points, labels = sample(14, [4] * 10)
+    own = metrics.retrieval(points, labels, ks=(1,))
+    explicit = {"ks": (1,), "gallery": points.copy(), "gallery_labels": labels}
+    assert metrics.retrieval(points, labels, exclude=np.arange(40), **explicit) == own
+    assert metrics.retrieval(points, labels, exclude_self=False, **explicit)["recall@1"] == 1
+
+
 @pytest.mark.parametrize("top_r_from", [1, 1 << 30])
 @pytest.mark.parametrize("count", [1, 3])
 def test_results_do_not_depend_on_the_devices(small_tiles, monkeypatch, count, top_r_from):

@@ -77,6 +77,18 @@ def test_any_integers_are_valid_labels():
         ({"exclusion": "name"}, "exclusion='name': give 'index' or 'position'"),
         ({"gallery": X[:5], "gallery_labels": Y[:5], "exclude_self": True}, "exclude_self: "),
         ({"gallery": X, "gallery_labels": Y[::-1], "exclude_self": True}, "exclude_self: "),
+        ({"gallery": X, "gallery_labels": Y}, "gallery: equals the queries, so that every query would find itself"),
+        ({"gallery": X.copy(), "gallery_labels": Y}, "gallery: equals the queries"),
+        ({"exclude": np.arange(12)}, "exclude: give it with a gallery"),
+        ({"gallery": X, "gallery_labels": Y, "exclude": np.arange(5)}, r"exclude: int64 \[5\] for 12 queries"),
+        ({"gallery": X, "gallery_labels": Y, "exclude": np.ones(12)}, r"exclude: float64 \[12\] for 12 queries"),
+        ({"gallery": X, "gallery_labels": Y, "exclude": np.full(12, 12)}, r"exclude: 12 for query 0; .*0\.\.11, or -1"),
+        ({"gallery": X, "gallery_labels": Y, "exclude": np.full(12, -2)}, "exclude: -2 for query 0"),
+        ({"gallery": X, "gallery_labels": Y, "exclude": np.zeros(12, int)}, "exclude: gallery row 0 is not of"),
+        (
+            {"gallery": X, "gallery_labels": Y, "exclude": np.arange(12), "exclude_self": True},
+            "exclude: give it with a gallery, and without exclude_self",
+        ),
     ],
 )
 def test_retrieval(options, message):

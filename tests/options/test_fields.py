@@ -49,6 +49,7 @@ class Outer:
         ({"tau": -1}, "method.tau=-1: must be positive"),
         ({"tau": "x"}, "method.tau='x': must be a number, not str"),
         ({"tau": True}, "method.tau=True: must be a number, not bool"),
+        ({"tau": 1e39}, "method.tau=1e+39: must be at most 3.4028234663852886e+38"),
         ({"tau": float("inf")}, "method.tau=inf: must be a finite number"),
         ({"tau": float("nan")}, "method.tau=nan: must be a finite number"),
         ({"count": 3.0}, "method.count=3.0: must be a whole number, not float"),
@@ -98,7 +99,7 @@ def test_sections_are_also_validated_when_constructed() -> None:
 @pytest.mark.parametrize(
     ("word", "known", "expected"),
     [
-        ("evaluation.every", ["train.evaluate_every", "evaluation.ks", "train.gamma"], "did you mean train.evaluate_every?"),
+        ("evaluation.every", ["train.evaluate_every", "evaluation.ks"], "did you mean train.evaluate_every?"),
         ("method.tua", ["method.tau", "method.alpha"], "did you mean tau?"),
         ("tau", ["method.tau", "seed"], "did you mean method.tau?"),
         ("method.nonsense", ["method.tau", "method.alpha", "seed"], "known: alpha, tau"),

@@ -1,9 +1,11 @@
-"""Logs: an incomplete last line is left by a kill; any other damage is reported."""
+"""Logs: an incomplete last line is left by a kill; any other damage is reported, and a full disk names the file."""
 
+import resource
 from pathlib import Path
 
 import pytest
 
+from dml_jax import files
 from dml_jax.errors import CheckpointError
 from dml_jax.train.jsonl import JsonLines
 
@@ -35,3 +37,22 @@ def test_another_damaged_line_is_named(tmp_path: Path, damage: str) -> None:
 
 def test_no_file_no_lines(tmp_path: Path) -> None:
     assert JsonLines(tmp_path / "metrics.jsonl").read() == []
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_a_full_disk_names_the_file() -> None:
+    with pytest.raises(OSError, match="No space left on device: '/dev/full'"):
+        JsonLines(Path("/dev/full")).write({"step": 1})
+
+
+def test_a_full_disk_names_the_file_that_is_replaced(tmp_path: Path) -> None:
+    """The temporary file beside it is removed."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, limits[1]))
+    try:
+        with pytest.raises(OSError, match="File too large") as caught:
+            files.write_json(tmp_path / "results.json", {"text": "long" * 1000})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert caught.value.filename == str(tmp_path / "results.json")
+    assert list(tmp_path.iterdir()) == []

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from jax.sharding import Mesh
 
@@ -181,6 +182,49 @@ def test_divergence_stops_before_the_next_checkpoint(experiment: Experiment, tmp
     store = checkpoints(experiment, tmp_path)
     assert store.steps()[-1] == 8  # the evaluation at 8 found a best model
     store.close()
+
+
+@pytest.mark.parametrize("evaluate_every", [0, 1])
+def test_a_state_that_is_not_finite_is_not_saved(evaluate_every: int, tmp_path: Path) -> None:
+    """Loss and gradient of the only step are finite; the update is not."""
+    select = "test" if evaluate_every else "last"
+    config = replace(CONFIG, train=replace(CONFIG.train, steps=1, evaluate_every=evaluate_every, select=select))
+    diverging = built(config)._replace(optimizer=optax.sgd(float("inf")))
+    with pytest.raises(DivergedError, match=r"at step 1: params/\S+ is not finite after the update; lower"):
+        train(diverging, tmp_path)
+    store = checkpoints(diverging, tmp_path)
+    assert store.steps() == store.steps("best") == []
+    store.close()
+    assert not (tmp_path / "metrics.jsonl").exists()
+
+
+def test_a_finished_schedule_is_not_compiled_again(
+    experiment: Experiment,
+    whole: tuple[list[bytes], str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """As after a kill during the final evaluation: the last checkpoint is there, the results are not."""
+    train(experiment, tmp_path)
+    capsys.readouterr()
+    monkeypatch.setattr(step, "build", lambda *arguments: pytest.fail("the training step was built"))
+    monkeypatch.setattr(experiments, "training_batches", lambda *arguments: pytest.fail("batches were read"))
+    assert bits(train(experiment, tmp_path)) == whole[0]
+    assert capsys.readouterr().out == f"resuming from step {STEPS}\n"
+
+
+def test_missing_metrics_are_announced(
+    experiment: Experiment, whole: tuple[list[bytes], str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(Interrupted):
+        train(experiment, tmp_path, StopAt(10))
+    lines = (tmp_path / "metrics.jsonl").read_text().splitlines(keepends=True)
+    assert len(lines) == 4  # after steps 3, 6, 8 and 9
+    capsys.readouterr()
+    (tmp_path / "metrics.jsonl").write_text("".join(lines[1:3]))
+    assert bits(train(experiment, tmp_path)) == whole[0]
+    assert "metrics.jsonl: 2 of 4 lines up to step 10 are missing" in capsys.readouterr().out
 
 
 def test_reload_best_continues_from_the_best_model(experiment: Experiment, tmp_path: Path) -> None:

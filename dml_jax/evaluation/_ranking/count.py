@@ -30,7 +30,7 @@ class Targets(NamedTuple):
     Attributes:
       start: int32 [m, T], first position of the query's class.
       size: int32 [m, T], number of targets, 0 for a query whose ranks are not counted.
-      own: int32 [m, T], the query's own position in the gallery; -1 if it has none or is ranked like any other row.
+      own: int32 [m, T], the position of the gallery row that the query excludes, usually itself; -1 if none.
     """
 
     start: np.ndarray

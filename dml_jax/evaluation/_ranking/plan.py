@@ -1,6 +1,6 @@
 """Chooses how the ranks of each query are computed, runs the plan, and turns ranks into metrics per query."""
 
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from jax.sharding import Mesh
@@ -8,8 +8,6 @@ from jax.sharding import Mesh
 from dml_jax.evaluation._ranking import sort, tiles, top_r
 from dml_jax.evaluation._ranking.count import Budget, Progress, Targets, count_ranks
 from dml_jax.evaluation._ranking.tiles import Metric, TiledRows
-
-Exclusion = Literal["index", "position", "none"]
 
 # Queries with more relevant rows than this are sorted: about where the cost of counting meets that of sorting.
 SORT_ABOVE = 256
@@ -50,7 +48,9 @@ class Plan(NamedTuple):
       mesh: devices.
       labels: int [Q], classes numbered from 0.
       gallery_labels: int [G], likewise.
-      exclusion: the candidate that each query excludes.
+      relevant: int64 [Q], R.
+      excluded: int [Q], index of the candidate that each query excludes; -1 if none.
+      drop_nearest: whether each query excludes its nearest candidate.
       use_top_r: whether `top_r` replaces counting for all but the first relevant rank.
     """
 
@@ -62,7 +62,9 @@ class Plan(NamedTuple):
     mesh: Mesh
     labels: np.ndarray
     gallery_labels: np.ndarray
-    exclusion: Exclusion
+    relevant: np.ndarray
+    excluded: np.ndarray
+    drop_nearest: bool
     use_top_r: bool
 
     def describe(self) -> str:
@@ -100,7 +102,8 @@ def make_plan(
     gallery_labels: np.ndarray,
     *,
     metric: Metric,
-    exclusion: Exclusion,
+    excluded: np.ndarray | None = None,
+    drop_nearest: bool = False,
     dtype: np.dtype,
     mesh: Mesh | None = None,
     memory: int | None = None,
@@ -113,8 +116,8 @@ def make_plan(
       gallery: [G, D], None where the queries are their own gallery.
       gallery_labels: int [G], equal to `labels` where the queries are their own gallery.
       metric: ranks the gallery.
-      exclusion: each query excludes the candidate of its own index ("index"), the nearest candidate ("position"), or
-        nothing ("none").
+      excluded: int [Q], index of the candidate of its class that each query excludes; -1 or None for none.
+      drop_nearest: exclude the nearest candidate of each query, as if it were of the query's class.
       dtype: float32 or float64.
       mesh: devices, by default all of this process.
       memory: bytes to use per device; by default see `tiles.memory_budget`.
@@ -127,9 +130,10 @@ def make_plan(
     gallery_classes = classes[len(labels) :]
     query_classes = gallery_classes if symmetric else classes[: len(labels)]
     class_sizes = np.bincount(gallery_classes, minlength=classes.max() + 1)
-    relevant = class_sizes[query_classes] - (exclusion != "none")
+    excluded = np.full(len(queries), -1) if excluded is None else excluded
+    relevant = class_sizes[query_classes] - (excluded >= 0) - drop_nearest
     by_sorting = relevant > SORT_ABOVE
-    num_targets = np.where(by_sorting, 0, relevant + (exclusion == "position"))
+    num_targets = np.where(by_sorting, 0, relevant + drop_nearest)
 
     centering = tiles.choose_centering([candidates] if symmetric else [queries, candidates], metric)
     gallery_tile, query_tile = tiles.choose_tile_size(len(candidates), mesh), tiles.choose_tile_size(len(queries), mesh)
@@ -146,8 +150,7 @@ def make_plan(
     start, size, own = zeros.copy(), zeros.copy(), zeros - 1
     start[: len(query_order)] = class_start[query_classes[query_order]]
     size[: len(query_order)] = num_targets[query_order]
-    if exclusion == "index":
-        own[: len(query_order)] = position[query_order]
+    own[: len(query_order)] = np.where(excluded >= 0, position[excluded], -1)[query_order]
     shape = (query_rows.num_tiles, query_tile)
     targets = Targets(start.reshape(shape), size.reshape(shape), own.reshape(shape))
 
@@ -156,7 +159,7 @@ def make_plan(
     budget = Budget(panel_tiles=panel_tiles, cached_tiles=memory // 2 // tile_bytes)
     use_top_r = (
         symmetric
-        and exclusion == "index"
+        and bool(np.all(excluded == np.arange(len(queries))))
         and tiles.is_cpu(mesh)
         and dtype == np.float32
         and int(num_targets.max()) >= TOP_R_FROM
@@ -173,7 +176,9 @@ def make_plan(
         mesh=mesh,
         labels=query_classes,
         gallery_labels=gallery_classes,
-        exclusion=exclusion,
+        relevant=relevant,
+        excluded=excluded,
+        drop_nearest=drop_nearest,
         use_top_r=use_top_r,
     )
 
@@ -212,8 +217,7 @@ def _choose_order(
 
 def execute(plan: Plan, progress: Progress | None = None) -> QueryResults:
     """Runs a plan; `progress` is called with the number of tiles done and the total."""
-    relevant = np.bincount(plan.gallery_labels, minlength=plan.labels.max() + 1)[plan.labels]
-    relevant = relevant - (plan.exclusion != "none")
+    relevant = plan.relevant
     first = np.zeros(len(relevant), np.int32)
     precision, average = np.full(len(first), np.nan), np.full(len(first), np.nan)
     if plan.targets.size.any() and plan.use_top_r:
@@ -224,7 +228,7 @@ def execute(plan: Plan, progress: Progress | None = None) -> QueryResults:
             plan.gallery, plan.queries, plan.targets, mesh=plan.mesh, budget=plan.budget, progress=progress
         )
         ranks = ranks.transpose(0, 2, 1).reshape(-1, ranks.shape[1])[: len(first)]
-        counted = metrics_from_ranks(ranks - (plan.exclusion == "position"), relevant[order])
+        counted = metrics_from_ranks(ranks - plan.drop_nearest, relevant[order])
         first[order], precision[order], average[order] = counted
     if len(plan.sorted_queries):
         chosen = plan.sorted_queries
@@ -294,8 +298,8 @@ def _run_sort(plan: Plan, progress: Progress | None) -> tuple[np.ndarray, np.nda
         queries,
         plan.labels[chosen],
         plan.gallery_labels,
-        chosen if plan.exclusion == "index" else np.full(len(chosen), -1),
-        drop=int(plan.exclusion == "position"),
+        plan.excluded[chosen],
+        drop=int(plan.drop_nearest),
         panel_tiles=plan.budget.panel_tiles,
         mesh=plan.mesh,
         progress=advance,

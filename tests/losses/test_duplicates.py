@@ -1,0 +1,81 @@
+"""Equal rows and zero rows: every loss gives its float64 value and gradient in float32."""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dml_jax import losses
+from dml_jax.losses import pairs
+from dml_jax.losses.norms import unit
+from dml_jax.methods import baseline
+from dml_jax.methods.baseline import Criterion
+from tests.losses.test_public import CALLS, LABELS
+
+Loss = Callable[[jax.Array, jax.Array], jax.Array]
+MORE: dict[str, Loss] = {
+    "contrastive, default margins": losses.contrastive,
+    "contrastive, squared": lambda x, y: losses.contrastive(x, y, squared=True),
+    "contrastive, all": lambda x, y: losses.contrastive(x, y, average="all"),
+    "contrastive, memory": lambda x, y: losses.contrastive(x, y, candidates=losses.Candidates(x[::-1], *memory(y))),
+    "triplet, hard": lambda x, y: losses.triplet(x, y, mining="hard", squared=False),
+    "lifted structure, any norm": lambda x, y: losses.lifted_structure(x, y, normalize=False),
+    "multi-similarity, all pairs": lambda x, y: losses.multi_similarity(x, y, copies="keep", mining=False),
+    "soft triple, equal centers": lambda x, y: losses.soft_triple(x, y, jnp.ones((6, 3, 5), x.dtype), spread=5.0),
+    "arcface, at a proxy": lambda x, y: losses.arcface(x, y, jnp.concatenate([x[:1], x[2:7]])),
+}
+LOSSES: dict[str, Loss] = {name: call for name, (call, _) in CALLS.items()} | MORE
+
+
+def memory(labels: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Positive and negative pairs with the reversed batch."""
+    return labels[:, None] == labels[None, ::-1], labels[:, None] != labels[None, ::-1]
+
+
+def with_duplicates(width: int = 5, seed: int = 0) -> np.ndarray:
+    """Twelve rows: copies within a class (0, 1), across classes (0, 3 and 8, 5), and zero rows (4, 6, 7, 11)."""
+    x = np.random.default_rng(seed).normal(size=(12, width)).astype(np.float32)
+    x[[1, 3]], x[5] = x[0], x[8]
+    x[[4, 6, 7, 11]] = 0
+    return x
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_float32_agrees_with_float64(name: str, x64: None) -> None:
+    found = []
+    for dtype in (jnp.float32, jnp.float64):
+        call = lambda x, dtype=dtype: LOSSES[name](x, jnp.asarray(LABELS)).astype(dtype)  # noqa: E731
+        found.append(jax.value_and_grad(call)(jnp.asarray(with_duplicates(), dtype)))
+    (value, gradient), (exact_value, exact_gradient) = found
+    np.testing.assert_allclose(value, exact_value, rtol=1e-5)
+    np.testing.assert_allclose(gradient, exact_gradient, rtol=0, atol=1e-6 + 1e-4 * np.abs(exact_gradient).max())
+
+
+@pytest.mark.parametrize("width", [1, 5, 512])
+def test_distances_of_equal_rows_are_zero(width: int) -> None:
+    """Of equal rows only, wherever they are in the batch; -0.0 equals 0.0, and near copies are not equal."""
+    x = np.random.default_rng(1).normal(size=(70, width)).astype(np.float32)
+    x[40:60], x[60], x[61] = x[:20], 0, -0.0
+    x[62] = x[0] * np.float32(1.1)
+    rows = unit(jnp.asarray(x)) if width > 1 else jnp.asarray(x)
+    distances = np.asarray(pairs.distances(rows, rows))
+    equal = (np.asarray(rows)[:, None] == np.asarray(rows)[None]).all(-1)
+    np.testing.assert_array_equal(distances[equal], 0)
+    far = np.linalg.norm(np.asarray(rows)[:, None] - np.asarray(rows)[None], axis=-1)
+    np.testing.assert_allclose(distances, far, atol=2e-3)
+    assert (distances[far > 0.01] > 0).all()
+
+
+@pytest.mark.parametrize("loss", baseline.LOSSES)
+def test_zero_rows_have_a_moderate_gradient_in_a_baseline(loss: str) -> None:
+    """Divided by their length, at least 1e-12, they had one of up to 1e12, whose norm may overflow."""
+    criterion = Criterion(loss, baseline.make_config(loss).options, 6, 5)
+    x, key = jnp.asarray(with_duplicates()), jax.random.key(0)
+    params = criterion.init(key, x, jnp.asarray(LABELS), key, method="value")
+    gradients = jax.grad(lambda x, p: criterion.apply(p, x, jnp.asarray(LABELS), key, method="value"), (0, 1))(
+        x, params
+    )
+    norm = float(jnp.sqrt(sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(gradients))))
+    assert norm < 1e4
