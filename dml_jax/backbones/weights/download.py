@@ -61,8 +61,8 @@ def _fetch_from_hub(source: str) -> Path:
 
 def _fetch_url(source: str, cache: Path) -> Path:
     """Downloads into a directory named after the whole address, beside a file with the SHA-256."""
-    directory = cache / hashlib.sha256(source.encode()).hexdigest()[:32]
     try:
+        directory = cache / hashlib.sha256(source.encode()).hexdigest()[:32]
         name = PurePosixPath(urllib.parse.urlsplit(source).path).name.lstrip(".")[-100:] or "weights"
         target, record = directory / name, directory / ".sha256"
         if target.is_file() and record.is_file() and record.read_text() == sha256(target):
