@@ -74,12 +74,12 @@ def _fetch_url(source: str, cache: Path) -> Path:
                     shutil.copyfileobj(reply, file)
                     size, expected = file.tell(), reply.headers["Content-Length"]
                 if expected is not None and size != int(expected):
-                    raise OSError(f"ended after {size} of {expected} bytes")
+                    raise ValueError(f"ended after {size} of {expected} bytes")
                 digest = sha256(draft)
                 # Torch's convention: the name ends in the first digits of the file's SHA-256.
                 digits = re.search(r"-([0-9a-f]{8,})\.\w+$", name)
                 if digits and not digest.startswith(digits[1]):
-                    raise OSError("its SHA-256 differs from the one in its name")
+                    raise ValueError("its SHA-256 differs from the one in its name")
             with atomic_write(record) as draft:
                 draft.write_text(digest)
     except (OSError, HTTPException, ValueError) as error:
