@@ -21,7 +21,7 @@ import numpy as np
 from benchmarks.timing import Row, row, table
 from dml_jax.backbones import resnet
 from dml_jax.backbones.contract import PyTree
-from dml_jax.backbones.weights import from_torch, store, tensor_files
+from dml_jax.backbones.weights import converted_files, from_torch, tensor_files
 
 
 def initialisation() -> float:
@@ -83,7 +83,7 @@ def compare(batch: int, side: int, repeats: int) -> list[Row]:
         converted = from_torch.convert({"resnet50": tensor_files.read(file)})
         arrays = {name: tensor.read() for name, tensor in converted.tensors.items()}
     params, stats = (
-        jax.tree.map(jnp.asarray, store.subtree(arrays, f"backbone/{part}/")) for part in ("params", "stats")
+        jax.tree.map(jnp.asarray, converted_files.subtree(arrays, f"backbone/{part}/")) for part in ("params", "stats")
     )
     backbone = resnet.build(resnet.resnet50())
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from benchmarks import timing
 from dml_jax.backbones import functional
-from dml_jax.losses import Candidates, cross_batch_memory, pairs
+from dml_jax.losses import Candidates, cross_batch_memory, pairwise
 from dml_jax.methods import baseline
 
 MEMORY = 8192
@@ -63,7 +63,7 @@ def ours(
         candidates = None
         if past is not None:
             kept = jax.tree.map(lambda rows: rows[len(x) :], past)
-            masks = zip(pairs.masks(labels), cross_batch_memory.masks(labels, kept["labels"]), strict=True)
+            masks = zip(pairwise.masks(labels), cross_batch_memory.masks(labels, kept["labels"]), strict=True)
             positive, negative = (jnp.concatenate(both, axis=1) for both in masks)
             candidates = Candidates(jnp.concatenate([x, kept["embeddings"]]), positive, negative)
             past = cross_batch_memory.enqueue(past, {"embeddings": x, "labels": labels})

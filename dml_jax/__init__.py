@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from dml_jax import evaluation, losses, methods
-    from dml_jax.model import Model
+    from dml_jax.trained_model import Model
 
 __all__ = ["evaluation", "load", "losses", "methods"]
 
@@ -30,12 +30,12 @@ def load(workdir: str | Path, checkpoint: str = "reported") -> "Model":
       checkpoint: "reported", "latest", "best" or a step.
 
     Returns:
-      A `dml_jax.model.Model`; `load(workdir).embed(paths)` gives float32 [N, D].
+      A `dml_jax.trained_model.Model`; `load(workdir).embed(paths)` gives float32 [N, D].
 
     Raises:
       CheckpointError: no run there, or no such checkpoint.
     """
-    from dml_jax.model import Model  # importing JAX takes a second
+    from dml_jax.trained_model import Model  # importing JAX takes a second
 
     return Model(workdir, checkpoint)
 

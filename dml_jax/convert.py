@@ -22,8 +22,8 @@ from dml_jax.options.fields import suggest
 if TYPE_CHECKING:  # the backbones import Flax, which --help does not need
     import numpy as np
 
+    from dml_jax.backbones.weights.detect_architecture import BackboneConfig
     from dml_jax.backbones.weights.from_torch import Converted
-    from dml_jax.backbones.weights.recognise import BackboneConfig
 
 MAX_DEVIATION = 1e-4  # relative to the largest output of a layer; float32 rounding stays below 1e-5
 
@@ -69,10 +69,10 @@ def execute(arguments: list[str]) -> None:
     if options.backbone and options.backbone not in named:
         raise ConfigError(f"--backbone={options.backbone}: {suggest(options.backbone, named)}")
 
-    from dml_jax.backbones.weights import download, from_torch, store, tensor_files
+    from dml_jax.backbones.weights import converted_files, download, from_torch, tensor_files
 
     if options.output:
-        store.check_output(files.expand_path("--output", options.output))
+        converted_files.check_output(files.expand_path("--output", options.output))
     paths = [download.fetch(source, files.cache_dir() / "weights") for source in options.weights.split(",")]
     converted = from_torch.convert({str(path): tensor_files.read(path) for path in paths})
     config = converted.weights.config
@@ -86,7 +86,7 @@ def execute(arguments: list[str]) -> None:
     arrays = tensor_files.read_finite(converted.tensors, options.weights)
     comparison = "" if options.skip_parity else compare_with_torch(converted, arrays, options.weights)
     metadata = converted.metadata(options.weights, {path.name: files.sha256(path) for path in paths})
-    store.write(out, arrays, metadata)
+    converted_files.write(out, arrays, metadata)
     print(f"{options.weights}: {known}, names of {metadata['layout']}, {converted.kind}")
     if known not in named:
         print(f"  warning: not a published size ({', '.join(named)}); if it should be one, blocks are missing")
@@ -104,13 +104,13 @@ def compare_with_torch(converted: "Converted", arrays: "dict[str, np.ndarray]", 
     Raises:
       WeightsError: a layer deviates by more than `MAX_DEVIATION`.
     """
-    from dml_jax.backbones.weights import parity, store
+    from dml_jax.backbones.weights import converted_files, parity
 
     if importlib.util.find_spec("torch") is None:
         return "not compared with torch because torch is not installed"
     weights = converted.weights
     backbone = importlib.import_module(f"dml_jax.backbones.{weights.config.name}").build(weights.config)
-    params, stats = (store.subtree(arrays, f"backbone/{part}/") for part in ("params", "stats"))
+    params, stats = (converted_files.subtree(arrays, f"backbone/{part}/") for part in ("params", "stats"))
     image_shape = weights.image_shape if weights.config.name == "deit" else (64, 64)
     report = parity.compare_layers(backbone, params, stats, weights.tensors, converted.torch_names, image_shape)
     line = (

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from dml_jax import cli
-from dml_jax.data.prepare.sources import IMAGE_SUFFIXES
+from dml_jax.data.prepare.source_files import IMAGE_SUFFIXES
 from dml_jax.errors import ConfigError, DataError
 from dml_jax.files import expand_path
 
@@ -64,16 +64,16 @@ def execute(arguments: list[str]) -> None:
     import dml_jax
     from dml_jax import config as configs
     from dml_jax.evaluation import neighbors
-    from dml_jax.export import arrays
+    from dml_jax.export import embedding_files
 
     output = expand_path("--output", options.output)
-    arrays.check_replaceable(output)
+    embedding_files.check_replaceable(output)
     model = dml_jax.load(expand_path("--workdir", options.workdir), options.checkpoint)
     # Before the other images are embedded, because the query may turn out not to be an image.
     query_image, query_embedding = (model.read(query), model.embed([query])) if query else (None, None)
     embeddings = model.embed(files)
     names = [str(file) for file in files]
-    arrays.write(output, embeddings, None, names, config_hash=configs.digest(model.config), step=model.step)
+    embedding_files.write(output, embeddings, None, names, config_hash=configs.digest(model.config), step=model.step)
     print(f"{len(files)} embeddings with {embeddings.shape[1]} dimensions: {output}")
     if query_image is not None and query_embedding is not None:
         from dml_jax.analysis import figures

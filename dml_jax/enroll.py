@@ -12,7 +12,7 @@ from pathlib import Path
 
 from dml_jax import cli
 from dml_jax.data.datasets import folder
-from dml_jax.data.prepare.sources import Options, walk
+from dml_jax.data.prepare.source_files import Options, walk
 from dml_jax.embed import image_files
 from dml_jax.errors import ConfigError, DataError
 from dml_jax.files import expand_path

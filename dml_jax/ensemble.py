@@ -19,7 +19,7 @@ from dml_jax.errors import ConfigError, DataError
 if TYPE_CHECKING:
     import numpy as np
 
-    from dml_jax.export.arrays import Exported
+    from dml_jax.export.embedding_files import Exported
 
 
 def parser() -> cli.Parser:
@@ -54,14 +54,14 @@ def execute(arguments: list[str]) -> None:
     from dml_jax.analysis import tables
     from dml_jax.console import Console
     from dml_jax.evaluation import protocol
-    from dml_jax.export import arrays
+    from dml_jax.export import embedding_files
 
     splits = [options.split]
     if options.split == "test" and any((run / "embeddings" / "gallery").exists() for run in runs):
         splits.append("gallery")
     if output is not None:
         check_output(output, runs, splits)
-    members = {split: [arrays.read(run / "embeddings" / split) for run in runs] for split in splits}
+    members = {split: [embedding_files.read(run / "embeddings" / split) for run in runs] for split in splits}
     labels = {
         split: common_labels([run / "embeddings" / split for run in runs], exported)
         for split, exported in members.items()
@@ -88,7 +88,7 @@ def execute(arguments: list[str]) -> None:
     tables.print_results("unseen classes, in %", rows, results, Console(quiet=True).rich)
     if output is not None:
         for split, exported in members.items():
-            arrays.write(
+            embedding_files.write(
                 output / "embeddings" / split, combined[split], labels[split], exported[0].ids,
                 config_hash=None, step=None, members=[member.manifest for member in exported],
             )  # fmt: skip
@@ -98,7 +98,7 @@ def execute(arguments: list[str]) -> None:
 
 def check_output(output: Path, runs: list[Path], splits: list[str]) -> None:
     """Raises UserError unless the directory is new, empty, or holds an earlier ensemble, which may be replaced."""
-    from dml_jax.export import arrays
+    from dml_jax.export import embedding_files
 
     if output.exists() and not output.is_dir():
         raise ConfigError(f"--output={output}: is a file; give a directory")
@@ -108,7 +108,7 @@ def check_output(output: Path, runs: list[Path], splits: list[str]) -> None:
     if entries and not {"embeddings"} <= entries <= {"embeddings", "results.json"}:
         raise ConfigError(f"--output={output}: is not empty; give another directory")
     for split in splits:
-        arrays.check_replaceable(output / "embeddings" / split)
+        embedding_files.check_replaceable(output / "embeddings" / split)
 
 
 def common_labels(directories: list[Path], exported: "list[Exported]") -> "np.ndarray":

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dml_jax import cli, files, rerank_options
+from dml_jax import cli, files, rerank_arguments
 from dml_jax.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def parser() -> cli.Parser:
     flags.add_argument("--no_clustering", action="store_true", help="skip k-means and NMI")
     flags.add_argument("--restarts", type=int, help="restarts of k-means (default: 10; 1 above 1000 classes)")
     flags.add_argument("--seed", type=int, default=0, help="seed of k-means (default: 0)")
-    rerank_options.add_to(flags)
+    rerank_arguments.add_to(flags)
     flags.add_argument("--geometry", action="store_true", help="add density, spectral decay and uniformity")
     flags.add_argument("--memory", type=int, metavar="MIB", help="device memory to use at most")
     flags.add_argument("--output", metavar="FILE", help="JSON file to write")
@@ -97,7 +97,7 @@ def execute(arguments: list[str]) -> None:
             raise ConfigError(f"--{key}={getattr(options, key)}: must be positive")
     if not 0 <= options.seed < 1 << 31:
         raise ConfigError(f"--seed={options.seed}: must be in 0..{(1 << 31) - 1}")
-    rerank_options.check(options)
+    rerank_arguments.check(options)
     ks = parse_ks(options.ks)
     output = cli.file_to_write("--output", options.output)
 
@@ -131,7 +131,7 @@ def evaluate(options: argparse.Namespace, ks: tuple[int, ...] | None) -> dict[st
     candidates = len(queries) - 1 if gallery is None else len(gallery)
     if ks is not None and max(ks) > candidates:
         raise ConfigError(f"--ks={options.ks}: there are {candidates} candidates; every K must be at most that")
-    rerank_options.check_sizes(options, len(queries), None if gallery is None else len(gallery))
+    rerank_arguments.check_sizes(options, len(queries), None if gallery is None else len(gallery))
     classes = len(np.unique(labels))
 
     settings: dict[str, Any] = {
@@ -156,7 +156,7 @@ def evaluate(options: argparse.Namespace, ks: tuple[int, ...] | None) -> dict[st
             cluster_progress=_progress(console, "k-means, maximum iterations"),
             **settings,
         )
-        results |= rerank_options.evaluate(options, queries, labels, gallery, gallery_labels, ks or KS, console)
+        results |= rerank_arguments.evaluate(options, queries, labels, gallery, gallery_labels, ks or KS, console)
     results["protocol"] = protocol.description(
         options.protocol, classes=classes, gallery=gallery is not None, **settings
     )
@@ -170,13 +170,13 @@ def evaluate(options: argparse.Namespace, ks: tuple[int, ...] | None) -> dict[st
 
 def _load(options: argparse.Namespace, embeddings: str, labels: str) -> "tuple[np.ndarray, np.ndarray]":
     """Embeddings [N, D], memory-mapped, and labels int [N], from the files that two options name."""
-    from dml_jax.evaluation import validation
+    from dml_jax.evaluation import check_inputs
 
     def load(key: str) -> "np.ndarray":
-        return validation.load(files.expand_path(f"--{key}", getattr(options, key)), name=f"--{key}")
+        return check_inputs.load(files.expand_path(f"--{key}", getattr(options, key)), name=f"--{key}")
 
-    points = validation.embeddings(load(embeddings), name=f"--{embeddings}")
-    return points, validation.labels(load(labels), len(points), name=f"--{labels}", of=f"--{embeddings}")
+    points = check_inputs.embeddings(load(embeddings), name=f"--{embeddings}")
+    return points, check_inputs.labels(load(labels), len(points), name=f"--{labels}", of=f"--{embeddings}")
 
 
 def _progress(console: "Console", title: str) -> Callable[[int, int], None]:
@@ -202,7 +202,7 @@ def print_table(results: dict[str, Any], output: Path | None) -> None:
 
     from dml_jax.evaluation import metric_table
 
-    rankings = {"plain": results} | {name: results[name] for name in rerank_options.NAMES if name in results}
+    rankings = {"plain": results} | {name: results[name] for name in rerank_arguments.NAMES if name in results}
     table = Table(box=box.SIMPLE, title=f"{results['rows']:,} rows, {results['classes']:,} classes; metrics in %")
     table.add_column("metric")
     for name in rankings:

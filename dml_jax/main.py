@@ -65,14 +65,14 @@ def execute(arguments: list[str]) -> None:
     output = cli.file_to_write("--output", options.output)
     config = configs.resolve(cli.load_config(options.config, overrides))
     if explain or options.mode == "show":
-        from dml_jax import show
+        from dml_jax import show_config
 
         if explain:
             parser().print_help()
             print()
-            show.print_options(config)
+            show_config.print_options(config)
         else:
-            show.print_values(config)
+            show_config.print_values(config)
         return
     run_mode(options, config, directory, output)
 
@@ -116,10 +116,10 @@ def work_directory(options: Namespace) -> Path:
 def run_mode(options: Namespace, config: Config, directory: Path, output: Path | None) -> None:
     """Starts JAX and runs the mode."""
     enable_compilation_cache()
-    from dml_jax import run
+    from dml_jax import modes
     from dml_jax.console import Console
     from dml_jax.train import mesh, process_group
-    from dml_jax.train.signals import Interrupted, Stop
+    from dml_jax.train.stop_signals import Interrupted, Stop
 
     mode: Mode = options.mode
     if options.coordinator:
@@ -131,13 +131,13 @@ def run_mode(options: Namespace, config: Config, directory: Path, output: Path |
                 stop.stop_immediately()
             match mode:
                 case "train":
-                    run.train(config, directory, console, stop)
+                    modes.train(config, directory, console, stop)
                 case "evaluate":
-                    run.evaluate(config, directory, options.checkpoint, console, output)
+                    modes.evaluate(config, directory, options.checkpoint, console, output)
                 case "export":
-                    run.export(config, directory, options.checkpoint, console)
+                    modes.export(config, directory, options.checkpoint, console)
                 case "check":
-                    run.check(config, console)
+                    modes.check(config, console)
                 case "show":
                     raise AssertionError("printed without JAX")
                 case _:

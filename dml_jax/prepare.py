@@ -13,7 +13,7 @@ import sys
 from dml_jax import cli, files
 from dml_jax import config as configs
 from dml_jax.data import prepared
-from dml_jax.data.prepare.sources import Options, Recipe
+from dml_jax.data.prepare.source_files import Options, Recipe
 from dml_jax.errors import ConfigError
 
 
@@ -96,9 +96,9 @@ def execute(arguments: list[str]) -> None:
         raise ConfigError(
             f"--name={options.name}: needs no preparation; use it directly with --config.data.name={options.name}"
         )
-    from dml_jax.data.prepare import steps  # imports tensorflow_datasets, which takes a second
+    from dml_jax.data.prepare import prepare_dataset  # imports tensorflow_datasets, which takes a second
 
-    request = steps.Request(
+    request = prepare_dataset.Request(
         name=options.name,
         sources=tuple(files.expand_path("--source", source) for source in options.source),
         output=files.expand_path("--output", options.output),
@@ -110,8 +110,8 @@ def execute(arguments: list[str]) -> None:
         threads=options.threads,
     )
     with console:
-        content = steps.prepare(request, recipe, console)
-    for line in steps.summary(content):
+        content = prepare_dataset.prepare(request, recipe, console)
+    for line in prepare_dataset.summary(content):
         console.print(line)
     console.print(f"written: {options.output}; use with --config.data.path={options.output}")
 

@@ -18,7 +18,7 @@ import safetensors.numpy
 
 from dml_jax import cli, convert
 from dml_jax.backbones import bn_inception, deit, googlenet, mit, resnet
-from dml_jax.backbones.weights import download, from_torch, pretrained, store, tensor_files
+from dml_jax.backbones.weights import converted_files, download, from_torch, pretrained, tensor_files
 from dml_jax.backbones.weights.tensor_files import Tensor
 from dml_jax.errors import WeightsError
 from dml_jax.methods import diva, hist, mpn
@@ -98,7 +98,7 @@ def test_torchvision(kind: str, tiny: state_dicts.StateDict, capsys: pytest.Capt
     assert sha256_of("w.safetensors") in printed
     assert "warning: not a published size (resnet18, resnet34" in printed
     assert f"{info['parameters']:,} parameters" in printed
-    tensors, _ = store.read(Path("weights/tiny"))
+    tensors, _ = converted_files.read(Path("weights/tiny"))
     np.testing.assert_array_equal(tensors["classifier/fc/kernel"], source["fc.weight"].T)
 
 

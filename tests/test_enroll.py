@@ -12,9 +12,9 @@ from PIL import Image
 import dml_jax
 from dml_jax import config as configs
 from dml_jax import embed, enroll
-from dml_jax.class_index import Index
 from dml_jax.data.datasets import folder
-from dml_jax.data.prepare import sources
+from dml_jax.data.prepare import source_files
+from dml_jax.enrolled_classes import Index
 from dml_jax.errors import CheckpointError, DataError
 
 COLOURS = {"red": (250, 10, 10), "green": (10, 250, 10), "blue": (10, 10, 250), "grey": (120, 120, 120)}
@@ -178,7 +178,7 @@ def test_the_class_folders_of_training(tmp_path):
     shutil.copytree(tmp_path / "flat" / "Dairy", tmp_path / "split" / "test" / "Dairy")
     for root in ("flat", "split"):
         found = enroll.class_folders([str(tmp_path / root)])
-        entries = folder.find(dict(sources.walk(tmp_path / root)), sources.Options())
+        entries = folder.find(dict(source_files.walk(tmp_path / root)), source_files.Options())
         assert set(found) == {"Fruit/Apple/Pink-Lady", "Fruit/Pear", "Dairy", "Dairy/Milk"}
         assert {(name, file) for name, files in found.items() for file in files} == {
             (entry.class_name, entry.file.path) for entry in entries
@@ -190,7 +190,7 @@ def test_the_class_folders_of_training(tmp_path):
 
 def test_the_threshold_of_a_run(tmp_path):
     model = SimpleNamespace(_directory=tmp_path)
-    from dml_jax.model import Model
+    from dml_jax.trained_model import Model
 
     with pytest.raises(CheckpointError, match="has no equal_error_cosine"):
         Model.threshold.fget(model)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dml_jax import ensemble
-from dml_jax.export import arrays
+from dml_jax.export import embedding_files
 
 ROWS = 24
 
@@ -27,7 +27,7 @@ def member(directory: Path, seed: int, columns: int, split: str = "test", **chan
     points = unit(seed, columns, labels)
     given = {"labels": labels, "ids": [f"{split}{i}.png" for i in range(ROWS)]} | changes
     given["embeddings"] = points[: len(given["ids"])]
-    arrays.write(directory / "embeddings" / split, **given, config_hash=f"hash{seed}", step=seed)
+    embedding_files.write(directory / "embeddings" / split, **given, config_hash=f"hash{seed}", step=seed)
     settings = {"protocol": "clean", "cluster": False, "ks": [1, 2]}
     facts = {"config": {"evaluation": settings}, "data_hash": "", "classes": 4, "images": 9, "shape": [8, 8]}
     (directory / "config.json").write_text(json.dumps(facts))
@@ -60,7 +60,7 @@ def test_against_numpy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: 
     assert (
         run(monkeypatch, *(tmp_path / name for name in "abc"), f"--output={tmp_path / 'abc'}") == 0
     )  # replaces its own output
-    written = arrays.read(tmp_path / "abc" / "embeddings" / "test")
+    written = embedding_files.read(tmp_path / "abc" / "embeddings" / "test")
     assert written.embeddings.shape == (ROWS, 4 + 5 + 6)
     np.testing.assert_allclose(written.embeddings @ written.embeddings.T, np.mean(cosines, axis=0), atol=1e-6)
     np.testing.assert_array_equal(written.labels, labels)

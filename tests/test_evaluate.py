@@ -109,7 +109,7 @@ def test_invalid_input(capsys: pytest.CaptureFixture[str], files: dict[str, Path
         ((), "--embeddings: missing"),
         (pair[:1], "--labels: missing"),
         ((*pair, "--embedding=x"), "there is no such option"),
-        ((*pair, "extra"), "stray argument"),
+        ((*pair, "extra"), "unexpected argument"),
         ((*pair, "--config.seed=1"), "has no configuration"),
         ((*pair, "--ks=1,x"), "--ks=1,x: must be positive integers"),
         ((*pair, "--ks=0"), "--ks=0: must be positive integers"),

@@ -17,7 +17,7 @@ from dml_jax import prepare
 from dml_jax.config import Data
 from dml_jax.data import prepared
 from dml_jax.data.datasets import folder
-from dml_jax.data.prepare import inspect, near_duplicates, steps, writer
+from dml_jax.data.prepare import near_duplicates, prepare_dataset, writer
 from tests.data import layouts, pictures
 
 ROOT = Path(__file__).parents[1]
@@ -226,7 +226,7 @@ def test_an_interrupted_preparation_is_resumed(
 ) -> None:
     archive = layouts.cub(tmp_path)
     out = tmp_path / "out"
-    module = {"inspect_images": inspect, "write": writer, "write_marker": prepared}[when]
+    module = {"inspect_images": check_images, "write": writer, "write_marker": prepared}[when]
 
     def interrupt(*arguments: object, **options: object) -> None:
         raise KeyboardInterrupt
@@ -239,7 +239,7 @@ def test_an_interrupted_preparation_is_resumed(
     assert (code, err) == (0, "")
     assert "resuming an interrupted preparation" in printed
     assert "unpacking" not in printed
-    assert not (out / steps.UNFINISHED).exists()
+    assert not (out / prepare_dataset.UNFINISHED).exists()
     run(capsys, *flags("cub", archive, tmp_path / "other", "--subset"))
     first, second = (json.loads((path / prepared.MARKER).read_text()) for path in (out, tmp_path / "other"))
     assert first == second
@@ -300,7 +300,7 @@ def test_near_duplicates_are_reported(tmp_path: Path, capsys: pytest.CaptureFixt
     code, out, _ = run(capsys, *flags("folder", tmp_path / "p", tmp_path / "out"))
     assert code == 0
     assert "near-duplicates between training and test: 1 pairs" in out
-    table = (tmp_path / "out" / steps.NEAR_DUPLICATES).read_text().splitlines()
+    table = (tmp_path / "out" / prepare_dataset.NEAR_DUPLICATES).read_text().splitlines()
     assert table == ["train,test", "train/b/1.jpg,test/c/again.jpg"]
 
 

@@ -14,10 +14,10 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from dml_jax.backbones.as_backbone import as_backbone
 from dml_jax.backbones.contract import Backbone, ImageShape, PyTree
 from dml_jax.backbones.initializers import normal_init
 from dml_jax.backbones.layers import DropPath, attention, compute_dtype, conv, layer_norm, transformer_dense
+from dml_jax.backbones.linen_backbone import as_backbone
 from dml_jax.errors import ConfigError
 from dml_jax.options.backbones.deit import Config, deit_small, deit_small_distilled
 

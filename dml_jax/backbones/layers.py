@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from flax.typing import Dtype, Initializer, PrecisionLike
 
 from dml_jax.backbones.initializers import he_fan_out, normal_init, uniform_fan_in
-from dml_jax.losses.norms import at_least_float32
+from dml_jax.losses.safe_norms import at_least_float32
 from dml_jax.options.methods import Pooling
 
 

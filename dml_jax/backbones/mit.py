@@ -11,9 +11,9 @@ Parameters without the classifier: B0 3,319,392, B1 13,151,424, B2 24,196,288. I
 import flax.linen as nn
 import jax
 
-from dml_jax.backbones.as_backbone import as_backbone
 from dml_jax.backbones.contract import Backbone
 from dml_jax.backbones.layers import DropPath, attention, compute_dtype, conv, layer_norm, transformer_dense
+from dml_jax.backbones.linen_backbone import as_backbone
 from dml_jax.errors import ConfigError
 from dml_jax.options.backbones.mit import Config, mit_b0, mit_b1, mit_b2
 

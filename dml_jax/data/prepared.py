@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from dml_jax.data import decode, metadata
-from dml_jax.data.metadata import SplitMetadata
-from dml_jax.data.prepare.sources import File, Recipe
+from dml_jax.data import decode, split_metadata
+from dml_jax.data.prepare.source_files import File, Recipe
 from dml_jax.data.split import Split, check_disjoint
+from dml_jax.data.split_metadata import SplitMetadata
 from dml_jax.errors import ConfigError, DataError
 from dml_jax.files import sha256
 
@@ -112,9 +112,9 @@ def load(path: str, name: str, unprepared: Recipe | None = None) -> dict[str, Sp
         raise DataError(f"data.path={path}: no such directory; {remedy}")
     marker = read_marker(directory)
     if marker is None and unprepared is not None:
-        from dml_jax.data import raw_folder
+        from dml_jax.data import unprepared_folder
 
-        return _splits(raw_folder.scan(directory, unprepared), lambda _, split: FileReader(split.files))
+        return _splits(unprepared_folder.scan(directory, unprepared), lambda _, split: FileReader(split.files))
     if marker is None:
         raise DataError(f"data.path={path}: not a prepared data set; {remedy}")
     if marker["name"] != name:
@@ -124,7 +124,7 @@ def load(path: str, name: str, unprepared: Recipe | None = None) -> dict[str, Sp
             raise DataError(f"{directory / file}: missing or of the wrong size; prepare the data set again")
     records = str(directory / marker["records"])
     return _splits(
-        metadata.load(directory / INDEX), lambda split, _: RecordReader(records, split), content=marker["sha256"]
+        split_metadata.load(directory / INDEX), lambda split, _: RecordReader(records, split), content=marker["sha256"]
     )
 
 

@@ -34,7 +34,7 @@ _MODULES = (
     "query_expansion",
     "ranked_lists",
     "reranking",
-    "validation",
+    "check_inputs",
     "verification",
 )
 

@@ -9,8 +9,8 @@ import numpy as np
 from scipy.special import gammaln
 
 from dml_jax.errors import DataError
-from dml_jax.evaluation import validation
-from dml_jax.evaluation.validation import ArrayLike
+from dml_jax.evaluation import check_inputs
+from dml_jax.evaluation.check_inputs import ArrayLike
 
 
 class ContingencyTable(NamedTuple):
@@ -37,10 +37,10 @@ def contingency_table(labels: ArrayLike, assignments: ArrayLike) -> ContingencyT
     Raises:
       DataError: not integers, not vectors, empty, or of different lengths.
     """
-    classes = validation.labels(labels, len(np.atleast_1d(labels)))
+    classes = check_inputs.labels(labels, len(np.atleast_1d(labels)))
     if len(classes) == 0:
         raise DataError("labels: is empty; give at least one row")
-    clusters = validation.labels(assignments, len(classes), name="assignments", of="labels")
+    clusters = check_inputs.labels(assignments, len(classes), name="assignments", of="labels")
     _, classes, class_sizes = np.unique(classes, return_inverse=True, return_counts=True)
     _, clusters, cluster_sizes = np.unique(clusters, return_inverse=True, return_counts=True)
     cells, counts = np.unique(classes * len(cluster_sizes) + clusters, return_counts=True)

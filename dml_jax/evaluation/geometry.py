@@ -9,9 +9,9 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 
 from dml_jax.errors import DataError
-from dml_jax.evaluation import validation
+from dml_jax.evaluation import check_inputs
 from dml_jax.evaluation._ranking import tiles
-from dml_jax.evaluation.validation import ArrayLike
+from dml_jax.evaluation.check_inputs import ArrayLike
 
 
 def density(embeddings: ArrayLike, labels: ArrayLike) -> float:
@@ -30,8 +30,8 @@ def density(embeddings: ArrayLike, labels: ArrayLike) -> float:
     Raises:
       DataError: wrong shapes or types, or rows that are not finite.
     """
-    points = validation.embeddings(embeddings)
-    _, members, sizes = np.unique(validation.labels(labels, len(points)), return_inverse=True, return_counts=True)
+    points = check_inputs.embeddings(embeddings)
+    _, members, sizes = np.unique(check_inputs.labels(labels, len(points)), return_inverse=True, return_counts=True)
     if len(sizes) < 2 or sizes.max() < 2:
         return float("nan")
     sums, unit_sums = (np.zeros((len(sizes), points.shape[1])) for _ in range(2))
@@ -57,7 +57,7 @@ def singular_values(embeddings: ArrayLike) -> np.ndarray:
     Raises:
       DataError: wrong shape or type, or rows that are not finite.
     """
-    points = validation.embeddings(embeddings)
+    points = check_inputs.embeddings(embeddings)
     # Stacked QR decompositions keep small values accurate, unlike the eigenvalues of X'X.
     factor = np.zeros((0, points.shape[1]))
     for _, block in _float64_blocks(points):
@@ -98,13 +98,13 @@ def uniformity(embeddings: ArrayLike, *, sharpness: float = 2.0, mesh: Mesh | No
     Raises:
       DataError: wrong shape or type, rows that are not finite, or fewer than two rows.
     """
-    points = validation.embeddings(embeddings)
+    points = check_inputs.embeddings(embeddings)
     if len(points) < 2:
         raise DataError("embeddings: has one row, and uniformity is a mean over pairs; give at least two rows")
     mesh = mesh or tiles.local_mesh()
     tile_size = tiles.choose_tile_size(len(points), mesh)
     centering = tiles.choose_centering([points], "cosine")
-    dtype = validation.compute_dtype(points)
+    dtype = check_inputs.compute_dtype(points)
     rows = tiles.TiledRows(points, np.arange(len(points)), tile_size, "cosine", centering, dtype)
     panel_tiles = max(1, tiles.memory_budget(mesh) // 4 // (tile_size * rows.width * dtype.itemsize))
     replicated = NamedSharding(mesh, tiles.REPLICATED)
@@ -148,7 +148,7 @@ def _potential(scores: jax.Array, first: jax.Array, rows: int, sharpness: float)
 
 def _float64_blocks(rows: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
     """Consecutive blocks of rows in float64, with their positions."""
-    step = max(1, validation.BLOCK_ELEMENTS // rows.shape[1])
+    step = max(1, check_inputs.BLOCK_ELEMENTS // rows.shape[1])
     for start in range(0, len(rows), step):
         part = slice(start, start + step)
         yield part, np.asarray(rows[part], np.float64)

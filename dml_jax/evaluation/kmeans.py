@@ -13,9 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from dml_jax.errors import DataError
-from dml_jax.evaluation import validation
+from dml_jax.evaluation import check_inputs
 from dml_jax.evaluation._ranking import tiles
-from dml_jax.evaluation.validation import ArrayLike
+from dml_jax.evaluation.check_inputs import ArrayLike
 
 # Points are assigned in blocks of at least BLOCK points, larger for few centres: up to BLOCK_SCORES scores.
 BLOCK = 1152
@@ -64,10 +64,10 @@ def fit(
     Raises:
       DataError: wrong shapes or types, rows that are not finite, or k not in 1..N.
     """
-    checked = validation.embeddings(points, name="points")
+    checked = check_inputs.embeddings(points, name="points")
     if not 0 < k <= len(checked):
         raise DataError(f"k={k}: must be in 1..{len(checked)}, the number of points")
-    initial = None if isinstance(init, str) else validation.embeddings(init, name="init")
+    initial = None if isinstance(init, str) else check_inputs.embeddings(init, name="init")
     if initial is None and init not in ("k-means++", "random"):
         raise DataError(f"init={init!r}: give 'k-means++', 'random' or an array of centres")
     if initial is not None and initial.shape != (k, checked.shape[1]):
@@ -75,7 +75,7 @@ def fit(
     if restarts < 1 or max_iterations < 1:
         raise DataError(f"restarts={restarts}, max_iterations={max_iterations}: both must be positive")
 
-    dtype = validation.compute_dtype(checked)
+    dtype = check_inputs.compute_dtype(checked)
     centering = tiles.choose_centering([checked], "euclidean")
     x = jnp.asarray(centering.apply(checked, dtype))
     best = None

@@ -7,10 +7,10 @@ import numpy as np
 from jax.sharding import Mesh
 
 from dml_jax.errors import DataError
-from dml_jax.evaluation import _ranking, validation
+from dml_jax.evaluation import _ranking, check_inputs
+from dml_jax.evaluation.check_inputs import ArrayLike
 from dml_jax.evaluation.clustering import ami, f1_pairs, nmi, nmi_stderr
 from dml_jax.evaluation.geometry import density, singular_values, spectral_decay, uniformity
-from dml_jax.evaluation.validation import ArrayLike
 
 __all__ = [
     "ami",
@@ -71,8 +71,8 @@ def retrieval(
       DataError: wrong shapes or types, rows that are not finite, K larger than the number of candidates, or a gallery
         that equals the queries, unless `exclude` or `exclude_self` says what to leave out.
     """
-    points = validation.embeddings(queries, name="queries")
-    classes = validation.labels(labels, len(points), of="queries")
+    points = check_inputs.embeddings(queries, name="queries")
+    classes = check_inputs.labels(labels, len(points), of="queries")
     if metric not in ("cosine", "euclidean"):
         raise DataError(f"metric={metric!r}: give 'cosine' or 'euclidean'")
     if exclusion not in ("index", "position"):
@@ -82,10 +82,10 @@ def retrieval(
     elif gallery is None or gallery_labels is None:
         raise DataError("gallery and gallery_labels: give both or neither")
     else:
-        gallery_points = validation.embeddings(gallery, name="gallery")
-        gallery_classes = validation.labels(gallery_labels, len(gallery_points), name="gallery_labels", of="gallery")
-        validation.check_same_width(points, gallery_points)
-        if exclude is None and exclude_self is None and validation.equal_rows(points, gallery_points):
+        gallery_points = check_inputs.embeddings(gallery, name="gallery")
+        gallery_classes = check_inputs.labels(gallery_labels, len(gallery_points), name="gallery_labels", of="gallery")
+        check_inputs.check_same_width(points, gallery_points)
+        if exclude is None and exclude_self is None and check_inputs.equal_rows(points, gallery_points):
             raise DataError(
                 "gallery: equals the queries, so that every query would find itself; search the queries without a "
                 "gallery, or name what each query leaves out (exclude)"
@@ -94,9 +94,9 @@ def retrieval(
     if exclude is not None:
         if gallery is None or exclude_self is not None or exclusion == "position":
             raise DataError("exclude: give it with a gallery, and without exclude_self and exclusion")
-        excluded = validation.excluded_rows(exclude, classes, gallery_classes, name="exclude")
+        excluded = check_inputs.excluded_rows(exclude, classes, gallery_classes, name="exclude")
     elif exclude_self or (exclude_self is None and gallery is None):
-        excluded = validation.excluded_rows(np.arange(len(points)), classes, gallery_classes, name="exclude_self")
+        excluded = check_inputs.excluded_rows(np.arange(len(points)), classes, gallery_classes, name="exclude_self")
     candidates = len(gallery_points) - (excluded is not None and bool((excluded >= 0).any()))
     for k in ks:
         if not 0 < k <= candidates:
@@ -109,7 +109,7 @@ def retrieval(
         metric=metric,
         excluded=excluded if exclusion == "index" else None,
         drop_nearest=excluded is not None and exclusion == "position",
-        dtype=validation.compute_dtype(points),
+        dtype=check_inputs.compute_dtype(points),
         mesh=mesh,
         memory=memory,
     )

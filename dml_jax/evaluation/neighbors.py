@@ -10,10 +10,10 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from dml_jax.errors import DataError
-from dml_jax.evaluation import validation
+from dml_jax.evaluation import check_inputs
 from dml_jax.evaluation._ranking import tiles
 from dml_jax.evaluation._ranking.tiles import REPLICATED, SHARDED, Metric, TiledRows
-from dml_jax.evaluation.validation import ArrayLike
+from dml_jax.evaluation.check_inputs import ArrayLike
 
 # Squared distances below this fraction of the squared lengths are recomputed from the differences of the rows: in
 # float32 the product leaves them few correct digits.
@@ -49,9 +49,9 @@ def search(
     Raises:
       DataError: wrong shapes or types, rows that are not finite, or k larger than the number of candidates.
     """
-    query_points = validation.embeddings(queries, name="queries")
-    gallery_points = query_points if gallery is queries else validation.embeddings(gallery, name="gallery")
-    validation.check_same_width(query_points, gallery_points)
+    query_points = check_inputs.embeddings(queries, name="queries")
+    gallery_points = query_points if gallery is queries else check_inputs.embeddings(gallery, name="gallery")
+    check_inputs.check_same_width(query_points, gallery_points)
     if metric not in ("cosine", "euclidean"):
         raise DataError(f"metric={metric!r}: give 'cosine' or 'euclidean'")
     candidates = len(gallery_points) - bool(exclude_self)
@@ -60,7 +60,7 @@ def search(
     mesh = mesh or tiles.local_mesh()
     sources = [query_points] if query_points is gallery_points else [query_points, gallery_points]
     centering = tiles.choose_centering(sources, metric)
-    dtype = validation.compute_dtype(query_points)
+    dtype = check_inputs.compute_dtype(query_points)
     left, right = (
         TiledRows(points, np.arange(len(points)), tiles.choose_tile_size(len(points), mesh), metric, centering, dtype)
         for points in (query_points, gallery_points)
@@ -186,12 +186,12 @@ def _recompute_small_distances(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Recomputes small distances from the differences of the rows, and sorts the affected lists again."""
     query_squares, gallery_squares = (
-        np.concatenate([np.einsum("nd,nd->n", block, block) for block in validation.row_blocks(rows)])
+        np.concatenate([np.einsum("nd,nd->n", block, block) for block in check_inputs.row_blocks(rows)])
         for rows in (queries, gallery)
     )
     small = distances.astype(np.float64) ** 2 < RECOMPUTE_BELOW * (query_squares[:, None] + gallery_squares[indices])
     row, column = np.nonzero(small)
-    step = max(1, validation.BLOCK_ELEMENTS // (8 * queries.shape[1]))
+    step = max(1, check_inputs.BLOCK_ELEMENTS // (8 * queries.shape[1]))
     for start in range(0, len(row), step):
         i, j = row[start : start + step], column[start : start + step]
         difference = np.asarray(queries[i], np.float64) - np.asarray(gallery[indices[i, j]], np.float64)

@@ -5,9 +5,9 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from dml_jax.evaluation import kmeans, metric_table, metrics, validation
+from dml_jax.evaluation import check_inputs, kmeans, metric_table, metrics
 from dml_jax.evaluation._ranking.tiles import Metric, normalize
-from dml_jax.evaluation.validation import ArrayLike
+from dml_jax.evaluation.check_inputs import ArrayLike
 
 Protocol = Literal["clean", "paper"]
 Average = Literal["arithmetic", "geometric"]
@@ -85,7 +85,7 @@ def evaluate(
     Raises:
       DataError: see `metrics.retrieval`.
     """
-    points = validation.embeddings(embeddings)
+    points = check_inputs.embeddings(embeddings)
     candidates = len(points) - 1 if gallery is None else len(np.asarray(gallery))
     result: dict[str, Any] = metrics.retrieval(
         points,
@@ -106,7 +106,7 @@ def evaluate(
     if cluster:
         classes = len(np.unique(labels))
         if metric == "cosine":
-            points = points.astype(validation.compute_dtype(points))
+            points = points.astype(check_inputs.compute_dtype(points))
             normalize(points)
         options = kmeans_options(classes, restarts)
         assignments = kmeans.fit(

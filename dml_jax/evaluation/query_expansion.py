@@ -11,9 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from dml_jax.errors import DataError
-from dml_jax.evaluation import neighbors, validation
+from dml_jax.evaluation import check_inputs, neighbors
 from dml_jax.evaluation._ranking.tiles import normalize
-from dml_jax.evaluation.validation import ArrayLike
+from dml_jax.evaluation.check_inputs import ArrayLike
 
 K, ALPHA = 10, 3.0
 
@@ -43,7 +43,7 @@ def expand(
     normalize(query_rows)
     normalize(gallery_rows)
     expanded = np.empty_like(query_rows)
-    step = max(1, validation.BLOCK_ELEMENTS // (8 * k * query_rows.shape[1]))
+    step = max(1, check_inputs.BLOCK_ELEMENTS // (8 * k * query_rows.shape[1]))
     for start in range(0, len(query_rows), step):
         block = slice(start, start + step)
         expanded[block] = _weighted_mean(

@@ -3,8 +3,8 @@
 import numpy as np
 
 from dml_jax.errors import DataError
-from dml_jax.evaluation import metrics, validation
-from dml_jax.evaluation.validation import ArrayLike
+from dml_jax.evaluation import check_inputs, metrics
+from dml_jax.evaluation.check_inputs import ArrayLike
 
 
 def required_depth(labels: np.ndarray, gallery_labels: np.ndarray, *, exclude_self: bool) -> int:
@@ -49,11 +49,11 @@ def retrieval(
     lists = np.asarray(indices)
     if lists.ndim != 2 or not np.issubdtype(lists.dtype, np.integer):
         raise DataError(f"indices: {lists.dtype} {list(lists.shape)}; give integers [Q, L], one list per query")
-    queries = validation.labels(labels, len(lists), of="indices")
+    queries = check_inputs.labels(labels, len(lists), of="indices")
     exclude_self = gallery_labels is None
     gallery = queries
     if gallery_labels is not None:
-        gallery = validation.labels(gallery_labels, len(np.asarray(gallery_labels)), name="gallery_labels")
+        gallery = check_inputs.labels(gallery_labels, len(np.asarray(gallery_labels)), name="gallery_labels")
     if lists.size and not 0 <= lists.min() <= lists.max() < len(gallery):
         raise DataError(f"indices: hold {lists.min()}..{lists.max()}, but the gallery has {len(gallery)} rows")
     relevant = relevant_counts(queries, gallery, exclude_self=exclude_self)

@@ -25,9 +25,9 @@ import numpy as np
 from scipy import sparse
 
 from dml_jax.errors import DataError
-from dml_jax.evaluation import neighbors, validation
+from dml_jax.evaluation import check_inputs, neighbors
 from dml_jax.evaluation._ranking.tiles import normalize
-from dml_jax.evaluation.validation import ArrayLike
+from dml_jax.evaluation.check_inputs import ArrayLike
 
 K1, K2, WEIGHT = 20, 6, 0.3  # of the paper's experiments
 ROWS = 4096  # encoded at once
@@ -77,10 +77,10 @@ def search(
     Raises:
       DataError: see `neighbors.search`; k1, k2 or weight out of range.
     """
-    query_rows = validation.embeddings(queries, name="queries")
+    query_rows = check_inputs.embeddings(queries, name="queries")
     among_themselves = gallery is queries
-    gallery_rows = query_rows if among_themselves else validation.embeddings(gallery, name="gallery")
-    validation.check_same_width(query_rows, gallery_rows)
+    gallery_rows = query_rows if among_themselves else check_inputs.embeddings(gallery, name="gallery")
+    check_inputs.check_same_width(query_rows, gallery_rows)
     candidates = len(gallery_rows) - bool(exclude_self)
     if not 0 < k <= candidates:
         raise DataError(f"k={k}: there are {candidates} candidates; k must be in 1..{candidates}")
@@ -114,7 +114,7 @@ def search(
 
 def encode(rows: ArrayLike, *, k1: int = K1, k2: int = K2, weight: float = WEIGHT) -> Encoding:
     """Encodes rows [N, D] by their neighbourhoods; arguments and errors as for `search`."""
-    points = validation.embeddings(rows, name="rows").astype(np.float32)
+    points = check_inputs.embeddings(rows, name="rows").astype(np.float32)
     count = len(points)
     if not 0 < k1 < count:
         raise DataError(f"k1={k1}: there are {count} rows including the queries; k1 must be in 1..{count - 1}")
@@ -162,7 +162,7 @@ def _reciprocal(nearest: np.ndarray) -> sparse.csr_array:
 def _cosine_distances(left: np.ndarray, right: np.ndarray, row: np.ndarray, column: np.ndarray) -> np.ndarray:
     """1 - cos of the pairs (left[row], right[column]) of unit rows: float32 [n]."""
     distances = np.empty(len(row), np.float32)
-    step = max(1, validation.BLOCK_ELEMENTS // (8 * left.shape[1]))
+    step = max(1, check_inputs.BLOCK_ELEMENTS // (8 * left.shape[1]))
     for start in range(0, len(row), step):
         block = slice(start, start + step)
         distances[block] = 1 - np.einsum("nd,nd->n", left[row[block]], right[column[block]])

@@ -7,16 +7,16 @@ name. It returns a scalar. Embeddings need not be of unit length. Losses that mi
     losses.multi_similarity(embeddings, labels)
     losses.proxy_anchor(embeddings, labels, proxies, margin=0.1, alpha=32)
 
-The modules also hold what the methods build upon: pairwise similarities and masks (`pairs`), triplet mining
-(`mining`), the memory of past batches (`cross_batch_memory`), and losses of given pairs and triplets (`ranking`,
-`similarity`).
+The modules also hold what the methods build upon: pairwise similarities and masks (`pairwise`), triplet mining
+(`mining`), the memory of past batches (`cross_batch_memory`), and losses of given pairs and triplets (`pair_losses`,
+`similarity_losses`).
 """
 
 from dml_jax.losses.classification import arcface, cosface, normalized_softmax, softmax
-from dml_jax.losses.pairs import Candidates
+from dml_jax.losses.pair_losses import contrastive, lifted_structure, margin, n_pair, triplet
+from dml_jax.losses.pairwise import Candidates
 from dml_jax.losses.proxies import proxy_anchor, proxy_nca, proxy_nca_pp, soft_triple
-from dml_jax.losses.ranking import contrastive, lifted_structure, margin, n_pair, triplet
-from dml_jax.losses.similarity import circle, multi_similarity
+from dml_jax.losses.similarity_losses import circle, multi_similarity
 
 __all__ = [
     "Candidates",

@@ -8,8 +8,8 @@ CosFace is Wang et al. (CVPR 2018).
 import jax
 import jax.numpy as jnp
 
-from dml_jax.losses.norms import at_least_float32, root
-from dml_jax.losses.pairs import cosine
+from dml_jax.losses.pairwise import cosine
+from dml_jax.losses.safe_norms import at_least_float32, root
 
 
 def _own(values: jax.Array, labels: jax.Array) -> jax.Array:

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from dml_jax.losses.pairs import Candidates
+from dml_jax.losses.pairwise import Candidates
 
 EMPTY = -1  # label of a row that has not been filled yet
 

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from dml_jax.losses.pairs import distances, partners, same_class
+from dml_jax.losses.pairwise import distances, partners, same_class
 from dml_jax.options.methods.losses import Mining
 
 

@@ -4,8 +4,8 @@ import jax
 import jax.numpy as jnp
 
 from dml_jax.losses.classification import cross_entropy
-from dml_jax.losses.norms import log1p_sum_exp, unit
-from dml_jax.losses.pairs import cosine, squared_distances
+from dml_jax.losses.pairwise import cosine, squared_distances
+from dml_jax.losses.safe_norms import log1p_sum_exp, unit
 
 
 def _own(labels: jax.Array, classes: int) -> jax.Array:

@@ -30,9 +30,9 @@ from dml_jax.backbones.contract import Backbone
 from dml_jax.backbones.initializers import uniform_fan_in
 from dml_jax.backbones.layers import Dense
 from dml_jax.errors import ConfigError
-from dml_jax.losses import pairs
-from dml_jax.losses import similarity as ms
-from dml_jax.losses.norms import at_least_float32, unit
+from dml_jax.losses import pairwise
+from dml_jax.losses import similarity_losses as ms
+from dml_jax.losses.safe_norms import at_least_float32, unit
 from dml_jax.methods import heads
 from dml_jax.methods.contract import Aux, Batch, Method, PyTree, TrainingSet
 from dml_jax.options.methods.crt import GROUPS, Config
@@ -166,7 +166,7 @@ class Branches(nn.Module):
 def diversity(prototypes: jax.Array) -> jax.Array:
     """Equation 3: mean absolute cosine between different prototypes [K, L]; 0 if there is only one."""
     k = len(prototypes)
-    correlation = jnp.abs(pairs.cosine(prototypes, prototypes))
+    correlation = jnp.abs(pairwise.cosine(prototypes, prototypes))
     return jnp.sum(correlation, where=~jnp.eye(k, dtype=bool)) / max(k * (k - 1), 1)
 
 
@@ -196,8 +196,8 @@ def loss(
     Returns:
       (scalar, terms): the losses before their weights, and the number of mined pairs per branch.
     """
-    positive, negative = pairs.masks(labels)
-    s1, s2 = (pairs.cosine(f, f) for f in embeddings)
+    positive, negative = pairwise.masks(labels)
+    s1, s2 = (pairwise.cosine(f, f) for f in embeddings)
     terms = {"consistency": consistency(s1, s2, config.consistency)}
     total = config.lambda2 * terms["consistency"]
     for b, (similarity, weight) in enumerate(zip((s1, s2), config.lambda1, strict=True), start=1):

@@ -27,9 +27,9 @@ from dml_jax.backbones import functional
 from dml_jax.backbones.contract import Backbone
 from dml_jax.backbones.layers import Dense
 from dml_jax.errors import ConfigError
-from dml_jax.losses import pairs
+from dml_jax.losses import pairwise
 from dml_jax.losses.classification import cross_entropy
-from dml_jax.losses.norms import at_least_float32, unit
+from dml_jax.losses.safe_norms import at_least_float32, unit
 from dml_jax.methods import heads
 from dml_jax.methods.contract import Aux, Batch, Method, PyTree, Teaching, TrainingSet
 from dml_jax.options.methods.group_loss import GROUPS, Config
@@ -41,12 +41,12 @@ def similarity(embeddings: jax.Array) -> jax.Array:
     """W [N, N]: Pearson correlations of embeddings [N, D], with negative ones set to 0."""
     x = at_least_float32(embeddings)
     x = unit(x - x.mean(axis=1, keepdims=True))
-    return jax.nn.relu(pairs.products(x, x))
+    return jax.nn.relu(pairwise.products(x, x))
 
 
 def anchor_mask(labels: jax.Array, count: int) -> jax.Array:
     """Marks the first `count` images of each class: labels int [N] -> bool [N]."""
-    rank = jnp.tril(pairs.same_class(labels), -1).sum(axis=1)
+    rank = jnp.tril(pairwise.same_class(labels), -1).sum(axis=1)
     return rank < count
 
 

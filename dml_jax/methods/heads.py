@@ -7,7 +7,7 @@ import jax
 
 from dml_jax.backbones.contract import Backbone
 from dml_jax.backbones.layers import Dense, Pooling, global_pool, layer_norm
-from dml_jax.losses.norms import unit
+from dml_jax.losses.safe_norms import unit
 from dml_jax.methods.contract import Batch, Embed, Encode, PyTree
 
 Head = Callable[[PyTree, jax.Array], PyTree]

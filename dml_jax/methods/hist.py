@@ -26,7 +26,7 @@ from dml_jax.backbones import functional
 from dml_jax.backbones.contract import Backbone
 from dml_jax.backbones.initializers import he_fan_out, normal_init
 from dml_jax.backbones.layers import BatchNorm, Dense, global_pool, layer_norm
-from dml_jax.losses.norms import at_least_float32, unit
+from dml_jax.losses.safe_norms import at_least_float32, unit
 from dml_jax.methods import heads
 from dml_jax.methods.contract import Aux, Batch, Method, PyTree, TrainingSet
 from dml_jax.options.methods.hist import GROUPS, Config, Distance

@@ -37,7 +37,7 @@ from dml_jax.errors import ConfigError
 from dml_jax.evaluation import reciprocal_neighbors
 from dml_jax.evaluation.refinement_batches import Groups
 from dml_jax.losses.classification import cross_entropy
-from dml_jax.losses.norms import unit
+from dml_jax.losses.safe_norms import unit
 from dml_jax.methods import heads
 from dml_jax.methods.contract import Aux, Batch, Method, PyTree, Teaching, TrainingSet
 from dml_jax.options.methods.mpn import GROUPS, Config, Equations

@@ -34,7 +34,7 @@ from dml_jax.backbones.contract import Backbone
 from dml_jax.backbones.layers import Dense
 from dml_jax.errors import ConfigError
 from dml_jax.losses.classification import cross_entropy
-from dml_jax.losses.norms import at_least_float32, unit
+from dml_jax.losses.safe_norms import at_least_float32, unit
 from dml_jax.methods import heads
 from dml_jax.methods.contract import Aux, Batch, Method, PyTree, Teaching, TrainingSet
 from dml_jax.options.methods.student import GROUPS, Config

@@ -14,14 +14,14 @@ from dml_jax.console import Console
 from dml_jax.data.pipeline import BatchReader
 from dml_jax.errors import DivergedError
 from dml_jax.methods.contract import Embed
-from dml_jax.train import evaluation, inference, mesh, refresh, step, warm_start
 from dml_jax.train import experiment as experiments
+from dml_jax.train import inference, mesh, split_metrics, step, training_set_refresh, warm_start
 from dml_jax.train.checkpoint import Checkpoints
 from dml_jax.train.experiment import Experiment
 from dml_jax.train.jsonl import JsonLines
-from dml_jax.train.signals import Interrupted, Stop
 from dml_jax.train.state import TrainState
 from dml_jax.train.state import check_finite as check_state
+from dml_jax.train.stop_signals import Interrupted, Stop
 
 
 class Outputs(NamedTuple):
@@ -107,11 +107,11 @@ def train(experiment: Experiment, out: Outputs, stop: Stop) -> TrainState:
     if start == total:
         return state
     update = jax.jit(step.build(experiment.method, experiment.optimizer, experiment.augment), donate_argnums=0)
-    features = refresh.compile_features(experiment)
+    features = training_set_refresh.compile_features(experiment)
     key = mesh.replicate(experiment.mesh, experiments.run_key(experiment.config))
     batches = experiments.training_batches(experiment, start, total)
     reloads = {experiment.sampler.first_step(config.warmup_epochs + epoch) for epoch in config.reload_best_epochs}
-    refreshes = refresh.due_steps(experiment)
+    refreshes = training_set_refresh.due_steps(experiment)
     if stop.agreed():
         if start not in out.checkpoints.steps():
             out.checkpoints.save("latest", state, notes._asdict())
@@ -239,10 +239,10 @@ def evaluate_and_record(
     select = experiment.config.train.select
     name = "validation" if "validation" in experiment.splits and select != "test" else "test"
     try:
-        embeddings = evaluation.embed_with_gallery(
+        embeddings = split_metrics.embed_with_gallery(
             experiment, embedder, state, name, lambda done: stop.raise_if_single()
         )
-        results = evaluation.metrics(
+        results = split_metrics.metrics(
             experiment.config, experiment.splits[name], embeddings[name], embeddings.get("gallery"), cluster=False
         )
     except Interrupted:
@@ -266,7 +266,7 @@ def refresh_state(
     """The state after the method's refresh; on a signal, the state before it is on disk."""
     out.console.print(f"step {int(state.step)}: computing features of all training images")
     try:
-        return refresh.refreshed(experiment, features, state, stop)
+        return training_set_refresh.refreshed(experiment, features, state, stop)
     except Interrupted:
         if int(state.step) not in out.checkpoints.steps():
             out.checkpoints.save("latest", state, notes._asdict())

@@ -17,7 +17,7 @@ from typing import Any
 import jax
 
 from dml_jax.errors import ConfigError, UserError
-from dml_jax.train.signals import Interrupted
+from dml_jax.train.stop_signals import Interrupted
 
 # Keys in JAX's key-value store.
 FAILED, SEEN, ALIVE, FACTS = "dml_jax/failed", "dml_jax/seen", "dml_jax/alive", "dml_jax/facts"

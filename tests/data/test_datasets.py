@@ -14,12 +14,12 @@ import pytest
 from dml_jax import config as configs
 from dml_jax.config import Data
 from dml_jax.console import Console
-from dml_jax.data import datasets, decode, holdout, metadata, prepared, transforms
+from dml_jax.data import datasets, decode, holdout, prepared, split_metadata, transforms
 from dml_jax.data.datasets import folder
-from dml_jax.data.metadata import SplitMetadata
-from dml_jax.data.prepare import steps
-from dml_jax.data.prepare.sources import File, Options
+from dml_jax.data.prepare import prepare_dataset
+from dml_jax.data.prepare.source_files import File, Options
 from dml_jax.data.split import Split
+from dml_jax.data.split_metadata import SplitMetadata
 from dml_jax.errors import ConfigError, DataError
 from dml_jax.train import experiment as experiments
 from tests.data import layouts, pictures
@@ -28,8 +28,8 @@ from tests.data import layouts, pictures
 def prepare(name: str, sources: list[Path], output: Path, **overrides: object) -> None:
     recipe = configs.module("data", name).RECIPE
     options = {"subset": True, "threads": 2} | overrides
-    request = steps.Request(name=name, sources=tuple(sources), output=output, **options)  # type: ignore[arg-type]
-    steps.prepare(request, recipe, Console(active=False))
+    request = prepare_dataset.Request(name=name, sources=tuple(sources), output=output, **options)  # type: ignore[arg-type]
+    prepare_dataset.prepare(request, recipe, Console(active=False))
 
 
 def load(name: str, path: Path) -> dict[str, Split]:
@@ -102,7 +102,7 @@ def test_prepare_and_load(tmp_path: Path, case: str) -> None:
             assert image.dtype == np.uint8
             assert image.shape[2] == 3
             np.testing.assert_array_equal(unpickled(i, None), image)
-    assert not (tmp_path / "out" / steps.UNFINISHED).exists()
+    assert not (tmp_path / "out" / prepare_dataset.UNFINISHED).exists()
     prepared.verify(tmp_path / "out")
 
 
@@ -246,7 +246,7 @@ def test_unprepared_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         assert list(split.ids) == list(splits[name].ids)
         np.testing.assert_array_equal(split.read(3, None), splits[name].read(3, None))
     monkeypatch.setattr(
-        "dml_jax.data.prepare.inspect.inspect_images", None
+        "dml_jax.data.prepare.check_images.inspect_images", None
     )  # the second time, the cached result is used
     load("folder", photos)
     monkeypatch.undo()
@@ -363,8 +363,8 @@ def test_metadata_keeps_any_name(tmp_path: Path) -> None:
         "train": SplitMetadata(labels, ["a\nb", "ü,\"'", "\0"], ["x", "ÿ"]),
         "test": SplitMetadata(labels, ["1", "2", "3"], ["a", "b"]),
     }
-    metadata.save(tmp_path / "i.npz", splits)
-    loaded = metadata.load(tmp_path / "i.npz")
+    split_metadata.save(tmp_path / "i.npz", splits)
+    loaded = split_metadata.load(tmp_path / "i.npz")
     assert loaded.keys() == splits.keys()
     for name, split in splits.items():
         np.testing.assert_array_equal(loaded[name].labels, split.labels)
@@ -372,7 +372,7 @@ def test_metadata_keeps_any_name(tmp_path: Path) -> None:
     shutil.copy(tmp_path / "i.npz", tmp_path / "j.npz")
     (tmp_path / "j.npz").write_bytes((tmp_path / "i.npz").read_bytes()[:200])
     with pytest.raises(DataError, match=r"j\.npz: cannot be read"):
-        metadata.load(tmp_path / "j.npz")
+        split_metadata.load(tmp_path / "j.npz")
 
 
 def test_data_hash_covers_the_prepared_pixels(tmp_path: Path) -> None:

@@ -60,7 +60,7 @@ def test_ctrl_c_in_one_process_outside_training(swallowed: bool) -> None:
     port = free_port()
     program = (
         "import os, signal, sys, time\n"
-        "from dml_jax import main, run\n"
+        "from dml_jax import main, modes\n"
         "def busy(config, console):\n"
         "    try:\n"
         "        if '--process=1' in sys.argv: os.kill(os.getpid(), signal.SIGINT)\n"
@@ -68,7 +68,7 @@ def test_ctrl_c_in_one_process_outside_training(swallowed: bool) -> None:
         f"    except {'Exception' if swallowed else 'ZeroDivisionError'}:\n"
         "        pass\n"
         "    time.sleep(120)\n"
-        "run.check = busy\n"
+        "modes.check = busy\n"
         "sys.exit(main.main())\n"
     )
     processes = [start("--mode=check", port=port, number=number, program=["-c", program]) for number in range(2)]

@@ -14,9 +14,9 @@ import pytest
 from dml_jax.backbones.contract import Backbone
 from dml_jax.config import Group, Train
 from dml_jax.evaluation import metrics
-from dml_jax.losses import pairs
-from dml_jax.losses import similarity as ms
-from dml_jax.losses.norms import unit
+from dml_jax.losses import pairwise
+from dml_jax.losses import similarity_losses as ms
+from dml_jax.losses.safe_norms import unit
 from dml_jax.methods import crt
 from dml_jax.methods.contract import Batch, TrainingSet
 from dml_jax.options.methods.losses import MultiSimilarity
@@ -117,7 +117,7 @@ def test_head(name: str, dtype: str) -> None:
             for b, f in enumerate(crt.Branches(config).apply({"params": p}, x), start=1):
                 trunk = p[f"branch{b}"] if "prototypes" in p[f"branch{b}"] else p["branch1"]
                 found[f"r{b}"] = crt.coded_residuals(trunk["prototypes"], x)
-                found |= {f"f{b}": f, f"e{b}": unit(f), f"S{b}": pairs.cosine(f, f)}
+                found |= {f"f{b}": f, f"e{b}": unit(f), f"S{b}": pairwise.cosine(f, f)}
                 found[f"L_DIV{b}"] = crt.diversity(trunk["prototypes"])
             return found
 
@@ -165,13 +165,13 @@ VARIANTS: dict[str, dict[str, Any]] = {
 def test_multi_similarity(name: str, dtype: str) -> None:
     z, meta = fixtures.load("crt", name)
     with precision(dtype):
-        positive, negative = pairs.masks(jnp.asarray(z["labels"]))
+        positive, negative = pairwise.masks(jnp.asarray(z["labels"]))
         embeddings = jnp.asarray(z["emb"], dtype)
         check = functools.partial(close, dtype=dtype, meta=meta)
-        check(pairs.cosine(embeddings, embeddings), z["S"], note="S")
+        check(pairwise.cosine(embeddings, embeddings), z["S"], note="S")
 
         def values(e: jax.Array) -> Any:
-            s = pairs.cosine(e, e)
+            s = pairwise.cosine(e, e)
             losses, details = {}, {}
             for variant, chosen in VARIANTS.items():
                 o = ms_options(meta, **chosen)

@@ -11,7 +11,7 @@ import pytest
 from dml_jax.backbones.contract import Backbone
 from dml_jax.config import Group, Train
 from dml_jax.evaluation import metrics, neighbors
-from dml_jax.losses import cross_batch_memory, mining, ranking
+from dml_jax.losses import cross_batch_memory, mining, pair_losses
 from dml_jax.losses.mining import Triplets
 from dml_jax.methods import diva, momentum_queue
 from dml_jax.methods.contract import Batch, TrainingSet
@@ -73,17 +73,17 @@ def check_margin(data: dict[str, np.ndarray], meta: dict[str, Any]) -> None:
     @jax.jit
     def everything(emb: jax.Array, beta: jax.Array) -> dict[str, Any]:
         def loss(emb: jax.Array, beta: jax.Array, nu: float) -> jax.Array:
-            return ranking.margin_loss(emb, labels, triplets, beta, margin=margin, nu=nu)
+            return pair_losses.margin_loss(emb, labels, triplets, beta, margin=margin, nu=nu)
 
         def per_hinge(emb: jax.Array, beta: jax.Array) -> jax.Array:
-            pull, push = ranking.margin_hinges(emb, labels, triplets, beta, margin=margin)
+            pull, push = pair_losses.margin_hinges(emb, labels, triplets, beta, margin=margin)
             return jnp.sum(pull + push) / jnp.maximum(jnp.sum(pull > 0) + jnp.sum(push > 0), 1)
 
         return {
             "": jax.value_and_grad(loss, (0, 1))(emb, beta, 0.0),
             "_pairs_oracle": jax.value_and_grad(per_hinge, (0, 1))(emb, beta),
             "_nu_oracle": jax.value_and_grad(loss, (0, 1))(emb, beta, meta.get("nu_oracle", 0.0)),
-            "hinges": ranking.margin_hinges(emb, labels, triplets, beta, margin=margin),
+            "hinges": pair_losses.margin_hinges(emb, labels, triplets, beta, margin=margin),
         }
 
     results = everything(jnp.asarray(data["emb"]), jnp.asarray(data["beta"]))
@@ -109,7 +109,7 @@ def check_triplet(data: dict[str, np.ndarray], meta: dict[str, Any]) -> None:
     for suffix, squared in (("", True), ("_eq1_oracle", False)):
 
         def loss(emb: jax.Array, squared: bool = squared) -> jax.Array:
-            return ranking.triplet_loss(emb, triplets_of(data["triplets"]), margin=meta["margin"], squared=squared)
+            return pair_losses.triplet_loss(emb, triplets_of(data["triplets"]), margin=meta["margin"], squared=squared)
 
         value, grad = jax.jit(jax.value_and_grad(loss))(jnp.asarray(data["emb"]))
         close(value, data[f"loss{suffix}"], meta, f"loss{suffix}")

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from dml_jax import losses
-from dml_jax.losses import classification, pairs, ranking
-from dml_jax.losses.norms import unit
+from dml_jax.losses import classification, pair_losses, pairwise
+from dml_jax.losses.safe_norms import unit
 from tests.golden import fixtures
 
 ANCHORS = [n for n in fixtures.names("hist") if fixtures.load("hist", n)[1]["kind"] == "proxy_anchor"]
@@ -42,7 +42,7 @@ def test_proxy_anchor(name: str, x64: None) -> None:
     loss, (grad_proxies, grad_embeddings) = gradients(
         lambda p, x: losses.proxy_anchor(x, labels, p, **options), z["proxies"], z["embeddings"]
     )
-    cosines = pairs.cosine(jnp.asarray(z["embeddings"]), jnp.asarray(z["proxies"]))
+    cosines = pairwise.cosine(jnp.asarray(z["embeddings"]), jnp.asarray(z["proxies"]))
     np.testing.assert_allclose(cosines, z["cosine"], **gate)
     np.testing.assert_allclose(loss, z["loss"], **gate)
     np.testing.assert_allclose(grad_proxies, z["grad_proxies"], **gate)
@@ -71,7 +71,7 @@ def cases(z: dict[str, np.ndarray], meta: dict[str, Any]) -> dict[str, tuple[Any
         distance = lambda i: jnp.linalg.norm(x[triplets[:, 0]] - x[triplets[:, i]] + 1e-6, axis=1)  # noqa: E731
         both = jnp.stack([distance(1), distance(2)])
         chosen = jnp.array([[True], [False]]) & jnp.ones_like(both, bool)
-        pull, push = ranking.contrastive_hinges(
+        pull, push = pair_losses.contrastive_hinges(
             both,
             chosen,
             ~chosen,
@@ -85,7 +85,7 @@ def cases(z: dict[str, np.ndarray], meta: dict[str, Any]) -> dict[str, tuple[Any
 
     def arcface(p: jax.Array, x: jax.Array) -> jax.Array:
         # The reference clips cosines to [1e-10, 1 - 1e-10], so that negative ones have no gradient.
-        cosines = jnp.clip(pairs.cosine(x, p), 1e-10, 1 - 1e-10)
+        cosines = jnp.clip(pairwise.cosine(x, p), 1e-10, 1 - 1e-10)
         shifted = classification.angular_margin(cosines, labels, margin=hyper["arcface_angular_margin"])
         return classification.cross_entropy(hyper["arcface_feature_scale"] * shifted, labels).mean()
 

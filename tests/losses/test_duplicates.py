@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from dml_jax import losses
-from dml_jax.losses import pairs
-from dml_jax.losses.norms import unit
+from dml_jax.losses import pairwise
+from dml_jax.losses.safe_norms import unit
 from dml_jax.methods import baseline
 from dml_jax.methods.baseline import Criterion
 from tests.losses.test_public import CALLS, LABELS
@@ -60,7 +60,7 @@ def test_distances_of_equal_rows_are_zero(width: int) -> None:
     x[40:60], x[60], x[61] = x[:20], 0, -0.0
     x[62] = x[0] * np.float32(1.1)
     rows = unit(jnp.asarray(x)) if width > 1 else jnp.asarray(x)
-    distances = np.asarray(pairs.distances(rows, rows))
+    distances = np.asarray(pairwise.distances(rows, rows))
     equal = (np.asarray(rows)[:, None] == np.asarray(rows)[None]).all(-1)
     np.testing.assert_array_equal(distances[equal], 0)
     far = np.linalg.norm(np.asarray(rows)[:, None] - np.asarray(rows)[None], axis=-1)

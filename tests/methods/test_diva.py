@@ -15,7 +15,7 @@ from dml_jax.backbones import functional
 from dml_jax.backbones.contract import Backbone
 from dml_jax.backbones.layers import BatchNorm, Dense
 from dml_jax.errors import ConfigError, DataError
-from dml_jax.losses.norms import unit
+from dml_jax.losses.safe_norms import unit
 from dml_jax.methods import diva
 from dml_jax.methods.contract import Batch, TrainingSet
 from dml_jax.options.fields import validate

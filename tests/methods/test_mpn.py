@@ -18,7 +18,7 @@ from dml_jax.config import Group, Train
 from dml_jax.errors import ConfigError
 from dml_jax.evaluation import reciprocal_neighbors
 from dml_jax.evaluation.refinement_batches import Groups
-from dml_jax.losses.norms import unit
+from dml_jax.losses.safe_norms import unit
 from dml_jax.methods import mpn
 from dml_jax.methods.contract import Batch, TrainingSet
 from dml_jax.options.fields import validate

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from dml_jax.errors import ConfigError
-from dml_jax.losses.norms import unit
+from dml_jax.losses.safe_norms import unit
 from dml_jax.methods import baseline, hist, mpn, student
 from dml_jax.methods.contract import Batch, Method, Teaching, TrainingSet, teaching
 from dml_jax.options.fields import validate

@@ -18,13 +18,13 @@ from dml_jax.console import Console
 from dml_jax.data import pipeline
 from dml_jax.errors import DivergedError
 from dml_jax.methods.contract import Batch
-from dml_jax.train import evaluation, loop, mesh, step
 from dml_jax.train import experiment as experiments
+from dml_jax.train import loop, mesh, split_metrics, step
 from dml_jax.train.checkpoint import Checkpoints
 from dml_jax.train.experiment import Experiment
 from dml_jax.train.jsonl import JsonLines
-from dml_jax.train.signals import Interrupted, Stop
 from dml_jax.train.state import TrainState
+from dml_jax.train.stop_signals import Interrupted, Stop
 from tests.train.experiments import small
 
 STEPS = 20
@@ -127,7 +127,7 @@ def test_a_second_interruption_takes_nothing_away(
         raise Interrupted(signal.SIGTERM)
 
     with monkeypatch.context() as patched:
-        patched.setattr(evaluation, "embed_with_gallery", interrupted)
+        patched.setattr(split_metrics, "embed_with_gallery", interrupted)
         with pytest.raises(Interrupted):
             train(experiment, tmp_path)  # in the evaluation after 8 steps
         manifest = tmp_path / "checkpoints" / "latest" / "8" / "sha256.json"

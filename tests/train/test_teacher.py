@@ -13,7 +13,7 @@ import pytest
 
 import dml_jax
 from dml_jax import config as configs
-from dml_jax import files, run
+from dml_jax import files, modes
 from dml_jax.config import Config, Group, Train
 from dml_jax.console import Console
 from dml_jax.errors import CheckpointError, ConfigError, UserError
@@ -22,7 +22,7 @@ from dml_jax.train import experiment as experiments
 from dml_jax.train import loop, step, teacher, workdir
 from dml_jax.train.checkpoint import Checkpoints
 from dml_jax.train.jsonl import JsonLines
-from dml_jax.train.signals import Interrupted, Stop
+from dml_jax.train.stop_signals import Interrupted, Stop
 from tests.train.experiments import small, values
 from tests.train.test_loop import StopAt, bits, checkpoints
 
@@ -78,28 +78,28 @@ def test_a_student_from_its_first_step_to_life_without_its_teacher(source: Path,
     store.close()
 
     with pytest.raises(Interrupted):
-        run.train(config, directory, QUIET, StopAt(3))
+        modes.train(config, directory, QUIET, StopAt(3))
     noted = json.loads((directory / "config.json").read_text())["teacher"]
     assert noted["step"] == 5
     assert noted["hash"] == configs.digest(network())
     trained(own, network(seed=1))
     with pytest.raises(CheckpointError, match="the teacher has changed since this run started"):
-        run.train(config, directory, QUIET, Stop())
+        modes.train(config, directory, QUIET, Stop())
     shutil.rmtree(own)
     with pytest.raises(CheckpointError, match=r"method.teacher='.*': .*is not a work directory"):
-        run.train(config, directory, QUIET, Stop())
+        modes.train(config, directory, QUIET, Stop())
     shutil.copytree(source, own)
-    run.train(config, directory, QUIET, Stop())
+    modes.train(config, directory, QUIET, Stop())
     shutil.rmtree(own)
 
     assert (directory / "metrics.jsonl").read_text() == (whole / "metrics.jsonl").read_text()
-    experiment, restored = run.restore(config, directory, "latest", QUIET)
+    experiment, restored = modes.restore(config, directory, "latest", QUIET)
     assert bits(restored) == bits(state)
     held = sum(file.stat().st_size for file in (directory / "checkpoints" / "latest" / "6").rglob("*"))
     assert held < 4 * 12 * 128 * 128  # bytes of the teacher's projections alone, in float32
     image = np.zeros((*experiment.shape, 3), np.uint8)
     assert dml_jax.load(directory).embed([image]).shape == (1, 8)
-    run.train(config, directory, QUIET, Stop())  # finished already
+    modes.train(config, directory, QUIET, Stop())  # finished already
 
 
 def test_the_teacher_is_an_argument_of_the_step(source: Path) -> None:
@@ -143,7 +143,7 @@ def test_teachers_that_do_not_fit(source: Path, tmp_path: Path) -> None:
     ]  # fmt: skip
     for config, kind, words in cases:
         with pytest.raises(kind) as caught:
-            run.train(config, tmp_path / "run", QUIET, Stop())
+            modes.train(config, tmp_path / "run", QUIET, Stop())
         assert str(caught.value).startswith(f"method.teacher={config.method.teacher!r}: ")
         assert words in str(caught.value)
         assert "\n" not in str(caught.value)

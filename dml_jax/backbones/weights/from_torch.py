@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from dml_jax.backbones.weights.recognise import BackboneConfig, StateDict, Weights, recognise
-from dml_jax.backbones.weights.shapes import Shape, check_shapes, leaf_shapes
+from dml_jax.backbones.weights.check_shapes import Shape, check_shapes, leaf_shapes
+from dml_jax.backbones.weights.detect_architecture import BackboneConfig, StateDict, Weights, recognise
 from dml_jax.backbones.weights.tensor_files import Tensor, concatenate
 from dml_jax.backbones.weights.torch_names import CLASSIFIERS, to_jax_axes, torch_name, torch_shape
 from dml_jax.errors import WeightsError
@@ -24,7 +24,7 @@ class Converted(NamedTuple):
 
     Attributes:
       weights: the recognised backbone.
-      tensors: by path as in `store`, with their axes in JAX order.
+      tensors: by path as in `converted_files`, with their axes in JAX order.
       torch_names: path -> name in the recognised state_dict, backbone only.
       kind: what the checkpoint contains, for messages.
     """

@@ -6,8 +6,8 @@ from typing import Any
 import jax.numpy as jnp
 from flax import traverse_util
 
-from dml_jax.backbones.weights import store
-from dml_jax.backbones.weights.shapes import check_shapes, leaf_shapes
+from dml_jax.backbones.weights import converted_files
+from dml_jax.backbones.weights.check_shapes import check_shapes, leaf_shapes
 from dml_jax.errors import WeightsError
 
 
@@ -29,11 +29,11 @@ def load_backbone(directory: str, architecture: str, source: str) -> tuple[Any, 
             f"`python -m dml_jax.convert --weights={source} --output={directory or 'weights/NAME'}`, "
             "or train from scratch with --config.backbone.pretrained=none"
         )
-    arrays, metadata = store.read(path)
+    arrays, metadata = converted_files.read(path)
     found = metadata.get("architecture", {}).get("name")
     if found != architecture:
         raise WeightsError(f"backbone.pretrained={directory!r}: weights of {found}, but backbone.name={architecture!r}")
-    return store.subtree(arrays, "backbone/params/"), store.subtree(arrays, "backbone/stats/")
+    return converted_files.subtree(arrays, "backbone/params/"), converted_files.subtree(arrays, "backbone/stats/")
 
 
 def match_backbone(source: str, found: Any, expected: Any) -> Any:
@@ -78,7 +78,7 @@ def load_method(directory: str, params: Any, state: Any) -> tuple[Any, Any, list
     Raises:
       WeightsError: naming tensors that the method does not have or has in another shape.
     """
-    arrays, _ = store.read(Path(directory).expanduser())
+    arrays, _ = converted_files.read(Path(directory).expanduser())
     prefixes = {
         "backbone/params/": "params/backbone/",
         "backbone/stats/": "state/backbone/",

@@ -10,7 +10,7 @@ it expects.
 
 A data set that users download and convert with `python -m dml_jax.prepare` also defines
 
-    RECIPE: prepare.sources.Recipe
+    RECIPE: prepare.source_files.Recipe
 
 whose `find` maps the files of the original distribution to images, labels and splits (see `prepare/sources.py`), and
 implements `load` as `return prepared.load(data.path, "<name>")`. `cub.py` is a short example with a recipe, `digits.py`

@@ -11,7 +11,7 @@ import numpy as np
 
 from dml_jax.config import Data
 from dml_jax.data import prepared
-from dml_jax.data.prepare.sources import Entry, File, Files, Options, Recipe, file_at, find_folder
+from dml_jax.data.prepare.source_files import Entry, File, Files, Options, Recipe, file_at, find_folder
 from dml_jax.data.split import Split
 from dml_jax.errors import DataError
 

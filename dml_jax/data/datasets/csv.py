@@ -14,7 +14,7 @@ import io
 from dml_jax.config import Data
 from dml_jax.data import prepared
 from dml_jax.data.datasets.folder import test_classes
-from dml_jax.data.prepare.sources import Entry, Files, Options, Recipe, file_at
+from dml_jax.data.prepare.source_files import Entry, Files, Options, Recipe, file_at
 from dml_jax.data.split import Split
 from dml_jax.errors import DataError
 

@@ -2,7 +2,7 @@
 
 from dml_jax.config import Data
 from dml_jax.data import prepared
-from dml_jax.data.prepare.sources import Entry, Files, Options, Recipe, file_at, find_folder, read_rows
+from dml_jax.data.prepare.source_files import Entry, Files, Options, Recipe, file_at, find_folder, read_rows
 from dml_jax.data.split import Split
 from dml_jax.errors import DataError
 

@@ -12,7 +12,7 @@ import hashlib
 
 from dml_jax.config import Data
 from dml_jax.data import prepared
-from dml_jax.data.prepare.sources import IMAGE_SUFFIXES, SPLITS, Entry, Files, Options, Recipe
+from dml_jax.data.prepare.source_files import IMAGE_SUFFIXES, SPLITS, Entry, Files, Options, Recipe
 from dml_jax.data.split import Split
 from dml_jax.errors import DataError
 

@@ -6,7 +6,7 @@ second repeats two alphabets of the first, which are left out of the test split.
 
 from dml_jax.config import Data
 from dml_jax.data import prepared
-from dml_jax.data.prepare.sources import Entry, Files, Options, Recipe
+from dml_jax.data.prepare.source_files import Entry, Files, Options, Recipe
 from dml_jax.data.split import Split
 from dml_jax.errors import DataError
 

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from dml_jax.config import Data
-from dml_jax.data import decode, metadata
-from dml_jax.data.metadata import SplitMetadata
+from dml_jax.data import decode, split_metadata
 from dml_jax.data.split import Split, check_disjoint
+from dml_jax.data.split_metadata import SplitMetadata
 from dml_jax.errors import ConfigError, DataError
 
 LABELS = ("label", "class_id")  # features that may contain the label
@@ -51,7 +51,7 @@ def load(data: Data) -> dict[str, Split]:
     fingerprint = f"{directory}\0{info.stat().st_mtime_ns}".encode()
     splits = {
         name: Split(split.labels, split.ids, Reader(str(directory), split.ids), split.classes)
-        for name, split in metadata.cached(fingerprint, lambda: _scan(str(directory))).items()
+        for name, split in split_metadata.cached(fingerprint, lambda: _scan(str(directory))).items()
     }
     check_disjoint(splits)
     return splits

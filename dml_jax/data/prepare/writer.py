@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import simplejpeg
 
-from dml_jax.data import decode, metadata, transforms
-from dml_jax.data.prepare import inspect, tfds_builder
-from dml_jax.data.prepare.sources import Entry
+from dml_jax.data import decode, split_metadata, transforms
+from dml_jax.data.prepare import check_images, tfds_builder
+from dml_jax.data.prepare.source_files import Entry
 from dml_jax.data.prepared import FORMAT, INDEX
 from dml_jax.files import sha256
 
@@ -62,7 +62,7 @@ def write(
     Returns:
       Content of the marker file, which the caller writes last.
     """
-    splits = metadata.from_entries(entries)
+    splits = split_metadata.from_entries(entries)
     by_split = {split: [entry for entry in entries if entry.split == split] for split in splits}
     done = 0
     content = hashlib.sha256()
@@ -70,7 +70,7 @@ def write(
     def examples(split: str) -> Iterator[tfds_builder.Example]:
         nonlocal done
         members = by_split[split]
-        images = inspect.ordered_map(lambda e: encode(e.file.read(), short_side, pixels), members, threads)
+        images = check_images.ordered_map(lambda e: encode(e.file.read(), short_side, pixels), members, threads)
         for entry, image in zip(members, images, strict=True):
             content.update(hashlib.sha256(image).digest())
             content.update(f"{split}\n{entry.class_name}\n{entry.id}\n".encode())
@@ -82,7 +82,7 @@ def write(
     records = tfds_builder.write(
         directory, {split: examples(split) for split in splits}, classes, about, compressed=not pixels
     )
-    metadata.save(directory / INDEX, {name: split._replace(files=()) for name, split in splits.items()})
+    split_metadata.save(directory / INDEX, {name: split._replace(files=()) for name, split in splits.items()})
     return {
         "format": FORMAT,
         "name": about["name"],

@@ -6,7 +6,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from dml_jax.evaluation._ranking import sort, tiles, top_r
-from dml_jax.evaluation._ranking.count import Budget, Progress, Targets, count_ranks
+from dml_jax.evaluation._ranking.count_ranks import Budget, Progress, Targets, count_ranks
 from dml_jax.evaluation._ranking.tiles import Metric, TiledRows
 
 # Queries with more relevant rows than this are sorted: about where the cost of counting meets that of sorting.

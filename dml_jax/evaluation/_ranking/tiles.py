@@ -20,7 +20,7 @@ import numpy as np
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
-from dml_jax.evaluation import validation
+from dml_jax.evaluation import check_inputs
 
 Metric = Literal["cosine", "euclidean"]
 
@@ -87,12 +87,12 @@ def choose_centering(sources: list[np.ndarray], metric: Metric) -> Centering:
     if metric == "cosine":
         return Centering(np.zeros(width), 1.0)
     largest = max(
-        float(max(block.max(), -block.min())) for source in sources for block in validation.row_blocks(source)
+        float(max(block.max(), -block.min())) for source in sources for block in check_inputs.row_blocks(source)
     )
     scale = 1.0 if 2.0**-30 < largest < 2.0**30 or largest == 0 else float(2.0 ** -np.ceil(np.log2(largest)))
     total, squares, rows = np.zeros(width), 0.0, sum(len(source) for source in sources)
     for source in sources:
-        for block in validation.row_blocks(source):
+        for block in check_inputs.row_blocks(source):
             scaled = block if scale == 1 else block * block.dtype.type(scale)
             total += scaled.sum(axis=0, dtype=np.float64)
             squares += float(np.einsum("nd,nd->n", scaled, scaled).sum(dtype=np.float64))
@@ -147,7 +147,7 @@ class TiledRows(NamedTuple):
         first, last, _ = tiles.indices(self.num_tiles)
         result = np.zeros(((last - first) * self.tile_size, self.width), self.dtype)
         wanted = self.order[first * self.tile_size : last * self.tile_size]
-        step = max(1, validation.BLOCK_ELEMENTS // (4 * self.width))
+        step = max(1, check_inputs.BLOCK_ELEMENTS // (4 * self.width))
         for start in range(0, len(wanted), step):
             part = wanted[start : start + step]
             rows = result[start : start + len(part)]

@@ -22,8 +22,8 @@ from dml_jax.backbones import functional
 from dml_jax.backbones.contract import Backbone
 from dml_jax.errors import ConfigError
 from dml_jax.losses import cross_batch_memory
-from dml_jax.losses.norms import unit
-from dml_jax.losses.pairs import Candidates
+from dml_jax.losses.pairwise import Candidates
+from dml_jax.losses.safe_norms import unit
 from dml_jax.methods import heads
 from dml_jax.methods.baseline.registry import LOSSES
 from dml_jax.methods.contract import Aux, Batch, Method, PyTree, Teaching, TrainingSet

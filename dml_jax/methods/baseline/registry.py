@@ -14,7 +14,7 @@ from flax.typing import Initializer
 from dml_jax import losses
 from dml_jax.backbones.initializers import normal_init, uniform_fan_in
 from dml_jax.losses.classification import linear_logits
-from dml_jax.losses.pairs import cosine
+from dml_jax.losses.pairwise import cosine
 from dml_jax.options.methods.losses import Margin, SoftTriple
 
 Params = dict[str, jax.Array]

@@ -23,9 +23,9 @@ import jax.numpy as jnp
 from jax import lax
 
 from dml_jax.backbones import functional
-from dml_jax.losses import mining, ranking
+from dml_jax.losses import mining, pair_losses
 from dml_jax.losses.mining import Triplets
-from dml_jax.losses.norms import at_least_float32, root, unit
+from dml_jax.losses.safe_norms import at_least_float32, root, unit
 from dml_jax.methods.contract import PyTree
 from dml_jax.methods.diva.modules import Psi
 from dml_jax.options.methods.diva import (
@@ -181,10 +181,10 @@ def ranking_loss(
     """The loss of a task's triplets -> scalar; `params`, `embeddings`, `labels` as in `loss`."""
     match config.base:
         case "margin":
-            return ranking.margin_loss(embeddings, labels, triplets, params["beta"][task], margin=config.margin)
+            return pair_losses.margin_loss(embeddings, labels, triplets, params["beta"][task], margin=config.margin)
         case "triplet":
             squared = config.equations == "authors"
-            return ranking.triplet_loss(embeddings, triplets, margin=config.margin, squared=squared)
+            return pair_losses.triplet_loss(embeddings, triplets, margin=config.margin, squared=squared)
         case _:
             assert_never(config.base)
 

@@ -26,7 +26,7 @@ from dml_jax.backbones.layers import Dense
 from dml_jax.errors import ConfigError
 from dml_jax.evaluation import kmeans
 from dml_jax.losses.classification import cross_entropy
-from dml_jax.losses.norms import at_least_float32, unit
+from dml_jax.losses.safe_norms import at_least_float32, unit
 from dml_jax.methods.contract import PyTree
 from dml_jax.methods.diva.modules import Encoded
 from dml_jax.options.methods.diva import Config, Figure4Task, self_supervised_task

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from dml_jax.errors import DataError
-from dml_jax.evaluation import metrics, validation
+from dml_jax.evaluation import check_inputs, metrics
 
 X = np.random.default_rng(0).normal(size=(12, 4)).astype(np.float32)
 Y = np.repeat(np.arange(4), 3)
@@ -34,7 +34,7 @@ def broken(row, value):
 )
 def test_embeddings(points, message):
     with pytest.raises(DataError, match=message):
-        validation.embeddings(points)
+        check_inputs.embeddings(points)
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float64, np.int8, np.uint8, bool, ml_dtypes.bfloat16])
@@ -109,7 +109,7 @@ def write(path, content):
 def test_files(tmp_path):
     whole = tmp_path / "x.npy"
     np.save(whole, X)
-    loaded = validation.load(whole)
+    loaded = check_inputs.load(whole)
     assert isinstance(loaded, np.memmap)
     np.testing.assert_array_equal(loaded, X)
     np.save(tmp_path / "objects.npy", X.astype(object), allow_pickle=True)
@@ -127,16 +127,16 @@ def test_files(tmp_path):
         (write(tmp_path / "shorter.npy", content[:40]), "is truncated or damaged"),
     ):
         with pytest.raises(DataError, match=f"file={path}: {message}"):
-            validation.load(path)
+            check_inputs.load(path)
     with pytest.raises(DataError, match="is empty"):
-        validation.embeddings(validation.load(tmp_path / "empty.npy"))
+        check_inputs.embeddings(check_inputs.load(tmp_path / "empty.npy"))
 
 
 def test_a_file_is_read_in_blocks(tmp_path, monkeypatch):
     np.save(tmp_path / "x.npy", X)
-    monkeypatch.setattr(validation, "BLOCK_ELEMENTS", 16)
-    loaded = validation.load(tmp_path / "x.npy")
+    monkeypatch.setattr(check_inputs, "BLOCK_ELEMENTS", 16)
+    loaded = check_inputs.load(tmp_path / "x.npy")
     for metric in ("cosine", "euclidean"):
         assert metrics.retrieval(loaded, Y, metric=metric, memory=1) == metrics.retrieval(X, Y, metric=metric)
     with pytest.raises(DataError, match="first row 7"):
-        validation.embeddings(broken(7, np.nan))
+        check_inputs.embeddings(broken(7, np.nan))

@@ -12,8 +12,8 @@ from dml_jax.data import pipeline
 from dml_jax.data.split import Split
 from dml_jax.errors import UserError
 from dml_jax.evaluation import protocol, verification
-from dml_jax.train import evaluation, inference, refinement
 from dml_jax.train import experiment as experiments
+from dml_jax.train import inference, split_metrics, test_time_refinement
 from dml_jax.train.experiment import Experiment
 from dml_jax.train.state import TrainState
 
@@ -37,10 +37,10 @@ def final(
     config = experiment.config
     test = experiment.splits["test"]
     embedder = inference.compile_embedder(experiment)
-    embeddings = evaluation.embed_with_gallery(experiment, embedder, state, "test")
+    embeddings = split_metrics.embed_with_gallery(experiment, embedder, state, "test")
     console.print("evaluating on the unseen classes")
     cluster = config.evaluation.cluster
-    results = evaluation.metrics(config, test, embeddings["test"], embeddings.get("gallery"), cluster=cluster)
+    results = split_metrics.metrics(config, test, embeddings["test"], embeddings.get("gallery"), cluster=cluster)
     results["protocol"] = protocol.description(
         config.evaluation.protocol,
         cluster=cluster,
@@ -61,8 +61,8 @@ def final(
     if config.evaluation.controls:
         untrained = inference.embed_split(experiment, embedder, experiments.initial_state(experiment), test)
         results["controls"] = {
-            "raw pixels": evaluation.metrics(config, test, _pixels(config, test), cluster=cluster),
-            "untrained": evaluation.metrics(config, test, untrained, cluster=cluster),
+            "raw pixels": split_metrics.metrics(config, test, _pixels(config, test), cluster=cluster),
+            "untrained": split_metrics.metrics(config, test, untrained, cluster=cluster),
         }
     return results, embeddings
 
@@ -80,7 +80,7 @@ def _refined(
         console.print(f"message passing in batches of kind {kind}")
         start = time.monotonic()
         try:
-            refined, facts = refinement.refined(experiment, state, kind, embeddings)
+            refined, facts = test_time_refinement.refined(experiment, state, kind, embeddings)
         except UserError as problem:
             console.print(f"warning: {problem}")
             results[kind] = {"problem": str(problem)}
@@ -88,7 +88,7 @@ def _refined(
         if facts.get("noise"):
             console.print(f"{kind}: {facts['clusters']:,} clusters and {facts['noise']:,} images of noise")
         seconds = {"seconds": round(time.monotonic() - start, 3)}
-        metrics = evaluation.metrics(
+        metrics = split_metrics.metrics(
             config, test, refined["test"], refined.get("gallery"), cluster=config.evaluation.cluster
         )
         results[kind] = facts | seconds | metrics

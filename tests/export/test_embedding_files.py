@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from dml_jax.errors import DataError
-from dml_jax.export import arrays
+from dml_jax.export import embedding_files
 
 ROWS = np.eye(3, 4, dtype=np.float32)
 
 
 def write(directory: Path) -> None:
-    arrays.write(directory, ROWS, np.array([0, 1, 1]), ["a", "b", "c"], config_hash="h", step=7)
+    embedding_files.write(directory, ROWS, np.array([0, 1, 1]), ["a", "b", "c"], config_hash="h", step=7)
 
 
 def test_what_is_written(tmp_path: Path) -> None:

@@ -10,10 +10,10 @@ import jax
 import jax.numpy as jnp
 
 from dml_jax.losses import mining as miners
-from dml_jax.losses import pairs
+from dml_jax.losses import pairwise
 from dml_jax.losses.mining import Triplets
-from dml_jax.losses.norms import at_least_float32, log_sum_exp, root
-from dml_jax.losses.pairs import Candidates
+from dml_jax.losses.pairwise import Candidates
+from dml_jax.losses.safe_norms import at_least_float32, log_sum_exp, root
 from dml_jax.options.methods.losses import Mining
 
 ROUNDING = 1e-6  # of distances in float32; a smaller hinge is not counted as active
@@ -47,9 +47,9 @@ def contrastive(
       average: mean over all pairs of a kind, or over those with a positive hinge.
       candidates: what the anchors are compared with; None for the batch itself.
     """
-    x, others = pairs.compared(embeddings, labels, candidates)
+    x, others = pairwise.compared(embeddings, labels, candidates)
     pull, push = contrastive_hinges(
-        pairs.distances(x, others.embeddings), others.positive, others.negative,
+        pairwise.distances(x, others.embeddings), others.positive, others.negative,
         positive_margin=positive_margin, negative_margin=negative_margin, squared=squared,
     )  # fmt: skip
     if average == "active":
@@ -101,7 +101,7 @@ def triplet(
       candidates: what the anchors are compared with; None for the batch itself.
       key: random key; not needed for mining="hard".
     """
-    x, others = pairs.compared(embeddings, labels, candidates)
+    x, others = pairwise.compared(embeddings, labels, candidates)
     triplets = _mine(mining, key, x, others)
     return triplet_loss(x, triplets, margin=margin, squared=squared, candidates=others.embeddings)
 
@@ -154,7 +154,7 @@ def margin(
       candidates: what the anchors are compared with; None for the batch itself.
       key: random key; not needed for mining="hard".
     """
-    x, others = pairs.compared(embeddings, labels, candidates)
+    x, others = pairwise.compared(embeddings, labels, candidates)
     triplets = _mine(mining, key, x, others)
     return margin_loss(x, labels, triplets, beta, margin=margin, nu=nu, candidates=others.embeddings)
 
@@ -214,7 +214,7 @@ def margin_hinges(
 
 
 def _mine(mining: Mining, key: jax.Array | None, x: jax.Array, others: Candidates) -> Triplets:
-    distances = pairs.distances(x, others.embeddings)
+    distances = pairwise.distances(x, others.embeddings)
     return miners.mine(mining, key, distances, others.positive, others.negative, dim=x.shape[-1])
 
 
@@ -235,8 +235,8 @@ def lifted_structure(
       normalize: use unit vectors; the paper uses embeddings as they are.
       candidates: what the anchors are compared with; None for the batch itself.
     """
-    x, others = pairs.compared(embeddings, labels, candidates, normalize=normalize)
-    distances = pairs.distances(x, others.embeddings)
+    x, others = pairwise.compared(embeddings, labels, candidates, normalize=normalize)
+    distances = pairwise.distances(x, others.embeddings)
     return _mean(lifted_structure_losses(distances, others.positive, others.negative, margin=margin), others.positive)
 
 
@@ -283,11 +283,11 @@ def n_pair(
     x = at_least_float32(embeddings)
     if candidates is not None:
         positives, valid = miners.draw_uniform(key, candidates.positive)
-        similarity = pairs.products(x, at_least_float32(candidates.embeddings))
+        similarity = pairwise.products(x, at_least_float32(candidates.embeddings))
         return _mean(n_pair_losses(similarity, positives, candidates.negative), valid)
     positives, valid = miners.class_pairs(key, labels)
-    negative = valid[None, :] & ~pairs.same_class(labels)
-    losses = n_pair_losses(pairs.products(x, x[positives]), jnp.arange(len(x)), negative)
+    negative = valid[None, :] & ~pairwise.same_class(labels)
+    losses = n_pair_losses(pairwise.products(x, x[positives]), jnp.arange(len(x)), negative)
     return _mean(losses, valid) + l2 * jnp.mean(jnp.sum(x**2, axis=1))
 
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dml_jax.data.prepare.sources import SPLITS, Entry
+from dml_jax.data.prepare.source_files import SPLITS, Entry
 from dml_jax.errors import DataError
 from dml_jax.files import atomic_write, cache_dir
 

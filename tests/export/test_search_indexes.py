@@ -8,7 +8,7 @@ import pytest
 
 from dml_jax.errors import DataError
 from dml_jax.evaluation import neighbors
-from dml_jax.export import arrays, indexes
+from dml_jax.export import embedding_files, search_indexes
 
 
 @pytest.fixture
@@ -16,25 +16,25 @@ def directory(tmp_path: Path) -> Path:
     rows = np.random.default_rng(0).normal(size=(300, 16)).astype(np.float32)
     rows /= np.linalg.norm(rows, axis=1, keepdims=True)
     names = [f"{i}.jpg" for i in range(300)]
-    arrays.write(tmp_path / "out", rows, np.arange(300) // 3, names, config_hash="h", step=7)
+    embedding_files.write(tmp_path / "out", rows, np.arange(300) // 3, names, config_hash="h", step=7)
     return tmp_path / "out"
 
 
 def test_faiss(directory: Path) -> None:
     pytest.importorskip("faiss")
-    exported = arrays.read(directory)
+    exported = embedding_files.read(directory)
     distances, order = neighbors.search(exported.embeddings[:20], exported.embeddings, 5)
-    scores, found = indexes.faiss(exported).search(np.array(exported.embeddings[:20]), 5)
+    scores, found = search_indexes.faiss(exported).search(np.array(exported.embeddings[:20]), 5)
     np.testing.assert_array_equal(found, order)
     np.testing.assert_allclose(1 - scores, distances, atol=1e-6)
-    _, found = indexes.faiss(exported, "hnsw").search(np.array(exported.embeddings[:20]), 5)
+    _, found = search_indexes.faiss(exported, "hnsw").search(np.array(exported.embeddings[:20]), 5)
     assert (found == order).mean() > 0.9
 
 
 def test_qdrant(directory: Path) -> None:
     client = pytest.importorskip("qdrant_client").QdrantClient(":memory:")
-    exported = arrays.read(directory)
-    indexes.qdrant(client, "photos", exported)
+    exported = embedding_files.read(directory)
+    search_indexes.qdrant(client, "photos", exported)
     _, order = neighbors.search(exported.embeddings[:20], exported.embeddings, 5)
     for row, expected in zip(exported.embeddings[:20], order, strict=True):
         points = client.query_points("photos", query=row.tolist(), limit=5).points
@@ -42,27 +42,27 @@ def test_qdrant(directory: Path) -> None:
         first = points[0]
         assert first.payload == {"image": f"{first.id}.jpg", "label": first.id // 3}
     with pytest.raises(DataError, match="this collection already exists"):
-        indexes.qdrant(client, "photos", exported)
+        search_indexes.qdrant(client, "photos", exported)
 
 
 def test_scann(directory: Path) -> None:
     pytest.importorskip("scann")
-    exported = arrays.read(directory)
+    exported = embedding_files.read(directory)
     distances, order = neighbors.search(exported.embeddings[:20], exported.embeddings, 5)
-    found, scores = indexes.scann(exported, 5).search_batched(exported.embeddings[:20])
+    found, scores = search_indexes.scann(exported, 5).search_batched(exported.embeddings[:20])
     np.testing.assert_array_equal(found, order)
     np.testing.assert_allclose(1 - scores, distances, atol=1e-5)
 
 
 def test_missing_packages(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    exported = arrays.read(directory)
+    exported = embedding_files.read(directory)
     for name in ("faiss", "qdrant_client", "scann"):
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(DataError, match=r"faiss is not installed: pip install faiss-cpu$"):
-        indexes.faiss(exported)
+        search_indexes.faiss(exported)
     with pytest.raises(DataError, match=r"qdrant_client is not installed: pip install qdrant-client$"):
-        indexes.qdrant(None, "photos", exported)
+        search_indexes.qdrant(None, "photos", exported)
     with pytest.raises(DataError, match=r"scann is not installed: pip install scann$"):
-        indexes.scann(exported)
+        search_indexes.scann(exported)
     with pytest.raises(DataError, match="kind='ivf'"):
-        indexes.faiss(exported, "ivf")  # type: ignore[arg-type]
+        search_indexes.faiss(exported, "ivf")  # type: ignore[arg-type]

@@ -11,7 +11,7 @@ import numpy as np
 from PIL import Image
 
 from dml_jax.data import decode, transforms
-from dml_jax.data.prepare.sources import Entry, File
+from dml_jax.data.prepare.source_files import Entry, File
 from dml_jax.errors import DataError
 
 MIN_SIDE = 8  # pixels

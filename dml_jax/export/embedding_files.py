@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dml_jax.errors import DataError
-from dml_jax.evaluation import validation
+from dml_jax.evaluation import check_inputs
 from dml_jax.files import below_a_file, sha256, write_json
 
 WRITTEN = {"embeddings.npy", "labels.npy", "ids.json", "manifest.json", "neighbors.png"}
@@ -59,7 +59,7 @@ def read(directory: Path) -> Exported:
         raise DataError(f"{directory}: cannot be read ({type(error).__name__}: {error}); export it again") from None
     if changed:
         raise DataError(f"{directory / changed[0]}: has changed since it was written (SHA-256); export it again")
-    arrays = {name: validation.load(directory / name, name="array") for name in manifest["sha256"]}
+    arrays = {name: check_inputs.load(directory / name, name="array") for name in manifest["sha256"]}
     if "embeddings.npy" not in arrays or len(arrays["embeddings.npy"]) != len(ids):
         raise DataError(f"{directory}: the numbers of embeddings and of ids differ; export it again")
     return Exported(arrays["embeddings.npy"], arrays.get("labels.npy"), ids, manifest)

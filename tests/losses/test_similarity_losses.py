@@ -9,8 +9,8 @@ import pytest
 
 from dml_jax import losses
 from dml_jax.errors import ConfigError
-from dml_jax.losses import pairs
-from dml_jax.losses import similarity as ms
+from dml_jax.losses import pairwise
+from dml_jax.losses import similarity_losses as ms
 from dml_jax.options.methods.losses import MultiSimilarity
 
 RNG = np.random.default_rng(5)
@@ -54,8 +54,8 @@ def loop(emb: np.ndarray, labels: np.ndarray, gallery: np.ndarray, others: np.nd
 )
 def test_a_loop_over_anchors_agrees(options: MultiSimilarity, x64: None) -> None:
     embeddings = jnp.asarray(EMBEDDINGS)
-    similarity = pairs.cosine(embeddings, embeddings)
-    ours, counts = ms.multi_similarity_loss(similarity, *pairs.masks(jnp.asarray(LABELS)), options)
+    similarity = pairwise.cosine(embeddings, embeddings)
+    ours, counts = ms.multi_similarity_loss(similarity, *pairwise.masks(jnp.asarray(LABELS)), options)
     assert float(ours) == pytest.approx(loop(EMBEDDINGS, LABELS, EMBEDDINGS, LABELS, options), rel=1e-12)
     assert counts["positives"] > 0
 
@@ -63,14 +63,14 @@ def test_a_loop_over_anchors_agrees(options: MultiSimilarity, x64: None) -> None
 def test_anchors_against_other_samples(x64: None) -> None:
     gallery, others = RNG.normal(size=(17, 4)), RNG.integers(0, 4, 17)
     same = jnp.asarray(LABELS)[:, None] == jnp.asarray(others)[None, :]
-    similarity = pairs.cosine(jnp.asarray(EMBEDDINGS), jnp.asarray(gallery))
+    similarity = pairwise.cosine(jnp.asarray(EMBEDDINGS), jnp.asarray(gallery))
     ours, _ = ms.multi_similarity_loss(similarity, same, ~same, MultiSimilarity())
     assert float(ours) == pytest.approx(loop(EMBEDDINGS, LABELS, gallery, others, MultiSimilarity()), rel=1e-12)
 
 
 def value_and_grad(dtype: Any) -> Any:
     def value(x: jax.Array, labels: jax.Array) -> jax.Array:
-        return ms.multi_similarity_loss(pairs.cosine(x, x), *pairs.masks(labels), MultiSimilarity())[0]
+        return ms.multi_similarity_loss(pairwise.cosine(x, x), *pairwise.masks(labels), MultiSimilarity())[0]
 
     return jax.jit(jax.value_and_grad(value))
 

@@ -12,10 +12,10 @@ import shlex
 from collections.abc import Mapping
 from pathlib import Path
 
-from dml_jax.data import metadata
-from dml_jax.data.metadata import SplitMetadata
-from dml_jax.data.prepare import inspect
-from dml_jax.data.prepare.sources import Files, Options, Recipe, check_disjoint_classes, walk
+from dml_jax.data import split_metadata
+from dml_jax.data.prepare import check_images
+from dml_jax.data.prepare.source_files import Files, Options, Recipe, check_disjoint_classes, walk
+from dml_jax.data.split_metadata import SplitMetadata
 from dml_jax.errors import DataError
 
 
@@ -29,7 +29,7 @@ def scan(directory: Path, recipe: Recipe) -> Mapping[str, SplitMetadata]:
       DataError: no classes, or unusable images (how many, and the first of them).
     """
     files = dict(sorted(walk(directory.resolve())))
-    return metadata.cached(_fingerprint(directory, files), lambda: _scan(directory, files, recipe))
+    return split_metadata.cached(_fingerprint(directory, files), lambda: _scan(directory, files, recipe))
 
 
 def _scan(directory: Path, files: Files, recipe: Recipe) -> Mapping[str, SplitMetadata]:
@@ -38,8 +38,8 @@ def _scan(directory: Path, files: Files, recipe: Recipe) -> Mapping[str, SplitMe
         check_disjoint_classes(entries)
     except DataError as error:
         raise DataError(f"data.path={directory}: {error}") from error
-    hashes, reasons = inspect.inspect_images(entries, os.cpu_count() or 1)
-    reasons |= inspect.find_invalid(entries, hashes)
+    hashes, reasons = check_images.inspect_images(entries, os.cpu_count() or 1)
+    reasons |= check_images.find_invalid(entries, hashes)
     if reasons:
         first = min(reasons)
         source, output = shlex.quote(str(directory)), shlex.quote(f"{directory.resolve()}_prepared")
@@ -52,7 +52,7 @@ def _scan(directory: Path, files: Files, recipe: Recipe) -> Mapping[str, SplitMe
     for i, entry in enumerate(entries):
         content.update(hashes[i].sha256)
         content.update(f"{entry.split}\n{entry.class_name}\n{entry.id}\n".encode())
-    splits = metadata.from_entries(entries)
+    splits = split_metadata.from_entries(entries)
     return {name: split._replace(content=content.hexdigest()) for name, split in splits.items()}
 
 

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from dml_jax.losses.norms import at_least_float32, root, unit
+from dml_jax.losses.safe_norms import at_least_float32, root, unit
 
 
 class Candidates(NamedTuple):

@@ -9,7 +9,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from dml_jax.evaluation._ranking.kernels import (
+from dml_jax.evaluation._ranking.counting_kernels import (
     Reduction,
     Side,
     accumulate,

@@ -11,8 +11,8 @@ from dml_jax.methods.contract import Embed
 from dml_jax.train import experiment as experiments
 from dml_jax.train import inference, mesh
 from dml_jax.train.experiment import Experiment
-from dml_jax.train.signals import Stop
 from dml_jax.train.state import TrainState
+from dml_jax.train.stop_signals import Stop
 
 
 def due_steps(experiment: Experiment) -> frozenset[int]:

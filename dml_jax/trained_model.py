@@ -8,9 +8,9 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from dml_jax.class_index import Image, Index
 from dml_jax.data import decode, transforms
-from dml_jax.data.prepare.sources import File
+from dml_jax.data.prepare.source_files import File
+from dml_jax.enrolled_classes import Image, Index
 from dml_jax.errors import CheckpointError, DataError
 from dml_jax.files import expand_path
 

@@ -11,7 +11,7 @@ from dml_jax.backbones import functional
 from dml_jax.backbones.contract import Backbone, ImageShape, PyTree
 from dml_jax.backbones.pixels import Pixels, preprocess
 from dml_jax.backbones.weights import pretrained
-from dml_jax.losses.norms import at_least_float32
+from dml_jax.losses.safe_norms import at_least_float32
 
 
 class Config(Protocol):

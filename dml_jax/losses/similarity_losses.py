@@ -28,9 +28,9 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 
-from dml_jax.losses import pairs
-from dml_jax.losses.norms import at_least_float32, log1p_sum_exp, log_sum_exp
-from dml_jax.losses.pairs import Candidates
+from dml_jax.losses import pairwise
+from dml_jax.losses.pairwise import Candidates
+from dml_jax.losses.safe_norms import at_least_float32, log1p_sum_exp, log_sum_exp
 from dml_jax.options.methods.losses import MultiSimilarity
 
 COPY = 1e-5  # 1 - S up to which two embeddings count as copies of one image
@@ -58,8 +58,8 @@ def multi_similarity(
       candidates: what the anchors are compared with; None for the batch itself.
     """
     options = MultiSimilarity(alpha, beta, base, epsilon, mining, copies, divisor)
-    x, others = pairs.compared(embeddings, labels, candidates)
-    similarity = pairs.products(x, others.embeddings)
+    x, others = pairwise.compared(embeddings, labels, candidates)
+    similarity = pairwise.products(x, others.embeddings)
     return multi_similarity_loss(similarity, others.positive, others.negative, options)[0]
 
 
@@ -145,8 +145,8 @@ def circle(
       gamma: scale; 80 for fine-grained retrieval, 256 for face recognition.
       candidates: what the anchors are compared with; None for the batch itself.
     """
-    x, others = pairs.compared(embeddings, labels, candidates)
-    s = pairs.products(x, others.embeddings)
+    x, others = pairwise.compared(embeddings, labels, candidates)
+    s = pairwise.products(x, others.embeddings)
     alpha_n, alpha_p = jax.lax.stop_gradient((jax.nn.relu(s + margin), jax.nn.relu(1 + margin - s)))
     push = log_sum_exp(gamma * alpha_n * (s - margin), others.negative, axis=1)
     pull = log_sum_exp(-gamma * alpha_p * (s - (1 - margin)), others.positive, axis=1)

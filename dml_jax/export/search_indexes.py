@@ -2,7 +2,7 @@
 
 Each is an optional package: pip install faiss-cpu, qdrant-client or scann.
 
-    indexes.faiss(arrays.read(Path("runs/birds/embeddings/test")))
+    search_indexes.faiss(embedding_files.read(Path("runs/birds/embeddings/test")))
 
 The exported rows have unit length, so ranking by inner product equals ranking by cosine.
 """
@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 
 from dml_jax.errors import DataError
-from dml_jax.export.arrays import Exported
+from dml_jax.export.embedding_files import Exported
 
 BATCH = 256  # points per request to Qdrant
 

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from dml_jax.data import prepared
-from dml_jax.data.prepare import archives, inspect, near_duplicates, writer
-from dml_jax.data.prepare.inspect import ImageHashes
-from dml_jax.data.prepare.sources import (
+from dml_jax.data.prepare import archives, check_images, near_duplicates, writer
+from dml_jax.data.prepare.check_images import ImageHashes
+from dml_jax.data.prepare.source_files import (
     SPLITS,
     Entry,
     File,
@@ -139,13 +139,13 @@ def _prepare(request: Request, recipe: Recipe, console: Console, temporary: Path
         check_disjoint_classes(entries)
     except DataError as error:
         raise DataError(f"{sources}: {error}") from error
-    if recipe.counts and not request.subset and (wrong := inspect.count_mismatches(entries, recipe.counts)):
+    if recipe.counts and not request.subset and (wrong := check_images.count_mismatches(entries, recipe.counts)):
         raise DataError(f"{'; '.join(wrong)}: use --subset to accept a part of {request.name}")
     _check_number_of_classes(entries, sources)
     console.start_progress("checking images", len(entries))
-    hashes, reasons = inspect.inspect_images(entries, request.threads, console.update_progress)
+    hashes, reasons = check_images.inspect_images(entries, request.threads, console.update_progress)
     if recipe.counts is None:
-        reasons |= inspect.find_invalid(entries, hashes)
+        reasons |= check_images.find_invalid(entries, hashes)
     for i in sorted(reasons):
         console.print(_printable(f"{entries[i].id}: {reasons[i]}"))
     if reasons and not request.skip_bad:

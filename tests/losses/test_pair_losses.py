@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dml_jax.losses import ranking
+from dml_jax.losses import pair_losses
 from dml_jax.losses.mining import Triplets
 
 
@@ -31,9 +31,9 @@ def test_margin_loss_is_the_sum_over_active_triplets(x64: None) -> None:
             total, active, reward = total + pull + push, active + (pull + push > 0), reward + beta[labels[a]]
     chosen = as_triplets(indices, valid)
     args = (jnp.asarray(x), jnp.asarray(labels), chosen, jnp.asarray(beta))
-    np.testing.assert_allclose(ranking.margin_loss(*args, margin=0.3), total / active, rtol=1e-12)
+    np.testing.assert_allclose(pair_losses.margin_loss(*args, margin=0.3), total / active, rtol=1e-12)
     np.testing.assert_allclose(
-        ranking.margin_loss(*args, margin=0.3, nu=0.1), total / active + 0.1 * reward, rtol=1e-12
+        pair_losses.margin_loss(*args, margin=0.3, nu=0.1), total / active + 0.1 * reward, rtol=1e-12
     )
 
 
@@ -45,7 +45,7 @@ def test_triplet_loss_is_the_mean_over_valid_triplets(x64: None) -> None:
             for (a, p, n), counts in zip(indices, valid, strict=True)
             if counts
         ]
-        ours = ranking.triplet_loss(jnp.asarray(x), as_triplets(indices, valid), margin=0.2, squared=squared)
+        ours = pair_losses.triplet_loss(jnp.asarray(x), as_triplets(indices, valid), margin=0.2, squared=squared)
         np.testing.assert_allclose(ours, np.mean(hinges), rtol=1e-12)
 
 
@@ -55,9 +55,9 @@ def test_nothing_valid_and_duplicates_are_finite() -> None:
     for valid in (np.zeros(20, bool), np.ones(20, bool)):
         chosen = as_triplets(indices, valid)
         losses = (
-            lambda e, t=chosen: ranking.margin_loss(e, jnp.asarray(labels), t, jnp.asarray(beta, jnp.float32)),
-            lambda e, t=chosen: ranking.triplet_loss(e, t),
-            lambda e, t=chosen: ranking.triplet_loss(e, t, squared=False),
+            lambda e, t=chosen: pair_losses.margin_loss(e, jnp.asarray(labels), t, jnp.asarray(beta, jnp.float32)),
+            lambda e, t=chosen: pair_losses.triplet_loss(e, t),
+            lambda e, t=chosen: pair_losses.triplet_loss(e, t, squared=False),
         )
         for loss in losses:
             value, gradient = jax.value_and_grad(loss)(same)

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from dml_jax.train.signals import Interrupted, Stop
+from dml_jax.train.stop_signals import Interrupted, Stop
 
 
 def test_the_second_signal_stops_immediately() -> None:

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dml_jax.losses import cross_batch_memory, mining, pairs, ranking
+from dml_jax.losses import cross_batch_memory, mining, pair_losses, pairwise
 
 RNG = np.random.default_rng(2)
 X = RNG.normal(size=(10, 4))
@@ -22,20 +22,20 @@ def given() -> tuple[jax.Array, jax.Array, jax.Array]:
 
 
 def test_distances_and_masks(x64: None) -> None:
-    np.testing.assert_allclose(pairs.distances(jnp.asarray(X), jnp.asarray(X))[~np.eye(10, dtype=bool)], D[D > 0])
-    positive, negative = pairs.masks(jnp.asarray(LABELS))
+    np.testing.assert_allclose(pairwise.distances(jnp.asarray(X), jnp.asarray(X))[~np.eye(10, dtype=bool)], D[D > 0])
+    positive, negative = pairwise.masks(jnp.asarray(LABELS))
     np.testing.assert_array_equal(positive, POSITIVE)
     np.testing.assert_array_equal(negative, NEGATIVE)
 
 
 def test_distances_of_duplicates_have_a_finite_gradient() -> None:
     x = jnp.ones((3, 2))
-    assert jnp.all(jnp.isfinite(jax.grad(lambda x: pairs.distances(x, x).sum())(x)))
+    assert jnp.all(jnp.isfinite(jax.grad(lambda x: pairwise.distances(x, x).sum())(x)))
 
 
 @pytest.mark.parametrize("squared", [False, True])
 def test_contrastive(squared: bool, x64: None) -> None:
-    pull, push = ranking.contrastive_hinges(*given(), positive_margin=0.5, negative_margin=3.0, squared=squared)
+    pull, push = pair_losses.contrastive_hinges(*given(), positive_margin=0.5, negative_margin=3.0, squared=squared)
     for i, j in np.ndindex(10, 10):
         near, far = max(D[i, j] - 0.5, 0) * POSITIVE[i, j], max(3 - D[i, j], 0) * NEGATIVE[i, j]
         expected = (near**2 / 2, far**2 / 2) if squared else (near, far)
@@ -43,7 +43,7 @@ def test_contrastive(squared: bool, x64: None) -> None:
 
 
 def test_lifted_structure(x64: None) -> None:
-    ours = ranking.lifted_structure_losses(*given(), margin=1.0)
+    ours = pair_losses.lifted_structure_losses(*given(), margin=1.0)
     for i, j in np.ndindex(10, 10):
         expected = 0.0
         if POSITIVE[i, j]:
@@ -56,7 +56,7 @@ def test_lifted_structure(x64: None) -> None:
 def test_n_pair(x64: None) -> None:
     s = X @ X.T
     positives = np.array([1, 0, 0, 4, 3, 6, 5, 5, 5, 0])
-    ours = ranking.n_pair_losses(jnp.asarray(s), jnp.asarray(positives), jnp.asarray(NEGATIVE))
+    ours = pair_losses.n_pair_losses(jnp.asarray(s), jnp.asarray(positives), jnp.asarray(NEGATIVE))
     expected = [
         np.log(1 + sum(np.exp(s[i, n] - s[i, p]) for n in range(10) if NEGATIVE[i, n])) for i, p in enumerate(positives)
     ]
@@ -66,8 +66,8 @@ def test_n_pair(x64: None) -> None:
 def test_losses_without_negatives_are_zero_with_a_finite_gradient() -> None:
     d, positive, _ = given()
     d, none = d.astype(jnp.float32), jnp.zeros((10, 10), bool)
-    lifted = lambda d: ranking.lifted_structure_losses(d, positive, none).sum()  # noqa: E731
-    paired = lambda d: ranking.n_pair_losses(d, jnp.zeros(10, int), none).sum()  # noqa: E731
+    lifted = lambda d: pair_losses.lifted_structure_losses(d, positive, none).sum()  # noqa: E731
+    paired = lambda d: pair_losses.n_pair_losses(d, jnp.zeros(10, int), none).sum()  # noqa: E731
     for function in (lifted, paired):
         value, gradient = jax.value_and_grad(function)(d)
         assert value == 0

@@ -12,9 +12,9 @@ from dml_jax import config as configs
 from dml_jax.config import Group
 from dml_jax.methods import diva
 from dml_jax.train import experiment as experiments
-from dml_jax.train import refresh
+from dml_jax.train import training_set_refresh
 from dml_jax.train.experiment import Experiment
-from dml_jax.train.signals import Interrupted, Stop
+from dml_jax.train.stop_signals import Interrupted, Stop
 from tests.train import test_loop
 from tests.train.experiments import values
 from tests.train.test_loop import StopAt, compiled_once  # noqa: F401 (a fixture: every restart compiles the same)
@@ -51,12 +51,15 @@ def train(experiment: Experiment, directory: Path, stop: Stop | None = None) -> 
 
 def test_due_at_epochs(experiment: Experiment) -> None:
     starts = [experiment.sampler.first_step(epoch) for epoch in range(4)]
-    assert refresh.due_steps(experiment) == {start for start in starts if start < 24}
+    assert training_set_refresh.due_steps(experiment) == {start for start in starts if start < 24}
     assert 0 < starts[1] < starts[2] < 24
     assert experiment.method.refresh is not None
     rare = experiment._replace(method=experiment.method._replace(refresh=experiment.method.refresh._replace(epochs=2)))
-    assert refresh.due_steps(rare) == {0, starts[2]}
-    assert refresh.due_steps(experiment._replace(method=experiment.method._replace(refresh=None))) == frozenset()
+    assert training_set_refresh.due_steps(rare) == {0, starts[2]}
+    assert (
+        training_set_refresh.due_steps(experiment._replace(method=experiment.method._replace(refresh=None)))
+        == frozenset()
+    )
 
 
 @pytest.mark.slow
@@ -77,7 +80,7 @@ def test_resume_is_exact(experiment: Experiment, tmp_path: Path) -> None:
         method=experiment.method._replace(refresh=experiment.method.refresh._replace(update=watched)),
     )
     whole = train(watching, tmp_path / "whole")
-    assert len(seen) == len(refresh.due_steps(experiment))
+    assert len(seen) == len(training_set_refresh.due_steps(experiment))
     assert all(len(np.unique(labels)) > 2 for labels in seen)
     assert not np.array_equal(seen[0], seen[1])
 

@@ -9,19 +9,19 @@ import jax
 import numpy as np
 
 from dml_jax import config as configs
-from dml_jax import files, results
+from dml_jax import files, final_results
 from dml_jax.analysis import report
 from dml_jax.config import Config
 from dml_jax.console import Console
 from dml_jax.errors import CheckpointError
-from dml_jax.export import arrays, stablehlo
+from dml_jax.export import embedding_files, stablehlo
 from dml_jax.train import experiment as experiments
 from dml_jax.train import inference, loop, mesh, process_group, step, teacher, warm_start, workdir
 from dml_jax.train.checkpoint import Checkpoints
 from dml_jax.train.experiment import Experiment
 from dml_jax.train.jsonl import JsonLines
-from dml_jax.train.signals import Stop
 from dml_jax.train.state import TrainState, check_finite
+from dml_jax.train.stop_signals import Stop
 
 PER_PROCESS = ("data.path", "data.threads", "data.workers", "data.prefetch")  # may differ between processes
 
@@ -60,7 +60,7 @@ def train(config: Config, directory: Path, console: Console, stop: Stop) -> None
             state = checkpoints.select("reported", config.train.select)
         checkpoints.close()
         stop.stop_immediately()
-        final, embeddings = results.final(experiment, state, config.train.select, console)
+        final, embeddings = final_results.final(experiment, state, config.train.select, console)
         if main:
             _write_embeddings(experiment, directory, embeddings, int(state.step))
             report.write(directory, config, final, embeddings["test"], experiment.splits["test"], metrics.read())
@@ -83,7 +83,7 @@ def evaluate(
     else:
         experiment, state = restore(config, directory, checkpoint, console)
     model = config.train.select if checkpoint == "reported" else checkpoint
-    final, _ = results.final(experiment, state, model, console)
+    final, _ = final_results.final(experiment, state, model, console)
     report.print_table(config, final, console.rich)
     if output is not None and mesh.is_main_process():
         files.write_json(output, final)
@@ -243,7 +243,7 @@ def _write_embeddings(
         return
     splits = _with_gallery(experiment)
     for name, rows in embeddings.items():
-        arrays.write(
+        embedding_files.write(
             directory / "embeddings" / name,
             rows,
             splits[name].labels,
