@@ -17,7 +17,7 @@ from dml_jax import prepare
 from dml_jax.config import Data
 from dml_jax.data import prepared
 from dml_jax.data.datasets import folder
-from dml_jax.data.prepare import near_duplicates, prepare_dataset, writer
+from dml_jax.data.prepare import check_images, near_duplicates, prepare_dataset, writer
 from tests.data import layouts, pictures
 
 ROOT = Path(__file__).parents[1]
