@@ -84,7 +84,7 @@ def run(train: Train, made: Method, warmup: int = 0, milestones: tuple[int, ...]
 
 @pytest.mark.parametrize("name", RULES)
 def test_rules_and_groups(name: str, x64: None) -> None:
-    """A staircase after steps 4 and 9; the slow group stands still for three steps and starts afresh then."""
+    """A staircase after steps 4 and 9; the slow group is frozen for three steps and starts from there."""
     groups = {g: Group(rate, DECAY, "freeze" if g == "slow" else "train") for g, rate in RATES.items()}
     train = Train(groups=groups, steps=STEPS, optimizer=name, schedule="step", gamma=0.5)  # type: ignore[arg-type]
     found = run(train, method(), warmup=3, milestones=(4, 9))

@@ -1,4 +1,4 @@
-"""What is updated anew from all training images: when, from what, and bit-exact across every interruption."""
+"""What a method recomputes from all training images: when, from what, and bit-exact across every interruption."""
 
 from dataclasses import asdict, replace
 from pathlib import Path
