@@ -122,7 +122,10 @@ def _message(problems: pydantic.ValidationError, path: str, known: list[str]) ->
             rule = f"must be at most {context['le']}"
         case "finite_number":
             rule = "must be a finite number"
+        case "too_short" if not value:
+            rule = "must not be empty"
         case "missing" | "missing_argument" | "too_short" | "too_long":
+            key = key.removesuffix(f"[{places[-1]}]")
             rule = "has the wrong number of values"
         case "tuple_type":
             rule = "must be a list of values"

@@ -201,14 +201,14 @@ def test_rotated_images_are_classified() -> None:
         ({"clusters": 1}, "method.clusters=1: must be at least 2"),
         ({"cluster_epochs": 0}, "method.cluster_epochs=0: must be positive"),
         ({"instance_temperature": 0.0}, "method.instance_temperature=0.0: must be positive"),
-        ({"memory_momentum": 2.0}, "method.memory_momentum=2.0: must be in [0, 1]"),
+        ({"memory_momentum": 2.0}, "method.memory_momentum=2.0: must be at most 1"),
         (
             {"tasks": ("selfsimilarity",), "selfsimilarity": "rotnet"},
-            "method.selfsimilarity='rotnet': has no embedding; add another task to method.tasks=('selfsimilarity',)",
+            "method.selfsimilarity='rotnet': has no embedding; add another task to tasks=('selfsimilarity',)",
         ),
         (
             {"learners": "discriminative", "selfsimilarity": "spread"},
-            "method.learners='discriminative': cannot be combined with method.selfsimilarity='spread'",
+            "method.learners='discriminative': cannot be combined with selfsimilarity='spread'",
         ),
     ],
 )

@@ -111,7 +111,7 @@ def test_teaches_its_embedding_and_logits() -> None:
 
 @pytest.mark.parametrize("key", ["embedding_dim", "anchors", "iterations", "temperature", "weight"])
 def test_options_are_checked(key: str) -> None:
-    with pytest.raises(ConfigError, match=f"method.{key}"):
+    with pytest.raises(ConfigError, match=f"{key}=-1: must"):
         Config(**{key: -1})
 
 

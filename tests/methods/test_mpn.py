@@ -65,7 +65,7 @@ def refined_together(network: mpn.MessagePassingNetwork, params: Any, embeddings
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"embedding_dim": 10, "heads": 4}, "method.heads=4: must divide method.embedding_dim=10"),
+        ({"embedding_dim": 10, "heads": 4}, "method.heads=4: must divide embedding_dim=10"),
         ({"layers": 0}, "method.layers=0"),
         ({"heads": 0}, "method.heads=0"),
         ({"temperature": 0.0}, "method.temperature=0.0"),

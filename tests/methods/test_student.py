@@ -228,7 +228,7 @@ def test_relational_loss_with_embeddings_of_different_sizes() -> None:
         ),
         ({"soft_temperature": 0.0}, "method.soft_temperature=0.0: must be positive"),
         ({"temperature": 0.0}, "method.temperature=0.0: must be positive"),
-        ({"smoothing": 1.0}, "method.smoothing=1.0: must be in [0, 1)"),
+        ({"smoothing": 1.0}, "method.smoothing=1.0: must be less than 1"),
         ({"embedding_dim": 0}, "method.embedding_dim=0: must be positive"),
     ],
 )

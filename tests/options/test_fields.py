@@ -57,7 +57,7 @@ class Outer:
         ({"count": 10**20}, f"method.count={10**20}: must be less than 2147483648"),
         ({"count": 12}, "method.count=12: must be below ten"),
         ({"kind": "men"}, "method.kind='men': did you mean mean?"),
-        ({"pair": [1]}, "method.pair[1]=[1]: has the wrong number of values"),
+        ({"pair": [1]}, "method.pair=[1]: has the wrong number of values"),
         ({"pair": [1, 2, 3]}, "method.pair=[1, 2, 3]: has the wrong number of values"),
         ({"pair": [1, -2]}, "method.pair[1]=-2: must be positive"),
         ({"pair": 3}, "method.pair=3: must be a list of values"),

@@ -65,7 +65,7 @@ def test_agrees_with_optax_but_for_the_place_of_epsilon(x64: None) -> None:
 
 
 def test_decay_is_decoupled_and_counts_the_learning_rate(x64: None) -> None:
-    method = Method(None, None, None, groups=("all",), group=lambda path: "all")  # type: ignore[arg-type]
+    method = Method(None, None, None, None, groups=("all",), group=lambda path: "all")  # type: ignore[arg-type]
     train = Train({"all": Group(0.1, 0.5)}, steps=3, optimizer="radam")
     optimizer = optimizers.build(train, method, optimizers.rate_factor(train, start=0, stop=3, milestones=()))
     params = {"w": jnp.asarray([2.0])}
