@@ -47,7 +47,7 @@ def test_float32_agrees_with_float64(name: str, x64: None) -> None:
     found = []
     for dtype in (jnp.float32, jnp.float64):
         call = lambda x, dtype=dtype: LOSSES[name](x, jnp.asarray(LABELS)).astype(dtype)  # noqa: E731
-        found.append(jax.value_and_grad(call)(jnp.asarray(with_duplicates(), dtype)))
+        found.append(jax.jit(jax.value_and_grad(call))(jnp.asarray(with_duplicates(), dtype)))
     (value, gradient), (exact_value, exact_gradient) = found
     np.testing.assert_allclose(value, exact_value, rtol=1e-5)
     np.testing.assert_allclose(gradient, exact_gradient, rtol=0, atol=1e-6 + 1e-4 * np.abs(exact_gradient).max())
