@@ -155,6 +155,8 @@ def suggest(word: str, known: Iterable[str]) -> str:
     if "." in word:
         names = [n for n in names if n.rpartition(".")[0] == word.rpartition(".")[0]] or names
         names = [n.rpartition(".")[2] for n in names]
+    else:
+        names = sorted({n.partition(".")[0] for n in names})
     return f"known: {', '.join(names)}"
 
 

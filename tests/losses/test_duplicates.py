@@ -68,7 +68,13 @@ def test_distances_of_equal_rows_are_zero(width: int) -> None:
     assert (distances[far > 0.01] > 0).all()
 
 
-@pytest.mark.parametrize("loss", baseline.LOSSES)
+@pytest.mark.parametrize(
+    "loss",
+    [
+        pytest.param(loss, marks=() if loss in ("triplet", "contrastive") else pytest.mark.slow)
+        for loss in baseline.LOSSES
+    ],
+)
 def test_zero_rows_have_a_moderate_gradient_in_a_baseline(loss: str) -> None:
     """Divided by their length, at least 1e-12, they had one of up to 1e12, whose norm may overflow."""
     criterion = Criterion(loss, baseline.make_config(loss).options, 6, 5)
