@@ -22,7 +22,7 @@ def faiss(exported: Exported, kind: Literal["flat", "hnsw"] = "flat", *, links: 
     """A faiss index for inner products, whose ids are row numbers; `faiss.write_index` saves it.
 
     Args:
-      exported: from `arrays.read`.
+      exported: from `embedding_files.read`.
       kind: "flat" for exact search over all rows, "hnsw" for approximate search in a graph.
       links: neighbours per node of the graph.
 
@@ -47,7 +47,7 @@ def qdrant(client: Any, collection: str, exported: Exported) -> None:
     Args:
       client: a `qdrant_client.QdrantClient`.
       collection: name of the new collection.
-      exported: from `arrays.read`.
+      exported: from `embedding_files.read`.
 
     Raises:
       DataError: a collection of that name exists, or qdrant-client is not installed.
@@ -74,7 +74,7 @@ def scann(exported: Exported, neighbors: int = 10) -> Any:
     """A ScaNN searcher with exact search over all rows; use ScaNN's builder for partitioned search in larger sets.
 
     Args:
-      exported: from `arrays.read`.
+      exported: from `embedding_files.read`.
       neighbors: default number of results of `search`.
 
     Raises:

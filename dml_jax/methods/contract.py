@@ -1,11 +1,11 @@
 """The interface between a method and the training loop: pure functions over the global batch."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import jax
 
-PyTree = Any  # nested dicts of arrays
+from dml_jax.backbones.contract import PyTree
 
 
 class TrainingSet(NamedTuple):

@@ -27,7 +27,6 @@ from dml_jax.errors import ConfigError
 T = TypeVar("T")
 
 LIMIT = 2**31  # of whole numbers: sizes and steps are 32-bit integers in JAX
-Integer = Annotated[int, Lt(LIMIT), Gt(-LIMIT)]
 PositiveInt = Annotated[int, Gt(0), Lt(LIMIT)]
 NonNegativeInt = Annotated[int, Ge(0), Lt(LIMIT)]
 AtLeastTwo = Annotated[int, Ge(2), Lt(LIMIT)]

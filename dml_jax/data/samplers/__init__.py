@@ -1,7 +1,8 @@
 """Samplers: which images make up the batch of a step.
 
 `balanced` is the default; `shuffled` and those in `papers.py` reproduce the samplers of published code. A new sampler
-is a function (data, class_indices, seed) -> Sampler, an entry in `SAMPLERS`, and its name in `config.Data.sampler`.
+is a function (data, class_indices, seed) -> Sampler, an entry in `SAMPLERS`, and its name in `Sampler` of
+`options/data.py`.
 """
 
 from collections.abc import Callable

@@ -11,10 +11,12 @@ lower index. A rank is therefore a count, and needs no sorting:
 1. Queries and gallery are cut into tiles of rows (`tiles`). A device multiplies one pair of tiles at a time; the
    [Q, G] matrix of scores is never stored. The gallery is ordered by class, so that the scores of all relevant pairs
    lie in a few tiles near the diagonal.
-2. A first pass over these tiles reads the score of every relevant row, the *threshold* of its rank (`count`).
-3. A second pass over all tiles counts the candidates that precede each threshold (`kernels`). Scores are compared as
-   integers of the same order, which makes "larger, or equal with a lower index" a comparison with the threshold or
-   the threshold minus one. Thresholds and scores come from the same compiled product, so duplicates tie exactly.
+2. A first pass over these tiles reads the score of every relevant row, the *threshold* of its rank
+   (`count_ranks`).
+3. A second pass over all tiles counts the candidates that precede each threshold (`counting_kernels`). Scores are
+   compared as integers of the same order, which makes "larger, or equal with a lower index" a comparison with the
+   threshold or the threshold minus one. Thresholds and scores come from the same compiled product, so duplicates tie
+   exactly.
 4. Where the queries are their own gallery the matrix is symmetric: only the tiles on and above the diagonal are
    multiplied, and each is used twice, for the queries in its columns and for those in its rows.
 

@@ -16,7 +16,7 @@ SORT_ABOVE = 256
 TOP_R_FROM = 16
 TOP_R_BYTES = 1 << 29
 # Relative cost of counting one threshold if tiles interleave in index order, and if they do not (see
-# `kernels.make_counter`).
+# `counting_kernels.make_counter`).
 COST_INTERLEAVED, COST_DISJOINT = 10, 6
 
 

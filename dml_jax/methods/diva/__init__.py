@@ -13,10 +13,11 @@ normalised. The paper's Figure 4 replaces DaNCE by other self-supervised tasks (
 `dance="off"`) and compares with an ensemble of four discriminative tasks (`Config.learners`).
 
     equations          triplets and losses of the paper, in order of their numbers
-    options            `Config`
     modules            the linear layers
     self_supervision   the other self-supervised tasks of Figure 4
     method             `build`
+
+`Config` is in `dml_jax/options/methods/diva.py`.
 
 Expected R@1 with ResNet-50, 4 x 128-d: CUB 69.2, Cars196 87.6, SOP 79.6.
 """
