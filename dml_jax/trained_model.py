@@ -1,6 +1,5 @@
 """A trained model for inference; needs the work directory of a run but not its data set."""
 
-import json
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -12,6 +11,9 @@ from dml_jax.data import decode, transforms
 from dml_jax.data.prepare.source_files import File
 from dml_jax.enrolled_classes import Image, Index
 from dml_jax.errors import CheckpointError, DataError
+from dml_jax.evaluation import open_set
+from dml_jax.evaluation.open_set import Calibration
+from dml_jax.export import embedding_files
 from dml_jax.files import expand_path
 
 
@@ -50,18 +52,29 @@ class Model:
 
         return fingerprint((self._state.params, self._state.model_state))
 
-    @property
-    def threshold(self) -> float:
-        """Cosine threshold with equal false accept and false reject rates on the test split of the run.
+    def calibrate(self, sizes: np.ndarray) -> Calibration:
+        """Imitates an index with the unseen classes of the run, from its `embeddings/test` and `embeddings/gallery`.
+
+        Args:
+          sizes: int [C], number of enrolled images of each class.
 
         Raises:
-          CheckpointError: `results.json` does not state it.
+          DataError: the embeddings cannot be read, or are too few.
+          CheckpointError: they are of another checkpoint.
         """
-        path = self._directory / "results.json"
-        try:
-            return float(json.loads(path.read_text(encoding="utf-8"))["equal_error_cosine"])
-        except (OSError, ValueError, KeyError, TypeError):
-            raise CheckpointError(f"{path}: has no equal_error_cosine; give a threshold explicitly") from None
+        directory = self._directory / "embeddings"
+        splits = []
+        for path in (directory / "test", directory / "gallery"):
+            if path.name == "gallery" and not path.exists():
+                continue
+            exported = embedding_files.read(path)
+            if exported.labels is None or exported.manifest.get("checkpoint_step") != self.step:
+                raise CheckpointError(
+                    f"{path}: is of another checkpoint than step {self.step}, so it gives no threshold; write it with "
+                    f"--mode=export --checkpoint={self.step}, or give a threshold"
+                )
+            splits.append((exported.embeddings, exported.labels))
+        return open_set.calibrate(*splits[0], sizes, *splits[1:])
 
     def enroll(self, classes: Mapping[str, Sequence[Image]]) -> Index:
         """An index of new classes, without training: `enroll({"wren": ["a.jpg", "b.jpg"], …}).classify(["x.jpg"])`.
