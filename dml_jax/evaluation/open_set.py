@@ -179,13 +179,10 @@ def calibrate(
         free = rng.permutation(len(labels) if gallery is not None else np.delete(np.arange(len(labels)), rows))
         slot = np.full(len(names) + 1, -1)  # position in `chosen`; the last entry serves classes outside of the gallery
         slot[chosen] = np.arange(drawn)
-        strangers, known = free[:QUERIES], free[slot[own[free]] >= 0][:QUERIES]
-        any_class = rng.integers(drawn, size=len(strangers))
-        ignored = np.where(slot[own[strangers]] >= 0, slot[own[strangers]], any_class)
-        other = (slot[own[known]] + rng.integers(1, drawn, size=len(known))) % drawn
-        ask, without = np.concatenate([strangers, known]), chosen[np.concatenate([ignored, other])]
+        strangers, known, ignored = _questions(free, slot[own], drawn, rng)
+        queries = embeddings[np.concatenate([strangers, known])]
         scores = [
-            decide(embeddings[ask], source[rows], source_labels[rows], rule, without).similarities for rule in RULES
+            decide(queries, source[rows], source_labels[rows], rule, chosen[ignored]).similarities for rule in RULES
         ]
         asked.append(strangers)
         similarities.append(np.split(np.stack(scores), [len(strangers)], axis=1))
@@ -207,6 +204,23 @@ def _random_rows(labels: np.ndarray, counts: np.ndarray, rng: np.random.Generato
     first = np.searchsorted(labels[order], np.arange(len(counts)))
     rank = np.arange(len(labels)) - first[labels[order]]
     return order[rank < counts[labels[order]]]
+
+
+def _questions(
+    free: np.ndarray, slots: np.ndarray, drawn: int, rng: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Images to classify as strangers and as known ones, and the enrolled class that each of them ignores.
+
+    Args:
+      free: images that are not enrolled, in random order.
+      slots: int [N], position of the class of each image among the enrolled ones, -1 if it is not one of them.
+      drawn: number of enrolled classes.
+      rng: chooses among the classes.
+    """
+    strangers, known = free[:QUERIES], free[slots[free] >= 0][:QUERIES]
+    own_or_any = np.where(slots[strangers] >= 0, slots[strangers], rng.integers(drawn, size=len(strangers)))
+    other = (slots[known] + rng.integers(1, drawn, size=len(known))) % drawn
+    return strangers, known, np.concatenate([own_or_any, other])
 
 
 def expect(calibration: Calibration, rule: Rule, false_accept_rate: float) -> Expected:
