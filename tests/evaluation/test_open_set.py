@@ -54,6 +54,9 @@ def test_decisions_against_loops(rule, monkeypatch) -> None:
             label, similarity, nearest = decided_by_loops(rows[row], rows[enrolled], labels[enrolled], rule, ignored)
             assert (found.labels[i], found.nearest[i]) == (label, nearest)
             assert found.similarities[i] == pytest.approx(similarity, abs=1e-6)
+    few = np.concatenate([np.flatnonzero(labels == 0)[:4], np.flatnonzero(labels == 7)[:2]])  # four of six ignored
+    found = open_set.decide(rows[30:31], rows[few], labels[few], rule, np.array([0]))
+    assert (found.labels[0], found.nearest[0]) == decided_by_loops(rows[30], rows[few], labels[few], rule, 0)[::2]
     three = open_set.decide(rows[query], rows[enrolled[:3]], labels[enrolled[:3]], rule)  # fewer images than votes
     assert set(three.labels) <= set(labels[enrolled[:3]])
 
