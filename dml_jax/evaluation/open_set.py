@@ -150,7 +150,7 @@ def calibrate(
     The index may be larger than the split: at most all classes but one can be enrolled, and, without a gallery, all
     images of a class but one. `growth` accounts for the rest: the chance that a stranger is accepted grows at most in
     proportion to the index, since each part of the imitated size accepts him equally often. The size is the number of
-    images for "nearest" and "vote", of classes for "mean".
+    images for "nearest" and "vote", of classes for "mean", as a mean hardly moves with more images.
 
     Args:
       embeddings: float32 [N, D], rows of unit length.
