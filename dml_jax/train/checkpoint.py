@@ -6,7 +6,6 @@ file, written last, marks it as complete. A killed run leaves nothing that could
 damage is found before anything is restored.
 """
 
-import json
 import logging
 import shutil
 from collections.abc import Callable
@@ -17,7 +16,7 @@ import jax
 import orbax.checkpoint as ocp
 
 from dml_jax.errors import CheckpointError
-from dml_jax.files import sha256, write_json
+from dml_jax.files import read_json, sha256, write_json
 from dml_jax.train.state import TrainState, check_finite
 
 # More than one: there is something to fall back on if one is corrupt, or if the best is newer than the latest.
@@ -200,10 +199,7 @@ class Checkpoints:
 
 def _check_unchanged(path: Path) -> None:
     """Raises CheckpointError unless every file is unchanged since it was written."""
-    try:
-        expected = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        raise CheckpointError(f"{path}: the checkpoint is incomplete") from None
+    expected = read_json(path / MANIFEST, dict[str, str], "the checkpoint is incomplete", CheckpointError)
     found = digests(path)
     damaged = sorted(name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name))
     if damaged:

@@ -16,7 +16,7 @@ from typing import Any
 
 import jax
 
-from dml_jax.errors import ConfigError, UserError
+from dml_jax.errors import ConfigError, UserError, printable
 from dml_jax.train.stop_signals import Interrupted
 
 # Keys in JAX's key-value store.
@@ -62,7 +62,7 @@ def end_together() -> Iterator[Callable[[int], None]]:
             announce(2, reason)
             print(f"error: {reason}; start all processes again to continue", file=sys.stderr)
             _exit(store, 2, len(lost))
-        announce(code, " ".join(str(error).split()) or type(error).__name__)
+        announce(code, printable(" ".join(str(error).split())) or type(error).__name__)
         register(_exit, store, code)  # after the error has been printed, and before JAX waits for the others
         raise
     finally:
