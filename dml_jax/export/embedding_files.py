@@ -27,8 +27,8 @@ class Manifest:
 
 def check_replaceable(directory: Path) -> None:
     """Raises DataError unless `directory` is new or holds only exported files, which `write` may replace."""
-    if directory.exists() and not directory.is_dir():
-        raise DataError(f"{directory}: is a file; give another directory")
+    if (directory.exists() or directory.is_symlink()) and not directory.is_dir():
+        raise DataError(f"{directory}: is a file or a broken link; give another directory")
     if below_a_file(directory):
         raise DataError(f"{directory}: is below a file; give another directory")
     foreign = sorted({entry.name for entry in directory.iterdir()} - WRITTEN) if directory.exists() else []
@@ -96,8 +96,8 @@ def write(
     Raises:
       DataError: the directory holds other files, which would be lost.
     """
-    directory = directory.resolve()  # "." has no name
     check_replaceable(directory)
+    directory = directory.resolve()  # "." has no name
     draft = directory.with_name(f".{directory.name}.tmp")
     shutil.rmtree(draft, ignore_errors=True)
     draft.mkdir(parents=True)

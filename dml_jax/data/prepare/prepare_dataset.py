@@ -5,12 +5,10 @@ import csv
 import os
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-from pydantic import StrictInt
 
 from dml_jax.data import prepared
 from dml_jax.data.prepare import archives, check_images, near_duplicates, writer
@@ -67,14 +65,6 @@ class Request(NamedTuple):
             "subset": self.subset,
         }
         return {"name": self.name, "sources": sources, **self.options._asdict(), **decisive}
-
-
-@dataclass
-class Unpacked:
-    """The record of an unpacked archive: its size and modification time, and (name, offset, size) of each member."""
-
-    archive: tuple[StrictInt, StrictInt]
-    members: list[tuple[str, StrictInt, StrictInt]]
 
 
 class Console(Protocol):
@@ -248,7 +238,7 @@ def _unpack(archive: Path, target: Path, console: Console) -> dict[str, File]:
     state = [stat.st_size, stat.st_mtime_ns]
     known = None
     with contextlib.suppress(DataError):  # absent or damaged
-        known = read_json(record, Unpacked)
+        known = read_json(record, archives.Unpacked)
     if known is None or known["archive"] != state:
         console.print(f"unpacking {archive}")
         known = {"archive": state, "members": archives.unpack(archive, target)}
