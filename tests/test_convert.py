@@ -37,9 +37,9 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def _supported(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The command converts the small network of these tests as well."""
-    named = convert.named_configs()
-    monkeypatch.setattr(convert, "named_configs", lambda: named | {"tiny": TINY})
+    """The command converts the small networks of these tests as well."""
+    named = convert.named_configs() | {"tiny": TINY, "tiny_deit": deit.Config(depth=1, width=64, heads=1)}
+    monkeypatch.setattr(convert, "named_configs", lambda: named)
 
 
 @pytest.fixture(scope="module")
