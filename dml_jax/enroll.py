@@ -17,9 +17,9 @@ from pathlib import Path
 from dml_jax import cli
 from dml_jax.data.datasets import folder
 from dml_jax.data.prepare.source_files import Options, walk
-from dml_jax.embed import image_files
+from dml_jax.embed import image_files, usable
 from dml_jax.enrolled_classes import FALSE_ACCEPT_RATE, Index
-from dml_jax.errors import ConfigError, DataError, UserError
+from dml_jax.errors import ConfigError, DataError, UserError, printable
 from dml_jax.evaluation import open_set
 from dml_jax.files import expand_path
 
@@ -79,6 +79,7 @@ def execute(arguments: list[str]) -> None:
         help=f"fraction of strangers that may be given a class (default: {FALSE_ACCEPT_RATE})",
     )
     limit.add_argument("--threshold", type=float, help="similarity below which an image is unknown")
+    flags.add_argument("--skip_bad", action="store_true", help="leave out unusable images instead of stopping")
     options = flags.parse_args(arguments)
     for key in ("workdir", "index"):
         if not getattr(options, key):
@@ -104,6 +105,10 @@ def execute(arguments: list[str]) -> None:
     import dml_jax
 
     model = dml_jax.load(expand_path("--workdir", options.workdir), options.checkpoint)
+    if options.skip_bad:
+        kept = set(usable(model, files or [file for images in classes.values() for file in images]))
+        files = [file for file in files if file in kept]
+        classes = {name: chosen for name, images in classes.items() if (chosen := [f for f in images if f in kept])}
     if options.classify:
         _classify(model.index(path), files, options)
         return
@@ -118,7 +123,7 @@ def execute(arguments: list[str]) -> None:
     except UserError as error:  # with an explicit threshold, the index can be used all the same
         expected = f"warning: no threshold for unknown images: {error}"
     index.save(path)
-    done = [f"removed {', '.join(options.remove)}"] if options.remove else []
+    done = [f"removed {printable(', '.join(options.remove))}"] if options.remove else []
     if classes:
         done.append(f"enrolled {sum(map(len, classes.values()))} images of {len(classes)} classes")
     print(f"{path}: {'; '.join(done)}; now {len(index.images)} images of {len(index.classes)} classes")
@@ -133,7 +138,7 @@ def _classify(index: Index, files: Sequence[Path], options: argparse.Namespace) 
         files, threshold=options.threshold, false_accept_rate=options.false_accept_rate, decide=options.decide
     )
     for name, similarity, nearest, file in zip(*found, files, strict=True):
-        print(f"{name}\t{similarity:.4f}\t{file}\t{index.images[nearest]}")
+        print("\t".join(map(printable, (name, f"{similarity:.4f}", str(file), index.images[nearest]))))
 
 
 def _expected(index: Index, options: argparse.Namespace) -> str:

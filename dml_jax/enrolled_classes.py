@@ -5,7 +5,6 @@ if its similarity to that class is below a threshold. By default this is the thr
 images of other classes are expected to reach, measured with the test split of the run for an index of this size.
 """
 
-import zipfile
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
@@ -220,17 +219,23 @@ class Index:
                 arrays = np.load(file, allow_pickle=False)
                 embeddings, labels, classes, images, fingerprint = (arrays[name] for name in FIELDS)
                 calibration = [arrays[name] for name in CALIBRATION if name in arrays.files]
-        except (OSError, ValueError, KeyError, IndexError, EOFError, zipfile.BadZipFile):
+        except Exception:  # NumPy and zipfile raise many types of exceptions for damaged files
             raise DataError(f"{path}: is not an index, or is damaged; enroll again") from None
         if str(fingerprint) != model.fingerprint:
             raise DataError(f"{path}: was created with another model or checkpoint; use that one, or enroll again")
+        kinds = [array.dtype.kind for array in (embeddings, labels, classes, images)]
+        shapes = embeddings.ndim == 2 and embeddings.shape[:1] == labels.shape == images.shape and classes.ndim == 1
         rules = (len(open_set.RULES),)
-        if (
-            embeddings.ndim != 2
-            or not len(embeddings) == len(labels) == len(images)
-            or [array.shape[:1] for array in calibration] not in ([], [rules, rules, rules, (), ()])
-        ):
-            raise DataError(f"{path}: has arrays of inconsistent sizes; enroll again")
+        measured = [("f", rules), ("f", rules), ("f", rules), ("i", ()), ("i", ())]
+        consistent = (
+            kinds == ["f", "i", "U", "U"]
+            and shapes
+            and [(array.dtype.kind, array.shape[:1]) for array in calibration] in ([], measured)
+            and np.isfinite(embeddings).all()
+            and ((labels >= 0) & (labels < len(classes))).all()
+        )
+        if not consistent:
+            raise DataError(f"{path}: has arrays of inconsistent types, sizes or values; enroll again")
         index = cls(model)
         index.classes, index.images = classes.tolist(), images.tolist()
         index.embeddings, index.labels = embeddings, labels
