@@ -1,6 +1,7 @@
 """Answers of the server: images that arrive together go through the network in one batch."""
 
 import asyncio
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -68,7 +69,7 @@ class Answers:
             batch = [(image, future) for image, future in batch if not future.done()]  # the others gave up
             if not batch:
                 continue
-            answers: list[Answer] | list[Exception]
+            answers: Sequence[Answer | Exception]
             try:
                 answers = await asyncio.to_thread(self._compute, [image for image, _ in batch])
             except Exception as error:  # of this batch; the next one may succeed

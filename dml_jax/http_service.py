@@ -141,8 +141,10 @@ async def health(request: Request) -> Response:
 
 async def explain(request: Request, error: Exception) -> Response:
     """The answer after an error; ends the connection, because the body may not have been read."""
-    assert isinstance(error, HTTPException)
-    return JSONResponse({"error": error.detail}, error.status_code, {**(error.headers or {}), "connection": "close"})
+    status, text = 500, "internal error; the server has printed it"
+    if isinstance(error, HTTPException):
+        status, text = error.status_code, error.detail
+    return JSONResponse({"error": text}, status, {"connection": "close"})
 
 
 class Connection(H11Protocol):
@@ -155,7 +157,8 @@ class Connection(H11Protocol):
         self.since = self.loop.time()
         self._deadline = self._new_deadline()
         if len(self.connections) > self.limits.connections:
-            min(filter(Connection.is_sending, self.connections), key=lambda each: each.since).transport.abort()
+            sending = [each for each in self.connections if isinstance(each, Connection) and each.is_sending()]
+            min(sending, key=lambda each: each.since).transport.abort()
 
     def is_sending(self) -> bool:
         """Whether the next bytes are to come from the client."""
@@ -206,7 +209,9 @@ def server(answers: Answers, read: Callable[[bytes], np.ndarray], limits: Limits
 
     post = Route("/", Service(answers, read, limits).post, methods=["POST"])
     app = Starlette(
-        routes=[post, Route("/health", health)], exception_handlers={HTTPException: explain}, lifespan=lifespan
+        routes=[post, Route("/health", health)],
+        exception_handlers={HTTPException: explain, Exception: explain},
+        lifespan=lifespan,
     )
     logging.getLogger("python_multipart").setLevel(logging.ERROR)  # it warns of every malformed form
     connection = type("LimitedConnection", (Connection,), {"limits": limits})
