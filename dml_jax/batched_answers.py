@@ -1,16 +1,16 @@
 """Answers of the server: images that arrive together go through the network in one batch."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 if TYPE_CHECKING:
-    from dml_jax.enrolled_classes import Index
     from dml_jax.trained_model import Model
 
 Answer = dict[str, Any]
+Classify = Callable[[list[np.ndarray]], tuple[Sequence[str], np.ndarray]]
 
 
 class Answers:
@@ -20,16 +20,13 @@ class Answers:
 
     Args:
       model: embeds the images.
-      index: classifies them; None for embeddings only.
-      threshold: of `index`, see `Index.nearest_to`.
+      classify: embeddings, B rows of [D] -> B names of classes and cosines; None for embeddings only.
       batch: largest number of images in a batch, a power of two.
       waiting: largest number of images that wait.
     """
 
-    def __init__(
-        self, model: "Model", index: "Index | None" = None, threshold: float | None = None, *, batch: int, waiting: int
-    ):
-        self._model, self._index, self._threshold, self._batch = model, index, threshold, batch
+    def __init__(self, model: "Model", classify: Classify | None = None, *, batch: int, waiting: int):
+        self._model, self._classify, self._batch = model, classify, batch
         self._waiting: asyncio.Queue[tuple[np.ndarray, asyncio.Future[Answer]]] = asyncio.Queue(waiting)
 
     def compile(self) -> None:
@@ -41,9 +38,8 @@ class Answers:
         size = 1 << (len(images) - 1).bit_length()
         embeddings = self._model.embed_pixels(np.stack(images + images[:1] * (size - len(images))))
         answers: list[Answer] = [{"embedding": row.tolist()} for row in embeddings]
-        if self._index is not None:
-            names, cosines, _ = self._index.nearest_to(embeddings, threshold=self._threshold)
-            for answer, name, cosine in zip(answers, names, cosines, strict=True):
+        if self._classify:
+            for answer, name, cosine in zip(answers, *self._classify(list(embeddings)), strict=True):
                 answer |= {"class": name, "cosine": float(cosine)}
         return answers[: len(images)]
 
@@ -51,7 +47,7 @@ class Answers:
         """The answer for one image from `Model.read`.
 
         Returns:
-          "embedding", a list of D numbers; with an index "class" and "cosine", see `Index.classify`.
+          "embedding", a list of D numbers; if classified "class" and "cosine".
 
         Raises:
           asyncio.QueueFull: too many images are waiting.

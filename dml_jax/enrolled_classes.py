@@ -112,29 +112,18 @@ class Index:
         self, images: Sequence[Image], *, threshold: float | None = None
     ) -> tuple[list[str], np.ndarray, np.ndarray]:
         """Like `classify`; also returns the positions int32 [N] of the nearest enrolled images in `images`."""
-        minimum = self._minimum(threshold)
-        return self.nearest_to(self._model.embed(images), threshold=minimum)
-
-    def nearest_to(
-        self, embeddings: np.ndarray, *, threshold: float | None = None
-    ) -> tuple[list[str], np.ndarray, np.ndarray]:
-        """Like `nearest`, of images that the model has embedded, float32 [N, D]."""
-        minimum = self._minimum(threshold)
-        distances, indices = neighbors.search(embeddings, self.embeddings, 1)
+        if not self.images:
+            raise DataError("the index is empty; add classes first")
+        minimum = self._model.threshold if threshold is None else threshold
+        if not -1 <= minimum <= 1:
+            raise DataError(f"threshold={minimum:g}: must be a cosine in -1..1")
+        distances, indices = neighbors.search(self._model.embed(images), self.embeddings, 1)
         cosines, nearest = (1 - distances[:, 0]).astype(np.float32), indices[:, 0]
         names = [
             self.classes[label] if cosine >= minimum else UNKNOWN
             for cosine, label in zip(cosines, self.labels[nearest], strict=True)
         ]
         return names, cosines, nearest
-
-    def _minimum(self, threshold: float | None) -> float:
-        if not self.images:
-            raise DataError("the index is empty; add classes first")
-        minimum = self._model.threshold if threshold is None else threshold
-        if not -1 <= minimum <= 1:
-            raise DataError(f"threshold={minimum:g}: must be a cosine in -1..1")
-        return minimum
 
     def save(self, path: str | Path) -> None:
         """Writes a `.npz` file, completely or not at all.

@@ -11,6 +11,11 @@ prints the address once the programs are compiled. `POST /` answers {"embedding"
 import signal
 import socket
 import sys
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
 
 from dml_jax import cli
 from dml_jax.errors import ConfigError
@@ -19,6 +24,20 @@ from dml_jax.files import expand_path
 BATCH = 16  # images per call of the network
 WAITING = 256  # images; more are refused
 BACKLOG = 2048  # connections that wait to be accepted
+
+
+class Embedded:
+    """The model for an index that is asked about embeddings instead of images."""
+
+    def __init__(self, model: Any):
+        self._model = model
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)
+
+    def embed(self, embeddings: Sequence[Any]) -> np.ndarray:
+        """Of embeddings, N arrays [D]: [N, D]."""
+        return np.stack(embeddings)
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -63,10 +82,14 @@ def execute(arguments: list[str]) -> None:
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     with listen(options.host, options.port) as listener:
         import dml_jax
+        from dml_jax.enrolled_classes import Index
 
         model = dml_jax.load(expand_path("--workdir", options.workdir), options.checkpoint)
-        index = model.index(expand_path("--index", options.index)) if options.index else None
-        answers = Answers(model, index, options.threshold, batch=BATCH, waiting=WAITING)
+        classify = None
+        if options.index:
+            index = Index.load(Embedded(model), expand_path("--index", options.index))
+            classify = partial(index.classify, threshold=options.threshold)
+        answers = Answers(model, classify, batch=BATCH, waiting=WAITING)
         answers.compile()
         host, port = listener.getsockname()[:2]
         print(f"http://{f'[{host}]' if ':' in host else host}:{port}/", flush=True)

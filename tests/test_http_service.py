@@ -10,6 +10,7 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -32,7 +33,6 @@ class Colours:
 
     shape = (16, 16)
     fingerprint = "of colours"
-    threshold = 0.9
 
     def __init__(self) -> None:
         self.batches: list[int] = []
@@ -56,9 +56,9 @@ class Colours:
 
 
 @contextmanager
-def serving(model: Colours, index: Index | None = None, *, waiting: int = 64, **limits: Any) -> Iterator[int]:
+def serving(model: Colours, classify: Any = None, *, waiting: int = 64, **limits: Any) -> Iterator[int]:
     """A running server: its port."""
-    answers = Answers(model, index, batch=4, waiting=waiting)
+    answers = Answers(model, classify, batch=4, waiting=waiting)
     service = server(answers, model.read, Limits(**{"seconds": 60, **limits}))
     with serve.listen("127.0.0.1", 0) as listener:
         thread = threading.Thread(target=service.run, args=([listener],))
@@ -286,10 +286,10 @@ def test_many_connections_and_bodies() -> None:
 
 def test_classes_of_an_index() -> None:
     model = Colours()
-    index = Index(model)
+    index = Index(serve.Embedded(model))
     red, green = (np.full((20, 20, 3), colour, np.uint8) for colour in ((255, 0, 0), (0, 255, 0)))
-    index.add({"red": [red], "green": [green]})
-    with serving(model, index) as port:
+    index.add({"red": list(model.embed([red])), "green": list(model.embed([green]))})
+    with serving(model, partial(index.classify, threshold=0.9)) as port:
         for colour, wanted in (((250, 9, 9), "red"), ((9, 250, 9), "green"), ((255, 255, 255), "unknown")):
             status, answer = ask(port, picture(colour=colour))
             row = np.array(colour) + 1.0

@@ -1,5 +1,6 @@
-"""The command that serves a run; `test_http_service.py` tests the answers."""
+"""The command that serves a run, which `test_main.py` trains; `test_http_service.py` tests the answers."""
 
+import os
 import signal
 import socket
 import subprocess
@@ -13,25 +14,20 @@ import dml_jax
 from dml_jax import serve
 from dml_jax.data import decode
 from tests.test_http_service import ask
-from tests.test_main import ROOT, environment
-from tests.train.experiments import small
-from tests.train.test_teacher import trained
 
 
-def test_the_command(tmp_path: Path) -> None:
-    """On a run and an index: the library's answers for images of either kind; SIGTERM ends it."""
-    run = trained(tmp_path / "run", small(steps=5))
-    model = dml_jax.load(run, "latest")
+def check_command(run: Path) -> None:
+    """Serves a run and an index: the library's answers for images of either kind; SIGTERM ends the process."""
+    model = dml_jax.load(run)
     images = np.random.default_rng(0).integers(0, 256, (2, *model.shape, 3), dtype=np.uint8)
     index = model.enroll({"one": [images[0]], "other": [images[1] // 2]})
-    index.save(tmp_path / "index.npz")
-    command = [
-        sys.executable, "-m", "dml_jax.serve", f"--workdir={run}", "--checkpoint=latest", "--port=0",
-        f"--index={tmp_path / 'index.npz'}", "--threshold=0.99999",
-    ]  # fmt: skip
+    index.save(run / "index.npz")
+    environment = {**os.environ, "XLA_FLAGS": "--xla_backend_optimization_level=0"}
+    options = (f"--workdir={run}", f"--index={run / 'index.npz'}", "--threshold=0.99999", "--port=0")
     with subprocess.Popen(
-        command, cwd=ROOT, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
+        [sys.executable, "-m", "dml_jax.serve", *options],
+        cwd=Path(__file__).parents[1], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    ) as process:  # fmt: skip
         assert process.stdout is not None
         port = int(process.stdout.readline().strip().rstrip("/").rpartition(":")[2])
         answers = [ask(port, decode.encode_png(image)) for image in images]
@@ -41,12 +37,12 @@ def test_the_command(tmp_path: Path) -> None:
             process.send_signal(signal.SIGTERM)
             assert process.communicate(timeout=60) == ("", "")
     assert process.returncode == 143
-    names, cosines, _ = index.nearest(list(images), threshold=0.99999)
+    names, cosines = index.classify(list(images), threshold=0.99999)
+    assert names == ["one", "unknown"]
     for (status, answer), row, name, cosine in zip(answers, model.embed(list(images)), names, cosines, strict=True):
         assert (status, answer["class"]) == (200, name)
         np.testing.assert_allclose(answer["embedding"], row, atol=1e-5)
         assert answer["cosine"] == pytest.approx(float(cosine), abs=1e-5)
-    assert [answer["class"] for _, answer in answers] == ["one", "unknown"]
 
 
 def test_invalid_options(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
