@@ -83,7 +83,9 @@ def execute(arguments: list[str]) -> None:
     with listen(options.host, options.port) as listener:
         import dml_jax
         from dml_jax.enrolled_classes import Index
+        from dml_jax.main import enable_compilation_cache
 
+        enable_compilation_cache()
         model = dml_jax.load(expand_path("--workdir", options.workdir), options.checkpoint)
         classify = None
         if options.index:
