@@ -5,6 +5,7 @@ together; and beyond `Limits.connections`, the connection that has been sending 
 """
 
 import asyncio
+import itertools
 import logging
 import os
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
@@ -151,25 +152,27 @@ class Connection(H11Protocol):
     """A connection with a deadline for every request; uvicorn has one for idle connections only."""
 
     limits: ClassVar[Limits]
+    turns = itertools.count()  # in the order in which the present requests could begin
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
-        self.since = self.loop.time()
+        self.turn = next(self.turns)
         self._deadline = self._new_deadline()
         if len(self.connections) > self.limits.connections:
             sending = [each for each in self.connections if isinstance(each, Connection) and each.is_sending()]
-            min(sending, key=lambda each: each.since).transport.abort()
+            min(sending, key=lambda each: each.turn).transport.abort()
 
     def is_sending(self) -> bool:
-        """Whether the next bytes are to come from the client."""
-        return self.cycle is None or self.cycle.more_body or self.cycle.response_complete
+        """Whether the connection is open and its next bytes are to come from the client."""
+        waiting = self.cycle is None or self.cycle.more_body or self.cycle.response_complete
+        return waiting and not self.transport.is_closing()
 
     def _new_deadline(self) -> asyncio.TimerHandle:
         # Twice, because `Service.post` counts from the end of the headers.
         return self.loop.call_later(2 * self.limits.seconds, self.transport.abort)
 
     def on_response_complete(self) -> None:
-        self.since = self.loop.time()
+        self.turn = next(self.turns)
         self._deadline.cancel()
         self._deadline = self._new_deadline()
         super().on_response_complete()
