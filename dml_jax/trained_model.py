@@ -27,6 +27,7 @@ class Model:
     Attributes:
       config: of the run.
       step: of the checkpoint.
+      shape: (H, W) in pixels of the images that the network sees.
 
     Raises:
       CheckpointError: no run there, no such checkpoint, or a corrupt one.
@@ -38,7 +39,7 @@ class Model:
         directory = expand_path("directory", directory)
         self._directory = directory
         height, width = workdir.read_config(directory)["shape"]
-        self._shape = (height, width)
+        self.shape: tuple[int, int] = (height, width)
         # Falling back to an earlier checkpoint would silently give a different model from the requested one.
         self.config, method, self._state = warm_start.load_trained(directory, checkpoint, warn=None)
         self.step = int(self._state.step)
@@ -97,17 +98,18 @@ class Model:
         """
         return Index.load(self, path)
 
-    def read(self, path: str | Path) -> np.ndarray:
-        """Reads an image file and transforms it as for evaluation: uint8 [H, W, 3].
+    def read(self, file: str | Path | bytes) -> np.ndarray:
+        """Reads an image file, given by its path or contents, and transforms it as for evaluation: uint8 [H, W, 3].
 
         Raises:
           DataError: it cannot be read, decoded or cropped, or its size does not fit a model that does not crop.
         """
+        name = "image" if isinstance(file, bytes) else str(file)
         try:
-            image = decode.rgb(File(Path(path)).read())
+            image = decode.rgb(file if isinstance(file, bytes) else File(Path(file)).read())
         except DataError as error:
-            raise DataError(f"{path}: {error}") from error
-        return self._preprocess(image, str(path))
+            raise DataError(f"{name}: {error}") from error
+        return self._preprocess(image, name)
 
     def _preprocess(self, image: np.ndarray, name: str) -> np.ndarray:
         if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3:
@@ -116,10 +118,10 @@ class Model:
             transformed = self._transform(image)
         except DataError as error:
             raise DataError(f"{name}: {error}") from error
-        if self.config.data.crop == "none" and transformed.shape[:2] != self._shape:
+        if self.config.data.crop == "none" and transformed.shape[:2] != self.shape:
             raise DataError(
                 f"{name}: is {image.shape[1]}x{image.shape[0]} pixels; this model was trained on "
-                f"{self._shape[1]}x{self._shape[0]} without cropping, so resize the image first"
+                f"{self.shape[1]}x{self.shape[0]} without cropping, so resize the image first"
             )
         return transformed
 
@@ -146,8 +148,11 @@ class Model:
             ]
             batch = np.zeros((size, *pixels[0].shape), np.uint8)  # one shape, hence one compilation
             batch[: len(pixels)] = pixels
-            embedded = self._embed(self._state.params, self._state.model_state, batch)
-            embeddings.append(np.asarray(embedded, np.float32)[: len(pixels)])
+            embeddings.append(self.embed_pixels(batch)[: len(pixels)])
         if not embeddings:
             raise DataError("images: none were given; give at least one")
         return np.concatenate(embeddings)
+
+    def embed_pixels(self, pixels: np.ndarray) -> np.ndarray:
+        """Embeds images from `read`, uint8 [B, H, W, 3] -> float32 [B, D]; each new B is compiled first."""
+        return np.asarray(self._embed(self._state.params, self._state.model_state, pixels), np.float32)
