@@ -297,7 +297,7 @@ def test_invalid_arguments(tiny: state_dicts.StateDict, capsys: pytest.CaptureFi
     assert "did you mean --weights" in error_line(capsys, "--weight=w")
     assert "has no configuration" in error_line(capsys, "--weights=w", "--config.method.tau=3")
     state_dicts.write(Path("w.pth"), tiny)
-    assert "contains resnet" in error_line(capsys, "--weights=w.pth", "--backbone=resnet50")
+    assert "contains tiny" in error_line(capsys, "--weights=w.pth", "--backbone=resnet50")
     state_dicts.write(Path("other.pth"), {"encoder.0.weight": np.zeros((2, 2), np.float32)})
     assert "none of the known networks" in error_line(capsys, "--weights=other.pth")
     Path("there").mkdir()

@@ -182,7 +182,7 @@ def test_invalid_index_files(photos, tmp_path):
     with np.load(tmp_path / "whole.npz") as arrays:
         part = {name: value for name, value in arrays.items() if name != "calibration_known"}
     np.savez(tmp_path / "part.npz", **part)
-    with pytest.raises(DataError, match=r"part\.npz: has arrays of inconsistent sizes"):
+    with pytest.raises(DataError, match=r"part\.npz: has arrays of inconsistent types, sizes or values"):
         Index.load(Colours(), tmp_path / "part.npz")
     for name in ("cut", "odd", "objects", "text", "array"):
         with pytest.raises(DataError, match=rf"{name}\.npz: is not an index, or is damaged"):
