@@ -25,7 +25,7 @@ class Row:
       overrides: value by dotted key. The text "@ROW" stands for the work directory of another row with the same seed,
         which is trained first. An override of `seed` is added to the seed of the trial.
       reported: published metrics by source; where there is none from the "paper", that of the configuration is shown.
-      refined: the paper's metrics after test-time refinement, by kind of batches (`evaluation.refine`).
+      refined: published metrics after test-time refinement, by kind of batches (`evaluation.refine`) and source.
       members: rows whose concatenated embeddings are evaluated instead of training a model.
       weights: of the members' embeddings; all 1 by default.
     """
@@ -34,7 +34,7 @@ class Row:
     config: str = ""
     overrides: Mapping[str, Any] = field(default_factory=dict)
     reported: Mapping[str, Metrics] = field(default_factory=dict)
-    refined: Mapping[str, Metrics] = field(default_factory=dict)
+    refined: Mapping[str, Mapping[str, Metrics]] = field(default_factory=dict)
     members: tuple[str, ...] = ()
     weights: tuple[float, ...] = ()
 

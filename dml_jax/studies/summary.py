@@ -56,7 +56,7 @@ def of_study(root: Path) -> Summary:
         failed.append(f"{trial['name']}: {reason}")
     reported = {row["name"]: row["reported"] for row in facts["rows"]}
     for row in facts["rows"]:
-        reported |= {f"{row['name']} + {kind}": {"paper": metrics} for kind, metrics in row["refined"].items()}
+        reported |= {f"{row['name']} + {kind}": metrics for kind, metrics in row["refined"].items()}
     lead = facts["source"]
     if facts["smoke"]:
         lead = f"SMOKE TEST: a few steps of a small network on digits; the numbers mean nothing. {lead}"
