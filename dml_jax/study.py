@@ -121,7 +121,7 @@ def run_search(
     wanted = study.search if options.trials is None else replace(study.search, trials=options.trials)
     root = settings.root
     search.distributions(search.library(), wanted)
-    first = search.make_trial(wanted, settings, 0, {})
+    first = search.make_trial(wanted, settings, 0, search.example(wanted))
     plan.check_root(root, name, [], smoke=settings.smoke)
     if options.list:
         show_search(root, wanted.trials, len(jobs), again)

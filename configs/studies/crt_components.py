@@ -1,7 +1,9 @@
 """CRT: its components (Kan et al., NeurIPS 2022, Table 6), with MiT-B1.
 
-python -m dml_jax.study --study=configs/studies/crt_components.py
-python -m dml_jax.study --study=configs/studies/crt_components.py:omniglot
+Variants: the data sets.
+
+    python -m dml_jax.study --study=configs/studies/crt_components.py
+    python -m dml_jax.study --study=configs/studies/crt_components.py:omniglot
 """
 
 from dml_jax.studies.definition import Row, Study
@@ -15,13 +17,13 @@ def get_study(variant: str = "cub") -> Study:
     rows = (
         Row("CRT", f"{file}:mit_b1"),
         Row("without residuals", f"{file}:mit_b1-average"),
-        Row("without consistency", f"{file}:mit_b1-ms"),
+        Row("multi-similarity loss alone", f"{file}:mit_b1-ms"),
     )
     if variant == "omniglot":
         rows = (
             Row("CRT", file),
             Row("without residuals", file, {"method.transform": "average"}),
-            Row("without consistency", file, BASELINE),
+            Row("multi-similarity loss alone", file, BASELINE),
         )
     return Study(
         title=f"CRT, components: {variant}",

@@ -1,7 +1,9 @@
 """CRT: prototypes of the first branch, not shared with the second (Kan et al., NeurIPS 2022, Table 8), with MiT-B1.
 
-python -m dml_jax.study --study=configs/studies/crt_first_prototypes.py
-python -m dml_jax.study --study=configs/studies/crt_first_prototypes.py:omniglot
+Variants: the data sets.
+
+    python -m dml_jax.study --study=configs/studies/crt_first_prototypes.py
+    python -m dml_jax.study --study=configs/studies/crt_first_prototypes.py:omniglot
 """
 
 from dml_jax.studies.definition import Study, grid, percent

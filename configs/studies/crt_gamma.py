@@ -1,7 +1,9 @@
 """CRT: one head per prototype, or one for all (Kan et al., NeurIPS 2022, Table 7), with MiT-B1.
 
-python -m dml_jax.study --study=configs/studies/crt_gamma.py
-python -m dml_jax.study --study=configs/studies/crt_gamma.py:omniglot
+Variants: the data sets.
+
+    python -m dml_jax.study --study=configs/studies/crt_gamma.py
+    python -m dml_jax.study --study=configs/studies/crt_gamma.py:omniglot
 """
 
 from dml_jax.studies.definition import Study, grid, percent

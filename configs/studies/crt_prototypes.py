@@ -1,7 +1,9 @@
 """CRT: number of prototypes, shared by both branches (Kan et al., NeurIPS 2022, Table 9), with MiT-B1.
 
-python -m dml_jax.study --study=configs/studies/crt_prototypes.py
-python -m dml_jax.study --study=configs/studies/crt_prototypes.py:omniglot
+Variants: the data sets.
+
+    python -m dml_jax.study --study=configs/studies/crt_prototypes.py
+    python -m dml_jax.study --study=configs/studies/crt_prototypes.py:omniglot
 """
 
 from dml_jax.studies.definition import Study, grid, percent

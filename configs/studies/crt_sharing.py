@@ -1,7 +1,9 @@
 """CRT: weights shared by the branches or not (Kan et al., NeurIPS 2022, Table 10), with MiT-B1.
 
-python -m dml_jax.study --study=configs/studies/crt_sharing.py
-python -m dml_jax.study --study=configs/studies/crt_sharing.py:omniglot
+Variants: the data sets.
+
+    python -m dml_jax.study --study=configs/studies/crt_sharing.py
+    python -m dml_jax.study --study=configs/studies/crt_sharing.py:omniglot
 """
 
 from dml_jax.studies.definition import Study, grid, percent

@@ -1,7 +1,9 @@
 """HIST: sizes of the embedding and of the hypergraph network (Yuan et al., MLRC 2022, Figure 3a).
 
-python -m dml_jax.study --study=configs/studies/hist_sizes.py
-python -m dml_jax.study --study=configs/studies/hist_sizes.py:omniglot
+Variants: the data sets.
+
+    python -m dml_jax.study --study=configs/studies/hist_sizes.py
+    python -m dml_jax.study --study=configs/studies/hist_sizes.py:omniglot
 """
 
 from configs.cars_hist import FIGURE_3A

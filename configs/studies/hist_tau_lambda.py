@@ -1,7 +1,9 @@
 """HIST: temperature scale tau and weight lambda_s (Yuan et al., MLRC 2022, Figure 3b).
 
-python -m dml_jax.study --study=configs/studies/hist_tau_lambda.py
-python -m dml_jax.study --study=configs/studies/hist_tau_lambda.py:omniglot
+Variants: the data sets.
+
+    python -m dml_jax.study --study=configs/studies/hist_tau_lambda.py
+    python -m dml_jax.study --study=configs/studies/hist_tau_lambda.py:omniglot
 """
 
 from configs.cars_hist import FIGURE_3B

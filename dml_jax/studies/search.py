@@ -123,6 +123,11 @@ def make_trial(search: Search, settings: Settings, number: int, parameters: Mapp
     return Trial(name, name, settings.seeds[0], settings.root / name, config)
 
 
+def example(search: Search) -> dict[str, Any]:
+    """Values of the parameters with which a configuration can be checked: the first choices and the lower bounds."""
+    return {name: values[0] if isinstance(values, tuple) else values.low for name, values in search.space.items()}
+
+
 def evaluations(trial: Trial, split: str, metric: str) -> list[tuple[int, float]]:
     """(step, metric) of each evaluation so far."""
     lines = outcomes.read_lines(trial.directory / "metrics.jsonl")
