@@ -16,7 +16,7 @@ from pathlib import Path
 
 from dml_jax import cli, files
 from dml_jax.errors import ConfigError, UserError
-from dml_jax.studies import outcomes, plan, runner, search, summary, tables
+from dml_jax.studies import outcomes, plan, runner, search, smoke, summary, tables
 from dml_jax.studies.definition import Study
 from dml_jax.studies.plan import Settings, Trial
 
@@ -56,6 +56,8 @@ def execute(arguments: list[str]) -> None:
     seeds = parse_seeds(options.seeds) if options.seeds is not None else study.seeds
     settings = Settings(root, seeds, overrides, options.protocol == "paper", options.smoke)
     jobs = runner.slots(options.jobs)
+    if options.smoke:
+        jobs = [slot._replace(environment=slot.environment | smoke.ENVIRONMENT) for slot in jobs]
     again = shlex.join(["python", "-m", "dml_jax.study", *(a for a in arguments if a not in ("--list", "--worker"))])
     if study.search is not None:
         run_search(name, study, settings, options, jobs, again)

@@ -260,7 +260,10 @@ def write_facts(root: Path, name: str, study: Study, settings: Settings, more: M
       more: the trials, or where a search is stored.
     """
     (root / "trials").mkdir(parents=True, exist_ok=True)
-    rows = [{"name": row.name, "reported": dict(row.reported), "refined": dict(row.refined)} for row in study.rows]
+    rows = [
+        {"name": row.name} | ({} if settings.smoke else {"reported": dict(row.reported), "refined": dict(row.refined)})
+        for row in study.rows
+    ]
     facts: dict[str, Any] = {"study": name, "title": study.title, "source": study.source, "metric": study.metric}
     facts |= {"smoke": settings.smoke, "paper": settings.paper, "rows": rows, **more}
     files.write_json(root / "study.json", facts)

@@ -54,9 +54,9 @@ def of_study(root: Path) -> Summary:
         problem = problem_file(root, trial["name"])
         reason = problem.read_text(encoding="utf-8") if problem.exists() else "not finished"
         failed.append(f"{trial['name']}: {reason}")
-    reported = {row["name"]: row["reported"] for row in facts["rows"]}
+    reported = {row["name"]: row.get("reported", {}) for row in facts["rows"]}
     for row in facts["rows"]:
-        reported |= {f"{row['name']} + {kind}": metrics for kind, metrics in row["refined"].items()}
+        reported |= {f"{row['name']} + {kind}": metrics for kind, metrics in row.get("refined", {}).items()}
     lead = facts["source"]
     if facts["smoke"]:
         lead = f"SMOKE TEST: a few steps of a small network on digits; the numbers mean nothing. {lead}"

@@ -27,18 +27,17 @@ def summary(lines: Sequence[dict[str, Any]], batch_size: int) -> dict[str, float
 
     Returns:
       "seconds" of training, without compilation and evaluation; "images_per_second", the median over the lines; and
-      "peak_memory", bytes, where it is known. Empty without lines.
+      "peak_memory", bytes, where it is known. Empty if nothing was measured.
     """
-    if not lines:
-        return {}
-    seconds, before = 0.0, 0
+    seconds, before, rates = 0.0, 0, []
     for line in lines:
-        seconds += (line["step"] - before) * batch_size / max(line["images_per_second"], 1e-9)
+        if line["images_per_second"] > 0:  # 0 if there was no step since compilation or an evaluation
+            seconds += (line["step"] - before) * batch_size / line["images_per_second"]
+            rates.append(line["images_per_second"])
         before = line["step"]
-    found = {
-        "seconds": round(seconds, 3),
-        "images_per_second": round(statistics.median(line["images_per_second"] for line in lines), 3),
-    }
+    if not rates:
+        return {}
+    found = {"seconds": round(seconds, 3), "images_per_second": round(statistics.median(rates), 3)}
     if memory := [line["peak_memory"] for line in lines if line.get("peak_memory")]:
         found["peak_memory"] = max(memory)
     return found
