@@ -40,11 +40,11 @@ def execute(arguments: list[str]) -> None:
         raise ConfigError(f"--output={output}: is a file or below one; give a directory")
 
     from dml_jax.console import Console
-    from dml_jax.studies import plan, search, summary
+    from dml_jax.studies import plan, search_report, summary
 
     study = len(directories) == 1 and plan.read_facts(directories[0]) is not None
-    if study and search.is_search(directories[0]):
-        search.publish(directories[0], output or directories[0], Console().rich)
+    if study and search_report.is_search(directories[0]):
+        search_report.publish(directories[0], output or directories[0], Console().rich)
         return
     found = summary.of_study(directories[0]) if study else summary.of_runs(directories, "recall@1")
     if options.metric:

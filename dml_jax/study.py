@@ -137,8 +137,9 @@ def run_search(
     stop_if(search.run(label, wanted, settings, study.metric, jobs, storage, say, wait=wait))
     if wait:
         from dml_jax.console import Console
+        from dml_jax.studies import search_report
 
-        search.publish(root, root, Console().rich)
+        search_report.publish(root, root, Console().rich)
 
 
 def show_search(root: Path, total: int, jobs: int, again: str) -> None:

@@ -9,7 +9,7 @@ The networks of an ensemble differ in the seed. Variants: the data sets.
 from dml_jax.studies.definition import Row, Study
 
 VARIANTS = ("cub", "cars", "sop", "inshop", "omniglot")
-TABLE_4 = {  # R@1, NMI of two and of five networks
+TABLE_4: dict[str, dict[int, tuple[float, ...]]] = {  # R@1, NMI of two and of five networks
     "cub": {2: (72.2, 74.3), 5: (73.1, 74.4)},
     "cars": {2: (90.9, 74.9), 5: (91.5, 75.4)},
     "sop": {2: (81.8, 92.7), 5: (82.1, 92.8)},

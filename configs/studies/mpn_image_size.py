@@ -13,7 +13,7 @@ VARIANTS = ("cub", "cars", "sop", "inshop", "omniglot")
 
 def get_study(variant: str = "cub") -> Study:
     file = f"configs/{variant}_mpn.py"
-    rows = (Row("227 pixels", file), Row("256 pixels", f"{file}:large"))
+    rows: tuple[Row, ...] = (Row("227 pixels", file), Row("256 pixels", f"{file}:large"))
     if variant == "omniglot":
         sizes = (32, 48, 64)
         rows = tuple(Row(f"{s} pixels", file, {"data.image_size": s, "data.resize": s}) for s in sizes)

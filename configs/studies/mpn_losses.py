@@ -17,7 +17,7 @@ def get_study(variant: str = "cub") -> Study:
     file = f"configs/{variant}_mpn.py"
     reciprocal = {"evaluation.refine": ("reciprocal",)}
     if variant == "omniglot":
-        rows = (
+        rows: tuple[Row, ...] = (
             Row("auxiliary loss", file, {"method.losses": "auxiliary"}),
             Row("MPN loss", file, {"method.losses": "mpn"}),
             Row("both losses", file, reciprocal),

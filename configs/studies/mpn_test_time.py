@@ -6,6 +6,8 @@ One network is evaluated after message passing in batches of eight kinds. Varian
     python -m dml_jax.study --study=configs/studies/mpn_test_time.py:omniglot
 """
 
+from typing import Any
+
 from dml_jax.studies.definition import Row, Study, percent
 
 VARIANTS = ("cub", "cars", "omniglot")
@@ -18,7 +20,8 @@ BACKBONE = {"cub": percent(r1=70.3, nmi=74.0), "cars": percent(r1=88.1, nmi=74.8
 
 
 def get_study(variant: str = "cub") -> Study:
-    file, overrides = f"configs/{variant}_mpn.py:refined", {"evaluation.refine": tuple(TABLE_8)}
+    file = f"configs/{variant}_mpn.py:refined"
+    overrides: dict[str, Any] = {"evaluation.refine": tuple(TABLE_8)}
     reported, refined = {}, {}
     if variant == "omniglot":
         file = "configs/omniglot_mpn.py"

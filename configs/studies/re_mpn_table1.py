@@ -34,7 +34,7 @@ def short(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def get_study(variant: str = "cub") -> Study:
-    space = {
+    space: dict[str, tuple[int, ...] | Uniform | Integers] = {
         "learning_rate": Uniform(1e-5, 1e-3, log=True),
         "weight_decay": Uniform(1e-15, 1e-6, log=True),
         "temperature": Uniform(0.01, 1.0),

@@ -16,7 +16,7 @@ from dml_jax.studies.outcomes import Group, Run
 from dml_jax.studies.tables import Cell, Table
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from matplotlib.figure import Figure, SubFigure
 
 COLOURED = 8  # rows with a colour of their own
 # Okabe and Ito's colours, which people with any kind of colour blindness can tell apart.
@@ -51,7 +51,7 @@ def write(
     lead: str,
     parts: Sequence[tuple[Table, Group]],
     metric: str,
-    figures: "Mapping[str, Figure] | None" = None,
+    figures: "Mapping[str, Figure | SubFigure] | None" = None,
     failed: Sequence[str] = (),
 ) -> None:
     """Writes the page.
@@ -115,9 +115,9 @@ def _link(directory: Path, run: Run) -> str:
     return f'<li><a href="{address}">{html.escape(run.directory.name)}</a>'
 
 
-def _image(figure: "Figure", caption: str) -> str:
+def _image(figure: "Figure | SubFigure", caption: str) -> str:
     buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=110)
+    figure.figure.savefig(buffer, format="png", dpi=110)
     data = base64.b64encode(buffer.getvalue()).decode()
     text = html.escape(caption)
     return f"<figure><img alt='{text}' src='data:image/png;base64,{data}'><figcaption>{text}</figcaption></figure>"

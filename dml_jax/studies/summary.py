@@ -119,11 +119,15 @@ def publish(summary: Summary, output: Path | None, console: Console) -> None:
         console.print(f"without results: {line}", markup=False)
     if output is None:
         return
-    output.mkdir(parents=True, exist_ok=True)
-    for suffix, text in WRITERS.items():
-        contents = "\n".join(text(table) for table, _ in made)
-        with files.atomic_write(output / f"report.{suffix}") as draft:
-            draft.write_text(contents, encoding="utf-8")
+    write_texts(output, [table for table, _ in made])
     target = output / "report.html"
     page.write(target, summary.title, summary.lead, made, summary.metric, failed=summary.failed)
     console.print(f"report: {target}   also report.md, .tex, .csv", markup=False, soft_wrap=True)
+
+
+def write_texts(output: Path, made: Sequence[Table]) -> None:
+    """Writes tables as report.md, report.tex and report.csv."""
+    output.mkdir(parents=True, exist_ok=True)
+    for suffix, text in WRITERS.items():
+        with files.atomic_write(output / f"report.{suffix}") as draft:
+            draft.write_text("\n".join(map(text, made)), encoding="utf-8")
