@@ -122,17 +122,22 @@ def run_search(
     assert study.search is not None
     wanted = study.search if options.trials is None else replace(study.search, trials=options.trials)
     root = settings.root
+    if len(settings.seeds) != 1:
+        raise ConfigError(f"--seeds={options.seeds}: a search trains every trial with one seed; give one")
     search.distributions(search.library(), wanted)
     first = search.make_trial(wanted, settings, 0, search.example(wanted))
     plan.check_root(root, name, [], smoke=settings.smoke)
+    label = f"{name}-{root.name}"
+    stated = {"name": label, "share": wanted.validation_share, "overrides": dict(settings.overrides)}
+    before = plan.read_facts(root)
+    if before and (before["paper"], before["search"]["overrides"]) != (settings.paper, stated["overrides"]):
+        raise ConfigError(f"--root={root}: belongs to this search with another protocol or overrides; give another")
     if options.list:
         show_search(root, wanted.trials, len(jobs), again)
         return
     plan.check_sources([first])
     storage = options.storage or f"sqlite:///{root.resolve() / 'search.db'}"
-    label = f"{name}-{root.name}"
-    stated = {"storage": storage, "name": label, "share": wanted.validation_share}
-    plan.write_facts(root, name, study, settings, {"search": stated})
+    plan.write_facts(root, name, study, settings, {"search": stated | {"storage": storage}})
     wait = not options.worker
     stop_if(search.run(label, wanted, settings, study.metric, jobs, storage, say, wait=wait))
     if wait:

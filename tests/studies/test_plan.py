@@ -147,6 +147,23 @@ def test_invalid_rows(rows: tuple[Row, ...], message: str) -> None:
         plan.trials(study(*rows), settings())
 
 
+def test_stored_configurations(tmp_path: Path) -> None:
+    """The config.json of a run is a configuration, which overrides may change."""
+    stored = tmp_path / "config.json"
+    values = plan.trials(study(Row("a", DIGITS)), settings())[0].config
+    stored.write_text(json.dumps({"config": values, "data_hash": "x"}))
+    found = cli.load_config(str(stored), {"method.tau": "5"})
+    assert (found["method"]["tau"], found["method"]["alpha"]) == (5.0, values["method"]["alpha"])
+    made = plan.trials(study(Row("a", str(stored), {"method.tau": 6})), settings(paper=True))
+    assert made[0].config["evaluation"]["protocol"] == "paper"
+    for text, message in (("{", "cannot be read"), ("[]", "holds no configuration"), ('{"config": {}}', "holds no")):
+        stored.write_text(text)
+        with pytest.raises(ConfigError, match=message):
+            cli.load_config(str(stored), {})
+    with pytest.raises(ConfigError, match=r"there is no such file"):
+        cli.load_config(str(tmp_path / "no.json"), {})
+
+
 def test_invalid_files(tmp_path: Path) -> None:
     for text, message in (
         ("x = 1", "has no get_study"),

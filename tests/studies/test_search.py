@@ -102,6 +102,8 @@ def test_a_search(tmp_path: Path, file: str, capsys: pytest.CaptureFixture[str])
 def test_the_authors_protocol_is_announced(tmp_path: Path, file: str, capsys: pytest.CaptureFixture[str]) -> None:
     root = tmp_path / "root"
     command.execute([f"--study={file}", f"--root={root}", "--protocol=paper", "--trials=2"])
+    with pytest.raises(ConfigError, match="belongs to this search with another protocol or overrides"):
+        command.execute([f"--study={file}", f"--root={root}"])
     assert "compared on THE TEST CLASSES, as the authors did" in capsys.readouterr().out
     made = search.make_trial(Search(DIGITS, SPACE), Settings(root, paper=True), 0, {"method.tau": 3.0})
     assert made.config["data"]["validation_share"] == 0.0
@@ -130,6 +132,20 @@ def test_interrupted_trials_are_taken_over(tmp_path: Path, file: str, capsys: py
     assert (root / "starts.txt").read_text().split() == ["trial-0000", "trial-0001", "trial-0002"]
     assert [t.params for t in trials(root)] == [t.params for t in trials(other)]
     assert [t.value for t in trials(root)] == [t.value for t in trials(other)]
+
+
+def test_two_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No trial runs twice, and none is lost."""
+    use(monkeypatch, 0.1)
+    wanted, settings = Search(DIGITS, SPACE, trials=6), Settings(tmp_path)
+    plan.write_facts(tmp_path, "n", plan.Study("T", search=wanted), settings, {"search": {}})
+    jobs = [runner.slots(1)[0]] * 2
+    storage = f"sqlite:///{tmp_path / 'search.db'}"
+    assert search.run("n", wanted, settings, "recall@1", jobs, storage, lambda line: None, wait=True) == 0
+    assert sorted((tmp_path / "starts.txt").read_text().split()) == [f"trial-{i:04d}" for i in range(6)]
+    states = [trial.state.name for trial in optuna.load_study(study_name="n", storage=storage).trials]
+    assert len(states) == 6
+    assert "RUNNING" not in states
 
 
 def test_pruning(tmp_path: Path, file: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,6 +193,7 @@ def test_invalid_searches(tmp_path: Path, file: str, monkeypatch: pytest.MonkeyP
         ("--storage=nosuch://x", r"--storage=nosuch://x: cannot be used"),
         ("--config.method.tua=1", r"method\.tua: there is no such key"),
         ("--trials=0", "has no parameters or no trials"),
+        ("--seeds=0,1", "--seeds=0,1: a search trains every trial with one seed"),
     ):
         with pytest.raises(ConfigError, match=message):
             command.execute([f"--study={file}", f"--root={tmp_path / 'root'}", option])
