@@ -8,7 +8,7 @@ the key network needs a second view of every image.
     python -m dml_jax.main --config=configs/omniglot_diva.py
     python -m dml_jax.main --config=configs/omniglot_diva.py:rotnet
 
-Variants: the bars of Figure 4 of the paper, see configs/recipes/diva.py.
+Variants: the ablations of the paper, see configs/recipes/diva.py.
 """
 
 from dataclasses import asdict, replace
@@ -16,11 +16,11 @@ from dataclasses import asdict, replace
 from ml_collections import ConfigDict
 
 from configs import omniglot_hist
-from configs.recipes.diva import FIGURE_4, ablation, add_classifier_group
+from configs.recipes.diva import ABLATIONS, ablation, add_classifier_group
 from dml_jax.config import Group, Train
 from dml_jax.options.methods import diva
 
-VARIANTS = FIGURE_4
+VARIANTS = ABLATIONS
 
 
 def get_config(variant: str = "") -> ConfigDict:

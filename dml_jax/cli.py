@@ -5,9 +5,11 @@ import ast
 import errno
 import importlib.util
 import io
+import json
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NoReturn
 
 from ml_collections import ConfigDict
@@ -74,44 +76,79 @@ def file_to_write(option: str, path: str | None) -> Path | None:
     return file
 
 
-def load_config(path: str, overrides: dict[str, str]) -> dict[str, Any]:
-    """The configuration in a file as a nested dict, with overrides applied.
+def run_file(option: str, path: str) -> ModuleType:
+    """Executes a configuration or study file.
 
     Args:
-      path: the file; `FILE:variant` calls its `get_config(variant)`.
-      overrides: text by dotted key; parsed as the type that the key has in the file.
+      option: that names the file, for messages.
+      path: the file, without a variant.
 
     Raises:
-      ConfigError: no such file, variant or key, or a value of another type.
+      ConfigError: no such file, or an error in it.
     """
-    name, colon, variant = path.partition(":")
-    file = expand_path("--config", name)
+    file = expand_path(option, path)
     if not file.is_file():
-        raise ConfigError(f"--config={path}: there is no such file")
+        raise ConfigError(f"{option}={path}: there is no such file")
     spec = importlib.util.spec_from_file_location(file.stem, file)
     if spec is None or spec.loader is None:
-        raise ConfigError(f"--config={path}: is not a Python file")
+        raise ConfigError(f"{option}={path}: is not a Python file")
     module = importlib.util.module_from_spec(spec)
-    root = str(file.resolve().parent.parent)
+    parents = file.resolve().parents
+    root = str(next((parent.parent for parent in parents if parent.name == "configs"), parents[1]))
     if root not in sys.path:  # configuration files import each other as `configs.…`
         sys.path.insert(0, root)
     try:
         spec.loader.exec_module(module)
     except UserError as error:
-        raise ConfigError(f"--config={path}: {error}") from error
+        raise ConfigError(f"{option}={path}: {error}") from error
     except Exception as error:  # configuration files are the user's code
-        raise ConfigError(f"--config={path}: cannot be run ({type(error).__name__}: {error})") from error
-    if not hasattr(module, "get_config"):
-        raise ConfigError(f"--config={path}: has no get_config(), so it is not a configuration; other files import it")
-    variants = getattr(module, "VARIANTS", ())
-    if colon and variant not in variants:
-        known = suggest(variant, variants) if variants else "this configuration has none"
-        raise ConfigError(f"--config={path}: there is no variant {variant!r}; {known}")
+        raise ConfigError(f"{option}={path}: cannot be run ({type(error).__name__}: {error})") from error
+    return module
+
+
+def _stored_config(path: str) -> dict[str, Any]:
+    """The configuration in a JSON file: the `config.json` of a run, or the configuration alone."""
+    file = expand_path("--config", path)
+    if not file.is_file():
+        raise ConfigError(f"--config={path}: there is no such file")
     try:
-        config: ConfigDict = module.get_config(variant) if colon else module.get_config()
-    except UserError as error:
-        raise ConfigError(f"--config={path}: {error}") from error
-    values = config.to_dict()
+        values = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"--config={path}: cannot be read ({error})") from None
+    values = values.get("config", values) if isinstance(values, dict) else values
+    if not isinstance(values, dict) or not isinstance(values.get("train"), dict):
+        raise ConfigError(f"--config={path}: holds no configuration; give the config.json of a run")
+    return values
+
+
+def load_config(path: str, overrides: dict[str, str]) -> dict[str, Any]:
+    """The configuration in a file as a nested dict, with overrides applied.
+
+    Args:
+      path: the file; `FILE:variant` calls its `get_config(variant)`; `config.json` of a run is a configuration, too.
+      overrides: text by dotted key; parsed as the type that the key has in the file.
+
+    Raises:
+      ConfigError: no such file, variant or key, or a value of another type.
+    """
+    if path.endswith(".json"):
+        values = _stored_config(path)
+    else:
+        name, colon, variant = path.partition(":")
+        module = run_file("--config", name)
+        if not hasattr(module, "get_config"):
+            raise ConfigError(
+                f"--config={path}: has no get_config(), so it is not a configuration; other files import it"
+            )
+        variants = getattr(module, "VARIANTS", ())
+        if colon and variant not in variants:
+            known = suggest(variant, variants) if variants else "this configuration has none"
+            raise ConfigError(f"--config={path}: there is no variant {variant!r}; {known}")
+        try:
+            config: ConfigDict = module.get_config(variant) if colon else module.get_config()
+        except UserError as error:
+            raise ConfigError(f"--config={path}: {error}") from error
+        values = config.to_dict()
     for key, text in overrides.items():
         apply_override(values, key, text)
     for own, other in (("steps", "epochs"), ("epochs", "steps")):  # a new length replaces the one in the file

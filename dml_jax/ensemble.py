@@ -1,14 +1,15 @@
 """Evaluates several runs and their ensemble, whose embedding is the concatenation of the members' embeddings:
 
-    python -m dml_jax.ensemble runs/a runs/b [runs/c …] [--output=runs/abc] [--split=test]
+    python -m dml_jax.ensemble runs/a runs/b [runs/c …] [--output=runs/abc] [--weights=1,2,2] [--split=test]
 
 Reads the embeddings that the runs have exported for the same images. The ensemble concatenates the members' unit rows
 and divides by the square root of the number of members, so the cosine of two images is the mean of the members'
-cosines (Seidenschwarz et al., ICML 2021, sec. 4.4). With --output, the ensemble's embeddings and results.json are
-written in the same layout as those of a run.
+cosines (Seidenschwarz et al., ICML 2021, sec. 4.4); with weights w, the mean weighted by w². With --output, the
+ensemble's embeddings and results.json are written in the same layout as those of a run.
 """
 
 import json
+import math
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,6 +28,7 @@ def parser() -> cli.Parser:
     flags = cli.Parser(__doc__)
     flags.add_argument("runs", nargs="*", metavar="RUN", help="work directories, two or more")
     flags.add_argument("--output", metavar="DIRECTORY", help="write embeddings/<split> and results.json here")
+    flags.add_argument("--weights", help="of the runs' embeddings, e.g. 1,2,2,2; default: all 1")
     flags.add_argument("--split", default="test", help="split to evaluate (default: test)")
     return flags
 
@@ -50,11 +52,12 @@ def execute(arguments: list[str]) -> None:
     if absent is not None:
         raise ConfigError(f"{absent}: there is no such directory")
     output = files.expand_path("--output", options.output) if options.output else None
+    weights = parse_weights(options.weights, len(runs))
 
     from dml_jax.analysis import tables
     from dml_jax.console import Console
     from dml_jax.evaluation import protocol
-    from dml_jax.export import embedding_files
+    from dml_jax.export import embedding_files, query_results
 
     splits = [options.split]
     if options.split == "test" and any((run / "embeddings" / "gallery").exists() for run in runs):
@@ -66,12 +69,14 @@ def execute(arguments: list[str]) -> None:
         split: common_labels([run / "embeddings" / split for run in runs], exported)
         for split, exported in members.items()
     }
-    combined = {split: concatenated([member.embeddings for member in exported]) for split, exported in members.items()}
+    combined = {
+        split: concatenated([member.embeddings for member in exported], weights) for split, exported in members.items()
+    }
     ks, settings = evaluation_settings(runs)
 
-    def metrics(embeddings: dict[str, "np.ndarray"]) -> dict[str, Any]:
+    def metrics(embeddings: dict[str, "np.ndarray"], *, per_query: bool = False) -> dict[str, Any]:
         return protocol.evaluate(
-            embeddings[options.split], labels[options.split], ks=ks,
+            embeddings[options.split], labels[options.split], ks=ks, per_query=per_query,
             gallery=embeddings.get("gallery"), gallery_labels=labels.get("gallery"), **settings,
         )  # fmt: skip
 
@@ -79,7 +84,8 @@ def execute(arguments: list[str]) -> None:
         str(run): metrics({split: exported[i].embeddings for split, exported in members.items()})
         for i, run in enumerate(runs)
     }
-    results = metrics(combined)
+    results = metrics(combined, per_query=True)
+    queries = query_results.split_off(results)
     results["protocol"] = protocol.description(
         classes=len(set(labels[options.split].tolist())), gallery="gallery" in splits, **settings
     )
@@ -92,6 +98,7 @@ def execute(arguments: list[str]) -> None:
                 output / "embeddings" / split, combined[split], labels[split], exported[0].ids,
                 config_hash=None, step=None, members=[member.manifest for member in exported],
             )  # fmt: skip
+        query_results.write(output, queries)
         files.write_json(output / "results.json", results)
         where = printable(str(output / "embeddings"))
         print(f"embeddings with {combined[options.split].shape[1]} dimensions: {where}")
@@ -106,7 +113,7 @@ def check_output(output: Path, runs: list[Path], splits: list[str]) -> None:
     if (output / "config.json").exists() or output.resolve() in [run.resolve() for run in runs]:
         raise ConfigError(f"--output={output}: holds a run or is a member; give another directory")
     entries = {entry.name for entry in output.iterdir()} if output.exists() else set()
-    if entries and not {"embeddings"} <= entries <= {"embeddings", "results.json"}:
+    if entries and not {"embeddings"} <= entries <= {"embeddings", "queries.npz", "results.json"}:
         raise ConfigError(f"--output={output}: is not empty; give another directory")
     for split in splits:
         embedding_files.check_replaceable(output / "embeddings" / split)
@@ -160,11 +167,30 @@ def evaluation_settings(runs: list[Path]) -> tuple[tuple[int, ...], dict[str, An
     return tuple(first["ks"]), {"protocol": first["protocol"], "cluster": first["cluster"]}
 
 
-def concatenated(embeddings: "list[np.ndarray]") -> "np.ndarray":
-    """Unit rows of k models, each [N, D_i], as unit rows [N, D_1 + … + D_k]."""
+def parse_weights(text: str | None, members: int) -> list[float]:
+    """The members' weights in "1,2,2", all 1 without text.
+
+    Raises:
+      ConfigError: not as many positive numbers as members.
+    """
+    if text is None:
+        return [1.0] * members
+    try:
+        weights = [float(part) for part in text.split(",")]
+    except ValueError:
+        weights = []
+    if len(weights) != members or not all(0 < weight < float("inf") for weight in weights):
+        raise ConfigError(f"--weights={text}: must be {members} positive numbers, one for each run, e.g. 1,2")
+    return weights
+
+
+def concatenated(embeddings: "list[np.ndarray]", weights: list[float]) -> "np.ndarray":
+    """Unit rows of k models, each [N, D_i], weighted, as unit rows [N, D_1 + … + D_k]."""
     import numpy as np
 
-    return np.concatenate(embeddings, axis=1) / np.float32(len(embeddings) ** 0.5)
+    norm = math.hypot(*weights)
+    scaled = [rows * np.float32(weight / norm) for rows, weight in zip(embeddings, weights, strict=True)]
+    return np.concatenate(scaled, axis=1)
 
 
 def main() -> int:

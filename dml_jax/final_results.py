@@ -32,7 +32,8 @@ def final(
       console: shows progress and warnings.
 
     Returns:
-      (contents of `results.json`, embeddings float32 [N, D] of "test" and, if there is one, "gallery").
+      (contents of `results.json` and the arrays of `query_results.ARRAYS`, embeddings float32 [N, D] of "test" and, if
+      there is one, "gallery").
     """
     config = experiment.config
     test = experiment.splits["test"]
@@ -40,7 +41,9 @@ def final(
     embeddings = split_metrics.embed_with_gallery(experiment, embedder, state, "test")
     console.print("evaluating on the unseen classes")
     cluster = config.evaluation.cluster
-    results = split_metrics.metrics(config, test, embeddings["test"], embeddings.get("gallery"), cluster=cluster)
+    results = split_metrics.metrics(
+        config, test, embeddings["test"], embeddings.get("gallery"), cluster=cluster, per_query=True
+    )
     results["protocol"] = protocol.description(
         config.evaluation.protocol,
         cluster=cluster,
@@ -56,6 +59,7 @@ def final(
         "model": model,
         "step": int(state.step),
         "steps": experiment.steps,
+        "length": {"steps": config.train.steps, "epochs": config.train.epochs},
         "config_hash": configs.digest(config),
     }
     if config.evaluation.controls:

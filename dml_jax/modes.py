@@ -14,9 +14,10 @@ from dml_jax.analysis import report
 from dml_jax.config import Config
 from dml_jax.console import Console
 from dml_jax.errors import CheckpointError
-from dml_jax.export import embedding_files, stablehlo
+from dml_jax.export import embedding_files, query_results, stablehlo
 from dml_jax.train import experiment as experiments
 from dml_jax.train import inference, loop, mesh, process_group, step, teacher, warm_start, workdir
+from dml_jax.train import timing as timing_summary
 from dml_jax.train.checkpoint import Checkpoints
 from dml_jax.train.experiment import Experiment
 from dml_jax.train.jsonl import JsonLines
@@ -63,7 +64,10 @@ def train(config: Config, directory: Path, console: Console, stop: Stop) -> None
         checkpoints.close()
         stop.stop_immediately()
         final, embeddings = final_results.final(experiment, state, config.train.select, console)
+        queries = query_results.split_off(final)
         if main:
+            final["timing"] = timing_summary.summary(timing.read(), config.data.batch_size)
+            query_results.write(directory, queries)
             _write_embeddings(experiment, directory, embeddings, int(state.step))
             report.write(directory, config, final, embeddings["test"], experiment.splits["test"], metrics.read())
             files.write_json(directory / "results.json", final)
@@ -86,6 +90,7 @@ def evaluate(
         experiment, state = restore(config, directory, checkpoint, console)
     model = config.train.select if checkpoint == "reported" else checkpoint
     final, _ = final_results.final(experiment, state, model, console)
+    query_results.split_off(final)
     report.print_table(config, final, console.rich)
     if output is not None and mesh.is_main_process():
         files.write_json(output, final)

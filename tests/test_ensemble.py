@@ -71,6 +71,23 @@ def test_against_numpy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: 
     assert f"{100 * expected[-1]:.1f}" in out
 
 
+def test_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """The cosine is the mean of the members' cosines, weighted by the squares; hits are kept by query."""
+    first, second = (member(tmp_path / name, seed, 4) for seed, name in enumerate("ab"))
+    output = tmp_path / "ab"
+    assert run(monkeypatch, tmp_path / "a", tmp_path / "b", "--weights=1,2", f"--output={output}") == 0
+    rows = embedding_files.read(output / "embeddings" / "test").embeddings
+    cosine = (first @ first.T + 4 * second @ second.T) / 5
+    np.testing.assert_allclose(rows @ rows.T, cosine, atol=1e-6)
+    labels = np.arange(ROWS) % 4
+    np.fill_diagonal(cosine, -2)
+    with np.load(output / "queries.npz") as kept:
+        np.testing.assert_array_equal(kept["rank"] == 1, labels[np.argmax(cosine, axis=1)] == labels)
+    for text in ("1", "1,0", "1,a", "1,inf"):
+        assert run(monkeypatch, tmp_path / "a", tmp_path / "b", f"--weights={text}") == 2
+        assert f"--weights={text}: must be 2 positive numbers" in capsys.readouterr().err
+
+
 def test_queries_and_gallery(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     queries = [member(tmp_path / name, seed, 6) for seed, name in enumerate("ab")]
     gallery = [member(tmp_path / name, seed + 5, 6, "gallery") for seed, name in enumerate("ab")]

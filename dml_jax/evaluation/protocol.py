@@ -54,6 +54,7 @@ def evaluate(
     gallery: ArrayLike | None = None,
     gallery_labels: ArrayLike | None = None,
     metric: Metric = "cosine",
+    per_query: bool = False,
     memory: int | None = None,
     announce: Callable[[str], None] | None = None,
     progress: Callable[[int, int], None] | None = None,
@@ -75,7 +76,7 @@ def evaluate(
       gallery: [G, D] to search instead of the other queries; nothing is excluded then.
       gallery_labels: int [G].
       metric: distance that ranks the gallery; with "cosine", k-means runs on rows of unit length.
-      memory, announce, progress: see `metrics.retrieval`.
+      per_query, memory, announce, progress: see `metrics.retrieval`.
       cluster_progress: the `progress` of `kmeans.fit`.
 
     Returns:
@@ -95,6 +96,7 @@ def evaluate(
         gallery=gallery,
         gallery_labels=gallery_labels,
         exclusion="index" if protocol == "clean" else "position",
+        per_query=per_query,
         memory=memory,
         announce=announce,
         progress=progress,

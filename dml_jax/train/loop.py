@@ -15,7 +15,7 @@ from dml_jax.data.pipeline import BatchReader
 from dml_jax.errors import DivergedError
 from dml_jax.methods.contract import Embed
 from dml_jax.train import experiment as experiments
-from dml_jax.train import inference, mesh, split_metrics, step, training_set_refresh, warm_start
+from dml_jax.train import inference, mesh, split_metrics, step, timing, training_set_refresh, warm_start
 from dml_jax.train.checkpoint import Checkpoints
 from dml_jax.train.experiment import Experiment
 from dml_jax.train.jsonl import JsonLines
@@ -78,6 +78,7 @@ class Meter:
             "step": step,
             "images_per_second": (step - self._step) * self._batch_size / seconds,
             "data_wait": (self._batches.waited - self._waited) / seconds,
+            "peak_memory": timing.peak_memory(),
         }
         self.restart(step)
         return line

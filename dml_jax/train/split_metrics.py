@@ -36,7 +36,13 @@ def embed_with_gallery(
 
 
 def metrics(
-    config: Config, split: Split, embeddings: np.ndarray, gallery: np.ndarray | None = None, *, cluster: bool
+    config: Config,
+    split: Split,
+    embeddings: np.ndarray,
+    gallery: np.ndarray | None = None,
+    *,
+    cluster: bool,
+    per_query: bool = False,
 ) -> dict[str, Any]:
     """The metrics of `protocol.evaluate` with the options of a configuration.
 
@@ -46,6 +52,7 @@ def metrics(
       embeddings: float [N, D] of the split.
       gallery: float [G, D] of the split's gallery, if it has one.
       cluster: also computes the clustering metrics.
+      per_query: see `metrics.retrieval`.
     """
     options: dict[str, Any] = {}
     if split.gallery is not None:
@@ -58,5 +65,6 @@ def metrics(
         protocol=evaluation.protocol,
         cluster=cluster,
         average=evaluation.nmi_average,
+        per_query=per_query,
         **options,
     )

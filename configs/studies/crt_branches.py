@@ -1,0 +1,24 @@
+"""CRT with MiT-B2: both branches (Kan et al., NeurIPS 2022, Tables 3 and 4).
+
+The paper tests the first branch, with 128 dimensions; for the second, with 1,024, no results are published. Variants:
+the data sets.
+
+    python -m dml_jax.study --study=configs/studies/crt_branches.py
+    python -m dml_jax.study --study=configs/studies/crt_branches.py:omniglot
+"""
+
+from dml_jax.studies.definition import Row, Study
+
+VARIANTS = ("cub", "cars", "sop", "inshop", "omniglot")
+
+
+def get_study(variant: str = "cub") -> Study:
+    file = f"configs/{variant}_crt.py"
+    second = Row("branch 2", f"{file}:branch2")
+    if variant == "omniglot":
+        second = Row("branch 2", file, {"method.tested_branch": "branch2"})
+    return Study(
+        title=f"CRT, both branches: {variant}",
+        source="Paper, Tables 3 (CUB, Cars196) and 4 (SOP, In-Shop).",
+        rows=(Row("branch 1", file), second),
+    )

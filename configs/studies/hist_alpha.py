@@ -1,0 +1,20 @@
+"""HIST: the scale alpha of the hyperedges' weights (Yuan et al., MLRC 2022, Figure 2c), negative values too.
+
+Other classes weigh less than the own one only if alpha is positive.
+
+    python -m dml_jax.study --study=configs/studies/hist_alpha.py
+    python -m dml_jax.study --study=configs/studies/hist_alpha.py:omniglot
+"""
+
+from dml_jax.studies.definition import Study, grid
+
+VARIANTS = ("cars", "omniglot")
+
+
+def get_study(variant: str = "cars") -> Study:
+    config = "configs/cars_hist.py:retuned" if variant == "cars" else f"configs/{variant}_hist.py"
+    return Study(
+        title=f"HIST, alpha: {variant}",
+        source="Reproduction, Figure 2c: the results hardly depend on a positive alpha; values are not printed.",
+        rows=grid(config, {"method.alpha": (-1.0, -0.5, 0.0, 0.5, 0.9, 0.95, 1.0, 1.1, 1.2, 2.0)}),
+    )

@@ -1,0 +1,28 @@
+"""HIST: sizes of the embedding and of the hypergraph network (Yuan et al., MLRC 2022, Figure 3a).
+
+Variants: the data sets.
+
+    python -m dml_jax.study --study=configs/studies/hist_sizes.py
+    python -m dml_jax.study --study=configs/studies/hist_sizes.py:omniglot
+"""
+
+from configs.cars_hist import FIGURE_3A
+from dml_jax.studies.definition import Study, grid, percent
+
+VARIANTS = ("cars", "omniglot")
+RETUNED = (512, 512)  # the size of all other experiments
+
+
+def get_study(variant: str = "cars") -> Study:
+    reported = {sizes: percent(r1=recall) for sizes, recall in {**FIGURE_3A, RETUNED: 90.2}.items()}
+    full = variant == "cars"
+    sizes = (256, 512, 1024) if full else (32, 64, 128)
+    return Study(
+        title=f"HIST, sizes of embedding and hypergraph network: {variant}",
+        source="Reproduction, Figure 3a: best if both are equal; worst if both are 256.",
+        rows=grid(
+            "configs/cars_hist.py:retuned" if full else f"configs/{variant}_hist.py",
+            {"method.embedding_dim": sizes, "method.hidden_dim": sizes},
+            reported if full else None,
+        ),
+    )

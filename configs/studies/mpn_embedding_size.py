@@ -1,0 +1,24 @@
+"""MPN: size of the embedding (Seidenschwarz et al., ICML 2021, Figure 5 and Table 5).
+
+Variants: the data sets.
+
+    python -m dml_jax.study --study=configs/studies/mpn_embedding_size.py
+    python -m dml_jax.study --study=configs/studies/mpn_embedding_size.py:omniglot
+"""
+
+from dml_jax.studies.definition import Row, Study, grid
+
+VARIANTS = ("cub", "cars", "sop", "inshop", "omniglot")
+
+
+def get_study(variant: str = "cub") -> Study:
+    file = f"configs/{variant}_mpn.py"
+    sizes = (64, 128, 256, 512, 1024)
+    rows = tuple(Row(f"{size} dimensions", file if size == 512 else f"{file}:dim{size}") for size in sizes)
+    if variant == "omniglot":
+        rows = grid(file, {"method.embedding_dim": (16, 32, 64, 128, 256)})
+    return Study(
+        title=f"MPN, size of the embedding: {variant}",
+        source="Paper, Table 5: larger is better on CUB and Cars196; In-Shop is best at 512.",
+        rows=rows,
+    )

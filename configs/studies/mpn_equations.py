@@ -1,0 +1,19 @@
+"""MPN: the equations of the authors' code, as printed, and those of a transformer.
+
+The differences are in the docstring of `dml_jax/methods/mpn.py`; no results are published.
+
+    python -m dml_jax.study --study=configs/studies/mpn_equations.py
+    python -m dml_jax.study --study=configs/studies/mpn_equations.py:omniglot
+"""
+
+from dml_jax.studies.definition import Study, grid
+
+VARIANTS = ("cub", "cars", "omniglot")
+
+
+def get_study(variant: str = "cub") -> Study:
+    return Study(
+        title=f"MPN, equations: {variant}",
+        source="The published numbers are those of the authors' code.",
+        rows=grid(f"configs/{variant}_mpn.py", {"method.equations": ("authors", "transformer", "paper")}),
+    )

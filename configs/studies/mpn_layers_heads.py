@@ -1,0 +1,20 @@
+"""MPN: message passing layers and attention heads (Seidenschwarz et al., ICML 2021, Figures 3, 4 and 17).
+
+Variants: the data sets. On Cars196 the classifier sees the concatenated outputs of all layers, as in the authors' code.
+
+    python -m dml_jax.study --study=configs/studies/mpn_layers_heads.py
+    python -m dml_jax.study --study=configs/studies/mpn_layers_heads.py:omniglot
+"""
+
+from dml_jax.studies.definition import Study, grid
+
+VARIANTS = ("cub", "cars", "sop", "omniglot")
+
+
+def get_study(variant: str = "cub") -> Study:
+    return Study(
+        title=f"MPN, layers and attention heads: {variant}",
+        source="Paper, Figures 3, 4 and 17: best with one layer and two heads on CUB, two and eight on Cars196; worst "
+        "with four layers; values are not printed.",
+        rows=grid(f"configs/{variant}_mpn.py", {"method.layers": (1, 2, 3, 4), "method.heads": (1, 2, 4, 8, 16)}),
+    )

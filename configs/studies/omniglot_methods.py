@@ -1,0 +1,28 @@
+"""Every method and baseline on Omniglot, with the same network, data and number of steps (benchmarks/RESULTS.md).
+
+Variants: the four papers and cross-entropy; every method and baseline; pair losses with a memory.
+
+    python -m dml_jax.study --study=configs/studies/omniglot_methods.py --seeds=0,1,2 --jobs=2
+    python -m dml_jax.study --study=configs/studies/omniglot_methods.py:all --config.train.steps=600
+"""
+
+from configs.recipes.small_baseline import MEMORIES, OPTIONS
+from dml_jax.studies.definition import Row, Study
+
+PAPERS = ("hist", "mpn", "crt", "diva")
+VARIANTS = ("papers", "all", "memory")
+
+
+def get_study(variant: str = "papers") -> Study:
+    papers = tuple(Row(name, f"configs/omniglot_{name}.py") for name in (*PAPERS, "group_loss"))
+    baselines = {name: Row(name, f"configs/omniglot_baseline.py:{name}") for name in (*OPTIONS, *MEMORIES)}
+    rows = {
+        "papers": (*papers[:4], baselines["cross_entropy"]),
+        "all": (*papers, *(baselines[name] for name in OPTIONS)),
+        "memory": tuple(baselines[name] for memory in MEMORIES for name in (memory.removesuffix("-memory"), memory)),
+    }
+    return Study(
+        title=f"Omniglot, methods: {variant}",
+        source="No paper reports results on this split; earlier results are in benchmarks/RESULTS.md.",
+        rows=rows[variant],
+    )

@@ -1,0 +1,51 @@
+"""MPN: the authors' random search ([Re] Learning Intra-Batch Connections, Table 1, last column).
+
+The authors trained 30 settings for 40 epochs each and compared them on the test classes (`--protocol=paper`). In their
+code the number of layers is drawn but not used. Variants: the data sets.
+
+    python -m dml_jax.study --study=configs/studies/re_mpn_table1.py
+    python -m dml_jax.study --study=configs/studies/re_mpn_table1.py:omniglot
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from dml_jax.studies.definition import Integers, Search, Study, Uniform
+
+VARIANTS = ("cub", "cars", "sop", "inshop", "omniglot")
+GROUPS = ("backbone", "embedding", "auxiliary", "mpn")
+
+
+def overrides(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Options from the parameters of the search, which are the table's rows."""
+    groups = {
+        f"train.groups.{group}.{key}": values[key] for group in GROUPS for key in ("learning_rate", "weight_decay")
+    }
+    batch = {
+        "data.sampler": "mpn", "data.images_per_class": values["images"],
+        "data.batch_size": values["classes"] * values["images"],
+    }  # fmt: skip
+    return groups | batch | {f"method.{key}": values[key] for key in ("temperature", "layers", "heads")}
+
+
+def short(values: Mapping[str, Any]) -> dict[str, Any]:
+    """As `overrides`, with the length of the authors' search."""
+    return {**overrides(values), "train.epochs": 40}
+
+
+def get_study(variant: str = "cub") -> Study:
+    space: dict[str, tuple[int, ...] | Uniform | Integers] = {
+        "learning_rate": Uniform(1e-5, 1e-3, log=True),
+        "weight_decay": Uniform(1e-15, 1e-6, log=True),
+        "temperature": Uniform(0.01, 1.0),
+        "classes": Integers(6, 15),
+        "images": Integers(3, 9),
+        "layers": Integers(1, 4),
+        "heads": (1, 2, 4, 8),
+    }
+    full = variant != "omniglot"
+    return Study(
+        title=f"MPN, random search: {variant}",
+        source="Reproduction, Table 1; the values that the authors found are those of `configs/*_mpn.py`.",
+        search=Search(f"configs/{variant}_mpn.py", space, short if full else overrides, sampler="random"),
+    )

@@ -1,0 +1,13 @@
+"""Studies: many runs that make one table.
+
+    definition   what a study file states: rows, seeds, a search, published numbers
+    plan         the trials of a study, each with its configuration and work directory
+    smoke        the same study in a minute: a few steps of a small network on the built-in digits
+    runner       trains what is missing, on several cores, devices or machines
+    search       chooses the values of new trials (optuna)
+    outcomes     reads finished runs; means, spreads, significance
+    tables       text, Markdown, LaTeX, CSV
+    page         one HTML page with tables and figures
+
+Nothing here imports JAX: trials are processes of their own.
+"""

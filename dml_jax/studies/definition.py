@@ -1,0 +1,143 @@
+"""What a study file states.
+
+A file in `configs/studies/` defines `get_study(variant)`, which returns a `Study`, and the names `VARIANTS` that it
+accepts; the first is the default. All values are plain data.
+"""
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from dml_jax.errors import ConfigError
+
+Metrics = Mapping[str, float]  # fractions, by key of `results.json`
+Sampler = Literal["random", "tpe", "gp"]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row of the table of a study.
+
+    Attributes:
+      name: of the row and, with a seed, of its work directories.
+      config: "configs/FILE.py" or "configs/FILE.py:VARIANT"; empty for an ensemble.
+      overrides: value by dotted key. The text "@ROW" stands for the work directory of another row with the same seed,
+        which is trained first. An override of `seed` is added to the seed of the trial.
+      reported: published metrics by source; where there is none from the "paper", that of the configuration is shown.
+      refined: published metrics after test-time refinement, by kind of batches (`evaluation.refine`) and source.
+      members: rows whose concatenated embeddings are evaluated instead of training a model.
+      weights: of the members' embeddings; all 1 by default.
+    """
+
+    name: str
+    config: str = ""
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+    reported: Mapping[str, Metrics] = field(default_factory=dict)
+    refined: Mapping[str, Mapping[str, Metrics]] = field(default_factory=dict)
+    members: tuple[str, ...] = ()
+    weights: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class Uniform:
+    """A range of numbers to search.
+
+    Attributes:
+      low, high: bounds, both included.
+      log: whether the logarithm is uniform.
+    """
+
+    low: float
+    high: float
+    log: bool = False
+
+
+@dataclass(frozen=True)
+class Integers:
+    """A range of whole numbers to search, both bounds included."""
+
+    low: int
+    high: int
+
+
+@dataclass(frozen=True)
+class Search:
+    """A search for the values of some options.
+
+    Attributes:
+      config: as in `Row`.
+      space: by parameter, the choices or a range.
+      overrides: the overrides of a trial from the values of its parameters; by default the parameters are dotted keys.
+      trials: how many are trained.
+      sampler: "random", "tpe" (tree-structured Parzen estimator) or "gp" (Gaussian process; needs torch).
+      validation_share: of the training classes, on which trials are compared.
+    """
+
+    config: str
+    space: Mapping[str, tuple[Any, ...] | Uniform | Integers]
+    overrides: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict
+    trials: int = 30
+    sampler: Sampler = "tpe"
+    validation_share: float = 0.2
+
+
+@dataclass(frozen=True)
+class Study:
+    """Configurations, overrides and seeds of one table.
+
+    Attributes:
+      title: of the table, e.g. "MPN, Table 3: losses, on CUB-200-2011".
+      source: where the published numbers are from and what is claimed, in one or two sentences.
+      rows: of the table; or
+      search: what is searched.
+      seeds: each row is trained with.
+      metric: by which rows and trials are compared.
+    """
+
+    title: str
+    source: str = ""
+    rows: tuple[Row, ...] = ()
+    search: Search | None = None
+    seeds: tuple[int, ...] = (0,)
+    metric: str = "recall@1"
+
+
+def grid(
+    config: str,
+    values: Mapping[str, Sequence[Any]],
+    reported: Mapping[Any, Metrics] | None = None,
+    overrides: Mapping[str, Any] | None = None,
+) -> tuple[Row, ...]:
+    """A row for every combination of values.
+
+    Args:
+      config: as in `Row`.
+      values: by dotted key; the first key varies slowest.
+      reported: the paper's metrics by combination: a tuple of values, or the value if there is one key.
+      overrides: the same in all rows.
+
+    Raises:
+      ConfigError: a key without values.
+    """
+    if not values or not all(values.values()):
+        key = next((key for key, choices in values.items() if not choices), "values")
+        raise ConfigError(f"{key}: the grid of {config} is empty; give at least one value of each key")
+    rows = []
+    for combination in itertools.product(*values.values()):
+        changed = dict(zip(values, combination, strict=True))
+        name = " ".join(f"{key.rpartition('.')[2]}={_text(value)}" for key, value in changed.items())
+        known = (reported or {}).get(combination if len(combination) > 1 else combination[0])
+        rows.append(Row(name, config, {**(overrides or {}), **changed}, {"paper": known} if known else {}))
+    return tuple(rows)
+
+
+def percent(**values: float) -> dict[str, float]:
+    """Published metrics in percent as fractions: `percent(r1=70.3, r10=91.1, nmi=74)` gives "recall@1" and so on."""
+    return {f"recall@{key[1:]}" if key[1:].isdecimal() else key: round(value / 100, 6) for key, value in values.items()}
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, tuple | list):
+        return "x".join(map(_text, value))
+    return f"{value:g}" if isinstance(value, float) else str(value)

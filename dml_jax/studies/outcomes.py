@@ -1,0 +1,251 @@
+"""Reads finished runs: means and spreads over seeds, and whether rows differ."""
+
+import itertools
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dml_jax import config as configs
+from dml_jax.errors import CheckpointError
+from dml_jax.studies.plan import Trial
+from dml_jax.train import timing
+
+SAME_ROW = ("seed", "name", *configs.INDIFFERENT)  # keys in which the runs of a row may differ
+
+
+def read_results(directory: Path) -> dict[str, Any]:
+    """The contents of `results.json`; empty if there is none yet."""
+    with suppress(OSError, ValueError):
+        results = json.loads((directory / "results.json").read_text(encoding="utf-8"))
+        return results if isinstance(results, dict) and "protocol" in results else {}
+    return {}
+
+
+def has_results(directory: Path) -> bool:
+    """Whether a run has been evaluated."""
+    return bool(read_results(directory))
+
+
+def is_finished(trial: Trial) -> bool:
+    """Whether the results of the whole trial are on disk."""
+    results = read_results(trial.directory)
+    if trial.members:
+        return bool(results)
+    train = trial.config["train"]
+    return results.get("length") == {"steps": train["steps"], "epochs": train["epochs"]}
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run or ensemble.
+
+    Attributes:
+      directory: where it is.
+      row: of the table.
+      results: contents of `results.json`.
+      config: its configuration as nested mapping; empty for an ensemble.
+      data: what identifies its test images: names of data that differ are never equal.
+      timing: see `timing.summary`.
+    """
+
+    directory: Path
+    row: str
+    results: dict[str, Any]
+    config: dict[str, Any]
+    data: str
+    timing: dict[str, float]
+
+
+def read_run(directory: Path, row: str = "") -> Run:
+    """A finished run.
+
+    Raises:
+      CheckpointError: there is none, or it is not finished.
+    """
+    results = read_results(directory)
+    if not results:
+        raise CheckpointError(f"{directory}: holds no finished run (no results.json)")
+    config: dict[str, Any] = {}
+    with suppress(OSError, ValueError, KeyError):
+        config = json.loads((directory / "config.json").read_text(encoding="utf-8"))["config"]
+    times = results.get("timing")
+    if times is None and config:
+        times = timing.summary(read_lines(directory / "timing.jsonl"), config["data"]["batch_size"])
+    return Run(directory, row or _row_name(directory), results, config, _test_images(directory), times or {})
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """The complete lines of a log."""
+    lines = []
+    with suppress(OSError):
+        for text in path.read_text(encoding="utf-8").splitlines():
+            with suppress(ValueError):
+                lines.append(json.loads(text))
+    return lines
+
+
+def _row_name(directory: Path) -> str:
+    return re.sub(r"[-_]?(seed)?[-_]?\d+$", "", directory.name) or directory.name
+
+
+def _test_images(directory: Path) -> str:
+    """A digest of the labels and names of the test images, from the exported embeddings."""
+    folder = directory / "embeddings" / "test"
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        labels = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))["sha256"]["labels.npy"]
+        return f"{labels[:12]}-{(folder / 'ids.json').stat().st_size}"
+    return ""
+
+
+def name_rows(runs: Sequence[Run]) -> list[Run]:
+    """Runs that differ in nothing but the seed share the name of the first; equal names of others become distinct."""
+    names: dict[str, str] = {}
+    taken: set[str] = set()
+    named = []
+    for run in runs:
+        flat = configs.flatten(run.config)
+        same = {k: v for k, v in flat.items() if not any(k == key or k.startswith(f"{key}.") for key in SAME_ROW)}
+        identity = json.dumps(same, sort_keys=True) + (str(run.directory) if not same else "")
+        if identity not in names:
+            base = next(name for name in (run.row, run.directory.name, str(run.directory)) if name not in taken)
+            names[identity] = base
+            taken.add(base)
+        named.append(Run(run.directory, names[identity], run.results, run.config, run.data, run.timing))
+    return named
+
+
+class Group(NamedTuple):
+    """Rows that may be compared: the same test images under the same protocol.
+
+    Attributes:
+      data: name of the data set, for the heading.
+      protocol: of the evaluation.
+      rows: runs by name of the row.
+    """
+
+    data: str
+    protocol: str
+    rows: dict[str, list[Run]]
+
+
+def groups(runs: Sequence[Run]) -> list[Group]:
+    """Divides runs into groups that may be compared, in the order of the runs."""
+    found: dict[tuple[str, str], Group] = {}
+    for run in runs:
+        key = (run.data, run.results["protocol"])
+        name = run.config.get("data", {}).get("name", "")
+        group = found.setdefault(key, Group(name, key[1], {}))
+        if name and not group.data:
+            found[key] = group = group._replace(data=name)
+        group.rows.setdefault(run.row, []).append(run)
+    return list(found.values())
+
+
+class Spread(NamedTuple):
+    """A metric over seeds.
+
+    Attributes:
+      mean: of the runs.
+      deviation: sample standard deviation; NaN with one run.
+      runs: how many.
+    """
+
+    mean: float
+    deviation: float
+    runs: int
+
+
+def spread(values: Sequence[float]) -> Spread:
+    """Mean and sample standard deviation."""
+    array = np.asarray(values, dtype=np.float64)
+    deviation = float(array.std(ddof=1)) if len(array) > 1 else math.nan
+    return Spread(float(array.mean()), deviation, len(array))
+
+
+def per_query(run: Run, metric: str) -> np.ndarray | None:
+    """The metric of every test query, float64 [N], NaN where it is undefined; None if the run has not kept it."""
+    path = run.directory / "queries.npz"
+    if not path.exists():
+        return None
+    with np.load(path, allow_pickle=False) as arrays:
+        if metric.startswith("recall@"):
+            rank = arrays["rank"]
+            return ((rank > 0) & (rank <= int(metric.removeprefix("recall@")))).astype(np.float64)
+        return arrays[metric].astype(np.float64) if metric in arrays else None
+
+
+def query_test(one: Sequence[Run], other: Sequence[Run], metric: str) -> float:
+    """Two-sided p-value of a paired test over the test queries, each averaged over seeds; NaN where it is unknown.
+
+    The mean difference of many queries is close to normal, so that its ratio to its standard error is compared with
+    the normal distribution. The test says nothing about other seeds.
+    """
+    sides = [[per_query(run, metric) for run in runs] for runs in (one, other)]
+    arrays = [array for side in sides for array in side if array is not None]
+    if len(arrays) < len(one) + len(other) or len({len(array) for array in arrays}) != 1:
+        return math.nan
+    means = [np.mean(np.stack([array for array in side if array is not None]), axis=0) for side in sides]
+    difference = means[0] - means[1]
+    difference = difference[np.isfinite(difference)]
+    error = difference.std(ddof=1) / math.sqrt(len(difference)) if len(difference) > 1 else math.nan
+    if error == 0:
+        return 1.0 if difference.mean() == 0 else 0.0
+    return math.erfc(abs(difference.mean()) / error / math.sqrt(2))
+
+
+def seed_test(one: Sequence[float], other: Sequence[float]) -> float:
+    """Two-sided p-value of Welch's test over seeds; NaN with fewer than two seeds on a side."""
+    first, second = spread(one), spread(other)
+    if min(first.runs, second.runs) < 2:
+        return math.nan
+    parts = [side.deviation**2 / side.runs for side in (first, second)]
+    variance = sum(parts)
+    if variance == 0:
+        return 1.0 if first.mean == second.mean else 0.0
+    from scipy.special import stdtr
+
+    freedom = variance**2 / sum(part**2 / (side.runs - 1) for part, side in zip(parts, (first, second), strict=True))
+    return float(2 * stdtr(freedom, -abs(first.mean - second.mean) / math.sqrt(variance)))
+
+
+def curve(run: Run, metric: str) -> tuple[str, list[tuple[int, float]]]:
+    """The split that was evaluated during training, and (step, metric) of each evaluation."""
+    lines = read_lines(run.directory / "metrics.jsonl")
+    for split in ("validation", "test"):
+        points = [(line["step"], line[f"{split}/{metric}"]) for line in lines if f"{split}/{metric}" in line]
+        if points:
+            return split, points
+    return "", []
+
+
+def published(run: Run, stated: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:
+    """Published metrics by source: those that the study states, and the paper's in the configuration."""
+    found = {source: dict(metrics) for source, metrics in stated.items()}
+    if "paper" not in found and run.config.get("paper"):
+        found["paper"] = dict(run.config["paper"])
+    return found
+
+
+def refined_rows(group: Group) -> dict[str, list[Run]]:
+    """All rows of a group, each followed by its embeddings after test-time refinement, by kind of batches."""
+    rows: dict[str, list[Run]] = {}
+    for name, runs in group.rows.items():
+        rows[name] = runs
+        kinds = dict.fromkeys(itertools.chain.from_iterable(run.results.get("refined", {}) for run in runs))
+        for kind in kinds:
+            parts = [run.results.get("refined", {}).get(kind, {}) for run in runs]
+            refined = [
+                Run(Path("-"), f"{name} + {kind}", part, {}, run.data, {})
+                for run, part in zip(runs, parts, strict=True)
+                if "recall@1" in part
+            ]
+            if refined:
+                rows[f"{name} + {kind}"] = refined
+    return rows

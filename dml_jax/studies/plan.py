@@ -1,0 +1,269 @@
+"""The trials of a study: each has a resolved configuration and a work directory of its own."""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dml_jax import cli, files
+from dml_jax import config as configs
+from dml_jax.errors import ConfigError
+from dml_jax.options.fields import suggest
+from dml_jax.studies import smoke as smoke_test
+from dml_jax.studies.definition import Row, Study
+from dml_jax.train import workdir
+
+Values = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the command line says about all trials.
+
+    Attributes:
+      root: directory of the study.
+      seeds: of every row.
+      overrides: text by dotted key, from `--config.KEY=VALUE`.
+      paper: whether the authors' protocol is asked for, which selects models on the test classes.
+      smoke: whether trials are shrunk, see `smoke`.
+    """
+
+    root: Path
+    seeds: tuple[int, ...] = (0,)
+    overrides: Mapping[str, str] = field(default_factory=dict)
+    paper: bool = False
+    smoke: bool = False
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One run.
+
+    Attributes:
+      name: of its work directory.
+      row: of the table.
+      seed: of the study.
+      directory: the work directory.
+      config: nested mapping; empty for an ensemble.
+      needs: trials that must be finished first.
+      members: work directories of an ensemble.
+      weights: of the members.
+    """
+
+    name: str
+    row: str
+    seed: int
+    directory: Path
+    config: Values
+    needs: tuple[str, ...] = ()
+    members: tuple[Path, ...] = ()
+    weights: tuple[float, ...] = ()
+
+
+def load(path: str) -> tuple[str, Study]:
+    """The name and the contents of a study file, `FILE.py` or `FILE.py:VARIANT`.
+
+    Raises:
+      ConfigError: no such file or variant, or an error in it.
+    """
+    file, colon, variant = path.partition(":")
+    module = cli.run_file("--study", file)
+    if not hasattr(module, "get_study"):
+        raise ConfigError(f"--study={path}: has no get_study(), so it is not a study")
+    variants = tuple(getattr(module, "VARIANTS", ()))
+    if colon and variant not in variants:
+        known = suggest(variant, variants) if variants else "this study has none"
+        raise ConfigError(f"--study={path}: there is no variant {variant!r}; {known}")
+    try:
+        study = module.get_study(variant) if colon else module.get_study()
+    except ConfigError as error:
+        raise ConfigError(f"--study={path}: {error}") from error
+    if not isinstance(study, Study):
+        raise ConfigError(f"--study={path}: get_study() must return a Study, not {type(study).__name__}")
+    return Path(file).stem + (f"-{variant}" if variant else ""), study
+
+
+def comparison(paths: Sequence[str]) -> tuple[str, Study]:
+    """The name and the contents of a study that compares configuration files."""
+    if len(set(paths)) < max(2, len(paths)):
+        raise ConfigError("--compare: give two or more different configurations, e.g. configs/a.py configs/b.py")
+    names = [path.removeprefix("configs/").replace(".py", "", 1) for path in paths]
+    rows = tuple(Row(name, path) for name, path in zip(names, paths, strict=True))
+    return slug("-".join(names))[:100], Study(f"{', '.join(names[:-1])} and {names[-1]}", rows=rows)
+
+
+def slug(name: str) -> str:
+    """A row's name as part of a file name."""
+    return re.sub(r"[^\w.+-]+", "-", name)
+
+
+def trials(study: Study, settings: Settings) -> list[Trial]:
+    """All trials of the rows of a study, seed by seed, in an order in which a trial follows those that it needs.
+
+    Raises:
+      ConfigError: an invalid configuration, no rows, equal names, or work directories that are used by other runs.
+    """
+    if not study.rows:
+        raise ConfigError(f"{study.title}: has no rows; give rows or a search")
+    if not settings.seeds or len(set(settings.seeds)) < len(settings.seeds):
+        raise ConfigError(f"--seeds={','.join(map(str, settings.seeds))}: give different seeds, e.g. 0,1,2")
+    rows = _first_rows(study.rows) if settings.smoke else study.rows
+    seeds = settings.seeds[:1] if settings.smoke else settings.seeds
+    made = [_trial(row, seed, settings, study) for seed in seeds for row in rows]
+    owners: dict[str, Trial] = {}
+    for trial in made:
+        other = owners.setdefault(trial.name.lower(), trial)
+        if other is not trial:
+            raise ConfigError(
+                f"rows {other.row!r} and {trial.row!r}: would share the work directory {trial.directory}; rename one"
+            )
+    return _in_order(made)
+
+
+def _first_rows(rows: tuple[Row, ...]) -> tuple[Row, ...]:
+    """Two rows for a smoke test, the first and the last, with those that they need."""
+    by_name = {row.name: row for row in rows}
+    wanted = [rows[0].name, rows[-1].name]
+    for name in wanted:  # grows
+        wanted += [needed for needed in _needed_rows(by_name[name]) if needed in by_name and needed not in wanted]
+    return tuple(row for row in rows if row.name in wanted)
+
+
+def _needed_rows(row: Row) -> list[str]:
+    referred = [v.removeprefix("@") for v in row.overrides.values() if isinstance(v, str) and v.startswith("@")]
+    return [*row.members, *referred]
+
+
+def _trial(row: Row, seed: int, settings: Settings, study: Study) -> Trial:
+    names = {other.name for other in study.rows}
+    needed = _needed_rows(row)
+    for name in needed:
+        if name not in names:
+            raise ConfigError(f"row {row.name!r}: needs {name!r}, which is no row; {suggest(name, names)}")
+    name = f"{slug(row.name)}-seed{seed}"
+    directory = settings.root / name
+    needs = tuple(f"{slug(other)}-seed{seed}" for other in needed)
+    if row.members:
+        members = tuple(settings.root / needed for needed in needs)
+        if row.weights and len(row.weights) != len(members):
+            raise ConfigError(f"row {row.name!r}: has {len(members)} members and {len(row.weights)} weights")
+        return Trial(name, row.name, seed, directory, {}, needs, members, row.weights)
+    overrides = {key: as_text(value) for key, value in row.overrides.items()}
+    for key, text in overrides.items():
+        if text.startswith("@"):
+            overrides[key] = str(settings.root / f"{slug(text[1:])}-seed{seed}")
+    overrides["seed"] = str(seed + int(overrides.get("seed", "0")))
+    try:
+        config = resolved(row.config, overrides, settings)
+    except ConfigError as error:
+        raise ConfigError(f"row {row.name!r} ({row.config}): {error}") from error
+    return Trial(name, row.name, seed, directory, config, needs)
+
+
+def resolved(path: str, overrides: Mapping[str, str], settings: Settings) -> Values:
+    """A validated configuration.
+
+    Args:
+      path: "configs/FILE.py[:VARIANT]".
+      overrides: text by dotted key; those of the command line count more.
+      settings: protocol, and whether the configuration is shrunk.
+
+    Raises:
+      ConfigError: an unknown key or an invalid value.
+    """
+    overrides = {**overrides, **settings.overrides}
+    file, _, variant = path.partition(":")
+    if settings.paper and "paper" not in variant.split("-"):
+        authors = "-".join(filter(None, (variant, "paper")))
+        if not file.endswith(".json") and authors in getattr(cli.run_file("--config", file), "VARIANTS", ()):
+            path = f"{file}:{authors}"
+        else:
+            overrides = {"train.select": "test", "evaluation.protocol": "paper", **overrides}
+    values = cli.load_config(path, dict(overrides))
+    config = asdict(configs.resolve(values))
+    return asdict(configs.resolve(smoke_test.shrunk(config))) if settings.smoke else config
+
+
+def as_text(value: Any) -> str:
+    """A value as it is written in an override on the command line."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, tuple | list):
+        words = all(isinstance(part, str) and part.isidentifier() for part in value)
+        return ",".join(value) if value and words else repr(tuple(value))
+    return str(value)
+
+
+def _in_order(made: list[Trial]) -> list[Trial]:
+    done: dict[str, Trial] = {}
+    waiting = list(made)
+    while waiting:
+        ready = [trial for trial in waiting if all(name in done for name in trial.needs)]
+        if not ready:
+            raise ConfigError(f"row {waiting[0].row!r}: needs itself; remove the circle of rows that need each other")
+        done |= {trial.name: trial for trial in ready}
+        waiting = [trial for trial in waiting if trial.name not in done]
+    return list(done.values())
+
+
+def check_root(root: Path, study: str, made: Sequence[Trial], *, smoke: bool) -> None:
+    """Raises UserError if the directory belongs to another study, or a trial's directory to another run."""
+    if (root.exists() and not root.is_dir()) or files.below_a_file(root):
+        raise ConfigError(f"--root={root}: is a file or below one; give a directory")
+    facts = read_facts(root)
+    if facts is None and root.exists() and any(root.iterdir()):
+        raise ConfigError(f"--root={root}: is not empty and belongs to no study; give another directory")
+    if facts is not None and (facts["study"], facts["smoke"]) != (study, smoke):
+        kind = f"the study {facts['study']}{' with --smoke' if facts['smoke'] else ''}"
+        raise ConfigError(f"--root={root}: belongs to {kind}; give another directory")
+    for trial in made:
+        if trial.config:
+            workdir.check_same_run(trial.directory, configs.resolve(trial.config))
+
+
+def check_sources(made: Sequence[Trial]) -> None:
+    """Raises ConfigError if data, weights or runs that the trials need are missing."""
+    own = {str(trial.directory) for trial in made}
+    for trial in made:
+        flat = configs.flatten(trial.config)
+        for key in configs.PATHS:
+            path = str(flat.get(key) or "")
+            if path in ("", "none") or path in own or files.expand_path(key, path).exists():
+                continue
+            remedy = {
+                "data.path": "prepare the data (see `python -m dml_jax.prepare --help`) or give --config.data.path=…",
+                "backbone.pretrained": "get the weights with `python -m dml_jax.convert`, or start from scratch with "
+                "--config.backbone.pretrained=none",
+            }.get(key, "give another")
+            raise ConfigError(f"row {trial.row!r}: {key}={path}: does not exist; {remedy}; --smoke needs neither")
+
+
+def read_facts(root: Path) -> dict[str, Any] | None:
+    """The contents of `study.json`, which marks the directory of a study; None if it is not one."""
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        facts: dict[str, Any] = json.loads((root / "study.json").read_text(encoding="utf-8"))
+        return facts if isinstance(facts["study"], str) and isinstance(facts["rows"], list) else None
+    return None
+
+
+def write_facts(root: Path, name: str, study: Study, settings: Settings, more: Mapping[str, Any]) -> None:
+    """Creates the directory of a study with `study.json`, from which reports are made.
+
+    Args:
+      root: directory of the study.
+      name: of the study.
+      study: its title and metric, and published numbers.
+      settings: of the command line.
+      more: the trials, or where a search is stored.
+    """
+    (root / "trials").mkdir(parents=True, exist_ok=True)
+    rows = [
+        {"name": row.name} | ({} if settings.smoke else {"reported": dict(row.reported), "refined": dict(row.refined)})
+        for row in study.rows
+    ]
+    facts: dict[str, Any] = {"study": name, "title": study.title, "source": study.source, "metric": study.metric}
+    facts |= {"smoke": settings.smoke, "paper": settings.paper, "rows": rows, **more}
+    files.write_json(root / "study.json", facts)

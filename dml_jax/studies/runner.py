@@ -1,0 +1,250 @@
+"""Runs trials as processes, several side by side, here and on other machines that share the directory of the study.
+
+A trial is claimed by locking a file, whose lock its process inherits: the operating system releases it when the worker
+and the process have ended, for whatever reason, and another worker continues the run from its checkpoint.
+"""
+
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import IO, NamedTuple
+
+from dml_jax import files
+from dml_jax.errors import ConfigError
+from dml_jax.studies import outcomes
+from dml_jax.studies.plan import Trial
+
+POLL = 0.5  # seconds between two looks at a process, or for a free trial
+
+
+class Slot(NamedTuple):
+    """What one job may use.
+
+    Attributes:
+      cores: numbers of the processor cores.
+      environment: variables that select the accelerator.
+    """
+
+    cores: frozenset[int]
+    environment: dict[str, str]
+
+
+@dataclass
+class Progress:
+    """What the jobs of this command share.
+
+    Attributes:
+      print: shows a line.
+      stop: set when the command must end.
+      code: its exit code then.
+    """
+
+    print: Callable[[str], None]
+    stop: threading.Event
+    code: int = 0
+
+
+def slots(jobs: int) -> list[Slot]:
+    """Divides the cores and the NVIDIA devices of this machine among jobs.
+
+    Raises:
+      ConfigError: fewer cores than jobs.
+    """
+    cores = sorted(os.sched_getaffinity(0))
+    if not 1 <= jobs <= len(cores):
+        raise ConfigError(f"--jobs={jobs}: must be one of 1 to {len(cores)}, the number of cores")
+    devices = _devices()
+    made = []
+    for job in range(jobs):
+        environment = {}
+        if devices:
+            own = devices[job::jobs] or [devices[job % len(devices)]]
+            environment["CUDA_VISIBLE_DEVICES"] = ",".join(own)
+            if jobs > len(devices):  # several jobs on one device
+                environment["XLA_PYTHON_CLIENT_MEM_FRACTION"] = f"{0.9 / -(-jobs // len(devices)):.2f}"
+        made.append(Slot(frozenset(cores[job::jobs]), environment))
+    return made
+
+
+def _devices() -> list[str]:
+    if "CUDA_VISIBLE_DEVICES" in os.environ:
+        return [name for name in os.environ["CUDA_VISIBLE_DEVICES"].split(",") if name]
+    return [str(number) for number, _ in enumerate(Path("/proc/driver/nvidia/gpus").glob("*"))]
+
+
+def claim(root: Path, name: str) -> IO[str] | None:
+    """The locked file that claims a trial; None if another worker has it."""
+    lock = open(root / "trials" / f"{name}.lock", "w")  # noqa: SIM115
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        lock.close()
+        return None
+    return lock
+
+
+def problem_file(root: Path, name: str) -> Path:
+    """Where the reason is noted why a trial failed."""
+    return root / "trials" / f"{name}.problem"
+
+
+def forget_problems(root: Path, trials: Sequence[Trial]) -> None:
+    """Lets trials that failed run again."""
+    for trial in trials:
+        problem_file(root, trial.name).unlink(missing_ok=True)
+
+
+def problem(root: Path, trial: Trial) -> str:
+    """Why a trial failed or cannot be run; empty if there is nothing against it."""
+    try:
+        return problem_file(root, trial.name).read_text(encoding="utf-8")
+    except OSError:
+        failed = next((name for name in trial.needs if problem_file(root, name).exists()), None)
+        return f"needs {failed}, which failed" if failed else ""
+
+
+def run_all(
+    root: Path, trials: Sequence[Trial], jobs: Sequence[Slot], print_line: Callable[[str], None], *, wait: bool
+) -> int:
+    """Trains all trials that are neither finished nor failed.
+
+    Args:
+      root: directory of the study.
+      trials: in an order in which a trial follows those that it needs.
+      jobs: see `slots`.
+      print_line: shows a line.
+      wait: whether to wait for trials of other workers.
+
+    Returns:
+      0, or 128 + the number of the signal that stopped the command.
+    """
+
+    def job(slot: Slot, progress: Progress) -> None:
+        while (claimed := _next(root, trials, progress, wait=wait)) is not None:
+            trial, lock = claimed
+            with lock:
+                execute(root, trial, lock, slot, progress)
+
+    return in_parallel(jobs, job, print_line)
+
+
+def in_parallel(jobs: Sequence[Slot], job: Callable[[Slot, Progress], None], print_line: Callable[[str], None]) -> int:
+    """Runs a function once per slot, each on its cores; on SIGTERM or Ctrl-C, stops them and returns 143 or 130."""
+    progress = Progress(print_line, threading.Event())
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        progress.code = 128 + number
+        progress.stop.set()
+
+    def pinned(slot: Slot) -> None:
+        os.sched_setaffinity(0, slot.cores)  # of this thread, and of the processes that it starts
+        try:
+            job(slot, progress)
+        except BaseException:
+            progress.stop.set()
+            raise
+
+    previous = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        with ThreadPoolExecutor(len(jobs)) as pool:
+            for future in [pool.submit(pinned, slot) for slot in jobs]:
+                future.result()
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+    return progress.code
+
+
+def _next(root: Path, trials: Sequence[Trial], progress: Progress, *, wait: bool) -> tuple[Trial, IO[str]] | None:
+    """The next free trial with its claim; None if there is none left."""
+    while not progress.stop.is_set():
+        open_trials = 0
+        for trial in trials:
+            if outcomes.is_finished(trial) or problem(root, trial):
+                continue
+            open_trials += 1
+            if not all(outcomes.has_results(root / name) for name in trial.needs):
+                continue
+            lock = claim(root, trial.name)
+            if lock is None:
+                continue
+            if not outcomes.is_finished(trial) and not problem(root, trial):  # another worker may have ended it
+                return trial, lock
+            lock.close()
+        if not open_trials or not wait:
+            return None
+        progress.stop.wait(POLL)
+    return None
+
+
+def execute(
+    root: Path,
+    trial: Trial,
+    lock: IO[str],
+    slot: Slot,
+    progress: Progress,
+    watch: Callable[[], bool] = lambda: False,
+) -> bool:
+    """Runs a claimed trial to its end.
+
+    Args:
+      root: directory of the study.
+      trial: to run; continued if it was interrupted.
+      lock: its claim.
+      slot: what the process may use.
+      progress: of the command.
+      watch: called now and then; a true answer stops the process.
+
+    Returns:
+      Whether it finished. If it failed, the reason is noted in `problem_file`.
+    """
+    log = root / "trials" / f"{trial.name}.log"
+    progress.print(f"{trial.name}: {'continues' if (trial.directory / 'checkpoints').exists() else 'starts'}")
+    began, stopped = time.monotonic(), False
+    with open(log, "ab") as output:
+        process = subprocess.Popen(
+            command(root, trial), stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
+            env={**os.environ, **slot.environment}, pass_fds=(lock.fileno(),), start_new_session=True,
+        )  # fmt: skip
+        while process.poll() is None:
+            if not stopped and (progress.stop.is_set() or watch()):
+                process.terminate()
+                stopped = True
+            time.sleep(POLL / 10 if stopped else POLL)
+    if outcomes.is_finished(trial):
+        recall = outcomes.read_results(trial.directory).get("recall@1", float("nan"))
+        progress.print(f"{trial.name}: finished, Recall@1 {recall:.4f} ({time.monotonic() - began:.0f} s)")
+        return True
+    if stopped:
+        return False
+    reason = last_line(log) or f"exit code {process.returncode}"
+    with files.atomic_write(problem_file(root, trial.name)) as draft:
+        draft.write_text(reason, encoding="utf-8")
+    progress.print(f"{trial.name}: failed: {reason}")
+    return False
+
+
+def command(root: Path, trial: Trial) -> list[str]:
+    """The command of a trial, after writing its configuration to a file."""
+    if trial.members:
+        weights = [f"--weights={','.join(map(str, trial.weights))}"] if trial.weights else []
+        members = map(str, trial.members)
+        return [sys.executable, "-m", "dml_jax.ensemble", *members, f"--output={trial.directory}", *weights]
+    config = root / "trials" / f"{trial.name}.json"
+    files.write_json(config, trial.config)
+    return [sys.executable, "-m", "dml_jax.main", f"--config={config}", f"--workdir={trial.directory}", "--quiet"]
+
+
+def last_line(log: Path) -> str:
+    """The last line of a log that is not empty."""
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.exists() else []
+    return next((line.removeprefix("error: ") for line in reversed(lines) if line.strip()), "")

@@ -1,0 +1,133 @@
+"""The tables and the page of a study or of any runs, written side by side."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rich.console import Console
+
+from dml_jax import files
+from dml_jax.errors import CheckpointError, ConfigError
+from dml_jax.studies import outcomes, page, plan, tables
+from dml_jax.studies.outcomes import Run
+from dml_jax.studies.runner import problem_file
+from dml_jax.studies.tables import Table
+
+WRITERS = {"md": tables.markdown, "tex": tables.latex, "csv": tables.comma_separated}
+
+
+class Summary(NamedTuple):
+    """What is known about runs.
+
+    Attributes:
+      title: of the page.
+      lead: below the title.
+      metric: by which rows are compared.
+      runs: that are finished.
+      reported: published metrics by row and source.
+      failed: lines about trials without results.
+    """
+
+    title: str
+    lead: str
+    metric: str
+    runs: list[Run]
+    reported: dict[str, dict[str, Any]]
+    failed: list[str]
+
+
+def of_study(root: Path) -> Summary:
+    """The finished trials of the study in a directory.
+
+    Raises:
+      ConfigError: the directory is not that of a study.
+    """
+    facts = plan.read_facts(root)
+    if facts is None:
+        raise ConfigError(f"{root}: is not the directory of a study (no study.json)")
+    order = {row["name"]: i for i, row in enumerate(facts["rows"])}
+    runs, failed = [], []
+    for trial in sorted(facts["trials"], key=lambda trial: (order[trial["row"]], trial["seed"])):
+        if outcomes.has_results(root / trial["name"]):
+            runs.append(outcomes.read_run(root / trial["name"], trial["row"]))
+            continue
+        problem = problem_file(root, trial["name"])
+        reason = problem.read_text(encoding="utf-8") if problem.exists() else "not finished"
+        failed.append(f"{trial['name']}: {reason}")
+    reported = {row["name"]: row.get("reported", {}) for row in facts["rows"]}
+    for row in facts["rows"]:
+        reported |= {f"{row['name']} + {kind}": metrics for kind, metrics in row.get("refined", {}).items()}
+    lead = facts["source"]
+    if facts["smoke"]:
+        lead = f"SMOKE TEST: a few steps of a small network on digits; the numbers mean nothing. {lead}"
+    if facts["paper"]:
+        lead = f"Models are selected on the test classes, as the authors did. {lead}"
+    return Summary(facts["title"], lead, facts["metric"], runs, reported, failed)
+
+
+def of_runs(directories: Sequence[Path], metric: str) -> Summary:
+    """Any finished runs.
+
+    Raises:
+      UserError: no such directory, or a run that is not finished.
+    """
+    for directory in directories:
+        if not directory.is_dir():
+            raise ConfigError(f"{directory}: there is no such directory")
+    runs = outcomes.name_rows([outcomes.read_run(directory) for directory in directories])
+    return Summary(f"{len(runs)} runs", "", metric, runs, {}, [])
+
+
+def parts(summary: Summary) -> list[tuple[Table, outcomes.Group]]:
+    """A table for each group of runs that may be compared.
+
+    Raises:
+      CheckpointError: no run is finished, or none has the metric.
+    """
+    if not summary.runs:
+        reasons = f": {summary.failed[0]}" if summary.failed else ""
+        raise CheckpointError(f"{summary.title}: no run is finished{reasons}")
+    without = next((run for run in summary.runs if summary.metric not in run.results), None)
+    if without is not None:
+        raise ConfigError(f"--metric={summary.metric}: {without.directory} has no such result")
+    groups = outcomes.groups(summary.runs)
+    made = []
+    for number, group in enumerate(groups, start=1):
+        # Rows of other images or protocols cannot be compared, so they are in tables of their own.
+        title = summary.title if len(groups) == 1 else f"{summary.title}: {group.data or 'group'} ({number})"
+        made.append((tables.build(title, group, summary.metric, summary.reported), group))
+    return made
+
+
+def publish(summary: Summary, output: Path | None, console: Console) -> None:
+    """Prints the tables and writes them as report.md, .tex, .csv and .html.
+
+    Args:
+      summary: of the runs.
+      output: directory to write to; None to print only.
+      console: to print on.
+    """
+    made = parts(summary)
+    for table, _ in made:
+        tables.print_table(table, console)
+    if len(made) > 1:
+        console.print(
+            f"{len(made)} tables: the runs have different test images or protocols, so that they cannot be compared",
+            style="bold", markup=False,
+        )  # fmt: skip
+    for line in summary.failed:
+        console.print(f"without results: {line}", markup=False)
+    if output is None:
+        return
+    write_texts(output, [table for table, _ in made])
+    target = output / "report.html"
+    page.write(target, summary.title, summary.lead, made, summary.metric, failed=summary.failed)
+    console.print(f"report: {target}   also report.md, .tex, .csv", markup=False, soft_wrap=True)
+
+
+def write_texts(output: Path, made: Sequence[Table]) -> None:
+    """Writes tables as report.md, report.tex and report.csv."""
+    output.mkdir(parents=True, exist_ok=True)
+    for suffix, text in WRITERS.items():
+        with files.atomic_write(output / f"report.{suffix}") as draft:
+            draft.write_text("\n".join(map(text, made)), encoding="utf-8")

@@ -1,0 +1,227 @@
+"""The table of a group of rows, and its text, Markdown, LaTeX and CSV."""
+
+import csv
+import io
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from rich.console import Console
+from rich.table import Table as RichTable
+
+from dml_jax.evaluation import metric_table
+from dml_jax.evaluation.metric_table import MetricEntry
+from dml_jax.studies import outcomes
+from dml_jax.studies.outcomes import Group, Run
+
+DIGITS = 1  # decimal places of percentages
+
+
+class Cell(NamedTuple):
+    """One entry.
+
+    Attributes:
+      text: as shown.
+      value: to sort by; NaN if there is none.
+      rank: 1 for the best of its column, 2 for the second best, 0 for others.
+    """
+
+    text: str
+    value: float = math.nan
+    rank: int = 0
+
+
+class Table(NamedTuple):
+    """A table.
+
+    Attributes:
+      title: above it.
+      notes: sentences below it.
+      head: headings of the columns.
+      rows: cells, as many as headings.
+      narrow: columns that fit on a terminal.
+    """
+
+    title: str
+    notes: tuple[str, ...]
+    head: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    narrow: tuple[int, ...]
+
+
+def build(title: str, group: Group, metric: str, reported: Mapping[str, Mapping[str, Any]]) -> Table:
+    """The table of a group.
+
+    Args:
+      title: above the table.
+      group: rows that may be compared.
+      metric: by which rows are compared.
+      reported: published metrics by row and source.
+    """
+    rows = outcomes.refined_rows(group)
+    entries = metric_table.columns({key: 0 for runs in rows.values() for key in runs[0].results})
+    known = {name: outcomes.published(runs[0], reported.get(name, {})) for name, runs in rows.items()}
+    sources = list(dict.fromkeys(source for found in known.values() for source in found))
+    columns: dict[str, list[Cell]] = {"seeds": [Cell(str(len(runs)), len(runs)) for runs in rows.values()]}
+    for entry in entries:
+        columns[entry.heading] = _ranked([_spread_cell(runs, entry) for runs in rows.values()], entry)
+        for source in sources:
+            cells = [_published_cell(found.get(source, {}), entry) for found in known.values()]
+            if any(cell.text for cell in cells):
+                columns[f"{entry.heading} {source}"] = cells
+    if len(rows) > 1:
+        columns |= _significance(rows, metric)
+    columns |= _costs(list(rows.values()))
+    main = next((entry.heading for entry in entries if entry.name == metric), "")
+    shown = ("seeds", main, "MAP@R", "NMI", *(f"{main} {source}" for source in sources), "p queries", "p seeds", "time")
+    head = ("", *columns)
+    lines = tuple((Cell(name), *(column[i] for column in columns.values())) for i, name in enumerate(rows))
+    narrow = tuple(i for i, heading in enumerate(head) if heading in shown or i == 0)
+    return Table(title, _notes(group, rows, main, known), head, lines, narrow)
+
+
+def _notes(group: Group, rows: Mapping[str, list[Run]], main: str, known: Mapping[str, Any]) -> tuple[str, ...]:
+    notes = [f"Data: {group.data or 'of the members'}. Evaluation: {group.protocol}."]
+    notes.append("In %, mean ± standard deviation over seeds; bold: best, underlined: second best of a column.")
+    if len(rows) > 1:
+        notes.append(
+            f"p: of the difference to the row with the best {main}; 'queries', paired test over the test queries for "
+            "the seeds at hand; 'seeds', Welch's test over seeds. Not corrected for the number of rows."
+        )
+    if any(known.values()) and not all(run.results.get("model") == "test" for runs in rows.values() for run in runs):
+        notes.append("Published numbers are usually of the epoch that is best on the test set; these runs are not.")
+    return tuple(notes)
+
+
+def _spread_cell(runs: Sequence[Run], entry: MetricEntry) -> Cell:
+    values = [run.results[entry.name] for run in runs if isinstance(run.results.get(entry.name), float | int)]
+    if not values:
+        return Cell("–")
+    mean, deviation, count = outcomes.spread(values)
+    text = _number(mean, entry) + (f" ± {_number(deviation, entry)}" if count > 1 else "")
+    return Cell(text, mean)
+
+
+def _published_cell(metrics: Mapping[str, float], entry: MetricEntry) -> Cell:
+    return Cell(_number(metrics[entry.name], entry), metrics[entry.name]) if entry.name in metrics else Cell("")
+
+
+def _number(value: float, entry: MetricEntry) -> str:
+    return f"{100 * value:.{DIGITS}f}" if entry.percent else f"{value:.3f}"
+
+
+def _ranked(cells: list[Cell], entry: MetricEntry) -> list[Cell]:
+    """Marks the best and the second best; equal values share a rank. Metrics without a direction are not marked."""
+    order = sorted({cell.value for cell in cells if not math.isnan(cell.value)}, reverse=True)
+    if not entry.percent or len(order) < 2:
+        return cells
+    ranks = {value: rank for rank, value in enumerate(order[:2], start=1)}
+    return [cell._replace(rank=ranks.get(cell.value, 0)) for cell in cells]
+
+
+def _significance(rows: Mapping[str, list[Run]], metric: str) -> dict[str, list[Cell]]:
+    values = {name: [run.results.get(metric, math.nan) for run in runs] for name, runs in rows.items()}
+    best = max(values, key=lambda name: statistics.fmean(values[name]))
+    queries = [math.nan if n == best else outcomes.query_test(runs, rows[best], metric) for n, runs in rows.items()]
+    seeds = [math.nan if n == best else outcomes.seed_test(v, values[best]) for n, v in values.items()]
+    columns = {"p queries": queries, "p seeds": seeds}
+    return {
+        heading: [Cell(_p_value(p), p) for p in column]
+        for heading, column in columns.items()
+        if not all(map(math.isnan, column))
+    }
+
+
+def _p_value(p: float) -> str:
+    return "" if math.isnan(p) else "<0.001" if p < 0.001 else f"{p:.3f}"
+
+
+def _costs(rows: Sequence[Sequence[Run]]) -> dict[str, list[Cell]]:
+    """Medians over seeds of training time, speed and memory."""
+    columns: dict[str, list[Cell]] = {}
+    for heading, key, text in (
+        ("time", "seconds", duration),
+        ("images/s", "images_per_second", lambda value: f"{value:.0f}"),
+        ("memory", "peak_memory", lambda value: f"{value / 2**20:.0f} MiB"),
+    ):
+        values = [[run.timing[key] for run in runs if key in run.timing] for runs in rows]
+        if any(values):
+            columns[heading] = [
+                Cell(text(statistics.median(v)), statistics.median(v)) if v else Cell("") for v in values
+            ]
+    return columns
+
+
+def duration(seconds: float) -> str:
+    """A time for people: "45 s", "12 min", "3.4 h"."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+def print_table(table: Table, console: Console) -> None:
+    """Prints the columns that matter most."""
+    printed = RichTable(title=table.title, title_justify="left")
+    for i in table.narrow:
+        printed.add_column(table.head[i], justify="right" if i else "left", no_wrap=bool(i))
+    style = {0: "", 1: "bold", 2: "underline"}
+    for row in table.rows:
+        cells = (row[i] for i in table.narrow)
+        printed.add_row(*(f"[{style[c.rank]}]{c.text}[/]" if c.rank else c.text.replace("[", r"\[") for c in cells))
+    console.print(printed)
+    for note in table.notes:
+        console.print(note, style="dim", markup=False)
+
+
+def markdown(table: Table) -> str:
+    """The table in Markdown; the second best is underlined by HTML, which Markdown allows."""
+    form = {0: "{}", 1: "**{}**", 2: "<u>{}</u>"}
+    lines = [f"## {table.title}", ""]
+    lines.append("| " + " | ".join(heading.replace("|", r"\|") for heading in table.head) + " |")
+    lines.append("|---" + "|---:" * (len(table.head) - 1) + "|")
+    for row in table.rows:
+        lines.append("| " + " | ".join(form[cell.rank].format(cell.text.replace("|", r"\|")) for cell in row) + " |")
+    return "\n".join([*lines, "", *table.notes, ""])
+
+
+def latex(table: Table) -> str:
+    """The table in LaTeX, with the package booktabs."""
+    form = {0: "{}", 1: r"\textbf{{{}}}", 2: r"\underline{{{}}}"}
+
+    def line(cells: Sequence[str]) -> str:
+        return "  " + " & ".join(cells) + r" \\"
+
+    body = [line([form[cell.rank].format(_tex(cell.text)) for cell in row]) for row in table.rows]
+    return "\n".join(
+        [
+            r"\begin{table}", r"  \centering", rf"  \caption{{{_tex(' '.join((table.title + '.', *table.notes)))}}}",
+            rf"  \begin{{tabular}}{{l{'r' * (len(table.head) - 1)}}}", r"  \toprule",
+            line([_tex(heading) for heading in table.head]), r"  \midrule", *body,
+            r"  \bottomrule", r"  \end{tabular}", r"\end{table}", "",
+        ]
+    )  # fmt: skip
+
+
+def _tex(text: str) -> str:
+    escaped = "".join({"\\": r"\textbackslash{}"}.get(c, f"\\{c}" if c in "&%$#_{}" else c) for c in text)
+    return (
+        escaped.replace("±", r"$\pm$").replace("–", "--").replace("<", "$<$").replace(">", "$>$").replace("^", r"\^{}")
+    )
+
+
+def comma_separated(table: Table) -> str:
+    """The table as CSV with full precision: the text of a cell, followed by its value where it has one."""
+    valued = [any(not math.isnan(row[i].value) for row in table.rows) for i in range(len(table.head))]
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    head: list[str] = []
+    for heading, has_value in zip(table.head, valued, strict=True):
+        head += [heading or "row", f"{heading} (value)"] if has_value else [heading or "row"]
+    writer.writerow(head)
+    for row in table.rows:
+        cells: list[str] = []
+        for cell, has_value in zip(row, valued, strict=True):
+            cells += [cell.text, "" if math.isnan(cell.value) else repr(cell.value)] if has_value else [cell.text]
+        writer.writerow(cells)
+    return out.getvalue()

@@ -1,0 +1,54 @@
+"""Work directories as finished runs leave them, without training."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+PROTOCOL = "clean protocol; query excluded by index"
+
+
+def write_run(
+    directory: Path,
+    hits: np.ndarray,
+    *,
+    config: dict[str, Any] | None = None,
+    protocol: str = PROTOCOL,
+    labels: str = "0123456789abcdef",
+    steps: int = 100,
+    points: tuple[tuple[int, float], ...] = ((50, 0.2), (100, 0.4)),
+    **metrics: Any,
+) -> None:
+    """A run whose queries have a hit at rank 1 (True) or none.
+
+    Args:
+      directory: to create.
+      hits: bool [N].
+      config: whole configuration, or None for an ensemble.
+      protocol: in `results.json`.
+      labels: SHA-256 of the test labels.
+      steps: length.
+      points: (step, Recall@1) of the evaluations during training.
+      metrics: further entries of `results.json`.
+    """
+    (directory / "embeddings" / "test").mkdir(parents=True)
+    manifest = {"sha256": {"labels.npy": labels}}
+    (directory / "embeddings" / "test" / "manifest.json").write_text(json.dumps(manifest))
+    (directory / "embeddings" / "test" / "ids.json").write_text(json.dumps([f"{i}.png" for i in range(len(hits))]))
+    np.savez(directory / "queries.npz", rank=hits.astype(np.int32))
+    results = {
+        "recall@1": float(hits.mean()), "recall@1_stderr": 0.01, "map@r": float(hits.mean()) / 2, "protocol": protocol,
+        "model": "last", "step": steps, "steps": steps, "length": {"steps": steps, "epochs": 0},
+        "timing": {"seconds": 60.0, "images_per_second": 100.0, "peak_memory": 2**30},
+    }  # fmt: skip
+    (directory / "results.json").write_text(json.dumps(results | metrics))
+    lines = [{"step": step, "loss": 1.0, "test/recall@1": value} for step, value in points]
+    (directory / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    if config is not None:
+        (directory / "config.json").write_text(json.dumps({"config": config}))
+
+
+def hits(share: float, count: int = 1000, seed: int = 0) -> np.ndarray:
+    """bool [count], of which about this share is true."""
+    return np.random.default_rng(seed).random(count) < share

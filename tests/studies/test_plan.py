@@ -1,0 +1,219 @@
+"""Study files and their trials: every configuration is valid; invalid studies are explained in one sentence."""
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dml_jax import cli
+from dml_jax.errors import CheckpointError, ConfigError
+from dml_jax.studies import plan, search
+from dml_jax.studies.definition import Row, Study, grid, percent
+from dml_jax.studies.plan import Settings
+
+ROOT = Path(__file__).parents[2]
+FILES = sorted((ROOT / "configs" / "studies").glob("*.py"))
+DIGITS = str(ROOT / "configs" / "digits_hist.py")
+
+
+def settings(root: Path = Path("root"), **changed: Any) -> Settings:
+    return Settings(root, **changed)
+
+
+def study(*rows: Row) -> Study:
+    return Study("A study", rows=rows)
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_study_files(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All rows of the default variant, and those of a smoke test of every other, are valid configurations."""
+    monkeypatch.chdir(ROOT)
+    module = cli.run_file("--study", str(file))
+    text = module.__doc__ or ""
+    commands = re.findall(r"^    python -m dml_jax\.study --study=(\S+)", text, re.MULTILINE)
+    assert commands[0] == f"configs/studies/{file.name}"
+    for command in commands:
+        plan.load(command)
+    for variant in module.VARIANTS:
+        name, found = plan.load(f"{file}:{variant}")
+        assert name == f"{file.stem}-{variant}"
+        assert found.title.endswith(variant)
+        assert found.source
+        if found.search:
+            trial = search.make_trial(found.search, settings(), 0, search.example(found.search))
+            assert trial.config["train"]["select"] == "validation"
+            continue
+        small = plan.trials(found, settings(smoke=True))
+        assert {(trial.config["data"]["name"], trial.config["train"]["steps"]) for trial in small if trial.config} == {
+            ("digits", 4)
+        }
+        if variant == module.VARIANTS[0]:
+            assert len(plan.trials(found, settings(seeds=(0, 1)))) == 2 * len(found.rows)
+        for row in found.rows:
+            reported = [*row.reported.values(), *(m for sources in row.refined.values() for m in sources.values())]
+            assert all(0.4 < value < 1 for metrics in reported for value in metrics.values())
+
+
+def test_studies_state_the_papers_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Copied from the tables, independently of `configs/`."""
+    monkeypatch.chdir(ROOT)
+
+    def paper(file: str, row: str) -> dict[str, float]:
+        _, found = plan.load(f"configs/studies/{file}")
+        chosen = next(r for r in found.rows if r.name == row)
+        trial = next(t for t in plan.trials(replace(found, rows=(chosen,)), settings()))
+        return {**trial.config["paper"], **chosen.reported.get("paper", {})}
+
+    assert paper("mpn_embedding_size.py:inshop", "1024 dimensions")["recall@1"] == 0.917
+    assert paper("mpn_embedding_size.py:cars", "64 dimensions") == {"recall@1": 0.763, "nmi": 0.681}
+    assert paper("hist_sizes.py", "embedding_dim=1024 hidden_dim=256") == {"recall@1": 0.8867}
+    assert paper("hist_tau_lambda.py", "tau=8 lambda_s=1.5") == {"recall@1": 0.7863}
+    assert paper("hist_tau_lambda.py", "tau=16 lambda_s=1") == {}
+    assert paper("hist_backbones.py:sop", "ResNet-50")["recall@100"] == 0.968
+    assert paper("crt_first_prototypes.py", "prototypes=4x64")["recall@1"] == 0.7557
+    assert paper("crt_prototypes.py", "prototypes=100x100")["recall@8"] == 0.9431
+    assert paper("crt_backbones.py:inshop", "DeiT-S, MS")["recall@1"] == 0.9247
+    assert paper("diva_tasks.py:sop", "D + DaNCE + I") == {"recall@1": 0.758, "recall@10": 0.89, "nmi": 0.898}
+
+
+def test_grid() -> None:
+    rows = grid("a.py", {"x": (1, 2), "y.z": (0.5, "b")}, {(2, 0.5): percent(r1=50, nmi=60)}, {"k": True})
+    assert [row.name for row in rows] == ["x=1 z=0.5", "x=1 z=b", "x=2 z=0.5", "x=2 z=b"]
+    assert rows[2].overrides == {"k": True, "x": 2, "y.z": 0.5}
+    assert rows[2].reported == {"paper": {"recall@1": 0.5, "nmi": 0.6}}
+    for empty in ({}, {"x": ()}):
+        with pytest.raises(ConfigError, match=r"the grid of a\.py is empty"):
+            grid("a.py", empty)
+
+
+def test_overrides_and_seeds() -> None:
+    rows = (
+        Row("plain", DIGITS),
+        Row("changed", DIGITS, {"method.tau": 3, "data.crop_scale": (0.5, 1.0), "train.epochs": 2, "seed": 100}),
+    )
+    made = plan.trials(study(*rows), settings(seeds=(1, 2), overrides={"method.hidden_dim": "7"}))
+    assert [trial.name for trial in made] == ["plain-seed1", "changed-seed1", "plain-seed2", "changed-seed2"]
+    assert [trial.config["seed"] for trial in made] == [1, 101, 2, 102]
+    changed = made[1].config
+    assert (changed["method"]["tau"], changed["data"]["crop_scale"]) == (3.0, (0.5, 1.0))
+    assert (changed["train"]["epochs"], changed["train"]["steps"]) == (2, 0)
+    assert {trial.config["method"]["hidden_dim"] for trial in made} == {7}
+
+
+def test_the_authors_protocol(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Is the variant `paper` where there is one."""
+    monkeypatch.chdir(ROOT)
+    rows = (Row("published", "configs/cub_mpn.py:dim64"), Row("other", "configs/digits_hist.py"))
+    clean, paper = (plan.trials(study(*rows), settings(paper=paper)) for paper in (False, True))
+    assert [trial.config["train"]["select"] for trial in clean] == ["last", "last"]
+    assert [trial.config["train"]["select"] for trial in paper] == ["test", "test"]
+    assert [trial.config["evaluation"]["protocol"] for trial in paper] == ["paper", "paper"]
+    assert paper[0].config["train"]["reload_best_epochs"] == (30, 50)
+
+
+def test_rows_that_need_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    rows = (
+        Row("student", "configs/omniglot_student.py", {"method.teacher": "@the teacher"}),
+        Row("both", members=("student", "the teacher"), weights=(1.0, 2.0)),
+        Row("the teacher", "configs/omniglot_mpn.py"),
+    )
+    made = plan.trials(study(*rows), settings(Path("r"), seeds=(3,)))
+    assert [trial.name for trial in made] == ["the-teacher-seed3", "student-seed3", "both-seed3"]
+    assert made[1].config["method"]["teacher"] == "r/the-teacher-seed3"
+    assert made[2].members == (Path("r/student-seed3"), Path("r/the-teacher-seed3"))
+    small = plan.trials(study(*rows), settings(smoke=True))
+    assert {trial.row for trial in small} == {"student", "the teacher"}
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ((), "has no rows"),
+        ((Row("a", DIGITS, {"method.tua": 3}),), r"row 'a' .*method\.tua: there is no such key; did you mean tau"),
+        ((Row("a", DIGITS, {"method.tau": -1.0}),), r"row 'a' .*method\.tau=-1\.0: must be positive"),
+        ((Row("a", "configs/no.py"),), r"row 'a' .*there is no such file"),
+        ((Row("a b", DIGITS), Row("a-b", DIGITS)), r"'a b' and 'a-b': would share the work directory root/a-b-seed0"),
+        ((Row("a", DIGITS, {"init_from": "@c"}),), "row 'a': needs 'c', which is no row"),
+        ((Row("a", members=("b",)), Row("b", members=("a",))), "row 'a': needs itself"),
+        ((Row("a", DIGITS), Row("b", members=("a", "a"), weights=(1.0,))), "has 2 members and 1 weights"),
+    ],
+)
+def test_invalid_rows(rows: tuple[Row, ...], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        plan.trials(study(*rows), settings())
+
+
+def test_stored_configurations(tmp_path: Path) -> None:
+    """The config.json of a run is a configuration, which overrides may change."""
+    stored = tmp_path / "config.json"
+    values = plan.trials(study(Row("a", DIGITS)), settings())[0].config
+    stored.write_text(json.dumps({"config": values, "data_hash": "x"}))
+    found = cli.load_config(str(stored), {"method.tau": "5"})
+    assert (found["method"]["tau"], found["method"]["alpha"]) == (5.0, values["method"]["alpha"])
+    made = plan.trials(study(Row("a", str(stored), {"method.tau": 6})), settings(paper=True))
+    assert made[0].config["evaluation"]["protocol"] == "paper"
+    for text, message in (("{", "cannot be read"), ("[]", "holds no configuration"), ('{"config": {}}', "holds no")):
+        stored.write_text(text)
+        with pytest.raises(ConfigError, match=message):
+            cli.load_config(str(stored), {})
+    with pytest.raises(ConfigError, match=r"there is no such file"):
+        cli.load_config(str(tmp_path / "no.json"), {})
+
+
+def test_invalid_files(tmp_path: Path) -> None:
+    for text, message in (
+        ("x = 1", "has no get_study"),
+        ("def get_study(): return 3", "must return a Study, not int"),
+        ("from dml_jax.studies.definition import grid\ndef get_study(): return grid('a.py', {})", "is empty"),
+        ("1 / 0", "cannot be run .ZeroDivisionError"),
+    ):
+        file = tmp_path / "study.py"
+        file.write_text(text)
+        with pytest.raises(ConfigError, match=message):
+            plan.load(str(file))
+    with pytest.raises(ConfigError, match="there is no variant 'cras'; did you mean cars"):
+        plan.load(f"{FILES[0].parent / 'hist_layers.py'}:cras")
+    with pytest.raises(ConfigError, match="give two or more"):
+        plan.comparison(["a.py"])
+
+
+def test_roots_of_others(tmp_path: Path) -> None:
+    """Another study, other files, or the run of another configuration: refused before anything is written."""
+    made = plan.trials(study(Row("a", DIGITS)), settings(tmp_path))
+    plan.check_root(tmp_path, "mine", made, smoke=False)
+    plan.write_facts(tmp_path, "mine", study(Row("a", DIGITS)), settings(tmp_path), {"trials": []})
+    plan.check_root(tmp_path, "mine", made, smoke=False)
+    with pytest.raises(ConfigError, match="belongs to the study mine; give another directory"):
+        plan.check_root(tmp_path, "yours", made, smoke=False)
+    with pytest.raises(ConfigError, match="belongs to the study mine"):
+        plan.check_root(tmp_path, "mine", made, smoke=True)
+    made[0].directory.mkdir()
+    stored = {"config": made[0].config | {"seed": 5}, "data_hash": "", "classes": 1, "images": 1, "shape": []}
+    (made[0].directory / "config.json").write_text(json.dumps(stored))
+    with pytest.raises(CheckpointError, match=r"belongs to a run of another configuration: seed \(5 there, 0 here\)"):
+        plan.check_root(tmp_path, "mine", made, smoke=False)
+    (tmp_path / "study.json").unlink()
+    with pytest.raises(ConfigError, match="is not empty and belongs to no study"):
+        plan.check_root(tmp_path, "mine", made, smoke=False)
+    with pytest.raises(ConfigError, match="is a file or below one"):
+        plan.check_root(made[0].directory / "config.json", "mine", made, smoke=False)
+
+
+def test_missing_sources(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    for rows, message in (
+        ((Row("a", "configs/cub_hist.py"),), r"row 'a': data\.path=data/cub: does not exist; prepare the data"),
+        ((Row("a", "configs/cub_hist.py", {"data.path": "."}),), r"backbone\.pretrained=weights/resnet50: does not"),
+        ((Row("a", "configs/omniglot_student.py", {"data.path": "."}),), r"method\.teacher=runs/omniglot_mpn: does"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            plan.check_sources(plan.trials(study(*rows), settings()))
+    rows = (
+        Row("s", "configs/omniglot_student.py", {"data.path": ".", "method.teacher": "@t"}),
+        Row("t", "configs/omniglot_mpn.py", {"data.path": "."}),
+    )
+    plan.check_sources(plan.trials(study(*rows), settings()))

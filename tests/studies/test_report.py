@@ -1,0 +1,245 @@
+"""Tables over runs: numbers against independent computations, ranks, groups, formats; no training."""
+
+import csv
+import math
+import re
+import subprocess
+import sys
+from dataclasses import asdict
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from dml_jax import report
+from dml_jax.errors import CheckpointError, ConfigError
+from dml_jax.studies import outcomes, plan, summary, tables
+from dml_jax.studies.definition import Row, Study, percent
+from dml_jax.studies.plan import Settings
+from dml_jax.train import timing
+from tests.studies.runs import PROTOCOL, hits, write_run
+from tests.test_configs import resolved
+
+ROOT = Path(__file__).parents[2]
+
+
+def config(seed: int = 0, **method: Any) -> dict[str, Any]:
+    values = asdict(resolved("digits_hist"))
+    values["method"] |= method
+    values["seed"] = seed
+    return values
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    """Three seeds of two values of tau, and one seed of a third."""
+    for tau, share in ((8.0, 0.5), (16.0, 0.6)):
+        for seed in range(3):
+            run = hits(share + 0.01 * seed, seed=seed)
+            write_run(tmp_path / f"tau{tau:.0f}-seed{seed}", run, config=config(seed, tau=tau), nmi=0.7)
+    write_run(tmp_path / "tau32-seed0", hits(0.55, seed=5), config=config(0, tau=32.0), nmi=0.65)
+    return tmp_path
+
+
+def table_of(directory: Path, names: str = "tau*") -> tables.Table:
+    found = summary.of_runs(sorted(directory.glob(names)), "recall@1")
+    (made,) = summary.parts(found)
+    return made[0]
+
+
+def column(table: tables.Table, heading: str) -> dict[str, tables.Cell]:
+    place = table.head.index(heading)
+    return {row[0].text: row[place] for row in table.rows}
+
+
+def test_means_and_ranks(directory: Path) -> None:
+    """Runs that differ in the seed only are one row."""
+    table = table_of(directory)
+    recalls = {
+        tau: [hits(share + 0.01 * seed, seed=seed).mean() for seed in range(3)] for tau, share in ((8, 0.5), (16, 0.6))
+    }
+    found = column(table, "R@1")
+    assert {name: cell.text for name, cell in column(table, "seeds").items()} == {
+        "tau8": "3",
+        "tau16": "3",
+        "tau32": "1",
+    }
+    for tau, values in recalls.items():
+        assert found[f"tau{tau}"].text == f"{100 * np.mean(values):.1f} ± {100 * np.std(values, ddof=1):.1f}"
+    assert found["tau32"].text == f"{100 * hits(0.55, seed=5).mean():.1f}"
+    assert {name: cell.rank for name, cell in found.items()} == {"tau16": 1, "tau32": 2, "tau8": 0}
+    assert {name: cell.rank for name, cell in column(table, "NMI").items()} == {"tau8": 1, "tau16": 1, "tau32": 2}
+    assert column(table, "time")["tau8"].text == "60 s"
+    assert column(table, "memory")["tau8"].text == "1024 MiB"
+
+
+def test_significance(directory: Path) -> None:
+    """As SciPy's paired and Welch's t-tests."""
+    table = table_of(directory)
+    first, best = (
+        np.array([hits(share + 0.01 * seed, seed=seed) for seed in range(3)], dtype=float) for share in (0.5, 0.6)
+    )
+    queries, seeds = column(table, "p queries"), column(table, "p seeds")
+    paired = stats.ttest_rel(first.mean(axis=0), best.mean(axis=0)).pvalue
+    welch = stats.ttest_ind(first.mean(axis=1), best.mean(axis=1), equal_var=False).pvalue
+    assert queries["tau8"].value == pytest.approx(paired, rel=0.02, abs=1e-6)
+    assert seeds["tau8"].value == pytest.approx(welch, rel=1e-6)
+    assert math.isnan(seeds["tau32"].value)
+    assert queries["tau16"].text == ""
+    alike = [outcomes.read_run(directory / "tau8-seed0")]
+    assert outcomes.query_test(alike, alike, "recall@1") == 1.0
+
+
+def test_small_differences_are_not_significant(tmp_path: Path) -> None:
+    for name, seed in (("a-0", 1), ("b-0", 2)):
+        write_run(tmp_path / name, hits(0.5, 200, seed), config=config(0, tau=float(seed)))
+    one, other = (hits(0.5, 200, seed).astype(float) for seed in (1, 2))
+    p = outcomes.query_test(*([outcomes.read_run(tmp_path / name)] for name in ("a-0", "b-0")), "recall@1")
+    assert p == pytest.approx(stats.ttest_rel(one, other).pvalue, rel=0.02)
+    assert p > 0.05
+
+
+@pytest.mark.parametrize("difference", [{"protocol": "paper protocol"}, {"labels": "of other images"}])
+def test_runs_that_cannot_be_compared(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], difference: dict[str, str]
+) -> None:
+    """Are in tables of their own, each with its best row and its own note."""
+    write_run(tmp_path / "a-0", hits(0.5), config=config(tau=1.0))
+    write_run(tmp_path / "b-0", hits(0.9), config=config(tau=2.0), **difference)
+    write_run(tmp_path / "c-0", hits(0.4), config=config(tau=3.0))
+    report.execute([*map(str, sorted(tmp_path.iterdir())), f"--output={tmp_path / 'report'}"])
+    assert "2 tables: the runs have different test images or protocols" in capsys.readouterr().out
+    text = (tmp_path / "report" / "report.md").read_text()
+    first, second = text.split("## ")[1:]
+    assert f"| a | 1 | **{100 * hits(0.5).mean():.1f}** |" in first
+    assert "| b |" not in first
+    assert "| b | 1 |" in second
+
+
+def test_published_numbers(tmp_path: Path) -> None:
+    """Those that the study states, else the configuration's; also of refined embeddings."""
+    weights = percent(r1=60.5)
+    study = Study(
+        "A title",
+        rows=(
+            Row("x", refined={"reciprocal": {"paper": percent(r1=70.8)}}, reported={"authors' weights": weights}),
+            Row("y"),
+        ),
+    )
+    facts = {"trials": [{"name": f"{row}-seed0", "row": row, "seed": 0} for row in "xyz"[:2]]}
+    plan.write_facts(tmp_path, "name", study, Settings(tmp_path), facts)
+    after = {"recall@1": 0.66, "map@r": 0.3}
+    published = config() | {"paper": {"recall@1": 0.703}}
+    write_run(
+        tmp_path / "x-seed0", hits(0.5), config=published, refined={"reciprocal": after, "ward": {"problem": "no"}}
+    )
+    (made,) = summary.parts(summary.of_study(tmp_path))
+    assert [row[0].text for row in made[0].rows] == ["x", "x + reciprocal"]
+    assert {n: c.text for n, c in column(made[0], "R@1 paper").items()} == {"x": "70.3", "x + reciprocal": "70.8"}
+    assert column(made[0], "R@1 authors' weights")["x"].text == "60.5"
+    assert column(made[0], "R@1")["x + reciprocal"].rank == 1
+    assert "Published numbers are usually of the epoch that is best on the test set" in " ".join(made[0].notes)
+    assert summary.of_study(tmp_path).failed == ["y-seed0: not finished"]
+
+
+class Columns(HTMLParser):
+    """Counts the cells of each row and collects links and images."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows: list[int] = []
+        self.links: list[str] = []
+        self.images = 0
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag == "tr":
+            self.rows.append(0)
+        elif tag in ("td", "th"):
+            self.rows[-1] += 1
+        elif tag == "a":
+            self.links.append(dict(attrs)["href"] or "")
+        self.images += tag == "img"
+
+
+def test_formats(directory: Path) -> None:
+    """The same numbers in Markdown, LaTeX, CSV and HTML."""
+    output = directory / "report"
+    report.execute([*map(str, sorted(directory.glob("tau*"))), f"--output={output}"])
+    table = table_of(directory)
+    best = f"{100 * np.mean([hits(0.6 + 0.01 * s, seed=s).mean() for s in range(3)]):.1f}"
+    lines = (output / "report.md").read_text().splitlines()
+    assert len({line.count("|") for line in lines if line.startswith("|")}) == 1
+    assert any(f"**{best} ±" in line for line in lines)
+    tex = (output / "report.tex").read_text()
+    assert rf"\textbf{{{best} $\pm$" in tex
+    assert tex.count(r" \\") == 4
+    with (output / "report.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [float(row["R@1 (value)"]) for row in rows] == [cell.value for cell in column(table, "R@1").values()]
+    page = Columns()
+    page.feed((output / "report.html").read_text())
+    assert page.rows == [len(table.head)] * 4
+    assert page.images == 2
+    assert len(page.links) == 7
+    assert all((output / link).exists() for link in page.links)
+
+
+def test_special_characters() -> None:
+    cells = (tables.Cell("a_b & <c> | 50% [x]"), tables.Cell("<0.001", 0.0))
+    table = tables.Table("T_1", ("n",), ("", "p"), (cells,), (0, 1))
+    assert r"a\_b \& $<$c$>$ | 50\%" in tables.latex(table)
+    assert r"| a_b & <c> \| 50% [x] |" in tables.markdown(table)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ([], ConfigError, "DIRECTORY: missing"),
+        (["no/such"], ConfigError, "no/such: there is no such directory"),
+        (["."], CheckpointError, r"\.: holds no finished run"),
+        ([".", "--output=README.md"], ConfigError, "--output=README.md: is a file"),
+        ([".", "--config.seed=1"], ConfigError, "dml_jax.report has no configuration"),
+    ],
+)
+def test_invalid_command_lines(
+    arguments: list[str], error: type[Exception], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    with pytest.raises(error, match=message):
+        report.execute(arguments)
+
+
+def test_unknown_metric(directory: Path) -> None:
+    with pytest.raises(ConfigError, match=r"--metric=recall@3: .* has no such result"):
+        report.execute([*map(str, directory.glob("tau*")), "--metric=recall@3"])
+
+
+def test_jax_is_not_imported(directory: Path) -> None:
+    """A report takes about a second, JAX alone several."""
+    runs = [str(path) for path in sorted(directory.glob("tau*"))]
+    code = f"import sys; from dml_jax import report, study; report.execute({runs!r}); print('jax' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "False"
+
+
+def test_timing() -> None:
+    lines = [
+        {"step": 1, "images_per_second": 0.0, "peak_memory": 7},
+        {"step": 11, "images_per_second": 100.0, "peak_memory": 9},
+        {"step": 21, "images_per_second": 50.0},
+    ]
+    assert timing.summary(lines, 20) == {"seconds": 6.0, "images_per_second": 75.0, "peak_memory": 9}
+    assert timing.summary([], 20) == timing.summary(lines[:1], 20) == {}
+
+
+def test_names_of_rows(tmp_path: Path) -> None:
+    """Runs of other configurations in directories of similar names are rows of their own."""
+    for name, tau in (("run-0", 1.0), ("run-1", 2.0), ("again-0", 1.0)):
+        write_run(tmp_path / name, hits(0.5), config=config(tau=tau))
+    write_run(tmp_path / "ensemble2", hits(0.5))
+    found = summary.of_runs([tmp_path / n for n in ("run-0", "run-1", "again-0", "ensemble2")], "recall@1")
+    assert [run.row for run in found.runs] == ["run", "run-1", "run", "ensemble"]
+    assert re.search("clean", PROTOCOL)

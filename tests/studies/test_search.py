@@ -1,0 +1,202 @@
+"""Searches with a short script in place of training, whose validation result is a known function of the parameters."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dml_jax import report
+from dml_jax import study as command
+from dml_jax.errors import ConfigError
+from dml_jax.studies import plan, runner, search
+from dml_jax.studies.definition import Integers, Search, Uniform
+from dml_jax.studies.plan import Settings, Trial
+
+optuna = pytest.importorskip("optuna")
+
+ROOT = Path(__file__).parents[2]
+DIGITS = str(ROOT / "configs" / "digits_hist.py")
+# Validation is best at tau = 20; the test classes would prefer a large tau.
+TRAIN = """
+import json, pathlib, sys, time
+directory, split, tau, seconds = pathlib.Path(sys.argv[1]), sys.argv[2], float(sys.argv[3]), float(sys.argv[4])
+with open(directory.parent / "starts.txt", "a") as starts:
+    starts.write(directory.name + "\\n")
+directory.mkdir(exist_ok=True)
+if tau > 38:
+    sys.exit("error: training diverged")
+for step in (10, 20):
+    value = (1 - abs(tau - 20) / 100) * step / 20
+    with open(directory / "metrics.jsonl", "a") as lines:
+        lines.write(json.dumps({"step": step, split + "/recall@1": value}) + "\\n")
+    time.sleep(seconds)
+results = {"recall@1": tau / 100, "protocol": "clean", "length": {"steps": 1200, "epochs": 0}}
+(directory / "results.json").write_text(json.dumps(results))
+"""
+SPACE = {"method.tau": Uniform(1.0, 40.0), "method.hidden_dim": Integers(4, 8), "data.flip": (0.0, 0.5)}
+FILE = f"""
+from dml_jax.studies.definition import *
+def get_study():
+    space = {{"method.tau": Uniform(1.0, 40.0), "method.hidden_dim": Integers(4, 8), "data.flip": (0.0, 0.5)}}
+    return Study("A search", search=Search({DIGITS!r}, space, trials=8))
+"""
+
+
+@pytest.fixture(autouse=True)
+def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(runner, "POLL", 0.02)
+    use(monkeypatch)
+
+
+def use(monkeypatch: pytest.MonkeyPatch, seconds: float = 0.0) -> None:
+    def made(root: Path, trial: Trial) -> list[str]:
+        split = "validation" if trial.config["data"]["validation_share"] else "test"
+        arguments = [str(trial.directory), split, str(trial.config["method"]["tau"]), str(seconds)]
+        return [sys.executable, "-S", "-c", TRAIN, *arguments]
+
+    monkeypatch.setattr(runner, "command", made)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> str:
+    path = tmp_path / "mine.py"
+    path.write_text(FILE)
+    return str(path)
+
+
+def trials(root: Path) -> list[Any]:
+    stated = (plan.read_facts(root) or {})["search"]
+    return list(optuna.load_study(study_name=stated["name"], storage=stated["storage"]).trials)
+
+
+def test_a_search(tmp_path: Path, file: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Compares trials on validation classes only; reports the best with its result on the test classes."""
+    root = tmp_path / "root"
+    command.execute([f"--study={file}", f"--root={root}"])
+    printed = capsys.readouterr().out
+    made = trials(root)
+    assert len(made) == 8
+    finished = [trial for trial in made if trial.value is not None]
+    for trial in finished:
+        assert trial.value == pytest.approx(1 - abs(trial.params["method.tau"] - 20) / 100)
+    best = max(finished, key=lambda trial: trial.value)
+    assert f"Trial {best.number} on the test classes: R@1 {best.params['method.tau']:.1f}" in printed
+    assert f"--config.method.tau={best.params['method.tau']}" in printed
+    assert "20% of the training classes, held out" in printed
+    assert all((trial.state.name == "FAIL") == (trial.params["method.tau"] > 38) for trial in made)
+    page = (root / "report.html").read_text()
+    assert page.count("<img") >= 3
+    assert "Parallel coordinates" in page
+    capsys.readouterr()
+    report.execute([str(root)])
+    assert f"Trial {best.number} on the test classes" in capsys.readouterr().out
+    command.execute([f"--study={file}", f"--root={root}", "--list"])
+    assert "8 trials, " in capsys.readouterr().out
+    command.execute([f"--study={file}", f"--root={root}", "--trials=9"])
+    assert len(trials(root)) == 9
+    assert sorted((root / "starts.txt").read_text().split()) == [f"trial-{i:04d}" for i in range(9)]
+
+
+def test_the_authors_protocol_is_announced(tmp_path: Path, file: str, capsys: pytest.CaptureFixture[str]) -> None:
+    root = tmp_path / "root"
+    command.execute([f"--study={file}", f"--root={root}", "--protocol=paper", "--trials=2"])
+    with pytest.raises(ConfigError, match="belongs to this search with another protocol or overrides"):
+        command.execute([f"--study={file}", f"--root={root}"])
+    assert "compared on THE TEST CLASSES, as the authors did" in capsys.readouterr().out
+    made = search.make_trial(Search(DIGITS, SPACE), Settings(root, paper=True), 0, {"method.tau": 3.0})
+    assert made.config["data"]["validation_share"] == 0.0
+
+
+def test_interrupted_trials_are_taken_over(tmp_path: Path, file: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """One that was asked for and never started, and one that finished without being recorded; both count once."""
+    root, other = tmp_path / "root", tmp_path / "other"
+    command.execute([f"--study={file}", f"--root={other}", "--trials=3"])
+    wanted = Search(DIGITS, SPACE, trials=3)
+    settings = Settings(root)
+    command.execute([f"--study={file}", f"--root={root}", "--trials=1"])
+    stated = (plan.read_facts(root) or {})["search"]
+    study = search.open_storage(optuna, stated["storage"], stated["name"])
+    study.sampler = search.sampler(optuna, wanted, 1)
+    asked = study.ask(search.distributions(optuna, wanted))
+    trial = search.make_trial(wanted, settings, 1, asked.params)
+    lock = runner.claim(root, trial.name)
+    assert lock is not None
+    with lock:
+        progress = runner.Progress(print, runner.threading.Event())
+        assert runner.execute(root, trial, lock, runner.slots(1)[0], progress)
+    study.sampler = search.sampler(optuna, wanted, 2)
+    study.ask(search.distributions(optuna, wanted))
+    command.execute([f"--study={file}", f"--root={root}", "--trials=3"])
+    assert (root / "starts.txt").read_text().split() == ["trial-0000", "trial-0001", "trial-0002"]
+    assert [t.params for t in trials(root)] == [t.params for t in trials(other)]
+    assert [t.value for t in trials(root)] == [t.value for t in trials(other)]
+
+
+def test_two_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No trial runs twice, and none is lost."""
+    use(monkeypatch, 0.1)
+    wanted, settings = Search(DIGITS, SPACE, trials=6), Settings(tmp_path)
+    plan.write_facts(tmp_path, "n", plan.Study("T", search=wanted), settings, {"search": {}})
+    jobs = [runner.slots(1)[0]] * 2
+    storage = f"sqlite:///{tmp_path / 'search.db'}"
+    assert search.run("n", wanted, settings, "recall@1", jobs, storage, lambda line: None, wait=True) == 0
+    assert sorted((tmp_path / "starts.txt").read_text().split()) == [f"trial-{i:04d}" for i in range(6)]
+    states = [trial.state.name for trial in optuna.load_study(study_name="n", storage=storage).trials]
+    assert len(states) == 6
+    assert "RUNNING" not in states
+
+
+def test_pruning(tmp_path: Path, file: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A trial whose first evaluation is below the median of the others is stopped."""
+    use(monkeypatch, 0.3)
+    monkeypatch.setattr(search, "BEFORE_PRUNING", 1)
+    root = tmp_path / "root"
+    command.execute([f"--study={file}", f"--root={root}", "--trials=5"])
+    made = trials(root)
+    pruned = [trial for trial in made if trial.state.name == "PRUNED"]
+    assert pruned
+    assert all(trial.last_step == 10 for trial in pruned)
+    assert not any((root / f"trial-{trial.number:04d}" / "results.json").exists() for trial in pruned)
+    assert "pruned" in (root / "report.md").read_text()
+
+
+def test_impossible_values_fail_alone(tmp_path: Path) -> None:
+    wanted = Search(DIGITS, {"data.batch_size": (63, 64)}, trials=6, sampler="random")
+    settings = Settings(tmp_path)
+    plan.write_facts(tmp_path, "n", plan.Study("T", search=wanted), settings, {"search": {}})
+    lines: list[str] = []
+    storage = f"sqlite:///{tmp_path / 'search.db'}"
+    assert search.run("n", wanted, settings, "recall@1", runner.slots(1), storage, lines.append, wait=True) == 0
+    states = {
+        t.params["data.batch_size"]: t.state.name for t in optuna.load_study(study_name="n", storage=storage).trials
+    }
+    assert states == {63: "FAIL", 64: "COMPLETE"}
+    assert any("not possible: data.images_per_class=4: must divide batch_size=63" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "message"),
+    [
+        (Search(DIGITS, {}), "has no parameters"),
+        (Search(DIGITS, {"method.tau": ()}), r"method\.tau has no choices"),
+    ],
+)
+def test_empty_spaces(wanted: Search, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        search.distributions(optuna, wanted)
+
+
+def test_invalid_searches(tmp_path: Path, file: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for option, message in (
+        ("--storage=nosuch://x", r"--storage=nosuch://x: cannot be used"),
+        ("--config.method.tua=1", r"method\.tua: there is no such key"),
+        ("--trials=0", "has no parameters or no trials"),
+        ("--seeds=0,1", "--seeds=0,1: a search trains every trial with one seed"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            command.execute([f"--study={file}", f"--root={tmp_path / 'root'}", option])
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    with pytest.raises(ConfigError, match=r'a search needs optuna: pip install "dml_jax\[search\]"'):
+        command.execute([f"--study={file}", f"--root={tmp_path / 'root'}"])
