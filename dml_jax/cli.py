@@ -5,6 +5,7 @@ import ast
 import errno
 import importlib.util
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -18,6 +19,9 @@ from dml_jax.options.fields import suggest
 
 # File-system errors that the user can fix: a full disk, a read-only one, missing permissions.
 UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM}
+
+# Warnings about details of a file, which would be printed beside the result or the error line.
+UNSEEN_WARNINGS = ({"module": r"PIL\."}, {"message": "Reading `.npy`"})
 
 
 class Parser(argparse.ArgumentParser):
@@ -151,7 +155,10 @@ def _parsed(key: str, text: str, old: Any) -> Any:
 def exit_code(body: Callable[[], None]) -> int:
     """Runs the body of a command; returns 0, 2 after an error the user can fix, or 128 + the number of a signal."""
     try:
-        body()
+        with warnings.catch_warnings():
+            for details in UNSEEN_WARNINGS:
+                warnings.filterwarnings("ignore", category=UserWarning, **details)
+            body()
     except UserError as error:
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
