@@ -43,17 +43,17 @@ def _fail(error: Exception) -> None:
 @pytest.mark.parametrize(
     ("read", "wanted"),
     [
-        (lambda d: _fail(KeyError("x")), "KeyError at a library"),
+        (lambda d: _fail(KeyError("x")), "KeyError at "),
         (lambda d: (d.parent / "dml_jax-outside").touch(), "open outside: "),
         (lambda d: os.symlink("/etc", d.parent / "dml_jax-outside"), "os.symlink outside: "),
         (lambda d: os.system("true"), "os.system"),
-        (lambda d: time.sleep(5), "TooLong"),
+        (lambda d: time.sleep(60), "TooLong"),
         (lambda d: np.ones(30_000_000).sum(), "MiB of memory"),
     ],
 )
 def test_the_sandbox_notices(read: object, wanted: str) -> None:
     try:
-        outcome = sandbox.run(read, {"a/b": b"x"}, seconds=0.5, memory=2**27)  # type: ignore[arg-type]
+        outcome = sandbox.run(read, {"a/b": b"x"}, seconds=3, memory=2**27)  # type: ignore[arg-type]
     finally:
         (Path(sandbox.tempfile.gettempdir()) / "dml_jax-outside").unlink(missing_ok=True)
     assert outcome.kind == "failure"
