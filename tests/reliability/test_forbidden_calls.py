@@ -38,9 +38,7 @@ def findings(source: str) -> Iterator[str]:
                 yield name
             case ast.Name(id=name) if name in NAMES:
                 yield name
-            case ast.Attribute(value=ast.Name(id=owner), attr=name) if (
-                f"{ALIASES.get(owner, owner)}.{name}" in ATTRIBUTES
-            ):
+            case ast.Attribute(value=ast.Name(id=owner), attr=name) if f"{owner}.{name}" in ATTRIBUTES:
                 yield f"{owner}.{name}"
             case ast.Attribute(attr=name) if name in METHODS:
                 yield name

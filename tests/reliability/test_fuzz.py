@@ -1,7 +1,6 @@
 """Hostile input ends in success or in one error line; `python -m benchmarks.faults` runs the same with more cases."""
 
 import os
-import time
 import warnings
 from pathlib import Path
 
@@ -47,13 +46,13 @@ def _fail(error: Exception) -> None:
         (lambda d: (d.parent / "dml_jax-outside").touch(), "open outside: "),
         (lambda d: os.symlink("/etc", d.parent / "dml_jax-outside"), "os.symlink outside: "),
         (lambda d: os.system("true"), "os.system"),
-        (lambda d: time.sleep(60), "TooLong"),
+        (lambda d: all(True for _ in iter(int, 1)), "TooLong"),
         (lambda d: np.ones(30_000_000).sum(), "MiB of memory"),
     ],
 )
 def test_the_sandbox_notices(read: object, wanted: str) -> None:
     try:
-        outcome = sandbox.run(read, {"a/b": b"x"}, seconds=3, memory=2**27)  # type: ignore[arg-type]
+        outcome = sandbox.run(read, {"a/b": b"x"}, seconds=2, memory=2**27)  # type: ignore[arg-type]
     finally:
         (Path(sandbox.tempfile.gettempdir()) / "dml_jax-outside").unlink(missing_ok=True)
     assert outcome.kind == "failure"
