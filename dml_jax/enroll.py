@@ -13,8 +13,8 @@ from pathlib import Path
 from dml_jax import cli
 from dml_jax.data.datasets import folder
 from dml_jax.data.prepare.source_files import Options, walk
-from dml_jax.embed import image_files
-from dml_jax.errors import ConfigError, DataError
+from dml_jax.embed import image_files, usable
+from dml_jax.errors import ConfigError, DataError, printable
 from dml_jax.files import expand_path
 
 
@@ -61,6 +61,7 @@ def execute(arguments: list[str]) -> None:
     flags.add_argument(
         "--threshold", type=float, help="cosine below which an image is unknown (default: that of equal error rates)"
     )
+    flags.add_argument("--skip_bad", action="store_true", help="leave out unusable images instead of stopping")
     options = flags.parse_args(arguments)
     for key in ("workdir", "index"):
         if not getattr(options, key):
@@ -82,10 +83,14 @@ def execute(arguments: list[str]) -> None:
     import dml_jax
 
     model = dml_jax.load(expand_path("--workdir", options.workdir), options.checkpoint)
+    if options.skip_bad:
+        kept = set(usable(model, files or [file for images in classes.values() for file in images]))
+        files = [file for file in files if file in kept]
+        classes = {name: chosen for name, images in classes.items() if (chosen := [f for f in images if f in kept])}
     if options.classify:
         index = model.index(path)
         for name, cosine, nearest, file in zip(*index.nearest(files, threshold=options.threshold), files, strict=True):
-            print(f"{name}\t{cosine:.4f}\t{file}\t{index.images[nearest]}")
+            print("\t".join(map(printable, (name, f"{cosine:.4f}", str(file), index.images[nearest]))))
         return
     if path.exists():
         index = model.index(path)

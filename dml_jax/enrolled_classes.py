@@ -4,7 +4,6 @@ An image is assigned the class of the nearest enrolled image, or "unknown" if th
 default the one in `results.json` (`equal_error_cosine`).
 """
 
-import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
@@ -160,12 +159,14 @@ class Index:
             with path.open("rb") as file:
                 arrays = np.load(file, allow_pickle=False)
                 embeddings, labels, classes, images, fingerprint = (arrays[name] for name in FIELDS)
-        except (OSError, ValueError, KeyError, IndexError, EOFError, zipfile.BadZipFile):
+        except Exception:  # NumPy and zipfile raise many types of exceptions for damaged files
             raise DataError(f"{path}: is not an index, or is damaged; enroll again") from None
         if str(fingerprint) != model.fingerprint:
             raise DataError(f"{path}: was created with another model or checkpoint; use that one, or enroll again")
-        if embeddings.ndim != 2 or not len(embeddings) == len(labels) == len(images):
-            raise DataError(f"{path}: has arrays of inconsistent sizes; enroll again")
+        types = [array.dtype.kind for array in (embeddings, labels, classes, images)] == ["f", "i", "U", "U"]
+        shapes = embeddings.ndim == 2 and embeddings.shape[:1] == labels.shape == images.shape and classes.ndim == 1
+        if not (types and shapes and np.isfinite(embeddings).all() and ((labels >= 0) & (labels < len(classes))).all()):
+            raise DataError(f"{path}: has arrays of inconsistent types, sizes or values; enroll again")
         index = cls(model)
         index.classes, index.images = classes.tolist(), images.tolist()
         index.embeddings, index.labels = embeddings, labels

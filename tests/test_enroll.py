@@ -1,5 +1,7 @@
 """Enrolled classes: the index, the command, and their error messages."""
 
+import contextlib
+import json
 import shutil
 import sys
 from pathlib import Path
@@ -117,6 +119,41 @@ def test_invalid_index_files(photos, tmp_path):
         index.save(tmp_path / "index.npy")
 
 
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        *(("labels", np.array([0, 2])), ("labels", np.array([-1, 0])), ("labels", np.array([0.0, 1.0]))),
+        *(("labels", np.array([[0], [1]])), ("labels", np.array(0)), ("labels", np.array(["0", "1"]))),
+        *(("classes", np.array(3)), ("classes", np.array([1, 2])), ("classes", np.array("a"))),
+        *(("images", np.array("xy")), ("images", np.array([1, 2])), ("images", np.array(["x"]))),
+        *(("embeddings", np.full((2, 4), np.nan)), ("embeddings", np.eye(2, 4, dtype=bool))),
+        ("embeddings", np.array(1.0)),
+    ],
+)
+def test_index_files_with_wrong_values(field, value, photos, tmp_path):
+    index = Index(Colours())
+    index.add({name: photos[name][:1] for name in ("red", "green")})
+    index.save(tmp_path / "i.npz")
+    np.savez(tmp_path / "i.npz", **{**np.load(tmp_path / "i.npz"), field: value})
+    with pytest.raises(DataError, match=r"i\.npz: has arrays of inconsistent types, sizes or values; enroll again"):
+        Index.load(Colours(), tmp_path / "i.npz")
+
+
+def test_damaged_compressed_index_files(photos, tmp_path):
+    """zipfile and zlib raise exceptions of many types."""
+    index = Index(Colours())
+    index.add({"red": photos["red"]})
+    index.save(tmp_path / "i.npz")
+    np.savez_compressed(tmp_path / "i.npz", **np.load(tmp_path / "i.npz"))
+    whole, rng = (tmp_path / "i.npz").read_bytes(), np.random.default_rng(0)
+    for _ in range(100):
+        damaged = np.frombuffer(whole, np.uint8).copy()
+        damaged[rng.integers(len(whole), size=3)] = rng.integers(256, size=3)
+        (tmp_path / "i.npz").write_bytes(damaged.tobytes())
+        with contextlib.suppress(DataError):
+            Index.load(Colours(), tmp_path / "i.npz")
+
+
 def test_the_command(photos, tmp_path, monkeypatch, capsys):
     def load(workdir, checkpoint):
         model = Colours()
@@ -198,19 +235,56 @@ def test_the_threshold_of_a_run(tmp_path):
     assert Model.threshold.fget(model) == 0.625
 
 
+class Reader(Colours):
+    """`Colours` with the parts of `Model` that the commands use."""
+
+    step = 3
+    config = None
+
+    def read(self, path):
+        self.embed([path])
+        return np.asarray(Image.open(path))
+
+
+def test_unusable_and_ignored_files(photos, tmp_path, monkeypatch, capsys):
+    """As `prepare`: hidden files and those of file managers are ignored, --skip_bad lists the others."""
+    gallery = tmp_path / "gallery"
+    for name in (".hidden.png", "Thumbs.db", "__MACOSX/a.png", ".git/a.png", "bad\x1b.png"):
+        (gallery / "red" / name).parent.mkdir(exist_ok=True)
+        (gallery / "red" / name).write_text("no")
+    model = Reader()
+    model.enroll = lambda classes: (index := Index(model), index.add(classes))[0]
+    model.index = lambda path: Index.load(model, path)
+    monkeypatch.setattr(dml_jax, "load", lambda *_: model)
+    monkeypatch.setattr(configs, "digest", str)
+
+    def run(command, *arguments):
+        monkeypatch.setattr(sys, "argv", [command.__name__, "--workdir=w", *map(str, arguments)])
+        return command.main(), *capsys.readouterr()
+
+    out, index = f"--output={tmp_path / 'out'}", f"--index={tmp_path / 'i.npz'}"
+    for command, arguments in ((embed, [out, gallery]), (enroll, [index, gallery])):
+        code, _, err = run(command, *arguments)
+        assert (code, err) == (2, f"error: {gallery}/red/bad\\x1b.png: not an image\n")
+        code, _, err = run(command, "--skip_bad", *arguments)
+        assert (code, err) == (0, f"left out: {gallery}/red/bad\\x1b.png: not an image\n")
+    ids = json.loads((tmp_path / "out" / "ids.json").read_text())
+    assert sorted(ids) == sorted(file for files in photos.values() for file in files)
+    assert Index.load(model, tmp_path / "i.npz").images == [str(Path(i).resolve()) for i in sorted(ids)]
+
+    tabbed = picture(tmp_path / "new" / "x\t\x1b[2J.png", "red")
+    code, text, _ = run(enroll, index, "--skip_bad", "--classify", tabbed, gallery / "red" / "bad\x1b.png")
+    assert (code, text.count("\n"), "\x1b" in text) == (0, 1, False)
+    assert text.split("\t")[2] == str(tabbed).replace("\t", r"\t").replace("\x1b", r"\x1b")
+    code, _, err = run(embed, out, "--skip_bad", gallery / "red" / "bad\x1b.png")
+    assert (code, err.splitlines()[-1]) == (2, "error: none of 1 images can be used; the reasons are listed above")
+
+
 def test_embed_checks_the_query_before_embedding(photos, tmp_path, monkeypatch, capsys):
     def run(query) -> int:
         where = f"--workdir=w --output={tmp_path / 'out'} --query={query} {tmp_path / 'gallery'}"
         monkeypatch.setattr(sys, "argv", ["embed", *where.split()])
         return embed.main()
-
-    class Reader(Colours):
-        step = 3
-        config = None
-
-        def read(self, path):
-            self.embed([path])
-            return np.asarray(Image.open(path))
 
     monkeypatch.setattr(dml_jax, "load", lambda *_: Reader())
     monkeypatch.setattr(configs, "digest", str)

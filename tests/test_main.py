@@ -112,6 +112,14 @@ def in_process(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[st
         (["--config=configs/nope.py"], "--config=configs/nope.py: there is no such file"),
         (["--config=configs/base.py"], "--config=configs/base.py: has no get_config()"),
         ([CONFIG + ":odd"], "there is no variant 'odd'"),
+        (["--config=" + 300 * "x"], "x: cannot be used (File name too long)"),
+        (
+            [CONFIG, "--config.method.embedding_dim=2147483648"],
+            "embedding_dim=2147483648: must be less than 2147483648",
+        ),
+        ([CONFIG, f"--config.method.embedding_dim={10**20}"], f"embedding_dim={10**20}: must be"),
+        ([CONFIG, f"--config.init_from={os.fsdecode(b'caf' + bytes([233]))}"], r"init_from=caf\udce9: is not UTF-8"),
+        ([CONFIG, "--config.init_from=\x1b[2J"], r"init_from=\x1b[2J: there is no such directory"),
         ([], "--config: missing"),
     ],
 )

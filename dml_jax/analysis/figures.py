@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dml_jax.data.split import Split
+from dml_jax.errors import printable
 from dml_jax.evaluation import neighbors
 from dml_jax.evaluation.verification import Verification
 
@@ -97,7 +98,7 @@ def plot_class_map(path: Path, embeddings: np.ndarray, labels: np.ndarray, class
     axes.scatter(points[rest, 0], points[rest, 1], s=4, color=GREY, linewidths=0)
     for label in sorted(largest):
         x, y = points[labels == label].T
-        name = classes[label].replace("$", r"\$")  # matplotlib would typeset $…$ as a formula
+        name = printable(classes[label]).replace("$", r"\$")  # matplotlib would typeset $…$ as a formula
         axes.scatter(x, y, s=9, linewidths=0, label=name, alpha=0.8)
     axes.set(title="Test classes, first two principal components", xticks=[], yticks=[])
     axes.legend(frameon=False, fontsize=8, markerscale=2, loc="center left", bbox_to_anchor=(1, 0.5))

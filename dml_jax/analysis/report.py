@@ -12,6 +12,7 @@ from rich.console import Console
 from dml_jax.analysis import figures, tables
 from dml_jax.config import Config, flatten
 from dml_jax.data.split import Split
+from dml_jax.errors import printable
 from dml_jax.evaluation import metric_table, verification
 
 VERIFICATION_IMAGES = 2000  # random sample whose pairs are compared for the figure
@@ -99,7 +100,7 @@ def _page(config: Config, results: dict[str, Any], figure_directory: Path, capti
     columns = metric_table.columns(results)
     head = "".join(f"<th>{text}</th>" for text in ("", *(entry.heading for entry in columns)))
     body = "".join(
-        f"<tr{' class=ours' if numbers is results else ''}><td>{html.escape(name)}</td>"
+        f"<tr{' class=ours' if numbers is results else ''}><td>{_text(name)}</td>"
         + "".join(f"<td>{metric_table.cell(numbers, entry)}</td>" for entry in columns)
         + "</tr>"
         for name, numbers in rows(config, results)
@@ -110,19 +111,24 @@ def _page(config: Config, results: dict[str, Any], figure_directory: Path, capti
         f"<figcaption>{caption}</figcaption></figure>"
         for name, caption in captions.items()
     )
-    settings = html.escape("\n".join(f"{key} = {value}" for key, value in flatten(asdict(config)).items()))
+    settings = "\n".join(_text(f"{key} = {value}") for key, value in flatten(asdict(config)).items())
     return f"""<!doctype html>
-<html lang="en"><meta charset="utf-8"><title>{html.escape(config.name)}</title><style>{STYLE}</style>
-<h1>{html.escape(config.name)}</h1>
-<p class="lead">{html.escape(config.method.name)} on {html.escape(config.data.name)}: image retrieval on classes that
+<html lang="en"><meta charset="utf-8"><title>{_text(config.name)}</title><style>{STYLE}</style>
+<h1>{_text(config.name)}</h1>
+<p class="lead">{_text(config.method.name)} on {_text(config.data.name)}: image retrieval on classes that
 were not seen in training.</p>
 <h2>Results, in %</h2>
 <table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>
-<p><small>± is one standard error over the queries. Evaluation: {html.escape(results["protocol"])}.</small></p>
+<p><small>± is one standard error over the queries. Evaluation: {_text(results["protocol"])}.</small></p>
 {_verification_text(results)}<h2>Figures</h2>{images}
 <details><summary>Configuration</summary><pre><code>{settings}</code></pre></details>
 </html>
 """
+
+
+def _text(text: str) -> str:
+    """Text for HTML."""
+    return html.escape(printable(text))
 
 
 def _verification_text(results: dict[str, Any]) -> str:
