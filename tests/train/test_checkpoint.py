@@ -169,7 +169,7 @@ def test_another_process_reads_what_the_first_has_chosen(
 def test_damage_that_orbax_finds_first(store: Checkpoints, tmp_path: Path) -> None:
     """Orbax reads this file of every checkpoint before any is restored."""
     (tmp_path / "latest" / "20" / "_CHECKPOINT_METADATA").write_text('{"item_handlers": 3, "metrics": -1}')
-    with pytest.raises(CheckpointError, match=r"latest: is truncated or damaged .*; delete the newest checkpoint in it"):
+    with pytest.raises(CheckpointError, match=r"latest: is truncated or damaged .*; delete the newest checkpoint"):
         Checkpoints(tmp_path, lambda: state(0), pytest.fail)
 
 
