@@ -22,14 +22,19 @@ def expand_path(option: str, path: str | Path) -> Path:
     """The path that an option or configuration key gives, with `~` expanded.
 
     Raises:
-      ConfigError: `~name` where there is no user of that name, or a path with a NUL, which no file can have.
+      ConfigError: `~name` where there is no user of that name; a path with a NUL or too long a name, which no file can
+        have, or in a directory that cannot be searched.
     """
     if "\0" in str(path):
         raise ConfigError(f"{option}={path}: contains a NUL; give a path without")
     try:
-        return Path(path).expanduser()
+        expanded = Path(path).expanduser()
+        expanded.is_dir()
+        return expanded
     except RuntimeError:
         raise ConfigError(f"{option}={path}: there is no such user's home") from None
+    except OSError as error:
+        raise ConfigError(f"{option}={path}: cannot be used ({error.strerror})") from None
 
 
 def utf8_path(option: str, path: str | Path) -> Path:

@@ -37,9 +37,9 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def _supported(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The command converts the small network of these tests as well."""
-    named = convert.named_configs()
-    monkeypatch.setattr(convert, "named_configs", lambda: named | {"tiny": TINY})
+    """The command converts the small networks of these tests as well."""
+    named = convert.named_configs() | {"tiny": TINY, "tiny_deit": deit.Config(depth=1, width=64, heads=1)}
+    monkeypatch.setattr(convert, "named_configs", lambda: named)
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +103,7 @@ def test_torchvision(kind: str, tiny: state_dicts.StateDict, capsys: pytest.Capt
     )
     printed = capsys.readouterr().out
     assert sha256_of("w.safetensors") in printed
-    assert "warning: not a published size (resnet18, resnet34" in printed
+    assert "w.safetensors: tiny, names of torchvision, backbone" in printed
     assert f"{info['parameters']:,} parameters" in printed
     tensors, _ = converted_files.read(Path("weights/tiny"))
     np.testing.assert_array_equal(tensors["classifier/fc/kernel"], source["fc.weight"].T)
@@ -242,7 +242,7 @@ def test_numbers_of_other_types_are_named(kind: str, capsys: pytest.CaptureFixtu
 def test_wrong_fields_of_weights_json(content: Any) -> None:
     converted_files.write(Path("w"), {"x": np.ones(3, np.float32)}, {"architecture": {"name": "resnet"}})
     whole = json.loads(Path("w/weights.json").read_text())
-    Path("w/weights.json").write_text(json.dumps(whole | content if content else content))
+    Path("w/weights.json").write_text(json.dumps(whole | content if isinstance(content, dict) and content else content))
     with pytest.raises(WeightsError, match=r"w/weights\.json: is truncated or damaged \(.*convert the weights again"):
         converted_files.read(Path("w"))
 
@@ -378,8 +378,9 @@ def test_incomplete_and_wrong_downloads_are_not_kept(served: Any) -> None:
 
 def test_a_cache_that_cannot_be_written_is_named(served: Any, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
+    served[1]["/a/model.pth"] = b"content"
     with pytest.raises(WeightsError, match=r"file/weights/\w+: cannot be created \(.*; set XDG_CACHE_HOME to a dir"):
-        download.fetch(f"{served.address}/a/model.pth", tmp_path / "file" / "weights")
+        download.fetch(f"{served[0]}/a/model.pth", tmp_path / "file" / "weights")
 
 
 def test_unreachable_url(capsys: pytest.CaptureFixture[str]) -> None:

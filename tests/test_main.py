@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from dml_jax import main
+from tests.test_serve import check_command
 
 ROOT = Path(__file__).parents[1]
 CONFIG = "--config=configs/digits_hist.py"
@@ -181,7 +182,7 @@ def test_help_is_fast() -> None:
 
 
 def test_run_from_start_to_finish(in_process: InProcess, tmp_path: Path) -> None:
-    """Training, a real SIGTERM, resuming, finishing, refusal of another configuration, evaluation, export."""
+    """Training, a real SIGTERM, resuming, finishing, refusal of another configuration, evaluation, export, serving."""
     run = tmp_path / "run"
     arguments = [
         CONFIG,
@@ -245,6 +246,7 @@ def test_run_from_start_to_finish(in_process: InProcess, tmp_path: Path) -> None
     exported = command(*arguments, "--mode=export", "--checkpoint=400")
     assert exported.returncode == 0, exported.stderr
     assert len(np.load(run / "embeddings" / "train" / "labels.npy")) == 7208
+    check_command(run)
     config = run / "config.json"
     facts = json.loads(config.read_text())
     config.write_text(json.dumps(facts | {"classes": 39}))

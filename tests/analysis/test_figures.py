@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dml_jax.analysis import figures
+from dml_jax.analysis import figures, report
 
 
 def test_principal_components() -> None:
@@ -20,3 +20,7 @@ def test_one_dimension_and_names_that_look_like_formulas(tmp_path: Path) -> None
     np.testing.assert_array_equal(figures.principal_components(embeddings)[:, 1], 0)
     figures.plot_class_map(tmp_path / "map.png", embeddings, np.array([0, 1, 2, 0, 1, 2]), ["$x_{$", "a$b", "plain"])
     assert (tmp_path / "map.png").stat().st_size > 1000
+
+
+def test_names_in_the_report_are_escaped() -> None:
+    assert report._text("<b>\x1b[2J\u202e & caf\udce9") == r"&lt;b&gt;\x1b[2J\u202e &amp; caf\udce9"
