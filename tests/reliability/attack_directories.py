@@ -19,6 +19,7 @@ from dml_jax import modes
 from dml_jax.backbones.weights import converted_files
 from dml_jax.data import prepared, split_metadata
 from dml_jax.enrolled_classes import Index
+from dml_jax.evaluation.open_set import RULES, Calibration
 from dml_jax.export import embedding_files
 from dml_jax.train import workdir
 from dml_jax.train.jsonl import JsonLines
@@ -97,10 +98,14 @@ def _read_prepared(directory: Path) -> None:
 
 
 class _Embedder:
-    fingerprint, threshold = "f", 0.5
+    fingerprint = "f"
 
     def embed(self, images: Any) -> np.ndarray:
         return np.ones((len(images), 2), np.float32)
+
+    def calibrate(self, sizes: np.ndarray) -> Calibration:
+        similarities = np.tile(np.float32([0.1, 0.5, 0.9]), (len(RULES), 1))
+        return Calibration(similarities, similarities, np.ones(len(RULES)), 3, 2)
 
 
 @functools.cache
@@ -111,6 +116,7 @@ def _exports() -> dict[str, bytes]:
         embedding_files.write(root / "e", rows, np.arange(3), ["a", "b", "c"], config_hash="x", step=1)
         index = Index(_Embedder())
         index.add({"x": [np.zeros((2, 2, 3), np.uint8)] * 2})
+        index.expect()  # so that the calibration is saved as well
         index.save(root / "i.npz")
         converted_files.write(root / "w", {"backbone/params/a": rows}, {"architecture": "resnet"})
         return {str(p.relative_to(root)): p.read_bytes() for p in sorted(root.rglob("*")) if p.is_file()}
