@@ -7,6 +7,7 @@ import importlib.util
 import io
 import json
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -24,6 +25,9 @@ FIXABLE = UNWRITABLE | {
     *(errno.EACCES, errno.EPERM, errno.EIO, errno.EEXIST, errno.EISDIR, errno.ENOTDIR, errno.ENOTEMPTY, errno.ELOOP),
     errno.ENAMETOOLONG,
 }
+
+# Warnings about details of a file, which would be printed beside the result or the error line.
+UNSEEN_WARNINGS = ({"module": r"PIL\."}, {"message": "Reading `.npy`"})
 
 
 class Parser(argparse.ArgumentParser):
@@ -195,7 +199,10 @@ def exit_code(body: Callable[[], None]) -> int:
         if isinstance(stream, io.TextIOWrapper):  # names of files need not be in the encoding of the terminal
             stream.reconfigure(errors="backslashreplace")
     try:
-        body()
+        with warnings.catch_warnings():
+            for details in UNSEEN_WARNINGS:
+                warnings.filterwarnings("ignore", category=UserWarning, **details)
+            body()
     except UserError as error:
         print(f"error: {printable(' '.join(str(error).split()))}", file=sys.stderr)
         return 2

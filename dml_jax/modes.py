@@ -168,7 +168,7 @@ def is_finished(directory: Path, experiment: Experiment) -> bool:
     """Whether the results for all steps of the run are on disk."""
     try:
         return json.loads((directory / "results.json").read_text(encoding="utf-8"))["steps"] == experiment.steps
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return False
 
 

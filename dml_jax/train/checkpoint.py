@@ -16,7 +16,7 @@ import jax
 import orbax.checkpoint as ocp
 
 from dml_jax.errors import CheckpointError
-from dml_jax.files import read_json, sha256, write_json
+from dml_jax.files import read_json, reading, sha256, write_json
 from dml_jax.train import process_group
 from dml_jax.train.state import TrainState, check_finite
 
@@ -84,7 +84,8 @@ class Checkpoints:
             enable_async_checkpointing=False,
             read_only=not self._writing,
         )
-        return ocp.CheckpointManager(self.directory / kind, options=options)
+        with reading(self.directory / kind, "delete the newest checkpoint in it, or start again", CheckpointError):
+            return ocp.CheckpointManager(self.directory / kind, options=options)
 
     def save(self, kind: str, state: TrainState, notes: dict[str, Any]) -> None:
         """Writes a checkpoint, which is on disk on return.
@@ -201,8 +202,8 @@ class Checkpoints:
         )
         try:
             restored = self._managers[kind].restore(step, args=items)
-        except (ValueError, KeyError, TypeError) as error:
-            reason = str(error).strip().splitlines()[0][:200]
+        except Exception as error:  # orbax and tensorstore raise many types of exceptions
+            reason = str(error).strip().partition("\n")[0][:200]
             raise CheckpointError(f"{path}: does not fit this model ({reason})") from error
         return TrainState(*(restored.state[name] for name in ON_DISK)), dict(restored.notes)
 

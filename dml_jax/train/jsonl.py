@@ -45,7 +45,7 @@ class JsonLines:
                 line = json.loads(text)
                 if not isinstance(line["step"], int):
                     raise TypeError
-            except (ValueError, KeyError, TypeError):
+            except (ValueError, KeyError, TypeError, RecursionError):
                 if number == len(texts) and not text.endswith(b"\n"):
                     break
                 raise CheckpointError(

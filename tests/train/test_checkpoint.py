@@ -166,6 +166,13 @@ def test_another_process_reads_what_the_first_has_chosen(
     assert warned == []
 
 
+def test_damage_that_orbax_finds_first(store: Checkpoints, tmp_path: Path) -> None:
+    """Orbax reads this file of every checkpoint before any is restored."""
+    (tmp_path / "latest" / "20" / "_CHECKPOINT_METADATA").write_text('{"item_handlers": 3, "metrics": -1}')
+    with pytest.raises(CheckpointError, match=r"latest: is truncated or damaged .*; delete the newest checkpoint"):
+        Checkpoints(tmp_path, lambda: state(0), pytest.fail)
+
+
 def test_unfinished_ones_are_ignored(store: Checkpoints, tmp_path: Path, warned: Warned) -> None:
     """The remains of a killed save are not listed and are removed."""
     shutil.copytree(tmp_path / "latest" / "20", tmp_path / "latest" / "30.orbax-checkpoint-tmp")

@@ -25,7 +25,7 @@ def test_an_incomplete_last_line_is_ignored_and_written_again(tmp_path: Path) ->
     assert (tmp_path / "metrics.jsonl").read_text().splitlines() == WHOLE
 
 
-@pytest.mark.parametrize("damage", ['{"step": 2, "lo', "", "3", '{"loss": 1}', '{"step": "2"}', "\0\0\0"])
+@pytest.mark.parametrize("damage", ['{"step": 2, "lo', "", "3", '{"loss": 1}', '{"step": "2"}', "\0\0\0", "[" * 5000])
 def test_another_damaged_line_is_named(tmp_path: Path, damage: str) -> None:
     text = "\n".join([WHOLE[0], damage, WHOLE[2]]) + "\n"
     damaged = lines(tmp_path, text)

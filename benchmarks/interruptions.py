@@ -1,0 +1,164 @@
+"""Interrupts training runs by SIGKILL and SIGTERM at random moments; see `faults.py`.
+
+Each configuration first runs without interruption. Then runs are interrupted, up to five times each, and continued by
+the same command until they finish. Parameters, optimizer state, metrics and exported embeddings must be those of the
+uninterrupted run, bit for bit.
+"""
+
+import contextlib
+import hashlib
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+from benchmarks.table import Row
+from tests.reliability.sandbox import ROOT, Outcome
+
+INTERRUPTIONS = 5  # at most, of one run
+WITHIN = 0.7  # of the time of the uninterrupted run, which also compiles
+PATIENCE = 600.0  # seconds for a run that takes ten, because the machine may be busy
+UNOPTIMIZED = "--xla_backend_optimization_level=0"  # compiling takes longer than training
+SMALL = (
+    "data.name=digits", "data.path=", "data.crop=none", "data.batch_size=16", "data.threads=1", "backbone.stem=small",
+    "backbone.depths=(1,)", "backbone.widths=(4,)", "evaluation.controls=false", "evaluation.cluster=false",
+    "train.steps=80", "train.log_every=5", "train.checkpoint_every=10", "train.evaluate_every=40",
+)  # fmt: skip
+# By name: configuration and overrides. The teacher of the student is the uninterrupted run of MPN.
+RUNS = {
+    "mpn": ("omniglot_mpn", "method.embedding_dim=8"),
+    "hist": ("digits_hist", "method.embedding_dim=8", "method.hidden_dim=8"),
+    "hist, best of test": ("digits_hist", "method.embedding_dim=8", "train.select=test", "train.evaluate_every=10"),
+    "crt": ("omniglot_crt", "method.embedding_dims=(8,8)", "method.prototypes=(4,4)", "method.hidden_dim=8"),
+    "diva": ("omniglot_diva", "method.embedding_dim=8", "method.psi_dim=8"),
+    "diva, clusters": ("omniglot_diva:deepcluster", "method.embedding_dim=8", "method.psi_dim=8"),
+    "baseline, proxies": ("digits_baseline:proxy_anchor", "data.sampler=shuffled"),
+    "baseline, memory": ("digits_baseline:triplet-memory", "method.embedding_dim=8", "method.memory_after=20"),
+    "group_loss": ("omniglot_group_loss", "method.embedding_dim=8"),
+    "student": ("omniglot_student:imitation", "method.embedding_dim=8", "method.teacher={folder}/mpn-whole"),
+}
+LOADING = threading.Lock()
+
+
+class Whole(NamedTuple):
+    """An uninterrupted run: what it left, and the seconds that it took."""
+
+    result: dict[str, str]
+    seconds: float
+
+
+def run(kills: int, terms: int, seed: int, jobs: int) -> Iterator[Row]:
+    """Interrupts runs of all configurations, about as often each; yields the rows of the table."""
+    with tempfile.TemporaryDirectory() as name, ThreadPoolExecutor(jobs) as pool:
+        folder = Path(name)
+        first, *others = RUNS  # the first is the teacher of another
+        wholes = {first: whole(first, folder)}
+        wholes |= zip(others, pool.map(lambda name: whole(name, folder), others), strict=True)
+        for number, total in ((signal.SIGKILL, kills), (signal.SIGTERM, terms)):
+            wanted = [total // len(RUNS) + (i < total % len(RUNS)) for i in range(len(RUNS))]
+            tasks = [
+                pool.submit(interrupted, name, folder, wholes[name], number, count, seed)
+                for name, count in zip(RUNS, wanted, strict=True)
+            ]
+            yield from (task.result() for task in tasks)
+
+
+def whole(name: str, folder: Path) -> Whole:
+    """Runs a configuration without interruption.
+
+    Raises:
+      RuntimeError: it fails.
+    """
+    directory, began = folder / f"{name}-whole", time.monotonic()
+    code = wait(start(name, folder, directory), PATIENCE)
+    if code != 0:
+        raise RuntimeError(f"{name}: exit code {code}: {printed(directory)[-1500:]}")
+    return Whole(result(directory), time.monotonic() - began)
+
+
+def interrupted(name: str, folder: Path, expected: Whole, number: signal.Signals, count: int, seed: int) -> Row:
+    """Interrupts runs of a configuration `count` times in all."""
+    began, rng, outcomes, resumed = time.monotonic(), random.Random(f"{seed} {name} {number}"), list[Outcome](), 0
+    while len(outcomes) < count:
+        directory = folder / f"{name}-{number.name}-{len(outcomes)}"
+        most = min(INTERRUPTIONS, count - len(outcomes))
+        done, problem = one_run(name, folder, directory, expected, number, most, rng)
+        resumed += printed(directory).count("resuming from step")
+        outcomes += [Outcome("failure", problem) if problem else Outcome("success")] * done
+    failures = [outcome.text for outcome in outcomes if outcome.kind == "failure"]
+    return Row(
+        f"{number.name}, {name} ({resumed} resumed from a checkpoint)", len(outcomes), len(outcomes) - len(failures), 0,
+        Counter(failures), time.monotonic() - began,
+    )  # fmt: skip
+
+
+def one_run(
+    name: str, folder: Path, directory: Path, expected: Whole, number: signal.Signals, most: int, rng: random.Random
+) -> tuple[int, str]:
+    """One run, interrupted up to `most` times; returns how often it was, and what went wrong."""
+    done, code = 0, None
+    while code != 0:
+        process = start(name, folder, directory)
+        if done < most and wait(process, rng.uniform(0, WITHIN * expected.seconds)) is None:
+            process.send_signal(number)
+            done += 1
+        code = wait(process, PATIENCE)
+        # SIGTERM ends a process that has not set its handlers yet by the signal itself.
+        if code not in (0, -number, 128 + number):
+            process.send_signal(signal.SIGABRT)  # if it hangs, faulthandler prints where
+            process.wait()
+            return max(done, 1), f"exit code {code}: {printed(directory)[-500:]}"
+        if "Traceback" in printed(directory) or (code == 0 and "error:" in printed(directory)):
+            return max(done, 1), printed(directory)[-500:]
+    return done, differences(expected.result, result(directory))
+
+
+def start(name: str, folder: Path, directory: Path) -> subprocess.Popen[bytes]:
+    """Starts the main command on a configuration; its output goes to a file."""
+    config, *own = RUNS[name]
+    file, colon, variant = config.partition(":")
+    overrides = [f"--config.{text.format(folder=folder)}" for text in (*SMALL, *own)]
+    with open(f"{directory}.log", "ab") as log:
+        return subprocess.Popen(
+            [sys.executable, "-X", "faulthandler", "-m", "dml_jax.main",
+             f"--config=configs/{file}.py{colon}{variant}", *overrides, f"--workdir={directory}"],
+            cwd=ROOT, env=os.environ | {"XLA_FLAGS": UNOPTIMIZED}, stdout=log, stderr=subprocess.STDOUT,
+        )  # fmt: skip
+
+
+def wait(process: subprocess.Popen[bytes], seconds: float) -> int | None:
+    """The exit code of a process; None if it still runs after some seconds."""
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(seconds)
+    return process.returncode
+
+
+def printed(directory: Path) -> str:
+    """What the runs in a directory have printed."""
+    return Path(f"{directory}.log").read_text(encoding="utf-8", errors="replace")
+
+
+def result(directory: Path) -> dict[str, str]:
+    """Digests of what a finished run left: the whole state, the metrics and the embeddings."""
+    from dml_jax.train import state, warm_start
+
+    files = [directory / "metrics.jsonl", *sorted(directory.glob("embeddings/*/*.npy"))]
+    found = {str(file.relative_to(directory)): hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
+    with LOADING:
+        found["state"] = state.fingerprint(warm_start.load_trained(directory, "latest", None).state)
+    names = sorted(path.name for path in directory.iterdir())
+    return found | {"names of files": " ".join(names)}
+
+
+def differences(expected: dict[str, str], found: dict[str, str]) -> str:
+    """The names of the entries that differ."""
+    return ", ".join(name for name in expected | found if expected.get(name) != found.get(name))

@@ -1,0 +1,157 @@
+"""Hostile directories: runs, prepared data sets, and what the library exports."""
+
+import functools
+import hashlib
+import json
+import tempfile
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+from hypothesis import strategies as st
+from hypothesis.strategies import DrawFn
+
+from dml_jax import config as configs
+from dml_jax import modes
+from dml_jax.backbones.weights import converted_files
+from dml_jax.data import prepared, split_metadata
+from dml_jax.enrolled_classes import Index
+from dml_jax.evaluation.open_set import RULES, Calibration
+from dml_jax.export import embedding_files
+from dml_jax.train import workdir
+from dml_jax.train.jsonl import JsonLines
+from tests.reliability import mutations, sandbox
+from tests.reliability.sandbox import CONFIG, Attack, Files
+from tests.train import experiments
+
+FACTS = {
+    "config": json.loads(json.dumps(asdict(experiments.small(steps=20)))), "hash": "x", "data_hash": "y", "classes": 40,
+    "images": 7208, "shape": [24, 24], "commit": None, "versions": {},
+}  # fmt: skip
+LINE = {"step": 3, "loss": 1.5, "test/recall@1": 0.5}
+
+
+@st.composite
+def _work_directory(draw: DrawFn) -> Files:
+    lines = b"\n".join(draw(st.lists(mutations.json_file(LINE) | st.just(json.dumps(LINE).encode()), max_size=3)))
+    files: dict[str, bytes | Path | None] = {
+        "config.json": draw(mutations.json_file(FACTS)),
+        "metrics.jsonl": lines + draw(st.sampled_from((b"\n", b""))),
+        "results.json": draw(mutations.json_file({"steps": 20, "step": 20, "equal_error_cosine": 0.5})),
+    }
+    if draw(st.integers(0, 4)) == 0:
+        name = draw(st.sampled_from((*files, "checkpoints", "figures", "embeddings")))
+        files[name] = draw(st.sampled_from((None, Path("/nowhere"), Path("config.json"), b"")))
+    return files
+
+
+def _read_work_directory(directory: Path) -> None:
+    """Each file is read even if another one is refused."""
+    config = experiments.small(steps=20)
+    readers: list[Callable[[], object]] = [
+        lambda: workdir.check_same_run(directory, config),
+        lambda: configs.resolve(workdir.read_config(directory)["config"]),
+        lambda: modes.is_finished(directory, SimpleNamespace(steps=20)),  # type: ignore[arg-type]
+        lambda: JsonLines(directory / "metrics.jsonl").truncate(2),
+    ]
+    sandbox.read_all(readers)
+
+
+@functools.cache
+def _prepared() -> dict[str, bytes]:
+    splits = {
+        name: split_metadata.SplitMetadata(np.array([0, 0, 1, 1]), list("abcd"), ["x", "y"])
+        for name in ("train", "test")
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        split_metadata.save(Path(folder) / prepared.INDEX, splits)
+        index = (Path(folder) / prepared.INDEX).read_bytes()
+    entry = {prepared.INDEX: [len(index), hashlib.sha256(index).hexdigest()]}
+    marker = {"format": prepared.FORMAT, "name": "folder", "sha256": "0", "records": "r", "files": entry}
+    return {prepared.INDEX: index, prepared.MARKER: json.dumps(marker).encode()}
+
+
+@st.composite
+def _prepared_data(draw: DrawFn) -> Files:
+    files: dict[str, bytes | Path | None] = dict(_prepared())
+    if draw(st.booleans()):
+        files[prepared.MARKER] = draw(mutations.json_file(json.loads(_prepared()[prepared.MARKER])))
+    else:
+        files[prepared.INDEX] = draw(mutations.damaged(_prepared()[prepared.INDEX]) | st.sampled_from((b"", None)))
+    return files
+
+
+def _read_prepared(directory: Path) -> None:
+    sandbox.read_all(
+        [
+            lambda: prepared.load(str(directory), "folder"),
+            lambda: prepared.verify(directory),
+            lambda: split_metadata.load(directory / prepared.INDEX),
+        ]
+    )
+
+
+# Exported embeddings, indexes of enrolled classes, converted weights.
+
+
+class _Embedder:
+    fingerprint = "f"
+
+    def embed(self, images: Any) -> np.ndarray:
+        return np.ones((len(images), 2), np.float32)
+
+    def calibrate(self, sizes: np.ndarray) -> Calibration:
+        similarities = np.tile(np.float32([0.1, 0.5, 0.9]), (len(RULES), 1))
+        return Calibration(similarities, similarities, np.ones(len(RULES)), 3, 2)
+
+
+@functools.cache
+def _exports() -> dict[str, bytes]:
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        rows = np.eye(3, dtype=np.float32)
+        embedding_files.write(root / "e", rows, np.arange(3), ["a", "b", "c"], config_hash="x", step=1)
+        index = Index(_Embedder())
+        index.add({"x": [np.zeros((2, 2, 3), np.uint8)] * 2})
+        index.expect()  # so that the calibration is saved as well
+        index.save(root / "i.npz")
+        converted_files.write(root / "w", {"backbone/params/a": rows}, {"architecture": "resnet"})
+        return {str(p.relative_to(root)): p.read_bytes() for p in sorted(root.rglob("*")) if p.is_file()}
+
+
+@st.composite
+def _damaged_exports(draw: DrawFn) -> Files:
+    files = dict(_exports())
+    name = draw(st.sampled_from(sorted(files)))
+    text = name.endswith(".json")
+    files[name] = draw(mutations.json_file(json.loads(files[name])) if text else mutations.damaged(files[name]))
+    for manifest, entry in (("e/manifest.json", "sha256"), ("w/weights.json", "weights_sha256")):
+        if draw(st.booleans()) and name != manifest and name[0] == manifest[0]:  # damage that the digests confirm
+            digest, content = hashlib.sha256(files[name]).hexdigest(), json.loads(files[manifest])
+            content[entry] = digest if name[0] == "w" else {**content[entry], Path(name).name: digest}
+            files[manifest] = json.dumps(content).encode()
+    return files
+
+
+def _read_exports(directory: Path) -> None:
+    sandbox.read_all(
+        [
+            lambda: embedding_files.read(directory / "e"),
+            lambda: Index.load(_Embedder(), directory / "i.npz").classify([np.zeros((2, 2, 3), np.uint8)]),
+            lambda: converted_files.read(directory / "w"),
+        ]
+    )
+
+
+ATTACKS = {
+    "work directory": Attack(
+        _work_directory(),
+        _read_work_directory,
+        lambda d: ["main", CONFIG, f"--workdir={d}", "--mode=evaluate", "--quiet"],
+    ),
+    "prepared data": Attack(_prepared_data(), _read_prepared, lambda d: ["prepare", f"--verify={d}"]),
+    "exported files": Attack(_damaged_exports(), _read_exports),
+}

@@ -1,0 +1,100 @@
+"""Hostile weights and checkpoints."""
+
+import functools
+import hashlib
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from hypothesis import strategies as st
+from hypothesis.strategies import DrawFn, SearchStrategy
+
+from dml_jax.backbones.weights import tensor_files
+from dml_jax.train.checkpoint import MANIFEST, Checkpoints
+from dml_jax.train.state import TrainState
+from tests.backbones import state_dicts
+from tests.reliability import formats, mutations
+from tests.reliability.sandbox import Attack, Files
+
+WEIGHTS = {"layer1.0.conv1.weight": np.ones((2, 2, 1, 1), np.float32), "fc.bias": np.zeros(3, np.float16)}
+
+
+@functools.cache
+def _torch_file(legacy: bool) -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        return state_dicts.write(Path(folder) / "w.pth", {"state_dict": WEIGHTS, "epoch": 3}, legacy).read_bytes()
+
+
+def _weights() -> SearchStrategy[Files]:
+    made = (
+        formats.torch_zip(_torch_file(False)) | mutations.damaged(_torch_file(True))
+        | formats.pickled(_torch_file(True)[: _torch_file(True).index(b".", 60)]) | formats.safetensors(["a", "b"])
+    )  # fmt: skip
+    return made.map(lambda content: {"w.pth": content})
+
+
+def _read_weights(directory: Path) -> None:
+    tensor_files.read_finite(tensor_files.read(directory / "w.pth"), "w.pth")
+
+
+# Checkpoints: damage, with or without a manifest that agrees with it.
+
+
+def _state(step: int) -> TrainState:
+    values = jax.numpy.full((3, 2), step, jax.numpy.float32)
+    return TrainState(jax.numpy.asarray(step, jax.numpy.int32), {"w": values}, {}, {"mu": values})
+
+
+@functools.cache
+def _checkpoints() -> dict[str, bytes]:
+    with tempfile.TemporaryDirectory() as folder:
+        store = Checkpoints(Path(folder), lambda: _state(0), None)
+        for step in (1, 2):
+            store.save("latest", _state(step), {"best": 0.5, "pending": None, "lines": 1})
+        store.close()
+        return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(Path(folder).rglob("*")) if p.is_file()}
+
+
+@st.composite
+def _damaged_checkpoint(draw: DrawFn) -> Files:
+    files: dict[str, Any] = dict(_checkpoints())
+    newest = sorted(name for name in files if name.startswith("latest/2/"))
+    for name in draw(st.lists(st.sampled_from(newest), min_size=1, max_size=2, unique=True)):
+        what = draw(st.integers(0, 9))
+        if what < 7:
+            text = files[name][:1] == b"{" and b"\0" not in files[name]
+            files[name] = draw(mutations.json_file(json.loads(files[name])) if text else mutations.damaged(files[name]))
+        else:
+            del files[name]
+            files |= {name: draw(st.sampled_from((None, Path("/nowhere"), Path("."))))} if what > 7 else {}
+    manifest = f"latest/2/{MANIFEST}"
+    if draw(st.booleans()) and isinstance(files.get(manifest), bytes):
+        names = [name for name in newest if isinstance(files.get(name), bytes) and name != manifest]
+        digests = {name.removeprefix("latest/2/"): hashlib.sha256(files[name]).hexdigest() for name in names}
+        files[manifest] = json.dumps(digests).encode()
+    return files
+
+
+def _read_checkpoint(directory: Path) -> None:
+    """Like a run that resumes; a checkpoint that is read must be one of those that were written."""
+    store = Checkpoints(directory, lambda: _state(0), lambda text: None)
+    try:
+        restored = store.restore()
+        assert restored is not None
+        store.select("reported", "last")
+    finally:
+        store.close()
+
+
+ATTACKS = {
+    "weights": Attack(
+        _weights(),
+        _read_weights,
+        lambda d: ["convert", f"--weights={d}/w.pth", f"--output={d}/out", "--skip_parity"],
+        share=20,
+    ),
+    "checkpoint": Attack(_damaged_checkpoint(), _read_checkpoint, share=1),
+}
