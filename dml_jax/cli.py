@@ -26,9 +26,6 @@ FIXABLE = UNWRITABLE | {
     errno.ENAMETOOLONG,
 }
 
-# Warnings about details of a file, which would be printed beside the result or the error line.
-UNSEEN_WARNINGS = ({"module": r"PIL\."}, {"message": "Reading `.npy`"})
-
 
 class Parser(argparse.ArgumentParser):
     """An argparse parser that raises ConfigError and understands `--config.section.key=value`."""
@@ -200,8 +197,9 @@ def exit_code(body: Callable[[], None]) -> int:
             stream.reconfigure(errors="backslashreplace")
     try:
         with warnings.catch_warnings():
-            for details in UNSEEN_WARNINGS:
-                warnings.filterwarnings("ignore", category=UserWarning, **details)
+            # About details of a file; they would be printed beside the result or the error line.
+            warnings.filterwarnings("ignore", category=UserWarning, module=r"PIL\.")
+            warnings.filterwarnings("ignore", "Reading `.npy`", UserWarning)
             body()
     except UserError as error:
         print(f"error: {printable(' '.join(str(error).split()))}", file=sys.stderr)
