@@ -9,20 +9,33 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from dml_jax.analysis import figures, tables
+from dml_jax.analysis import figures, findings, tables
 from dml_jax.config import Config, flatten
 from dml_jax.data.split import Split
 from dml_jax.evaluation import metric_table, verification
+from dml_jax.files import atomic_write
 
 VERIFICATION_IMAGES = 2000  # random sample whose pairs are compared for the figure
+CAPTIONS = {
+    "curves": "Training loss, and Recall@1 at each evaluation during training.",
+    "classes": "Embeddings of the test images, whose classes were not seen in training, projected on their first two "
+    "principal components. The largest classes are coloured.",
+    "errors": "Verification: two images are accepted as the same class if their cosine similarity reaches a threshold. "
+    "Left: error rates over the threshold (dotted: where they are equal). Right: the ROC curve.",
+    "neighbors": "Test queries (left column) and their nearest images, nearest first. Solid blue frames: same class as "
+    "the query; dashed orange frames: another class. Half of the queries are sampled from those whose nearest image is "
+    "wrong, so the grid shows more failures than Recall@1 implies.",
+}
 STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; color: #1f2933; max-width: 60rem; margin: 2rem auto; padding: 0 1rem }
-h1 { font-size: 1.6rem; margin-bottom: 0 } h2 { font-size: 1.15rem; margin-top: 2.2rem }
-p.lead, figcaption, small { color: #52606d }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums }
+h1 { font-size: 1.6rem; margin-bottom: 0; overflow-wrap: anywhere } h2 { font-size: 1.15rem; margin-top: 2.2rem }
+p.lead, figcaption, small { color: #52606d } a { color: #0072b2 }
+.scroll { overflow-x: auto } table { border-collapse: collapse; font-variant-numeric: tabular-nums }
 th, td { padding: .3rem .6rem; text-align: right; white-space: nowrap; border-bottom: 1px solid #e4e7eb }
-th:first-child, td:first-child { text-align: left } tr.ours { font-weight: 600; background: #ebfbee }
-figure { margin: 1rem 0 } img { max-width: 100% } details { margin-top: 2rem } code { font-size: .85rem }
+th:first-child, td:first-child { text-align: left } tr.ours { font-weight: 600; background: #e6f1f8 }
+figure { margin: 1rem 0 1.6rem } img { max-width: 100%; height: auto } details { margin-top: 2rem }
+code { font-size: .85rem } pre { white-space: pre-wrap; overflow-wrap: anywhere } .warnings { color: #9a3b00 }
+@media (max-width: 40rem) { body { margin: 1rem auto } th, td { padding: .25rem .4rem; font-size: .85rem } }
 """
 
 
@@ -56,6 +69,7 @@ def write(
     embeddings: np.ndarray,
     split: Split,
     lines: list[dict[str, Any]],
+    gallery: np.ndarray | None = None,
 ) -> None:
     """Writes `figures/*.png` and `report.html` of a run.
 
@@ -66,36 +80,33 @@ def write(
       embeddings: float32 [N, D] of the test split.
       split: the test split.
       lines: of `metrics.jsonl`.
+      gallery: float32 [G, D] of the gallery of the test split, if it has one.
     """
     figure_directory = directory / "figures"
     figure_directory.mkdir(exist_ok=True)
-    captions = {
-        "curves": "Training loss, and Recall@1 at each evaluation during training.",
-        "classes": "Embeddings of the test images, whose classes were not seen in training, projected on their first "
-        "two principal components. The largest classes are coloured.",
-    }
     controls = {name: numbers["recall@1"] for name, numbers in results.get("controls", {}).items()}
     figures.plot_training_curves(figure_directory / "curves.png", lines, controls)
     figures.plot_class_map(figure_directory / "classes.png", embeddings, split.labels, split.classes)
     if split.gallery is None:
-        captions["errors"] = (
-            "Verification: two images are accepted as the same class if their cosine similarity reaches a threshold. "
-            "Left: error rates over the threshold (dotted: where they are equal). Right: the ROC curve."
-        )
         sample = np.random.default_rng(0).permutation(len(embeddings))[:VERIFICATION_IMAGES]
         errors = verification.error_rates(embeddings[sample], split.labels[sample])
         figures.plot_verification_errors(figure_directory / "errors.png", errors)
-        captions["neighbors"] = (
-            "Test queries (left column) and their nearest neighbours, nearest first. Green frames: same class as the "
-            "query; red frames: another class. Half of the queries are sampled from those whose nearest neighbour is "
-            "wrong, so the grid shows more failures than Recall@1 implies."
-        )
-        figures.plot_retrieval_grid(figure_directory / "neighbors.png", embeddings, split)
-    page = _page(config, results, figure_directory, captions)
-    (directory / "report.html").write_text(page, encoding="utf-8")
+    figures.plot_retrieval_grid(figure_directory / "neighbors.png", embeddings, split, gallery)
+    write_page(directory, config, results, lines)
 
 
-def _page(config: Config, results: dict[str, Any], figure_directory: Path, captions: dict[str, str]) -> str:
+def write_page(directory: Path, config: Config, results: dict[str, Any], lines: list[dict[str, Any]]) -> None:
+    """Writes `report.html` from the results, the figures on disk and what analyses have found.
+
+    Args:
+      directory, config, results, lines: see `write`.
+    """
+    page = _page(directory, config, results, lines)
+    with atomic_write(directory / "report.html") as draft:
+        draft.write_text(page, encoding="utf-8")
+
+
+def _page(directory: Path, config: Config, results: dict[str, Any], lines: list[dict[str, Any]]) -> str:
     columns = metric_table.columns(results)
     head = "".join(f"<th>{text}</th>" for text in ("", *(entry.heading for entry in columns)))
     body = "".join(
@@ -104,25 +115,54 @@ def _page(config: Config, results: dict[str, Any], figure_directory: Path, capti
         + "</tr>"
         for name, numbers in rows(config, results)
     )
-    images = "".join(
-        f"<figure><img alt='{name}' src='data:image/png;base64,"
-        f"{base64.b64encode((figure_directory / f'{name}.png').read_bytes()).decode()}'>"
-        f"<figcaption>{caption}</figcaption></figure>"
-        for name, caption in captions.items()
-    )
+    drawn = {name: directory / "figures" / f"{name}.png" for name in CAPTIONS}
+    images = "".join(_figure(path, html.escape(CAPTIONS[name])) for name, path in drawn.items() if path.exists())
     settings = html.escape("\n".join(f"{key} = {value}" for key, value in flatten(asdict(config)).items()))
     return f"""<!doctype html>
-<html lang="en"><meta charset="utf-8"><title>{html.escape(config.name)}</title><style>{STYLE}</style>
+<html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{html.escape(config.name)}</title><style>{STYLE}</style>
 <h1>{html.escape(config.name)}</h1>
 <p class="lead">{html.escape(config.method.name)} on {html.escape(config.data.name)}: image retrieval on classes that
 were not seen in training.</p>
 <h2>Results, in %</h2>
-<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>
+<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>
 <p><small>± is one standard error over the queries. Evaluation: {html.escape(results["protocol"])}.</small></p>
-{_verification_text(results)}<h2>Figures</h2>{images}
+{_verification_text(results)}{_warnings(lines)}<h2>Figures</h2>{images}{_sections(directory)}
 <details><summary>Configuration</summary><pre><code>{settings}</code></pre></details>
 </html>
 """
+
+
+def _figure(path: Path, caption: str) -> str:
+    """A figure with its picture in the page; `caption` is HTML."""
+    picture = base64.b64encode(path.read_bytes()).decode()
+    return (
+        f"<figure><img alt='{path.stem}' src='data:image/png;base64,{picture}'>"
+        f"<figcaption>{caption}</figcaption></figure>"
+    )
+
+
+def _sections(directory: Path) -> str:
+    """What `dml_jax.analyse` has written."""
+    text = ""
+    for section in findings.read(directory):
+        text += f"<h2>{html.escape(section.title)} <small>(step {section.step})</small></h2>"
+        for name, caption in section.figures:
+            numbers = f" <a href='{findings.DIRECTORY}/{name}.csv'>Numbers</a>"
+            text += _figure(directory / findings.DIRECTORY / f"{name}.png", html.escape(caption) + numbers)
+    return text
+
+
+def _warnings(lines: list[dict[str, Any]]) -> str:
+    """Each warning of the training with the first step that it was given at."""
+    first: dict[str, tuple[int, str]] = {}
+    for line in lines:
+        for name, text in line.get("warnings", {}).items():
+            first.setdefault(name, (line["step"], text))
+    if not first:
+        return ""
+    entries = "".join(f"<li>step {step}: {html.escape(text)}</li>" for step, text in first.values())
+    return f"<h2>Warnings of the training</h2><ul class='warnings'>{entries}</ul>"
 
 
 def _verification_text(results: dict[str, Any]) -> str:
