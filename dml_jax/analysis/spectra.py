@@ -87,8 +87,8 @@ def findings(run: TrainedRun, split: str) -> list[Finding]:
         Finding(
             "geometry",
             f"Geometry of the embeddings of the split '{split}'. Density: mean cosine distance within over that "
-            "between classes. Uniformity: lower is more even. Alignment: mean squared distance of pairs of one class, lower is "
-            "tighter. Effective rank: number of directions that are used.",
+            "between classes. Uniformity: lower is more even. Alignment: mean squared distance of pairs of one class, "
+            "lower is tighter. Effective rank: number of directions that are used.",
             partial(plot_scalars, spaces=spaces),
             ("space", *SCALARS),
             [(name, *(getattr(space, scalar) for scalar in SCALARS)) for name, space in spaces.items()],
