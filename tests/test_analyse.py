@@ -4,92 +4,91 @@ import csv
 import json
 import re
 import sys
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
-import jax
+import jax.numpy as jnp
 import pytest
 
-from dml_jax import analyse, main
+from dml_jax import analyse, files, modes
+from dml_jax import config as configs
 from dml_jax.analysis.findings import SUBJECTS
-from tests.test_main import CACHE_OPTIONS, ROOT
-
-TINY = (
-    "--config.backbone.depths=(1,)", "--config.backbone.widths=(4,)", "--config.data.batch_size=16",
-    "--config.train.steps=4", "--config.train.keep_every=2", "--config.train.log_every=2",
-    "--config.evaluation.cluster=false", "--config.evaluation.controls=false", "--quiet",
-)  # fmt: skip
-CONFIG = """
-from dataclasses import asdict
-from configs import digits_hist
 from dml_jax.config import Group, Train
-from dml_jax.options.methods import mpn
+from dml_jax.console import Console
+from dml_jax.methods import mpn
+from dml_jax.train import experiment as experiments
+from dml_jax.train import kept_models, workdir
+from dml_jax.train.checkpoint import Checkpoints
+from dml_jax.train.stop_signals import Stop
+from tests.train.experiments import values
 
-
-def get_config():
-    config = digits_hist.get_config()
-    config.method = asdict(mpn.Config(embedding_dim=8, heads=2))
-    config.train = asdict(Train(groups=dict.fromkeys(mpn.GROUPS, Group(1e-3)), steps=4))
-    return config
-"""
 MADE = (
     "health", "overfitting", "retrieval", "worst_queries", "classes", "confused_classes", "distances", "calibration",
-    "spectra", "geometry", "attention", "attention_node", "influence", "influence_means",
+    "spectra", "geometry", "tsne", "attention", "attention_node", "influence", "influence_means",
 )  # fmt: skip
+
+
+def tiny() -> configs.Config:
+    """MPN on digits for four steps, keeping two models."""
+    groups = {group: Group(1e-3) for group in mpn.GROUPS}
+    train = Train(groups=groups, steps=4, keep_every=2, log_every=2)
+    method = asdict(mpn.Config(embedding_dim=8, heads=2))
+    return configs.resolve(values(steps=4) | {"name": "tiny", "method": method, "train": asdict(train)})
 
 
 @pytest.fixture(scope="module")
-def workdir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished run of MPN on digits, of four steps."""
-    directory = tmp_path_factory.mktemp("analyse")
-    (directory / "tiny.py").write_text(CONFIG)
-    kept = {key: jax.config.values[key] for key in CACHE_OPTIONS}
-    path = [*sys.path]
-    sys.path.insert(0, str(ROOT))
-    main.execute([f"--config={directory / 'tiny.py'}", f"--workdir={directory / 'run'}", *TINY])
-    sys.path[:] = path
-    for key, value in kept.items():
-        jax.config.update(key, value)
-    return directory / "run"
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What a finished run leaves, with the untrained model in all places."""
+    directory, config = tmp_path_factory.mktemp("run"), tiny()
+    experiment = experiments.build(config)
+    state = experiments.initial_state(experiment)
+    split = experiment.splits["train"]
+    facts = workdir.provenance(
+        config, experiments.data_hash(experiment), len(split.classes), len(split.labels), experiment.shape
+    )
+    files.write_json(directory / "config.json", facts)
+    store = Checkpoints(directory / "checkpoints", lambda: state, pytest.fail)
+    store.save("latest", state._replace(step=jnp.asarray(4, jnp.int32)), {})
+    store.close()
+    for step in (2, 4):
+        kept_models.write(store.kept, state._replace(step=jnp.asarray(step, jnp.int32)))
+    line: dict[str, Any] = {"loss": 1.0, "grad_norm": 2.0, "health/effective_rank": 3.0}
+    line |= {f"health/{kind}_p{q}": 0.3 for kind in ("same", "different") for q in (10, 50, 90)}
+    lines = [{"step": step, **line} for step in (2, 4)]
+    lines[1]["warnings"] = {"gradient": "the gradient is <zero>"}
+    (directory / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    files.write_json(directory / "results.json", {"model": "last", "step": 4, "recall@1": 0.5, "protocol": "clean"})
+    return directory
 
 
-def test_everything_of_a_run(workdir: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    what = ",".join(name for name in SUBJECTS if name not in ("tsne", "umap", "heat_maps"))  # slow, or of CRT
-    analyse.execute([f"--workdir={workdir}", f"--what={what}", "--quiet"])
-    files = {path.name for path in (workdir / "analysis").iterdir()}
-    assert files >= {f"{name}.{kind}" for name in MADE for kind in ("png", "csv")}
-    tables = {}
-    for name in MADE:
-        with (workdir / "analysis" / f"{name}.csv").open(newline="") as file:
-            tables[name] = list(csv.DictReader(file))
-    assert [row["step"] for row in tables["attention"]] == ["0", "0", "2", "2", "4", "4"]
-    assert [(row["step"], row["classes"]) for row in tables["overfitting"]] == [
-        (step, name) for step in "024" for name in ("train", "test")
-    ]
-    results = json.loads((workdir / "results.json").read_text())
-    assert float(tables["overfitting"][-1]["recall@1"]) == pytest.approx(results["recall@1"])
-    by_class = [(float(row["recall@1"]), int(row["queries"])) for row in tables["classes"]]
-    assert sum(recall * count for recall, count in by_class) == pytest.approx(results["recall@1"] * 896, abs=1e-2)
-    for scalar in ("density", "uniformity", "alignment", "effective_rank"):
-        assert float(tables["geometry"][0][scalar]) == pytest.approx(results["geometry"][scalar], rel=1e-5)
-    assert [row["step"] for row in tables["health"]] == ["2", "4"]
-    report = (workdir / "report.html").read_text()
+def table(directory: Path, name: str) -> list[dict[str, str]]:
+    with (directory / "analysis" / f"{name}.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_analyses_are_gathered_in_the_report(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Also those of an earlier command and of another split."""
+    analyse.execute([f"--workdir={run}", "--what=attention", "--quiet"])
+    analyse.execute([f"--workdir={run}", "--what=classes,health", "--quiet"])
+    assert [row["step"] for row in table(run, "attention")] == ["0", "0", "2", "2", "4", "4"]
+    assert [row["step"] for row in table(run, "health")] == ["2", "4"]
+    assert sum(int(row["queries"]) for row in table(run, "classes")) == 896
+    report = (run / "report.html").read_text()
+    shown = re.findall("alt='([\\w-]+)'", report)
+    assert shown == ["health", "classes", "confused_classes", "attention", "attention_node"]
+    assert all((run / "analysis" / f"{name}.png").stat().st_size > 5000 for name in shown)
+    assert all(f"href='analysis/{name}.csv'" in report for name in shown)
+    assert "step 4: the gradient is &lt;zero&gt;" in report
     assert '<meta name="viewport"' in report
-    assert [name for name in re.findall("alt='(\\w+)'", report) if name in MADE] == list(MADE)
-    assert all(f"href='analysis/{name}.csv'" in report for name in MADE)
-    assert "Recall@1" in report
     assert "report: " in capsys.readouterr().out
-
-
-def test_another_split_is_kept_beside(workdir: Path) -> None:
-    analyse.execute([f"--workdir={workdir}", "--what=distances", "--split=train", "--quiet"])
-    assert (workdir / "analysis" / "distances-train.png").exists()
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ([], "--workdir: missing"),
-        (["--workdir={}/.."], "is not a work directory"),
+        (["--workdir={}/checkpoints"], "is not a work directory"),
         (["--workdir={}", "--what=atention"], "--what=atention: there is no such analysis; did you mean attention?"),
         (["--workdir={}", "--what=heat_maps"], "--what=heat_maps: method mpn has no prototypes on the feature map"),
         (["--workdir={}", "--split=tets"], "--split=tets: did you mean test?"),
@@ -99,12 +98,38 @@ def test_another_split_is_kept_beside(workdir: Path) -> None:
         (["--workdir={}", "--checkpoint=3"], "--checkpoint=3: not in"),
     ],
 )
-def test_invalid_input(arguments: list[str], message: str, workdir: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    sys_argv = ["dml_jax.analyse", *(argument.format(workdir) for argument in arguments)]
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(sys, "argv", sys_argv)
-        assert analyse.main() == 2
+def test_invalid_input(
+    arguments: list[str],
+    message: str,
+    run: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["dml_jax.analyse", *(argument.format(run) for argument in arguments)])
+    assert analyse.main() == 2
     error = capsys.readouterr().err
     assert error.startswith("error: ")
     assert message in error
     assert error.count("\n") == 1
+
+
+@pytest.mark.slow
+def test_everything_of_a_trained_run(tmp_path: Path) -> None:
+    with Stop() as stop:
+        modes.train(tiny(), tmp_path, Console(quiet=True), stop)
+    analyse.execute(
+        [f"--workdir={tmp_path}", f"--what={','.join(s for s in SUBJECTS if s not in ('umap', 'heat_maps'))}"]
+    )
+    analyse.execute([f"--workdir={tmp_path}", "--what=distances", "--split=train"])
+    report = (tmp_path / "report.html").read_text()
+    assert re.findall("alt='([\\w-]+)'", report)[4:] == [
+        *MADE[: MADE.index("calibration")], "distances-train", *MADE[MADE.index("calibration") :],
+    ]  # fmt: skip
+    results = json.loads((tmp_path / "results.json").read_text())
+    recalls = table(tmp_path, "overfitting")
+    assert [(row["step"], row["classes"]) for row in recalls] == [(s, c) for s in "024" for c in ("train", "test")]
+    assert float(recalls[-1]["recall@1"]) == pytest.approx(results["recall@1"])
+    by_class = [(float(row["recall@1"]), int(row["queries"])) for row in table(tmp_path, "classes")]
+    assert sum(recall * count for recall, count in by_class) == pytest.approx(results["recall@1"] * 896, abs=1e-2)
+    for scalar in ("density", "uniformity", "alignment", "effective_rank"):
+        assert float(table(tmp_path, "geometry")[0][scalar]) == pytest.approx(results["geometry"][scalar], rel=1e-5)

@@ -97,8 +97,8 @@ def plot_pairs(path: Path, *, pairs: list[tuple[str, float, int]]) -> None:
     figure = drawing.figure(8, 1.2 + 0.3 * len(pairs))
     axes = drawing.style(figure.subplots())
     bars = axes.barh([name for name, _, _ in pairs[::-1]], [share for _, share, _ in pairs[::-1]], color=drawing.ORANGE)
-    axes.bar_label(bars, labels=[f"{count} queries" for _, _, count in pairs[::-1]], fontsize=8, padding=3)
-    axes.set(xlabel="share of the queries of both classes")
+    axes.bar_label(bars, labels=[str(count) for _, _, count in pairs[::-1]], fontsize=8, padding=3)
+    axes.set(xlabel="share of the queries of both classes, and their number")
     axes.margins(x=0.15)
     if not pairs:
         axes.set(title="no query has a nearest neighbour of another class", yticks=[])

@@ -174,7 +174,7 @@ def plot_retrieved_images(
             wrong = bool(j and correct is not None and not correct[i][j - 1])
             colour = INK if j == 0 else GREY if correct is None else WRONG if wrong else CORRECT
             for spine in axes.spines.values():
-                spine.set(color=colour, linewidth=3, linestyle=(0, (2, 1)) if wrong else "-")
+                spine.set(color=colour, linewidth=3, capstyle="butt", linestyle=(0, (2, 1.2)) if wrong else "-")
             if i == 0:
                 axes.set_title(str(j) if j else first, fontsize=9)
             if j and below is not None:

@@ -21,7 +21,7 @@ from dml_jax.train.state import TrainState
 PREFIX = "health/"
 QUANTILES = (10, 50, 90)  # of the distances, in percent
 COLLAPSED_DISTANCE = 0.02  # between unit vectors, which are at most 2 apart
-COLLAPSED_RANK = 1.5
+COLLAPSED_RANK = 1.1
 LARGE_DRIFT = 0.5  # of the length of a proxy, in one step
 
 
