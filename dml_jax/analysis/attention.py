@@ -104,8 +104,8 @@ def findings(run: TrainedRun, split: str) -> list[Finding]:
         Finding(
             "attention",
             "Attention on a fixed training batch by layer and head. Left: divergence from uniform weights (0: every "
-            "node attends to all others alike). Right: weight on nodes of the own class; dotted: with uniform weights."
-            + few,
+            "node attends to all others alike). Right: weight on nodes of the own class; grey line: with uniform "
+            f"weights.{few}",
             partial(plot_statistics, steps=steps, series=series, uniform=uniform),
             ("step", "layer", "head", "kl_from_uniform_nats", "own_class_weight", "own_node_weight"),
             [
@@ -134,21 +134,22 @@ def plot_statistics(path: Path, *, steps: list[int], series: Statistics, uniform
     """Two panels with one line per layer and head."""
     figure = drawing.figure(9, 3.4)
     left, right = figure.subplots(1, 2)
-    for i, (layer, head) in enumerate(np.ndindex(*series.divergence.shape[1:])):
+    for layer, head in np.ndindex(*series.divergence.shape[1:]):
         look: dict[str, Any] = {
-            "color": drawing.SERIES[i % 7],
-            "marker": drawing.MARKERS[i % 7],
+            "color": drawing.SERIES[head % len(drawing.SERIES)],
+            "marker": drawing.MARKERS[head % len(drawing.MARKERS)],
+            "linestyle": ("-", "--", ":", "-.")[layer % 4],
             "markersize": 4,
             "linewidth": 1.2,
             "label": f"layer {layer + 1}, head {head + 1}",
         }
         left.plot(steps, series.divergence[:, layer, head], **look)
         right.plot(steps, series.own_class[:, layer, head], **look)
-    right.axhline(uniform, color=drawing.GREY, linestyle=":", label="uniform")
+    right.axhline(uniform, color=drawing.GREY, linewidth=1, label="uniform")
     drawing.style(left).set(title="Divergence from uniform", xlabel="step", ylabel="KL divergence (nats)")
     left.set_ylim(bottom=0)
     drawing.style(right).set(title="Attention to the own class", xlabel="step", ylabel="weight", ylim=(0, 1.02))
-    drawing.legend(right)
+    drawing.legend(right, loc="center left", bbox_to_anchor=(1, 0.5))
     figure.savefig(path, dpi=130)
 
 

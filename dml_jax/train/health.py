@@ -59,6 +59,14 @@ class Monitor:
         """What `measure` compares with: the proxies before an update; None if the method has none."""
         return self._proxies(state.params) if self._proxies else None
 
+    def compile(self, state: TrainState, batch: Batch, key: jax.Array) -> None:
+        """Measures once without a result, so that the first line of metrics does not wait for the compiler."""
+        jax.block_until_ready(self._run(state, batch, self.proxies(state), key))
+
+    def _run(self, state: TrainState, batch: Batch, before: jax.Array | None, key: jax.Array) -> Any:
+        key = jax.random.fold_in(key, state.step)
+        return self._observe(state.params, state.model_state, batch._replace(teacher=None), before, key)
+
     def measure(
         self, state: TrainState, batch: Batch, before: jax.Array | None, key: jax.Array, grad_norm: float
     ) -> dict[str, Any]:
@@ -74,9 +82,7 @@ class Monitor:
         Returns:
           numbers, whose names start with `PREFIX`, and "warnings", from `problems`, if there are any.
         """
-        key = jax.random.fold_in(key, state.step)
-        observed = self._observe(state.params, state.model_state, batch._replace(teacher=None), before, key)
-        embeddings, labels, values = jax.device_get(observed)
+        embeddings, labels, values = jax.device_get(self._run(state, batch, before, key))
         numbers = summary(embeddings, labels) | {name: float(value) for name, value in values.items()}
         found = problems(numbers, grad_norm)
         for name in found.keys() - self._shown:

@@ -138,6 +138,7 @@ def train(experiment: Experiment, out: Outputs, stop: Stop) -> TrainState:
             previous = metrics
             if done == start + 1:
                 jax.block_until_ready(metrics)  # keeps the compilation out of the throughput
+                monitor.compile(state, batch, key)
                 out.console.start_progress("training", total, done)
                 meter.restart(done)
 
