@@ -1,7 +1,7 @@
-"""ResNet-50 on a CPU, compared with torch: forward, forward and backward, initialisation, conversion of a weight file.
+"""Networks on a CPU, compared with torch: training steps, ResNet-50's forward pass, initialisation and conversion.
 
-Both get the same weights and images, and their feature maps must agree. XLA's CPU backend is slow at gradients of
-convolutions; the table records this and is not a test.
+ResNet-50 gets the same weights and images in both, and its feature maps must agree. The small networks are those of the
+configurations for the digits and for Omniglot; their steps are forward, backward and Adam.
 
     python -m benchmarks.backbones [--batch=8] [--side=224] [--repeats=10]
 """
@@ -12,11 +12,13 @@ import subprocess
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 
 from benchmarks.timing import Row, row, table
 from dml_jax.backbones import resnet
@@ -119,6 +121,58 @@ def compare(batch: int, side: int, repeats: int) -> list[Row]:
     return [*rows, row(f"{case}, forward and backward", ours, gradient_torch, repeats)]
 
 
+def small_network(name: str, side: int, batch: int, config: resnet.Config, repeats: int) -> Row:
+    """A row for `timing.table`: a training step of a small network with a linear classifier.
+
+    Raises:
+      ImportError: torch is not installed.
+    """
+    import torch
+    from torch import nn
+
+    from benchmarks.torch_resnet import normalise, small_resnet
+
+    torch.set_num_threads(os.cpu_count() or 1)
+    classes, labels = 16, np.arange(batch) // 4
+    images = np.random.default_rng(0).integers(0, 256, (batch, side, side, 3), dtype=np.uint8)
+
+    backbone, optimizer = resnet.build(config), optax.adam(1e-3)
+    params, stats = backbone.init(jax.random.key(0), (side, side))
+    head = 0.1 * jax.random.normal(jax.random.key(1), (config.widths[-1], classes))
+    state = ((params, head), stats, optimizer.init((params, head)))
+
+    @partial(jax.jit, donate_argnums=0)
+    def step(state: tuple[PyTree, PyTree, PyTree], images: jax.Array) -> tuple[PyTree, PyTree, PyTree]:
+        def loss(trained: PyTree) -> tuple[jax.Array, PyTree]:
+            features, new = backbone.apply(trained[0], state[1], backbone.preprocess(images), train=True)
+            logits = features.mean(axis=(1, 2)) @ trained[1]
+            return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean(), new
+
+        gradients, new = jax.grad(loss, has_aux=True)(state[0])
+        updates, moments = optimizer.update(gradients, state[2])
+        return optax.apply_updates(state[0], updates), new, moments
+
+    def ours() -> None:
+        nonlocal state
+        state = jax.block_until_ready(step(state, images))
+
+    network = nn.Sequential(
+        small_resnet(config.widths, config.stem),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(config.widths[-1], classes),
+    ).to(memory_format=torch.channels_last)
+    pixels, targets = torch.from_numpy(images), torch.from_numpy(labels)
+    adam = torch.optim.Adam(network.parameters(), 1e-3)
+
+    def theirs() -> None:
+        adam.zero_grad()
+        nn.functional.cross_entropy(network(normalise(pixels)), targets).backward()
+        adam.step()
+
+    return row(f"{name}, batch {batch}, {side}², training step", ours, theirs, repeats)
+
+
 if __name__ == "__main__":
     flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     flags.add_argument("--batch", type=int, default=8)
@@ -126,5 +180,10 @@ if __name__ == "__main__":
     flags.add_argument("--repeats", type=int, default=10)
     options = flags.parse_args()
     print(f"initialisation of ResNet-50: {initialisation():.1f} s")
-    print(table(compare(options.batch, options.side, options.repeats)))
+    small = (
+        ("digits", 24, 64, resnet.Config(block="basic", depths=(1, 1, 1), widths=(16, 32, 64), stem="small")),
+        ("Omniglot", 48, 64, resnet.Config(block="basic", depths=(1, 1, 1), widths=(32, 64, 128))),
+    )
+    rows = [small_network(*network, 5 * options.repeats) for network in small]
+    print(table([*rows, *compare(options.batch, options.side, options.repeats)]))
     print(f"peak memory of this process: {peak_memory() / 1e9:.2f} GB")

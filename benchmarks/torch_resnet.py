@@ -1,4 +1,4 @@
-"""ResNet-50 in torch, with torchvision's parameter names, for comparisons and weight files. Requires torch."""
+"""ResNets in torch, for comparisons and weight files. Requires torch."""
 
 import torch
 from torch import nn
@@ -26,7 +26,7 @@ class Block(nn.Module):
 
 
 class ResNet50(nn.Module):
-    """Returns the feature map [B, 2048, h, w]; `fc` only completes the state_dict."""
+    """With torchvision's parameter names. Returns a feature map [B, 2048, h, w]; `fc` completes the state_dict."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -48,6 +48,33 @@ class ResNet50(nn.Module):
         for stage in range(1, 5):
             x = getattr(self, f"layer{stage}")(x)
         return x
+
+
+class SmallBlock(nn.Module):
+    """Two 3x3 convolutions."""
+
+    def __init__(self, inputs: int, width: int, stride: int) -> None:
+        super().__init__()
+        self.conv1, self.bn1 = nn.Conv2d(inputs, width, 3, stride, 1, bias=False), nn.BatchNorm2d(width)
+        self.conv2, self.bn2 = nn.Conv2d(width, width, 3, 1, 1, bias=False), nn.BatchNorm2d(width)
+        self.shortcut: nn.Module = nn.Identity()
+        if stride != 1 or inputs != width:
+            self.shortcut = nn.Sequential(nn.Conv2d(inputs, width, 1, stride, bias=False), nn.BatchNorm2d(width))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.bn2(self.conv2(F.relu(self.bn1(self.conv1(x)))))
+        return F.relu(y + self.shortcut(x))
+
+
+def small_resnet(widths: tuple[int, ...], stem: str) -> nn.Module:
+    """One block per stage, with the stem of ImageNet's networks or a 3x3 convolution; returns the feature map."""
+    first = (7, 2, 3) if stem == "imagenet" else (3, 1, 1)
+    layers: list[nn.Module] = [nn.Conv2d(3, widths[0], *first, bias=False), nn.BatchNorm2d(widths[0]), nn.ReLU()]
+    if stem == "imagenet":
+        layers.append(nn.MaxPool2d(3, 2, 1))
+    for stage, (inputs, width) in enumerate(zip((widths[0], *widths), widths, strict=False)):
+        layers.append(SmallBlock(inputs, width, 2 if stage else 1))
+    return nn.Sequential(*layers)
 
 
 def normalise(images: torch.Tensor) -> torch.Tensor:

@@ -18,18 +18,16 @@ Without --what, everything that applies to the run. For curves over the training
   heat_maps     CRT: where prototypes respond
 """
 
-import json
 import sys
 from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dml_jax import cli
+from dml_jax import cli, files
 from dml_jax import config as configs
 from dml_jax.analysis.findings import BY_SPLIT, SUBJECTS
 from dml_jax.config import Config
 from dml_jax.errors import CheckpointError, ConfigError
-from dml_jax.files import expand_path
 from dml_jax.options.fields import suggest
 
 if TYPE_CHECKING:
@@ -111,7 +109,7 @@ def run_config(options: Namespace, overrides: dict[str, str]) -> tuple[Config, P
 
     if not options.workdir:
         raise ConfigError("--workdir: missing; give the work directory of a run")
-    directory = expand_path("--workdir", options.workdir)
+    directory = files.expand_path("--workdir", options.workdir)
     values = workdir.read_config(directory)["config"]
     for key, text in overrides.items():
         if key not in MOVABLE:
@@ -146,15 +144,10 @@ def renew_report(run: "TrainedRun") -> None:
     from dml_jax.analysis import report
 
     path = run.directory / "results.json"
-    try:
-        results = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    if not path.exists():
         run.console.print("the run is not finished, so there is no report yet; finishing it will include the analyses")
         return
-    except (OSError, ValueError) as error:
-        raise CheckpointError(
-            f"{path}: cannot be read ({error}); write it again with --mode=evaluate --output"
-        ) from None
+    results = files.read_json(path, dict, "write it again with --mode=evaluate --output", CheckpointError)
     report.write_page(run.directory, run.config, results, run.metrics())
     run.console.print(f"report: {run.directory / 'report.html'}")
 

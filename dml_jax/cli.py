@@ -4,6 +4,7 @@ import argparse
 import ast
 import errno
 import importlib.util
+import io
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -12,12 +13,15 @@ from typing import Any, NoReturn
 from ml_collections import ConfigDict
 
 from dml_jax.config import SAME_EXPERIMENT, flatten
-from dml_jax.errors import ConfigError, UserError
-from dml_jax.files import expand_path
+from dml_jax.errors import ConfigError, UserError, printable
+from dml_jax.files import UNWRITABLE, expand_path
 from dml_jax.options.fields import suggest
 
-# File-system errors that the user can fix: a full disk, a read-only one, missing permissions.
-UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM}
+# File-system errors that the user can fix: a full or failing disk, missing permissions, something else of that name.
+FIXABLE = UNWRITABLE | {
+    *(errno.EACCES, errno.EPERM, errno.EIO, errno.EEXIST, errno.EISDIR, errno.ENOTDIR, errno.ENOTEMPTY, errno.ELOOP),
+    errno.ENAMETOOLONG,
+}
 
 
 class Parser(argparse.ArgumentParser):
@@ -150,15 +154,19 @@ def _parsed(key: str, text: str, old: Any) -> Any:
 
 def exit_code(body: Callable[[], None]) -> int:
     """Runs the body of a command; returns 0, 2 after an error the user can fix, or 128 + the number of a signal."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # names of files need not be in the encoding of the terminal
+            stream.reconfigure(errors="backslashreplace")
     try:
         body()
     except UserError as error:
-        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+        print(f"error: {printable(' '.join(str(error).split()))}", file=sys.stderr)
         return 2
     except OSError as error:
-        if error.errno not in UNWRITABLE:
+        if error.errno not in FIXABLE:
             raise
-        print(f"error: {error.filename or 'a file'}: cannot be written ({error.strerror})", file=sys.stderr)
+        name = printable(str(error.filename or "a file"))
+        print(f"error: {name}: cannot be used ({error.strerror})", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 130

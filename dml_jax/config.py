@@ -16,7 +16,7 @@ from typing import Annotated, Any
 from annotated_types import Ge, Lt
 
 from dml_jax.errors import ConfigError
-from dml_jax.files import expand_path
+from dml_jax.files import utf8_path
 from dml_jax.options.data import WITHOUT_CLASSES, Data
 from dml_jax.options.evaluation import Evaluation, Refine
 from dml_jax.options.fields import keys, section, suggest, validate
@@ -98,6 +98,10 @@ def resolve(values: Mapping[str, Any]) -> Config:
     Raises:
       ConfigError: names the key, the value, the rule and the remedy.
     """
+    flat = flatten(values)
+    for key in PATHS:
+        if isinstance(flat.get(key), str):
+            utf8_path(key, flat[key])
     kinds: dict[str, Any] = {"data": Data, "train": Train, "evaluation": Evaluation}
     for kind in ("backbone", "method"):
         given = values.get(kind)
@@ -117,9 +121,6 @@ def resolve(values: Mapping[str, Any]) -> Config:
     config = Config(**sections)
     check_name("data", config.data.name)
     _check_images_per_class(config)
-    flat = flatten(asdict(config))
-    for key in PATHS:
-        expand_path(key, flat.get(key, ""))
     return config
 
 
@@ -157,9 +158,10 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 def decisive(values: Mapping[str, Any]) -> dict[str, Any]:
     """The keys, with values, that determine the trained model."""
     flat = flatten(values)
-    chosen = set() if flat["train.select"] == "last" else {"train.evaluate_every", "evaluation.protocol"}
+    # A configuration that was edited by hand may lack any key.
+    chosen = set() if flat.get("train.select") == "last" else {"train.evaluate_every", "evaluation.protocol"}
     # With a sampler that does not draw by class, this is the size of test-time batches only.
-    ignored = INDIFFERENT + (("data.images_per_class",) if flat["data.sampler"] in WITHOUT_CLASSES else ())
+    ignored = INDIFFERENT + (("data.images_per_class",) if flat.get("data.sampler") in WITHOUT_CLASSES else ())
     return {k: v for k, v in flat.items() if k in chosen or not any(k == i or k.startswith(f"{i}.") for i in ignored)}
 
 

@@ -6,6 +6,8 @@ from types import TracebackType
 import rich.console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from dml_jax.errors import printable
+
 REPORT_SECONDS = 20.0  # between two plain lines of progress
 FIRST_REPORT_SECONDS = 2.0
 LOG_WIDTH = 132  # columns of tables where the output is not a terminal
@@ -30,7 +32,7 @@ class Console:
 
     def print(self, message: str) -> None:
         """Prints a line that stays."""
-        self.rich.print(message, markup=False)
+        self.rich.print(printable(message), markup=False)
 
     def __enter__(self) -> "Console":
         if self._live:

@@ -12,11 +12,12 @@ import importlib
 import importlib.util
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dml_jax import cli, files
-from dml_jax.errors import ConfigError, WeightsError
+from dml_jax.errors import ConfigError, WeightsError, printable
 from dml_jax.options.fields import suggest
 
 if TYPE_CHECKING:  # the backbones import Flax, which --help does not need
@@ -54,6 +55,23 @@ def named_configs() -> "dict[str, BackboneConfig]":
     }
 
 
+def unsupported_name(config: "BackboneConfig") -> str:
+    """What a network is called that has the layers of a supported one but not its size."""
+    from dml_jax.backbones import deit, mit, resnet
+
+    published = {
+        "ResNet-152": replace(resnet.resnet101(), depths=(3, 8, 36, 3)),
+        "DeiT-Ti or ViT-Ti": replace(deit.deit_small(), width=192, heads=3),
+        "DeiT-B or ViT-B": replace(deit.deit_small(), width=768, heads=12),
+        "distilled DeiT-B": replace(deit.deit_small_distilled(), width=768, heads=12),
+        "ViT-L": replace(deit.deit_small(), depth=24, width=1024, heads=16),
+        "MiT-B3": replace(mit.mit_b2(), depths=(3, 4, 18, 3)),
+        "MiT-B4": replace(mit.mit_b2(), depths=(3, 8, 27, 3)),
+        "MiT-B5": replace(mit.mit_b2(), depths=(3, 6, 40, 3)),
+    }
+    return next((name for name, variant in published.items() if variant == config), f"a {config.name} of another size")
+
+
 def execute(arguments: list[str]) -> None:
     """Reads the command line and converts the weights.
 
@@ -72,30 +90,34 @@ def execute(arguments: list[str]) -> None:
     from dml_jax.backbones.weights import converted_files, download, from_torch, tensor_files
 
     if options.output:
-        converted_files.check_output(files.expand_path("--output", options.output))
+        converted_files.check_output(files.utf8_path("--output", options.output))
     paths = [download.fetch(source, files.cache_dir() / "weights") for source in options.weights.split(",")]
     converted = from_torch.convert({str(path): tensor_files.read(path) for path in paths})
     config = converted.weights.config
-    known = next((name for name, variant in named.items() if variant == config), config.name)
+    known = next((name for name, variant in named.items() if variant == config), None)
+    if known is None:
+        sizes = ", ".join(f"{key}={value!r}" for key, value in converted.metadata("", {})["architecture"].items())
+        raise WeightsError(
+            f"{options.weights}: holds {unsupported_name(config)} ({sizes}); supported are {', '.join(named)} (if it "
+            "should be one of these, blocks are missing)"
+        )
     if options.backbone and known != options.backbone:
         raise WeightsError(
             f"--backbone={options.backbone}: {options.weights} contains {known}; omit the option or give other weights"
         )
     stem = known if converted.kind == "backbone" else paths[0].stem
-    out = files.expand_path("--output", options.output or str(Path("weights") / stem))
+    out = files.utf8_path("--output", options.output or str(Path("weights") / stem))
     arrays = tensor_files.read_finite(converted.tensors, options.weights)
     comparison = "" if options.skip_parity else compare_with_torch(converted, arrays, options.weights)
     metadata = converted.metadata(options.weights, {path.name: files.sha256(path) for path in paths})
     converted_files.write(out, arrays, metadata)
-    print(f"{options.weights}: {known}, names of {metadata['layout']}, {converted.kind}")
-    if known not in named:
-        print(f"  warning: not a published size ({', '.join(named)}); if it should be one, blocks are missing")
+    print(f"{printable(options.weights)}: {known}, names of {metadata['layout']}, {converted.kind}")
     for name, digest in metadata["source_sha256"].items():
-        print(f"  SHA-256 {digest}  {name}")
+        print(f"  SHA-256 {digest}  {printable(name)}")
     print(f"  {len(arrays)} tensors, {metadata['parameters']:,} parameters in the backbone")
     if comparison:
         print(f"  {comparison}")
-    print(f"written: {out}; use with --config.backbone.pretrained={out}")
+    print(printable(f"written: {out}; use with --config.backbone.pretrained={out}"))
 
 
 def compare_with_torch(converted: "Converted", arrays: "dict[str, np.ndarray]", source: str) -> str:

@@ -7,18 +7,23 @@ figure of the images nearest to the query.
 """
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dml_jax import cli
-from dml_jax.data.prepare.source_files import IMAGE_SUFFIXES
-from dml_jax.errors import ConfigError, DataError
-from dml_jax.files import expand_path
+from dml_jax.data.prepare.source_files import IMAGE_SUFFIXES, walk
+from dml_jax.errors import ConfigError, DataError, printable
+from dml_jax.files import expand_path, utf8_path
+
+if TYPE_CHECKING:
+    from dml_jax.trained_model import Model
 
 NEIGHBORS = 8  # shown for a query
 
 
 def image_files(paths: list[str]) -> list[Path]:
-    """Image files among `paths`, and those below directories among them, sorted per directory.
+    """Image files among `paths`, and those below directories among them as `walk` finds them.
 
     Raises:
       DataError: a path does not exist, or there is no image file.
@@ -27,7 +32,7 @@ def image_files(paths: list[str]) -> list[Path]:
     for name in paths:
         path = expand_path("IMAGE", name)
         if path.is_dir():
-            files += sorted(p for p in path.rglob("*") if p.suffix.lower() in IMAGE_SUFFIXES and p.is_file())
+            files += [file.path for name, file in walk(path) if name.lower().endswith(IMAGE_SUFFIXES)]
         elif path.is_file():
             files.append(path)
         else:
@@ -35,6 +40,24 @@ def image_files(paths: list[str]) -> list[Path]:
     if not files:
         raise DataError(f"{', '.join(paths)}: no image files (suffixes: {', '.join(IMAGE_SUFFIXES)})")
     return files
+
+
+def usable(model: "Model", files: Sequence[Path]) -> list[Path]:
+    """The images that the model can embed; the others are listed on stderr with the reason.
+
+    Raises:
+      DataError: there is none.
+    """
+    kept = []
+    for file in files:
+        try:
+            model.read(file)
+            kept.append(file)
+        except DataError as error:
+            print(f"left out: {printable(str(error))}", file=sys.stderr)
+    if not kept:
+        raise DataError(f"none of {len(files)} images can be used; the reasons are listed above")
+    return kept
 
 
 def execute(arguments: list[str]) -> None:
@@ -48,6 +71,7 @@ def execute(arguments: list[str]) -> None:
     flags.add_argument("--workdir", help="work directory of the run whose model is used")
     flags.add_argument("--checkpoint", default="reported", help="reported (default), latest, best or a step")
     flags.add_argument("--output", default="embeddings", help="directory to write (default: embeddings)")
+    flags.add_argument("--skip_bad", action="store_true", help="leave out unusable images instead of stopping")
     flags.add_argument("--query", help="image whose nearest neighbours are listed and drawn")
     options = flags.parse_args(arguments)
     if not options.workdir:
@@ -68,13 +92,14 @@ def execute(arguments: list[str]) -> None:
 
     output = expand_path("--output", options.output)
     embedding_files.check_replaceable(output)
-    model = dml_jax.load(expand_path("--workdir", options.workdir), options.checkpoint)
+    model = dml_jax.load(utf8_path("--workdir", options.workdir), options.checkpoint)
     # Before the other images are embedded, because the query may turn out not to be an image.
     query_image, query_embedding = (model.read(query), model.embed([query])) if query else (None, None)
+    files = usable(model, files) if options.skip_bad else files
     embeddings = model.embed(files)
     names = [str(file) for file in files]
     embedding_files.write(output, embeddings, None, names, config_hash=configs.digest(model.config), step=model.step)
-    print(f"{len(files)} embeddings with {embeddings.shape[1]} dimensions: {output}")
+    print(f"{len(files)} embeddings with {embeddings.shape[1]} dimensions: {printable(str(output))}")
     if query_image is not None and query_embedding is not None:
         from dml_jax.analysis import figures
 
@@ -82,8 +107,8 @@ def execute(arguments: list[str]) -> None:
         row = [query_image, *(model.read(files[int(i)]) for i in indices[0])]
         figures.plot_retrieved_images(output / "neighbors.png", [row])
         for distance, index in zip(np.asarray(distances[0]), indices[0], strict=True):
-            print(f"{distance:.4f}  {files[int(index)]}")
-        print(f"figure: {output / 'neighbors.png'}")
+            print(f"{distance:.4f}  {printable(str(files[int(index)]))}")
+        print(f"figure: {printable(str(output / 'neighbors.png'))}")
 
 
 def main() -> int:

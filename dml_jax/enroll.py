@@ -3,18 +3,24 @@
     python -m dml_jax.enroll --workdir=runs/birds --index=birds.npz gallery/            # class folders, as for training
     python -m dml_jax.enroll --workdir=runs/birds --index=birds.npz --classify photos/
 
-The first creates the index or adds to an existing one. The second prints one tab-separated line per image: class or
-"unknown", cosine to the nearest enrolled image, the image, the nearest enrolled image.
+The first creates the index or adds to an existing one; --remove=wren removes a class. The second prints one
+tab-separated line per image: class or "unknown", similarity to the best class, the image, the nearest image of that
+class. Strangers are told by a threshold on the similarity, which is measured on the unseen classes of the run for an
+index of this size and --false_accept_rate; what to expect of it is printed to stderr.
 """
 
+import argparse
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from dml_jax import cli
 from dml_jax.data.datasets import folder
 from dml_jax.data.prepare.source_files import Options, walk
-from dml_jax.embed import image_files
-from dml_jax.errors import ConfigError, DataError
+from dml_jax.embed import image_files, usable
+from dml_jax.enrolled_classes import FALSE_ACCEPT_RATE, Index
+from dml_jax.errors import ConfigError, DataError, UserError, printable
+from dml_jax.evaluation import open_set
 from dml_jax.files import expand_path
 
 
@@ -58,44 +64,94 @@ def execute(arguments: list[str]) -> None:
     flags.add_argument("--checkpoint", default="reported", help="reported (default), latest, best or a step")
     flags.add_argument("--index", help=".npz file with the enrolled classes")
     flags.add_argument("--classify", action="store_true", help="classify images instead of enrolling classes")
+    flags.add_argument("--remove", metavar="CLASS", action="append", default=[], help="class to remove; repeatable")
     flags.add_argument(
-        "--threshold", type=float, help="cosine below which an image is unknown (default: that of equal error rates)"
+        "--decide",
+        choices=open_set.RULES,
+        default="nearest",
+        help=f"class of the nearest image (default), most votes of the {open_set.VOTES} nearest, or nearest class mean",
     )
+    limit = flags.add_mutually_exclusive_group()
+    limit.add_argument(
+        "--false_accept_rate",
+        type=float,
+        default=FALSE_ACCEPT_RATE,
+        help=f"fraction of strangers that may be given a class (default: {FALSE_ACCEPT_RATE})",
+    )
+    limit.add_argument("--threshold", type=float, help="similarity below which an image is unknown")
+    flags.add_argument("--skip_bad", action="store_true", help="leave out unusable images instead of stopping")
     options = flags.parse_args(arguments)
     for key in ("workdir", "index"):
         if not getattr(options, key):
             raise ConfigError(f"--{key}: missing; e.g. --workdir=runs/birds --index=birds.npz")
-    if not options.paths:
+    if not options.paths and (options.classify or not options.remove):
         raise ConfigError("DIRECTORY|IMAGE: missing; give directories of class folders or, with --classify, images")
     if options.threshold is not None and not options.classify:
         raise ConfigError("--threshold: needs --classify; give that too")
+    if not 0 < options.false_accept_rate < 1:
+        raise ConfigError(f"--false_accept_rate={options.false_accept_rate:g}: must be above 0 and below 1; e.g. 0.01")
+    if options.classify and options.remove:
+        raise ConfigError("--remove: cannot be combined with --classify; remove first, then classify")
     path = expand_path("--index", options.index)
     if path.suffix != ".npz":
         raise ConfigError(f"--index={options.index}: must end in .npz")
     if not path.parent.is_dir():
         raise ConfigError(f"--index={options.index}: there is no directory {path.parent}")
-    if options.classify and not path.is_file():
+    if (options.classify or options.remove) and not path.is_file():
         raise ConfigError(f"--index={options.index}: there is no such file; enroll classes first")
     files = image_files(options.paths) if options.classify else []
-    classes = {} if options.classify else class_folders(options.paths)
+    classes = class_folders(options.paths) if options.paths and not options.classify else {}
 
     import dml_jax
 
     model = dml_jax.load(expand_path("--workdir", options.workdir), options.checkpoint)
+    if options.skip_bad:
+        kept = set(usable(model, files or [file for images in classes.values() for file in images]))
+        files = [file for file in files if file in kept]
+        classes = {name: chosen for name, images in classes.items() if (chosen := [f for f in images if f in kept])}
     if options.classify:
-        index = model.index(path)
-        for name, cosine, nearest, file in zip(*index.nearest(files, threshold=options.threshold), files, strict=True):
-            print(f"{name}\t{cosine:.4f}\t{file}\t{index.images[nearest]}")
+        _classify(model.index(path), files, options)
         return
+    index = model.index(path) if path.exists() else model.enroll(classes)
     if path.exists():
-        index = model.index(path)
-        index.add(classes)
-    else:
-        index = model.enroll(classes)
+        for name in options.remove:
+            index.remove(name)
+        if classes:
+            index.add(classes)
+    try:
+        expected = _expected(index, options) if index.images else "classify needs an enrolled class"
+    except UserError as error:  # with an explicit threshold, the index can be used all the same
+        expected = f"warning: no threshold for unknown images: {error}"
     index.save(path)
-    added, total = sum(len(files) for files in classes.values()), len(index.images)
-    print(
-        f"{path}: enrolled {added} images of {len(classes)} classes; now {total} images of {len(index.classes)} classes"
+    done = [f"removed {printable(', '.join(options.remove))}"] if options.remove else []
+    if classes:
+        done.append(f"enrolled {sum(map(len, classes.values()))} images of {len(classes)} classes")
+    print(f"{path}: {'; '.join(done)}; now {len(index.images)} images of {len(index.classes)} classes")
+    print(expected)
+
+
+def _classify(index: Index, files: Sequence[Path], options: argparse.Namespace) -> None:
+    """Prints the class of each image, or "unknown"."""
+    if options.threshold is None:
+        print(_expected(index, options), file=sys.stderr)
+    found = index.nearest(
+        files, threshold=options.threshold, false_accept_rate=options.false_accept_rate, decide=options.decide
+    )
+    for name, similarity, nearest, file in zip(*found, files, strict=True):
+        print("\t".join(map(printable, (name, f"{similarity:.4f}", str(file), index.images[nearest]))))
+
+
+def _expected(index: Index, options: argparse.Namespace) -> str:
+    """What is to be expected of the threshold for the rule and the rate, as a sentence."""
+    rate = options.false_accept_rate
+    expected = index.expect(rate, options.decide)
+    few = rate * expected.images < expected.growth
+    return (
+        f"--decide={options.decide} --false_accept_rate={rate:g}: unknown below {expected.threshold:.4f}; expected: "
+        f"{'at most ' if expected.growth > 1 else ''}{100 * expected.false_accepts:.1f} % of strangers accepted, "
+        f"{100 * expected.false_rejects:.1f} % of images of enrolled classes rejected (measured on "
+        f"{expected.images:,} images of {expected.classes:,} unseen classes"
+        f"{', which are too few for this rate' if few else ''})"
     )
 
 

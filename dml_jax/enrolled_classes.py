@@ -1,23 +1,28 @@
 """An index of enrolled classes: a nearest-neighbour classifier with rejection, without training.
 
-An image is assigned the class of the nearest enrolled image, or "unknown" if their cosine is below a threshold, by
-default the one in `results.json` (`equal_error_cosine`).
+An image is assigned the class of the nearest enrolled image (or by another rule, see `open_set.decide`), or "unknown"
+if its similarity to that class is below a threshold. By default this is the threshold that `FALSE_ACCEPT_RATE` of the
+images of other classes are expected to reach, measured with the test split of the run for an index of this size.
 """
 
-import zipfile
 from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 
 from dml_jax.errors import DataError
-from dml_jax.evaluation import neighbors
+from dml_jax.evaluation import open_set
+from dml_jax.evaluation.open_set import Calibration, Expected, Rule
 from dml_jax.files import atomic_write
 
 UNKNOWN = "unknown"
+FALSE_ACCEPT_RATE = 0.05
+EMPTY = "the index is empty; add classes first"
 Image = str | Path | np.ndarray
 FIELDS = ("embeddings", "labels", "classes", "images", "fingerprint")
+CALIBRATION = tuple(f"calibration_{name}" for name in Calibration._fields)
 
 
 class Embedder(Protocol):
@@ -26,8 +31,7 @@ class Embedder(Protocol):
     @property
     def fingerprint(self) -> str: ...
 
-    @property
-    def threshold(self) -> float: ...
+    def calibrate(self, sizes: np.ndarray) -> Calibration: ...
 
     def embed(self, images: Sequence[Image]) -> np.ndarray: ...
 
@@ -51,6 +55,7 @@ class Index:
         self.embeddings = np.zeros((0, 0), np.float32)
         self.labels = np.zeros(0, np.int64)
         self.images: list[str] = []
+        self._calibration: Calibration | None = None  # of the present size, once it is needed
 
     def add(self, classes: Mapping[str, Sequence[Image]]) -> None:
         """Enrolls images of new or existing classes. On an error, nothing is enrolled.
@@ -89,44 +94,95 @@ class Index:
         self.embeddings = np.concatenate([self.embeddings, embeddings]) if self.images else embeddings
         self.labels = np.concatenate([self.labels, np.array([position[name] for name in names], np.int64)])
         self.images += [_file_name(file) for file in files]
+        self._calibration = None
 
-    def classify(self, images: Sequence[Image], *, threshold: float | None = None) -> tuple[list[str], np.ndarray]:
+    def remove(self, name: str) -> None:
+        """Removes a class and its images.
+
+        Raises:
+          DataError: it is not enrolled.
+        """
+        if name not in self.classes:
+            similar = get_close_matches(name, self.classes, 1)
+            raise DataError(f"{name}: is not enrolled" + (f"; did you mean {similar[0]}?" if similar else ""))
+        label = self.classes.index(name)
+        keep = self.labels != label
+        self.classes.remove(name)
+        self.embeddings, self.labels = self.embeddings[keep], self.labels[keep]
+        self.labels = self.labels - (self.labels > label)
+        self.images = [image for image, kept in zip(self.images, keep, strict=True) if kept]
+        self._calibration = None
+
+    def expect(self, false_accept_rate: float = FALSE_ACCEPT_RATE, decide: Rule = "nearest") -> Expected:
+        """The threshold for a false-accept rate, and what is to be expected of it; see `open_set.calibrate`.
+
+        Args:
+          false_accept_rate: fraction of images of other classes that may be given the name of an enrolled class.
+          decide: the rule, as for `classify`.
+
+        Raises:
+          DataError: nothing is enrolled, no such rule or rate, or the run's embeddings cannot be read.
+          CheckpointError: the run's embeddings are of another checkpoint.
+        """
+        if not self.images:
+            raise DataError(EMPTY)
+        if self._calibration is None:
+            self._calibration = self._model.calibrate(np.bincount(self.labels))
+        return open_set.expect(self._calibration, decide, false_accept_rate)
+
+    def classify(
+        self,
+        images: Sequence[Image],
+        *,
+        threshold: float | None = None,
+        false_accept_rate: float = FALSE_ACCEPT_RATE,
+        decide: Rule = "nearest",
+    ) -> tuple[list[str], np.ndarray]:
         """Classifies images.
 
         Args:
           images: as for `Model.embed`.
-          threshold: images whose cosine to the nearest enrolled image is below it are "unknown"; None for the
-            `equal_error_cosine` in the run's `results.json`.
+          threshold: images whose similarity is below it are "unknown"; None for that of `false_accept_rate`.
+          false_accept_rate: see `expect`.
+          decide: "nearest" (class of the nearest image), "vote" (of the 5 nearest) or "mean" (nearest class mean).
 
         Returns:
-          Class names, and cosines float32 [N] to the nearest enrolled image.
+          Class names, and similarities float32 [N]: cosines to the nearest image of the class or to its mean.
 
         Raises:
-          DataError: nothing is enrolled, the threshold is outside -1..1, or an image cannot be used.
-          CheckpointError: no threshold is given and `results.json` has none.
+          DataError: nothing is enrolled, an invalid option, an image cannot be used; without a threshold, see `expect`.
+          CheckpointError: see `expect`.
         """
-        names, cosines, _ = self.nearest(images, threshold=threshold)
-        return names, cosines
+        names, similarities, _ = self.nearest(
+            images, threshold=threshold, false_accept_rate=false_accept_rate, decide=decide
+        )
+        return names, similarities
 
     def nearest(
-        self, images: Sequence[Image], *, threshold: float | None = None
+        self,
+        images: Sequence[Image],
+        *,
+        threshold: float | None = None,
+        false_accept_rate: float = FALSE_ACCEPT_RATE,
+        decide: Rule = "nearest",
     ) -> tuple[list[str], np.ndarray, np.ndarray]:
-        """Like `classify`; also returns the positions int32 [N] of the nearest enrolled images in `images`."""
+        """Like `classify`; also returns the positions int [N] in `images` of the nearest image of the best class."""
         if not self.images:
-            raise DataError("the index is empty; add classes first")
-        minimum = self._model.threshold if threshold is None else threshold
-        if not -1 <= minimum <= 1:
-            raise DataError(f"threshold={minimum:g}: must be a cosine in -1..1")
-        distances, indices = neighbors.search(self._model.embed(images), self.embeddings, 1)
-        cosines, nearest = (1 - distances[:, 0]).astype(np.float32), indices[:, 0]
+            raise DataError(EMPTY)
+        open_set.check_rule(decide)
+        if threshold is None:
+            threshold = self.expect(false_accept_rate, decide).threshold
+        elif not -1 <= threshold <= 1:
+            raise DataError(f"threshold={threshold:g}: must be a cosine in -1..1")
+        found = open_set.decide(self._model.embed(images), self.embeddings, self.labels, decide)
         names = [
-            self.classes[label] if cosine >= minimum else UNKNOWN
-            for cosine, label in zip(cosines, self.labels[nearest], strict=True)
+            self.classes[label] if similarity >= threshold else UNKNOWN
+            for similarity, label in zip(found.similarities, found.labels, strict=True)
         ]
-        return names, cosines, nearest
+        return names, found.similarities, found.nearest
 
     def save(self, path: str | Path) -> None:
-        """Writes a `.npz` file, completely or not at all.
+        """Writes a `.npz` file, completely or not at all; after `expect`, with what it needs.
 
         Raises:
           DataError: the path does not end in `.npz`, or its directory does not exist.
@@ -136,15 +192,17 @@ class Index:
             raise DataError(f"{path}: must end in .npz")
         if not path.parent.is_dir():
             raise DataError(f"{path}: there is no directory {path.parent}")
+        arrays: dict[str, np.ndarray] = {
+            "embeddings": self.embeddings,
+            "labels": self.labels,
+            "classes": np.array(self.classes, np.str_),
+            "images": np.array(self.images, np.str_),
+            "fingerprint": np.array(self._model.fingerprint),
+        }
+        if self._calibration is not None:
+            arrays |= {name: np.asarray(part) for name, part in zip(CALIBRATION, self._calibration, strict=True)}
         with atomic_write(path) as draft, draft.open("wb") as file:
-            np.savez(
-                file,
-                embeddings=self.embeddings,
-                labels=self.labels,
-                classes=np.array(self.classes, np.str_),
-                images=np.array(self.images, np.str_),
-                fingerprint=np.array(self._model.fingerprint),
-            )
+            np.savez(file, allow_pickle=False, **arrays)
 
     @classmethod
     def load(cls, model: Embedder, path: str | Path) -> "Index":
@@ -160,15 +218,30 @@ class Index:
             with path.open("rb") as file:
                 arrays = np.load(file, allow_pickle=False)
                 embeddings, labels, classes, images, fingerprint = (arrays[name] for name in FIELDS)
-        except (OSError, ValueError, KeyError, IndexError, EOFError, zipfile.BadZipFile):
+                calibration = [arrays[name] for name in CALIBRATION if name in arrays.files]
+        except Exception:  # NumPy and zipfile raise many types of exceptions for damaged files
             raise DataError(f"{path}: is not an index, or is damaged; enroll again") from None
         if str(fingerprint) != model.fingerprint:
             raise DataError(f"{path}: was created with another model or checkpoint; use that one, or enroll again")
-        if embeddings.ndim != 2 or not len(embeddings) == len(labels) == len(images):
-            raise DataError(f"{path}: has arrays of inconsistent sizes; enroll again")
+        kinds = [array.dtype.kind for array in (embeddings, labels, classes, images)]
+        shapes = embeddings.ndim == 2 and embeddings.shape[:1] == labels.shape == images.shape and classes.ndim == 1
+        rules = (len(open_set.RULES),)
+        measured = [("f", rules), ("f", rules), ("f", rules), ("i", ()), ("i", ())]
+        consistent = (
+            kinds == ["f", "i", "U", "U"]
+            and shapes
+            and [(array.dtype.kind, array.shape[:1]) for array in calibration] in ([], measured)
+            and np.isfinite(embeddings).all()
+            and ((labels >= 0) & (labels < len(classes))).all()
+        )
+        if not consistent:
+            raise DataError(f"{path}: has arrays of inconsistent types, sizes or values; enroll again")
         index = cls(model)
         index.classes, index.images = classes.tolist(), images.tolist()
         index.embeddings, index.labels = embeddings, labels
+        if calibration:
+            strangers, known, growth, number, of_classes = calibration
+            index._calibration = Calibration(strangers, known, growth, int(number), int(of_classes))
         return index
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dml_jax import cli, files
-from dml_jax.errors import ConfigError, DataError
+from dml_jax.errors import ConfigError, DataError, printable
 
 if TYPE_CHECKING:
     import numpy as np
@@ -93,7 +93,8 @@ def execute(arguments: list[str]) -> None:
                 config_hash=None, step=None, members=[member.manifest for member in exported],
             )  # fmt: skip
         files.write_json(output / "results.json", results)
-        print(f"embeddings with {combined[options.split].shape[1]} dimensions: {output / 'embeddings'}")
+        where = printable(str(output / "embeddings"))
+        print(f"embeddings with {combined[options.split].shape[1]} dimensions: {where}")
 
 
 def check_output(output: Path, runs: list[Path], splits: list[str]) -> None:

@@ -23,3 +23,8 @@ class CheckpointError(UserError):
 
 class DivergedError(UserError):
     """The loss, a gradient or the train state is no longer finite: names the step and the values or the array."""
+
+
+def printable(text: str) -> str:
+    """The text on one line, with control characters and the undecodable bytes of file names escaped."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dml_jax import cli, files, rerank_arguments
-from dml_jax.errors import ConfigError, DataError
+from dml_jax.errors import ConfigError, DataError, printable
 
 if TYPE_CHECKING:
     import numpy as np
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from dml_jax.console import Console
 
 KS = (1, 2, 4, 8, 10, 100, 1000)
+MAX_RESTARTS = 10_000
 CHOICES = {
     "metric": ("cosine", "euclidean"),
     "protocol": ("clean", "paper"),
@@ -95,6 +96,8 @@ def execute(arguments: list[str]) -> None:
     for key in ("restarts", "memory"):
         if getattr(options, key) is not None and getattr(options, key) < 1:
             raise ConfigError(f"--{key}={getattr(options, key)}: must be positive")
+    if (options.restarts or 0) > MAX_RESTARTS:
+        raise ConfigError(f"--restarts={options.restarts}: must be at most {MAX_RESTARTS}")
     if not 0 <= options.seed < 1 << 31:
         raise ConfigError(f"--seed={options.seed}: must be in 0..{(1 << 31) - 1}")
     rerank_arguments.check(options)
@@ -216,7 +219,8 @@ def print_table(results: dict[str, Any], output: Path | None) -> None:
         console.print(f"{results['lone_queries']:,} queries have no relevant row")
     for ranking in rankings.values():
         console.print(ranking["protocol"], markup=False)
-    console.print(f"{results['seconds']:.1f} s{f'; written to {output}' if output else ''}", markup=False)
+    written = f"; written to {printable(str(output))}" if output else ""
+    console.print(f"{results['seconds']:.1f} s{written}", markup=False)
 
 
 def main() -> int:

@@ -1,6 +1,7 @@
-"""Paths and files: `~` in user input, files written completely or not at all, SHA-256, the cache directory."""
+"""Paths and files: `~` in user input, reading with errors that name the file, writing completely or not at all."""
 
 import contextlib
+import errno
 import hashlib
 import json
 import math
@@ -10,19 +11,44 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from dml_jax.errors import ConfigError
+import pydantic
+
+from dml_jax.errors import ConfigError, DataError, UserError
+
+UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS}  # of the disk that is written to
 
 
 def expand_path(option: str, path: str | Path) -> Path:
     """The path that an option or configuration key gives, with `~` expanded.
 
     Raises:
-      ConfigError: `~name` where there is no user of that name.
+      ConfigError: `~name` where there is no user of that name; a path with a NUL or too long a name, which no file can
+        have, or in a directory that cannot be searched.
     """
+    if "\0" in str(path):
+        raise ConfigError(f"{option}={path}: contains a NUL; give a path without")
     try:
-        return Path(path).expanduser()
+        expanded = Path(path).expanduser()
+        expanded.is_dir()
+        return expanded
     except RuntimeError:
         raise ConfigError(f"{option}={path}: there is no such user's home") from None
+    except OSError as error:
+        raise ConfigError(f"{option}={path}: cannot be used ({error.strerror})") from None
+
+
+def utf8_path(option: str, path: str | Path) -> Path:
+    """Like `expand_path`, for paths that are given to libraries which accept only names in UTF-8.
+
+    Raises:
+      ConfigError: see `expand_path`, or a name that is not UTF-8.
+    """
+    expanded = expand_path(option, path)
+    try:
+        str(expanded.absolute()).encode()
+    except UnicodeEncodeError:
+        raise ConfigError(f"{option}={path}: is not UTF-8; give a path with names in UTF-8") from None
+    return expanded
 
 
 def below_a_file(path: Path) -> bool:
@@ -43,6 +69,59 @@ def sha256(path: Path) -> str:
     """Hexadecimal SHA-256 of a file's contents."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+@contextlib.contextmanager
+def reading(
+    path: str | Path, remedy: str = "write or copy it again", error: type[UserError] = DataError
+) -> Iterator[None]:
+    """Within this context, which does nothing but read one file, every exception becomes an error that names it.
+
+    Libraries raise exceptions of many types for damaged files. Errors for the user get the name in front; those of a
+    full disk, which come from writing what was read, are left alone.
+
+    Args:
+      path: the file, or what to call it.
+      remedy: the end of the message.
+      error: the type of the error.
+    """
+    try:
+        yield
+    except UserError as problem:
+        raise type(problem)(f"{path}: {problem}") from problem
+    except FileNotFoundError as problem:
+        raise error(f"{path}: is missing; {remedy}") from problem
+    except Exception as problem:
+        if isinstance(problem, OSError) and problem.errno in UNWRITABLE:
+            raise
+        what = "cannot be read" if isinstance(problem, OSError) and problem.errno else "is truncated or damaged"
+        raise error(f"{path}: {what} ({_reason(problem)}); {remedy}") from problem
+
+
+def _reason(problem: Exception) -> str:
+    """What an exception says, in a few words."""
+    if isinstance(problem, pydantic.ValidationError):
+        first = problem.errors(include_url=False)[0]
+        return f"{'.'.join(map(str, first['loc'])) or 'JSON'}: {first['msg'][0].lower()}{first['msg'][1:]}"
+    text = (isinstance(problem, OSError) and problem.strerror) or str(problem).strip().partition("\n")[0]
+    return text[:200] or type(problem).__name__
+
+
+def read_json(path: Path, kind: Any, remedy: str = "write or copy it again", error: type[UserError] = DataError) -> Any:
+    """The content of a JSON file.
+
+    Args:
+      path: the file.
+      kind: type that the content must have; a dataclass for an object with these fields and possibly others.
+      remedy, error: see `reading`.
+
+    Raises:
+      UserError: of type `error`, if the file is missing, damaged or of another type; names the field.
+    """
+    with reading(path, remedy, error):
+        content = json.loads(path.read_text(encoding="utf-8"))
+        pydantic.TypeAdapter(kind).validate_python(content)
+    return content
 
 
 @contextlib.contextmanager
@@ -67,7 +146,7 @@ def atomic_write(path: Path) -> Iterator[Path]:
             yield path
         return
     path = path.resolve()
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:40]}.", suffix=".tmp")
     os.close(handle)
     draft = Path(name)
     try:

@@ -108,7 +108,7 @@ def check_address(coordinator: str, processes: int, process: int) -> None:
 def work_directory(options: Namespace) -> Path:
     """`--workdir`, or `runs/<name of the file>[-<variant>]`."""
     if options.workdir:
-        return files.expand_path("--workdir", options.workdir)
+        return files.utf8_path("--workdir", options.workdir)
     file, _, variant = options.config.partition(":")
     return Path("runs") / (Path(file).stem + (f"-{variant}" if variant else ""))
 

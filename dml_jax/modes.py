@@ -45,6 +45,8 @@ def train(config: Config, directory: Path, console: Console, stop: Stop) -> None
         experiment = teacher.with_teacher(experiment, console)
         print_summary(experiment, directory, console)
         if main:
+            for name in _with_gallery(experiment):  # before training, not when they are written
+                embedding_files.check_replaceable(directory / "embeddings" / name)
             split = experiment.splits["train"]
             facts = workdir.provenance(
                 config, experiments.data_hash(experiment), len(split.classes), len(split.labels), experiment.shape

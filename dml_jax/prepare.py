@@ -16,6 +16,8 @@ from dml_jax.data import prepared
 from dml_jax.data.prepare.source_files import Options, Recipe
 from dml_jax.errors import ConfigError
 
+MAX_THREADS = 1024
+
 
 def parser() -> cli.Parser:
     """The options of the command."""
@@ -89,8 +91,8 @@ def execute(arguments: list[str]) -> None:
         raise ConfigError(f"--test_share={options.test_share}: must be between 0 and 1 (exclusive)")
     if options.short_side < 0:
         raise ConfigError(f"--short_side={options.short_side}: must be at least 0 (0 keeps the size of the images)")
-    if options.threads < 1:
-        raise ConfigError(f"--threads={options.threads}: must be at least 1")
+    if not 1 <= options.threads <= MAX_THREADS:
+        raise ConfigError(f"--threads={options.threads}: must be in 1..{MAX_THREADS}")
     recipe: Recipe | None = getattr(configs.module("data", options.name, "--name"), "RECIPE", None)
     if recipe is None:
         raise ConfigError(
@@ -101,7 +103,7 @@ def execute(arguments: list[str]) -> None:
     request = prepare_dataset.Request(
         name=options.name,
         sources=tuple(files.expand_path("--source", source) for source in options.source),
-        output=files.expand_path("--output", options.output),
+        output=files.utf8_path("--output", options.output),
         options=Options(options.test_share, options.splits),
         short_side=options.short_side,
         pixels=options.pixels,
@@ -113,7 +115,9 @@ def execute(arguments: list[str]) -> None:
         content = prepare_dataset.prepare(request, recipe, console)
     for line in prepare_dataset.summary(content):
         console.print(line)
-    console.print(f"written: {options.output}; use with --config.data.path={options.output}")
+    console.print(
+        f"written: {options.output}; use with --config.data.name={options.name} --config.data.path={options.output}"
+    )
 
 
 def main() -> int:

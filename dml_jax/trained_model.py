@@ -1,6 +1,5 @@
 """A trained model for inference; needs the work directory of a run but not its data set."""
 
-import json
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -12,6 +11,9 @@ from dml_jax.data import decode, transforms
 from dml_jax.data.prepare.source_files import File
 from dml_jax.enrolled_classes import Image, Index
 from dml_jax.errors import CheckpointError, DataError
+from dml_jax.evaluation import open_set
+from dml_jax.evaluation.open_set import Calibration
+from dml_jax.export import embedding_files
 from dml_jax.files import expand_path
 
 
@@ -25,6 +27,7 @@ class Model:
     Attributes:
       config: of the run.
       step: of the checkpoint.
+      shape: (H, W) in pixels of the images that the network sees.
 
     Raises:
       CheckpointError: no run there, no such checkpoint, or a corrupt one.
@@ -36,7 +39,7 @@ class Model:
         directory = expand_path("directory", directory)
         self._directory = directory
         height, width = workdir.read_config(directory)["shape"]
-        self._shape = (height, width)
+        self.shape: tuple[int, int] = (height, width)
         # Falling back to an earlier checkpoint would silently give a different model from the requested one.
         self.config, method, self._state = warm_start.load_trained(directory, checkpoint, warn=None)
         self.step = int(self._state.step)
@@ -50,18 +53,29 @@ class Model:
 
         return fingerprint((self._state.params, self._state.model_state))
 
-    @property
-    def threshold(self) -> float:
-        """Cosine threshold with equal false accept and false reject rates on the test split of the run.
+    def calibrate(self, sizes: np.ndarray) -> Calibration:
+        """Imitates an index with the unseen classes of the run, from its `embeddings/test` and `embeddings/gallery`.
+
+        Args:
+          sizes: int [C], number of enrolled images of each class.
 
         Raises:
-          CheckpointError: `results.json` does not state it.
+          DataError: the embeddings cannot be read, or are too few.
+          CheckpointError: they are of another checkpoint.
         """
-        path = self._directory / "results.json"
-        try:
-            return float(json.loads(path.read_text(encoding="utf-8"))["equal_error_cosine"])
-        except (OSError, ValueError, KeyError, TypeError):
-            raise CheckpointError(f"{path}: has no equal_error_cosine; give a threshold explicitly") from None
+        directory = self._directory / "embeddings"
+        splits = []
+        for path in (directory / "test", directory / "gallery"):
+            if path.name == "gallery" and not path.exists():
+                continue
+            exported = embedding_files.read(path)
+            if exported.labels is None or exported.manifest.get("checkpoint_step") != self.step:
+                raise CheckpointError(
+                    f"{path}: is of another checkpoint than step {self.step}, so it gives no threshold; write it with "
+                    f"--mode=export --checkpoint={self.step}, or give a threshold"
+                )
+            splits.append((exported.embeddings, exported.labels))
+        return open_set.calibrate(*splits[0], sizes, *splits[1:])
 
     def enroll(self, classes: Mapping[str, Sequence[Image]]) -> Index:
         """An index of new classes, without training: `enroll({"wren": ["a.jpg", "b.jpg"], …}).classify(["x.jpg"])`.
@@ -84,17 +98,18 @@ class Model:
         """
         return Index.load(self, path)
 
-    def read(self, path: str | Path) -> np.ndarray:
-        """Reads an image file and transforms it as for evaluation: uint8 [H, W, 3].
+    def read(self, file: str | Path | bytes) -> np.ndarray:
+        """Reads an image file, given by its path or contents, and transforms it as for evaluation: uint8 [H, W, 3].
 
         Raises:
           DataError: it cannot be read, decoded or cropped, or its size does not fit a model that does not crop.
         """
+        name = "image" if isinstance(file, bytes) else str(file)
         try:
-            image = decode.rgb(File(Path(path)).read())
+            image = decode.rgb(file if isinstance(file, bytes) else File(Path(file)).read())
         except DataError as error:
-            raise DataError(f"{path}: {error}") from error
-        return self._preprocess(image, str(path))
+            raise DataError(f"{name}: {error}") from error
+        return self._preprocess(image, name)
 
     def _preprocess(self, image: np.ndarray, name: str) -> np.ndarray:
         if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3:
@@ -103,10 +118,10 @@ class Model:
             transformed = self._transform(image)
         except DataError as error:
             raise DataError(f"{name}: {error}") from error
-        if self.config.data.crop == "none" and transformed.shape[:2] != self._shape:
+        if self.config.data.crop == "none" and transformed.shape[:2] != self.shape:
             raise DataError(
                 f"{name}: is {image.shape[1]}x{image.shape[0]} pixels; this model was trained on "
-                f"{self._shape[1]}x{self._shape[0]} without cropping, so resize the image first"
+                f"{self.shape[1]}x{self.shape[0]} without cropping, so resize the image first"
             )
         return transformed
 
@@ -133,8 +148,11 @@ class Model:
             ]
             batch = np.zeros((size, *pixels[0].shape), np.uint8)  # one shape, hence one compilation
             batch[: len(pixels)] = pixels
-            embedded = self._embed(self._state.params, self._state.model_state, batch)
-            embeddings.append(np.asarray(embedded, np.float32)[: len(pixels)])
+            embeddings.append(self.embed_pixels(batch)[: len(pixels)])
         if not embeddings:
             raise DataError("images: none were given; give at least one")
         return np.concatenate(embeddings)
+
+    def embed_pixels(self, pixels: np.ndarray) -> np.ndarray:
+        """Embeds images from `read`, uint8 [B, H, W, 3] -> float32 [B, D]; each new B is compiled first."""
+        return np.asarray(self._embed(self._state.params, self._state.model_state, pixels), np.float32)

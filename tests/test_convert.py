@@ -18,7 +18,7 @@ import safetensors.numpy
 
 from dml_jax import cli, convert
 from dml_jax.backbones import bn_inception, deit, googlenet, mit, resnet
-from dml_jax.backbones.weights import converted_files, download, from_torch, pretrained, tensor_files
+from dml_jax.backbones.weights import converted_files, download, from_torch, pretrained, tensor_files, torch_names
 from dml_jax.backbones.weights.tensor_files import Tensor
 from dml_jax.errors import WeightsError
 from dml_jax.methods import diva, hist, mpn
@@ -33,6 +33,13 @@ CHANNELS = 24
 @pytest.fixture(autouse=True)
 def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture(autouse=True)
+def _supported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command converts the small networks of these tests as well."""
+    named = convert.named_configs() | {"tiny": TINY, "tiny_deit": deit.Config(depth=1, width=64, heads=1)}
+    monkeypatch.setattr(convert, "named_configs", lambda: named)
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +103,7 @@ def test_torchvision(kind: str, tiny: state_dicts.StateDict, capsys: pytest.Capt
     )
     printed = capsys.readouterr().out
     assert sha256_of("w.safetensors") in printed
-    assert "warning: not a published size (resnet18, resnet34" in printed
+    assert "w.safetensors: tiny, names of torchvision, backbone" in printed
     assert f"{info['parameters']:,} parameters" in printed
     tensors, _ = converted_files.read(Path("weights/tiny"))
     np.testing.assert_array_equal(tensors["classifier/fc/kernel"], source["fc.weight"].T)
@@ -154,7 +161,90 @@ def test_recognises_every_layout(architecture: str, config: Any, layout: str) ->
     )
 
 
+def test_segformer_as_transformers_names_it() -> None:
+    """The `state_dict` of `SegformerForImageClassification`, transformers 5; its names are written out here."""
+    config = mit.Config(depths=(1, 1, 1, 1), widths=(8, 16, 40, 64))
+    ours = state_dicts.random_state_dict(mit.build(config), "mit")
+    theirs = {"classifier.weight": np.ones((10, 64), np.float32), "classifier.bias": np.zeros(10, np.float32)}
+    parts = {"norm1": "layernorm_before", "norm2": "layernorm_after", "attn": "attention"}
+    attention = {"q": "q_proj", "proj": "o_proj", "sr": "sequence_reduction.sequence_reduction",
+                 "norm": "sequence_reduction.layer_norm"}  # fmt: skip
+    for name, array in ours.items():
+        module, _, leaf = name.rpartition(".")
+        first, *rest = module.split(".")
+        stage = f"segformer.stages.{int(first[-1]) - 1}"
+        if first.startswith("patch_embed"):
+            theirs[f"{stage}.patch_embeddings.{'proj' if rest == ['proj'] else 'layer_norm'}.{leaf}"] = array
+        elif first.startswith("norm"):
+            theirs[f"{stage}.layer_norm.{leaf}"] = array
+        elif rest[1:] == ["attn", "kv"]:
+            for key, half in zip(("k_proj", "v_proj"), np.split(array, 2), strict=True):
+                theirs[f"{stage}.blocks.{rest[0]}.attention.{key}.{leaf}"] = half
+        else:
+            inner = attention[rest[2]] if rest[1] == "attn" else ".".join(rest[2:])
+            layer = ".".join(filter(None, [parts.get(rest[1], rest[1]), inner]))
+            theirs[f"{stage}.blocks.{rest[0]}.{layer}.{leaf}"] = array
+    converted, expected = (
+        from_torch.convert({"w": {k: Tensor(v.shape, lambda v=v: v) for k, v in names.items()}})
+        for names in (theirs, ours)
+    )
+    assert (converted.weights.layout, converted.weights.config) == ("Hugging Face", config)
+    assert {path for path in converted.tensors if path.startswith("backbone/")} == set(expected.tensors)
+    for path, tensor in expected.tensors.items():
+        np.testing.assert_array_equal(converted.tensors[path].read(), tensor.read(), err_msg=path)
+
+
 # Errors.
+
+
+def zeros(architecture: str, config: Any) -> dict[str, Tensor]:
+    """The tensors of a complete file, without their values."""
+    module = sys.modules[f"dml_jax.backbones.{architecture}"]
+    leaves = jax.tree_util.tree_leaves_with_path(
+        jax.eval_shape(lambda: module.build(config).init(jax.random.key(0), (224, 224)))
+    )
+    found = {}
+    for path, leaf in leaves:
+        keys = tuple(key.key for key in path[1:])
+        shape = torch_names.torch_shape(keys, leaf.shape)
+        found[torch_names.torch_name(architecture, keys)] = Tensor(shape, lambda: pytest.fail("it was read"))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("architecture", "config", "name"),
+    [
+        ("resnet", resnet.Config(block="bottleneck", depths=(3, 8, 36, 3)), "ResNet-152"),
+        ("deit", deit.Config(depth=12, width=768, heads=12), "DeiT-B or ViT-B"),
+        ("mit", mit.Config(depths=(3, 4, 18, 3), widths=(64, 128, 320, 512)), "MiT-B3"),
+        ("resnet", resnet.Config(block="bottleneck", depths=(3, 4, 6, 2)), "a resnet of another size"),
+    ],
+)
+def test_complete_files_of_other_sizes_are_refused(
+    architecture: str, config: Any, name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(tensor_files, "read", lambda _: zeros(architecture, config))
+    line = error_line(capsys, "--weights=w.pth", "--output=out")
+    assert line.startswith(f"error: w.pth: holds {name} (name='{architecture}', ")
+    assert "; supported are resnet18, resnet34" in line
+
+
+@pytest.mark.parametrize("kind", ["F8_E4M3", "F8_E5M2", "F4", "C64"])
+def test_numbers_of_other_types_are_named(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+    size = {"C64": 16, "F4": 1}.get(kind, 2)
+    header = json.dumps({"conv1.weight": {"dtype": kind, "shape": [2], "data_offsets": [0, size]}}).encode()
+    Path("w.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(size))
+    line = error_line(capsys, "--weights=w.safetensors")
+    assert line == f"error: w.safetensors: conv1.weight holds {kind}; convert it to F32 or F16 or BF16 or F64\n"
+
+
+@pytest.mark.parametrize("content", [None, 5, [], {}, {"architecture": 5}, {"architecture": {}, "weights_sha256": 1}])
+def test_wrong_fields_of_weights_json(content: Any) -> None:
+    converted_files.write(Path("w"), {"x": np.ones(3, np.float32)}, {"architecture": {"name": "resnet"}})
+    whole = json.loads(Path("w/weights.json").read_text())
+    Path("w/weights.json").write_text(json.dumps(whole | content if isinstance(content, dict) and content else content))
+    with pytest.raises(WeightsError, match=r"w/weights\.json: is truncated or damaged \(.*convert the weights again"):
+        converted_files.read(Path("w"))
 
 
 def test_every_mismatch_is_named(tiny: state_dicts.StateDict, capsys: pytest.CaptureFixture[str]) -> None:
@@ -207,7 +297,7 @@ def test_invalid_arguments(tiny: state_dicts.StateDict, capsys: pytest.CaptureFi
     assert "did you mean --weights" in error_line(capsys, "--weight=w")
     assert "has no configuration" in error_line(capsys, "--weights=w", "--config.method.tau=3")
     state_dicts.write(Path("w.pth"), tiny)
-    assert "contains resnet" in error_line(capsys, "--weights=w.pth", "--backbone=resnet50")
+    assert "contains tiny" in error_line(capsys, "--weights=w.pth", "--backbone=resnet50")
     state_dicts.write(Path("other.pth"), {"encoder.0.weight": np.zeros((2, 2), np.float32)})
     assert "none of the known networks" in error_line(capsys, "--weights=other.pth")
     Path("there").mkdir()
@@ -286,6 +376,13 @@ def test_incomplete_and_wrong_downloads_are_not_kept(served: Any) -> None:
         assert download.fetch(address + path, cache).read_bytes() == content
 
 
+def test_a_cache_that_cannot_be_written_is_named(served: Any, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    served[1]["/a/model.pth"] = b"content"
+    with pytest.raises(WeightsError, match=r"file/weights/\w+: cannot be created \(.*; set XDG_CACHE_HOME to a dir"):
+        download.fetch(f"{served[0]}/a/model.pth", tmp_path / "file" / "weights")
+
+
 def test_unreachable_url(capsys: pytest.CaptureFixture[str]) -> None:
     line = error_line(capsys, "--weights=http://localhost:9/googlenet-1378be20.pth", "--output=out")
     assert "cannot be downloaded" in line
@@ -336,7 +433,7 @@ def test_weights_of_another_network_are_rejected(tiny: state_dicts.StateDict) ->
     with pytest.raises(WeightsError, match="SHA-256"):
         resnet.build(replace(TINY, pretrained="out")).init(jax.random.key(0), (32, 32))
     Path("out/weights.json").unlink()
-    with pytest.raises(WeightsError, match="not a directory of converted weights"):
+    with pytest.raises(WeightsError, match=r"weights\.json: is missing; give a directory of converted weights, or"):
         resnet.build(replace(TINY, pretrained="out")).init(jax.random.key(0), (32, 32))
 
 

@@ -1,5 +1,7 @@
 """Enrolled classes: the index, the command, and their error messages."""
 
+import contextlib
+import json
 import shutil
 import sys
 from pathlib import Path
@@ -16,6 +18,9 @@ from dml_jax.data.datasets import folder
 from dml_jax.data.prepare import source_files
 from dml_jax.enrolled_classes import Index
 from dml_jax.errors import CheckpointError, DataError
+from dml_jax.evaluation import open_set
+from dml_jax.evaluation.open_set import Calibration
+from dml_jax.export import embedding_files
 
 COLOURS = {"red": (250, 10, 10), "green": (10, 250, 10), "blue": (10, 10, 250), "grey": (120, 120, 120)}
 
@@ -24,7 +29,12 @@ class Colours:
     """A stand-in for a model, whose embedding is the normalised mean colour minus grey."""
 
     fingerprint = "of colours"
-    threshold = 0.9
+
+    def calibrate(self, sizes):
+        """All strangers at 0.9 and one in a hundred at 0.95 per enrolled class, whatever the rule."""
+        strangers = np.full((3, 1000), 0.9, np.float32)
+        strangers[:, 1000 - 10 * len(sizes) :] = 0.95
+        return Calibration(strangers, np.tile(np.float32([0.5, 0.96, 1, 1]), (3, 1)), np.ones(3), 500, 9)
 
     def embed(self, images):
         rows = []
@@ -70,6 +80,65 @@ def test_enroll_classify_add(photos, tmp_path):
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
 
 
+def test_remove(photos):
+    index, other = Index(Colours()), Index(Colours())
+    index.add({name: photos[name] for name in ("red", "green", "blue")})
+    index.remove("green")
+    other.add({name: photos[name] for name in ("red", "blue")})
+    assert (index.classes, index.images, index.labels.tolist()) == (other.classes, other.images, [0, 0, 0, 1, 1, 1])
+    np.testing.assert_array_equal(index.embeddings, other.embeddings)
+    assert index.classify(photos["green"][:1], threshold=-1)[0] != ["green"]
+    with pytest.raises(DataError, match="bleu: is not enrolled; did you mean blue"):
+        index.remove("bleu")
+    index.add({"green": photos["green"]})
+    assert index.classify(photos["green"])[0] == ["green"] * 3
+    for name in ("red", "green", "blue"):
+        index.remove(name)
+    with pytest.raises(DataError, match="the index is empty"):
+        index.classify(photos["red"], threshold=0)
+    index.add({"red": photos["red"]})
+    assert index.classify(photos["red"])[0] == ["red"] * 3
+
+
+def test_the_threshold_depends_on_what_is_enrolled(photos, tmp_path):
+    index = Index(Colours())
+    index.add({"red": photos["red"], "green": photos["green"]})
+    one, two = index.expect(0.01), index.expect(0.5)
+    assert (one.threshold, two.threshold) == pytest.approx((0.95, 0.9))
+    assert (two.false_accepts, two.false_rejects) == (0.02, 0.25)
+    assert index.expect(0.02).threshold == pytest.approx(0.9)
+    index.add({"blue": photos["blue"]})
+    assert index.expect(0.02).threshold == pytest.approx(0.95)  # three classes: three in a hundred are at 0.95
+    index.save(tmp_path / "i.npz")
+    stored = Colours()
+    stored.calibrate = None  # not needed any more
+    again = Index.load(stored, tmp_path / "i.npz")
+    assert again.expect(0.01) == index.expect(0.01)
+    again._model = Colours()
+    again.remove("blue")
+    assert again.expect(0.02).threshold == pytest.approx(0.9)
+
+
+def test_the_rule_is_applied(photos):
+    """The image is nearest to a red one, but three of its five neighbours, and the mean, are green."""
+
+    class Plane(Colours):
+        def embed(self, images):
+            return np.stack([np.asarray(image, np.float32)[:2] for image in images])
+
+    def at(*degrees):
+        return [np.array([np.cos(np.radians(angle)), np.sin(np.radians(angle))]) for angle in degrees]
+
+    index = Index(Plane())
+    index.add({"red": at(1, 60), "green": at(-4, -5, -6)})
+    for rule, name, angle, nearest in (("nearest", "red", 1, 0), ("vote", "green", 4, 2), ("mean", "green", 5, 2)):
+        names, cosines, positions = index.nearest(at(0), decide=rule)
+        assert (names, positions.tolist()) == ([name], [nearest])
+        assert cosines[0] == pytest.approx(np.cos(np.radians(angle)), abs=1e-6)
+    with pytest.raises(DataError, match="decide='median': there is no such rule; give one of nearest, vote, mean"):
+        index.classify(at(0), threshold=0, decide="median")
+
+
 def test_failed_enrolment_changes_nothing(photos, tmp_path):
     index = Index(Colours())
     index.add({"red": photos["red"]})
@@ -108,6 +177,13 @@ def test_invalid_index_files(photos, tmp_path):
     (tmp_path / "text.npz").write_text("text")
     np.save(tmp_path / "array", np.zeros(3))
     (tmp_path / "array.npy").rename(tmp_path / "array.npz")
+    index.expect()
+    index.save(tmp_path / "whole.npz")
+    with np.load(tmp_path / "whole.npz") as arrays:
+        part = {name: value for name, value in arrays.items() if name != "calibration_known"}
+    np.savez(tmp_path / "part.npz", **part)
+    with pytest.raises(DataError, match=r"part\.npz: has arrays of inconsistent types, sizes or values"):
+        Index.load(Colours(), tmp_path / "part.npz")
     for name in ("cut", "odd", "objects", "text", "array"):
         with pytest.raises(DataError, match=rf"{name}\.npz: is not an index, or is damaged"):
             Index.load(Colours(), tmp_path / f"{name}.npz")
@@ -115,6 +191,41 @@ def test_invalid_index_files(photos, tmp_path):
         Index.load(Colours(), tmp_path / "none.npz")
     with pytest.raises(DataError, match=r"must end in \.npz"):
         index.save(tmp_path / "index.npy")
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        *(("labels", np.array([0, 2])), ("labels", np.array([-1, 0])), ("labels", np.array([0.0, 1.0]))),
+        *(("labels", np.array([[0], [1]])), ("labels", np.array(0)), ("labels", np.array(["0", "1"]))),
+        *(("classes", np.array(3)), ("classes", np.array([1, 2])), ("classes", np.array("a"))),
+        *(("images", np.array("xy")), ("images", np.array([1, 2])), ("images", np.array(["x"]))),
+        *(("embeddings", np.full((2, 4), np.nan)), ("embeddings", np.eye(2, 4, dtype=bool))),
+        ("embeddings", np.array(1.0)),
+    ],
+)
+def test_index_files_with_wrong_values(field, value, photos, tmp_path):
+    index = Index(Colours())
+    index.add({name: photos[name][:1] for name in ("red", "green")})
+    index.save(tmp_path / "i.npz")
+    np.savez(tmp_path / "i.npz", **{**np.load(tmp_path / "i.npz"), field: value})
+    with pytest.raises(DataError, match=r"i\.npz: has arrays of inconsistent types, sizes or values; enroll again"):
+        Index.load(Colours(), tmp_path / "i.npz")
+
+
+def test_damaged_compressed_index_files(photos, tmp_path):
+    """zipfile and zlib raise exceptions of many types."""
+    index = Index(Colours())
+    index.add({"red": photos["red"]})
+    index.save(tmp_path / "i.npz")
+    np.savez_compressed(tmp_path / "i.npz", **np.load(tmp_path / "i.npz"))
+    whole, rng = (tmp_path / "i.npz").read_bytes(), np.random.default_rng(0)
+    for _ in range(100):
+        damaged = np.frombuffer(whole, np.uint8).copy()
+        damaged[rng.integers(len(whole), size=3)] = rng.integers(256, size=3)
+        (tmp_path / "i.npz").write_bytes(damaged.tobytes())
+        with contextlib.suppress(DataError):
+            Index.load(Colours(), tmp_path / "i.npz")
 
 
 def test_the_command(photos, tmp_path, monkeypatch, capsys):
@@ -130,9 +241,14 @@ def test_the_command(photos, tmp_path, monkeypatch, capsys):
         )
         code = enroll.main()
         out, err = capsys.readouterr()
+        if code == 0 and "--classify" in arguments and not any("--threshold" in str(a) for a in arguments):
+            assert (err.count("\n"), "unknown below" in err) == (1, True)
+            expected.append(err)
+            return code, out
         assert err.count("\n") == (code == 2)
         return code, out + err
 
+    expected = []
     monkeypatch.setattr(dml_jax, "load", load)
     gallery, later = tmp_path / "gallery", tmp_path / "later"
     later.mkdir()
@@ -150,7 +266,31 @@ def test_the_command(photos, tmp_path, monkeypatch, capsys):
     name, cosine, file, nearest = text.rstrip("\n").split("\t")
     assert (code, name, file, Path(nearest).parent.name) == (0, "blue", new, "blue")
     assert float(cosine) > 0.99
+    assert expected == [
+        "--decide=nearest --false_accept_rate=0.05: unknown below 0.9000; expected: 4.0 % of strangers accepted, "
+        "25.0 % of images of enrolled classes rejected (measured on 500 images of 9 unseen classes)\n"
+    ]
     assert run("--classify", "--threshold=1.0", new)[1].startswith("unknown\t")
+    assert run("--classify", "--decide=mean", "--false_accept_rate=0.001", new)[1].startswith("blue\t")
+    assert "--decide=mean --false_accept_rate=0.001: unknown below 0.9500" in expected[-1]
+    assert expected[-1].endswith("unseen classes, which are too few for this rate)\n")
+    complete = (tmp_path / "i.npz").read_bytes()
+    code, text = run("--remove=blue", "--remove=red")
+    assert (code, "removed blue, red; now 6 images of 2 classes" in text) == (0, True)
+    assert "2.0 % of strangers accepted" in text
+    assert run("--classify", "--threshold=0.9", new)[1].startswith("unknown\t")
+    code, text = run("--remove=grey", later)
+    assert (code, "removed grey; enrolled 3 images of 1 classes; now 6 images of 2 classes" in text) == (0, True)
+
+    def without_embeddings(self, sizes):
+        raise DataError("test: holds no embeddings")
+
+    monkeypatch.setattr(Colours, "calibrate", without_embeddings)
+    code, text = run("--remove=green")
+    assert (code, "warning: no threshold for unknown images: test: holds no embeddings" in text) == (0, True)
+    assert run("--classify", new) == (2, "error: test: holds no embeddings\n")
+    assert run("--classify", "--threshold=0.9", new)[1].startswith("blue\t")
+    (tmp_path / "i.npz").write_bytes(complete)
 
     picture(tmp_path / "twice" / "red" / "r.png", "red")
     (tmp_path / "hollow" / "lilac").mkdir(parents=True)
@@ -162,6 +302,11 @@ def test_the_command(photos, tmp_path, monkeypatch, capsys):
         ((gallery,), "is already enrolled as green"),
         ((tmp_path / "none",), "there is no such directory"),
         (("--threshold=0.5", gallery), "--threshold: needs --classify"),
+        (("--remove=wren",), "wren: is not enrolled"),
+        (("--remove=red", "--classify", new), "--remove: cannot be combined with --classify"),
+        (("--classify", "--decide=most", new), "--decide: invalid choice: 'most'"),
+        (("--classify", "--false_accept_rate=1", new), "--false_accept_rate=1: must be above 0 and below 1"),
+        (("--classify", "--false_accept_rate=.1", "--threshold=.5", new), "--threshold: not allowed with"),
     ):
         code, text = run(*arguments)
         assert (code, message in text) == (2, True), text
@@ -189,13 +334,78 @@ def test_the_class_folders_of_training(tmp_path):
 
 
 def test_the_threshold_of_a_run(tmp_path):
-    model = SimpleNamespace(_directory=tmp_path)
+    """It is measured with the exported embeddings of the same checkpoint, and with the gallery if there is one."""
     from dml_jax.trained_model import Model
 
-    with pytest.raises(CheckpointError, match="has no equal_error_cosine"):
-        Model.threshold.fget(model)
-    (tmp_path / "results.json").write_text('{"equal_error_cosine": 0.625}')
-    assert Model.threshold.fget(model) == 0.625
+    def export(name, rows, step):
+        facts = {"config_hash": None, "step": step}
+        embedding_files.write(tmp_path / "embeddings" / name, rows, labels, [f"{i}" for i in range(12)], **facts)
+
+    model, sizes = SimpleNamespace(_directory=tmp_path, step=7), np.array([2, 1])
+    rng, labels = np.random.default_rng(0), np.arange(12) % 4
+    queries, gallery = (rows / np.linalg.norm(rows, axis=1)[:, None] for rows in rng.standard_normal((2, 12, 5)))
+    queries, gallery = queries.astype(np.float32), gallery.astype(np.float32)
+    with pytest.raises(DataError, match=r"test: holds no embeddings .*export them with --mode=export"):
+        Model.calibrate(model, sizes)
+    export("test", queries, 6)
+    with pytest.raises(
+        CheckpointError, match=r"test: is of another checkpoint than step 7.*--checkpoint=7, or give a t"
+    ):
+        Model.calibrate(model, sizes)
+    export("test", queries, 7)
+    alone = Model.calibrate(model, sizes)
+    np.testing.assert_array_equal(alone.strangers, open_set.calibrate(queries, labels, sizes).strangers)
+    export("gallery", gallery, 7)
+    both = Model.calibrate(model, sizes)
+    np.testing.assert_array_equal(
+        both.strangers, open_set.calibrate(queries, labels, sizes, (gallery, labels)).strangers
+    )
+    assert not np.array_equal(alone.strangers, both.strangers)
+
+
+class Reader(Colours):
+    """`Colours` with the parts of `Model` that the commands use."""
+
+    step = 3
+    config = None
+
+    def read(self, path):
+        self.embed([path])
+        return np.asarray(Image.open(path))
+
+
+def test_unusable_and_ignored_files(photos, tmp_path, monkeypatch, capsys):
+    """As `prepare`: hidden files and those of file managers are ignored, --skip_bad lists the others."""
+    gallery = tmp_path / "gallery"
+    for name in (".hidden.png", "Thumbs.db", "__MACOSX/a.png", ".git/a.png", "bad\x1b.png"):
+        (gallery / "red" / name).parent.mkdir(exist_ok=True)
+        (gallery / "red" / name).write_text("no")
+    model = Reader()
+    model.enroll = lambda classes: (index := Index(model), index.add(classes))[0]
+    model.index = lambda path: Index.load(model, path)
+    monkeypatch.setattr(dml_jax, "load", lambda *_: model)
+    monkeypatch.setattr(configs, "digest", str)
+
+    def run(command, *arguments):
+        monkeypatch.setattr(sys, "argv", [command.__name__, "--workdir=w", *map(str, arguments)])
+        return command.main(), *capsys.readouterr()
+
+    out, index = f"--output={tmp_path / 'out'}", f"--index={tmp_path / 'i.npz'}"
+    for command, arguments in ((embed, [out, gallery]), (enroll, [index, gallery])):
+        code, _, err = run(command, *arguments)
+        assert (code, err) == (2, f"error: {gallery}/red/bad\\x1b.png: not an image\n")
+        code, _, err = run(command, "--skip_bad", *arguments)
+        assert (code, err) == (0, f"left out: {gallery}/red/bad\\x1b.png: not an image\n")
+    ids = json.loads((tmp_path / "out" / "ids.json").read_text())
+    assert sorted(ids) == sorted(file for files in photos.values() for file in files)
+    assert Index.load(model, tmp_path / "i.npz").images == [str(Path(i).resolve()) for i in sorted(ids)]
+
+    tabbed = picture(tmp_path / "new" / "x\t\x1b[2J.png", "red")
+    code, text, _ = run(enroll, index, "--skip_bad", "--classify", tabbed, gallery / "red" / "bad\x1b.png")
+    assert (code, text.count("\n"), "\x1b" in text) == (0, 1, False)
+    assert text.split("\t")[2] == str(tabbed).replace("\t", r"\t").replace("\x1b", r"\x1b")
+    code, _, err = run(embed, out, "--skip_bad", gallery / "red" / "bad\x1b.png")
+    assert (code, err.splitlines()[-1]) == (2, "error: none of 1 images can be used; the reasons are listed above")
 
 
 def test_embed_checks_the_query_before_embedding(photos, tmp_path, monkeypatch, capsys):
@@ -203,14 +413,6 @@ def test_embed_checks_the_query_before_embedding(photos, tmp_path, monkeypatch, 
         where = f"--workdir=w --output={tmp_path / 'out'} --query={query} {tmp_path / 'gallery'}"
         monkeypatch.setattr(sys, "argv", ["embed", *where.split()])
         return embed.main()
-
-    class Reader(Colours):
-        step = 3
-        config = None
-
-        def read(self, path):
-            self.embed([path])
-            return np.asarray(Image.open(path))
 
     monkeypatch.setattr(dml_jax, "load", lambda *_: Reader())
     monkeypatch.setattr(configs, "digest", str)

@@ -5,8 +5,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1] / "dml_jax"
 LAYERS = (
-    {"errors", "console"},
-    {"files"},
+    {"errors"},
+    {"console", "files"},
     {"options"},
     {"config"},
     {"losses"},

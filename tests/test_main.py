@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from dml_jax import main
+from tests.test_serve import check_command
 
 ROOT = Path(__file__).parents[1]
 CONFIG = "--config=configs/digits_hist.py"
@@ -112,6 +113,14 @@ def in_process(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[st
         (["--config=configs/nope.py"], "--config=configs/nope.py: there is no such file"),
         (["--config=configs/base.py"], "--config=configs/base.py: has no get_config()"),
         ([CONFIG + ":odd"], "there is no variant 'odd'"),
+        (["--config=" + 300 * "x"], "x: cannot be used (File name too long)"),
+        (
+            [CONFIG, "--config.method.embedding_dim=2147483648"],
+            "embedding_dim=2147483648: must be less than 2147483648",
+        ),
+        ([CONFIG, f"--config.method.embedding_dim={10**20}"], f"embedding_dim={10**20}: must be"),
+        ([CONFIG, f"--config.init_from={os.fsdecode(b'caf' + bytes([233]))}"], r"init_from=caf\udce9: is not UTF-8"),
+        ([CONFIG, "--config.init_from=\x1b[2J"], r"init_from=\x1b[2J: there is no such directory"),
         ([], "--config: missing"),
     ],
 )
@@ -173,7 +182,7 @@ def test_help_is_fast() -> None:
 
 
 def test_run_from_start_to_finish(in_process: InProcess, tmp_path: Path) -> None:
-    """Training, a real SIGTERM, resuming, finishing, refusal of another configuration, evaluation, export."""
+    """Training, a real SIGTERM, resuming, finishing, refusal of another configuration, evaluation, export, serving."""
     run = tmp_path / "run"
     arguments = [
         CONFIG,
@@ -237,6 +246,7 @@ def test_run_from_start_to_finish(in_process: InProcess, tmp_path: Path) -> None
     exported = command(*arguments, "--mode=export", "--checkpoint=400")
     assert exported.returncode == 0, exported.stderr
     assert len(np.load(run / "embeddings" / "train" / "labels.npy")) == 7208
+    check_command(run)
     config = run / "config.json"
     facts = json.loads(config.read_text())
     config.write_text(json.dumps(facts | {"classes": 39}))

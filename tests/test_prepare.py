@@ -21,6 +21,7 @@ from dml_jax.data.prepare import check_images, near_duplicates, prepare_dataset,
 from tests.data import layouts, pictures
 
 ROOT = Path(__file__).parents[1]
+NOT_UTF8 = b"caf\xe9"
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
@@ -45,7 +46,9 @@ def test_a_finished_data_set_is_left_unchanged(tmp_path: Path, capsys: pytest.Ca
     code, out, err = run(capsys, *flags("folder", photos, tmp_path / "out"))
     assert (code, err) == (0, "")
     assert "train: 6 images of 2 classes\ntest: 6 images of 2 classes\nsha256 " in out
-    assert out.endswith(f"\nwritten: {tmp_path / 'out'}; use with --config.data.path={tmp_path / 'out'}\n")
+    assert out.endswith(
+        f"\nwritten: {tmp_path / 'out'}; use with --config.data.name=folder --config.data.path={tmp_path / 'out'}\n"
+    )
     before = (tmp_path / "out" / prepared.MARKER).read_bytes()
     code, out, _ = run(capsys, *flags("folder", photos, tmp_path / "out"))
     assert code == 0
@@ -80,7 +83,12 @@ def test_the_same_files_give_the_same_hash(tmp_path: Path, capsys: pytest.Captur
         (["--name=folder", "--source=nowhere", "--output=y"], "--source=nowhere: must be an existing folder"),
         (["--name=folder", "--source=x", "--output=y", "--test_share=1"], "--test_share=1.0"),
         (["--name=folder", "--source=x", "--output=y", "--splits=odd"], "--splits=odd"),
-        (["--name=folder", "--source=x", "--output=y", "--threads=0"], "--threads=0: must be at least 1"),
+        (["--name=folder", "--source=x", "--output=y", "--threads=0"], r"--threads=0: must be in 1\.\.1024"),
+        (["--name=folder", "--source=x", "--output=y", f"--threads={10**20}"], "--threads=1000"),
+        (["--name=folder", f"--source={300 * 'x'}", "--output=y"], "File name too long"),
+        (["--name=folder", "--source=.", f"--output={300 * 'y'}"], "File name too long"),
+        ([f"--verify={300 * 'z'}"], "File name too long"),
+        (["--name=folder", "--source=.", f"--output={os.fsdecode(NOT_UTF8)}"], r"--output=caf\\udce9: is not UTF-8"),
         (
             ["--name=folder", "--source=x", "--output=y", "--short_side=-3"],
             "error: --short_side=-3: must be at least 0",
@@ -218,6 +226,31 @@ def test_names_that_are_not_utf8(tmp_path: Path, capsys: pytest.CaptureFixture[s
     code, out, _ = run(capsys, *flags("folder", photos, tmp_path / "out"))
     assert code == 2
     assert "its name is not UTF-8" in out
+
+
+def test_names_with_control_characters_are_escaped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    photos = layouts.photos(tmp_path / "photos")
+    (photos / "oak" / "\x1b[2J\r.png").write_text("no")
+    code, out, err = run(capsys, *flags("folder", photos, tmp_path / "out\x1b"))
+    assert code == 2
+    assert "oak/\\x1b[2J\\r.png: not an image" in out
+    assert "\x1b" not in out + err
+
+
+@pytest.mark.parametrize("name", ["request.json", "source-0.json"])
+@pytest.mark.parametrize("text", ["{", "[]", "3", "{}", '{"archive": [1, 2]}', '{"archive": 1, "members": 2}', "\xff"])
+def test_a_damaged_record_of_an_interrupted_preparation_is_made_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive, out = layouts.cub(tmp_path), tmp_path / "out"
+    with monkeypatch.context() as patch:
+        patch.setattr(check_images, "inspect_images", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        assert run(capsys, *flags("cub", archive, out, "--subset"))[0] == 130
+    (out / prepare_dataset.UNFINISHED / name).write_text(text, encoding="latin-1")
+    monkeypatch.setattr(writer, "write", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))  # saves time
+    code, printed, err = run(capsys, *flags("cub", archive, out, "--subset"))
+    assert (code, err) == (130, "")
+    assert f"unpacking {archive}" in printed
 
 
 @pytest.mark.parametrize("when", ["inspect_images", "write", "write_marker"])

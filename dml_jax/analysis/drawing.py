@@ -5,6 +5,8 @@ matplotlib is imported only when a figure is drawn.
 
 from typing import TYPE_CHECKING, Any
 
+from dml_jax.errors import printable
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
@@ -41,7 +43,8 @@ def legend(axes: "Axes", **options: Any) -> None:
 
 
 def text(name: str, length: int = 24) -> str:
-    """A name as a label: shortened in the middle, and not typeset as a formula."""
+    """A name as a label: shortened in the middle, without control characters, and not typeset as a formula."""
+    name = printable(name)
     if len(name) > length:
         name = f"{name[: length // 2 - 1]}…{name[-(length // 2) :]}"
     return name.replace("$", r"\$")

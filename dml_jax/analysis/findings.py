@@ -11,13 +11,13 @@ Each subject is a module of this package with
 
 import csv
 import importlib
-import json
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from dml_jax.errors import CheckpointError
-from dml_jax.files import atomic_write, write_json
+from dml_jax.errors import CheckpointError, printable
+from dml_jax.files import atomic_write, read_json, write_json
 
 # In the order of the report. A subject is the name of its module.
 SUBJECTS = (
@@ -46,12 +46,13 @@ class Finding(NamedTuple):
     rows: Iterable[Sequence[Any]]
 
 
-class Section(NamedTuple):
+@dataclass(frozen=True)
+class Section:
     """A subject in the report: its title, the step of the model, and the file names and captions of its figures."""
 
     title: str
     step: int
-    figures: list[tuple[str, str]]
+    figures: list[list[str]]
 
 
 def subject(name: str) -> Any:
@@ -77,10 +78,10 @@ def write(directory: Path, name: str, suffix: str, title: str, step: int, found:
         with atomic_write(file) as draft, draft.open("w", newline="", encoding="utf-8") as stream:
             writer = csv.writer(stream)
             writer.writerow(finding.columns)
-            writer.writerows([_rounded(value) for value in row] for row in finding.rows)
+            writer.writerows([_cell(value) for value in row] for row in finding.rows)
         finding.plot(file.with_suffix(".png"))
     figures = [[f"{finding.name}{suffix}", finding.caption] for finding in found]
-    write_json(target / f"{name}{suffix}.json", {"title": title, "step": step, "figures": figures})
+    write_json(target / f"{name}{suffix}.json", asdict(Section(title, step, figures)))
 
 
 def read(directory: Path) -> list[Section]:
@@ -93,15 +94,13 @@ def read(directory: Path) -> list[Section]:
     present = {path.stem: path for path in (directory / DIRECTORY).glob("*.json")}
     order = {name: position for position, name in enumerate(SUBJECTS)}
     for name in sorted(present, key=lambda name: (order.get(name.partition("-")[0], len(order)), name)):
-        try:
-            content = json.loads(present[name].read_text(encoding="utf-8"))
-            figures = [(str(file), str(caption)) for file, caption in content["figures"]]
-            sections.append(Section(content["title"], int(content["step"]), figures))
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise CheckpointError(f"{present[name]}: cannot be read ({error}); delete it") from None
+        content = read_json(present[name], Section, "delete it", CheckpointError)
+        sections.append(Section(**content))
     return sections
 
 
-def _rounded(value: Any) -> Any:
-    """Floats with the seven digits that float32 has."""
+def _cell(value: Any) -> Any:
+    """Floats with the seven digits that float32 has; names without control characters."""
+    if isinstance(value, str):
+        return printable(value)
     return f"{value:.7g}" if isinstance(value, float) else value

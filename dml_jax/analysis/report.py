@@ -12,8 +12,9 @@ from rich.console import Console
 from dml_jax.analysis import figures, findings, tables
 from dml_jax.config import Config, flatten
 from dml_jax.data.split import Split
+from dml_jax.errors import CheckpointError, printable
 from dml_jax.evaluation import metric_table, verification
-from dml_jax.files import atomic_write
+from dml_jax.files import atomic_write, reading
 
 VERIFICATION_IMAGES = 2000  # random sample whose pairs are compared for the figure
 CAPTIONS = {
@@ -110,23 +111,23 @@ def _page(directory: Path, config: Config, results: dict[str, Any], lines: list[
     columns = metric_table.columns(results)
     head = "".join(f"<th>{text}</th>" for text in ("", *(entry.heading for entry in columns)))
     body = "".join(
-        f"<tr{' class=ours' if numbers is results else ''}><td>{html.escape(name)}</td>"
+        f"<tr{' class=ours' if numbers is results else ''}><td>{_text(name)}</td>"
         + "".join(f"<td>{metric_table.cell(numbers, entry)}</td>" for entry in columns)
         + "</tr>"
         for name, numbers in rows(config, results)
     )
     drawn = {name: directory / "figures" / f"{name}.png" for name in CAPTIONS}
-    images = "".join(_figure(path, html.escape(CAPTIONS[name])) for name, path in drawn.items() if path.exists())
-    settings = html.escape("\n".join(f"{key} = {value}" for key, value in flatten(asdict(config)).items()))
+    images = "".join(_figure(path, _text(CAPTIONS[name])) for name, path in drawn.items() if path.exists())
+    settings = "\n".join(_text(f"{key} = {value}") for key, value in flatten(asdict(config)).items())
     return f"""<!doctype html>
 <html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{html.escape(config.name)}</title><style>{STYLE}</style>
-<h1>{html.escape(config.name)}</h1>
-<p class="lead">{html.escape(config.method.name)} on {html.escape(config.data.name)}: image retrieval on classes that
+<title>{_text(config.name)}</title><style>{STYLE}</style>
+<h1>{_text(config.name)}</h1>
+<p class="lead">{_text(config.method.name)} on {_text(config.data.name)}: image retrieval on classes that
 were not seen in training.</p>
 <h2>Results, in %</h2>
 <div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>
-<p><small>± is one standard error over the queries. Evaluation: {html.escape(results["protocol"])}.</small></p>
+<p><small>± is one standard error over the queries. Evaluation: {_text(results["protocol"])}.</small></p>
 {_verification_text(results)}{_warnings(lines)}<h2>Figures</h2>{images}{_sections(directory)}
 <details><summary>Configuration</summary><pre><code>{settings}</code></pre></details>
 </html>
@@ -135,7 +136,8 @@ were not seen in training.</p>
 
 def _figure(path: Path, caption: str) -> str:
     """A figure with its picture in the page; `caption` is HTML."""
-    picture = base64.b64encode(path.read_bytes()).decode()
+    with reading(path, "make it again with dml_jax.analyse", CheckpointError):
+        picture = base64.b64encode(path.read_bytes()).decode()
     return (
         f"<figure><img alt='{path.stem}' src='data:image/png;base64,{picture}'>"
         f"<figcaption>{caption}</figcaption></figure>"
@@ -146,10 +148,10 @@ def _sections(directory: Path) -> str:
     """What `dml_jax.analyse` has written."""
     text = ""
     for section in findings.read(directory):
-        text += f"<h2>{html.escape(section.title)} <small>(step {section.step})</small></h2>"
+        text += f"<h2>{_text(section.title)} <small>(step {section.step})</small></h2>"
         for name, caption in section.figures:
             numbers = f" <a href='{findings.DIRECTORY}/{name}.csv'>Numbers</a>"
-            text += _figure(directory / findings.DIRECTORY / f"{name}.png", html.escape(caption) + numbers)
+            text += _figure(directory / findings.DIRECTORY / f"{name}.png", _text(caption) + numbers)
     return text
 
 
@@ -161,8 +163,13 @@ def _warnings(lines: list[dict[str, Any]]) -> str:
             first.setdefault(name, (line["step"], text))
     if not first:
         return ""
-    entries = "".join(f"<li>step {step}: {html.escape(text)}</li>" for step, text in first.values())
+    entries = "".join(f"<li>step {step}: {_text(text)}</li>" for step, text in first.values())
     return f"<h2>Warnings of the training</h2><ul class='warnings'>{entries}</ul>"
+
+
+def _text(text: str) -> str:
+    """Text for HTML."""
+    return html.escape(printable(text))
 
 
 def _verification_text(results: dict[str, Any]) -> str:

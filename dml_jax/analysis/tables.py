@@ -4,8 +4,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
+from dml_jax.errors import printable
 from dml_jax.evaluation import metric_table
 
 
@@ -21,12 +23,12 @@ def print_results(
       console: to print on.
     """
     columns = metric_table.columns(results)
-    table = Table(title=title, title_justify="left")
+    table = Table(title=escape(printable(title)), title_justify="left")
     table.add_column("", no_wrap=True)
     for entry in columns:
         table.add_column(entry.heading, justify="right", no_wrap=True)
     for name, numbers in rows:
         cells = (metric_table.cell(numbers, entry) for entry in columns)
-        table.add_row(name, *cells, style="bold" if numbers is results else "")
+        table.add_row(escape(printable(name)), *cells, style="bold" if numbers is results else "")
     console.print(table)
     console.print(results["protocol"], style="dim", markup=False)

@@ -3,20 +3,48 @@
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
+from pydantic import StrictInt
 
 from dml_jax.data import decode, split_metadata
 from dml_jax.data.prepare.source_files import File, Recipe
 from dml_jax.data.split import Split, check_disjoint
 from dml_jax.data.split_metadata import SplitMetadata
 from dml_jax.errors import ConfigError, DataError
-from dml_jax.files import sha256
+from dml_jax.files import read_json, reading, sha256
 
 FORMAT = 1
 MARKER, INDEX = "prepared.json", "index.npz"
+REMEDY = "prepare the data set again"
+
+
+@dataclass
+class Marker:
+    """The fields of the marker file.
+
+    Attributes:
+      format: `FORMAT` of the version that wrote it.
+      name: of the data set.
+      sha256: of all images with their names and classes.
+      splits: split -> numbers of "images" and "classes".
+      records: directory of the packed images.
+      files: path -> (size in bytes, SHA-256).
+      request: what was asked for.
+      skipped: images that were left out, with the reasons.
+    """
+
+    format: Literal[1]
+    name: str
+    sha256: str
+    splits: dict[str, dict[str, StrictInt]]
+    records: str
+    files: dict[str, tuple[StrictInt, str]]
+    request: dict[str, Any]
+    skipped: list[Any]
 
 
 class RecordReader:
@@ -30,8 +58,10 @@ class RecordReader:
         if self._source is None:
             from dml_jax.data.prepare import tfds_builder  # imports tensorflow_datasets, which takes a second
 
-            self._source = tfds_builder.open_split(self.directory, self.split)
-        return decode.rgb(self._source(index))
+            with reading(self.directory, REMEDY):
+                self._source = tfds_builder.open_split(self.directory, self.split)
+        with reading(f"{self.directory}, image {index} of {self.split}", REMEDY):
+            return decode.rgb(self._source(index))
 
     def __reduce__(self) -> tuple[type["RecordReader"], tuple[str, str]]:
         return RecordReader, (self.directory, self.split)
@@ -44,10 +74,8 @@ class FileReader:
         self.files = files
 
     def __call__(self, index: int, rng: np.random.Generator | None) -> np.ndarray:
-        try:
+        with reading(self.files[index]):
             return decode.rgb(File(Path(self.files[index])).read())
-        except DataError as error:
-            raise DataError(f"{self.files[index]}: {error}") from error
 
 
 def write_marker(directory: Path, content: Mapping[str, Any]) -> None:
@@ -64,32 +92,28 @@ def read_marker(directory: Path) -> dict[str, Any] | None:
     """The content of the marker file, or None if there is none.
 
     Raises:
-      DataError: damaged, or written by another version.
+      DataError: damaged, or written by another version; names the field.
     """
     path = directory / MARKER
     if not path.is_file():
         return None
-    try:
-        content = json.loads(path.read_text())
-        if content["format"] != FORMAT:
-            raise DataError(f"{path}: written by another version; prepare the data set again")
-        return content
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise DataError(f"{path}: damaged; prepare the data set again") from error
+    content: dict[str, Any] = read_json(path, Marker, REMEDY)
+    return content
 
 
 def verify(directory: Path) -> None:
     """Reads every file of a prepared data set and compares its SHA-256 with the recorded one.
 
     Raises:
-      DataError: names the first file that differs.
+      DataError: names the first file that is missing or differs.
     """
     marker = read_marker(directory)
     if marker is None:
         raise DataError(f"{directory}: not a prepared data set")
     for name, (_, digest) in marker["files"].items():
-        if sha256(directory / name) != digest:
-            raise DataError(f"{directory / name}: differs from what was written; prepare the data set again")
+        with reading(directory / name, REMEDY):
+            if sha256(directory / name) != digest:
+                raise DataError(f"differs from what was written; {REMEDY}")
 
 
 def load(path: str, name: str, unprepared: Recipe | None = None) -> dict[str, Split]:
@@ -121,7 +145,7 @@ def load(path: str, name: str, unprepared: Recipe | None = None) -> dict[str, Sp
         raise DataError(f"data.path={path}: contains the data set {marker['name']!r}, but data.name is {name!r}")
     for file, (size, _) in marker["files"].items():
         if not (directory / file).is_file() or (directory / file).stat().st_size != size:
-            raise DataError(f"{directory / file}: missing or of the wrong size; prepare the data set again")
+            raise DataError(f"{directory / file}: missing or of the wrong size; {REMEDY}")
     records = str(directory / marker["records"])
     return _splits(
         split_metadata.load(directory / INDEX), lambda split, _: RecordReader(records, split), content=marker["sha256"]

@@ -11,7 +11,7 @@ import numpy as np
 
 from dml_jax.data.prepare.source_files import SPLITS, Entry
 from dml_jax.errors import DataError
-from dml_jax.files import atomic_write, cache_dir
+from dml_jax.files import atomic_write, cache_dir, reading
 
 
 class SplitMetadata(NamedTuple):
@@ -73,13 +73,13 @@ def load(path: Path) -> dict[str, SplitMetadata]:
     """Reads what `save` wrote.
 
     Raises:
-      DataError: missing or damaged.
+      DataError: missing, damaged, or labels that are not those of its classes and images.
     """
-    try:
+    with reading(path, "prepare the data set again"):
         with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
             arrays = {key: file[key] for key in file.files}
         strings = {key: json.loads(value.tobytes()) for key, value in arrays.items() if not key.endswith("/labels")}
-        return {
+        splits = {
             split: SplitMetadata(
                 labels=arrays[f"{split}/labels"],
                 ids=strings[f"{split}/ids"],
@@ -90,8 +90,21 @@ def load(path: Path) -> dict[str, SplitMetadata]:
             for split in SPLITS
             if f"{split}/labels" in arrays
         }
-    except Exception as error:  # NumPy and zipfile raise many types of exceptions for damaged files
-        raise DataError(f"{path}: cannot be read, {error}; prepare the data set again") from error
+        for split in splits.values():
+            _check(split)
+        return splits
+
+
+def _check(split: SplitMetadata) -> None:
+    """Raises DataError unless there is one valid label and name for each image."""
+    for names in (split.ids, split.classes, split.files):
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise DataError("its names are not text; prepare the data set again")
+    labels = split.labels
+    if labels.dtype != np.int64 or labels.shape != (len(split.ids),) or len(split.files) not in (0, len(labels)):
+        raise DataError("does not have one label for each image; prepare the data set again")
+    if len(labels) and not 0 <= labels.min() <= labels.max() < len(split.classes):
+        raise DataError(f"has labels outside of its {len(split.classes)} classes; prepare the data set again")
 
 
 def cached(fingerprint: bytes, compute: Callable[[], Mapping[str, SplitMetadata]]) -> Mapping[str, SplitMetadata]:

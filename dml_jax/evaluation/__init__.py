@@ -1,4 +1,4 @@
-"""Exact evaluation of embeddings: retrieval, nearest neighbours, clustering, geometry, re-ranking and verification.
+"""Exact evaluation of embeddings: retrieval, nearest neighbours, clustering, geometry, re-ranking, verification.
 
     from dml_jax import evaluation
 
@@ -32,6 +32,7 @@ _MODULES = (
     "kmeans",
     "metrics",
     "neighbors",
+    "open_set",
     "protocol",
     "query_expansion",
     "ranked_lists",

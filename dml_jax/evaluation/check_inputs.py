@@ -7,6 +7,7 @@ import jax
 import numpy as np
 
 from dml_jax.errors import DataError
+from dml_jax.files import reading
 
 ArrayLike = jax.Array | np.ndarray
 
@@ -26,21 +27,18 @@ def load(path: str | Path, *, name: str = "file") -> np.ndarray:
     path = Path(path).expanduser()
     if not path.is_file():
         raise DataError(f"{name}={path}: there is no such file")
-    with path.open("rb") as file:
+    with reading(f"{name}={path}"), path.open("rb") as file, np.errstate(over="raise"):
         if file.read(len(np.lib.format.MAGIC_PREFIX)) != np.lib.format.MAGIC_PREFIX:
-            raise DataError(f"{name}={path}: is not a .npy file; write one with numpy.save")
+            raise DataError("is not a .npy file; write one with numpy.save")
         file.seek(0)
-        try:
-            first_version = np.lib.format.read_magic(file) == (1, 0)
-            read_header = np.lib.format.read_array_header_1_0 if first_version else np.lib.format.read_array_header_2_0
-            shape, _, dtype = read_header(file)
-            # An empty array cannot be memory-mapped.
-            array = None if dtype.hasobject else np.load(path, None if 0 in shape else "r", allow_pickle=False)
-        except (ValueError, OSError, EOFError, SyntaxError) as error:
-            raise DataError(f"{name}={path}: is truncated or damaged ({error}); write or copy it again") from error
-    if array is None:
-        raise DataError(f"{name}={path}: holds Python objects, which are never loaded; save an array of numbers")
-    return array
+        first_version = np.lib.format.read_magic(file) == (1, 0)
+        read_header = np.lib.format.read_array_header_1_0 if first_version else np.lib.format.read_array_header_2_0
+        shape, _, dtype = read_header(file)
+        if dtype.hasobject:
+            raise DataError("holds Python objects, which are never loaded; save an array of numbers")
+        # An empty array cannot be memory-mapped.
+        array: np.ndarray = np.load(path, None if 0 in shape else "r", allow_pickle=False)
+        return array
 
 
 def embeddings(values: ArrayLike, *, name: str = "embeddings") -> np.ndarray:

@@ -4,22 +4,31 @@ import json
 import os
 import shutil
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from dml_jax.errors import DataError
 from dml_jax.evaluation import check_inputs
-from dml_jax.files import below_a_file, sha256, write_json
+from dml_jax.files import below_a_file, read_json, reading, sha256, write_json
 
 WRITTEN = {"embeddings.npy", "labels.npy", "ids.json", "manifest.json", "neighbors.png"}
+REMEDY = "export it again"
+
+
+@dataclass
+class Manifest:
+    """The field of `manifest.json` that is read again: SHA-256 by name of the file."""
+
+    sha256: dict[Literal["embeddings.npy", "labels.npy"], str]
 
 
 def check_replaceable(directory: Path) -> None:
     """Raises DataError unless `directory` is new or holds only exported files, which `write` may replace."""
-    if directory.exists() and not directory.is_dir():
-        raise DataError(f"{directory}: is a file; give another directory")
+    if (directory.exists() or directory.is_symlink()) and not directory.is_dir():
+        raise DataError(f"{directory}: is a file or a broken link; give another directory")
     if below_a_file(directory):
         raise DataError(f"{directory}: is below a file; give another directory")
     foreign = sorted({entry.name for entry in directory.iterdir()} - WRITTEN) if directory.exists() else []
@@ -51,14 +60,12 @@ def read(directory: Path) -> Exported:
     """
     if not (directory / "manifest.json").is_file():
         raise DataError(f"{directory}: holds no embeddings (no manifest.json); export them with --mode=export")
-    try:
-        manifest = json.loads((directory / "manifest.json").read_text(encoding="utf-8"))
-        ids = json.loads((directory / "ids.json").read_text(encoding="utf-8"))
-        changed = [name for name, digest in manifest["sha256"].items() if sha256(directory / name) != digest]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DataError(f"{directory}: cannot be read ({type(error).__name__}: {error}); export it again") from None
-    if changed:
-        raise DataError(f"{directory / changed[0]}: has changed since it was written (SHA-256); export it again")
+    manifest = read_json(directory / "manifest.json", Manifest, REMEDY)
+    ids = read_json(directory / "ids.json", list, REMEDY)
+    for name, digest in manifest["sha256"].items():
+        with reading(directory / name, REMEDY):
+            if sha256(directory / name) != digest:
+                raise DataError(f"has changed since it was written (SHA-256); {REMEDY}")
     arrays = {name: check_inputs.load(directory / name, name="array") for name in manifest["sha256"]}
     if "embeddings.npy" not in arrays or len(arrays["embeddings.npy"]) != len(ids):
         raise DataError(f"{directory}: the numbers of embeddings and of ids differ; export it again")
@@ -89,8 +96,8 @@ def write(
     Raises:
       DataError: the directory holds other files, which would be lost.
     """
-    directory = directory.resolve()  # "." has no name
     check_replaceable(directory)
+    directory = directory.resolve()  # "." has no name
     draft = directory.with_name(f".{directory.name}.tmp")
     shutil.rmtree(draft, ignore_errors=True)
     draft.mkdir(parents=True)

@@ -6,7 +6,6 @@ file, written last, marks it as complete. A killed run leaves nothing that could
 damage is found before anything is restored.
 """
 
-import json
 import logging
 import shutil
 from collections.abc import Callable
@@ -17,12 +16,14 @@ import jax
 import orbax.checkpoint as ocp
 
 from dml_jax.errors import CheckpointError
-from dml_jax.files import sha256, write_json
+from dml_jax.files import read_json, sha256, write_json
+from dml_jax.train import process_group
 from dml_jax.train.state import TrainState, check_finite
 
 # More than one: there is something to fall back on if one is corrupt, or if the best is newer than the latest.
 KEPT = {"latest": 3, "best": 2}
 MANIFEST = "sha256.json"
+NONE = -1  # instead of a step
 ON_DISK = ("step", "params", "method", "optimizer")  # names of the fields of `TrainState` in a checkpoint
 
 
@@ -68,13 +69,19 @@ class Checkpoints:
         self._template = template
         self._warn = warn
         self._writing = writing
+        if writing:
+            process_group.decided_by_first(self._remove_incomplete)
         self._managers = {kind: self._manager(kind, keep) for kind, keep in KEPT.items()}
 
+    def _remove_incomplete(self) -> int:
+        """Removes the remains of a killed run; returns their number."""
+        found = [path for path in self.directory.glob("*/*") if path.parent.name in KEPT and path.name.isdigit()]
+        incomplete = [path for path in found if not (path / MANIFEST).exists()]
+        for path in incomplete:
+            shutil.rmtree(path)
+        return len(incomplete)
+
     def _manager(self, kind: str, keep: int) -> ocp.CheckpointManager:
-        if self._writing and jax.process_index() == 0:
-            for incomplete in self.directory.glob(f"{kind}/*"):
-                if incomplete.name.isdigit() and not (incomplete / MANIFEST).exists():
-                    shutil.rmtree(incomplete)
         options = ocp.CheckpointManagerOptions(
             max_to_keep=keep if self._writing else None,
             create=self._writing,
@@ -124,6 +131,8 @@ class Checkpoints:
     def restore(self, kind: str = "latest", step: int | None = None) -> tuple[TrainState, dict[str, Any]] | None:
         """Reads a checkpoint; if the newest is corrupt, warns, deletes it and reads the one before it.
 
+        Of several processes, the first decides which one.
+
         Args:
           kind: "latest" or "best".
           step: which one; None for the newest.
@@ -134,15 +143,27 @@ class Checkpoints:
         Raises:
           CheckpointError: `step` does not exist or is corrupt, or none of the checkpoints can be read.
         """
-        steps = self.steps(kind)
         if step is not None:
+            steps = self.steps(kind)
             if step not in steps:
                 known = ", ".join(map(str, steps)) or "none"
                 raise CheckpointError(f"--checkpoint={step}: not in {self.directory / kind}; available: {known}")
+            _check_unchanged(self.directory / kind / str(step))
             return self._read(kind, step)
+        newest = process_group.decided_by_first(lambda: self._newest_intact(kind))
+        if newest == NONE:
+            return None
+        if self._writing:
+            self._managers[kind].reload()  # without what was deleted
+        return self._read(kind, newest)
+
+    def _newest_intact(self, kind: str) -> int:
+        """The newest checkpoint that is not corrupt, or `NONE`; see `restore`."""
+        steps = self.steps(kind)
         for candidate in reversed(steps):
             try:
-                return self._read(kind, candidate)
+                _check_unchanged(self.directory / kind / str(candidate))
+                return candidate
             except CheckpointError as error:
                 if candidate == steps[0]:
                     raise CheckpointError(f"{error}; there is no earlier one, so delete it and start again") from error
@@ -150,8 +171,8 @@ class Checkpoints:
                     raise CheckpointError(f"{error}; load an earlier one with --checkpoint=STEP") from error
                 self._warn(f"{error}; falling back to the previous one")
                 if self._writing:
-                    self._drop(kind, candidate)
-        return None
+                    shutil.rmtree(self.directory / kind / str(candidate))
+        return NONE
 
     def select(self, checkpoint: str, select: str) -> TrainState:
         """The state that a value of `--checkpoint` selects.
@@ -173,20 +194,13 @@ class Checkpoints:
             raise CheckpointError(f"--checkpoint={checkpoint}: there is none in {self.directory}")
         return found[0]
 
-    def _drop(self, kind: str, step: int) -> None:
-        if jax.process_index() == 0:
-            shutil.rmtree(self.directory / kind / str(step))
-        self._managers[kind].reload()
-
     def drop_newer(self, kind: str, step: int) -> None:
         """Deletes checkpoints after `step`: the resumed run will write them again."""
-        for newer in self.steps(kind):
-            if newer > step:
-                self._managers[kind].delete(newer)
+        while (newest := process_group.decided_by_first(lambda: max(self.steps(kind), default=NONE))) > step:
+            self._managers[kind].delete(newest)  # all processes wait for each other
 
     def _read(self, kind: str, step: int) -> tuple[TrainState, dict[str, Any]]:
         path = self.directory / kind / str(step)
-        _check_unchanged(path)
         items = ocp.args.Composite(
             state=ocp.args.StandardRestore(_to_disk(self._template())), notes=ocp.args.JsonRestore()
         )
@@ -205,10 +219,7 @@ class Checkpoints:
 
 def _check_unchanged(path: Path) -> None:
     """Raises CheckpointError unless every file is unchanged since it was written."""
-    try:
-        expected = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        raise CheckpointError(f"{path}: the checkpoint is incomplete") from None
+    expected = read_json(path / MANIFEST, dict[str, str], "the checkpoint is incomplete", CheckpointError)
     found = digests(path)
     damaged = sorted(name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name))
     if damaged:

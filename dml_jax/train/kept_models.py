@@ -8,11 +8,10 @@ from pathlib import Path
 
 import jax
 import numpy as np
-import safetensors
 import safetensors.numpy
 
 from dml_jax.errors import CheckpointError
-from dml_jax.files import atomic_write
+from dml_jax.files import atomic_write, reading
 from dml_jax.methods.contract import PyTree
 from dml_jax.train import mesh
 from dml_jax.train.state import TrainState
@@ -60,10 +59,8 @@ def read(directory: Path, step: int, template: TrainState) -> TrainState:
       CheckpointError: the file is damaged or holds another model.
     """
     path = directory / f"{step}{SUFFIX}"
-    try:
+    with reading(path, "delete it", CheckpointError):
         arrays = safetensors.numpy.load_file(path)
-    except (OSError, ValueError, safetensors.SafetensorError) as error:
-        raise CheckpointError(f"{path}: cannot be read ({error}); delete it") from None
 
     def find(key_path: PyTree, wanted: PyTree) -> np.ndarray:
         found = np.zeros(wanted.shape, wanted.dtype) if 0 in wanted.shape else arrays.get(_name(key_path))

@@ -3,6 +3,7 @@
 If one fails, is stopped or is lost, the others end with a message instead of waiting.
 """
 
+import itertools
 import json
 import os
 import signal
@@ -16,14 +17,16 @@ from typing import Any
 
 import jax
 
-from dml_jax.errors import ConfigError, UserError
+from dml_jax.errors import ConfigError, UserError, printable
 from dml_jax.train.stop_signals import Interrupted
 
 # Keys in JAX's key-value store.
-FAILED, SEEN, ALIVE, FACTS = "dml_jax/failed", "dml_jax/seen", "dml_jax/alive", "dml_jax/facts"
+FAILED, SEEN, ALIVE = "dml_jax/failed", "dml_jax/seen", "dml_jax/alive"
+FACTS, DECIDED = "dml_jax/facts", "dml_jax/decided"
 PATIENCE = 10.0  # seconds that process 0, which hosts the store, waits until the others have read the reason
 SILENCE = 5.0  # seconds without a sign of life, about one per second, after which a process counts as lost
 SHOWN = 5  # differences that an error message lists
+_decisions = itertools.count()  # numbers the calls of `decided_by_first`, which are the same on all processes
 
 
 @contextmanager
@@ -62,7 +65,7 @@ def end_together() -> Iterator[Callable[[int], None]]:
             announce(2, reason)
             print(f"error: {reason}; start all processes again to continue", file=sys.stderr)
             _exit(store, 2, len(lost))
-        announce(code, " ".join(str(error).split()) or type(error).__name__)
+        announce(code, printable(" ".join(str(error).split())) or type(error).__name__)
         register(_exit, store, code)  # after the error has been printed, and before JAX waits for the others
         raise
     finally:
@@ -91,6 +94,19 @@ def check_same(facts: dict[str, Any]) -> None:
             raise ConfigError(
                 f"processes 0 and {index} differ in {shown}{more}; start all with the same options, data and versions"
             )
+
+
+def decided_by_first(decide: Callable[[], int]) -> int:
+    """The value of `decide` in process 0, which alone calls it; the others wait for the value here.
+
+    For what depends on files that process 0 may change before another process has looked at them.
+    """
+    if jax.process_count() == 1:
+        return decide()
+    store, key = _store(), f"{DECIDED}/{next(_decisions)}"
+    if jax.process_index() == 0:
+        store.key_value_set(key, str(decide()))
+    return int(_wait_for(store, key))
 
 
 def _store() -> Any:

@@ -1,45 +1,58 @@
 """The work directory of a run: one configuration, one writing process at a time."""
 
+import errno
 import fcntl
 import hashlib
-import json
+import os
 import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from annotated_types import Ge, Lt
+from pydantic import StrictInt
 
 import dml_jax
 from dml_jax import config as configs
 from dml_jax.config import Config
 from dml_jax.errors import CheckpointError, ConfigError
-from dml_jax.files import sha256
+from dml_jax.files import read_json, sha256
 
 SHOWN = 5  # differences that an error message lists
-# The entries of config.json that are read again, with their types.
-ENTRIES = {"config": dict, "data_hash": str, "classes": int, "images": int, "shape": list}
+# What a run writes into its work directory.
+FILES = ("config.json", "metrics.jsonl", "timing.jsonl", "results.json", "report.html")
+DIRECTORIES = ("checkpoints", "checkpoints/latest", "checkpoints/best", "embeddings", "figures")
 LIBRARIES = ("jax", "flax", "optax", "orbax-checkpoint", "grain", "numpy", "pillow")
+
+
+Count = Annotated[StrictInt, Ge(1), Lt(2**31)]
+
+
+@dataclass
+class Facts:
+    """The entries of config.json that are read again, see `provenance`."""
+
+    config: dict[str, Any]
+    data_hash: str
+    classes: Count
+    images: Count
+    shape: tuple[Count, Count]
 
 
 def read_config(workdir: Path) -> dict[str, Any]:
     """The `config.json` of a work directory.
 
     Raises:
-      CheckpointError: there is none, or it cannot be read.
+      CheckpointError: there is none, or it is damaged; names the entry.
     """
     path = workdir / "config.json"
-    try:
-        facts = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise CheckpointError(f"{workdir}: is not a work directory (no config.json)") from None
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{path}: cannot be read ({error})") from error
-    for key, kind in ENTRIES.items():
-        if not isinstance(facts, dict) or not isinstance(facts.get(key), kind):
-            raise CheckpointError(f"{path}: was not written by a run ({key} is missing or has the wrong type)")
+    if not path.exists():
+        raise CheckpointError(f"{workdir}: is not a work directory (no config.json)")
+    facts: dict[str, Any] = read_json(path, Facts, "restore it from a copy, or give another --workdir", CheckpointError)
     return facts
 
 
@@ -69,6 +82,14 @@ def check_same_run(workdir: Path, config: Config) -> None:
         )
 
 
+def check_entries(workdir: Path) -> None:
+    """Raises CheckpointError if anything is in the way of what a run writes, so that no work is lost at its end."""
+    for names, wanted, kind in ((FILES, Path.is_file, "file"), (DIRECTORIES, Path.is_dir, "directory")):
+        for path in (workdir / name for name in names):
+            if (path.exists() or path.is_symlink()) and not wanted(path):
+                raise CheckpointError(f"{path}: is not a {kind}; remove it, or give another --workdir")
+
+
 @contextmanager
 def locked(workdir: Path, *, active: bool = True) -> Iterator[Path]:
     """Creates the directory, checks that it is writable and locks it against a second run.
@@ -78,7 +99,7 @@ def locked(workdir: Path, *, active: bool = True) -> Iterator[Path]:
       active: False on all processes but the first, which do not touch it.
 
     Raises:
-      CheckpointError: a file is in the way, the directory is not writable, or another run uses it.
+      CheckpointError: something is in the way, the directory is not writable, or another run uses it.
     """
     if not active:
         yield workdir
@@ -86,19 +107,22 @@ def locked(workdir: Path, *, active: bool = True) -> Iterator[Path]:
     existed = workdir.exists()
     try:
         workdir.mkdir(parents=True, exist_ok=True)
-        lock = open(workdir / ".lock", "w")  # noqa: SIM115
+        # Nothing is written, and what a link points to is not opened.
+        lock = os.fdopen(os.open(workdir / ".lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666), "r+b", 0)
     except FileExistsError:
         raise CheckpointError(f"--workdir={workdir}: is a file, not a directory") from None
     except NotADirectoryError:
         raise CheckpointError(f"--workdir={workdir}: a parent of this path is a file, not a directory") from None
     except OSError as error:
-        raise CheckpointError(f"--workdir={workdir}: is not writable ({error.strerror})") from error
+        what = ".lock is a link; remove it" if error.errno == errno.ELOOP else f"is not writable ({error.strerror})"
+        raise CheckpointError(f"--workdir={workdir}: {what}") from error
     with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise CheckpointError(f"--workdir={workdir}: another run is using it") from None
         try:
+            check_entries(workdir)
             yield workdir
         finally:
             _remove_unused(workdir, existed)

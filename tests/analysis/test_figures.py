@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dml_jax.analysis import figures
+from dml_jax.analysis import figures, report
 from dml_jax.data.split import Split
 
 
@@ -52,3 +52,7 @@ def test_a_grid_shows_the_nearest_images(separate: bool, tmp_path: Path, monkeyp
         assert found == (expected + 100 * separate).tolist()
         labels = gallery.labels if separate else queries.labels
         assert hits == (labels[expected] == queries.labels[query]).tolist()
+
+
+def test_names_in_the_report_are_escaped() -> None:
+    assert report._text("<b>\x1b[2J\u202e & caf\udce9") == r"&lt;b&gt;\x1b[2J\u202e &amp; caf\udce9"

@@ -168,15 +168,15 @@ def test_findings_are_written_and_read_in_order(tmp_path: Path) -> None:
     def plot(path: Path) -> None:
         path.write_bytes(b"png")
 
-    found = Finding("a", "what <it> shows", plot, ("x", "y"), [(1, 1 / 3)])
+    found = Finding("a", "what <it> shows", plot, ("x", "y", "name"), [(1, 1 / 3, "caf\udce9")])
     for name, suffix in (("umap", ""), ("classes", ""), ("classes", "-train")):
         findings.write(tmp_path, name, suffix, name.upper(), 7, [found._replace(name=name)])
-    assert (tmp_path / "analysis" / "umap.csv").read_text().splitlines() == ["x,y", "1,0.3333333"]
+    assert (tmp_path / "analysis" / "umap.csv").read_text().splitlines() == ["x,y,name", r"1,0.3333333,caf\udce9"]
     sections = findings.read(tmp_path)
     assert [section.figures[0][0] for section in sections] == ["classes", "classes-train", "umap"]
-    assert sections[2] == findings.Section("UMAP", 7, [("umap", "what <it> shows")])
+    assert sections[2] == findings.Section("UMAP", 7, [["umap", "what <it> shows"]])
     (tmp_path / "analysis" / "umap.json").write_text(json.dumps({"title": "x"}))
-    with pytest.raises(CheckpointError, match=r"umap.json: cannot be read .*; delete it"):
+    with pytest.raises(CheckpointError, match=r"umap.json: is truncated or damaged .*; delete it"):
         findings.read(tmp_path)
     assert findings.read(tmp_path / "nothing") == []
 

@@ -78,10 +78,16 @@ BAD: dict[str, tuple[Callable[[Path], Path], str]] = {
     "pipe": (lambda p: tarred(p / "x.tar.gz", [info("d", tarfile.FIFOTYPE)]), "link or device"),
     "sparse": (lambda p: tarred(p / "x.tgz", [info("s", tarfile.GNUTYPE_SPARSE, 1)]), "sparse files are not supported"),
     "twice": (lambda p: tarred(p / "x.tgz", [info("a", size=1), info("./a", size=1)]), "twice"),
-    "not an archive": (lambda p: _written(p / "x.zip", b"hello"), "cannot be unpacked"),
-    "empty tar": (lambda p: _written(p / "x.tgz", b""), "cannot be unpacked"),
-    "damaged": (lambda p: _corrupted(p), "cannot be unpacked"),
-    "truncated": (lambda p: _truncated(p), "cannot be unpacked"),
+    "not an archive": (lambda p: _written(p / "x.zip", b"hello"), "is truncated or damaged"),
+    "empty tar": (lambda p: _written(p / "x.tgz", b""), "is truncated or damaged"),
+    "damaged": (lambda p: _corrupted(p), "is truncated or damaged"),
+    "truncated": (lambda p: _truncated(p), "is truncated or damaged"),
+    "deflate": (lambda p: _flipped(p, zipfile.ZIP_DEFLATED), "is truncated or damaged"),
+    "lzma": (lambda p: _flipped(p, zipfile.ZIP_LZMA), "is truncated or damaged"),
+    "bzip2": (lambda p: _flipped(p, zipfile.ZIP_BZIP2), "is truncated or damaged"),
+    "zip without a name": (lambda p: zipped(p / "x.zip", {"": b"1"}), "'' leads outside the archive or is not a file"),
+    "tar without a name": (lambda p: tarred(p / "x.tgz", [info("", size=1)]), "'' leads outside"),
+    "second tar header": (lambda p: _second_header(p), "a header is damaged"),
 }
 
 
@@ -94,6 +100,21 @@ def _corrupted(folder: Path) -> Path:
     path = zipped(folder / "x.zip", {"a": b"0123456789" * 100}, compression=zipfile.ZIP_STORED)
     data = bytearray(path.read_bytes())
     data[200] ^= 255
+    return _written(path, bytes(data))
+
+
+def _flipped(folder: Path, compression: int) -> Path:
+    path = zipped(folder / "x.zip", {"a": os.urandom(1000).hex().encode()}, compression=compression)
+    data = bytearray(path.read_bytes())
+    data[60:100] = bytes(byte ^ 255 for byte in data[60:100])
+    return _written(path, bytes(data))
+
+
+def _second_header(folder: Path) -> Path:
+    """tarfile itself would take this archive for one with a single member."""
+    path = tarred(folder / "x.tar", [info("a", size=100), info("b", size=100)], "")
+    data = bytearray(path.read_bytes())
+    data[1024 + 3] ^= 1
     return _written(path, bytes(data))
 
 
@@ -135,7 +156,7 @@ def test_rejects_large_headers(tmp_path: Path, kind: bytes) -> None:
     """tarfile reads and parses a header at once: one of 1.2 GB took 2.3 GB of memory and minutes."""
     path = tarred(tmp_path / "x.tgz", [info("header", kind, 2**25), info("a", size=1)])
     tracemalloc.start()
-    with pytest.raises(DataError, match="cannot be unpacked, a header has 33554432 bytes"):
+    with pytest.raises(DataError, match=r"is truncated or damaged \(a header has 33554432 bytes"):
         archives.unpack(path, tmp_path / "blob")
     assert tracemalloc.get_traced_memory()[1] < 2**22
     tracemalloc.stop()

@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import cloudpickle
 import numpy as np
@@ -286,10 +287,67 @@ def test_damage_after_preparation(tmp_path: Path) -> None:
     load("folder", tmp_path / "out")
     with pytest.raises(DataError, match="differs from what was written"):
         prepared.verify(tmp_path / "out")
+    records.unlink()
+    with pytest.raises(DataError, match=f"^{records}: is missing; prepare the data set again"):
+        prepared.verify(tmp_path / "out")
     marker = tmp_path / "out" / prepared.MARKER
     marker.write_text(marker.read_text()[:-5])
     with pytest.raises(DataError, match="damaged"):
         load("folder", tmp_path / "out")
+
+
+WRONG = {"none": None, "number": 5, "list": [], "text": "x", "nested": {"a": "b"}}
+
+
+def test_a_marker_with_wrong_fields(tmp_path: Path) -> None:
+    prepare("folder", [layouts.photos(tmp_path / "photos")], tmp_path / "out")
+    marker = tmp_path / "out" / prepared.MARKER
+    whole = json.loads(marker.read_text())
+    kinds = {"format": int, "name": str, "sha256": str, "records": str, "skipped": list}
+    for key in ("format", "name", "sha256", "splits", "records", "files", "request", "skipped"):
+        wrong = [{**whole, key: value} for value in WRONG.values() if not isinstance(value, kinds.get(key, dict))]
+        for content in (*wrong, {k: v for k, v in whole.items() if k != key}):
+            marker.write_text(json.dumps(content))
+            for act in (load, lambda _, path: prepared.verify(path)):
+                with pytest.raises(DataError, match=rf"^{marker}: is truncated or damaged \({key}.*; prepare the data"):
+                    act("folder", tmp_path / "out")
+
+
+def test_damaged_records_name_the_image(tmp_path: Path) -> None:
+    """One flipped byte of an image, which array_record detects by its hash."""
+    prepare("folder", [layouts.photos(tmp_path / "photos")], tmp_path / "out")
+    records = next((tmp_path / "out").rglob("*train.array_record*"))
+    whole = records.read_bytes()
+    start = whole.index(b"IHDR") if b"IHDR" in whole else whole.index(b"\xff\xd8\xff")
+    records.write_bytes(whole[: start + 200] + bytes([whole[start + 200] ^ 1]) + whole[start + 201 :])
+    split = load("folder", tmp_path / "out")["train"]
+    with pytest.raises(DataError, match=r"1\.0\.0, image \d of train: is truncated or damaged \(.*prepare the data"):
+        [split.read(i, None) for i in range(len(split.labels))]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"labels": np.array([0, 2])}, "has labels outside of its 2 classes"),
+        ({"labels": np.array([-1, 0])}, "has labels outside of its 2 classes"),
+        ({"labels": np.array([0.0, 1.0])}, "does not have one label for each image"),
+        ({"labels": np.array([0])}, "does not have one label for each image"),
+        ({"labels": np.array([[0], [1]])}, "does not have one label for each image"),
+        ({"files": ["a"]}, "does not have one label for each image"),
+        ({"classes": ["x", 3]}, "its names are not text"),
+        ({"ids": {"a": 0}}, "its names are not text"),
+    ],
+)
+def test_labels_that_do_not_fit(change: dict[str, Any], message: str, tmp_path: Path) -> None:
+    split = split_metadata.SplitMetadata(np.array([0, 1]), ["a", "b"], ["x", "y"])
+    split_metadata.save(tmp_path / "i.npz", {"train": split})
+    split_metadata.load(tmp_path / "i.npz")
+    arrays = dict(np.load(tmp_path / "i.npz"))
+    for key, value in change.items():
+        raw = value if key == "labels" else np.frombuffer(json.dumps(value).encode(), np.uint8)
+        np.savez(tmp_path / "i.npz", **{**arrays, f"train/{key}": raw})
+    with pytest.raises(DataError, match=rf"i\.npz: {message}; prepare the data set again"):
+        split_metadata.load(tmp_path / "i.npz")
 
 
 def test_image_formats_are_kept_or_become_png(tmp_path: Path) -> None:
@@ -371,7 +429,7 @@ def test_metadata_keeps_any_name(tmp_path: Path) -> None:
         assert (loaded[name].ids, loaded[name].classes) == (split.ids, split.classes)
     shutil.copy(tmp_path / "i.npz", tmp_path / "j.npz")
     (tmp_path / "j.npz").write_bytes((tmp_path / "i.npz").read_bytes()[:200])
-    with pytest.raises(DataError, match=r"j\.npz: cannot be read"):
+    with pytest.raises(DataError, match=r"j\.npz: is truncated or damaged"):
         split_metadata.load(tmp_path / "j.npz")
 
 

@@ -1,6 +1,7 @@
 """An error or Ctrl-C in one of several processes ends all of them, each with a message."""
 
 import fcntl
+import itertools
 import json
 import socket
 import subprocess
@@ -138,3 +139,48 @@ def test_what_differs_is_named(name: str, other: str | None, message: str, monke
         process_group.check_same(facts)
     store[f"{process_group.FACTS}/2"] = json.dumps(facts)
     process_group.check_same(facts)
+
+
+def test_the_first_process_decides(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Process 1 takes the decisions of process 0, in order, and calls nothing itself."""
+    store: dict[str, str] = {}
+
+    class Store:
+        key_value_try_get = staticmethod(store.__getitem__)
+        key_value_set = staticmethod(store.__setitem__)
+
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    monkeypatch.setattr(process_group, "_store", Store)
+    taken = {}
+    for process, values in ((0, [30, -1, 20]), (1, [0, 0, 0])):
+        monkeypatch.setattr(process_group, "_decisions", itertools.count())
+        monkeypatch.setattr(jax, "process_index", lambda process=process: process)
+        taken[process] = [process_group.decided_by_first(lambda value=value: value) for value in values]
+    assert taken == {0: [30, -1, 20], 1: [30, -1, 20]}
+
+
+@pytest.mark.slow
+def test_a_late_process_resumes_with_the_others(tmp_path: Path) -> None:
+    """Process 0 finds the newest checkpoint corrupt and deletes it long before process 1 looks."""
+    port, run = free_port(), f"--workdir={tmp_path / 'run'}"
+    options = [run, "--config.train.checkpoint_every=2", "--config.evaluation.controls=false"]
+    late = (
+        "import sys, time\n"
+        "from dml_jax import main, modes\n"
+        "opened = modes.open_checkpoints\n"
+        "def slow(*args, **options):\n"
+        "    time.sleep(20 * ('--process=1' in sys.argv))\n"
+        "    return opened(*args, **options)\n"
+        "modes.open_checkpoints = slow\n"
+        "sys.exit(main.main())\n"
+    )
+    for steps in (4, 6):
+        more = [*options, f"--config.train.steps={steps}"]
+        processes = [start(*more, port=port, number=number, program=["-c", late]) for number in range(2)]
+        errors = [process.communicate(timeout=300)[1] for process in processes]
+        assert [process.returncode for process in processes] == [0, 0], errors
+        newest = tmp_path / "run" / "checkpoints" / "latest" / "4" / "sha256.json"
+        if steps == 4:
+            newest.write_text("{}")
+        port = free_port()
+    assert sorted(p.name for p in (tmp_path / "run" / "checkpoints" / "latest").iterdir()) == ["2", "4", "6"]

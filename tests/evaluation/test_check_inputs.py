@@ -132,6 +132,36 @@ def test_files(tmp_path):
         check_inputs.embeddings(check_inputs.load(tmp_path / "empty.npy"))
 
 
+@pytest.mark.parametrize(
+    "header",
+    [
+        "{'descr': '<f4', 'fortran_order': False, 'shape': (-2, 4), }",
+        "{'descr': '<f4', 'fortran_order': False, 'shape': (True, 4), }",
+        "{'descr': '<f4', 'fortran_order': False, 'shape': (2.0, 4), }",
+        "{'descr': '<f4', 'fortran_order': False, 'shape': (2, 4",
+        "{'descr': '<f4', 'fortran_order': False, 'shape': (2, 4), '''",
+        f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({10**20}, 4), }}",
+        f"{{'descr': '<f4', 'fortran_order': False, 'shape': (0, {10**20}), }}",
+        f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({2**63 - 1}, 4), }}",
+        "{'descr': 'zz', 'fortran_order': False, 'shape': (2, 4), }",
+        "{'descr': '<f4', 'fortran_order': 3, 'shape': (2, 4), }",
+        "{[]: 1}",
+        "[]",
+        "(" * 5000,
+        "-" * 9000 + "1",
+        "\0",
+    ],
+)
+@pytest.mark.parametrize("version", [1, 2, 3, 9])
+@pytest.mark.filterwarnings("error")
+def test_headers_of_npy_files(header, version, tmp_path):
+    text = header.encode() + b"\n"
+    length = len(text).to_bytes(2 if version == 1 else 4, "little")
+    path = write(tmp_path / "x.npy", b"\x93NUMPY" + bytes([version, 0]) + length + text + bytes(64))
+    with pytest.raises(DataError, match=f"^file={path}: is truncated or damaged .*; write or copy it again$"):
+        check_inputs.load(path)
+
+
 def test_a_file_is_read_in_blocks(tmp_path, monkeypatch):
     np.save(tmp_path / "x.npy", X)
     monkeypatch.setattr(check_inputs, "BLOCK_ELEMENTS", 16)

@@ -42,6 +42,21 @@ def test_directories_with_other_files_are_not_replaced(tmp_path: Path) -> None:
     assert sorted(p.name for p in tmp_path.rglob("*")) == ["file", "photos", "x.jpg"]
 
 
+@pytest.mark.parametrize("name", ["manifest.json", "ids.json"])
+@pytest.mark.parametrize("content", [None, 5, "x", {}, {"sha256": None}, {"sha256": {"../x": "0"}}, {"sha256": [1]}])
+def test_wrong_fields_are_named(name: str, content: object, tmp_path: Path) -> None:
+    embedding_files.write(tmp_path / "e", np.eye(2), np.arange(2), ["a", "b"], config_hash="", step=1)
+    (tmp_path / "e" / name).write_text(json.dumps(content))
+    with pytest.raises(DataError, match=rf"^{tmp_path}/e/{name}: is truncated or damaged \(.*; export it again$"):
+        embedding_files.read(tmp_path / "e")
+
+
+def test_a_broken_link_is_not_replaced(tmp_path: Path) -> None:
+    (tmp_path / "e").symlink_to(tmp_path / "e")
+    with pytest.raises(DataError, match=r"e: is a file or a broken link; give another directory"):
+        embedding_files.write(tmp_path / "e", np.eye(2), None, ["a", "b"], config_hash="", step=1)
+
+
 def test_the_current_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")

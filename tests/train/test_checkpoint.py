@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from dml_jax.errors import CheckpointError, DivergedError
+from dml_jax.train import checkpoint, process_group
 from dml_jax.train.checkpoint import Checkpoints
 from dml_jax.train.state import TrainState
 
@@ -135,6 +136,34 @@ def test_nothing_left(store: Checkpoints, tmp_path: Path) -> None:
                 file.write_bytes(b"")
     with pytest.raises(CheckpointError, match=r"latest/10.*delete it and start again"):
         store.restore()
+
+
+@pytest.mark.parametrize("text", ["null", "5", "[]", '"x"', '{"a": 5}', "{", "\xff"])
+def test_a_damaged_manifest_is_survived(text: str, store: Checkpoints, tmp_path: Path, warned: Warned) -> None:
+    (tmp_path / "latest" / "20" / "sha256.json").write_text(text, encoding="latin-1")
+    found = store.restore()
+    assert found is not None
+    assert equal(found[0], 10)
+    assert "20/sha256.json: is truncated or damaged" in warned[0]
+    assert not (tmp_path / "latest" / "20").exists()
+
+
+def test_another_process_reads_what_the_first_has_chosen(
+    store: Checkpoints, tmp_path: Path, warned: Warned, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first process has found step 20 corrupt; this one is so late, or so early, that its files look otherwise."""
+    chosen = iter([10, 10, -1])
+    monkeypatch.setattr(process_group, "decided_by_first", lambda decide: next(chosen))
+    monkeypatch.setattr(checkpoint, "digests", None)  # reading files that the first process may be deleting
+    found = store.restore()
+    assert found is not None
+    assert equal(found[0], 10)
+    shutil.rmtree(tmp_path / "latest" / "20")
+    found = store.restore()
+    assert found is not None
+    assert equal(found[0], 10)
+    assert store.restore() is None
+    assert warned == []
 
 
 def test_unfinished_ones_are_ignored(store: Checkpoints, tmp_path: Path, warned: Warned) -> None:

@@ -47,5 +47,5 @@ def test_damage_and_other_models_are_named(tmp_path: Path) -> None:
         kept_models.read(tmp_path, 5, other)
     file = tmp_path / "5.safetensors"
     file.write_bytes(file.read_bytes()[:-30])
-    with pytest.raises(CheckpointError, match=r"5.safetensors: cannot be read"):
+    with pytest.raises(CheckpointError, match=r"5.safetensors: is truncated or damaged"):
         kept_models.read(tmp_path, 5, state(0))

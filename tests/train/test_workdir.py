@@ -1,8 +1,10 @@
 """Work directories: one configuration, one run at a time, and foreign files are never removed."""
 
 import json
+import os
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -71,6 +73,70 @@ def test_a_second_run_is_refused_and_does_not_disturb_the_first(
         assert (directory / ".lock").exists()
         (directory / "kept").touch()
     assert (directory / "kept").exists()
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        *(("config", []), ("config", None), ("data_hash", 5), ("classes", "9"), ("classes", 0), ("classes", 10**20)),
+        *(("images", -1), ("shape", []), ("shape", [8]), ("shape", [8, "8"]), ("shape", [0, 8]), ("shape", [8, 8, 8])),
+    ],
+)
+def test_wrong_entries_of_config_json_are_named(key: str, value: object, tmp_path: Path) -> None:
+    path = written(tmp_path)
+    facts = json.loads(path.read_text())
+    path.write_text(json.dumps(facts | {key: value}))
+    with pytest.raises(CheckpointError, match=rf"config\.json: is truncated or damaged \({key}.*\); restore it"):
+        workdir.read_config(tmp_path)
+
+
+@pytest.mark.parametrize("stored", [{}, {"train": None}, {"train": {"steps": "x"}}, {"a": {"b": [1]}}])
+def test_a_stored_configuration_without_its_keys_is_another_one(stored: dict[str, Any], tmp_path: Path) -> None:
+    path = written(tmp_path)
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"config": stored}))
+    with pytest.raises(CheckpointError, match="belongs to a run of another configuration"):
+        workdir.check_same_run(tmp_path, CONFIG)
+
+
+@pytest.mark.parametrize("name", [*workdir.FILES, *workdir.DIRECTORIES])
+@pytest.mark.parametrize("kind", ["file", "folder", "broken link", "loop", "pipe"])
+def test_what_is_in_the_way_is_named_before_training(name: str, kind: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    match kind:
+        case "file":
+            path.touch()
+        case "folder":
+            path.mkdir()
+        case "broken link":
+            path.symlink_to(tmp_path / "nowhere")
+        case "loop":
+            path.symlink_to(path)
+        case "pipe":
+            os.mkfifo(path)
+    wanted = "file" if name in workdir.FILES else "directory"
+    if kind.replace("folder", "directory") == wanted:
+        with workdir.locked(tmp_path):
+            return
+    with pytest.raises(CheckpointError, match=rf"^{path}: is not a {wanted}; remove it"), workdir.locked(tmp_path):
+        pass
+    assert path.is_symlink() or path.exists()
+
+
+def test_the_lock_neither_follows_links_nor_truncates(tmp_path: Path) -> None:
+    precious = tmp_path / "precious"
+    precious.write_text("my work")
+    (tmp_path / "run").mkdir()
+    lock = tmp_path / "run" / ".lock"
+    lock.symlink_to(precious)
+    with pytest.raises(CheckpointError, match=r"run: \.lock is a link; remove it"), workdir.locked(tmp_path / "run"):
+        pass
+    assert precious.read_text() == "my work"
+    lock.unlink()
+    lock.hardlink_to(precious)
+    with workdir.locked(tmp_path / "run"):
+        pass
+    assert precious.read_text() == "my work"
 
 
 def test_an_unused_directory_is_removed(tmp_path: Path) -> None:

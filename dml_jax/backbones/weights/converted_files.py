@@ -10,18 +10,26 @@ import os
 import shutil
 import tempfile
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import safetensors
 import safetensors.numpy
 from flax import traverse_util
 
 from dml_jax.errors import WeightsError
-from dml_jax.files import below_a_file, sha256
+from dml_jax.files import below_a_file, read_json, reading, sha256
 
 WEIGHTS, METADATA = "weights.safetensors", "weights.json"
+
+
+@dataclass
+class Metadata:
+    """The fields of `weights.json` that are read again."""
+
+    architecture: dict[str, Any]
+    weights_sha256: str
 
 
 def check_output(directory: Path) -> None:
@@ -64,16 +72,12 @@ def read(directory: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     Raises:
       WeightsError: the directory was not written by `write`, or the weights have changed since.
     """
-    try:
-        metadata = json.loads((directory / METADATA).read_text())
-        recorded = metadata["weights_sha256"]
-        if sha256(directory / WEIGHTS) != recorded:
-            raise WeightsError(
-                f"{directory / WEIGHTS}: SHA-256 differs from the one in {METADATA}; convert the weights again"
-            )
+    remedy = "give a directory of converted weights, or convert the weights again"
+    metadata = read_json(directory / METADATA, Metadata, remedy, WeightsError)
+    with reading(directory / WEIGHTS, remedy, WeightsError):
+        if sha256(directory / WEIGHTS) != metadata["weights_sha256"]:
+            raise WeightsError(f"SHA-256 differs from the one in {METADATA}; convert the weights again")
         return safetensors.numpy.load_file(directory / WEIGHTS), metadata
-    except (OSError, ValueError, KeyError, TypeError, safetensors.SafetensorError) as error:
-        raise WeightsError(f"{directory}: not a directory of converted weights ({error})") from None
 
 
 def subtree(arrays: Mapping[str, Any], prefix: str) -> dict[str, Any]:

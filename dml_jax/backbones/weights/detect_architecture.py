@@ -169,6 +169,22 @@ _HUGGING_FACE_MIT: list[Rule] = [
     (r"\.mlp\.dense", ".mlp.fc"),
 ]
 
+_TRANSFORMERS_5_MIT: list[Rule] = [
+    (r"^classifier\.", "head."),
+    (r"^stages\.(\d)\.patch_embeddings\.layer_norm", _numbered("patch_embed{}.norm")),
+    (r"^stages\.(\d)\.patch_embeddings", _numbered("patch_embed{}")),
+    (r"^stages\.(\d)\.layer_norm", _numbered("norm{}")),
+    (r"^stages\.(\d)\.blocks", _numbered("block{}")),
+    (r"\.attention\.q_proj", ".attn.q"),
+    (r"\.attention\.k_proj", ".attn.kv@0"),
+    (r"\.attention\.v_proj", ".attn.kv@1"),
+    (r"\.attention\.o_proj", ".attn.proj"),
+    (r"\.attention\.sequence_reduction\.sequence_reduction", ".attn.sr"),
+    (r"\.attention\.sequence_reduction\.layer_norm", ".attn.norm"),
+    (r"\.layernorm_before", ".norm1"),
+    (r"\.layernorm_after", ".norm2"),
+]
+
 _HUGGING_FACE_VIT: list[Rule] = [
     (r"^(cls_classifier|classifier)\.", "head."),
     (r"^distillation_classifier\.", "head_dist."),
@@ -209,6 +225,7 @@ _LAYOUTS: list[tuple[str, str, list[Rule], ReadConfig]] = [
     ("timm", "blocks.0.attn.qkv.weight", [], _deit),
     ("SegFormer", "patch_embed1.proj.weight", [], _mit),
     ("Hugging Face", "encoder.patch_embeddings.0.proj.weight", _HUGGING_FACE_MIT, _mit),
+    ("Hugging Face", "stages.0.patch_embeddings.proj.weight", _TRANSFORMERS_5_MIT, _mit),
     ("Hugging Face", "embeddings.patch_embeddings.projection.weight", _HUGGING_FACE_VIT, _deit),
     ("Hugging Face", "embedder.embedder.convolution.weight", _HUGGING_FACE_RESNET, _resnet),
 ]

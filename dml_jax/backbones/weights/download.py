@@ -59,6 +59,15 @@ def _fetch_from_hub(source: str) -> Path:
     raise WeightsError(f"{source}: contains none of {', '.join((file,) if file else _HUB_FILES)}; name the file")
 
 
+def _create(directory: Path) -> None:
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise WeightsError(
+            f"{directory}: cannot be created ({error.strerror}); set XDG_CACHE_HOME to a directory that can be written"
+        ) from None
+
+
 def _fetch_url(source: str, cache: Path) -> Path:
     """Downloads into a directory named after the whole address, beside a file with the SHA-256."""
     try:
@@ -68,7 +77,7 @@ def _fetch_url(source: str, cache: Path) -> Path:
         if target.is_file() and record.is_file() and record.read_text() == sha256(target):
             return target
         with urllib.request.urlopen(source, timeout=60) as reply:
-            directory.mkdir(parents=True, exist_ok=True)
+            _create(directory)
             with atomic_write(target) as draft:
                 with draft.open("wb") as file:
                     shutil.copyfileobj(reply, file)

@@ -30,7 +30,7 @@ def load_backbone(directory: str, architecture: str, source: str) -> tuple[Any, 
             "or train from scratch with --config.backbone.pretrained=none"
         )
     arrays, metadata = converted_files.read(path)
-    found = metadata.get("architecture", {}).get("name")
+    found = metadata["architecture"].get("name")
     if found != architecture:
         raise WeightsError(f"backbone.pretrained={directory!r}: weights of {found}, but backbone.name={architecture!r}")
     return converted_files.subtree(arrays, "backbone/params/"), converted_files.subtree(arrays, "backbone/stats/")

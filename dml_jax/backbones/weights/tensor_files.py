@@ -9,6 +9,9 @@ import safetensors
 
 from dml_jax.backbones.weights import torch_file
 from dml_jax.errors import WeightsError
+from dml_jax.files import reading
+
+DTYPES = ("F32", "F16", "BF16", "F64", "BOOL", "U8", "I8", "I16", "U16", "I32", "U32", "I64", "U64")  # of safetensors
 
 
 @dataclass(frozen=True)
@@ -64,12 +67,14 @@ def _to_float32(array: np.ndarray) -> np.ndarray:
 
 
 def _safetensors(path: Path) -> dict[str, Tensor]:
-    try:
+    shapes = {}
+    with reading(path, "download it again", WeightsError):
         file = safetensors.safe_open(path, framework="numpy")
-        names = file.keys()
-        shapes = {name: tuple(file.get_slice(name).get_shape()) for name in names}
-    except (safetensors.SafetensorError, OSError) as error:
-        raise WeightsError(f"{path}: not a complete safetensors file ({error}); download it again") from None
+        for name in file.keys():  # noqa: SIM118  # it is no mapping
+            tensor = file.get_slice(name)
+            if tensor.get_dtype() not in DTYPES:
+                raise WeightsError(f"{name} holds {tensor.get_dtype()}; convert it to {' or '.join(DTYPES[:4])}")
+            shapes[name] = tuple(tensor.get_shape())
 
     def reader(name: str) -> Callable[[], np.ndarray]:
         return lambda: _to_float32(file.get_tensor(name))

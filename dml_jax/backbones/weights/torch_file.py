@@ -20,8 +20,10 @@ import numpy as np
 
 from dml_jax.backbones.weights.torch_pickle import Malformed, Refused, inert, load
 from dml_jax.errors import WeightsError
+from dml_jax.files import reading
 
 _MAGIC = 0x1950A86A20F9469CFC6C  # first pickle of the older format
+_ZIP_HEAD, _PICKLE_HEAD = b"PK\3\4", b"\x80"
 _DTYPES: dict[str, np.dtype] = {
     "DoubleStorage": np.dtype("<f8"),
     "FloatStorage": np.dtype("<f4"),
@@ -125,19 +127,18 @@ def read(path: Path) -> dict[str, View]:
     Raises:
       WeightsError: truncated, in another format, or referring to anything but tensors.
     """
-    try:
-        return _weights(path, _zip(path) if zipfile.is_zipfile(path) else _sequence(path))
-    except WeightsError:
-        raise
-    except Refused as error:
-        raise WeightsError(
-            f"{path}: refers to {error}, which is not needed for weights and is never executed; save only the "
-            "state_dict"
-        ) from None
-    except Exception as error:  # a broken or hostile file can cause any error
-        raise WeightsError(
-            f"{path}: neither a complete torch file nor safetensors ({error}); download it again"
-        ) from None
+    with reading(path, "download it again", WeightsError), path.open("rb") as file:
+        head = file.read(4)
+        if head == _ZIP_HEAD and not zipfile.is_zipfile(path):
+            raise WeightsError("is truncated; download it again")
+        if head != _ZIP_HEAD and head[:1] != _PICKLE_HEAD:
+            raise WeightsError("is neither a torch file nor safetensors" if head else "is empty; download it again")
+        try:
+            return _weights(_zip(path) if head == _ZIP_HEAD else _sequence(path))
+        except Refused as error:
+            raise WeightsError(
+                f"refers to {error}, which is not needed for weights and is never executed; save only the state_dict"
+            ) from None
 
 
 def _zip(path: Path) -> Any:
@@ -159,10 +160,8 @@ def _zip(path: Path) -> Any:
 
 
 def _entry(path: Path, archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> bytes:
-    try:
+    with reading(path, "download it again", WeightsError):
         return archive.read(entry)
-    except (zipfile.BadZipFile, EOFError, OSError, RuntimeError) as error:
-        raise WeightsError(f"{path}: damaged ({error}); download it again") from None
 
 
 def _sequence(path: Path) -> Any:
@@ -195,7 +194,7 @@ def _slice(path: Path, start: int, length: int) -> bytes:
         return file.read(length)
 
 
-def _weights(path: Path, found: Any) -> dict[str, View]:
+def _weights(found: Any) -> dict[str, View]:
     """The state_dict: the unpickled object itself, or an entry of it with one of the usual names."""
     for name in ("", *_CONTAINERS):
         inner = found.get(name) if name and isinstance(found, dict) else found
@@ -203,4 +202,4 @@ def _weights(path: Path, found: Any) -> dict[str, View]:
             views = {key: value for key, value in inner.items() if isinstance(key, str) and isinstance(value, View)}
             if views:
                 return views
-    raise WeightsError(f"{path}: contains no state_dict, neither at the top level nor under {', '.join(_CONTAINERS)}")
+    raise WeightsError(f"contains no state_dict, neither at the top level nor under {', '.join(_CONTAINERS)}")

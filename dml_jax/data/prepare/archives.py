@@ -7,10 +7,14 @@ outside the archive, links and devices are rejected nevertheless, and the unpack
 import tarfile
 import zipfile
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import IO, NamedTuple, Self
 
+from pydantic import StrictInt
+
 from dml_jax.errors import DataError
+from dml_jax.files import name_file, reading
 
 ENDINGS = (".zip", ".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tbz2", ".tar.xz")
 MAX_FILES = 500_000  # in an archive
@@ -35,6 +39,14 @@ class Member(NamedTuple):
     content: IO[bytes]
 
 
+@dataclass
+class Unpacked:
+    """The record of an unpacked archive: its size and modification time, and (name, offset, size) of each member."""
+
+    archive: tuple[StrictInt, StrictInt]
+    members: list[tuple[str, StrictInt, StrictInt]]
+
+
 def is_archive(name: str) -> bool:
     """Whether a file with this name is an archive."""
     return name.lower().endswith(ENDINGS)
@@ -53,30 +65,19 @@ def unpack(archive: Path, target: Path) -> list[tuple[str, int, int]]:
     left = _max_unpacked(archive)
     found: dict[str, tuple[int, int]] = {}
     try:
-        with target.open("wb") as file:
+        with reading(archive, "download or copy it again"), target.open("wb") as file:
             for member in _members(archive):
-                name = _safe_path(archive, member.name)
+                name = _safe_path(member.name)
                 if name in found:
-                    raise DataError(f"{archive}: contains {name!r} twice")
+                    raise DataError(f"contains {name!r} twice")
                 if len(found) == MAX_FILES:
-                    raise DataError(f"{archive}: contains more than {MAX_FILES} files")
+                    raise DataError(f"contains more than {MAX_FILES} files")
                 offset = file.tell()
-                found[name] = (offset, _copy(archive, member, file, left))
+                found[name] = (offset, _copy(member, file, left))
                 left -= found[name][1]
-    except DataError:
-        target.unlink()
-        raise
-    except (
-        zipfile.BadZipFile,
-        tarfile.TarError,
-        EOFError,
-        OSError,
-        RuntimeError,
-        ValueError,
-        NotImplementedError,
-    ) as error:
+    except BaseException:
         target.unlink(missing_ok=True)
-        raise DataError(f"{archive}: cannot be unpacked, {str(error) or type(error).__name__}") from error
+        raise
     return [(name, offset, size) for name, (offset, size) in found.items()]
 
 
@@ -84,20 +85,21 @@ def _max_unpacked(archive: Path) -> int:
     return ALLOWANCE + MAX_RATIO * archive.stat().st_size
 
 
-def _copy(archive: Path, member: Member, file: IO[bytes], left: int) -> int:
+def _copy(member: Member, file: IO[bytes], left: int) -> int:
     """Copies a member, counting the actual bytes; returns their number."""
     written = 0
     while chunk := member.content.read(CHUNK):
         written += len(chunk)
         if written > left or member.size > left:
-            raise DataError(f"{archive}: unpacks to more than {MAX_RATIO} times its size")
-        file.write(chunk)
+            raise DataError(f"unpacks to more than {MAX_RATIO} times its size")
+        with name_file(Path(file.name)):
+            file.write(chunk)
     if written != member.size:
-        raise DataError(f"{archive}: {member.name!r} has {written} bytes instead of {member.size}")
+        raise DataError(f"{member.name!r} has {written} bytes instead of {member.size}")
     return written
 
 
-def _safe_path(archive: Path, name: str) -> str:
+def _safe_path(name: str) -> str:
     """A member's normalised path in the archive.
 
     Raises:
@@ -106,13 +108,11 @@ def _safe_path(archive: Path, name: str) -> str:
     path = PurePosixPath(name.replace("\\", "/"))
     outside = path.is_absolute() or PureWindowsPath(name).drive or ".." in path.parts
     if outside or not path.parts or "\0" in name or len(name) > 1024:
-        raise DataError(
-            f"{archive}: {name[:200]!r} leads outside the archive or is not a file name; give a folder instead"
-        )
+        raise DataError(f"{name[:200]!r} leads outside the archive or is not a file name; give a folder instead")
     try:
         return path.as_posix().encode().decode()
     except UnicodeEncodeError as error:
-        raise DataError(f"{archive}: the name {name!r} is not UTF-8") from error
+        raise DataError(f"the name {name!r} is not UTF-8; give a folder instead") from error
 
 
 def _members(archive: Path) -> Iterator[Member]:
@@ -122,16 +122,14 @@ def _members(archive: Path) -> Iterator[Member]:
 def _zip_members(archive: Path) -> Iterator[Member]:
     with zipfile.ZipFile(archive) as file:
         if len(file.infolist()) > MAX_FILES:
-            raise DataError(f"{archive}: contains more than {MAX_FILES} files")
+            raise DataError(f"contains more than {MAX_FILES} files")
         for info in file.infolist():
             if info.external_attr >> 28 not in (0, 4, 8):  # Unix file type: 4 directory, 8 regular file, 10 link
-                raise DataError(
-                    f"{archive}: {info.filename!r} is a link or device; unpack the archive and give the folder"
-                )
+                raise DataError(f"{info.filename!r} is a link or device; unpack the archive and give the folder")
             if info.flag_bits & 1:
-                raise DataError(f"{archive}: encrypted; unpack it and give the folder")
-            if info.is_dir():
-                _safe_path(archive, info.filename)
+                raise DataError("encrypted; unpack it and give the folder")
+            if info.filename.endswith("/"):
+                _safe_path(info.filename)
                 continue
             with file.open(info) as content:
                 yield Member(info.filename, info.file_size, content)
@@ -142,7 +140,12 @@ class _Header(tarfile.TarInfo):
 
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
-        info = super().frombuf(buf, encoding, errors)
+        try:
+            info = super().frombuf(buf, encoding, errors)
+        except tarfile.HeaderError as error:
+            if not bytes(buf).strip(b"\0"):  # the end
+                raise
+            raise tarfile.ReadError(f"a header is damaged: {error}") from error  # tarfile would take it for the end
         if info.type in EXTENSIONS and info.size > MAX_HEADER:
             raise tarfile.ReadError(f"a header has {info.size} bytes")
         if info.type == tarfile.GNUTYPE_SPARSE:
@@ -155,11 +158,11 @@ def _tar_members(archive: Path) -> Iterator[Member]:
         while info := file.next():
             file.members.clear()  # type: ignore[attr-defined]  # tarfile would keep every header
             if info.offset_data > _max_unpacked(archive):
-                raise DataError(f"{archive}: unpacks to more than {MAX_RATIO} times its size")
+                raise DataError(f"unpacks to more than {MAX_RATIO} times its size")
             content = file.extractfile(info) if info.isreg() else None
             if content is not None:
                 yield Member(info.name, info.size, content)
             elif not info.isdir():
-                raise DataError(f"{archive}: {info.name!r} is a link or device; unpack the archive and give the folder")
+                raise DataError(f"{info.name!r} is a link or device; unpack the archive and give the folder")
             elif PurePosixPath(info.name).parts:
-                _safe_path(archive, info.name)
+                _safe_path(info.name)

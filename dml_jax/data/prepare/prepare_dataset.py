@@ -1,7 +1,7 @@
 """Preparing a data set from archives or folders, in steps that can be resumed after an interruption."""
 
+import contextlib
 import csv
-import json
 import os
 import shutil
 from collections.abc import Mapping, Sequence
@@ -25,7 +25,7 @@ from dml_jax.data.prepare.source_files import (
     walk,
 )
 from dml_jax.errors import ConfigError, DataError
-from dml_jax.files import write_json
+from dml_jax.files import read_json, write_json
 
 UNFINISHED = ".unfinished"  # temporary folder inside the output directory
 NEAR_DUPLICATES = "near_duplicates.csv"
@@ -114,9 +114,10 @@ def _temporary_folder(request: Request, console: Console) -> Path:
                 if path != temporary:
                     _remove(path)
             _remove(temporary / "data")
-            if json.loads(record.read_text() or "null") == request.identity():
-                console.print("resuming an interrupted preparation")
-                return temporary
+            with contextlib.suppress(DataError):
+                if read_json(record, dict) == request.identity():
+                    console.print("resuming an interrupted preparation")
+                    return temporary
             _remove(temporary)
         elif output.exists() and any(output.iterdir()):
             raise ConfigError(
@@ -147,7 +148,7 @@ def _prepare(request: Request, recipe: Recipe, console: Console, temporary: Path
     if recipe.counts is None:
         reasons |= check_images.find_invalid(entries, hashes)
     for i in sorted(reasons):
-        console.print(_printable(f"{entries[i].id}: {reasons[i]}"))
+        console.print(f"{entries[i].id}: {reasons[i]}")
     if reasons and not request.skip_bad:
         raise DataError(
             f"{len(reasons)} of {len(entries)} images cannot be used (all are listed above); fix them, or leave them "
@@ -235,7 +236,9 @@ def _unpack(archive: Path, target: Path, console: Console) -> dict[str, File]:
         raise DataError(f"{archive}: not a regular file")
     stat, record = archive.stat(), target.with_name(f"{target.name}.json")
     state = [stat.st_size, stat.st_mtime_ns]
-    known = json.loads(record.read_text()) if record.is_file() else None
+    known = None
+    with contextlib.suppress(DataError):  # absent or damaged
+        known = read_json(record, archives.Unpacked)
     if known is None or known["archive"] != state:
         console.print(f"unpacking {archive}")
         known = {"archive": state, "members": archives.unpack(archive, target)}
@@ -285,12 +288,7 @@ def _report_near_duplicates(path: Path, pairs: Sequence[tuple[Entry, Entry]], co
             f"near-duplicates between training and test: {len(pairs)} pairs, see {NEAR_DUPLICATES}; examples:"
         )
         for a, b in pairs[:3]:
-            console.print(_printable(f"  {a.id} and {b.id}"))
-
-
-def _printable(text: str) -> str:
-    """The text on one line, with unprintable characters escaped."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+            console.print(f"  {a.id} and {b.id}")
 
 
 def _remove(path: Path) -> None:

@@ -43,6 +43,8 @@ class File(NamedTuple):
             raise DataError("a broken link" if self.path.is_symlink() else "missing") from error
         except OSError as error:
             raise DataError(f"cannot be read: {error.strerror}") from error
+        except ValueError as error:
+            raise DataError("its name contains a NUL") from error
 
 
 Files = Mapping[str, File]  # path relative to the source, with slashes -> file

@@ -1,0 +1,99 @@
+"""The 2-D convolution of all networks: XLA's, except where a matrix product is faster on a CPU.
+
+On CPUs, XLA computes the gradient of a convolution with respect to its kernel as a convolution whose "kernel" is a
+whole image, which is several times slower than the sum of matrix products that it stands for; 1x1 convolutions are
+matrix products to begin with. Accelerators always run XLA's own convolutions. Values and gradients agree to rounding;
+`benchmarks/backbones.py` compares the networks with torch.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+Convolution = Callable[[jax.Array, jax.Array], jax.Array]
+Padding = tuple[tuple[int, int], tuple[int, int]]
+
+
+def conv_general_dilated(
+    inputs: jax.Array, kernel: jax.Array, strides: tuple[int, int], padding: Padding, **options: Any
+) -> jax.Array:
+    """`jax.lax.conv_general_dilated` for NHWC images, as `flax.linen.Conv` calls it.
+
+    Args:
+      inputs: float [B, H, W, C].
+      kernel: float [k, k, C / groups, C'].
+      strides: in both directions.
+      padding: zeros before and after the rows, and before and after the columns.
+      **options: dimension numbers, groups and the like, as for lax.
+
+    Returns:
+      float [B, H', W', C'].
+    """
+
+    def general(lhs: jax.Array, rhs: jax.Array) -> jax.Array:
+        return lax.conv_general_dilated(lhs, rhs, strides, padding, **options)
+
+    if options["feature_group_count"] > 1:
+        return general(inputs, kernel)
+    on_cpu = partial(_convolve, general, strides, tuple(padding))
+    if kernel.shape[:2] == (1, 1) and not any(map(any, padding)):
+        on_cpu = partial(_pointwise, strides)
+    return lax.platform_dependent(inputs, kernel, cpu=on_cpu, default=general)
+
+
+def _pointwise(strides: tuple[int, int], inputs: jax.Array, kernel: jax.Array) -> jax.Array:
+    return inputs[:, :: strides[0], :: strides[1]] @ kernel[0, 0]
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))
+def _convolve(
+    general: Convolution, strides: tuple[int, int], padding: Padding, x: jax.Array, kernel: jax.Array
+) -> jax.Array:
+    return general(x, kernel)
+
+
+def _forward(
+    general: Convolution, strides: tuple[int, int], padding: Padding, x: jax.Array, kernel: jax.Array
+) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+    return general(x, kernel), (x, kernel)
+
+
+def _backward(
+    general: Convolution,
+    strides: tuple[int, int],
+    padding: Padding,
+    saved: tuple[jax.Array, jax.Array],
+    grad: jax.Array,
+) -> tuple[jax.Array, jax.Array]:
+    x, kernel = saved
+    (x_gradient,) = jax.vjp(lambda x: general(x, kernel), x)[1](grad)
+    return x_gradient, _kernel_gradient(x, kernel.shape, grad, strides, padding)
+
+
+def _kernel_gradient(
+    x: jax.Array, shape: tuple[int, ...], grad: jax.Array, strides: tuple[int, int], padding: Padding
+) -> jax.Array:
+    """For each cell (i, j) of the kernel, the product of the inputs shifted by (i, j) with the gradient of the output.
+
+    With few channels, the shifts within a row are one matrix product: larger matrices, and fewer and longer copies.
+    """
+    padded = jnp.pad(x, ((0, 0), *padding, (0, 0)))
+    rows, columns = ((n - 1) * stride + 1 for n, stride in zip(grad.shape[1:3], strides, strict=True))
+    flat = grad.reshape(-1, grad.shape[-1])
+    slices = [padded[:, :, j : j + columns : strides[1]] for j in range(shape[1])]
+    if x.shape[-1] < 128:
+        # Without the barrier, XLA would compute every shift again from the unpadded inputs.
+        slices = [lax.optimization_barrier(jnp.concatenate(slices, axis=-1))]
+    products = [
+        part[:, i : i + rows : strides[0]].reshape(-1, part.shape[-1]).T @ flat
+        for i in range(shape[0])
+        for part in slices
+    ]
+    return jnp.concatenate(products).reshape(shape)
+
+
+_convolve.defvjp(_forward, _backward)

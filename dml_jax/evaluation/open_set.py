@@ -1,0 +1,252 @@
+"""Open-set classification by enrolled images: the decision rules, and their error rates on unseen classes.
+
+The similarity of an image to an index is that to the best of all enrolled images, so it grows with the index: a
+threshold for single pairs accepts nearly every stranger. `calibrate` therefore imitates the index with images of
+classes whose labels are known.
+"""
+
+from typing import Literal, NamedTuple, get_args
+
+import numpy as np
+
+from dml_jax.errors import DataError
+
+Rule = Literal["nearest", "vote", "mean"]
+RULES: tuple[Rule, ...] = get_args(Rule)
+VOTES = 5  # nearest images that vote
+TRIALS, QUERIES = 100, 100  # imitated indexes; images compared with each, strangers and known ones
+BLOCK_ELEMENTS = 1 << 22  # similarities held at once
+
+
+class Decision(NamedTuple):
+    """The best class for each of Q images.
+
+    Attributes:
+      labels: int [Q].
+      similarities: float32 [Q]; an image is a stranger if it is below a threshold.
+      nearest: int [Q], row of the nearest enrolled image of that class.
+    """
+
+    labels: np.ndarray
+    similarities: np.ndarray
+    nearest: np.ndarray
+
+
+class Calibration(NamedTuple):
+    """Similarities of images to imitated indexes, by rule.
+
+    Attributes:
+      strangers: float32 [3, S], ascending, of images whose class is not enrolled; rows in the order of `RULES`.
+      known: float32 [3, K], of images whose class is enrolled.
+      growth: float64 [3], how many times larger the index is than the imitated ones, at least 1.
+      images: number of different images among the strangers.
+      classes: number of their classes.
+    """
+
+    strangers: np.ndarray
+    known: np.ndarray
+    growth: np.ndarray
+    images: int
+    classes: int
+
+
+class Expected(NamedTuple):
+    """What a threshold is expected to do.
+
+    Attributes:
+      threshold: on the similarity.
+      false_accepts: fraction of strangers that reach it; an upper bound if `growth` exceeds 1.
+      false_rejects: fraction of images of enrolled classes that do not.
+      growth: how many times larger the index is than the imitated ones, at least 1.
+      images: number of different images among the strangers.
+      classes: number of their classes.
+    """
+
+    threshold: float
+    false_accepts: float
+    false_rejects: float
+    growth: float
+    images: int
+    classes: int
+
+
+def decide(
+    queries: np.ndarray, enrolled: np.ndarray, labels: np.ndarray, rule: Rule, without: np.ndarray | None = None
+) -> Decision:
+    """Decides on a class for each query.
+
+    - "nearest": that of the nearest enrolled image; the similarity is the cosine to it.
+    - "vote": the most frequent among the 5 nearest enrolled images, on a tie the one with the nearest image; the
+      similarity is the cosine to its nearest image.
+    - "mean": that of the nearest class mean, the normalised sum of its images; the similarity is the cosine to it.
+
+    Args:
+      queries: float32 [Q, D], rows of unit length, like those of `enrolled`.
+      enrolled: float32 [N, D].
+      labels: int [N].
+      rule: see above.
+      without: int [Q], a class that each query ignores; another one must remain.
+    """
+    classes, position = np.unique(labels, return_inverse=True)
+    means = _class_means(enrolled, position) if rule == "mean" else None
+    ignored = None if without is None else np.asarray(without)
+    best = np.empty(len(queries), np.int64)
+    similarity, nearest = np.empty(len(queries), np.float32), np.empty(len(queries), np.int64)
+    step = max(1, BLOCK_ELEMENTS // len(enrolled))
+    for start in range(0, len(queries), step):
+        rows = slice(start, start + step)
+        cosines = queries[rows] @ enrolled.T
+        if ignored is not None:
+            cosines[labels == ignored[rows, None]] = -np.inf
+        if means is not None:
+            to_means = queries[rows] @ means.T
+            if ignored is not None:
+                to_means[classes == ignored[rows, None]] = -np.inf
+            best[rows], similarity[rows] = to_means.argmax(axis=1), to_means.max(axis=1)
+            nearest[rows] = np.where(position == best[rows, None], cosines, -np.inf).argmax(axis=1)
+        else:
+            nearest[rows] = cosines.argmax(axis=1) if rule == "nearest" else _elected(cosines, position)
+            best[rows] = position[nearest[rows]]
+            similarity[rows] = np.take_along_axis(cosines, nearest[rows, None], axis=1)[:, 0]
+    return Decision(classes[best], similarity, nearest)
+
+
+def _class_means(rows: np.ndarray, position: np.ndarray) -> np.ndarray:
+    """Normalised sums of the rows of each class, float32 [C, D]."""
+    order = np.argsort(position, kind="stable")
+    sums = np.add.reduceat(rows[order], np.searchsorted(position[order], np.arange(position.max() + 1)))
+    length = np.linalg.norm(sums, axis=1, keepdims=True)
+    return (sums / np.where(length > 0, length, 1)).astype(np.float32)
+
+
+def _elected(cosines: np.ndarray, position: np.ndarray) -> np.ndarray:
+    """Column of the nearest image of the class that most of the `VOTES` nearest images have."""
+    votes = min(VOTES, cosines.shape[1])
+    columns = np.sort(np.argpartition(-cosines, votes - 1, axis=1)[:, :votes], axis=1)
+    values = np.take_along_axis(cosines, columns, axis=1)
+    order = np.argsort(-values, axis=1, kind="stable")
+    columns, values = (np.take_along_axis(array, order, axis=1) for array in (columns, values))
+    voters = position[columns]
+    # Images of an ignored class, at minus infinity, have no vote.
+    agree = (voters[:, :, None] == voters[:, None, :]) & np.isfinite(values)[:, None, :]
+    winner = agree.sum(axis=2).argmax(axis=1)
+    return np.take_along_axis(columns, winner[:, None], axis=1)[:, 0]
+
+
+def calibrate(
+    embeddings: np.ndarray,
+    labels: np.ndarray,
+    sizes: np.ndarray,
+    gallery: tuple[np.ndarray, np.ndarray] | None = None,
+) -> Calibration:
+    """Imitates an index with images of classes that were not trained on, and measures their similarities to it.
+
+    Each of `TRIALS` trials draws as many classes as the index has and one more, and enrolls as many random images of
+    each as a random class of the index has. Other images are classified as strangers, without their own class, or as
+    known images, without a random other class, so both see as many classes as the index has. A simulation needs no
+    assumption on the similarities, which differ between classes and are correlated within them. It is seeded; besides
+    the embeddings it holds those of one imitated index and `BLOCK_ELEMENTS` similarities.
+
+    The index may be larger than the split: at most all classes but one can be enrolled, and, without a gallery, all
+    images of a class but one. `growth` accounts for the rest: the chance that a stranger is accepted grows at most in
+    proportion to the index, since each part of the imitated size accepts him equally often. The size is the number of
+    images for "nearest" and "vote", of classes for "mean", as a mean hardly moves with more images.
+
+    Args:
+      embeddings: float32 [N, D], rows of unit length.
+      labels: int [N].
+      sizes: int [C], number of enrolled images of each class of the index.
+      gallery: embeddings and labels of the images to enroll; by default they are taken from those above.
+
+    Raises:
+      DataError: fewer than two classes, or no class with one image to enroll and another to classify.
+    """
+    source, source_labels = (embeddings, labels) if gallery is None else gallery
+    names, source_labels, available = np.unique(source_labels, return_inverse=True, return_counts=True)
+    own = np.where(np.isin(labels, names), np.searchsorted(names, labels), -1)
+    usable = available if gallery is not None else np.maximum(available - 1, 1)
+    if len(names) < 2 or not (own >= 0).any() or (gallery is None and available.max() < 2):
+        raise DataError("a threshold needs at least two unseen classes, one of them with two images; give a threshold")
+    rng = np.random.default_rng(0)
+    drawn = min(len(sizes) + 1, len(names))
+    asked, similarities, wanted, enrolled = [], [], 0, 0
+    for _ in range(TRIALS):
+        chosen = rng.permutation(len(names))[:drawn]
+        counts = np.zeros(len(names), np.int64)
+        counts[chosen] = rng.choice(sizes, drawn)
+        rows = _random_rows(source_labels, np.minimum(counts, usable), rng)
+        wanted, enrolled = wanted + counts.sum(), enrolled + len(rows)
+        free = rng.permutation(len(labels) if gallery is not None else np.delete(np.arange(len(labels)), rows))
+        slot = np.full(len(names) + 1, -1)  # position in `chosen`; the last entry serves classes outside of the gallery
+        slot[chosen] = np.arange(drawn)
+        strangers, known, ignored = _questions(free, slot[own], drawn, rng)
+        queries = embeddings[np.concatenate([strangers, known])]
+        scores = [
+            decide(queries, source[rows], source_labels[rows], rule, chosen[ignored]).similarities for rule in RULES
+        ]
+        asked.append(strangers)
+        similarities.append(np.split(np.stack(scores), [len(strangers)], axis=1))
+    images = np.unique(np.concatenate(asked))
+    classes = len(sizes) / (drawn - 1)
+    growth = {"nearest": classes * wanted / enrolled, "vote": classes * wanted / enrolled, "mean": classes}
+    return Calibration(
+        strangers=np.sort(np.concatenate([scores for scores, _ in similarities], axis=1)),
+        known=np.concatenate([scores for _, scores in similarities], axis=1),
+        growth=np.maximum([growth[rule] for rule in RULES], 1),
+        images=len(images),
+        classes=len(np.unique(labels[images])),
+    )
+
+
+def _random_rows(labels: np.ndarray, counts: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Rows of `counts[c]` random images of each class c, labels being in 0..C-1."""
+    order = np.lexsort((rng.random(len(labels)), labels))  # by class, in random order within each
+    first = np.searchsorted(labels[order], np.arange(len(counts)))
+    rank = np.arange(len(labels)) - first[labels[order]]
+    return order[rank < counts[labels[order]]]
+
+
+def _questions(
+    free: np.ndarray, slots: np.ndarray, drawn: int, rng: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Images to classify as strangers and as known ones, and the enrolled class that each of them ignores.
+
+    Args:
+      free: images that are not enrolled, in random order.
+      slots: int [N], position of the class of each image among the enrolled ones, -1 if it is not one of them.
+      drawn: number of enrolled classes.
+      rng: chooses among the classes.
+    """
+    strangers, known = free[:QUERIES], free[slots[free] >= 0][:QUERIES]
+    own_or_any = np.where(slots[strangers] >= 0, slots[strangers], rng.integers(drawn, size=len(strangers)))
+    other = (slots[known] + rng.integers(1, drawn, size=len(known))) % drawn
+    return strangers, known, np.concatenate([own_or_any, other])
+
+
+def expect(calibration: Calibration, rule: Rule, false_accept_rate: float) -> Expected:
+    """The lowest threshold at which at most the given fraction of strangers is expected to be accepted.
+
+    Raises:
+      DataError: no such rule, or a rate that is not between 0 and 1.
+    """
+    check_rule(rule)
+    if not 0 < false_accept_rate < 1:
+        raise DataError(f"false_accept_rate={false_accept_rate:g}: must be above 0 and below 1; e.g. 0.01")
+    row = RULES.index(rule)
+    strangers, growth = calibration.strangers[row], float(calibration.growth[row])
+    highest_rejected = strangers[len(strangers) - 1 - int(false_accept_rate / growth * len(strangers))]
+    threshold = np.nextafter(highest_rejected, np.float32(2))
+    return Expected(
+        threshold=float(threshold),
+        false_accepts=growth * float((strangers >= threshold).mean()),
+        false_rejects=float((calibration.known[row] < threshold).mean()),
+        growth=growth,
+        images=calibration.images,
+        classes=calibration.classes,
+    )
+
+
+def check_rule(rule: str) -> None:
+    """Raises DataError unless `rule` is one of `RULES`."""
+    if rule not in RULES:
+        raise DataError(f"decide={rule!r}: there is no such rule; give one of {', '.join(RULES)}")

@@ -1,0 +1,224 @@
+"""The HTTP side of `dml_jax.serve`.
+
+Nothing that a client sends or withholds holds up the others: a request has one deadline; bodies are limited, each and
+together; and beyond `Limits.connections`, the connection that has been sending for longest is closed.
+"""
+
+import asyncio
+import itertools
+import logging
+import os
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import h11
+import numpy as np
+import python_multipart  # noqa: F401  needed by MultiPartParser
+import uvicorn
+from starlette.applications import Starlette
+from starlette.datastructures import UploadFile
+from starlette.exceptions import HTTPException
+from starlette.formparsers import MultiPartException, MultiPartParser
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from dml_jax.batched_answers import Answers
+from dml_jax.errors import DataError
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What clients may use.
+
+    Attributes:
+      seconds: from the headers of a request to its answer.
+      body: bytes of a request.
+      memory: bytes of all bodies that are being received or decoded.
+      connections: open at once; well below 1,024, the usual limit of open files.
+    """
+
+    seconds: float = 30.0
+    body: int = 32 << 20
+    memory: int = 1 << 30
+    connections: int = 768
+
+
+class Service:
+    """The handler of `POST /`.
+
+    Args:
+      answers: computes the answers.
+      read: decodes and transforms an image file, see `Model.read`.
+      limits: what clients may use.
+    """
+
+    def __init__(self, answers: Answers, read: Callable[[bytes], np.ndarray], limits: Limits):
+        self._answers, self._read, self._limits = answers, read, limits
+        self._held = 0  # bytes of all bodies that are being received or decoded
+        self._decoders = ThreadPoolExecutor(min(os.cpu_count() or 1, 8))
+
+    async def post(self, request: Request) -> Response:
+        """Answers for the image in a request."""
+        late = HTTPException(408, f"the body did not arrive within {self._limits.seconds:g} seconds")
+        try:
+            async with asyncio.timeout(self._limits.seconds):
+                async with self._file(request) as file:
+                    late = HTTPException(503, "too busy to answer in time; try again later")
+                    image = await asyncio.get_running_loop().run_in_executor(self._decoders, self._read, file)
+                return JSONResponse(await self._answers.of(image))
+        except TimeoutError:
+            raise late from None
+        except asyncio.QueueFull:
+            raise HTTPException(503, "too many images are waiting; try again later") from None
+        except DataError as error:
+            raise HTTPException(400, str(error)) from None
+        except ClientDisconnect:
+            return Response()  # which nobody receives
+
+    @asynccontextmanager
+    async def _file(self, request: Request) -> AsyncIterator[bytes]:
+        """The image file in a request: the body or, in a form, the first file."""
+        held = 0
+
+        async def chunks() -> AsyncGenerator[bytes, None]:
+            nonlocal held
+            async for chunk in self._chunks(request):
+                held += len(chunk)
+                self._held += len(chunk)
+                if self._held > self._limits.memory:
+                    raise HTTPException(503, "too many images are being received; try again later")
+                yield chunk
+
+        try:
+            if request.headers.get("content-type", "").lower().startswith("multipart/"):
+                yield await self._first_file(request, chunks())
+            else:
+                yield b"".join([chunk async for chunk in chunks()])
+        finally:
+            self._held -= held
+
+    async def _chunks(self, request: Request) -> AsyncIterator[bytes]:
+        """The body of a request.
+
+        Most clients read no answer before they have sent everything, so of a body that is too large as much again is
+        read and dropped; clients that ask before they send are answered at once.
+        """
+        limit, size = self._limits.body, 0
+        too_large = HTTPException(413, f"the body has more than {limit} bytes; send a smaller image")
+        if int(request.headers.get("content-length", 0)) > (limit if "expect" in request.headers else 2 * limit):
+            raise too_large
+        async for chunk in request.stream():
+            size += len(chunk)
+            if size <= limit:
+                yield chunk
+            elif size > 2 * limit:
+                break
+        if size > limit:
+            raise too_large
+
+    async def _first_file(self, request: Request, chunks: AsyncGenerator[bytes, None]) -> bytes:
+        parser = MultiPartParser(request.headers, chunks, max_files=1, max_fields=16)
+        parser.spool_max_size = self._limits.body  # in memory, not in a temporary file
+        try:
+            form = await parser.parse()
+        except MultiPartException as error:
+            raise HTTPException(400, f"the form cannot be read: {error.message}") from None
+        for _, value in form.multi_items():
+            if isinstance(value, UploadFile):
+                with value.file as file:
+                    return file.read()
+        raise HTTPException(400, "the form holds no complete file; send one, e.g. with curl -F file=@photo.jpg")
+
+
+async def health(request: Request) -> Response:
+    """The handler of `GET /health`."""
+    return JSONResponse({"status": "ok"})
+
+
+async def explain(request: Request, error: Exception) -> Response:
+    """The answer after an error; ends the connection, because the body may not have been read."""
+    status, text = 500, "internal error; the server has printed it"
+    if isinstance(error, HTTPException):
+        status, text = error.status_code, error.detail
+    return JSONResponse({"error": text}, status, {"connection": "close"})
+
+
+class Connection(H11Protocol):
+    """A connection with a deadline for every request; uvicorn has one for idle connections only."""
+
+    limits: ClassVar[Limits]
+    turns = itertools.count()  # in the order in which the present requests could begin
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self.turn = next(self.turns)
+        self._deadline = self._new_deadline()
+        if len(self.connections) > self.limits.connections:
+            sending = [each for each in self.connections if isinstance(each, Connection) and each.is_sending()]
+            min(sending, key=lambda each: each.turn).transport.abort()
+
+    def is_sending(self) -> bool:
+        """Whether the connection is open and its next bytes are to come from the client."""
+        waiting = self.cycle is None or self.cycle.more_body or self.cycle.response_complete
+        return waiting and not self.transport.is_closing()
+
+    def _new_deadline(self) -> asyncio.TimerHandle:
+        # Twice, because `Service.post` counts from the end of the headers.
+        return self.loop.call_later(2 * self.limits.seconds, self.transport.abort)
+
+    def on_response_complete(self) -> None:
+        self.turn = next(self.turns)
+        self._deadline.cancel()
+        self._deadline = self._new_deadline()
+        super().on_response_complete()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._deadline.cancel()
+        super().connection_lost(exc)
+
+    def shutdown(self) -> None:
+        """Ends the connection after the answer, or at once if the request is incomplete."""
+        if self.cycle is not None and self.cycle.more_body:
+            self.transport.abort()
+        else:
+            super().shutdown()
+
+    def send_400_response(self, msg: str) -> None:
+        """Answers what is not HTTP, unless an answer has been sent already."""
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            headers = [("content-type", "application/json"), ("connection", "close")]
+            for event in (
+                h11.Response(status_code=400, headers=headers),
+                h11.Data(b'{"error":"not a valid HTTP request"}'),
+                h11.EndOfMessage(),
+            ):
+                self.transport.write(self.conn.send(event) or b"")
+        self.transport.close()
+
+
+def server(answers: Answers, read: Callable[[bytes], np.ndarray], limits: Limits) -> uvicorn.Server:
+    """A server of `POST /` and `GET /health`; for the arguments see `Service`."""
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        task = asyncio.create_task(answers.run())
+        yield
+        task.cancel()
+
+    post = Route("/", Service(answers, read, limits).post, methods=["POST"])
+    app = Starlette(
+        routes=[post, Route("/health", health)],
+        exception_handlers={HTTPException: explain, Exception: explain},
+        lifespan=lifespan,
+    )
+    logging.getLogger("python_multipart").setLevel(logging.ERROR)  # it warns of every malformed form
+    connection = type("LimitedConnection", (Connection,), {"limits": limits})
+    config = uvicorn.Config(
+        app, http=connection, ws="none", lifespan="on", log_level="error", access_log=False, proxy_headers=False
+    )
+    return uvicorn.Server(config)

@@ -1,0 +1,111 @@
+"""Serves the model of a finished run over HTTP; needs `pip install "dml_jax[serve]"`:
+
+    python -m dml_jax.serve --workdir=runs/birds [--index=birds.npz] [--host=0.0.0.0] [--port=8000]
+    curl -F file=@photo.jpg http://localhost:8000/                  # or: curl --data-binary @photo.jpg ...
+
+prints the address once the programs are compiled. `POST /` answers {"embedding": [...]}; with an index of
+`dml_jax.enroll` also "class", which may be "unknown", and "cosine" to the nearest enrolled image. `GET /health` answers
+{"status": "ok"}. Errors are answered with {"error": ...} and a status of 400 or more.
+"""
+
+import signal
+import socket
+import sys
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from dml_jax import cli
+from dml_jax.errors import ConfigError
+from dml_jax.files import expand_path
+
+BATCH = 16  # images per call of the network
+WAITING = 256  # images; more are refused
+BACKLOG = 2048  # connections that wait to be accepted
+
+
+class Embedded:
+    """The model for an index that is asked about embeddings instead of images."""
+
+    def __init__(self, model: Any):
+        self._model = model
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)
+
+    def embed(self, embeddings: Sequence[Any]) -> np.ndarray:
+        """Of embeddings, N arrays [D]: [N, D]."""
+        return np.stack(embeddings)
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket that accepts connections.
+
+    Raises:
+      ConfigError: the port is not available, or the host is not one of this machine.
+    """
+    if not 0 <= port < 1 << 16:
+        raise ConfigError(f"--port={port}: must be in 0..65535; 0 is any free port")
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
+        return socket.create_server((host, port), family=family, backlog=BACKLOG)
+    except (OSError, UnicodeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise ConfigError(f"--host={host} --port={port}: cannot listen there ({reason}); give others") from None
+
+
+def execute(arguments: list[str]) -> None:
+    """Reads the command line; serves until SIGTERM or Ctrl-C.
+
+    Raises:
+      UserError: invalid input.
+    """
+    flags = cli.Parser(__doc__)
+    flags.add_argument("--workdir", help="work directory of the run whose model is served")
+    flags.add_argument("--checkpoint", default="reported", help="reported (default), latest, best or a step")
+    flags.add_argument("--index", help=".npz file with enrolled classes")
+    limit = flags.add_mutually_exclusive_group()
+    limit.add_argument("--false_accept_rate", type=float, help="fraction of strangers that may be given a class")
+    limit.add_argument("--threshold", type=float, help="cosine below which an image is unknown")
+    flags.add_argument("--host", default="127.0.0.1", help="default 127.0.0.1; 0.0.0.0 to be reachable from elsewhere")
+    flags.add_argument("--port", type=int, default=8000, help="default 8000; 0 for any free one")
+    options = flags.parse_args(arguments)
+    if not options.workdir:
+        raise ConfigError("--workdir: missing; e.g. --workdir=runs/birds")
+    for key in ("threshold", "false_accept_rate"):
+        if getattr(options, key) is not None and not options.index:
+            raise ConfigError(f"--{key}: needs --index; give that too")
+    try:
+        from dml_jax import http_service
+        from dml_jax.batched_answers import Answers
+    except ImportError as error:
+        raise ConfigError(f'{error.name} is not installed: pip install "dml_jax[serve]"') from None
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    with listen(options.host, options.port) as listener:
+        import dml_jax
+        from dml_jax.enrolled_classes import FALSE_ACCEPT_RATE, Index
+        from dml_jax.main import enable_compilation_cache
+
+        enable_compilation_cache()
+        model = dml_jax.load(expand_path("--workdir", options.workdir), options.checkpoint)
+        classify = None
+        if options.index:
+            index = Index.load(Embedded(model), expand_path("--index", options.index))
+            rate = FALSE_ACCEPT_RATE if options.false_accept_rate is None else options.false_accept_rate
+            classify = partial(index.classify, threshold=options.threshold, false_accept_rate=rate)
+        answers = Answers(model, classify, batch=BATCH, waiting=WAITING)
+        answers.compile()
+        host, port = listener.getsockname()[:2]
+        print(f"http://{f'[{host}]' if ':' in host else host}:{port}/", flush=True)
+        http_service.server(answers, model.read, http_service.Limits()).run([listener])
+
+
+def main() -> int:
+    """Runs the command on `sys.argv`; returns its exit code."""
+    return cli.exit_code(lambda: execute(sys.argv[1:]))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,92 @@
+"""Convolutions and batch normalisation against their definitions in NumPy, in float64."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from numpy.lib.stride_tricks import sliding_window_view
+
+from dml_jax.backbones.layers import conv, standardize
+
+
+class Case(NamedTuple):
+    side: int
+    channels: int
+    size: int
+    stride: int
+    groups: int = 1
+
+
+CASES = {
+    "1x1": Case(6, 5, 1, 1),
+    "1x1, stride 2": Case(7, 5, 1, 2),
+    "3x3": Case(6, 5, 3, 1),
+    "3x3, stride 2, odd": Case(7, 4, 3, 2),
+    "3x3, stride 2, even": Case(8, 4, 3, 2),
+    "3x3, many channels": Case(5, 130, 3, 2),
+    "7x7, stride 2": Case(12, 3, 7, 2),
+    "groups": Case(6, 4, 3, 1, groups=2),
+}
+
+
+def convolve(x: np.ndarray, kernel: np.ndarray, case: Case) -> np.ndarray:
+    """The definition: every output is the sum of the products of a window and the kernel."""
+    half = case.size // 2
+    padded = np.pad(x, ((0, 0), (half, half), (half, half), (0, 0)))
+    windows = sliding_window_view(padded, (case.size, case.size), (1, 2))[:, :: case.stride, :: case.stride]
+    shares = zip(np.split(windows, case.groups, 3), np.split(kernel, case.groups, 3), strict=True)
+    return np.concatenate([np.einsum("bhwcij,ijcd->bhwd", x, k) for x, k in shares], 3)
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_convolution(case: Case) -> None:
+    rng = np.random.default_rng(0)
+    layer = conv(6, case.size, case.stride, padding=case.size // 2, groups=case.groups, dtype=None, name="conv")
+    x = rng.normal(size=(2, case.side, case.side, case.channels)).astype(np.float32)
+    kernel = rng.normal(size=(case.size, case.size, case.channels // case.groups, 6)).astype(np.float32)
+
+    result, pull = jax.vjp(lambda x, kernel: layer.apply({"params": {"kernel": kernel}}, x), x, kernel)
+    expected = convolve(np.float64(x), np.float64(kernel), case)
+    np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-4)
+
+    # The map is linear in x and in the kernel, so gradients are defined by <y', conv(v)> = <gradient, v> for all v.
+    grad = rng.normal(size=expected.shape).astype(np.float32)
+    x_grad, kernel_grad = (np.float64(g) for g in pull(jnp.asarray(grad)))
+    for _ in range(5):
+        v, k = rng.normal(size=x.shape), rng.normal(size=kernel.shape)
+        np.testing.assert_allclose((x_grad * v).sum(), (grad * convolve(v, kernel, case)).sum(), rtol=1e-4, atol=1e-2)
+        np.testing.assert_allclose((kernel_grad * k).sum(), (grad * convolve(x, k, case)).sum(), rtol=1e-4, atol=1e-2)
+
+
+@pytest.mark.parametrize("mean", [0.0, 3e4], ids=["centred", "far from 0"])
+@pytest.mark.parametrize("shape", [(8, 5, 4, 6), (64, 6)], ids=["feature map", "vectors"])
+def test_batch_statistics(shape: tuple[int, ...], mean: float) -> None:
+    rng = np.random.default_rng(1)
+    x = (mean + rng.normal(size=shape)).astype(np.float32)
+    x[0] += 30  # the first sample is an outlier
+    scale, bias = rng.normal(size=(2, 6)).astype(np.float32)
+
+    def reference(x: np.ndarray, scale: np.ndarray, bias: np.ndarray) -> np.ndarray:
+        axes = tuple(range(x.ndim - 1))
+        return (x - x.mean(axes)) / np.sqrt(x.var(axes) + 1e-5) * scale + bias
+
+    inputs = [np.float64(v) for v in (x, scale, bias)]
+    (result, found_mean, found_var), pull = jax.vjp(lambda *v: standardize(*v, 1e-5), x, scale, bias)
+    rows = inputs[0].reshape(-1, 6)
+    np.testing.assert_allclose(found_mean, rows.mean(0), rtol=1e-6, atol=1e-5)
+    rounding = len(x) * 2.0**-20  # float32's, and log2(B) bits more
+    np.testing.assert_allclose(found_var, rows.var(0), rtol=rounding)
+    # float32 stores a mean of 3e4 to 1e-3; the spread is about 10
+    atol = 1e-5 if mean == 0 else 2e-3
+    np.testing.assert_allclose(result, reference(*inputs), rtol=rounding, atol=atol)
+
+    grad = rng.normal(size=shape)
+    zeros = jnp.zeros(6)
+    gradients = pull((jnp.asarray(grad, jnp.float32), zeros, zeros))
+    for index, gradient in enumerate(gradients):
+        step = rng.normal(size=inputs[index].shape)
+        ends = [[v + h * step if i == index else v for i, v in enumerate(inputs)] for h in (-1e-4, 1e-4)]
+        low, high = ((grad * reference(*end)).sum() for end in ends)
+        np.testing.assert_allclose((np.float64(gradient) * step).sum(), (high - low) / 2e-4, rtol=2e-3, atol=2e-3)

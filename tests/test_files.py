@@ -1,0 +1,134 @@
+"""Every failure of reading a file is one error that names it; outputs with long names; names of all kinds."""
+
+import errno
+import io
+import lzma
+import os
+import struct
+import sys
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from pydantic import StrictInt
+
+from dml_jax import cli, files
+from dml_jax.errors import ConfigError, DataError, WeightsError, printable
+
+
+@dataclass
+class Facts:
+    count: StrictInt
+    names: dict[str, tuple[StrictInt, str]]
+
+
+@pytest.mark.parametrize(
+    "raised",
+    [
+        *(ValueError("odd"), KeyError("odd"), RuntimeError("odd"), TypeError("odd"), AttributeError("odd")),
+        *(EOFError(), MemoryError(), RecursionError("deep"), OverflowError("long"), SyntaxError("odd")),
+        *(
+            struct.error("odd"),
+            zlib.error("odd"),
+            lzma.LZMAError("odd"),
+            UnicodeDecodeError("utf-8", b"x", 0, 1, "odd"),
+        ),
+    ],
+    ids=lambda raised: type(raised).__name__,
+)
+def test_reading_turns_any_exception_into_one_error(raised: Exception) -> None:
+    expected = pytest.raises(WeightsError, match=r"^w\.pth: is truncated or damaged \(.+\); download it again$")
+    with expected, files.reading("w.pth", "download it again", WeightsError):
+        raise raised
+
+
+def test_reading_tells_absent_and_unreadable_files(tmp_path: Path) -> None:
+    with (
+        pytest.raises(DataError, match=rf"^{tmp_path}/x: is missing; copy it$"),
+        files.reading(tmp_path / "x", "copy it"),
+    ):
+        (tmp_path / "x").read_bytes()
+    with pytest.raises(DataError, match=rf"^{tmp_path}: cannot be read \(Is a directory\)"), files.reading(tmp_path):
+        tmp_path.read_bytes()
+    with pytest.raises(WeightsError, match=r"^x: has no tensors$"), files.reading("x"):
+        raise WeightsError("has no tensors")
+
+
+def test_a_full_disk_is_not_blamed_on_the_file_that_is_read() -> None:
+    with pytest.raises(OSError, match="full") as caught, files.reading("x.zip"):
+        raise OSError(errno.ENOSPC, "full", "target")
+    assert caught.value.filename == "target"
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("{", "Expecting"),
+        ("[]", "JSON"),
+        ("3", "JSON"),
+        ('{"names": {}}', "count: field required"),
+        ('{"count": "3", "names": {}}', "count: input should be a valid integer"),
+        ('{"count": 3, "names": []}', "names: "),
+        ('{"count": 3, "names": {"a": [1]}}', r"names\.a\.1: field required"),
+        ("[" * 100_000, "recursion"),
+        (b"\xff", "utf-8"),
+    ],
+)
+def test_json_of_another_type_names_the_field(text: str | bytes, named: str, tmp_path: Path) -> None:
+    path = tmp_path / "facts.json"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(DataError, match=rf"^{path}: is truncated or damaged \(.*{named}.*\); write or copy it again$"):
+        files.read_json(path, Facts)
+    path.write_text('{"count": 3, "names": {"a": [1, "x"]}, "other": null}')
+    assert files.read_json(path, Facts) == {"count": 3, "names": {"a": [1, "x"]}, "other": None}
+
+
+def test_outputs_whose_names_are_as_long_as_possible(tmp_path: Path) -> None:
+    for name in ("y" * 255, "ä" * 127):
+        files.write_json(tmp_path / name, {})
+        assert sorted(path.name for path in tmp_path.iterdir()) == [name]
+        (tmp_path / name).unlink()
+
+
+def test_paths_that_no_file_or_no_library_can_have() -> None:
+    with pytest.raises(ConfigError, match=r"^--output=a\x00b: contains a NUL"):
+        files.expand_path("--output", "a\0b")
+    with pytest.raises(ConfigError, match="is not UTF-8; give a path with names in UTF-8"):
+        files.utf8_path("--output", os.fsdecode(b"caf\xe9"))
+    with pytest.raises(ConfigError, match=r"^--output=x+: cannot be used \(File name too long\)"):
+        files.expand_path("--output", 256 * "x")
+    assert files.utf8_path("--output", "café") == Path("café")
+
+
+@pytest.mark.parametrize(
+    "number", [errno.ENAMETOOLONG, errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ELOOP, errno.ENOSPC, errno.EACCES]
+)
+def test_file_system_errors_are_one_line(number: int, capsys: pytest.CaptureFixture[str]) -> None:
+    def body() -> None:
+        raise OSError(number, os.strerror(number), "runs/\x1b[31mx")
+
+    assert cli.exit_code(body) == 2
+    assert capsys.readouterr().err == f"error: runs/\\x1b[31mx: cannot be used ({os.strerror(number)})\n"
+
+
+def test_mistakes_in_the_program_are_not_hidden() -> None:
+    for mistake in (FileNotFoundError(errno.ENOENT, "gone", "x"), KeyError("x"), ValueError("x")):
+        with pytest.raises(type(mistake)):
+            cli.exit_code(lambda mistake=mistake: (_ for _ in ()).throw(mistake))
+
+
+def test_messages_are_printable(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Control characters, line ends, text directions and bytes that are not UTF-8 are escaped; all else is kept."""
+    assert printable("caf\udce9 \x1b[31m\u202e\t\r\n é 図") == r"caf\udce9 \x1b[31m\u202e\t\r\n é 図"
+
+    def body() -> None:
+        print("caf\udce9")
+        raise ConfigError("--output=a\x1b[2Jb: no")
+
+    screen = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr(sys, "stdout", screen)
+    assert cli.exit_code(body) == 2
+    screen.seek(0)
+    assert screen.read() == "caf\\udce9\n"
+    assert capsys.readouterr().err == "error: --output=a\\x1b[2Jb: no\n"
