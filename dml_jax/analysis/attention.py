@@ -148,7 +148,8 @@ def plot_statistics(path: Path, *, steps: list[int], series: Statistics, uniform
     right.axhline(uniform, color=drawing.GREY, linewidth=1, label="uniform")
     drawing.style(left).set(title="Divergence from uniform", xlabel="step", ylabel="KL divergence (nats)")
     left.set_ylim(bottom=0)
-    drawing.style(right).set(title="Attention to the own class", xlabel="step", ylabel="weight", ylim=(0, 1.02))
+    drawing.style(right).set(title="Attention to the own class", xlabel="step", ylabel="weight")
+    right.set_ylim(bottom=0)
     drawing.legend(right, loc="center left", bbox_to_anchor=(1, 0.5))
     figure.savefig(path, dpi=130)
 
