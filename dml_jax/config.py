@@ -44,12 +44,12 @@ class Config:
 # selected, when and how it is evaluated does matter, see `decisive`.)
 INDIFFERENT = (
     "data.path", "data.threads", "data.workers", "data.prefetch", "train.steps", "train.epochs", "train.log_every",
-    "train.evaluate_every", "train.checkpoint_every", "evaluation", "paper",
+    "train.evaluate_every", "train.checkpoint_every", "train.keep_every", "evaluation", "paper",
 )  # fmt: skip
 # Keys that do not change what a published number was measured with.
 SAME_EXPERIMENT = (
     "seed", "data.path", "data.threads", "data.workers", "data.prefetch", "train.log_every", "train.checkpoint_every",
-    "evaluation.ks", "evaluation.batch_size", "evaluation.refine", "evaluation.refine_clusters",
+    "train.keep_every", "evaluation.ks", "evaluation.batch_size", "evaluation.refine", "evaluation.refine_clusters",
     "evaluation.refine_eps", "evaluation.refine_min_samples", "evaluation.controls", "backbone.pretrained",
 )  # fmt: skip
 # Keys that hold a path.

@@ -52,7 +52,7 @@ def parser() -> cli.Parser:
     flags.add_argument("--restarts", type=int, help="restarts of k-means (default: 10; 1 above 1000 classes)")
     flags.add_argument("--seed", type=int, default=0, help="seed of k-means (default: 0)")
     rerank_arguments.add_to(flags)
-    flags.add_argument("--geometry", action="store_true", help="add density, spectral decay and uniformity")
+    flags.add_argument("--geometry", action="store_true", help="add density, spectral decay, uniformity, alignment")
     flags.add_argument("--memory", type=int, metavar="MIB", help="device memory to use at most")
     flags.add_argument("--output", metavar="FILE", help="JSON file to write")
     flags.add_argument("--quiet", action="store_true", help="print the table only, no progress")

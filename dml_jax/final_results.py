@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from dml_jax import config as configs
+from dml_jax.analysis import spectra
 from dml_jax.config import Config
 from dml_jax.console import Console
 from dml_jax.data import pipeline
@@ -53,6 +54,7 @@ def final(
     )
     if test.gallery is None:
         results |= _verification(embeddings["test"], test.labels)
+    results["geometry"] = spectra.summary(config, embeddings["test"], test.labels)
     if config.evaluation.refine:
         results["refined"] = _refined(experiment, state, embeddings, console)
     results |= {

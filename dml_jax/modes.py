@@ -69,7 +69,10 @@ def train(config: Config, directory: Path, console: Console, stop: Stop) -> None
             final["timing"] = timing_summary.summary(timing.read(), config.data.batch_size)
             query_results.write(directory, queries)
             _write_embeddings(experiment, directory, embeddings, int(state.step))
-            report.write(directory, config, final, embeddings["test"], experiment.splits["test"], metrics.read())
+            report.write(
+                directory, config, final, embeddings["test"], experiment.splits["test"], metrics.read(),
+                embeddings.get("gallery"),
+            )  # fmt: skip
             files.write_json(directory / "results.json", final)
             report.print_table(config, final, console.rich)
             console.print(f"report: {directory / 'report.html'}   embeddings: {directory / 'embeddings'}")

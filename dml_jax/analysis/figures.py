@@ -1,7 +1,4 @@
-"""Figures of a run: training curves, a map of the unseen classes, verification errors, retrieved images.
-
-matplotlib is imported only when a figure is drawn.
-"""
+"""Figures of a run: training curves, a map of the unseen classes, verification errors, retrieved images."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,34 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dml_jax.analysis import drawing
+from dml_jax.analysis.drawing import BLUE, CORRECT, GREY, INK, ORANGE, WRONG
 from dml_jax.data.split import Split
-from dml_jax.errors import printable
 from dml_jax.evaluation import neighbors
 from dml_jax.evaluation.verification import Verification
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
-INK, GREY, BLUE, GREEN, RED = "#1f2933", "#9aa5b1", "#1971c2", "#2f9e44", "#e03131"
-COLOURED_CLASSES = 10  # in the map of the classes
 QUERIES, NEIGHBORS = 10, 8  # rows and columns of the retrieval grid
-
-
-def _figure(width: float, height: float) -> "Figure":
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(width, height), layout="constrained")
-    FigureCanvasAgg(figure)
-    return figure
-
-
-def _style(axes: "Axes") -> "Axes":
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
-    axes.tick_params(colors=INK, labelsize=8)
-    return axes
 
 
 def plot_training_curves(path: Path, lines: Sequence[dict[str, Any]], controls: dict[str, float]) -> None:
@@ -47,16 +26,16 @@ def plot_training_curves(path: Path, lines: Sequence[dict[str, Any]], controls: 
       lines: of `metrics.jsonl`.
       controls: Recall@1 of the baselines, drawn as dotted lines.
     """
-    figure = _figure(9, 3.2)
+    figure = drawing.figure(9, 3.2)
     left, right = figure.subplots(1, 2)
     loss = [(line["step"], line["loss"]) for line in lines if "loss" in line]
-    _style(left).plot(*zip(*loss, strict=True), color=INK, linewidth=1)
-    left.set(title="Training loss", xlabel="step")
-    _style(right).set(title="Recall@1", xlabel="step", ylim=(0, 1))
-    for split, colour in (("validation", BLUE), ("test", GREEN)):
+    drawing.style(left).plot(*zip(*loss, strict=True), color=INK, linewidth=1)
+    left.set(title="Training loss", xlabel="step", ylabel="loss")
+    drawing.style(right).set(title="Recall@1", xlabel="step", ylabel="fraction of queries", ylim=(0, 1))
+    for split, colour, marker in (("validation", ORANGE, "s"), ("test", BLUE, "o")):
         points = [(line["step"], line[f"{split}/recall@1"]) for line in lines if f"{split}/recall@1" in line]
         if points:
-            right.plot(*zip(*points, strict=True), color=colour, marker="o", markersize=3, label=split)
+            right.plot(*zip(*points, strict=True), color=colour, marker=marker, markersize=3, label=split)
     for name, value in controls.items():
         right.axhline(value, color=GREY, linestyle=":", linewidth=1)
         right.annotate(
@@ -68,8 +47,7 @@ def plot_training_curves(path: Path, lines: Sequence[dict[str, Any]], controls: 
             fontsize=8,
             color=GREY,
         )
-    if right.get_legend_handles_labels()[0]:
-        right.legend(frameon=False, fontsize=8)
+    drawing.legend(right)
     figure.savefig(path, dpi=130)
 
 
@@ -81,8 +59,28 @@ def principal_components(embeddings: np.ndarray, dimensions: int = 2) -> np.ndar
     return np.pad(projected, ((0, 0), (0, dimensions - projected.shape[1])))
 
 
+def scatter_classes(axes: "Axes", points: np.ndarray, labels: np.ndarray, classes: Sequence[str]) -> None:
+    """Points in the plane, those of the largest classes with a colour and marker each, the others in grey.
+
+    Args:
+      axes: to draw on.
+      points: [N, 2].
+      labels: int [N].
+      classes: name of each class.
+    """
+    coloured = len(drawing.SERIES)
+    largest = np.argsort(-np.bincount(labels, minlength=len(classes)), kind="stable")[:coloured]
+    rest = ~np.isin(labels, largest)
+    axes.scatter(points[rest, 0], points[rest, 1], s=4, color=GREY, linewidths=0, alpha=0.5)
+    for label, colour, marker in zip(sorted(largest), drawing.SERIES, drawing.MARKERS, strict=False):
+        x, y = points[labels == label].T
+        name = drawing.text(classes[label])
+        axes.scatter(x, y, s=12, linewidths=0, color=colour, marker=marker, label=name, alpha=0.85)
+    axes.set(xticks=[], yticks=[])
+
+
 def plot_class_map(path: Path, embeddings: np.ndarray, labels: np.ndarray, classes: Sequence[str]) -> None:
-    """Embeddings on their first two principal components; the ten largest classes are coloured.
+    """Embeddings on their first two principal components; the largest classes are coloured.
 
     Args:
       path: PNG file to write.
@@ -90,81 +88,95 @@ def plot_class_map(path: Path, embeddings: np.ndarray, labels: np.ndarray, class
       labels: int [N].
       classes: name of each class.
     """
-    figure = _figure(6, 5)
-    axes = _style(figure.subplots())
-    points = principal_components(embeddings)
-    largest = np.argsort(-np.bincount(labels, minlength=len(classes)), kind="stable")[:COLOURED_CLASSES]
-    rest = ~np.isin(labels, largest)
-    axes.scatter(points[rest, 0], points[rest, 1], s=4, color=GREY, linewidths=0)
-    for label in sorted(largest):
-        x, y = points[labels == label].T
-        name = printable(classes[label]).replace("$", r"\$")  # matplotlib would typeset $…$ as a formula
-        axes.scatter(x, y, s=9, linewidths=0, label=name, alpha=0.8)
-    axes.set(title="Test classes, first two principal components", xticks=[], yticks=[])
-    axes.legend(frameon=False, fontsize=8, markerscale=2, loc="center left", bbox_to_anchor=(1, 0.5))
+    figure = drawing.figure(6, 5)
+    axes = drawing.style(figure.subplots())
+    scatter_classes(axes, principal_components(embeddings), labels, classes)
+    axes.set(xlabel="first principal component", ylabel="second principal component", title="Test classes")
+    drawing.legend(axes, markerscale=2, loc="center left", bbox_to_anchor=(1, 0.5))
     figure.savefig(path, dpi=130)
 
 
 def plot_verification_errors(path: Path, verification: Verification) -> None:
     """False accept and false reject rates over the threshold, and the ROC curve, as a PNG file."""
-    figure = _figure(9, 3.2)
+    figure = drawing.figure(9, 3.2)
     left, right = figure.subplots(1, 2)
     accepts, rejects = verification.false_accepts, verification.false_rejects
-    _style(left).plot(verification.thresholds, accepts, color=RED, label="false accepts")
-    left.plot(verification.thresholds, rejects, color=INK, label="false rejects")
+    drawing.style(left).plot(verification.thresholds, accepts, color=ORANGE, linestyle="--", label="false accepts")
+    left.plot(verification.thresholds, rejects, color=BLUE, label="false rejects")
     left.axvline(verification.threshold, color=GREY, linestyle=":", linewidth=1)
     left.set(title="Verification errors", xlabel="cosine threshold", ylabel="rate", ylim=(0, 1))
-    left.legend(frameon=False, fontsize=8)
-    _style(right).plot(accepts, 1 - rejects, color=GREEN)
+    drawing.legend(left)
+    drawing.style(right).plot(accepts, 1 - rejects, color=BLUE)
     error = verification.equal_error_rate
     right.plot(error, 1 - error, "o", color=INK, markersize=4)
     right.set(title=f"ROC curve, equal error rate {error:.1%}", xlabel="false accept rate", ylabel="true accept rate")
     figure.savefig(path, dpi=130)
 
 
-def plot_retrieval_grid(path: Path, embeddings: np.ndarray, split: Split) -> None:
-    """Sample queries with their nearest neighbours; green frames mark the query's class, red frames other classes.
+def sample_queries(wrong: np.ndarray) -> np.ndarray:
+    """Up to QUERIES random queries: int [n].
 
-    Half of the queries are sampled from those whose nearest neighbour is wrong, as far as there are enough, so that
-    failures are visible.
+    Half of them are sampled from those whose nearest image is wrong, as far as there are enough, so that failures are
+    visible.
+
+    Args:
+      wrong: bool [N], for each query.
+    """
+    rng = np.random.default_rng(0)
+    failures = rng.permutation(np.flatnonzero(wrong))[: QUERIES // 2]
+    successes = rng.permutation(np.flatnonzero(~wrong))[: QUERIES - len(failures)]
+    return np.concatenate([successes, failures])
+
+
+def plot_retrieval_grid(path: Path, embeddings: np.ndarray, split: Split, gallery: np.ndarray | None = None) -> None:
+    """Sample queries, see `sample_queries`, with their nearest images.
 
     Args:
       path: PNG file to write.
       embeddings: [N, D] of the images of `split`.
-      split: whose images are shown.
+      split: the queries.
+      gallery: [G, D] of the images of its gallery; None if it has none and the queries search each other.
     """
-    count = min(NEIGHBORS, len(embeddings) - 1)
-    _, indices = neighbors.search(embeddings, embeddings, count, exclude_self=True)
-    wrong = split.labels[indices[:, 0]] != split.labels
-    rng = np.random.default_rng(0)
-    failures = rng.permutation(np.flatnonzero(wrong))[: QUERIES // 2]
-    successes = rng.permutation(np.flatnonzero(~wrong))[: QUERIES - len(failures)]
-    queries = np.concatenate([successes, failures])
-    rows = [[split.read(int(i), None) for i in (query, *indices[query])] for query in queries]
-    correct = [[bool(split.labels[i] == split.labels[query]) for i in indices[query]] for query in queries]
-    plot_retrieved_images(path, rows, correct)
+    searched, others = (split, embeddings) if split.gallery is None or gallery is None else (split.gallery, gallery)
+    itself = searched is split
+    _, indices = neighbors.search(embeddings, others, min(NEIGHBORS, len(others) - itself), exclude_self=itself)
+    queries = sample_queries(searched.labels[indices[:, 0]] != split.labels)
+    rows = [[split.read(int(q), None), *(searched.read(int(i), None) for i in indices[q])] for q in queries]
+    correct = searched.labels[indices[queries]] == split.labels[queries, None]
+    plot_retrieved_images(path, rows, correct.tolist())
 
 
 def plot_retrieved_images(
-    path: Path, rows: Sequence[Sequence[np.ndarray]], correct: Sequence[Sequence[bool]] | None = None
+    path: Path,
+    rows: Sequence[Sequence[np.ndarray]],
+    correct: Sequence[Sequence[bool]] | None = None,
+    *,
+    first: str = "query",
+    below: Sequence[Sequence[str]] | None = None,
 ) -> None:
     """One row per query, followed by its neighbours, nearest first.
 
     Args:
       path: PNG file to write.
       rows: images uint8 [H, W, 3], the query first, the same number in each row.
-      correct: whether each neighbour has the query's class (green or red frame); None for grey frames.
+      correct: whether each neighbour has the query's class (solid blue frame) or not (dashed orange frame); None for
+        grey frames.
+      first: heading of the first column.
+      below: a label for each neighbour.
     """
-    figure = _figure(len(rows[0]) + 0.6, len(rows))
+    figure = drawing.figure(len(rows[0]) + 0.6, max(1, len(rows)) * (1.2 if below else 1))
     cells = figure.subplots(len(rows), len(rows[0]), squeeze=False)
     for i, row in enumerate(rows):
         for j, image in enumerate(row):
             axes = cells[i, j]
             axes.imshow(image)
             axes.set(xticks=[], yticks=[])
-            colour = INK if j == 0 else GREY if correct is None else GREEN if correct[i][j - 1] else RED
+            wrong = bool(j and correct is not None and not correct[i][j - 1])
+            colour = INK if j == 0 else GREY if correct is None else WRONG if wrong else CORRECT
             for spine in axes.spines.values():
-                spine.set(color=colour, linewidth=3)
+                spine.set(color=colour, linewidth=3, capstyle="butt", linestyle=(0, (2, 1.2)) if wrong else "-")
             if i == 0:
-                axes.set_title(str(j) if j else "query", fontsize=9)
+                axes.set_title(str(j) if j else first, fontsize=9)
+            if j and below is not None:
+                axes.set_xlabel(below[i][j - 1], fontsize=8, labelpad=2)
     figure.savefig(path, dpi=80)

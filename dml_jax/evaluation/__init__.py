@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dml_jax.evaluation.metrics import (
+        alignment,
         ami,
         density,
+        effective_rank,
         f1_pairs,
         nmi,
         nmi_stderr,
@@ -40,8 +42,10 @@ _MODULES = (
 )
 
 __all__ = [
+    "alignment",
     "ami",
     "density",
+    "effective_rank",
     "f1_pairs",
     "nmi",
     "nmi_stderr",

@@ -1,4 +1,4 @@
-"""Statistics of an embedding space: density, spectral decay and uniformity."""
+"""Statistics of an embedding space: density, spectral decay, effective rank, uniformity and alignment."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -82,6 +82,53 @@ def spectral_decay(embeddings: ArrayLike) -> float:
         raise DataError("embeddings: every row is zero, so there is no spectrum; give embeddings that differ")
     share = np.maximum(values / values.sum(), 1e-12)
     return float(-np.log(len(values)) - np.mean(np.log(share)))
+
+
+def effective_rank(embeddings: ArrayLike) -> float:
+    """exp of the entropy of s / sum(s) over the singular values s (Roy & Vetterli, EUSIPCO 2007).
+
+    Args:
+      embeddings: [N, D] real numbers; neither centred nor normalised here.
+
+    Returns:
+      From 1 (all rows are multiples of one vector; also if all are zero) to min(N, D).
+
+    Raises:
+      DataError: wrong shape or type, or rows that are not finite.
+    """
+    values = singular_values(embeddings)
+    if values[0] == 0:
+        return 1.0
+    share = values / values.sum()
+    return float(np.exp(-np.sum(share * np.log(np.where(share > 0, share, 1)))))
+
+
+def alignment(embeddings: ArrayLike, labels: ArrayLike) -> float:
+    """Mean of |x_i - x_j|^2 over the pairs i != j of one class, for unit rows (Wang & Isola, ICML 2020, eq. 1).
+
+    Args:
+      embeddings: [N, D] real numbers; normalised here.
+      labels: int [N].
+
+    Returns:
+      From 0 (every class is a point) to 4; NaN if no class has two rows.
+
+    Raises:
+      DataError: wrong shapes or types, or rows that are not finite.
+    """
+    points = check_inputs.embeddings(embeddings)
+    _, members, sizes = np.unique(check_inputs.labels(labels, len(points)), return_inverse=True, return_counts=True)
+    pairs = float(np.sum(sizes * (sizes - 1.0)))
+    if pairs == 0:
+        return float("nan")
+    sums, squares = np.zeros((len(sizes), points.shape[1])), np.zeros(len(sizes))
+    for part, block in _float64_blocks(points):
+        directions = _unit_rows(block)
+        np.add.at(sums, members[part], directions)
+        np.add.at(squares, members[part], np.sum(directions**2, axis=1))
+    # Over the ordered pairs of a class, i = j included, |x_i - x_j|^2 sums to 2 n sum |x_i|^2 - 2 |sum x_i|^2.
+    total = float(np.sum(2 * sizes * squares - 2 * np.sum(sums**2, axis=1)))
+    return max(total, 0.0) / pairs
 
 
 def uniformity(embeddings: ArrayLike, *, sharpness: float = 2.0, mesh: Mesh | None = None) -> float:

@@ -31,6 +31,7 @@ METRICS = (
     MetricEntry("density", "density", percent=False),
     MetricEntry("spectral_decay", "spectral decay", percent=False),
     MetricEntry("uniformity", "uniformity", percent=False),
+    MetricEntry("alignment", "alignment", percent=False),
 )
 
 

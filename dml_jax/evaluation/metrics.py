@@ -10,11 +10,13 @@ from dml_jax.errors import DataError
 from dml_jax.evaluation import _ranking, check_inputs
 from dml_jax.evaluation.check_inputs import ArrayLike
 from dml_jax.evaluation.clustering import ami, f1_pairs, nmi, nmi_stderr
-from dml_jax.evaluation.geometry import density, singular_values, spectral_decay, uniformity
+from dml_jax.evaluation.geometry import alignment, density, effective_rank, singular_values, spectral_decay, uniformity
 
 __all__ = [
+    "alignment",
     "ami",
     "density",
+    "effective_rank",
     "f1_pairs",
     "nmi",
     "nmi_stderr",

@@ -69,7 +69,7 @@ def evaluate(
       protocol: "clean" excludes each query from its own neighbours by index; "paper" drops the first neighbour, as the
         published codes do, so that a query with a duplicate ranked first counts as its own hit.
       cluster: also run k-means on the queries with as many clusters as classes, and compute the NMI.
-      geometry: also compute density, spectral decay and uniformity of the queries.
+      geometry: also compute density, spectral decay, uniformity and alignment of the queries.
       seed: seed of k-means.
       restarts: restarts of k-means; None for the default of `kmeans_options`.
       average: mean of the entropies in the NMI; HIST's code uses the geometric mean, the others the arithmetic mean.
@@ -105,6 +105,7 @@ def evaluate(
         result["density"] = metrics.density(points, labels)
         result["spectral_decay"] = metrics.spectral_decay(points)
         result["uniformity"] = metrics.uniformity(points)
+        result["alignment"] = metrics.alignment(points, labels)
     if cluster:
         classes = len(np.unique(labels))
         if metric == "cosine":

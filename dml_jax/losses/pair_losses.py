@@ -123,13 +123,26 @@ def triplet_loss(
       squared: compare squared Euclidean distances (FaceNet, Schroff et al., CVPR 2015); otherwise plain ones.
       candidates: float [M, D] that positives and negatives index; None for `embeddings`.
     """
+    hinges = triplet_hinges(embeddings, triplets, margin=margin, squared=squared, candidates=candidates)
+    return _mean(hinges, triplets.valid)
+
+
+def triplet_hinges(
+    embeddings: jax.Array,
+    triplets: Triplets,
+    *,
+    margin: float = 0.2,
+    squared: bool = True,
+    candidates: jax.Array | None = None,
+) -> jax.Array:
+    """[d_ap - d_an + margin]+ of each triplet, valid or not, [T]; the arguments are those of `triplet_loss`."""
     x = at_least_float32(embeddings)
     others = x if candidates is None else at_least_float32(candidates)
     anchors = x[triplets.anchors]
     near, far = _squared(anchors, others[triplets.positives]), _squared(anchors, others[triplets.negatives])
     if not squared:
         near, far = root(near), root(far)
-    return _mean(jax.nn.relu(near - far + margin), triplets.valid)
+    return jax.nn.relu(near - far + margin)
 
 
 def margin(

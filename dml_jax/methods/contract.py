@@ -119,6 +119,10 @@ class Method(NamedTuple):
       refresh: None where nothing is computed from all training images.
       teach: (params, model_state, encoded) -> Teaching, what a student learns from this method's trained model; None
         where that is `embed` alone.
+      proxies: (params) -> [P, K], trained rows that stand for classes or parts of images; None where there are none.
+        The training logs how far they move.
+      active_pairs: (params, encoded, batch, key) -> scalar in [0, 1], the share of the pairs or triplets that still
+        have a gradient; None where the loss has none that could be without. The training logs it.
       teacher: work directory of the run whose model `loss` finds in `batch.teacher`; empty where it needs none.
         `loss` raises ConfigError, when it is traced, where that model does not fit.
     """
@@ -135,6 +139,8 @@ class Method(NamedTuple):
     views: int = 1
     refresh: Refresh | None = None
     teach: Callable[[PyTree, PyTree, PyTree], Teaching] | None = None
+    proxies: Callable[[PyTree], jax.Array] | None = None
+    active_pairs: Callable[[PyTree, PyTree, Batch, jax.Array], jax.Array] | None = None
     teacher: str = ""
 
 

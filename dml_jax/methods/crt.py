@@ -30,6 +30,7 @@ from dml_jax.backbones.contract import Backbone
 from dml_jax.backbones.initializers import uniform_fan_in
 from dml_jax.backbones.layers import Dense
 from dml_jax.errors import ConfigError
+from dml_jax.losses import active_pairs as active
 from dml_jax.losses import pairwise
 from dml_jax.losses import similarity_losses as ms
 from dml_jax.losses.safe_norms import at_least_float32, unit
@@ -260,4 +261,18 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
             return "backbone"
         return "prototypes" if "prototypes" in path else "embedding"
 
-    return Method(init, encode, batch_loss, embed, GROUPS, group)
+    def active_pairs(params: PyTree, encoded: tuple[jax.Array, jax.Array], batch: Batch, key: jax.Array) -> jax.Array:
+        """Of the tested branch."""
+        embeddings = encoded[BRANCHES.index(config.tested_branch)]
+        return active.multi_similarity(embeddings, batch.labels, **vars(config.multi_similarity))
+
+    return Method(
+        init,
+        encode,
+        batch_loss,
+        embed,
+        GROUPS,
+        group,
+        proxies=(lambda params: jnp.concatenate(own_prototypes(params))) if config.transform == "residual" else None,
+        active_pairs=active_pairs,
+    )

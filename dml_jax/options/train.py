@@ -34,6 +34,7 @@ class Train:
     log_every: PositiveInt = 20  # steps between two lines of metrics.jsonl
     evaluate_every: NonNegativeInt = 0  # steps between two evaluations; 0: after each epoch if the length is in epochs
     checkpoint_every: PositiveInt = 200  # steps between two checkpoints
+    keep_every: NonNegativeInt = 0  # steps between two models kept for `dml_jax.analyse`; 0: none
     select: Literal["last", "validation", "test"] = "last"  # how the reported model is selected
     reload_best_epochs: tuple[NonNegativeInt, ...] = ()  # epochs (without warm-up) that restart from the best model
 

@@ -49,6 +49,10 @@ class Checkpoints:
         ShapeDtypeStructs).
       warn: called with one sentence for each checkpoint that cannot be read; None to raise instead of falling back.
       writing: False for readers, which must not touch what a run may be writing at the same time.
+
+    Attributes:
+      directory: as given, absolute.
+      kept: where `kept_models` keeps models for analyses.
     """
 
     def __init__(
@@ -61,6 +65,7 @@ class Checkpoints:
     ):
         logging.getLogger("absl").setLevel(logging.CRITICAL)  # orbax also raises the errors it logs
         self.directory = directory.absolute()
+        self.kept = self.directory / "kept"
         self._template = template
         self._warn = warn
         self._writing = writing

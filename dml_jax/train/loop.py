@@ -15,7 +15,17 @@ from dml_jax.data.pipeline import BatchReader
 from dml_jax.errors import DivergedError
 from dml_jax.methods.contract import Embed
 from dml_jax.train import experiment as experiments
-from dml_jax.train import inference, mesh, split_metrics, step, timing, training_set_refresh, warm_start
+from dml_jax.train import (
+    health,
+    inference,
+    kept_models,
+    mesh,
+    split_metrics,
+    step,
+    timing,
+    training_set_refresh,
+    warm_start,
+)
 from dml_jax.train.checkpoint import Checkpoints
 from dml_jax.train.experiment import Experiment
 from dml_jax.train.jsonl import JsonLines
@@ -119,6 +129,7 @@ def train(experiment: Experiment, out: Outputs, stop: Stop) -> TrainState:
         raise Interrupted(stop.agreed())
     out.console.print("compiling the training step")
     meter = Meter(batches, experiment.config.data.batch_size, start)
+    monitor = health.Monitor(experiment, out.console)
     previous: dict[str, jax.Array] = {}
     with batches:
         for done in range(start + 1, total + 1):
@@ -129,25 +140,34 @@ def train(experiment: Experiment, out: Outputs, stop: Stop) -> TrainState:
                 check_finite(previous, done - 1)
                 state = refresh_state(experiment, out, features, state, notes, stop)
                 meter.restart(done - 1)
-            state, metrics = update(state, experiments.device_batch(experiment, *arrays), key)
+            logging = done % config.log_every == 0 or done == total
+            evaluating = evaluation_due(experiment, done)
+            batch = experiments.device_batch(experiment, *arrays)
+            proxies = monitor.proxies(state) if logging or evaluating else None
+            state, metrics = update(state, batch, key)
             check_finite(previous, done - 1)  # one step behind, so that the devices never wait for the host
             previous = metrics
             if done == start + 1:
                 jax.block_until_ready(metrics)  # keeps the compilation out of the throughput
+                monitor.compile(state, batch, key)
                 out.console.start_progress("training", total, done)
                 meter.restart(done)
 
-            logging = done % config.log_every == 0 or done == total
-            evaluating = evaluation_due(experiment, done)
             # Asking the other processes waits for the devices, so it is not done at every step.
             stopping = (logging or jax.process_count() == 1) and bool(stop.agreed())
             saving = done % config.checkpoint_every == 0 or done == total or stopping
-            if not (logging or evaluating or saving):
+            keeping = config.keep_every > 0 and done % config.keep_every == 0
+            if not (logging or evaluating or saving or keeping):
                 continue
             values = check_finite(metrics, done)
-            if evaluating or saving:
+            if evaluating or saving or keeping:
                 check_state(state)
-            line = {"step": done, **values, "learning_rate_factor": float(experiment.schedule(done - 1))}
+            if keeping:
+                kept_models.write(out.checkpoints.kept, state)
+            line: dict[str, Any] = {"step": done, **values}
+            line["learning_rate_factor"] = float(experiment.schedule(done - 1))
+            if logging or evaluating:
+                line |= monitor.measure(state, batch, proxies, key, values["grad_norm"])
             if logging:
                 clock = meter.read(done)
                 out.timing.write(clock)
@@ -187,6 +207,7 @@ def resume_or_start(experiment: Experiment, out: Outputs) -> tuple[TrainState, N
             state = state._replace(model_state=filled)
     start = int(state.step)
     out.checkpoints.drop_newer("best", start)
+    kept_models.drop_newer(out.checkpoints.kept, start)
     out.metrics.truncate(start - 1 if notes.pending else start)
     out.timing.truncate(start)
     if mesh.is_main_process() and (missing := notes.lines - len(out.metrics.read())) > 0:

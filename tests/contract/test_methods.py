@@ -177,6 +177,23 @@ def test_rows_are_encoded_independently_and_logs_are_scalars(name: str) -> None:
     assert jax.tree.structure(aux.model_state) == jax.tree.structure(state.model_state)
 
 
+@every_method
+def test_what_is_logged_about_proxies_and_pairs(name: str) -> None:
+    """Rows of proxies, and one share; both of what a test would embed, without training."""
+    made = method(name)
+    batch = toys.batch(made.views)
+    params, model_state = initial(made, len(batch.labels))
+    if made.proxies is not None:
+        assert len(jax.eval_shape(made.proxies, params).shape) == 2
+    if made.active_pairs is not None:
+        encoded, _ = jax.eval_shape(partial(made.encode, train=False), params, model_state, batch.images[:1])
+        share = jax.eval_shape(made.active_pairs, params, encoded, batch, jax.random.key(KEY))
+        assert (share.shape, share.dtype) == ((), jnp.float32)
+    assert {"hist": (True, False), "crt": (True, True), "diva": (False, True)}.get(
+        name, (made.proxies is not None, made.active_pairs is not None)
+    ) == (made.proxies is not None, made.active_pairs is not None)
+
+
 def degenerate(views: int) -> dict[str, Batch]:
     usual = toys.batch(views)
     size = usual.labels.shape[0]

@@ -1,4 +1,4 @@
-"""Density, spectral decay and uniformity against their definitions."""
+"""Density, spectral decay, effective rank, uniformity and alignment against their definitions."""
 
 import numpy as np
 import pytest
@@ -71,3 +71,24 @@ def test_uniformity_of_equal_rows_is_zero():
     assert metrics.uniformity(np.ones((20, 4))) == pytest.approx(0, abs=1e-6)
     with pytest.raises(DataError, match="has one row"):
         metrics.uniformity(np.ones((1, 4)))
+
+
+def test_alignment():
+    points, labels = rows(3, 12) * np.linspace(0.5, 3, 12)[:, None], np.array([0, 0, 0, 0, 1, 1, 1, 2, 2, 3, 3, 4])
+    directions = points / np.linalg.norm(points, axis=1, keepdims=True)
+    pairs = [(i, j) for i in range(12) for j in range(i) if labels[i] == labels[j]]
+    expected = np.mean([np.sum((directions[i] - directions[j]) ** 2) for i, j in pairs])
+    assert metrics.alignment(points, labels) == pytest.approx(expected, rel=1e-12)
+    assert metrics.alignment(np.ones((4, 3)), np.zeros(4, int)) == pytest.approx(0, abs=1e-12)
+    assert np.isnan(metrics.alignment(points, np.arange(12)))
+
+
+def test_effective_rank():
+    q, _ = np.linalg.qr(rows(4, 6))
+    assert q.shape[0] == 6
+    for values in ([1.0, 1.0, 1.0], [5.0, 1.0, 0.5], [2.0, 0.0, 0.0]):
+        points = q[:, : len(values)] * np.asarray(values) @ np.linalg.qr(rows(5, 3)[:, :3])[0].T
+        share = np.asarray(values) / np.sum(values)
+        entropy = -sum(p * np.log(p) for p in share if p > 0)
+        assert metrics.effective_rank(points) == pytest.approx(np.exp(entropy), rel=1e-9)
+    assert metrics.effective_rank(np.zeros((3, 2))) == 1

@@ -32,7 +32,8 @@ def test_every_metric_has_an_entry_in_the_table():
     found = protocol.evaluate(points, labels, ks=(4, 1), geometry=True)
     names = [entry.name for entry in metric_table.columns(found)]
     assert {key for key in found if not key.endswith("_stderr")} == {*names, "lone_queries"}
-    assert names == ["recall@1", "recall@4", "map@r", "r_precision", "nmi", "density", "spectral_decay", "uniformity"]
+    geometry = ["density", "spectral_decay", "uniformity", "alignment"]
+    assert names == ["recall@1", "recall@4", "map@r", "r_precision", "nmi", *geometry]
     assert [key for key in found if key in names] == names
     assert len(names) == len(metric_table.METRICS) + 1  # two K of Recall@K
 

@@ -1,5 +1,6 @@
 """The training loop: bit-exact in two runs and across every interruption; stops on signals and when it diverges."""
 
+import json
 import signal
 from collections.abc import Iterator
 from dataclasses import replace
@@ -19,7 +20,7 @@ from dml_jax.data import pipeline
 from dml_jax.errors import DivergedError
 from dml_jax.methods.contract import Batch
 from dml_jax.train import experiment as experiments
-from dml_jax.train import loop, mesh, split_metrics, step
+from dml_jax.train import health, kept_models, loop, mesh, split_metrics, step
 from dml_jax.train.checkpoint import Checkpoints
 from dml_jax.train.experiment import Experiment
 from dml_jax.train.jsonl import JsonLines
@@ -163,6 +164,38 @@ def test_what_changes_no_bit(whole: tuple[list[bytes], str], tmp_path: Path) -> 
         data=replace(CONFIG.data, threads=3, prefetch=1),
     )
     assert bits(train(built(config), tmp_path)) == whole[0]
+
+
+def test_health_changes_no_bit(
+    experiment: Experiment, whole: tuple[list[bytes], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without it, the training and all other metrics are the same."""
+    monkeypatch.setattr(health.Monitor, "measure", lambda *arguments: {})
+    monkeypatch.setattr(health.Monitor, "proxies", lambda *arguments: None)
+    assert bits(train(experiment, tmp_path)) == whole[0]
+    lines = [json.loads(line) for line in whole[1].splitlines()]
+    assert all(any(name.startswith(health.PREFIX) for name in line) for line in lines)
+    plain = [{name: line[name] for name in line if not name.startswith(health.PREFIX)} for line in lines]
+    assert [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()] == plain
+
+
+def test_models_are_kept_and_change_no_bit(whole: tuple[list[bytes], str], tmp_path: Path) -> None:
+    """Also after a kill: models after the checkpoint are written again, with the same bytes."""
+    keeping = built(replace(CONFIG, train=replace(CONFIG.train, keep_every=5)))
+    assert bits(train(keeping, tmp_path)) == whole[0]
+    assert (tmp_path / "metrics.jsonl").read_text() == whole[1]
+    kept = tmp_path / "checkpoints" / "kept"
+    contents = {file.name: file.read_bytes() for file in kept.iterdir()}
+    assert kept_models.steps(kept) == [5, 10, 15, 20]
+    last = kept_models.read(kept, 20, experiments.template(keeping))
+    params = [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves((last.params, last.model_state))]
+    assert params == whole[0][1 : 1 + len(params)]
+    store = checkpoints(keeping, tmp_path)
+    store.drop_newer("latest", 14)
+    store.close()
+    (kept / "25.safetensors").write_bytes(b"of a longer run")
+    assert bits(train(keeping, tmp_path)) == whole[0]
+    assert {file.name: file.read_bytes() for file in kept.iterdir()} == contents
 
 
 def _poisoned(experiment: Experiment, step: int) -> Experiment:

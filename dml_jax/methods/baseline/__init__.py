@@ -57,6 +57,13 @@ class Criterion(nn.Module):
         logits = LOSSES[self.loss].logits
         return None if logits is None else logits(self.options, self.learned, embeddings)
 
+    def active(self, embeddings: jax.Array, labels: jax.Array, key: jax.Array) -> jax.Array:
+        """The share of the pairs that have a gradient, see `Method.active_pairs`; arguments as for `value`."""
+        entry = LOSSES[self.loss]
+        assert entry.active is not None
+        arguments = {**vars(self.options), **self.learned} | ({"key": key} if entry.mines else {})
+        return entry.active(embeddings, labels, **arguments)
+
     def value(
         self, embeddings: jax.Array, labels: jax.Array, key: jax.Array, candidates: Candidates | None = None
     ) -> jax.Array:
@@ -128,6 +135,19 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
     def teach(params: PyTree, model_state: PyTree, encoded: jax.Array) -> Teaching:
         return Teaching(unit(encoded), apply_criterion(params, encoded, method="__call__"))
 
+    def active_pairs(params: PyTree, encoded: jax.Array, batch: Batch, key: jax.Array) -> jax.Array:
+        return apply_criterion(params, encoded, batch.labels, key, method="active")
+
+    has_proxies = "proxies" in LOSSES[config.loss].parameters(config.options, data.classes, config.embedding_dim)
     return Method(
-        init, encode, loss, heads.unit_embed(encode), GROUPS, group=lambda path: path[0], after=after, teach=teach
+        init,
+        encode,
+        loss,
+        heads.unit_embed(encode),
+        GROUPS,
+        group=lambda path: path[0],
+        after=after,
+        teach=teach,
+        proxies=(lambda params: params["loss"]["proxies"].reshape(-1, config.embedding_dim)) if has_proxies else None,
+        active_pairs=active_pairs if LOSSES[config.loss].active else None,
     )

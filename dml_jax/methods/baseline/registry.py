@@ -13,6 +13,7 @@ from flax.typing import Initializer
 
 from dml_jax import losses
 from dml_jax.backbones.initializers import normal_init, uniform_fan_in
+from dml_jax.losses import active_pairs
 from dml_jax.losses.classification import linear_logits
 from dml_jax.losses.pairwise import cosine
 from dml_jax.options.methods.losses import Margin, SoftTriple
@@ -57,12 +58,14 @@ class Entry(NamedTuple):
       logits: (options, parameters, embeddings [N, D]) -> class scores [N, C] without margins; None if the loss does not
         train a classifier.
       mines: `loss` takes a random `key`.
+      active: takes the arguments of `loss` without candidates; see `Method.active_pairs`.
     """
 
     loss: Callable[..., jax.Array]
     parameters: Callable[[Any, int, int], Shapes] = no_parameters
     logits: Callable[[Any, Params, jax.Array], jax.Array] | None = None
     mines: bool = False
+    active: Callable[..., jax.Array] | None = None
 
 
 def soft_triple(embeddings: jax.Array, labels: jax.Array, *, centers: int, **options: Any) -> jax.Array:
@@ -81,11 +84,11 @@ LOSSES: dict[str, Entry] = {
     "proxy_nca_pp": Entry(losses.proxy_nca_pp, proxies),
     "proxy_anchor": Entry(losses.proxy_anchor, proxies),
     "soft_triple": Entry(soft_triple, centers),
-    "contrastive": Entry(losses.contrastive),
-    "triplet": Entry(losses.triplet, mines=True),
-    "margin": Entry(losses.margin, boundaries, mines=True),
+    "contrastive": Entry(losses.contrastive, active=active_pairs.contrastive),
+    "triplet": Entry(losses.triplet, mines=True, active=active_pairs.triplet),
+    "margin": Entry(losses.margin, boundaries, mines=True, active=active_pairs.margin),
     "n_pair": Entry(losses.n_pair, mines=True),
     "lifted_structure": Entry(losses.lifted_structure),
-    "multi_similarity": Entry(losses.multi_similarity),
+    "multi_similarity": Entry(losses.multi_similarity, active=active_pairs.multi_similarity),
     "circle": Entry(losses.circle),
 }

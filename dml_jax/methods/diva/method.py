@@ -5,6 +5,7 @@ from functools import partial
 from typing import assert_never
 
 import jax
+import jax.numpy as jnp
 from jax import lax
 
 from dml_jax.backbones import functional
@@ -130,6 +131,15 @@ def build(config: Config, backbone: Backbone, data: TrainingSet, *, miner: Miner
             value = value + config.alpha_selfsimilarity * term
         return value, Aux(model_state, terms, carry=encoded.keys)
 
+    def active_pairs(params: PyTree, encoded: Encoded, batch: Batch, key: jax.Array) -> jax.Array:
+        """Mean over the tasks that rank."""
+        triplets = mine(key, encoded.embeddings, batch)
+        shares = [
+            equations.active_triplets(params, task, encoded.embeddings[task], batch.labels, chosen, config)
+            for task, chosen in triplets.items()
+        ]
+        return jnp.stack(shares).mean()
+
     def embed(params: PyTree, model_state: PyTree, images: jax.Array) -> jax.Array:
         encoded, _ = encode(params, model_state, images[None], train=False)
         return equations.ensemble(encoded.embeddings, config)
@@ -158,4 +168,5 @@ def build(config: Config, backbone: Backbone, data: TrainingSet, *, miner: Miner
         fill=fill if task == "contrast" else None,
         views=2 if task in ("contrast", "spread") else 1,
         refresh=recluster if task == "deepcluster" else None,
+        active_pairs=active_pairs if ranking_tasks(config) else None,
     )

@@ -1,0 +1,161 @@
+"""Analyses a trained run: figures with the numbers behind them, gathered in its report:
+
+    python -m dml_jax.analyse --workdir=runs/digits_hist [--what=tsne,classes] [--split=test]
+
+Without --what, everything that applies to the run. For curves over the training, train with
+--config.train.keep_every=N. Writes analysis/*.png and *.csv into the work directory and renews report.html.
+
+  health        distances, effective rank, gradient, active pairs, proxies over the steps
+  overfitting   retrieval of training classes beside test classes over the kept models
+  retrieval     retrieved images, worst queries
+  classes       Recall@1 by class, most confused pairs
+  distances     histograms of pairs of one class and of different classes
+  calibration   whether a threshold keeps its error rate on other classes
+  spectra       singular values, density, uniformity, alignment; for DiVA also by task
+  tsne, umap    maps with thumbnails; umap needs pip install "dml_jax[umap]"
+  attention     MPN: divergence from uniform, weight on the own class, one node's weights over the kept models
+  influence     MPN: whose pixels a prediction depends on
+  heat_maps     CRT: where prototypes respond
+"""
+
+import sys
+from argparse import Namespace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dml_jax import cli, files
+from dml_jax import config as configs
+from dml_jax.analysis.findings import BY_SPLIT, SUBJECTS
+from dml_jax.config import Config
+from dml_jax.errors import CheckpointError, ConfigError
+from dml_jax.options.fields import suggest
+
+if TYPE_CHECKING:
+    from dml_jax.analysis.trained_run import TrainedRun
+
+SPLITS = ("test", "train", "validation")
+# Keys of the run's configuration that may be given anew, e.g. because its data has moved.
+MOVABLE = ("data.path", "data.threads", "data.workers", "data.prefetch", "evaluation.batch_size")
+
+
+def parser() -> cli.Parser:
+    """The options of the command."""
+    flags = cli.Parser(__doc__)
+    flags.add_argument("--workdir", metavar="DIRECTORY", help="work directory of the run")
+    flags.add_argument("--what", metavar="NAME,NAME", help="analyses (default: all that apply)")
+    flags.add_argument("--split", default="test", help="test (default), train or validation")
+    flags.add_argument("--checkpoint", default="reported", help="reported (default), latest, best or a step")
+    flags.add_argument("--quiet", action="store_true", help="print messages but no progress")
+    return flags
+
+
+def execute(arguments: list[str]) -> None:
+    """Reads the command line, makes the analyses and renews the report.
+
+    Raises:
+      UserError: invalid input.
+    """
+    options, overrides = parser().read(arguments)
+    subjects = chosen_subjects(options)
+    config, directory = run_config(options, overrides)
+
+    from dml_jax import main, modes
+    from dml_jax.analysis import findings
+    from dml_jax.analysis.trained_run import TrainedRun
+    from dml_jax.console import Console
+
+    main.enable_compilation_cache()
+    console = Console(quiet=options.quiet)
+    experiment, state = modes.restore(config, directory, options.checkpoint, console)
+    if options.split not in experiment.splits:
+        raise ConfigError(f"--split={options.split}: the run has none; give {' or '.join(experiment.splits)}")
+    run = TrainedRun(directory, experiment, state, console)
+    modules = applicable(run, subjects, required=options.what is not None)
+    suffix = "" if options.split == "test" else f"-{options.split}"
+    for name, module in modules.items():
+        console.print(f"analysing: {name}")
+        own = suffix if name in BY_SPLIT else ""
+        findings.write(directory, name, own, module.TITLE, run.step, module.findings(run, options.split))
+    console.print(f"figures and numbers: {directory / findings.DIRECTORY}")
+    renew_report(run)
+
+
+def chosen_subjects(options: Namespace) -> tuple[str, ...]:
+    """The names in --what, or all of the split.
+
+    Raises:
+      ConfigError: an unknown name or split, or an analysis that is of no split in particular.
+    """
+    if options.split not in SPLITS:
+        raise ConfigError(f"--split={options.split}: {suggest(options.split, SPLITS)}")
+    if options.what is None:
+        return SUBJECTS if options.split == "test" else BY_SPLIT
+    names = tuple(dict.fromkeys(options.what.split(",")))
+    for name in names:
+        if name not in SUBJECTS:
+            raise ConfigError(f"--what={name}: there is no such analysis; {suggest(name, SUBJECTS)}")
+        if options.split != "test" and name not in BY_SPLIT:
+            raise ConfigError(f"--split={options.split}: {name} is not made by split; leave --split out")
+    return names
+
+
+def run_config(options: Namespace, overrides: dict[str, str]) -> tuple[Config, Path]:
+    """The configuration of the run, with overrides applied, and its work directory.
+
+    Raises:
+      UserError: no run there, or an override of what the run was trained with.
+    """
+    from dml_jax.train import workdir
+
+    if not options.workdir:
+        raise ConfigError("--workdir: missing; give the work directory of a run")
+    directory = files.expand_path("--workdir", options.workdir)
+    values = workdir.read_config(directory)["config"]
+    for key, text in overrides.items():
+        if key not in MOVABLE:
+            raise ConfigError(f"--config.{key}: belongs to the run; only {', '.join(MOVABLE)} can be given")
+        cli.apply_override(values, key, text)
+    return configs.resolve(values), directory
+
+
+def applicable(run: "TrainedRun", subjects: tuple[str, ...], *, required: bool) -> dict[str, Any]:
+    """The modules of the subjects that apply to the run, by name; says why others do not.
+
+    Raises:
+      ConfigError: one does not apply although it is required.
+    """
+    from dml_jax.analysis import findings
+
+    modules = {}
+    for name in subjects:
+        module = findings.subject(name)
+        reason = module.reason_not_to(run) if hasattr(module, "reason_not_to") else ""
+        if reason and required:
+            raise ConfigError(f"--what={name}: {reason}")
+        if reason:
+            run.console.print(f"left out: {name} ({reason})")
+        else:
+            modules[name] = module
+    return modules
+
+
+def renew_report(run: "TrainedRun") -> None:
+    """Writes `report.html` again, with all analyses; a run that is not finished has none yet."""
+    from dml_jax.analysis import report
+
+    path = run.directory / "results.json"
+    if not path.exists():
+        run.console.print("the run is not finished, so there is no report yet; finishing it will include the analyses")
+        return
+    results = files.read_json(path, dict, "write it again with --mode=evaluate --output", CheckpointError)
+    report.write_page(run.directory, run.config, results, run.metrics())
+    run.console.print(f"report: {run.directory / 'report.html'}")
+
+
+def main() -> int:
+    """Runs the command on `sys.argv`; returns its exit code."""
+    return cli.exit_code(lambda: execute(sys.argv[1:]))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

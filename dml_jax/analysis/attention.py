@@ -1,0 +1,165 @@
+"""MPN's attention during training: how far from uniform, how much on the own class, and one node's weights.
+
+Measured on one fixed training batch without dropout, with the running batch statistics, after each kept model. With
+the authors' softmax, whose denominator has 1 added, rows sum to less than 1; here they are divided by their sum.
+"""
+
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from dml_jax.analysis import drawing
+from dml_jax.analysis.findings import Finding
+from dml_jax.analysis.trained_run import TrainedRun
+from dml_jax.methods import mpn
+from dml_jax.methods.contract import Method, PyTree
+
+TITLE = "Attention of the message passing network"
+
+
+class Statistics(NamedTuple):
+    """Of the attention of each layer and head, means over the nodes of a batch: float [L, M] each.
+
+    Attributes:
+      divergence: KL(weights || uniform), in nats; at most log N.
+      own_class: weight on nodes of the own class, the node itself included.
+      own_node: weight on the node itself.
+    """
+
+    divergence: np.ndarray
+    own_class: np.ndarray
+    own_node: np.ndarray
+
+
+def reason_not_to(run: TrainedRun) -> str:
+    """Why it does not apply to a run; empty if it does."""
+    method = run.config.method
+    if method.name != "mpn":
+        return f"method {method.name} has no message passing network"
+    return "the run was trained without its network (method.losses=auxiliary)" if method.losses == "auxiliary" else ""
+
+
+def weights(
+    method: Method, network: mpn.MessagePassingNetwork, params: PyTree, model_state: PyTree, images: jax.Array
+) -> jax.Array:
+    """Attention weights of a batch in evaluation mode.
+
+    Args:
+      method: MPN.
+      network: its network.
+      params, model_state: of the model.
+      images: uint8 [1, B, H, W, 3].
+
+    Returns:
+      float [L, M, B, B]: layers, heads, receivers, senders, as the forward pass uses them.
+    """
+    embeddings, _ = method.encode(params, model_state, images, train=False)
+    variables = {"params": params["mpn"]}
+    nodes: PyTree = network.apply(variables, embeddings, method="initial_nodes")
+    outputs: PyTree = network.apply(variables, nodes, method="propagate")
+    return jax.numpy.stack([attention for _, attention in outputs])
+
+
+def statistics(attention: np.ndarray, labels: np.ndarray) -> Statistics:
+    """Statistics of attention weights.
+
+    Args:
+      attention: float [L, M, B, B], not negative, with positive sums of the rows.
+      labels: int [B].
+    """
+    rows = normalised(attention)
+    own = labels[:, None] == labels[None, :]
+    logs = np.log(np.where(rows > 0, rows * rows.shape[-1], 1))
+    return Statistics(
+        divergence=np.sum(rows * logs, axis=-1).mean(axis=-1),
+        own_class=np.sum(rows * own, axis=-1).mean(axis=-1),
+        own_node=np.diagonal(rows, axis1=-2, axis2=-1).mean(axis=-1),
+    )
+
+
+def normalised(attention: np.ndarray) -> np.ndarray:
+    """Rows [..., B] divided by their sum, in float64."""
+    rows = np.asarray(attention, np.float64)
+    return rows / rows.sum(axis=-1, keepdims=True)
+
+
+def findings(run: TrainedRun, split: str) -> list[Finding]:
+    """Statistics over training, and the weights of one node."""
+    method, batch = run.experiment.method, run.training_batch
+    network = mpn.MessagePassingNetwork(run.config.method, len(run.split("train").classes))
+    compute = jax.jit(partial(weights, method, network))
+    labels, steps, found, node_rows = np.asarray(batch.labels), [], [], []
+    for state in run.models():
+        attention = np.asarray(compute(state.params, state.model_state, batch.images))
+        steps.append(int(state.step))
+        found.append(statistics(attention, labels))
+        node_rows.append(normalised(attention)[-1, :, 0].mean(axis=0))  # last layer, first node, mean of the heads
+    series = Statistics(*(np.stack(values) for values in zip(*found, strict=True)))  # [T, L, M]
+    nodes, uniform = np.stack(node_rows), float((labels[:, None] == labels).mean())
+    few = "" if run.kept_steps else " Set train.keep_every to see how it got there."
+    return [
+        Finding(
+            "attention",
+            "Attention on a fixed training batch by layer and head. Left: divergence from uniform weights (0: every "
+            "node attends to all others alike). Right: weight on nodes of the own class; grey line: with uniform "
+            f"weights.{few}",
+            partial(plot_statistics, steps=steps, series=series, uniform=uniform),
+            ("step", "layer", "head", "kl_from_uniform_nats", "own_class_weight", "own_node_weight"),
+            [
+                (step, layer + 1, head + 1, *(float(values[t, layer, head]) for values in series))
+                for t, step in enumerate(steps)
+                for layer, head in np.ndindex(*series.divergence.shape[1:])
+            ],
+        ),
+        Finding(
+            "attention_node",
+            "To whom one node of this batch attends (last layer, mean over the heads), after different numbers of "
+            "steps. The nodes of its own class are those left of the line. Uniform weights would be "
+            f"{1 / len(labels):.3f}.",
+            partial(plot_node, steps=steps, nodes=nodes, own=int((labels == labels[0]).sum())),
+            ("step", "node", "class", "weight"),
+            [
+                (step, node, run.split("train").classes[labels[node]], float(nodes[t, node]))
+                for t, step in enumerate(steps)
+                for node in range(len(labels))
+            ],
+        ),
+    ]
+
+
+def plot_statistics(path: Path, *, steps: list[int], series: Statistics, uniform: float) -> None:
+    """Two panels with one line per layer and head."""
+    figure = drawing.figure(9, 3.4)
+    left, right = figure.subplots(1, 2)
+    for layer, head in np.ndindex(*series.divergence.shape[1:]):
+        look: dict[str, Any] = {
+            "color": drawing.SERIES[head % len(drawing.SERIES)],
+            "marker": drawing.MARKERS[head % len(drawing.MARKERS)],
+            "linestyle": ("-", "--", ":", "-.")[layer % 4],
+            "markersize": 4,
+            "linewidth": 1.2,
+            "label": f"layer {layer + 1}, head {head + 1}",
+        }
+        left.plot(steps, series.divergence[:, layer, head], **look)
+        right.plot(steps, series.own_class[:, layer, head], **look)
+    right.axhline(uniform, color=drawing.GREY, linewidth=1, label="uniform")
+    drawing.style(left).set(title="Divergence from uniform", xlabel="step", ylabel="KL divergence (nats)")
+    left.set_ylim(bottom=0)
+    drawing.style(right).set(title="Attention to the own class", xlabel="step", ylabel="weight")
+    right.set_ylim(bottom=0)
+    drawing.legend(right, loc="center left", bbox_to_anchor=(1, 0.5))
+    figure.savefig(path, dpi=130)
+
+
+def plot_node(path: Path, *, steps: list[int], nodes: np.ndarray, own: int) -> None:
+    """Weights [T, B] as an image with one row per step."""
+    figure = drawing.figure(9, 1.6 + 0.28 * len(steps))
+    axes = drawing.style(figure.subplots())
+    image = axes.imshow(nodes, aspect="auto", cmap="cividis", vmin=0, interpolation="nearest")
+    axes.axvline(own - 0.5, color="white", linewidth=1.5)
+    axes.set(xlabel="node of the batch, by class", ylabel="step", yticks=range(len(steps)), yticklabels=steps)
+    figure.colorbar(image, label="attention weight")
+    figure.savefig(path, dpi=130)

@@ -1,0 +1,113 @@
+"""Whether a cosine threshold keeps its false accept rate on classes that it was not chosen on.
+
+A threshold for "same class" is chosen for a target rate on some classes and applied to others: half of the test
+classes, whose images take no part in choosing it.
+"""
+
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from dml_jax.analysis import drawing
+from dml_jax.analysis.findings import Finding
+from dml_jax.analysis.trained_run import TrainedRun
+from dml_jax.errors import DataError
+from dml_jax.evaluation import verification
+from dml_jax.evaluation.verification import Verification
+
+TITLE = "Calibration of thresholds"
+TARGETS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3)  # false accept rates
+MOST = 5000  # images of each kind whose pairs are compared
+
+
+class Transfer(NamedTuple):
+    """A threshold applied to other classes.
+
+    Attributes:
+      target: false accept rate for which it was chosen.
+      threshold: the cosine.
+      false_accepts, false_rejects: rates on the other classes.
+    """
+
+    target: float
+    threshold: float
+    false_accepts: float
+    false_rejects: float
+
+
+def reason_not_to(run: TrainedRun) -> str:
+    """Why it does not apply to a run; empty if it does."""
+    found = len(np.unique(run.split("test").labels))
+    return "" if found >= 4 else f"the test split has {found} classes, and each half needs two"
+
+
+def transfer(chosen_on: Verification, applied_to: Verification, target: float) -> Transfer:
+    """The smallest threshold with at most the target rate of false accepts on some classes, applied to others.
+
+    Both rates must have the same thresholds.
+    """
+    index = int(np.argmax(chosen_on.false_accepts <= target))  # rates fall as the threshold rises
+    return Transfer(
+        target,
+        float(chosen_on.thresholds[index]),
+        float(applied_to.false_accepts[index]),
+        float(applied_to.false_rejects[index]),
+    )
+
+
+def halves(labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Rows of a random half of the classes, and rows of the others."""
+    classes = np.random.default_rng(0).permutation(np.unique(labels))
+    first = np.isin(labels, classes[: len(classes) // 2])
+    return np.flatnonzero(first), np.flatnonzero(~first)
+
+
+def findings(run: TrainedRun, split: str) -> list[Finding]:
+    """Thresholds from training classes and from half of the test classes, applied to the other half."""
+    rng = np.random.default_rng(0)
+
+    def rates(name: str, rows: np.ndarray) -> Verification:
+        rows = rng.permutation(rows)[:MOST]
+        return verification.error_rates(run.embeddings(name)[rows], run.split(name).labels[rows])
+
+    first, second = halves(run.split("test").labels)
+    try:
+        applied_to = rates("test", second)
+        sources = {
+            "training classes": rates("train", np.arange(len(run.split("train").labels))),
+            "other test classes": rates("test", first),
+        }
+    except DataError as error:
+        run.console.print(f"calibration: left out ({error})")
+        return []
+    found = {name: [transfer(source, applied_to, target) for target in TARGETS] for name, source in sources.items()}
+    return [
+        Finding(
+            "calibration",
+            "A cosine threshold for 'same class' is chosen for a false accept rate on some classes and applied to the "
+            "second half of the test classes. Left: the rate found there; on the dotted line it is the one asked for. "
+            "Right: what the threshold rejects wrongly.",
+            partial(plot, found=found),
+            ("chosen_on", "target_false_accepts", "cosine_threshold", "false_accepts", "false_rejects"),
+            [(name, *entry) for name, entries in found.items() for entry in entries],
+        )
+    ]
+
+
+def plot(path: Path, *, found: dict[str, list[Transfer]]) -> None:
+    """Found over target rates, and false rejects over target rates."""
+    figure = drawing.figure(9, 3.4)
+    left, right = figure.subplots(1, 2)
+    left.plot(TARGETS, TARGETS, color=drawing.GREY, linestyle=":", label="as asked for")
+    for i, (name, entries) in enumerate(found.items()):
+        look = {"color": drawing.SERIES[i], "marker": drawing.MARKERS[i], "label": f"chosen on {name}"}
+        left.plot(TARGETS, [max(entry.false_accepts, 1e-5) for entry in entries], **look)
+        right.plot(TARGETS, [entry.false_rejects for entry in entries], **look)
+    drawing.style(left).set(xscale="log", yscale="log", title="False accepts", ylabel="rate found on unseen classes")
+    drawing.style(right).set(xscale="log", title="False rejects", ylabel="rate on unseen classes", ylim=(0, 1.02))
+    for axes in (left, right):
+        axes.set_xlabel("target rate of false accepts")
+    drawing.legend(left)
+    figure.savefig(path, dpi=130)

@@ -1,0 +1,99 @@
+"""CRT: where in an image its prototypes respond, softplus(<x_j, c_k>) at position j for prototype k (equation 1)."""
+
+from functools import partial
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dml_jax import config as configs
+from dml_jax.analysis import drawing
+from dml_jax.analysis.findings import Finding
+from dml_jax.analysis.trained_run import TrainedRun
+from dml_jax.methods import crt
+
+TITLE = "Prototypes over the image"
+IMAGES, PROTOTYPES = 6, 7  # rows and columns of the figure
+
+
+def reason_not_to(run: TrainedRun) -> str:
+    """Why it does not apply to a run; empty if it does."""
+    method = run.config.method
+    if method.name != "crt":
+        return f"method {method.name} has no prototypes on the feature map"
+    return "the run was trained without prototypes (method.transform=average)" if method.transform == "average" else ""
+
+
+def correlations(prototypes: jax.Array, maps: jax.Array) -> jax.Array:
+    """Weights of the residuals.
+
+    Args:
+      prototypes: float [K, L].
+      maps: float [N, h, w, L], feature maps.
+
+    Returns:
+      float [N, h, w, K], not negative.
+    """
+    return jax.nn.softplus(jnp.einsum("nhwl,kl->nhwk", maps.astype(jnp.float32), prototypes, precision=crt.HIGHEST))
+
+
+def most_selective(weights: np.ndarray, count: int) -> np.ndarray:
+    """The prototypes whose weights [N, h, w, K] vary most over the positions of an image: int [count], increasing."""
+    deviation = weights.std(axis=(1, 2)).mean(axis=0)
+    return np.sort(np.argsort(-deviation, kind="stable")[:count])
+
+
+def findings(run: TrainedRun, split: str) -> list[Finding]:
+    """Heat maps of some prototypes over images of different classes."""
+    data = run.split(split)
+    first = np.unique(data.labels, return_index=True)[1]  # an image of each class
+    chosen = first[np.unique(np.linspace(0, len(first) - 1, IMAGES).astype(int))]
+    images = run.images(split, chosen)
+    backbone = configs.module("backbone", run.config.backbone.name).build(run.config.backbone)
+    params, stats = run.state.params, run.state.model_state["backbone"]
+    maps, _ = jax.jit(partial(backbone.apply, train=False))(params["backbone"], stats, backbone.preprocess(images))
+    prototypes = params[run.config.method.tested_branch].get("prototypes", crt.own_prototypes(params)[0])  # if shared
+    weights = np.asarray(correlations(prototypes, maps), np.float64)
+    shown = most_selective(weights, PROTOTYPES)
+    return [
+        Finding(
+            "heat_maps",
+            f"Where prototypes respond: weight of each position in the coded residual, for the {len(shown)} of "
+            f"{weights.shape[-1]} prototypes that vary most over an image, on images of the split '{split}'. Bright: "
+            "largest weight of the prototype on these images; dark: smallest.",
+            partial(plot_maps, images=images, weights=weights[..., shown], prototypes=shown),
+            ("image", "prototype", "row", "column", "weight"),
+            [
+                (data.ids[chosen[n]], int(k), i, j, float(weights[n, i, j, k]))
+                for n in range(len(chosen))
+                for k in shown
+                for i, j in np.ndindex(*weights.shape[1:3])
+            ],
+        )
+    ]
+
+
+def plot_maps(path: Path, *, images: np.ndarray, weights: np.ndarray, prototypes: np.ndarray) -> None:
+    """One row per image [N, H, W, 3], one column per prototype, from weights [N, h, w, K]."""
+    count, columns = len(images), weights.shape[-1] + 1
+    figure = drawing.figure(columns + 0.9, count + 0.5)
+    cells = figure.subplots(count, columns, squeeze=False)
+    low, high = weights.min(axis=(0, 1, 2)), weights.max(axis=(0, 1, 2))
+    scaled = (weights - low) / np.maximum(high - low, 1e-12)
+    extent = (-0.5, images.shape[2] - 0.5, images.shape[1] - 0.5, -0.5)
+    shown = None
+    for n in range(count):
+        for k, axes in enumerate(cells[n]):
+            axes.imshow(images[n])
+            axes.set(xticks=[], yticks=[])
+            if k:
+                shown = axes.imshow(
+                    scaled[n, :, :, k - 1], cmap="cividis", vmin=0, vmax=1, alpha=0.75, extent=extent,
+                    interpolation="bilinear",
+                )  # fmt: skip
+            if n == 0:
+                axes.set_title(f"prototype {prototypes[k - 1]}" if k else "image", fontsize=7)
+    if shown is not None:
+        figure.colorbar(shown, ax=cells, label="relative weight", shrink=0.6)
+    figure.savefig(path, dpi=110)

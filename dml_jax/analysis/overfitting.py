@@ -1,0 +1,70 @@
+"""Retrieval of training classes beside that of test classes, during training."""
+
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from dml_jax.analysis import drawing
+from dml_jax.analysis.findings import Finding
+from dml_jax.analysis.trained_run import TrainedRun
+from dml_jax.data.split import Split
+from dml_jax.train import split_metrics
+
+TITLE = "Training classes beside test classes"
+METRICS = {"recall@1": "Recall@1", "map@r": "MAP@R"}
+
+
+def some_classes(split: Split, count: int, most: int) -> Split:
+    """The images of `count` random classes of a split, at most `most` of them."""
+    rng = np.random.default_rng(0)
+    classes = rng.permutation(np.unique(split.labels))[:count]
+    rows = np.sort(rng.permutation(np.flatnonzero(np.isin(split.labels, classes)))[:most])
+    return split._replace(
+        labels=split.labels[rows],
+        ids=[split.ids[i] for i in rows],
+        read=lambda index, rng: split.read(int(rows[index]), rng),
+    )
+
+
+def findings(run: TrainedRun, split: str) -> list[Finding]:
+    """Recall@1 and MAP@R of the untrained, the kept and the final model."""
+    test = run.split("test")
+    train = some_classes(run.split("train"), len(np.unique(test.labels)), len(test.labels))
+    experiment = run.experiment._replace(splits={**run.experiment.splits, "train": train})
+    rows = []
+    for state in run.models():
+        run.console.print(f"evaluating training and test classes at step {int(state.step)}")
+        for name in ("train", "test"):
+            embeddings = split_metrics.embed_with_gallery(experiment, run.embedder, state, name)
+            found = split_metrics.metrics(
+                run.config, experiment.splits[name], embeddings[name], embeddings.get("gallery"), cluster=False
+            )
+            rows.append((int(state.step), name, found["recall@1"], found["map@r"]))
+    few = "" if run.kept_steps else " Set train.keep_every to see the steps between."
+    return [
+        Finding(
+            "overfitting",
+            "Retrieval among training classes and among the unseen test classes. As many classes of each kind, with at "
+            "most as many images, so that both are about as hard; training images are cropped as for evaluation. A "
+            f"growing gap is overfitting to the training classes.{few}",
+            partial(plot, rows=rows),
+            ("step", "classes", "recall@1", "map@r"),
+            rows,
+        )
+    ]
+
+
+def plot(path: Path, *, rows: list[tuple[int, str, float, float]]) -> None:
+    """One panel per metric with a line for each kind of classes."""
+    figure = drawing.figure(9, 3.3)
+    for panel, (axes, title) in enumerate(zip(figure.subplots(1, 2), METRICS.values(), strict=True)):
+        for i, name in enumerate(("train", "test")):
+            points = [(row[0], row[2 + panel]) for row in rows if row[1] == name]
+            drawing.style(axes).plot(
+                *zip(*points, strict=True), color=drawing.SERIES[i], marker=drawing.MARKERS[i], markersize=4,
+                label=f"{name} classes",
+            )  # fmt: skip
+        axes.set(title=title, xlabel="step", ylabel="fraction", ylim=(0, 1.02))
+        drawing.legend(axes)
+    figure.savefig(path, dpi=130)

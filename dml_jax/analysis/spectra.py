@@ -1,0 +1,126 @@
+"""The geometry of an embedding space: singular values, density, uniformity and alignment; for DiVA, also per task."""
+
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dml_jax.analysis import drawing
+from dml_jax.analysis.findings import Finding
+from dml_jax.analysis.trained_run import TrainedRun
+from dml_jax.config import Config
+from dml_jax.evaluation import geometry
+from dml_jax.options.methods import diva
+
+TITLE = "Geometry of the embedding space"
+PAIRED = 10_000  # images whose pairs determine the uniformity
+
+
+class Space(NamedTuple):
+    """Geometry of one embedding space.
+
+    Attributes:
+      singular_values: float [min(N, D)], largest first, divided by their sum.
+      density: mean distance within classes over that between classes.
+      uniformity: lower is more even.
+      alignment: mean squared distance of pairs of one class.
+      effective_rank: exp of the entropy of the singular values.
+    """
+
+    singular_values: np.ndarray
+    density: float
+    uniformity: float
+    alignment: float
+    effective_rank: float
+
+
+SCALARS = Space._fields[1:]
+
+
+def measure(embeddings: np.ndarray, labels: np.ndarray) -> Space:
+    """The geometry of embeddings [N, D] of any norm with labels int [N]."""
+    rows = np.random.default_rng(0).permutation(len(labels))[:PAIRED]
+    values = geometry.singular_values(embeddings)
+    return Space(
+        values / max(values.sum(), 1e-30),
+        geometry.density(embeddings, labels),
+        geometry.uniformity(embeddings[rows]),
+        geometry.alignment(embeddings, labels),
+        geometry.effective_rank(embeddings),
+    )
+
+
+def parts(config: Config, embeddings: np.ndarray) -> dict[str, np.ndarray]:
+    """The embedding [N, D] and, for DiVA, the parts [N, D / tasks] that tasks with a positive weight contribute."""
+    found = {"embedding": embeddings}
+    if config.method.name == "diva":
+        tasks = diva.embedding_tasks(config.method)
+        for task, part in zip(tasks, np.split(embeddings, len(tasks), axis=1), strict=True):
+            if config.method.ensemble[diva.TASKS.index(task)] > 0:
+                found[task] = part / np.maximum(np.linalg.norm(part, axis=1, keepdims=True), 1e-12)
+    return found
+
+
+def summary(config: Config, embeddings: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
+    """The scalars by name, for `results.json`; for DiVA, those of each task below its name."""
+    found = {
+        part: {name: value for name, value in measure(rows, labels)._asdict().items() if name in SCALARS}
+        for part, rows in parts(config, embeddings).items()
+    }
+    return found.pop("embedding") | found
+
+
+def findings(run: TrainedRun, split: str) -> list[Finding]:
+    """Spectra and scalars of the embeddings of a split."""
+    labels = run.split(split).labels
+    spaces = {name: measure(rows, labels) for name, rows in parts(run.config, run.embeddings(split)).items()}
+    return [
+        Finding(
+            "spectra",
+            f"Singular values of the embeddings of the split '{split}', largest first, divided by their sum. A flat "
+            "curve uses all dimensions alike; a drop to zero shows unused ones.",
+            partial(plot_spectra, spaces=spaces),
+            ("space", "index", "share_of_singular_values"),
+            [(name, i + 1, float(s)) for name, space in spaces.items() for i, s in enumerate(space.singular_values)],
+        ),
+        Finding(
+            "geometry",
+            f"Geometry of the embeddings of the split '{split}'. Density: mean cosine distance within over that "
+            "between classes. Uniformity: lower is more even. Alignment: mean squared distance of pairs of one class, "
+            "lower is tighter. Effective rank: number of directions that are used.",
+            partial(plot_scalars, spaces=spaces),
+            ("space", *SCALARS),
+            [(name, *(getattr(space, scalar) for scalar in SCALARS)) for name, space in spaces.items()],
+        ),
+    ]
+
+
+def plot_spectra(path: Path, *, spaces: dict[str, Space]) -> None:
+    """One curve per space."""
+    figure = drawing.figure(6.5, 3.6)
+    axes = drawing.style(figure.subplots())
+    for i, (name, space) in enumerate(spaces.items()):
+        count = len(space.singular_values)
+        axes.plot(
+            range(1, count + 1), np.maximum(space.singular_values, 1e-9), color=drawing.SERIES[i % 7], label=name,
+            marker=drawing.MARKERS[i % 7], markersize=4, markevery=max(1, count // 8), linewidth=1.3,
+        )  # fmt: skip
+    axes.set(title="Spectrum of the embeddings", xlabel="index of the singular value", yscale="log")
+    axes.set_ylabel("share of the sum of singular values")
+    drawing.legend(axes)
+    figure.savefig(path, dpi=130)
+
+
+def plot_scalars(path: Path, *, spaces: dict[str, Space]) -> None:
+    """One panel per scalar with one bar per space."""
+    figure = drawing.figure(9, 1.2 + 0.3 * len(spaces))
+    panels = figure.subplots(1, 4, sharey=True)
+    names = list(spaces)[::-1]
+    for axes, scalar in zip(panels, SCALARS, strict=True):
+        values = [getattr(spaces[name], scalar) for name in names]
+        bars = drawing.style(axes).barh(names, values, color=drawing.BLUE)
+        axes.bar_label(bars, fmt="%.3g", fontsize=8, padding=2)
+        axes.set(xlabel=scalar.replace("_", " "))
+        axes.margins(x=0.3)
+    figure.savefig(path, dpi=130)

@@ -1,0 +1,110 @@
+"""A trained run as the analyses see it: its data, its model, the models kept on the way, embeddings of its splits."""
+
+from collections.abc import Iterator
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from dml_jax.config import Config
+from dml_jax.console import Console
+from dml_jax.data import transforms
+from dml_jax.data.split import Split
+from dml_jax.errors import UserError
+from dml_jax.methods.contract import Batch, Embed
+from dml_jax.train import experiment as experiments
+from dml_jax.train import inference, kept_models, mesh, warm_start
+from dml_jax.train.experiment import Experiment
+from dml_jax.train.jsonl import JsonLines
+from dml_jax.train.state import TrainState
+
+
+class TrainedRun:
+    """A run with one of its models.
+
+    Args:
+      directory: its work directory.
+      experiment: the parts of the run.
+      state: the model.
+      console: shows progress.
+    """
+
+    def __init__(self, directory: Path, experiment: Experiment, state: TrainState, console: Console):
+        self.directory, self.experiment, self.state, self.console = directory, experiment, state, console
+        self._embeddings: dict[str, np.ndarray] = {}
+
+    @property
+    def config(self) -> Config:
+        """Of the run."""
+        return self.experiment.config
+
+    @property
+    def step(self) -> int:
+        """Of the model."""
+        return int(self.state.step)
+
+    @cached_property
+    def embedder(self) -> Embed:
+        """The compiled embedding."""
+        return inference.compile_embedder(self.experiment)
+
+    def split(self, name: str) -> Split:
+        """A split; "gallery" is that of the test split."""
+        if name == "gallery":
+            gallery = self.experiment.splits["test"].gallery
+            assert gallery is not None
+            return gallery
+        return self.experiment.splits[name]
+
+    def embeddings(self, name: str) -> np.ndarray:
+        """Embeddings of a split by the model, float32 [N, D]; computed once."""
+        if name not in self._embeddings:
+            self.console.print(f"embedding the images of {name}")
+            self._embeddings[name] = inference.embed_split(self.experiment, self.embedder, self.state, self.split(name))
+        return self._embeddings[name]
+
+    def images(self, name: str, indices: np.ndarray) -> np.ndarray:
+        """Images of a split, cropped as for evaluation: uint8 [n, H, W, 3]."""
+        transform, split = transforms.evaluation(self.config.data), self.split(name)
+        return np.stack([transform(split.read(int(i), None)) for i in indices])
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """The lines of `metrics.jsonl`."""
+        return JsonLines(self.directory / "metrics.jsonl").read()
+
+    @cached_property
+    def kept_steps(self) -> list[int]:
+        """Steps of the models kept during training, up to that of the model."""
+        return [step for step in kept_models.steps(self._kept) if step <= self.step]
+
+    @property
+    def _kept(self) -> Path:
+        return self.directory / "checkpoints" / "kept"
+
+    def models(self) -> Iterator[TrainState]:
+        """The untrained model, those kept during training, and the model itself, by step.
+
+        The untrained one is missing if what the run started from (`init_from`, pretrained weights) is.
+        """
+        try:
+            yield warm_start.initial_state(self.experiment, Console(active=False))
+        except UserError as error:
+            self.console.print(f"warning: the model before the first step cannot be made: {error}")
+        template = experiments.template(self.experiment)
+        for step in self.kept_steps:
+            if step < self.step:
+                state = kept_models.read(self._kept, step, template)
+                yield mesh.replicate(self.experiment.mesh, state)
+        yield self.state
+
+    @cached_property
+    def training_batch(self) -> Batch:
+        """The images of the first training batch, cropped as for evaluation: uint8 [1, B, H, W, 3], with labels."""
+        index = np.asarray(self.experiment.sampler.batch(0))
+        labels = self.split("train").labels[index]
+        order = np.argsort(labels, kind="stable")  # classes together, as figures show them
+        index, labels = index[order], labels[order]
+        images = self.images("train", index)[None]
+        return Batch(jnp.asarray(images), jnp.asarray(labels, jnp.int32), jnp.asarray(index, jnp.int32))

@@ -1,0 +1,24 @@
+"""t-SNE of the embeddings of a split (scikit-learn)."""
+
+import numpy as np
+
+from dml_jax.analysis import embedding_maps
+from dml_jax.analysis.findings import Finding
+from dml_jax.analysis.trained_run import TrainedRun
+
+TITLE = "Map of the embeddings (t-SNE)"
+PERPLEXITY = 30.0  # effective number of neighbours
+
+
+def project(rows: np.ndarray) -> np.ndarray:
+    """t-SNE of rows [N, D], from their principal components and therefore the same in each run: float [N, 2]."""
+    from sklearn.manifold import TSNE
+
+    perplexity = min(PERPLEXITY, max(1.0, (len(rows) - 1) / 3))
+    init = "pca" if rows.shape[1] > 1 else "random"
+    return np.asarray(TSNE(perplexity=perplexity, init=init, random_state=0, n_jobs=-1).fit_transform(rows))
+
+
+def findings(run: TrainedRun, split: str) -> list[Finding]:
+    """The map of a split."""
+    return embedding_maps.findings(run, split, project, "tsne", "t-SNE")

@@ -1,0 +1,31 @@
+"""UMAP of the embeddings of a split; needs the optional package umap-learn."""
+
+import importlib.util
+
+import numpy as np
+
+from dml_jax.analysis import embedding_maps
+from dml_jax.analysis.findings import Finding
+from dml_jax.analysis.trained_run import TrainedRun
+
+TITLE = "Map of the embeddings (UMAP)"
+NEIGHBORS = 15
+
+
+def reason_not_to(run: TrainedRun) -> str:
+    """Why it does not apply; empty if it does."""
+    installed = importlib.util.find_spec("umap") is not None
+    return "" if installed else 'umap-learn is not installed: pip install "dml_jax[umap]"'
+
+
+def project(rows: np.ndarray) -> np.ndarray:
+    """UMAP of rows [N, D], the same in each run: float [N, 2]."""
+    import umap
+
+    neighbors = min(NEIGHBORS, len(rows) - 1)
+    return np.asarray(umap.UMAP(n_neighbors=neighbors, random_state=0, n_jobs=1).fit_transform(rows))
+
+
+def findings(run: TrainedRun, split: str) -> list[Finding]:
+    """The map of a split."""
+    return embedding_maps.findings(run, split, project, "umap", "UMAP")

@@ -1,0 +1,80 @@
+"""Models kept during training for analyses (`train.keep_every`), as `<workdir>/checkpoints/kept/<step>.safetensors`.
+
+They hold the parameters and the model state, but neither the optimizer's state nor anything for resuming, so that a
+run can keep many. The training never reads them.
+"""
+
+from pathlib import Path
+
+import jax
+import numpy as np
+import safetensors.numpy
+
+from dml_jax.errors import CheckpointError
+from dml_jax.files import atomic_write, reading
+from dml_jax.methods.contract import PyTree
+from dml_jax.train import mesh
+from dml_jax.train.state import TrainState
+
+SUFFIX = ".safetensors"
+
+
+def write(directory: Path, state: TrainState) -> None:
+    """Writes `<directory>/<step>.safetensors`, completely or not at all; all processes but the first do nothing."""
+    if not mesh.is_main_process():
+        return
+    arrays = {
+        _name(path): np.asarray(leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(_kept(state)) if leaf.size
+    }
+    directory.mkdir(parents=True, exist_ok=True)
+    with atomic_write(directory / f"{int(state.step)}{SUFFIX}") as draft:
+        draft.write_bytes(safetensors.numpy.save(arrays))
+
+
+def steps(directory: Path) -> list[int]:
+    """Steps of the models in a directory, in increasing order."""
+    return sorted(int(path.stem) for path in directory.glob(f"*{SUFFIX}") if path.stem.isdecimal())
+
+
+def drop_newer(directory: Path, step: int) -> None:
+    """Deletes models after `step`: the resumed run writes them again."""
+    if mesh.is_main_process():
+        for newer in steps(directory):
+            if newer > step:
+                (directory / f"{newer}{SUFFIX}").unlink()
+
+
+def read(directory: Path, step: int, template: TrainState) -> TrainState:
+    """Reads a model.
+
+    Args:
+      directory: where `write` put it.
+      step: one of `steps`.
+      template: a state of the run, or the shapes of one.
+
+    Returns:
+      The state with NumPy arrays, and with an empty state of the optimizer.
+
+    Raises:
+      CheckpointError: the file is damaged or holds another model.
+    """
+    path = directory / f"{step}{SUFFIX}"
+    with reading(path, "delete it", CheckpointError):
+        arrays = safetensors.numpy.load_file(path)
+
+    def find(key_path: PyTree, wanted: PyTree) -> np.ndarray:
+        found = np.zeros(wanted.shape, wanted.dtype) if 0 in wanted.shape else arrays.get(_name(key_path))
+        if found is None or found.shape != wanted.shape:
+            raise CheckpointError(f"{path}: is not a model of this run ({_name(key_path)}); delete it")
+        return found
+
+    params, model_state = jax.tree_util.tree_map_with_path(find, _kept(template))
+    return TrainState(np.int32(step), params, model_state, ())  # type: ignore[arg-type]
+
+
+def _kept(state: TrainState) -> tuple[PyTree, PyTree]:
+    return state.params, state.model_state
+
+
+def _name(path: PyTree) -> str:
+    return jax.tree_util.keystr(path, simple=True, separator="/")

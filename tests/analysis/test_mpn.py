@@ -1,0 +1,79 @@
+"""Attention and influence of MPN against its own forward pass and finite differences."""
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dml_jax.analysis import attention, influence
+from dml_jax.methods import mpn
+from dml_jax.methods.contract import TrainingSet
+from tests import toys
+
+CLASSES = 4
+
+
+@pytest.mark.parametrize("equations", ["authors", "paper"])
+def test_rows_are_those_of_the_forward_pass(equations: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of `teach`, which runs the network as training does, without dropout."""
+    config = mpn.Config(embedding_dim=8, heads=2, layers=2, equations=equations)
+    method = mpn.build(config, toys.backbone(), TrainingSet(CLASSES, 16))
+    batch = toys.batch(1, classes=CLASSES)
+    params, model_state = method.init(jax.random.key(0), batch)
+    attend, used = mpn.attend, []
+
+    def watched(weights: jax.Array, values: jax.Array) -> jax.Array:
+        used.append(weights)
+        return attend(weights, values)
+
+    @jax.jit
+    def forward(params: Any, model_state: Any, images: jax.Array) -> jax.Array:
+        encoded, _ = method.encode(params, model_state, images, train=False)
+        assert method.teach is not None
+        method.teach(params, model_state, encoded)
+        return jnp.stack(used)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(mpn, "attend", watched)
+        expected = forward(params, model_state, batch.images)
+    network = mpn.MessagePassingNetwork(config, CLASSES)
+    found = jax.jit(partial(attention.weights, method, network))(params, model_state, batch.images)
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+    assert found.shape == (2, 2, 16, 16)
+    total = np.asarray(found).sum(axis=-1)
+    assert (total < 0.99).all() if equations == "authors" else np.allclose(total, 1, atol=1e-5)
+
+
+def test_influence_is_the_gradient() -> None:
+    """Against central differences of the log-probability in every pixel."""
+    config = mpn.Config(embedding_dim=8, heads=2, temperature=0.5)
+    method = mpn.build(config, toys.backbone(), TrainingSet(CLASSES, 16))
+    batch = toys.batch(1, classes=CLASSES)
+    params, model_state = method.init(jax.random.key(0), batch)
+    # The classifier starts near zero; larger weights give larger gradients.
+    params["mpn"]["classifier"]["kernel"] = jax.random.normal(jax.random.key(1), (8, CLASSES))
+    network = mpn.MessagePassingNetwork(config, CLASSES)
+    anchors = jnp.asarray([2, 9])
+    compute = jax.jit(partial(influence.gradient_norms, method, network))
+    found = np.asarray(compute(params, model_state, batch.images, batch.labels, anchors))
+    assert found.shape == (2, 16)
+
+    @jax.jit
+    def log_probability(pixels: jax.Array) -> jax.Array:
+        encoded, _ = method.encode(params, model_state, pixels, train=False)
+        assert method.teach is not None
+        logits = method.teach(params, model_state, encoded).logits
+        assert logits is not None
+        return jax.nn.log_softmax(logits[9] / 0.5)[batch.labels[9]]
+
+    pixels = np.asarray(batch.images, np.float32)
+    for image in (9, 8, 0):
+        derivatives = []
+        for row, column, channel in np.ndindex(pixels.shape[2:]):
+            step = np.zeros_like(pixels)
+            step[0, image, row, column, channel] = 4.0
+            derivatives.append(float(log_probability(pixels + step) - log_probability(pixels - step)) / 8)
+        assert found[1, image] == pytest.approx(np.linalg.norm(derivatives), rel=0.02)

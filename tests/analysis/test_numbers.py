@@ -1,0 +1,195 @@
+"""The numbers behind the figures, against loops and definitions written by hand."""
+
+import json
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dml_jax.analysis import (
+    attention,
+    calibration,
+    classes,
+    distances,
+    embedding_maps,
+    findings,
+    health,
+    heat_maps,
+    influence,
+    overfitting,
+    retrieval,
+    spectra,
+)
+from dml_jax.analysis.findings import Finding
+from dml_jax.config import Config
+from dml_jax.data.split import Split
+from dml_jax.errors import CheckpointError
+from dml_jax.evaluation import verification
+
+
+def units(seed: int, count: int, width: int = 6) -> np.ndarray:
+    rows = np.random.default_rng(seed).normal(size=(count, width))
+    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+
+def test_attention_statistics() -> None:
+    """KL from uniform, weight on the own class and on the node itself; rows that sum to less than 1 are normalised."""
+    rng = np.random.default_rng(0)
+    weights = rng.random((2, 3, 5, 5)) * 0.2
+    weights[0, 0, 0] = [0.3, 0, 0, 0, 0]
+    weights[1] = 0.15
+    labels = np.array([0, 0, 1, 1, 1])
+    found = attention.statistics(weights, labels)
+    for layer, head in np.ndindex(2, 3):
+        divergence, own, itself = [], [], []
+        for i in range(5):
+            p = weights[layer, head, i] / weights[layer, head, i].sum()
+            divergence.append(sum(x * np.log(x / 0.2) for x in p if x > 0))
+            own.append(sum(p[j] for j in range(5) if labels[j] == labels[i]))
+            itself.append(p[i])
+        assert found.divergence[layer, head] == pytest.approx(np.mean(divergence), abs=1e-12)
+        assert found.own_class[layer, head] == pytest.approx(np.mean(own))
+        assert found.own_node[layer, head] == pytest.approx(np.mean(itself))
+    np.testing.assert_allclose(found.divergence[1], 0, atol=1e-12)
+    np.testing.assert_allclose(found.own_class[1], (2 * 2 / 5 + 3 * 3 / 5) / 5)
+
+
+def test_influence_by_kind() -> None:
+    norms = np.array([[9.0, 3.0, 1.0, 2.0], [1.0, 2.0, 5.0, 4.0]])
+    found = influence.mean_by_kind(norms, np.array([0, 2]), np.array([0, 0, 1, 1]))
+    assert found == {"the image itself": 7.0, "same class": 3.5, "other classes": 1.5}
+    assert "same class" not in influence.mean_by_kind(norms, np.array([0, 2]), np.arange(4))
+
+
+def test_correlations_of_prototypes() -> None:
+    rng = np.random.default_rng(0)
+    prototypes, maps = rng.normal(size=(3, 4)), rng.normal(size=(2, 2, 3, 4))
+    found = np.asarray(heat_maps.correlations(jnp.asarray(prototypes), jnp.asarray(maps)))
+    for n, i, j, k in np.ndindex(2, 2, 3, 3):
+        assert found[n, i, j, k] == pytest.approx(np.log1p(np.exp(maps[n, i, j] @ prototypes[k])), rel=1e-5)
+    flat = found.copy()
+    flat[..., 1] = 4.0
+    assert heat_maps.most_selective(flat, 2).tolist() == [0, 2]
+
+
+def test_recall_and_confusions_by_class() -> None:
+    labels = np.array([0, 0, 0, 2, 2, 5, 5, 5, 5])
+    nearest = np.array([0, 2, 2, 0, 2, 5, 2, 7, 5])
+    found = classes.recall_by_class(labels, nearest)
+    assert [part.tolist() for part in found] == [[0, 2, 5], [1 / 3, 1 / 2, 2 / 4], [3, 2, 4]]
+    assert classes.confused_pairs(labels, nearest) == [(0, 2, 3), (2, 5, 1), (5, 7, 1)]
+    assert classes.confused_pairs(labels, labels) == []
+
+
+def test_worst_queries() -> None:
+    order = retrieval.worst_first(np.array([1, 7, 0, 3, 7]), np.array([0.9, 0.2, np.nan, 0.5, 0.1]))
+    assert order.tolist() == [4, 1, 3, 0]
+
+
+def test_histograms_of_distances(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(distances, "BLOCK", 4)
+    x, labels = units(0, 11), np.arange(11) % 3
+    others, other_labels = units(1, 7), np.arange(7) % 3
+    edges = np.linspace(0, 2, distances.BINS + 1)
+    within: dict[bool, list[float]] = {True: [], False: []}
+    across: dict[bool, list[float]] = {True: [], False: []}
+    for i in range(11):
+        for j in range(i):
+            within[bool(labels[i] == labels[j])].append(float(np.linalg.norm(x[i] - x[j])))
+        for j in range(7):
+            across[bool(labels[i] == other_labels[j])].append(float(np.linalg.norm(x[i] - others[j])))
+    pairs = ((distances.histograms(x, labels), within), (distances.histograms(x, labels, others, other_labels), across))
+    for (same, different), expected in pairs:
+        np.testing.assert_array_equal(same, np.histogram(expected[True], edges)[0])
+        np.testing.assert_array_equal(different, np.histogram(expected[False], edges)[0])
+    assert distances.overlap(np.array([1, 3, 0]), np.array([0, 2, 2])) == pytest.approx(0.5)
+    assert distances.overlap(np.array([1, 0]), np.array([0, 9])) == 0
+
+
+def test_transfer_of_thresholds() -> None:
+    x, labels = units(2, 40), np.arange(40) % 4
+    first, second = calibration.halves(labels)
+    assert sorted([*first, *second]) == list(range(40))
+    assert len(set(labels[first])) == len(set(labels[second])) == 2
+    assert not set(labels[first]) & set(labels[second])
+    rates = [verification.error_rates(x[rows], labels[rows]) for rows in (first, second)]
+    found = calibration.transfer(*rates, 0.1)
+    cosines: list[dict[bool, list[float]]] = []
+    for rows in (first, second):
+        cosines.append({True: [], False: []})
+        for i in rows:
+            for j in rows:
+                if i < j:
+                    cosines[-1][bool(labels[i] == labels[j])].append(float(x[i] @ x[j]))
+    assert np.mean(np.array(cosines[0][False]) >= found.threshold + 1e-3) <= 0.1
+    assert np.mean(np.array(cosines[0][False]) >= found.threshold - 2e-3) > 0.1 - 2 / len(cosines[0][False])
+    assert found.false_accepts == pytest.approx(np.mean(np.array(cosines[1][False]) >= found.threshold), abs=0.011)
+    assert found.false_rejects == pytest.approx(np.mean(np.array(cosines[1][True]) < found.threshold), abs=0.012)
+
+
+def test_spectra_of_the_parts() -> None:
+    x, labels = units(3, 30, 8), np.arange(30) % 5
+    space = spectra.measure(x * 3, labels)
+    values = np.linalg.svd(x, compute_uv=False)
+    np.testing.assert_allclose(space.singular_values, values / values.sum(), rtol=1e-9)
+    pairs = [(i, j) for i in range(30) for j in range(i)]
+    squares = {(i, j): float(np.sum((x[i] - x[j]) ** 2)) for i, j in pairs}
+    same = [squares[i, j] for i, j in pairs if labels[i] == labels[j]]
+    assert space.alignment == pytest.approx(np.mean(same))
+    assert space.uniformity == pytest.approx(np.log(np.mean([np.exp(-2 * d) for d in squares.values()])), rel=1e-5)
+
+
+def test_thumbnails_lie_in_their_cells() -> None:
+    points = np.array([[0.0, 0.0], [0.1, 0.2], [4.0, 4.0], [3.1, 0.4], [0.6, 0.45]])
+    found = embedding_maps.thumbnail_positions(points, cells=4)
+    assert sorted(found) == [(2, 3, 3), (3, 3, 0), (4, 0, 0)]
+
+
+def test_some_classes() -> None:
+    labels = np.repeat(np.arange(10), 6)
+    split = Split(
+        labels, [str(i) for i in range(60)], lambda i, rng: np.full((1, 1, 3), i, np.uint8), list("abcdefghij")
+    )
+    part = overfitting.some_classes(split, 4, 20)
+    assert len(part.labels) == 20
+    assert len(set(part.labels)) == 4
+    for i in range(20):
+        assert int(part.read(i, None)[0, 0, 0]) == int(part.ids[i])
+        assert labels[int(part.ids[i])] == part.labels[i]
+
+
+def test_health_series() -> None:
+    lines = [{"step": 5, "loss": 1.0}, {"step": 10, "grad_norm": 2.0, "health/effective_rank": 3.0, "loss": 4.0}]
+    assert health.series(lines) == [{"step": 10, "grad_norm": 2.0, "effective_rank": 3.0}]
+
+
+def test_findings_are_written_and_read_in_order(tmp_path: Path) -> None:
+    def plot(path: Path) -> None:
+        path.write_bytes(b"png")
+
+    found = Finding("a", "what <it> shows", plot, ("x", "y", "name"), [(1, 1 / 3, "caf\udce9")])
+    for name, suffix in (("umap", ""), ("classes", ""), ("classes", "-train")):
+        findings.write(tmp_path, name, suffix, name.upper(), 7, [found._replace(name=name)])
+    assert (tmp_path / "analysis" / "umap.csv").read_text().splitlines() == ["x,y,name", r"1,0.3333333,caf\udce9"]
+    sections = findings.read(tmp_path)
+    assert [section.figures[0][0] for section in sections] == ["classes", "classes-train", "umap"]
+    assert sections[2] == findings.Section("UMAP", 7, [["umap", "what <it> shows"]])
+    (tmp_path / "analysis" / "umap.json").write_text(json.dumps({"title": "x"}))
+    with pytest.raises(CheckpointError, match=r"umap.json: is truncated or damaged .*; delete it"):
+        findings.read(tmp_path)
+    assert findings.read(tmp_path / "nothing") == []
+
+
+def test_parts_are_those_of_diva(tmp_path: Path) -> None:
+    from configs import omniglot_diva, omniglot_hist
+    from dml_jax import config as configs
+
+    def resolved(module: object) -> Config:
+        return configs.resolve(module.get_config().to_dict())  # type: ignore[attr-defined]
+
+    x = units(0, 5, 8)
+    parts = spectra.parts(resolved(omniglot_diva), x)
+    assert list(parts) == ["embedding", "discriminative", "selfsimilarity", "shared", "intra"]
+    np.testing.assert_allclose(parts["shared"], x[:, 4:6] / np.linalg.norm(x[:, 4:6], axis=1, keepdims=True))
+    assert list(spectra.parts(resolved(omniglot_hist), x)) == ["embedding"]

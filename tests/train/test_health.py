@@ -1,0 +1,113 @@
+"""Health of the training: statistics against loops, warnings, and no effect on the training."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AxisType, Mesh
+
+from dml_jax.console import Console
+from dml_jax.losses import active_pairs
+from dml_jax.methods import baseline, hist
+from dml_jax.methods.contract import TrainingSet
+from dml_jax.train import health, mesh
+from dml_jax.train.state import TrainState
+from tests import toys
+
+
+def test_summary() -> None:
+    rng = np.random.default_rng(0)
+    x, labels = rng.normal(size=(9, 5)), np.array([0, 0, 0, 1, 1, 2, 2, 2, 3])
+    x /= np.linalg.norm(x, axis=1, keepdims=True)
+    distances: dict[bool, list[float]] = {True: [], False: []}
+    for i in range(9):
+        for j in range(i):
+            distances[bool(labels[i] == labels[j])].append(float(np.linalg.norm(x[i] - x[j])))
+    values = np.linalg.svd(x, compute_uv=False)
+    share = values / values.sum()
+    expected = {"effective_rank": np.exp(-sum(p * np.log(p) for p in share))}
+    for name, same in (("same", True), ("different", False)):
+        expected |= {f"{name}_p{q}": np.quantile(distances[same], q / 100) for q in (10, 50, 90)}
+    found = health.summary(x, labels)
+    assert found.keys() == expected.keys()
+    assert all(found[name] == pytest.approx(value, rel=1e-9) for name, value in expected.items())
+    assert set(health.summary(x[:3], labels[:3])) == {"same_p10", "same_p50", "same_p90", "effective_rank"}
+
+
+def test_drift() -> None:
+    before = jnp.asarray([[3.0, 4.0], [0.0, 0.0], [0.0, 2.0]])
+    after = jnp.asarray([[3.0, 3.0], [0.0, 0.5], [0.0, 2.0]])
+    assert float(health.relative_drift(before, after)) == pytest.approx((1 / 5 + 0.5 + 0) / 3)
+
+
+def test_problems_are_named() -> None:
+    rng = np.random.default_rng(0)
+    labels = np.repeat(np.arange(4), 4)
+    healthy = rng.normal(size=(16, 8))
+    healthy /= np.linalg.norm(healthy, axis=1, keepdims=True)
+    assert health.problems(health.summary(healthy, labels), 1.0) == {}
+    point = healthy[:1] + 1e-4 * healthy
+    assert set(health.problems(health.summary(point / np.linalg.norm(point[0]), labels), 1.0)) == {"distance"}
+    line = healthy[:1] * np.where(labels % 2, 1, -1)[:, None]
+    assert set(health.problems(health.summary(line, labels), 1.0)) == {"rank"}
+    numbers = health.summary(healthy, labels) | {"active_pairs": 0.0, "proxy_drift": 0.7}
+    assert set(health.problems(numbers, 0.0)) == {"pairs", "proxies", "gradient"}
+
+
+class Run:
+    """A method on a toy backbone with what `Monitor` reads of an experiment."""
+
+    def __init__(self, method: Any, devices: int):
+        self.method = method
+        self.mesh = Mesh(np.asarray(jax.devices()[:devices]), (mesh.AXIS,), axis_types=(AxisType.Auto,))
+
+
+@pytest.mark.parametrize("devices", [1, 8])
+def test_monitor(devices: int, capsys: pytest.CaptureFixture[str]) -> None:
+    """The embeddings are those of a test, on any number of devices; a warning is printed when it appears."""
+    method = hist.build(hist.Config(embedding_dim=8, hidden_dim=8), toys.backbone(), TrainingSet(4, 64))
+    run: Any = Run(method, devices)
+    host = toys.batch(1)
+    batch = mesh.shard_batch(run.mesh, *(np.asarray(field) for field in host[:3]))
+    params, model_state = jax.jit(method.init)(jax.random.key(1), host)
+    key = jax.random.key(0)
+    state = mesh.replicate(run.mesh, TrainState(jnp.asarray(3, jnp.int32), params, model_state, ()))
+    monitor = health.Monitor(run, Console())
+    before = monitor.proxies(state)
+    means = np.asarray(params["distributions"]["means"])
+    moved = {**params, "distributions": {**params["distributions"], "means": means * 1.25}}
+    after = state._replace(params=mesh.replicate(run.mesh, moved))
+    line = monitor.measure(after, batch, before, mesh.replicate(run.mesh, key), 1.0)
+    embedded = np.asarray(jax.jit(method.embed)(params, model_state, host.images[0]))
+    expected = health.summary(embedded, np.asarray(host.labels)) | {"proxy_drift": 0.25}
+    assert {name.removeprefix(health.PREFIX) for name in line} == set(expected)
+    for name, value in expected.items():
+        assert line[f"{health.PREFIX}{name}"] == pytest.approx(value, rel=1e-4), name
+
+    blank = after._replace(params=mesh.replicate(run.mesh, jax.tree.map(jnp.zeros_like, moved)))
+    capsys.readouterr()
+    for _ in range(2):
+        line = monitor.measure(blank, batch, before, mesh.replicate(run.mesh, key), 0.0)
+        assert set(line["warnings"]) >= {"distance", "gradient"}
+    printed = capsys.readouterr().out
+    assert printed.count("have collapsed to a point") == printed.count("the gradient is zero") == 1
+    assert "warning: step 3: " in printed
+
+
+def test_active_pairs_are_logged() -> None:
+    method = baseline.build(baseline.make_config("triplet", embedding_dim=8), toys.backbone(), TrainingSet(4, 64))
+    run: Any = Run(method, 1)
+    batch = toys.batch(1)
+    params, model_state = jax.jit(method.init)(jax.random.key(1), batch)
+    monitor = health.Monitor(run, Console(active=False))
+    state = TrainState(jnp.zeros((), jnp.int32), params, model_state, ())
+    assert monitor.proxies(state) is None
+    key = jax.random.key(5)
+    line = monitor.measure(state, batch, None, key, 1.0)
+    embeddings = jax.jit(method.embed)(params, model_state, batch.images[0])
+    mined = active_pairs.triplet(
+        embeddings, batch.labels, margin=0.2, squared=True, mining="semi_hard", key=jax.random.fold_in(key, 0)
+    )
+    assert line["health/active_pairs"] == pytest.approx(float(mined))

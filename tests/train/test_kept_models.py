@@ -1,0 +1,51 @@
+"""Models kept for analyses: exact round trip, damage."""
+
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dml_jax.errors import CheckpointError
+from dml_jax.train import kept_models
+from dml_jax.train.state import TrainState
+
+
+def state(step: int) -> TrainState:
+    rng = np.random.default_rng(step)
+    return TrainState(
+        jnp.asarray(step, jnp.int32),
+        {"w": jnp.asarray(rng.normal(size=(3, 4)), jnp.float32), "empty": jnp.zeros((0, 4))},
+        {"seen": jnp.asarray(step, jnp.int32), "neck": {}},
+        {"moments": jnp.ones(100)},
+    )
+
+
+def test_round_trip(tmp_path: Path) -> None:
+    for step in (20, 3):
+        kept_models.write(tmp_path / "kept", state(step))
+    assert kept_models.steps(tmp_path / "kept") == [3, 20]
+    found, original = kept_models.read(tmp_path / "kept", 20, state(0)), state(20)
+    assert int(found.step) == 20
+    assert found.opt_state == ()
+    both = (found.params, found.model_state), (original.params, original.model_state)
+    assert jax.tree.structure(both[0]) == jax.tree.structure(both[1])
+    for a, b in zip(*(jax.tree.leaves(tree) for tree in both), strict=True):
+        assert a.dtype == b.dtype
+        np.testing.assert_array_equal(a, b)
+    kept_models.drop_newer(tmp_path / "kept", 3)
+    assert kept_models.steps(tmp_path / "kept") == [3]
+    assert kept_models.steps(tmp_path / "nothing") == []
+
+
+def test_damage_and_other_models_are_named(tmp_path: Path) -> None:
+    kept_models.write(tmp_path, state(5))
+    other: Any = state(0)._replace(params={"w": jnp.zeros((2, 2))})
+    with pytest.raises(CheckpointError, match=r"5.safetensors: is not a model of this run \(0/w\)"):
+        kept_models.read(tmp_path, 5, other)
+    file = tmp_path / "5.safetensors"
+    file.write_bytes(file.read_bytes()[:-30])
+    with pytest.raises(CheckpointError, match=r"5.safetensors: is truncated or damaged"):
+        kept_models.read(tmp_path, 5, state(0))
