@@ -97,7 +97,7 @@ def comparison(paths: Sequence[str]) -> tuple[str, Study]:
 
 def slug(name: str) -> str:
     """A row's name as part of a file name."""
-    return re.sub(r"[^\w.+-]+", "-", name)
+    return re.sub(r"[^\w.+-]+", "-", name).lstrip("-")
 
 
 def trials(study: Study, settings: Settings) -> list[Trial]:

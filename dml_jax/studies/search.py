@@ -9,7 +9,9 @@ import fcntl
 import importlib.util
 import shlex
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import IO, Any
 
 from dml_jax.errors import ConfigError, UserError
@@ -51,6 +53,14 @@ def open_storage(optuna: Any, url: str, name: str) -> Any:
     except Exception as error:  # each database has errors of its own
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise ConfigError(f"--storage={url}: cannot be used ({reason})") from None
+
+
+@contextmanager
+def one_at_a_time(root: Path) -> Iterator[None]:
+    """Lets one worker of a search enter after the other."""
+    with open(root / "trials" / "search.lock", "w") as door:
+        fcntl.flock(door, fcntl.LOCK_EX)
+        yield
 
 
 def distributions(optuna: Any, search: Search) -> dict[str, Any]:
@@ -168,8 +178,7 @@ class Worker:
     def _claim(self) -> tuple[int, IO[str]] | None:
         """An interrupted or a new trial; one worker at a time."""
         root = self.settings.root
-        with open(root / "trials" / "search.lock", "w") as door:
-            fcntl.flock(door, fcntl.LOCK_EX)
+        with one_at_a_time(root):
             running = (self.optuna.trial.TrialState.RUNNING,)
             for frozen in self.study.get_trials(deepcopy=False, states=running):
                 if lock := runner.claim(root, f"trial-{frozen.number:04d}"):
@@ -241,5 +250,6 @@ def run(
     optuna = library()
     total = SMOKE_TRIALS if settings.smoke else search.trials
     sampler(optuna, search, 0)
-    study = open_storage(optuna, storage, name)
+    with one_at_a_time(settings.root):  # two workers cannot create the same tables
+        study = open_storage(optuna, storage, name)
     return runner.in_parallel(jobs, Worker(optuna, study, search, settings, metric, total, wait=wait), print_line)

@@ -203,7 +203,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     ("arguments", "message"),
     [
         ([], "--study: give a study file, or --compare"),
-        (["--compare", DIGITS], "--compare: give two or more configurations"),
+        (["--compare", DIGITS], "--compare: give two or more different"),
         (["--study=no.py"], r"--study=no\.py: there is no such file"),
         (["--study=configs/studies/hist_layers.py", "--seeds=a"], "--seeds=a: must be whole numbers"),
         (["--study=configs/studies/hist_layers.py", "--seeds=1,1"], "--seeds=1,1: give different seeds"),
