@@ -90,7 +90,9 @@ def comparison(paths: Sequence[str]) -> tuple[str, Study]:
     """The name and the contents of a study that compares configuration files."""
     if len(set(paths)) < max(2, len(paths)):
         raise ConfigError("--compare: give two or more different configurations, e.g. configs/a.py configs/b.py")
-    names = [path.removeprefix("configs/").replace(".py", "", 1) for path in paths]
+    names = [Path(path).name.replace(".py", "", 1) for path in paths]
+    if len(set(names)) < len(names):
+        names = [path.removeprefix("configs/").replace(".py", "", 1) for path in paths]
     rows = tuple(Row(name, path) for name, path in zip(names, paths, strict=True))
     return slug("-".join(names))[:100], Study(f"{', '.join(names[:-1])} and {names[-1]}", rows=rows)
 

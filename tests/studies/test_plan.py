@@ -192,7 +192,7 @@ def test_roots_of_others(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="belongs to the study mine"):
         plan.check_root(tmp_path, "mine", made, smoke=True)
     made[0].directory.mkdir()
-    stored = {"config": made[0].config | {"seed": 5}, "data_hash": "", "classes": 1, "images": 1, "shape": []}
+    stored = {"config": made[0].config | {"seed": 5}, "data_hash": "", "classes": 1, "images": 1, "shape": [24, 24]}
     (made[0].directory / "config.json").write_text(json.dumps(stored))
     with pytest.raises(CheckpointError, match=r"belongs to a run of another configuration: seed \(5 there, 0 here\)"):
         plan.check_root(tmp_path, "mine", made, smoke=False)
