@@ -149,10 +149,10 @@ def dimensions(name: str, variant: str) -> int:
     return 512
 
 
-SLOW = ("mpn", "crt", "diva", "group_loss", "hist-ablations")
+SLOW = ("hist", "mpn", "crt", "diva", "group_loss", "hist-ablations")
 
 
-@pytest.mark.parametrize("method", ["hist", "baseline", *(pytest.param(m, marks=pytest.mark.slow) for m in SLOW)])
+@pytest.mark.parametrize("method", ["baseline", *(pytest.param(m, marks=pytest.mark.slow) for m in SLOW)])
 def test_variants_build(method: str) -> None:
     """Shapes of parameters, loss and embedding; variants that differ only in numbers are traced once."""
     traced = set()

@@ -148,6 +148,7 @@ def test_invalid_input(capsys: pytest.CaptureFixture[str], files: dict[str, Path
         assert message in err, err
 
 
+@pytest.mark.slow
 def test_one_and_eight_devices_give_the_same_results(files: dict[str, Path], tmp_path: Path) -> None:
     results = []
     for count in (1, 8):

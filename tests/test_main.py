@@ -23,11 +23,12 @@ TINY = (
     "--config.backbone.depths=(1,)", "--config.backbone.widths=(4,)", "--config.data.batch_size=16",
     "--config.method.embedding_dim=8", "--config.method.hidden_dim=8", "--config.evaluation.cluster=false",
 )  # fmt: skip
+UNOPTIMIZED = "--xla_backend_optimization_level=0"  # the networks are so small that compiling them takes longest
 CACHE_OPTIONS = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")  # set by the command
 
 
 def environment() -> dict[str, str]:
-    return {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": "", "PYTHONPATH": str(ROOT)}
+    return {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": UNOPTIMIZED, "PYTHONPATH": str(ROOT)}
 
 
 def command(*arguments: str, module: str = "dml_jax.main") -> CompletedProcess[str]:
@@ -160,6 +161,7 @@ def test_configuration_file_that_raises(in_process: InProcess, tmp_path: Path) -
         assert (done.returncode, done.stderr.count("\n"), wanted in done.stderr) == (2, 1, True), done.stderr
 
 
+@pytest.mark.slow
 def test_full_disk(tmp_path: Path) -> None:
     """Simulated by limiting the size of files to 4 KiB, so that the checkpoint cannot be written."""
     limited = f"ulimit -f 4; exec {sys.executable} -m dml_jax.main {CONFIG} --workdir={tmp_path / 'run'} --quiet"

@@ -67,7 +67,7 @@ def test_names() -> None:
 
 @pytest.mark.parametrize(
     ("module", "config", "parameters", "sides"),
-    [pytest.param(*case, marks=[pytest.mark.slow] if case[0] not in (resnet, deit) else []) for case in PUBLISHED],
+    [pytest.param(*case, marks=[] if case in PUBLISHED[:2] else [pytest.mark.slow]) for case in PUBLISHED],
 )
 def test_published_shapes(module: ModuleType, config: Any, parameters: int, sides: dict[int, int]) -> None:
     backbone = module.build(config)

@@ -58,7 +58,15 @@ def test_shapes_types_and_labels(split: Split) -> None:
     assert (batches[0][0] != batches[1][0]).any()
 
 
-@pytest.mark.parametrize("changes", [{"threads": 4}, {"threads": 3, "prefetch": 1}, {"workers": 1}, {"workers": 3}])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"threads": 4},
+        {"threads": 3, "prefetch": 1},
+        pytest.param({"workers": 1}, marks=pytest.mark.slow),
+        {"workers": 3},
+    ],
+)
 def test_threads_and_workers_change_nothing(split: Split, changes: dict[str, int]) -> None:
     assert_same(read_batches(split, options()), read_batches(split, options(**changes)))
 
@@ -151,7 +159,7 @@ def alive(process: int) -> bool:
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
-@pytest.mark.parametrize("way", ["wait", pytest.param("close", marks=pytest.mark.slow), "finish"])
+@pytest.mark.parametrize("way", [*(pytest.param(way, marks=pytest.mark.slow) for way in ("wait", "close")), "finish"])
 def test_workers_exit_with_their_parent(tmp_path: Path, way: str) -> None:
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)

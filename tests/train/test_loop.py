@@ -105,7 +105,7 @@ def test_two_runs_are_bit_equal(experiment: Experiment, whole: tuple[list[bytes]
 
 
 @pytest.mark.parametrize(
-    "k", [pytest.param(k, marks=[] if k in (0, 1, 6, STEPS - 1) else [pytest.mark.slow]) for k in range(STEPS)]
+    "k", [pytest.param(k, marks=[] if k in (6, STEPS - 1) else [pytest.mark.slow]) for k in range(STEPS)]
 )
 def test_resume_is_exact(k: int, experiment: Experiment, whole: tuple[list[bytes], str], tmp_path: Path) -> None:
     with pytest.raises(Interrupted) as stopped:
@@ -260,6 +260,7 @@ def test_missing_metrics_are_announced(
     assert "metrics.jsonl: 2 of 4 lines up to step 10 are missing" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_reload_best_continues_from_the_best_model(experiment: Experiment, tmp_path: Path) -> None:
     """At the start of the epoch, parameters and statistics become those of the best model; moments and steps do not."""
     data = replace(CONFIG.data, validation_share=0.9)  # four classes are left: epochs of 45 steps

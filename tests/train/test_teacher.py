@@ -65,6 +65,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return trained(tmp_path_factory.mktemp("teacher"), network())
 
 
+@pytest.mark.slow
 def test_a_student_from_its_first_step_to_life_without_its_teacher(source: Path, tmp_path: Path) -> None:
     own = Path(shutil.copytree(source, tmp_path / "teacher"))
     config, directory = pupil(own), tmp_path / "student"
