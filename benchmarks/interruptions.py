@@ -1,7 +1,7 @@
 """Interrupts training runs by SIGKILL and SIGTERM at random moments; see `faults.py`.
 
 Each configuration first runs without interruption. Then runs are interrupted, up to five times each, and continued by
-the same command until they finish. Parameters, optimizer state, metrics and exported embeddings must be those of the
+the same command until they finish. Half of the moments are before the first line of metrics, half after it. Parameters, optimizer state, metrics and exported embeddings must be those of the
 uninterrupted run, bit for bit.
 """
 
@@ -25,13 +25,12 @@ from benchmarks.table import Row
 from tests.reliability.sandbox import ROOT, Outcome
 
 INTERRUPTIONS = 5  # at most, of one run
-WITHIN = 0.7  # of the time of the uninterrupted run, which also compiles
 PATIENCE = 600.0  # seconds for a run that takes ten, because the machine may be busy
 UNOPTIMIZED = "--xla_backend_optimization_level=0"  # compiling takes longer than training
 SMALL = (
     "data.name=digits", "data.path=", "data.crop=none", "data.batch_size=16", "data.threads=1", "backbone.stem=small",
     "backbone.depths=(1,)", "backbone.widths=(4,)", "evaluation.controls=false", "evaluation.cluster=false",
-    "train.steps=80", "train.log_every=5", "train.checkpoint_every=10", "train.evaluate_every=40",
+    "train.steps=160", "train.log_every=5", "train.checkpoint_every=10", "train.evaluate_every=40",
 )  # fmt: skip
 # By name: configuration and overrides. The teacher of the student is the uninterrupted run of MPN.
 RUNS = {
@@ -50,10 +49,11 @@ LOADING = threading.Lock()
 
 
 class Whole(NamedTuple):
-    """An uninterrupted run: what it left, and the seconds that it took."""
+    """An uninterrupted run: what it left, and the seconds that it took until its first line of metrics and after it."""
 
     result: dict[str, str]
-    seconds: float
+    before: float
+    after: float
 
 
 def run(kills: int, terms: int, seed: int, jobs: int) -> Iterator[Row]:
@@ -79,10 +79,14 @@ def whole(name: str, folder: Path) -> Whole:
       RuntimeError: it fails.
     """
     directory, began = folder / f"{name}-whole", time.monotonic()
-    code = wait(start(name, folder, directory), PATIENCE)
+    process = start(name, folder, directory)
+    wait_for_metrics(process, directory)
+    first = time.monotonic()
+    code = wait(process, PATIENCE)
     if code != 0:
         raise RuntimeError(f"{name}: exit code {code}: {printed(directory)[-1500:]}")
-    return Whole(result(directory), time.monotonic() - began)
+    after = time.monotonic() - first
+    return Whole(result(directory), first - began, after)
 
 
 def interrupted(name: str, folder: Path, expected: Whole, number: signal.Signals, count: int, seed: int) -> Row:
@@ -108,7 +112,10 @@ def one_run(
     done, code = 0, None
     while code != 0:
         process = start(name, folder, directory)
-        if done < most and wait(process, rng.uniform(0, WITHIN * expected.seconds)) is None:
+        late = rng.random() < 0.5
+        if done < most and late:
+            wait_for_metrics(process, directory)
+        if done < most and wait(process, rng.uniform(0, expected.after if late else expected.before)) is None:
             process.send_signal(number)
             done += 1
         code = wait(process, PATIENCE)
@@ -133,6 +140,14 @@ def start(name: str, folder: Path, directory: Path) -> subprocess.Popen[bytes]:
              f"--config=configs/{file}.py{colon}{variant}", *overrides, f"--workdir={directory}"],
             cwd=ROOT, env=os.environ | {"XLA_FLAGS": UNOPTIMIZED}, stdout=log, stderr=subprocess.STDOUT,
         )  # fmt: skip
+
+
+def wait_for_metrics(process: subprocess.Popen[bytes], directory: Path) -> None:
+    """Waits until a run writes a line of metrics, or ends."""
+    file = directory / "metrics.jsonl"
+    size = file.stat().st_size if file.exists() else 0
+    while process.poll() is None and (not file.exists() or file.stat().st_size <= size):
+        time.sleep(0.02)
 
 
 def wait(process: subprocess.Popen[bytes], seconds: float) -> int | None:
