@@ -1,8 +1,8 @@
 """Interrupts training runs by SIGKILL and SIGTERM at random moments; see `faults.py`.
 
 Each configuration first runs without interruption. Then runs are interrupted, up to five times each, and continued by
-the same command until they finish. Half of the moments are before the first line of metrics, half after it. Parameters, optimizer state, metrics and exported embeddings must be those of the
-uninterrupted run, bit for bit.
+the same command until they finish. Half of the moments are before the first line of metrics, half after it. Parameters,
+optimizer state, metrics and exported embeddings must be those of the uninterrupted run, bit for bit.
 """
 
 import contextlib
