@@ -60,14 +60,12 @@ class Parser(argparse.ArgumentParser):
         return options, overrides
 
 
-def file_to_write(option: str, path: str | None) -> Path | None:
-    """The file that an option names, or None if the option is not given.
+def file_to_write(option: str, path: str) -> Path:
+    """The file that an option names.
 
     Raises:
       ConfigError: it is a directory, or its directory does not exist.
     """
-    if not path:
-        return None
     file = expand_path(option, path)
     if file.is_dir():
         raise ConfigError(f"{option}={path}: is a directory; give a file")

@@ -14,7 +14,7 @@ from dml_jax.errors import CheckpointError, DataError
 from dml_jax.evaluation import open_set
 from dml_jax.evaluation.open_set import Calibration
 from dml_jax.export import embedding_files
-from dml_jax.files import expand_path
+from dml_jax.files import utf8_path
 
 
 class Model:
@@ -36,7 +36,7 @@ class Model:
     def __init__(self, directory: str | Path, checkpoint: str = "reported"):
         from dml_jax.train import warm_start, workdir  # orbax takes seconds to import
 
-        directory = expand_path("directory", directory)
+        directory = utf8_path("directory", directory)
         self._directory = directory
         height, width = workdir.read_config(directory)["shape"]
         self.shape: tuple[int, int] = (height, width)
