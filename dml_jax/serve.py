@@ -11,11 +11,7 @@ The address is printed once the programs are compiled. `POST /` answers {"embedd
 import signal
 import socket
 import sys
-from collections.abc import Sequence
 from functools import partial
-from typing import Any
-
-import numpy as np
 
 from dml_jax import cli
 from dml_jax.errors import ConfigError
@@ -24,20 +20,6 @@ from dml_jax.files import expand_path, utf8_path
 BATCH = 16  # images per call of the network
 WAITING = 256  # images; more are refused
 BACKLOG = 2048  # connections that wait to be accepted
-
-
-class Embedded:
-    """The model for an index that is asked about embeddings instead of images."""
-
-    def __init__(self, model: Any):
-        self._model = model
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._model, name)
-
-    def embed(self, embeddings: Sequence[Any]) -> np.ndarray:
-        """Of embeddings, N arrays [D]: [N, D]."""
-        return np.stack(embeddings)
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -92,7 +74,7 @@ def execute(arguments: list[str]) -> None:
         model = dml_jax.load(utf8_path("--workdir", options.workdir), options.checkpoint)
         classify = None
         if options.index:
-            index = Index.load(Embedded(model), expand_path("--index", options.index))
+            index = Index.load(model, expand_path("--index", options.index))
             rate = FALSE_ACCEPT_RATE if options.false_accept_rate is None else options.false_accept_rate
             classify = partial(index.classify, threshold=options.threshold, false_accept_rate=rate)
         answers = Answers(model, classify, batch=BATCH, waiting=WAITING)

@@ -9,7 +9,7 @@ import numpy as np
 
 from dml_jax.data import decode, transforms
 from dml_jax.data.prepare.source_files import File
-from dml_jax.enrolled_classes import Image, Index
+from dml_jax.enrolled_classes import Image, Images, Index
 from dml_jax.errors import CheckpointError, DataError
 from dml_jax.evaluation import open_set
 from dml_jax.evaluation.open_set import Calibration
@@ -125,7 +125,7 @@ class Model:
             )
         return transformed
 
-    def embed(self, images: Sequence[Image]) -> np.ndarray:
+    def embed(self, images: Images) -> np.ndarray:
         """Embeds images.
 
         Args:
