@@ -52,11 +52,11 @@ def class_folders(paths: list[str]) -> dict[str, list[Path]]:
     return classes
 
 
-def execute(arguments: list[str]) -> None:
-    """Reads the command line; enrolls classes or classifies images.
+def parse(arguments: list[str]) -> argparse.Namespace:
+    """The options of the command line.
 
     Raises:
-      UserError: invalid input.
+      ConfigError: an option is missing, unknown, out of range, or does not go with the others.
     """
     flags = cli.Parser(__doc__)
     flags.add_argument("paths", nargs="*", metavar="DIRECTORY|IMAGE", help="directories of class folders, or images")
@@ -92,6 +92,16 @@ def execute(arguments: list[str]) -> None:
         raise ConfigError(f"--false_accept_rate={options.false_accept_rate:g}: must be above 0 and below 1; e.g. 0.01")
     if options.classify and options.remove:
         raise ConfigError("--remove: cannot be combined with --classify; remove first, then classify")
+    return options
+
+
+def execute(arguments: list[str]) -> None:
+    """Reads the command line; enrolls classes or classifies images.
+
+    Raises:
+      UserError: invalid input.
+    """
+    options = parse(arguments)
     path = cli.file_to_write("--index", options.index)
     if path.suffix != ".npz":
         raise ConfigError(f"--index={options.index}: must end in .npz")
