@@ -126,7 +126,7 @@ def execute(arguments: list[str]) -> None:
     if classes:
         index.add(classes)
     try:
-        expected = _expected(index, options) if index.images else "classify needs an enrolled class"
+        expected = _expected(index, options) if index.images else "the index is empty; enroll classes before you classify"
     except UserError as error:  # with an explicit threshold, the index can be used all the same
         expected = f"warning: no threshold for unknown images: {error}"
     index.save(path)

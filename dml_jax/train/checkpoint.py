@@ -141,7 +141,8 @@ class Checkpoints:
           (state, notes), or None if there is no checkpoint.
 
         Raises:
-          CheckpointError: `step` does not exist or is corrupt, or none of the checkpoints can be read.
+          CheckpointError: `step` does not exist or is corrupt, the newest manifest cannot be opened, or all checkpoints
+            are corrupt.
         """
         if step is not None:
             steps = self.steps(kind)
@@ -165,6 +166,8 @@ class Checkpoints:
                 _check_unchanged(self.directory / kind / str(candidate))
                 return candidate
             except CheckpointError as error:
+                if isinstance(error.__cause__, OSError):  # such as missing permissions: the files may be intact
+                    raise
                 if candidate == steps[0]:
                     raise CheckpointError(f"{error}; there is no earlier one, so delete it and start again") from error
                 if self._warn is None:
