@@ -18,7 +18,7 @@ from dml_jax import cli
 from dml_jax.data.datasets import folder
 from dml_jax.data.prepare.source_files import Options, walk
 from dml_jax.embed import image_files, usable
-from dml_jax.enrolled_classes import FALSE_ACCEPT_RATE, Index
+from dml_jax.enrolled_classes import EMPTY, FALSE_ACCEPT_RATE, Index
 from dml_jax.errors import ConfigError, DataError, UserError, printable
 from dml_jax.evaluation import open_set
 from dml_jax.files import expand_path, utf8_path
@@ -126,7 +126,7 @@ def execute(arguments: list[str]) -> None:
     if classes:
         index.add(classes)
     try:
-        expected = _expected(index, options) if index.images else "the index is empty; enroll classes before you classify"
+        expected = _expected(index, options) if index.images else EMPTY
     except UserError as error:  # with an explicit threshold, the index can be used all the same
         expected = f"warning: no threshold for unknown images: {error}"
     index.save(path)
