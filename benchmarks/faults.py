@@ -17,6 +17,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import hypothesis
@@ -82,7 +83,7 @@ def commands(total: int, seed: int, jobs: int) -> Iterator[Row]:
         began, inputs = time.monotonic(), list[Files]()
         each_case(attack, cases, seed + 1, inputs.append)
         with ThreadPoolExecutor(jobs) as pool:
-            outcomes = list(pool.map(lambda files, attack=attack: command(attack, files), inputs))  # type: ignore[misc]
+            outcomes = list(pool.map(partial(command, attack), inputs))
         yield counted(f"{name}, command", outcomes, began)
 
 

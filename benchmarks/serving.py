@@ -1,11 +1,11 @@
-"""The server under load: 100 clients at once, then honest clients beside hostile ones.
+"""Measures the server with 100 clients at once, and with honest clients beside hostile ones.
 
     python -m benchmarks.serving --workdir=runs/folder_baseline [--minutes=10]
 
-starts `dml_jax.serve` and measures the latency of four honest clients, which post an image and pause in turn: first
-alone, then for some minutes beside clients that send headers or bodies byte by byte, too much, noise, large images or
-half a request, or nothing at all. Resets are connections that end without an answer. The hostile clients run in a
-process of their own; all share the processors with the server.
+Starts `dml_jax.serve` and measures the latency of honest clients, which post an image and pause in turn: four alone,
+100 at once, then four beside clients that send headers or bodies byte by byte, too much, noise, large images, half a
+request, or nothing at all. Resets are connections that end without an answer. The hostile clients run in a process of
+their own; all share the processors with the server.
 """
 
 import argparse
@@ -139,16 +139,29 @@ async def honest(address: Address, body: bytes, seconds: float, clients: int = H
     return latencies, failures
 
 
-def row(case: str, latencies: list[float], failures: int, server: psutil.Process) -> str:
+def print_row(case: str, latencies: list[float], failures: int, server: psutil.Process) -> None:
     median, tail, worst = (1e3 * np.quantile(latencies, q) for q in (0.5, 0.95, 1.0))
     memory = server.memory_info().rss / 2**20
-    line = f"| {case} | {len(latencies)} | {failures} | {median:.0f} | {tail:.0f} | {worst:.0f} | {memory:.0f} |"
-    print(line, flush=True)
-    return line
+    cells = (case, len(latencies), failures, f"{median:.0f}", f"{tail:.0f}", f"{worst:.0f}", f"{memory:.0f}")
+    print(f"| {' | '.join(map(str, cells))} |", flush=True)
+
+
+def measure(address: Address, server: psutil.Process, body: bytes, minutes: int) -> None:
+    """Prints the table, row by row."""
+    print("| case | answers | resets and errors | median, ms | 95 %, ms | worst, ms | memory, MiB |")
+    print("|---|---|---|---|---|---|---|")
+    print_row(f"{HONEST} clients, quiet", *asyncio.run(honest(address, body, QUIET_SECONDS)), server)
+    print_row("100 clients at once, once each", *asyncio.run(honest(address, body, 0, clients=100)), server)
+    hostile = multiprocessing.get_context("spawn").Process(target=attack, args=(address,), daemon=True)
+    hostile.start()
+    for minute in range(minutes):
+        print_row(f"under attack, minute {minute + 1}", *asyncio.run(honest(address, body, 60)), server)
+    hostile.terminate()
+    print_row(f"{HONEST} clients, quiet again", *asyncio.run(honest(address, body, QUIET_SECONDS)), server)
 
 
 def main() -> None:
-    """Prints a table in Markdown, row by row."""
+    """Starts the server and measures it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workdir", type=Path, required=True)
     parser.add_argument("--minutes", type=int, default=10)
@@ -158,20 +171,12 @@ def main() -> None:
     body = image(width, height, "JPEG")
     command = [sys.executable, "-m", "dml_jax.serve", f"--workdir={options.workdir}", "--port=0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        host, _, port = process.stdout.readline().strip().removeprefix("http://").rstrip("/").rpartition(":")
-        address, server = (host, int(port)), psutil.Process(process.pid)
-        print("| case | answers | resets and errors | median, ms | 95 %, ms | worst, ms | memory, MiB |")
-        print("|---|---|---|---|---|---|---|")
-        row(f"{HONEST} clients, quiet", *asyncio.run(honest(address, body, QUIET_SECONDS)), server)
-        row("100 clients at once, once each", *asyncio.run(honest(address, body, 0, clients=100)), server)
-        hostile = multiprocessing.get_context("spawn").Process(target=attack, args=(address,), daemon=True)
-        hostile.start()
-        for minute in range(options.minutes):
-            row(f"under attack, minute {minute + 1}", *asyncio.run(honest(address, body, 60)), server)
-        hostile.terminate()
-        row(f"{HONEST} clients, quiet again", *asyncio.run(honest(address, body, QUIET_SECONDS)), server)
-        process.terminate()
+        try:
+            assert process.stdout is not None
+            host, _, port = process.stdout.readline().strip().removeprefix("http://").rstrip("/").rpartition(":")
+            measure((host, int(port)), psutil.Process(process.pid), body, options.minutes)
+        finally:
+            process.terminate()
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from dml_jax.trained_model import Model
 
 Answer = dict[str, Any]
-Classify = Callable[[list[np.ndarray]], tuple[Sequence[str], np.ndarray]]
+Classify = Callable[[np.ndarray], tuple[Sequence[str], np.ndarray]]
 
 
 class Answers:
@@ -20,7 +20,7 @@ class Answers:
 
     Args:
       model: embeds the images.
-      classify: embeddings, B rows of [D] -> B names of classes and cosines; None for embeddings only.
+      classify: embeddings [B, D] -> B names of classes and cosines; None for embeddings only.
       batch: largest number of images in a batch, a power of two.
       waiting: largest number of images that wait.
     """
@@ -39,7 +39,7 @@ class Answers:
         embeddings = self._model.embed_pixels(np.stack(images + images[:1] * (size - len(images))))
         answers: list[Answer] = [{"embedding": row.tolist()} for row in embeddings]
         if self._classify:
-            for answer, name, cosine in zip(answers, *self._classify(list(embeddings)), strict=True):
+            for answer, name, cosine in zip(answers, *self._classify(embeddings), strict=True):
                 answer |= {"class": name, "cosine": float(cosine)}
         return answers[: len(images)]
 

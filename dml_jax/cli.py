@@ -5,7 +5,6 @@ import ast
 import errno
 import importlib.util
 import io
-import json
 import sys
 import warnings
 from collections.abc import Callable, Sequence
@@ -17,7 +16,7 @@ from ml_collections import ConfigDict
 
 from dml_jax.config import SAME_EXPERIMENT, flatten
 from dml_jax.errors import ConfigError, UserError, printable
-from dml_jax.files import UNWRITABLE, expand_path
+from dml_jax.files import UNWRITABLE, expand_path, read_json
 from dml_jax.options.fields import suggest
 
 # File-system errors that the user can fix: a full or failing disk, missing permissions, something else of that name.
@@ -61,14 +60,12 @@ class Parser(argparse.ArgumentParser):
         return options, overrides
 
 
-def file_to_write(option: str, path: str | None) -> Path | None:
-    """The file that an option names, or None if the option is not given.
+def file_to_write(option: str, path: str) -> Path:
+    """The file that an option names.
 
     Raises:
       ConfigError: it is a directory, or its directory does not exist.
     """
-    if not path:
-        return None
     file = expand_path(option, path)
     if file.is_dir():
         raise ConfigError(f"{option}={path}: is a directory; give a file")
@@ -112,11 +109,8 @@ def _stored_config(path: str) -> dict[str, Any]:
     file = expand_path("--config", path)
     if not file.is_file():
         raise ConfigError(f"--config={path}: there is no such file")
-    try:
-        values = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"--config={path}: cannot be read ({error})") from None
-    values = values.get("config", values) if isinstance(values, dict) else values
+    content = read_json(file, dict[str, Any], "give the config.json of a run", ConfigError)
+    values = content.get("config", content)
     if not isinstance(values, dict) or not isinstance(values.get("train"), dict):
         raise ConfigError(f"--config={path}: holds no configuration; give the config.json of a run")
     return values
@@ -190,7 +184,7 @@ def _parsed(key: str, text: str, old: Any) -> Any:
     raise ConfigError(f"{key}: is a section; set the keys in it one by one: {', '.join(sorted(old or {}))}")
 
 
-def exit_code(body: Callable[[], None]) -> int:
+def exit_code(body: Callable[[], object]) -> int:
     """Runs the body of a command; returns 0, 2 after an error the user can fix, or 128 + the number of a signal."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # names of files need not be in the encoding of the terminal
@@ -212,6 +206,6 @@ def exit_code(body: Callable[[], None]) -> int:
         return 2
     except KeyboardInterrupt:
         return 130
-    except SystemExit as end:  # --help
+    except SystemExit as end:  # --help, or a signal that a command handles
         return int(end.code or 0)
     return 0

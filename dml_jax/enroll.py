@@ -18,10 +18,10 @@ from dml_jax import cli
 from dml_jax.data.datasets import folder
 from dml_jax.data.prepare.source_files import Options, walk
 from dml_jax.embed import image_files, usable
-from dml_jax.enrolled_classes import FALSE_ACCEPT_RATE, Index
+from dml_jax.enrolled_classes import EMPTY, FALSE_ACCEPT_RATE, Index
 from dml_jax.errors import ConfigError, DataError, UserError, printable
 from dml_jax.evaluation import open_set
-from dml_jax.files import expand_path
+from dml_jax.files import expand_path, utf8_path
 
 
 def class_folders(paths: list[str]) -> dict[str, list[Path]]:
@@ -52,11 +52,11 @@ def class_folders(paths: list[str]) -> dict[str, list[Path]]:
     return classes
 
 
-def execute(arguments: list[str]) -> None:
-    """Reads the command line; enrolls classes or classifies images.
+def parse(arguments: list[str]) -> argparse.Namespace:
+    """The options of the command line.
 
     Raises:
-      UserError: invalid input.
+      ConfigError: an option is missing, unknown, out of range, or does not go with the others.
     """
     flags = cli.Parser(__doc__)
     flags.add_argument("paths", nargs="*", metavar="DIRECTORY|IMAGE", help="directories of class folders, or images")
@@ -92,11 +92,19 @@ def execute(arguments: list[str]) -> None:
         raise ConfigError(f"--false_accept_rate={options.false_accept_rate:g}: must be above 0 and below 1; e.g. 0.01")
     if options.classify and options.remove:
         raise ConfigError("--remove: cannot be combined with --classify; remove first, then classify")
-    path = expand_path("--index", options.index)
+    return options
+
+
+def execute(arguments: list[str]) -> None:
+    """Reads the command line; enrolls classes or classifies images.
+
+    Raises:
+      UserError: invalid input.
+    """
+    options = parse(arguments)
+    path = cli.file_to_write("--index", options.index)
     if path.suffix != ".npz":
         raise ConfigError(f"--index={options.index}: must end in .npz")
-    if not path.parent.is_dir():
-        raise ConfigError(f"--index={options.index}: there is no directory {path.parent}")
     if (options.classify or options.remove) and not path.is_file():
         raise ConfigError(f"--index={options.index}: there is no such file; enroll classes first")
     files = image_files(options.paths) if options.classify else []
@@ -104,22 +112,21 @@ def execute(arguments: list[str]) -> None:
 
     import dml_jax
 
-    model = dml_jax.load(expand_path("--workdir", options.workdir), options.checkpoint)
-    if options.skip_bad:
+    model = dml_jax.load(utf8_path("--workdir", options.workdir), options.checkpoint)
+    if options.skip_bad and options.paths:
         kept = set(usable(model, files or [file for images in classes.values() for file in images]))
         files = [file for file in files if file in kept]
         classes = {name: chosen for name, images in classes.items() if (chosen := [f for f in images if f in kept])}
     if options.classify:
-        _classify(model.index(path), files, options)
+        _classify(Index.load(model, path), files, options)
         return
-    index = model.index(path) if path.exists() else model.enroll(classes)
-    if path.exists():
-        for name in options.remove:
-            index.remove(name)
-        if classes:
-            index.add(classes)
+    index = Index.load(model, path) if path.exists() else Index(model)
+    for name in options.remove:
+        index.remove(name)
+    if classes:
+        index.add(classes)
     try:
-        expected = _expected(index, options) if index.images else "classify needs an enrolled class"
+        expected = _expected(index, options) if index.images else EMPTY
     except UserError as error:  # with an explicit threshold, the index can be used all the same
         expected = f"warning: no threshold for unknown images: {error}"
     index.save(path)

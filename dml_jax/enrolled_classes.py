@@ -21,6 +21,7 @@ UNKNOWN = "unknown"
 FALSE_ACCEPT_RATE = 0.05
 EMPTY = "the index is empty; add classes first"
 Image = str | Path | np.ndarray
+Images = Sequence[Image] | np.ndarray  # an array [N, H, W, 3] is a batch of images
 FIELDS = ("embeddings", "labels", "classes", "images", "fingerprint")
 CALIBRATION = tuple(f"calibration_{name}" for name in Calibration._fields)
 
@@ -33,7 +34,7 @@ class Embedder(Protocol):
 
     def calibrate(self, sizes: np.ndarray) -> Calibration: ...
 
-    def embed(self, images: Sequence[Image]) -> np.ndarray: ...
+    def embed(self, images: Images) -> np.ndarray: ...
 
 
 class Index:
@@ -132,7 +133,7 @@ class Index:
 
     def classify(
         self,
-        images: Sequence[Image],
+        images: Images,
         *,
         threshold: float | None = None,
         false_accept_rate: float = FALSE_ACCEPT_RATE,
@@ -141,7 +142,7 @@ class Index:
         """Classifies images.
 
         Args:
-          images: as for `Model.embed`.
+          images: as for `Model.embed`, or their embeddings, an array [N, D] with rows of unit length.
           threshold: images whose similarity is below it are "unknown"; None for that of `false_accept_rate`.
           false_accept_rate: see `expect`.
           decide: "nearest" (class of the nearest image), "vote" (of the 5 nearest) or "mean" (nearest class mean).
@@ -160,7 +161,7 @@ class Index:
 
     def nearest(
         self,
-        images: Sequence[Image],
+        images: Images,
         *,
         threshold: float | None = None,
         false_accept_rate: float = FALSE_ACCEPT_RATE,
@@ -174,7 +175,8 @@ class Index:
             threshold = self.expect(false_accept_rate, decide).threshold
         elif not -1 <= threshold <= 1:
             raise DataError(f"threshold={threshold:g}: must be a cosine in -1..1")
-        found = open_set.decide(self._model.embed(images), self.embeddings, self.labels, decide)
+        rows = images if isinstance(images, np.ndarray) and images.ndim == 2 else self._model.embed(images)
+        found = open_set.decide(rows, self.embeddings, self.labels, decide)
         names = [
             self.classes[label] if similarity >= threshold else UNKNOWN
             for similarity, label in zip(found.similarities, found.labels, strict=True)

@@ -102,7 +102,7 @@ def execute(arguments: list[str]) -> None:
         raise ConfigError(f"--seed={options.seed}: must be in 0..{(1 << 31) - 1}")
     rerank_arguments.check(options)
     ks = parse_ks(options.ks)
-    output = cli.file_to_write("--output", options.output)
+    output = cli.file_to_write("--output", options.output) if options.output else None
 
     started = time.monotonic()
     results = evaluate(options, ks)

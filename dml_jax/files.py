@@ -95,11 +95,11 @@ def reading(
         if isinstance(problem, OSError) and problem.errno in UNWRITABLE:
             raise
         what = "cannot be read" if isinstance(problem, OSError) and problem.errno else "is truncated or damaged"
-        raise error(f"{path}: {what} ({_reason(problem)}); {remedy}") from problem
+        raise error(f"{path}: {what} ({reason(problem)}); {remedy}") from problem
 
 
-def _reason(problem: Exception) -> str:
-    """What an exception says, in a few words."""
+def reason(problem: Exception) -> str:
+    """What an exception says, in a few words; its type if it says nothing."""
     if isinstance(problem, pydantic.ValidationError):
         first = problem.errors(include_url=False)[0]
         return f"{'.'.join(map(str, first['loc'])) or 'JSON'}: {first['msg'][0].lower()}{first['msg'][1:]}"

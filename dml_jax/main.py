@@ -62,7 +62,7 @@ def execute(arguments: list[str]) -> None:
     options, overrides = parser().read([a for a in arguments if not (explain and a in HELP)])
     check_options(options)
     directory = work_directory(options)
-    output = cli.file_to_write("--output", options.output)
+    output = cli.file_to_write("--output", options.output) if options.output else None
     config = configs.resolve(cli.load_config(options.config, overrides))
     if explain or options.mode == "show":
         from dml_jax import show_config

@@ -1,6 +1,6 @@
 """The modes of the main command: train, evaluate, export, check."""
 
-import json
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from dml_jax import files, final_results
 from dml_jax.analysis import report
 from dml_jax.config import Config
 from dml_jax.console import Console
-from dml_jax.errors import CheckpointError
+from dml_jax.errors import CheckpointError, DataError
 from dml_jax.export import embedding_files, query_results, stablehlo
 from dml_jax.train import experiment as experiments
 from dml_jax.train import inference, loop, mesh, process_group, step, teacher, warm_start, workdir
@@ -169,10 +169,10 @@ def open_checkpoints(experiment: Experiment, directory: Path, console: Console, 
 
 def is_finished(directory: Path, experiment: Experiment) -> bool:
     """Whether the results for all steps of the run are on disk."""
-    try:
-        return json.loads((directory / "results.json").read_text(encoding="utf-8"))["steps"] == experiment.steps
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        return False
+    with suppress(DataError):
+        results: dict[str, Any] = files.read_json(directory / "results.json", dict[str, Any])
+        return results.get("steps") == experiment.steps
+    return False
 
 
 def restore(config: Config, directory: Path, checkpoint: str, console: Console) -> tuple[Experiment, TrainState]:

@@ -1,9 +1,9 @@
-"""Serves the model of a finished run over HTTP; needs `pip install "dml_jax[serve]"`:
+"""Serves the model of a finished run over HTTP (`pip install "dml_jax[serve]"`):
 
     python -m dml_jax.serve --workdir=runs/birds [--index=birds.npz] [--host=0.0.0.0] [--port=8000]
     curl -F file=@photo.jpg http://localhost:8000/                  # or: curl --data-binary @photo.jpg ...
 
-prints the address once the programs are compiled. `POST /` answers {"embedding": [...]}; with an index of
+The address is printed once the programs are compiled. `POST /` answers {"embedding": [...]}; with an index of
 `dml_jax.enroll` also "class", which may be "unknown", and "cosine" to the nearest enrolled image. `GET /health` answers
 {"status": "ok"}. Errors are answered with {"error": ...} and a status of 400 or more.
 """
@@ -11,33 +11,15 @@ prints the address once the programs are compiled. `POST /` answers {"embedding"
 import signal
 import socket
 import sys
-from collections.abc import Sequence
 from functools import partial
-from typing import Any
-
-import numpy as np
 
 from dml_jax import cli
 from dml_jax.errors import ConfigError
-from dml_jax.files import expand_path
+from dml_jax.files import expand_path, utf8_path
 
 BATCH = 16  # images per call of the network
 WAITING = 256  # images; more are refused
 BACKLOG = 2048  # connections that wait to be accepted
-
-
-class Embedded:
-    """The model for an index that is asked about embeddings instead of images."""
-
-    def __init__(self, model: Any):
-        self._model = model
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._model, name)
-
-    def embed(self, embeddings: Sequence[Any]) -> np.ndarray:
-        """Of embeddings, N arrays [D]: [N, D]."""
-        return np.stack(embeddings)
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -89,10 +71,10 @@ def execute(arguments: list[str]) -> None:
         from dml_jax.main import enable_compilation_cache
 
         enable_compilation_cache()
-        model = dml_jax.load(expand_path("--workdir", options.workdir), options.checkpoint)
+        model = dml_jax.load(utf8_path("--workdir", options.workdir), options.checkpoint)
         classify = None
         if options.index:
-            index = Index.load(Embedded(model), expand_path("--index", options.index))
+            index = Index.load(model, expand_path("--index", options.index))
             rate = FALSE_ACCEPT_RATE if options.false_accept_rate is None else options.false_accept_rate
             classify = partial(index.classify, threshold=options.threshold, false_accept_rate=rate)
         answers = Answers(model, classify, batch=BATCH, waiting=WAITING)

@@ -9,12 +9,12 @@ import numpy as np
 
 from dml_jax.data import decode, transforms
 from dml_jax.data.prepare.source_files import File
-from dml_jax.enrolled_classes import Image, Index
+from dml_jax.enrolled_classes import Image, Images, Index
 from dml_jax.errors import CheckpointError, DataError
 from dml_jax.evaluation import open_set
 from dml_jax.evaluation.open_set import Calibration
 from dml_jax.export import embedding_files
-from dml_jax.files import expand_path
+from dml_jax.files import utf8_path
 
 
 class Model:
@@ -36,7 +36,7 @@ class Model:
     def __init__(self, directory: str | Path, checkpoint: str = "reported"):
         from dml_jax.train import warm_start, workdir  # orbax takes seconds to import
 
-        directory = expand_path("directory", directory)
+        directory = utf8_path("directory", directory)
         self._directory = directory
         height, width = workdir.read_config(directory)["shape"]
         self.shape: tuple[int, int] = (height, width)
@@ -125,7 +125,7 @@ class Model:
             )
         return transformed
 
-    def embed(self, images: Sequence[Image]) -> np.ndarray:
+    def embed(self, images: Images) -> np.ndarray:
         """Embeds images.
 
         Args:

@@ -229,12 +229,6 @@ def test_damaged_compressed_index_files(photos, tmp_path):
 
 
 def test_the_command(photos, tmp_path, monkeypatch, capsys):
-    def load(workdir, checkpoint):
-        model = Colours()
-        model.enroll = lambda classes: (index := Index(model), index.add(classes))[0]
-        model.index = lambda path: Index.load(model, path)
-        return model
-
     def run(*arguments):
         monkeypatch.setattr(
             sys, "argv", ["enroll", "--workdir=w", f"--index={tmp_path / 'i.npz'}", *map(str, arguments)]
@@ -249,7 +243,7 @@ def test_the_command(photos, tmp_path, monkeypatch, capsys):
         return code, out + err
 
     expected = []
-    monkeypatch.setattr(dml_jax, "load", load)
+    monkeypatch.setattr(dml_jax, "load", lambda *_: Colours())
     gallery, later = tmp_path / "gallery", tmp_path / "later"
     later.mkdir()
     (gallery / "blue").rename(later / "blue")
@@ -275,7 +269,7 @@ def test_the_command(photos, tmp_path, monkeypatch, capsys):
     assert "--decide=mean --false_accept_rate=0.001: unknown below 0.9500" in expected[-1]
     assert expected[-1].endswith("unseen classes, which are too few for this rate)\n")
     complete = (tmp_path / "i.npz").read_bytes()
-    code, text = run("--remove=blue", "--remove=red")
+    code, text = run("--remove=blue", "--remove=red", "--skip_bad")
     assert (code, "removed blue, red; now 6 images of 2 classes" in text) == (0, True)
     assert "2.0 % of strangers accepted" in text
     assert run("--classify", "--threshold=0.9", new)[1].startswith("unknown\t")
@@ -381,8 +375,6 @@ def test_unusable_and_ignored_files(photos, tmp_path, monkeypatch, capsys):
         (gallery / "red" / name).parent.mkdir(exist_ok=True)
         (gallery / "red" / name).write_text("no")
     model = Reader()
-    model.enroll = lambda classes: (index := Index(model), index.add(classes))[0]
-    model.index = lambda path: Index.load(model, path)
     monkeypatch.setattr(dml_jax, "load", lambda *_: model)
     monkeypatch.setattr(configs, "digest", str)
 

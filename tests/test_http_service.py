@@ -299,9 +299,9 @@ def test_bodies_that_are_too_large_together() -> None:
 
 def test_classes_of_an_index() -> None:
     model = Colours()
-    index = Index(serve.Embedded(model))
+    index = Index(model)
     red, green = (np.full((20, 20, 3), colour, np.uint8) for colour in ((255, 0, 0), (0, 255, 0)))
-    index.add({"red": list(model.embed([red])), "green": list(model.embed([green]))})
+    index.add({"red": [red], "green": [green]})
     with serving(model, partial(index.classify, threshold=0.9)) as port:
         for colour, wanted in (((250, 9, 9), "red"), ((9, 250, 9), "green"), ((255, 255, 255), "unknown")):
             status, answer = ask(port, picture(colour=colour))

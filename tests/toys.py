@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from dml_jax.backbones import functional
+from dml_jax.backbones.batch_norm import BatchNorm
 from dml_jax.backbones.contract import Backbone
-from dml_jax.backbones.layers import BatchNorm
 from dml_jax.methods.contract import Batch, TrainingSet
 
 SIDE, PATCH = 8, 4

@@ -13,9 +13,10 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from dml_jax.backbones.batch_norm import batch_norm
 from dml_jax.backbones.contract import Backbone
 from dml_jax.backbones.initializers import he_fan_in
-from dml_jax.backbones.layers import AveragePool, MaxPool, batch_norm, compute_dtype, conv
+from dml_jax.backbones.layers import AveragePool, MaxPool, compute_dtype, conv
 from dml_jax.backbones.linen_backbone import as_backbone
 from dml_jax.errors import ConfigError
 from dml_jax.options.backbones.bn_inception import Config

@@ -11,9 +11,10 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from dml_jax.backbones.batch_norm import batch_norm
 from dml_jax.backbones.contract import Backbone
 from dml_jax.backbones.initializers import normal_init
-from dml_jax.backbones.layers import MaxPool, batch_norm, compute_dtype, conv
+from dml_jax.backbones.layers import MaxPool, compute_dtype, conv
 from dml_jax.backbones.linen_backbone import as_backbone
 from dml_jax.options.backbones.googlenet import Config
 

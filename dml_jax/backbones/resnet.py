@@ -11,8 +11,9 @@ from typing import assert_never
 import flax.linen as nn
 import jax
 
+from dml_jax.backbones.batch_norm import BatchNorm, batch_norm
 from dml_jax.backbones.contract import Backbone
-from dml_jax.backbones.layers import BatchNorm, MaxPool, batch_norm, compute_dtype, conv
+from dml_jax.backbones.layers import MaxPool, compute_dtype, conv
 from dml_jax.backbones.linen_backbone import as_backbone
 from dml_jax.options.backbones.resnet import Config, resnet18, resnet34, resnet50, resnet101
 

@@ -89,19 +89,18 @@ def decide(
     """
     classes, position = np.unique(labels, return_inverse=True)
     means = _class_means(enrolled, position) if rule == "mean" else None
-    ignored = None if without is None else np.asarray(without)
     best = np.empty(len(queries), np.int64)
     similarity, nearest = np.empty(len(queries), np.float32), np.empty(len(queries), np.int64)
     step = max(1, BLOCK_ELEMENTS // len(enrolled))
     for start in range(0, len(queries), step):
         rows = slice(start, start + step)
         cosines = queries[rows] @ enrolled.T
-        if ignored is not None:
-            cosines[labels == ignored[rows, None]] = -np.inf
+        if without is not None:
+            cosines[labels == without[rows, None]] = -np.inf
         if means is not None:
             to_means = queries[rows] @ means.T
-            if ignored is not None:
-                to_means[classes == ignored[rows, None]] = -np.inf
+            if without is not None:
+                to_means[classes == without[rows, None]] = -np.inf
             best[rows], similarity[rows] = to_means.argmax(axis=1), to_means.max(axis=1)
             nearest[rows] = np.where(position == best[rows, None], cosines, -np.inf).argmax(axis=1)
         else:
@@ -149,8 +148,8 @@ def calibrate(
 
     The index may be larger than the split: at most all classes but one can be enrolled, and, without a gallery, all
     images of a class but one. `growth` accounts for the rest: the chance that a stranger is accepted grows at most in
-    proportion to the index, since each part of the imitated size accepts him equally often. The size is the number of
-    images for "nearest" and "vote", of classes for "mean", as a mean hardly moves with more images.
+    proportion to the index, since every part of the imitated size is equally likely to accept one. The size is the
+    number of images for "nearest" and "vote", of classes for "mean", as a mean hardly moves with more images.
 
     Args:
       embeddings: float32 [N, D], rows of unit length.

@@ -23,9 +23,10 @@ import jax.numpy as jnp
 import optax
 
 from dml_jax.backbones import functional
+from dml_jax.backbones.batch_norm import BatchNorm
 from dml_jax.backbones.contract import Backbone
 from dml_jax.backbones.initializers import he_fan_out, normal_init
-from dml_jax.backbones.layers import BatchNorm, Dense, global_pool, layer_norm
+from dml_jax.backbones.layers import Dense, global_pool, layer_norm
 from dml_jax.losses.safe_norms import at_least_float32, unit
 from dml_jax.methods import heads
 from dml_jax.methods.contract import Aux, Batch, Method, PyTree, TrainingSet

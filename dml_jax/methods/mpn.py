@@ -30,9 +30,10 @@ import numpy as np
 from jax import lax
 
 from dml_jax.backbones import functional
+from dml_jax.backbones.batch_norm import BatchNorm
 from dml_jax.backbones.contract import Backbone
 from dml_jax.backbones.initializers import normal_init
-from dml_jax.backbones.layers import BatchNorm, Dense, attend, attention_weights, layer_norm
+from dml_jax.backbones.layers import Dense, attend, attention_weights, layer_norm
 from dml_jax.errors import ConfigError
 from dml_jax.evaluation import reciprocal_neighbors
 from dml_jax.evaluation.refinement_batches import Groups

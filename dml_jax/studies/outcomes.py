@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dml_jax import config as configs
-from dml_jax.errors import CheckpointError
+from dml_jax.errors import CheckpointError, DataError
+from dml_jax.files import read_json
 from dml_jax.studies.plan import Trial
 from dml_jax.train import timing
 
@@ -22,9 +23,9 @@ SAME_ROW = ("seed", "name", *configs.INDIFFERENT)  # keys in which the runs of a
 
 def read_results(directory: Path) -> dict[str, Any]:
     """The contents of `results.json`; empty if there is none yet."""
-    with suppress(OSError, ValueError):
-        results = json.loads((directory / "results.json").read_text(encoding="utf-8"))
-        return results if isinstance(results, dict) and "protocol" in results else {}
+    with suppress(DataError):
+        results: dict[str, Any] = read_json(directory / "results.json", dict[str, Any])
+        return results if "protocol" in results else {}
     return {}
 
 
@@ -73,8 +74,8 @@ def read_run(directory: Path, row: str = "") -> Run:
     if not results:
         raise CheckpointError(f"{directory}: holds no finished run (no results.json)")
     config: dict[str, Any] = {}
-    with suppress(OSError, ValueError, KeyError):
-        config = json.loads((directory / "config.json").read_text(encoding="utf-8"))["config"]
+    with suppress(DataError, KeyError):
+        config = read_json(directory / "config.json", dict[str, Any])["config"]
     times = results.get("timing")
     if times is None and config:
         times = timing.summary(read_lines(directory / "timing.jsonl"), config["data"]["batch_size"])
@@ -86,7 +87,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     lines = []
     with suppress(OSError):
         for text in path.read_text(encoding="utf-8").splitlines():
-            with suppress(ValueError):
+            with suppress(ValueError, RecursionError):
                 lines.append(json.loads(text))
     return lines
 
@@ -98,8 +99,8 @@ def _row_name(directory: Path) -> str:
 def _test_images(directory: Path) -> str:
     """A digest of the labels and names of the test images, from the exported embeddings."""
     folder = directory / "embeddings" / "test"
-    with suppress(OSError, ValueError, KeyError, TypeError):
-        labels = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))["sha256"]["labels.npy"]
+    with suppress(DataError, OSError, KeyError, TypeError):
+        labels = read_json(folder / "manifest.json", dict[str, Any])["sha256"]["labels.npy"]
         return f"{labels[:12]}-{(folder / 'ids.json').stat().st_size}"
     return ""
 

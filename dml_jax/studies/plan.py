@@ -1,6 +1,5 @@
 """The trials of a study: each has a resolved configuration and a work directory of its own."""
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -10,7 +9,7 @@ from typing import Any
 
 from dml_jax import cli, files
 from dml_jax import config as configs
-from dml_jax.errors import ConfigError
+from dml_jax.errors import ConfigError, DataError
 from dml_jax.options.fields import suggest
 from dml_jax.studies import smoke as smoke_test
 from dml_jax.studies.definition import Row, Study
@@ -245,8 +244,8 @@ def check_sources(made: Sequence[Trial]) -> None:
 
 def read_facts(root: Path) -> dict[str, Any] | None:
     """The contents of `study.json`, which marks the directory of a study; None if it is not one."""
-    with suppress(OSError, ValueError, KeyError, TypeError):
-        facts: dict[str, Any] = json.loads((root / "study.json").read_text(encoding="utf-8"))
+    with suppress(DataError, KeyError):
+        facts: dict[str, Any] = files.read_json(root / "study.json", dict[str, Any])
         return facts if isinstance(facts["study"], str) and isinstance(facts["rows"], list) else None
     return None
 

@@ -16,7 +16,7 @@ import jax
 import orbax.checkpoint as ocp
 
 from dml_jax.errors import CheckpointError
-from dml_jax.files import read_json, reading, sha256, write_json
+from dml_jax.files import read_json, reading, reason, sha256, write_json
 from dml_jax.train import process_group
 from dml_jax.train.state import TrainState, check_finite
 
@@ -106,6 +106,7 @@ class Checkpoints:
         """
         check_finite(state)
         step = int(state.step)
+        path = self.directory / kind / str(step)
         manager = self._managers[kind]
         if step in manager.all_steps():
             manager.delete(step)
@@ -116,13 +117,11 @@ class Checkpoints:
         try:
             saved = manager.save(step, args=items)
             if saved and jax.process_index() == 0:
-                path = self.directory / kind / str(step)
                 write_json(path / MANIFEST, digests(path))
         except (OSError, ValueError) as error:  # a full disk is a ValueError of tensorstore
-            reason = (isinstance(error, OSError) and error.strerror) or str(error).strip().partition("\n")[0][:200]
-            raise CheckpointError(f"{self.directory / kind / str(step)}: cannot be written ({reason})") from error
+            raise CheckpointError(f"{path}: cannot be written ({reason(error)})") from error
         if not saved:
-            raise CheckpointError(f"{self.directory / kind / str(step)}: was not written, because there is a newer one")
+            raise CheckpointError(f"{path}: was not written, because there is a newer one")
 
     def steps(self, kind: str = "latest") -> list[int]:
         """Steps of the complete checkpoints on disk, oldest first."""
@@ -142,7 +141,8 @@ class Checkpoints:
           (state, notes), or None if there is no checkpoint.
 
         Raises:
-          CheckpointError: `step` does not exist or is corrupt, or none of the checkpoints can be read.
+          CheckpointError: `step` does not exist or is corrupt, the newest manifest cannot be opened, or all checkpoints
+            are corrupt.
         """
         if step is not None:
             steps = self.steps(kind)
@@ -166,6 +166,8 @@ class Checkpoints:
                 _check_unchanged(self.directory / kind / str(candidate))
                 return candidate
             except CheckpointError as error:
+                if isinstance(error.__cause__, OSError):  # such as missing permissions: the files may be intact
+                    raise
                 if candidate == steps[0]:
                     raise CheckpointError(f"{error}; there is no earlier one, so delete it and start again") from error
                 if self._warn is None:
@@ -208,8 +210,7 @@ class Checkpoints:
         try:
             restored = self._managers[kind].restore(step, args=items)
         except Exception as error:  # orbax and tensorstore raise many types of exceptions
-            reason = str(error).strip().partition("\n")[0][:200]
-            raise CheckpointError(f"{path}: does not fit this model ({reason})") from error
+            raise CheckpointError(f"{path}: does not fit this model ({reason(error)})") from error
         return TrainState(*(restored.state[name] for name in ON_DISK)), dict(restored.notes)
 
     def close(self) -> None:

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from numpy.lib.stride_tricks import sliding_window_view
 
-from dml_jax.backbones.layers import conv, standardize
+from dml_jax.backbones.batch_norm import standardize
+from dml_jax.backbones.layers import conv
 
 
 class Case(NamedTuple):

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dml_jax.backbones import bn_inception, deit, googlenet, layers, mit, resnet
+from dml_jax.backbones import batch_norm, bn_inception, deit, googlenet, layers, mit, resnet
 from dml_jax.backbones.contract import PyTree
 from dml_jax.backbones.weights import converted_files
 from dml_jax.backbones.weights.from_torch import convert
@@ -462,9 +462,9 @@ def test_layers(name: str) -> None:
         "batch_stats": {"mean": z["bn.running_mean"], "var": z["bn.running_var"]},
     }
     x = nhwc(z["bn.x"])
-    close(nchw(layers.BatchNorm().apply(variables, x, False)), z["bn.eval"])
+    close(nchw(batch_norm.BatchNorm().apply(variables, x, False)), z["bn.eval"])
     for prefix, momentum in (("bn.", 0.1), ("bn.m09.", 0.9)):
-        normed, new = layers.BatchNorm(momentum).apply(variables, x, True, mutable=["batch_stats"])
+        normed, new = batch_norm.BatchNorm(momentum).apply(variables, x, True, mutable=["batch_stats"])
         close(nchw(normed), z["bn.train"])
         close(new["batch_stats"]["mean"], z[f"{prefix}new_running_mean"])
         close(new["batch_stats"]["var"], z[f"{prefix}new_running_var"])

@@ -12,8 +12,9 @@ import optax
 import pytest
 
 from dml_jax.backbones import functional
+from dml_jax.backbones.batch_norm import BatchNorm
 from dml_jax.backbones.contract import Backbone
-from dml_jax.backbones.layers import BatchNorm, Dense
+from dml_jax.backbones.layers import Dense
 from dml_jax.errors import ConfigError, DataError
 from dml_jax.losses.safe_norms import unit
 from dml_jax.methods import diva

@@ -145,14 +145,14 @@ def run(
     directory = Path(tempfile.mkdtemp(prefix="dml_jax-case-"))
     try:
         write(directory, files)
-        return _judged(lambda: (read(directory), None)[1], directory, seconds or SECONDS, memory or MEMORY)
+        return _judged(lambda: read(directory), directory, seconds or SECONDS, memory or MEMORY)
     finally:
         for folder, _, _ in os.walk(directory):
             os.chmod(folder, 0o700)
         shutil.rmtree(directory)
 
 
-def _judged(body: Callable[[], None], directory: Path, seconds: float, memory: int) -> Outcome:
+def _judged(body: Callable[[], object], directory: Path, seconds: float, memory: int) -> Outcome:
     printed = io.StringIO()
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     WATCH.allowed, WATCH.seen = directory.resolve(), []

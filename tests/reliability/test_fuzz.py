@@ -1,6 +1,7 @@
 """Hostile input ends in success or in one error line; `python -m benchmarks.faults` runs the same with more cases."""
 
 import os
+import tempfile
 import warnings
 from pathlib import Path
 
@@ -54,7 +55,7 @@ def test_the_sandbox_notices(read: object, wanted: str) -> None:
     try:
         outcome = sandbox.run(read, {"a/b": b"x"}, seconds=2, memory=2**27)  # type: ignore[arg-type]
     finally:
-        (Path(sandbox.tempfile.gettempdir()) / "dml_jax-outside").unlink(missing_ok=True)
+        (Path(tempfile.gettempdir()) / "dml_jax-outside").unlink(missing_ok=True)
     assert outcome.kind == "failure"
     assert wanted in outcome.text
 

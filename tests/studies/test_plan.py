@@ -156,7 +156,12 @@ def test_stored_configurations(tmp_path: Path) -> None:
     assert (found["method"]["tau"], found["method"]["alpha"]) == (5.0, values["method"]["alpha"])
     made = plan.trials(study(Row("a", str(stored), {"method.tau": 6})), settings(paper=True))
     assert made[0].config["evaluation"]["protocol"] == "paper"
-    for text, message in (("{", "cannot be read"), ("[]", "holds no configuration"), ('{"config": {}}', "holds no")):
+    for text, message in (
+        ("{", "truncated or damaged"),
+        ("[" * 100_000, "truncated or damaged"),
+        ("[]", "should be a valid dictionary"),
+        ('{"config": {}}', "holds no configuration"),
+    ):
         stored.write_text(text)
         with pytest.raises(ConfigError, match=message):
             cli.load_config(str(stored), {})

@@ -148,6 +148,15 @@ def test_a_damaged_manifest_is_survived(text: str, store: Checkpoints, tmp_path:
     assert not (tmp_path / "latest" / "20").exists()
 
 
+def test_a_manifest_that_cannot_be_opened_deletes_nothing(store: Checkpoints, tmp_path: Path) -> None:
+    manifest = tmp_path / "latest" / "20" / "sha256.json"
+    manifest.unlink()
+    manifest.mkdir()
+    with pytest.raises(CheckpointError, match=r"20/sha256\.json: cannot be read"):
+        store.restore()
+    assert manifest.exists()
+
+
 def test_another_process_reads_what_the_first_has_chosen(
     store: Checkpoints, tmp_path: Path, warned: Warned, monkeypatch: pytest.MonkeyPatch
 ) -> None:

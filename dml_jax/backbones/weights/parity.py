@@ -13,8 +13,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from dml_jax.backbones.batch_norm import BatchNorm
 from dml_jax.backbones.contract import Backbone
-from dml_jax.backbones.layers import BatchNorm, Dense
+from dml_jax.backbones.layers import Dense
 from dml_jax.backbones.weights.tensor_files import Tensor
 
 Layer = nn.Conv | Dense | nn.LayerNorm | BatchNorm

@@ -1,0 +1,133 @@
+"""Batch normalisation, which matches PyTorch's to rounding."""
+
+from functools import partial
+from typing import Protocol
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from flax.typing import Dtype
+
+from dml_jax.losses.safe_norms import at_least_float32
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(3,))
+def standardize(
+    x: jax.Array, scale: jax.Array, bias: jax.Array, epsilon: float
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Batch normalisation with the statistics of the batch, over all but the last axis.
+
+    Mean and variance take one pass over x. E[d^2] - E[d]^2 of d = x - s cancels when the mean is far from s, so s is
+    the mean of the first of the B samples: then E[d]^2 <= B var, and the variance loses at most log2(B) bits however
+    large the mean is.
+
+    Args:
+      x: float [B, ..., C].
+      scale, bias: float [C].
+      epsilon: added to the variance.
+
+    Returns:
+      (result [B, ..., C], mean [C], biased variance [C]); gradients flow through the result only.
+    """
+    rows = x.reshape(-1, x.shape[-1])
+    near = rows[: len(rows) // len(x)].mean(axis=0)
+    offsets = rows - near[None]
+    offset = offsets.mean(axis=0)
+    var = jnp.maximum(jnp.square(offsets).mean(axis=0) - jnp.square(offset), 0.0)
+    mean = near + offset
+    result = (rows - mean[None]) * (jax.lax.rsqrt(var + epsilon) * scale)[None] + bias[None]
+    return result.reshape(x.shape), mean, var
+
+
+def _standardize_forward(
+    x: jax.Array, scale: jax.Array, bias: jax.Array, epsilon: float
+) -> tuple[tuple[jax.Array, jax.Array, jax.Array], tuple[jax.Array, ...]]:
+    result, mean, var = standardize(x, scale, bias, epsilon)
+    return (result, mean, var), (x, scale, mean, jax.lax.rsqrt(var + epsilon))
+
+
+def _standardize_backward(
+    _: float, saved: tuple[jax.Array, ...], gradients: tuple[jax.Array, jax.Array, jax.Array]
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    x, scale, mean, factor = saved
+    grad, centred = (rows.reshape(-1, x.shape[-1]) for rows in (gradients[0], x))
+    centred = centred - mean[None]
+    bias_grad = grad.sum(axis=0)
+    scale_grad = (grad * (centred * factor[None])).sum(axis=0)
+    through_statistics = (bias_grad[None] + centred * (factor * scale_grad)[None]) / len(grad)
+    x_grad = (scale * factor)[None] * (grad - through_statistics)
+    return x_grad.reshape(x.shape), scale_grad, bias_grad
+
+
+standardize.defvjp(_standardize_forward, _standardize_backward)
+
+
+class BatchNorm(nn.Module):
+    """Batch normalisation over all but the last axis, like torch.nn.BatchNorm1d and BatchNorm2d.
+
+    Normalises with the biased variance and keeps the unbiased one. Statistics are computed in at least float32.
+
+    Attributes:
+      momentum: weight of the new batch in the running statistics (PyTorch's convention; Flax's is one minus it).
+      epsilon: added to the variance.
+      frozen: uses the running statistics in training too, and never updates them.
+      fixed: keeps scale and bias among the statistics instead of the parameters, so nothing trains or decays them.
+      updates: how often one batch updates the running statistics (gradient checkpointing in PyTorch does it twice).
+      use_bias: adds a learned bias.
+      dtype: of the result; None for that of the input.
+    """
+
+    momentum: float = 0.1
+    epsilon: float = 1e-5
+    frozen: bool = False
+    fixed: bool = False
+    updates: int = 1
+    use_bias: bool = True
+    dtype: Dtype | None = None
+
+    @nn.compact
+    def __call__(self, x: jax.Array, train: bool) -> jax.Array:
+        """float [..., C] -> float [..., C]."""
+        channels = x.shape[-1]
+        bias = jnp.zeros((channels,), jnp.float32)
+        if self.fixed:
+            scale = self.variable("batch_stats", "scale", jnp.ones, (channels,), jnp.float32).value
+            bias = self.variable("batch_stats", "bias", jnp.zeros, (channels,), jnp.float32).value
+        else:
+            scale = self.param("scale", nn.initializers.ones_init(), (channels,), jnp.float32)
+            if self.use_bias:
+                bias = self.param("bias", nn.initializers.zeros_init(), (channels,), jnp.float32)
+        running_mean = self.variable("batch_stats", "mean", jnp.zeros, (channels,), jnp.float32)
+        running_var = self.variable("batch_stats", "var", jnp.ones, (channels,), jnp.float32)
+        wide = at_least_float32(x)
+        if train and not self.frozen:
+            result, mean, var = standardize(wide, scale, bias, self.epsilon)
+            if not self.is_initializing():
+                count = x.size // channels
+                keep = (1.0 - self.momentum) ** self.updates
+                unbiased = var * (count / max(count - 1, 1))
+                for running, new in ((running_mean, mean), (running_var, unbiased)):
+                    running.value = (keep * running.value + (1.0 - keep) * new).astype(running.value.dtype)
+        else:
+            mean, factor, bias = (
+                jnp.expand_dims(v, tuple(range(x.ndim - 1)))
+                for v in (running_mean.value, jax.lax.rsqrt(running_var.value + self.epsilon) * scale, bias)
+            )
+            result = (wide - mean) * factor + bias
+        return result.astype(self.dtype or x.dtype)
+
+
+class BatchNormOptions(Protocol):
+    """The options of a network's configuration that concern batch normalisation."""
+
+    @property
+    def bn_momentum(self) -> float: ...
+    @property
+    def freeze_bn(self) -> bool: ...
+    @property
+    def freeze_bn_affine(self) -> bool: ...
+
+
+def batch_norm(config: BatchNormOptions, name: str, *, epsilon: float = 1e-5, updates: int = 1) -> BatchNorm:
+    """A batch normalisation with the options of a network's configuration."""
+    return BatchNorm(config.bn_momentum, epsilon, config.freeze_bn, config.freeze_bn_affine, updates, name=name)
