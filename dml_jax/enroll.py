@@ -14,13 +14,12 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from dml_jax import cli
+from dml_jax import cli, decision_options
 from dml_jax.data.datasets import folder
 from dml_jax.data.prepare.source_files import Options, walk
 from dml_jax.embed import image_files, usable
-from dml_jax.enrolled_classes import EMPTY, FALSE_ACCEPT_RATE, Index
+from dml_jax.enrolled_classes import EMPTY, Index
 from dml_jax.errors import ConfigError, DataError, UserError, printable
-from dml_jax.evaluation import open_set
 from dml_jax.files import expand_path, utf8_path
 
 
@@ -65,20 +64,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     flags.add_argument("--index", help=".npz file with the enrolled classes")
     flags.add_argument("--classify", action="store_true", help="classify images instead of enrolling classes")
     flags.add_argument("--remove", metavar="CLASS", action="append", default=[], help="class to remove; repeatable")
-    flags.add_argument(
-        "--decide",
-        choices=open_set.RULES,
-        default="nearest",
-        help=f"class of the nearest image (default), most votes of the {open_set.VOTES} nearest, or nearest class mean",
-    )
-    limit = flags.add_mutually_exclusive_group()
-    limit.add_argument(
-        "--false_accept_rate",
-        type=float,
-        default=FALSE_ACCEPT_RATE,
-        help=f"fraction of strangers that may be given a class (default: {FALSE_ACCEPT_RATE})",
-    )
-    limit.add_argument("--threshold", type=float, help="similarity below which an image is unknown")
+    decision_options.add(flags)
     flags.add_argument("--skip_bad", action="store_true", help="leave out unusable images instead of stopping")
     options = flags.parse_args(arguments)
     for key in ("workdir", "index"):
@@ -88,8 +74,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         raise ConfigError("DIRECTORY|IMAGE: missing; give directories of class folders or, with --classify, images")
     if options.threshold is not None and not options.classify:
         raise ConfigError("--threshold: needs --classify; give that too")
-    if not 0 < options.false_accept_rate < 1:
-        raise ConfigError(f"--false_accept_rate={options.false_accept_rate:g}: must be above 0 and below 1; e.g. 0.01")
+    decision_options.given(options)
     if options.classify and options.remove:
         raise ConfigError("--remove: cannot be combined with --classify; remove first, then classify")
     return options
@@ -141,9 +126,7 @@ def _classify(index: Index, files: Sequence[Path], options: argparse.Namespace) 
     """Prints the class of each image, or "unknown"."""
     if options.threshold is None:
         print(_expected(index, options), file=sys.stderr)
-    found = index.nearest(
-        files, threshold=options.threshold, false_accept_rate=options.false_accept_rate, decide=options.decide
-    )
+    found = index.nearest(files, **decision_options.given(options))
     for name, similarity, nearest, file in zip(*found, files, strict=True):
         print("\t".join(map(printable, (name, f"{similarity:.4f}", str(file), index.images[nearest]))))
 

@@ -170,11 +170,9 @@ class Index:
         """Like `classify`; also returns the positions int [N] in `images` of the nearest image of the best class."""
         if not self.images:
             raise DataError(EMPTY)
-        open_set.check_rule(decide)
+        open_set.check(decide, false_accept_rate, threshold)
         if threshold is None:
             threshold = self.expect(false_accept_rate, decide).threshold
-        elif not -1 <= threshold <= 1:
-            raise DataError(f"threshold={threshold:g}: must be a cosine in -1..1")
         rows = images if isinstance(images, np.ndarray) and images.ndim == 2 else self._model.embed(images)
         found = open_set.decide(rows, self.embeddings, self.labels, decide)
         names = [
@@ -228,11 +226,12 @@ class Index:
         kinds = [array.dtype.kind for array in (embeddings, labels, classes, images)]
         shapes = embeddings.ndim == 2 and embeddings.shape[:1] == labels.shape == images.shape and classes.ndim == 1
         rules = (len(open_set.RULES),)
-        measured = [("f", rules), ("f", rules), ("f", rules), ("i", ()), ("i", ())]
+        measured = [("f", 2, rules), ("f", 2, rules), ("f", 1, rules), ("i", 0, ()), ("i", 0, ())]
         consistent = (
             kinds == ["f", "i", "U", "U"]
             and shapes
-            and [(array.dtype.kind, array.shape[:1]) for array in calibration] in ([], measured)
+            and [(array.dtype.kind, array.ndim, array.shape[:1]) for array in calibration] in ([], measured)
+            and all(array.size for array in calibration)
             and np.isfinite(embeddings).all()
             and ((labels >= 0) & (labels < len(classes))).all()
         )

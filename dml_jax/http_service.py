@@ -142,10 +142,12 @@ async def health(request: Request) -> Response:
 
 async def explain(request: Request, error: Exception) -> Response:
     """The answer after an error; ends the connection, because the body may not have been read."""
-    status, text = 500, "internal error; the server has printed it"
+    status, text, headers = 500, "internal error; the server has printed it", {}
     if isinstance(error, HTTPException):
-        status, text = error.status_code, error.detail
-    return JSONResponse({"error": text}, status, {"connection": "close"})
+        status, text, headers = error.status_code, error.detail, dict(error.headers or {})
+    if status in (404, 405):
+        text = f"{text}; send an image with POST /, or GET /health"
+    return JSONResponse({"error": text}, status, headers | {"connection": "close"})
 
 
 class Connection(H11Protocol):

@@ -13,7 +13,7 @@ import socket
 import sys
 from functools import partial
 
-from dml_jax import cli
+from dml_jax import cli, decision_options
 from dml_jax.errors import ConfigError
 from dml_jax.files import expand_path, utf8_path
 
@@ -48,17 +48,15 @@ def execute(arguments: list[str]) -> None:
     flags.add_argument("--workdir", help="work directory of the run whose model is served")
     flags.add_argument("--checkpoint", default="reported", help="reported (default), latest, best or a step")
     flags.add_argument("--index", help=".npz file with enrolled classes")
-    limit = flags.add_mutually_exclusive_group()
-    limit.add_argument("--false_accept_rate", type=float, help="fraction of strangers that may be given a class")
-    limit.add_argument("--threshold", type=float, help="cosine below which an image is unknown")
+    decision_options.add(flags)
     flags.add_argument("--host", default="127.0.0.1", help="default 127.0.0.1; 0.0.0.0 to be reachable from elsewhere")
     flags.add_argument("--port", type=int, default=8000, help="default 8000; 0 for any free one")
     options = flags.parse_args(arguments)
     if not options.workdir:
         raise ConfigError("--workdir: missing; e.g. --workdir=runs/birds")
-    for key in ("threshold", "false_accept_rate"):
-        if getattr(options, key) is not None and not options.index:
-            raise ConfigError(f"--{key}: needs --index; give that too")
+    if options.threshold is not None and not options.index:
+        raise ConfigError("--threshold: needs --index; give that too")
+    decision = decision_options.given(options)
     try:
         from dml_jax import http_service
         from dml_jax.batched_answers import Answers
@@ -67,7 +65,7 @@ def execute(arguments: list[str]) -> None:
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     with listen(options.host, options.port) as listener:
         import dml_jax
-        from dml_jax.enrolled_classes import FALSE_ACCEPT_RATE, Index
+        from dml_jax.enrolled_classes import Index
         from dml_jax.main import enable_compilation_cache
 
         enable_compilation_cache()
@@ -75,8 +73,7 @@ def execute(arguments: list[str]) -> None:
         classify = None
         if options.index:
             index = Index.load(model, expand_path("--index", options.index))
-            rate = FALSE_ACCEPT_RATE if options.false_accept_rate is None else options.false_accept_rate
-            classify = partial(index.classify, threshold=options.threshold, false_accept_rate=rate)
+            classify = partial(index.classify, **decision)
         answers = Answers(model, classify, batch=BATCH, waiting=WAITING)
         answers.compile()
         host, port = listener.getsockname()[:2]

@@ -177,8 +177,8 @@ def test_wrong_bodies(silent: int) -> None:
     ):
         status, answer = ask(port, sent, {"Content-Type": kind})
         assert (status, words in answer["error"]) == (400, True), answer
-    assert ask(port, None) == (405, {"error": "Method Not Allowed"})
-    assert ask(port, b"", path="image") == (404, {"error": "Not Found"})
+    assert ask(port, None) == (405, {"error": "Method Not Allowed; send an image with POST /, or GET /health"})
+    assert ask(port, b"", path="image") == (404, {"error": "Not Found; send an image with POST /, or GET /health"})
 
 
 def test_too_large_bodies(port: int) -> None:

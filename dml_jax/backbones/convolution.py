@@ -37,7 +37,8 @@ def conv_general_dilated(
     def general(lhs: jax.Array, rhs: jax.Array) -> jax.Array:
         return lax.conv_general_dilated(lhs, rhs, strides, padding, **options)
 
-    if options["feature_group_count"] > 1:
+    dilated = any(factor != 1 for name in ("lhs_dilation", "rhs_dilation") for factor in options.get(name) or ())
+    if options["feature_group_count"] > 1 or dilated:
         return general(inputs, kernel)
     on_cpu = partial(_convolve, general, strides, tuple(padding))
     if kernel.shape[:2] == (1, 1) and not any(map(any, padding)):

@@ -15,6 +15,7 @@ Rule = Literal["nearest", "vote", "mean"]
 RULES: tuple[Rule, ...] = get_args(Rule)
 VOTES = 5  # nearest images that vote
 TRIALS, QUERIES = 100, 100  # imitated indexes; images compared with each, strangers and known ones
+TOO_FEW = "a threshold needs several unseen classes with two images or more; give a threshold"
 BLOCK_ELEMENTS = 1 << 22  # similarities held at once
 
 
@@ -165,7 +166,7 @@ def calibrate(
     own = np.where(np.isin(labels, names), np.searchsorted(names, labels), -1)
     usable = available if gallery is not None else np.maximum(available - 1, 1)
     if len(names) < 2 or not (own >= 0).any() or (gallery is None and available.max() < 2):
-        raise DataError("a threshold needs at least two unseen classes, one of them with two images; give a threshold")
+        raise DataError(TOO_FEW)
     rng = np.random.default_rng(0)
     drawn = min(len(sizes) + 1, len(names))
     asked, similarities, wanted, enrolled = [], [], 0, 0
@@ -185,6 +186,8 @@ def calibrate(
         ]
         asked.append(strangers)
         similarities.append(np.split(np.stack(scores), [len(strangers)], axis=1))
+    if not any(known.size for _, known in similarities):
+        raise DataError(TOO_FEW)
     images = np.unique(np.concatenate(asked))
     classes = len(sizes) / (drawn - 1)
     growth = {"nearest": classes * wanted / enrolled, "vote": classes * wanted / enrolled, "mean": classes}
@@ -228,9 +231,7 @@ def expect(calibration: Calibration, rule: Rule, false_accept_rate: float) -> Ex
     Raises:
       DataError: no such rule, or a rate that is not between 0 and 1.
     """
-    check_rule(rule)
-    if not 0 < false_accept_rate < 1:
-        raise DataError(f"false_accept_rate={false_accept_rate:g}: must be above 0 and below 1; e.g. 0.01")
+    check(rule, false_accept_rate)
     row = RULES.index(rule)
     strangers, growth = calibration.strangers[row], float(calibration.growth[row])
     highest_rejected = strangers[len(strangers) - 1 - int(false_accept_rate / growth * len(strangers))]
@@ -245,7 +246,11 @@ def expect(calibration: Calibration, rule: Rule, false_accept_rate: float) -> Ex
     )
 
 
-def check_rule(rule: str) -> None:
-    """Raises DataError unless `rule` is one of `RULES`."""
+def check(rule: str, false_accept_rate: float, threshold: float | None = None) -> None:
+    """Raises DataError unless the rule is one of `RULES`, the rate between 0 and 1 and the threshold a cosine."""
     if rule not in RULES:
         raise DataError(f"decide={rule!r}: there is no such rule; give one of {', '.join(RULES)}")
+    if not 0 < false_accept_rate < 1:
+        raise DataError(f"false_accept_rate={false_accept_rate:g}: must be above 0 and below 1; e.g. 0.01")
+    if threshold is not None and not -1 <= threshold <= 1:
+        raise DataError(f"threshold={threshold:g}: must be a cosine in -1..1")

@@ -109,6 +109,7 @@ class Checkpoints:
         path = self.directory / kind / str(step)
         manager = self._managers[kind]
         if step in manager.all_steps():
+            # After an interrupted evaluation. If this process is killed now, the checkpoint before it is continued.
             manager.delete(step)
         items = ocp.args.Composite(
             state=ocp.args.StandardSave(_to_disk(state)),

@@ -153,7 +153,7 @@ def test_separated_classes() -> None:
 def test_errors() -> None:
     rows, labels = clusters(4, 3, seed=0)
     for few in (labels * 0, np.arange(12)):
-        with pytest.raises(DataError, match="needs at least two unseen classes, one of them with two images"):
+        with pytest.raises(DataError, match="needs several unseen classes with two images or more"):
             open_set.calibrate(rows, few, np.array([2]))
     calibration = open_set.calibrate(rows, labels, np.array([2]))
     for rate in (0, 1, -0.5, float("nan")):
