@@ -241,5 +241,5 @@ def test_names_of_rows(tmp_path: Path) -> None:
         write_run(tmp_path / name, hits(0.5), config=config(tau=tau))
     write_run(tmp_path / "ensemble2", hits(0.5))
     found = summary.of_runs([tmp_path / n for n in ("run-0", "run-1", "again-0", "ensemble2")], "recall@1")
-    assert [run.row for run in found.runs] == ["run", "run-1", "run", "ensemble"]
+    assert [run.row for run in found.runs] == ["run", "run-1", "run", "ensemble2"]
     assert re.search("clean", PROTOCOL)
