@@ -84,8 +84,8 @@ def build(title: str, group: Group, metric: str, reported: Mapping[str, Mapping[
 def _notes(group: Group, rows: Mapping[str, list[Run]], main: str, known: Mapping[str, Any]) -> tuple[str, ...]:
     notes = [f"Data: {group.data or 'of the members'}. Evaluation: {group.protocol}."]
     notes.append(
-        "Retrieval and NMI in %, mean ± standard deviation over seeds; bold: best of a column, underlined: second best. "
-        "Time, speed and memory of the training, without compilation and evaluations: medians over seeds."
+        "Retrieval and NMI in %, mean ± standard deviation over seeds; bold: best, underlined: second best of a "
+        "column. Time, speed and memory of the training, without compilation and evaluations: medians over seeds."
     )
     on_test = [name for name, runs in group.rows.items() if any(run.results.get("model") == "test" for run in runs)]
     if on_test:
