@@ -133,7 +133,8 @@ def run_search(
     if before and (before["paper"], before["search"]["overrides"]) != (settings.paper, stated["overrides"]):
         raise ConfigError(f"--root={root}: belongs to this search with another protocol or overrides; give another")
     if options.list:
-        show_search(root, wanted.trials, len(jobs), again)
+        ended = search.count_ended(before["search"]["storage"], label) if before else 0
+        show_search(root, wanted.trials, ended, len(jobs), again)
         return
     plan.check_sources([first])
     storage = options.storage or f"sqlite:///{root.resolve() / 'search.db'}"
@@ -147,12 +148,12 @@ def run_search(
         search_report.publish(root, root, Console().rich)
 
 
-def show_search(root: Path, total: int, jobs: int, again: str) -> None:
+def show_search(root: Path, total: int, ended: int, jobs: int, again: str) -> None:
     """Prints how many trials of a search are missing, and how long they take."""
-    made = [path for path in root.glob("trial-*") if outcomes.has_results(path)]
-    seconds = [outcomes.read_run(path).timing.get("seconds", 0.0) for path in made]
-    missing = max(0, total - len(made))
-    print(f"{total} trials, {len(made)} finished")
+    finished = [path for path in root.glob("trial-*") if outcomes.has_results(path)]
+    seconds = [outcomes.read_run(path).timing.get("seconds", 0.0) for path in finished]
+    missing = max(0, total - ended)
+    print(f"{total} trials, {ended} ended, {len(finished)} of them trained to the last step")
     show_total(missing * statistics.median(seconds) if seconds else None, jobs, missing, root, again)
 
 
@@ -188,14 +189,15 @@ def length(trial: Trial) -> float:
 
 def show_total(seconds: float | None, jobs: int, missing: int, root: Path, again: str) -> None:
     """Prints the sum of the estimates, and how a cluster can do the work."""
-    if missing and seconds is None:
-        print(f"{missing} to do; how long is known when the first is finished")
-    elif missing:
-        print(f"{missing} to do, about {tables.duration((seconds or 0.0) / jobs)} of training with --jobs={jobs}")
-    else:
+    if not missing:
         print("nothing to do")
+        return
+    if seconds is None:
+        print(f"{missing} to do; how long is known when the first is finished")
+    else:
+        print(f"{missing} to do, about {tables.duration(seconds / jobs)} of training with --jobs={jobs}")
     shared = "" if "--root" in again else f" --root={root}"
-    print(f"on a cluster: sbatch --array=1-{max(1, missing)} --wrap={shlex.quote(f'{again}{shared} --worker')}")
+    print(f"on a cluster: sbatch --array=1-{missing} --wrap={shlex.quote(f'{again}{shared} --worker')}")
 
 
 def main() -> int:

@@ -19,6 +19,6 @@ def get_study(variant: str = "cub") -> Study:
     prefix = f"configs/{variant}_diva.py:" + ("" if variant == "omniglot" else "bn_inception-")
     return Study(
         title=f"DiVA, combinations of tasks (discriminative, DaNCE, shared, intra-class): {variant}",
-        source="Paper, Table 1: R@1 grows with every task that is added.",
+        source="Paper, Table 1: every added task raises R@1 on CUB and Cars196, not with I on SOP.",
         rows=tuple(Row(name, f"{prefix}{key}") for name, key in ROWS.items()),
     )

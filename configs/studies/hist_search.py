@@ -1,7 +1,7 @@
 """HIST: the search of its reproduction (Yuan et al., MLRC 2022, Tables 5 and 6).
 
 Variants: the data sets with ResNet-50, or with BN-Inception. The reproduction trained about 200 settings per backbone
-(30 on SOP) with a Bayesian search, and compared them on the test classes (`--protocol=paper`).
+(30 on SOP) with a Bayesian search, and compared them on the test classes (`--protocol=paper`). Here the default is 60.
 
     python -m dml_jax.study --study=configs/studies/hist_search.py
     python -m dml_jax.study --study=configs/studies/hist_search.py:omniglot

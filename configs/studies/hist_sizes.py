@@ -19,7 +19,7 @@ def get_study(variant: str = "cars") -> Study:
     sizes = (256, 512, 1024) if full else (32, 64, 128)
     return Study(
         title=f"HIST, sizes of embedding and hypergraph network: {variant}",
-        source="Reproduction, Figure 3a: best if both are equal; worst if both are 256.",
+        source="Reproduction, Figure 3a: best if both are 512 or both 1,024; worst if both are 256.",
         rows=grid(
             "configs/cars_hist.py:retuned" if full else f"configs/{variant}_hist.py",
             {"method.embedding_dim": sizes, "method.hidden_dim": sizes},

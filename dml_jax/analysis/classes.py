@@ -70,9 +70,8 @@ def findings(run: TrainedRun, split: str) -> list[Finding]:
             partial(
                 plot_pairs,
                 pairs=[
-                    (f"{drawing.text(names[a])} / {drawing.text(names[b])}", n / (size[a] + size.get(b, 0)), n)
+                    (f"{drawing.text(names[a])} / {drawing.text(names[b])}", n / (size.get(a, 0) + size.get(b, 0)), n)
                     for a, b, n in pairs[:SHOWN]
-                    if a in size
                 ],
             ),
             ("class", "other_class", "confusions", "queries_of_both"),

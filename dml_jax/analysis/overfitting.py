@@ -45,9 +45,9 @@ def findings(run: TrainedRun, split: str) -> list[Finding]:
     return [
         Finding(
             "overfitting",
-            "Retrieval among training classes and among the unseen test classes. As many classes of each kind, with at "
-            "most as many images, so that both are about as hard; training images are cropped as for evaluation. A "
-            f"growing gap is overfitting to the training classes.{few}",
+            "Retrieval among training classes and among the unseen test classes. There are at most as many training "
+            "classes and images as test classes and images, so that both are about equally hard; training images are "
+            f"cropped as for evaluation. A growing gap is overfitting to the training classes.{few}",
             partial(plot, rows=rows),
             ("step", "classes", "recall@1", "map@r"),
             rows,

@@ -18,7 +18,7 @@ from dml_jax.files import read_json
 from dml_jax.studies.plan import Trial
 from dml_jax.train import timing
 
-SAME_ROW = ("seed", "name", *configs.INDIFFERENT)  # keys in which the runs of a row may differ
+LENGTH = ("train.steps", "train.epochs")  # a run may be continued with other values, but its results differ
 
 
 def read_results(directory: Path) -> dict[str, Any]:
@@ -72,7 +72,7 @@ def read_run(directory: Path, row: str = "") -> Run:
     """
     results = read_results(directory)
     if not results:
-        raise CheckpointError(f"{directory}: holds no finished run (no results.json)")
+        raise CheckpointError(f"{directory}: holds no finished run (no results.json); finish it or leave it out")
     config: dict[str, Any] = {}
     with suppress(DataError, KeyError):
         config = read_json(directory / "config.json", dict[str, Any])["config"]
@@ -93,7 +93,8 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 
 
 def _row_name(directory: Path) -> str:
-    return re.sub(r"[-_]?(seed)?[-_]?\d+$", "", directory.name) or directory.name
+    """The name without a seed at its end, as in "hist-0" and "hist-seed0"; "resnet50" stays."""
+    return re.sub(r"[-_](seed[-_]?)?\d+$", "", directory.name) or directory.name
 
 
 def _test_images(directory: Path) -> str:
@@ -112,8 +113,9 @@ def name_rows(runs: Sequence[Run]) -> list[Run]:
     named = []
     for run in runs:
         flat = configs.flatten(run.config)
-        same = {k: v for k, v in flat.items() if not any(k == key or k.startswith(f"{key}.") for key in SAME_ROW)}
-        identity = json.dumps(same, sort_keys=True) + (str(run.directory) if not same else "")
+        same = configs.decisive(run.config) | {key: flat[key] for key in LENGTH if key in flat}
+        same = {key: value for key, value in same.items() if key not in ("seed", "name")}
+        identity = json.dumps(same, sort_keys=True) if same else str(run.directory)
         if identity not in names:
             base = next(name for name in (run.row, run.directory.name, str(run.directory)) if name not in taken)
             names[identity] = base

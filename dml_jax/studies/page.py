@@ -7,8 +7,10 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from dml_jax import files
+from dml_jax.analysis import drawing
 from dml_jax.analysis.page_style import STYLE
 from dml_jax.evaluation import metric_table
 from dml_jax.studies import outcomes
@@ -18,13 +20,7 @@ from dml_jax.studies.tables import Cell, Table
 if TYPE_CHECKING:
     from matplotlib.figure import Figure, SubFigure
 
-COLOURED = 8  # rows with a colour of their own
-# Okabe and Ito's colours, which people with any kind of colour blindness can tell apart.
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000", "#8c6d31")
-GREY = "#b0b7bf"
-PUBLISHED = ("D", "s", "^", "v")  # markers of the sources
-WIDE = """
-.wide { overflow-x: auto }
+SORTABLE = """
 th { cursor: pointer; position: sticky; top: 0; background: #fff } th:hover { color: #1971c2 }
 .best { font-weight: 700 } .second { text-decoration: underline } ul.runs { columns: 18rem; font-size: .9rem }
 th[aria-sort=ascending]::after { content: " ▲" } th[aria-sort=descending]::after { content: " ▼" }
@@ -67,7 +63,7 @@ def write(
     """
     body = []
     for table, group in parts:
-        body.append(f"<h2>{html.escape(table.title)}</h2><div class=wide>{_table(table)}</div>")
+        body.append(f"<h2>{html.escape(table.title)}</h2><div class=scroll>{_table(table)}</div>")
         body.append("".join(f"<p><small>{html.escape(note)}</small></p>" for note in table.notes))
         heading = _heading(metric)
         if figures is None:
@@ -80,16 +76,15 @@ def write(
     if failed:
         body.append("<h2>Without results</h2><ul>" + "".join(f"<li>{html.escape(line)}" for line in failed) + "</ul>")
     links = "".join(_link(path.parent, run) for _, group in parts for runs in group.rows.values() for run in runs)
-    path.write_text(
-        f"""<!doctype html>
+    text = f"""<!doctype html>
 <html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">
-<title>{html.escape(title)}</title><style>{STYLE}{WIDE}</style>
+<title>{html.escape(title)}</title><style>{STYLE}{SORTABLE}</style>
 <h1>{html.escape(title)}</h1><p class="lead">{html.escape(lead)}</p>
 {"".join(body)}
 <h2>Runs</h2><ul class=runs>{links}</ul><script>{SORT}</script></html>
-""",
-        encoding="utf-8",
-    )
+"""
+    with files.atomic_write(path) as draft:
+        draft.write_text(text, encoding="utf-8")
 
 
 def _heading(metric: str) -> str:
@@ -123,41 +118,29 @@ def _image(figure: "Figure | SubFigure", caption: str) -> str:
     return f"<figure><img alt='{text}' src='data:image/png;base64,{data}'><figcaption>{text}</figcaption></figure>"
 
 
-def _figure(width: float, height: float) -> "Figure":
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(width, height), layout="constrained")
-    FigureCanvasAgg(figure)
-    return figure
-
-
 def plot_rows(group: Group, table: Table, metric: str) -> "Figure":
     """Mean and standard deviation of each row, beside published numbers, in %."""
     names = [row[0].text for row in table.rows]
     heading = _heading(metric)
-    figure = _figure(7.5, 1.1 + 0.24 * len(names))
-    axes = figure.subplots()
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
+    figure = drawing.figure(7.5, 1.1 + 0.24 * len(names))
+    axes = drawing.style(figure.subplots())
     rows = outcomes.refined_rows(group)
     spreads = [outcomes.spread([run.results[metric] for run in rows[name] if metric in run.results]) for name in names]
     places = range(len(names))
     errors = [0 if math.isnan(s.deviation) else 100 * s.deviation for s in spreads]
     axes.errorbar(
-        [100 * s.mean for s in spreads], places, xerr=errors, fmt="o", color=COLOURS[0], capsize=2, label="these runs"
+        [100 * s.mean for s in spreads], places, xerr=errors, fmt="o", color=drawing.BLUE, capsize=2, label="these runs"
     )
     sources = [h.removeprefix(f"{heading} ") for h in table.head if h.startswith(f"{heading} ")]
-    for source, marker, colour in zip(sources, PUBLISHED, COLOURS[1:], strict=False):
+    for source, marker, colour in zip(sources, drawing.MARKERS[1:], drawing.SERIES[1:], strict=False):
         column = table.head.index(f"{heading} {source}")
         points = [(100 * row[column].value, i) for i, row in enumerate(table.rows) if not math.isnan(row[column].value)]
         axes.plot(*zip(*points, strict=True), marker, color=colour, fillstyle="none", linestyle="none", label=source)
     axes.set(yticks=list(places), yticklabels=names, xlabel=f"{heading}, %")
-    axes.tick_params(labelsize=8)
     axes.invert_yaxis()
     axes.grid(axis="x", linewidth=0.4)
     if sources:
-        axes.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5))
+        drawing.legend(axes, loc="center left", bbox_to_anchor=(1, 0.5))
     return figure
 
 
@@ -170,13 +153,11 @@ def plot_curves(group: Group, metric: str) -> "Figure | None":
     found = {name: curves for name, curves in found.items() if curves}
     if not found:
         return None
-    figure = _figure(7.5, 3.6)
-    axes = figure.subplots()
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
+    figure = drawing.figure(7.5, 3.6)
+    axes = drawing.style(figure.subplots())
     final = {name: sum(points[-1][1] for _, points in curves) / len(curves) for name, curves in found.items()}
-    best = sorted(found, key=lambda name: -final[name])[:COLOURED]
-    colours: dict[str, Any] = dict(zip([name for name in found if name in best], COLOURS, strict=False))
+    best = sorted(found, key=lambda name: -final[name])[: len(drawing.SERIES)]
+    colours = dict(zip([name for name in found if name in best], drawing.SERIES, strict=False))
     splits = {split for curves in found.values() for split, _ in curves}
     for name in sorted(found, key=lambda name: name in colours):  # coloured ones on top
         label = name if name in colours else "others"
@@ -184,11 +165,10 @@ def plot_curves(group: Group, metric: str) -> "Figure | None":
             label = "_"
         for i, (_, points) in enumerate(found[name]):
             axes.plot(
-                *zip(*((step, 100 * value) for step, value in points), strict=True), color=colours.get(name, GREY),
-                linewidth=1.2, marker="o", markersize=2.5, label=label if i == 0 else "_",
+                *zip(*((step, 100 * value) for step, value in points), strict=True), linewidth=1.2, marker="o",
+                markersize=2.5, color=colours.get(name, drawing.GREY), label=label if i == 0 else "_",
             )  # fmt: skip
     axes.set(xlabel="step", ylabel=f"{_heading(metric)} on {' or '.join(sorted(splits))} classes, %")
-    axes.tick_params(labelsize=8)
     axes.grid(axis="y", linewidth=0.4)
-    axes.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5))
+    drawing.legend(axes, loc="center left", bbox_to_anchor=(1, 0.5))
     return figure

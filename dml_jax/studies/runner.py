@@ -59,7 +59,8 @@ def slots(jobs: int) -> list[Slot]:
     Raises:
       ConfigError: fewer cores than jobs.
     """
-    cores = sorted(os.sched_getaffinity(0))
+    # macOS does not bind processes to cores.
+    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
     if not 1 <= jobs <= len(cores):
         raise ConfigError(f"--jobs={jobs}: must be one of 1 to {len(cores)}, the number of cores")
     devices = _devices()
@@ -146,7 +147,8 @@ def in_parallel(jobs: Sequence[Slot], job: Callable[[Slot, Progress], None], pri
         progress.stop.set()
 
     def pinned(slot: Slot) -> None:
-        os.sched_setaffinity(0, slot.cores)  # of this thread, and of the processes that it starts
+        if hasattr(os, "sched_setaffinity"):
+            os.sched_setaffinity(0, slot.cores)  # of this thread, and of the processes that it starts
         try:
             job(slot, progress)
         except BaseException:

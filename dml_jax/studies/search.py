@@ -55,6 +55,18 @@ def open_storage(optuna: Any, url: str, name: str) -> Any:
         raise ConfigError(f"--storage={url}: cannot be used ({reason})") from None
 
 
+def count_ended(url: str, name: str) -> int:
+    """How many trials of a search have finished, were pruned or failed.
+
+    Raises:
+      ConfigError: optuna is not installed, or the storage cannot be used.
+    """
+    optuna = library()
+    running = optuna.trial.TrialState.RUNNING
+    trials = open_storage(optuna, url, name).get_trials(deepcopy=False)
+    return sum(trial.state != running for trial in trials)
+
+
 @contextmanager
 def one_at_a_time(root: Path) -> Iterator[None]:
     """Lets one worker of a search enter after the other."""

@@ -8,6 +8,7 @@ from rich.console import Console
 
 from dml_jax import files
 from dml_jax.errors import CheckpointError, ConfigError
+from dml_jax.evaluation import metric_table
 from dml_jax.studies import outcomes, page, plan, tables
 from dml_jax.studies.outcomes import Run
 from dml_jax.studies.runner import problem_file
@@ -74,7 +75,9 @@ def of_runs(directories: Sequence[Path], metric: str) -> Summary:
     for directory in directories:
         if not directory.is_dir():
             raise ConfigError(f"{directory}: there is no such directory")
-    runs = outcomes.name_rows([outcomes.read_run(directory) for directory in directories])
+    # A run given twice, e.g. by overlapping patterns, must not count as two seeds.
+    once = {directory.resolve(): directory for directory in directories}
+    runs = outcomes.name_rows([outcomes.read_run(directory) for directory in once.values()])
     return Summary(f"{len(runs)} runs", "", metric, runs, {}, [])
 
 
@@ -89,7 +92,8 @@ def parts(summary: Summary) -> list[tuple[Table, outcomes.Group]]:
         raise CheckpointError(f"{summary.title}: no run is finished{reasons}")
     without = next((run for run in summary.runs if summary.metric not in run.results), None)
     if without is not None:
-        raise ConfigError(f"--metric={summary.metric}: {without.directory} has no such result")
+        known = ", ".join(entry.name for entry in metric_table.columns(without.results))
+        raise ConfigError(f"--metric={summary.metric}: {without.directory} has no such result; it has {known}")
     groups = outcomes.groups(summary.runs)
     made = []
     for number, group in enumerate(groups, start=1):

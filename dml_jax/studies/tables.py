@@ -83,7 +83,14 @@ def build(title: str, group: Group, metric: str, reported: Mapping[str, Mapping[
 
 def _notes(group: Group, rows: Mapping[str, list[Run]], main: str, known: Mapping[str, Any]) -> tuple[str, ...]:
     notes = [f"Data: {group.data or 'of the members'}. Evaluation: {group.protocol}."]
-    notes.append("In %, mean ± standard deviation over seeds; bold: best, underlined: second best of a column.")
+    notes.append(
+        "Retrieval and NMI in %, mean ± standard deviation over seeds; bold: best, underlined: second best of a "
+        "column. Time, speed and memory of the training, without compilation and evaluations: medians over seeds."
+    )
+    on_test = [name for name, runs in group.rows.items() if any(run.results.get("model") == "test" for run in runs)]
+    if on_test:
+        which = "all rows" if len(on_test) == len(group.rows) else ", ".join(on_test)
+        notes.append(f"Models selected on the test classes, so that their results are optimistic: {which}.")
     if len(rows) > 1:
         notes.append(
             f"p: of the difference to the row with the best {main}; 'queries', paired test over the test queries for "

@@ -143,8 +143,8 @@ def problems(numbers: dict[str, float], grad_norm: float) -> dict[str, str]:
         )
     if numbers.get("active_pairs") == 0:
         found["pairs"] = (
-            "no pair of this batch has a gradient, so nothing is learned from it; use a larger margin, harder mining "
-            "or larger batches"
+            "no pair of this batch has a gradient in the pair loss, which learns nothing from it; use a larger margin, "
+            "harder mining or larger batches"
         )
     if grad_norm == 0:
         found["gradient"] = "the gradient is zero, so the network does not change"
