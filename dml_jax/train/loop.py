@@ -107,6 +107,7 @@ def train(experiment: Experiment, out: Outputs, stop: Stop) -> TrainState:
     if start == total:
         return state
     update = jax.jit(step.build(experiment.method, experiment.optimizer, experiment.augment), donate_argnums=0)
+    rate_factor = jax.jit(experiment.schedule)
     features = training_set_refresh.compile_features(experiment)
     key = mesh.replicate(experiment.mesh, experiments.run_key(experiment.config))
     batches = experiments.training_batches(experiment, start, total)
@@ -146,7 +147,7 @@ def train(experiment: Experiment, out: Outputs, stop: Stop) -> TrainState:
             values = check_finite(metrics, done)
             if evaluating or saving:
                 check_state(state)
-            line = {"step": done, **values, "learning_rate_factor": float(experiment.schedule(done - 1))}
+            line = {"step": done, **values, "learning_rate_factor": float(rate_factor(done - 1))}
             if logging:
                 clock = meter.read(done)
                 out.timing.write(clock)

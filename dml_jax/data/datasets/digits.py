@@ -7,9 +7,9 @@ upright, drawn with random numbers that are fixed by the index.
 """
 
 from collections.abc import Callable
+from importlib.metadata import distribution
 
 import numpy as np
-from sklearn.datasets import load_digits
 
 from dml_jax.config import Data
 from dml_jax.data.split import Split
@@ -49,6 +49,13 @@ def transformed(scan: np.ndarray, symmetry: int) -> np.ndarray:
     return np.rot90(scan if symmetry < 4 else scan[:, ::-1], symmetry % 4)
 
 
+def _scans() -> tuple[np.ndarray, np.ndarray]:
+    """`sklearn.datasets.load_digits(return_X_y=True)`, without the seconds that importing scikit-learn takes."""
+    file = distribution("scikit-learn").locate_file("sklearn/datasets/data/digits.csv.gz")
+    rows = np.loadtxt(str(file), delimiter=",")
+    return rows[:, :-1], rows[:, -1].astype(int)
+
+
 def _reader(scans: np.ndarray, first: int) -> Callable[[int, np.random.Generator | None], np.ndarray]:
     """`Split.read` for a split whose images are numbered from `first` on."""
 
@@ -60,7 +67,7 @@ def _reader(scans: np.ndarray, first: int) -> Callable[[int, np.random.Generator
 
 def load(data: Data) -> dict[str, Split]:
     """The splits "train" (7,208 images of 40 classes) and "test" (896 images of 5 classes)."""
-    scans, digits = load_digits(return_X_y=True)
+    scans, digits = _scans()
     scans = scans.reshape(-1, 8, 8) / 16.0
     seen, unseen = np.flatnonzero(digits < 5), np.flatnonzero(digits >= 5)
     train_scans = np.concatenate([[transformed(scans[i], s) for i in seen] for s in range(8)])
