@@ -104,7 +104,7 @@ class Model:
           DataError: it cannot be read, decoded or cropped, or its size does not fit a model that does not crop.
         """
         try:
-            image = decode.rgb(File(Path(path)).read())
+            image = decode.rgb(File(Path(path)).read(), self.config.data.decoded_side)
         except DataError as error:
             raise DataError(f"{path}: {error}") from error
         return self._preprocess(image, str(path))

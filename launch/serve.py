@@ -41,15 +41,15 @@ if not (port.isdecimal() and int(port) < 1 << 16):
     fail(f"{port}: is not a port number; give one in 0..65535, 0 for any free port")
 config = json.loads((run / "config.json").read_text())
 height, width = config["shape"]
-transform = transforms.evaluation(
-    Data(**{key: config["config"]["data"][key] for key in ("crop", "resize", "image_size")})
-)
+options = ("crop", "resize", "image_size", "decode_scaled")
+data_options = Data(**{key: value for key, value in config["config"]["data"].items() if key in options})
+transform = transforms.evaluation(data_options)
 embed = jax.jit(jax.export.deserialize(bytearray((run / "model.stablehlo").read_bytes())).call)
 
 
 def pixels(data):
     """Decodes and crops an image as for evaluation: uint8 [H, W, 3]."""
-    image = transform(decode.rgb(data))
+    image = transform(decode.rgb(data, data_options.decoded_side))
     if image.shape[:2] != (height, width):  # the model was trained without cropping
         raise DataError(f"{image.shape[1]}x{image.shape[0]} pixels; resize the image to {width}x{height} first")
     return image
