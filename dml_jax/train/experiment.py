@@ -179,8 +179,9 @@ def example_batch(experiment: Experiment) -> Batch:
 
 def _zeros(config: Config, method: Method, shape: tuple[int, int]) -> Batch:
     size = config.data.batch_size
-    zeros = np.zeros((size,), np.int32)
-    return Batch(np.zeros((method.views, size, *shape, 3), np.uint8), zeros, zeros)
+    images: Any = np.zeros((method.views, size, *shape, 3), np.uint8)  # of NumPy, which compiles nothing
+    numbers: Any = np.zeros((size,), np.int32)
+    return Batch(images, numbers, numbers)
 
 
 def training_batches(experiment: Experiment, start: int, stop: int) -> pipeline.BatchReader[Any]:
