@@ -191,8 +191,6 @@ def compare_with_torch(archive: Path, work: Path, seconds: float, rounds: int) -
     cases["dml_jax, 2 threads, uint8"] = ours_case(split, False)
     cases["dml_jax, 2 threads, normalised floats"] = ours_case(split, True)
     cases["dml_jax, 2 workers, uint8"] = ours_case(split, False, workers=2)
-    scaled = stores["prepared"]._replace(read=FileReader(files, data.resize))
-    cases["dml_jax, 2 threads, uint8, decode_scaled"] = ours_case(scaled, False)
     for name, store in stores.items():
         cases[f"dml_jax, 2 threads, uint8, {name}"] = ours_case(store, False)
         cases[f"in a bare loop, {name}"] = partial(bare_throughput, store, data, seconds)

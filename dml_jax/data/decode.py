@@ -32,8 +32,8 @@ def rgb(data: bytes, min_side: int = 0) -> np.ndarray:
 
     Args:
       data: content of the file.
-      min_side: JPEG files are shrunk while being decoded, as long as both sides have at least so many pixels; this
-        changes pixel values. 0 for the full size.
+      min_side: JPEG files are shrunk while being decoded, at least by 2, if both sides keep so many pixels; this changes
+        pixel values. 0 for the full size.
 
     Returns:
       uint8 [H, W, 3].
@@ -95,9 +95,9 @@ def _jpeg(data: bytes, min_side: int) -> np.ndarray | None:
         if b"Exif\0" in header or b"tiff:Orientation" in header:
             with _open(data) as image:
                 orientation = image.getexif().get(ORIENTATION, 1)
-        pixels = simplejpeg.decode_jpeg(
-            data, "RGB", fastdct=False, fastupsample=False, min_height=min_side, min_width=min_side
-        )
+        # Factors below 2 would be slower than the full size.
+        size = {"min_height": min_side, "min_width": min_side, "min_factor": 2} if min_side else {}
+        pixels = simplejpeg.decode_jpeg(data, "RGB", fastdct=False, fastupsample=False, **size)
         return _apply_orientation(pixels, orientation)
     except Exception:  # Pillow decides whether the file is damaged
         return None

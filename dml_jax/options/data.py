@@ -33,8 +33,8 @@ class Data:
     image_size: NonNegativeInt = 0  # side of the crop in pixels
     resize: NonNegativeInt = 0  # shorter side in pixels before "random", "centre" and the crop of the evaluation
     resize_first: bool = False  # also before "random_resized"
-    # Shrinks JPEG files by k/8 while they are decoded, to a shorter side of `resize` or more: faster, but pixel values
-    # differ, also in evaluation, and crops of a small part of an image lose detail.
+    # Shrinks large JPEG files while they are decoded, to a shorter side of `resize` or more: faster if it is half the
+    # original or less, but pixel values differ, also in evaluation, and crops of a small part of an image lose detail.
     decode_scaled: bool = False
     crop_scale: tuple[Positive, Positive] = (0.08, 1.0)  # fraction of the area that "random_resized" crops
     crop_ratio: tuple[Positive, Positive] = (3 / 4, 4 / 3)  # its width / height
