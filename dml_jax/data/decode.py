@@ -32,7 +32,7 @@ def rgb(data: bytes, min_side: int = 0) -> np.ndarray:
 
     Args:
       data: content of the file.
-      min_side: JPEG files are shrunk while being decoded, at least by 2, if both sides keep so many pixels; this changes
+      min_side: JPEG files are shrunk by 2 or more while being decoded, if both sides keep so many pixels; this changes
         pixel values. 0 for the full size.
 
     Returns:
