@@ -173,6 +173,21 @@ def small_network(name: str, side: int, batch: int, config: resnet.Config, repea
     return row(f"{name}, batch {batch}, {side}², training step", ours, theirs, repeats)
 
 
+SMALL = (
+    ("digits", 24, 64, resnet.Config(block="basic", depths=(1, 1, 1), widths=(16, 32, 64), stem="small")),
+    ("Omniglot", 48, 64, resnet.Config(block="basic", depths=(1, 1, 1), widths=(32, 64, 128))),
+)
+
+
+def rows(*, batch: int = 8, side: int = 224, repeats: int = 10) -> list[Row]:
+    """One `timing.row` per network.
+
+    Raises:
+      ImportError: torch is not installed.
+    """
+    return [*(small_network(*network, 5 * repeats) for network in SMALL), *compare(batch, side, repeats)]
+
+
 if __name__ == "__main__":
     flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     flags.add_argument("--batch", type=int, default=8)
@@ -180,10 +195,5 @@ if __name__ == "__main__":
     flags.add_argument("--repeats", type=int, default=10)
     options = flags.parse_args()
     print(f"initialisation of ResNet-50: {initialisation():.1f} s")
-    small = (
-        ("digits", 24, 64, resnet.Config(block="basic", depths=(1, 1, 1), widths=(16, 32, 64), stem="small")),
-        ("Omniglot", 48, 64, resnet.Config(block="basic", depths=(1, 1, 1), widths=(32, 64, 128))),
-    )
-    rows = [small_network(*network, 5 * options.repeats) for network in small]
-    print(table([*rows, *compare(options.batch, options.side, options.repeats)]))
+    print(table(rows(batch=options.batch, side=options.side, repeats=options.repeats)))
     print(f"peak memory of this process: {peak_memory() / 1e9:.2f} GB")

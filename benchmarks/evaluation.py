@@ -10,13 +10,14 @@ import argparse
 import json
 import resource
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from benchmarks import timing
 from dml_jax.evaluation import kmeans, metrics
 
 Call = Callable[[], object]
@@ -132,12 +133,12 @@ def kmeans_calls(points: np.ndarray, k: int, iterations: int) -> dict[str, Call 
     return calls
 
 
-def measure(calls: dict[str, Call | None], repeats: int) -> dict[str, dict[str, float]]:
+def measure(calls: dict[str, Call | None], repeats: int) -> dict[str, dict[str, Any]]:
     """Times interleaved calls (A B C A B C …) after a warm-up; calls that are None are skipped.
 
     Returns:
-      By name: "seconds" (median), "ratio" to the first call (median over the repeats) and "processor_ratio" (the same
-      for CPU seconds).
+      By name: "each" (seconds of every call), "seconds" (median), "ratio" to the first call (median over the repeats)
+      and "processor_ratio" (the same for CPU seconds).
     """
     installed = {name: call for name, call in calls.items() if call is not None}
     for call in installed.values():
@@ -153,6 +154,7 @@ def measure(calls: dict[str, Call | None], repeats: int) -> dict[str, dict[str, 
     first = next(iter(installed))
     return {
         name: {
+            "each": wall[name],
             "seconds": float(np.median(wall[name])),
             "ratio": float(np.median(np.divide(wall[name], wall[first]))),
             "processor_ratio": float(np.median(np.divide(processor[name], processor[first]))),
@@ -213,6 +215,17 @@ def table(result: dict[str, Any]) -> str:
     for name, row in result["calls"].items():
         lines.append(f"| {name} | {row['seconds']:.3f} | {row['ratio']:.2f} | {row['processor_ratio']:.2f} |")
     return "\n".join(lines) + "\n"
+
+
+def rows(*, repeats: int = 5) -> Iterator[timing.Row]:
+    """Every case with the sizes of CUB and SOP: one `timing.summary` for each peer."""
+    for name in ("cub", "sop"):
+        for result in (retrieval(name, None, repeats, False), clustering(name, None, repeats)):
+            calls = result["calls"]
+            ours = next(each for each in calls if each.startswith("dml_jax"))
+            for peer in sorted(calls.keys() - {ours}):
+                seconds = np.array(calls[ours]["each"]), np.array(calls[peer]["each"])
+                yield timing.summary(f"{result['case']}, {peer}", *seconds)
 
 
 def main() -> None:

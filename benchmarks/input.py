@@ -30,6 +30,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from benchmarks import timing
 from dml_jax.config import Data
 from dml_jax.data import pipeline, prepared, samplers, transforms
 from dml_jax.data.datasets import folder
@@ -146,8 +147,8 @@ def check_same_pixels(split: Split, data: Data, plan: Plan) -> None:
     print("dml_jax and torch give the same pixels")
 
 
-def compare_with_torch(archive: Path, work: Path, seconds: float, rounds: int) -> None:
-    """Prints the throughput of all cases for the photographs in `archive`."""
+def compare_with_torch(archive: Path, work: Path, seconds: float, rounds: int) -> dict[str, list[float]]:
+    """Images per second of all cases, in every round, for the photographs in `archive`."""
     with zipfile.ZipFile(archive) as file:
         file.extractall(work / "photos")
     for i, path in enumerate(sorted(path for path in (work / "photos").rglob("*") if path.is_file())):
@@ -197,11 +198,25 @@ def compare_with_torch(archive: Path, work: Path, seconds: float, rounds: int) -
     for _ in range(rounds):  # cases alternate, so that drift in the speed of the machine affects all of them
         for name, case in cases.items():
             measured[name].append(case())
+    return measured
+
+
+def print_throughput(measured: dict[str, list[float]]) -> None:
+    """Prints the result of `compare_with_torch` as a table."""
     base = {kind: f"torch, 2 workers, {kind}" for kind in ("uint8", "normalised floats")}
     print("| case | images/s | relative to torch uint8 | relative to torch normalised |\n|---|---|---|---|")
     for name, values in measured.items():
         ratios = [f"{np.median(np.array(values) / measured[b]):.2f}" if b in measured else "–" for b in base.values()]
         print(f"| {name} | {np.median(values):.0f} | {' | '.join(ratios)} |")
+
+
+def rows(photos: Path, *, seconds: float = 3.0, rounds: int = 5) -> list[timing.Row]:
+    """One `timing.summary` per case, for one image; the peer is a torch DataLoader of uint8 with two workers."""
+    with tempfile.TemporaryDirectory() as work:
+        measured = compare_with_torch(photos, Path(work), seconds, rounds)
+    peer = 1 / np.array(measured.get("torch, 2 workers, uint8", [np.nan] * rounds))
+    ours = {name: 1 / np.array(values) for name, values in measured.items() if not name.startswith("torch")}
+    return [timing.summary(f"one image, {name}", values, peer) for name, values in ours.items()]
 
 
 def prepare(name: str, source: Path, output: Path, *more: str) -> float:
@@ -268,7 +283,7 @@ def main() -> None:
     with contextlib.ExitStack() as stack:
         work = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         if chosen.photos:
-            compare_with_torch(chosen.photos, work, chosen.seconds, chosen.rounds)
+            print_throughput(compare_with_torch(chosen.photos, work, chosen.seconds, chosen.rounds))
         if chosen.many:
             time_preparation(chosen.many, work)
     time_samplers()

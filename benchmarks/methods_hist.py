@@ -12,9 +12,10 @@ import jax
 import jax.numpy as jnp
 
 from benchmarks.timing import installed, row, table
+from dml_jax.backbones import functional
 from dml_jax.methods import hist
 
-CASES = (
+CASES: tuple[tuple[str, int, int, dict[str, Any]], ...] = (
     ("CUB, N=32, D=512, C=100", 32, 100, {"tau": 32.0, "alpha": 1.1}),
     ("SOP, N=32, D=512, C=11,318", 32, 11_318, {"tau": 16.0, "alpha": 2.0}),
 )
@@ -22,9 +23,11 @@ CASES = (
 
 def ours(samples: int, classes: int, config: hist.Config) -> Callable[[], Any]:
     """One call: the loss and the gradients of embeddings and parameters."""
-    key = jax.random.key(0)
-    network, stats = hist.hgnn_init(key, config, classes)
-    params = {"distributions": hist.distributions_init(key, classes, config.embedding_dim), "hgnn": network}
+    key, x = jax.random.key(0), functional.struct(samples, config.embedding_dim)
+    g = functional.struct(samples, samples)
+    network, nested = functional.init(hist.HypergraphNetwork(classes, config), key, x, g, True)
+    stats = {block: values["bn"] for block, values in nested.items()}
+    params = {"distributions": functional.init(hist.Distributions(classes, config), key, x)[0], "hgnn": network}
     embeddings = jax.random.normal(key, (samples, config.embedding_dim))
     labels = jnp.arange(samples) // 2 % classes
 

@@ -25,24 +25,38 @@ def row(case: str, ours: Callable[[], object], theirs: Callable[[], object] | No
       repeats: number of timed calls of each.
 
     Returns:
-      "case", "ours_ms" and "theirs_ms" (medians), "ratio" (median of the pairwise ratios theirs / ours).
+      see `summary`.
     """
     for _ in range(2):
         ours()
         if theirs:
             theirs()
     pairs = [(seconds(ours), seconds(theirs) if theirs else np.nan) for _ in range(repeats)]
-    a, b = np.asarray(pairs).T * 1e3
-    peer, ratio = (float(np.median(b)), float(np.median(b / a))) if theirs else (None, None)
-    return {"case": case, "ours_ms": float(np.median(a)), "theirs_ms": peer, "ratio": ratio}
+    return summary(case, *np.asarray(pairs).T)
+
+
+def summary(case: str, ours: np.ndarray, theirs: np.ndarray) -> Row:
+    """Pairs of measured seconds as a row.
+
+    Returns:
+      "case", "ours_ms" and "theirs_ms" (medians), "ratio" (median of the pairwise ratios theirs / ours) and "quartiles"
+      (the first and the third of these ratios); without a peer (not a number), the last three are None.
+    """
+    found: Row = {"case": case, "ours_ms": 1e3 * float(np.median(ours))}
+    if np.isnan(theirs).any():
+        return {**found, "theirs_ms": None, "ratio": None, "quartiles": None}
+    low, middle, high = np.quantile(theirs / ours, [0.25, 0.5, 0.75]).tolist()
+    return {**found, "theirs_ms": 1e3 * float(np.median(theirs)), "ratio": middle, "quartiles": [low, high]}
 
 
 def table(rows: list[Row]) -> str:
     """The rows as a Markdown table."""
-    lines = ["| case | dml_jax, ms | peer, ms | times faster |", "|---|---|---|---|"]
+    lines = ["| case | dml_jax, ms | peer, ms | times faster | quartiles |", "|---|---|---|---|---|"]
     for each in rows:
-        other, ratio = each["theirs_ms"], each["ratio"]
-        peer = "– | –" if other is None else f"{other:.1f} | {ratio:.2f}"
+        peer = "– | – | –"
+        if each["ratio"] is not None:
+            low, high = each["quartiles"]
+            peer = f"{each['theirs_ms']:.1f} | {each['ratio']:.2f} | {low:.2f}–{high:.2f}"
         lines.append(f"| {each['case']} | {each['ours_ms']:.1f} | {peer} |")
     return "\n".join(lines)
 

@@ -106,7 +106,8 @@ class Model:
         """
         name = "image" if isinstance(file, bytes) else str(file)
         try:
-            image = decode.rgb(file if isinstance(file, bytes) else File(Path(file)).read())
+            content = file if isinstance(file, bytes) else File(Path(file)).read()
+            image = decode.rgb(content, self.config.data.decoded_side)
         except DataError as error:
             raise DataError(f"{name}: {error}") from error
         return self._preprocess(image, name)

@@ -27,8 +27,13 @@ WARNINGS_LOCK = threading.Lock()  # warning filters are global to all threads
 PPM = re.compile(rb"P6\n(\d{1,6}) (\d{1,6})\n255\n")  # header of an uncompressed image
 
 
-def rgb(data: bytes) -> np.ndarray:
+def rgb(data: bytes, min_side: int = 0) -> np.ndarray:
     """Decodes an image file; of animations, the first frame. Of more than 8 bits per channel, the highest 8 are kept.
+
+    Args:
+      data: content of the file.
+      min_side: JPEG files are shrunk by 2 or more while being decoded, if both sides keep so many pixels; this changes
+        pixel values. 0 for the full size.
 
     Returns:
       uint8 [H, W, 3].
@@ -37,7 +42,7 @@ def rgb(data: bytes) -> np.ndarray:
       DataError: empty, not an image of one of the `FORMATS`, damaged, more than `LIMIT` pixels, or pixels that are
         floats or 32-bit integers, whose range is unknown.
     """
-    if data[:3] == b"\xff\xd8\xff" and (pixels := _jpeg(data)) is not None:
+    if data[:3] == b"\xff\xd8\xff" and (pixels := _jpeg(data, min_side)) is not None:
         return pixels
     if header := PPM.match(data):
         width, height = (int(word) for word in header.groups())
@@ -79,7 +84,7 @@ def _open(data: bytes) -> Image.Image:
         return Image.open(io.BytesIO(data), formats=FORMATS)
 
 
-def _jpeg(data: bytes) -> np.ndarray | None:
+def _jpeg(data: bytes, min_side: int) -> np.ndarray | None:
     """Decodes a JPEG file with simplejpeg; None if Pillow must be used instead."""
     try:
         height, width, colours, _ = simplejpeg.decode_jpeg_header(data)
@@ -90,7 +95,10 @@ def _jpeg(data: bytes) -> np.ndarray | None:
         if b"Exif\0" in header or b"tiff:Orientation" in header:
             with _open(data) as image:
                 orientation = image.getexif().get(ORIENTATION, 1)
-        return _apply_orientation(simplejpeg.decode_jpeg(data, "RGB", fastdct=False, fastupsample=False), orientation)
+        # Factors below 2 would be slower than the full size.
+        size = {"min_height": min_side, "min_width": min_side, "min_factor": 2} if min_side else {}
+        pixels = simplejpeg.decode_jpeg(data, "RGB", fastdct=False, fastupsample=False, **size)
+        return _apply_orientation(pixels, orientation)
     except Exception:  # Pillow decides whether the file is damaged
         return None
 

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import StrictInt
 
+from dml_jax.config import Data
 from dml_jax.data import decode, split_metadata
 from dml_jax.data.prepare.source_files import File, Recipe
 from dml_jax.data.split import Split, check_disjoint
@@ -50,8 +51,8 @@ class Marker:
 class RecordReader:
     """`Split.read` for packed images. When pickled for a worker process, it opens the files there."""
 
-    def __init__(self, directory: str, split: str) -> None:
-        self.directory, self.split = directory, split
+    def __init__(self, directory: str, split: str, min_side: int = 0) -> None:
+        self.directory, self.split, self.min_side = directory, split, min_side
         self._source: Callable[[int], bytes] | None = None
 
     def __call__(self, index: int, rng: np.random.Generator | None) -> np.ndarray:
@@ -61,21 +62,21 @@ class RecordReader:
             with reading(self.directory, REMEDY):
                 self._source = tfds_builder.open_split(self.directory, self.split)
         with reading(f"{self.directory}, image {index} of {self.split}", REMEDY):
-            return decode.rgb(self._source(index))
+            return decode.rgb(self._source(index), self.min_side)
 
-    def __reduce__(self) -> tuple[type["RecordReader"], tuple[str, str]]:
-        return RecordReader, (self.directory, self.split)
+    def __reduce__(self) -> tuple[type["RecordReader"], tuple[str, str, int]]:
+        return RecordReader, (self.directory, self.split, self.min_side)
 
 
 class FileReader:
     """`Split.read` for images in separate files."""
 
-    def __init__(self, files: Sequence[str]) -> None:
-        self.files = files
+    def __init__(self, files: Sequence[str], min_side: int = 0) -> None:
+        self.files, self.min_side = files, min_side
 
     def __call__(self, index: int, rng: np.random.Generator | None) -> np.ndarray:
         with reading(self.files[index]):
-            return decode.rgb(File(Path(self.files[index])).read())
+            return decode.rgb(File(Path(self.files[index])).read(), self.min_side)
 
 
 def write_marker(directory: Path, content: Mapping[str, Any]) -> None:
@@ -116,18 +117,19 @@ def verify(directory: Path) -> None:
                 raise DataError(f"differs from what was written; {REMEDY}")
 
 
-def load(path: str, name: str, unprepared: Recipe | None = None) -> dict[str, Split]:
+def load(data: Data, name: str, unprepared: Recipe | None = None) -> dict[str, Split]:
     """Loads the splits of a prepared data set.
 
     Args:
-      path: its directory.
+      data: its directory, and how images are decoded.
       name: the expected data set.
-      unprepared: if given, `path` may also be an unprepared folder, whose images this recipe finds.
+      unprepared: if given, the directory may also be an unprepared folder, whose images this recipe finds.
 
     Raises:
-      ConfigError: `path` is empty.
+      ConfigError: `data.path` is empty.
       DataError: no such directory, not prepared, another data set, or damaged.
     """
+    path, side = data.path, data.decoded_side
     if not path:
         raise ConfigError("data.path: missing; give the directory of a data set prepared by dml_jax.prepare")
     directory = Path(path).expanduser()
@@ -138,7 +140,7 @@ def load(path: str, name: str, unprepared: Recipe | None = None) -> dict[str, Sp
     if marker is None and unprepared is not None:
         from dml_jax.data import unprepared_folder
 
-        return _splits(unprepared_folder.scan(directory, unprepared), lambda _, split: FileReader(split.files))
+        return _splits(unprepared_folder.scan(directory, unprepared), lambda _, split: FileReader(split.files, side))
     if marker is None:
         raise DataError(f"data.path={path}: not a prepared data set; {remedy}")
     if marker["name"] != name:
@@ -148,7 +150,9 @@ def load(path: str, name: str, unprepared: Recipe | None = None) -> dict[str, Sp
             raise DataError(f"{directory / file}: missing or of the wrong size; {REMEDY}")
     records = str(directory / marker["records"])
     return _splits(
-        split_metadata.load(directory / INDEX), lambda split, _: RecordReader(records, split), content=marker["sha256"]
+        split_metadata.load(directory / INDEX),
+        lambda split, _: RecordReader(records, split, side),
+        content=marker["sha256"],
     )
 
 

@@ -6,7 +6,6 @@ NumPy float64 on the non-empty cells of the contingency table.
 from typing import Literal, NamedTuple, assert_never
 
 import numpy as np
-from scipy.special import gammaln
 
 from dml_jax.errors import DataError
 from dml_jax.evaluation import check_inputs
@@ -146,6 +145,8 @@ def expected_information(class_sizes: np.ndarray, cluster_sizes: np.ndarray) -> 
 
     The expectation of a cell depends only on its two group sizes, so equal sizes are computed once.
     """
+    from scipy.special import gammaln  # slow to import, which a training run should not wait for
+
     rows = int(class_sizes.sum())
     unique_class_sizes, class_counts = np.unique(class_sizes, return_counts=True)
     unique_cluster_sizes, cluster_counts = np.unique(cluster_sizes, return_counts=True)

@@ -33,6 +33,9 @@ class Data:
     image_size: NonNegativeInt = 0  # side of the crop in pixels
     resize: NonNegativeInt = 0  # shorter side in pixels before "random", "centre" and the crop of the evaluation
     resize_first: bool = False  # also before "random_resized"
+    # Shrinks large JPEG files while they are decoded, to a shorter side of `resize` or more: faster if it is half the
+    # original or less, but pixel values differ, also in evaluation, and crops of a small part of an image lose detail.
+    decode_scaled: bool = False
     crop_scale: tuple[Positive, Positive] = (0.08, 1.0)  # fraction of the area that "random_resized" crops
     crop_ratio: tuple[Positive, Positive] = (3 / 4, 4 / 3)  # its width / height
     flip: Probability = 0.0  # probability of a horizontal flip; this and the following apply to training only
@@ -54,7 +57,14 @@ class Data:
             require(self.image_size > 0, "image_size", self.image_size, f"crop={self.crop!r} needs a size")
             rule = f"must be at least image_size={self.image_size}"
             require(self.resize >= self.image_size, "resize", self.resize, rule)
+        if self.decode_scaled:
+            require(self.crop != "none", "decode_scaled", True, "needs data.crop and data.resize")
         for key in ("crop_scale", "crop_ratio"):
             low, high = getattr(self, key)
             require(low <= high, key, (low, high), "must be increasing")
         require(self.crop_scale[1] <= 1, "crop_scale", self.crop_scale, "must not exceed 1")
+
+    @property
+    def decoded_side(self) -> int:
+        """The shorter side in pixels that decoding a JPEG file must leave; 0 for the full size."""
+        return self.resize if self.decode_scaled else 0

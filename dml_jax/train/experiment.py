@@ -5,7 +5,6 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 from jax.sharding import Mesh
@@ -23,6 +22,9 @@ from dml_jax.methods.contract import Batch, Method, PyTree, TrainingSet
 from dml_jax.train import mesh as meshes
 from dml_jax.train import optimizers, step
 from dml_jax.train.state import TrainState
+
+# Runs once, so compiling it fast matters more than the speed of its code.
+_compiled_initial = jax.jit(step.initial, static_argnums=(0, 1), compiler_options={"xla_backend_optimization_level": 0})
 
 
 class Teacher(NamedTuple):
@@ -177,8 +179,9 @@ def example_batch(experiment: Experiment) -> Batch:
 
 def _zeros(config: Config, method: Method, shape: tuple[int, int]) -> Batch:
     size = config.data.batch_size
-    zeros = jnp.zeros((size,), jnp.int32)
-    return Batch(jnp.zeros((method.views, size, *shape, 3), jnp.uint8), zeros, zeros)
+    images: Any = np.zeros((method.views, size, *shape, 3), np.uint8)  # of NumPy, which compiles nothing
+    numbers: Any = np.zeros((size,), np.int32)
+    return Batch(images, numbers, numbers)
 
 
 def training_batches(experiment: Experiment, start: int, stop: int) -> pipeline.BatchReader[Any]:
@@ -205,8 +208,14 @@ def device_batch(experiment: Experiment, images: np.ndarray, labels: np.ndarray,
 def initial_state(experiment: Experiment) -> TrainState:
     """The state before the first step, on every device; a pure function of the seed."""
     key = jax.random.fold_in(run_key(experiment.config), 2**31 - 1)
-    state = step.initial(experiment.method, experiment.optimizer, key, example_batch(experiment))
+    initial = step.initial if _reads_weights(experiment.config) else _compiled_initial
+    state = initial(experiment.method, experiment.optimizer, key, example_batch(experiment))
     return meshes.replicate(experiment.mesh, state)
+
+
+def _reads_weights(config: Config) -> bool:
+    """Whether initialisation reads a file, whose contents would be constants of a compiled program."""
+    return bool(config.backbone.pretrained != "none")
 
 
 def state_shapes(
@@ -214,7 +223,11 @@ def state_shapes(
 ) -> TrainState:
     """Shapes, dtypes and shardings of a run's state; nothing is computed."""
     batch = _zeros(config, method, shape)
-    shapes = jax.eval_shape(lambda: step.initial(method, optimizer, run_key(config), batch))
+    key = jax.eval_shape(lambda: run_key(config))
+    if _reads_weights(config):
+        shapes = jax.eval_shape(partial(step.initial, method, optimizer), key, batch)
+    else:
+        shapes = _compiled_initial.eval_shape(method, optimizer, key, batch)
     sharding = meshes.replicated(mesh)
     return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), shapes)
 

@@ -118,6 +118,7 @@ def train(experiment: Experiment, out: Outputs, stop: Stop) -> TrainState:
     if start == total:
         return state
     update = jax.jit(step.build(experiment.method, experiment.optimizer, experiment.augment), donate_argnums=0)
+    rate_factor = jax.jit(experiment.schedule)
     features = training_set_refresh.compile_features(experiment)
     key = mesh.replicate(experiment.mesh, experiments.run_key(experiment.config))
     batches = experiments.training_batches(experiment, start, total)
@@ -164,8 +165,7 @@ def train(experiment: Experiment, out: Outputs, stop: Stop) -> TrainState:
                 check_state(state)
             if keeping:
                 kept_models.write(out.checkpoints.kept, state)
-            line: dict[str, Any] = {"step": done, **values}
-            line["learning_rate_factor"] = float(experiment.schedule(done - 1))
+            line: dict[str, Any] = {"step": done, **values, "learning_rate_factor": float(rate_factor(done - 1))}
             if logging or evaluating:
                 line |= monitor.measure(state, batch, proxies, key, values["grad_norm"])
             if logging:

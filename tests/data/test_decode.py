@@ -79,6 +79,17 @@ def test_documented_formats(kind: str) -> None:
     assert decode.rgb(pictures.encoded(3, kind=kind)).shape == (24, 32, 3)
 
 
+@pytest.mark.parametrize(("min_side", "factor"), [(0, 1), (60, 2), (61, 1), (30, 4), (500, 1)])
+def test_jpeg_files_are_shrunk_while_they_are_decoded(min_side: int, factor: int) -> None:
+    data = pictures.encoded(3, 120, 160)
+    with Image.open(io.BytesIO(data)) as image:
+        image.draft("RGB", (160 // factor, 120 // factor))
+        expected = np.asarray(image)
+    np.testing.assert_array_equal(decode.rgb(data, min_side), expected)
+    png = pictures.encoded(3, 120, 160, kind="PNG")
+    np.testing.assert_array_equal(decode.rgb(png, min_side), decode.rgb(png))
+
+
 @pytest.mark.parametrize("kind", ["EPS", "JPEG2000", "ICO", "TGA", "PCX", "DIB", "SGI", "DDS", "PDF"])
 def test_other_formats_are_rejected(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """In particular PostScript, whose decoder runs Ghostscript."""

@@ -13,7 +13,7 @@ A data set that users download and convert with `python -m dml_jax.prepare` also
     RECIPE: prepare.source_files.Recipe
 
 whose `find` maps the files of the original distribution to images, labels and splits (see `prepare/source_files.py`),
-and implements `load` as `return prepared.load(data.path, "<name>")`. `cub.py` is a short example with a recipe,
+and implements `load` as `return prepared.load(data, "<name>")`. `cub.py` is a short example with a recipe,
 `digits.py` one without.
 
 So a new data set is one new file. Two files change for its tests: `tests/data/layouts.py` gets a miniature of the

@@ -93,4 +93,4 @@ RECIPE = Recipe(
 
 def load(data: Data) -> dict[str, Split]:
     """The splits "train" (8,054 images of 98 classes) and "test" (8,131 images of 98 classes)."""
-    return prepared.load(data.path, "cars")
+    return prepared.load(data, "cars")

@@ -62,4 +62,4 @@ RECIPE = Recipe(find)
 
 def load(data: Data) -> dict[str, Split]:
     """The splits of a prepared data set."""
-    return prepared.load(data.path, "csv")
+    return prepared.load(data, "csv")

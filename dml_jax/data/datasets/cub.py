@@ -34,4 +34,4 @@ RECIPE = Recipe(
 
 def load(data: Data) -> dict[str, Split]:
     """The splits "train" (5,864 images of 100 classes) and "test" (5,924 images of 100 classes)."""
-    return prepared.load(data.path, "cub")
+    return prepared.load(data, "cub")

@@ -7,9 +7,9 @@ upright, drawn with random numbers that are fixed by the index.
 """
 
 from collections.abc import Callable
+from importlib.metadata import distribution
 
 import numpy as np
-from sklearn.datasets import load_digits
 
 from dml_jax.config import Data
 from dml_jax.data.split import Split
@@ -20,6 +20,7 @@ ROTATION = np.deg2rad(36.0)
 SHEAR = 0.25
 CONTRAST = (0.6, 1.0)
 NOISE = 0.08  # standard deviation, of the range black to white
+PIXELS = np.stack(np.meshgrid(np.arange(SIDE), np.arange(SIDE), indexing="ij")).reshape(2, -1) + 0.5  # of the canvas
 
 
 def draw(scan: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -31,14 +32,16 @@ def draw(scan: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     centre = SIDE / 2 + rng.uniform(-margin, margin, size=2)
     rotation = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
     inverse = np.linalg.inv(scale * rotation @ np.array([[1.0, shear], [0.0, 1.0]]))
-    pixels = np.stack(np.meshgrid(np.arange(SIDE), np.arange(SIDE), indexing="ij")).reshape(2, -1) + 0.5
-    y, x = inverse @ (pixels - centre[:, None]) + side / 2 - 0.5
-    row, column = np.floor(y).astype(int), np.floor(x).astype(int)
-    fy, fx = y - row, x - column
-    padded = np.pad(scan, 2)
-    at = lambda r, c: padded[np.clip(r + 2, 0, side + 3), np.clip(c + 2, 0, side + 3)]  # noqa: E731
-    upper = (1 - fx) * at(row, column) + fx * at(row, column + 1)
-    lower = (1 - fx) * at(row + 1, column) + fx * at(row + 1, column + 1)
+    position = inverse @ (PIXELS - centre[:, None]) + side / 2 - 0.5
+    corner = np.floor(position)
+    fy, fx = position - corner
+    padded = np.zeros((side + 4, side + 4))
+    padded[2:-2, 2:-2] = scan
+    # The corners in the padded scan, whose border of two black pixels stands for all that is farther outside.
+    row, column = np.minimum(np.maximum(corner, -2), side).astype(int) + 2
+    at = lambda down, right: padded.ravel().take((row + down) * (side + 4) + column + right)  # noqa: E731
+    upper = (1 - fx) * at(0, 0) + fx * at(0, 1)
+    lower = (1 - fx) * at(1, 0) + fx * at(1, 1)
     drawn = contrast * ((1 - fy) * upper + fy * lower) + NOISE * rng.standard_normal(SIDE * SIDE)
     grey = np.round(255 * np.clip(drawn, 0, 1)).astype(np.uint8).reshape(SIDE, SIDE, 1)
     return np.repeat(grey, 3, axis=2)
@@ -47,6 +50,13 @@ def draw(scan: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 def transformed(scan: np.ndarray, symmetry: int) -> np.ndarray:
     """The scan under one of the eight symmetries of the square: flipped if `symmetry >= 4`, then quarter turns."""
     return np.rot90(scan if symmetry < 4 else scan[:, ::-1], symmetry % 4)
+
+
+def _scans() -> tuple[np.ndarray, np.ndarray]:
+    """`sklearn.datasets.load_digits(return_X_y=True)`, without the seconds that importing scikit-learn takes."""
+    file = distribution("scikit-learn").locate_file("sklearn/datasets/data/digits.csv.gz")
+    rows = np.loadtxt(str(file), delimiter=",")
+    return rows[:, :-1], rows[:, -1].astype(int)
 
 
 def _reader(scans: np.ndarray, first: int) -> Callable[[int, np.random.Generator | None], np.ndarray]:
@@ -60,7 +70,7 @@ def _reader(scans: np.ndarray, first: int) -> Callable[[int, np.random.Generator
 
 def load(data: Data) -> dict[str, Split]:
     """The splits "train" (7,208 images of 40 classes) and "test" (896 images of 5 classes)."""
-    scans, digits = load_digits(return_X_y=True)
+    scans, digits = _scans()
     scans = scans.reshape(-1, 8, 8) / 16.0
     seen, unseen = np.flatnonzero(digits < 5), np.flatnonzero(digits >= 5)
     train_scans = np.concatenate([[transformed(scans[i], s) for i in seen] for s in range(8)])

@@ -51,4 +51,4 @@ RECIPE = Recipe(find)
 
 def load(data: Data) -> dict[str, Split]:
     """The splits of a prepared data set, or of an unprepared folder, whose images are checked the first time."""
-    return prepared.load(data.path, "folder", unprepared=RECIPE)
+    return prepared.load(data, "folder", unprepared=RECIPE)

@@ -42,4 +42,4 @@ def load(data: Data) -> dict[str, Split]:
 
     The gallery (12,612 images) is both `splits["test"].gallery` and a split of its own, "gallery".
     """
-    return prepared.load(data.path, "inshop")
+    return prepared.load(data, "inshop")

@@ -47,4 +47,4 @@ RECIPE = Recipe(
 
 def load(data: Data) -> dict[str, Split]:
     """The splits "train" and "test"; with the small sets, 2,720 images of 136 classes and 2,120 images of 106."""
-    return prepared.load(data.path, "omniglot")
+    return prepared.load(data, "omniglot")

@@ -33,4 +33,4 @@ RECIPE = Recipe(
 
 def load(data: Data) -> dict[str, Split]:
     """The splits "train" (59,551 images of 11,318 classes) and "test" (60,502 images of 11,316 classes)."""
-    return prepared.load(data.path, "sop")
+    return prepared.load(data, "sop")
