@@ -12,7 +12,7 @@ Without --what, everything that applies to the run. For curves over the training
   distances     histograms of pairs of one class and of different classes
   calibration   whether a threshold keeps its error rate on other classes
   spectra       singular values, density, uniformity, alignment; for DiVA also by task
-  tsne, umap    maps with thumbnails; umap needs pip install "dml_jax[umap]"
+  tsne, umap    maps with thumbnails; umap needs pip install -e ".[umap]"
   attention     MPN: divergence from uniform, weight on the own class, one node's weights over the kept models
   influence     MPN: whose pixels a prediction depends on
   heat_maps     CRT: where prototypes respond

@@ -166,22 +166,23 @@ def train(experiment: Experiment, out: Outputs, stop: Stop) -> TrainState:
             if keeping:
                 kept_models.write(out.checkpoints.kept, state)
             line: dict[str, Any] = {"step": done, **values, "learning_rate_factor": float(rate_factor(done - 1))}
-            if logging or evaluating:
-                line |= monitor.measure(state, batch, proxies, key, values["grad_norm"])
             if logging:
                 clock = meter.read(done)
                 out.timing.write(clock)
                 rate, waiting = f"{clock['images_per_second']:.0f}", f"{clock['data_wait']:.0%}"
                 text = f"loss {values['loss']:.4f}  {rate} images/s  waiting for data {waiting}"
                 out.console.update_progress(done, text)
+            if logging or evaluating:
+                line |= monitor.measure(state, batch, proxies, key, values["grad_norm"])
             if evaluating:
                 best_before = notes.best
                 notes = evaluate_and_record(experiment, out, embedder, state, line, notes, stop)
                 saving = saving or notes.best != best_before  # so that `best` is never ahead of `latest` by two models
-                meter.restart(done)
             elif logging:
                 out.metrics.write(line)
                 notes = notes._replace(lines=notes.lines + 1)
+            if logging or evaluating:
+                meter.restart(done)  # the throughput is that of training alone
             if saving:
                 out.checkpoints.save("latest", state, notes._asdict())
             if stopping:
