@@ -25,5 +25,6 @@ def get_study(variant: str = "cars") -> Study:
             config,
             {"method.distance": ("euclidean", "cosine", "manhattan", "mahalanobis")},
             TABLE_4 if variant == "cars" else None,
+            source="reproduction",
         ),
     )

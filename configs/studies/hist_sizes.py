@@ -24,5 +24,6 @@ def get_study(variant: str = "cars") -> Study:
             "configs/cars_hist.py:retuned" if full else f"configs/{variant}_hist.py",
             {"method.embedding_dim": sizes, "method.hidden_dim": sizes},
             reported if full else None,
+            source="reproduction",
         ),
     )

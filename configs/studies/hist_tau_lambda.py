@@ -22,5 +22,6 @@ def get_study(variant: str = "cars") -> Study:
             "configs/cars_hist.py:retuned" if full else f"configs/{variant}_hist.py",
             {"method.tau": taus, "method.lambda_s": (0.6, 1.0, 1.5, 2.0)},
             {values: percent(r1=recall) for values, recall in FIGURE_3B.items()} if full else None,
+            source="reproduction",
         ),
     )

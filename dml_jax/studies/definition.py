@@ -24,7 +24,7 @@ class Row:
       config: "configs/FILE.py" or "configs/FILE.py:VARIANT"; empty for an ensemble.
       overrides: value by dotted key. The text "@ROW" stands for the work directory of another row with the same seed,
         which is trained first. An override of `seed` is added to the seed of the trial.
-      reported: published metrics by source; where there is none from the "paper", that of the configuration is shown.
+      reported: published metrics by source; without an entry "paper", that of the configuration is shown there.
       refined: published metrics after test-time refinement, by kind of batches (`evaluation.refine`) and source.
       members: rows whose concatenated embeddings are evaluated instead of training a model.
       weights: of the members' embeddings; all 1 by default.
@@ -108,14 +108,16 @@ def grid(
     values: Mapping[str, Sequence[Any]],
     reported: Mapping[Any, Metrics] | None = None,
     overrides: Mapping[str, Any] | None = None,
+    source: str = "paper",
 ) -> tuple[Row, ...]:
     """A row for every combination of values.
 
     Args:
       config: as in `Row`.
       values: by dotted key; the first key varies slowest.
-      reported: the paper's metrics by combination: a tuple of values, or the value if there is one key.
+      reported: published metrics by combination: a tuple of values, or the value if there is one key.
       overrides: the same in all rows.
+      source: of the published metrics, e.g. "reproduction".
 
     Raises:
       ConfigError: a key without values.
@@ -128,7 +130,9 @@ def grid(
         changed = dict(zip(values, combination, strict=True))
         name = " ".join(f"{key.rpartition('.')[2]}={_text(value)}" for key, value in changed.items())
         known = (reported or {}).get(combination if len(combination) > 1 else combination[0])
-        rows.append(Row(name, config, {**(overrides or {}), **changed}, {"paper": known} if known else {}))
+        # Without an entry for the paper, the configuration's numbers would be shown as the paper's.
+        stated = {"paper": {}, source: known or {}} if source != "paper" or known else {}
+        rows.append(Row(name, config, {**(overrides or {}), **changed}, stated))
     return tuple(rows)
 
 

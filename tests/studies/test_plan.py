@@ -61,17 +61,17 @@ def test_studies_state_the_papers_numbers(monkeypatch: pytest.MonkeyPatch) -> No
     """Copied from the tables, independently of `configs/`."""
     monkeypatch.chdir(ROOT)
 
-    def paper(file: str, row: str) -> dict[str, float]:
+    def paper(file: str, row: str, source: str = "paper") -> dict[str, float]:
         _, found = plan.load(f"configs/studies/{file}")
         chosen = next(r for r in found.rows if r.name == row)
         trial = next(t for t in plan.trials(replace(found, rows=(chosen,)), settings()))
-        return {**trial.config["paper"], **chosen.reported.get("paper", {})}
+        return {**trial.config["paper"], **chosen.reported.get(source, {})}
 
     assert paper("mpn_embedding_size.py:inshop", "1024 dimensions")["recall@1"] == 0.917
     assert paper("mpn_embedding_size.py:cars", "64 dimensions") == {"recall@1": 0.763, "nmi": 0.681}
-    assert paper("hist_sizes.py", "embedding_dim=1024 hidden_dim=256") == {"recall@1": 0.8867}
-    assert paper("hist_tau_lambda.py", "tau=8 lambda_s=1.5") == {"recall@1": 0.7863}
-    assert paper("hist_tau_lambda.py", "tau=16 lambda_s=1") == {}
+    assert paper("hist_sizes.py", "embedding_dim=1024 hidden_dim=256", "reproduction") == {"recall@1": 0.8867}
+    assert paper("hist_tau_lambda.py", "tau=8 lambda_s=1.5", "reproduction") == {"recall@1": 0.7863}
+    assert paper("hist_tau_lambda.py", "tau=16 lambda_s=1", "reproduction") == {}
     assert paper("hist_backbones.py:sop", "ResNet-50")["recall@100"] == 0.968
     assert paper("crt_first_prototypes.py", "prototypes=4x64")["recall@1"] == 0.7557
     assert paper("crt_prototypes.py", "prototypes=100x100")["recall@8"] == 0.9431
