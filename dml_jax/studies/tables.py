@@ -94,7 +94,8 @@ def _notes(group: Group, rows: Mapping[str, list[Run]], main: str, known: Mappin
     if len(rows) > 1:
         notes.append(
             f"p: of the difference to the row with the best {main}; 'queries', paired test over the test queries for "
-            "the seeds at hand; 'seeds', Welch's test over seeds. Not corrected for the number of rows."
+            "the seeds at hand, which takes queries of one class for independent and is therefore optimistic; 'seeds', "
+            "Welch's test over seeds. Not corrected for the number of rows."
         )
     if any(known.values()) and not all(run.results.get("model") == "test" for runs in rows.values() for run in runs):
         notes.append("Published numbers are usually of the epoch that is best on the test set; these runs are not.")
