@@ -87,7 +87,7 @@ def _prepared_data(draw: DrawFn) -> Files:
 def _read_prepared(directory: Path) -> None:
     sandbox.read_all(
         [
-            lambda: prepared.load(str(directory), "folder"),
+            lambda: prepared.load(configs.Data(name="folder", path=str(directory)), "folder"),
             lambda: prepared.verify(directory),
             lambda: split_metadata.load(directory / prepared.INDEX),
         ]

@@ -180,7 +180,7 @@ def torch_zip(draw: DrawFn, data: bytes) -> bytes:
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w") as archive:
         for member, content in members.items():
-            archive.writestr(member, content)
+            archive.writestr(zipfile.ZipInfo(member), content)  # a name alone must not be empty
     return file.getvalue()
 
 

@@ -198,5 +198,5 @@ def test_invalid_searches(tmp_path: Path, file: str, monkeypatch: pytest.MonkeyP
         with pytest.raises(ConfigError, match=message):
             command.execute([f"--study={file}", f"--root={tmp_path / 'root'}", option])
     monkeypatch.setitem(sys.modules, "optuna", None)
-    with pytest.raises(ConfigError, match=r'a search needs optuna: pip install "dml_jax\[search\]"'):
+    with pytest.raises(ConfigError, match=r'a search needs optuna: pip install -e "\.\[search\]"'):
         command.execute([f"--study={file}", f"--root={tmp_path / 'root'}"])
