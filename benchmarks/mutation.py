@@ -5,7 +5,8 @@
 A mutant is one changed comparison, arithmetic or boolean operator, condition, sign or constant. Each runs the module's
 tests in a process that is forked after the imports of JAX and pytest, which would otherwise take most of the time;
 mutmut forks after running tests, which JAX's threads do not survive. Survivors are listed to be read: some are no
-mistakes (a tolerance, a tile size). About three seconds each; needs requirements-dev.txt.
+mistakes (a tolerance, a tile size). A mutant takes as long as the module's tests, seconds to a minute; needs
+requirements-dev.txt.
 """
 
 import argparse

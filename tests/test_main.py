@@ -173,6 +173,7 @@ def test_full_disk(tmp_path: Path) -> None:
     )  # fmt: skip
     assert done.returncode == 2, done.stderr
     assert f"error: {tmp_path / 'run' / 'checkpoints' / 'latest' / '2'}: cannot be written" in done.stderr
+    assert not (ROOT / ".git" / "index.lock").exists()  # nor is git's index touched, to which the limit applies, too
 
 
 def test_help_is_fast() -> None:

@@ -177,8 +177,12 @@ def _commit() -> str | None:
     root = Path(__file__).parents[2]
     if not (root / ".git").exists():
         return None
+    # `git describe --dirty` would lock the index, and on a full disk leave the lock behind.
+    command = ["git", "--no-optional-locks", "status", "--porcelain=v2", "--branch", "--untracked-files=no"]
     try:
-        command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
-        return subprocess.run(command, cwd=root, capture_output=True, text=True, check=False).stdout.strip() or None
+        lines = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False).stdout.splitlines()
     except OSError:
         return None
+    commit = next((line.split()[2] for line in lines if line.startswith("# branch.oid ")), None)
+    dirty = any(not line.startswith("#") for line in lines)
+    return f"{commit}-dirty" if commit and dirty else commit

@@ -26,6 +26,14 @@ def test_against_every_pair() -> None:
     assert found.equal_error_rate == pytest.approx((rejected + accepted) / 2, abs=1e-3)
 
 
+def test_rows_of_zeros() -> None:
+    """Their cosine to every row is 0, so that a pair with one is accepted up to the threshold 0."""
+    found = error_rates(np.array([[0.0, 0.0], [3.0, 0.0], [0.0, 2.0]]), np.array([0, 0, 1]), bins=100)
+    at = dict(zip(found.thresholds.round(4), zip(found.false_rejects, found.false_accepts, strict=True), strict=True))
+    assert at[0.0] == (0, 1)  # one pair of the same class, two of different classes, all with cosine 0
+    assert at[0.02] == (1, 0)
+
+
 def test_separable_classes() -> None:
     found = error_rates(np.repeat(np.eye(3), 4, axis=0), np.repeat(np.arange(3), 4))
     assert found.equal_error_rate == 0

@@ -21,6 +21,22 @@ def given() -> tuple[jax.Array, jax.Array, jax.Array]:
     return jnp.asarray(D), jnp.asarray(POSITIVE), jnp.asarray(NEGATIVE)
 
 
+def test_what_anchors_are_compared_with() -> None:
+    """The batch or other candidates; rows of unit length unless told otherwise."""
+    x, others = jnp.asarray(3 * X, jnp.float32), jnp.asarray(2 * X[:4], jnp.float32)
+    unit = X / np.linalg.norm(X, axis=1, keepdims=True)
+    candidates = pairwise.Candidates(others, jnp.asarray(POSITIVE[:, :4]), jnp.asarray(NEGATIVE[:, :4]))
+    for normalize, anchors, compared in ((True, unit, unit[:4]), (False, 3 * X, 2 * X[:4])):
+        found, batch = pairwise.compared(x, jnp.asarray(LABELS), None, normalize=normalize)
+        np.testing.assert_allclose(found, anchors, rtol=1e-5)
+        np.testing.assert_array_equal(batch.embeddings, found)
+        np.testing.assert_array_equal(batch.positive, POSITIVE)
+        found, given = pairwise.compared(x, jnp.asarray(LABELS), candidates, normalize=normalize)
+        np.testing.assert_allclose(found, anchors, rtol=1e-5)
+        np.testing.assert_allclose(given.embeddings, compared, rtol=1e-5)
+        np.testing.assert_array_equal(given.negative, NEGATIVE[:, :4])
+
+
 def test_distances_and_masks(x64: None) -> None:
     np.testing.assert_allclose(pairwise.distances(jnp.asarray(X), jnp.asarray(X))[~np.eye(10, dtype=bool)], D[D > 0])
     positive, negative = pairwise.masks(jnp.asarray(LABELS))
