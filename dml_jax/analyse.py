@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from dml_jax.analysis.trained_run import TrainedRun
 
 SPLITS = ("test", "train", "validation")
-# Keys of the run's configuration that may be given anew, e.g. because its data has moved.
+# Keys of the run's configuration that may be overridden, e.g. because its data has moved.
 MOVABLE = ("data.path", "data.threads", "data.workers", "data.prefetch", "evaluation.batch_size")
 
 

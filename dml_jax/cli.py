@@ -59,6 +59,17 @@ class Parser(argparse.ArgumentParser):
             raise ConfigError(f"{argument}: there is no such option; {suggest(argument.split('=')[0], known)}")
         return options, overrides
 
+    def read_plain(self, arguments: Sequence[str], command: str) -> argparse.Namespace:
+        """The options of a command, e.g. "dml_jax.report", that has no configuration.
+
+        Raises:
+          ConfigError: an unknown option, an unexpected argument, or an override.
+        """
+        options, overrides = self.read(arguments)
+        if overrides:
+            raise ConfigError(f"--config.{next(iter(overrides))}: {command} has no configuration; remove it")
+        return options
+
 
 def file_to_write(option: str, path: str) -> Path:
     """The file that an option names.

@@ -78,9 +78,7 @@ def execute(arguments: list[str]) -> None:
     Raises:
       UserError: invalid input; nothing is written then.
     """
-    options, overrides = parser().read(arguments)
-    if overrides:
-        raise ConfigError(f"--config.{next(iter(overrides))}: dml_jax.convert has no configuration; remove it")
+    options = parser().read_plain(arguments, "dml_jax.convert")
     if not options.weights:
         raise ConfigError("--weights: missing; give a file, a URL or hf://owner/repository")
     named = named_configs()

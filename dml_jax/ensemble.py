@@ -39,9 +39,7 @@ def execute(arguments: list[str]) -> None:
     Raises:
       UserError: invalid input.
     """
-    options, overrides = parser().read(arguments)
-    if overrides:
-        raise ConfigError(f"--config.{min(overrides)}: dml_jax.ensemble has no configuration")
+    options = parser().read_plain(arguments, "dml_jax.ensemble")
     runs = [files.expand_path("RUN", name) for name in options.runs]
     if len(runs) < 2:
         raise ConfigError("RUN: give the work directories of two or more runs, e.g. runs/a runs/b")

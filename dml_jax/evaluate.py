@@ -82,9 +82,7 @@ def execute(arguments: list[str]) -> None:
     Raises:
       UserError: invalid input.
     """
-    options, overrides = parser().read(arguments)
-    if overrides:
-        raise ConfigError(f"--config.{min(overrides)}: dml_jax.evaluate has no configuration")
+    options = parser().read_plain(arguments, "dml_jax.evaluate")
     for key in ("embeddings", "labels"):
         if not getattr(options, key):
             raise ConfigError(f"--{key}: missing; e.g. --embeddings=embeddings.npy --labels=labels.npy")

@@ -33,7 +33,7 @@ from dml_jax.errors import DataError
 
 @dataclass(frozen=True)
 class Limits:
-    """What clients may use.
+    """Limits on what clients may use.
 
     Attributes:
       seconds: from the headers of a request to its answer.

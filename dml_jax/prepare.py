@@ -71,9 +71,7 @@ def execute(arguments: list[str]) -> None:
     Raises:
       UserError: invalid input.
     """
-    options, overrides = parser().read(arguments)
-    if overrides:
-        raise ConfigError(f"--config.{min(overrides)}: dml_jax.prepare has no configuration; remove it")
+    options = parser().read_plain(arguments, "dml_jax.prepare")
     from dml_jax.console import Console
 
     console = Console(quiet=options.quiet)

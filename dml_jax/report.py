@@ -29,9 +29,7 @@ def execute(arguments: list[str]) -> None:
     Raises:
       UserError: invalid input.
     """
-    options, overrides = parser().read(arguments)
-    if overrides:
-        raise ConfigError(f"--config.{min(overrides)}: dml_jax.report has no configuration")
+    options = parser().read_plain(arguments, "dml_jax.report")
     if not options.runs:
         raise ConfigError("DIRECTORY: missing; give the directory of a study or work directories of runs")
     directories = [files.expand_path("DIRECTORY", name) for name in options.runs]

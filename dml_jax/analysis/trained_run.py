@@ -37,12 +37,12 @@ class TrainedRun:
 
     @property
     def config(self) -> Config:
-        """Of the run."""
+        """The configuration of the run."""
         return self.experiment.config
 
     @property
     def step(self) -> int:
-        """Of the model."""
+        """The step at which the model was saved."""
         return int(self.state.step)
 
     @cached_property

@@ -131,8 +131,8 @@ def triplet_hinges(
     embeddings: jax.Array,
     triplets: Triplets,
     *,
-    margin: float = 0.2,
-    squared: bool = True,
+    margin: float,
+    squared: bool,
     candidates: jax.Array | None = None,
 ) -> jax.Array:
     """[d_ap - d_an + margin]+ of each triplet, valid or not, [T]; the arguments are those of `triplet_loss`."""

@@ -27,7 +27,7 @@ POLL = 0.5  # seconds between two looks at a process, or for a free trial
 
 
 class Slot(NamedTuple):
-    """What one job may use.
+    """Cores and devices of one job.
 
     Attributes:
       cores: numbers of the processor cores.
@@ -40,7 +40,7 @@ class Slot(NamedTuple):
 
 @dataclass
 class Progress:
-    """What the jobs of this command share.
+    """State that the jobs of this command share.
 
     Attributes:
       print: shows a line.

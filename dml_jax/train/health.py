@@ -51,7 +51,7 @@ class Monitor:
 
         replicated = meshes.replicated(experiment.mesh)
         self._observe = jax.jit(observe, out_shardings=replicated)
-        # A copy, because the training step gives the memory of the state away.
+        # A copy, because the training step donates the state.
         proxies = method.proxies
         self._proxies = jax.jit(lambda params: jnp.copy(proxies(params))) if proxies else None
 
