@@ -160,10 +160,13 @@ def suggest(word: str, known: Iterable[str]) -> str:
 
 
 def _similarity(word: str, name: str) -> float:
+    letters = SequenceMatcher(None, word.lower(), name.lower()).ratio()
+    if "." not in word + name:
+        return letters
+
     def stems(text: str) -> set[str]:
         return {part[:5] for part in re.split(r"[._]", text.lower())}
 
-    letters = SequenceMatcher(None, word.lower(), name.lower()).ratio()
     last = SequenceMatcher(None, word.rpartition(".")[2].lower(), name.rpartition(".")[2].lower()).ratio()
     shared, all_stems = stems(word) & stems(name), stems(word) | stems(name)
     # Shared words say a little more than shared letters: `train.evaluate_every` comes before `train.log_every`.
