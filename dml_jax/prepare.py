@@ -22,8 +22,10 @@ MAX_THREADS = 1024
 def parser() -> cli.Parser:
     """The options of the command."""
     flags = cli.Parser(__doc__)
-    flags.add_argument("--name", metavar="DATA_SET", help="cub, cars, sop, inshop, omniglot, folder or csv")
-    flags.add_argument("--source", metavar="PATH", action="append", default=[], help="archive, folder or .csv file")
+    flags.add_argument("--name", metavar="DATA_SET", help="cub, cars, sop, inshop, omniglot, folder, csv or parquet")
+    flags.add_argument(
+        "--source", metavar="PATH", action="append", default=[], help="archive, folder, .csv or .parquet file"
+    )
     flags.add_argument(
         "--output", metavar="DIRECTORY", help="directory to create; value of data.path in configurations"
     )

@@ -36,7 +36,7 @@ class Request(NamedTuple):
 
     Attributes:
       name: of the data set.
-      sources: archives, folders and .csv files.
+      sources: archives, folders, .csv and .parquet files.
       output: directory to create.
       options: how classes are split.
       short_side, pixels: see `writer.encode`.
@@ -59,12 +59,14 @@ class Request(NamedTuple):
         """The values that determine the result."""
         sources = [str(path.resolve()) for path in self.sources]
         decisive = {
+            "test_share": self.options.test_share,
+            "splits": self.options.splits,
             "short_side": self.short_side,
             "pixels": self.pixels,
             "skip_bad": self.skip_bad,
             "subset": self.subset,
         }
-        return {"name": self.name, "sources": sources, **self.options._asdict(), **decisive}
+        return {"name": self.name, "sources": sources, **decisive}
 
 
 class Console(Protocol):
@@ -136,7 +138,7 @@ def _prepare(request: Request, recipe: Recipe, console: Console, temporary: Path
     files = _list_files(request, recipe.nested, console, temporary)
     sources = " ".join(f"--source={source}" for source in request.sources)
     try:
-        entries = recipe.find(files, request.options)
+        entries = recipe.find(files, request.options._replace(scratch=temporary))
         check_disjoint_classes(entries)
     except DataError as error:
         raise DataError(f"{sources}: {error}") from error
@@ -220,9 +222,12 @@ def _list_files(request: Request, nested: bool, console: Console, temporary: Pat
         elif source.is_file() and source.suffix.lower() == ".csv":
             others = (pair for pair in walk(source.parent) if not pair[0].lower().endswith(".csv"))
             found = {source.name: File(source), **dict(others)}
+        elif source.is_file() and source.suffix.lower() == ".parquet":
+            found = {source.name: File(source)}
         else:
             raise DataError(
-                f"--source={source}: must be an existing folder, .csv file or archive ({', '.join(archives.ENDINGS)})"
+                f"--source={source}: must be an existing folder, .csv or .parquet file or archive "
+                f"({', '.join(archives.ENDINGS)})"
             )
         if nested:
             found |= _unpack_nested(found, temporary / f"source-{i}", console)

@@ -76,10 +76,12 @@ class Options(NamedTuple):
       test_share: share of the classes that become test classes.
       splits: "folders" to use the folders train and test, "classes" to divide the classes by `test_share`, "auto" to
         use the folders if there are any.
+      scratch: folder for unfinished work, where recipes may write files.
     """
 
     test_share: float = 0.5
     splits: str = "auto"
+    scratch: Path = Path()
 
 
 class Recipe(NamedTuple):
