@@ -6,12 +6,13 @@ import os
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from dml_jax.console import Console
 from dml_jax.data import prepared
-from dml_jax.data.prepare import archives, check_images, near_duplicates, writer
+from dml_jax.data.prepare import archives, check_images, near_duplicates, published, writer
 from dml_jax.data.prepare.check_images import ImageHashes
 from dml_jax.data.prepare.source_files import (
     SPLITS,
@@ -43,6 +44,7 @@ class Request(NamedTuple):
       skip_bad: leave out unusable images instead of stopping.
       subset: accept other counts than those of the complete data set.
       threads: number of threads that decode.
+      download: whether the sources are archives to be downloaded, see `published`.
     """
 
     name: str
@@ -54,6 +56,7 @@ class Request(NamedTuple):
     skip_bad: bool = False
     subset: bool = False
     threads: int = os.cpu_count() or 1
+    download: bool = False
 
     def identity(self) -> dict[str, Any]:
         """The values that determine the result."""
@@ -67,14 +70,6 @@ class Request(NamedTuple):
             "subset": self.subset,
         }
         return {"name": self.name, "sources": sources, **decisive}
-
-
-class Console(Protocol):
-    """Messages and a progress bar."""
-
-    def print(self, message: str) -> None: ...
-    def start_progress(self, what: str, total: int) -> None: ...
-    def update_progress(self, done: int) -> None: ...
 
 
 def prepare(request: Request, recipe: Recipe, console: Console) -> dict[str, Any]:
@@ -135,6 +130,8 @@ def _temporary_folder(request: Request, console: Console) -> Path:
 
 
 def _prepare(request: Request, recipe: Recipe, console: Console, temporary: Path) -> dict[str, Any]:
+    if request.download:
+        published.fetch(recipe, request.sources, console)
     files = _list_files(request, recipe.nested, console, temporary)
     sources = " ".join(f"--source={source}" for source in request.sources)
     try:

@@ -2,10 +2,11 @@
 
 import os
 import stat
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from dml_jax.downloads import Source
 from dml_jax.errors import DataError
 
 SPLITS = ("train", "validation", "test", "gallery")  # if there is a gallery, the test images are the queries
@@ -93,6 +94,8 @@ class Recipe(NamedTuple):
       nested: whether archives among the files are unpacked as well.
       home: web page of the data set.
       citation: paper to cite.
+      downloads: the archives, where the owners publish them.
+      terms: under which the owners publish them, or why they cannot be downloaded.
     """
 
     find: Callable[[Files, Options], list[Entry]]
@@ -100,6 +103,8 @@ class Recipe(NamedTuple):
     nested: bool = False
     home: str = ""
     citation: str = ""
+    downloads: Sequence[Source] = ()
+    terms: str = ""
 
 
 def walk(root: Path) -> Iterator[tuple[str, File]]:
