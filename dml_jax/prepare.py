@@ -108,8 +108,7 @@ def execute(arguments: list[str]) -> None:
         raise ConfigError(
             f"--name={options.name}: needs no preparation; use it directly with --config.data.name={options.name}"
         )
-    from dml_jax.data.prepare import prepare_dataset  # imports tensorflow_datasets, which takes a second
-    from dml_jax.data.prepare import published
+    from dml_jax.data.prepare import prepare_dataset, published  # imports tensorflow_datasets, which takes a second
 
     given = tuple(files.expand_path("--source", source) for source in options.source)
     request = prepare_dataset.Request(

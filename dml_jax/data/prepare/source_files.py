@@ -18,7 +18,7 @@ SPLIT_NAMES = {  # in folders and tables -> split
     "query": "test",
     "gallery": "gallery",
 }
-IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
+IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm", ".heic", ".heif")
 IGNORED_NAMES = ("thumbs.db", "desktop.ini", "__macosx")  # created by file managers; hidden files are ignored as well
 MAX_BYTES = 2**28  # of a single file
 
