@@ -264,7 +264,7 @@ def test_prepare_downloads(
     [
         (
             ["--name=cars"],
-            r"--download: cars cannot be downloaded: its owners have not published it since 2023, .*from h",
+            r"--download: cars cannot be downloaded: its owners have not published it since 2023, .*; get it yourself",
         ),
         (["--name=inshop"], r"--download: inshop cannot be downloaded: .*DeepFashion.* and give it as --source"),
         (["--name=folder"], "--download: folder cannot be downloaded: it is your own data; give it as --source"),

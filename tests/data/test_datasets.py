@@ -341,7 +341,7 @@ def test_unprepared_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         load("folder", tmp_path / "bare")
 
 
-@pytest.mark.parametrize("name", ["cub", "cars", "sop", "inshop", "omniglot", "csv"])
+@pytest.mark.parametrize("name", ["cub", "cars", "sop", "inshop", "omniglot", "csv", "parquet"])
 def test_unprepared_data_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(ConfigError, match=r"data\.path: missing"):
         datasets.load(Data(name=name))

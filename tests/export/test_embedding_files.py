@@ -3,12 +3,17 @@
 import hashlib
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
+from dml_jax import modes
+from dml_jax.data import Split
 from dml_jax.errors import DataError
 from dml_jax.export import embedding_files
+from tests.train.experiments import small
 
 ROWS = np.eye(3, 4, dtype=np.float32)
 
@@ -47,6 +52,13 @@ def test_metadata_is_written_and_read_again(tmp_path: Path) -> None:
             embedding_files.read(tmp_path / "e")
     write(tmp_path / "e")
     assert not (tmp_path / "e" / "metadata.json").exists()
+
+
+def test_a_run_exports_the_metadata_of_its_splits(tmp_path: Path) -> None:
+    split = Split(np.array([0, 1, 1]), list("abc"), lambda *_: ROWS, ["x", "y"], metadata={"price": [3, None, 5]})
+    experiment: Any = SimpleNamespace(config=small(steps=1), splits={"test": split})
+    modes._write_embeddings(experiment, tmp_path, {"test": ROWS}, 7)
+    assert embedding_files.read(tmp_path / "embeddings" / "test").metadata == {"price": [3, None, 5]}
 
 
 def test_directories_with_other_files_are_not_replaced(tmp_path: Path) -> None:

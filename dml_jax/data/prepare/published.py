@@ -19,7 +19,7 @@ def archives(name: str, recipe: Recipe) -> tuple[Path, ...]:
       ConfigError: it has no address.
     """
     if not recipe.downloads:
-        why = f"{recipe.terms}; get it from {recipe.home} and" if recipe.home else "it is your own data;"
+        why = f"{recipe.terms} ({recipe.home}); get it yourself and" if recipe.home else "it is your own data;"
         raise ConfigError(f"--download: {name} cannot be downloaded: {why} give it as --source")
     return tuple(cache_dir() / "downloads" / name / source.name for source in recipe.downloads)
 
