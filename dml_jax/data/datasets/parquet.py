@@ -132,6 +132,8 @@ def _entries(source: Path, name: str, file: IO[bytes], split: str) -> Iterator[E
     """
     from pyarrow import parquet
 
+    if not source.is_file():
+        raise DataError("is not a regular file")
     left = archives.max_unpacked(source)
     options = {"buffer_size": BUFFER, "pre_buffer": False, "page_checksum_verification": True}
     with parquet.ParquetFile(source, **options) as table:
