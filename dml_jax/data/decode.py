@@ -80,20 +80,23 @@ def _grey(image: Image.Image, bits: int, inverted: bool = False) -> np.ndarray:
 
 def _open(data: bytes) -> Image.Image:
     """Opens an image file, turning Pillow's warning about more than `LIMIT` pixels into an exception."""
-    formats = _heic() if data[4:12] in HEIC else FORMATS
+    heic = data[4:12] in HEIC
+    if heic:
+        _register_heic()
     with WARNINGS_LOCK, warnings.catch_warnings():
         warnings.simplefilter("error", Image.DecompressionBombWarning)
-        return Image.open(io.BytesIO(data), formats=formats)
+        if heic:
+            return Image.open(io.BytesIO(data), formats=("HEIF",))
+        return Image.open(io.BytesIO(data), formats=FORMATS)
 
 
-def _heic() -> tuple[str]:
-    """Makes Pillow know HEIC files, whose main image is decoded and nothing else; returns its name of the format."""
+def _register_heic() -> None:
+    """Makes HEIC files known to Pillow; their main image is decoded and nothing else in them."""
     try:
         import pillow_heif
     except ImportError:
         raise DataError('is HEIC, which needs an extra: pip install "dml_jax[heic]"') from None
     pillow_heif.register_heif_opener(thumbnails=False, depth_images=False, aux_images=False)
-    return ("HEIF",)
 
 
 def _jpeg(data: bytes, min_side: int) -> np.ndarray | None:
