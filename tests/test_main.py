@@ -71,6 +71,11 @@ def in_process(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[st
         ([CONFIG, f"--config.seed={2**31}"], "seed=2147483648: must be less than 2147483648"),
         ([CONFIG, "--config.evaluation.refine=ward,birch"], "method hist has no test-time refinement"),
         ([CONFIG, "--checkpoint=²"], "--checkpoint=²: must be reported, latest, best or a step"),
+        (
+            [CONFIG, "--log=wandb,tensorbord"],
+            "--log=wandb,tensorbord: there is no 'tensorbord'; did you mean tensorboard?",
+        ),
+        ([CONFIG, "--log=wandb", "--mode=check"], "--log=wandb: only --mode=train has something to show"),
         ([CONFIG, "--processes=2"], "--coordinator: missing"),
         ([CONFIG, "--coordinator=localhost"], "--coordinator=localhost: must be HOST:PORT"),
         ([CONFIG, "--coordinator=localhost:12x", "--processes=2"], "must be HOST:PORT of the first process, or auto"),
