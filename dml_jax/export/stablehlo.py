@@ -45,10 +45,17 @@ def read(path: Path) -> Embed:
 
 
 def deviation(path: Path, embed: Embed, image_shape: tuple[int, int], batches: Sequence[int] = (1, 3)) -> float:
-    """Compares the exported function with the original on random pixels.
+    """`deviation_of` the function in a file written by `write`."""
+    return deviation_of(jax.jit(read(path)), embed, image_shape, batches)
+
+
+def deviation_of(
+    exported: Embed, embed: Embed, image_shape: tuple[int, int], batches: Sequence[int] = (1, 3)
+) -> float:
+    """Compares an exported function with the original on random pixels.
 
     Args:
-      path: written by `write`.
+      exported: what was exported.
       embed: the original function.
       image_shape: (H, W) in pixels.
       batches: batch sizes to compare.
@@ -56,7 +63,6 @@ def deviation(path: Path, embed: Embed, image_shape: tuple[int, int], batches: S
     Returns:
       The largest absolute difference, divided by the largest absolute value of the batch.
     """
-    exported = jax.jit(read(path))
     rng, worst = np.random.default_rng(0), 0.0
     for size in batches:
         images = rng.integers(0, 256, (size, *image_shape, 3), dtype=np.uint8)
