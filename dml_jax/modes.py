@@ -269,4 +269,5 @@ def _write_embeddings(
             splits[name].ids,
             config_hash=configs.digest(experiment.config),
             step=checkpoint_step,
+            metadata=splits[name].metadata,
         )

@@ -44,7 +44,7 @@ class Experiment(NamedTuple):
 
     Attributes:
       config: the resolved configuration.
-      splits: "train", "test", and "validation" where classes are held out.
+      splits: "train", "test", and "validation" where classes are held out or the data set has such a split.
       sampler: step -> indices into the training split.
       method: the pure functions.
       augment: (images, key) -> images, on the device, in training.
@@ -77,9 +77,13 @@ def build(config: Config) -> Experiment:
     """
     data, train = config.data, config.train
     splits = datasets.load(data)
+    if data.validation_share and "validation" in splits:
+        raise ConfigError(
+            f"data.validation_share={data.validation_share}: the data set has its own validation split; set it to 0"
+        )
     if data.validation_share:
         splits["train"], splits["validation"] = hold_out(splits["train"], data.validation_share)
-    elif train.select == "validation":
+    elif train.select == "validation" and "validation" not in splits:
         raise ConfigError("train.select='validation': needs a validation set; set data.validation_share, e.g. to 0.2")
     for name, split in splits.items():
         check_split(name, split)

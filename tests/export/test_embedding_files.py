@@ -29,6 +29,26 @@ def test_what_is_written(tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["out"]
 
 
+def test_metadata_is_written_and_read_again(tmp_path: Path) -> None:
+    columns = {"shop": ["north", None, "süd"], "price": [1, 2.5, None], "sold": [True, False, None]}
+    write(tmp_path / "e")
+    assert embedding_files.read(tmp_path / "e").metadata == {}
+    labels = np.array([0, 1, 1])
+    embedding_files.write(tmp_path / "e", ROWS, labels, list("abc"), config_hash="h", step=7, metadata=columns)
+    assert json.loads((tmp_path / "e" / "metadata.json").read_text()) == columns
+    assert embedding_files.read(tmp_path / "e").metadata == columns
+    for wrong, why in (
+        ("[1]", "dictionary"),
+        ('{"a": [1]}', "column 'a' has 1 values for 3 images"),
+        ("{", "double quotes"),
+    ):
+        (tmp_path / "e" / "metadata.json").write_text(wrong)
+        with pytest.raises(DataError, match=rf"e/metadata\.json: .*({why})"):
+            embedding_files.read(tmp_path / "e")
+    write(tmp_path / "e")
+    assert not (tmp_path / "e" / "metadata.json").exists()
+
+
 def test_directories_with_other_files_are_not_replaced(tmp_path: Path) -> None:
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos" / "x.jpg").write_text("x")

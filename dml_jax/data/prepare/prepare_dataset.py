@@ -190,9 +190,11 @@ def _prepare(request: Request, recipe: Recipe, console: Console, temporary: Path
 
 
 def _check_number_of_classes(entries: Sequence[Entry], sources: str) -> None:
-    """Raises DataError unless there are at least two classes for training and two for test."""
-    classes = {split: sorted({e.class_name for e in entries if e.split == split}) for split in ("train", "test")}
-    if min(map(len, classes.values())) < 2:
+    """Raises DataError unless there are at least two classes for training, two for test and none or two to validate."""
+    classes = {split: {entry.class_name for entry in entries if entry.split == split} for split in SPLITS}
+    if len(classes["validation"]) == 1:
+        raise DataError(f"{sources}: the validation images are of one class only; at least 2 classes are needed")
+    if min(len(classes["train"]), len(classes["test"])) < 2:
         names = sorted({entry.class_name for entry in entries})
         listed = f" ({', '.join(map(repr, names[:3]))}{', …' if len(names) > 3 else ''})" if names else ""
         raise DataError(
@@ -301,5 +303,6 @@ def _remove(path: Path) -> None:
 def summary(content: Mapping[str, Any]) -> list[str]:
     """Lines that summarise a prepared data set."""
     splits = [f"{name}: {of['images']} images of {of['classes']} classes" for name, of in content["splits"].items()]
+    metadata = [f"metadata: {', '.join(content['metadata'])}"] if content.get("metadata") else []
     skipped = [f"{len(content['skipped'])} images were left out"] if content["skipped"] else []
-    return [*splits, *skipped, f"sha256 {content['sha256']}"]
+    return [*splits, *metadata, *skipped, f"sha256 {content['sha256']}"]

@@ -8,7 +8,15 @@ from typing import NamedTuple
 
 from dml_jax.errors import DataError
 
-SPLITS = ("train", "test", "gallery")  # if there is a gallery, the test images are the queries
+SPLITS = ("train", "validation", "test", "gallery")  # if there is a gallery, the test images are the queries
+SPLIT_NAMES = {  # in folders and tables -> split
+    "train": "train",
+    "val": "validation",
+    "validation": "validation",
+    "test": "test",
+    "query": "test",
+    "gallery": "gallery",
+}
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 IGNORED_NAMES = ("thumbs.db", "desktop.ini", "__macosx")  # created by file managers; hidden files are ignored as well
 MAX_BYTES = 2**28  # of a single file
@@ -48,15 +56,17 @@ class File(NamedTuple):
 
 
 Files = Mapping[str, File]  # path relative to the source, with slashes -> file
+Scalar = str | int | float | bool | None  # a value of metadata
 
 
 class Entry(NamedTuple):
-    """An image: its name in the data set, its file, its class and its split."""
+    """An image: its name in the data set, its file, its class, its split and what else is known about it, by column."""
 
     id: str
     file: File
     class_name: str
     split: str
+    metadata: Mapping[str, Scalar] = {}
 
 
 class Options(NamedTuple):
@@ -123,20 +133,21 @@ def _is_ignored_name(name: str) -> bool:
 
 
 def check_disjoint_classes(entries: Iterable[Entry]) -> None:
-    """Checks that no class is in both training and test.
+    """Checks that no test class is in training or validation; validation may have new images of training classes.
 
     Raises:
       DataError: naming the shared classes.
     """
-    classes: dict[bool, set[str]] = {True: set(), False: set()}
+    classes: dict[str, set[str]] = {split: set() for split in SPLITS}
     for entry in entries:
-        classes[entry.split == "train"].add(entry.class_name)
-    if shared := sorted(classes[True] & classes[False]):
-        names = ", ".join(shared[:5]) + (", ..." if len(shared) > 5 else "")
-        raise DataError(
-            f"{len(shared)} classes are in both training and test ({names}): test classes must not be trained on; "
-            "divide the classes with dml_jax.prepare --splits=classes"
-        )
+        classes[entry.split].add(entry.class_name)
+    for name, split in (("training", "train"), ("validation", "validation")):
+        if shared := sorted(classes[split] & (classes["test"] | classes["gallery"])):
+            names = ", ".join(shared[:5]) + (", ..." if len(shared) > 5 else "")
+            raise DataError(
+                f"{len(shared)} classes are in both {name} and test ({names}): test classes must be new to the model; "
+                "divide the classes with dml_jax.prepare --splits=classes"
+            )
 
 
 def find_folder(files: Files, name: str, data_set: str) -> str:
