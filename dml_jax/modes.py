@@ -121,8 +121,7 @@ def export(config: Config, directory: Path, checkpoint: str, console: Console) -
     file = directory / "model.stablehlo"
     if mesh.is_main_process():
         model = lambda images: experiment.method.embed(params, model_state, images)  # noqa: E731
-        stablehlo.write(file, model, experiment.shape)
-        difference = stablehlo.deviation(file, model, experiment.shape)
+        difference = stablehlo.write(file, model, experiment.shape)
         console.print(f"model, for any program with JAX: {file} (largest difference from this one {difference:.1e})")
 
 
@@ -262,12 +261,13 @@ def _write_embeddings(
         return
     splits = _with_gallery(experiment)
     for name, rows in embeddings.items():
+        split = splits[name]
         embedding_files.write(
             directory / "embeddings" / name,
             rows,
-            splits[name].labels,
-            splits[name].ids,
+            split.labels,
+            split.ids,
             config_hash=configs.digest(experiment.config),
             step=checkpoint_step,
-            metadata=splits[name].metadata,
+            metadata={"class_name": [split.classes[label] for label in split.labels], **split.metadata},
         )

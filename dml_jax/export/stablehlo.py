@@ -9,6 +9,7 @@ It needs jax and flatbuffers only:
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.export
@@ -22,7 +23,7 @@ Embed = Callable[[jax.Array], jax.Array]
 PLATFORMS = ("cpu", "cuda", "tpu")
 
 
-def write(path: Path, embed: Embed, image_shape: tuple[int, int], *, platforms: Sequence[str] = PLATFORMS) -> None:
+def write(path: Path, embed: Embed, image_shape: tuple[int, int], *, platforms: Sequence[str] = PLATFORMS) -> float:
     """Exports an embedding function to a file, completely or not at all.
 
     Args:
@@ -30,6 +31,9 @@ def write(path: Path, embed: Embed, image_shape: tuple[int, int], *, platforms: 
       embed: uint8 [B, H, W, 3] -> float [B, D]; arrays it closes over (parameters, statistics) are stored in the file.
       image_shape: (H, W) in pixels, fixed in the file; B remains symbolic.
       platforms: that the file is compiled for when it is loaded.
+
+    Returns:
+      The largest difference of what the file gives, see `deviation_of`.
     """
     (batch,) = jax.export.symbolic_shape("batch")
     images = jax.ShapeDtypeStruct((batch, *image_shape, 3), jnp.uint8)
@@ -37,6 +41,7 @@ def write(path: Path, embed: Embed, image_shape: tuple[int, int], *, platforms: 
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(path) as draft:
         draft.write_bytes(data)
+    return deviation(path, embed, image_shape)
 
 
 def read(path: Path) -> Embed:
@@ -50,7 +55,7 @@ def deviation(path: Path, embed: Embed, image_shape: tuple[int, int], batches: S
 
 
 def deviation_of(
-    exported: Embed, embed: Embed, image_shape: tuple[int, int], batches: Sequence[int] = (1, 3)
+    exported: Callable[[Any], Any], embed: Embed, image_shape: tuple[int, int], batches: Sequence[int] = (1, 3)
 ) -> float:
     """Compares an exported function with the original on random pixels.
 

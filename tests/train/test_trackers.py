@@ -121,9 +121,7 @@ def test_a_failed_start_leaves_no_work_directory(tmp_path: Path, monkeypatch: py
             raise self.Error("No API key configured.\nmore")
 
     monkeypatch.setitem(sys.modules, "wandb", Broken())  # type: ignore[arg-type]
-    with pytest.raises(
-        ConfigError, match=r"^--log=wandb: No API key configured; log in, or set WANDB_MODE"
-    ):
+    with pytest.raises(ConfigError, match=r"^--log=wandb: No API key configured; log in, or set WANDB_MODE"):
         modes.train(CONFIG, tmp_path / "run", QUIET, Stop(), ("wandb",))
     assert list(tmp_path.iterdir()) == []
 
