@@ -235,6 +235,10 @@ def test_run_from_start_to_finish(in_process: InProcess, tmp_path: Path) -> None
     assert np.mean(abs(margin) <= rounding) < 0.2
     assert results["controls"]["raw pixels"]["recall@1"] == pytest.approx(0.528, abs=0.01)
     assert len(json.loads((run / "embeddings" / "test" / "ids.json").read_text())) == 896
+    names = json.loads((run / "embeddings" / "test" / "metadata.json").read_text())["class_name"]
+    assert {*zip(np.load(run / "embeddings" / "test" / "labels.npy").tolist(), names, strict=True)} == {
+        (label, str(label + 5)) for label in range(5)
+    }
     report = (run / "report.html").read_text()
     assert report.count("data:image/png;base64") == 4
     assert "raw pixels" in report
