@@ -81,8 +81,8 @@ def train(config: Config, directory: Path, console: Console, stop: Stop, log: Se
                 directory, config, final, embeddings["test"], experiment.splits["test"], metrics.read(),
                 embeddings.get("gallery"),
             )  # fmt: skip
-            metrics.finish(final)
             files.write_json(directory / "results.json", final)
+            metrics.finish(final)
             report.print_table(config, final, console.rich)
             console.print(f"report: {directory / 'report.html'}   embeddings: {directory / 'embeddings'}")
 
