@@ -28,7 +28,7 @@ class Network:
 
     Args:
       embed: (params, model_state, images uint8 [B, H, W, 3]) -> [B, D].
-      params, model_state: its variables, on all devices of `meshes.make()`.
+      params, model_state: its variables.
       shape: (H, W) of an image in pixels.
       batch: largest number of images at once.
     """
@@ -36,7 +36,7 @@ class Network:
     def __init__(self, embed: Embed, params: PyTree, model_state: PyTree, shape: tuple[int, int], batch: int):
         self._embed = jax.jit(embed)
         self._mesh = meshes.make()
-        self._everywhere = (params, model_state)
+        self._everywhere = jax.device_put((params, model_state), meshes.replicated(self._mesh))
         self._on_first = jax.tree.map(lambda x: x.addressable_data(0), self._everywhere)
         self._shape = shape
         self._batch = -(-batch // self._mesh.size) * self._mesh.size

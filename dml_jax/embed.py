@@ -92,10 +92,11 @@ def execute(arguments: list[str]) -> None:
     query_image = model.read(query) if query else None  # first, because it may turn out not to be an image
     facts = {"config_hash": configs.digest(model.config), "model_sha256": model.fingerprint}
     plan = embedding_shards.plan(files, facts)
+    shards = embedding_shards.Shards(output, plan)
     if embedding_shards.is_written(output, plan):
+        shards.remove()  # if the process that merged them was killed
         print("all images have been embedded already")
     else:
-        shards = embedding_shards.Shards(output, plan)
         embed_missing(model, files, shards, options)
         with shards.merging() as whole:
             if whole:
@@ -110,12 +111,12 @@ def execute(arguments: list[str]) -> None:
     exported = embedding_files.read(output)
     dimensions = exported.embeddings.shape[1]
     print(f"{len(exported.ids)} embeddings with {dimensions} dimensions: {printable(str(output))}")
-    if query_image is not None:
+    if query and query_image is not None:
         from dml_jax.analysis import figures
         from dml_jax.evaluation import neighbors
 
         count = min(NEIGHBORS, len(exported.ids))
-        distances, indices = neighbors.search(model.embed([query_image]), exported.embeddings, count)
+        distances, indices = neighbors.search(model.embed([query]), exported.embeddings, count)
         found = [exported.ids[int(i)] for i in indices[0]]
         figures.plot_retrieved_images(output / "neighbors.png", [[query_image, *map(model.read, found)]])
         for distance, name in zip(distances[0].tolist(), found, strict=True):
@@ -161,6 +162,8 @@ def usable_images(files: Sequence[str], shards: "Shards", *, skip_bad: bool) -> 
     if len(bad) == len(files):
         shards.remove()
         raise DataError(f"none of {len(files)} images can be used; the reasons are listed above")
+    if bad:
+        print(f"{len(bad)} images are left out")
     return [file for i, file in enumerate(files) if i not in bad]
 
 

@@ -76,8 +76,8 @@ class Shards:
         begun = read_json(where / PLAN, dict[str, Any], remedy)
         changed = sorted(key for key in begun | self._plan if begun.get(key) != self._plan.get(key))
         if changed:
-            what = "images, or files that have changed since" if "images_sha256" in changed else "model or version"
-            raise DataError(f"{where}: was begun with other {what} ({', '.join(changed)}); {remedy}")
+            what = "images that were different" if "images_sha256" in changed else "another model or version"
+            raise DataError(f"{where}: was begun with {what} ({', '.join(changed)}); {remedy}")
 
     def images(self, number: int) -> range:
         """The indices of the images in a file."""
@@ -122,8 +122,10 @@ class Shards:
             yield rows[~np.isnan(rows[:, 0])]
 
     def remove(self) -> None:
-        """Removes the directory."""
-        shutil.rmtree(self.directory)
+        """Removes the directory, the plan last, without which the other files would count as somebody else's."""
+        for file in self.directory.glob("*.npy"):
+            file.unlink(missing_ok=True)
+        shutil.rmtree(self.directory, ignore_errors=True)
 
     @contextmanager
     def merging(self) -> Iterator[bool]:
