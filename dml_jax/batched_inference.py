@@ -56,7 +56,7 @@ class Network:
         batch = np.zeros((self.padded_size(len(pixels)), *self._shape, 3), np.uint8)
         for row, image in zip(batch, pixels, strict=False):
             row[:] = image
-        if len(batch) < self._mesh.size:
+        if self._mesh.size == 1 or len(batch) < self._mesh.size:
             return self._embed(*self._on_first, batch)
         return self._embed(*self._everywhere, jax.device_put(batch, meshes.row_sharded(self._mesh)))
 
