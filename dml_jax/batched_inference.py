@@ -79,7 +79,7 @@ class Network:
         Raises:
           DataError: an image cannot be read, and there is no `on_bad`.
         """
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        cores = usable_cores()
         pool = ThreadPoolExecutor(cores)
 
         def submit(items: Sequence[T]) -> list[Future[list[np.ndarray | DataError]]]:
@@ -115,6 +115,11 @@ class Network:
                     rows = []
         finally:
             pool.shutdown(cancel_futures=True)
+
+
+def usable_cores() -> int:
+    """Number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _read(read: Callable[[T], np.ndarray], items: Sequence[T]) -> list[np.ndarray | DataError]:
