@@ -58,6 +58,7 @@ def parser() -> cli.Parser:
     flags.add_argument("--output", default="embeddings", help="directory to write (default: embeddings)")
     flags.add_argument("--skip_bad", action="store_true", help="leave out unusable images instead of stopping")
     flags.add_argument("--query", help="image whose nearest neighbours are listed and drawn")
+    flags.add_argument("--quiet", action="store_true", help="print messages but no progress")
     flags.add_argument("--processes", type=int, default=1, help="number of processes that divide the images")
     flags.add_argument("--process", type=int, default=0, help="index of this process, from 0")
     return flags
@@ -139,7 +140,7 @@ def embed_missing(model: "Model", files: Sequence[str], shards: "Shards", option
         print(f"left out: {printable(str(error))}", file=sys.stderr)
 
     groups = ([files[i] for i in shards.images(number)] for number in todo)
-    with Console() as console:
+    with Console(quiet=options.quiet) as console:
         console.start_progress("files of embeddings", len(share), len(share) - len(todo))
         parts = model.embed_each(groups, list_bad if options.skip_bad else None)
         for left, number, rows in zip(reversed(range(len(todo))), todo, parts, strict=True):

@@ -95,5 +95,7 @@ if __name__ == "__main__":  # folder of photographs, folder of outputs, moments;
     codes = {}
     for moment in moments:
         command = [f"--output={outputs}/killed at {moment}", photos]
-        codes[moment] = [embed_killed_at(int(moment), command), embed_killed_at(0, command)]
+        codes[moment] = [embed_killed_at(int(moment), command)]
+        if codes[moment] == [-signal.SIGKILL]:
+            codes[moment].append(embed_killed_at(0, command))
     print(json.dumps(codes))

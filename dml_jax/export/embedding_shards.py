@@ -99,14 +99,14 @@ class Shards:
             embedding_files.save_rows(draft, [rows], len(rows))
 
     def read(self, number: int) -> np.ndarray:
-        """The rows of a file.
+        """The rows of a file, memory-mapped.
 
         Raises:
           DataError: it is damaged.
         """
         path = self._file(number)
-        with reading(path, "delete it, and the same command writes it again"):
-            rows = np.load(path)
+        with reading(path, "delete it, and the same command writes it again"), np.errstate(over="raise"):
+            rows: np.ndarray = np.load(path, mmap_mode="r")
             if rows.dtype != np.float32 or rows.ndim != 2 or len(rows) != len(self.images(number)):
                 raise DataError("does not hold the rows of its images; delete it")
         return rows
