@@ -41,7 +41,7 @@ class Tiny(Model):
     def _project(self, params: Any, model_state: Any, images: jax.Array, /) -> jax.Array:
         self.compiled.append(images.shape)
         rows = images.reshape(len(images), -1).astype(jnp.float32) @ params["matrix"]
-        return rows / jnp.linalg.norm(rows, axis=1, keepdims=True)
+        return rows / (jnp.linalg.norm(rows, axis=1, keepdims=True) + 1e-20)  # finite for the blanks of bad images
 
     def expected(self, images: list[np.ndarray]) -> np.ndarray:
         """The embeddings of images, in float64 without JAX."""
