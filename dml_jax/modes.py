@@ -21,7 +21,7 @@ from dml_jax.train import timing as timing_summary
 from dml_jax.train.checkpoint import Checkpoints
 from dml_jax.train.experiment import Experiment
 from dml_jax.train.jsonl import JsonLines
-from dml_jax.train.state import TrainState, check_finite
+from dml_jax.train.state import TrainState, check_finite, evaluated
 from dml_jax.train.stop_signals import Stop
 
 PER_PROCESS = ("data.path", "data.threads", "data.workers", "data.prefetch")  # may differ between processes
@@ -58,7 +58,7 @@ def train(config: Config, directory: Path, console: Console, stop: Stop) -> None
         checkpoints = open_checkpoints(experiment, directory, console, writing=True)
         metrics = JsonLines(directory / "metrics.jsonl", main)
         timing = JsonLines(directory / "timing.jsonl", main)
-        state = loop.train(experiment, loop.Outputs(checkpoints, metrics, timing, console), stop)
+        state = evaluated(loop.train(experiment, loop.Outputs(checkpoints, metrics, timing, console), stop))
         if config.train.select != "last":
             state = checkpoints.select("reported", config.train.select)
         checkpoints.close()
@@ -129,7 +129,7 @@ def check(config: Config, console: Console) -> None:
     key = mesh.replicate(experiment.mesh, experiments.run_key(config))
     with experiments.training_batches(experiment, 0, 1) as batches:
         batch = experiments.device_batch(experiment, *next(batches))
-    training_step = step.build(experiment.method, experiment.optimizer, experiment.augment)
+    training_step = step.build(experiment.method, experiment.optimizer, experiment.augment, ema=config.train.ema)
     update = jax.jit(training_step, donate_argnums=0).lower(state, batch, key).compile()
     memory = update.memory_analysis()
     state, values = update(state, batch, key)

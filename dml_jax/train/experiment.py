@@ -24,7 +24,7 @@ from dml_jax.train import optimizers, step
 from dml_jax.train.state import TrainState
 
 # Runs once, so compiling it fast matters more than the speed of its code.
-_compiled_initial = jax.jit(step.initial, static_argnums=(0, 1), compiler_options={"xla_backend_optimization_level": 0})
+_compiled_initial = jax.jit(step.initial, static_argnums=(0, 1, 4), compiler_options={"xla_backend_optimization_level": 0})
 
 
 class Teacher(NamedTuple):
@@ -209,7 +209,8 @@ def initial_state(experiment: Experiment) -> TrainState:
     """The state before the first step, on every device; a pure function of the seed."""
     key = jax.random.fold_in(run_key(experiment.config), 2**31 - 1)
     initial = step.initial if _reads_weights(experiment.config) else _compiled_initial
-    state = initial(experiment.method, experiment.optimizer, key, example_batch(experiment))
+    ema = experiment.config.train.ema
+    state = initial(experiment.method, experiment.optimizer, key, example_batch(experiment), ema)
     return meshes.replicate(experiment.mesh, state)
 
 
@@ -225,9 +226,9 @@ def state_shapes(
     batch = _zeros(config, method, shape)
     key = jax.eval_shape(lambda: run_key(config))
     if _reads_weights(config):
-        shapes = jax.eval_shape(partial(step.initial, method, optimizer), key, batch)
+        shapes = jax.eval_shape(partial(step.initial, method, optimizer, ema=config.train.ema), key, batch)
     else:
-        shapes = _compiled_initial.eval_shape(method, optimizer, key, batch)
+        shapes = _compiled_initial.eval_shape(method, optimizer, key, batch, config.train.ema)
     sharding = meshes.replicated(mesh)
     return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), shapes)
 

@@ -14,9 +14,9 @@ from flax.typing import Initializer
 from dml_jax import losses
 from dml_jax.backbones.initializers import normal_init, uniform_fan_in
 from dml_jax.losses import active_pairs
-from dml_jax.losses.classification import linear_logits
+from dml_jax.losses.classification import linear_logits, nearest_center
 from dml_jax.losses.pairwise import cosine
-from dml_jax.options.methods.losses import Margin, SoftTriple
+from dml_jax.options.methods.losses import Margin, SoftTriple, SubCenterArcFace
 
 Params = dict[str, jax.Array]
 Shapes = dict[str, tuple[Initializer, tuple[int, ...]]]  # initialiser and shape by name
@@ -39,7 +39,7 @@ def proxies(options: Any, classes: int, dim: int) -> Shapes:
     return {"proxies": (normal_init((2 / classes) ** 0.5), (classes, dim))}
 
 
-def centers(options: SoftTriple, classes: int, dim: int) -> Shapes:
+def centers(options: SoftTriple | SubCenterArcFace, classes: int, dim: int) -> Shapes:
     """Several proxies per class."""
     return {"proxies": (normal_init((2 / classes) ** 0.5), (classes, options.centers, dim))}
 
@@ -73,12 +73,20 @@ def soft_triple(embeddings: jax.Array, labels: jax.Array, *, centers: int, **opt
     return losses.soft_triple(embeddings, labels, **options)
 
 
+def subcenter_arcface(embeddings: jax.Array, labels: jax.Array, *, centers: int, **options: Any) -> jax.Array:
+    """`losses.subcenter_arcface`; the number of centers is that of the proxies."""
+    return losses.subcenter_arcface(embeddings, labels, **options)
+
+
 LOSSES: dict[str, Entry] = {
     "cross_entropy": Entry(losses.softmax, classifier, lambda o, p, x: linear_logits(x, **p)),
     "normalized_softmax": Entry(
         losses.normalized_softmax, proxies, lambda o, p, x: cosine(x, p["proxies"]) / o.temperature
     ),
     "arcface": Entry(losses.arcface, proxies, lambda o, p, x: o.scale * cosine(x, p["proxies"])),
+    "subcenter_arcface": Entry(
+        subcenter_arcface, centers, lambda o, p, x: o.scale * nearest_center(x, p["proxies"])
+    ),
     "cosface": Entry(losses.cosface, proxies, lambda o, p, x: o.scale * cosine(x, p["proxies"])),
     "proxy_nca": Entry(losses.proxy_nca, proxies),
     "proxy_nca_pp": Entry(losses.proxy_nca_pp, proxies),
@@ -91,4 +99,7 @@ LOSSES: dict[str, Entry] = {
     "lifted_structure": Entry(losses.lifted_structure),
     "multi_similarity": Entry(losses.multi_similarity, active=active_pairs.multi_similarity),
     "circle": Entry(losses.circle),
+    "sup_con": Entry(losses.sup_con),
+    "smooth_ap": Entry(losses.smooth_ap),
+    "recall_at_k": Entry(losses.recall_at_k),
 }
