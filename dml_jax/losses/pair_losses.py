@@ -170,9 +170,7 @@ def margin(
     """
     x, others = pairwise.compared(embeddings, labels, candidates)
     triplets = _mine(mining, key, x, others)
-    return margin_loss(
-        x, labels, triplets, beta, margin=margin, nu=nu, divisor=divisor, candidates=others.embeddings
-    )
+    return margin_loss(x, labels, triplets, beta, margin=margin, nu=nu, divisor=divisor, candidates=others.embeddings)
 
 
 def margin_loss(
@@ -196,7 +194,7 @@ def margin_loss(
       triplets: T of them.
       beta: float [C], boundary between near and far for anchors of each class; learnable.
       margin: half the width of the gap around beta.
-      nu: weight of the sum of beta_{y_a} over all triplets, which keeps beta small; divided like the hinges for "pairs".
+      nu: weight of the sum of beta_{y_a} over all triplets, which keeps beta small; with "pairs", divided like the hinges.
       divisor: the number of triplets with an active hinge, or of active hinges as in pytorch-metric-learning.
       candidates: float [M, D] that positives and negatives index; None for `embeddings`.
     """

@@ -24,7 +24,9 @@ from dml_jax.train import optimizers, step
 from dml_jax.train.state import TrainState
 
 # Runs once, so compiling it fast matters more than the speed of its code.
-_compiled_initial = jax.jit(step.initial, static_argnums=(0, 1, 4), compiler_options={"xla_backend_optimization_level": 0})
+_compiled_initial = jax.jit(
+    step.initial, static_argnums=(0, 1, 4), compiler_options={"xla_backend_optimization_level": 0}
+)
 
 
 class Teacher(NamedTuple):

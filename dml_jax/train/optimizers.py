@@ -83,8 +83,8 @@ def _direction(name: Optimizer, decay: float) -> optax.GradientTransformation:
 def _scale_by_muon() -> optax.GradientTransformation:
     """Muon (Jordan, 2024) for matrices and, as matrices [H W I, O], for kernels of convolutions; Adam for all else.
 
-    Updates of matrices are scaled to the size of Adam's (Liu et al., "Muon is scalable for LLM training", 2025), so that
-    one learning rate fits both.
+    Updates of matrices are scaled to the size of Adam's (Liu et al., "Muon is scalable for LLM training", 2025), so
+    that one learning rate fits both.
     """
 
     def axes(leaf: jax.Array) -> contrib.MuonDimensionNumbers:

@@ -42,9 +42,9 @@ def loss(
 
 
 def moving_average(average: PyTree, new: PyTree, step: jax.Array, decay: float) -> PyTree:
-    """min(decay, step / (step + 10)) average + (1 - …) new; whole numbers, such as labels in a memory, are the new ones.
+    """min(decay, step / (step + 10)) average + (1 - …) new; whole numbers, such as labels in a memory, are the new.
 
-    The smaller decay at first makes the initial model, which `average` holds at step 0, vanish at once.
+    The smaller decay at first lets the initial model, which `average` holds at step 0, vanish at once.
     """
     kept = jnp.minimum(decay, step / (step + 10))
 

@@ -27,7 +27,9 @@ def test_gradient_of_each_rank(x64: None) -> None:
         lambda s: jnp.sum(weights * ranking.soft_ranks(s, wanted, among, 0.5)), (s,), order=1, modes="rev", rtol=1e-6
     )
     ranks = ranking.soft_ranks(s, wanted, among, 1e-9)
-    hard = [[1 + sum(s[i, k] > s[i, j] for k in range(9) if among[i, k] and k != j) for j in range(9)] for i in range(4)]
+    hard = [
+        [1 + sum(s[i, k] > s[i, j] for k in range(9) if among[i, k] and k != j) for j in range(9)] for i in range(4)
+    ]
     np.testing.assert_allclose(ranks, np.where(wanted, np.array(hard, float), 0))
 
 

@@ -104,6 +104,11 @@ def _read_arrays(directory: Path) -> None:
     check_inputs.labels(check_inputs.load(directory / "labels.npy"), len(points))
 
 
+def _read_lines(directory: Path) -> None:
+    lines = check_inputs.read_lines(directory / "labels.txt")
+    assert check_inputs.labels(lines, len(lines)).dtype.kind == "U"
+
+
 ATTACKS = {
     "CSV table": Attack(
         formats.table(ROWS).map(lambda content: {**PICTURES, "t.csv": content}),
@@ -125,5 +130,12 @@ ATTACKS = {
         st.fixed_dictionaries({"embeddings.npy": formats.npy(), "labels.npy": formats.npy()}),
         _read_arrays,
         lambda d: ["evaluate", f"--embeddings={d}/embeddings.npy", f"--labels={d}/labels.npy", "--quiet"],
+    ),
+    "labels (text)": Attack(
+        damaged(b"ant\nbee\nFr\xc3\xbcchte/Apfel\n").map(
+            lambda content: {"labels.txt": content, "x.npy": ROWS_OF_THREE}
+        ),
+        _read_lines,
+        lambda d: ["evaluate", f"--embeddings={d}/x.npy", f"--labels={d}/labels.txt", "--quiet"],
     ),
 }

@@ -50,11 +50,12 @@ class Criterion(nn.Module):
 
     def setup(self) -> None:
         """Learned parameters; in a sum, their names begin with that of the loss."""
-        self.learned = {}
+        learned = {}
         for loss, options in self.options.items():
             shapes = LOSSES[loss].parameters(options, self.classes, self.dim)
             prefix = f"{loss}_" if len(self.options) > 1 else ""
-            self.learned[loss] = {name: self.param(prefix + name, init, shape) for name, (init, shape) in shapes.items()}
+            learned[loss] = {name: self.param(prefix + name, init, shape) for name, (init, shape) in shapes.items()}
+        self.learned = learned
 
     def __call__(self, embeddings: jax.Array) -> jax.Array | None:
         """Embeddings [N, D] -> logits [N, C] without margins of the first classifier; None if there is none."""

@@ -84,9 +84,7 @@ LOSSES: dict[str, Entry] = {
         losses.normalized_softmax, proxies, lambda o, p, x: cosine(x, p["proxies"]) / o.temperature
     ),
     "arcface": Entry(losses.arcface, proxies, lambda o, p, x: o.scale * cosine(x, p["proxies"])),
-    "subcenter_arcface": Entry(
-        subcenter_arcface, centers, lambda o, p, x: o.scale * nearest_center(x, p["proxies"])
-    ),
+    "subcenter_arcface": Entry(subcenter_arcface, centers, lambda o, p, x: o.scale * nearest_center(x, p["proxies"])),
     "cosface": Entry(losses.cosface, proxies, lambda o, p, x: o.scale * cosine(x, p["proxies"])),
     "proxy_nca": Entry(losses.proxy_nca, proxies),
     "proxy_nca_pp": Entry(losses.proxy_nca_pp, proxies),
