@@ -5,8 +5,8 @@
                                --query_embeddings=queries.npy --query_labels=query_labels.npy
 
 Embeddings are real numbers [N, D], memory-mapped, so they may be larger than the memory. Labels are integers or strings
-[N], or a text file with one class per line. Without queries, every row searches all other rows. --rerank and --expand add the metrics after k-reciprocal re-ranking
-and query expansion; both load the embeddings into memory.
+[N], or a text file with one class per line. Without queries, every row searches all other rows. --rerank and --expand
+add the metrics after k-reciprocal re-ranking and query expansion; both load the embeddings into memory.
 """
 
 import argparse

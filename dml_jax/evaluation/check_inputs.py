@@ -131,11 +131,11 @@ def labels(values: ArrayLike, rows: int, *, name: str = "labels", of: str = "emb
 
 
 def check_same_kind(labels: np.ndarray, gallery_labels: np.ndarray) -> None:
-    """Raises DataError if the labels of one side are strings and those of the other numbers, which would never match."""
+    """Raises DataError if one side's labels are strings and the other's numbers, which never match."""
     if (labels.dtype.kind == "U") != (gallery_labels.dtype.kind == "U"):
         raise DataError(
-            f"labels: are {labels.dtype} for the queries and {gallery_labels.dtype} for the gallery; give both as strings "
-            "or both as integers"
+            f"labels: are {labels.dtype} for the queries and {gallery_labels.dtype} for the gallery; give both as "
+            "strings or both as integers"
         )
 
 

@@ -58,8 +58,8 @@ def retrieval(
         gallery, each one's own row, because otherwise every query finds itself first.
       exclude_self: whether query i excludes gallery row i; by default only if the queries are their own gallery.
       exclusion: exclude the query by its index, or, as in the code of several papers, whatever is ranked first.
-      full_ranking: also return "map", the mean average precision over the whole ranking, and "precision@K" for `ks`. They
-        need the rank of every relevant row; on CPUs that takes several times longer for classes of more than 16 rows.
+      full_ranking: also return "map", the mean average precision over the whole ranking, and "precision@K" for `ks`.
+        They need the rank of every relevant row, which takes longer for classes of more than 16 rows on CPUs.
       per_query: also return "rank" (int [Q], 1-based rank of the nearest relevant row, 0 if there is none),
         "r_precision_per_query" and "map@r_per_query" (float [Q], NaN for queries without a relevant row).
       mesh: devices, by default all of this process; the results do not depend on them.
@@ -68,8 +68,8 @@ def retrieval(
       progress: called with the number of tiles done and the total.
 
     Returns:
-      Python numbers. "recall@K", "macro_recall@1" (the mean over the classes of their queries' Recall@1) and "mrr" (mean
-      reciprocal rank of the nearest relevant row), where a query without a relevant row is a miss; "r_precision",
+      Python numbers. "recall@K", "macro_recall@1" (the mean over the classes of their queries' Recall@1) and "mrr"
+      (mean reciprocal rank of the nearest relevant row), where a query without a relevant row is a miss; "r_precision",
       "map@r", "map" and "precision@K", means over the queries that have a relevant row, NaN if none has; the standard
       error of each as "..._stderr"; and "lone_queries", the number of queries without a relevant row.
 

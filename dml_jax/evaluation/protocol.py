@@ -155,7 +155,8 @@ def description(
         f"exact {metric} ranking in float32",
         "separate gallery" if gallery else exclusion[protocol],
         "ties broken by lower index",
-        "queries without a relevant row count as misses in Recall@K and MRR and are excluded from R-precision and MAP@R",
+        "queries without a relevant row count as misses in Recall@K and MRR and are excluded from R-precision and "
+        "MAP@R",
     ]
     if cluster:
         options = kmeans_options(classes or 0, restarts)

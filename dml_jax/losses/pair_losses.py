@@ -194,7 +194,7 @@ def margin_loss(
       triplets: T of them.
       beta: float [C], boundary between near and far for anchors of each class; learnable.
       margin: half the width of the gap around beta.
-      nu: weight of the sum of beta_{y_a} over all triplets, which keeps beta small; with "pairs", divided like the hinges.
+      nu: weight of the sum of beta_{y_a} over all triplets, which keeps beta small; divisor "pairs" divides it, too.
       divisor: the number of triplets with an active hinge, or of active hinges as in pytorch-metric-learning.
       candidates: float [M, D] that positives and negatives index; None for `embeddings`.
     """

@@ -104,6 +104,15 @@ def _read_arrays(directory: Path) -> None:
     check_inputs.labels(check_inputs.load(directory / "labels.npy"), len(points))
 
 
+def _three_rows() -> bytes:
+    file = io.BytesIO()
+    np.save(file, np.eye(3))
+    return file.getvalue()
+
+
+THREE_ROWS = _three_rows()
+
+
 def _read_lines(directory: Path) -> None:
     lines = check_inputs.read_lines(directory / "labels.txt")
     assert check_inputs.labels(lines, len(lines)).dtype.kind == "U"
@@ -132,8 +141,8 @@ ATTACKS = {
         lambda d: ["evaluate", f"--embeddings={d}/embeddings.npy", f"--labels={d}/labels.npy", "--quiet"],
     ),
     "labels (text)": Attack(
-        damaged(b"ant\nbee\nFr\xc3\xbcchte/Apfel\n").map(
-            lambda content: {"labels.txt": content, "x.npy": ROWS_OF_THREE}
+        mutations.damaged("ant\nbee\nFrüchte/Apfel\n".encode()).map(
+            lambda content: {"labels.txt": content, "x.npy": THREE_ROWS}
         ),
         _read_lines,
         lambda d: ["evaluate", f"--embeddings={d}/x.npy", f"--labels={d}/labels.txt", "--quiet"],
