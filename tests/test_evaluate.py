@@ -66,18 +66,19 @@ def test_table_and_json(capsys: pytest.CaptureFixture[str], files: dict[str, Pat
 def test_names_in_text_files_and_all_metrics(
     capsys: pytest.CaptureFixture[str], files: dict[str, Path], tmp_path: Path
 ) -> None:
-    """Class names, one per line, give the results of numbers."""
+    """Class names, one per line or in an array, give the results of numbers."""
     names, output = tmp_path / "names.txt", tmp_path / "results.json"
     y = np.load(files["y"])
     names.write_text("".join(f"Früchte/{'abcdef'[label]}\n" for label in y), encoding="utf-8")
+    np.save(tmp_path / "names.npy", names.read_text(encoding="utf-8").split())
     options = ("--full_ranking", "--verification", "--no_clustering", "--ks=1,5", f"--output={output}")
     found = []
-    for labels in (files["y"], names):
+    for labels in (files["y"], names, tmp_path / "names.npy"):
         code, out, err = run(capsys, f"--embeddings={files['x']}", f"--labels={labels}", *options)
         assert (code, err) == (0, "")
         found.append(json.loads(output.read_text()))
-    numbers, strings = ({k: v for k, v in r.items() if k not in ("labels", "seconds")} for r in found)
-    assert numbers == strings
+    numbers, strings, arrays = ({k: v for k, v in r.items() if k not in ("labels", "seconds")} for r in found)
+    assert numbers == strings == arrays
     expected = metrics.retrieval(np.load(files["x"]), y, ks=(1, 5), full_ranking=True)
     assert {key: strings[key] for key in expected} == expected
     for text in ("MRR", "MAP", "P@5", f"{100 * expected['map']:.2f}", f"EER {strings['equal_error_rate']:.2%}"):

@@ -88,7 +88,7 @@ def recall_at_k(
     for k, k_temperature in zip(ks, k_temperatures, strict=True):
         found = jnp.sum(jax.nn.sigmoid((k - ranks) / k_temperature), axis=1, where=others.positive)
         recalls.append(jnp.minimum(found, k) / jnp.clip(count, 1, k))
-    return _mean_over_queries(1 - sum(recalls) / len(ks), others.positive)
+    return _mean_over_queries(1 - jnp.mean(jnp.stack(recalls), axis=0), others.positive)
 
 
 def _mean_over_queries(losses: jax.Array, positive: jax.Array) -> jax.Array:

@@ -23,22 +23,34 @@ def as_triplets(indices: np.ndarray, valid: np.ndarray) -> Triplets:
 
 def test_margin_loss_is_the_sum_over_active_triplets(x64: None) -> None:
     x, labels, indices, valid, beta = case()
-    total, active, reward, hinges = 0.0, 0, 0.0, 0
+    total, active, reward = 0.0, 0, 0.0
     for (a, p, n), counts in zip(indices, valid, strict=True):
         if counts:
             pull = max(np.sqrt(np.sum((x[a] - x[p]) ** 2) + 1e-8) - beta[labels[a]] + 0.3, 0)
             push = max(beta[labels[a]] - np.sqrt(np.sum((x[a] - x[n]) ** 2) + 1e-8) + 0.3, 0)
             total, active, reward = total + pull + push, active + (pull + push > 0), reward + beta[labels[a]]
-            hinges += (pull > 0) + (push > 0)
     chosen = as_triplets(indices, valid)
     args = (jnp.asarray(x), jnp.asarray(labels), chosen, jnp.asarray(beta))
     np.testing.assert_allclose(pair_losses.margin_loss(*args, margin=0.3), total / active, rtol=1e-12)
     np.testing.assert_allclose(
         pair_losses.margin_loss(*args, margin=0.3, nu=0.1), total / active + 0.1 * reward, rtol=1e-12
     )
-    per_pair = pair_losses.margin_loss(*args, margin=0.3, nu=0.1, divisor="pairs")
-    assert hinges > active
-    np.testing.assert_allclose(per_pair, (total + 0.1 * reward) / hinges, rtol=1e-12)
+
+
+def test_margin_loss_per_active_pair(x64: None) -> None:
+    """As in pytorch-metric-learning: both hinges of a triplet count, and the boundaries are divided, too."""
+    x, labels, indices, valid, beta = case()
+    hinges, reward = [], 0.0
+    for a, p, n in indices[valid]:
+        hinges.append(np.sqrt(np.sum((x[a] - x[p]) ** 2) + 1e-8) - beta[labels[a]] + 0.3)
+        hinges.append(beta[labels[a]] - np.sqrt(np.sum((x[a] - x[n]) ** 2) + 1e-8) + 0.3)
+        reward += beta[labels[a]]
+    active = [hinge for hinge in hinges if hinge > 0]
+    assert valid.sum() < len(active) < 2 * valid.sum()
+    chosen = as_triplets(indices, valid)
+    args = (jnp.asarray(x), jnp.asarray(labels), chosen, jnp.asarray(beta))
+    found = pair_losses.margin_loss(*args, margin=0.3, nu=0.1, divisor="pairs")
+    np.testing.assert_allclose(found, (sum(active) + 0.1 * reward) / len(active), rtol=1e-12)
 
 
 def test_triplet_loss_is_the_mean_over_valid_triplets(x64: None) -> None:

@@ -127,7 +127,7 @@ class SmoothAP:
 
 @section
 class RecallAtK:
-    ks: Annotated[tuple[PositiveInt, ...], NonEmpty] = (1, 2, 4, 8, 16)
+    ks: Annotated[tuple[PositiveInt, ...], NonEmpty] = (1, 2, 4, 8, 16)  # of the recalls that are averaged
     k_temperatures: tuple[Positive, ...] = (1.0, 2.0, 4.0, 8.0, 16.0)  # in ranks, one for each k
     temperature: Positive = 0.01  # of the ranks, in cosine
     rank_query: bool = False  # each query is a candidate of its own ranking, as in the authors' code
