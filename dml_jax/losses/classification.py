@@ -128,7 +128,7 @@ def cosface(
 def subcenter_arcface(
     embeddings: jax.Array, labels: jax.Array, proxies: jax.Array, *, margin: float = 0.5, scale: float = 64.0
 ) -> jax.Array:
-    """Sub-center ArcFace: ArcFace on the cosine to the nearest of K centers of each class (Eq. 4) -> scalar.
+    """Sub-center ArcFace: ArcFace on the cosine to the nearest of K centers of each class -> scalar.
 
     Args:
       embeddings: float [B, D], any norm.
@@ -145,6 +145,6 @@ def nearest_center(embeddings: jax.Array, centers: jax.Array) -> jax.Array:
     """Embeddings [B, D] and centers [C, K, D] -> [B, C], the cosine to the nearest center of each class."""
     classes, count, dim = centers.shape
     cosines = cosine(embeddings, centers.reshape(-1, dim)).reshape(-1, classes, count)
-    # Selected by index: the gradient of a maximum is divided among equal entries.
+    # Selected by index: the gradient of a maximum, divided among equal entries, can be 0 / 0.
     nearest = jnp.argmax(cosines, axis=2, keepdims=True)
     return jnp.take_along_axis(cosines, nearest, axis=2)[..., 0]

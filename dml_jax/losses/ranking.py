@@ -4,7 +4,7 @@ The rank of candidate j for query i among a set S of candidates, with cosines s 
 
     R_i(j, S) = 1 + sum over k in S, k != j, of sigmoid((s_ik - s_ij) / t).
 
-Smooth-AP (Brown, Xie, Kalogeiton, Zisserman, ECCV 2020, Eq. 5 and 6) is 1 - AP_i, averaged over the queries, where
+Smooth-AP (Brown, Xie, Kalogeiton, Zisserman, ECCV 2020) is 1 - AP_i, averaged over the queries, where
 
     AP_i = mean over the positives j of R_i(j, positives) / R_i(j, all).
 

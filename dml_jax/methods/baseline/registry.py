@@ -68,14 +68,9 @@ class Entry(NamedTuple):
     active: Callable[..., jax.Array] | None = None
 
 
-def soft_triple(embeddings: jax.Array, labels: jax.Array, *, centers: int, **options: Any) -> jax.Array:
-    """`losses.soft_triple`; the number of centers is that of the proxies."""
-    return losses.soft_triple(embeddings, labels, **options)
-
-
-def subcenter_arcface(embeddings: jax.Array, labels: jax.Array, *, centers: int, **options: Any) -> jax.Array:
-    """`losses.subcenter_arcface`; the number of centers is that of the proxies."""
-    return losses.subcenter_arcface(embeddings, labels, **options)
+def without_centers(loss: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
+    """The loss without the option `centers`, as their number is that of the proxies."""
+    return lambda embeddings, labels, *, centers, **options: loss(embeddings, labels, **options)
 
 
 LOSSES: dict[str, Entry] = {
@@ -84,12 +79,14 @@ LOSSES: dict[str, Entry] = {
         losses.normalized_softmax, proxies, lambda o, p, x: cosine(x, p["proxies"]) / o.temperature
     ),
     "arcface": Entry(losses.arcface, proxies, lambda o, p, x: o.scale * cosine(x, p["proxies"])),
-    "subcenter_arcface": Entry(subcenter_arcface, centers, lambda o, p, x: o.scale * nearest_center(x, p["proxies"])),
+    "subcenter_arcface": Entry(
+        without_centers(losses.subcenter_arcface), centers, lambda o, p, x: o.scale * nearest_center(x, p["proxies"])
+    ),
     "cosface": Entry(losses.cosface, proxies, lambda o, p, x: o.scale * cosine(x, p["proxies"])),
     "proxy_nca": Entry(losses.proxy_nca, proxies),
     "proxy_nca_pp": Entry(losses.proxy_nca_pp, proxies),
     "proxy_anchor": Entry(losses.proxy_anchor, proxies),
-    "soft_triple": Entry(soft_triple, centers),
+    "soft_triple": Entry(without_centers(losses.soft_triple), centers),
     "contrastive": Entry(losses.contrastive, active=active_pairs.contrastive),
     "triplet": Entry(losses.triplet, mines=True, active=active_pairs.triplet),
     "margin": Entry(losses.margin, boundaries, mines=True, active=active_pairs.margin),
