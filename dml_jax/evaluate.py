@@ -55,7 +55,9 @@ def parser() -> cli.Parser:
     flags.add_argument(
         "--full_ranking", action="store_true", help="add MAP over the whole ranking and precision@K; slower"
     )
-    flags.add_argument("--verification", action="store_true", help="add error rates of pairs: EER, FNMR at FMR")
+    flags.add_argument(
+        "--verification", action="store_true", help="add error rates of pairs, by cosine: EER, FNMR at FMR"
+    )
     flags.add_argument("--geometry", action="store_true", help="add density, spectral decay, uniformity, alignment")
     flags.add_argument("--memory", type=int, metavar="MIB", help="device memory to use at most")
     flags.add_argument("--output", metavar="FILE", help="JSON file to write")
@@ -213,7 +215,7 @@ def print_table(results: dict[str, Any], output: Path | None) -> None:
     from rich.table import Table
 
     from dml_jax.evaluation import metric_table
-    from dml_jax.evaluation.verification import FALSE_MATCH_RATES
+    from dml_jax.evaluation.verification import FALSE_MATCH_RATES, PAIRED
 
     rankings = {"plain": results} | {name: results[name] for name in rerank_arguments.NAMES if name in results}
     table = Table(box=box.SIMPLE, title=f"{results['rows']:,} rows, {results['classes']:,} classes; metrics in %")
@@ -229,7 +231,8 @@ def print_table(results: dict[str, Any], output: Path | None) -> None:
         console.print(f"{results['lone_queries']:,} queries have no relevant row")
     if "equal_error_rate" in results:
         rates = "  ".join(f"FNMR@FMR={rate:g} {results[f'fnmr@{rate}']:.2%}" for rate in FALSE_MATCH_RATES)
-        console.print(f"pairs: EER {results['equal_error_rate']:.2%}  {rates}", markup=False)
+        error = f"{results['equal_error_rate']:.2%}"
+        console.print(f"pairs of up to {PAIRED:,} rows by their cosine: EER {error}  {rates}", markup=False)
     for ranking in rankings.values():
         console.print(ranking["protocol"], markup=False)
     written = f"; written to {printable(str(output))}" if output else ""

@@ -182,7 +182,8 @@ def train(experiment: Experiment, out: Outputs, stop: Stop) -> TrainState:
                 best_before = notes.best
                 notes = evaluate_and_record(experiment, out, embedder, state, line, notes, stop)
                 enough = waited_enough(config, notes)
-                saving = saving or enough or notes.best != best_before  # so that `best` is never ahead by two models
+                # So that `best` is never ahead of `latest` by two models.
+                saving = saving or enough or notes.best != best_before
             elif logging:
                 out.metrics.write(line)
                 notes = notes._replace(lines=notes.lines + 1)
