@@ -22,7 +22,7 @@ from dml_jax.train import timing as timing_summary
 from dml_jax.train.checkpoint import Checkpoints
 from dml_jax.train.experiment import Experiment
 from dml_jax.train.jsonl import JsonLines
-from dml_jax.train.state import TrainState, check_finite
+from dml_jax.train.state import TrainState, check_finite, evaluated
 from dml_jax.train.stop_signals import Stop
 
 PER_PROCESS = ("data.path", "data.threads", "data.workers", "data.prefetch")  # may differ between processes
@@ -66,7 +66,7 @@ def train(config: Config, directory: Path, console: Console, stop: Stop, log: Se
             files.write_json(directory / "config.json", facts)
         checkpoints = open_checkpoints(experiment, directory, console, writing=True)
         timing = JsonLines(directory / "timing.jsonl", main)
-        state = loop.train(experiment, loop.Outputs(checkpoints, metrics, timing, console), stop)
+        state = evaluated(loop.train(experiment, loop.Outputs(checkpoints, metrics, timing, console), stop))
         if config.train.select != "last":
             state = checkpoints.select("reported", config.train.select)
         checkpoints.close()

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import jax
 
+from dml_jax.config import Train
 from dml_jax.console import Console
 from dml_jax.data.pipeline import BatchReader
 from dml_jax.errors import DivergedError
@@ -28,7 +29,7 @@ from dml_jax.train import (
 from dml_jax.train.checkpoint import Checkpoints
 from dml_jax.train.experiment import Experiment
 from dml_jax.train.jsonl import JsonLines
-from dml_jax.train.state import TrainState
+from dml_jax.train.state import TrainState, evaluated
 from dml_jax.train.state import check_finite as check_state
 from dml_jax.train.stop_signals import Interrupted, Stop
 
@@ -56,11 +57,13 @@ class Notes(NamedTuple):
       best: Recall@1 of the best model so far; negative before the first evaluation.
       pending: the line of metrics of this step if its evaluation was interrupted.
       lines: number of lines of metrics up to this step.
+      waited: number of evaluations since that of the best model.
     """
 
     best: float = -1.0
     pending: dict[str, Any] | None = None
     lines: int = 0
+    waited: int = 0
 
 
 class Meter:
@@ -94,7 +97,7 @@ class Meter:
 
 
 def train(experiment: Experiment, out: Outputs, stop: Stop) -> TrainState:
-    """Trains to the last step, from the newest checkpoint or from the start.
+    """Trains to the last step, or until it stops early, from the newest checkpoint or from the start.
 
     Args:
       experiment: what is trained.
@@ -114,7 +117,7 @@ def train(experiment: Experiment, out: Outputs, stop: Stop) -> TrainState:
     embedder = inference.compile_embedder(experiment)
     if notes.pending:
         notes = evaluate_and_record(experiment, out, embedder, state, notes.pending, notes._replace(pending=None), stop)
-    if start == total:
+    if start == total or waited_enough(config, notes):
         return state
     update = experiments.jitted_step(experiment)
     rate_factor = jax.jit(experiment.schedule)
@@ -135,7 +138,7 @@ def train(experiment: Experiment, out: Outputs, stop: Stop) -> TrainState:
         for done in range(start + 1, total + 1):
             arrays = next(batches)
             if done - 1 in reloads and (best := out.checkpoints.restore("best")):
-                state = state._replace(params=best[0].params, model_state=best[0].model_state)
+                state = best[0]._replace(step=state.step, opt_state=state.opt_state)
             if features and done - 1 in refreshes:
                 check_finite(previous, done - 1)
                 state = refresh_state(experiment, out, features, state, notes, stop)
@@ -163,7 +166,7 @@ def train(experiment: Experiment, out: Outputs, stop: Stop) -> TrainState:
             if evaluating or saving or keeping:
                 check_state(state)
             if keeping:
-                kept_models.write(out.checkpoints.kept, state)
+                kept_models.write(out.checkpoints.kept, evaluated(state))
             line: dict[str, Any] = {"step": done, **values, "learning_rate_factor": float(rate_factor(done - 1))}
             if logging:
                 clock = meter.read(done)
@@ -176,7 +179,9 @@ def train(experiment: Experiment, out: Outputs, stop: Stop) -> TrainState:
             if evaluating:
                 best_before = notes.best
                 notes = evaluate_and_record(experiment, out, embedder, state, line, notes, stop)
-                saving = saving or notes.best != best_before  # so that `best` is never ahead of `latest` by two models
+                enough = waited_enough(config, notes)
+                # So that `best` is never ahead of `latest` by two models.
+                saving = saving or enough or notes.best != best_before
             elif logging:
                 out.metrics.write(line)
                 notes = notes._replace(lines=notes.lines + 1)
@@ -186,7 +191,15 @@ def train(experiment: Experiment, out: Outputs, stop: Stop) -> TrainState:
                 out.checkpoints.save("latest", state, notes._asdict())
             if stopping:
                 raise Interrupted(stop.agreed())
+            if evaluating and enough:
+                out.console.print(f"step {done}: stopping early, {notes.waited} evaluations without a better model")
+                break
     return state
+
+
+def waited_enough(config: Train, notes: Notes) -> bool:
+    """Whether `train.patience` evaluations in a row have found no better model."""
+    return 0 < config.patience <= notes.waited
 
 
 def resume_or_start(experiment: Experiment, out: Outputs) -> tuple[TrainState, Notes]:
@@ -253,7 +266,7 @@ def evaluate_and_record(
     """Evaluates, writes the line of metrics with the results, and keeps the model if it is the best so far.
 
     Returns:
-      The notes with the best Recall@1 and the number of lines.
+      The notes with the best Recall@1, the evaluations since then, and the number of lines.
 
     Raises:
       Interrupted: on a signal; the newest checkpoint then says that this evaluation is pending.
@@ -262,7 +275,7 @@ def evaluate_and_record(
     name = "validation" if "validation" in experiment.splits and select != "test" else "test"
     try:
         embeddings = split_metrics.embed_with_gallery(
-            experiment, embedder, state, name, lambda done: stop.raise_if_single()
+            experiment, embedder, evaluated(state), name, lambda done: stop.raise_if_single()
         )
         results = split_metrics.metrics(
             experiment.config, experiment.splits[name], embeddings[name], embeddings.get("gallery"), cluster=False
@@ -276,10 +289,12 @@ def evaluate_and_record(
     notes = notes._replace(lines=notes.lines + 1)
     recall = results["recall@1"]
     out.console.print(f"step {int(state.step)}: {name} Recall@1 {recall:.4f}  MAP@R {results['map@r']:.4f}")
-    if select == "last" or recall <= notes.best:
+    if select == "last":
         return notes
+    if recall <= notes.best:
+        return notes._replace(waited=notes.waited + 1)
     out.checkpoints.save("best", state, {"recall@1": recall})
-    return notes._replace(best=recall)
+    return notes._replace(best=recall, waited=0)
 
 
 def refresh_state(
