@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dml_jax import cli, decision_options
-from dml_jax.data.datasets import folder
 from dml_jax.data.prepare.source_files import Options, walk
 from dml_jax.embed import image_files, usable
 from dml_jax.enrolled_classes import EMPTY, Index
@@ -30,6 +29,8 @@ def class_folders(paths: list[str]) -> dict[str, list[Path]]:
       DataError: a path is not a directory, it holds no class folders or images outside of them, or two have a class of
         the same name.
     """
+    from dml_jax.data.datasets import folder
+
     classes: dict[str, list[Path]] = {}
     directory_of: dict[str, str] = {}
     for name in paths:

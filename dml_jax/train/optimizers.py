@@ -11,9 +11,8 @@ import jax.numpy as jnp
 import optax
 
 from dml_jax.config import Group, Optimizer, Train
-from dml_jax.errors import ConfigError
+from dml_jax.errors import ConfigError, suggest
 from dml_jax.methods.contract import Method
-from dml_jax.options.fields import suggest
 from dml_jax.train.radam import scale_by_radam
 
 Schedule = Callable[[Any], Any]
