@@ -54,8 +54,7 @@ def papers() -> str:
     for data, title in DATA_SETS.items():
         text.append(f"## {title}\n")
         for path in sorted((ROOT / "configs").glob(f"{data}_*.py")):
-            file = f"configs/{path.name}"
-            rows = published(file)
+            rows = published(str(path))
             if not rows:
                 continue
             keys = sorted(
@@ -63,11 +62,11 @@ def papers() -> str:
             )
             header = [key.replace("recall@", "R@").replace("nmi", "NMI") for key in keys]
             body = [
-                [f"`python -m dml_jax.main --config={file}:{name}`"]
+                [f"`python -m dml_jax.main --config={path.stem}:{name}`"]
                 + [f"{100 * numbers[key]:.1f}" if key in numbers else "–" for key in keys]
                 for name, numbers in rows.items()
             ]
-            summary = (cli.run_file("--config", file).__doc__ or "").partition("\n")[0]
+            summary = (cli.run_file("--config", str(path)).__doc__ or "").partition("\n")[0]
             text.append(f"### {path.stem}\n\n{summary}\n\n{table(['command', *header], body)}")
     return "\n".join(text)
 
@@ -76,10 +75,9 @@ def studies() -> str:
     """The tables and figures of the papers and their reproductions, with the command of each."""
     rows = []
     for path in sorted((ROOT / "configs/studies").glob("*.py")):
-        file = f"configs/studies/{path.name}"
-        _, study = plan.load(file)
+        _, study = plan.load(str(path))
         title = study.title.partition(":")[0]  # without the data set, of which a study may have several
-        rows.append([title, study.source, f"`python -m dml_jax.study --study={file}`"])
+        rows.append([title, study.source, f"`python -m dml_jax.study --study={path.stem}`"])
     return table(["study", "source", "command"], rows)
 
 
