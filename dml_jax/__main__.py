@@ -1,6 +1,6 @@
-"""The console command: `dml-jax train …` is `python -m dml_jax.main …`, `dml-jax embed …` is `python -m dml_jax.embed …`.
+"""The console command `dml-jax`, also `python -m dml_jax`.
 
-`python -m dml_jax` is the same as `dml-jax`.
+`dml-jax train …` is `python -m dml_jax.main …`, and `dml-jax embed …` is `python -m dml_jax.embed …`.
 """
 
 import importlib

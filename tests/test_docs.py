@@ -124,7 +124,7 @@ def test_every_command_and_option_on_a_page_exists(page: Path) -> None:
 
 
 def test_pages_show_commands() -> None:
-    assert sum(len(shown_commands(page)) for page in PAGES) > 40
+    assert sum(len(shown_commands(page)) for page in PAGES) > 30
 
 
 @pytest.mark.parametrize("page", PAGES[:2], ids=lambda page: page.name)
