@@ -13,13 +13,16 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dml_jax import cli, decision_options
 from dml_jax.data.prepare.source_files import Options, walk
 from dml_jax.embed import image_files, usable
-from dml_jax.enrolled_classes import EMPTY, Index
 from dml_jax.errors import ConfigError, DataError, UserError, printable
 from dml_jax.files import expand_path, utf8_path
+
+if TYPE_CHECKING:
+    from dml_jax.enrolled_classes import Index
 
 
 def class_folders(paths: list[str]) -> dict[str, list[Path]]:
@@ -97,6 +100,7 @@ def execute(arguments: list[str]) -> None:
     classes = class_folders(options.paths) if options.paths and not options.classify else {}
 
     import dml_jax
+    from dml_jax.enrolled_classes import EMPTY, Index
 
     model = dml_jax.load(utf8_path("--workdir", options.workdir), options.checkpoint)
     if options.skip_bad and options.paths:
@@ -123,7 +127,7 @@ def execute(arguments: list[str]) -> None:
     print(expected)
 
 
-def _classify(index: Index, files: Sequence[Path], options: argparse.Namespace) -> None:
+def _classify(index: "Index", files: Sequence[Path], options: argparse.Namespace) -> None:
     """Prints the class of each image, or "unknown"."""
     if options.threshold is None:
         print(_expected(index, options), file=sys.stderr)
@@ -132,7 +136,7 @@ def _classify(index: Index, files: Sequence[Path], options: argparse.Namespace) 
         print("\t".join(map(printable, (name, f"{similarity:.4f}", str(file), index.images[nearest]))))
 
 
-def _expected(index: Index, options: argparse.Namespace) -> str:
+def _expected(index: "Index", options: argparse.Namespace) -> str:
     """What is to be expected of the threshold for the rule and the rate, as a sentence."""
     rate = options.false_accept_rate
     expected = index.expect(rate, options.decide)
