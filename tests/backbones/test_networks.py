@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from flax import traverse_util
 
-from dml_jax.backbones import bn_inception, deit, googlenet, mit, resnet
+from dml_jax.backbones import bn_inception, deit, googlenet, mit, resnet, vit
 from dml_jax.backbones.contract import Backbone, PyTree
 from dml_jax.backbones.layers import DropPath
 from dml_jax.backbones.pixels import CAFFE, Pixels, preprocess
@@ -30,6 +30,9 @@ PUBLISHED: list[tuple[ModuleType, Any, int, dict[int, int]]] = [
     (googlenet, googlenet.Config(), 5_599_904, {224: 7, 227: 7, 256: 8}),
     (deit, deit.deit_small(), 21_665_664, {224: 14, 227: 14, 256: 16}),
     (deit, deit.deit_small_distilled(), 21_666_432, {224: 14}),
+    (deit, deit.deit_base(), 85_798_656, {224: 14}),
+    (vit, vit.vit("base"), 85_798_656, {224: 1}),
+    (vit, vit.vit("large"), 303_301_632, {224: 1}),
     (mit, mit.mit_b0(), 3_319_392, {224: 7, 227: 8, 256: 8}),
     (mit, mit.mit_b1(), 13_151_424, {224: 7, 227: 8, 256: 8}),
     (mit, mit.mit_b2(), 24_196_288, {224: 7, 227: 8, 256: 8}),
@@ -60,7 +63,7 @@ def run(
 
 
 def test_names() -> None:
-    assert choices("backbone") == ["bn_inception", "deit", "googlenet", "mit", "resnet"]
+    assert choices("backbone") == ["bn_inception", "deit", "googlenet", "mit", "resnet", "vit"]
     for module, config, _, _ in PUBLISHED:
         assert config.name == module.__name__.rpartition(".")[2]
 
@@ -347,7 +350,7 @@ def test_resized_positions() -> None:
     positions = np.random.default_rng(0).standard_normal((1, 2 + 14 * 14, 8)).astype(np.float32)
     for shape in ((256, 256), (224, 320), (112, 96)):
         new = deit.grid(config, shape)
-        ours = deit._resize_positions(config, {"pos_embed": jnp.asarray(positions)}, shape)["pos_embed"]
+        ours = vit.resize_positions(config, {"pos_embed": jnp.asarray(positions)}, shape)["pos_embed"]
         image = torch.from_numpy(positions[:, 2:].reshape(1, 14, 14, 8)).permute(0, 3, 1, 2)
         theirs = torch.nn.functional.interpolate(image, new, mode="bicubic", antialias=True, align_corners=False)
         np.testing.assert_array_equal(ours[:, :2], positions[:, :2])
