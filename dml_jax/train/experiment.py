@@ -19,8 +19,8 @@ from dml_jax.data.split import Split
 from dml_jax.errors import ConfigError, DataError
 from dml_jax.evaluation import refinement_batches
 from dml_jax.methods.contract import Batch, Method, PyTree, TrainingSet
+from dml_jax.train import chunks, optimizers, step
 from dml_jax.train import mesh as meshes
-from dml_jax.train import optimizers, step
 from dml_jax.train.state import TrainState
 
 # Runs once, so compiling it fast matters more than the speed of its code.
@@ -83,9 +83,7 @@ def build(config: Config) -> Experiment:
         raise ConfigError("train.select='validation': needs a validation set; set data.validation_share, e.g. to 0.2")
     for name, split in splits.items():
         check_split(name, split)
-    devices = jax.device_count()
-    if data.batch_size % devices:
-        raise ConfigError(f"data.batch_size={data.batch_size}: must be a multiple of the {devices} devices")
+    _check_batch_size(config, jax.device_count())
 
     sampler = samplers.build(data, splits["train"].labels, config.seed)
     warmup = sampler.first_step(train.warmup_epochs)
@@ -97,6 +95,7 @@ def build(config: Config) -> Experiment:
         milestones=tuple(sampler.first_step(train.warmup_epochs + epoch) for epoch in train.milestones),
     )
     method = build_method(config, TrainingSet(len(splits["train"].classes), len(splits["train"].labels)))
+    method = chunks.chunked(method, train.chunks)
     _check_refinement(config, method, splits["test"])
     optimizer = optimizers.build(train, method, schedule, warmup_steps=warmup)
     return Experiment(
@@ -148,6 +147,22 @@ def check_split(name: str, split: Split) -> None:
         )
     if len(np.unique(split.labels)) < 2:
         raise DataError(f"the {name} split has one class only; at least 2 are needed")
+
+
+def _check_batch_size(config: Config, devices: int) -> None:
+    size, parts = config.data.batch_size, config.train.chunks
+    if size % devices:
+        raise ConfigError(f"data.batch_size={size}: must be a multiple of the {devices} devices")
+    if size % (devices * parts):
+        raise ConfigError(
+            f"train.chunks={parts}: data.batch_size={size} must be a multiple of {devices * parts}, the chunks times "
+            f"the {devices} devices"
+        )
+    if parts > 1 and not getattr(config.backbone, "freeze_bn", True):
+        raise ConfigError(
+            f"train.chunks={parts}: batch norm would compute its statistics of each chunk instead of the whole batch; "
+            "set backbone.freeze_bn=true, or train.chunks=1"
+        )
 
 
 def _check_refinement(config: Config, method: Method, test: Split) -> None:

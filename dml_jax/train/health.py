@@ -5,6 +5,7 @@ so that the training step and every bit of its results stay as they are. The val
 alone: a resumed run writes the same ones.
 """
 
+from functools import partial
 from typing import Any
 
 import jax
@@ -15,6 +16,7 @@ from dml_jax.console import Console
 from dml_jax.evaluation import geometry
 from dml_jax.methods.contract import Batch, PyTree
 from dml_jax.train import mesh as meshes
+from dml_jax.train.chunks import in_chunks
 from dml_jax.train.experiment import Experiment
 from dml_jax.train.state import TrainState
 
@@ -47,7 +49,8 @@ class Monitor:
                 values["active_pairs"] = method.active_pairs(params, encoded, batch, key)
             if method.proxies is not None and before is not None:
                 values["proxy_drift"] = relative_drift(before, method.proxies(params))
-            return method.embed(params, model_state, batch.images[0]), batch.labels, values
+            embed = partial(method.embed, params, model_state)
+            return in_chunks(embed, experiment.config.train.chunks, batch.images[0]), batch.labels, values
 
         replicated = meshes.replicated(experiment.mesh)
         self._observe = jax.jit(observe, out_shardings=replicated)

@@ -22,6 +22,7 @@ from dml_jax.methods.contract import Aux, Batch, Method, TrainingSet, teaching
 from dml_jax.train import mesh as meshes
 from dml_jax.train import step
 from dml_jax.train.checkpoint import Checkpoints
+from dml_jax.train.chunks import chunked
 from dml_jax.train.state import TrainState
 from tests import toys
 
@@ -251,6 +252,37 @@ def test_eight_devices_are_one(name: str) -> None:
     assert float(eight_terms["loss"]) == pytest.approx(float(one_terms["loss"]), rel=1e-6)
     assert float(eight_terms["grad_norm"]) == pytest.approx(float(one_terms["grad_norm"]), rel=1e-5)
     for a, b in zip(leaves((one.params, one.model_state)), leaves((eight.params, eight.model_state)), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+
+
+def frozen(name: str) -> Method:
+    """A method whose batch norm uses its running statistics in training."""
+    made = method(name)
+
+    def encode(params: Any, model_state: Any, images: jax.Array, *, train: bool, key: Any = None) -> Any:
+        encoded, _ = made.encode(params, model_state, images, train=False)
+        if train and name == "diva":
+            encoded = encoded._replace(keys=made.encode(params, model_state, images, train=True, key=key)[0].keys)
+        return encoded, model_state
+
+    return made._replace(encode=encode)
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name in ("hist", "crt") else [pytest.mark.slow]) for name in METHODS]
+)
+def test_chunks_on_eight_devices_are_one_batch_on_one(name: str) -> None:
+    made, optimizer = frozen(name), optax.sgd(0.01)
+    batch = toys.batch(made.views)
+    state = started(made, optimizer, batch)
+    whole, terms = jax.jit(step.build(made, optimizer))(state, batch, jax.random.key(KEY))
+    mesh = meshes.make()
+    spread = meshes.shard_batch(mesh, *(np.asarray(field) for field in batch[:3]))
+    run = jax.jit(step.build(chunked(made, 2), optimizer))
+    parts, parts_terms = run(meshes.replicate(mesh, state), spread, jax.random.key(KEY))
+    for term, value in terms.items():
+        assert float(parts_terms[term]) == pytest.approx(float(value), rel=1e-5), term
+    for a, b in zip(leaves((whole.params, whole.model_state)), leaves((parts.params, parts.model_state)), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
 
 

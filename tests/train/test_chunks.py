@@ -1,0 +1,51 @@
+"""Tests of batches that are encoded in chunks."""
+
+from functools import partial
+
+import jax
+import numpy as np
+import optax
+import pytest
+
+from dml_jax.config import Config
+from dml_jax.errors import ConfigError
+from dml_jax.methods import baseline
+from dml_jax.train import chunks, experiment, step
+from tests import toys
+from tests.train.experiments import small
+
+
+def test_rows_come_back_in_their_order() -> None:
+    rows, others = np.arange(24.0).reshape(12, 2), np.asarray([[[1.0]], [[2.0]], [[3.0]]])
+    doubled = chunks.in_chunks(lambda x, other: {"twice": 2 * x, "other": x * 0 + other}, 3, rows, others)
+    np.testing.assert_array_equal(doubled["twice"], 2 * rows)
+    np.testing.assert_array_equal(doubled["other"][:6, 0], [1, 2, 3, 1, 2, 3])  # every third row is of one chunk
+
+
+def test_chunks_need_a_fraction_of_the_memory() -> None:
+    """The compiler's own figure for a batch whose feature maps are larger than everything else."""
+    made = baseline.build(baseline.make_config(embedding_dim=16), toys.backbone(1024), toys.training_set(4))
+    optimizer = optax.sgd(0.01)
+    batch = toys.batch(1, size=256)
+    state = jax.eval_shape(partial(step.initial, made, optimizer), jax.random.key(0), batch)
+
+    def temporary(parts: int) -> int:
+        run = jax.jit(step.build(chunks.chunked(made, parts), optimizer))
+        memory = run.lower(state, batch, jax.random.key(0)).compile().memory_analysis()
+        assert memory is not None
+        return memory.temp_size_in_bytes
+
+    assert temporary(16) < temporary(1) / 4
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"chunks": 3}, "train.chunks=3: data.batch_size=16 must be a multiple of 24"),
+        ({"chunks": 2}, "train.chunks=2: batch norm .*backbone.freeze_bn=true"),
+    ],
+)
+def test_what_chunks_refuse(changes: dict[str, int], message: str) -> None:
+    config: Config = small(steps=1, **changes)
+    with pytest.raises(ConfigError, match=message):
+        experiment.build(config)
