@@ -23,10 +23,10 @@ __version__ = "0.1.0"
 
 
 def load(workdir: str | Path, checkpoint: str = "reported") -> "Model":
-    """The trained model of a run.
+    """The trained model of a run, or a published network as it is.
 
     Args:
-      workdir: its work directory.
+      workdir: its work directory, or a directory of converted weights, e.g. "weights/dinov2_vits14".
       checkpoint: "reported", "latest", "best" or a step.
 
     Returns:

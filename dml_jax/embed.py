@@ -1,6 +1,7 @@
 """Embeds new, unlabelled images with the model of a finished run:
 
     python -m dml_jax.embed --workdir=runs/folder_baseline photos/ [--output=embeddings] [--query=x.jpg]
+    python -m dml_jax.embed --backbone=weights/dinov2_vits14 photos/    without training, by converted weights
 
 Writes embeddings.npy (float32, rows of unit length), ids.json and manifest.json; with --query also neighbors.png, a
 figure of the images nearest to the query.
@@ -69,13 +70,16 @@ def execute(arguments: list[str]) -> None:
     flags = cli.Parser(__doc__)
     flags.add_argument("paths", nargs="*", metavar="IMAGE|DIRECTORY", help="images to embed")
     flags.add_argument("--workdir", help="work directory of the run whose model is used")
+    flags.add_argument("--backbone", dest="workdir", metavar="DIRECTORY", help="or converted weights, used as they are")
     flags.add_argument("--checkpoint", default="reported", help="reported (default), latest, best or a step")
     flags.add_argument("--output", default="embeddings", help="directory to write (default: embeddings)")
     flags.add_argument("--skip_bad", action="store_true", help="leave out unusable images instead of stopping")
     flags.add_argument("--query", help="image whose nearest neighbours are listed and drawn")
     options = flags.parse_args(arguments)
     if not options.workdir:
-        raise ConfigError("--workdir: missing; give the work directory of a run")
+        raise ConfigError(
+            "--workdir: missing; give the work directory of a run, or --backbone=DIRECTORY of converted weights"
+        )
     if not options.paths:
         raise ConfigError("IMAGE: missing; give image files or directories")
     files = image_files(options.paths)

@@ -18,10 +18,10 @@ from dml_jax.files import utf8_path
 
 
 class Model:
-    """The trained embedding of a run.
+    """The trained embedding of a run, or a published network as it is.
 
     Args:
-      directory: the run's work directory.
+      directory: the run's work directory, or a directory of converted weights.
       checkpoint: "reported" (the one that `results.json` describes), "latest", "best" or a step.
 
     Attributes:
@@ -31,15 +31,15 @@ class Model:
 
     Raises:
       CheckpointError: no run there, no such checkpoint, or a corrupt one.
+      WeightsError: damaged weights.
     """
 
     def __init__(self, directory: str | Path, checkpoint: str = "reported"):
-        from dml_jax.train import warm_start, workdir  # orbax takes seconds to import
+        from dml_jax.train import warm_start  # orbax takes seconds to import
 
         directory = utf8_path("directory", directory)
         self._directory = directory
-        height, width = workdir.read_config(directory)["shape"]
-        self.shape: tuple[int, int] = (height, width)
+        self.shape = warm_start.image_shape(directory)
         # Falling back to an earlier checkpoint would silently give a different model from the requested one.
         self.config, method, self._state = warm_start.load_trained(directory, checkpoint, warn=None)
         self.step = int(self._state.step)

@@ -191,9 +191,9 @@ def resizing_weights(old: int, new: int, interpolation: Interpolation) -> np.nda
 
 def resize_positions(config: Config, params: PyTree, image_shape: ImageShape) -> PyTree:
     """Resizes the positional embeddings of a square grid to that of the images; other tokens keep theirs."""
-    positions, prefix = np.asarray(params["pos_embed"]), _positions_before_patches(config)
+    positions, prefix = np.asarray(params.get("pos_embed", np.zeros((1, 0, 0)))), _positions_before_patches(config)
     side, new = math.isqrt(max(positions.shape[1] - prefix, 0)), grid(config, image_shape)
-    if (side, side) == new or side * side != positions.shape[1] - prefix:  # a wrong length is reported by the caller
+    if (side, side) == new or side * side != positions.shape[1] - prefix:  # the caller reports none or a wrong length
         return params
     patches = positions[:, prefix:].reshape(side, side, -1)
     rows, columns = (resizing_weights(side, size, config.interpolation) for size in new)

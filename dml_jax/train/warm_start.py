@@ -13,7 +13,7 @@ from dml_jax.errors import CheckpointError, ConfigError
 from dml_jax.methods.contract import Method, PyTree, TrainingSet
 from dml_jax.train import experiment as experiments
 from dml_jax.train import mesh as meshes
-from dml_jax.train import optimizers, workdir
+from dml_jax.train import optimizers, published, workdir
 from dml_jax.train.checkpoint import Checkpoints
 from dml_jax.train.experiment import Experiment
 from dml_jax.train.state import TrainState
@@ -28,16 +28,21 @@ class TrainedModel(NamedTuple):
 
 
 def load_trained(directory: Path, checkpoint: str, warn: Callable[[str], None] | None) -> TrainedModel:
-    """A run's configuration, method and one of its states.
+    """A run's configuration, method and one of its states, or those of a published network.
 
     Args:
-      directory: its work directory.
+      directory: its work directory, or one of converted weights.
       checkpoint: "reported", "latest", "best" or a step.
       warn: see `Checkpoints`.
 
     Raises:
       CheckpointError: no run there, or no such checkpoint.
+      WeightsError: see `published.load`.
     """
+    if published.is_converted(directory):
+        if checkpoint != "reported":
+            raise CheckpointError(f"--checkpoint={checkpoint}: {directory} holds published weights, not checkpoints")
+        return TrainedModel(*published.load(directory))
     facts = workdir.read_config(directory)
     config = configs.resolve(facts["config"])
     method = experiments.build_method(config, TrainingSet(facts["classes"], facts["images"]))
@@ -49,6 +54,24 @@ def load_trained(directory: Path, checkpoint: str, warn: Callable[[str], None] |
         return TrainedModel(config, method, checkpoints.select(checkpoint, config.train.select))
     finally:
         checkpoints.close()
+
+
+def image_shape(directory: Path) -> tuple[int, int]:
+    """(height, width) in pixels of the images for the model that `load_trained` returns.
+
+    Raises:
+      CheckpointError: no run and no weights there.
+      WeightsError: see `published.load`.
+    """
+    if published.is_converted(directory):
+        side = published.image_side(directory)
+        return side, side
+    if not (directory / "config.json").exists():
+        raise CheckpointError(
+            f"{directory}: is not a work directory (no config.json) and holds no converted weights (no weights.json)"
+        )
+    height, width = workdir.read_config(directory)["shape"]
+    return height, width
 
 
 def initial_state(experiment: Experiment, console: Console) -> TrainState:
