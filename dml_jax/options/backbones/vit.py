@@ -61,7 +61,7 @@ def dino(size: Literal["small", "base"], patch: Literal[8, 16]) -> Config:
 def dinov2(size: Size, *, registers: bool = False) -> Config:
     """ViT-S, B, L or g with patches of 14 pixels trained without labels by DINOv2 (Oquab et al., TMLR 2024).
 
-    22,056,576, 86,580,480, 304,368,640 or 1,136,480,768 parameters, for images of 518 pixels; 384, 768, 1,024 or 1,536
+    22,056,192, 86,579,712, 304,367,616 or 1,136,479,232 parameters, for images of 518 pixels; 384, 768, 1,024 or 1,536
     channels. With four registers (Darcet et al., ICLR 2024), 4 * channels parameters more.
     """
     return replace(
