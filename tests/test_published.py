@@ -12,11 +12,15 @@ import pytest
 from flax import traverse_util
 
 import dml_jax
-from dml_jax import cli, embed
+from dml_jax import cli, embed, final_results
+from dml_jax import config as configs
 from dml_jax.backbones import resnet, vit
 from dml_jax.backbones.weights import converted_files
+from dml_jax.console import Console
 from dml_jax.data import transforms
+from dml_jax.evaluation import metrics
 from dml_jax.export import embedding_files
+from dml_jax.train import experiment as experiments
 from tests.data import layouts
 
 VIT = vit.Config(depth=1, width=16, heads=2, patch=8, output="patches")
@@ -63,6 +67,26 @@ def test_average_of_the_feature_map(tmp_path: Path) -> None:
     expected = np.asarray(run(params, stats, jnp.asarray(crops))).mean(axis=(1, 2))
     expected = expected / np.linalg.norm(expected, axis=1, keepdims=True)
     np.testing.assert_allclose(model.embed(list(images)), expected, atol=1e-5)
+
+
+def test_control_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The results of a run that starts from published weights contain those of the weights alone."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    write(tmp_path / "w", resnet, RESNET)
+    layouts.photos(tmp_path / "photos", tuple(f"class {i}" for i in range(6)), each=4)
+    values = cli.load_config(str(Path(__file__).parents[1] / "configs" / "folder_baseline.py") + ":small", {})
+    values["data"] |= {"path": str(tmp_path / "photos"), "batch_size": 8, "images_per_class": 4, "image_size": 32,
+                       "resize": 37}  # fmt: skip
+    values["backbone"] = asdict(RESNET) | {"pretrained": str(tmp_path / "w")}
+    values["evaluation"] |= {"cluster": False, "batch_size": 8}
+    experiment = experiments.build(configs.resolve(values))
+    results, _ = final_results.final(experiment, experiments.initial_state(experiment), "last", Console(active=False))
+    test = experiment.splits["test"]
+    embeddings = dml_jax.load(tmp_path / "w").embed([tmp_path / "photos" / name for name in test.ids])
+    expected = metrics.retrieval(embeddings, test.labels)
+    found = results["controls"]["published weights, not trained further"]
+    assert set(results["controls"]) == {"published weights, not trained further"}
+    assert (found["recall@1"], found["map@r"]) == pytest.approx((expected["recall@1"], expected["map@r"]))
 
 
 def test_invalid_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

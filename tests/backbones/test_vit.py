@@ -14,15 +14,15 @@ from flax import traverse_util
 from dml_jax.backbones import vit
 from dml_jax.backbones.weights import converted_files
 
-SMALL = vit.Config(depth=3, width=16, heads=2, patch=8, layer_scale=0.1)
+SMALL = vit.Config(depth=2, width=16, heads=2, patch=8, layer_scale=0.1)
 
 
 @pytest.mark.parametrize(
     ("name", "parameters"),
     [  # the files of DINOv2 also hold a token for masked patches
         ("dino_vits16", 21_665_664),
-        ("dino_vitb8", 85_807_872),
         ("dinov2_vits14", 22_056_576 - 384),
+        pytest.param("dino_vitb8", 85_807_872, marks=pytest.mark.slow),
         ("dinov2_vits14_reg", 22_056_576 + 3 * 384),
         pytest.param("dinov2_vitb14", 86_580_480 - 768, marks=pytest.mark.slow),
         pytest.param("dinov2_vitl14", 304_368_640 - 1024, marks=pytest.mark.slow),
@@ -40,7 +40,7 @@ def test_frozen_blocks(tmp_path: Path) -> None:
     params, _ = vit.build(SMALL).init(jax.random.key(0), (16, 16))
     arrays = {f"backbone/params/{k}": np.asarray(v) for k, v in traverse_util.flatten_dict(params, sep="/").items()}
     converted_files.write(tmp_path / "w", arrays, {"architecture": asdict(SMALL)})
-    backbones = [vit.build(replace(SMALL, pretrained=str(tmp_path / "w"), frozen_blocks=n)) for n in (0, 2)]
+    backbones = [vit.build(replace(SMALL, pretrained=str(tmp_path / "w"), frozen_blocks=n)) for n in (0, 1)]
     x = jax.random.normal(jax.random.key(1), (2, 16, 16, 3))
     found = []
     for backbone in backbones:
@@ -53,8 +53,8 @@ def test_frozen_blocks(tmp_path: Path) -> None:
         found.append((stats, *jax.jit(jax.grad(loss, has_aux=True))(params)))
     (_, all_gradients, (expected, _)), (fixed, gradients, (features, new)) = found
     np.testing.assert_allclose(features, expected, rtol=1e-5)
-    assert set(fixed) == {"patch_embed", "pos_embed", "cls_token", "blocks_0", "blocks_1"}
-    assert set(gradients) == {"blocks_2", "norm"}
+    assert set(fixed) == {"patch_embed", "pos_embed", "cls_token", "blocks_0"}
+    assert set(gradients) == {"blocks_1", "norm"}
     jax.tree.map(np.testing.assert_array_equal, new, fixed)
     for name, gradient in gradients.items():
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), gradient, all_gradients[name])
