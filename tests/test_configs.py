@@ -291,6 +291,14 @@ def test_recipes_accept_other_data_sets(variant: str) -> None:
         assert config.paper == {}
 
 
+def test_layer_decay_needs_a_vision_transformer() -> None:
+    path = str(ROOT / "configs" / "cars_hist.py")
+    message = r"train\.layer_decay=0\.8: is for the blocks of a vision transformer, but backbone\.name='resnet'"
+    with pytest.raises(ConfigError, match=message):
+        configs.resolve(cli.load_config(path, {"train.layer_decay": "0.8"}))
+    assert configs.resolve(cli.load_config(str(ROOT / "configs" / "folder_vit.py"), {})).train.layer_decay == 0.75
+
+
 def test_unknown_variants_are_named() -> None:
     with pytest.raises(ConfigError, match=r"there is no variant 'retund'; did you mean retuned"):
         resolved("cub_hist", "retund")
