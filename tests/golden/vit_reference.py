@@ -81,7 +81,7 @@ def transformers_case(kind: str, patch: int, **options: Any) -> Case:
     return Case(
         patch,
         shapes_of(model),
-        lambda state, x: functional_call(model.to(x.dtype), state, (x,), more).last_hidden_state,
+        lambda state, x: functional_call(model, state, (x,), more).last_hidden_state,
     )
 
 
