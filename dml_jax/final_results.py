@@ -76,7 +76,10 @@ def final(
         }
     if config.backbone.pretrained != "none":
         console.print("evaluating the published weights without further training")
-        controls["published weights, not trained further"] = _published(experiment)
+        try:
+            controls["published weights, not trained further"] = _published(experiment)
+        except UserError as problem:  # they may have been moved since; the results are not lost for that
+            console.print(f"warning: {problem}")
     return results | ({"controls": controls} if controls else {}), embeddings
 
 

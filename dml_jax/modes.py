@@ -1,5 +1,6 @@
 """The modes of the main command: train, evaluate, export, check."""
 
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -16,7 +17,7 @@ from dml_jax.console import Console
 from dml_jax.errors import CheckpointError, DataError
 from dml_jax.export import embedding_files, query_results, stablehlo
 from dml_jax.train import experiment as experiments
-from dml_jax.train import inference, loop, mesh, process_group, step, teacher, warm_start, workdir
+from dml_jax.train import inference, loop, mesh, process_group, teacher, trackers, warm_start, workdir
 from dml_jax.train import timing as timing_summary
 from dml_jax.train.checkpoint import Checkpoints
 from dml_jax.train.experiment import Experiment
@@ -27,8 +28,15 @@ from dml_jax.train.stop_signals import Stop
 PER_PROCESS = ("data.path", "data.threads", "data.workers", "data.prefetch")  # may differ between processes
 
 
-def train(config: Config, directory: Path, console: Console, stop: Stop) -> None:
+def train(config: Config, directory: Path, console: Console, stop: Stop, log: Sequence[str] = ()) -> None:
     """Trains or resumes, evaluates the selected model, exports its embeddings and writes the report.
+
+    Args:
+      config: of the run.
+      directory: its work directory.
+      console: shows progress.
+      stop: SIGTERM or Ctrl-C.
+      log: where the metrics are shown besides `metrics.jsonl`.
 
     Raises:
       UserError: before training, if the configuration, the data or the work directory do not fit.
@@ -37,7 +45,8 @@ def train(config: Config, directory: Path, console: Console, stop: Stop) -> None
     workdir.check_same_run(directory, config)
     experiment = build(config)
     main = mesh.is_main_process()
-    with workdir.locked(directory, active=main), console:
+    metrics = trackers.TrackedLines(directory / "metrics.jsonl", log, config, main)
+    with workdir.locked(directory, active=main), metrics, console:
         workdir.check_same_run(directory, config)  # again, because another run may have used it in the meantime
         if is_finished(directory, experiment):
             console.print(f"{directory}: already finished, {experiment.steps} steps; see {directory / 'report.html'}")
@@ -56,7 +65,6 @@ def train(config: Config, directory: Path, console: Console, stop: Stop) -> None
             _check_same_sources(directory, facts)
             files.write_json(directory / "config.json", facts)
         checkpoints = open_checkpoints(experiment, directory, console, writing=True)
-        metrics = JsonLines(directory / "metrics.jsonl", main)
         timing = JsonLines(directory / "timing.jsonl", main)
         state = loop.train(experiment, loop.Outputs(checkpoints, metrics, timing, console), stop)
         if config.train.select != "last":
@@ -74,6 +82,7 @@ def train(config: Config, directory: Path, console: Console, stop: Stop) -> None
                 embeddings.get("gallery"),
             )  # fmt: skip
             files.write_json(directory / "results.json", final)
+            metrics.finish(final)
             report.print_table(config, final, console.rich)
             console.print(f"report: {directory / 'report.html'}   embeddings: {directory / 'embeddings'}")
 
@@ -112,8 +121,7 @@ def export(config: Config, directory: Path, checkpoint: str, console: Console) -
     file = directory / "model.stablehlo"
     if mesh.is_main_process():
         model = lambda images: experiment.method.embed(params, model_state, images)  # noqa: E731
-        stablehlo.write(file, model, experiment.shape)
-        difference = stablehlo.deviation(file, model, experiment.shape)
+        difference = stablehlo.write(file, model, experiment.shape)
         console.print(f"model, for any program with JAX: {file} (largest difference from this one {difference:.1e})")
 
 
@@ -129,8 +137,7 @@ def check(config: Config, console: Console) -> None:
     key = mesh.replicate(experiment.mesh, experiments.run_key(config))
     with experiments.training_batches(experiment, 0, 1) as batches:
         batch = experiments.device_batch(experiment, *next(batches))
-    training_step = step.build(experiment.method, experiment.optimizer, experiment.augment)
-    update = jax.jit(training_step, donate_argnums=0).lower(state, batch, key).compile()
+    update = experiments.jitted_step(experiment).lower(state, batch, key).compile()
     memory = update.memory_analysis()
     state, values = update(state, batch, key)
     metrics = loop.check_finite(values, 1)
@@ -253,11 +260,13 @@ def _write_embeddings(
         return
     splits = _with_gallery(experiment)
     for name, rows in embeddings.items():
+        split = splits[name]
         embedding_files.write(
             directory / "embeddings" / name,
             rows,
-            splits[name].labels,
-            splits[name].ids,
+            split.labels,
+            split.ids,
             config_hash=configs.digest(experiment.config),
             step=checkpoint_step,
+            metadata={"class_name": [split.classes[label] for label in split.labels], **split.metadata},
         )

@@ -7,6 +7,7 @@ ROOT = Path(__file__).parents[1] / "dml_jax"
 LAYERS = (
     {"errors"},
     {"console", "files"},
+    {"downloads"},
     {"options"},
     {"config"},
     {"losses"},
@@ -19,6 +20,8 @@ COMMANDS = len(LAYERS)
 
 
 def layer(module: str) -> int:
+    if module.endswith(".__main__"):
+        return COMMANDS
     part = module.split(".")[1] if "." in module else "__init__"
     return next((i for i, names in enumerate(LAYERS) if part in names), COMMANDS)
 

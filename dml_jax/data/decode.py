@@ -1,7 +1,7 @@
 """Decoding image files to pixels, and encoding them losslessly.
 
 The formats are JPEG, PNG, GIF, BMP, TIFF, WebP and PPM/PGM, recognised by content; no other decoder of Pillow is
-reachable, because some start programs (EPS) or are rarely tested.
+reachable, because some start programs (EPS) or are rarely tested. HEIC, the format of phones, needs the extra "heic".
 
 Pixels are those that Pillow gives after applying the EXIF orientation, converting to RGB and dropping alpha, except for
 16-bit greyscale, which Pillow would clip to almost white. JPEG files other than CMYK are decoded by simplejpeg, which
@@ -21,9 +21,11 @@ from PIL import Image, ImageOps
 from dml_jax.errors import DataError
 
 FORMATS = ("JPEG", "PNG", "GIF", "BMP", "TIFF", "WEBP", "PPM")  # Pillow's names; PPM includes PGM
+HEIC = (b"ftypheic", b"ftypheix", b"ftypmif1")  # bytes 4 to 12 of a HEIC file; the last is also that of other formats
 LIMIT = 89_478_485  # pixels; the threshold above which Pillow warns of a decompression bomb
 BITS, PHOTOMETRIC, ORIENTATION = 0x0102, 0x0106, 0x0112  # TIFF and EXIF tags
 WARNINGS_LOCK = threading.Lock()  # warning filters are global to all threads
+LOADING_LOCK = threading.Lock()  # an image of Pillow may be given twice, and reads its file when it is first used
 PPM = re.compile(rb"P6\n(\d{1,6}) (\d{1,6})\n255\n")  # header of an uncompressed image
 
 
@@ -39,8 +41,8 @@ def rgb(data: bytes, min_side: int = 0) -> np.ndarray:
       uint8 [H, W, 3].
 
     Raises:
-      DataError: empty, not an image of one of the `FORMATS`, damaged, more than `LIMIT` pixels, or pixels that are
-        floats or 32-bit integers, whose range is unknown.
+      DataError: empty, not an image of one of the `FORMATS`, HEIC without its extra, damaged, more than `LIMIT` pixels,
+        or pixels that are floats or 32-bit integers, whose range is unknown.
     """
     if data[:3] == b"\xff\xd8\xff" and (pixels := _jpeg(data, min_side)) is not None:
         return pixels
@@ -50,17 +52,7 @@ def rgb(data: bytes, min_side: int = 0) -> np.ndarray:
             return np.frombuffer(data, np.uint8, offset=header.end()).reshape(height, width, 3)
     try:
         with _open(data) as image:
-            kind, tags = image.format, getattr(image, "tag_v2", {})
-            upright = ImageOps.exif_transpose(image)
-            if upright.mode.startswith("I;16"):
-                return _grey(upright, tags.get(BITS, (16,))[0], inverted=tags.get(PHOTOMETRIC) == 0)
-            if upright.mode == "I" and kind == "PPM":
-                return _grey(upright, 16)
-            if upright.mode in ("I", "F"):
-                what = "floating-point" if upright.mode == "F" else "signed or 32-bit integer"
-                raise DataError(f"has {what} pixels, whose range is unknown; convert it to 8 or 16 bits per channel")
-            upright.info.pop("transparency", None)  # alpha is dropped anyway, and Pillow would warn
-            return np.asarray(upright.convert("RGB"))
+            return _pixels(image)
     except DataError:
         raise
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
@@ -71,6 +63,38 @@ def rgb(data: bytes, min_side: int = 0) -> np.ndarray:
         raise DataError(f"damaged: {str(error) or type(error).__name__}") from error
 
 
+def from_pillow(image: Image.Image) -> np.ndarray:
+    """The pixels of an image of Pillow, as `rgb` gives them for its file: uint8 [H, W, 3].
+
+    Raises:
+      DataError: see `rgb`.
+    """
+    if image.width * image.height > LIMIT:
+        raise DataError(f"more than {LIMIT} pixels")
+    try:
+        with LOADING_LOCK:
+            image.load()
+        return _pixels(image)
+    except DataError:
+        raise
+    except Exception as error:  # as in `rgb`
+        raise DataError(f"damaged: {str(error) or type(error).__name__}") from error
+
+
+def _pixels(image: Image.Image) -> np.ndarray:
+    kind, tags = image.format, getattr(image, "tag_v2", {})
+    upright = ImageOps.exif_transpose(image)
+    if upright.mode.startswith("I;16"):
+        return _grey(upright, tags.get(BITS, (16,))[0], inverted=tags.get(PHOTOMETRIC) == 0)
+    if upright.mode == "I" and kind == "PPM":
+        return _grey(upright, 16)
+    if upright.mode in ("I", "F"):
+        what = "floating-point" if upright.mode == "F" else "signed or 32-bit integer"
+        raise DataError(f"has {what} pixels, whose range is unknown; convert it to 8 or 16 bits per channel")
+    upright.info.pop("transparency", None)  # alpha is dropped anyway, and Pillow would warn
+    return np.asarray(upright.convert("RGB"))
+
+
 def _grey(image: Image.Image, bits: int, inverted: bool = False) -> np.ndarray:
     """The highest 8 of `bits` bits of a greyscale image, as uint8 [H, W, 3]; `inverted` if 0 is white."""
     grey = (np.asarray(image) >> (bits - 8)).astype(np.uint8)
@@ -79,9 +103,23 @@ def _grey(image: Image.Image, bits: int, inverted: bool = False) -> np.ndarray:
 
 def _open(data: bytes) -> Image.Image:
     """Opens an image file, turning Pillow's warning about more than `LIMIT` pixels into an exception."""
+    heic = data[4:12] in HEIC
+    if heic:
+        _register_heic()
     with WARNINGS_LOCK, warnings.catch_warnings():
         warnings.simplefilter("error", Image.DecompressionBombWarning)
+        if heic:
+            return Image.open(io.BytesIO(data), formats=("HEIF",))
         return Image.open(io.BytesIO(data), formats=FORMATS)
+
+
+def _register_heic() -> None:
+    """Makes HEIC files known to Pillow; their main image is decoded and nothing else in them."""
+    try:
+        import pillow_heif
+    except ImportError:
+        raise DataError('is HEIC, which needs an extra: pip install "dml_jax[heic]"') from None
+    pillow_heif.register_heif_opener(thumbnails=False, depth_images=False, aux_images=False)
 
 
 def _jpeg(data: bytes, min_side: int) -> np.ndarray | None:

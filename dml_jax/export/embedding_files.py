@@ -3,18 +3,20 @@
 import json
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from dml_jax.data import split_metadata
+from dml_jax.data.prepare.source_files import Scalar
 from dml_jax.errors import DataError
 from dml_jax.evaluation import check_inputs
 from dml_jax.files import below_a_file, read_json, reading, sha256, write_json
 
-WRITTEN = {"embeddings.npy", "labels.npy", "ids.json", "manifest.json", "neighbors.png"}
+WRITTEN = {"embeddings.npy", "labels.npy", "ids.json", "metadata.json", "manifest.json", "neighbors.png"}
 REMEDY = "export it again"
 
 
@@ -44,12 +46,14 @@ class Exported(NamedTuple):
       labels: int64 [N], or None for unlabelled images.
       ids: N image names.
       manifest: shapes, dtypes, checksums, and the run and checkpoint of the model.
+      metadata: further columns of the data set: name -> N values.
     """
 
     embeddings: np.ndarray
     labels: np.ndarray | None
     ids: list[str]
     manifest: dict[str, Any]
+    metadata: Mapping[str, Sequence[Scalar]] = {}
 
 
 def read(directory: Path) -> Exported:
@@ -69,29 +73,52 @@ def read(directory: Path) -> Exported:
     arrays = {name: check_inputs.load(directory / name, name="array") for name in manifest["sha256"]}
     if "embeddings.npy" not in arrays or len(arrays["embeddings.npy"]) != len(ids):
         raise DataError(f"{directory}: the numbers of embeddings and of ids differ; export it again")
-    return Exported(arrays["embeddings.npy"], arrays.get("labels.npy"), ids, manifest)
+    metadata = {}
+    if (path := directory / "metadata.json").exists():
+        with reading(path, REMEDY):
+            metadata = split_metadata.checked_columns(json.loads(path.read_text(encoding="utf-8")), len(ids))
+    return Exported(arrays["embeddings.npy"], arrays.get("labels.npy"), ids, manifest, metadata)
+
+
+def save_rows(path: Path, parts: Iterable[np.ndarray], count: int) -> None:
+    """Writes arrays [_, D], `count` rows in all, one below the other as one array float32 [count, D]."""
+    start = 0
+    with path.open("wb") as file:
+        for part in parts:
+            if start == 0:
+                header = {"descr": "<f4", "fortran_order": False, "shape": (count, part.shape[1])}
+                np.lib.format.write_array_header_1_0(file, header)
+            file.write(np.ascontiguousarray(part, "<f4").data)
+            start += len(part)
+    assert start == count
 
 
 def write(
     directory: Path,
-    embeddings: np.ndarray,
+    embeddings: np.ndarray | Iterable[np.ndarray],
     labels: np.ndarray | None,
     ids: Sequence[str],
     *,
     config_hash: str | None,
     step: int | None,
     members: Sequence[Mapping[str, Any]] = (),
+    metadata: Mapping[str, Sequence[Scalar]] = {},
+    plan: Mapping[str, Any] | None = None,
 ) -> None:
-    """Writes `embeddings.npy`, `labels.npy`, `ids.json` and `manifest.json` into `directory`, completely or not at all.
+    """Writes `embeddings.npy`, `labels.npy`, `ids.json`, `manifest.json` and, if there is any, `metadata.json`.
+
+    The directory is written completely or not at all.
 
     Args:
       directory: e.g. `<workdir>/embeddings/test`; replaced if it exists.
-      embeddings: float32 [N, D], rows of unit length.
+      embeddings: float [N, D], rows of unit length; or such arrays, which need not be in memory together, in order.
       labels: int [N], or None for unlabelled images.
       ids: N image names.
       config_hash: of the run; None for an ensemble.
       step: of the checkpoint; None for an ensemble.
       members: for an ensemble, the manifests of its members.
+      metadata: further columns of the data set: name -> N values.
+      plan: what was embedded, see `embedding_shards`.
 
     Raises:
       DataError: the directory holds other files, which would be lost.
@@ -101,12 +128,14 @@ def write(
     draft = directory.with_name(f".{directory.name}.tmp")
     shutil.rmtree(draft, ignore_errors=True)
     draft.mkdir(parents=True)
-    arrays: dict[str, np.ndarray] = {"embeddings.npy": embeddings.astype(np.float32)}
+    parts = [embeddings] if isinstance(embeddings, np.ndarray) else embeddings
+    save_rows(draft / "embeddings.npy", parts, len(ids))
     if labels is not None:
-        arrays["labels.npy"] = labels.astype(np.int64)
-    for name, array in arrays.items():
-        np.save(draft / name, array)
+        np.save(draft / "labels.npy", labels.astype(np.int64))
+    arrays = {path.name: np.load(path, mmap_mode="r") for path in sorted(draft.glob("*.npy"))}
     (draft / "ids.json").write_text(json.dumps(list(ids)), encoding="utf-8")
+    if metadata:
+        (draft / "metadata.json").write_text(json.dumps(dict(metadata)), encoding="utf-8")
     manifest: dict[str, Any] = {
         "shapes": {name: list(array.shape) for name, array in arrays.items()},
         "dtypes": {name: str(array.dtype) for name, array in arrays.items()},
@@ -118,6 +147,8 @@ def write(
     }
     if members:
         manifest["members"] = list(members)
+    if plan:
+        manifest["plan"] = dict(plan)
     write_json(draft / "manifest.json", manifest)
     shutil.rmtree(directory, ignore_errors=True)
     os.replace(draft, directory)

@@ -35,13 +35,18 @@ def image_side(directory: Path) -> int:
     return min(SIDE, *converted_files.read_metadata(directory).get("image_shape", (SIDE,)))
 
 
-def load(directory: Path) -> tuple[Config, Method, TrainState]:
+def load(directory: Path, dtype: str | None = None) -> tuple[Config, Method, TrainState]:
     """A network from `python -m dml_jax.convert` as if it were the model of a run, at step 0.
+
+    Args:
+      directory: the converted weights.
+      dtype: of the activations; None for float32.
 
     Raises:
       WeightsError: the directory is damaged, or of an older version.
     """
-    architecture = converted_files.read_metadata(directory)["architecture"] | {"pretrained": str(directory)}
+    architecture = converted_files.read_metadata(directory)["architecture"]
+    architecture |= {"pretrained": str(directory)} | ({"dtype": dtype} if dtype else {})
     try:
         backbone = validate(configs.options_module("backbone", architecture.get("name")).Config, architecture)
     except ConfigError as error:

@@ -1,6 +1,7 @@
 """Starting from the variables of another run or of a published checkpoint."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,13 +11,17 @@ from dml_jax import config as configs
 from dml_jax.backbones.weights import pretrained
 from dml_jax.console import Console
 from dml_jax.errors import CheckpointError, ConfigError
-from dml_jax.methods.contract import Method, PyTree, TrainingSet
+from dml_jax.methods.contract import Method, PyTree, TrainingSet, no_classes
 from dml_jax.train import experiment as experiments
+from dml_jax.train import kept_models, optimizers, published, workdir
 from dml_jax.train import mesh as meshes
-from dml_jax.train import optimizers, published, workdir
 from dml_jax.train.checkpoint import Checkpoints
 from dml_jax.train.experiment import Experiment
 from dml_jax.train.state import TrainState
+
+MODEL = (
+    "model"  # directory of the one model, written by `kept_models`, that a run on the hub has instead of checkpoints
+)
 
 
 class TrainedModel(NamedTuple):
@@ -27,13 +32,16 @@ class TrainedModel(NamedTuple):
     state: TrainState
 
 
-def load_trained(directory: Path, checkpoint: str, warn: Callable[[str], None] | None) -> TrainedModel:
+def load_trained(
+    directory: Path, checkpoint: str, warn: Callable[[str], None] | None, *, dtype: str | None = None
+) -> TrainedModel:
     """A run's configuration, method and one of its states, or those of a published network.
 
     Args:
-      directory: its work directory, or one of converted weights.
+      directory: its work directory; what `export.hub` has pulled, which holds one model; or converted weights.
       checkpoint: "reported", "latest", "best" or a step.
       warn: see `Checkpoints`.
+      dtype: of the activations, instead of the configuration's.
 
     Raises:
       CheckpointError: no run there, or no such checkpoint.
@@ -42,16 +50,22 @@ def load_trained(directory: Path, checkpoint: str, warn: Callable[[str], None] |
     if published.is_converted(directory):
         if checkpoint != "reported":
             raise CheckpointError(f"--checkpoint={checkpoint}: {directory} holds published weights, not checkpoints")
-        return TrainedModel(*published.load(directory))
+        return TrainedModel(*published.load(directory, dtype))
     facts = workdir.read_config(directory)
-    config = configs.resolve(facts["config"])
+    given = configs.resolve(facts["config"])
+    # The variables come from the checkpoint, so what they were initialised with need not exist any more.
+    backbone = replace(given.backbone, pretrained="none", dtype=dtype or given.backbone.dtype)
+    config = replace(given, backbone=backbone)
     method = experiments.build_method(config, TrainingSet(facts["classes"], facts["images"]))
     optimizer = optimizers.build(config.train, method, lambda step: 1.0, warmup_steps=config.train.warmup_epochs)
     shape = (facts["shape"][0], facts["shape"][1])
-    template = experiments.state_shapes(config, method, optimizer, shape, meshes.make())
+    everywhere = method._replace(class_axis=no_classes)
+    template = experiments.state_shapes(config, everywhere, optimizer, shape, meshes.make())
+    if steps := kept_models.steps(directory / MODEL):
+        return TrainedModel(given, method, kept_models.read(directory / MODEL, steps[-1], template))
     checkpoints = Checkpoints(directory / "checkpoints", lambda: template, warn, writing=False)
     try:
-        return TrainedModel(config, method, checkpoints.select(checkpoint, config.train.select))
+        return TrainedModel(given, method, checkpoints.select(checkpoint, config.train.select))
     finally:
         checkpoints.close()
 
@@ -95,7 +109,7 @@ def initial_state(experiment: Experiment, console: Console) -> TrainState:
     groups = sorted({name.split("/")[1] for name in kept})
     console.print(f"starting from {source}" + (f"; newly initialised: {', '.join(groups)}" if groups else ""))
     return state._replace(
-        params=meshes.replicate(experiment.mesh, params), model_state=meshes.replicate(experiment.mesh, model_state)
+        params=experiments.place(experiment, params), model_state=experiments.place(experiment, model_state)
     )
 
 
