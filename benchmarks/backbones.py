@@ -1,7 +1,7 @@
 """Networks on a CPU, compared with torch: training steps, ResNet-50's forward pass, initialisation and conversion.
 
 ResNet-50 gets the same weights and images in both, and its feature maps must agree. The small networks are those of the
-configurations for the digits and for Omniglot; their steps are forward, backward and Adam.
+configurations for the digits and for Omniglot; their steps, and those of ViT-S, are forward, backward and Adam.
 
     python -m benchmarks.backbones [--batch=8] [--side=224] [--repeats=10]
 """
@@ -14,6 +14,7 @@ import tempfile
 import time
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -21,8 +22,8 @@ import numpy as np
 import optax
 
 from benchmarks.timing import Row, row, table
-from dml_jax.backbones import resnet
-from dml_jax.backbones.contract import PyTree
+from dml_jax.backbones import resnet, vit
+from dml_jax.backbones.contract import Backbone, PyTree
 from dml_jax.backbones.weights import converted_files, from_torch, tensor_files
 
 
@@ -122,7 +123,40 @@ def compare(batch: int, side: int, repeats: int) -> list[Row]:
 
 
 def small_network(name: str, side: int, batch: int, config: resnet.Config, repeats: int) -> Row:
-    """A row for `timing.table`: a training step of a small network with a linear classifier.
+    """A row for `timing.table`: a training step of a small residual network.
+
+    Raises:
+      ImportError: torch is not installed.
+    """
+    from torch import nn
+
+    from benchmarks.torch_resnet import small_resnet
+
+    theirs = nn.Sequential(small_resnet(config.widths, config.stem), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    return training_step(name, side, batch, resnet.build(config), theirs, repeats)
+
+
+def vision_transformer(side: int, batch: int, repeats: int) -> Row:
+    """A row for `timing.table`: a training step of ViT-S/16.
+
+    Raises:
+      ImportError: torch is not installed.
+    """
+    from benchmarks.torch_vit import SmallVisionTransformer
+
+    return training_step("ViT-S/16", side, batch, vit.build(vit.vit("small")), SmallVisionTransformer(side), repeats)
+
+
+def training_step(name: str, side: int, batch: int, backbone: Backbone, features: Any, repeats: int) -> Row:
+    """A row for `timing.table`: a training step of a network with a linear classifier.
+
+    Args:
+      name: of the network.
+      side: of the images, in pixels.
+      batch: number of images.
+      backbone: our network, whose feature map is averaged.
+      features: torch's network, a module whose output is [batch, channels].
+      repeats: number of timed steps.
 
     Raises:
       ImportError: torch is not installed.
@@ -130,15 +164,15 @@ def small_network(name: str, side: int, batch: int, config: resnet.Config, repea
     import torch
     from torch import nn
 
-    from benchmarks.torch_resnet import normalise, small_resnet
+    from benchmarks.torch_resnet import normalise
 
     torch.set_num_threads(os.cpu_count() or 1)
     classes, labels = 16, np.arange(batch) // 4
     images = np.random.default_rng(0).integers(0, 256, (batch, side, side, 3), dtype=np.uint8)
 
-    backbone, optimizer = resnet.build(config), optax.adam(1e-3)
+    optimizer = optax.adam(1e-3)
     params, stats = backbone.init(jax.random.key(0), (side, side))
-    head = 0.1 * jax.random.normal(jax.random.key(1), (config.widths[-1], classes))
+    head = 0.1 * jax.random.normal(jax.random.key(1), (backbone.channels, classes))
     state = ((params, head), stats, optimizer.init((params, head)))
 
     @partial(jax.jit, donate_argnums=0)
@@ -156,12 +190,7 @@ def small_network(name: str, side: int, batch: int, config: resnet.Config, repea
         nonlocal state
         state = jax.block_until_ready(step(state, images))
 
-    network = nn.Sequential(
-        small_resnet(config.widths, config.stem),
-        nn.AdaptiveAvgPool2d(1),
-        nn.Flatten(),
-        nn.Linear(config.widths[-1], classes),
-    ).to(memory_format=torch.channels_last)
+    network = nn.Sequential(features, nn.Linear(backbone.channels, classes)).to(memory_format=torch.channels_last)
     pixels, targets = torch.from_numpy(images), torch.from_numpy(labels)
     adam = torch.optim.Adam(network.parameters(), 1e-3)
 
@@ -185,7 +214,8 @@ def rows(*, batch: int = 8, side: int = 224, repeats: int = 10) -> list[Row]:
     Raises:
       ImportError: torch is not installed.
     """
-    return [*(small_network(*network, 5 * repeats) for network in SMALL), *compare(batch, side, repeats)]
+    small = [small_network(*network, 5 * repeats) for network in SMALL]
+    return [*small, vision_transformer(side, batch, repeats), *compare(batch, side, repeats)]
 
 
 if __name__ == "__main__":

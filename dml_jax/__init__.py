@@ -23,10 +23,11 @@ __version__ = "0.1.0"
 
 
 def load(workdir: str | Path, checkpoint: str = "reported") -> "Model":
-    """The trained model of a run.
+    """The trained model of a run, or a published network as it is.
 
     Args:
-      workdir: its work directory; or `hf://user/name` of one pushed to the Hugging Face hub.
+      workdir: its work directory; `hf://user/name` of one pushed to the Hugging Face hub; or a directory of converted
+        weights, e.g. "weights/dinov2_vits14".
       checkpoint: "reported", "latest", "best" or a step.
 
     Returns:

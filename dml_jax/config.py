@@ -122,6 +122,11 @@ def resolve(values: Mapping[str, Any]) -> Config:
     config = Config(**sections)
     check_name("data", config.data.name)
     _check_images_per_class(config)
+    if config.train.layer_decay != 1 and config.backbone.name not in ("vit", "deit"):
+        raise ConfigError(
+            f"train.layer_decay={config.train.layer_decay}: is for the blocks of a vision transformer, but "
+            f"backbone.name={config.backbone.name!r}; set it to 1"
+        )
     return config
 
 

@@ -3,18 +3,20 @@
     python -m dml_jax.convert --weights=hf://timm/resnet50.tv_in1k [--output=weights/resnet50] [--backbone=resnet50]
 
 --weights is a .safetensors, .pth or .pt file, a URL, or hf://owner/repository[/file]. Supported are weights from
-torchvision, timm, Cadene's pretrained-models.pytorch, SegFormer and Hugging Face, and the checkpoints published by the
-authors of MPN, HIST and DiVA (for MPN, the two files separated by a comma: backbone,network). No code in a file is
-executed. If torch is installed, the output of every layer is compared with torch.
+torchvision, timm, Cadene's pretrained-models.pytorch, SegFormer, DINO, DINOv2 and Hugging Face, and the checkpoints
+published by the authors of MPN, HIST and DiVA (for MPN, the two files separated by a comma: backbone,network). The
+tensors of some networks do not tell how they were trained (deit_small, vit_small and dino_vits16 are the same network
+for different pixels); then the name of the file decides, or --backbone. No code in a file is executed. If torch is
+installed, the output of every layer is compared with torch.
 """
 
 import importlib
 import importlib.util
 import sys
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dml_jax import cli, files
 from dml_jax.errors import ConfigError, WeightsError, printable, suggest
@@ -35,23 +37,49 @@ def parser() -> cli.Parser:
     flags.add_argument(
         "--output", metavar="DIRECTORY", help="default: weights/<backbone>, for authors' checkpoints weights/<file>"
     )
-    flags.add_argument("--backbone", metavar="NAME", help="fail unless the weights are of this backbone, e.g. resnet50")
+    flags.add_argument("--backbone", metavar="NAME", help="what the weights are, e.g. resnet50; fail if they cannot be")
     flags.add_argument("--skip_parity", action="store_true", help="skip the comparison with torch")
     return flags
 
 
 def named_configs() -> "dict[str, BackboneConfig]":
     """Configurations of the published networks by name."""
-    from dml_jax.backbones import bn_inception, deit, googlenet, mit, resnet
+    from dml_jax.backbones import bn_inception, deit, googlenet, mit, resnet, vit
 
     factories: list[Callable[[], BackboneConfig]] = [
         *(resnet.resnet18, resnet.resnet34, resnet.resnet50, resnet.resnet101),
-        *(deit.deit_small, deit.deit_small_distilled, mit.mit_b0, mit.mit_b1, mit.mit_b2),
+        *(deit.deit_small, deit.deit_small_distilled, deit.deit_base, mit.mit_b0, mit.mit_b1, mit.mit_b2),
     ]
-    return {factory.__name__: factory() for factory in factories} | {
-        "bn_inception": bn_inception.Config(),
-        "googlenet": googlenet.Config(),
-    }
+    others: dict[str, BackboneConfig] = {"bn_inception": bn_inception.Config(), "googlenet": googlenet.Config()}
+    return {factory.__name__: factory() for factory in factories} | others | {**vit.published()}
+
+
+def fitting(config: "BackboneConfig", named: "dict[str, BackboneConfig]") -> list[str]:
+    """The names of the networks that the tensors of a recognised one fit."""
+    from dml_jax.backbones import vit
+
+    def structure(config: "BackboneConfig") -> dict[str, Any]:
+        """Without what the tensors of a vision transformer do not tell."""
+        untold = {"name", "output", "pixels", "interpolation"} if isinstance(config, vit.Config) else set()
+        return {key: value for key, value in asdict(config).items() if key not in untold}
+
+    return [name for name, variant in named.items() if structure(variant) == structure(config)]
+
+
+def as_published(config: "BackboneConfig", published: "BackboneConfig") -> "BackboneConfig":
+    """A published network that fits a recognised one, with the interpolation of the library that wrote the file."""
+    from dml_jax.backbones import vit
+
+    if isinstance(config, vit.Config) and isinstance(published, vit.Config):
+        return replace(published, interpolation=config.interpolation)
+    return config
+
+
+def chosen(names: list[str], source: str) -> str:
+    """One of several networks that fit: the one whose family the file or the repository is named after."""
+    text = source.lower() if "://" in source else Path(source).name.lower()
+    family = next((word for word in ("dino", "deit", "vit") if word in text), "")
+    return next((name for name in names if name.startswith(family)), names[0])
 
 
 def unsupported_name(config: "BackboneConfig") -> str:
@@ -61,9 +89,7 @@ def unsupported_name(config: "BackboneConfig") -> str:
     published = {
         "ResNet-152": replace(resnet.resnet101(), depths=(3, 8, 36, 3)),
         "DeiT-Ti or ViT-Ti": replace(deit.deit_small(), width=192, heads=3),
-        "DeiT-B or ViT-B": replace(deit.deit_small(), width=768, heads=12),
         "distilled DeiT-B": replace(deit.deit_small_distilled(), width=768, heads=12),
-        "ViT-L": replace(deit.deit_small(), depth=24, width=1024, heads=16),
         "MiT-B3": replace(mit.mit_b2(), depths=(3, 4, 18, 3)),
         "MiT-B4": replace(mit.mit_b2(), depths=(3, 8, 27, 3)),
         "MiT-B5": replace(mit.mit_b2(), depths=(3, 6, 40, 3)),
@@ -91,17 +117,20 @@ def execute(arguments: list[str]) -> None:
     paths = [download.fetch(source, files.cache_dir() / "weights") for source in options.weights.split(",")]
     converted = from_torch.convert({str(path): tensor_files.read(path) for path in paths})
     config = converted.weights.config
-    known = next((name for name, variant in named.items() if variant == config), None)
-    if known is None:
+    names = fitting(config, named)
+    if not names:
         sizes = ", ".join(f"{key}={value!r}" for key, value in converted.metadata("", {})["architecture"].items())
         raise WeightsError(
             f"{options.weights}: holds {unsupported_name(config)} ({sizes}); supported are {', '.join(named)} (if it "
             "should be one of these, blocks are missing)"
         )
-    if options.backbone and known != options.backbone:
+    known = options.backbone or chosen(names, options.weights)
+    if known not in names:
         raise WeightsError(
-            f"--backbone={options.backbone}: {options.weights} contains {known}; omit the option or give other weights"
+            f"--backbone={options.backbone}: {options.weights} contains {' or '.join(names)}; omit the option or give "
+            "other weights"
         )
+    converted = converted._replace(weights=converted.weights._replace(config=as_published(config, named[known])))
     stem = known if converted.kind == "backbone" else paths[0].stem
     out = files.utf8_path("--output", options.output or str(Path("weights") / stem))
     arrays = tensor_files.read_finite(converted.tensors, options.weights)
@@ -114,6 +143,8 @@ def execute(arguments: list[str]) -> None:
     print(f"  {len(arrays)} tensors, {metadata['parameters']:,} parameters in the backbone")
     if comparison:
         print(f"  {comparison}")
+    if len(names) > 1 and not options.backbone:
+        print(f"  {' and '.join(names)} have the same tensors; if these are not of {known}, name them with --backbone")
     print(printable(f"written: {out}; use with --config.backbone.pretrained={out}"))
 
 
@@ -130,7 +161,7 @@ def compare_with_torch(converted: "Converted", arrays: "dict[str, np.ndarray]", 
     weights = converted.weights
     backbone = importlib.import_module(f"dml_jax.backbones.{weights.config.name}").build(weights.config)
     params, stats = (converted_files.subtree(arrays, f"backbone/{part}/") for part in ("params", "stats"))
-    image_shape = weights.image_shape if weights.config.name == "deit" else (64, 64)
+    image_shape = weights.image_shape if weights.config.name in ("deit", "vit") else (64, 64)
     report = parity.compare_layers(backbone, params, stats, weights.tensors, converted.torch_names, image_shape)
     line = (
         f"{report.layers} layers compared with torch: "

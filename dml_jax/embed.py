@@ -1,6 +1,7 @@
 """Embeds new, unlabelled images with the model of a finished run:
 
     python -m dml_jax.embed --workdir=runs/folder_baseline photos/ [--output=embeddings] [--query=x.jpg]
+    python -m dml_jax.embed --backbone=weights/dinov2_vits14 photos/    without training, by converted weights
 
 Writes embeddings.npy (float32, rows of unit length), ids.json and manifest.json; with --query also neighbors.png, a
 figure of the images nearest to the query.
@@ -17,7 +18,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from dml_jax import cli
-from dml_jax.console import Console
 from dml_jax.data.prepare.source_files import IMAGE_SUFFIXES, walk
 from dml_jax.errors import ConfigError, DataError, printable
 from dml_jax.files import expand_path, utf8_path
@@ -54,6 +54,7 @@ def parser() -> cli.Parser:
     flags = cli.Parser(__doc__)
     flags.add_argument("paths", nargs="*", metavar="IMAGE|DIRECTORY", help="images to embed")
     flags.add_argument("--workdir", help="work directory of the run whose model is used")
+    flags.add_argument("--backbone", dest="workdir", metavar="DIRECTORY", help="or converted weights, used as they are")
     flags.add_argument("--checkpoint", default="reported", help="reported (default), latest, best or a step")
     flags.add_argument("--output", default="embeddings", help="directory to write (default: embeddings)")
     flags.add_argument("--skip_bad", action="store_true", help="leave out unusable images instead of stopping")
@@ -72,7 +73,9 @@ def execute(arguments: list[str]) -> None:
     """
     options = parser().parse_args(arguments)
     if not options.workdir:
-        raise ConfigError("--workdir: missing; give the work directory of a run")
+        raise ConfigError(
+            "--workdir: missing; give the work directory of a run, or --backbone=DIRECTORY of converted weights"
+        )
     if not options.paths:
         raise ConfigError("IMAGE: missing; give image files or directories")
     cli.check_process(options.processes, options.process)
@@ -140,6 +143,8 @@ def embed_missing(model: "Model", files: Sequence[str], shards: "Shards", option
         print(f"left out: {printable(str(error))}", file=sys.stderr)
 
     groups = ([files[i] for i in shards.images(number)] for number in todo)
+    from dml_jax.console import Console
+
     with Console(quiet=options.quiet) as console:
         console.start_progress("files of embeddings", len(share), len(share) - len(todo))
         parts = model.embed_each(groups, list_bad if options.skip_bad else None)

@@ -3,6 +3,8 @@
 import time
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from dml_jax import config as configs
@@ -14,7 +16,8 @@ from dml_jax.data.split import Split
 from dml_jax.errors import UserError
 from dml_jax.evaluation import protocol, verification
 from dml_jax.train import experiment as experiments
-from dml_jax.train import inference, split_metrics, test_time_refinement
+from dml_jax.train import inference, published, split_metrics, test_time_refinement
+from dml_jax.train import mesh as meshes
 from dml_jax.train.experiment import Experiment
 from dml_jax.train.state import TrainState
 
@@ -62,13 +65,34 @@ def final(
         "length": {"steps": config.train.steps, "epochs": config.train.epochs},
         "config_hash": configs.digest(config),
     }
+    controls = {}
     if config.evaluation.controls:
         untrained = inference.embed_split(experiment, embedder, experiments.initial_state(experiment), test)
-        results["controls"] = {
+        controls = {
             "raw pixels": split_metrics.metrics(config, test, _pixels(config, test), cluster=cluster),
             "untrained": split_metrics.metrics(config, test, untrained, cluster=cluster),
         }
-    return results, embeddings
+    if config.backbone.pretrained != "none":
+        console.print("evaluating the published weights without further training")
+        try:
+            controls["published weights, not trained further"] = _published(experiment)
+        except UserError as problem:  # they may have been moved since; the results are not lost for that
+            console.print(f"warning: {problem}")
+    return results | ({"controls": controls} if controls else {}), embeddings
+
+
+def _published(experiment: Experiment) -> dict[str, Any]:
+    """Metrics of the features of the pretrained backbone, see `published`."""
+    config, method = experiment.config, published.features(experiment.config.backbone)
+    variables = method.init(jax.random.key(0), experiments.example_batch(experiment))
+    params, model_state = meshes.replicate(experiment.mesh, variables)
+    state = TrainState(jnp.zeros((), jnp.int32), params, model_state, ())
+    embedder = inference.compile_embedder(experiment, method.embed)
+    found = split_metrics.embed_with_gallery(experiment, embedder, state, "test")
+    gallery = found.get("gallery")
+    return split_metrics.metrics(
+        config, experiment.splits["test"], found["test"], gallery, cluster=config.evaluation.cluster
+    )
 
 
 def _refined(

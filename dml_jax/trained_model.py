@@ -21,10 +21,10 @@ KINDS = "give a path, the contents of a file, a Pillow image or an array uint8 [
 
 
 class Model:
-    """The trained embedding of a run.
+    """The trained embedding of a run, or a published network as it is.
 
     Args:
-      directory: the run's work directory.
+      directory: the run's work directory, or a directory of converted weights.
       checkpoint: "reported" (the one that `results.json` describes), "latest", "best" or a step.
 
     Attributes:
@@ -34,15 +34,15 @@ class Model:
 
     Raises:
       CheckpointError: no run there, no such checkpoint, or a corrupt one.
+      WeightsError: damaged weights.
     """
 
     def __init__(self, directory: str | Path, checkpoint: str = "reported"):
-        from dml_jax.train import warm_start, workdir  # orbax takes seconds to import
+        from dml_jax.train import warm_start  # orbax takes seconds to import
 
         directory = utf8_path("directory", directory)
         self._directory = directory
-        height, width = workdir.read_config(directory)["shape"]
-        self.shape: tuple[int, int] = (height, width)
+        self.shape = warm_start.image_shape(directory)
         # Falling back to an earlier checkpoint would silently give a different model from the requested one.
         self.config, method, state = warm_start.load_trained(directory, checkpoint, warn=None)
         self.step = int(state.step)

@@ -192,6 +192,25 @@ def test_variants_build(method: str) -> None:
         assert embeddings.shape == (size, dimensions(name, variant))
 
 
+@pytest.mark.parametrize("variant", ["", "multi_similarity-vit_small", "hist-dino_vits16-paper"])
+def test_vision_transformers(variant: str) -> None:
+    """The variants of losses on ViT-S start from weights of that network, on its class token, and build."""
+    config = resolved("cub_vit", variant)
+    loss, _, weights = (without_protocol(variant) or "proxy_anchor-dinov2_vits14").partition("-")
+    assert replace(config.backbone, pretrained="none") == convert.named_configs()[weights]
+    assert config.backbone.pretrained == f"weights/{weights}"
+    assert loss in (config.method.name, getattr(config.method, "loss", ""))
+    assert (config.name, config.paper) == ("-".join(filter(None, ("cub_vit", variant))), {})
+    backbone = shapes_only(config.backbone, 224)
+    made = configs.module("method", config.method.name).build(config.method, backbone, TrainingSet(100, 5_864))
+    optimizers.build(config.train, made, lambda step: 1.0)
+    rows = jax.ShapeDtypeStruct((90,), jnp.int32)
+    batch = Batch(jax.ShapeDtypeStruct((1, 90, 224, 224, 3), jnp.uint8), rows, rows)
+    params, state = jax.eval_shape(made.init, jax.random.key(0), batch)
+    images = jax.ShapeDtypeStruct((90, 224, 224, 3), jnp.uint8)
+    assert jax.eval_shape(made.embed, params, state, images).shape == (90, 384)
+
+
 @every_file
 def test_weights_are_directories_that_convert_writes(name: str) -> None:
     made = convert.named_configs()
@@ -272,6 +291,14 @@ def test_recipes_accept_other_data_sets(variant: str) -> None:
         assert (config.data.name, config.data.path) == ("folder", "data/flowers"), method
         assert config.evaluation.ks == (1, 2, 4, 8)
         assert config.paper == {}
+
+
+def test_layer_decay_needs_a_vision_transformer() -> None:
+    path = str(ROOT / "configs" / "cars_hist.py")
+    message = r"train\.layer_decay=0\.8: is for the blocks of a vision transformer, but backbone\.name='resnet'"
+    with pytest.raises(ConfigError, match=message):
+        configs.resolve(cli.load_config(path, {"train.layer_decay": "0.8"}))
+    assert configs.resolve(cli.load_config(str(ROOT / "configs" / "folder_vit.py"), {})).train.layer_decay == 0.75
 
 
 def test_unknown_variants_are_named() -> None:

@@ -215,7 +215,7 @@ def zeros(architecture: str, config: Any) -> dict[str, Tensor]:
     ("architecture", "config", "name"),
     [
         ("resnet", resnet.Config(block="bottleneck", depths=(3, 8, 36, 3)), "ResNet-152"),
-        ("deit", deit.Config(depth=12, width=768, heads=12), "DeiT-B or ViT-B"),
+        ("deit", deit.Config(depth=12, width=192, heads=3), "DeiT-Ti or ViT-Ti"),
         ("mit", mit.Config(depths=(3, 4, 18, 3), widths=(64, 128, 320, 512)), "MiT-B3"),
         ("resnet", resnet.Config(block="bottleneck", depths=(3, 4, 6, 2)), "a resnet of another size"),
     ],
@@ -435,6 +435,42 @@ def test_weights_of_another_network_are_rejected(tiny: state_dicts.StateDict) ->
     Path("out/weights.json").unlink()
     with pytest.raises(WeightsError, match=r"weights\.json: is missing; give a directory of converted weights, or"):
         resnet.build(replace(TINY, pretrained="out")).init(jax.random.key(0), (32, 32))
+
+
+@pytest.mark.parametrize(
+    ("source", "option", "found"),
+    [
+        ("w.pth", "", "deit_small"),
+        ("timm/vit_small_patch16_224.augreg_in21k.safetensors", "", "vit_small"),
+        ("dino_deitsmall16_pretrain.pth", "", "dino_vits16"),
+        ("w.pth", "vit_small", "vit_small"),
+        ("dino.pth", "deit_small", "deit_small"),
+        (
+            "w.pth",
+            "vit_base",
+            "error: --backbone=vit_base: w.pth contains deit_small or vit_small or dino_vits16; omit",
+        ),
+    ],
+)
+def test_networks_with_the_same_tensors(
+    source: str, option: str, found: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The file's name tells for which pixels they were trained, or --backbone does."""
+    monkeypatch.setattr(tensor_files, "read", lambda _: zeros("deit", deit.deit_small()))
+    monkeypatch.setattr(tensor_files, "read_finite", lambda *_: {"backbone/params/x": np.zeros(1, np.float32)})
+    Path(source).parent.mkdir(exist_ok=True)
+    Path(source).touch()
+    code = status(f"--weights={source}", *([f"--backbone={option}"] if option else []), "--skip_parity")
+    printed = capsys.readouterr()
+    if code:
+        assert printed.err.startswith(found)
+        return
+    assert f"{source}: {found}, names of timm" in printed.out
+    assert (f"if these are not of {found}, name them with --backbone" in printed.out) == (not option)
+    recorded = json.loads(Path(f"weights/{found}/weights.json").read_text())["architecture"]
+    named = asdict(convert.named_configs()[found])
+    assert recorded["pixels"] == json.loads(json.dumps(named["pixels"]))
+    assert (recorded["name"], recorded["interpolation"]) == (named["name"], "antialiased")  # as timm does
 
 
 def test_position_embeddings_are_resized() -> None:

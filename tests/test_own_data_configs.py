@@ -24,7 +24,7 @@ CASES = [
     ("folder_baseline", "small"),
     ("folder_hist", "small"),
 ]
-LARGE = [("folder_baseline", ""), ("folder_hist", "")]
+LARGE = [("folder_baseline", ""), ("folder_hist", ""), ("folder_vit", ""), ("folder_vit", "frozen")]
 
 
 def values(file: str, variant: str, **data: object) -> dict[str, object]:

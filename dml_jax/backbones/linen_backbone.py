@@ -1,6 +1,6 @@
 """From a Linen module and its configuration to a `Backbone`."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Protocol
 
 import flax.linen as nn
@@ -67,3 +67,27 @@ def as_backbone(
         return at_least_float32(features), stats
 
     return Backbone(init, apply, channels, preprocess(config.pixels))
+
+
+def freeze(backbone: Backbone, names: Collection[str]) -> Backbone:
+    """A backbone some of whose modules are never trained: their parameters are kept in `stats`.
+
+    They get no gradient, no weight decay and no optimizer state, and the backward pass ends above them.
+
+    Args:
+      backbone: without batch statistics.
+      names: of modules and parameters at the first level; those that it does not have are ignored.
+    """
+
+    def init(key: jax.Array, image_shape: ImageShape) -> tuple[PyTree, PyTree]:
+        params, _ = backbone.init(key, image_shape)
+        fixed = {name: params.pop(name) for name in names if name in params}
+        return params, fixed
+
+    def apply(
+        params: PyTree, stats: PyTree, inputs: jax.Array, *, train: bool, key: jax.Array | None = None
+    ) -> tuple[jax.Array, PyTree]:
+        features, _ = backbone.apply(params | stats, {}, inputs, train=train, key=key)
+        return features, stats
+
+    return backbone._replace(init=init, apply=apply)

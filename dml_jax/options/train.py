@@ -36,6 +36,7 @@ class Train:
     schedule: Literal["constant", "cosine", "step"] = "constant"  # of all learning rates
     milestones: tuple[NonNegativeInt, ...] = ()  # epochs after which "step" multiplies by gamma; warm-up not counted
     gamma: Annotated[float, Gt(0), Le(1)] = 0.1  # factor of the learning rates at a milestone
+    layer_decay: Annotated[float, Gt(0), Le(1)] = 1.0  # ratio of the rates of a vision transformer's block and the next
     log_every: PositiveInt = 20  # steps between two lines of metrics.jsonl
     evaluate_every: NonNegativeInt = 0  # steps between two evaluations; 0: after each epoch if the length is in epochs
     checkpoint_every: PositiveInt = 200  # steps between two checkpoints

@@ -4,6 +4,7 @@ Coupled decay ("adam", "sgd", "rmsprop") is added to the gradient; decoupled dec
 the update. PyTorch has no Lion; it is that of its paper (Chen et al., NeurIPS 2023).
 """
 
+import re
 from collections.abc import Callable
 from typing import Any, assert_never
 
@@ -112,6 +113,35 @@ def _group_optimizer(name: Optimizer, group: Group, schedule: Schedule, start: i
     return optax.transforms.conditionally_mask(inner, lambda step: step >= late) if late else inner
 
 
+def scale_by_depth(decay: float) -> optax.GradientTransformation:
+    """Lower learning rates for the lower layers of a vision transformer (Bao et al., ICLR 2022).
+
+    The updates of block i of n, counted from 0, are multiplied by decay^(n - i), those of the embedding of patches and
+    of the tokens by decay^(n + 1), all others, from the final norm on, by 1.
+    """
+
+    def update(updates: Any, params: Any = None) -> Any:
+        layers = [_layer(path) for path, _ in jax.tree_util.tree_leaves_with_path(updates)]
+        top = 1 + max((layer for layer in layers if layer is not None), default=0)
+
+        def scale(path: Any, leaf: jax.Array) -> jax.Array:
+            layer = _layer(path)
+            return leaf if layer is None else leaf * decay ** (top - layer)
+
+        return jax.tree_util.tree_map_with_path(scale, updates)
+
+    return optax.stateless(update)
+
+
+def _layer(path: Any) -> int | None:
+    """0 for the embedding of a vision transformer, i + 1 for its block i, None for everything else."""
+    if path[0].key != "backbone":
+        return None
+    name = path[1].key
+    block = re.fullmatch(r"blocks_(\d+)", name)
+    return int(block[1]) + 1 if block else 0 if name.endswith(("_embed", "_token")) else None
+
+
 def build(train: Train, method: Method, schedule: Schedule, *, warmup_steps: int = 0) -> optax.GradientTransformation:
     """The optimizer of a run.
 
@@ -129,11 +159,11 @@ def build(train: Train, method: Method, schedule: Schedule, *, warmup_steps: int
         return jax.tree_util.tree_map_with_path(lambda path, _: method.group(tuple(p.key for p in path)), params)
 
     transforms = {n: _group_optimizer(train.optimizer, g, schedule, warmup_steps) for n, g in train.groups.items()}
-    updates = optax.partition(transforms, labels)
-    if not train.clip_norm:
-        return updates
+    optimizer = optax.partition(transforms, labels)
+    if train.clip_norm:
 
-    def trained(params: Any) -> Any:
-        return jax.tree.map(lambda name: not train.groups[name].freeze, labels(params))
+        def trained(params: Any) -> Any:
+            return jax.tree.map(lambda name: not train.groups[name].freeze, labels(params))
 
-    return optax.chain(optax.masked(optax.clip_by_global_norm(train.clip_norm), trained), updates)
+        optimizer = optax.chain(optax.masked(optax.clip_by_global_norm(train.clip_norm), trained), optimizer)
+    return optimizer if train.layer_decay == 1 else optax.chain(optimizer, scale_by_depth(train.layer_decay))

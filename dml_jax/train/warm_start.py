@@ -13,7 +13,7 @@ from dml_jax.console import Console
 from dml_jax.errors import CheckpointError, ConfigError
 from dml_jax.methods.contract import Method, PyTree, TrainingSet, no_classes
 from dml_jax.train import experiment as experiments
-from dml_jax.train import kept_models, optimizers, workdir
+from dml_jax.train import kept_models, optimizers, published, workdir
 from dml_jax.train import mesh as meshes
 from dml_jax.train.checkpoint import Checkpoints
 from dml_jax.train.experiment import Experiment
@@ -35,17 +35,22 @@ class TrainedModel(NamedTuple):
 def load_trained(
     directory: Path, checkpoint: str, warn: Callable[[str], None] | None, *, dtype: str | None = None
 ) -> TrainedModel:
-    """A run's configuration, method and one of its states.
+    """A run's configuration, method and one of its states, or those of a published network.
 
     Args:
-      directory: its work directory, or what `export.hub` has pulled, which holds one model.
+      directory: its work directory; what `export.hub` has pulled, which holds one model; or converted weights.
       checkpoint: "reported", "latest", "best" or a step.
       warn: see `Checkpoints`.
       dtype: of the activations, instead of the configuration's.
 
     Raises:
       CheckpointError: no run there, or no such checkpoint.
+      WeightsError: see `published.load`.
     """
+    if published.is_converted(directory):
+        if checkpoint != "reported":
+            raise CheckpointError(f"--checkpoint={checkpoint}: {directory} holds published weights, not checkpoints")
+        return TrainedModel(*published.load(directory, dtype))
     facts = workdir.read_config(directory)
     given = configs.resolve(facts["config"])
     # The variables come from the checkpoint, so what they were initialised with need not exist any more.
@@ -63,6 +68,24 @@ def load_trained(
         return TrainedModel(given, method, checkpoints.select(checkpoint, config.train.select))
     finally:
         checkpoints.close()
+
+
+def image_shape(directory: Path) -> tuple[int, int]:
+    """(height, width) in pixels of the images for the model that `load_trained` returns.
+
+    Raises:
+      CheckpointError: no run and no weights there.
+      WeightsError: see `published.load`.
+    """
+    if published.is_converted(directory):
+        side = published.image_side(directory)
+        return side, side
+    if not (directory / "config.json").exists():
+        raise CheckpointError(
+            f"{directory}: is not a work directory (no config.json) and holds no converted weights (no weights.json)"
+        )
+    height, width = workdir.read_config(directory)["shape"]
+    return height, width
 
 
 def initial_state(experiment: Experiment, console: Console) -> TrainState:

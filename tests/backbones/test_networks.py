@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from flax import traverse_util
 
-from dml_jax.backbones import bn_inception, deit, googlenet, mit, resnet
+from dml_jax.backbones import bn_inception, deit, googlenet, mit, resnet, vit
 from dml_jax.backbones.contract import Backbone, PyTree
 from dml_jax.backbones.layers import DropPath
 from dml_jax.backbones.pixels import CAFFE, Pixels, preprocess
@@ -30,6 +30,9 @@ PUBLISHED: list[tuple[ModuleType, Any, int, dict[int, int]]] = [
     (googlenet, googlenet.Config(), 5_599_904, {224: 7, 227: 7, 256: 8}),
     (deit, deit.deit_small(), 21_665_664, {224: 14, 227: 14, 256: 16}),
     (deit, deit.deit_small_distilled(), 21_666_432, {224: 14}),
+    (deit, deit.deit_base(), 85_798_656, {224: 14}),
+    (vit, vit.vit("base"), 85_798_656, {224: 1}),
+    (vit, vit.vit("large"), 303_301_632, {224: 1}),
     (mit, mit.mit_b0(), 3_319_392, {224: 7, 227: 8, 256: 8}),
     (mit, mit.mit_b1(), 13_151_424, {224: 7, 227: 8, 256: 8}),
     (mit, mit.mit_b2(), 24_196_288, {224: 7, 227: 8, 256: 8}),
@@ -38,12 +41,26 @@ SMALL: dict[str, tuple[ModuleType, Any]] = {
     "basic": (resnet, resnet.Config(block="basic", depths=(1, 2), widths=(8, 12), stem="small")),
     "bottleneck": (resnet, resnet.Config(depths=(1, 1, 1), widths=(4, 6, 8))),
     "deit": (deit, deit.Config(depth=2, width=32, heads=2, patch=8, drop_path=0.5)),
+    "vit": (
+        vit,
+        vit.Config(
+            depth=2,
+            width=32,
+            heads=2,
+            patch=8,
+            registers=2,
+            mlp="swiglu",
+            layer_scale=0.1,
+            drop_path=0.5,
+            output="patches",
+        ),
+    ),
     "mit": (mit, mit.Config(depths=(1, 1, 1, 1), widths=(4, 8, 8, 8), heads=(1, 2, 2, 2), drop_path=0.5)),
 }
 
 
 @pytest.fixture(
-    params=["basic", "deit", *(pytest.param(name, marks=pytest.mark.slow) for name in ("bottleneck", "mit"))]
+    params=["basic", "deit", *(pytest.param(name, marks=pytest.mark.slow) for name in ("bottleneck", "mit", "vit"))]
 )
 def small(request: pytest.FixtureRequest) -> tuple[ModuleType, Any]:
     return SMALL[request.param]
@@ -60,7 +77,7 @@ def run(
 
 
 def test_names() -> None:
-    assert choices("backbone") == ["bn_inception", "deit", "googlenet", "mit", "resnet"]
+    assert choices("backbone") == ["bn_inception", "deit", "googlenet", "mit", "resnet", "vit"]
     for module, config, _, _ in PUBLISHED:
         assert config.name == module.__name__.rpartition(".")[2]
 
@@ -87,6 +104,7 @@ def test_any_image_shape(small: tuple[ModuleType, Any]) -> None:
     features, _ = jax.jit(lambda x: backbone.apply(params, stats, x, train=False))(jnp.ones((1, 40, 64, 3)))
     factor = {
         "deit": 8,
+        "vit": 8,
         "mit": 32,
         "resnet": 16 if config.name == "resnet" and config.stem == "imagenet" else 2,
     }
@@ -106,9 +124,9 @@ def published_std(module: ModuleType, path: str, shape: tuple[int, ...]) -> floa
     if module is mit and len(shape) == 4:  # He et al. (2015), fan out divided by the number of groups
         groups = shape[3] if "dwconv" in path else 1
         return math.sqrt(2 / (shape[0] * shape[1] * shape[3] / groups))
-    if module is deit and path == "patch_embed/kernel":  # variance of PyTorch's default, U(±1/sqrt(fan in))
+    if module in (deit, vit) and path == "patch_embed/kernel":  # variance of PyTorch's default, U(±1/sqrt(fan in))
         return math.sqrt(1 / (3 * fan_in))
-    return 1e-6 if path == "cls_token" else 0.02  # timm, SegFormer
+    return 1e-6 if path in ("cls_token", "reg_token") else 0.02  # timm, SegFormer
 
 
 @pytest.mark.parametrize(
@@ -119,13 +137,14 @@ def published_std(module: ModuleType, path: str, shape: tuple[int, ...]) -> floa
         pytest.param(bn_inception, bn_inception.Config(), marks=pytest.mark.slow),
         (googlenet, googlenet.Config()),
         (deit, deit.Config(depth=1, distilled=True)),
+        (vit, vit.Config(depth=1, registers=4, layer_scale=0.1)),
         (mit, mit.mit_b0()),
     ],
 )
 def test_initialisation(module: ModuleType, config: Any) -> None:
     """Kernels and tokens are normal with the published standard deviation; scales start at 1 and biases at 0."""
     params, stats = module.build(config).init(jax.random.key(0), (64, 64))
-    constants = {"scale": 1, "bias": 0, "mean": 0, "var": 1}
+    constants = {"scale": 1, "bias": 0, "mean": 0, "var": 1, "gamma": np.float32(0.1)}
     leaves = [*traverse_util.flatten_dict(params, sep="/").items(), *traverse_util.flatten_dict(stats, sep="/").items()]
     for path, leaf in leaves:
         assert leaf.dtype == jnp.float32, path
@@ -157,6 +176,7 @@ MODULES: dict[str, type[nn.Module]] = {
     "googlenet": googlenet.GoogLeNet,
     "mit": mit.MixTransformer,
     "resnet": resnet.ResNet,
+    "vit": vit.VisionTransformer,
 }
 
 
@@ -167,6 +187,7 @@ MODULES: dict[str, type[nn.Module]] = {
         SMALL["deit"],
         pytest.param(*SMALL["bottleneck"], marks=pytest.mark.slow),
         pytest.param(*SMALL["mit"], marks=pytest.mark.slow),
+        pytest.param(*SMALL["vit"], marks=pytest.mark.slow),
         pytest.param(bn_inception, bn_inception.Config(), marks=pytest.mark.slow),
         pytest.param(googlenet, googlenet.Config(), marks=pytest.mark.slow),
     ],
@@ -182,7 +203,7 @@ def test_linen_modules_initialise_themselves(module: ModuleType, config: Any) ->
 
 def test_only_training_updates_the_statistics(small: tuple[ModuleType, Any]) -> None:
     module, config = small
-    if config.name in ("deit", "mit"):
+    if config.name in ("deit", "mit", "vit"):
         assert run(module.build(config), train=True)[1] == {}
         return
     backbone = module.build(config)
@@ -263,7 +284,7 @@ def test_fixed_scales() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["basic", *(pytest.param(name, marks=pytest.mark.slow) for name in ("bottleneck", "deit", "mit"))]
+    "name", ["basic", *(pytest.param(name, marks=pytest.mark.slow) for name in ("bottleneck", "deit", "mit", "vit"))]
 )
 def test_remat_does_not_change_gradients(name: str) -> None:
     module, config = SMALL[name]
@@ -347,7 +368,7 @@ def test_resized_positions() -> None:
     positions = np.random.default_rng(0).standard_normal((1, 2 + 14 * 14, 8)).astype(np.float32)
     for shape in ((256, 256), (224, 320), (112, 96)):
         new = deit.grid(config, shape)
-        ours = deit._resize_positions(config, {"pos_embed": jnp.asarray(positions)}, shape)["pos_embed"]
+        ours = vit.resize_positions(config, {"pos_embed": jnp.asarray(positions)}, shape)["pos_embed"]
         image = torch.from_numpy(positions[:, 2:].reshape(1, 14, 14, 8)).permute(0, 3, 1, 2)
         theirs = torch.nn.functional.interpolate(image, new, mode="bicubic", antialias=True, align_corners=False)
         np.testing.assert_array_equal(ours[:, :2], positions[:, :2])
@@ -366,6 +387,8 @@ BAD: list[tuple[Any, dict[str, Any], str]] = [
     (googlenet, {"bn_momentum": 2.0}, r"backbone\.bn_momentum=2\.0"),
     (deit, {"width": 100}, r"backbone\.width=100.*multiple of heads=6"),
     (deit, {"drop_path": 1.0}, r"backbone\.drop_path=1\.0"),
+    (vit, {"frozen_blocks": 13}, r"backbone\.frozen_blocks=13: must not exceed depth=12"),
+    (vit, {"interpolation": "bicubicc"}, r"backbone\.interpolation='bicubicc': did you mean bicubic"),
     (mit, {"heads": (3, 2, 5, 8)}, r"backbone\.widths=.*multiples of heads="),
     (mit, {"depths": (0, 1, 1, 1)}, r"backbone\.depths\[0\]=0: .*positive"),
 ]

@@ -34,7 +34,7 @@ NETS: dict[str, tuple[ModuleType, Any, type[nn.Module]]] = {
 }
 FORWARD = {f"backbone_{net}" for net in NETS}
 HUGGING_FACE = {"backbone_mit_b1_hf", "backbone_mit_b2_hf"}
-OTHERS = {"resnet50_train", "ops", "bn_inception_forward"}
+OTHERS = {"resnet50_train", "ops", "bn_inception_forward", "vit"}
 
 
 def test_every_file_is_known() -> None:

@@ -186,6 +186,22 @@ def test_invalid_options(values: dict[str, Any], wanted: str) -> None:
         Train(groups={}, steps=1, **values)
 
 
+def test_lower_layers_have_lower_rates(x64: None) -> None:
+    """With decay 0.5: the last block at half the rate, the embedding of a network of two blocks at an eighth."""
+    factors = {"patch_embed": 0.125, "cls_token": 0.125, "blocks_0": 0.25, "blocks_1": 0.5, "norm": 1.0}
+    both = {"backbone": {name: jnp.full(6, 0.5) for name in factors}, "blocks_0": jnp.full(6, 0.5)}
+    made = method()._replace(init=lambda key, batch: (both, {}), group=lambda path: "fast", groups=("fast",))
+    train = Train(groups={"fast": Group(0.1, DECAY)}, steps=STEPS, optimizer="adamw", layer_decay=0.5)
+    last = run(train, made)[-1]
+    found = last["backbone"] | {"head": last["blocks_0"]}
+    for name, factor in (factors | {"head": 1.0}).items():
+        x, memory = np.full(6, 0.5), {}
+        for batch in batches():
+            gradient = 2 * (x - TARGET * int(batch.labels[0]))
+            x = RULES["adamw"](x, gradient, memory, 0.1 * factor)
+        np.testing.assert_allclose(found[name], x, rtol=1e-10, atol=1e-12, err_msg=name)
+
+
 def test_cosine_reaches_zero(x64: None) -> None:
     train = Train(groups={}, steps=10, schedule="cosine")
     factor = optimizers.rate_factor(train, start=4, stop=14, milestones=())

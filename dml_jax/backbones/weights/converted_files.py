@@ -22,6 +22,7 @@ from dml_jax.errors import WeightsError
 from dml_jax.files import below_a_file, read_json, reading, sha256
 
 WEIGHTS, METADATA = "weights.safetensors", "weights.json"
+REMEDY = "give a directory of converted weights, or convert the weights again"
 
 
 @dataclass
@@ -30,6 +31,7 @@ class Metadata:
 
     architecture: dict[str, Any]
     weights_sha256: str
+    image_shape: tuple[int, int] = (224, 224)
 
 
 def check_output(directory: Path) -> None:
@@ -66,15 +68,24 @@ def write(directory: Path, arrays: Mapping[str, np.ndarray], metadata: Mapping[s
         raise
 
 
+def read_metadata(directory: Path) -> dict[str, Any]:
+    """The content of `weights.json`.
+
+    Raises:
+      WeightsError: it is missing or damaged.
+    """
+    metadata: dict[str, Any] = read_json(directory / METADATA, Metadata, REMEDY, WeightsError)
+    return metadata
+
+
 def read(directory: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """(arrays by path, content of `weights.json`).
 
     Raises:
       WeightsError: the directory was not written by `write`, or the weights have changed since.
     """
-    remedy = "give a directory of converted weights, or convert the weights again"
-    metadata = read_json(directory / METADATA, Metadata, remedy, WeightsError)
-    with reading(directory / WEIGHTS, remedy, WeightsError):
+    metadata = read_metadata(directory)
+    with reading(directory / WEIGHTS, REMEDY, WeightsError):
         if sha256(directory / WEIGHTS) != metadata["weights_sha256"]:
             raise WeightsError(f"SHA-256 differs from the one in {METADATA}; convert the weights again")
         return safetensors.numpy.load_file(directory / WEIGHTS), metadata

@@ -3,14 +3,18 @@
 import math
 import re
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from dml_jax.backbones import bn_inception, deit, googlenet, mit, resnet
+import numpy as np
+
+from dml_jax.backbones import bn_inception, deit, googlenet, mit, resnet, vit
+from dml_jax.backbones.pixels import Pixels
 from dml_jax.backbones.weights.tensor_files import Tensor, concatenate
 from dml_jax.errors import WeightsError
 
 StateDict = dict[str, Tensor]
-BackboneConfig = bn_inception.Config | deit.Config | googlenet.Config | mit.Config | resnet.Config
+BackboneConfig = bn_inception.Config | deit.Config | googlenet.Config | mit.Config | resnet.Config | vit.Config
+ReadConfig = Callable[[StateDict], tuple[BackboneConfig, tuple[int, int]]]  # also (height, width) of the images
 
 
 class Weights(NamedTuple):
@@ -64,8 +68,10 @@ class _MissingTensor(Exception):
 
 
 def _is_unused(key: str) -> bool:
-    """Counters, GoogLeNet's auxiliary classifiers, and the blocks that DiVA's checkpoints contain under two names."""
-    return key.endswith("num_batches_tracked") or key.startswith(("aux1.", "aux2.", "layer_blocks."))
+    """Counters, GoogLeNet's auxiliary classifiers, the blocks that DiVA's checkpoints contain under two names, and the
+    layers that vision transformers have for their pretraining only."""
+    unused = ("aux1.", "aux2.", "layer_blocks.", "pooler.", "mask_token")
+    return key.endswith("num_batches_tracked") or key.startswith(unused)
 
 
 # Configurations, derived from the tensors: from one-dimensional ones, so that a transposed kernel does not lead to a
@@ -94,19 +100,43 @@ def _resnet(tensors: StateDict) -> tuple[BackboneConfig, tuple[int, int]]:
     return config, (224, 224)
 
 
-def _deit(tensors: StateDict) -> tuple[BackboneConfig, tuple[int, int]]:
-    width, distilled = _length(tensors, "norm.weight"), "dist_token" in tensors
-    patch = (tensors["patch_embed.proj.weight"].shape or (16,))[-1] if "patch_embed.proj.weight" in tensors else 16
-    config = deit.Config(
-        distilled=distilled,
-        depth=_count(tensors, lambda i: f"blocks.{i}.norm1.weight"),
-        width=width,
-        heads=max(1, width // 64),  # all published DeiTs have heads of 64 channels
-        patch=patch,
-    )
-    positions = _length(tensors, "pos_embed") // width - (2 if distilled else 1)
-    side = math.isqrt(max(positions, 1)) * patch
-    return config, (side, side)
+def _vit(interpolation: vit.Interpolation) -> ReadConfig:
+    """The function that derives the configuration of a vision transformer whose library interpolates like this.
+
+    A plain one is taken for a DeiT: its tensors do not tell how it was trained.
+    """
+
+    def read(tensors: StateDict) -> tuple[BackboneConfig, tuple[int, int]]:
+        width, distilled = _length(tensors, "norm.weight"), "dist_token" in tensors
+        patch = (tensors["patch_embed.proj.weight"].shape or (16,))[-1] if "patch_embed.proj.weight" in tensors else 16
+        registers = _length(tensors, "reg_token") // width if "reg_token" in tensors else 0
+        options: dict[str, Any] = {
+            "distilled": distilled,
+            "registers": registers,
+            "depth": _count(tensors, lambda i: f"blocks.{i}.norm1.weight"),
+            "width": width,
+            "heads": max(1, width // 64),  # all published networks have heads of 64 channels
+            "patch": patch,
+            "mlp": "gelu" if _length(tensors, "blocks.0.mlp.fc1.bias") == 4 * width else "swiglu",
+            "layer_scale": 1e-5 if "blocks.0.ls1.gamma" in tensors else 0.0,
+            "interpolation": "antialiased" if registers else interpolation,
+        }
+        positions = _length(tensors, "pos_embed") // width
+        if registers and math.isqrt(positions) ** 2 == positions:  # timm adds the class token's position to the token
+            tensors["pos_embed"] = _with_zero_position(tensors["pos_embed"])
+            positions += 1
+        side = math.isqrt(max(positions - (2 if distilled else 1), 1)) * patch
+        plain = not registers and not options["layer_scale"] and options["mlp"] == "gelu"
+        config = deit.Config(**options) if plain else vit.Config(**options, pixels=Pixels())
+        return config, (side, side)
+
+    return read
+
+
+def _with_zero_position(positions: Tensor) -> Tensor:
+    """Positions [1, N, C] after one of zeros."""
+    _, count, width = positions.shape
+    return Tensor((1, count + 1, width), lambda: np.pad(positions.read(), ((0, 0), (1, 0), (0, 0))))
 
 
 def _mit(tensors: StateDict) -> tuple[BackboneConfig, tuple[int, int]]:
@@ -124,7 +154,7 @@ def _mit(tensors: StateDict) -> tuple[BackboneConfig, tuple[int, int]]:
     return config, (224, 224)
 
 
-def _fixed(config: BackboneConfig) -> Callable[[StateDict], tuple[BackboneConfig, tuple[int, int]]]:
+def _fixed(config: BackboneConfig) -> ReadConfig:
     return lambda tensors: (config, (224, 224))
 
 
@@ -185,23 +215,35 @@ _TRANSFORMERS_5_MIT: list[Rule] = [
     (r"\.layernorm_after", ".norm2"),
 ]
 
+# ViT, DeiT, DINOv2 with and without registers; the names of transformers 4, which the hub has, and of transformers 5.
 _HUGGING_FACE_VIT: list[Rule] = [
     (r"^(cls_classifier|classifier)\.", "head."),
     (r"^distillation_classifier\.", "head_dist."),
-    (r"^embeddings\.cls_token", "cls_token"),
-    (r"^embeddings\.distillation_token", "dist_token"),
-    (r"^embeddings\.position_embeddings", "pos_embed"),
     (r"^embeddings\.patch_embeddings\.projection", "patch_embed.proj"),
-    (r"^encoder\.layer\.", "blocks."),
-    (r"\.attention\.attention\.query", ".attn.qkv@0"),
-    (r"\.attention\.attention\.key", ".attn.qkv@1"),
-    (r"\.attention\.attention\.value", ".attn.qkv@2"),
-    (r"\.attention\.output\.dense", ".attn.proj"),
+    (r"^embeddings\.distillation_token", "dist_token"),
+    (r"^embeddings\.register_tokens", "reg_token"),
+    (r"^embeddings\.position_embeddings", "pos_embed"),
+    (r"^embeddings\.", ""),
+    (r"^(encoder\.layer|layers)\.", "blocks."),
+    (r"\.attention\.(attention\.query|q_proj)", ".attn.qkv@0"),
+    (r"\.attention\.(attention\.key|k_proj)", ".attn.qkv@1"),
+    (r"\.attention\.(attention\.value|v_proj)", ".attn.qkv@2"),
+    (r"\.attention\.(output\.dense|o_proj)", ".attn.proj"),
     (r"\.layernorm_before", ".norm1"),
     (r"\.layernorm_after", ".norm2"),
-    (r"\.intermediate\.dense", ".mlp.fc1"),
+    (r"\.layer_scale(\d)\.lambda1", r".ls\1.gamma"),
+    (r"\.intermediate\.dense|\.mlp\.weights_in", ".mlp.fc1"),
     (r"^(blocks\.\d+)\.output\.dense", r"\1.mlp.fc2"),
+    (r"\.mlp\.gate_proj", ".mlp.fc1@0"),
+    (r"\.mlp\.up_proj", ".mlp.fc1@1"),
+    (r"\.mlp\.(weights_out|down_proj)", ".mlp.fc2"),
     (r"^layernorm\.", "norm."),
+]
+
+_DINOV2: list[Rule] = [
+    (r"^register_tokens", "reg_token"),
+    (r"\.mlp\.w12\.", ".mlp.fc1."),
+    (r"\.mlp\.w3\.", ".mlp.fc2."),
 ]
 
 _HUGGING_FACE_RESNET: list[Rule] = [
@@ -215,17 +257,16 @@ _HUGGING_FACE_RESNET: list[Rule] = [
     (r"layer\.(\d)\.normalization", _numbered("bn{}")),
 ]
 
-ReadConfig = Callable[[StateDict], tuple[BackboneConfig, tuple[int, int]]]
-
 # (layout, a tensor that identifies it, rules that rename its tensors, function that derives the configuration)
 _LAYOUTS: list[tuple[str, str, list[Rule], ReadConfig]] = [
     ("torchvision", "layer1.0.conv1.weight", [], _resnet),
     ("torchvision", "inception3a.branch1.conv.weight", [], _fixed(googlenet.Config())),
     ("Cadene", "conv1_7x7_s2.weight", [], _fixed(bn_inception.Config())),
-    ("timm", "blocks.0.attn.qkv.weight", [], _deit),
     ("SegFormer", "patch_embed1.proj.weight", [], _mit),
     ("Hugging Face", "encoder.patch_embeddings.0.proj.weight", _HUGGING_FACE_MIT, _mit),
     ("Hugging Face", "stages.0.patch_embeddings.proj.weight", _TRANSFORMERS_5_MIT, _mit),
-    ("Hugging Face", "embeddings.patch_embeddings.projection.weight", _HUGGING_FACE_VIT, _deit),
+    ("Hugging Face", "embeddings.patch_embeddings.projection.weight", _HUGGING_FACE_VIT, _vit("bicubic")),
+    ("DINOv2", "mask_token", _DINOV2, _vit("offset")),
+    ("timm", "blocks.0.attn.qkv.weight", [], _vit("antialiased")),
     ("Hugging Face", "embedder.embedder.convolution.weight", _HUGGING_FACE_RESNET, _resnet),
 ]

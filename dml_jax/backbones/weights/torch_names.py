@@ -32,7 +32,7 @@ def _googlenet(modules: Path) -> str:
     return _dotted(".".join(modules))
 
 
-def _deit(modules: Path) -> str:
+def _vit(modules: Path) -> str:
     joined = _dotted(".".join(modules)).replace("mlp_", "mlp.")
     return "patch_embed.proj" if joined == "patch_embed" else joined
 
@@ -47,7 +47,8 @@ _MODULES: dict[str, Callable[[Path], str]] = {
     "resnet": _resnet,
     "bn_inception": _bn_inception,
     "googlenet": _googlenet,
-    "deit": _deit,
+    "deit": _vit,
+    "vit": _vit,
     "mit": _mit,
 }
 
@@ -57,6 +58,7 @@ CLASSIFIERS: dict[str, tuple[str, ...]] = {
     "bn_inception": ("last_linear",),
     "googlenet": ("fc",),
     "deit": ("head", "head_dist"),
+    "vit": ("head",),
     "mit": ("head",),
 }
 
@@ -65,12 +67,12 @@ def torch_name(architecture: str, path: Path) -> str:
     """Torch's name of a parameter or running statistic.
 
     Args:
-      architecture: name of the backbone module: "resnet", "bn_inception", "googlenet", "deit" or "mit".
+      architecture: name of the backbone module: "resnet", "bn_inception", "googlenet", "deit", "vit" or "mit".
       path: of the leaf in `params` or `stats`, e.g. ("layer1_0", "conv1", "kernel").
 
     Returns:
-      The name in torchvision (resnet, googlenet), in Cadene's pretrained-models.pytorch (bn_inception), in timm (deit)
-      or in the SegFormer repository (mit).
+      The name in torchvision (resnet, googlenet), in Cadene's pretrained-models.pytorch (bn_inception), in timm (deit,
+      vit) or in the SegFormer repository (mit).
     """
     modules = _MODULES[architecture](path[:-1])
     leaf = _LEAVES.get(path[-1], path[-1])

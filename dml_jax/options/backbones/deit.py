@@ -1,27 +1,18 @@
 """Options of DeiT."""
 
-from dml_jax.options.backbones import Dtype, Pixels
-from dml_jax.options.fields import Fraction, PositiveInt, require, section
+from typing import Literal
+
+from dml_jax.options.backbones import Pixels, vit
+from dml_jax.options.fields import section
 
 
 @section
-class Config:
-    """Options of a DeiT; the defaults are DeiT-S."""
+class Config(vit.Config):
+    """Options of a DeiT, a vision transformer with other weights; the defaults are DeiT-S."""
 
     name: str = "deit"
-    distilled: bool = False  # with a distillation token
-    depth: PositiveInt = 12  # blocks
-    width: PositiveInt = 384  # channels
-    heads: PositiveInt = 6  # of the attention
-    patch: PositiveInt = 16  # side in pixels
-    drop_path: Fraction = 0.0  # rate of stochastic depth in the last block; increases linearly from 0 in the first
-    pretrained: str = "none"  # directory written by `python -m dml_jax.convert`, or "none"
+    output: Literal["class", "patches"] = "patches"  # the class token as a map of one cell, or the map of the patches
     pixels: Pixels = Pixels()
-    remat: bool = False  # recompute blocks in the backward pass: less memory, more time
-    dtype: Dtype = "float32"  # of activations; parameters are always float32
-
-    def __post_init__(self) -> None:
-        require(self.width % self.heads == 0, "width", self.width, f"must be a multiple of heads={self.heads}")
 
 
 def deit_small() -> Config:
@@ -32,3 +23,8 @@ def deit_small() -> Config:
 def deit_small_distilled() -> Config:
     """21,666,432 parameters, 384 channels."""
     return Config(distilled=True)
+
+
+def deit_base() -> Config:
+    """85,798,656 parameters, 768 channels."""
+    return Config(width=768, heads=12)

@@ -1,0 +1,38 @@
+"""Custom image folders: normalised softmax on DINOv2's ViT-S/14; data and augmentation are those of `folder_baseline`.
+
+    python -m dml_jax.convert --weights=hf://timm/vit_small_patch14_dinov2.lvd142m
+    python -m dml_jax.main --config=configs/folder_vit.py --config.data.path=photos/
+
+The results contain those of the published weights without further training, a strong baseline; without a run, `python
+-m dml_jax.embed --backbone=weights/dinov2_vits14 photos/` uses them as they are. The lower blocks are trained at lower
+rates, and the variant `frozen` trains the last two blocks only, for few images or no GPU. The rates were chosen by
+convention (AdamW, a factor of 0.75 from block to block), not by a search.
+"""
+
+from dataclasses import asdict, replace
+
+from ml_collections import ConfigDict
+
+from configs.folder_baseline import photographs
+from dml_jax.config import Group, Train
+from dml_jax.options.backbones import vit
+from dml_jax.options.methods import baseline
+
+VARIANTS = ("frozen",)
+
+
+def get_config(variant: str = "") -> ConfigDict:
+    config = photographs("folder_vit", variant)
+    frozen = 10 if variant == "frozen" else 0
+    config.backbone = asdict(
+        replace(vit.dinov2("small"), pretrained="weights/dinov2_vits14", drop_path=0.1, frozen_blocks=frozen)
+    )
+    config.method = baseline.as_values(baseline.make_config(embedding_dim=384))
+    groups = {
+        "backbone": Group(5e-5, weight_decay=0.05),
+        "embedding": Group(1e-3, weight_decay=0.05),
+        "loss": Group(1e-2),
+    }
+    train = Train(groups=groups, epochs=20, optimizer="adamw", schedule="cosine", layer_decay=0.75)
+    config.train = asdict(train)
+    return config

@@ -1,0 +1,230 @@
+"""An image is worth 16x16 words: transformers for image recognition at scale (Dosovitskiy et al., ICLR 2021).
+
+The pre-norm transformer on patches of pixels, as timm publishes it ("augreg": Steiner et al., TMLR 2022), and with the
+weights and parts of DeiT, DINO and DINOv2: distillation token, registers, scales of the residual branches, gated MLP.
+Pixels beyond the last whole patch are ignored. The epsilon of the norms is 1e-6, with which all these weights were
+trained; transformers computes ViT and DeiT, not DINOv2, with 1e-12.
+
+Initialised like timm's, without truncation.
+"""
+
+import math
+from functools import partial
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dml_jax.backbones.contract import Backbone, ImageShape, PyTree
+from dml_jax.backbones.initializers import normal_init
+from dml_jax.backbones.layers import DropPath, attention, compute_dtype, conv, layer_norm, transformer_dense
+from dml_jax.backbones.linen_backbone import as_backbone, freeze
+from dml_jax.errors import ConfigError
+from dml_jax.options.backbones.vit import Config, Interpolation, dino, dinov2, published, vit
+
+__all__ = ["Config", "build", "dino", "dinov2", "published", "vit"]
+
+EPSILON = 1e-6
+
+
+class Attention(nn.Module):
+    """Multi-head self-attention."""
+
+    config: Config
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """float [B, N, C] -> float [B, N, C]."""
+        config, dtype = self.config, compute_dtype(self.config.dtype)
+        qkv = transformer_dense(3 * config.width, dtype=dtype, name="qkv")(x)
+        qkv = qkv.reshape(*x.shape[:2], 3, config.heads, config.width // config.heads)
+        mixed = attention(qkv[:, :, 0], qkv[:, :, 1], qkv[:, :, 2])
+        return transformer_dense(config.width, dtype=dtype, name="proj")(mixed)
+
+
+class LayerScale(nn.Module):
+    """A learned factor for each channel (Touvron et al., ICCV 2021)."""
+
+    initial: float
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """float [..., C] -> the same shape."""
+        gamma = self.param("gamma", nn.initializers.constant(self.initial), x.shape[-1:], jnp.float32)
+        return x * gamma.astype(x.dtype).reshape((1,) * (x.ndim - 1) + (-1,))
+
+
+class Block(nn.Module):
+    """x + attention(norm(x)), then x + mlp(norm(x)), both branches scaled if the configuration says so."""
+
+    config: Config
+    drop_path: float
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """float [B, N, C] -> float [B, N, C]."""
+        config, dtype = self.config, compute_dtype(self.config.dtype)
+
+        def branch(y: jax.Array, scale: str) -> jax.Array:
+            y = LayerScale(config.layer_scale, name=scale)(y) if config.layer_scale else y
+            return DropPath(self.drop_path)(y)
+
+        y = Attention(config, name="attn")(layer_norm(EPSILON, dtype=dtype, name="norm1")(x))
+        x = x + branch(y, "ls1")
+        y = layer_norm(EPSILON, dtype=dtype, name="norm2")(x)
+        if config.mlp == "swiglu":
+            hidden = -(-(8 * config.width // 3) // 8) * 8  # two thirds of the usual width, a multiple of 8
+            gate, y = jnp.split(transformer_dense(2 * hidden, dtype=dtype, name="mlp_fc1")(y), 2, axis=-1)
+            y = nn.silu(gate) * y
+        else:
+            y = transformer_dense(4 * config.width, dtype=dtype, name="mlp_fc1")(y)
+            y = nn.gelu(y, approximate=False)
+        y = transformer_dense(config.width, dtype=dtype, name="mlp_fc2")(y)
+        return x + branch(y, "ls2")
+
+
+class VisionTransformer(nn.Module):
+    """The network without classifiers."""
+
+    config: Config
+
+    @nn.compact
+    def tokens(self, x: jax.Array) -> jax.Array:
+        """float [B, H, W, 3] -> float [B, T + h w, C] after the final norm.
+
+        The first T tokens are the class token, the distillation token (if distilled) and the registers.
+        """
+        config, dtype = self.config, compute_dtype(self.config.dtype)
+        if min(x.shape[1:3]) < config.patch:
+            raise ConfigError(
+                f"images of {x.shape[1]}x{x.shape[2]} pixels: smaller than a patch; "
+                f"use at least {config.patch}x{config.patch}"
+            )
+        # N(0, 1 / (3 fan in)), the variance of PyTorch's default for convolutions.
+        patch_init = normal_init((3 * config.patch**2 * x.shape[-1]) ** -0.5)
+        x = conv(
+            config.width,
+            config.patch,
+            config.patch,
+            bias=True,
+            dtype=dtype,
+            kernel_init=patch_init,
+            name="patch_embed",
+        )(x)
+        x = x.reshape(x.shape[0], -1, config.width)
+
+        def repeated(token: jax.Array) -> jax.Array:
+            return jnp.broadcast_to(token.astype(x.dtype), (x.shape[0], *token.shape[1:]))
+
+        prefix = [self.param("cls_token", normal_init(1e-6), (1, 1, config.width))]
+        if config.distilled:
+            prefix.append(self.param("dist_token", normal_init(0.02), (1, 1, config.width)))
+        length = len(prefix) + x.shape[1]
+        position = self.param("pos_embed", normal_init(0.02), (1, length, config.width))
+        x = jnp.concatenate([*map(repeated, prefix), x], axis=1) + position.astype(x.dtype)
+        if config.registers:
+            registers = repeated(self.param("reg_token", normal_init(1e-6), (1, config.registers, config.width)))
+            x = jnp.concatenate([x[:, : len(prefix)], registers, x[:, len(prefix) :]], axis=1)
+        block = nn.remat(Block) if config.remat else Block
+        for index in range(config.depth):
+            rate = config.drop_path * index / max(config.depth - 1, 1)
+            x = block(config, rate, name=f"blocks_{index}")(x)
+        return layer_norm(EPSILON, dtype=dtype, name="norm")(x)
+
+    def __call__(self, x: jax.Array, train: bool) -> jax.Array:
+        """float [B, H, W, 3] -> float [B, H // patch, W // patch, C], or [B, 1, 1, C] for the class token."""
+        config = self.config
+        tokens = self.tokens(x)
+        if config.output == "class":
+            return tokens[:, None, :1]
+        patches = tokens[:, _positions_before_patches(config) + config.registers :]
+        return patches.reshape(x.shape[0], *grid(config, x.shape[1:3]), config.width)
+
+
+def _positions_before_patches(config: Config) -> int:
+    return 2 if config.distilled else 1
+
+
+def grid(config: Config, image_shape: tuple[int, ...]) -> tuple[int, int]:
+    """Number of whole patches (rows, columns) in an image of (height, width) pixels."""
+    return image_shape[0] // config.patch, image_shape[1] // config.patch
+
+
+def logits(heads: PyTree, tokens: jax.Array) -> jax.Array:
+    """Logits of the ImageNet classifier, or the mean of both classifiers if distilled.
+
+    Args:
+      heads: {"head": {"kernel": [C, classes], "bias": [classes]}}, and an equal "head_dist" if distilled.
+      tokens: float [B, N, C].
+
+    Returns:
+      float [B, classes].
+    """
+    scores = [
+        tokens[:, position] @ heads[name]["kernel"] + heads[name]["bias"][None, :]
+        for position, name in enumerate(("head", "head_dist"))
+        if name in heads
+    ]
+    return sum(scores[1:], start=scores[0]) / len(scores)
+
+
+def resizing_weights(old: int, new: int, interpolation: Interpolation) -> np.ndarray:
+    """Weights float64 [new, old] with which torch resizes one axis (bicubic, `align_corners=False`).
+
+    "antialiased" widens the kernel (Keys, a = -0.5) when it shrinks, and leaves out what is beyond the edge; the others
+    (a = -0.75) repeat the edge, and "offset" scales by (new + 0.1) / old, as the code of DINO does.
+    """
+    antialiased = interpolation == "antialiased"
+    a, overhang = (-0.5, 0) if antialiased else (-0.75, 3)
+    step = old / (new + 0.1 if interpolation == "offset" else new)
+    sources = np.arange(-overhang, old + overhang)
+    d = np.abs((np.arange(new)[:, None] + 0.5) * step - (sources + 0.5))
+    d /= max(step, 1.0) if antialiased else 1.0
+    near = (a + 2) * d**3 - (a + 3) * d**2 + 1
+    far = a * (d**3 - 5 * d**2 + 8 * d - 4)
+    taps = np.where(d <= 1, near, np.where(d < 2, far, 0.0))
+    weights = np.zeros((new, old))
+    np.add.at(weights.T, sources.clip(0, old - 1), taps.T)
+    return weights / weights.sum(axis=1, keepdims=True)
+
+
+def resize_positions(config: Config, params: PyTree, image_shape: ImageShape) -> PyTree:
+    """Resizes the positional embeddings of a square grid to that of the images; other tokens keep theirs."""
+    positions, prefix = np.asarray(params.get("pos_embed", np.zeros((1, 0, 0)))), _positions_before_patches(config)
+    side, new = math.isqrt(max(positions.shape[1] - prefix, 0)), grid(config, image_shape)
+    if (side, side) == new or side * side != positions.shape[1] - prefix:  # the caller reports none or a wrong length
+        return params
+    patches = positions[:, prefix:].reshape(side, side, -1)
+    rows, columns = (resizing_weights(side, size, config.interpolation) for size in new)
+    resized = np.einsum("hi,wj,ijc->hwc", rows, columns, patches, optimize=True).reshape(1, -1, patches.shape[-1])
+    return params | {"pos_embed": np.concatenate([positions[:, :prefix], resized.astype(positions.dtype)], axis=1)}
+
+
+def build(config: Config, source: str = "") -> Backbone:
+    """A vision transformer as a backbone.
+
+    Args:
+      config: its options.
+      source: where its weights are published, for the error message if there are none; by default timm's.
+
+    Raises:
+      ConfigError: by `init` and `apply`, if images are smaller than a patch.
+      WeightsError: by `init`, if `config.pretrained` does not contain weights of this network.
+    """
+    adapt = partial(resize_positions, config)
+    network = VisionTransformer(config)
+    backbone = as_backbone(network, config.width, config, source=source or _source(config), adapt=adapt)
+    if not config.frozen_blocks:
+        return backbone
+    embedding = ("patch_embed", "pos_embed", "cls_token", "dist_token", "reg_token")
+    return freeze(backbone, {*embedding, *(f"blocks_{index}" for index in range(config.frozen_blocks))})
+
+
+def _source(config: Config) -> str:
+    size = {384: "small", 768: "base", 1024: "large", 1536: "giant"}.get(config.width, "small")
+    if config.layer_scale:
+        return f"hf://timm/vit_{size}_patch14_{'reg4_' if config.registers else ''}dinov2.lvd142m"
+    if config.pixels.mean[0] == 0.5:
+        return f"hf://timm/vit_{size}_patch{config.patch}_224.augreg_in21k_ft_in1k"
+    return f"hf://timm/vit_{size}_patch{config.patch}_224.dino"

@@ -1,0 +1,219 @@
+"""Vision transformers in the names of timm, transformers and DINOv2: conversion, tokens and gradients.
+
+The references in `data/backbones/vit.npz` are by `vit_reference.py`, which also compares with the libraries if they are
+installed.
+"""
+
+import json
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dml_jax.backbones import deit, vit
+from dml_jax.backbones.weights import converted_files, from_torch
+from dml_jax.backbones.weights.tensor_files import Tensor
+from tests.golden import fixtures, vit_reference
+from tests.golden.test_backbones import draw, image
+
+pytestmark = pytest.mark.skipif("vit" not in fixtures.names("backbones"), reason="no reference of this family")
+SMALL = {"depth": 2, "width": 128, "heads": 2}
+DINOV2: dict[str, Any] = SMALL | {"patch": 14, "layer_scale": 1e-5, "pixels": deit.Config().pixels}
+# By library and network: what conversion must find.
+CONFIGS: dict[str, vit.Config] = {
+    "timm_vit": deit.Config(**SMALL),
+    "timm_dinov2": vit.Config(**DINOV2),
+    "timm_dinov2_gated": vit.Config(**DINOV2, mlp="swiglu"),
+    "timm_dinov2_reg": vit.Config(**DINOV2, registers=4),
+    "transformers_vit": deit.Config(**SMALL, interpolation="bicubic"),
+    "transformers_dinov2": vit.Config(**DINOV2, interpolation="bicubic"),
+    "transformers_dinov2_gated": vit.Config(**DINOV2, mlp="swiglu", interpolation="bicubic"),
+    "transformers_dinov2_reg": vit.Config(**DINOV2, registers=4),
+    "dinov2": vit.Config(**DINOV2, interpolation="offset"),
+    "dinov2_gated": vit.Config(**DINOV2, mlp="swiglu", interpolation="offset"),
+    "dinov2_reg": vit.Config(**DINOV2, registers=4),
+}
+LAYOUTS = {"timm": "timm", "transformers": "Hugging Face", "dinov2": "DINOv2"}
+
+
+@cache
+def reference() -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    return fixtures.load("backbones", "vit")
+
+
+def convert(state: dict[str, np.ndarray]) -> from_torch.Converted:
+    """Converts a state_dict; the arrays are read when the result is."""
+    return from_torch.convert({"w": {k: Tensor(v.shape, lambda k=k: state[k]) for k, v in state.items()}})
+
+
+def parameters(converted: from_torch.Converted) -> Any:
+    arrays = {path: tensor.read() for path, tensor in converted.tensors.items()}
+    return converted_files.subtree(arrays, "backbone/params/")
+
+
+def state_of(case: str) -> dict[str, np.ndarray]:
+    _, meta = reference()
+    return {name: draw(meta["seed"], name, tuple(shape)) for name, shape in meta["cases"][case]["shapes"].items()}
+
+
+@cache
+def tokens_and_gradients(structure: vit.Config) -> Any:
+    def compute(params: Any, x: jax.Array, cotangent: jax.Array) -> Any:
+        network = vit.VisionTransformer(structure)
+        tokens, pull = jax.vjp(lambda params, x: network.apply({"params": params}, x, method="tokens"), params, x)
+        return tokens, pull(cotangent)
+
+    return jax.jit(compute)
+
+
+def slopes(state: dict[str, np.ndarray], config: vit.Config, shape: Any, gradients: Any, seed: int) -> dict[str, float]:
+    """By name of a tensor: the derivative along a random direction of that tensor."""
+    found, still = {}, {name: np.zeros_like(array) for name, array in state.items()}
+    moved = dict(still)
+    converted = convert(moved)
+    for name, array in state.items():
+        moved[name] = draw(seed, name, array.shape)
+        direction = vit.resize_positions(config, parameters(converted), shape)
+        products = jax.tree.map(lambda g, d: np.vdot(g, d) if d.any() else 0.0, gradients, direction)
+        found[name] = float(sum(jax.tree.leaves(products)))
+        moved[name] = still[name]
+    return found
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("native", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, marks=[pytest.mark.slow] if case.endswith("dinov2") else []) for case in CONFIGS]
+)
+def test_tokens_and_gradients(case: str, native: bool) -> None:
+    """Of a network with the positions of its own images, and with positions resized as the library does."""
+    z, meta = reference()
+    shape = tuple(meta["cases"][case]["images"][0 if native else 1])
+    key, seed, state = f"{case}/{shape[0]}x{shape[1]}", meta["seed"], state_of(case)
+    converted = convert(state)
+    config = converted.weights.config
+    assert config == CONFIGS[case]
+    assert converted.weights.layout == LAYOUTS[case.split("_")[0]]
+    assert converted.weights.image_shape == tuple(meta["cases"][case]["images"][0])
+    params = vit.resize_positions(config, parameters(converted), shape)
+    x = image(seed, f"{shape}", (1, 3, *shape)).transpose(0, 2, 3, 1)
+    cells = vit.grid(config, shape)
+    count = 1 + config.registers + cells[0] * cells[1]
+    structure = vit.Config(**SMALL, patch=config.patch, registers=config.registers, mlp=config.mlp,
+                           layer_scale=config.layer_scale)  # fmt: skip
+    tokens, (gradients, of_image) = tokens_and_gradients(structure)(
+        params, x, image(seed, "cotangent", (1, count, 128))
+    )
+    # The libraries resize in float32, and transformers computes the softmax of ViT in float32.
+    exact = case != "transformers_vit" and (native or case.startswith("dinov2"))
+    tolerance = 1e-9 if exact else 2e-6
+    close = lambda ours, theirs: np.testing.assert_allclose(  # noqa: E731
+        ours, theirs, rtol=tolerance, atol=tolerance * np.abs(theirs).max()
+    )
+    close(tokens[0, :, :4], z[f"{key}/tokens"])
+    close(tokens[0].mean(axis=1), z[f"{key}/mean"])
+    close(np.linalg.norm(tokens[0], axis=1), z[f"{key}/norm"])
+    close(np.vdot(of_image, image(seed + 1, f"{shape}", (1, 3, *shape)).transpose(0, 2, 3, 1)), z[f"{key}/image_slope"])
+    ours = slopes(state, config, shape, gradients, seed + 1)
+    names = json.loads(str(z[f"{key}/names"]))
+    close([ours.pop(name) for name in names], z[f"{key}/slopes"])
+    assert not any(ours.values())  # tensors that only pretraining uses
+
+
+def test_feature_maps() -> None:
+    """The class token is a map of one cell; the patches' map leaves registers out."""
+    config = vit.Config(depth=1, width=8, heads=2, patch=4, registers=3)
+    patches = vit.build(replace(config, output="patches"))
+    params, _ = patches.init(jax.random.key(0), (8, 12))
+    x = jax.random.normal(jax.random.key(1), (2, 8, 12, 3))
+
+    @jax.jit
+    def run(params: Any, x: jax.Array) -> tuple[jax.Array, ...]:
+        tokens = vit.VisionTransformer(config).apply({"params": params}, x, method="tokens")
+        features = [made.apply(params, {}, x, train=False)[0] for made in (vit.build(config), patches)]
+        return jnp.asarray(tokens), *features
+
+    tokens, of_class, of_patches = run(params, x)
+    assert tokens.shape == (2, 1 + 3 + 6, 8)
+    np.testing.assert_allclose(of_class, tokens[:, None, :1], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(of_patches, tokens[:, 4:].reshape(2, 2, 3, 8), rtol=1e-5, atol=1e-6)
+
+
+# The names in the files that transformers writes, beside those of its modules.
+FILE_NAMES = [
+    ("layers.", "encoder.layer."), ("encoder.encoder.", "encoder."), ("attention.q_proj", "attention.attention.query"),
+    ("attention.k_proj", "attention.attention.key"), ("attention.v_proj", "attention.attention.value"),
+    ("attention.o_proj", "attention.output.dense"), ("mlp.down_proj", "mlp.weights_out"),
+]  # fmt: skip
+
+
+def in_files(state: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """A state_dict of transformers 5 in the names of files, which are those of transformers 4."""
+    found: dict[str, np.ndarray] = {}
+    for name, array in state.items():
+        for old, new in FILE_NAMES:
+            name = name.replace(old, new)
+        if "layernorm_before.weight" in " ".join(state):  # ViT
+            name = name.replace("mlp.fc1", "intermediate.dense").replace("mlp.fc2", "output.dense")
+        found[name] = array
+    for name in [name for name in found if "mlp.gate_proj" in name]:
+        parts = (found.pop(name), found.pop(name.replace("gate", "up")))
+        found[name.replace("gate_proj", "weights_in")] = np.concatenate(parts)
+    return found
+
+
+@pytest.mark.parametrize("case", [name for name in CONFIGS if name.startswith("transformers")])
+def test_files_of_transformers(case: str) -> None:
+    """They are converted to the same arrays as the state_dict, also with the prefix of a classifier's file."""
+    state = state_of(case)
+    expected, named = convert(state), in_files(state)
+    assert set(named) != set(state)
+    prefixed = {f"vit.{name}": array for name, array in named.items() if not name.startswith("pooler.")}
+    for other in (named, prefixed):
+        found = convert(other)
+        assert found.weights.config == expected.weights.config
+        assert set(found.tensors) == set(expected.tensors)
+        for path, tensor in found.tensors.items():
+            np.testing.assert_array_equal(tensor.read(), expected.tensors[path].read(), err_msg=path)
+
+
+# Live comparisons, where torch, timm and transformers are installed.
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CONFIGS)
+def test_single_precision(case: str) -> None:
+    """In float32, values and gradients agree with torch's to 1e-5 of the largest."""
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("timm")
+    pytest.importorskip("transformers")
+    made = vit_reference.CASES[case]()
+    for shape in vit_reference.SHAPES[made.patch]:
+        state = {name: draw(1, name, size).astype(np.float32) for name, size in made.shapes.items()}
+        theirs = {name: torch.from_numpy(array.copy()).requires_grad_() for name, array in state.items()}
+        x = image(1, "x", (2, 3, *shape)).astype(np.float32)
+        tokens = made.tokens(theirs, torch.from_numpy(x))
+        cotangent = image(1, "cotangent", tuple(tokens.shape)).astype(np.float32)
+        tokens.backward(torch.from_numpy(cotangent))
+        converted = convert(state)
+        config = converted.weights.config
+        params = vit.resize_positions(config, parameters(converted), shape)
+        assert isinstance(config, vit.Config)
+        ours, (gradients, _) = tokens_and_gradients(config)(params, x.transpose(0, 2, 3, 1), cotangent)
+        expected = tokens.detach().numpy()
+        assert np.abs(ours - expected).max() < 1e-5 * np.abs(expected).max()
+        numbers = {name: np.zeros(array.shape, np.float32) for name, array in state.items()}
+        numbers |= {name: tensor.grad.numpy() for name, tensor in theirs.items() if tensor.grad is not None}
+        wanted = parameters(convert(numbers))
+        for name in ("pos_embed", "cls_token"):  # resized or folded by the libraries: compared in test_tokens_and_...
+            gradients.pop(name), wanted.pop(name)
+        for path, leaf in jax.tree_util.tree_leaves_with_path(gradients):
+            other = wanted
+            for part in path:
+                other = other[part.key]
+            error = float(jnp.abs(leaf - other).max()) / max(np.abs(other).max(), 1e-6)
+            assert error < 1e-5, (path, error)

@@ -1,0 +1,110 @@
+"""Published weights as the model: `dml_jax.load` and `dml_jax.embed --backbone`."""
+
+import json
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import traverse_util
+
+import dml_jax
+from dml_jax import cli, embed, final_results
+from dml_jax import config as configs
+from dml_jax.backbones import resnet, vit
+from dml_jax.backbones.weights import converted_files
+from dml_jax.console import Console
+from dml_jax.data import transforms
+from dml_jax.evaluation import metrics
+from dml_jax.export import embedding_files
+from dml_jax.train import experiment as experiments
+from tests.data import layouts
+
+VIT = vit.Config(depth=1, width=16, heads=2, patch=8, output="patches")
+RESNET = resnet.Config(block="basic", depths=(1,), widths=(8,), stem="small")
+
+
+def write(directory: Path, module: Any, config: Any) -> Any:
+    """Converted weights of a network for images of 32 pixels; returns its parameters and statistics."""
+    params, stats = module.build(config).init(jax.random.key(0), (32, 32))
+    noise = jax.tree.map(lambda x: np.asarray(x) + np.random.default_rng(0).normal(0, 0.1, x.shape), params)
+    arrays = traverse_util.flatten_dict({"backbone": {"params": noise, "stats": stats}}, sep="/")
+    arrays = {path: np.asarray(array, np.float32) for path, array in arrays.items()}
+    converted_files.write(directory, arrays, {"architecture": asdict(config), "image_shape": [32, 32]})
+    return noise, stats
+
+
+def test_embeddings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """The class token of a transformer, whatever output its configuration names; resized and cropped as 256 to 224."""
+    monkeypatch.chdir(tmp_path)
+    params, _ = write(Path("weights/tiny"), vit, VIT)
+    photos = layouts.photos(tmp_path / "photos", ("a", "b"), each=2)
+    arguments = ["--backbone=weights/tiny", str(photos), "--output=out"]
+    assert cli.exit_code(lambda: embed.execute(arguments)) == 0
+    exported = embedding_files.read(Path("out"))
+    assert "4 embeddings with 16 dimensions" in capsys.readouterr().out
+    model = dml_jax.load("weights/tiny")
+    assert (model.shape, model.config.data.resize, model.step) == ((32, 32), 37, 0)
+    pixels = np.stack([model.read(file) for file in exported.ids])
+    tokens = jax.jit(lambda p, x: vit.VisionTransformer(VIT).apply({"params": p}, x, method="tokens"))(
+        params, (pixels / 255 - 0.5) / 0.5
+    )
+    expected = np.asarray(tokens)[:, 0]
+    expected = expected / np.linalg.norm(expected, axis=1, keepdims=True)
+    np.testing.assert_allclose(exported.embeddings, expected, atol=1e-5)
+
+
+def test_average_of_the_feature_map(tmp_path: Path) -> None:
+    params, stats = write(tmp_path / "w", resnet, RESNET)
+    images = np.random.default_rng(0).integers(0, 256, (2, 40, 40, 3), dtype=np.uint8)
+    model = dml_jax.load(tmp_path / "w")
+    crops = np.stack([transforms.evaluation(model.config.data)(image) for image in images])
+    backbone = resnet.build(RESNET)
+    run = jax.jit(lambda p, s, x: backbone.apply(p, s, backbone.preprocess(x), train=False)[0])
+    expected = np.asarray(run(params, stats, jnp.asarray(crops))).mean(axis=(1, 2))
+    expected = expected / np.linalg.norm(expected, axis=1, keepdims=True)
+    np.testing.assert_allclose(model.embed(list(images)), expected, atol=1e-5)
+
+
+def test_control_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The results of a run that starts from published weights contain those of the weights alone."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    write(tmp_path / "w", resnet, RESNET)
+    layouts.photos(tmp_path / "photos", tuple(f"class {i}" for i in range(6)), each=4)
+    values = cli.load_config(str(Path(__file__).parents[1] / "configs" / "folder_baseline.py") + ":small", {})
+    values["data"] |= {"path": str(tmp_path / "photos"), "batch_size": 8, "images_per_class": 4, "image_size": 32,
+                       "resize": 37}  # fmt: skip
+    values["backbone"] = asdict(RESNET) | {"pretrained": str(tmp_path / "w")}
+    values["evaluation"] |= {"cluster": False, "batch_size": 8}
+    experiment = experiments.build(configs.resolve(values))
+    results, _ = final_results.final(experiment, experiments.initial_state(experiment), "last", Console(active=False))
+    test = experiment.splits["test"]
+    embeddings = dml_jax.load(tmp_path / "w").embed([tmp_path / "photos" / name for name in test.ids])
+    expected = metrics.retrieval(embeddings, test.labels)
+    found = results["controls"]["published weights, not trained further"]
+    assert set(results["controls"]) == {"published weights, not trained further"}
+    assert (found["recall@1"], found["map@r"]) == pytest.approx((expected["recall@1"], expected["map@r"]))
+
+
+def test_invalid_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(tmp_path)
+    photos = layouts.photos(tmp_path / "photos", ("a",), each=1)
+    arrays: Any = {"backbone/params/x": np.zeros(1, np.float32)}
+    architecture = json.loads(json.dumps(asdict(replace(VIT, depth=2))))
+    converted_files.write(Path("other"), arrays, {"architecture": architecture, "image_shape": [32, 32]})
+    converted_files.write(Path("old"), arrays, {"architecture": architecture | {"size": 3}, "image_shape": [32, 32]})
+    Path("empty").mkdir()
+    for options, message in (
+        ([], "--workdir: missing; give the work directory of a run, or --backbone=DIRECTORY of converted weights"),
+        (["--backbone=empty"], "empty: is not a work directory (no config.json) and holds no converted weights"),
+        (["--backbone=old"], "old/weights.json: size: there is no such key; "),
+        (["--backbone=other"], "other: the tensors do not match the network; missing: params/blocks_0/"),
+        (["--backbone=other", "--checkpoint=best"], "--checkpoint=best: other holds published weights, not checkpo"),
+    ):
+        assert cli.exit_code(lambda options=options: embed.execute([*options, str(photos)])) == 2
+        error = capsys.readouterr().err
+        assert error.count("\n") == 1
+        assert error.startswith(f"error: {message}"), error
