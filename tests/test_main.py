@@ -231,8 +231,21 @@ def test_run_from_start_to_finish(in_process: InProcess, tmp_path: Path) -> None
     assert results["controls"]["raw pixels"]["recall@1"] == pytest.approx(0.528, abs=0.01)
     assert len(json.loads((run / "embeddings" / "test" / "ids.json").read_text())) == 896
     report = (run / "report.html").read_text()
-    assert report.count("data:image/png;base64") == 4
+    for name in (
+        "loss",
+        "recall",
+        "retrieval",
+        "worst_queries",
+        "confused_classes",
+        "components",
+        "distances",
+        "errors",
+    ):
+        assert f'id="{name}"' in report
+        assert (run / "figures" / f"{name}.png").stat().st_size > 1000
     assert "raw pixels" in report
+    assert "896 of 5 classes" in report
+    assert any("train/recall@1" in line for line in lines) == any("test/recall@1" in line for line in lines)
 
     again = in_process(*arguments)
     assert (again.returncode, "already finished" in again.stdout) == (0, True), again.stderr
