@@ -25,7 +25,8 @@ from tests.train.experiments import values
 
 MADE = (
     "retrieval", "worst_queries", "best_queries", "classes", "confused_classes", "components", "distances", "errors",
-    "calibration", "health", "overfitting", "spectra", "geometry", "tsne", "attention", "attention_node", "influence", "influence_means",
+    "calibration", "health", "overfitting", "spectra", "geometry", "tsne", "attention", "attention_node", "influence",
+    "influence_means",
 )  # fmt: skip
 
 

@@ -55,7 +55,7 @@ def test_a_grid_shows_the_nearest_images(separate: bool, tmp_path: Path, monkeyp
         assert [picture.image for picture in pictures[1:]] == [str(i) for i in expected]
         assert [picture.name for picture in pictures[1:]] == ["abc"[labels[i]] for i in expected]
         assert [float(picture.note) for picture in pictures[1:]] == pytest.approx(cosines[expected], abs=6e-4)
-    best = found["best_queries"].rows
+    best = list(found["best_queries"].rows)
     assert len({row[1] for row in best}) == len(best) == 3
 
 

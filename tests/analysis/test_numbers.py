@@ -172,8 +172,11 @@ def test_findings_are_written_and_read_in_order(tmp_path: Path) -> None:
     table = views.listing(("class", "share"), [("caf\udce9", 0.5)])
     found = Finding("a", "what <it> shows", plot, ("x", "y", "name"), [(1, 1 / 3, "caf\udce9")], table)
     for name, suffix, to in (
-        ("umap", "", "analysis"), ("classes", "", "figures"), ("classes", "", "analysis"), ("classes", "-train", "analysis")
-    ):  # fmt: skip
+        ("umap", "", "analysis"),
+        ("classes", "", "figures"),
+        ("classes", "", "analysis"),
+        ("classes", "-train", "analysis"),
+    ):
         findings.write(tmp_path, name, name.upper(), 7, [found._replace(name=name)], suffix=suffix, to=to)
     assert (tmp_path / "analysis" / "umap.csv").read_text().splitlines() == ["x,y,name", r"1,0.3333333,caf\udce9"]
     sections = findings.read(tmp_path)
