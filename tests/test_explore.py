@@ -3,10 +3,14 @@
 import io
 import json
 import re
+import signal
+import socket
 import sys
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +18,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from dml_jax import explore
+from dml_jax import explore, serve
 from dml_jax.data.split import Split
 from dml_jax.explorer import PAGE, SHOWN, Explorer, Part
 from dml_jax.export import embedding_files
@@ -23,6 +27,39 @@ from tests.analysis.test_page import Page
 from tests.test_http_service import Colours, ask, picture, serving
 
 COUNT = 150
+
+
+def check_command(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Explores a run that `test_main.py` trains, with the model's answer for a photograph; SIGTERM ends it."""
+    listeners: list[socket.socket] = []
+    listen = serve.listen
+    monkeypatch.setattr(serve, "listen", lambda *where: listeners.append(listen(*where)) or listeners[0])
+
+    def visit() -> tuple[Any, Any]:
+        deadline = time.monotonic() + 120
+        while not listeners and time.monotonic() < deadline:
+            time.sleep(0.05)
+        port = listeners[0].getsockname()[1]  # requests wait until the server accepts them
+        try:
+            _, content = fetch(port, "images/query/large/5")
+            return ask(port, None, path="neighbors/5")[1], ask(port, content)[1]
+        finally:
+            signal.raise_signal(signal.SIGTERM)
+
+    before = signal.getsignal(signal.SIGTERM)
+    with ThreadPoolExecutor(1) as pool:
+        answers = pool.submit(visit)
+        with pytest.raises(SystemExit, match="143"):
+            explore.execute([str(run), "--port=0"])
+    signal.signal(signal.SIGTERM, before)
+    listed, photograph = answers.result()
+    embeddings = np.load(run / "embeddings" / "test" / "embeddings.npy")
+    cosines = embeddings @ embeddings[5]
+    cosines[5] = -2
+    assert listed["neighbors"][0]["cosine"] == pytest.approx(cosines.max(), abs=1e-5)
+    assert photograph["neighbors"][0]["cosine"] > 0.9  # the image itself, but for JPEG
+
+
 NAMES = ("<script>alert(1)</script>", "green & blue", "caf\udce9")
 
 

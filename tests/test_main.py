@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from dml_jax import main
+from tests import test_explore
 from tests.test_serve import check_command
 
 ROOT = Path(__file__).parents[1]
@@ -184,7 +185,7 @@ def test_help_is_fast() -> None:
     assert time.monotonic() - start < 10  # about one second on an idle machine, because JAX is not imported
 
 
-def test_run_from_start_to_finish(in_process: InProcess, tmp_path: Path) -> None:
+def test_run_from_start_to_finish(in_process: InProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Training, a real SIGTERM, resuming, finishing, refusal of another configuration, evaluation, export, serving."""
     run = tmp_path / "run"
     arguments = [
@@ -263,6 +264,7 @@ def test_run_from_start_to_finish(in_process: InProcess, tmp_path: Path) -> None
     assert exported.returncode == 0, exported.stderr
     assert len(np.load(run / "embeddings" / "train" / "labels.npy")) == 7208
     check_command(run)
+    test_explore.check_command(run, monkeypatch)
     config = run / "config.json"
     facts = json.loads(config.read_text())
     config.write_text(json.dumps(facts | {"classes": 39}))
