@@ -107,10 +107,10 @@ def plot_recall(path: Path, *, recall: np.ndarray) -> None:
     """Recall of the classes in order, and their mean."""
     figure = drawing.figure(8, 3)
     axes = drawing.style(figure.subplots())
-    axes.fill_between(np.arange(len(recall) + 1), np.append(recall, recall[-1]), step="post", color=drawing.SKY)
-    axes.axhline(recall.mean(), color=drawing.INK, linestyle=":", label=f"mean of the classes {recall.mean():.3f}")
-    axes.set(xlabel="classes, worst first", ylabel="Recall@1", ylim=(0, 1.02), xlim=(0, len(recall)))
-    drawing.legend(axes, loc="lower right")
+    axes.fill_between(np.arange(len(recall) + 1), np.append(recall, recall[-1]), step="post", color=drawing.BLUE)
+    axes.axhline(recall.mean(), color=drawing.YELLOW, linestyle="--", label=f"mean of the classes {recall.mean():.3f}")
+    axes.set(xlabel="classes, worst first", ylabel="Recall@1", ylim=(0, 1.15), xlim=(0, len(recall)))
+    drawing.legend(axes, loc="upper left")
     drawing.save(figure, path)
 
 

@@ -122,12 +122,15 @@ def chart(picture: str | bytes, name: str, caption: str) -> str:
       name: identifier of the figure in the page.
       caption: HTML.
     """
+    width = 0.0
     if isinstance(picture, str):
         kind, data, look = "svg+xml", picture.encode(), ""
-        width = re.search(r'<svg [^>]*?width="([\d.]+)pt"', picture)
-        wide = " wide" if width and float(width[1]) > WIDE else ""
+        if found := re.search(r'<svg [^>]*?width="([\d.]+)pt"', picture):
+            width = float(found[1])
+            look = f' style="max-width:{width / 10.5:.0f}rem"'  # letters of one size in all charts
     else:
-        kind, data, look, wide = "png", picture, ' class="photo"', " wide"
+        kind, data, look = "png", picture, ' class="photo"'
+    wide = " wide" if width > WIDE or kind == "png" else ""
     source = f"data:image/{kind};base64,{base64.b64encode(data).decode()}"
     image = f'<img{look} src="{source}" alt="Figure: {text(name.replace("_", " "))}">'
     frame = f'<div class="scroll" tabindex="0" role="group" aria-label="figure {text(name)}">{image}</div>'

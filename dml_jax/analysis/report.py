@@ -25,7 +25,7 @@ CONTROLS = {
 CURVES = {
     "loss": "The training loss and its terms.",
     "recall": "Recall@1 during training. Training classes: a random sample of at most 2,000 images, with no "
-    "more classes than the others have. Horizontal lines: the controls on the test classes.",
+    "more classes than the others have. Lines across, if any: controls on the test classes.",
 }
 
 
@@ -207,8 +207,9 @@ def _section(directory: Path, section: Section) -> str:
     parts = []
     for shown in section.shown:
         name = Path(shown.file).name
-        title = f"<h3>{text(name.replace('_', ' ').capitalize())}</h3>" if len(section.shown) > 1 else ""
-        parts.append(title + _shown(directory, shown, name))
+        title = name.replace("_", " ").capitalize()
+        several = len(section.shown) > 1 and title != section.title
+        parts.append((f"<h3>{text(title)}</h3>" if several else "") + _shown(directory, shown, name))
     return page.heading(section.title, f"(step {section.step:,})") + "".join(parts)
 
 
