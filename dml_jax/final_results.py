@@ -6,19 +6,17 @@ from typing import Any
 import numpy as np
 
 from dml_jax import config as configs
-from dml_jax.analysis import spectra
+from dml_jax.analysis import spectra, verification
 from dml_jax.config import Config
 from dml_jax.console import Console
 from dml_jax.data import pipeline
 from dml_jax.data.split import Split
 from dml_jax.errors import UserError
-from dml_jax.evaluation import protocol, verification
+from dml_jax.evaluation import protocol
 from dml_jax.train import experiment as experiments
 from dml_jax.train import inference, split_metrics, test_time_refinement
 from dml_jax.train.experiment import Experiment
 from dml_jax.train.state import TrainState
-
-PAIRED = 10_000  # images whose pairs determine the same/different threshold
 
 
 def final(
@@ -53,7 +51,8 @@ def final(
         gallery=test.gallery is not None,
     )
     if test.gallery is None:
-        results |= _verification(embeddings["test"], test.labels)
+        rates = verification.sample_rates(embeddings["test"], test.labels)
+        results |= {"equal_error_rate": rates.equal_error_rate, "equal_error_cosine": rates.threshold}
     results["geometry"] = spectra.summary(config, embeddings["test"], test.labels)
     if config.evaluation.refine:
         results["refined"] = _refined(experiment, state, embeddings, console)
@@ -99,13 +98,6 @@ def _refined(
         )
         results[kind] = facts | seconds | metrics
     return results
-
-
-def _verification(embeddings: np.ndarray, labels: np.ndarray) -> dict[str, float]:
-    """Equal error rate of "same class or not" and its cosine, over all pairs of at most `PAIRED` random images."""
-    rows = np.random.default_rng(0).permutation(len(labels))[:PAIRED]
-    rates = verification.error_rates(embeddings[rows], labels[rows])
-    return {"equal_error_rate": rates.equal_error_rate, "equal_error_cosine": rates.threshold}
 
 
 def _pixels(config: Config, split: Split) -> np.ndarray:

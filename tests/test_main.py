@@ -246,7 +246,8 @@ def test_run_from_start_to_finish(in_process: InProcess, tmp_path: Path, monkeyp
         assert (run / "figures" / f"{name}.png").stat().st_size > 1000
     assert "raw pixels" in report
     assert "896 of 5 classes" in report
-    assert any("train/recall@1" in line for line in lines) == any("test/recall@1" in line for line in lines)
+    evaluated = [line["step"] for line in lines if "test/recall@1" in line]
+    assert evaluated == [line["step"] for line in lines if "train/recall@1" in line] == [100, 200, 300, 400]
 
     again = in_process(*arguments)
     assert (again.returncode, "already finished" in again.stdout) == (0, True), again.stderr

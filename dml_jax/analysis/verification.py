@@ -23,6 +23,16 @@ def reason_not_to(run: TrainedRun) -> str:
     return "" if run.split("test").gallery is None else "its queries search a gallery"
 
 
+def sample_rates(embeddings: np.ndarray, labels: np.ndarray) -> Verification:
+    """Error rates over the pairs of at most IMAGES random images, embeddings [N, D] with labels int [N].
+
+    Raises:
+      DataError: see `verification.error_rates`.
+    """
+    rows = np.random.default_rng(0).permutation(len(labels))[:IMAGES]
+    return verification.error_rates(embeddings[rows], labels[rows])
+
+
 def thresholds(rates: Verification) -> list[tuple[float, float, float, float]]:
     """For each target, the smallest threshold that keeps it: (target, cosine, false accepts, false rejects)."""
     places = [int(np.argmax(rates.false_accepts <= target)) for target in TARGETS]  # rates fall as the cosine rises
@@ -34,9 +44,8 @@ def thresholds(rates: Verification) -> list[tuple[float, float, float, float]]:
 
 def findings(run: TrainedRun, split: str) -> list[Finding]:
     """Error rates of the pairs of a split, without those of a gallery."""
-    rows = np.random.default_rng(0).permutation(len(run.split(split).labels))[:IMAGES]
     try:
-        rates = verification.error_rates(run.embeddings(split)[rows], run.split(split).labels[rows])
+        rates = sample_rates(run.embeddings(split), run.split(split).labels)
     except DataError as error:
         run.console.print(f"verification: left out ({error})")
         return []

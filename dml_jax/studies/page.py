@@ -39,17 +39,20 @@ def write(
       failed: lines about trials without results.
     """
     heading, parts_of_page = _heading(metric), []
-    for table, group in parts:
+    for number, (table, group) in enumerate(parts, start=1):
         notes = "".join(f'<p class="note">{text(note)}</p>' for note in table.notes)
         charts = []
         if figures is None:
             caption = f"{heading} by row: mean and standard deviation over seeds."
-            charts.append(page.chart(drawing.svg(plot_rows(group, table, metric)), "rows", caption))
+            charts.append(page.chart(drawing.svg(plot_rows(group, table, metric)), f"rows-{number}", caption))
         if curves := plot_curves(group, metric):
             caption = f"{heading} during training, one line per run; rows as in the table."
-            charts.append(page.chart(drawing.svg(curves), "curves", caption))
+            charts.append(page.chart(drawing.svg(curves), f"curves-{number}", caption))
         parts_of_page.append(
-            page.heading(table.title) + page.table(table.head, table.rows, table.title) + notes + "".join(charts)
+            page.heading(table.title)
+            + page.table(("row", *table.head[1:]), table.rows, table.title)
+            + notes
+            + "".join(charts)
         )
     for number, (caption, figure) in enumerate((figures or {}).items(), start=1):
         parts_of_page.append(page.chart(drawing.png(figure), f"search-{number}", text(caption)))
@@ -93,7 +96,7 @@ def plot_rows(group: Group, table: Table, metric: str) -> "Figure":
         axes.plot(*zip(*points, strict=True), marker, color=colour, fillstyle="none", linestyle="none", label=source)
     axes.set(yticks=list(places), yticklabels=names, xlabel=f"{heading}, %")
     axes.invert_yaxis()
-    axes.grid(axis="x", linewidth=0.4)
+    axes.grid(axis="x", linewidth=0.4, color=drawing.GREY, alpha=0.5)
     if sources:
         drawing.legend(axes, loc="center left", bbox_to_anchor=(1, 0.5))
     return figure
@@ -125,6 +128,6 @@ def plot_curves(group: Group, metric: str) -> "Figure | None":
                 color=colours.get(name, drawing.GREY), marker=markers.get(name, "."), label=label if i == 0 else "_",
             )  # fmt: skip
     axes.set(xlabel="step", ylabel=f"{_heading(metric)} on {' or '.join(sorted(splits))} classes, %")
-    axes.grid(axis="y", linewidth=0.4)
+    axes.grid(axis="y", linewidth=0.4, color=drawing.GREY, alpha=0.5)
     drawing.legend(axes, loc="center left", bbox_to_anchor=(1, 0.5))
     return figure
