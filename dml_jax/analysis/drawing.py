@@ -75,7 +75,7 @@ def style(axes: "Axes") -> "Axes":
     return axes
 
 
-def montage(images: Iterable[np.ndarray], count: int, columns: int, side: int) -> np.ndarray:
+def montage(images: Iterable[np.ndarray], count: int, columns: int, side: int, gap: int = 0) -> np.ndarray:
     """Images uint8 [h, w, 3] as large as fits into square cells, on white.
 
     Args:
@@ -83,13 +83,14 @@ def montage(images: Iterable[np.ndarray], count: int, columns: int, side: int) -
       count: number of images.
       columns: in a row.
       side: of a cell, in pixels.
+      gap: pixels left free at each side of a cell.
 
     Returns:
       uint8 [H, columns * side, 3].
     """
     made = np.full((math.ceil(count / columns) * side, columns * side, 3), 255, np.uint8)
     for i, image in enumerate(images):
-        scale = side / max(image.shape[:2])
+        scale = (side - 2 * gap) / max(image.shape[:2])
         height, width = (max(1, round(scale * length)) for length in image.shape[:2])
         resized = np.asarray(Image.fromarray(image).resize((width, height), Image.Resampling.BOX))
         top, left = i // columns * side + (side - height) // 2, i % columns * side + (side - width) // 2

@@ -88,7 +88,8 @@ def plot_retrieved_images(
     figure = drawing.figure(columns + 0.6, max(1, len(rows)) * height + 0.4)
     axes = figure.subplots()
     for i, row in enumerate(rows):
-        axes.imshow(drawing.montage(row, columns, columns, side), extent=(0, columns, i * height + 1, i * height))
+        montage = drawing.montage(row, columns, columns, side, gap=6)
+        axes.imshow(montage, extent=(0, columns, i * height + 1, i * height))
         for j in range(columns):
             wrong = bool(j and correct is not None and not correct[i][j - 1])
             colour = INK if j == 0 else GREY if correct is None else WRONG if wrong else CORRECT

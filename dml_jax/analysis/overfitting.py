@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dml_jax.analysis import drawing
+from dml_jax.analysis import curves, drawing
 from dml_jax.analysis.findings import Finding
 from dml_jax.analysis.trained_run import TrainedRun
 from dml_jax.data.holdout import some_classes
@@ -47,7 +47,8 @@ def plot(path: Path, *, rows: list[tuple[int, str, float, float]]) -> None:
     """One panel per metric with a line for each kind of classes."""
     figure = drawing.figure(9, 3.3)
     for panel, (axes, title) in enumerate(zip(figure.subplots(1, 2), METRICS.values(), strict=True)):
-        for i, name in enumerate(("train", "test")):
+        for name in ("train", "test"):
+            i = curves.SPLITS.index(name)
             points = [(row[0], row[2 + panel]) for row in rows if row[1] == name]
             drawing.style(axes).plot(
                 *zip(*points, strict=True), color=drawing.SERIES[i], marker=drawing.MARKERS[i], markersize=4,

@@ -56,7 +56,7 @@ def document(title: str, body: str, *, styles: Sequence[str] = (), script: str =
     style = "".join(map(resource, ("page.css", *styles)))
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark"><meta http-equiv="Content-Security-Policy" content="{policy}">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
 <link rel="icon" href="data:,"><title>{text(title)}</title><style>{style}</style></head>
 <body><main>
 {body}

@@ -215,7 +215,7 @@ def _section(directory: Path, section: Section) -> str:
 
 def _shown(directory: Path, shown: Shown, name: str) -> str:
     """The figure, or the pictures or the map instead of it, or the table below it."""
-    caption = f'{text(shown.caption)} <a href="{text(shown.file)}.csv">Numbers</a>'
+    caption = f'{text(shown.caption)} <a href="{text(shown.file)}.csv" title="a file beside this page">Numbers</a>'
     if shown.view is None or isinstance(shown.view, Listing):
         chart = _chart(directory / f"{shown.file}.png", name, caption)
         return chart + (views.as_html(shown.view, name, caption) if shown.view else "")

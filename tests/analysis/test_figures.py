@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dml_jax.analysis import classes, components, curves, figures, retrieval, verification
+from dml_jax.analysis import classes, components, curves, drawing, figures, retrieval, verification
 from dml_jax.analysis.views import Map, Pictures
 from tests.analysis.runs import Run
 
@@ -114,3 +114,16 @@ def test_curves() -> None:
     lines = [{"step": 1, "loss": 3.0, "loss_a": 1.0}, {"step": 2, "loss": 2.0, "train/recall@1": 0.5, "grad_norm": 1.0}]
     assert curves.loss_terms(lines) == {"loss": [(1, 3.0), (2, 2.0)], "loss_a": [(1, 1.0)]}
     assert curves.recalls(lines, {"step": 2, "recall@1": 0.7}) == {"train": [(2, 0.5)], "test": [(2, 0.7)]}
+
+
+def test_montage() -> None:
+    """Images of any size and shape, each within its cell."""
+    sizes = ((1, 1), (3, 9), (200, 100), (7, 7), (1, 300))
+    made = drawing.montage((np.zeros((*size, 3), np.uint8) for size in sizes), len(sizes), 3, 20, gap=2)
+    assert made.shape == (40, 60, 3)
+    expected = ((16, 16), (5, 16), (16, 8), (16, 16), (1, 16), (0, 0))
+    for i, (height, width) in enumerate(expected):
+        cell = made[i // 3 * 20 :, i % 3 * 20 :][:20, :20, 0] == 0
+        assert (cell.any(axis=1).sum(), cell.any(axis=0).sum()) == (height, width)
+        assert not cell[:2].any()
+        assert not cell[:, :2].any()
