@@ -79,7 +79,8 @@ def execute(arguments: list[str]) -> None:
         console.print(f"analysing: {name}")
         own = suffix if name in BY_SPLIT else ""
         found = module.findings(run, options.split)
-        findings.write(directory, name, module.TITLE, run.step, found, suffix=own)
+        title = f"{module.TITLE}: {options.split} images" if own else module.TITLE
+        findings.write(directory, name, title, run.step, found, suffix=own)
     console.print(f"figures and numbers: {directory / findings.DIRECTORY}")
     renew_report(run)
 

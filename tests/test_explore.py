@@ -2,6 +2,7 @@
 
 import io
 import json
+import logging.config
 import re
 import signal
 import socket
@@ -31,6 +32,8 @@ COUNT = 150
 
 def check_command(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Explores a run that `test_main.py` trains, with the model's answer for a photograph; SIGTERM ends it."""
+    # By which uvicorn would close all handlers; absl's takes the captured stderr with it.
+    monkeypatch.setattr(logging.config, "dictConfig", lambda values: None)
     listeners: list[socket.socket] = []
     listen = serve.listen
     monkeypatch.setattr(serve, "listen", lambda *where: listeners.append(listen(*where)) or listeners[0])

@@ -154,7 +154,8 @@ def _results(config: Config, results: dict[str, Any]) -> str:
 def in_words(results: Mapping[str, Any]) -> str:
     """Recall@1 beside the controls, in sentences."""
     recall = results["recall@1"]
-    words = f"For {recall:.1%} of the test images, the nearest other image shows the same class (Recall@1). "
+    nearest = "gallery image" if "separate gallery" in results["protocol"] else "other image"
+    words = f"For {recall:.1%} of the test images, the nearest {nearest} shows the same class (Recall@1). "
     controls = {name: numbers["recall@1"] for name, numbers in results.get("controls", {}).items()}
     if not controls:
         return words

@@ -169,9 +169,15 @@ def test_tables_are_sorted_by_values() -> None:
 
 
 @pytest.mark.parametrize(
-    ("recall", "words"),
-    [(0.5, "gain over the better of these, b, is 10.0 points"), (0.41, "not clearly better than b")],
+    ("recall", "protocol", "words"),
+    [
+        (0.5, "clean protocol", "nearest other image shows the same class"),
+        (0.5, "clean protocol; separate gallery", "nearest gallery image shows the same class"),
+        (0.5, "clean protocol", "gain over the better of these, b, is 10.0 points"),
+        (0.41, "clean protocol", "not clearly better than b"),
+    ],
 )
-def test_controls_in_words(recall: float, words: str) -> None:
+def test_controls_in_words(recall: float, protocol: str, words: str) -> None:
     controls = {"a": {"recall@1": 0.2}, "b": {"recall@1": 0.4}}
-    assert words in report.in_words({"recall@1": recall, "recall@1_stderr": 0.01, "controls": controls})
+    results = {"recall@1": recall, "recall@1_stderr": 0.01, "controls": controls, "protocol": protocol}
+    assert words in report.in_words(results)
