@@ -16,12 +16,14 @@ COMMANDS = {
     "embed": "embed images with a trained model",
     "enroll": "enroll new classes, classify images",
     "ensemble": "evaluate several models together",
+    "export": "export a model as ONNX or StableHLO, embeddings as Parquet",
     "serve": "serve a model over HTTP",
     "study": "train grids, comparisons and searches",
     "report": "tables over finished runs",
     "analyse": "figures and numbers about a run",
+    "explore": "browse the images of a run and their neighbours",
 }
-MODULES = {"train": "main"}  # where the name differs
+MODULES = {"train": "main", "export": "export.__main__"}  # where the name differs
 
 
 def main() -> int:

@@ -3,13 +3,16 @@
     python -m dml_jax.analyse --workdir=runs/digits_hist [--what=tsne,classes] [--split=test]
 
 Without --what, everything that applies to the run. For curves over the training, train with
---config.train.keep_every=N. Writes analysis/*.png and *.csv into the work directory and renews report.html.
+--config.train.keep_every=N. Writes analysis/*.png, *.svg and *.csv into the work directory and renews report.html,
+which has the first five from the start.
 
+  retrieval     retrieved images, worst and best queries
+  classes       Recall@1 by class, most confused pairs
+  components    map on the first principal components
+  distances     histograms of pairs of one class and of different classes
+  verification  error rates over the threshold of "same class", ROC curve
   health        distances, effective rank, gradient, active pairs, proxies over the steps
   overfitting   retrieval of training classes beside test classes over the kept models
-  retrieval     retrieved images, worst queries
-  classes       Recall@1 by class, most confused pairs
-  distances     histograms of pairs of one class and of different classes
   calibration   whether a threshold keeps its error rate on other classes
   spectra       singular values, density, uniformity, alignment; for DiVA also by task
   tsne, umap    maps with thumbnails; umap needs pip install -e ".[umap]"
@@ -73,7 +76,9 @@ def execute(arguments: list[str]) -> None:
     for name, module in modules.items():
         console.print(f"analysing: {name}")
         own = suffix if name in BY_SPLIT else ""
-        findings.write(directory, name, own, module.TITLE, run.step, module.findings(run, options.split))
+        found = module.findings(run, options.split)
+        title = f"{module.TITLE}: {options.split} images" if own else module.TITLE
+        findings.write(directory, name, title, run.step, found, suffix=own)
     console.print(f"figures and numbers: {directory / findings.DIRECTORY}")
     renew_report(run)
 

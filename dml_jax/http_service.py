@@ -1,4 +1,4 @@
-"""The HTTP side of `dml_jax.serve`.
+"""The HTTP side of `dml_jax.serve` and `dml_jax.explore`.
 
 Nothing that a client sends or withholds holds up the others: a request has one deadline; bodies are limited, each and
 together; and beyond `Limits.connections`, the connection that has been sending for longest is closed.
@@ -8,7 +8,7 @@ import asyncio
 import itertools
 import logging
 import os
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -22,12 +22,14 @@ from starlette.applications import Starlette
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 from starlette.formparsers import MultiPartException, MultiPartParser
+from starlette.middleware import Middleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from dml_jax.batched_answers import Answers
+from dml_jax.batched_answers import Answer, Answers
 from dml_jax.errors import DataError
 
 
@@ -52,13 +54,15 @@ class Service:
     """The handler of `POST /`.
 
     Args:
-      answers: computes the answers.
+      answer: for one image from `read`.
       read: decodes and transforms an image file, see `Model.read`.
       limits: what clients may use.
     """
 
-    def __init__(self, answers: Answers, read: Callable[[bytes], np.ndarray], limits: Limits):
-        self._answers, self._read, self._limits = answers, read, limits
+    def __init__(
+        self, answer: Callable[[np.ndarray], Awaitable[Answer]], read: Callable[[bytes], np.ndarray], limits: Limits
+    ):
+        self._answer, self._read, self._limits = answer, read, limits
         self._held = 0  # bytes of all bodies that are being received or decoded
         self._decoders = ThreadPoolExecutor(min(os.cpu_count() or 1, 8))
 
@@ -70,7 +74,7 @@ class Service:
                 async with self._file(request) as file:
                     late = HTTPException(503, "too busy to answer in time; try again later")
                     image = await asyncio.get_running_loop().run_in_executor(self._decoders, self._read, file)
-                return JSONResponse(await self._answers.of(image))
+                return JSONResponse(await self._answer(image))
         except TimeoutError:
             raise late from None
         except asyncio.QueueFull:
@@ -203,8 +207,25 @@ class Connection(H11Protocol):
         self.transport.close()
 
 
-def server(answers: Answers, read: Callable[[bytes], np.ndarray], limits: Limits) -> uvicorn.Server:
-    """A server of `POST /` and `GET /health`; for the arguments see `Service`."""
+def server(
+    answers: Answers,
+    read: Callable[[bytes], np.ndarray],
+    limits: Limits,
+    *,
+    complete: Callable[[Answer], Answer] | None = None,
+    routes: Sequence[Route] = (),
+    hosts: Sequence[str] = ("*",),
+) -> uvicorn.Server:
+    """A server of `POST /` and `GET /health`.
+
+    Args:
+      answers: computes the answers.
+      read, limits: see `Service`.
+      complete: makes of an answer the one that is sent; in a thread.
+      routes: further ones.
+      hosts: names of this server; requests to others are refused, so that no page of another site can read answers by
+        giving its own name this address.
+    """
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -212,9 +233,14 @@ def server(answers: Answers, read: Callable[[bytes], np.ndarray], limits: Limits
         yield
         task.cancel()
 
-    post = Route("/", Service(answers, read, limits).post, methods=["POST"])
+    async def answer(image: np.ndarray) -> Answer:
+        found = await answers.of(image)
+        return await asyncio.to_thread(complete, found) if complete else found
+
+    post = Route("/", Service(answer, read, limits).post, methods=["POST"])
     app = Starlette(
-        routes=[post, Route("/health", health)],
+        routes=[post, Route("/health", health), *routes],
+        middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts), www_redirect=False)],
         exception_handlers={HTTPException: explain, Exception: explain},
         lifespan=lifespan,
     )

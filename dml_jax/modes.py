@@ -12,6 +12,7 @@ import numpy as np
 from dml_jax import config as configs
 from dml_jax import files, final_results
 from dml_jax.analysis import report
+from dml_jax.analysis.trained_run import TrainedRun
 from dml_jax.config import Config
 from dml_jax.console import Console
 from dml_jax.errors import CheckpointError, DataError
@@ -75,12 +76,14 @@ def train(config: Config, directory: Path, console: Console, stop: Stop, log: Se
         queries = query_results.split_off(final)
         if main:
             final["timing"] = timing_summary.summary(timing.read(), config.data.batch_size)
+            final["machine"] = timing_summary.machine()
+            final["data"] = {
+                name: {"images": len(split.labels), "classes": len(np.unique(split.labels))}
+                for name, split in _with_gallery(experiment).items()
+            }
             query_results.write(directory, queries)
             _write_embeddings(experiment, directory, embeddings, int(state.step))
-            report.write(
-                directory, config, final, embeddings["test"], experiment.splits["test"], metrics.read(),
-                embeddings.get("gallery"),
-            )  # fmt: skip
+            report.write(TrainedRun(directory, experiment, state, console, embeddings), final)
             files.write_json(directory / "results.json", final)
             metrics.finish(final)
             report.print_table(config, final, console.rich)

@@ -24,8 +24,9 @@ from dml_jax.train.stop_signals import Stop
 from tests.train.experiments import values
 
 MADE = (
-    "health", "overfitting", "retrieval", "worst_queries", "classes", "confused_classes", "distances", "calibration",
-    "spectra", "geometry", "tsne", "attention", "attention_node", "influence", "influence_means",
+    "retrieval", "worst_queries", "best_queries", "classes", "confused_classes", "components", "distances", "errors",
+    "calibration", "health", "overfitting", "spectra", "geometry", "tsne", "attention", "attention_node", "influence",
+    "influence_means",
 )  # fmt: skip
 
 
@@ -67,6 +68,11 @@ def table(directory: Path, name: str) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
+def figures(report: str) -> list[str]:
+    """The names of the figures of a page."""
+    return re.findall('<figure [^>]*?id="([\\w-]+)"', report)
+
+
 def test_analyses_are_gathered_in_the_report(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Also those of an earlier command and of another split."""
     analyse.execute([f"--workdir={run}", "--what=attention", "--quiet"])
@@ -75,10 +81,10 @@ def test_analyses_are_gathered_in_the_report(run: Path, capsys: pytest.CaptureFi
     assert [row["step"] for row in table(run, "health")] == ["2", "4"]
     assert sum(int(row["queries"]) for row in table(run, "classes")) == 896
     report = (run / "report.html").read_text()
-    shown = re.findall("alt='([\\w-]+)'", report)
-    assert shown == ["health", "classes", "confused_classes", "attention", "attention_node"]
+    shown = figures(report)
+    assert shown == ["classes", "confused_classes", "health", "attention", "attention_node"]
     assert all((run / "analysis" / f"{name}.png").stat().st_size > 5000 for name in shown)
-    assert all(f"href='analysis/{name}.csv'" in report for name in shown)
+    assert all(f'href="analysis/{name}.csv"' in report for name in shown)
     assert "step 4: the gradient is &lt;zero&gt;" in report
     assert '<meta name="viewport"' in report
     assert "report: " in capsys.readouterr().out
@@ -122,9 +128,8 @@ def test_everything_of_a_trained_run(tmp_path: Path) -> None:
     )
     analyse.execute([f"--workdir={tmp_path}", "--what=distances", "--split=train"])
     report = (tmp_path / "report.html").read_text()
-    assert re.findall("alt='([\\w-]+)'", report)[4:] == [
-        *MADE[: MADE.index("calibration")], "distances-train", *MADE[MADE.index("calibration") :],
-    ]  # fmt: skip
+    at = MADE.index("distances") + 1
+    assert figures(report) == ["loss", "recall", *MADE[:at], "distances-train", *MADE[at:]]
     results = json.loads((tmp_path / "results.json").read_text())
     recalls = table(tmp_path, "overfitting")
     assert [(row["step"], row["classes"]) for row in recalls] == [(s, c) for s in "024" for c in ("train", "test")]

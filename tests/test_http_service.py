@@ -56,10 +56,12 @@ class Colours:
 
 
 @contextmanager
-def serving(model: Colours, classify: Any = None, *, waiting: int = 64, **limits: Any) -> Iterator[int]:
-    """A running server: its port."""
+def serving(
+    model: Colours, classify: Any = None, *, waiting: int = 64, also: dict[str, Any] | None = None, **limits: Any
+) -> Iterator[int]:
+    """A running server, with further arguments in `also`: its port."""
     answers = Answers(model, classify, batch=4, waiting=waiting)
-    service = server(answers, model.read, Limits(**{"seconds": 60, **limits}))
+    service = server(answers, model.read, Limits(**{"seconds": 60, **limits}), **(also or {}))
     with serve.listen("127.0.0.1", 0) as listener:
         thread = threading.Thread(target=service.run, args=([listener],))
         thread.start()

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from dml_jax import main
+from tests import test_explore
 from tests.test_serve import check_command
 
 ROOT = Path(__file__).parents[1]
@@ -189,7 +190,7 @@ def test_help_is_fast() -> None:
     assert time.monotonic() - start < 10  # about one second on an idle machine, because JAX is not imported
 
 
-def test_run_from_start_to_finish(in_process: InProcess, tmp_path: Path) -> None:
+def test_run_from_start_to_finish(in_process: InProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Training, a real SIGTERM, resuming, finishing, refusal of another configuration, evaluation, export, serving."""
     run = tmp_path / "run"
     arguments = [
@@ -240,8 +241,22 @@ def test_run_from_start_to_finish(in_process: InProcess, tmp_path: Path) -> None
         (label, str(label + 5)) for label in range(5)
     }
     report = (run / "report.html").read_text()
-    assert report.count("data:image/png;base64") == 4
+    for name in (
+        "loss",
+        "recall",
+        "retrieval",
+        "worst_queries",
+        "confused_classes",
+        "components",
+        "distances",
+        "errors",
+    ):
+        assert f'id="{name}"' in report
+        assert (run / "figures" / f"{name}.png").stat().st_size > 1000
     assert "raw pixels" in report
+    assert "896 of 5 classes" in report
+    evaluated = [line["step"] for line in lines if "test/recall@1" in line]
+    assert evaluated == [line["step"] for line in lines if "train/recall@1" in line] == [100, 200, 300, 400]
 
     again = in_process(*arguments)
     assert (again.returncode, "already finished" in again.stdout) == (0, True), again.stderr
@@ -259,6 +274,7 @@ def test_run_from_start_to_finish(in_process: InProcess, tmp_path: Path) -> None
     assert exported.returncode == 0, exported.stderr
     assert len(np.load(run / "embeddings" / "train" / "labels.npy")) == 7208
     check_command(run)
+    test_explore.check_command(run, monkeypatch)
     config = run / "config.json"
     facts = json.loads(config.read_text())
     config.write_text(json.dumps(facts | {"classes": 39}))

@@ -151,7 +151,7 @@ def plot_statistics(path: Path, *, steps: list[int], series: Statistics, uniform
     drawing.style(right).set(title="Attention to the own class", xlabel="step", ylabel="weight")
     right.set_ylim(bottom=0)
     drawing.legend(right, loc="center left", bbox_to_anchor=(1, 0.5))
-    figure.savefig(path, dpi=130)
+    drawing.save(figure, path)
 
 
 def plot_node(path: Path, *, steps: list[int], nodes: np.ndarray, own: int) -> None:
@@ -162,4 +162,4 @@ def plot_node(path: Path, *, steps: list[int], nodes: np.ndarray, own: int) -> N
     axes.axvline(own - 0.5, color="white", linewidth=1.5)
     axes.set(xlabel="node of the batch, by class", ylabel="step", yticks=range(len(steps)), yticklabels=steps)
     figure.colorbar(image, label="attention weight")
-    figure.savefig(path, dpi=130)
+    drawing.save(figure, path)

@@ -110,4 +110,4 @@ def plot(path: Path, *, found: dict[str, list[Transfer]]) -> None:
     for axes in (left, right):
         axes.set_xlabel("target rate of false accepts")
     drawing.legend(left)
-    figure.savefig(path, dpi=130)
+    drawing.save(figure, path)

@@ -5,13 +5,14 @@ from pathlib import Path
 
 import numpy as np
 
-from dml_jax.analysis import drawing
+from dml_jax.analysis import drawing, retrieval, views
 from dml_jax.analysis.findings import Finding
-from dml_jax.analysis.retrieval import nearest_labels
 from dml_jax.analysis.trained_run import TrainedRun
+from dml_jax.analysis.views import Picture, Pictures
 
 TITLE = "Classes"
-SHOWN = 12  # pairs in the figure
+SHOWN = 10  # pairs in the figure
+EXAMPLES = 4  # pictures of each
 
 
 def recall_by_class(labels: np.ndarray, nearest: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -49,33 +50,55 @@ def confused_pairs(labels: np.ndarray, nearest: np.ndarray) -> list[tuple[int, i
 
 def findings(run: TrainedRun, split: str) -> list[Finding]:
     """Recall@1 by class, and confused pairs of classes."""
-    data = run.split(split)
-    nearest = nearest_labels(run, split)
+    data, gallery = run.split(split), run.split(retrieval.gallery_of(run, split))
+    distances, indices = retrieval.search(run, split, 1)
+    nearest = gallery.labels[indices[:, 0]]
     classes, recall, counts = recall_by_class(data.labels, nearest)
     names, pairs = data.classes, confused_pairs(data.labels, nearest)
     size = dict(zip(classes.tolist(), counts.tolist(), strict=True))
     order = np.argsort(recall, kind="stable")
+    rows = [(names[classes[i]], float(recall[i]), int(counts[i])) for i in order]
+    confused = [(names[a], names[b], n, size.get(a, 0) + size.get(b, 0)) for a, b, n in pairs]
+
+    def examples(a: int, b: int) -> list[Picture]:
+        found = np.flatnonzero(((data.labels == a) & (nearest == b)) | ((data.labels == b) & (nearest == a)))
+        shown: dict[frozenset[str], list[Picture]] = {}  # two images that are each other's nearest are shown once
+        for query in found[np.argsort(distances[found, 0], kind="stable")].tolist():
+            other = int(indices[query, 0])
+            images = frozenset((data.ids[query], gallery.ids[other]))
+            if images not in shown and len(shown) < EXAMPLES:
+                shown[images] = [
+                    retrieval.picture(data, query, mark="query"),
+                    retrieval.picture(gallery, other, f"{1 - distances[query, 0]:.3f}", "wrong"),
+                ]
+        return [picture for pair in shown.values() for picture in pair]
+
+    shown = [
+        (f"{names[a]} / {names[b]}: {n:,} of {queries:,} queries, {n / queries:.0%}", examples(a, b))
+        for (a, b, n), (_, _, _, queries) in zip(pairs[:SHOWN], confused, strict=False)
+    ]
     return [
         Finding(
             "classes",
-            f"Recall@1 of the {len(classes)} classes of the split '{split}', worst first; the CSV file names them.",
+            f"Recall@1 of the {len(classes)} classes of the split '{split}', worst first.",
             partial(plot_recall, recall=recall[order]),
             ("class", "recall@1", "queries"),
-            [(names[classes[i]], float(recall[i]), int(counts[i])) for i in order],
+            rows,
+            views.listing(("class", "Recall@1", "queries"), rows),
         ),
         Finding(
             "confused_classes",
-            "The pairs of classes that are confused most: share of the queries of both whose nearest neighbour is of "
-            "the other class.",
+            "The pairs of classes that are confused most, with the share of the queries of both whose nearest image is "
+            "of the other class. Each query is followed by that image and their cosine, most similar first.",
             partial(
                 plot_pairs,
                 pairs=[
-                    (f"{drawing.text(names[a])} / {drawing.text(names[b])}", n / (size.get(a, 0) + size.get(b, 0)), n)
-                    for a, b, n in pairs[:SHOWN]
+                    (f"{drawing.text(a)} / {drawing.text(b)}", n / queries, n) for a, b, n, queries in confused[:SHOWN]
                 ],
             ),
             ("class", "other_class", "confusions", "queries_of_both"),
-            [(names[a], names[b], n, size.get(a, 0) + size.get(b, 0)) for a, b, n in pairs],
+            confused,
+            Pictures(shown) if shown else None,
         ),
     ]
 
@@ -84,11 +107,11 @@ def plot_recall(path: Path, *, recall: np.ndarray) -> None:
     """Recall of the classes in order, and their mean."""
     figure = drawing.figure(8, 3)
     axes = drawing.style(figure.subplots())
-    axes.fill_between(np.arange(len(recall) + 1), np.append(recall, recall[-1]), step="post", color=drawing.SKY)
-    axes.axhline(recall.mean(), color=drawing.INK, linestyle=":", label=f"mean of the classes {recall.mean():.3f}")
-    axes.set(xlabel="classes, worst first", ylabel="Recall@1", ylim=(0, 1.02), xlim=(0, len(recall)))
-    drawing.legend(axes, loc="lower right")
-    figure.savefig(path, dpi=130)
+    axes.fill_between(np.arange(len(recall) + 1), np.append(recall, recall[-1]), step="post", color=drawing.BLUE)
+    axes.axhline(recall.mean(), color=drawing.YELLOW, linestyle="--", label=f"mean of the classes {recall.mean():.3f}")
+    axes.set(xlabel="classes, worst first", ylabel="Recall@1", ylim=(0, 1.15), xlim=(0, len(recall)))
+    drawing.legend(axes, loc="upper left")
+    drawing.save(figure, path)
 
 
 def plot_pairs(path: Path, *, pairs: list[tuple[str, float, int]]) -> None:
@@ -101,4 +124,4 @@ def plot_pairs(path: Path, *, pairs: list[tuple[str, float, int]]) -> None:
     axes.margins(x=0.15)
     if not pairs:
         axes.set(title="no query has a nearest neighbour of another class", yticks=[])
-    figure.savefig(path, dpi=130)
+    drawing.save(figure, path)

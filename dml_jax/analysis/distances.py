@@ -86,4 +86,4 @@ def plot(path: Path, *, same: np.ndarray, different: np.ndarray) -> None:
         axes.stairs(density, edges, color=colour, fill=True, alpha=0.15)
     axes.set(xlabel="Euclidean distance of unit embeddings", ylabel="density of pairs", xlim=(0, 2), ylim=(0, None))
     drawing.legend(axes)
-    figure.savefig(path, dpi=130)
+    drawing.save(figure, path)

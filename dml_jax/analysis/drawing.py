@@ -3,19 +3,32 @@
 matplotlib is imported only when a figure is drawn.
 """
 
+import io
+import math
+from collections.abc import Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from PIL import Image
 
 from dml_jax.errors import printable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+    from matplotlib.figure import Figure, SubFigure
 
 INK, GREY = "#1f2933", "#8a949e"
 BLUE, ORANGE, GREEN, PURPLE, SKY, YELLOW = "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00"
 SERIES = (BLUE, ORANGE, GREEN, PURPLE, SKY, YELLOW, INK)
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")  # one per colour of SERIES, so that no meaning rests on colour alone
 CORRECT, WRONG = BLUE, ORANGE
+# Text and axes of an SVG figure, which have no colour of their own or one of these, are light on a dark page.
+FOLLOWS_PAGE = (INK, "#000000")
+SVG_STYLE = (
+    f"<style>svg{{color:{INK};fill:{INK}}}"
+    "@media(prefers-color-scheme:dark){svg{color:#e4e7eb;fill:#e4e7eb}}</style>"
+)
 
 
 def figure(width: float, height: float) -> "Figure":
@@ -28,12 +41,61 @@ def figure(width: float, height: float) -> "Figure":
     return made
 
 
+def svg(drawn: "Figure | SubFigure") -> str:
+    """A figure as an SVG document, which is legible on light and on dark pages."""
+    import matplotlib
+
+    file = io.BytesIO()
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "dml_jax"}):
+        drawn.figure.savefig(file, format="svg", transparent=True, metadata={"Date": None})
+    document = file.getvalue().decode()
+    for colour in FOLLOWS_PAGE:
+        document = document.replace(colour, "currentColor")
+    return document.replace("<defs>", f"{SVG_STYLE}<defs>", 1)
+
+
+def png(drawn: "Figure | SubFigure") -> bytes:
+    """A figure of another library, in its own colours, as a PNG file."""
+    file = io.BytesIO()
+    drawn.figure.savefig(file, format="png", dpi=130)
+    return file.getvalue()
+
+
+def save(drawn: "Figure", path: Path) -> None:
+    """Writes a figure as a PNG file and, beside it, as an SVG file for pages."""
+    drawn.savefig(path, dpi=130)
+    path.with_suffix(".svg").write_text(svg(drawn), encoding="utf-8")
+
+
 def style(axes: "Axes") -> "Axes":
     """The axes without a frame at the top and on the right."""
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
     axes.tick_params(colors=INK, labelsize=8)
     return axes
+
+
+def montage(images: Iterable[np.ndarray], count: int, columns: int, side: int, gap: int = 0) -> np.ndarray:
+    """Images uint8 [h, w, 3] as large as fits into square cells, on white.
+
+    Args:
+      images: row by row.
+      count: number of images.
+      columns: in a row.
+      side: of a cell, in pixels.
+      gap: pixels left free at each side of a cell.
+
+    Returns:
+      uint8 [H, columns * side, 3].
+    """
+    made = np.full((math.ceil(count / columns) * side, columns * side, 3), 255, np.uint8)
+    for i, image in enumerate(images):
+        scale = (side - 2 * gap) / max(image.shape[:2])
+        height, width = (max(1, round(scale * length)) for length in image.shape[:2])
+        resized = np.asarray(Image.fromarray(image).resize((width, height), Image.Resampling.BOX))
+        top, left = i // columns * side + (side - height) // 2, i % columns * side + (side - width) // 2
+        made[top : top + height, left : left + width] = resized
+    return made
 
 
 def legend(axes: "Axes", **options: Any) -> None:

@@ -1,4 +1,4 @@
-"""Maps of embeddings in the plane, with classes as colours and with thumbnails; shared by t-SNE and UMAP."""
+"""Maps of embeddings in the plane, with classes as colours and with thumbnails; shared by PCA, t-SNE and UMAP."""
 
 from collections.abc import Callable
 from functools import partial
@@ -6,22 +6,32 @@ from pathlib import Path
 
 import numpy as np
 
-from dml_jax.analysis import drawing, figures
+from dml_jax.analysis import drawing, figures, views
 from dml_jax.analysis.findings import Finding
 from dml_jax.analysis.trained_run import TrainedRun
 
 MOST = 6000  # images in a map
+PICTURED = 700  # of them in the report, with pictures
 CELLS = 16  # thumbnails per side
 COMPONENTS = 50  # principal components that the maps start from
 
 Project = Callable[[np.ndarray], np.ndarray]
 
 
-def reduced(embeddings: np.ndarray) -> np.ndarray:
-    """Rows [N, D] of unit length on their first principal components: float32 [N, at most COMPONENTS]."""
+def reduced(embeddings: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Principal components of rows of unit length.
+
+    Args:
+      embeddings: [N, D], rows of any length.
+
+    Returns:
+      (float32 [N, at most COMPONENTS], share of the variance that each explains).
+    """
     rows = np.asarray(embeddings, np.float64)
     rows = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
-    return figures.principal_components(rows, min(COMPONENTS, rows.shape[1])).astype(np.float32)
+    components = figures.principal_components(rows, max(2, min(COMPONENTS, rows.shape[1])))
+    share = components.var(axis=0) / max(rows.var(axis=0).sum(), 1e-30)
+    return components.astype(np.float32), share
 
 
 def thumbnail_positions(points: np.ndarray, cells: int = CELLS) -> list[tuple[int, int, int]]:
@@ -43,50 +53,84 @@ def thumbnail_positions(points: np.ndarray, cells: int = CELLS) -> list[tuple[in
     return [(int(i), int(cell[i, 0]), int(cell[i, 1])) for i in order[np.sort(first)]]
 
 
-def findings(run: TrainedRun, split: str, project: Project, name: str, title: str) -> list[Finding]:
+def findings(run: TrainedRun, split: str, project: Project | None, name: str, title: str) -> list[Finding]:
     """A map of a split.
 
     Args:
       run: the run.
       split: whose images are shown, at most MOST of them at random.
-      project: rows [N, D] -> points [N, 2].
+      project: rows [N, D] -> points [N, 2]; None for the first principal components.
       name: of the files.
       title: of the projection, in captions.
     """
     data = run.split(split)
     rows = np.sort(np.random.default_rng(0).permutation(len(data.labels))[:MOST])
-    run.console.print(f"{title} of {len(rows):,} embeddings")
-    points = project(reduced(run.embeddings(split)[rows])).astype(np.float64)
+    components, share = reduced(run.embeddings(split)[rows])
+    if project is None:
+        points, axes = components[:, :2].astype(np.float64), ("first principal component", "second principal component")
+        axes = (f"{axes[0]} ({share[0]:.0%} of the variance)", f"{axes[1]} ({share[1]:.0%})")
+        meaning = f"They explain {share[:2].sum():.0%} of the variance; what the other directions tell apart overlaps."
+    else:
+        run.console.print(f"{title} of {len(rows):,} embeddings")
+        points, axes = project(components).astype(np.float64), (f"first coordinate of {title}", "second coordinate")
+        meaning = (
+            f"Made from {components.shape[1]} principal components, which explain {share.sum():.0%} of the variance. "
+            "Distances between far groups mean little."
+        )
     labels = data.labels[rows]
     return [
         Finding(
             name,
-            f"{title} of the embeddings of the split '{split}' ({len(rows):,} of {len(data.labels):,} images). Left: "
-            "the largest classes in colours, all others in grey. Right: images at their places in the map. Distances "
-            "between far groups mean little.",
-            partial(plot, run=run, split=split, rows=rows, points=points),
+            f"{title} of the embeddings of the split '{split}' ({len(rows):,} of {len(data.labels):,} images): the "
+            f"largest classes in colours, all others in grey. {meaning}",
+            partial(plot, run=run, split=split, rows=rows, points=points, axes=axes),
             ("image", "class", "x", "y"),
             [
                 (data.ids[row], data.classes[label], float(x), float(y))
                 for row, label, (x, y) in zip(rows, labels, points, strict=True)
             ],
+            view(run, split, rows, points, axes),
         )
     ]
 
 
-def plot(path: Path, *, run: TrainedRun, split: str, rows: np.ndarray, points: np.ndarray) -> None:
+def view(run: TrainedRun, split: str, rows: np.ndarray, points: np.ndarray, axes: tuple[str, str]) -> views.Map:
+    """At most PICTURED random points with their pictures."""
+    data = run.split(split)
+    chosen = np.sort(np.random.default_rng(0).permutation(len(rows))[:PICTURED])
+    coloured = figures.largest(data.labels[rows])
+    kinds = {label: kind for kind, label in enumerate(coloured)}
+    shown, labels = points[chosen], data.labels[rows[chosen]]
+    low, high = points.min(axis=0), points.max(axis=0)
+    scaled = (shown - low) / np.maximum(high - low, 1e-12)
+    return views.Map(
+        [(round(float(x), 4), round(float(y), 4)) for x, y in scaled],
+        [kinds.get(int(label), -1) for label in labels],
+        [f"{data.classes[label]}: {data.ids[i]}" for label, i in zip(labels, rows[chosen], strict=True)],
+        [data.classes[label] for label in coloured],
+        axes,
+        views.sheet((data.read(int(i), None) for i in rows[chosen]), len(chosen)),
+    )
+
+
+def plot(
+    path: Path, *, run: TrainedRun, split: str, rows: np.ndarray, points: np.ndarray, axes: tuple[str, str]
+) -> None:
     """Points by class, and thumbnails on a grid."""
     figure = drawing.figure(12, 6)
     left, right = figure.subplots(1, 2)
     data = run.split(split)
     figures.scatter_classes(left, points, data.labels[rows], data.classes)
-    shown = thumbnail_positions(points)
-    images = run.images(split, rows[[i for i, _, _ in shown]])
-    for image, (_, column, row) in zip(images, shown, strict=True):
-        right.imshow(image, extent=(column + 0.04, column + 0.96, row + 0.04, row + 0.96))
-    right.set(xlim=(0, CELLS), ylim=(0, CELLS), xticks=[], yticks=[], aspect="equal")
-    for axes in (left, right):
-        for spine in axes.spines.values():
+    left.set(xlabel=axes[0], ylabel=axes[1])
+    cells = np.full((CELLS, CELLS), -1)
+    for i, column, row in thumbnail_positions(points):
+        cells[CELLS - 1 - row, column] = rows[i]
+    blank = np.full((1, 1, 3), 255, np.uint8)
+    images = (data.read(int(i), None) if i >= 0 else blank for i in cells.ravel())
+    right.imshow(drawing.montage(images, CELLS**2, CELLS, 48))
+    right.set(xticks=[], yticks=[])
+    for panel in (left, right):
+        for spine in panel.spines.values():
             spine.set(color=drawing.GREY, linewidth=0.5)
-    drawing.legend(left, loc="upper center", bbox_to_anchor=(0.5, -0.01), ncols=3, markerscale=2)
+    drawing.legend(left, loc="upper center", bbox_to_anchor=(0.5, -0.06), ncols=3, markerscale=2)
     figure.savefig(path, dpi=110)

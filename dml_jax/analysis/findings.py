@@ -6,7 +6,8 @@ Each subject is a module of this package with
     reason_not_to(run) -> str                  why it does not apply to a run; empty, or no such function, if it does
     findings(run, split) -> list[Finding]      numbers first, then drawn
 
-`<workdir>/analysis/` holds `<name>.png`, `<name>.csv` and, per subject, the JSON file from which the report is made.
+`<workdir>/analysis/` holds `<name>.png`, for charts also `<name>.svg`, `<name>.csv` and, per subject, the JSON file
+from which the report is made. At its end, a run writes those of STANDARD into `<workdir>/figures/` in the same way.
 """
 
 import csv
@@ -16,16 +17,23 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pydantic
+
+from dml_jax.analysis.views import View
 from dml_jax.errors import CheckpointError, printable
-from dml_jax.files import atomic_write, read_json, write_json
+from dml_jax.files import atomic_write, reading, write_json
 
 # In the order of the report. A subject is the name of its module.
 SUBJECTS = (
-    "health", "overfitting", "retrieval", "classes", "distances", "calibration", "spectra", "tsne", "umap",
-    "attention", "influence", "heat_maps",
+    "retrieval", "classes", "components", "distances", "verification", "calibration", "health", "overfitting",
+    "spectra", "tsne", "umap", "attention", "influence", "heat_maps",
 )  # fmt: skip
-BY_SPLIT = ("retrieval", "classes", "distances", "spectra", "tsne", "umap", "heat_maps")  # made for one split
-DIRECTORY = "analysis"
+# Made for one split.
+BY_SPLIT = (
+    "retrieval", "classes", "components", "distances", "verification", "spectra", "tsne", "umap", "heat_maps",
+)  # fmt: skip
+STANDARD = ("retrieval", "classes", "components", "distances", "verification")  # in the report of every run
+DIRECTORY, STANDARD_DIRECTORY = "analysis", "figures"
 
 
 class Finding(NamedTuple):
@@ -37,6 +45,7 @@ class Finding(NamedTuple):
       plot: writes it as a PNG file.
       columns: of the CSV file.
       rows: of the CSV file, with one value per column.
+      view: what the report shows: pictures and maps instead of the figure, a table below it.
     """
 
     name: str
@@ -44,15 +53,30 @@ class Finding(NamedTuple):
     plot: Callable[[Path], None]
     columns: Sequence[str]
     rows: Iterable[Sequence[Any]]
+    view: View | None = None
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A finding as the report shows it.
+
+    Attributes:
+      file: of the figure, without suffix, in the work directory.
+      caption, view: of the finding.
+    """
+
+    file: str
+    caption: str
+    view: View | None
 
 
 @dataclass(frozen=True)
 class Section:
-    """A subject in the report: its title, the step of the model, and the file names and captions of its figures."""
+    """A subject in the report: its title, the step of the model, and what is shown."""
 
     title: str
     step: int
-    figures: list[list[str]]
+    shown: list[Shown]
 
 
 def subject(name: str) -> Any:
@@ -60,18 +84,28 @@ def subject(name: str) -> Any:
     return importlib.import_module(f"dml_jax.analysis.{name}")
 
 
-def write(directory: Path, name: str, suffix: str, title: str, step: int, found: Sequence[Finding]) -> None:
-    """Writes the figures and numbers of a subject into `<directory>/analysis`.
+def write(
+    directory: Path,
+    name: str,
+    title: str,
+    step: int,
+    found: Sequence[Finding],
+    *,
+    suffix: str = "",
+    to: str = DIRECTORY,
+) -> None:
+    """Writes the figures and numbers of a subject.
 
     Args:
       directory: the work directory.
       name: of the subject.
-      suffix: of all file names; names a split that is not the test split.
       title: for the report.
       step: of the model.
       found: by the subject.
+      suffix: of all file names; names a split that is not the test split.
+      to: folder in the work directory.
     """
-    target = directory / DIRECTORY
+    target = directory / to
     target.mkdir(exist_ok=True)
     for finding in found:
         file = target / f"{finding.name}{suffix}.csv"
@@ -80,22 +114,25 @@ def write(directory: Path, name: str, suffix: str, title: str, step: int, found:
             writer.writerow(finding.columns)
             writer.writerows([_cell(value) for value in row] for row in finding.rows)
         finding.plot(file.with_suffix(".png"))
-    figures = [[f"{finding.name}{suffix}", finding.caption] for finding in found]
-    write_json(target / f"{name}{suffix}.json", asdict(Section(title, step, figures)))
+    shown = [Shown(f"{to}/{finding.name}{suffix}", finding.caption, finding.view) for finding in found]
+    write_json(target / f"{name}{suffix}.json", _printable(asdict(Section(title, step, shown))))
 
 
 def read(directory: Path) -> list[Section]:
     """The sections that `write` has left in a work directory, in the order of SUBJECTS.
 
+    An analysis that was made again replaces the one from the end of the run.
+
     Raises:
       CheckpointError: a file is damaged.
     """
     sections = []
-    present = {path.stem: path for path in (directory / DIRECTORY).glob("*.json")}
+    folders = (STANDARD_DIRECTORY, DIRECTORY)
+    present = {path.stem: path for folder in folders for path in (directory / folder).glob("*.json")}
     order = {name: position for position, name in enumerate(SUBJECTS)}
     for name in sorted(present, key=lambda name: (order.get(name.partition("-")[0], len(order)), name)):
-        content = read_json(present[name], Section, "delete it", CheckpointError)
-        sections.append(Section(**content))
+        with reading(present[name], "delete it", CheckpointError):
+            sections.append(pydantic.TypeAdapter(Section).validate_json(present[name].read_bytes()))
     return sections
 
 
@@ -104,3 +141,16 @@ def _cell(value: Any) -> Any:
     if isinstance(value, str):
         return printable(value)
     return f"{value:.7g}" if isinstance(value, float) else value
+
+
+def _printable(value: Any) -> Any:
+    """The same without control characters and undecodable bytes in any text, as JSON must not hold the latter."""
+    match value:
+        case str():
+            return printable(value)
+        case dict():
+            return {key: _printable(entry) for key, entry in value.items()}
+        case list() | tuple():
+            return [_printable(entry) for entry in value]
+        case _:
+            return value

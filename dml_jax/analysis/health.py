@@ -75,4 +75,4 @@ def plot(path: Path, *, points: list[dict[str, Any]]) -> None:
         axes.set(xlabel="step", ylabel=CURVES[name], ylim=(0, None))
     for axes in panels[1 + len(curves) :]:
         axes.remove()
-    figure.savefig(path, dpi=130)
+    drawing.save(figure, path)

@@ -135,4 +135,4 @@ def plot_means(path: Path, *, means: dict[str, float]) -> None:
     axes.bar_label(bars, fmt="%.2g", fontsize=8, padding=3)
     axes.set(xlabel="mean gradient norm of log p (per grey level)", xscale="log")
     axes.margins(x=0.15)
-    figure.savefig(path, dpi=130)
+    drawing.save(figure, path)

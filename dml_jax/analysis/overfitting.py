@@ -5,26 +5,14 @@ from pathlib import Path
 
 import numpy as np
 
-from dml_jax.analysis import drawing
+from dml_jax.analysis import curves, drawing
 from dml_jax.analysis.findings import Finding
 from dml_jax.analysis.trained_run import TrainedRun
-from dml_jax.data.split import Split
+from dml_jax.data.holdout import some_classes
 from dml_jax.train import split_metrics
 
 TITLE = "Training classes beside test classes"
 METRICS = {"recall@1": "Recall@1", "map@r": "MAP@R"}
-
-
-def some_classes(split: Split, count: int, most: int) -> Split:
-    """The images of `count` random classes of a split, at most `most` of them."""
-    rng = np.random.default_rng(0)
-    classes = rng.permutation(np.unique(split.labels))[:count]
-    rows = np.sort(rng.permutation(np.flatnonzero(np.isin(split.labels, classes)))[:most])
-    return split._replace(
-        labels=split.labels[rows],
-        ids=[split.ids[i] for i in rows],
-        read=lambda index, rng: split.read(int(rows[index]), rng),
-    )
 
 
 def findings(run: TrainedRun, split: str) -> list[Finding]:
@@ -59,7 +47,8 @@ def plot(path: Path, *, rows: list[tuple[int, str, float, float]]) -> None:
     """One panel per metric with a line for each kind of classes."""
     figure = drawing.figure(9, 3.3)
     for panel, (axes, title) in enumerate(zip(figure.subplots(1, 2), METRICS.values(), strict=True)):
-        for i, name in enumerate(("train", "test")):
+        for name in ("train", "test"):
+            i = curves.SPLITS.index(name)
             points = [(row[0], row[2 + panel]) for row in rows if row[1] == name]
             drawing.style(axes).plot(
                 *zip(*points, strict=True), color=drawing.SERIES[i], marker=drawing.MARKERS[i], markersize=4,
@@ -67,4 +56,4 @@ def plot(path: Path, *, rows: list[tuple[int, str, float, float]]) -> None:
             )  # fmt: skip
         axes.set(title=title, xlabel="step", ylabel="fraction", ylim=(0, 1.02))
         drawing.legend(axes)
-    figure.savefig(path, dpi=130)
+    drawing.save(figure, path)

@@ -1,32 +1,31 @@
 """The results of a run for people: the table on the console, the figures, and the self-contained `report.html`."""
 
-import base64
-import html
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from rich.console import Console
 
-from dml_jax.analysis import figures, findings, tables
-from dml_jax.analysis.page_style import STYLE
+from dml_jax.analysis import curves, findings, page, tables, views
+from dml_jax.analysis.findings import STANDARD_DIRECTORY, Section, Shown
+from dml_jax.analysis.page import Cell, text
+from dml_jax.analysis.trained_run import TrainedRun
+from dml_jax.analysis.views import Listing
 from dml_jax.config import Config, flatten
-from dml_jax.data.split import Split
-from dml_jax.errors import CheckpointError, printable
-from dml_jax.evaluation import metric_table, verification
+from dml_jax.errors import CheckpointError
+from dml_jax.evaluation import metric_table
 from dml_jax.files import atomic_write, reading
+from dml_jax.train import workdir
 
-VERIFICATION_IMAGES = 2000  # random sample whose pairs are compared for the figure
-CAPTIONS = {
-    "curves": "Training loss, and Recall@1 at each evaluation during training.",
-    "classes": "Embeddings of the test images, whose classes were not seen in training, projected on their first two "
-    "principal components. The largest classes are coloured.",
-    "errors": "Verification: two images are accepted as the same class if their cosine similarity reaches a threshold. "
-    "Left: error rates over the threshold (dotted: where they are equal). Right: the ROC curve.",
-    "neighbors": "Test queries (left column) and their nearest images, nearest first. Solid blue frames: same class as "
-    "the query; dashed orange frames: another class. Half of the queries are sampled from those whose nearest image is "
-    "wrong, so the grid shows more failures than Recall@1 implies.",
+CONTROLS = {
+    "raw pixels": "the images themselves, compared pixel by pixel, without a network",
+    "untrained": "the same network before its first training step",
+}
+CURVES = {
+    "loss": "The training loss and its terms.",
+    "recall": "Recall@1 during training. Training classes: a random sample of at most 2,000 images, with no "
+    "more classes than the others have. Lines across, if any: controls on the test classes.",
 }
 
 
@@ -42,10 +41,10 @@ def rows(config: Config, results: dict[str, Any]) -> list[tuple[str, dict[str, A
 
 def _refined_name(kind: str, numbers: dict[str, Any]) -> str:
     """The kind of batches used for refinement, with the number of clusters and the run time where known."""
-    text = f"+ {kind}"
+    words = f"+ {kind}"
     if "clusters" in numbers:
-        text += f", {numbers['clusters']:,} clusters"
-    return text + (f", {numbers['seconds']:.1f} s" if "seconds" in numbers else "")
+        words += f", {numbers['clusters']:,} clusters"
+    return words + (f", {numbers['seconds']:.1f} s" if "seconds" in numbers else "")
 
 
 def print_table(config: Config, results: dict[str, Any], console: Console) -> None:
@@ -53,119 +52,180 @@ def print_table(config: Config, results: dict[str, Any], console: Console) -> No
     tables.print_results(f"{config.name}: unseen classes, in %", rows(config, results), results, console)
 
 
-def write(
-    directory: Path,
-    config: Config,
-    results: dict[str, Any],
-    embeddings: np.ndarray,
-    split: Split,
-    lines: list[dict[str, Any]],
-    gallery: np.ndarray | None = None,
-) -> None:
-    """Writes `figures/*.png` and `report.html` of a run.
+def write(run: TrainedRun, results: dict[str, Any]) -> None:
+    """Writes `figures/` and `report.html` of a finished run.
 
     Args:
-      directory: the work directory.
-      config: of the run.
+      run: with the reported model and its embeddings of the test split.
       results: as in `results.json`.
-      embeddings: float32 [N, D] of the test split.
-      split: the test split.
-      lines: of `metrics.jsonl`.
-      gallery: float32 [G, D] of the gallery of the test split, if it has one.
     """
-    figure_directory = directory / "figures"
-    figure_directory.mkdir(exist_ok=True)
+    directory, lines = run.directory, run.metrics()
+    figures = directory / STANDARD_DIRECTORY
+    figures.mkdir(exist_ok=True)
+    if terms := curves.loss_terms(lines):
+        curves.plot_loss(figures / "loss.png", terms)
     controls = {name: numbers["recall@1"] for name, numbers in results.get("controls", {}).items()}
-    figures.plot_training_curves(figure_directory / "curves.png", lines, controls)
-    figures.plot_class_map(figure_directory / "classes.png", embeddings, split.labels, split.classes)
-    if split.gallery is None:
-        sample = np.random.default_rng(0).permutation(len(embeddings))[:VERIFICATION_IMAGES]
-        errors = verification.error_rates(embeddings[sample], split.labels[sample])
-        figures.plot_verification_errors(figure_directory / "errors.png", errors)
-    figures.plot_retrieval_grid(figure_directory / "neighbors.png", embeddings, split, gallery)
-    write_page(directory, config, results, lines)
+    curves.plot_recall(figures / "recall.png", curves.recalls(lines, results), controls)
+    for name in findings.STANDARD:
+        module = findings.subject(name)
+        if not (hasattr(module, "reason_not_to") and module.reason_not_to(run)):
+            findings.write(directory, name, module.TITLE, run.step, module.findings(run, "test"), to=STANDARD_DIRECTORY)
+    write_page(directory, run.config, results, lines)
 
 
 def write_page(directory: Path, config: Config, results: dict[str, Any], lines: list[dict[str, Any]]) -> None:
     """Writes `report.html` from the results, the figures on disk and what analyses have found.
 
     Args:
-      directory, config, results, lines: see `write`.
+      directory: the work directory.
+      config: of the run.
+      results: as in `results.json`.
+      lines: of `metrics.jsonl`.
     """
-    page = _page(directory, config, results, lines)
+    sections = {
+        "Results": _results(config, results),
+        "Warnings of the training": _warnings(lines),
+        "Training": _curves(directory),
+    }
+    sections = {title: body for title, body in sections.items() if body}
+    found = [section for section in findings.read(directory) if section.shown]
+    titles = [*sections, *dict.fromkeys(section.title for section in found), "Configuration"]
+    settings = "\n".join(text(f"{key} = {value}") for key, value in flatten(asdict(config)).items())
+    body = (
+        f"<h1>{text(config.name)}</h1>"
+        f'<p class="lead">{text(config.method.name)} on {text(config.data.name)}: image retrieval on classes that were '
+        f"not seen in training.</p>{page.facts(_facts(directory, config, results))}{page.contents(titles)}"
+        + "".join(page.heading(title) + content for title, content in sections.items())
+        + "".join(_section(directory, section) for section in found)
+        + f"{page.heading('Configuration')}<details><summary>All {settings.count(chr(10)) + 1} values</summary>"
+        f"<pre><code>{settings}</code></pre></details>"
+    )
     with atomic_write(directory / "report.html") as draft:
-        draft.write_text(page, encoding="utf-8")
+        draft.write_text(page.document(config.name, body), encoding="utf-8")
 
 
-def _page(directory: Path, config: Config, results: dict[str, Any], lines: list[dict[str, Any]]) -> str:
+def _facts(directory: Path, config: Config, results: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """What the results are of, and what they took."""
+    known = workdir.read_config(directory)
+    timing, versions = results.get("timing", {}), known.get("versions", {})
+    counts = results.get("data", {})
+    sizes = [(f"{name} images", f"{size['images']:,} of {size['classes']:,} classes") for name, size in counts.items()]
+    training = f"{results['step']:,} steps of {config.data.batch_size} images"
+    if timing:
+        training += f", {_duration(timing['seconds'])} ({timing['images_per_second']:,.0f} images/s)"
+    memory = f", {timing['peak_memory'] / 2**30:.1f} GiB" if "peak_memory" in timing else ""
+    return [
+        *sizes,
+        ("training", training),
+        ("machine", results.get("machine", "") + memory if results.get("machine") else ""),
+        ("commit", _short(known.get("commit") or "")),
+        ("versions", ", ".join(f"{name} {version}" for name, version in versions.items())),
+        ("seed", str(config.seed)),
+    ]
+
+
+def _short(commit: str) -> str:
+    digest, dash, dirty = commit.partition("-")
+    return digest[:12] + dash + dirty
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s" if minutes else f"{rest} s"
+
+
+def _results(config: Config, results: dict[str, Any]) -> str:
+    """The results in words, the table, the meaning of its rows and columns, and the protocol."""
     columns = metric_table.columns(results)
-    head = "".join(f"<th>{text}</th>" for text in ("", *(entry.heading for entry in columns)))
-    body = "".join(
-        f"<tr{' class=ours' if numbers is results else ''}><td>{_text(name)}</td>"
-        + "".join(f"<td>{metric_table.cell(numbers, entry)}</td>" for entry in columns)
-        + "</tr>"
-        for name, numbers in rows(config, results)
-    )
-    drawn = {name: directory / "figures" / f"{name}.png" for name in CAPTIONS}
-    images = "".join(_figure(path, _text(CAPTIONS[name])) for name, path in drawn.items() if path.exists())
-    settings = "\n".join(_text(f"{key} = {value}") for key, value in flatten(asdict(config)).items())
-    return f"""<!doctype html>
-<html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{_text(config.name)}</title><style>{STYLE}</style>
-<h1>{_text(config.name)}</h1>
-<p class="lead">{_text(config.method.name)} on {_text(config.data.name)}: image retrieval on classes that
-were not seen in training.</p>
-<h2>Results, in %</h2>
-<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>
-<p><small>± is one standard error over the queries. Evaluation: {_text(results["protocol"])}.</small></p>
-{_verification_text(results)}{_warnings(lines)}<h2>Figures</h2>{images}{_sections(directory)}
-<details><summary>Configuration</summary><pre><code>{settings}</code></pre></details>
-</html>
-"""
-
-
-def _figure(path: Path, caption: str) -> str:
-    """A figure with its picture in the page; `caption` is HTML."""
-    with reading(path, "make it again with dml_jax.analyse", CheckpointError):
-        picture = base64.b64encode(path.read_bytes()).decode()
+    listed = rows(config, results)
+    cells = [[Cell(name), *(Cell(metric_table.cell(numbers, entry)) for entry in columns)] for name, numbers in listed]
+    ours = next(i for i, (_, numbers) in enumerate(listed) if numbers is results)
+    head = ("in %", *(entry.heading for entry in columns))
+    table = page.table(head, cells, "results, in %", ours=ours, sortable=False)
+    rules = "".join(f"<li>{text(rule)}</li>" for rule in results["protocol"].split("; "))
     return (
-        f"<figure><img alt='{path.stem}' src='data:image/png;base64,{picture}'>"
-        f"<figcaption>{caption}</figcaption></figure>"
+        f"<p>{text(in_words(results))}</p>{table}"
+        f'<p class="note">± is one standard error over the queries. {text(_meanings(results))}</p>'
+        f"{_verification(results)}<h3>How it was measured</h3><ul>{rules}</ul>"
     )
 
 
-def _sections(directory: Path) -> str:
-    """What `dml_jax.analyse` has written."""
-    text = ""
-    for section in findings.read(directory):
-        text += f"<h2>{_text(section.title)} <small>(step {section.step})</small></h2>"
-        for name, caption in section.figures:
-            numbers = f" <a href='{findings.DIRECTORY}/{name}.csv'>Numbers</a>"
-            text += _figure(directory / findings.DIRECTORY / f"{name}.png", _text(caption) + numbers)
-    return text
+def in_words(results: Mapping[str, Any]) -> str:
+    """Recall@1 beside the controls, in sentences."""
+    recall = results["recall@1"]
+    nearest = "gallery image" if "separate gallery" in results["protocol"] else "other image"
+    words = f"For {recall:.1%} of the test images, the nearest {nearest} shows the same class (Recall@1). "
+    controls = {name: numbers["recall@1"] for name, numbers in results.get("controls", {}).items()}
+    if not controls:
+        return words
+    words += "Without this training: " + ", ".join(f"{name} {value:.1%}" for name, value in controls.items()) + ". "
+    best = max(controls, key=lambda name: controls[name])
+    noise = 2 * results.get("recall@1_stderr", 0)
+    if recall - controls[best] > noise:
+        return words + f"The gain over the better of these, {best}, is {100 * (recall - controls[best]):.1f} points. "
+    return words + f"That is not clearly better than {best}, so this does not show that the training helped. "
 
 
-def _warnings(lines: list[dict[str, Any]]) -> str:
-    """Each warning of the training with the first step that it was given at."""
-    first: dict[str, tuple[int, str]] = {}
-    for line in lines:
-        for name, text in line.get("warnings", {}).items():
-            first.setdefault(name, (line["step"], text))
-    if not first:
-        return ""
-    entries = "".join(f"<li>step {step}: {_text(text)}</li>" for step, text in first.values())
-    return f"<h2>Warnings of the training</h2><ul class='warnings'>{entries}</ul>"
+def _meanings(results: Mapping[str, Any]) -> str:
+    """What the controls and the metrics are."""
+    controls = [f"{name}: {CONTROLS[name]}" for name in results.get("controls", {}) if name in CONTROLS]
+    about = [
+        "R@K: share of the queries with an image of their class among the K nearest",
+        "MAP@R: how many of the nearest R images, R being the size of the class, are of the class, and how early",
+        "NMI: agreement of clusters with classes",
+    ]
+    return ". ".join((*controls, *about)) + "."
 
 
-def _text(text: str) -> str:
-    """Text for HTML."""
-    return html.escape(printable(text))
-
-
-def _verification_text(results: dict[str, Any]) -> str:
+def _verification(results: Mapping[str, Any]) -> str:
     if "equal_error_rate" not in results:
         return ""
     return (
-        f"<p>Verification of image pairs (same class or not): equal error rate "
-        f"{100 * results['equal_error_rate']:.1f} % at a cosine threshold of {results['equal_error_cosine']:.3f}.</p>"
+        f"<p>Verification of image pairs (same class or not): equal error rate {results['equal_error_rate']:.1%} at a "
+        f"cosine threshold of {results['equal_error_cosine']:.3f}.</p>"
     )
+
+
+def _curves(directory: Path) -> str:
+    drawn = {name: directory / STANDARD_DIRECTORY / f"{name}.png" for name in CURVES}
+    charts = "".join(_chart(path, name, text(CURVES[name])) for name, path in drawn.items() if path.exists())
+    return f'<div class="side">{charts}</div>' if charts else ""
+
+
+def _warnings(lines: Sequence[Mapping[str, Any]]) -> str:
+    """Each warning of the training with the first step that it was given at."""
+    first: dict[str, tuple[int, str]] = {}
+    for line in lines:
+        for name, words in line.get("warnings", {}).items():
+            first.setdefault(name, (line["step"], words))
+    entries = "".join(f"<li>step {step}: {text(words)}</li>" for step, words in first.values())
+    return f'<ul class="warnings">{entries}</ul>' if entries else ""
+
+
+def _section(directory: Path, section: Section) -> str:
+    """What an analysis has found, with a heading for each part if there are several."""
+    parts = []
+    for shown in section.shown:
+        name = Path(shown.file).name
+        title = name.replace("_", " ").capitalize()
+        several = len(section.shown) > 1 and title != section.title
+        parts.append((f"<h3>{text(title)}</h3>" if several else "") + _shown(directory, shown, name))
+    return page.heading(section.title, f"(step {section.step:,})") + "".join(parts)
+
+
+def _shown(directory: Path, shown: Shown, name: str) -> str:
+    """The figure, or the pictures or the map instead of it, or the table below it."""
+    caption = f'{text(shown.caption)} <a href="{text(shown.file)}.csv" title="a file beside this page">Numbers</a>'
+    if shown.view is None or isinstance(shown.view, Listing):
+        chart = _chart(directory / f"{shown.file}.png", name, caption)
+        return chart + (views.as_html(shown.view, name, caption) if shown.view else "")
+    return views.as_html(shown.view, name, caption)
+
+
+def _chart(path: Path, name: str, caption: str) -> str:
+    """A figure on disk: the SVG file, if there is one beside the PNG file; `caption` is HTML."""
+    vector = path.with_suffix(".svg")
+    with reading(path, "make it again with dml_jax.analyse", CheckpointError):
+        picture = vector.read_text(encoding="utf-8") if vector.exists() else path.read_bytes()
+    return page.chart(picture, name, caption)

@@ -109,7 +109,7 @@ def plot_spectra(path: Path, *, spaces: dict[str, Space]) -> None:
     axes.set(title="Spectrum of the embeddings", xlabel="index of the singular value", yscale="log")
     axes.set_ylabel("share of the sum of singular values")
     drawing.legend(axes)
-    figure.savefig(path, dpi=130)
+    drawing.save(figure, path)
 
 
 def plot_scalars(path: Path, *, spaces: dict[str, Space]) -> None:
@@ -123,4 +123,4 @@ def plot_scalars(path: Path, *, spaces: dict[str, Space]) -> None:
         axes.bar_label(bars, fmt="%.3g", fontsize=8, padding=2)
         axes.set(xlabel=scalar.replace("_", " "))
         axes.margins(x=0.3)
-    figure.savefig(path, dpi=130)
+    drawing.save(figure, path)

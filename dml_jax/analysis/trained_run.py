@@ -1,8 +1,9 @@
 """A trained run as the analyses see it: its data, its model, the models kept on the way, embeddings of its splits."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import jax.numpy as jnp
@@ -29,11 +30,19 @@ class TrainedRun:
       experiment: the parts of the run.
       state: the model.
       console: shows progress.
+      embeddings: of splits, by name, where they are known already.
     """
 
-    def __init__(self, directory: Path, experiment: Experiment, state: TrainState, console: Console):
+    def __init__(
+        self,
+        directory: Path,
+        experiment: Experiment,
+        state: TrainState,
+        console: Console,
+        embeddings: Mapping[str, np.ndarray] = MappingProxyType({}),
+    ):
         self.directory, self.experiment, self.state, self.console = directory, experiment, state, console
-        self._embeddings: dict[str, np.ndarray] = {}
+        self._embeddings = dict(embeddings)
 
     @property
     def config(self) -> Config:

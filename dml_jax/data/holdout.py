@@ -1,4 +1,4 @@
-"""A class-disjoint validation set: whole classes held out of training."""
+"""A class-disjoint validation set, whole classes held out of training, and samples of classes."""
 
 import numpy as np
 
@@ -38,3 +38,15 @@ def hold_out(split: Split, share: float) -> tuple[Split, Split]:
         )
     order = np.random.default_rng(total).permutation(total)
     return subset(split, np.sort(order[held:])), subset(split, np.sort(order[:held]))
+
+
+def some_classes(split: Split, count: int, most: int) -> Split:
+    """The images of `count` random classes of a split, at most `most` of them."""
+    rng = np.random.default_rng(0)
+    classes = rng.permutation(np.unique(split.labels))[:count]
+    rows = np.sort(rng.permutation(np.flatnonzero(np.isin(split.labels, classes)))[:most])
+    return split._replace(
+        labels=split.labels[rows],
+        ids=[split.ids[i] for i in rows],
+        read=lambda index, rng: split.read(int(rows[index]), rng),
+    )

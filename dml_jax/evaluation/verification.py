@@ -7,7 +7,7 @@ import numpy as np
 from dml_jax.errors import DataError
 
 BLOCK = 512  # rows compared at once
-PAIRED = 10_000  # rows whose pairs are compared for a summary
+PAIRED = 10_000  # rows of a sample
 FALSE_MATCH_RATES = (0.01, 0.001)
 
 
@@ -46,10 +46,15 @@ def summary(embeddings: np.ndarray, labels: np.ndarray) -> dict[str, float]:
     Raises:
       DataError: see `error_rates`.
     """
-    rows = np.random.default_rng(0).permutation(len(labels))[:PAIRED]
-    rates = error_rates(embeddings[rows], labels[rows])
+    rates = sample_rates(embeddings, labels)
     found = {"equal_error_rate": rates.equal_error_rate, "equal_error_cosine": rates.threshold}
     return found | {f"fnmr@{rate}": rates.false_non_matches(rate) for rate in FALSE_MATCH_RATES}
+
+
+def sample_rates(embeddings: np.ndarray, labels: np.ndarray) -> Verification:
+    """Error rates over all pairs of at most `PAIRED` random rows; see `error_rates`."""
+    rows = np.random.default_rng(0).permutation(len(labels))[:PAIRED]
+    return error_rates(embeddings[rows], labels[rows])
 
 
 def error_rates(embeddings: np.ndarray, labels: np.ndarray, *, bins: int = 4000) -> Verification:

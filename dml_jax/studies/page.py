@@ -1,8 +1,5 @@
 """One HTML page about many runs: sortable tables, learning curves, rows beside published numbers, links to reports."""
 
-import base64
-import html
-import io
 import math
 import os
 from collections.abc import Mapping, Sequence
@@ -10,35 +7,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dml_jax import files
-from dml_jax.analysis import drawing
-from dml_jax.analysis.page_style import STYLE
+from dml_jax.analysis import drawing, page
+from dml_jax.analysis.page import text
 from dml_jax.evaluation import metric_table
 from dml_jax.studies import outcomes
 from dml_jax.studies.outcomes import Group, Run
-from dml_jax.studies.tables import Cell, Table
+from dml_jax.studies.tables import Table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure, SubFigure
-
-SORTABLE = """
-th { cursor: pointer; position: sticky; top: 0; background: #fff } th:hover { color: #1971c2 }
-.best { font-weight: 700 } .second { text-decoration: underline } ul.runs { columns: 18rem; font-size: .9rem }
-th[aria-sort=ascending]::after { content: " ▲" } th[aria-sort=descending]::after { content: " ▼" }
-"""
-SORT = """
-document.querySelectorAll("th").forEach(head => head.addEventListener("click", () => {
-  const table = head.closest("table"), column = head.cellIndex, body = table.tBodies[0];
-  const down = head.getAttribute("aria-sort") !== "descending";
-  table.querySelectorAll("th").forEach(other => other.removeAttribute("aria-sort"));
-  head.setAttribute("aria-sort", down ? "descending" : "ascending");
-  const key = row => {
-    const cell = row.cells[column], value = parseFloat(cell.dataset.value);
-    return isNaN(value) ? (column ? -Infinity : cell.textContent) : value;
-  };
-  [...body.rows].sort((a, b) => (key(a) < key(b) ? -1 : key(a) > key(b) ? 1 : 0) * (down ? -1 : 1))
-    .forEach(row => body.append(row));
-}));
-"""
 
 
 def write(
@@ -61,61 +38,42 @@ def write(
       figures: by caption, instead of the one that compares rows.
       failed: lines about trials without results.
     """
-    body = []
-    for table, group in parts:
-        body.append(f"<h2>{html.escape(table.title)}</h2><div class=scroll>{_table(table)}</div>")
-        body.append("".join(f"<p><small>{html.escape(note)}</small></p>" for note in table.notes))
-        heading = _heading(metric)
+    heading, parts_of_page = _heading(metric), []
+    for number, (table, group) in enumerate(parts, start=1):
+        notes = "".join(f'<p class="note">{text(note)}</p>' for note in table.notes)
+        charts = []
         if figures is None:
             caption = f"{heading} by row: mean and standard deviation over seeds."
-            body.append(_image(plot_rows(group, table, metric), caption))
+            charts.append(page.chart(drawing.svg(plot_rows(group, table, metric)), f"rows-{number}", caption))
         if curves := plot_curves(group, metric):
-            body.append(_image(curves, f"{heading} during training, one line per run; rows as in the table."))
-    for caption, figure in (figures or {}).items():
-        body.append(_image(figure, caption))
+            caption = f"{heading} during training, one line per run; rows as in the table."
+            charts.append(page.chart(drawing.svg(curves), f"curves-{number}", caption))
+        parts_of_page.append(
+            page.heading(table.title)
+            + page.table(("row", *table.head[1:]), table.rows, table.title)
+            + notes
+            + "".join(charts)
+        )
+    for number, (caption, figure) in enumerate((figures or {}).items(), start=1):
+        parts_of_page.append(page.chart(drawing.png(figure), f"search-{number}", text(caption)))
     if failed:
-        body.append("<h2>Without results</h2><ul>" + "".join(f"<li>{html.escape(line)}" for line in failed) + "</ul>")
+        lines = "".join(f"<li>{text(line)}</li>" for line in failed)
+        parts_of_page.append(f"{page.heading('Without results')}<ul>{lines}</ul>")
     links = "".join(_link(path.parent, run) for _, group in parts for runs in group.rows.values() for run in runs)
-    text = f"""<!doctype html>
-<html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">
-<title>{html.escape(title)}</title><style>{STYLE}{SORTABLE}</style>
-<h1>{html.escape(title)}</h1><p class="lead">{html.escape(lead)}</p>
-{"".join(body)}
-<h2>Runs</h2><ul class=runs>{links}</ul><script>{SORT}</script></html>
-"""
+    parts_of_page.append(f"{page.heading('Runs')}<ul class=runs>{links}</ul>")
+    body = f'<h1>{text(title)}</h1><p class="lead">{text(lead)}</p>{"".join(parts_of_page)}'
     with files.atomic_write(path) as draft:
-        draft.write_text(text, encoding="utf-8")
+        draft.write_text(page.document(title, body), encoding="utf-8")
 
 
 def _heading(metric: str) -> str:
     return next((entry.heading for entry in metric_table.columns({metric: 0})), metric)
 
 
-def _table(table: Table) -> str:
-    head = "".join(f"<th>{html.escape(heading)}" for heading in table.head)
-    names = {0: "", 1: " class=best", 2: " class=second"}
-
-    def cell_tag(cell: Cell) -> str:
-        value = "" if math.isnan(cell.value) else f" data-value={cell.value!r}"
-        return f"<td{names[cell.rank]}{value}>{html.escape(cell.text)}"
-
-    rows = "".join("<tr>" + "".join(map(cell_tag, row)) for row in table.rows)
-    return f"<table><thead><tr>{head}</thead><tbody>{rows}</tbody></table>"
-
-
 def _link(directory: Path, run: Run) -> str:
     report = run.directory / "report.html"
     target = report if report.exists() else run.directory / "results.json"
-    address = html.escape(os.path.relpath(target, directory), quote=True)
-    return f'<li><a href="{address}">{html.escape(run.directory.name)}</a>'
-
-
-def _image(figure: "Figure | SubFigure", caption: str) -> str:
-    buffer = io.BytesIO()
-    figure.figure.savefig(buffer, format="png", dpi=110)
-    data = base64.b64encode(buffer.getvalue()).decode()
-    text = html.escape(caption)
-    return f"<figure><img alt='{text}' src='data:image/png;base64,{data}'><figcaption>{text}</figcaption></figure>"
+    return f'<li><a href="{text(os.path.relpath(target, directory))}">{text(run.directory.name)}</a></li>'
 
 
 def plot_rows(group: Group, table: Table, metric: str) -> "Figure":
@@ -138,7 +96,7 @@ def plot_rows(group: Group, table: Table, metric: str) -> "Figure":
         axes.plot(*zip(*points, strict=True), marker, color=colour, fillstyle="none", linestyle="none", label=source)
     axes.set(yticks=list(places), yticklabels=names, xlabel=f"{heading}, %")
     axes.invert_yaxis()
-    axes.grid(axis="x", linewidth=0.4)
+    axes.grid(axis="x", linewidth=0.4, color=drawing.GREY, alpha=0.5)
     if sources:
         drawing.legend(axes, loc="center left", bbox_to_anchor=(1, 0.5))
     return figure
@@ -158,6 +116,7 @@ def plot_curves(group: Group, metric: str) -> "Figure | None":
     final = {name: sum(points[-1][1] for _, points in curves) / len(curves) for name, curves in found.items()}
     best = sorted(found, key=lambda name: -final[name])[: len(drawing.SERIES)]
     colours = dict(zip([name for name in found if name in best], drawing.SERIES, strict=False))
+    markers = dict(zip(colours, drawing.MARKERS, strict=False))
     splits = {split for curves in found.values() for split, _ in curves}
     for name in sorted(found, key=lambda name: name in colours):  # coloured ones on top
         label = name if name in colours else "others"
@@ -165,10 +124,10 @@ def plot_curves(group: Group, metric: str) -> "Figure | None":
             label = "_"
         for i, (_, points) in enumerate(found[name]):
             axes.plot(
-                *zip(*((step, 100 * value) for step, value in points), strict=True), linewidth=1.2, marker="o",
-                markersize=2.5, color=colours.get(name, drawing.GREY), label=label if i == 0 else "_",
+                *zip(*((step, 100 * value) for step, value in points), strict=True), linewidth=1.2, markersize=3.5,
+                color=colours.get(name, drawing.GREY), marker=markers.get(name, "."), label=label if i == 0 else "_",
             )  # fmt: skip
     axes.set(xlabel="step", ylabel=f"{_heading(metric)} on {' or '.join(sorted(splits))} classes, %")
-    axes.grid(axis="y", linewidth=0.4)
+    axes.grid(axis="y", linewidth=0.4, color=drawing.GREY, alpha=0.5)
     drawing.legend(axes, loc="center left", bbox_to_anchor=(1, 0.5))
     return figure

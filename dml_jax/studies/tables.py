@@ -10,26 +10,13 @@ from typing import Any, NamedTuple
 from rich.console import Console
 from rich.table import Table as RichTable
 
+from dml_jax.analysis.page import Cell
 from dml_jax.evaluation import metric_table
 from dml_jax.evaluation.metric_table import MetricEntry
 from dml_jax.studies import outcomes
 from dml_jax.studies.outcomes import Group, Run
 
 DIGITS = 1  # decimal places of percentages
-
-
-class Cell(NamedTuple):
-    """One entry.
-
-    Attributes:
-      text: as shown.
-      value: to sort by; NaN if there is none.
-      rank: 1 for the best of its column, 2 for the second best, 0 for others.
-    """
-
-    text: str
-    value: float = math.nan
-    rank: int = 0
 
 
 class Table(NamedTuple):

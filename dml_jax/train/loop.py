@@ -273,19 +273,20 @@ def evaluate_and_record(
     """
     select = experiment.config.train.select
     name = "validation" if "validation" in experiment.splits and select != "test" else "test"
+    on_progress = lambda done: stop.raise_if_single()  # noqa: E731
     try:
-        embeddings = split_metrics.embed_with_gallery(
-            experiment, embedder, evaluated(state), name, lambda done: stop.raise_if_single()
-        )
+        model = evaluated(state)
+        embeddings = split_metrics.embed_with_gallery(experiment, embedder, model, name, on_progress)
         results = split_metrics.metrics(
             experiment.config, experiment.splits[name], embeddings[name], embeddings.get("gallery"), cluster=False
         )
+        seen = split_metrics.of_training_classes(experiment, embedder, model, experiment.splits[name], on_progress)
     except Interrupted:
         # A checkpoint of this step is pending already; saving it again would lose it if the process were killed now.
         if int(state.step) not in out.checkpoints.steps():
             out.checkpoints.save("latest", state, notes._replace(pending=line)._asdict())
         raise
-    out.metrics.write({**line, **{f"{name}/{metric}": value for metric, value in results.items()}})
+    out.metrics.write({**line, **seen, **{f"{name}/{metric}": value for metric, value in results.items()}})
     notes = notes._replace(lines=notes.lines + 1)
     recall = results["recall@1"]
     out.console.print(f"step {int(state.step)}: {name} Recall@1 {recall:.4f}  MAP@R {results['map@r']:.4f}")

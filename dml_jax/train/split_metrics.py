@@ -6,12 +6,15 @@ from typing import Any
 import numpy as np
 
 from dml_jax.config import Config
+from dml_jax.data.holdout import some_classes
 from dml_jax.data.split import Split
 from dml_jax.evaluation import protocol
 from dml_jax.methods.contract import Embed
 from dml_jax.train import inference
 from dml_jax.train.experiment import Experiment
 from dml_jax.train.state import TrainState
+
+SEEN = 2000  # training images whose retrieval is measured during training
 
 
 def embed_with_gallery(
@@ -69,3 +72,21 @@ def metrics(
         per_query=per_query,
         **options,
     )
+
+
+def of_training_classes(
+    experiment: Experiment, embedder: Embed, state: TrainState, like: Split, on_progress: Callable[[int], None]
+) -> dict[str, float]:
+    """Recall@1 and MAP@R among a sample of the training classes, to be seen beside those of unseen classes.
+
+    Args:
+      experiment, embedder, state, on_progress: see `embed_with_gallery`.
+      like: the sample has at most as many classes and images as this split, and about SEEN images.
+    """
+    train = experiment.splits["train"]
+    most = min(SEEN, len(like.labels))
+    whole = max(2, most * len(train.classes) // len(train.labels))  # classes that fit
+    sample = some_classes(train, min(whole, len(np.unique(like.labels))), len(like.labels))
+    rows = inference.embed_split(experiment, embedder, state, sample, on_progress)
+    found = metrics(experiment.config, sample, rows, cluster=False)
+    return {f"train/{name}": found[name] for name in ("recall@1", "map@r")}

@@ -1,5 +1,7 @@
-"""Clock readings and memory: what `timing.jsonl` holds, and what it says about a whole run."""
+"""Clock readings, memory and machine: what `timing.jsonl` holds, and what it says about a whole run."""
 
+import os
+import platform
 import resource
 import statistics
 import sys
@@ -16,6 +18,15 @@ def peak_memory() -> int:
         return max(found)
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def machine() -> str:
+    """The devices, the cores and the system, in words."""
+    import jax
+
+    devices = jax.devices()
+    system = f"{os.cpu_count()} cores, {platform.system()} {platform.machine()}"
+    return f"{len(devices)} x {devices[0].device_kind}, {system}"
 
 
 def summary(lines: Sequence[dict[str, Any]], batch_size: int) -> dict[str, float]:

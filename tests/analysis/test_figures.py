@@ -1,4 +1,4 @@
-"""Figures for degenerate inputs, and which images a retrieval grid shows."""
+"""Figures for degenerate inputs, and which images, numbers and names the figures and the report show."""
 
 from pathlib import Path
 from typing import Any
@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dml_jax.analysis import figures, report
-from dml_jax.data.split import Split
+from dml_jax.analysis import classes, components, curves, drawing, figures, retrieval, verification
+from dml_jax.analysis.views import Map, Pictures
+from tests.analysis.runs import Run
 
 
 def test_principal_components() -> None:
@@ -21,38 +22,108 @@ def test_principal_components() -> None:
 def test_one_dimension_and_names_that_look_like_formulas(tmp_path: Path) -> None:
     embeddings = np.linspace(-1, 1, 6)[:, None]
     np.testing.assert_array_equal(figures.principal_components(embeddings)[:, 1], 0)
-    figures.plot_class_map(tmp_path / "map.png", embeddings, np.array([0, 1, 2, 0, 1, 2]), ["$x_{$", "a$b", "plain"])
+    run = Run(embeddings, [0, 1, 2, 0, 1, 2], ["$x_{$", "a$b", "plain"])
+    (found,) = components.findings(run, "test")
+    found.plot(tmp_path / "map.png")
     assert (tmp_path / "map.png").stat().st_size > 1000
 
 
 @pytest.mark.parametrize("separate", [False, True])
 def test_a_grid_shows_the_nearest_images(separate: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of the gallery, if there is one; of the other queries, if not."""
+    """Of the gallery, if there is one; of the other queries, if not; in the figure and in the report."""
     rng = np.random.default_rng(0)
-
-    def split(count: int, first: int, gallery: Split | None = None) -> tuple[Split, np.ndarray]:
-        rows = rng.normal(size=(count, 4))
-        read = lambda i, rng: np.full((2, 2, 3), first + i, np.uint8)  # noqa: E731
-        made = Split(np.arange(count) % 3, [str(i) for i in range(count)], read, ["a", "b", "c"], gallery)
-        return made, rows / np.linalg.norm(rows, axis=1, keepdims=True)
-
-    gallery, gallery_rows = split(20, 100)
-    queries, rows = split(60, 0, gallery if separate else None)
+    gallery = Run(rng.normal(size=(20, 4)), np.arange(20) % 3, ["a", "b", "c"], first=100) if separate else None
+    run = Run(rng.normal(size=(60, 4)), np.arange(60) % 3, ["a", "b", "c"], gallery)
     shown: list[Any] = []
     monkeypatch.setattr(figures, "plot_retrieved_images", lambda path, *arguments: shown.extend(arguments))
-    figures.plot_retrieval_grid(tmp_path / "grid.png", rows, queries, gallery_rows if separate else None)
+    found = {finding.name: finding for finding in retrieval.findings(run, "test")}
+    found["retrieval"].plot(tmp_path / "grid.png")
     images, correct = shown
-    assert len(images) == figures.QUERIES
-    for row, hits in zip(images, correct, strict=True):
-        query, *found = (int(image[0, 0, 0]) for image in row)
-        cosines = (gallery_rows if separate else rows) @ rows[query]
+    view = found["retrieval"].view
+    assert isinstance(view, Pictures)
+    assert len(images) == len(view.rows) == figures.QUERIES
+    labels = (gallery or run).labels
+    for row, hits, (_, pictures) in zip(images, correct, view.rows, strict=True):
+        query, *near = (int(image[0, 0, 0]) for image in row)
+        cosines = (gallery or run).rows @ run.rows[query]
         if not separate:
             cosines[query] = -2
         expected = np.argsort(-cosines)[: figures.NEIGHBORS]
-        assert found == (expected + 100 * separate).tolist()
-        labels = gallery.labels if separate else queries.labels
-        assert hits == (labels[expected] == queries.labels[query]).tolist()
+        assert near == (expected + 100 * separate).tolist()
+        assert hits == (labels[expected] == run.labels[query]).tolist()
+        assert [picture.mark for picture in pictures] == ["query"] + ["right" if hit else "wrong" for hit in hits]
+        assert [picture.image for picture in pictures[1:]] == [str(i) for i in expected]
+        assert [picture.name for picture in pictures[1:]] == ["abc"[labels[i]] for i in expected]
+        assert [float(picture.note) for picture in pictures[1:]] == pytest.approx(cosines[expected], abs=6e-4)
+    best = list(found["best_queries"].rows)
+    assert len({row[1] for row in best}) == len(best) == 3
 
 
-def test_names_in_the_report_are_escaped() -> None:
-    assert report._text("<b>\x1b[2J\u202e & caf\udce9") == r"&lt;b&gt;\x1b[2J\u202e &amp; caf\udce9"
+def test_best_of_each_class() -> None:
+    labels = np.array([0, 0, 1, 1, 2])
+    precision = np.array([0.5, 0.9, 0.9, 0.9, np.nan])
+    order = retrieval.best_first(labels, precision, np.array([0.1, 0.2, 0.3, 0.4, 0.9]))
+    assert order.tolist() == [3, 1, 4]
+
+
+def test_pictures_of_confused_classes() -> None:
+    """Each pair of images once, the most similar first, only of the two classes."""
+    angles = np.radians([0, 1, 90, 93, 180, 181.5, 270, 271])
+    run = Run(np.stack([np.cos(angles), np.sin(angles)], axis=1), [0, 1, 0, 1, 0, 1, 2, 2], ["a", "b", "c"])
+    view = classes.findings(run, "test")[1].view
+    assert isinstance(view, Pictures)
+    ((label, pictures),) = view.rows
+    assert label == "a / b: 6 of 6 queries, 100%"
+    assert [{picture.image for picture in pictures[i : i + 2]} for i in (0, 2, 4)] == [
+        {"0", "1"}, {"4", "5"}, {"2", "3"},
+    ]  # fmt: skip
+
+
+def test_a_map_states_the_explained_variance() -> None:
+    rng = np.random.default_rng(0)
+    run = Run(rng.normal(size=(40, 5)) * [4, 2, 1, 1, 1], np.arange(40) % 9, list("abcdefghi"))
+    (found,) = components.findings(run, "test")
+    centred = run.rows - run.rows.mean(axis=0)
+    u, s, _ = np.linalg.svd(centred, full_matrices=False)
+    share = s**2 / np.sum(s**2)
+    view = found.view
+    assert isinstance(view, Map)
+    assert f"({share[0]:.0%} of the variance)" in view.axes[0]
+    assert f"explain {share[:2].sum():.0%} of the variance" in found.caption
+    drawn = np.array(view.points) - np.mean(view.points, axis=0)
+    for axis in (0, 1):
+        assert abs(np.corrcoef(drawn[:, axis], u[:, axis])[0, 1]) > 0.999
+    assert view.names == list("abcdefg")
+    assert view.kinds == [label if label < 7 else -1 for label in run.labels]
+
+
+def test_thresholds_keep_their_rates() -> None:
+    rng = np.random.default_rng(0)
+    run = Run(rng.normal(size=(60, 3)), np.arange(60) % 4, list("abcd"))
+    (found,) = verification.findings(run, "test")
+    cosines = run.rows @ run.rows.T
+    once = np.triu(np.ones_like(cosines, dtype=bool), 1)
+    same = run.labels[:, None] == run.labels[None, :]
+    for target, cosine, accepts, rejects in found.rows:
+        assert accepts <= target
+        assert accepts == pytest.approx((cosines[once & ~same] >= cosine).mean(), abs=2e-3)
+        assert rejects == pytest.approx((cosines[once & same] < cosine).mean(), abs=2e-3)
+
+
+def test_curves() -> None:
+    lines = [{"step": 1, "loss": 3.0, "loss_a": 1.0}, {"step": 2, "loss": 2.0, "train/recall@1": 0.5, "grad_norm": 1.0}]
+    assert curves.loss_terms(lines) == {"loss": [(1, 3.0), (2, 2.0)], "loss_a": [(1, 1.0)]}
+    assert curves.recalls(lines, {"step": 2, "recall@1": 0.7}) == {"train": [(2, 0.5)], "test": [(2, 0.7)]}
+
+
+def test_montage() -> None:
+    """Images of any size and shape, each within its cell."""
+    sizes = ((1, 1), (3, 9), (200, 100), (7, 7), (1, 300))
+    made = drawing.montage((np.zeros((*size, 3), np.uint8) for size in sizes), len(sizes), 3, 20, gap=2)
+    assert made.shape == (40, 60, 3)
+    expected = ((16, 16), (5, 16), (16, 8), (16, 16), (1, 16), (0, 0))
+    for i, (height, width) in enumerate(expected):
+        cell = made[i // 3 * 20 :, i % 3 * 20 :][:20, :20, 0] == 0
+        assert (cell.any(axis=1).sum(), cell.any(axis=0).sum()) == (height, width)
+        assert not cell[:2].any()
+        assert not cell[:, :2].any()

@@ -17,12 +17,13 @@ from dml_jax.analysis import (
     health,
     heat_maps,
     influence,
-    overfitting,
     retrieval,
     spectra,
+    views,
 )
 from dml_jax.analysis.findings import Finding
 from dml_jax.config import Config
+from dml_jax.data import holdout
 from dml_jax.data.split import Split
 from dml_jax.errors import CheckpointError
 from dml_jax.evaluation import verification
@@ -151,7 +152,7 @@ def test_some_classes() -> None:
     split = Split(
         labels, [str(i) for i in range(60)], lambda i, rng: np.full((1, 1, 3), i, np.uint8), list("abcdefghij")
     )
-    part = overfitting.some_classes(split, 4, 20)
+    part = holdout.some_classes(split, 4, 20)
     assert len(part.labels) == 20
     assert len(set(part.labels)) == 4
     for i in range(20):
@@ -168,13 +169,21 @@ def test_findings_are_written_and_read_in_order(tmp_path: Path) -> None:
     def plot(path: Path) -> None:
         path.write_bytes(b"png")
 
-    found = Finding("a", "what <it> shows", plot, ("x", "y", "name"), [(1, 1 / 3, "caf\udce9")])
-    for name, suffix in (("umap", ""), ("classes", ""), ("classes", "-train")):
-        findings.write(tmp_path, name, suffix, name.upper(), 7, [found._replace(name=name)])
+    table = views.listing(("class", "share"), [("caf\udce9", 0.5)])
+    found = Finding("a", "what <it> shows", plot, ("x", "y", "name"), [(1, 1 / 3, "caf\udce9")], table)
+    for name, suffix, to in (
+        ("umap", "", "analysis"),
+        ("classes", "", "figures"),
+        ("classes", "", "analysis"),
+        ("classes", "-train", "analysis"),
+    ):
+        findings.write(tmp_path, name, name.upper(), 7, [found._replace(name=name)], suffix=suffix, to=to)
     assert (tmp_path / "analysis" / "umap.csv").read_text().splitlines() == ["x,y,name", r"1,0.3333333,caf\udce9"]
     sections = findings.read(tmp_path)
-    assert [section.figures[0][0] for section in sections] == ["classes", "classes-train", "umap"]
-    assert sections[2] == findings.Section("UMAP", 7, [["umap", "what <it> shows"]])
+    files = ["analysis/classes", "analysis/classes-train", "analysis/umap"]  # the newer one instead of figures/classes
+    assert [section.shown[0].file for section in sections] == files
+    table.rows[0][0] = (r"caf\udce9", None)
+    assert sections[2] == findings.Section("UMAP", 7, [findings.Shown(files[2], "what <it> shows", table)])
     (tmp_path / "analysis" / "umap.json").write_text(json.dumps({"title": "x"}))
     with pytest.raises(CheckpointError, match=r"umap.json: is truncated or damaged .*; delete it"):
         findings.read(tmp_path)

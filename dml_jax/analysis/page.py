@@ -1,0 +1,137 @@
+"""HTML pages that are one file each: style, script and pictures are in the page, and nothing else is loaded."""
+
+import base64
+import hashlib
+import html
+import math
+import re
+from collections.abc import Iterable, Sequence
+from importlib import resources
+from typing import NamedTuple
+
+from dml_jax.errors import printable
+
+WIDE = 500  # points; wider charts keep more pixels on a narrow screen, and scroll
+
+
+class Cell(NamedTuple):
+    """One entry of a table.
+
+    Attributes:
+      text: as shown.
+      value: to sort by; NaN if there is none.
+      rank: 1 for the best of its column, 2 for the second best, 0 for others.
+    """
+
+    text: str
+    value: float = math.nan
+    rank: int = 0
+
+
+def text(value: str) -> str:
+    """Text for HTML, also inside of quoted attributes."""
+    return html.escape(printable(value))
+
+
+def resource(name: str) -> str:
+    """A file of `dml_jax/pages`."""
+    return (resources.files("dml_jax") / "pages" / name).read_text(encoding="utf-8")
+
+
+def document(title: str, body: str, *, styles: Sequence[str] = (), script: str = "page.js", sources: str = "") -> str:
+    """A whole page.
+
+    Its policy keeps a browser from loading anything, and from running any script but this one, whatever names hold.
+
+    Args:
+      title: of the window.
+      body: HTML.
+      styles: files of `dml_jax/pages` beside the common style.
+      script: file of `dml_jax/pages`.
+      sources: further rules of the policy, for a page that a server gives.
+    """
+    code = resource(script)
+    digest = base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()
+    policy = f"default-src 'none'; img-src data: {sources}; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
+    style = "".join(map(resource, ("page.css", *styles)))
+    return f"""<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
+<link rel="icon" href="data:,"><title>{text(title)}</title><style>{style}</style></head>
+<body><main>
+{body}
+</main><script>{code}</script></body></html>
+"""
+
+
+def heading(title: str, note: str = "") -> str:
+    """The heading of a section, to which `contents` links."""
+    small = f" <small>{text(note)}</small>" if note else ""
+    return f'<h2 id="{anchor(title)}">{text(title)}{small}</h2>'
+
+
+def anchor(title: str) -> str:
+    """The identifier of a section."""
+    return "section-" + re.sub(r"\W+", "-", title.lower()).strip("-")
+
+
+def contents(titles: Iterable[str]) -> str:
+    """Links to sections."""
+    links = "".join(f'<a href="#{anchor(title)}">{text(title)}</a>' for title in titles)
+    return f'<nav aria-label="Contents">{links}</nav>'
+
+
+def facts(entries: Iterable[tuple[str, str]]) -> str:
+    """Names and values; those without a value are left out."""
+    return "<dl>" + "".join(f"<div><dt>{text(k)}</dt><dd>{text(v)}</dd></div>" for k, v in entries if v) + "</dl>"
+
+
+def table(
+    head: Sequence[str], rows: Iterable[Sequence[Cell]], label: str, *, ours: int = -1, sortable: bool = True
+) -> str:
+    """A table, in a frame that scrolls.
+
+    Args:
+      head: headings of the columns.
+      rows: cells, as many as headings.
+      label: what the table shows, for screen readers.
+      ours: the row to emphasise.
+      sortable: whether pressing a heading sorts the rows.
+    """
+    names = {0: "", 1: ' class="best"', 2: ' class="second"'}
+
+    def cell(entry: Cell) -> str:
+        value = "" if math.isnan(entry.value) else f' data-value="{entry.value!r}"'
+        return f"<td{names[entry.rank]}{value}>{text(entry.text)}</td>"
+
+    button = "<button type=button>{}</button>" if sortable else "{}"
+    heads = "".join(f'<th scope="col">{button.format(text(name))}</th>' for name in head)
+    lines = [
+        f"<tr{' class=ours' if i == ours else ''}>" + "".join(map(cell, row)) + "</tr>" for i, row in enumerate(rows)
+    ]
+    tall = " tall" if len(lines) > 20 else ""
+    body = f"<table><thead><tr>{heads}</tr></thead><tbody>{''.join(lines)}</tbody></table>"
+    return f'<div class="scroll{tall}" tabindex="0" role="group" aria-label="{text(label)}">{body}</div>'
+
+
+def chart(picture: str | bytes, name: str, caption: str) -> str:
+    """A drawn figure.
+
+    Args:
+      picture: an SVG document (see `drawing.svg`), or a PNG file.
+      name: identifier of the figure in the page.
+      caption: HTML.
+    """
+    width = 0.0
+    if isinstance(picture, str):
+        kind, data, look = "svg+xml", picture.encode(), ""
+        if found := re.search(r'<svg [^>]*?width="([\d.]+)pt"', picture):
+            width = float(found[1])
+            look = f' style="max-width:{width / 10.5:.0f}rem"'  # letters of one size in all charts
+    else:
+        kind, data, look = "png", picture, ' class="photo"'
+    wide = " wide" if width > WIDE or kind == "png" else ""
+    source = f"data:image/{kind};base64,{base64.b64encode(data).decode()}"
+    image = f'<img{look} src="{source}" alt="Figure: {text(name.replace("_", " "))}">'
+    frame = f'<div class="scroll" tabindex="0" role="group" aria-label="figure {text(name)}">{image}</div>'
+    return f'<figure class="chart{wide}" id="{text(name)}">{frame}<figcaption>{caption}</figcaption></figure>'

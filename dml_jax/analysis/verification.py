@@ -1,0 +1,74 @@
+"""Verification of image pairs, same class or not: error rates over the cosine threshold, the ROC curve, thresholds."""
+
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from dml_jax.analysis import drawing, views
+from dml_jax.analysis.drawing import BLUE, GREY, INK, ORANGE
+from dml_jax.analysis.findings import Finding
+from dml_jax.analysis.trained_run import TrainedRun
+from dml_jax.errors import DataError
+from dml_jax.evaluation import verification
+from dml_jax.evaluation.verification import Verification
+
+TITLE = "Verification of pairs"
+TARGETS = (0.1, 0.03, 0.01, 0.003, 0.001)  # false accept rates
+
+
+def reason_not_to(run: TrainedRun) -> str:
+    """Why it does not apply to a run; empty if it does."""
+    return "" if run.split("test").gallery is None else "its queries search a gallery"
+
+
+def thresholds(rates: Verification) -> list[tuple[float, float, float, float]]:
+    """For each target, the smallest threshold that keeps it: (target, cosine, false accepts, false rejects)."""
+    places = [int(np.argmax(rates.false_accepts <= target)) for target in TARGETS]  # rates fall as the cosine rises
+    return [
+        (target, float(rates.thresholds[i]), float(rates.false_accepts[i]), float(rates.false_rejects[i]))
+        for target, i in zip(TARGETS, places, strict=True)
+    ]
+
+
+def findings(run: TrainedRun, split: str) -> list[Finding]:
+    """Error rates of the pairs of a split, without those of a gallery."""
+    try:
+        rates = verification.sample_rates(run.embeddings(split), run.split(split).labels)
+    except DataError as error:
+        run.console.print(f"verification: left out ({error})")
+        return []
+    chosen = thresholds(rates)
+    cells = [(target, (f"{cosine:.3f}", cosine), accepts, rejects) for target, cosine, accepts, rejects in chosen]
+    return [
+        Finding(
+            "errors",
+            f"Two images of the split '{split}' are accepted as the same class if their cosine reaches a threshold. "
+            "Left: error rates over the threshold; they are equal, "
+            f"{rates.equal_error_rate:.1%}, at {rates.threshold:.3f}. Right: the ROC curve; on the dotted diagonal "
+            "accepting is chance. Table: thresholds for some rates of false accepts.",
+            partial(plot, rates=rates),
+            ("target_false_accepts", "cosine_threshold", "false_accepts", "false_rejects"),
+            chosen,
+            views.listing(("at most", "cosine threshold", "false accepts", "false rejects"), cells),
+        )
+    ]
+
+
+def plot(path: Path, *, rates: Verification) -> None:
+    """False accept and false reject rates over the threshold, and the ROC curve."""
+    figure = drawing.figure(9, 3.4)
+    left, right = figure.subplots(1, 2)
+    accepts, rejects = rates.false_accepts, rates.false_rejects
+    drawing.style(left).plot(rates.thresholds, accepts, color=ORANGE, linestyle="--", label="false accepts")
+    left.plot(rates.thresholds, rejects, color=BLUE, label="false rejects")
+    error, cosine = rates.equal_error_rate, rates.threshold
+    left.axvline(cosine, color=GREY, linestyle=":", linewidth=1, label=f"equal at {cosine:.3f}")
+    left.set(title="Errors over the threshold", xlabel="cosine threshold", ylabel="rate", ylim=(0, 1.02))
+    drawing.legend(left)
+    drawing.style(right).plot([0, 1], [0, 1], color=GREY, linestyle=":", linewidth=1, label="chance")
+    right.plot(accepts, 1 - rejects, color=BLUE, label="these embeddings")
+    right.plot(error, 1 - error, "o", color=INK, markersize=5, label=f"equal error rate {error:.1%}", linestyle="none")
+    right.set(title="ROC curve", xlabel="false accept rate", ylabel="true accept rate", ylim=(0, 1.02), xlim=(0, 1))
+    drawing.legend(right, loc="lower right")
+    drawing.save(figure, path)

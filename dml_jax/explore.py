@@ -1,0 +1,117 @@
+"""Browses the images of a finished run by their neighbours, in a browser (`pip install -e ".[serve]"`):
+
+    python -m dml_jax.explore runs/birds [--split=test] [--port=8001]
+
+Open the address that it prints: choose an image to see those nearest to it, or drop a photograph in. Only this machine
+can reach it. Needs the data of the run; --config.data.path=… if it has moved.
+"""
+
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dml_jax import analyse, cli, serve
+from dml_jax.config import Config
+from dml_jax.errors import ConfigError
+from dml_jax.options.fields import suggest
+
+if TYPE_CHECKING:
+    from dml_jax.data.split import Split
+    from dml_jax.trained_model import Model
+
+HOST = "127.0.0.1"
+NAMES = (HOST, "localhost")  # by which a browser on this machine, or at the end of an SSH tunnel, calls it
+
+
+def parser() -> cli.Parser:
+    """The options of the command."""
+    flags = cli.Parser(__doc__)
+    flags.add_argument("directory", nargs="?", metavar="DIRECTORY", help="work directory of the run")
+    flags.add_argument("--workdir", metavar="DIRECTORY", help="the same")
+    flags.add_argument("--split", default="test", help="test (default), train or validation")
+    flags.add_argument("--checkpoint", default="reported", help="reported (default), latest, best or a step")
+    flags.add_argument("--port", type=int, default=8001, help="default 8001; 0 for any free one")
+    return flags
+
+
+def execute(arguments: list[str]) -> None:
+    """Reads the command line; serves until SIGTERM or Ctrl-C.
+
+    Raises:
+      UserError: invalid input.
+    """
+    options, overrides = parser().read(arguments)
+    if options.directory and options.workdir:
+        raise ConfigError(f"--workdir={options.workdir}: {options.directory} is given, too; give one")
+    options.workdir = options.workdir or options.directory
+    if options.split not in analyse.SPLITS:
+        raise ConfigError(f"--split={options.split}: {suggest(options.split, analyse.SPLITS)}")
+    config, directory = analyse.run_config(options, overrides)
+    try:
+        from dml_jax import explorer, http_service
+        from dml_jax.batched_answers import Answers
+    except ImportError as error:
+        raise ConfigError(f'{error.name} is not installed: pip install -e ".[serve]"') from None
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    with serve.listen(HOST, options.port) as listener:
+        import dml_jax
+        from dml_jax.main import enable_compilation_cache
+
+        enable_compilation_cache()
+        split = chosen_split(config, options.split)
+        model = dml_jax.load(directory, options.checkpoint)
+        answers = Answers(model, batch=serve.BATCH, waiting=serve.WAITING)
+        queries = explorer.Part(split, embeddings(model, split, directory / "embeddings" / options.split))
+        gallery = None
+        if split.gallery is not None:
+            rows = embeddings(model, split.gallery, directory / "embeddings" / "gallery")
+            gallery = explorer.Part(split.gallery, rows)
+        shown = explorer.Explorer(f"{config.name}, {options.split} images", queries, gallery)
+        answers.compile()
+        print(f"http://{HOST}:{listener.getsockname()[1]}/", flush=True)
+        http_service.server(
+            answers, model.read, http_service.Limits(), complete=shown.complete, routes=shown.routes(), hosts=NAMES
+        ).run([listener])
+
+
+def chosen_split(config: Config, name: str) -> "Split":
+    """A split of the data of a run.
+
+    Raises:
+      UserError: the data cannot be read, or the run has no such split.
+    """
+    from dml_jax.data import datasets
+    from dml_jax.data.holdout import hold_out
+
+    splits = datasets.load(config.data)
+    if config.data.validation_share:
+        splits["train"], splits["validation"] = hold_out(splits["train"], config.data.validation_share)
+    if name not in splits:
+        raise ConfigError(f"--split={name}: the run has none; give {' or '.join(splits)}")
+    return splits[name]
+
+
+def embeddings(model: "Model", split: "Split", exported: Path) -> np.ndarray:
+    """Embeddings of a split, float32 [N, D]: those that the run has exported, if they are of this model and split."""
+    from dml_jax.export import embedding_files
+
+    if (exported / "manifest.json").exists():
+        stored = embedding_files.read(exported)
+        if stored.manifest.get("checkpoint_step") == model.step and stored.ids == list(split.ids):
+            return np.asarray(stored.embeddings)
+    count, size = len(split.labels), model.config.evaluation.batch_size
+    print(f"embedding {count:,} images", flush=True)
+    batches = (range(start, min(start + size, count)) for start in range(0, count, size))
+    return np.concatenate([model.embed([split.read(i, None) for i in batch]) for batch in batches])
+
+
+def main() -> int:
+    """Runs the command on `sys.argv`; returns its exit code."""
+    return cli.exit_code(lambda: execute(sys.argv[1:]))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

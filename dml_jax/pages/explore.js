@@ -1,0 +1,86 @@
+"use strict";
+// The address says what is shown, "#12" the neighbours of image 12, so that going back works.
+const at = id => document.getElementById(id);
+const choice = at("class"), onlyWrong = at("wrong"), file = at("file"), images = at("images"), more = at("more");
+let shown = 0, turn = 0;
+
+function element(name, properties, ...children) {
+  const made = Object.assign(document.createElement(name), properties);
+  made.append(...children);
+  return made;
+}
+function say(text, error = false) {
+  at("status").textContent = text;
+  at("status").className = error ? "error" : "";
+}
+async function ask(address, options) {
+  const reply = await fetch(address, options);
+  const answer = await reply.json();
+  if (!reply.ok) throw new Error(answer.error);
+  return answer;
+}
+function tile(image) {
+  const kind = image.same === undefined ? "" : image.same ? "right" : "wrong";
+  const mark = { right: "✓ ", wrong: "✗ " }[kind] || "";
+  const picture = element("img", { src: `images/${image.part}/small/${image.index}`, alt: image.name, loading: "lazy" });
+  const note = element("span", {}, element("b", { className: "mark" }, mark),
+    image.cosine === undefined ? "" : image.cosine.toFixed(3));
+  const linked = image.part === "query" || image.link;
+  const made = element(linked ? "a" : "div", { className: `tile ${kind}`, title: `${image.class}: ${image.name}` },
+    picture, image.cosine === undefined ? "" : note, element("span", {}, image.class));
+  if (linked) made.href = `#${image.index}`;
+  return made;
+}
+function show(answer, source, lines) {
+  at("query").replaceChildren(element("img", { src: source, alt: lines[0] }), ...lines.map(line => element("p", {}, line)));
+  at("near").replaceChildren(...answer.neighbors.map(tile));
+  at("found").hidden = false;
+  scrollTo({ top: 0 });
+}
+async function list(start) {
+  const mine = ++turn;
+  try {
+    const answer = await ask(`list?start=${start}&class=${choice.value}&wrong=${onlyWrong.checked ? 1 : 0}`);
+    if (mine !== turn) return;  // the choice has changed since
+    if (start === 0) images.replaceChildren();
+    images.append(...answer.images.map(tile));
+    shown = start + answer.images.length;
+    at("listed").textContent = `${answer.total.toLocaleString("en")} images`;
+    more.hidden = shown >= answer.total;
+  } catch (error) { say(error.message, true); }
+}
+async function open() {
+  const index = location.hash.slice(1);
+  if (!/^\d+$/.test(index)) { at("found").hidden = true; return; }
+  say("");
+  try {
+    const answer = await ask(`neighbors/${index}`), right = answer.neighbors.filter(near => near.same).length;
+    show(answer, `images/query/large/${index}`, [answer.query.class, answer.query.name]);
+    say(`${right} of the ${answer.neighbors.length} nearest images are of the class ${answer.query.class}.`);
+  } catch (error) { say(error.message, true); }
+}
+async function photograph(chosen) {
+  if (!chosen) return;
+  say(`looking for what is near ${chosen.name}`);
+  try {
+    const answer = await ask("", { method: "POST", body: chosen });
+    history.replaceState(null, "", location.pathname);
+    show(answer, URL.createObjectURL(chosen), [chosen.name]);
+    say(`Nearest: ${answer.neighbors[0].class}, cosine ${answer.neighbors[0].cosine.toFixed(3)}.`);
+  } catch (error) { say(`${chosen.name}: ${error.message}`, true); }
+}
+choice.addEventListener("change", () => list(0));
+onlyWrong.addEventListener("change", () => list(0));
+more.addEventListener("click", () => list(shown));
+file.addEventListener("change", () => photograph(file.files[0]));
+at("controls").addEventListener("submit", event => event.preventDefault());
+addEventListener("hashchange", open);
+addEventListener("dragover", event => { event.preventDefault(); document.body.classList.add("dropping"); });
+addEventListener("dragleave", event => { if (!event.relatedTarget) document.body.classList.remove("dropping"); });
+addEventListener("drop", event => {
+  event.preventDefault();
+  document.body.classList.remove("dropping");
+  photograph(event.dataTransfer.files[0]);
+});
+list(0);
+open();

@@ -1,0 +1,46 @@
+"""A stand-in for a trained run: embeddings of images of one colour each."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from dml_jax.analysis.trained_run import TrainedRun
+from dml_jax.console import Console
+from dml_jax.data.split import Split
+
+
+class Run(TrainedRun):
+    """A run with a test split.
+
+    Args:
+      rows: [N, D], embeddings of any length.
+      labels: int [N].
+      names: of the classes.
+      gallery: whose split the queries search; None for the split itself.
+      first: grey level of the first image; the others follow.
+      ids: names of the images; default: their numbers.
+    """
+
+    def __init__(
+        self,
+        rows: np.ndarray,
+        labels: Any,
+        names: Sequence[str],
+        gallery: "Run | None" = None,
+        *,
+        first: int = 0,
+        ids: Sequence[str] = (),
+    ):
+        self.rows = (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
+        self.labels, self.console = np.asarray(labels, np.int64), Console(quiet=True)
+        read = lambda i, rng: np.full((5, 4, 3), (first + i) % 256, np.uint8)  # noqa: E731
+        ids = ids or [str(i) for i in range(len(rows))]
+        self._gallery: Run | None = gallery
+        self._split: Split = Split(self.labels, ids, read, names, gallery._split if gallery else None)
+
+    def split(self, name: str) -> Split:
+        return self._gallery._split if self._gallery and name == "gallery" else self._split
+
+    def embeddings(self, name: str) -> np.ndarray:
+        return self._gallery.rows if self._gallery and name == "gallery" else self.rows

@@ -1,0 +1,183 @@
+"""The report of a run whose names are hostile: its structure, its policy, what it loads, its size."""
+
+import base64
+import hashlib
+import itertools
+import re
+from collections import Counter
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dml_jax import files
+from dml_jax.analysis import findings, page, report
+from dml_jax.analysis.page import Cell
+from dml_jax.train import workdir
+from tests.analysis.runs import Run
+from tests.test_configs import resolved
+
+VOID = {"meta", "link", "img", "input", "br"}
+HOSTILE = ('<script>alert("1")</script>', "' onmouseover='alert(2)", "a&b]]>", "$x_{$", "\x1b[2J\u202e caf\udce9")
+CLASSES = 100
+
+
+class Page(HTMLParser):
+    """Checks that tags are closed in order, and collects them with their attributes."""
+
+    def __init__(self, text: str):
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: list[str] = []
+        self._open: list[str] = []
+        self.feed(text)
+        self.close()
+        assert self._open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        assert len({name for name, _ in attrs}) == len(attrs), tag
+        self.tags.append((tag, dict(attrs)))
+        if tag not in VOID and tag != "li":
+            self._open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag != "li":
+            assert self._open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append(data)
+
+    def all(self, tag: str) -> list[dict[str, str | None]]:
+        return [attrs for name, attrs in self.tags if name == tag]
+
+
+class Photographs(Run):
+    """Embeddings of noise, which compresses worst, as photographs of 100 classes with hostile names."""
+
+    def __init__(self) -> None:
+        rng = np.random.default_rng(0)
+        labels = np.repeat(np.arange(CLASSES), 8)
+        centres = rng.normal(size=(CLASSES, 8))
+        names = [f"{HOSTILE[i % len(HOSTILE)]} {i}" for i in range(CLASSES)]
+        ids = [f"{HOSTILE[i % len(HOSTILE)]}/{i}.jpg" for i in range(len(labels))]
+        super().__init__(centres[labels] + rng.normal(size=(len(labels), 8)), labels, names, ids=ids)
+        pictures = rng.integers(0, 256, (50, 40, 30, 3), np.uint8)
+        read = lambda i, rng: np.repeat(np.repeat(pictures[i % 50], 4, axis=0), 4, axis=1)  # noqa: E731
+        self._split = self._split._replace(read=read)
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A work directory with the report of such a run."""
+    directory = tmp_path_factory.mktemp("run")
+    config, run = resolved("digits_hist"), Photographs()
+    files.write_json(directory / "config.json", workdir.provenance(config, "x", 40, 900, (160, 120)))
+    for name in findings.STANDARD:
+        module = findings.subject(name)
+        found = [finding._replace(plot=draw) for finding in module.findings(run, "test")]
+        findings.write(directory, name, module.TITLE, 60, found, to=findings.STANDARD_DIRECTORY)
+    metrics = {"recall@1": 0.5, "recall@1_stderr": 0.01, "map@r": 0.25}
+    results: dict[str, Any] = {
+        **metrics, "model": "last", "step": 60, "protocol": "clean protocol; ties broken by lower index",
+        "controls": {"raw pixels": {**metrics, "recall@1": 0.2}, "untrained": {**metrics, "recall@1": 0.1}},
+        "timing": {"seconds": 3725.0, "images_per_second": 120.0, "peak_memory": 2**31}, "machine": "1 x <cpu>",
+        "data": {"test": {"images": 800, "classes": 100}},
+    }  # fmt: skip
+    lines = [{"step": 20, "loss": 1.0, "warnings": {"gradient": "is <zero>"}}]
+    report.write_page(directory, config, results, lines)
+    return directory
+
+
+def draw(path: Path) -> None:
+    path.write_bytes(b"png" * 20_000)
+
+
+@pytest.fixture(scope="module")
+def text(directory: Path) -> str:
+    return (directory / "report.html").read_text()
+
+
+def test_structure(text: str) -> None:
+    shown = Page(text)
+    figures = {attrs["id"] for attrs in shown.all("figure")}
+    assert {"retrieval", "worst_queries", "best_queries", "classes", "confused_classes", "components"} <= figures
+    names = [attrs["id"] for _, attrs in shown.tags if "id" in attrs]
+    assert [name for name, count in Counter(names).items() if count > 1] == []
+    links = [attrs["href"] or "" for attrs in shown.all("a")]
+    assert {link[1:] for link in links if link.startswith("#")} <= set(names)
+    assert [attrs for attrs in shown.all("img") if "alt" not in attrs] == []
+    levels = [int(tag[1]) for tag, _ in shown.tags if re.fullmatch(r"h\d", tag)]
+    assert levels[0] == 1
+    assert all(after <= before + 1 for before, after in itertools.pairwise(levels))
+    words = " ".join(" ".join(shown.texts).split())
+    for expected in (
+        "For 50.0% of the test images", "raw pixels 20.0%, untrained 10.0%", "is 30.0 points",
+        "1 h 2 min (120 images/s)", "1 x <cpu>, 2.0 GiB", "800 of 100 classes", "step 20: is <zero>",
+        "ties broken by lower index", "of the variance", "worst first", "✓", "✗",
+    ):  # fmt: skip
+        assert expected in words
+
+
+def test_names_are_escaped(text: str) -> None:
+    shown = Page(text)
+    assert len(shown.all("script")) == 1
+    assert [attrs for _, attrs in shown.tags if any(name.startswith("on") for name in attrs)] == []
+    titles = {(attrs.get("title") or "").partition(":")[0] for attrs in shown.all("div")}
+    assert {f"{HOSTILE[0]} 0", f"{HOSTILE[1]} 1"} & titles
+    assert "\x1b" not in text
+    assert "\u202e" not in text
+    assert r"\x1b[2J\u202e caf\udce9" in text
+
+
+def test_nothing_is_loaded_and_only_this_script_runs(directory: Path, text: str) -> None:
+    shown = Page(text)
+    sources = [attrs[name] or "" for _, attrs in shown.tags for name in ("src", "href") if name in attrs]
+    local = [source for source in sources if not source.startswith(("data:", "#"))]
+    assert local
+    assert all((directory / source).is_file() for source in local)  # numbers
+    (policy,) = (attrs["content"] or "" for attrs in shown.all("meta") if "http-equiv" in attrs)
+    script = re.search(r"<script>(.*)</script>", text, re.DOTALL)
+    assert script is not None
+    digest = base64.b64encode(hashlib.sha256(script[1].encode()).digest()).decode()
+    assert policy.startswith("default-src 'none';")
+    assert f"script-src 'sha256-{digest}'" in policy
+    assert "url(http" not in text
+
+
+def test_size(text: str) -> None:
+    """A hundred classes, in pictures that compress worse than photographs do."""
+    assert 0.3e6 < len(text.encode()) < 3e6
+
+
+def test_one_row_for_each_class(text: str) -> None:
+    shown = Page(text)
+    values = [attrs["data-value"] for attrs in shown.all("td") if "data-value" in attrs]
+    assert values.count("8.0") == CLASSES
+    assert len(shown.all("button")) >= 3  # that sort it
+
+
+def test_tables_are_sorted_by_values() -> None:
+    made = page.table(("name", "x < y"), [[Cell("<b>"), Cell("1.5 ± 2", 1.5, 1)]], "a & b", ours=0)
+    assert 'aria-label="a &amp; b"' in made
+    assert "<button type=button>x &lt; y</button>" in made
+    assert '<tr class=ours><td>&lt;b&gt;</td><td class="best" data-value="1.5">1.5 ± 2</td></tr>' in made
+
+
+@pytest.mark.parametrize(
+    ("recall", "protocol", "words"),
+    [
+        (0.5, "clean protocol", "nearest other image shows the same class"),
+        (0.5, "clean protocol; separate gallery", "nearest gallery image shows the same class"),
+        (0.5, "clean protocol", "gain over the better of these, b, is 10.0 points"),
+        (0.41, "clean protocol", "not clearly better than b"),
+    ],
+)
+def test_controls_in_words(recall: float, protocol: str, words: str) -> None:
+    controls = {"a": {"recall@1": 0.2}, "b": {"recall@1": 0.4}}
+    results = {"recall@1": recall, "recall@1_stderr": 0.01, "controls": controls, "protocol": protocol}
+    assert words in report.in_words(results)
