@@ -28,7 +28,7 @@ def connect(coordinator: str, processes: int, process: int) -> None:
     Raises:
       ConfigError: no cluster is found, or a package is missing.
     """
-    known = {} if coordinator == "auto" else {"num_processes": processes, "process_id": process}
+    address = None if coordinator == "auto" else coordinator
     end = threading.Timer(PATIENCE, _give_up, (coordinator,))
     end.daemon = True
     end.start()
@@ -36,8 +36,9 @@ def connect(coordinator: str, processes: int, process: int) -> None:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Kubernetes environment detected")  # but no package: the error says so
             jax.distributed.initialize(
-                None if coordinator == "auto" else coordinator,
-                **known,
+                address,
+                processes if address else None,
+                process if address else None,
                 local_device_ids=local_devices(),
                 initialization_timeout=int(2 * PATIENCE),
             )

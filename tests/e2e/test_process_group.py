@@ -3,6 +3,7 @@
 import fcntl
 import itertools
 import json
+import signal
 import socket
 import subprocess
 import sys
@@ -96,7 +97,12 @@ def test_different_configurations_do_not_train_together(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_killed_process_ends_the_other_with_a_message(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("number", "how"),
+    [(1, signal.SIGKILL), (1, signal.SIGSTOP), (0, signal.SIGKILL)],
+    ids=["killed", "hanging", "first"],
+)
+def test_a_lost_process_ends_the_other_with_a_message(number: int, how: signal.Signals, tmp_path: Path) -> None:
     port = free_port()
     endless = [f"--workdir={tmp_path / 'run'}", "--config.train.steps=100000", "--config.train.log_every=5"]
     processes = [start(*endless, port=port, number=number) for number in range(2)]
@@ -104,11 +110,13 @@ def test_a_killed_process_ends_the_other_with_a_message(tmp_path: Path) -> None:
     while not (tmp_path / "run" / "metrics.jsonl").exists():
         assert time.monotonic() < deadline
         time.sleep(0.5)
-    processes[1].kill()
-    error = processes[0].communicate(timeout=120)[1]
-    processes[1].communicate()
-    assert processes[0].returncode == 2, error
-    assert "error: process 1 was killed or its machine failed; start all processes again to continue" in error
+    processes[number].send_signal(how)
+    other = processes[1 - number]
+    error = other.communicate(timeout=60)[1]
+    processes[number].kill()
+    processes[number].communicate()
+    assert other.returncode == 2, error
+    assert f"error: process {number} was killed or its machine failed; start all processes again to contin" in error
     assert "Traceback" not in error
 
 
