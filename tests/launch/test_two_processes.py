@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -71,6 +71,16 @@ def wait_until(condition: Callable[[], object]) -> None:
         time.sleep(0.2)
 
 
+@pytest.fixture(autouse=True)
+def nothing_is_left(tmp_path: Path) -> Iterator[None]:
+    """Kills what a failed test has left."""
+    yield
+    for file in tmp_path.rglob("pid*"):
+        command = Path("/proc", file.read_text().strip(), "cmdline")
+        if command.exists() and str(tmp_path) in command.read_text():
+            os.kill(int(file.read_text()), signal.SIGKILL)
+
+
 def steps(run: Path) -> list[int]:
     lines = (run / "metrics.jsonl").read_text().splitlines() if (run / "metrics.jsonl").exists() else []
     return [json.loads(line)["step"] for line in lines]
@@ -127,7 +137,7 @@ def test_tpu_pod(tmp_path: Path) -> None:
         "--config.train.log_every=1",
     ]
     first = subprocess.Popen(
-        [*start, "--config.train.steps=100000"], stdout=subprocess.PIPE, start_new_session=True, **options
+        [*start, "--config.train.steps=100000"], stdout=subprocess.DEVNULL, start_new_session=True, **options
     )
     wait_until(lambda: steps(run))
     os.killpg(first.pid, signal.SIGKILL)
