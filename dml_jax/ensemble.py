@@ -95,6 +95,7 @@ def execute(arguments: list[str]) -> None:
             embedding_files.write(
                 output / "embeddings" / split, combined[split], labels[split], exported[0].ids,
                 config_hash=None, step=None, members=[member.manifest for member in exported],
+                metadata=exported[0].metadata,
             )  # fmt: skip
         query_results.write(output, queries)
         files.write_json(output / "results.json", results)

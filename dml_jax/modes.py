@@ -17,7 +17,7 @@ from dml_jax.console import Console
 from dml_jax.errors import CheckpointError, ConfigError, DataError
 from dml_jax.export import embedding_files, query_results, stablehlo
 from dml_jax.train import experiment as experiments
-from dml_jax.train import inference, loop, mesh, process_group, step, teacher, warm_start, workdir
+from dml_jax.train import inference, loop, mesh, process_group, teacher, warm_start, workdir
 from dml_jax.train import timing as timing_summary
 from dml_jax.train.checkpoint import Checkpoints
 from dml_jax.train.experiment import Experiment
@@ -147,8 +147,7 @@ def check(config: Config, console: Console) -> None:
     key = mesh.replicate(experiment.mesh, experiments.run_key(config))
     with experiments.training_batches(experiment, 0, 1) as batches:
         batch = experiments.device_batch(experiment, *next(batches))
-    training_step = step.build(experiment.method, experiment.optimizer, experiment.augment)
-    update = jax.jit(training_step, donate_argnums=0).lower(state, batch, key).compile()
+    update = experiments.jitted_step(experiment).lower(state, batch, key).compile()
     memory = update.memory_analysis()
     state, values = update(state, batch, key)
     metrics = loop.check_finite(values, 1)
@@ -278,4 +277,5 @@ def _write_embeddings(
             splits[name].ids,
             config_hash=configs.digest(experiment.config),
             step=checkpoint_step,
+            metadata=splits[name].metadata,
         )

@@ -1,10 +1,11 @@
 """Prepares a data set from the archives or folders that its authors distribute:
 
+    python -m dml_jax.prepare --name=cub --download
     python -m dml_jax.prepare --name=cub --source=CUB_200_2011.tgz --output=data/cub
     python -m dml_jax.prepare --name=folder --source=photos/ --output=data/photos --short_side=256
 
 Every image is decoded, and all images that cannot be used are listed. Running the same command again resumes an
-interrupted preparation. --source can be repeated for data sets that consist of several archives.
+interrupted preparation or download. --source can be repeated for data sets that consist of several archives.
 """
 
 import os
@@ -22,10 +23,17 @@ MAX_THREADS = 1024
 def parser() -> cli.Parser:
     """The options of the command."""
     flags = cli.Parser(__doc__)
-    flags.add_argument("--name", metavar="DATA_SET", help="cub, cars, sop, inshop, omniglot, folder or csv")
-    flags.add_argument("--source", metavar="PATH", action="append", default=[], help="archive, folder or .csv file")
+    flags.add_argument("--name", metavar="DATA_SET", help="cub, cars, sop, inshop, omniglot, folder, csv or parquet")
     flags.add_argument(
-        "--output", metavar="DIRECTORY", help="directory to create; value of data.path in configurations"
+        "--source", metavar="PATH", action="append", default=[], help="archive, folder, .csv or .parquet file"
+    )
+    flags.add_argument(
+        "--download", action="store_true", help="cub, sop and omniglot: from their owners, whose terms are printed"
+    )
+    flags.add_argument(
+        "--output",
+        metavar="DIRECTORY",
+        help="directory to create; value of data.path in configurations (default with --download: data/NAME)",
     )
     flags.add_argument(
         "--short_side",
@@ -80,7 +88,11 @@ def execute(arguments: list[str]) -> None:
         prepared.verify(files.expand_path("--verify", options.verify))
         console.print(f"{options.verify}: all files are unchanged")
         return
-    for key in ("name", "source", "output"):
+    if options.download and options.source:
+        raise ConfigError("--source: is not used with --download; give one of them")
+    if options.download and options.name:
+        options.output = options.output or f"data/{options.name}"
+    for key in ("name", *(() if options.download else ("source",)), "output"):
         if not getattr(options, key):
             raise ConfigError(f"--{key}: missing; e.g. --name=folder --source=photos/ --output=data/photos")
     if options.splits not in ("auto", "folders", "classes"):
@@ -96,11 +108,12 @@ def execute(arguments: list[str]) -> None:
         raise ConfigError(
             f"--name={options.name}: needs no preparation; use it directly with --config.data.name={options.name}"
         )
-    from dml_jax.data.prepare import prepare_dataset  # imports tensorflow_datasets, which takes a second
+    from dml_jax.data.prepare import prepare_dataset, published  # imports tensorflow_datasets, which takes a second
 
+    given = tuple(files.expand_path("--source", source) for source in options.source)
     request = prepare_dataset.Request(
         name=options.name,
-        sources=tuple(files.expand_path("--source", source) for source in options.source),
+        sources=published.archives(options.name, recipe) if options.download else given,
         output=files.utf8_path("--output", options.output),
         options=Options(options.test_share, options.splits),
         short_side=options.short_side,
@@ -108,6 +121,7 @@ def execute(arguments: list[str]) -> None:
         skip_bad=options.skip_bad,
         subset=options.subset,
         threads=options.threads,
+        download=options.download,
     )
     with console:
         content = prepare_dataset.prepare(request, recipe, console)

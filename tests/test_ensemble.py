@@ -44,7 +44,8 @@ def recall(cosine: np.ndarray, labels: np.ndarray, own: np.ndarray) -> float:
 
 
 def test_against_numpy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    points = [member(tmp_path / name, seed, 4 + seed) for seed, name in enumerate("abc")]
+    shops = [f"shop {i}" for i in range(ROWS)]
+    points = [member(tmp_path / name, seed, 4 + seed, metadata={"shop": shops}) for seed, name in enumerate("abc")]
     assert run(monkeypatch, tmp_path / "a", tmp_path / "b", tmp_path / "c", f"--output={tmp_path / 'abc'}") == 0
     labels = np.arange(ROWS) % 4
     cosines = [p.astype(np.float64) @ p.T for p in points]
@@ -64,6 +65,7 @@ def test_against_numpy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: 
     assert written.embeddings.shape == (ROWS, 4 + 5 + 6)
     np.testing.assert_allclose(written.embeddings @ written.embeddings.T, np.mean(cosines, axis=0), atol=1e-6)
     np.testing.assert_array_equal(written.labels, labels)
+    assert written.metadata == {"shop": shops}
     assert written.ids == [f"test{i}.png" for i in range(ROWS)]
     assert [each["config_hash"] for each in written.manifest["members"]] == ["hash0", "hash1", "hash2"]
     out = capsys.readouterr().out

@@ -7,6 +7,7 @@ ROOT = Path(__file__).parents[1] / "dml_jax"
 LAYERS = (
     {"errors"},
     {"console", "files"},
+    {"downloads"},
     {"options"},
     {"config"},
     {"losses"},

@@ -15,7 +15,7 @@ from dml_jax.data.split import Split
 from dml_jax.errors import UserError
 from dml_jax.methods.contract import Batch, Embed
 from dml_jax.train import experiment as experiments
-from dml_jax.train import inference, kept_models, mesh, warm_start
+from dml_jax.train import inference, kept_models, warm_start
 from dml_jax.train.experiment import Experiment
 from dml_jax.train.jsonl import JsonLines
 from dml_jax.train.state import TrainState
@@ -96,7 +96,7 @@ class TrainedRun:
         for step in self.kept_steps:
             if step < self.step:
                 state = kept_models.read(self._kept, step, template)
-                yield mesh.replicate(self.experiment.mesh, state)
+                yield experiments.place(self.experiment, state)
         yield self.state
 
     @cached_property

@@ -1,7 +1,7 @@
 """Decoding image files to pixels, and encoding them losslessly.
 
 The formats are JPEG, PNG, GIF, BMP, TIFF, WebP and PPM/PGM, recognised by content; no other decoder of Pillow is
-reachable, because some start programs (EPS) or are rarely tested.
+reachable, because some start programs (EPS) or are rarely tested. HEIC, the format of phones, needs the extra "heic".
 
 Pixels are those that Pillow gives after applying the EXIF orientation, converting to RGB and dropping alpha, except for
 16-bit greyscale, which Pillow would clip to almost white. JPEG files other than CMYK are decoded by simplejpeg, which
@@ -21,6 +21,7 @@ from PIL import Image, ImageOps
 from dml_jax.errors import DataError
 
 FORMATS = ("JPEG", "PNG", "GIF", "BMP", "TIFF", "WEBP", "PPM")  # Pillow's names; PPM includes PGM
+HEIC = (b"ftypheic", b"ftypheix", b"ftypmif1")  # bytes 4 to 12 of a HEIC file; the last is also that of other formats
 LIMIT = 89_478_485  # pixels; the threshold above which Pillow warns of a decompression bomb
 BITS, PHOTOMETRIC, ORIENTATION = 0x0102, 0x0106, 0x0112  # TIFF and EXIF tags
 WARNINGS_LOCK = threading.Lock()  # warning filters are global to all threads
@@ -39,8 +40,8 @@ def rgb(data: bytes, min_side: int = 0) -> np.ndarray:
       uint8 [H, W, 3].
 
     Raises:
-      DataError: empty, not an image of one of the `FORMATS`, damaged, more than `LIMIT` pixels, or pixels that are
-        floats or 32-bit integers, whose range is unknown.
+      DataError: empty, not an image of one of the `FORMATS`, HEIC without its extra, damaged, more than `LIMIT` pixels,
+        or pixels that are floats or 32-bit integers, whose range is unknown.
     """
     if data[:3] == b"\xff\xd8\xff" and (pixels := _jpeg(data, min_side)) is not None:
         return pixels
@@ -79,9 +80,23 @@ def _grey(image: Image.Image, bits: int, inverted: bool = False) -> np.ndarray:
 
 def _open(data: bytes) -> Image.Image:
     """Opens an image file, turning Pillow's warning about more than `LIMIT` pixels into an exception."""
+    heic = data[4:12] in HEIC
+    if heic:
+        _register_heic()
     with WARNINGS_LOCK, warnings.catch_warnings():
         warnings.simplefilter("error", Image.DecompressionBombWarning)
+        if heic:
+            return Image.open(io.BytesIO(data), formats=("HEIF",))
         return Image.open(io.BytesIO(data), formats=FORMATS)
+
+
+def _register_heic() -> None:
+    """Makes HEIC files known to Pillow; their main image is decoded and nothing else in them."""
+    try:
+        import pillow_heif
+    except ImportError:
+        raise DataError('is HEIC, which needs an extra: pip install "dml_jax[heic]"') from None
+    pillow_heif.register_heif_opener(thumbnails=False, depth_images=False, aux_images=False)
 
 
 def _jpeg(data: bytes, min_side: int) -> np.ndarray | None:

@@ -17,6 +17,7 @@ def subset(split: Split, classes: np.ndarray) -> Split:
         read=lambda index, rng: split.read(int(kept[index]), rng),
         classes=[split.classes[c] for c in classes],
         content=split.content,
+        metadata={name: [values[int(i)] for i in kept] for name, values in split.metadata.items()},
     )
 
 

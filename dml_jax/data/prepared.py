@@ -162,7 +162,14 @@ def _splits(
     content: str = "",
 ) -> dict[str, Split]:
     loaded = {
-        name: Split(split.labels, split.ids, reader(name, split), split.classes, content=content or split.content)
+        name: Split(
+            split.labels,
+            split.ids,
+            reader(name, split),
+            split.classes,
+            content=content or split.content,
+            metadata=split.metadata,
+        )
         for name, split in splits.items()
     }
     if "gallery" in loaded:

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dml_jax.data.prepare.source_files import Scalar
 from dml_jax.errors import DataError
 
 
@@ -21,6 +22,7 @@ class Split(NamedTuple):
         same images.
       content: SHA-256 of the data set that the split belongs to, pixels included; empty if it is built in or one of
         tensorflow_datasets.
+      metadata: further columns of the table that the images were listed in: name -> N values.
     """
 
     labels: np.ndarray
@@ -29,6 +31,7 @@ class Split(NamedTuple):
     classes: Sequence[str]
     gallery: "Split | None" = None
     content: str = ""
+    metadata: Mapping[str, Sequence[Scalar]] = {}
 
 
 def check_disjoint(splits: Mapping[str, Split]) -> None:

@@ -5,11 +5,12 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from pydantic import TypeAdapter
 
-from dml_jax.data.prepare.source_files import SPLITS, Entry
+from dml_jax.data.prepare.source_files import SPLITS, Entry, Scalar
 from dml_jax.errors import DataError
 from dml_jax.files import atomic_write, cache_dir, reading
 
@@ -23,6 +24,7 @@ class SplitMetadata(NamedTuple):
       classes: C class names.
       files: N absolute paths of image files; empty if the images are packed.
       content: SHA-256 of all images of the data set, the same for all splits; empty if not computed.
+      metadata: further columns: name -> N values.
     """
 
     labels: np.ndarray
@@ -30,6 +32,7 @@ class SplitMetadata(NamedTuple):
     classes: Sequence[str]
     files: Sequence[str] = ()
     content: str = ""
+    metadata: Mapping[str, Sequence[Scalar]] = {}
 
 
 def from_entries(entries: Sequence[Entry]) -> dict[str, SplitMetadata]:
@@ -38,11 +41,8 @@ def from_entries(entries: Sequence[Entry]) -> dict[str, SplitMetadata]:
     for entry in entries:
         by_split[entry.split].append(entry)
     test_classes = sorted({entry.class_name for split in ("test", "gallery") for entry in by_split[split]})
-    classes = {
-        "train": sorted({entry.class_name for entry in by_split["train"]}),
-        "test": test_classes,
-        "gallery": test_classes,
-    }
+    classes = {split: sorted({entry.class_name for entry in by_split[split]}) for split in ("train", "validation")}
+    classes |= {"test": test_classes, "gallery": test_classes}
     splits = {}
     for split, members in by_split.items():
         if members:
@@ -52,8 +52,15 @@ def from_entries(entries: Sequence[Entry]) -> dict[str, SplitMetadata]:
                 ids=[entry.id for entry in members],
                 classes=classes[split],
                 files=[str(entry.file.path) for entry in members],
+                metadata=_columns(members),
             )
     return splits
+
+
+def _columns(entries: Sequence[Entry]) -> dict[str, list[Scalar]]:
+    """The metadata of N images by column; None where an image has no value."""
+    names = dict.fromkeys(name for entry in entries for name in entry.metadata)
+    return {name: [entry.metadata.get(name) for entry in entries] for name in names}
 
 
 def save(path: Path, splits: Mapping[str, SplitMetadata]) -> None:
@@ -63,8 +70,9 @@ def save(path: Path, splits: Mapping[str, SplitMetadata]) -> None:
         arrays[f"{name}/labels"] = split.labels
         for key in ("ids", "classes", "files"):
             arrays[f"{name}/{key}"] = np.frombuffer(json.dumps(list(getattr(split, key))).encode(), np.uint8)
-        if split.content:
-            arrays[f"{name}/content"] = np.frombuffer(json.dumps(split.content).encode(), np.uint8)
+        for key in ("content", "metadata"):
+            if value := getattr(split, key):
+                arrays[f"{name}/{key}"] = np.frombuffer(json.dumps(value).encode(), np.uint8)
     with path.open("wb") as file:
         np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
 
@@ -86,6 +94,7 @@ def load(path: Path) -> dict[str, SplitMetadata]:
                 classes=strings[f"{split}/classes"],
                 files=strings[f"{split}/files"],
                 content=strings.get(f"{split}/content", ""),
+                metadata=checked_columns(strings.get(f"{split}/metadata", {}), len(arrays[f"{split}/labels"])),
             )
             for split in SPLITS
             if f"{split}/labels" in arrays
@@ -105,6 +114,18 @@ def _check(split: SplitMetadata) -> None:
         raise DataError("does not have one label for each image; prepare the data set again")
     if len(labels) and not 0 <= labels.min() <= labels.max() < len(split.classes):
         raise DataError(f"has labels outside of its {len(split.classes)} classes; prepare the data set again")
+
+
+def checked_columns(metadata: Any, count: int) -> dict[str, list[Scalar]]:
+    """Metadata read from a file; call it in `files.reading`, which names the file.
+
+    Raises:
+      ValueError: not columns of `count` values each.
+    """
+    columns: dict[str, list[Scalar]] = TypeAdapter(dict[str, list[Scalar]]).validate_python(metadata, strict=True)
+    if wrong := [name for name, values in columns.items() if len(values) != count]:
+        raise ValueError(f"the column {wrong[0]!r} has {len(columns[wrong[0]])} values for {count} images")
+    return columns
 
 
 def cached(fingerprint: bytes, compute: Callable[[], Mapping[str, SplitMetadata]]) -> Mapping[str, SplitMetadata]:

@@ -10,11 +10,13 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from dml_jax.data import split_metadata
+from dml_jax.data.prepare.source_files import Scalar
 from dml_jax.errors import DataError
 from dml_jax.evaluation import check_inputs
 from dml_jax.files import below_a_file, read_json, reading, sha256, write_json
 
-WRITTEN = {"embeddings.npy", "labels.npy", "ids.json", "manifest.json", "neighbors.png"}
+WRITTEN = {"embeddings.npy", "labels.npy", "ids.json", "metadata.json", "manifest.json", "neighbors.png"}
 REMEDY = "export it again"
 
 
@@ -44,12 +46,14 @@ class Exported(NamedTuple):
       labels: int64 [N], or None for unlabelled images.
       ids: N image names.
       manifest: shapes, dtypes, checksums, and the run and checkpoint of the model.
+      metadata: further columns of the data set: name -> N values.
     """
 
     embeddings: np.ndarray
     labels: np.ndarray | None
     ids: list[str]
     manifest: dict[str, Any]
+    metadata: Mapping[str, Sequence[Scalar]] = {}
 
 
 def read(directory: Path) -> Exported:
@@ -69,7 +73,11 @@ def read(directory: Path) -> Exported:
     arrays = {name: check_inputs.load(directory / name, name="array") for name in manifest["sha256"]}
     if "embeddings.npy" not in arrays or len(arrays["embeddings.npy"]) != len(ids):
         raise DataError(f"{directory}: the numbers of embeddings and of ids differ; export it again")
-    return Exported(arrays["embeddings.npy"], arrays.get("labels.npy"), ids, manifest)
+    metadata = {}
+    if (path := directory / "metadata.json").exists():
+        with reading(path, REMEDY):
+            metadata = split_metadata.checked_columns(json.loads(path.read_text(encoding="utf-8")), len(ids))
+    return Exported(arrays["embeddings.npy"], arrays.get("labels.npy"), ids, manifest, metadata)
 
 
 def write(
@@ -81,8 +89,11 @@ def write(
     config_hash: str | None,
     step: int | None,
     members: Sequence[Mapping[str, Any]] = (),
+    metadata: Mapping[str, Sequence[Scalar]] = {},
 ) -> None:
-    """Writes `embeddings.npy`, `labels.npy`, `ids.json` and `manifest.json` into `directory`, completely or not at all.
+    """Writes `embeddings.npy`, `labels.npy`, `ids.json`, `manifest.json` and, if there is any, `metadata.json`.
+
+    The directory is written completely or not at all.
 
     Args:
       directory: e.g. `<workdir>/embeddings/test`; replaced if it exists.
@@ -92,6 +103,7 @@ def write(
       config_hash: of the run; None for an ensemble.
       step: of the checkpoint; None for an ensemble.
       members: for an ensemble, the manifests of its members.
+      metadata: further columns of the data set: name -> N values.
 
     Raises:
       DataError: the directory holds other files, which would be lost.
@@ -107,6 +119,8 @@ def write(
     for name, array in arrays.items():
         np.save(draft / name, array)
     (draft / "ids.json").write_text(json.dumps(list(ids)), encoding="utf-8")
+    if metadata:
+        (draft / "metadata.json").write_text(json.dumps(dict(metadata)), encoding="utf-8")
     manifest: dict[str, Any] = {
         "shapes": {name: list(array.shape) for name, array in arrays.items()},
         "dtypes": {name: str(array.dtype) for name, array in arrays.items()},

@@ -75,6 +75,11 @@ Loss = Callable[[PyTree, PyTree, PyTree, Batch, jax.Array, jax.Array], tuple[jax
 Embed = Callable[[PyTree, PyTree, jax.Array], jax.Array]
 
 
+def no_classes(path: tuple[str, ...]) -> int | None:
+    """The default `class_axis`: every parameter is on every device."""
+    return None
+
+
 def keep_state(params: PyTree, model_state: PyTree, carry: PyTree) -> PyTree:
     """The default `after`: nothing follows the update."""
     return model_state
@@ -123,6 +128,8 @@ class Method(NamedTuple):
         The training logs how far they move.
       active_pairs: (params, encoded, batch, key) -> scalar in [0, 1], the share of the pairs or triplets that still
         have a gradient; None where the loss has none that could be without. The training logs it.
+      class_axis: path of a parameter -> its axis of training classes, along which it is spread over the devices; None
+        for parameters that are on every device.
       teacher: work directory of the run whose model `loss` finds in `batch.teacher`; empty where it needs none.
         `loss` raises ConfigError, when it is traced, where that model does not fit.
     """
@@ -141,6 +148,7 @@ class Method(NamedTuple):
     teach: Callable[[PyTree, PyTree, PyTree], Teaching] | None = None
     proxies: Callable[[PyTree], jax.Array] | None = None
     active_pairs: Callable[[PyTree, PyTree, Batch, jax.Array], jax.Array] | None = None
+    class_axis: Callable[[tuple[str, ...]], int | None] = no_classes
     teacher: str = ""
 
 

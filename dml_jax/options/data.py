@@ -42,7 +42,7 @@ class Data:
     jitter: Annotated[float, Ge(0), Lt(1)] = 0.0  # largest relative change of brightness, contrast and saturation
     greyscale: Probability = 0.0  # probability of conversion to greyscale
     erasing: Probability = 0.0  # probability of erasing a random box, after normalisation (MPN)
-    validation_share: Fraction = 0.0  # of the training classes, held out for validation
+    validation_share: Fraction = 0.0  # of the training classes, held out if the data set has no validation split
     threads: PositiveInt = 2  # that read batches ahead
     workers: NonNegativeInt = 0  # processes that read batches instead of threads; 0: none
     prefetch: PositiveInt = 4  # batches read ahead

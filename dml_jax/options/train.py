@@ -28,6 +28,7 @@ class Train:
     epochs: NonNegativeInt = 0  # or length in epochs, counted as in the method's paper
     warmup_epochs: NonNegativeInt = 0  # before these epochs, at the full learning rate
     chunks: PositiveInt = 1  # parts in which a batch is encoded, for batches larger than the memory; same results
+    shard_classes: bool = False  # spread tables of classes (proxies, classifiers) over the devices; same results
     optimizer: Optimizer = "adam"  # with PyTorch's conventions
     schedule: Literal["constant", "cosine", "step"] = "constant"  # of all learning rates
     milestones: tuple[NonNegativeInt, ...] = ()  # epochs after which "step" multiplies by gamma; warm-up not counted

@@ -18,8 +18,8 @@ from dml_jax.data.samplers import Sampler
 from dml_jax.data.split import Split
 from dml_jax.errors import ConfigError, DataError
 from dml_jax.evaluation import refinement_batches
-from dml_jax.methods.contract import Batch, Method, PyTree, TrainingSet
-from dml_jax.train import chunks, optimizers, step
+from dml_jax.methods.contract import Batch, Method, PyTree, TrainingSet, no_classes
+from dml_jax.train import chunks, class_tables, optimizers, step
 from dml_jax.train import mesh as meshes
 from dml_jax.train.state import TrainState
 
@@ -44,7 +44,7 @@ class Experiment(NamedTuple):
 
     Attributes:
       config: the resolved configuration.
-      splits: "train", "test", and "validation" where classes are held out.
+      splits: "train", "test", and "validation" where classes are held out or the data set has such a split.
       sampler: step -> indices into the training split.
       method: the pure functions.
       augment: (images, key) -> images, on the device, in training.
@@ -77,9 +77,13 @@ def build(config: Config) -> Experiment:
     """
     data, train = config.data, config.train
     splits = datasets.load(data)
+    if data.validation_share and "validation" in splits:
+        raise ConfigError(
+            f"data.validation_share={data.validation_share}: the data set has its own validation split; set it to 0"
+        )
     if data.validation_share:
         splits["train"], splits["validation"] = hold_out(splits["train"], data.validation_share)
-    elif train.select == "validation":
+    elif train.select == "validation" and "validation" not in splits:
         raise ConfigError("train.select='validation': needs a validation set; set data.validation_share, e.g. to 0.2")
     for name, split in splits.items():
         check_split(name, split)
@@ -116,7 +120,14 @@ def build_method(config: Config, data: TrainingSet) -> Method:
     """The method of a configuration on its backbone, with random erasing if the configuration asks for it."""
     backbone = configs.module("backbone", config.backbone.name).build(config.backbone)
     methods = configs.module("method", config.method.name)
-    return methods.build(config.method, _with_erasing(backbone, config.data), data)
+
+    def build_for(classes: int) -> Method:
+        return methods.build(config.method, _with_erasing(backbone, config.data), data._replace(classes=classes))
+
+    if not config.train.shard_classes:
+        return build_for(data.classes)
+    side, method = config.data.image_size, build_for(data.classes)
+    return class_tables.spread(build_for, data.classes, _zeros(config, method, (side, side)))
 
 
 def _with_erasing(backbone: Backbone, data: Data) -> Backbone:
@@ -157,6 +168,11 @@ def _check_batch_size(config: Config, devices: int) -> None:
         raise ConfigError(
             f"train.chunks={parts}: data.batch_size={size} must be a multiple of {devices * parts}, the chunks times "
             f"the {devices} devices"
+        )
+    if config.train.shard_classes and class_tables.MULTIPLE % devices:
+        raise ConfigError(
+            f"train.shard_classes=true: the number of devices (={devices}) must divide {class_tables.MULTIPLE}; set it "
+            "to false, or use fewer devices"
         )
     if parts > 1 and not getattr(config.backbone, "freeze_bn", True):
         raise ConfigError(
@@ -225,7 +241,12 @@ def initial_state(experiment: Experiment) -> TrainState:
     key = jax.random.fold_in(run_key(experiment.config), 2**31 - 1)
     initial = step.initial if _reads_weights(experiment.config) else _compiled_initial
     state = initial(experiment.method, experiment.optimizer, key, example_batch(experiment))
-    return meshes.replicate(experiment.mesh, state)
+    return place(experiment, state)
+
+
+def place(experiment: Experiment, variables: PyTree) -> PyTree:
+    """Copies a state, or parts of one, to the devices as the method wants it."""
+    return meshes.place(experiment.mesh, variables, experiment.method.class_axis)
 
 
 def _reads_weights(config: Config) -> bool:
@@ -243,8 +264,26 @@ def state_shapes(
         shapes = jax.eval_shape(partial(step.initial, method, optimizer), key, batch)
     else:
         shapes = _compiled_initial.eval_shape(method, optimizer, key, batch)
-    sharding = meshes.replicated(mesh)
-    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), shapes)
+    shardings = meshes.shardings(mesh, shapes, method.class_axis)
+    return jax.tree.map(
+        lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), shapes, shardings
+    )
+
+
+def jitted_step(experiment: Experiment) -> Any:
+    """(state, batch, key) -> (state, metrics), see `step.build`, with the state donated and laid out as before."""
+    update = step.build(experiment.method, experiment.optimizer, experiment.augment)
+    return jax.jit(
+        update, donate_argnums=0, out_shardings=(state_shardings(experiment), meshes.replicated(experiment.mesh))
+    )
+
+
+def state_shardings(experiment: Experiment) -> TrainState:
+    """How the state lies on the devices: a sharding for each leaf, or for each field."""
+    if experiment.method.class_axis is no_classes:
+        return TrainState(*[meshes.replicated(experiment.mesh)] * 4)
+    shardings: TrainState = jax.tree.map(lambda leaf: leaf.sharding, template(experiment))
+    return shardings
 
 
 def template(experiment: Experiment) -> TrainState:

@@ -8,6 +8,7 @@ import numpy as np
 from dml_jax.data import pipeline
 from dml_jax.data.split import Split
 from dml_jax.methods.contract import Embed
+from dml_jax.train import experiment as experiments
 from dml_jax.train import mesh as meshes
 from dml_jax.train.experiment import Experiment
 from dml_jax.train.state import TrainState
@@ -20,10 +21,10 @@ def compile_embedder(experiment: Experiment, function: Embed | None = None) -> E
       experiment: its mesh and method.
       function: None for the method's `embed`.
     """
-    mesh = experiment.mesh
+    mesh, state = experiment.mesh, experiments.state_shardings(experiment)
     return jax.jit(
         function or experiment.method.embed,
-        in_shardings=(meshes.replicated(mesh), meshes.replicated(mesh), meshes.row_sharded(mesh)),
+        in_shardings=(state.params, state.model_state, meshes.row_sharded(mesh)),
         out_shardings=meshes.replicated(mesh),
     )
 

@@ -20,12 +20,12 @@ SUFFIX = ".safetensors"
 
 
 def write(directory: Path, state: TrainState) -> None:
-    """Writes `<directory>/<step>.safetensors`, completely or not at all; all processes but the first do nothing."""
+    """Writes `<directory>/<step>.safetensors`, completely or not at all; the first process does, all must call."""
+    arrays = {
+        _name(path): mesh.to_host(leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(_kept(state)) if leaf.size
+    }
     if not mesh.is_main_process():
         return
-    arrays = {
-        _name(path): np.asarray(leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(_kept(state)) if leaf.size
-    }
     directory.mkdir(parents=True, exist_ok=True)
     with atomic_write(directory / f"{int(state.step)}{SUFFIX}") as draft:
         draft.write_bytes(safetensors.numpy.save(arrays))

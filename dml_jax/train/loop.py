@@ -20,7 +20,6 @@ from dml_jax.train import (
     mesh,
     meter,
     split_metrics,
-    step,
     training_set_refresh,
     warm_start,
 )
@@ -88,7 +87,7 @@ def train(experiment: Experiment, out: Outputs, stop: Stop) -> TrainState:
         notes = evaluate_and_record(experiment, out, embedder, state, notes.pending, notes._replace(pending=None), stop)
     if start == total:
         return state
-    update = jax.jit(step.build(experiment.method, experiment.optimizer, experiment.augment), donate_argnums=0)
+    update = experiments.jitted_step(experiment)
     rate_factor = jax.jit(experiment.schedule)
     features = training_set_refresh.compile_features(experiment)
     key = mesh.replicate(experiment.mesh, experiments.run_key(experiment.config))

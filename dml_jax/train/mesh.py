@@ -1,12 +1,15 @@
-"""Mesh and shardings: one axis over all devices of all hosts; batches are split along it, all else is replicated."""
+"""Mesh and shardings: one axis over all devices of all hosts. Batches are split along it, and tables of classes may be;
+all else is replicated."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import numpy as np
+from jax.experimental import multihost_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from dml_jax.methods.contract import Batch, PyTree
+from dml_jax.methods.contract import Batch, PyTree, no_classes
 
 AXIS = "data"
 
@@ -31,16 +34,51 @@ def row_sharded(mesh: Mesh, axis: int = 0) -> NamedSharding:
     return NamedSharding(mesh, PartitionSpec(*[None] * axis, AXIS))
 
 
+def dict_keys(path: Any) -> tuple[str, ...]:
+    """The dict keys of a key path."""
+    return tuple(part.key for part in path if isinstance(part, jax.tree_util.DictKey))
+
+
+def shardings(mesh: Mesh, tree: PyTree, class_axis: Callable[[tuple[str, ...]], int | None] = no_classes) -> PyTree:
+    """The sharding of each leaf of a tree of variables or of an optimizer's state.
+
+    Args:
+      mesh: the devices.
+      tree: arrays or their shapes.
+      class_axis: see `Method`; moments of a parameter are found by the end of their path.
+    """
+
+    def one(path: Any, leaf: Any) -> NamedSharding:
+        keys = dict_keys(path)
+        axes = (class_axis(keys[start:]) for start in range(len(keys)))
+        axis = next((axis for axis in axes if axis is not None), None)
+        return replicated(mesh) if axis is None or axis >= leaf.ndim else row_sharded(mesh, axis)
+
+    return jax.tree_util.tree_map_with_path(one, tree)
+
+
+def place(mesh: Mesh, tree: PyTree, class_axis: Callable[[tuple[str, ...]], int | None] = no_classes) -> PyTree:
+    """Copies a tree of values, equal on all hosts, to the devices: see `shardings`."""
+
+    def put(value: Any, sharding: NamedSharding) -> jax.Array:
+        if jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key):
+            return jax.random.wrap_key_data(put(jax.random.key_data(value), sharding))
+        # Through the host, because a process cannot write to the devices of others.
+        return jax.device_put(to_host(value), sharding)
+
+    return jax.tree.map(put, tree, shardings(mesh, tree, class_axis))
+
+
 def replicate(mesh: Mesh, tree: PyTree) -> PyTree:
     """Copies a tree of values, equal on all hosts, to every device."""
+    return place(mesh, tree)
 
-    def put(value: Any) -> jax.Array:
-        if jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key):
-            return jax.random.wrap_key_data(put(jax.random.key_data(value)))
-        # Through the host, because a process cannot write to the devices of others.
-        return jax.device_put(np.asarray(value), replicated(mesh))
 
-    return jax.tree.map(put, tree)
+def to_host(value: Any) -> np.ndarray:
+    """A whole array on the host; all processes must ask for one that is spread over their devices."""
+    if isinstance(value, jax.Array) and not (value.is_fully_addressable or value.is_fully_replicated):
+        return np.asarray(multihost_utils.process_allgather(value, tiled=True))
+    return np.asarray(value)
 
 
 def shard_batch(mesh: Mesh, images: np.ndarray, labels: np.ndarray, index: np.ndarray) -> Batch:

@@ -13,7 +13,6 @@ import jax
 from dml_jax.data.pipeline import BatchReader
 from dml_jax.methods.contract import Batch, TrainingSet
 from dml_jax.train import experiment as experiments
-from dml_jax.train import step as steps
 from dml_jax.train import timing
 from dml_jax.train.experiment import Experiment
 from dml_jax.train.state import TrainState
@@ -51,7 +50,7 @@ def step_flops(experiment: Experiment, state: TrainState, batch: Batch, key: jax
     if experiment.config.train.chunks > 1:  # XLA counts the body of a loop once
         split = experiment.splits["train"]
         method = experiments.build_method(experiment.config, TrainingSet(len(split.classes), len(split.labels)))
-    step = jax.jit(steps.build(method, experiment.optimizer, experiment.augment))
+    step = experiments.jitted_step(experiment._replace(method=method))
     cost: dict[str, float] = step.lower(state, batch, key).cost_analysis() or {}
     return cost.get("flops", 0.0)
 

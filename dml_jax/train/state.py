@@ -37,7 +37,10 @@ def fingerprint(variables: Any) -> str:
 def check_finite(state: TrainState) -> None:
     """Raises DivergedError, which names an array, if parameters, model state or optimizer state are not finite."""
     for path, leaf in jax.tree_util.tree_leaves_with_path(state):
-        if jax.dtypes.issubdtype(leaf.dtype, np.floating) and not np.isfinite(np.asarray(leaf)).all():
+        spread = isinstance(leaf, jax.Array) and not leaf.is_fully_replicated
+        parts = [shard.data for shard in leaf.addressable_shards] if spread else [leaf]
+        floating = jax.dtypes.issubdtype(leaf.dtype, np.floating)
+        if floating and not all(np.isfinite(np.asarray(part)).all() for part in parts):
             name = jax.tree_util.keystr(path, simple=True, separator="/")
             raise DivergedError(
                 f"training diverged at step {int(state.step)}: {name} is not finite after the update; lower the "

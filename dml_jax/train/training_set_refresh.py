@@ -5,7 +5,6 @@ before, during or after a refresh continues in the same way.
 """
 
 import jax
-import numpy as np
 
 from dml_jax.methods.contract import Embed
 from dml_jax.train import experiment as experiments
@@ -50,6 +49,6 @@ def refreshed(experiment: Experiment, features: Embed, state: TrainState, stop: 
     )
     stream = jax.random.fold_in(experiments.run_key(experiment.config), 2**31 - 2)
     key = jax.random.fold_in(stream, int(state.step))
-    local = jax.tree.map(np.asarray, (state.params, state.model_state))
-    params, model_state = mesh.replicate(experiment.mesh, experiment.method.refresh.update(*local, found, key))
+    local = jax.tree.map(mesh.to_host, (state.params, state.model_state))
+    params, model_state = experiments.place(experiment, experiment.method.refresh.update(*local, found, key))
     return state._replace(params=params, model_state=model_state)

@@ -10,7 +10,7 @@ from dml_jax import config as configs
 from dml_jax.backbones.weights import pretrained
 from dml_jax.console import Console
 from dml_jax.errors import CheckpointError, ConfigError
-from dml_jax.methods.contract import Method, PyTree, TrainingSet
+from dml_jax.methods.contract import Method, PyTree, TrainingSet, no_classes
 from dml_jax.train import experiment as experiments
 from dml_jax.train import mesh as meshes
 from dml_jax.train import optimizers, workdir
@@ -43,7 +43,8 @@ def load_trained(directory: Path, checkpoint: str, warn: Callable[[str], None] |
     method = experiments.build_method(config, TrainingSet(facts["classes"], facts["images"]))
     optimizer = optimizers.build(config.train, method, lambda step: 1.0, warmup_steps=config.train.warmup_epochs)
     shape = (facts["shape"][0], facts["shape"][1])
-    template = experiments.state_shapes(config, method, optimizer, shape, meshes.make())
+    everywhere = method._replace(class_axis=no_classes)
+    template = experiments.state_shapes(config, everywhere, optimizer, shape, meshes.make())
     checkpoints = Checkpoints(directory / "checkpoints", lambda: template, warn, writing=False)
     try:
         return TrainedModel(config, method, checkpoints.select(checkpoint, config.train.select))
@@ -72,7 +73,7 @@ def initial_state(experiment: Experiment, console: Console) -> TrainState:
     groups = sorted({name.split("/")[1] for name in kept})
     console.print(f"starting from {source}" + (f"; newly initialised: {', '.join(groups)}" if groups else ""))
     return state._replace(
-        params=meshes.replicate(experiment.mesh, params), model_state=meshes.replicate(experiment.mesh, model_state)
+        params=experiments.place(experiment, params), model_state=experiments.place(experiment, model_state)
     )
 
 

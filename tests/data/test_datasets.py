@@ -25,6 +25,7 @@ from dml_jax.data.split_metadata import SplitMetadata
 from dml_jax.errors import ConfigError, DataError
 from dml_jax.train import experiment as experiments
 from tests.data import layouts, pictures
+from tests.train.experiments import small
 
 
 def prepare(name: str, sources: list[Path], output: Path, **overrides: object) -> None:
@@ -229,6 +230,8 @@ def test_csv(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
+        ("path,label,,\na.jpg,b,,\n", r"x\.csv: the column '' has no name or occurs twice; rename or remove it"),
+        ("path,label,n,n\na.jpg,b,1,2\n", r"x\.csv: the column 'n' has no name or occurs twice"),
         ("file,label\na,b\n", "has the columns file, label"),
         ("path,label,split\na.jpg,b,training\n", "line 2: split 'training'"),
         ("path,label\na.jpg,\n", "line 2: has no path, no label"),
@@ -242,6 +245,65 @@ def test_invalid_csv(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "t" / "x.csv").write_text(text)
     with pytest.raises(DataError, match=message):
         prepare("csv", [tmp_path / "t" / "x.csv"], tmp_path / "out")
+
+
+def test_validation_and_metadata_columns_of_a_csv(tmp_path: Path) -> None:
+    """Rows of the split val form the validation split; other columns follow their image into every split."""
+    layouts.photos(tmp_path / "images")
+    splits_of = {"elm": "train", "oak": "train", "yew": "test", "Öl bäume": "test"}
+    rows = [(f"images/{label}/{i}.jpg", label, splits_of[label]) for label in splits_of for i in (0, 1, 2)]
+    rows += [(f"images/{label}/{i}.jpg", label, "val") for label in ("elm", "oak") for i in (3, 4)]
+    for number, (path, _, split) in enumerate(rows):
+        if split == "val":
+            pictures.write(tmp_path / path, 900 + number)
+    text = "path,label,split,shop,price\n" + "\n".join(
+        f"{path},{label},{split},shop of {path},{i if i % 2 else ''}" for i, (path, label, split) in enumerate(rows)
+    )
+    (tmp_path / "t.csv").write_text(text, encoding="utf-8")
+    prepare("csv", [tmp_path / "t.csv"], tmp_path / "out" / "x")
+    splits = load("csv", tmp_path / "out" / "x")
+    assert counts(splits) == {"train": (6, 2), "validation": (4, 2), "test": (6, 2)}
+    price = {path: str(i) if i % 2 else "" for i, (path, _, _) in enumerate(rows)}
+    held = holdout.subset(splits["test"], np.array([1]))
+    for split in (*splits.values(), held):
+        assert split.metadata == {
+            "shop": [f"shop of {path}" for path in split.ids],
+            "price": [price[path] for path in split.ids],
+        }
+    assert len(held.ids) == 3
+    assert prepare_dataset.summary(prepared.read_marker(tmp_path / "out" / "x") or {})[3] == "metadata: price, shop"
+    (tmp_path / "t.csv").write_text(text.replace("elm,val", "yew,val"), encoding="utf-8")
+    with pytest.raises(DataError, match=r"1 classes are in both validation and test \(yew\): test classes must be new"):
+        prepare("csv", [tmp_path / "t.csv"], tmp_path / "out" / "y")
+    (tmp_path / "t.csv").write_text(text.replace("elm,val", "oak,val"), encoding="utf-8")
+    with pytest.raises(DataError, match="the validation images are of one class only"):
+        prepare("csv", [tmp_path / "t.csv"], tmp_path / "out" / "z")
+
+
+def test_a_data_set_with_a_validation_split_selects_on_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = datasets.load(Data())
+    given["validation"] = holdout.subset(given["test"], np.arange(3))
+    monkeypatch.setattr(datasets, "load", lambda _: dict(given))
+    config = small(steps=1, select="validation")
+    assert experiments.build(config).splits["validation"] is given["validation"]
+    share = dataclasses.replace(config, data=dataclasses.replace(config.data, validation_share=0.2))
+    with pytest.raises(ConfigError, match=r"data\.validation_share=0\.2: the data set has its own validation split"):
+        experiments.build(share)
+    del given["validation"]
+    with pytest.raises(ConfigError, match=r"needs a validation set; set data\.validation_share"):
+        experiments.build(config)
+
+
+def test_val_folders(tmp_path: Path) -> None:
+    for seed, (split, classes) in enumerate({"train": "ab", "val": "cd", "test": "ef"}.items()):
+        layouts.photos(tmp_path / "p" / split, tuple(classes), seed=700 + 100 * seed)
+    prepare("folder", [tmp_path / "p"], tmp_path / "out")
+    splits = load("folder", tmp_path / "out")
+    assert {name: split.classes for name, split in splits.items()} == {
+        "train": ["a", "b"],
+        "validation": ["c", "d"],
+        "test": ["e", "f"],
+    }
 
 
 def test_missing_csv_and_missing_images(tmp_path: Path) -> None:
@@ -279,7 +341,7 @@ def test_unprepared_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         load("folder", tmp_path / "bare")
 
 
-@pytest.mark.parametrize("name", ["cub", "cars", "sop", "inshop", "omniglot", "csv"])
+@pytest.mark.parametrize("name", ["cub", "cars", "sop", "inshop", "omniglot", "csv", "parquet"])
 def test_unprepared_data_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(ConfigError, match=r"data\.path: missing"):
         datasets.load(Data(name=name))
@@ -349,6 +411,7 @@ def test_damaged_records_name_the_image(tmp_path: Path) -> None:
         ({"labels": np.array([0])}, "does not have one label for each image"),
         ({"labels": np.array([[0], [1]])}, "does not have one label for each image"),
         ({"files": ["a"]}, "does not have one label for each image"),
+        ({"metadata": {"price": [1]}}, r"is truncated or damaged \(the column 'price' has 1 values for 2 images\)"),
         ({"classes": ["x", 3]}, "its names are not text"),
         ({"ids": {"a": 0}}, "its names are not text"),
     ],

@@ -2,6 +2,7 @@
 
 import io
 import re
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,32 @@ def saved(image: Image.Image, kind: str, **options: object) -> bytes:
     file = io.BytesIO()
     image.save(file, kind, **options)
     return file.getvalue()
+
+
+def test_heic_with_its_extra() -> None:
+    """Upright, nearly the pixels that were encoded; damage is an error."""
+    pillow_heif = pytest.importorskip("pillow_heif")
+    pixels, exif = pictures.pixels(3, 48, 64), Image.Exif()
+    exif[decode.ORIENTATION] = 6
+    file = io.BytesIO()
+    pillow_heif.from_pillow(Image.fromarray(pixels)).save(file, quality=100, chroma=444, exif=exif.tobytes())
+    data = file.getvalue()
+    decoded = decode.rgb(data)
+    expected = np.rot90(pixels, -1)
+    assert decoded.shape == expected.shape
+    assert np.abs(decoded.astype(int) - expected).mean() < 3
+    for damaged in (data[: len(data) // 2], data[:40] + bytes(60) + data[100:]):
+        with pytest.raises(DataError):
+            decode.rgb(damaged)
+    assert decode.FORMATS == ("JPEG", "PNG", "GIF", "BMP", "TIFF", "WEBP", "PPM")
+    with pytest.raises(DataError, match="not an image"):  # of another brand
+        decode.rgb(data[:8] + b"avif" + data[12:])
+
+
+def test_heic_without_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pillow_heif", None)
+    with pytest.raises(DataError, match=r'^is HEIC, which needs an extra: pip install "dml_jax\[heic\]"$'):
+        decode.rgb(b"\0\0\0\x18ftypheic" + bytes(100))
 
 
 @pytest.mark.parametrize("kind", ["PNG", "TIFF", "big-endian TIFF", "PGM"])
@@ -104,4 +131,5 @@ def test_images_are_opened_in_one_place() -> None:
     files = [*(ROOT / "dml_jax").rglob("*.py"), *(ROOT / "launch").rglob("*.py")]
     calls = {path: re.findall(r"Image\.open\(.*", path.read_text()) for path in files}
     found = {path.name: lines for path, lines in calls.items() if lines}
-    assert found == {"decode.py": ["Image.open(io.BytesIO(data), formats=FORMATS)"]}
+    opened = [f"Image.open(io.BytesIO(data), formats={formats})" for formats in ('("HEIF",)', "FORMATS")]
+    assert found == {"decode.py": opened}

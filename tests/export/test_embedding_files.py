@@ -3,12 +3,17 @@
 import hashlib
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
+from dml_jax import modes
+from dml_jax.data import Split
 from dml_jax.errors import DataError
 from dml_jax.export import embedding_files
+from tests.train.experiments import small
 
 ROWS = np.eye(3, 4, dtype=np.float32)
 
@@ -27,6 +32,33 @@ def test_what_is_written(tmp_path: Path) -> None:
     for name, digest in manifest["sha256"].items():
         assert hashlib.sha256((tmp_path / "out" / name).read_bytes()).hexdigest() == digest
     assert [p.name for p in tmp_path.iterdir()] == ["out"]
+
+
+def test_metadata_is_written_and_read_again(tmp_path: Path) -> None:
+    columns = {"shop": ["north", None, "süd"], "price": [1, 2.5, None], "sold": [True, False, None]}
+    write(tmp_path / "e")
+    assert embedding_files.read(tmp_path / "e").metadata == {}
+    labels = np.array([0, 1, 1])
+    embedding_files.write(tmp_path / "e", ROWS, labels, list("abc"), config_hash="h", step=7, metadata=columns)
+    assert json.loads((tmp_path / "e" / "metadata.json").read_text()) == columns
+    assert embedding_files.read(tmp_path / "e").metadata == columns
+    for wrong, why in (
+        ("[1]", "dictionary"),
+        ('{"a": [1]}', "column 'a' has 1 values for 3 images"),
+        ("{", "double quotes"),
+    ):
+        (tmp_path / "e" / "metadata.json").write_text(wrong)
+        with pytest.raises(DataError, match=rf"e/metadata\.json: .*({why})"):
+            embedding_files.read(tmp_path / "e")
+    write(tmp_path / "e")
+    assert not (tmp_path / "e" / "metadata.json").exists()
+
+
+def test_a_run_exports_the_metadata_of_its_splits(tmp_path: Path) -> None:
+    split = Split(np.array([0, 1, 1]), list("abc"), lambda *_: ROWS, ["x", "y"], metadata={"price": [3, None, 5]})
+    experiment: Any = SimpleNamespace(config=small(steps=1), splits={"test": split})
+    modes._write_embeddings(experiment, tmp_path, {"test": ROWS}, 7)
+    assert embedding_files.read(tmp_path / "embeddings" / "test").metadata == {"price": [3, None, 5]}
 
 
 def test_directories_with_other_files_are_not_replaced(tmp_path: Path) -> None:

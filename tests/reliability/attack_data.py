@@ -2,16 +2,20 @@
 
 import functools
 import io
+import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
 from PIL import Image
+from pyarrow import parquet as pyarrow_parquet
 
 from dml_jax.data import decode, transforms, unprepared_folder
 from dml_jax.data.datasets import csv as csv_tables
+from dml_jax.data.datasets import parquet
 from dml_jax.data.prepare import archives, source_files
 from dml_jax.evaluation import check_inputs
 from tests.data import pictures
@@ -27,6 +31,26 @@ ROWS = [
 
 def _read_table(directory: Path) -> None:
     unprepared_folder._scan(directory, dict(source_files.walk(directory)), csv_tables.RECIPE)
+
+
+@functools.cache
+def _parquet() -> tuple[bytes, ...]:
+    """Tables in one and in several row groups, plain and compressed, with and without dictionaries."""
+    columns = {"image": [{"bytes": data, "path": name} for name, data in PICTURES.items()]}
+    columns |= {"label": [i // 2 for i in range(8)], "price": [None, *range(7)], "shop": ["a", "b"] * 4}
+    names = {"label": {"_type": "ClassLabel", "names": ["a", "b", "c", "d"]}}
+    whole = pyarrow.table(columns).replace_schema_metadata({"huggingface": json.dumps({"info": {"features": names}})})
+    contents = []
+    for options in ({}, {"compression": "zstd", "row_group_size": 3}, {"use_dictionary": False, "compression": "none"}):
+        file = io.BytesIO()
+        pyarrow_parquet.write_table(whole, file, write_page_checksum=not options, **options)
+        contents.append(file.getvalue())
+    return tuple(contents)
+
+
+def _read_parquet(directory: Path) -> None:
+    entries = parquet.find(dict(source_files.walk(directory)), source_files.Options(scratch=directory))
+    assert all(isinstance(entry.file.read(), bytes) for entry in entries)
 
 
 ENDINGS = ("zip", "zip", *formats.COMPRESS)
@@ -109,6 +133,11 @@ ATTACKS = {
         formats.table(ROWS).map(lambda content: {**PICTURES, "t.csv": content}),
         _read_table,
         lambda d: ["prepare", "--name=csv", f"--source={d}", f"--output={d}/out", "--quiet"],
+    ),
+    "Parquet": Attack(
+        st.sampled_from(_parquet()).flatmap(mutations.damaged).map(lambda content: {"t.parquet": content}),
+        _read_parquet,
+        lambda d: ["prepare", "--name=parquet", f"--source={d}/t.parquet", f"--output={d}/out", "--quiet"],
     ),
     "archive": Attack(
         _archive(),

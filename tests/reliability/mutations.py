@@ -1,5 +1,6 @@
 """Hypothesis strategies for hostile input: damage to bytes and to JSON."""
 
+import copy
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -68,14 +69,14 @@ def json_value(draw: DrawFn, value: Any) -> Any:
         path = draw(st.sampled_from(_places(value)))
         if not path:
             if draw(st.integers(0, 9)) == 0:
-                value = draw(st.sampled_from(HOSTILE_JSON))
+                value = copy.deepcopy(draw(st.sampled_from(HOSTILE_JSON)))
             continue
         holder = value
         for key in path[:-1]:
             holder = holder[key]
         what = draw(st.sampled_from(("replace", "replace", "number", "remove", "rename")))
         if what == "replace":
-            holder[path[-1]] = draw(st.sampled_from(HOSTILE_JSON))
+            holder[path[-1]] = copy.deepcopy(draw(st.sampled_from(HOSTILE_JSON)))
         elif what == "number":
             holder[path[-1]] = draw(number())
         elif what == "rename" and isinstance(holder, dict):

@@ -2,12 +2,10 @@
 
 import hashlib
 import re
-import shutil
 import urllib.parse
-import urllib.request
-from http.client import HTTPException
 from pathlib import Path, PurePosixPath
 
+from dml_jax import downloads
 from dml_jax.errors import WeightsError
 from dml_jax.files import atomic_write, expand_path, sha256
 
@@ -70,30 +68,17 @@ def _create(directory: Path) -> None:
 
 def _fetch_url(source: str, cache: Path) -> Path:
     """Downloads into a directory named after the whole address, beside a file with the SHA-256."""
-    try:
-        directory = cache / hashlib.sha256(source.encode()).hexdigest()[:32]
-        name = PurePosixPath(urllib.parse.urlsplit(source).path).name.lstrip(".")[-100:] or "weights"
-        target, record = directory / name, directory / ".sha256"
-        if target.is_file() and record.is_file() and record.read_text() == sha256(target):
-            return target
-        with urllib.request.urlopen(source, timeout=60) as reply:
-            _create(directory)
-            with atomic_write(target) as draft:
-                with draft.open("wb") as file:
-                    shutil.copyfileobj(reply, file)
-                    size, expected = file.tell(), reply.headers["Content-Length"]
-                if expected is not None and size != int(expected):
-                    raise ValueError(f"ended after {size} of {expected} bytes")
-                digest = sha256(draft)
-                # Torch's convention: the name ends in the first digits of the file's SHA-256.
-                digits = re.search(r"-([0-9a-f]{8,})\.\w+$", name)
-                if digits and not digest.startswith(digits[1]):
-                    raise ValueError("its SHA-256 differs from the one in its name")
-            with atomic_write(record) as draft:
-                draft.write_text(digest)
-    except (OSError, HTTPException, ValueError) as error:
-        raise WeightsError(
-            f"{source}: cannot be downloaded ({error}); try again, or download it on a machine with network access and "
-            "give its path"
-        ) from None
+    directory = cache / hashlib.sha256(source.encode()).hexdigest()[:32]
+    name = PurePosixPath(urllib.parse.urlsplit(source).path).name.lstrip(".")[-100:] or "weights"
+    target, record = directory / name, directory / ".sha256"
+    if target.is_file() and record.is_file() and record.read_text() == sha256(target):
+        return target
+    _create(directory)
+    # Torch's convention: the name ends in the first digits of the file's SHA-256.
+    digits = re.search(r"-([0-9a-f]{8,})\.\w+$", name)
+    expected = downloads.Source(source, sha256=digits[1] if digits else "")
+    elsewhere = "download it on a machine with network access and give its path"
+    downloads.fetch(expected, target, WeightsError, elsewhere)
+    with atomic_write(record) as draft:
+        draft.write_text(sha256(target))
     return target

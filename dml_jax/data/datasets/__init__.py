@@ -4,9 +4,9 @@ A module must define
 
     load(data: config.Data) -> dict[str, Split]
 
-with the splits "train" and "test", whose classes are disjoint. If queries are retrieved from a separate gallery, it is
-both `splits["test"].gallery` and the split "gallery". `load` raises DataError or ConfigError if `data.path` is not what
-it expects.
+with the splits "train" and "test", whose classes are disjoint, and optionally "validation", which shares no class with
+"test". If queries are retrieved from a separate gallery, it is both `splits["test"].gallery` and the split "gallery".
+`load` raises DataError or ConfigError if `data.path` is not what it expects.
 
 A data set that users download and convert with `python -m dml_jax.prepare` also defines
 

@@ -1,11 +1,12 @@
-"""Custom images listed in a table with the columns path, label, and optionally split (train, test) and role.
+"""Custom images listed in a table with the columns path, label, and optionally split (train, val, test) and role.
 
-    path,label,split,role
-    images/1.jpg,oak,train,
-    images/7.jpg,elm,test,query
-    images/8.jpg,elm,test,gallery
+    path,label,split,role,shop
+    images/1.jpg,oak,train,,north
+    images/7.jpg,elm,test,query,north
+    images/8.jpg,elm,test,gallery,south
 
 Paths are relative to the folder of the table. Without a split column, the classes are split into training and test.
+Other columns, such as shop, are kept as metadata and exported with the embeddings.
 """
 
 import csv
@@ -18,8 +19,11 @@ from dml_jax.data.prepare.source_files import Entry, Files, Options, Recipe, fil
 from dml_jax.data.split import Split
 from dml_jax.errors import DataError
 
+USED = ("path", "label", "split", "role")  # all other columns are metadata
 SPLIT = {
     ("train", ""): "train",
+    ("val", ""): "validation",
+    ("validation", ""): "validation",
     ("test", ""): "test",
     ("test", "query"): "test",
     ("test", "gallery"): "gallery",
@@ -39,11 +43,13 @@ def find(files: Files, options: Options) -> list[Entry]:
         rows = list(table)
     except (DataError, UnicodeDecodeError, csv.Error) as error:
         raise DataError(f"{tables[0]} cannot be read as a UTF-8 table: {error}") from error
-    columns = set(table.fieldnames or ())
-    if not {"path", "label"} <= columns <= {"path", "label", "split", "role"}:
+    columns = table.fieldnames or ()
+    if not {"path", "label"} <= set(columns):
         raise DataError(
             f"{tables[0]}: has the columns {', '.join(sorted(columns))}; must have path, label[, split, role]"
         )
+    if wrong := [name for name in columns if not name or columns.count(name) > 1]:
+        raise DataError(f"{tables[0]}: the column {wrong[0]!r} has no name or occurs twice; rename or remove it")
     tested = test_classes({row["label"] for row in rows if row["label"]}, options.test_share)
     entries = []
     for number, row in enumerate(rows, start=2):
@@ -53,7 +59,8 @@ def find(files: Files, options: Options) -> list[Entry]:
         given = (row.get("split") or ("test" if label in tested else "train"), row.get("role") or "")
         if given not in SPLIT:
             raise DataError(f"{tables[0]}, line {number}: split {given[0]!r} with role {given[1]!r} is not supported")
-        entries.append(Entry(path, file_at(files, f"{base}/{path}" if base else path), label, SPLIT[given]))
+        metadata = {name: row[name] for name in columns if name not in USED}
+        entries.append(Entry(path, file_at(files, f"{base}/{path}" if base else path), label, SPLIT[given], metadata))
     return entries
 
 

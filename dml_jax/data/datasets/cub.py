@@ -4,6 +4,7 @@ from dml_jax.config import Data
 from dml_jax.data import prepared
 from dml_jax.data.prepare.source_files import Entry, Files, Options, Recipe, file_at, find_folder, read_rows
 from dml_jax.data.split import Split
+from dml_jax.downloads import Source
 from dml_jax.errors import DataError
 
 TRAINING_CLASSES = 100
@@ -29,6 +30,14 @@ RECIPE = Recipe(
     nested=True,
     home="https://www.vision.caltech.edu/datasets/cub_200_2011/",
     citation="Wah, Branson, Welinder, Perona, Belongie: The Caltech-UCSD Birds-200-2011 Dataset, 2011",
+    downloads=(  # length and SHA-256 are those in tensorflow_datasets
+        Source(
+            "https://data.caltech.edu/records/65de6-vp158/files/CUB_200_2011.tgz?download=1",
+            1_150_585_339,
+            "0c685df5597a8b24909f6a7c9db6d11e008733779a671760afef78feb49bf081",
+        ),
+    ),
+    terms="no licence is known; the photographs are from Flickr and belong to their photographers",
 )
 
 

@@ -2,7 +2,7 @@
 
     photos/oak/1.jpg              the classes are split into training and test classes,
 
-    photos/train/oak/1.jpg        or the split is given by folders train and test (or query), and optionally gallery
+    photos/train/oak/1.jpg        or the split is given by folders train, test (or query), optionally val and gallery
     photos/test/elm/7.jpg
 
 Class folders may be nested; the name of a class is then its whole path.
@@ -12,7 +12,7 @@ import hashlib
 
 from dml_jax.config import Data
 from dml_jax.data import prepared
-from dml_jax.data.prepare.source_files import IMAGE_SUFFIXES, SPLITS, Entry, Files, Options, Recipe
+from dml_jax.data.prepare.source_files import IMAGE_SUFFIXES, SPLIT_NAMES, Entry, Files, Options, Recipe
 from dml_jax.data.split import Split
 from dml_jax.errors import DataError
 
@@ -26,16 +26,16 @@ def find(files: Files, options: Options) -> list[Entry]:
         )
     if not paths:
         raise DataError("there is no class folder with images; put the images of each class into a folder")
-    if options.splits != "classes" and {parts[0] for parts in paths.values()} <= {*SPLITS, "query"}:
+    given = {parts[0] for parts in paths.values()} <= set(SPLIT_NAMES)
+    if options.splits != "classes" and given:
         return [
-            Entry(path, files[path], "/".join(parts[1:-1]), "test" if parts[0] == "query" else parts[0])
+            Entry(path, files[path], "/".join(parts[1:-1]), SPLIT_NAMES[parts[0]])
             for path, parts in paths.items()
             if len(parts) > 2
         ]
     if options.splits == "folders":
-        raise DataError(f"--splits=folders: the folders must be called {', '.join(SPLITS)} or query")
-    drop = options.splits == "classes" and {parts[0] for parts in paths.values()} <= {*SPLITS, "query"}
-    labels = {path: "/".join(parts[1 if drop else 0 : -1]) for path, parts in paths.items()}
+        raise DataError(f"--splits=folders: the folders must be called {', '.join(SPLIT_NAMES)}")
+    labels = {path: "/".join(parts[1 if given else 0 : -1]) for path, parts in paths.items()}
     tested = test_classes(set(labels.values()), options.test_share)
     return [Entry(path, files[path], label, "test" if label in tested else "train") for path, label in labels.items()]
 

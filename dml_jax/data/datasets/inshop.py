@@ -34,6 +34,7 @@ RECIPE = Recipe(
     nested=True,
     home="https://mmlab.ie.cuhk.edu.hk/projects/DeepFashion/InShopRetrieval.html",
     citation="Liu, Luo, Qiu, Wang, Tang: DeepFashion: Powering Robust Clothes Recognition and Retrieval, CVPR 2016",
+    terms="its owners give it away in a shared folder, for non-commercial research, and not at a fixed address",
 )
 
 

@@ -8,6 +8,7 @@ from dml_jax.config import Data
 from dml_jax.data import prepared
 from dml_jax.data.prepare.source_files import Entry, Files, Options, Recipe
 from dml_jax.data.split import Split
+from dml_jax.downloads import Source
 from dml_jax.errors import DataError
 
 PAIRS = (("images_background", "images_evaluation"), ("images_background_small1", "images_background_small2"))
@@ -42,6 +43,19 @@ RECIPE = Recipe(
     home="https://github.com/brendenlake/omniglot",
     citation="Lake, Salakhutdinov, Tenenbaum: Human-level concept learning through probabilistic program induction, "
     "Science 2015",
+    downloads=(  # the small sets, which the configurations use; length and SHA-256 are those in tensorflow_datasets
+        Source(
+            "https://github.com/brendenlake/omniglot/raw/master/python/images_background_small1.zip",
+            1_319_022,
+            "f38eb80f801274ac2b4dff5b24289016bfaba4a7d5bb50deebf27104ad6cb8a4",
+        ),
+        Source(
+            "https://github.com/brendenlake/omniglot/raw/master/python/images_background_small2.zip",
+            1_580_917,
+            "3ccaa407515a8778e5d0861875af38b17e418f301ad5bb3b5a6b65d901a41c7f",
+        ),
+    ),
+    terms="MIT licence, copyright 2015 Brenden Lake",
 )
 
 

@@ -4,6 +4,7 @@ from dml_jax.config import Data
 from dml_jax.data import prepared
 from dml_jax.data.prepare.source_files import Entry, Files, Options, Recipe, file_at, find_folder, read_rows
 from dml_jax.data.split import Split
+from dml_jax.downloads import Source
 from dml_jax.errors import DataError
 
 
@@ -28,6 +29,14 @@ RECIPE = Recipe(
     nested=True,
     home="https://cvgl.stanford.edu/projects/lifted_struct/",
     citation="Song, Xiang, Jegelka, Savarese: Deep Metric Learning via Lifted Structured Feature Embedding, CVPR 2016",
+    downloads=(  # length and SHA-256 are those in tensorflow_datasets; its address, by FTP, is of the same server
+        Source(
+            "http://ftp.cs.stanford.edu/cs/cvgl/Stanford_Online_Products.zip",
+            3_083_860_082,
+            "b04fa78210e69fab050ce73939550e1cd0f96890bdd98ec9fee732c3b756ef48",
+        ),
+    ),
+    terms="no licence is known; the photographs are from eBay and belong to their owners",
 )
 
 

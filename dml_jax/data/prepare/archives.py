@@ -62,7 +62,7 @@ def unpack(archive: Path, target: Path) -> list[tuple[str, int, int]]:
       DataError: damaged or encrypted; a member is a link or device, leads outside the archive or occurs twice; too many
         members or bytes. `target` is deleted in this case.
     """
-    left = _max_unpacked(archive)
+    left = max_unpacked(archive)
     found: dict[str, tuple[int, int]] = {}
     try:
         with reading(archive, "download or copy it again"), target.open("wb") as file:
@@ -81,7 +81,8 @@ def unpack(archive: Path, target: Path) -> list[tuple[str, int, int]]:
     return [(name, offset, size) for name, (offset, size) in found.items()]
 
 
-def _max_unpacked(archive: Path) -> int:
+def max_unpacked(archive: Path) -> int:
+    """The number of bytes to which a file may unpack."""
     return ALLOWANCE + MAX_RATIO * archive.stat().st_size
 
 
@@ -157,7 +158,7 @@ def _tar_members(archive: Path) -> Iterator[Member]:
     with tarfile.open(archive, "r|*", tarinfo=_Header) as file:
         while info := file.next():
             file.members.clear()  # type: ignore[attr-defined]  # tarfile would keep every header
-            if info.offset_data > _max_unpacked(archive):
+            if info.offset_data > max_unpacked(archive):
                 raise DataError(f"unpacks to more than {MAX_RATIO} times its size")
             content = file.extractfile(info) if info.isreg() else None
             if content is not None:

@@ -6,12 +6,13 @@ import os
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from dml_jax.console import Console
 from dml_jax.data import prepared
-from dml_jax.data.prepare import archives, check_images, near_duplicates, writer
+from dml_jax.data.prepare import archives, check_images, near_duplicates, published, writer
 from dml_jax.data.prepare.check_images import ImageHashes
 from dml_jax.data.prepare.source_files import (
     SPLITS,
@@ -36,13 +37,14 @@ class Request(NamedTuple):
 
     Attributes:
       name: of the data set.
-      sources: archives, folders and .csv files.
+      sources: archives, folders, .csv and .parquet files.
       output: directory to create.
       options: how classes are split.
       short_side, pixels: see `writer.encode`.
       skip_bad: leave out unusable images instead of stopping.
       subset: accept other counts than those of the complete data set.
       threads: number of threads that decode.
+      download: whether the sources are archives to be downloaded, see `published`.
     """
 
     name: str
@@ -54,25 +56,20 @@ class Request(NamedTuple):
     skip_bad: bool = False
     subset: bool = False
     threads: int = os.cpu_count() or 1
+    download: bool = False
 
     def identity(self) -> dict[str, Any]:
         """The values that determine the result."""
         sources = [str(path.resolve()) for path in self.sources]
         decisive = {
+            "test_share": self.options.test_share,
+            "splits": self.options.splits,
             "short_side": self.short_side,
             "pixels": self.pixels,
             "skip_bad": self.skip_bad,
             "subset": self.subset,
         }
-        return {"name": self.name, "sources": sources, **self.options._asdict(), **decisive}
-
-
-class Console(Protocol):
-    """Messages and a progress bar."""
-
-    def print(self, message: str) -> None: ...
-    def start_progress(self, what: str, total: int) -> None: ...
-    def update_progress(self, done: int) -> None: ...
+        return {"name": self.name, "sources": sources, **decisive}
 
 
 def prepare(request: Request, recipe: Recipe, console: Console) -> dict[str, Any]:
@@ -133,10 +130,12 @@ def _temporary_folder(request: Request, console: Console) -> Path:
 
 
 def _prepare(request: Request, recipe: Recipe, console: Console, temporary: Path) -> dict[str, Any]:
+    if request.download:
+        published.fetch(recipe, request.sources, console)
     files = _list_files(request, recipe.nested, console, temporary)
     sources = " ".join(f"--source={source}" for source in request.sources)
     try:
-        entries = recipe.find(files, request.options)
+        entries = recipe.find(files, request.options._replace(scratch=temporary))
         check_disjoint_classes(entries)
     except DataError as error:
         raise DataError(f"{sources}: {error}") from error
@@ -190,9 +189,11 @@ def _prepare(request: Request, recipe: Recipe, console: Console, temporary: Path
 
 
 def _check_number_of_classes(entries: Sequence[Entry], sources: str) -> None:
-    """Raises DataError unless there are at least two classes for training and two for test."""
-    classes = {split: sorted({e.class_name for e in entries if e.split == split}) for split in ("train", "test")}
-    if min(map(len, classes.values())) < 2:
+    """Raises DataError unless there are at least two classes for training, two for test and none or two to validate."""
+    classes = {split: {entry.class_name for entry in entries if entry.split == split} for split in SPLITS}
+    if len(classes["validation"]) == 1:
+        raise DataError(f"{sources}: the validation images are of one class only; at least 2 classes are needed")
+    if min(len(classes["train"]), len(classes["test"])) < 2:
         names = sorted({entry.class_name for entry in entries})
         listed = f" ({', '.join(map(repr, names[:3]))}{', …' if len(names) > 3 else ''})" if names else ""
         raise DataError(
@@ -218,9 +219,12 @@ def _list_files(request: Request, nested: bool, console: Console, temporary: Pat
         elif source.is_file() and source.suffix.lower() == ".csv":
             others = (pair for pair in walk(source.parent) if not pair[0].lower().endswith(".csv"))
             found = {source.name: File(source), **dict(others)}
+        elif source.is_file() and source.suffix.lower() == ".parquet":
+            found = {source.name: File(source)}
         else:
             raise DataError(
-                f"--source={source}: must be an existing folder, .csv file or archive ({', '.join(archives.ENDINGS)})"
+                f"--source={source}: must be an existing folder, .csv or .parquet file or archive "
+                f"({', '.join(archives.ENDINGS)})"
             )
         if nested:
             found |= _unpack_nested(found, temporary / f"source-{i}", console)
@@ -301,5 +305,6 @@ def _remove(path: Path) -> None:
 def summary(content: Mapping[str, Any]) -> list[str]:
     """Lines that summarise a prepared data set."""
     splits = [f"{name}: {of['images']} images of {of['classes']} classes" for name, of in content["splits"].items()]
+    metadata = [f"metadata: {', '.join(content['metadata'])}"] if content.get("metadata") else []
     skipped = [f"{len(content['skipped'])} images were left out"] if content["skipped"] else []
-    return [*splits, *skipped, f"sha256 {content['sha256']}"]
+    return [*splits, *metadata, *skipped, f"sha256 {content['sha256']}"]

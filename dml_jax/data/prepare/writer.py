@@ -91,6 +91,7 @@ def write(
             name: {"images": len(split.labels), "classes": len(set(split.labels.tolist()))}
             for name, split in splits.items()
         },
+        "metadata": sorted({column for split in splits.values() for column in split.metadata}),
         "records": records.relative_to(directory).as_posix(),
         "files": {
             path.relative_to(directory).as_posix(): [path.stat().st_size, sha256(path)]

@@ -1,0 +1,145 @@
+"""Downloading a file completely or not at all, with its length and SHA-256 checked.
+
+If the SHA-256 is known, an interrupted download is continued: the bytes so far are beside the file, in `<name>.part`.
+Without one, nothing would show that the rest belongs to them, and they are not kept.
+"""
+
+import fcntl
+import os
+import shutil
+import urllib.request
+from collections.abc import Callable
+from http.client import HTTPException
+from pathlib import Path, PurePosixPath
+from typing import IO, NamedTuple
+from urllib.error import HTTPError
+from urllib.parse import urlsplit
+
+from dml_jax.errors import UserError
+from dml_jax.files import UNWRITABLE, name_file, reason
+from dml_jax.files import sha256 as sha256_of
+
+CHUNK = 2**20  # bytes
+SECONDS = 60.0  # without an answer
+AGAIN = "try again, or "
+MOVED = {404, 410}  # codes of HTTP for addresses without a file
+
+
+class Source(NamedTuple):
+    """A file to download.
+
+    Attributes:
+      url: http or https address.
+      size: in bytes; None if unknown.
+      sha256: hexadecimal, or its first digits; empty if unknown.
+    """
+
+    url: str
+    size: int | None = None
+    sha256: str = ""
+
+    @property
+    def name(self) -> str:
+        """The last part of the address, without a query."""
+        return PurePosixPath(urlsplit(self.url).path).name
+
+
+class _Failed(Exception):
+    """Why a download failed, what to do about it, and whether the bytes so far are worth keeping."""
+
+    def __init__(self, why: str, remedy: str = AGAIN, *, keep: bool = True):
+        super().__init__(why)
+        self.remedy, self.keep = remedy, keep
+
+
+def fetch(
+    source: Source,
+    target: Path,
+    error: type[UserError],
+    elsewhere: str,
+    progress: Callable[[int], None] = lambda done: None,
+) -> None:
+    """Downloads a file to `target`, whose directory exists.
+
+    Args:
+      source: the file.
+      target: replaced if it exists.
+      error: type of the errors.
+      elsewhere: the end of their messages: how to get the file in another way.
+      progress: called with the number of bytes so far.
+
+    Raises:
+      UserError: of type `error`: unreachable, moved, another length or SHA-256, or interrupted.
+      OSError: `target` cannot be written, e.g. because the disk is full; names the file.
+    """
+    part = target.with_name(f"{target.name}.part")
+    with name_file(part), part.open("ab") as file:
+        if not _locked(file, part):
+            raise error(f"{source.url}: another process is downloading it to {part}; wait for it")
+        try:
+            _append(source, file, progress)
+            file.flush()
+            os.fsync(file.fileno())
+            if not (digest := sha256_of(part)).startswith(source.sha256):
+                raise _Failed(f"its SHA-256 is {digest} instead of {source.sha256}", keep=False)
+            os.replace(part, target)
+        except (_Failed, OSError, HTTPException, ValueError) as problem:
+            if isinstance(problem, OSError) and problem.errno in UNWRITABLE:
+                raise
+            file.flush()
+            failed = problem if isinstance(problem, _Failed) else _Failed(reason(problem))
+            size = os.fstat(file.fileno()).st_size if source.sha256 and failed.keep else 0
+            if not size:
+                part.unlink()
+            elif failed.remedy == AGAIN:
+                failed.remedy = f"run the same command again to continue after {size} bytes, or "
+            raise error(f"{source.url}: cannot be downloaded ({failed}); {failed.remedy}{elsewhere}") from None
+
+
+def _locked(file: IO[bytes], part: Path) -> bool:
+    """Locks the file; False if another process writes it, or has renamed it since it was opened."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return os.path.samestat(os.fstat(file.fileno()), part.stat())
+    except (BlockingIOError, FileNotFoundError):
+        return False
+
+
+def _append(source: Source, file: IO[bytes], progress: Callable[[int], None]) -> None:
+    """Appends what is missing, or writes everything if the server does not send parts."""
+    done = file.tell()
+    if not source.sha256 or (source.size is not None and done > source.size):
+        done = file.truncate(0)
+    if done == source.size:
+        return
+    request = urllib.request.Request(source.url, headers={"Range": f"bytes={done}-"} if done else {})
+    try:
+        reply = urllib.request.urlopen(request, timeout=SECONDS)
+    except HTTPError as error:
+        error.close()
+        if error.code == 416 and done:  # nothing follows these bytes; the SHA-256 shows whether they are the file
+            return
+        raise _Failed(f"HTTP {error.code}: {error.reason}", "" if error.code in MOVED else AGAIN) from error
+    with reply:
+        if reply.headers.get_content_type() == "text/html":
+            raise _Failed("the answer is a web page instead of the file, which has moved", "")
+        if reply.status != 206 or not str(reply.headers["Content-Range"]).startswith(f"bytes {done}-"):
+            done = file.truncate(0)
+            if reply.status != 200:
+                raise _Failed(f"HTTP {reply.status}: not the part that was asked for")
+        length = reply.headers["Content-Length"]
+        total = source.size if length is None else done + int(length)
+        if source.size not in (None, total):
+            raise _Failed(f"it has {total} bytes instead of {source.size}: another file is at this address", "")
+        if total is not None and (free := shutil.disk_usage(Path(file.name).parent).free) < total - done:
+            raise _Failed(
+                f"{total - done} bytes are missing, {free} are free on the disk of {file.name}", "make room, or "
+            )
+        while chunk := reply.read(CHUNK):
+            file.write(chunk)
+            done += len(chunk)
+            progress(done)
+            if total is not None and done > total:
+                break
+    if total is not None and done != total:
+        raise _Failed(f"ended after {done} of {total} bytes")

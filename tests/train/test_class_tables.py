@@ -1,0 +1,136 @@
+"""Tests of tables of classes that are spread over the devices."""
+
+import re
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from dml_jax.errors import ConfigError
+from dml_jax.methods import baseline, diva, hist, mpn
+from dml_jax.methods.contract import Method
+from dml_jax.train import class_tables, experiment, step
+from dml_jax.train import mesh as meshes
+from dml_jax.train.checkpoint import Checkpoints
+from dml_jax.train.state import TrainState
+from tests import toys
+from tests.train.experiments import small
+
+CLASSES, DIM = 1000, 8  # not a multiple of anything that matters
+
+
+def build(name: str, classes: int = CLASSES) -> Method:
+    data, body = toys.training_set(classes), toys.backbone()
+    if name == "hist":
+        return hist.build(hist.Config(embedding_dim=DIM, hidden_dim=8), body, data)
+    if name == "mpn":
+        return mpn.build(mpn.Config(embedding_dim=DIM, heads=2, layers=1, dropout=0.0), body, data)
+    if name == "diva":
+        return diva.build(diva.Config(embedding_dim=DIM, queue_batches=2), body, data)
+    return baseline.build(baseline.make_config(loss=name, embedding_dim=DIM), body, data)
+
+
+def jitted(method: Method, optimizer: optax.GradientTransformation, shapes: Any) -> Any:
+    mesh = meshes.make()
+    shardings = meshes.shardings(mesh, shapes, method.class_axis)
+    update = step.build(method, optimizer)
+    return jax.jit(update, donate_argnums=0, out_shardings=(shardings, meshes.replicated(mesh)))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "hist",
+        "cross_entropy",
+        "arcface",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("mpn", "diva", "proxy_anchor")),
+    ],
+)
+def test_eight_devices_with_a_share_of_the_classes_are_one_with_all(name: str) -> None:
+    whole, optimizer = build(name), optax.sgd(0.1, momentum=0.9)  # Adam would enlarge the rounding of small gradients
+    batch = toys.batch(whole.views)
+    parts = class_tables.spread(partial(build, name), CLASSES, batch)
+    state = step.initial(whole, optimizer, jax.random.key(1), batch)
+    padded = step.initial(parts, optimizer, jax.random.key(1), batch)
+    mesh = meshes.make()
+    spread = meshes.place(mesh, padded, parts.class_axis)
+    rows = [leaf for leaf in jax.tree.leaves(spread) if not leaf.is_fully_replicated]
+    assert rows
+    for leaf in rows:
+        assert leaf.addressable_shards[0].data.size == leaf.size // 8
+    run, run_parts = jax.jit(step.build(whole, optimizer)), jitted(parts, optimizer, padded)
+    divided = meshes.shard_batch(mesh, *(np.asarray(field) for field in batch[:3]))
+    for _ in range(3):
+        state, terms = run(state, batch, jax.random.key(0))
+        spread, spread_terms = run_parts(spread, divided, jax.random.key(0))
+        assert float(spread_terms["loss"]) == pytest.approx(float(terms["loss"]), rel=1e-5)
+        assert float(spread_terms["grad_norm"]) == pytest.approx(float(terms["grad_norm"]), rel=1e-4)
+    for own, (path, leaf) in zip(
+        jax.tree.leaves(state.params), jax.tree_util.tree_leaves_with_path(spread.params), strict=True
+    ):
+        axis = parts.class_axis(meshes.dict_keys(path))
+        cut, rest = (leaf, leaf[:0]) if axis is None else jnp.split(leaf, [CLASSES], axis=axis)
+        np.testing.assert_allclose(cut, own, rtol=1e-4, atol=1e-5)
+        np.testing.assert_array_equal(rest, 0)
+
+
+@pytest.mark.parametrize(
+    "name", ["hist", "arcface", *(pytest.param(n, marks=pytest.mark.slow) for n in ("proxy_anchor", "cross_entropy"))]
+)
+def test_a_million_classes_take_an_eighth_of_the_memory_and_little_traffic(name: str) -> None:
+    """By the compiler's own figures; nothing is computed."""
+    classes, optimizer = 1_000_000, optax.adam(1e-2)
+    batch = jax.eval_shape(lambda: toys.batch(1, size=128, classes=4))
+    method = class_tables.spread(partial(build, name), classes, batch)
+    shapes = jax.eval_shape(partial(step.initial, method, optimizer), jax.random.key(0), batch)
+    mesh = meshes.make()
+    layout = meshes.shardings(mesh, shapes, method.class_axis)
+    state = jax.tree.map(lambda x, put: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=put), shapes, layout)
+    images, *others = (
+        jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=meshes.row_sharded(mesh, axis))
+        for x, axis in zip(batch[:3], (1, 0, 0), strict=True)
+    )
+    compiled = jitted(method, optimizer, shapes).lower(state, type(batch)(images, *others), jax.random.key(0)).compile()
+    memory = compiled.memory_analysis()
+    assert memory is not None
+    total = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes))
+    assert memory.argument_size_in_bytes < total / 7.9
+    assert memory.alias_size_in_bytes > total / 8.1  # donated
+    sizes = re.findall(r"= (\S+|\(.*?\)) (?:all-gather|all-reduce|collective-permute|all-to-all)\(", compiled.as_text())
+    assert sizes
+    for result in sizes:
+        for shape in re.findall(r"[fs]\d+\[([\d,]*)\]", result):
+            # At most the batch's similarities to itself, its embeddings, or the rows that padding moves.
+            assert np.prod([int(n) for n in shape.split(",") if n], dtype=int) <= 128 * 128, result
+
+
+def test_a_run_and_its_checkpoint(tmp_path: Path) -> None:
+    """The state is spread when it is made, and again when it is restored; a model for inference is whole."""
+    run = experiment.build(small(steps=2, shard_classes=True))
+    state = experiment.initial_state(run)
+    means = state.params["distributions"]["means"]
+    assert means.shape == (256, 8)
+    assert means.addressable_shards[0].data.shape == (32, 8)
+    assert state.opt_state is not None
+    checkpoints = Checkpoints(tmp_path, lambda: experiment.template(run), None)
+    checkpoints.save("latest", state._replace(step=jnp.asarray(1, jnp.int32)), {})
+    found = checkpoints.restore()
+    checkpoints.close()
+    assert found is not None
+    restored: TrainState = found[0]
+    for own, other in zip(jax.tree.leaves(state._replace(step=restored.step)), jax.tree.leaves(restored), strict=True):
+        assert own.sharding.is_equivalent_to(other.sharding, own.ndim)
+        np.testing.assert_array_equal(own, other)
+    plain = experiment.initial_state(experiment.build(small(steps=2)))
+    np.testing.assert_array_equal(means[:40], plain.params["distributions"]["means"])
+
+
+def test_too_many_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(class_tables, "MULTIPLE", 12)
+    with pytest.raises(ConfigError, match=r"train.shard_classes=true: the number of devices \(=8\) must divide 12"):
+        experiment.build(small(steps=1, shard_classes=True))
