@@ -26,7 +26,7 @@ def load(workdir: str | Path, checkpoint: str = "reported") -> "Model":
     """The trained model of a run.
 
     Args:
-      workdir: its work directory.
+      workdir: its work directory; or `hf://user/name` of one pushed to the Hugging Face hub.
       checkpoint: "reported", "latest", "best" or a step.
 
     Returns:
@@ -34,9 +34,13 @@ def load(workdir: str | Path, checkpoint: str = "reported") -> "Model":
 
     Raises:
       CheckpointError: no run there, or no such checkpoint.
+      DataError: it cannot be downloaded.
     """
-    from dml_jax.trained_model import Model  # importing JAX takes a second
+    from dml_jax.export import hub  # importing JAX takes a second
+    from dml_jax.trained_model import Model
 
+    if str(workdir).startswith(hub.PREFIX):
+        workdir = hub.pull(str(workdir))
     return Model(workdir, checkpoint)
 
 

@@ -14,12 +14,12 @@ Classify = Callable[[np.ndarray], tuple[Sequence[str], np.ndarray]]
 
 
 class Answers:
-    """Embeddings and classes of images, computed in batches of 1, 2, 4, … images, one batch at a time.
+    """Embeddings and classes of images, computed one batch at a time.
 
     A batch consists of the images that arrived while the previous one was computed.
 
     Args:
-      model: embeds the images.
+      model: embeds the images; its `embed_pixels` pads batches to 1, 2, 4, … images, so that few are compiled.
       classify: embeddings [B, D] -> B names of classes and cosines; None for embeddings only.
       batch: largest number of images in a batch, a power of two.
       waiting: largest number of images that wait.
@@ -35,13 +35,12 @@ class Answers:
             self._compute([np.zeros((*self._model.shape, 3), np.uint8)] * 2**exponent)
 
     def _compute(self, images: list[np.ndarray]) -> list[Answer]:
-        size = 1 << (len(images) - 1).bit_length()
-        embeddings = self._model.embed_pixels(np.stack(images + images[:1] * (size - len(images))))
+        embeddings = self._model.embed_pixels(np.stack(images))
         answers: list[Answer] = [{"embedding": row.tolist()} for row in embeddings]
         if self._classify:
             for answer, name, cosine in zip(answers, *self._classify(embeddings), strict=True):
                 answer |= {"class": name, "cosine": float(cosine)}
-        return answers[: len(images)]
+        return answers
 
     async def of(self, image: np.ndarray) -> Answer:
         """The answer for one image from `Model.read`.

@@ -7,7 +7,7 @@ import importlib.util
 import io
 import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
@@ -71,6 +71,14 @@ class Parser(argparse.ArgumentParser):
         return options
 
 
+def check_process(processes: int, process: int) -> None:
+    """Raises ConfigError unless `--process` is the index of one of `--processes`."""
+    if processes < 1:
+        raise ConfigError(f"--processes={processes}: must be positive")
+    if not 0 <= process < processes:
+        raise ConfigError(f"--process={process}: must be one of 0 to {processes - 1}, as --processes={processes}")
+
+
 def file_to_write(option: str, path: str) -> Path:
     """The file that an option names.
 
@@ -83,6 +91,25 @@ def file_to_write(option: str, path: str) -> Path:
     if not file.parent.is_dir():
         raise ConfigError(f"{option}={path}: there is no directory {file.parent}")
     return file
+
+
+def choices(option: str, text: str, known: Collection[str]) -> tuple[str, ...]:
+    """The names, separated by commas, that an option gives, without duplicates.
+
+    Raises:
+      ConfigError: one of them is not known.
+    """
+    names = tuple(dict.fromkeys(text.split(",")))
+    for name in names:
+        if name not in known:
+            raise ConfigError(f"{option}={text}: there is no {name!r}; {suggest(name, known)}")
+    return names
+
+
+def check_installed(option: str, module: str, extra: str) -> None:
+    """Raises ConfigError unless there is a module, which an option needs and an extra of this package brings."""
+    if importlib.util.find_spec(module) is None:
+        raise ConfigError(f'{option}: {module} is not installed: pip install -e ".[{extra}]"')
 
 
 def run_file(option: str, path: str) -> ModuleType:

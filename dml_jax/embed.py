@@ -4,37 +4,44 @@
 
 Writes embeddings.npy (float32, rows of unit length), ids.json and manifest.json; with --query also neighbors.png, a
 figure of the images nearest to the query.
+
+Meanwhile the rows are kept in numbered files in <output>.shards, so the same command continues where it was killed, and
+the result is the same, bit for bit; once it is complete, the command does nothing. All devices and cores of the machine
+are used. Several machines divide the work if each runs the command with --processes=8 --process=0 (… 7) and they share
+the directories; each may be stopped and started at any time, and the last to finish writes the output.
 """
 
 import sys
+from argparse import Namespace
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dml_jax import cli
+from dml_jax.console import Console
 from dml_jax.data.prepare.source_files import IMAGE_SUFFIXES, walk
 from dml_jax.errors import ConfigError, DataError, printable
 from dml_jax.files import expand_path, utf8_path
 
 if TYPE_CHECKING:
+    from dml_jax.export.embedding_shards import Shards
     from dml_jax.trained_model import Model
 
 NEIGHBORS = 8  # shown for a query
 
 
-def image_files(paths: list[str]) -> list[Path]:
+def image_files(paths: list[str]) -> list[str]:
     """Image files among `paths`, and those below directories among them as `walk` finds them.
 
     Raises:
       DataError: a path does not exist, or there is no image file.
     """
-    files: list[Path] = []
+    files: list[str] = []
     for name in paths:
         path = expand_path("IMAGE", name)
         if path.is_dir():
-            files += [file.path for name, file in walk(path) if name.lower().endswith(IMAGE_SUFFIXES)]
+            files += [str(file.path) for name, file in walk(path) if name.lower().endswith(IMAGE_SUFFIXES)]
         elif path.is_file():
-            files.append(path)
+            files.append(str(path))
         else:
             raise DataError(f"{name}: there is no such file or directory")
     if not files:
@@ -42,22 +49,19 @@ def image_files(paths: list[str]) -> list[Path]:
     return files
 
 
-def usable(model: "Model", files: Sequence[Path]) -> list[Path]:
-    """The images that the model can embed; the others are listed on stderr with the reason.
-
-    Raises:
-      DataError: there is none.
-    """
-    kept = []
-    for file in files:
-        try:
-            model.read(file)
-            kept.append(file)
-        except DataError as error:
-            print(f"left out: {printable(str(error))}", file=sys.stderr)
-    if not kept:
-        raise DataError(f"none of {len(files)} images can be used; the reasons are listed above")
-    return kept
+def parser() -> cli.Parser:
+    """The options of the command."""
+    flags = cli.Parser(__doc__)
+    flags.add_argument("paths", nargs="*", metavar="IMAGE|DIRECTORY", help="images to embed")
+    flags.add_argument("--workdir", help="work directory of the run whose model is used")
+    flags.add_argument("--checkpoint", default="reported", help="reported (default), latest, best or a step")
+    flags.add_argument("--output", default="embeddings", help="directory to write (default: embeddings)")
+    flags.add_argument("--skip_bad", action="store_true", help="leave out unusable images instead of stopping")
+    flags.add_argument("--query", help="image whose nearest neighbours are listed and drawn")
+    flags.add_argument("--quiet", action="store_true", help="print messages but no progress")
+    flags.add_argument("--processes", type=int, default=1, help="number of processes that divide the images")
+    flags.add_argument("--process", type=int, default=0, help="index of this process, from 0")
+    return flags
 
 
 def execute(arguments: list[str]) -> None:
@@ -66,49 +70,102 @@ def execute(arguments: list[str]) -> None:
     Raises:
       UserError: invalid input.
     """
-    flags = cli.Parser(__doc__)
-    flags.add_argument("paths", nargs="*", metavar="IMAGE|DIRECTORY", help="images to embed")
-    flags.add_argument("--workdir", help="work directory of the run whose model is used")
-    flags.add_argument("--checkpoint", default="reported", help="reported (default), latest, best or a step")
-    flags.add_argument("--output", default="embeddings", help="directory to write (default: embeddings)")
-    flags.add_argument("--skip_bad", action="store_true", help="leave out unusable images instead of stopping")
-    flags.add_argument("--query", help="image whose nearest neighbours are listed and drawn")
-    options = flags.parse_args(arguments)
+    options = parser().parse_args(arguments)
     if not options.workdir:
         raise ConfigError("--workdir: missing; give the work directory of a run")
     if not options.paths:
         raise ConfigError("IMAGE: missing; give image files or directories")
+    cli.check_process(options.processes, options.process)
     files = image_files(options.paths)
     query = expand_path("--query", options.query) if options.query else None
     if query and not query.is_file():
         raise DataError(f"--query={options.query}: there is no such file; give one image")
 
-    import numpy as np
-
     import dml_jax
     from dml_jax import config as configs
-    from dml_jax.evaluation import neighbors
-    from dml_jax.export import embedding_files
+    from dml_jax.export import embedding_files, embedding_shards
+    from dml_jax.main import enable_compilation_cache
 
     output = expand_path("--output", options.output)
     embedding_files.check_replaceable(output)
+    enable_compilation_cache()
     model = dml_jax.load(utf8_path("--workdir", options.workdir), options.checkpoint)
-    # Before the other images are embedded, because the query may turn out not to be an image.
-    query_image, query_embedding = (model.read(query), model.embed([query])) if query else (None, None)
-    files = usable(model, files) if options.skip_bad else files
-    embeddings = model.embed(files)
-    names = [str(file) for file in files]
-    embedding_files.write(output, embeddings, None, names, config_hash=configs.digest(model.config), step=model.step)
-    print(f"{len(files)} embeddings with {embeddings.shape[1]} dimensions: {printable(str(output))}")
-    if query_image is not None and query_embedding is not None:
+    query_image = model.read(query) if query else None  # first, because it may turn out not to be an image
+    facts = {"config_hash": configs.digest(model.config), "model_sha256": model.fingerprint}
+    plan = embedding_shards.plan(files, facts)
+    shards = embedding_shards.Shards(output, plan)
+    if embedding_shards.is_written(output, plan):
+        shards.remove()  # if the process that merged them was killed
+        print("all images have been embedded already")
+    else:
+        embed_missing(model, files, shards, options)
+        with shards.merging() as whole:
+            if whole:
+                names = usable_images(files, shards, skip_bad=options.skip_bad)
+                embedding_files.write(
+                    output, shards.usable_rows(), None, names,
+                    config_hash=facts["config_hash"], step=model.step, plan=plan,
+                )  # fmt: skip
+        if not whole and not embedding_shards.is_written(output, plan):
+            print(f"the output will be written by the last process; files to come: {len(shards.missing())}")
+            return
+    exported = embedding_files.read(output)
+    dimensions = exported.embeddings.shape[1]
+    print(f"{len(exported.ids)} embeddings with {dimensions} dimensions: {printable(str(output))}")
+    if query and query_image is not None:
         from dml_jax.analysis import figures
+        from dml_jax.evaluation import neighbors
 
-        distances, indices = neighbors.search(query_embedding, embeddings, min(NEIGHBORS, len(files)))
-        row = [query_image, *(model.read(files[int(i)]) for i in indices[0])]
-        figures.plot_retrieved_images(output / "neighbors.png", [row])
-        for distance, index in zip(np.asarray(distances[0]), indices[0], strict=True):
-            print(f"{distance:.4f}  {printable(str(files[int(index)]))}")
+        count = min(NEIGHBORS, len(exported.ids))
+        distances, indices = neighbors.search(model.embed([query]), exported.embeddings, count)
+        found = [exported.ids[int(i)] for i in indices[0]]
+        figures.plot_retrieved_images(output / "neighbors.png", [[query_image, *map(model.read, found)]])
+        for distance, name in zip(distances[0].tolist(), found, strict=True):
+            print(f"{distance:.4f}  {printable(name)}")
         print(f"figure: {printable(str(output / 'neighbors.png'))}")
+
+
+def embed_missing(model: "Model", files: Sequence[str], shards: "Shards", options: Namespace) -> None:
+    """Embeds this process's share of the images, except those that an earlier call has written.
+
+    Raises:
+      DataError: an image cannot be used; with `options.skip_bad`, it is listed on stderr instead.
+    """
+    share = range(options.process, shards.count, options.processes)
+    todo = shards.missing(options.process, options.processes)
+    if len(todo) < len(share):
+        print(f"continuing: {len(share) - len(todo)} of {len(share)} files are in {printable(str(shards.directory))}")
+
+    def list_bad(error: DataError) -> None:
+        print(f"left out: {printable(str(error))}", file=sys.stderr)
+
+    groups = ([files[i] for i in shards.images(number)] for number in todo)
+    with Console(quiet=options.quiet) as console:
+        console.start_progress("files of embeddings", len(share), len(share) - len(todo))
+        parts = model.embed_each(groups, list_bad if options.skip_bad else None)
+        for left, number, rows in zip(reversed(range(len(todo))), todo, parts, strict=True):
+            shards.write(number, rows)
+            if left:
+                console.update_progress(len(share) - left)
+
+
+def usable_images(files: Sequence[str], shards: "Shards", *, skip_bad: bool) -> list[str]:
+    """The images that have embeddings.
+
+    Raises:
+      DataError: there is none; or some have none, and they may not be left out.
+    """
+    bad = shards.unusable()
+    if bad and not skip_bad:
+        raise DataError(
+            f"{files[min(bad)]}: was left out with --skip_bad before; give it again, or delete {shards.directory}"
+        )
+    if len(bad) == len(files):
+        shards.remove()
+        raise DataError(f"none of {len(files)} images can be used; the reasons are listed above")
+    if bad:
+        print(f"{len(bad)} images are left out")
+    return [file for i, file in enumerate(files) if i not in bad]
 
 
 def main() -> int:

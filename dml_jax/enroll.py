@@ -13,14 +13,18 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dml_jax import cli, decision_options
 from dml_jax.data.datasets import folder
 from dml_jax.data.prepare.source_files import Options, walk
-from dml_jax.embed import image_files, usable
+from dml_jax.embed import image_files
 from dml_jax.enrolled_classes import EMPTY, Index
 from dml_jax.errors import ConfigError, DataError, UserError, printable
 from dml_jax.files import expand_path, utf8_path
+
+if TYPE_CHECKING:
+    from dml_jax.trained_model import Model
 
 
 def class_folders(paths: list[str]) -> dict[str, list[Path]]:
@@ -49,6 +53,24 @@ def class_folders(paths: list[str]) -> dict[str, list[Path]]:
                 )
             classes.setdefault(entry.class_name, []).append(entry.file.path)
     return classes
+
+
+def usable(model: "Model", files: Sequence[str | Path]) -> list[str | Path]:
+    """The images that the model can embed; the others are listed on stderr with the reason.
+
+    Raises:
+      DataError: there is none.
+    """
+    kept = []
+    for file in files:
+        try:
+            model.read(file)
+            kept.append(file)
+        except DataError as error:
+            print(f"left out: {printable(str(error))}", file=sys.stderr)
+    if not kept:
+        raise DataError(f"none of {len(files)} images can be used; the reasons are listed above")
+    return kept
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
@@ -122,7 +144,7 @@ def execute(arguments: list[str]) -> None:
     print(expected)
 
 
-def _classify(index: Index, files: Sequence[Path], options: argparse.Namespace) -> None:
+def _classify(index: Index, files: Sequence[str], options: argparse.Namespace) -> None:
     """Prints the class of each image, or "unknown"."""
     if options.threshold is None:
         print(_expected(index, options), file=sys.stderr)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Protocol
 
 import numpy as np
+from PIL import Image as pillow
 
 from dml_jax.errors import DataError
 from dml_jax.evaluation import open_set
@@ -20,7 +21,7 @@ from dml_jax.files import atomic_write
 UNKNOWN = "unknown"
 FALSE_ACCEPT_RATE = 0.05
 EMPTY = "the index is empty; add classes first"
-Image = str | Path | np.ndarray
+Image = str | Path | bytes | pillow.Image | np.ndarray
 Images = Sequence[Image] | np.ndarray  # an array [N, H, W, 3] is a batch of images
 FIELDS = ("embeddings", "labels", "classes", "images", "fingerprint")
 CALIBRATION = tuple(f"calibration_{name}" for name in Calibration._fields)
@@ -47,7 +48,7 @@ class Index:
       classes: names, in the order in which they were added.
       embeddings: float32 [N, D].
       labels: int64 [N], positions in `classes`.
-      images: N file names, "" for arrays.
+      images: N file names, "" for images that were not given by path.
     """
 
     def __init__(self, model: Embedder):
@@ -84,7 +85,7 @@ class Index:
                 raise DataError(f"{name}: has no images; give at least one, or omit the class")
             for image in images:
                 if (key := _file_name(image)) in class_of:
-                    raise DataError(f"{image}: is already enrolled as {class_of[key]}; give each image once")
+                    raise DataError(f"{key}: is already enrolled as {class_of[key]}; give each image once")
                 if key:
                     class_of[key] = name
             files += list(images)
@@ -247,4 +248,4 @@ class Index:
 
 
 def _file_name(image: Image) -> str:
-    return "" if isinstance(image, np.ndarray) else str(Path(image).expanduser().resolve())
+    return str(Path(image).expanduser().resolve()) if isinstance(image, str | Path) else ""

@@ -21,6 +21,7 @@ from dml_jax.options.fields import suggest
 Mode = Literal["train", "evaluate", "export", "check", "show"]
 MODES = get_args(Mode)
 HELP = ("-h", "--help")
+LOGGERS = {"tensorboard": "tensorboardX", "wandb": "wandb"}  # by name, also that of the extra: the module
 
 
 def parser() -> cli.Parser:
@@ -48,6 +49,7 @@ def parser() -> cli.Parser:
         metavar="FIRST:LAST",
         help="writes a trace of these training steps to WORKDIR/profile, for XProf or ui.perfetto.dev",
     )
+    flags.add_argument("--log", metavar="NAME,…", help="show the training in tensorboard, wandb or both")
     flags.add_argument("--quiet", action="store_true", help="print messages but no progress")
     flags.add_argument(
         "--coordinator",
@@ -69,6 +71,9 @@ def execute(arguments: list[str]) -> None:
     explain = any(a in HELP for a in arguments) and any(a.startswith("--config=") for a in arguments)
     options, overrides = parser().read([a for a in arguments if not (explain and a in HELP)])
     check_options(options)
+    log = cli.choices("--log", options.log, LOGGERS) if options.log else ()
+    for name in log:
+        cli.check_installed(f"--log={options.log}", LOGGERS[name], name)
     directory = work_directory(options)
     output = cli.file_to_write("--output", options.output) if options.output else None
     config = configs.resolve(cli.load_config(options.config, overrides))
@@ -82,7 +87,7 @@ def execute(arguments: list[str]) -> None:
         else:
             show_config.print_values(config)
         return
-    run_mode(options, config, directory, output)
+    run_mode(options, config, directory, output, log)
 
 
 def check_options(options: Namespace) -> None:
@@ -94,6 +99,8 @@ def check_options(options: Namespace) -> None:
     checkpoint = options.checkpoint
     if not (checkpoint in ("reported", "latest", "best") or checkpoint.isdecimal()):
         raise ConfigError(f"--checkpoint={checkpoint}: must be reported, latest, best or a step")
+    if options.log and options.mode != "train":
+        raise ConfigError(f"--log={options.log}: only --mode=train has something to show")
     if options.output and options.mode != "evaluate":
         raise ConfigError(f"--output={options.output}: only --mode=evaluate writes its numbers to a file of their own")
     if options.profile and options.mode != "train":
@@ -121,10 +128,7 @@ def check_address(coordinator: str, processes: int, process: int) -> None:
     host, _, port = coordinator.rpartition(":")
     if not (host and port.isdecimal() and 0 < int(port) < 2**16):
         raise ConfigError(f"--coordinator={coordinator}: must be HOST:PORT of the first process, or auto")
-    if processes < 1:
-        raise ConfigError(f"--processes={processes}: must be positive")
-    if not 0 <= process < processes:
-        raise ConfigError(f"--process={process}: must be one of 0 to {processes - 1}, as --processes={processes}")
+    cli.check_process(processes, process)
 
 
 def work_directory(options: Namespace) -> Path:
@@ -135,7 +139,7 @@ def work_directory(options: Namespace) -> Path:
     return Path("runs") / (Path(file).stem + (f"-{variant}" if variant else ""))
 
 
-def run_mode(options: Namespace, config: Config, directory: Path, output: Path | None) -> None:
+def run_mode(options: Namespace, config: Config, directory: Path, output: Path | None, log: tuple[str, ...]) -> None:
     """Starts JAX and runs the mode."""
     enable_compilation_cache()
     from dml_jax import modes
@@ -153,7 +157,7 @@ def run_mode(options: Namespace, config: Config, directory: Path, output: Path |
                 stop.stop_immediately()
             match mode:
                 case "train":
-                    modes.train(config, directory, console, stop, options.profile)
+                    modes.train(config, directory, console, stop, log, options.profile)
                 case "evaluate":
                     modes.evaluate(config, directory, options.checkpoint, console, output)
                 case "export":

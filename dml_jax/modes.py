@@ -1,6 +1,7 @@
 """The modes of the main command: train, evaluate, export, check."""
 
 import socket
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -17,7 +18,7 @@ from dml_jax.console import Console
 from dml_jax.errors import CheckpointError, ConfigError, DataError
 from dml_jax.export import embedding_files, query_results, stablehlo
 from dml_jax.train import experiment as experiments
-from dml_jax.train import inference, loop, mesh, process_group, teacher, warm_start, workdir
+from dml_jax.train import inference, loop, mesh, process_group, teacher, trackers, warm_start, workdir
 from dml_jax.train import timing as timing_summary
 from dml_jax.train.checkpoint import Checkpoints
 from dml_jax.train.experiment import Experiment
@@ -29,7 +30,14 @@ from dml_jax.train.trace import Trace
 PER_PROCESS = ("data.path", "data.threads", "data.workers", "data.prefetch")  # may differ between processes
 
 
-def train(config: Config, directory: Path, console: Console, stop: Stop, traced: tuple[int, int] | None = None) -> None:
+def train(
+    config: Config,
+    directory: Path,
+    console: Console,
+    stop: Stop,
+    log: Sequence[str] = (),
+    traced: tuple[int, int] | None = None,
+) -> None:
     """Trains or resumes, evaluates the selected model, exports its embeddings and writes the report.
 
     Args:
@@ -37,6 +45,7 @@ def train(config: Config, directory: Path, console: Console, stop: Stop, traced:
       directory: its work directory.
       console: shows progress.
       stop: SIGTERM or Ctrl-C.
+      log: where the metrics are shown besides `metrics.jsonl`.
       traced: first and last step of a trace.
 
     Raises:
@@ -48,7 +57,8 @@ def train(config: Config, directory: Path, console: Console, stop: Stop, traced:
     if traced and traced[1] > experiment.steps:
         raise ConfigError(f"--profile={traced[0]}:{traced[1]}: the run has {experiment.steps} steps")
     main = mesh.is_main_process()
-    with workdir.locked(directory, active=main), console:
+    metrics = trackers.TrackedLines(directory / "metrics.jsonl", log, config, main)
+    with workdir.locked(directory, active=main), metrics, console:
         workdir.check_same_run(directory, config)  # again, because another run may have used it in the meantime
         if is_finished(directory, experiment):
             console.print(f"{directory}: already finished, {experiment.steps} steps; see {directory / 'report.html'}")
@@ -74,7 +84,6 @@ def train(config: Config, directory: Path, console: Console, stop: Stop, traced:
             f"{jax.local_device_count()} of {jax.device_count()} devices ({jax.devices()[0].device_kind})"
         )
         trace = Trace(directory / "profile" / process, traced)
-        metrics = JsonLines(directory / "metrics.jsonl", main)
         timing = JsonLines(directory / "timing.jsonl", main)
         state = loop.train(experiment, loop.Outputs(checkpoints, metrics, timing, console, trace), stop)
         if config.train.select != "last":
@@ -92,6 +101,7 @@ def train(config: Config, directory: Path, console: Console, stop: Stop, traced:
                 embeddings.get("gallery"),
             )  # fmt: skip
             files.write_json(directory / "results.json", final)
+            metrics.finish(final)
             report.print_table(config, final, console.rich)
             console.print(f"report: {directory / 'report.html'}   embeddings: {directory / 'embeddings'}")
 
@@ -130,8 +140,7 @@ def export(config: Config, directory: Path, checkpoint: str, console: Console) -
     file = directory / "model.stablehlo"
     if mesh.is_main_process():
         model = lambda images: experiment.method.embed(params, model_state, images)  # noqa: E731
-        stablehlo.write(file, model, experiment.shape)
-        difference = stablehlo.deviation(file, model, experiment.shape)
+        difference = stablehlo.write(file, model, experiment.shape)
         console.print(f"model, for any program with JAX: {file} (largest difference from this one {difference:.1e})")
 
 
@@ -270,12 +279,13 @@ def _write_embeddings(
         return
     splits = _with_gallery(experiment)
     for name, rows in embeddings.items():
+        split = splits[name]
         embedding_files.write(
             directory / "embeddings" / name,
             rows,
-            splits[name].labels,
-            splits[name].ids,
+            split.labels,
+            split.ids,
             config_hash=configs.digest(experiment.config),
             step=checkpoint_step,
-            metadata=splits[name].metadata,
+            metadata={"class_name": [split.classes[label] for label in split.labels], **split.metadata},
         )

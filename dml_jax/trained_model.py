@@ -1,12 +1,13 @@
 """A trained model for inference; needs the work directory of a run but not its data set."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 
-import jax
 import numpy as np
+from PIL import Image as pillow
 
+from dml_jax.batched_inference import Network
 from dml_jax.data import decode, transforms
 from dml_jax.data.prepare.source_files import File
 from dml_jax.enrolled_classes import Image, Images, Index
@@ -15,6 +16,8 @@ from dml_jax.evaluation import open_set
 from dml_jax.evaluation.open_set import Calibration
 from dml_jax.export import embedding_files
 from dml_jax.files import utf8_path
+
+KINDS = "give a path, the contents of a file, a Pillow image or an array uint8 [height, width, 3]"
 
 
 class Model:
@@ -41,9 +44,10 @@ class Model:
         height, width = workdir.read_config(directory)["shape"]
         self.shape: tuple[int, int] = (height, width)
         # Falling back to an earlier checkpoint would silently give a different model from the requested one.
-        self.config, method, self._state = warm_start.load_trained(directory, checkpoint, warn=None)
-        self.step = int(self._state.step)
-        self._embed = jax.jit(method.embed)
+        self.config, method, state = warm_start.load_trained(directory, checkpoint, warn=None)
+        self.step = int(state.step)
+        self._variables = (state.params, state.model_state)
+        self._network = Network(method.embed, *self._variables, self.shape, self.config.evaluation.batch_size)
         self._transform = transforms.evaluation(self.config.data)
 
     @cached_property
@@ -51,7 +55,7 @@ class Model:
         """SHA-256 of all parameters and of the model state."""
         from dml_jax.train.state import fingerprint
 
-        return fingerprint((self._state.params, self._state.model_state))
+        return fingerprint(self._variables)
 
     def calibrate(self, sizes: np.ndarray) -> Calibration:
         """Imitates an index with the unseen classes of the run, from its `embeddings/test` and `embeddings/gallery`.
@@ -98,22 +102,35 @@ class Model:
         """
         return Index.load(self, path)
 
-    def read(self, file: str | Path | bytes) -> np.ndarray:
-        """Reads an image file, given by its path or contents, and transforms it as for evaluation: uint8 [H, W, 3].
+    def read(self, image: Image, name: str = "image") -> np.ndarray:
+        """Reads an image and transforms it as for evaluation: uint8 [H, W, 3].
+
+        Args:
+          image: path or contents of an image file, a Pillow image, or an array uint8 [h, w, 3] (RGB).
+          name: of an image that is not a path, for messages.
 
         Raises:
           DataError: it cannot be read, decoded or cropped, or its size does not fit a model that does not crop.
         """
-        name = "image" if isinstance(file, bytes) else str(file)
+        name = str(image) if isinstance(image, str | Path) else name
         try:
-            content = file if isinstance(file, bytes) else File(Path(file)).read()
-            image = decode.rgb(content, self.config.data.decoded_side)
+            match image:
+                case np.ndarray():
+                    pixels = image
+                case pillow.Image():
+                    pixels = decode.from_pillow(image)
+                case str() | Path():
+                    pixels = decode.rgb(File(Path(image)).read(), self.config.data.decoded_side)
+                case bytes():
+                    pixels = decode.rgb(image, self.config.data.decoded_side)
+                case _:
+                    raise DataError(f"is of type {type(image).__name__}; {KINDS}")
         except DataError as error:
             raise DataError(f"{name}: {error}") from error
-        return self._preprocess(image, name)
+        return self._preprocess(pixels, name)
 
     def _preprocess(self, image: np.ndarray, name: str) -> np.ndarray:
-        if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3:
+        if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3 or image.size == 0:
             raise DataError(f"{name}: is {image.dtype} {list(image.shape)}; must be uint8 [height, width, 3]")
         try:
             transformed = self._transform(image)
@@ -130,30 +147,32 @@ class Model:
         """Embeds images.
 
         Args:
-          images: paths of image files, or arrays uint8 [H, W, 3].
+          images: paths or contents of image files, Pillow images, or arrays uint8 [h, w, 3] (RGB), also mixed.
 
         Returns:
-          float32 [N, D], rows of unit length.
+          float32 [N, D], rows of unit length. A row does not depend on the other images, but the last bits may depend
+          on their number, see `batched_inference`.
 
         Raises:
-          DataError: an image cannot be used; the message names it.
+          DataError: an image cannot be used; the message names its path or its position.
         """
         if isinstance(images, str | Path):
             raise DataError(f"{images}: is a single path; give a list of images")
-        size = self.config.evaluation.batch_size
-        embeddings = []
-        for start in range(0, len(images), size):
-            pixels = [
-                self._preprocess(image, f"image {start + i}") if isinstance(image, np.ndarray) else self.read(image)
-                for i, image in enumerate(images[start : start + size])
-            ]
-            batch = np.zeros((size, *pixels[0].shape), np.uint8)  # one shape, hence one compilation
-            batch[: len(pixels)] = pixels
-            embeddings.append(self.embed_pixels(batch)[: len(pixels)])
-        if not embeddings:
+        if isinstance(images, bytes | pillow.Image):
+            raise DataError("images: is a single image; give a list of images")
+        if len(images) == 0:
             raise DataError("images: none were given; give at least one")
-        return np.concatenate(embeddings)
+        if len(images) == 1:  # without threads, which would take longer than a small network
+            return self.embed_pixels(self.read(images[0], "image 0")[None])
+        (rows,) = self._network.stream(lambda i: self.read(images[i], f"image {i}"), [range(len(images))])
+        return rows
+
+    def embed_each(
+        self, groups: Iterable[Sequence[Image]], on_bad: Callable[[DataError], object] | None = None
+    ) -> Iterator[np.ndarray]:
+        """Embeds groups of images, each float32 [N, D]; images are read ahead across groups, see `Network.stream`."""
+        return self._network.stream(self.read, groups, on_bad)
 
     def embed_pixels(self, pixels: np.ndarray) -> np.ndarray:
-        """Embeds images from `read`, uint8 [B, H, W, 3] -> float32 [B, D]; each new B is compiled first."""
-        return np.asarray(self._embed(self._state.params, self._state.model_state, pixels), np.float32)
+        """Embeds images from `read` in one batch, uint8 [B, H, W, 3] -> float32 [B, D]."""
+        return self._network.embed(pixels)

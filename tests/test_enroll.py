@@ -367,6 +367,19 @@ class Reader(Colours):
         self.embed([path])
         return np.asarray(Image.open(path))
 
+    def embed_each(self, groups, on_bad=None):
+        for group in groups:
+            rows = []
+            for image in group:
+                try:
+                    rows += [*self.embed([image])]
+                except DataError as error:
+                    if on_bad is None:
+                        raise
+                    on_bad(error)
+                    rows.append(np.full(4, np.nan, np.float32))
+            yield np.stack(rows)
+
 
 def test_unusable_and_ignored_files(photos, tmp_path, monkeypatch, capsys):
     """As `prepare`: hidden files and those of file managers are ignored, --skip_bad lists the others."""

@@ -20,6 +20,8 @@ COMMANDS = len(LAYERS)
 
 
 def layer(module: str) -> int:
+    if module.endswith(".__main__"):
+        return COMMANDS
     part = module.split(".")[1] if "." in module else "__init__"
     return next((i for i, names in enumerate(LAYERS) if part in names), COMMANDS)
 

@@ -71,6 +71,11 @@ def in_process(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[st
         ([CONFIG, f"--config.seed={2**31}"], "seed=2147483648: must be less than 2147483648"),
         ([CONFIG, "--config.evaluation.refine=ward,birch"], "method hist has no test-time refinement"),
         ([CONFIG, "--checkpoint=²"], "--checkpoint=²: must be reported, latest, best or a step"),
+        (
+            [CONFIG, "--log=wandb,tensorbord"],
+            "--log=wandb,tensorbord: there is no 'tensorbord'; did you mean tensorboard?",
+        ),
+        ([CONFIG, "--log=wandb", "--mode=check"], "--log=wandb: only --mode=train has something to show"),
         ([CONFIG, "--processes=2"], "--coordinator: missing"),
         ([CONFIG, "--coordinator=localhost"], "--coordinator=localhost: must be HOST:PORT"),
         ([CONFIG, "--coordinator=localhost:12x", "--processes=2"], "must be HOST:PORT of the first process, or auto"),
@@ -239,6 +244,10 @@ def test_run_from_start_to_finish(in_process: InProcess, tmp_path: Path) -> None
     assert np.mean(abs(margin) <= rounding) < 0.2
     assert results["controls"]["raw pixels"]["recall@1"] == pytest.approx(0.528, abs=0.01)
     assert len(json.loads((run / "embeddings" / "test" / "ids.json").read_text())) == 896
+    names = json.loads((run / "embeddings" / "test" / "metadata.json").read_text())["class_name"]
+    assert {*zip(np.load(run / "embeddings" / "test" / "labels.npy").tolist(), names, strict=True)} == {
+        (label, str(label + 5)) for label in range(5)
+    }
     report = (run / "report.html").read_text()
     assert report.count("data:image/png;base64") == 4
     assert "raw pixels" in report

@@ -6,7 +6,9 @@ matrix products to begin with. Accelerators always run XLA's own convolutions. V
 `benchmarks/backbones.py` compares the networks with torch.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import partial
 from typing import Any
 
@@ -16,6 +18,18 @@ from jax import lax
 
 Convolution = Callable[[jax.Array, jax.Array], jax.Array]
 Padding = tuple[tuple[int, int], tuple[int, int]]
+
+_PLAIN = ContextVar("plain", default=False)
+
+
+@contextmanager
+def plain() -> Iterator[None]:
+    """Within this context, XLA's convolutions are traced for every platform: programs that others can convert."""
+    token = _PLAIN.set(True)
+    try:
+        yield
+    finally:
+        _PLAIN.reset(token)
 
 
 def conv_general_dilated(
@@ -38,7 +52,7 @@ def conv_general_dilated(
         return lax.conv_general_dilated(lhs, rhs, strides, padding, **options)
 
     dilated = any(factor != 1 for name in ("lhs_dilation", "rhs_dilation") for factor in options.get(name) or ())
-    if options["feature_group_count"] > 1 or dilated:
+    if options["feature_group_count"] > 1 or dilated or _PLAIN.get():
         return general(inputs, kernel)
     on_cpu = partial(_convolve, general, strides, tuple(padding))
     if kernel.shape[:2] == (1, 1) and not any(map(any, padding)):

@@ -25,6 +25,7 @@ HEIC = (b"ftypheic", b"ftypheix", b"ftypmif1")  # bytes 4 to 12 of a HEIC file; 
 LIMIT = 89_478_485  # pixels; the threshold above which Pillow warns of a decompression bomb
 BITS, PHOTOMETRIC, ORIENTATION = 0x0102, 0x0106, 0x0112  # TIFF and EXIF tags
 WARNINGS_LOCK = threading.Lock()  # warning filters are global to all threads
+LOADING_LOCK = threading.Lock()  # an image of Pillow may be given twice, and reads its file when it is first used
 PPM = re.compile(rb"P6\n(\d{1,6}) (\d{1,6})\n255\n")  # header of an uncompressed image
 
 
@@ -51,17 +52,7 @@ def rgb(data: bytes, min_side: int = 0) -> np.ndarray:
             return np.frombuffer(data, np.uint8, offset=header.end()).reshape(height, width, 3)
     try:
         with _open(data) as image:
-            kind, tags = image.format, getattr(image, "tag_v2", {})
-            upright = ImageOps.exif_transpose(image)
-            if upright.mode.startswith("I;16"):
-                return _grey(upright, tags.get(BITS, (16,))[0], inverted=tags.get(PHOTOMETRIC) == 0)
-            if upright.mode == "I" and kind == "PPM":
-                return _grey(upright, 16)
-            if upright.mode in ("I", "F"):
-                what = "floating-point" if upright.mode == "F" else "signed or 32-bit integer"
-                raise DataError(f"has {what} pixels, whose range is unknown; convert it to 8 or 16 bits per channel")
-            upright.info.pop("transparency", None)  # alpha is dropped anyway, and Pillow would warn
-            return np.asarray(upright.convert("RGB"))
+            return _pixels(image)
     except DataError:
         raise
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
@@ -70,6 +61,38 @@ def rgb(data: bytes, min_side: int = 0) -> np.ndarray:
         raise DataError("empty" if not data else f"not an image ({', '.join(FORMATS)})") from error
     except Exception as error:  # Pillow's plugins raise many types of exceptions for damaged files
         raise DataError(f"damaged: {str(error) or type(error).__name__}") from error
+
+
+def from_pillow(image: Image.Image) -> np.ndarray:
+    """The pixels of an image of Pillow, as `rgb` gives them for its file: uint8 [H, W, 3].
+
+    Raises:
+      DataError: see `rgb`.
+    """
+    if image.width * image.height > LIMIT:
+        raise DataError(f"more than {LIMIT} pixels")
+    try:
+        with LOADING_LOCK:
+            image.load()
+        return _pixels(image)
+    except DataError:
+        raise
+    except Exception as error:  # as in `rgb`
+        raise DataError(f"damaged: {str(error) or type(error).__name__}") from error
+
+
+def _pixels(image: Image.Image) -> np.ndarray:
+    kind, tags = image.format, getattr(image, "tag_v2", {})
+    upright = ImageOps.exif_transpose(image)
+    if upright.mode.startswith("I;16"):
+        return _grey(upright, tags.get(BITS, (16,))[0], inverted=tags.get(PHOTOMETRIC) == 0)
+    if upright.mode == "I" and kind == "PPM":
+        return _grey(upright, 16)
+    if upright.mode in ("I", "F"):
+        what = "floating-point" if upright.mode == "F" else "signed or 32-bit integer"
+        raise DataError(f"has {what} pixels, whose range is unknown; convert it to 8 or 16 bits per channel")
+    upright.info.pop("transparency", None)  # alpha is dropped anyway, and Pillow would warn
+    return np.asarray(upright.convert("RGB"))
 
 
 def _grey(image: Image.Image, bits: int, inverted: bool = False) -> np.ndarray:

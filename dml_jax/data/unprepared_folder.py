@@ -14,7 +14,7 @@ from pathlib import Path
 
 from dml_jax.data import split_metadata
 from dml_jax.data.prepare import check_images
-from dml_jax.data.prepare.source_files import Files, Options, Recipe, check_disjoint_classes, walk
+from dml_jax.data.prepare.source_files import Files, Options, Recipe, check_disjoint_classes, stamp, walk
 from dml_jax.data.split_metadata import SplitMetadata
 from dml_jax.errors import DataError
 
@@ -59,7 +59,5 @@ def _scan(directory: Path, files: Files, recipe: Recipe) -> Mapping[str, SplitMe
 def _fingerprint(directory: Path, files: Files) -> bytes:
     """Names, sizes, modification and change times of the files."""
     lines = [str(directory.resolve())]
-    for name, file in files.items():
-        stat = file.path.stat() if file.path.exists() else None
-        lines.append(f"{name}\0{(stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns) if stat else 0}")
+    lines += [f"{name}\0{stamp(file.path)}" for name, file in files.items()]
     return "\n".join(lines).encode(errors="surrogateescape")

@@ -3,7 +3,7 @@
 import json
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -80,9 +80,22 @@ def read(directory: Path) -> Exported:
     return Exported(arrays["embeddings.npy"], arrays.get("labels.npy"), ids, manifest, metadata)
 
 
+def save_rows(path: Path, parts: Iterable[np.ndarray], count: int) -> None:
+    """Writes arrays [_, D], `count` rows in all, one below the other as one array float32 [count, D]."""
+    start = 0
+    with path.open("wb") as file:
+        for part in parts:
+            if start == 0:
+                header = {"descr": "<f4", "fortran_order": False, "shape": (count, part.shape[1])}
+                np.lib.format.write_array_header_1_0(file, header)
+            file.write(np.ascontiguousarray(part, "<f4").data)
+            start += len(part)
+    assert start == count
+
+
 def write(
     directory: Path,
-    embeddings: np.ndarray,
+    embeddings: np.ndarray | Iterable[np.ndarray],
     labels: np.ndarray | None,
     ids: Sequence[str],
     *,
@@ -90,6 +103,7 @@ def write(
     step: int | None,
     members: Sequence[Mapping[str, Any]] = (),
     metadata: Mapping[str, Sequence[Scalar]] = {},
+    plan: Mapping[str, Any] | None = None,
 ) -> None:
     """Writes `embeddings.npy`, `labels.npy`, `ids.json`, `manifest.json` and, if there is any, `metadata.json`.
 
@@ -97,13 +111,14 @@ def write(
 
     Args:
       directory: e.g. `<workdir>/embeddings/test`; replaced if it exists.
-      embeddings: float32 [N, D], rows of unit length.
+      embeddings: float [N, D], rows of unit length; or such arrays, which need not be in memory together, in order.
       labels: int [N], or None for unlabelled images.
       ids: N image names.
       config_hash: of the run; None for an ensemble.
       step: of the checkpoint; None for an ensemble.
       members: for an ensemble, the manifests of its members.
       metadata: further columns of the data set: name -> N values.
+      plan: what was embedded, see `embedding_shards`.
 
     Raises:
       DataError: the directory holds other files, which would be lost.
@@ -113,11 +128,11 @@ def write(
     draft = directory.with_name(f".{directory.name}.tmp")
     shutil.rmtree(draft, ignore_errors=True)
     draft.mkdir(parents=True)
-    arrays: dict[str, np.ndarray] = {"embeddings.npy": embeddings.astype(np.float32)}
+    parts = [embeddings] if isinstance(embeddings, np.ndarray) else embeddings
+    save_rows(draft / "embeddings.npy", parts, len(ids))
     if labels is not None:
-        arrays["labels.npy"] = labels.astype(np.int64)
-    for name, array in arrays.items():
-        np.save(draft / name, array)
+        np.save(draft / "labels.npy", labels.astype(np.int64))
+    arrays = {path.name: np.load(path, mmap_mode="r") for path in sorted(draft.glob("*.npy"))}
     (draft / "ids.json").write_text(json.dumps(list(ids)), encoding="utf-8")
     if metadata:
         (draft / "metadata.json").write_text(json.dumps(dict(metadata)), encoding="utf-8")
@@ -132,6 +147,8 @@ def write(
     }
     if members:
         manifest["members"] = list(members)
+    if plan:
+        manifest["plan"] = dict(plan)
     write_json(draft / "manifest.json", manifest)
     shutil.rmtree(directory, ignore_errors=True)
     os.replace(draft, directory)

@@ -9,6 +9,7 @@ It needs jax and flatbuffers only:
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.export
@@ -22,7 +23,7 @@ Embed = Callable[[jax.Array], jax.Array]
 PLATFORMS = ("cpu", "cuda", "tpu")
 
 
-def write(path: Path, embed: Embed, image_shape: tuple[int, int], *, platforms: Sequence[str] = PLATFORMS) -> None:
+def write(path: Path, embed: Embed, image_shape: tuple[int, int], *, platforms: Sequence[str] = PLATFORMS) -> float:
     """Exports an embedding function to a file, completely or not at all.
 
     Args:
@@ -30,6 +31,9 @@ def write(path: Path, embed: Embed, image_shape: tuple[int, int], *, platforms: 
       embed: uint8 [B, H, W, 3] -> float [B, D]; arrays it closes over (parameters, statistics) are stored in the file.
       image_shape: (H, W) in pixels, fixed in the file; B remains symbolic.
       platforms: that the file is compiled for when it is loaded.
+
+    Returns:
+      The largest difference of what the file gives, see `deviation_of`.
     """
     (batch,) = jax.export.symbolic_shape("batch")
     images = jax.ShapeDtypeStruct((batch, *image_shape, 3), jnp.uint8)
@@ -37,6 +41,7 @@ def write(path: Path, embed: Embed, image_shape: tuple[int, int], *, platforms: 
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(path) as draft:
         draft.write_bytes(data)
+    return deviation(path, embed, image_shape)
 
 
 def read(path: Path) -> Embed:
@@ -45,10 +50,17 @@ def read(path: Path) -> Embed:
 
 
 def deviation(path: Path, embed: Embed, image_shape: tuple[int, int], batches: Sequence[int] = (1, 3)) -> float:
-    """Compares the exported function with the original on random pixels.
+    """`deviation_of` the function in a file written by `write`."""
+    return deviation_of(jax.jit(read(path)), embed, image_shape, batches)
+
+
+def deviation_of(
+    exported: Callable[[Any], Any], embed: Embed, image_shape: tuple[int, int], batches: Sequence[int] = (1, 3)
+) -> float:
+    """Compares an exported function with the original on random pixels.
 
     Args:
-      path: written by `write`.
+      exported: what was exported.
       embed: the original function.
       image_shape: (H, W) in pixels.
       batches: batch sizes to compare.
@@ -56,7 +68,6 @@ def deviation(path: Path, embed: Embed, image_shape: tuple[int, int], batches: S
     Returns:
       The largest absolute difference, divided by the largest absolute value of the batch.
     """
-    exported = jax.jit(read(path))
     rng, worst = np.random.default_rng(0), 0.0
     for size in batches:
         images = rng.integers(0, 256, (size, *image_shape, 3), dtype=np.uint8)

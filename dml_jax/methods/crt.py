@@ -237,7 +237,7 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
 
     def embeddings(params: PyTree, maps: jax.Array) -> tuple[jax.Array, jax.Array]:
         own = {branch: params[branch] for branch in BRANCHES}
-        return functional.apply(branches, own, {}, maps.reshape(len(maps), -1, maps.shape[-1]))[0]
+        return functional.apply(branches, own, {}, maps.reshape(maps.shape[0], -1, maps.shape[-1]))[0]
 
     encode = heads.encoder(backbone, embeddings)
 

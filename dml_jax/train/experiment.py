@@ -281,7 +281,8 @@ def jitted_step(experiment: Experiment) -> Any:
 def state_shardings(experiment: Experiment) -> TrainState:
     """How the state lies on the devices: a sharding for each leaf, or for each field."""
     if experiment.method.class_axis is no_classes:
-        return TrainState(*[meshes.replicated(experiment.mesh)] * 4)
+        everywhere: Any = meshes.replicated(experiment.mesh)
+        return TrainState(everywhere, everywhere, everywhere, everywhere)
     shardings: TrainState = jax.tree.map(lambda leaf: leaf.sharding, template(experiment))
     return shardings
 

@@ -36,7 +36,7 @@ def embed_split(
     split: Split,
     on_progress: Callable[[int], None] = lambda done: None,
 ) -> np.ndarray:
-    """Embeds every image of a split once, in order.
+    """Embeds every image of a split once, in order; each process reads its share of every batch.
 
     Args:
       experiment: its data options and mesh.
@@ -50,13 +50,12 @@ def embed_split(
     """
     devices = jax.device_count()
     size = -(-experiment.config.evaluation.batch_size // devices) * devices
-    hosts, host = jax.process_count(), jax.process_index()
-    local = slice(host * size // hosts, (host + 1) * size // hosts)
     rows: list[np.ndarray] = []
     done = 0
-    with pipeline.evaluation(split, experiment.config.data, size) as batches:
+    hosts = {"host": jax.process_index(), "hosts": jax.process_count()}
+    with pipeline.evaluation(split, experiment.config.data, size, **hosts) as batches:
         for images, valid in batches:
-            put = jax.make_array_from_process_local_data(meshes.row_sharded(experiment.mesh), images[local])
+            put = jax.make_array_from_process_local_data(meshes.row_sharded(experiment.mesh), images)
             rows.append(np.asarray(embedder(state.params, state.model_state, put), np.float32)[:valid])
             done += valid
             on_progress(done)

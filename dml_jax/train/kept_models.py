@@ -33,7 +33,8 @@ def write(directory: Path, state: TrainState) -> None:
 
 def steps(directory: Path) -> list[int]:
     """Steps of the models in a directory, in increasing order."""
-    return sorted(int(path.stem) for path in directory.glob(f"*{SUFFIX}") if path.stem.isdecimal())
+    names = (path.stem for path in directory.glob(f"*{SUFFIX}"))
+    return sorted(int(name) for name in names if name.isdecimal() and len(name) < 10)  # fits int32
 
 
 def drop_newer(directory: Path, step: int) -> None:

@@ -1,6 +1,7 @@
 """Starting from the variables of another run or of a published checkpoint."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,11 +13,15 @@ from dml_jax.console import Console
 from dml_jax.errors import CheckpointError, ConfigError
 from dml_jax.methods.contract import Method, PyTree, TrainingSet, no_classes
 from dml_jax.train import experiment as experiments
+from dml_jax.train import kept_models, optimizers, workdir
 from dml_jax.train import mesh as meshes
-from dml_jax.train import optimizers, workdir
 from dml_jax.train.checkpoint import Checkpoints
 from dml_jax.train.experiment import Experiment
 from dml_jax.train.state import TrainState
+
+MODEL = (
+    "model"  # directory of the one model, written by `kept_models`, that a run on the hub has instead of checkpoints
+)
 
 
 class TrainedModel(NamedTuple):
@@ -27,27 +32,35 @@ class TrainedModel(NamedTuple):
     state: TrainState
 
 
-def load_trained(directory: Path, checkpoint: str, warn: Callable[[str], None] | None) -> TrainedModel:
+def load_trained(
+    directory: Path, checkpoint: str, warn: Callable[[str], None] | None, *, dtype: str | None = None
+) -> TrainedModel:
     """A run's configuration, method and one of its states.
 
     Args:
-      directory: its work directory.
+      directory: its work directory, or what `export.hub` has pulled, which holds one model.
       checkpoint: "reported", "latest", "best" or a step.
       warn: see `Checkpoints`.
+      dtype: of the activations, instead of the configuration's.
 
     Raises:
       CheckpointError: no run there, or no such checkpoint.
     """
     facts = workdir.read_config(directory)
-    config = configs.resolve(facts["config"])
+    given = configs.resolve(facts["config"])
+    # The variables come from the checkpoint, so what they were initialised with need not exist any more.
+    backbone = replace(given.backbone, pretrained="none", dtype=dtype or given.backbone.dtype)
+    config = replace(given, backbone=backbone)
     method = experiments.build_method(config, TrainingSet(facts["classes"], facts["images"]))
     optimizer = optimizers.build(config.train, method, lambda step: 1.0, warmup_steps=config.train.warmup_epochs)
     shape = (facts["shape"][0], facts["shape"][1])
     everywhere = method._replace(class_axis=no_classes)
     template = experiments.state_shapes(config, everywhere, optimizer, shape, meshes.make())
+    if steps := kept_models.steps(directory / MODEL):
+        return TrainedModel(given, method, kept_models.read(directory / MODEL, steps[-1], template))
     checkpoints = Checkpoints(directory / "checkpoints", lambda: template, warn, writing=False)
     try:
-        return TrainedModel(config, method, checkpoints.select(checkpoint, config.train.select))
+        return TrainedModel(given, method, checkpoints.select(checkpoint, config.train.select))
     finally:
         checkpoints.close()
 

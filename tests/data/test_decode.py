@@ -127,6 +127,29 @@ def test_other_formats_are_rejected(kind: str, monkeypatch: pytest.MonkeyPatch) 
         decode.rgb(pictures.encoded(3, kind=kind))
 
 
+def test_images_of_pillow_have_the_pixels_of_their_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    exif = Image.Exif()
+    exif[decode.ORIENTATION] = 6
+    picture = Image.fromarray(pictures.pixels(3))
+    files = [
+        pictures.encoded(3, exif=exif),
+        saved(Image.fromarray(RAMP), "PNG", exif=exif),
+        saved(picture.convert("CMYK"), "JPEG"),
+        saved(picture.convert("P"), "PNG", transparency=0),
+        saved(picture.convert("LA"), "PNG"),
+        b"P5\n30 20\n65535\n" + RAMP.astype(">u2").tobytes(),
+    ]
+    for data in files:
+        np.testing.assert_array_equal(decode.from_pillow(Image.open(io.BytesIO(data))), decode.rgb(data))
+    with pytest.raises(DataError, match="damaged: "):
+        decode.from_pillow(Image.open(io.BytesIO(files[0][:-200])))
+    with pytest.raises(DataError, match="has floating-point pixels"):
+        decode.from_pillow(Image.new("F", (4, 4)))
+    monkeypatch.setattr(decode, "LIMIT", 24 * 32 - 1)
+    with pytest.raises(DataError, match="more than 767 pixels"):
+        decode.from_pillow(picture)
+
+
 def test_images_are_opened_in_one_place() -> None:
     files = [*(ROOT / "dml_jax").rglob("*.py"), *(ROOT / "launch").rglob("*.py")]
     calls = {path: re.findall(r"Image\.open\(.*", path.read_text()) for path in files}

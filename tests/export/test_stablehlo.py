@@ -14,6 +14,8 @@ import pytest
 
 from dml_jax.backbones import bn_inception, deit, googlenet, mit, resnet
 from dml_jax.export import stablehlo
+from tests import toys
+from tests.contract.test_methods import every_method, method
 
 SMALL = resnet.Config(block="basic", depths=(1, 1), widths=(4, 8), stem="small")
 SHAPE = (16, 24)
@@ -80,6 +82,17 @@ def test_every_architecture_exports_with_a_symbolic_batch(module: Any, config: A
         platforms=stablehlo.PLATFORMS,
     )(params, stats, images)
     assert str(exported.out_avals[0].shape[0]) == "b"
+
+
+@every_method
+def test_every_method_embeds_a_symbolic_batch(name: str) -> None:
+    """Traced, not run."""
+    made = method(name)
+    example = toys.batch(made.views)
+    variables = jax.eval_shape(made.init, jax.random.key(0), example)
+    (batch,) = jax.export.symbolic_shape("b")
+    images = jax.ShapeDtypeStruct((batch, *example.images.shape[2:]), jnp.uint8)
+    assert str(jax.eval_shape(made.embed, *variables, images).shape[0]) == "b"
 
 
 def test_a_failed_export_leaves_no_file(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from dml_jax.backbones.weights import converted_files
 from dml_jax.data import prepared, split_metadata
 from dml_jax.enrolled_classes import Index
 from dml_jax.evaluation.open_set import RULES, Calibration
-from dml_jax.export import embedding_files
+from dml_jax.export import embedding_files, embedding_shards
 from dml_jax.train import workdir
 from dml_jax.train.jsonl import JsonLines
 from tests.reliability import mutations, sandbox
@@ -94,7 +94,9 @@ def _read_prepared(directory: Path) -> None:
     )
 
 
-# Exported embeddings, indexes of enrolled classes, converted weights.
+# Exported and unfinished embeddings, indexes of enrolled classes, converted weights.
+
+SHARDS_PLAN = embedding_shards.plan(["a", "b", "c"], {})
 
 
 class _Embedder:
@@ -118,6 +120,7 @@ def _exports() -> dict[str, bytes]:
         index.add({"x": [np.zeros((2, 2, 3), np.uint8)] * 2})
         index.expect()  # so that the calibration is saved as well
         index.save(root / "i.npz")
+        embedding_shards.Shards(root / "s", SHARDS_PLAN).write(0, rows)
         converted_files.write(root / "w", {"backbone/params/a": rows}, {"architecture": "resnet"})
         return {str(p.relative_to(root)): p.read_bytes() for p in sorted(root.rglob("*")) if p.is_file()}
 
@@ -140,6 +143,7 @@ def _read_exports(directory: Path) -> None:
     sandbox.read_all(
         [
             lambda: embedding_files.read(directory / "e"),
+            lambda: list(embedding_shards.Shards(directory / "s", SHARDS_PLAN).usable_rows()),
             lambda: Index.load(_Embedder(), directory / "i.npz").classify([np.zeros((2, 2, 3), np.uint8)]),
             lambda: converted_files.read(directory / "w"),
         ]

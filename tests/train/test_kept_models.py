@@ -26,6 +26,7 @@ def state(step: int) -> TrainState:
 def test_round_trip(tmp_path: Path) -> None:
     for step in (20, 3):
         kept_models.write(tmp_path / "kept", state(step))
+    (tmp_path / "kept" / f"{2**31}.safetensors").touch()  # a step is an int32
     assert kept_models.steps(tmp_path / "kept") == [3, 20]
     found, original = kept_models.read(tmp_path / "kept", 20, state(0)), state(20)
     assert int(found.step) == 20

@@ -130,6 +130,15 @@ def walk(root: Path) -> Iterator[tuple[str, File]]:
                 yield (name if base == "." else f"{base}/{name}"), File(Path(folder, name))
 
 
+def stamp(path: str | Path) -> str:
+    """Size, modification time and change time of a file, which tell whether it has changed; "0" if there is none."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return "0"
+    return str((status.st_size, status.st_mtime_ns, status.st_ctime_ns))
+
+
 def is_ignored(path: str) -> bool:
     """Whether a path in an archive is hidden or was created by a file manager."""
     return any(_is_ignored_name(name) for name in path.split("/"))

@@ -1,0 +1,132 @@
+"""Runs on the Hugging Face hub: pushed with a model card, pulled for `dml_jax.load("hf://user/name")` (extra "hub").
+
+A repository holds `config.json`, `results.json`, `model/<step>.safetensors` and `README.md`. Nothing else is pulled,
+and none of these can hold code.
+"""
+
+import importlib
+import shutil
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from dml_jax import files
+from dml_jax.errors import ConfigError, DataError
+from dml_jax.evaluation import metric_table
+from dml_jax.files import reason
+from dml_jax.train import kept_models, workdir
+from dml_jax.train.state import TrainState
+from dml_jax.train.warm_start import MODEL
+
+PREFIX = "hf://"
+PULLED = ("config.json", "results.json", f"{MODEL}/*{kept_models.SUFFIX}")
+LOADING = """## How to use it
+
+```python
+import dml_jax  # https://pypi.org/project/dml_jax
+
+model = dml_jax.load("hf://{repository}")
+embeddings = model.embed(["a.jpg", "b.jpg"])  # float32 [2, D], rows of unit length
+```
+"""
+
+
+def create(repository: str, *, private: bool) -> None:
+    """Creates the repository unless it exists, so that a wrong name or a missing login is known before any work.
+
+    Raises:
+      ConfigError: it cannot be created.
+    """
+    try:
+        _library().create_repo(repository, private=private, exist_ok=True)
+    except Exception as error:  # the hub's client also raises errors of the libraries it uses
+        raise ConfigError(f"--push={repository}: {reason(error)}") from None
+
+
+def push(repository: str, directory: Path, state: TrainState, exported: Sequence[Path]) -> None:
+    """Uploads a run with its model card.
+
+    Args:
+      repository: `user/name`; exists.
+      directory: work directory of the run, which has finished.
+      state: the model that its results describe.
+      exported: further files, e.g. `model.onnx`.
+
+    Raises:
+      DataError: no results there, or the hub cannot be reached.
+    """
+    facts = workdir.read_config(directory)
+    results: dict[str, Any] = files.read_json(directory / "results.json", dict[str, Any], "finish the run first")
+    facts["config"]["data"]["path"] = ""  # of this machine
+    with tempfile.TemporaryDirectory() as name:
+        staged = Path(name)
+        files.write_json(staged / "config.json", facts)
+        files.write_json(staged / "results.json", results)
+        kept_models.write(staged / MODEL, state)
+        (staged / "README.md").write_text(card(repository, facts["config"], results), encoding="utf-8")
+        for path in exported:
+            shutil.copy(path, staged)
+        try:
+            _library().upload_folder(repo_id=repository, folder_path=staged)
+        except Exception as error:
+            raise DataError(f"--push={repository}: cannot be uploaded ({reason(error)}); try again") from None
+
+
+def card(repository: str, config: dict[str, Any], results: dict[str, Any]) -> str:
+    """The model card: metadata in YAML, the results with their protocol, and how to load the model."""
+    library = _library()
+    data, method = config["data"]["name"], config["method"]["name"]
+    columns = metric_table.columns(results)
+    metadata = library.ModelCardData(
+        library_name="dml_jax",
+        pipeline_tag="image-feature-extraction",
+        tags=["deep-metric-learning", "image-retrieval", method, config["backbone"]["name"]],
+        model_name=config["name"],
+        eval_results=[
+            library.EvalResult(
+                task_type="image-feature-extraction", task_name="Image retrieval on unseen classes",
+                dataset_type=data, dataset_name=data,
+                metric_type=entry.name, metric_name=entry.heading, metric_value=results[entry.name],
+            )
+            for entry in columns
+        ],
+    )  # fmt: skip
+    head = "".join(f"| {entry.heading} " for entry in columns)
+    body = "".join(f"| {metric_table.cell(results, entry)} " for entry in columns)
+    return (
+        f"---\n{metadata.to_yaml()}\n---\n\n# {config['name']}\n\n"
+        f"Image embeddings trained with {method} on {data} ({config['backbone']['name']}), by dml_jax.\n\n"
+        f"## Results on classes not seen in training, in %\n\n{head}|\n{'|---' * len(columns)}|\n{body}|\n\n"
+        f"± is one standard error over the queries. Model selection: {results['model']}. "
+        f"Protocol: {results['protocol']}.\n\n{LOADING.format(repository=repository)}"
+    )
+
+
+def pull(address: str) -> Path:
+    """The local copy of a pushed run, downloaded if necessary.
+
+    Args:
+      address: `hf://user/name`, optionally followed by `@` and a branch, tag or commit.
+
+    Raises:
+      DataError: it cannot be downloaded, or is not a run of this package.
+    """
+    repository, _, revision = address.removeprefix(PREFIX).partition("@")
+    try:
+        found = _library().snapshot_download(repository, revision=revision or None, allow_patterns=list(PULLED))
+    except Exception as error:
+        if isinstance(error, ConfigError):
+            raise
+        raise DataError(f"{address}: cannot be downloaded ({reason(error)})") from None
+    missing = [pattern for pattern in PULLED if not any(Path(found).glob(pattern))]
+    if missing:
+        raise DataError(f"{address}: holds no run of dml_jax ({missing[0]} is missing)")
+    return Path(found)
+
+
+def _library() -> Any:
+    try:
+        return importlib.import_module("huggingface_hub")
+    except ImportError:
+        raise ConfigError('huggingface_hub is not installed: pip install -e ".[hub]"') from None

@@ -1,0 +1,138 @@
+"""The trained embedding function as one ONNX file, for onnxruntime, TensorRT, OpenVINO and others.
+
+    session = onnxruntime.InferenceSession("model.onnx")
+    (embeddings,) = session.run(None, {"images": images})        # uint8 [B, H, W, 3] -> float32 [B, D], any B
+
+The normalisation of the pixels is part of the file. It is converted by jax2onnx and compared with the original in
+onnxruntime (extra "onnx").
+"""
+
+import contextlib
+import io
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.export
+import jax.extend.core
+import jax.numpy as jnp
+import numpy as np
+
+from dml_jax.backbones import convolution
+from dml_jax.errors import DataError
+from dml_jax.export.stablehlo import Embed, deviation_of
+from dml_jax.files import atomic_write, reason
+
+OPSET = 18  # of 2022: also read by runtimes that are not of the newest version
+TOLERANCE = 1e-4
+
+
+def write(path: Path, embed: Embed, image_shape: tuple[int, int]) -> float:
+    """Exports an embedding function to a file, completely or not at all.
+
+    Args:
+      path: file to write.
+      embed: uint8 [B, H, W, 3] -> float [B, D]; arrays it closes over are stored in the file.
+      image_shape: (H, W) in pixels, fixed in the file; B remains symbolic.
+
+    Returns:
+      The largest difference from the original in onnxruntime, see `stablehlo.deviation_of`.
+
+    Raises:
+      DataError: the converter or onnxruntime does not support an operator, which the message names, or the difference
+        is too large.
+    """
+    import onnxruntime
+
+    with convolution.plain():
+        model = _converted(path, embed, image_shape)
+        content = model.SerializeToString()
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = 4  # what it would print is in the exception
+        try:
+            session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+            difference = deviation_of(
+                lambda images: session.run(None, {"images": np.asarray(images)})[0], embed, image_shape
+            )
+        except Exception as error:  # of onnxruntime, which has a type for each kind
+            raise DataError(f"{path}: onnxruntime cannot run this model ({reason(error)}); export stablehlo") from error
+    if not difference < TOLERANCE:
+        raise DataError(f"{path}: differs from the model by {difference:.1e} in onnxruntime; export stablehlo")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_write(path) as draft:
+        draft.write_bytes(content)
+    return difference
+
+
+def _converted(path: Path, embed: Embed, image_shape: tuple[int, int]) -> Any:
+    """The ONNX model."""
+    (batch,) = jax.export.symbolic_shape("batch")
+    images = jax.ShapeDtypeStruct((batch, *image_shape, 3), jnp.uint8)
+    # jax2onnx replaces Flax's layers while it traces, by some that lack options of ours; a traced function has none.
+    traced = jax.make_jaxpr(embed)(images)
+    with _silent():
+        import jax2onnx
+
+        try:
+            model = jax2onnx.to_onnx(
+                jax.extend.core.jaxpr_as_fun(traced), [images], opset=OPSET, model_name="dml_jax",
+                input_names=["images"], output_names=["embeddings"],
+            )  # fmt: skip
+        except Exception as error:  # of many types, for operators and for their options
+            raise DataError(f"{path}: cannot be converted to ONNX ({reason(error)}); export stablehlo") from error
+    _pool_images(model)
+    return model
+
+
+def _pool_images(model: Any) -> None:
+    """Rewrites max pooling over [1, 1, B, H, W, C], the converter's form, as pooling over [B, C, H, W].
+
+    Runtimes pool over at most three dimensions.
+    """
+    from onnx import helper, numpy_helper
+
+    nodes = []
+    for node in model.graph.node:
+        options = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
+        if node.op_type != "MaxPool" or len(options["kernel_shape"]) != 4:
+            nodes.append(node)
+            continue
+        pads = options.get("pads", [0] * 8)
+        chain: list[tuple[str, list[str], dict[str, Any]]] = [
+            ("Squeeze", ["two_axes"], {}),
+            ("Transpose", [], {"perm": [0, 3, 1, 2]}),
+            (
+                "MaxPool",
+                [],
+                {
+                    "kernel_shape": options["kernel_shape"][1:3],
+                    "strides": options["strides"][1:3],
+                    "pads": [*pads[1:3], *pads[5:7]],
+                },
+            ),
+            ("Transpose", [], {"perm": [0, 2, 3, 1]}),
+            ("Unsqueeze", ["two_axes"], {}),
+        ]
+        value = node.input[0]
+        for i, (kind, further, attributes) in enumerate(chain, start=1):
+            output = node.output[0] if i == len(chain) else f"{node.output[0]}_{i}"
+            nodes.append(helper.make_node(kind, [value, *further], [output], **attributes))
+            value = output
+    if len(nodes) > len(model.graph.node):
+        model.graph.initializer.append(numpy_helper.from_array(np.array([0, 1]), "two_axes"))
+        del model.graph.node[:]
+        model.graph.node.extend(nodes)
+
+
+@contextlib.contextmanager
+def _silent() -> Iterator[None]:
+    """Within this context, nothing below an error is logged or printed."""
+    disabled = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            yield
+    finally:
+        logging.disable(disabled)

@@ -1,0 +1,48 @@
+"""Exported embeddings as one Parquet file, as embedding-atlas, LanceDB, DuckDB and pandas read it."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dml_jax.export.embedding_files import Exported
+from dml_jax.files import atomic_write
+
+OWN = ("embedding", "id", "label")
+
+
+def write(path: Path, exported: Exported) -> None:
+    """Writes one row per image, completely or not at all.
+
+    Its columns are `embedding` (D float32 numbers), `id`, `label` where it is known, and those of the metadata, of
+    which `class_name` comes with every run. A column of the metadata whose name is taken becomes `metadata_<name>`.
+
+    Args:
+      path: file to write.
+      exported: from `embedding_files.read`.
+    """
+    import pyarrow
+    from pyarrow import parquet
+
+    rows = np.ascontiguousarray(exported.embeddings, np.float32)
+    columns: dict[str, Any] = {
+        "embedding": pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(rows.reshape(-1)), rows.shape[1]),
+        "id": pyarrow.array(exported.ids, pyarrow.string()),
+    }
+    if exported.labels is not None:
+        columns["label"] = pyarrow.array(np.asarray(exported.labels, np.int64))
+    for name, values in exported.metadata.items():
+        columns[f"metadata_{name}" if name in OWN else name] = _column(values)
+    with atomic_write(path) as draft:
+        parquet.write_table(pyarrow.table(columns), draft)
+
+
+def _column(values: Sequence[Any]) -> Any:
+    """An Arrow array; of text if the values are of several types."""
+    import pyarrow
+
+    try:
+        return pyarrow.array(values)
+    except (pyarrow.ArrowInvalid, pyarrow.ArrowTypeError):
+        return pyarrow.array([None if value is None else str(value) for value in values])

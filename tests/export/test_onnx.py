@@ -1,0 +1,70 @@
+"""The exported ONNX model: equal outputs in onnxruntime for any batch size, for every architecture and method.
+
+Slow: importing the converter takes ten seconds or more.
+"""
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dml_jax.backbones import bn_inception, deit, googlenet, mit, resnet
+from dml_jax.errors import DataError
+from tests import toys
+from tests.contract.test_methods import METHODS, initial, method
+from tests.export.test_stablehlo import embedding_function
+
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # those of the converter
+onnxruntime = pytest.importorskip("onnxruntime")
+pytest.importorskip("jax2onnx")
+
+from dml_jax.export import onnx  # noqa: E402
+
+SHAPE = (64, 64)
+NETWORKS = [
+    (resnet, resnet.Config(depths=(1, 1), widths=(4, 8))),
+    (bn_inception, bn_inception.Config()),
+    (googlenet, googlenet.Config()),
+    (deit, deit.Config(depth=2, width=32, heads=2, patch=8, distilled=True)),
+    (mit, mit.Config(depths=(1, 1, 1, 1), widths=(4, 8, 8, 8), heads=(1, 2, 2, 2))),
+]
+
+
+def check(path: Path, embed: Any, shape: tuple[int, int]) -> None:
+    """Compares with the original, without the exporter's own comparison."""
+    images = np.random.default_rng(7).integers(0, 256, (5, *shape, 3), dtype=np.uint8)
+    (found,) = onnxruntime.InferenceSession(path).run(["embeddings"], {"images": images})
+    np.testing.assert_allclose(found, embed(jnp.asarray(images)), atol=1e-4)
+    assert found.dtype == np.float32
+
+
+@pytest.mark.parametrize(("module", "config"), NETWORKS, ids=lambda value: getattr(value, "__name__", ""))
+def test_every_architecture(module: Any, config: Any, tmp_path: Path) -> None:
+    embed = embedding_function(module, config, SHAPE)
+    assert onnx.write(tmp_path / "deep" / "model.onnx", embed, SHAPE) < 1e-4
+    check(tmp_path / "deep" / "model.onnx", embed, SHAPE)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method(name: str, tmp_path: Path) -> None:
+    made = method(name)
+    images = toys.batch(made.views).images
+    embed = partial(made.embed, *initial(made, images.shape[1]))
+    onnx.write(tmp_path / "model.onnx", embed, images.shape[2:4])
+    check(tmp_path / "model.onnx", embed, images.shape[2:4])
+
+
+def test_what_is_not_supported_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def on_the_host(images: jax.Array) -> jax.Array:
+        return jax.pure_callback(np.sin, jax.ShapeDtypeStruct((images.shape[0],), jnp.float32), images[:, 0, 0, 0] / 2)
+
+    with pytest.raises(DataError, match=r"cannot be converted to ONNX \(.*'pure_callback'\); export stablehlo$"):
+        onnx.write(tmp_path / "x", on_the_host, SHAPE)
+    monkeypatch.setattr(onnx, "TOLERANCE", 0.0)
+    with pytest.raises(DataError, match=r"differs from the model by .*; export stablehlo"):
+        onnx.write(tmp_path / "x", lambda images: jnp.sin(images[:, 0, 0].astype(jnp.float32)), SHAPE)
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,101 @@
+"""A model for images of any size without a run behind it; and a command that embeds with it and is killed."""
+
+import json
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dml_jax import config as configs
+from dml_jax.batched_inference import Network
+from dml_jax.data import transforms
+from dml_jax.trained_model import Model
+from tests.train.experiments import values
+
+SIDE, DIM = 16, 6
+
+
+class Tiny(Model):
+    """A trained model but for its network: a random projection of the pixels.
+
+    Attributes:
+      compiled: shapes of the batches for which a program was compiled.
+    """
+
+    def __init__(self, seed: int = 0, batch: int = 4):
+        self.compiled: list[tuple[int, ...]] = []
+        data = {"name": "folder", "crop": "centre", "resize": 20, "image_size": SIDE}
+        self.config = configs.resolve(values(steps=1) | {"data": data})
+        self.shape, self.step = (SIDE, SIDE), 1
+        self._transform = transforms.evaluation(self.config.data)
+        self.matrix = np.random.default_rng(seed).normal(size=(SIDE * SIDE * 3, DIM)).astype(np.float32)
+        self._variables = ({"matrix": self.matrix}, {})
+        self._network = Network(self._project, *self._variables, self.shape, batch)
+
+    def _project(self, params: Any, model_state: Any, images: jax.Array, /) -> jax.Array:
+        self.compiled.append(images.shape)
+        rows = images.reshape(len(images), -1).astype(jnp.float32) @ params["matrix"]
+        return rows / (jnp.linalg.norm(rows, axis=1, keepdims=True) + 1e-20)  # finite for the blanks of bad images
+
+    def expected(self, images: list[np.ndarray]) -> np.ndarray:
+        """The embeddings of images, in float64 without JAX."""
+        crops = np.stack([self._transform(image) for image in images]).reshape(len(images), -1)
+        rows = crops.astype(np.float64) @ self.matrix.astype(np.float64)
+        return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+
+def embed_killed_at(moment: int, arguments: list[str]) -> int:
+    """Runs `dml_jax.embed` in a fork of this process, which is killed when files are about to change.
+
+    Args:
+      moment: number of renamed files and removed directories, each counted before and after, at which it is killed.
+      arguments: of the command.
+
+    Returns:
+      the exit code, or minus the number of the signal.
+    """
+    child = os.fork()
+    if child:
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+    import dml_jax
+    from dml_jax import embed
+    from dml_jax.export import embedding_shards
+
+    count = 0
+
+    def counted(function: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*arguments: Any, **options: Any) -> None:
+            nonlocal count
+            for step in (lambda: None, lambda: function(*arguments, **options)):
+                step()
+                count += 1
+                if count == moment:
+                    os.kill(os.getpid(), signal.SIGKILL)
+
+        return run
+
+    os.replace, shutil.rmtree = counted(os.replace), counted(shutil.rmtree)
+    dml_jax.load = lambda *_: Tiny()  # type: ignore[assignment]
+    embedding_shards.ROWS = 8
+    sys.argv = ["embed", "--workdir=w", *arguments]
+    code = embed.main()
+    sys.stdout.flush()
+    os._exit(code)
+
+
+if __name__ == "__main__":  # folder of photographs, folder of outputs, moments; prints the exit codes by moment
+    photos, outputs, *moments = sys.argv[1:]
+    codes = {}
+    for moment in moments:
+        command = [f"--output={outputs}/killed at {moment}", photos]
+        codes[moment] = [embed_killed_at(int(moment), command)]
+        if codes[moment] == [-signal.SIGKILL]:
+            codes[moment].append(embed_killed_at(0, command))
+    print(json.dumps(codes))

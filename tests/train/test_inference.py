@@ -1,0 +1,37 @@
+"""Embedding a split in a training run."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from dml_jax.train import experiment as experiments
+from dml_jax.train import inference
+from tests.train.experiments import small
+
+
+@pytest.mark.parametrize("host", [0, 1])
+def test_each_process_reads_its_share(host: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two processes, each reads its half of every batch and of the padding, and embeds the whole batch."""
+    experiment = experiments.build(small(steps=1))
+    whole, read = experiment.splits["test"], []
+    split = whole._replace(labels=whole.labels[:600], read=lambda i, rng: (read.append(i), whole.read(i, rng))[1])
+    shares: list[np.ndarray] = []
+
+    def joined(sharding: Any, images: np.ndarray) -> np.ndarray:
+        shares.append(images)
+        return np.concatenate([images, images])
+
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    monkeypatch.setattr(jax, "process_index", lambda: host)
+    monkeypatch.setattr(jax, "make_array_from_process_local_data", joined)
+    state: Any = SimpleNamespace(params=None, model_state=None)
+    rows = inference.embed_split(experiment, lambda *inputs: inputs[2].reshape(448, -1), state, split)
+    first = [*range(224 * host, 224 * (host + 1))]
+    rest = [*range(448, 600)] if host == 0 else [599]  # whose shape the padding has
+    assert sorted(read) == first + rest
+    assert [share.shape for share in shares] == [(224, 24, 24, 3)] * 2
+    assert rows.shape == (600, 24 * 24 * 3)
+    np.testing.assert_array_equal(rows[0].reshape(24, 24, 3), whole.read(first[0], None))
