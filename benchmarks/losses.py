@@ -68,8 +68,8 @@ def ours(
             candidates = Candidates(jnp.concatenate([x, kept["embeddings"]]), positive, negative)
             past = cross_batch_memory.enqueue(past, {"embeddings": x, "labels": labels})
         key = jax.random.key(seed)
-        value: Any = criterion.apply({"params": params}, x, labels, key, candidates, method="value")
-        return value, past
+        values: Any = criterion.apply({"params": params}, x, labels, key, candidates, method="values")
+        return sum(values.values()), past
 
     gradient = jax.jit(jax.value_and_grad(loss, (0, 1), has_aux=True))
     given = params, jnp.asarray(x), jnp.asarray(labels), jax.tree.map(jnp.asarray, past)
@@ -157,7 +157,7 @@ def rows(
     older /= np.linalg.norm(older, axis=1, keepdims=True)
     for case, chosen in CASES.items():
         config = baseline.make_config(case.split()[0], chosen, embedding_dim=dim)
-        criterion = baseline.Criterion(config.loss, config.options, classes, dim)
+        criterion = baseline.Criterion(config.options, classes, dim)
         params, _ = functional.init(criterion, jax.random.key(0), functional.struct(1, dim))
         past = {"embeddings": older, "labels": labels_of_older} if "memory" in case else None
         mine = ours(x, labels, params, past, criterion)

@@ -49,8 +49,9 @@ INDIFFERENT = (
 # Keys that do not change what a published number was measured with.
 SAME_EXPERIMENT = (
     "seed", "data.path", "data.threads", "data.workers", "data.prefetch", "train.log_every", "train.checkpoint_every",
-    "train.keep_every", "evaluation.ks", "evaluation.batch_size", "evaluation.refine", "evaluation.refine_clusters",
-    "evaluation.refine_eps", "evaluation.refine_min_samples", "evaluation.controls", "backbone.pretrained",
+    "train.keep_every", "evaluation.ks", "evaluation.full_ranking", "evaluation.batch_size", "evaluation.refine",
+    "evaluation.refine_clusters", "evaluation.refine_eps", "evaluation.refine_min_samples", "evaluation.controls",
+    "backbone.pretrained",
 )  # fmt: skip
 # Keys that hold a path.
 PATHS = ("data.path", "init_from", "backbone.pretrained", "method.teacher")

@@ -4,9 +4,9 @@
     python -m dml_jax.evaluate --embeddings=gallery.npy --labels=gallery_labels.npy
                                --query_embeddings=queries.npy --query_labels=query_labels.npy
 
-Embeddings are real numbers [N, D], memory-mapped, so they may be larger than the memory; labels are integers [N].
-Without queries, every row searches all other rows. --rerank and --expand add the metrics after k-reciprocal re-ranking
-and query expansion; both load the embeddings into memory.
+Embeddings are real numbers [N, D], memory-mapped, so they may be larger than the memory. Labels are integers or strings
+[N], or a text file with one class per line. Without queries, every row searches all other rows. --rerank and --expand
+add the metrics after k-reciprocal re-ranking and query expansion; both load the embeddings into memory.
 """
 
 import argparse
@@ -37,7 +37,7 @@ def parser() -> cli.Parser:
     """The options of the command."""
     flags = cli.Parser(__doc__)
     flags.add_argument("--embeddings", metavar="FILE", help=".npy, [N, D]")
-    flags.add_argument("--labels", metavar="FILE", help=".npy, [N] integers")
+    flags.add_argument("--labels", metavar="FILE", help=".npy, [N] integers or strings, or text, one class per line")
     flags.add_argument("--query_embeddings", metavar="FILE", help="queries that search the embeddings")
     flags.add_argument("--query_labels", metavar="FILE", help="labels of the queries")
     flags.add_argument(
@@ -52,6 +52,12 @@ def parser() -> cli.Parser:
     flags.add_argument("--restarts", type=int, help="restarts of k-means (default: 10; 1 above 1000 classes)")
     flags.add_argument("--seed", type=int, default=0, help="seed of k-means (default: 0)")
     rerank_arguments.add_to(flags)
+    flags.add_argument(
+        "--full_ranking", action="store_true", help="add MAP over the whole ranking and precision@K; slower"
+    )
+    flags.add_argument(
+        "--verification", action="store_true", help="add error rates of pairs, by cosine: EER, FNMR at FMR"
+    )
     flags.add_argument("--geometry", action="store_true", help="add density, spectral decay, uniformity, alignment")
     flags.add_argument("--memory", type=int, metavar="MIB", help="device memory to use at most")
     flags.add_argument("--output", metavar="FILE", help="JSON file to write")
@@ -88,6 +94,8 @@ def execute(arguments: list[str]) -> None:
             raise ConfigError(f"--{key}: missing; e.g. --embeddings=embeddings.npy --labels=labels.npy")
     if bool(options.query_embeddings) != bool(options.query_labels):
         raise ConfigError("--query_embeddings and --query_labels: give both or neither")
+    if options.verification and options.query_embeddings:
+        raise ConfigError("--verification: compares the pairs of one set; leave out the queries")
     for key, known in CHOICES.items():
         if getattr(options, key) not in known:
             raise ConfigError(f"--{key}={getattr(options, key)}: must be {' or '.join(known)}")
@@ -120,7 +128,7 @@ def evaluate(options: argparse.Namespace, ks: tuple[int, ...] | None) -> dict[st
     import numpy as np
 
     from dml_jax.console import Console
-    from dml_jax.evaluation import protocol
+    from dml_jax.evaluation import protocol, verification
 
     queries, labels = _load(options, "embeddings", "labels")
     gallery, gallery_labels = None, None
@@ -149,6 +157,7 @@ def evaluate(options: argparse.Namespace, ks: tuple[int, ...] | None) -> dict[st
             ks=ks or KS,
             protocol=options.protocol,
             geometry=options.geometry,
+            full_ranking=options.full_ranking,
             gallery=gallery,
             gallery_labels=gallery_labels,
             memory=None if options.memory is None else options.memory << 20,
@@ -157,6 +166,8 @@ def evaluate(options: argparse.Namespace, ks: tuple[int, ...] | None) -> dict[st
             cluster_progress=_progress(console, "k-means, maximum iterations"),
             **settings,
         )
+        if options.verification:
+            results |= verification.summary(queries, labels)
         results |= rerank_arguments.evaluate(options, queries, labels, gallery, gallery_labels, ks or KS, console)
     results["protocol"] = protocol.description(
         options.protocol, classes=classes, gallery=gallery is not None, **settings
@@ -170,14 +181,16 @@ def evaluate(options: argparse.Namespace, ks: tuple[int, ...] | None) -> dict[st
 
 
 def _load(options: argparse.Namespace, embeddings: str, labels: str) -> "tuple[np.ndarray, np.ndarray]":
-    """Embeddings [N, D], memory-mapped, and labels int [N], from the files that two options name."""
+    """Embeddings [N, D], memory-mapped, and labels [N], from the files that two options name."""
     from dml_jax.evaluation import check_inputs
 
     def load(key: str) -> "np.ndarray":
         return check_inputs.load(files.expand_path(f"--{key}", getattr(options, key)), name=f"--{key}")
 
     points = check_inputs.embeddings(load(embeddings), name=f"--{embeddings}")
-    return points, check_inputs.labels(load(labels), len(points), name=f"--{labels}", of=f"--{embeddings}")
+    path = files.expand_path(f"--{labels}", getattr(options, labels))
+    classes = load(labels) if path.suffix == ".npy" else check_inputs.read_lines(path, name=f"--{labels}")
+    return points, check_inputs.labels(classes, len(points), name=f"--{labels}", of=f"--{embeddings}")
 
 
 def _progress(console: "Console", title: str) -> Callable[[int, int], None]:
@@ -202,6 +215,7 @@ def print_table(results: dict[str, Any], output: Path | None) -> None:
     from rich.table import Table
 
     from dml_jax.evaluation import metric_table
+    from dml_jax.evaluation.verification import FALSE_MATCH_RATES, PAIRED
 
     rankings = {"plain": results} | {name: results[name] for name in rerank_arguments.NAMES if name in results}
     table = Table(box=box.SIMPLE, title=f"{results['rows']:,} rows, {results['classes']:,} classes; metrics in %")
@@ -215,6 +229,10 @@ def print_table(results: dict[str, Any], output: Path | None) -> None:
     console.print(table)
     if results["lone_queries"]:
         console.print(f"{results['lone_queries']:,} queries have no relevant row")
+    if "equal_error_rate" in results:
+        rates = "  ".join(f"FNMR@FMR={rate:g} {results[f'fnmr@{rate}']:.2%}" for rate in FALSE_MATCH_RATES)
+        error = f"{results['equal_error_rate']:.2%}"
+        console.print(f"pairs of up to {PAIRED:,} rows by their cosine: EER {error}  {rates}", markup=False)
     for ranking in rankings.values():
         console.print(ranking["protocol"], markup=False)
     written = f"; written to {printable(str(output))}" if output else ""

@@ -18,8 +18,6 @@ from dml_jax.train import inference, split_metrics, test_time_refinement
 from dml_jax.train.experiment import Experiment
 from dml_jax.train.state import TrainState
 
-PAIRED = 10_000  # images whose pairs determine the same/different threshold
-
 
 def final(
     experiment: Experiment, state: TrainState, model: str, console: Console
@@ -53,7 +51,7 @@ def final(
         gallery=test.gallery is not None,
     )
     if test.gallery is None:
-        results |= _verification(embeddings["test"], test.labels)
+        results |= verification.summary(embeddings["test"], test.labels)
     results["geometry"] = spectra.summary(config, embeddings["test"], test.labels)
     if config.evaluation.refine:
         results["refined"] = _refined(experiment, state, embeddings, console)
@@ -99,13 +97,6 @@ def _refined(
         )
         results[kind] = facts | seconds | metrics
     return results
-
-
-def _verification(embeddings: np.ndarray, labels: np.ndarray) -> dict[str, float]:
-    """Equal error rate of "same class or not" and its cosine, over all pairs of at most `PAIRED` random images."""
-    rows = np.random.default_rng(0).permutation(len(labels))[:PAIRED]
-    rates = verification.error_rates(embeddings[rows], labels[rows])
-    return {"equal_error_rate": rates.equal_error_rate, "equal_error_cosine": rates.threshold}
 
 
 def _pixels(config: Config, split: Split) -> np.ndarray:

@@ -23,7 +23,7 @@ from dml_jax.train import timing as timing_summary
 from dml_jax.train.checkpoint import Checkpoints
 from dml_jax.train.experiment import Experiment
 from dml_jax.train.jsonl import JsonLines
-from dml_jax.train.state import TrainState, check_finite
+from dml_jax.train.state import TrainState, check_finite, evaluated
 from dml_jax.train.stop_signals import Stop
 from dml_jax.train.trace import Trace
 
@@ -85,7 +85,8 @@ def train(
         )
         trace = Trace(directory / "profile" / process, traced)
         timing = JsonLines(directory / "timing.jsonl", main)
-        state = loop.train(experiment, loop.Outputs(checkpoints, metrics, timing, console, trace), stop)
+        outputs = loop.Outputs(checkpoints, metrics, timing, console, trace)
+        state = evaluated(loop.train(experiment, outputs, stop))
         if config.train.select != "last":
             state = checkpoints.select("reported", config.train.select)
         checkpoints.close()

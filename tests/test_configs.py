@@ -35,7 +35,9 @@ CLASSES = {"cub": 100, "cars": 98, "sop": 11_318, "inshop": 3_997}  # in trainin
 NAMES = [f"{data}_{method}" for data in CLASSES for method in ("mpn", "hist", "crt", "diva", "baseline")]
 NAMES += [f"{data}_{method}" for data in ("cub", "cars") for method in ("student", "group_loss")]
 SAME = ("normalized_softmax", "retuned-tau32_lambda1.0")  # variants that repeat the main configuration
-PAIRS = {"contrastive", "triplet", "n_pair", "lifted_structure", "multi_similarity"}  # without parameters of their own
+PAIRS = {  # without parameters of their own
+    "contrastive", "triplet", "n_pair", "lifted_structure", "multi_similarity", "sup_con", "smooth_ap", "recall_at_k",
+}  # fmt: skip
 RELOADED = ("mpn", "student", "group_loss")  # whose code continues from the best epoch
 LARGE = {"", "normalized_softmax", "proxy_anchor", "proxy_nca_pp"}  # baselines with 512 dimensions
 every_file = pytest.mark.parametrize("name", NAMES)

@@ -63,6 +63,29 @@ def test_table_and_json(capsys: pytest.CaptureFixture[str], files: dict[str, Pat
         assert text in out
 
 
+def test_names_in_text_files_and_all_metrics(
+    capsys: pytest.CaptureFixture[str], files: dict[str, Path], tmp_path: Path
+) -> None:
+    """Class names, one per line or in an array, give the results of numbers."""
+    names, output = tmp_path / "names.txt", tmp_path / "results.json"
+    y = np.load(files["y"])
+    names.write_text("".join(f"Früchte/{'abcdef'[label]}\n" for label in y), encoding="utf-8")
+    np.save(tmp_path / "names.npy", names.read_text(encoding="utf-8").split())
+    options = ("--full_ranking", "--verification", "--no_clustering", "--ks=1,5", f"--output={output}")
+    found = []
+    for labels in (files["y"], names, tmp_path / "names.npy"):
+        code, out, err = run(capsys, f"--embeddings={files['x']}", f"--labels={labels}", *options)
+        assert (code, err) == (0, "")
+        found.append(json.loads(output.read_text()))
+    numbers, strings, arrays = ({k: v for k, v in r.items() if k not in ("labels", "seconds")} for r in found)
+    assert numbers == strings == arrays
+    expected = metrics.retrieval(np.load(files["x"]), y, ks=(1, 5), full_ranking=True)
+    assert {key: strings[key] for key in expected} == expected
+    for text in ("MRR", "MAP", "P@5", f"{100 * expected['map']:.2f}", f"EER {strings['equal_error_rate']:.2%}"):
+        assert text in out
+    assert f"FNMR@FMR=0.001 {strings['fnmr@0.001']:.2%}" in out
+
+
 def test_queries_and_gallery(capsys: pytest.CaptureFixture[str], files: dict[str, Path], tmp_path: Path) -> None:
     output = tmp_path / "results.json"
     code, out, _ = run(
@@ -105,6 +128,8 @@ def test_invalid_input(capsys: pytest.CaptureFixture[str], files: dict[str, Path
     np.save(tmp_path / "objects.npy", np.array([{}] * 60), allow_pickle=True)
     (tmp_path / "short.npy").write_bytes(files["x"].read_bytes()[:-100])
     pair = f"--embeddings={files['x']}", f"--labels={files['y']}"
+    (tmp_path / "gap.txt").write_text("a\n\nb\n")
+    (tmp_path / "bytes.txt").write_bytes(b"\xff\xfe\xfa")
     for arguments, message in (
         ((), "--embeddings: missing"),
         (pair[:1], "--labels: missing"),
@@ -133,6 +158,13 @@ def test_invalid_input(capsys: pytest.CaptureFixture[str], files: dict[str, Path
         ((*pair, "--expand=alpha", "--alpha=inf"), "--alpha=inf: must be at least 0"),
         ((*pair, "--weight=0"), "--weight: needs --rerank"),
         ((*pair, "--expand=aqe", "--expand_by=60"), "--expand_by=60: there are 59 candidates"),
+        (
+            (*pair, "--verification", f"--query_embeddings={files['x']}", f"--query_labels={files['y']}"),
+            "--verification: ",
+        ),
+        ((pair[0], f"--labels={files['x'].parent / 'gap.txt'}"), "gap.txt: line 2 has 0 characters"),
+        ((pair[0], f"--labels={files['x'].parent / 'none.txt'}"), "there is no such file"),
+        ((pair[0], f"--labels={files['x'].parent / 'bytes.txt'}"), "bytes.txt: is not text in UTF-8"),
         (("--embeddings=none.npy", pair[1]), "--embeddings=none.npy: there is no such file"),
         ((pair[0], f"--labels={tmp_path / 'floats.npy'}"), "--labels: holds float64; give integers"),
         ((pair[0], f"--labels={files['yq']}"), "--labels: 20 for 60 rows of --embeddings"),

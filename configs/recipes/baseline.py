@@ -11,11 +11,12 @@ msight-tech/research-xbm). All others share one recipe made for comparing losses
 normalisation (Roth et al., ICML 2020; code Confusezius/Revisiting_Deep_Metric_Learning_PyTorch). In that recipe
 `triplet` is mined semi-hard.
 
-Not stated in the papers, and chosen here: the shared recipe on In-Shop, which is SOP's; `cross_entropy` and `cosface`,
-which the shared recipe lacks and which use ArcFace's settings; Proxy-Anchor with ResNet-50 on SOP and In-Shop, where
-the authors give a command for BN-Inception only, used here; ProxyNCA++ on Cars196, whose file is missing and which uses
-CUB's; the schedule of ProxyNCA++, whose code lowers the rate by results on held-out classes: here it is constant, as it
-is with the memory.
+Not stated in the papers, and chosen here: the shared recipe on In-Shop, which is SOP's; `cross_entropy`, `cosface`,
+`subcenter_arcface`, `sup_con`, `smooth_ap` and `recall_at_k`, which the shared recipe lacks (the first three use
+ArcFace's settings; the authors of the last train on batches of about 400 to 4,000 images); Proxy-Anchor with ResNet-50
+on SOP and In-Shop, where the authors give a command for BN-Inception only, used here; ProxyNCA++ on Cars196, whose file
+is missing and which uses CUB's; the schedule of ProxyNCA++, whose code lowers the rate by results on held-out classes:
+here it is constant, as it is with the memory.
 
 Differences: for the contrastive loss the shared recipe samples pairs by distance, for lifted structure it compares all
 positives with all negatives, and its hard triplet mining is soft; here these losses have the papers' own forms.
@@ -44,6 +45,7 @@ make = partial(baseline.make_config, embedding_dim=128)
 SHARED = {  # by variant: the method, and the learning rate of the loss's own parameters
     "cross_entropy": (make("cross_entropy"), 5e-4),
     "arcface": (make("arcface", {"margin": 0.5, "scale": 16.0}), 5e-4),
+    "subcenter_arcface": (make("subcenter_arcface", {"margin": 0.5, "scale": 16.0}), 5e-4),
     "cosface": (make("cosface", {"margin": 0.35, "scale": 16.0}), 5e-4),
     "proxy_nca": (make("proxy_nca"), 5e-4),
     "soft_triple": (make("soft_triple", {"centers": 2, "scale": 8.0}), 1e-5),
@@ -56,6 +58,9 @@ SHARED = {  # by variant: the method, and the learning rate of the loss's own pa
     "n_pair": (make("n_pair", {"l2": 0.005}), 0.0),
     "lifted_structure": (make("lifted_structure"), 0.0),
     "multi_similarity": (make("multi_similarity"), 0.0),
+    "sup_con": (make("sup_con"), 0.0),
+    "smooth_ap": (make("smooth_ap"), 0.0),
+    "recall_at_k": (make("recall_at_k"), 0.0),
 }
 MEMORIES = ("contrastive-memory", "triplet-memory", "multi_similarity-memory")
 NAMES = ("normalized_softmax", "proxy_anchor", "proxy_nca_pp", *SHARED, *MEMORIES)

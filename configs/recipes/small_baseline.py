@@ -1,9 +1,9 @@
 """The baselines on small networks trained from scratch: one variant per loss; `triplet` is mined semi-hard.
 
-No paper reports these. The angular margins and scales are lower than those published for faces, SoftTriple has fewer
-centers per class, lifted structure uses unnormalised embeddings as in its paper; all other options have their defaults.
-`-memory` after a pair loss adds the pairs with the last 1,024 embeddings, after 100 steps (Wang et al., CVPR 2020, wait
-for 1,000).
+No paper reports these. The angular margins and scales are lower than those published for faces, losses with several
+centers per class have two, lifted structure uses unnormalised embeddings as in its paper; all other options have their
+defaults. `-memory` after a pair loss adds the pairs with the last 1,024 embeddings, after 100 steps (Wang et al., CVPR
+2020, wait for 1,000).
 """
 
 from dataclasses import asdict, replace
@@ -18,6 +18,7 @@ OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {  # by variant: the loss, and 
     "normalized_softmax": ("normalized_softmax", {}),
     **{loss: (loss, {}) for loss in baseline.OPTIONS},
     "arcface": ("arcface", {"margin": 0.2, "scale": 20.0}),
+    "subcenter_arcface": ("subcenter_arcface", {"margin": 0.2, "scale": 20.0, "centers": 2}),
     "cosface": ("cosface", {"margin": 0.1, "scale": 20.0}),
     "soft_triple": ("soft_triple", {"centers": 2}),
     "lifted_structure": ("lifted_structure", {"normalize": False}),

@@ -22,7 +22,7 @@ def print_results(
       results: the main row, printed bold; it determines the columns and names the `protocol`.
       console: to print on.
     """
-    columns = metric_table.columns(results)
+    columns = [entry for entry in metric_table.columns(results) if not entry.secondary]
     table = Table(title=escape(printable(title)), title_justify="left")
     table.add_column("", no_wrap=True)
     for entry in columns:

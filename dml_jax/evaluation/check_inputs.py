@@ -11,6 +11,8 @@ from dml_jax.files import reading
 
 ArrayLike = jax.Array | np.ndarray
 
+LONGEST_NAME = 1000  # characters of a class
+
 BLOCK_ELEMENTS = 1 << 25  # elements read at once, so that a memory-mapped array is never read as a whole
 
 
@@ -39,6 +41,30 @@ def load(path: str | Path, *, name: str = "file") -> np.ndarray:
         # An empty array cannot be memory-mapped.
         array: np.ndarray = np.load(path, None if 0 in shape else "r", allow_pickle=False)
         return array
+
+
+def read_lines(path: Path, *, name: str = "file") -> np.ndarray:
+    """The lines of a text file in UTF-8 as strings [N], without spaces around them.
+
+    Args:
+      path: the file.
+      name: its name in error messages.
+
+    Raises:
+      DataError: the file does not exist or is not text, or a line is empty or longer than `LONGEST_NAME`.
+    """
+    if not path.is_file():
+        raise DataError(f"{name}={path}: there is no such file")
+    with reading(f"{name}={path}"):
+        try:
+            text = path.read_text(encoding="utf-8-sig")
+        except UnicodeDecodeError:
+            raise DataError("is not text in UTF-8; give a .npy file, or text with one class per line") from None
+        lines = [line.strip() for line in text.removesuffix("\n").split("\n")]
+        for number, line in enumerate(lines, start=1):
+            if not 0 < len(line) <= LONGEST_NAME:  # an array of strings has the width of the longest
+                raise DataError(f"line {number} has {len(line)} characters; give the name of one class per line")
+        return np.array(lines)
 
 
 def embeddings(values: ArrayLike, *, name: str = "embeddings") -> np.ndarray:
@@ -81,25 +107,36 @@ def labels(values: ArrayLike, rows: int, *, name: str = "labels", of: str = "emb
     """Checks the class labels of some rows.
 
     Args:
-      values: [N] integers, any values.
+      values: [N] integers or strings, any values.
       rows: N.
       name: their name in error messages.
       of: the name of the rows in error messages.
 
     Returns:
-      int64 [N]; uint64 if the input is uint64.
+      int64 [N]; uint64 or strings if the input is.
 
     Raises:
-      DataError: not a vector, not integers, or of another length.
+      DataError: not a vector, neither integers nor strings, or of another length.
     """
     array = np.asarray(values)
-    if array.dtype == object or not np.issubdtype(array.dtype, np.integer):
-        raise DataError(f"{name}: holds {array.dtype}; give integers, one class number per row")
+    if array.dtype == object and all(isinstance(value, str) for value in array.flat):  # as pandas stores strings
+        array = array.astype(str)
+    if array.dtype.kind not in "iuU":
+        raise DataError(f"{name}: holds {array.dtype}; give integers or strings, one class per row")
     if array.ndim != 1:
-        raise DataError(f"{name}: has shape {list(array.shape)}; give [N], one class number per row")
+        raise DataError(f"{name}: has shape {list(array.shape)}; give [N], one class per row")
     if len(array) != rows:
         raise DataError(f"{name}: {len(array)} for {rows} rows of {of}; give one for each row")
-    return array if array.dtype == np.uint64 else array.astype(np.int64)
+    return array if array.dtype == np.uint64 or array.dtype.kind == "U" else array.astype(np.int64)
+
+
+def check_same_kind(labels: np.ndarray, gallery_labels: np.ndarray) -> None:
+    """Raises DataError if one side's labels are strings and the other's numbers, which never match."""
+    if (labels.dtype.kind == "U") != (gallery_labels.dtype.kind == "U"):
+        raise DataError(
+            f"labels: are {labels.dtype} for the queries and {gallery_labels.dtype} for the gallery; give both as "
+            "strings or both as integers"
+        )
 
 
 def check_same_width(queries: np.ndarray, gallery: np.ndarray) -> None:

@@ -16,17 +16,23 @@ class MetricEntry(NamedTuple):
         suffix "@K" stands for a family with one key per number K.
       heading: column heading; "@K" is replaced in the same way.
       percent: whether tables show it in percent.
+      secondary: left out of tables on the console that have one column per metric.
     """
 
     name: str
     heading: str
     percent: bool = True
+    secondary: bool = False
 
 
 METRICS = (
     MetricEntry("recall@K", "R@K"),
+    MetricEntry("macro_recall@1", "R@1 per class", secondary=True),
+    MetricEntry("mrr", "MRR", secondary=True),
     MetricEntry("map@r", "MAP@R"),
     MetricEntry("r_precision", "R-precision"),
+    MetricEntry("map", "MAP", secondary=True),
+    MetricEntry("precision@K", "P@K", secondary=True),
     MetricEntry("nmi", "NMI"),
     MetricEntry("density", "density", percent=False),
     MetricEntry("spectral_decay", "spectral decay", percent=False),

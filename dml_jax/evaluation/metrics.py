@@ -38,25 +38,28 @@ def retrieval(
     exclude: ArrayLike | None = None,
     exclude_self: bool | None = None,
     exclusion: Literal["index", "position"] = "index",
+    full_ranking: bool = False,
     per_query: bool = False,
     mesh: Mesh | None = None,
     memory: int | None = None,
     announce: Callable[[str], None] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> dict[str, Any]:
-    """Exact Recall@K, R-precision and MAP@R (Musgrave et al., ECCV 2020); ties go to the lower index.
+    """Exact Recall@K, MRR, R-precision and MAP@R (Musgrave et al., ECCV 2020); ties go to the lower index.
 
     Args:
       queries: [Q, D] real numbers.
-      labels: int [Q].
+      labels: [Q] integers or strings.
       ks: values of K for Recall@K.
       metric: distance that ranks the gallery.
       gallery: [G, D]; by default the queries are their own gallery.
-      gallery_labels: int [G].
+      gallery_labels: [G], of the same kind as `labels`.
       exclude: int [Q], the gallery row that is left out for each query, -1 for none: where queries are part of the
         gallery, each one's own row, because otherwise every query finds itself first.
       exclude_self: whether query i excludes gallery row i; by default only if the queries are their own gallery.
       exclusion: exclude the query by its index, or, as in the code of several papers, whatever is ranked first.
+      full_ranking: also return "map", the mean average precision over the whole ranking, and "precision@K" for `ks`.
+        They need the rank of every relevant row, which takes longer for classes of more than 16 rows on CPUs.
       per_query: also return "rank" (int [Q], 1-based rank of the nearest relevant row, 0 if there is none),
         "r_precision_per_query" and "map@r_per_query" (float [Q], NaN for queries without a relevant row).
       mesh: devices, by default all of this process; the results do not depend on them.
@@ -65,9 +68,10 @@ def retrieval(
       progress: called with the number of tiles done and the total.
 
     Returns:
-      Python numbers. "recall@K" (a query without a relevant row is a miss); "r_precision" and "map@r" (means over the
-      queries that have a relevant row, NaN if none has); the standard error of each as "..._stderr"; and
-      "lone_queries", the number of queries without a relevant row.
+      Python numbers. "recall@K", "macro_recall@1" (the mean over the classes of their queries' Recall@1) and "mrr"
+      (mean reciprocal rank of the nearest relevant row), where a query without a relevant row is a miss; "r_precision",
+      "map@r", "map" and "precision@K", means over the queries that have a relevant row, NaN if none has; the standard
+      error of each as "..._stderr"; and "lone_queries", the number of queries without a relevant row.
 
     Raises:
       DataError: wrong shapes or types, rows that are not finite, K larger than the number of candidates, or a gallery
@@ -87,6 +91,7 @@ def retrieval(
         gallery_points = check_inputs.embeddings(gallery, name="gallery")
         gallery_classes = check_inputs.labels(gallery_labels, len(gallery_points), name="gallery_labels", of="gallery")
         check_inputs.check_same_width(points, gallery_points)
+        check_inputs.check_same_kind(classes, gallery_classes)
         if exclude is None and exclude_self is None and check_inputs.equal_rows(points, gallery_points):
             raise DataError(
                 "gallery: equals the queries, so that every query would find itself; search the queries without a "
@@ -114,11 +119,17 @@ def retrieval(
         dtype=check_inputs.compute_dtype(points),
         mesh=mesh,
         memory=memory,
+        full_ks=ks if full_ranking else None,
     )
     if announce is not None:
         announce(plan.describe())
     results = _ranking.execute(plan, progress)
-    summarized: dict[str, Any] = summary(*results, ks)
+    summarized: dict[str, Any] = summary(
+        results.first_rank, results.r_precision, results.average_precision, results.relevant, classes, ks
+    )
+    if results.full is not None:
+        for name, values in zip(("map", *(f"precision@{k}" for k in ks)), results.full.T, strict=True):
+            summarized |= _mean_with_error(name, values[results.relevant > 0])
     if per_query:
         summarized["rank"] = results.first_rank
         summarized["r_precision_per_query"] = results.r_precision
@@ -131,6 +142,7 @@ def summary(
     r_precision: np.ndarray,
     average_precision: np.ndarray,
     relevant: np.ndarray,
+    labels: np.ndarray,
     ks: tuple[int, ...],
 ) -> dict[str, float]:
     """Means over the queries and their standard errors, with the keys of `retrieval`.
@@ -140,6 +152,7 @@ def summary(
       r_precision: float [Q].
       average_precision: float [Q], average precision at R.
       relevant: int [Q], R.
+      labels: [Q], class of each query.
       ks: values of K for Recall@K.
     """
     result: dict[str, float] = {}
@@ -147,10 +160,20 @@ def summary(
         recall = float(((first_rank > 0) & (first_rank <= k)).mean())
         result[f"recall@{k}"] = recall
         result[f"recall@{k}_stderr"] = float(np.sqrt(recall * (1 - recall) / len(first_rank)))
+    _, members, sizes = np.unique(labels, return_inverse=True, return_counts=True)
+    recalls = np.bincount(members, first_rank == 1) / sizes
+    result["macro_recall@1"] = float(recalls.mean())
+    result["macro_recall@1_stderr"] = float(np.sqrt(np.sum(recalls * (1 - recalls) / sizes)) / len(sizes))
+    result |= _mean_with_error("mrr", np.where(first_rank > 0, 1 / np.maximum(first_rank, 1), 0))
     has_relevant = relevant > 0
-    for name, values in (("r_precision", r_precision), ("map@r", average_precision)):
-        kept = values[has_relevant]
-        result[name] = float(kept.mean()) if len(kept) else float("nan")
-        result[f"{name}_stderr"] = float(kept.std() / np.sqrt(len(kept))) if len(kept) else float("nan")
+    result |= _mean_with_error("r_precision", r_precision[has_relevant])
+    result |= _mean_with_error("map@r", average_precision[has_relevant])
     result["lone_queries"] = int((~has_relevant).sum())
     return result
+
+
+def _mean_with_error(name: str, values: np.ndarray) -> dict[str, float]:
+    """The mean and its standard error, by their keys; NaN if there are no values."""
+    if not len(values):
+        return {name: float("nan"), f"{name}_stderr": float("nan")}
+    return {name: float(values.mean()), f"{name}_stderr": float(values.std() / np.sqrt(len(values)))}

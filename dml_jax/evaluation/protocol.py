@@ -54,6 +54,7 @@ def evaluate(
     gallery: ArrayLike | None = None,
     gallery_labels: ArrayLike | None = None,
     metric: Metric = "cosine",
+    full_ranking: bool = False,
     per_query: bool = False,
     memory: int | None = None,
     announce: Callable[[str], None] | None = None,
@@ -64,7 +65,7 @@ def evaluate(
 
     Args:
       embeddings: [N, D], the queries.
-      labels: int [N].
+      labels: [N] integers or strings.
       ks: K of Recall@K; values above the number of candidates are skipped.
       protocol: "clean" excludes each query from its own neighbours by index; "paper" drops the first neighbour, as the
         published codes do, so that a query with a duplicate ranked first counts as its own hit.
@@ -74,9 +75,9 @@ def evaluate(
       restarts: restarts of k-means; None for the default of `kmeans_options`.
       average: mean of the entropies in the NMI; HIST's code uses the geometric mean, the others the arithmetic mean.
       gallery: [G, D] to search instead of the other queries; nothing is excluded then.
-      gallery_labels: int [G].
+      gallery_labels: [G], of the same kind as `labels`.
       metric: distance that ranks the gallery; with "cosine", k-means runs on rows of unit length.
-      per_query, memory, announce, progress: see `metrics.retrieval`.
+      full_ranking, per_query, memory, announce, progress: see `metrics.retrieval`.
       cluster_progress: the `progress` of `kmeans.fit`.
 
     Returns:
@@ -96,6 +97,7 @@ def evaluate(
         gallery=gallery,
         gallery_labels=gallery_labels,
         exclusion="index" if protocol == "clean" else "position",
+        full_ranking=full_ranking,
         per_query=per_query,
         memory=memory,
         announce=announce,
@@ -153,7 +155,8 @@ def description(
         f"exact {metric} ranking in float32",
         "separate gallery" if gallery else exclusion[protocol],
         "ties broken by lower index",
-        "queries without a relevant row count as misses in Recall@K and are excluded from R-precision and MAP@R",
+        "queries without a relevant row count as misses in Recall@K and MRR and are excluded from R-precision and "
+        "MAP@R",
     ]
     if cluster:
         options = kmeans_options(classes or 0, restarts)

@@ -32,16 +32,17 @@ def retrieval(
     *,
     ks: tuple[int, ...] = (1, 2, 4, 8),
 ) -> dict[str, float]:
-    """Recall@K, R-precision and MAP@R (Musgrave et al., ECCV 2020) of ranked lists.
+    """Recall@K, MRR, R-precision and MAP@R (Musgrave et al., ECCV 2020) of ranked lists.
 
     Args:
       indices: int [Q, L], gallery rows, nearest first; without the query itself if the queries are the gallery.
-      labels: int [Q].
-      gallery_labels: int [G]; None if the queries are the gallery.
+      labels: [Q] integers or strings.
+      gallery_labels: [G]; None if the queries are the gallery.
       ks: K of Recall@K, at most L.
 
     Returns:
-      The same dictionary as `metrics.retrieval`, by the same conventions.
+      The same dictionary as `metrics.retrieval`, by the same conventions; for "mrr", a relevant row beyond the end of a
+      list is a miss.
 
     Raises:
       DataError: wrong shapes, or lists too short for a K or for the largest R (see `required_depth`).
@@ -54,6 +55,7 @@ def retrieval(
     gallery = queries
     if gallery_labels is not None:
         gallery = check_inputs.labels(gallery_labels, len(np.asarray(gallery_labels)), name="gallery_labels")
+        check_inputs.check_same_kind(queries, gallery)
     if lists.size and not 0 <= lists.min() <= lists.max() < len(gallery):
         raise DataError(f"indices: hold {lists.min()}..{lists.max()}, but the gallery has {len(gallery)} rows")
     relevant = relevant_counts(queries, gallery, exclude_self=exclude_self)
@@ -67,4 +69,4 @@ def retrieval(
     divisor = np.maximum(relevant, 1)
     precision = hits_at_r.sum(axis=1) / divisor
     average = (np.cumsum(hits_at_r, axis=1) / rank * hits_at_r).sum(axis=1) / divisor
-    return metrics.summary(first, precision, average, relevant, ks)
+    return metrics.summary(first, precision, average, relevant, queries, ks)

@@ -1,4 +1,4 @@
-"""Verification of image pairs (same class or not): error rates over the cosine threshold, and the equal error rate."""
+"""Verification of image pairs (same class or not): error rates over the cosine threshold, and their summary."""
 
 from typing import NamedTuple
 
@@ -7,6 +7,8 @@ import numpy as np
 from dml_jax.errors import DataError
 
 BLOCK = 512  # rows compared at once
+PAIRED = 10_000  # rows whose pairs are compared for a summary
+FALSE_MATCH_RATES = (0.01, 0.001)
 
 
 class Verification(NamedTuple):
@@ -26,13 +28,36 @@ class Verification(NamedTuple):
     equal_error_rate: float
     threshold: float
 
+    def false_non_matches(self, false_match_rate: float) -> float:
+        """FNMR@FMR: the false rejects at the lowest threshold whose false accepts do not exceed a rate."""
+        return float(self.false_rejects[np.argmax(self.false_accepts <= false_match_rate)])
+
+
+def summary(embeddings: np.ndarray, labels: np.ndarray) -> dict[str, float]:
+    """Error rates over all pairs of at most `PAIRED` random rows.
+
+    Args:
+      embeddings: [N, D], rows of any length.
+      labels: [N] integers or strings.
+
+    Returns:
+      "equal_error_rate" and its cosine, "equal_error_cosine"; and "fnmr@F" for each F of `FALSE_MATCH_RATES`.
+
+    Raises:
+      DataError: see `error_rates`.
+    """
+    rows = np.random.default_rng(0).permutation(len(labels))[:PAIRED]
+    rates = error_rates(embeddings[rows], labels[rows])
+    found = {"equal_error_rate": rates.equal_error_rate, "equal_error_cosine": rates.threshold}
+    return found | {f"fnmr@{rate}": rates.false_non_matches(rate) for rate in FALSE_MATCH_RATES}
+
 
 def error_rates(embeddings: np.ndarray, labels: np.ndarray, *, bins: int = 4000) -> Verification:
     """Error rates over all pairs, from a histogram of their cosines, so that no N×N matrix is stored.
 
     Args:
       embeddings: [N, D], rows of any length.
-      labels: int [N].
+      labels: [N] integers or strings.
       bins: histogram bins over [-1, 1]; thresholds are exact to 2 / bins.
 
     Raises:

@@ -12,11 +12,12 @@ The modules also hold what the methods build upon: pairwise similarities and mas
 `similarity_losses`).
 """
 
-from dml_jax.losses.classification import arcface, cosface, normalized_softmax, softmax
+from dml_jax.losses.classification import arcface, cosface, normalized_softmax, softmax, subcenter_arcface
 from dml_jax.losses.pair_losses import contrastive, lifted_structure, margin, n_pair, triplet
 from dml_jax.losses.pairwise import Candidates
 from dml_jax.losses.proxies import proxy_anchor, proxy_nca, proxy_nca_pp, soft_triple
-from dml_jax.losses.similarity_losses import circle, multi_similarity
+from dml_jax.losses.ranking import recall_at_k, smooth_ap
+from dml_jax.losses.similarity_losses import circle, multi_similarity, sup_con
 
 __all__ = [
     "Candidates",
@@ -32,7 +33,11 @@ __all__ = [
     "proxy_anchor",
     "proxy_nca",
     "proxy_nca_pp",
+    "recall_at_k",
+    "smooth_ap",
     "soft_triple",
     "softmax",
+    "subcenter_arcface",
+    "sup_con",
     "triplet",
 ]

@@ -2,7 +2,7 @@
 
 References, in the order of the functions: label smoothing is Szegedy et al. (CVPR 2016); normalised softmax is Zhai &
 Wu, "Classification is a strong baseline for deep metric learning" (BMVC 2019); ArcFace is Deng et al. (CVPR 2019);
-CosFace is Wang et al. (CVPR 2018).
+CosFace is Wang et al. (CVPR 2018); sub-center ArcFace is Deng et al. (ECCV 2020).
 """
 
 import jax
@@ -123,3 +123,28 @@ def cosface(
     """
     cosines = cosine(embeddings, proxies)
     return cross_entropy(scale * _with_target(cosines, labels, _own(cosines, labels) - margin), labels).mean()
+
+
+def subcenter_arcface(
+    embeddings: jax.Array, labels: jax.Array, proxies: jax.Array, *, margin: float = 0.5, scale: float = 64.0
+) -> jax.Array:
+    """Sub-center ArcFace: ArcFace on the cosine to the nearest of K centers of each class -> scalar.
+
+    Args:
+      embeddings: float [B, D], any norm.
+      labels: int [B], in 0..C-1.
+      proxies: float [C, K, D], the centers of each class, any norm.
+      margin: added to the angle between a sample and its own class, in radians.
+      scale: multiplies the cosines.
+    """
+    cosines = nearest_center(embeddings, proxies)
+    return cross_entropy(scale * angular_margin(cosines, labels, margin=margin), labels).mean()
+
+
+def nearest_center(embeddings: jax.Array, centers: jax.Array) -> jax.Array:
+    """Embeddings [B, D] and centers [C, K, D] -> [B, C], the cosine to the nearest center of each class."""
+    classes, count, dim = centers.shape
+    cosines = cosine(embeddings, centers.reshape(-1, dim)).reshape(-1, classes, count)
+    # Selected by index: the gradient of a maximum, divided among equal entries, can be 0 / 0.
+    nearest = jnp.argmax(cosines, axis=2, keepdims=True)
+    return jnp.take_along_axis(cosines, nearest, axis=2)[..., 0]

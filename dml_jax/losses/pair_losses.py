@@ -152,6 +152,7 @@ def margin(
     *,
     margin: float = 0.2,
     nu: float = 0.0,
+    divisor: Literal["triplets", "pairs"] = "triplets",
     mining: Mining = "distance_weighted",
     candidates: Candidates | None = None,
     key: jax.Array | None = None,
@@ -162,14 +163,14 @@ def margin(
       embeddings: float [N, D], any norm; distances are those of unit vectors.
       labels: int [N], in 0..C-1.
       beta: float [C], see `margin_loss`.
-      margin, nu: see `margin_loss`.
+      margin, nu, divisor: see `margin_loss`.
       mining: how positives and negatives are chosen, see `dml_jax.losses.mining`.
       candidates: what the anchors are compared with; None for the batch itself.
       key: random key; not needed for mining="hard".
     """
     x, others = pairwise.compared(embeddings, labels, candidates)
     triplets = _mine(mining, key, x, others)
-    return margin_loss(x, labels, triplets, beta, margin=margin, nu=nu, candidates=others.embeddings)
+    return margin_loss(x, labels, triplets, beta, margin=margin, nu=nu, divisor=divisor, candidates=others.embeddings)
 
 
 def margin_loss(
@@ -180,11 +181,12 @@ def margin_loss(
     *,
     margin: float = 0.2,
     nu: float = 0.0,
+    divisor: Literal["triplets", "pairs"] = "triplets",
     candidates: jax.Array | None = None,
 ) -> jax.Array:
     """Margin loss (Wu et al., "Sampling Matters in Deep Embedding Learning", ICCV 2017, Eq. 7 and 8) -> scalar.
 
-    The sum of both hinges over the number of triplets in which one is active; 0 if none is.
+    The sum of both hinges over the number of active triplets or pairs; 0 if there are none.
 
     Args:
       embeddings: float [B, D].
@@ -192,14 +194,17 @@ def margin_loss(
       triplets: T of them.
       beta: float [C], boundary between near and far for anchors of each class; learnable.
       margin: half the width of the gap around beta.
-      nu: weight of the sum of beta_{y_a} over all triplets, which keeps beta small.
+      nu: weight of the sum of beta_{y_a} over all triplets, which keeps beta small; divisor "pairs" divides it, too.
+      divisor: the number of triplets with an active hinge, or of active hinges as in pytorch-metric-learning.
       candidates: float [M, D] that positives and negatives index; None for `embeddings`.
     """
     pull, push = margin_hinges(embeddings, labels, triplets, beta, margin=margin, candidates=candidates)
-    active = jnp.sum((pull > ROUNDING) | (push > ROUNDING))
+    near, far = pull > ROUNDING, push > ROUNDING
+    active = near.sum() + far.sum() if divisor == "pairs" else jnp.sum(near | far)
     loss = jnp.sum(pull + push) / jnp.maximum(active, 1)
     if nu:
-        loss += nu * jnp.sum(jnp.where(triplets.valid, at_least_float32(beta)[labels[triplets.anchors]], 0))
+        total = jnp.sum(jnp.where(triplets.valid, at_least_float32(beta)[labels[triplets.anchors]], 0))
+        loss += nu * (total / jnp.maximum(active, 1) if divisor == "pairs" else total)
     return loss
 
 

@@ -21,6 +21,10 @@ negatives of an anchor,
     alpha_n = [s_n + m]+,   alpha_p = [1 + m - s_p]+,
 
 where the weights alpha are constants in the gradient.
+
+Supervised contrastive loss (Khosla et al., NeurIPS 2020, Eq. 2, "out") of anchor i, with temperature t:
+
+    -1/|P_i| sum_{p positive} log(exp(S_ip / t) / sum_{a != i} exp(S_ia / t)).
 """
 
 from typing import Literal
@@ -152,3 +156,22 @@ def circle(
     pull = log_sum_exp(-gamma * alpha_p * (s - (1 - margin)), others.positive, axis=1)
     valid = others.positive.any(axis=1) & others.negative.any(axis=1)
     return jnp.sum(jax.nn.softplus(push + pull), where=valid) / jnp.maximum(valid.sum(), 1)
+
+
+def sup_con(
+    embeddings: jax.Array, labels: jax.Array, *, temperature: float = 0.1, candidates: Candidates | None = None
+) -> jax.Array:
+    """Supervised contrastive loss: the mean over the anchors that have positives -> scalar; 0 if there are none.
+
+    Args:
+      embeddings: float [N, D], any norm.
+      labels: int [N].
+      temperature: divides the cosines; 0.1 in the paper.
+      candidates: what the anchors are compared with; None for the batch itself.
+    """
+    x, others = pairwise.compared(embeddings, labels, candidates)
+    logits = pairwise.products(x, others.embeddings) / temperature
+    normalizer = log_sum_exp(logits, others.positive | others.negative, axis=1)
+    count = others.positive.sum(axis=1)
+    pull = jnp.sum(logits, axis=1, where=others.positive) / jnp.maximum(count, 1)
+    return jnp.sum(normalizer - pull, where=count > 0) / jnp.maximum((count > 0).sum(), 1)

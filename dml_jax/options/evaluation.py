@@ -14,6 +14,7 @@ class Evaluation:
 
     protocol: Literal["clean", "paper"] = "clean"  # excludes the query by its index, or the first neighbour (authors)
     ks: Annotated[tuple[PositiveInt, ...], NonEmpty] = (1, 2, 4, 8)  # of Recall@K
+    full_ranking: bool = False  # also MAP over the whole ranking and precision@K; slower with large classes
     batch_size: PositiveInt = 256  # images embedded at once
     cluster: bool = True  # computes NMI with k-means at the end; slow with many thousand classes
     nmi_average: Literal["arithmetic", "geometric"] = "arithmetic"  # of the entropies in NMI; geometric in HIST's code

@@ -4,9 +4,9 @@ from typing import Annotated, Literal
 
 from annotated_types import Gt, Le
 
-from dml_jax.options.fields import NonNegative, NonNegativeInt, PositiveInt, require, section
+from dml_jax.options.fields import Fraction, NonNegative, NonNegativeInt, PositiveInt, require, section
 
-Optimizer = Literal["adam", "adamw", "radam", "sgd", "rmsprop"]
+Optimizer = Literal["adam", "adamw", "radam", "sgd", "rmsprop", "lion", "muon"]
 
 
 @section
@@ -14,7 +14,7 @@ class Group:
     """How one parameter group is trained."""
 
     learning_rate: NonNegative  # before the schedule
-    weight_decay: NonNegative = 0.0  # decoupled in AdamW and RAdam, else added to the gradient
+    weight_decay: NonNegative = 0.0  # decoupled in AdamW, RAdam, Lion and Muon, else added to the gradient
     warmup: Literal["train", "freeze"] = "train"  # whether the group is trained in the warm-up epochs
     freeze: bool = False  # never trained
 
@@ -27,9 +27,12 @@ class Train:
     steps: NonNegativeInt = 0  # length in steps
     epochs: NonNegativeInt = 0  # or length in epochs, counted as in the method's paper
     warmup_epochs: NonNegativeInt = 0  # before these epochs, at the full learning rate
+    linear_warmup: NonNegativeInt = 0  # steps in which all learning rates rise linearly from zero
     chunks: PositiveInt = 1  # parts in which a batch is encoded, for batches larger than the memory; same results
     shard_classes: bool = False  # spread tables of classes (proxies, classifiers) over the devices; same results
     optimizer: Optimizer = "adam"  # with PyTorch's conventions
+    clip_norm: NonNegative = 0.0  # largest global norm of the gradient of all groups without `freeze`; 0: no limit
+    ema: Fraction = 0.0  # decay per step of a moving average of the model, which is the one evaluated; 0: none
     schedule: Literal["constant", "cosine", "step"] = "constant"  # of all learning rates
     milestones: tuple[NonNegativeInt, ...] = ()  # epochs after which "step" multiplies by gamma; warm-up not counted
     gamma: Annotated[float, Gt(0), Le(1)] = 0.1  # factor of the learning rates at a milestone
@@ -38,6 +41,7 @@ class Train:
     checkpoint_every: PositiveInt = 200  # steps between two checkpoints
     keep_every: NonNegativeInt = 0  # steps between two models kept for `dml_jax.analyse`; 0: none
     select: Literal["last", "validation", "test"] = "last"  # how the reported model is selected
+    patience: NonNegativeInt = 0  # evaluations without a better model until training stops early; 0: never
     reload_best_epochs: tuple[NonNegativeInt, ...] = ()  # epochs (without warm-up) that restart from the best model
 
     def __post_init__(self) -> None:
@@ -45,6 +49,8 @@ class Train:
         require((self.steps > 0) != (self.epochs > 0), "steps", self.steps, rule)
         increasing = list(self.milestones) == sorted(set(self.milestones))
         require(increasing, "milestones", self.milestones, "must be increasing")
+        rule = "needs select='validation'; early stopping on test images would select by them"
+        require(not self.patience or self.select == "validation", "patience", self.patience, rule)
         rule = "needs a best model; set select to validation or test"
         require(
             not self.reload_best_epochs or self.select != "last", "reload_best_epochs", self.reload_best_epochs, rule

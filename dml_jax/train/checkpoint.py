@@ -18,17 +18,17 @@ import orbax.checkpoint as ocp
 from dml_jax.errors import CheckpointError
 from dml_jax.files import read_json, reading, reason, sha256, write_json
 from dml_jax.train import process_group
-from dml_jax.train.state import TrainState, check_finite
+from dml_jax.train.state import TrainState, check_finite, evaluated
 
 # More than one: there is something to fall back on if one is corrupt, or if the best is newer than the latest.
 KEPT = {"latest": 3, "best": 2}
 MANIFEST = "sha256.json"
 NONE = -1  # instead of a step
-ON_DISK = ("step", "params", "method", "optimizer")  # names of the fields of `TrainState` in a checkpoint
+ON_DISK = ("step", "params", "method", "optimizer", "average")  # names of the fields of `TrainState` in a checkpoint
 
 
 def _to_disk(state: TrainState) -> dict[str, Any]:
-    return dict(zip(ON_DISK, state, strict=True))
+    return {name: part for name, part in zip(ON_DISK, state, strict=True) if part is not None}
 
 
 def digests(directory: Path) -> dict[str, str]:
@@ -179,7 +179,7 @@ class Checkpoints:
         return NONE
 
     def select(self, checkpoint: str, select: str) -> TrainState:
-        """The state that a value of `--checkpoint` selects.
+        """The state that a value of `--checkpoint` selects, with the moving average as its model if the run has one.
 
         Args:
           checkpoint: "reported", "latest", "best" or a step.
@@ -196,7 +196,7 @@ class Checkpoints:
         found = self.restore("best" if checkpoint == "best" else "latest", number)
         if found is None:
             raise CheckpointError(f"--checkpoint={checkpoint}: there is none in {self.directory}")
-        return found[0]
+        return evaluated(found[0])
 
     def drop_newer(self, kind: str, step: int) -> None:
         """Deletes checkpoints after `step`: the resumed run will write them again."""
@@ -212,7 +212,7 @@ class Checkpoints:
             restored = self._managers[kind].restore(step, args=items)
         except Exception as error:  # orbax and tensorstore raise many types of exceptions
             raise CheckpointError(f"{path}: does not fit this model ({reason(error)})") from error
-        return TrainState(*(restored.state[name] for name in ON_DISK)), dict(restored.notes)
+        return TrainState(*(restored.state.get(name) for name in ON_DISK)), dict(restored.notes)
 
     def close(self) -> None:
         """Stops orbax's threads."""

@@ -24,7 +24,9 @@ from dml_jax.train import mesh as meshes
 from dml_jax.train.state import TrainState
 
 # Runs once, so compiling it fast matters more than the speed of its code.
-_compiled_initial = jax.jit(step.initial, static_argnums=(0, 1), compiler_options={"xla_backend_optimization_level": 0})
+_compiled_initial = jax.jit(
+    step.initial, static_argnums=(0, 1, 4), compiler_options={"xla_backend_optimization_level": 0}
+)
 
 
 class Teacher(NamedTuple):
@@ -240,7 +242,8 @@ def initial_state(experiment: Experiment) -> TrainState:
     """The state before the first step, on every device; a pure function of the seed."""
     key = jax.random.fold_in(run_key(experiment.config), 2**31 - 1)
     initial = step.initial if _reads_weights(experiment.config) else _compiled_initial
-    state = initial(experiment.method, experiment.optimizer, key, example_batch(experiment))
+    ema = experiment.config.train.ema
+    state = initial(experiment.method, experiment.optimizer, key, example_batch(experiment), ema)
     return place(experiment, state)
 
 
@@ -261,9 +264,9 @@ def state_shapes(
     batch = _zeros(config, method, shape)
     key = jax.eval_shape(lambda: run_key(config))
     if _reads_weights(config):
-        shapes = jax.eval_shape(partial(step.initial, method, optimizer), key, batch)
+        shapes = jax.eval_shape(partial(step.initial, method, optimizer, ema=config.train.ema), key, batch)
     else:
-        shapes = _compiled_initial.eval_shape(method, optimizer, key, batch)
+        shapes = _compiled_initial.eval_shape(method, optimizer, key, batch, config.train.ema)
     shardings = meshes.shardings(mesh, shapes, method.class_axis)
     return jax.tree.map(
         lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), shapes, shardings
@@ -272,7 +275,8 @@ def state_shapes(
 
 def jitted_step(experiment: Experiment) -> Any:
     """(state, batch, key) -> (state, metrics), see `step.build`, with the state donated and laid out as before."""
-    update = step.build(experiment.method, experiment.optimizer, experiment.augment)
+    ema = experiment.config.train.ema
+    update = step.build(experiment.method, experiment.optimizer, experiment.augment, ema=ema)
     return jax.jit(
         update, donate_argnums=0, out_shardings=(state_shardings(experiment), meshes.replicated(experiment.mesh))
     )
@@ -282,7 +286,7 @@ def state_shardings(experiment: Experiment) -> TrainState:
     """How the state lies on the devices: a sharding for each leaf, or for each field."""
     if experiment.method.class_axis is no_classes:
         everywhere: Any = meshes.replicated(experiment.mesh)
-        return TrainState(everywhere, everywhere, everywhere, everywhere)
+        return TrainState(*(everywhere for _ in TrainState._fields))
     shardings: TrainState = jax.tree.map(lambda leaf: leaf.sharding, template(experiment))
     return shardings
 

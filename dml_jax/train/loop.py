@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import jax
 
+from dml_jax.config import Train
 from dml_jax.console import Console
 from dml_jax.errors import DivergedError
 from dml_jax.methods.contract import Embed
@@ -26,7 +27,7 @@ from dml_jax.train import (
 from dml_jax.train.checkpoint import Checkpoints
 from dml_jax.train.experiment import Experiment
 from dml_jax.train.jsonl import JsonLines
-from dml_jax.train.state import TrainState
+from dml_jax.train.state import TrainState, evaluated
 from dml_jax.train.state import check_finite as check_state
 from dml_jax.train.stop_signals import Interrupted, Stop
 from dml_jax.train.trace import Trace
@@ -57,15 +58,17 @@ class Notes(NamedTuple):
       best: Recall@1 of the best model so far; negative before the first evaluation.
       pending: the line of metrics of this step if its evaluation was interrupted.
       lines: number of lines of metrics up to this step.
+      waited: number of evaluations since that of the best model.
     """
 
     best: float = -1.0
     pending: dict[str, Any] | None = None
     lines: int = 0
+    waited: int = 0
 
 
 def train(experiment: Experiment, out: Outputs, stop: Stop) -> TrainState:
-    """Trains to the last step, from the newest checkpoint or from the start.
+    """Trains to the last step, or until it stops early, from the newest checkpoint or from the start.
 
     Args:
       experiment: what is trained.
@@ -85,7 +88,7 @@ def train(experiment: Experiment, out: Outputs, stop: Stop) -> TrainState:
     embedder = inference.compile_embedder(experiment)
     if notes.pending:
         notes = evaluate_and_record(experiment, out, embedder, state, notes.pending, notes._replace(pending=None), stop)
-    if start == total:
+    if start == total or waited_enough(config, notes):
         return state
     update = experiments.jitted_step(experiment)
     rate_factor = jax.jit(experiment.schedule)
@@ -107,7 +110,7 @@ def train(experiment: Experiment, out: Outputs, stop: Stop) -> TrainState:
             out.trace.before(done)
             arrays = next(batches)
             if done - 1 in reloads and (best := out.checkpoints.restore("best")):
-                state = state._replace(params=best[0].params, model_state=best[0].model_state)
+                state = best[0]._replace(step=state.step, opt_state=state.opt_state)
             if features and done - 1 in refreshes:
                 check_finite(previous, done - 1)
                 state = refresh_state(experiment, out, features, state, notes, stop)
@@ -137,7 +140,7 @@ def train(experiment: Experiment, out: Outputs, stop: Stop) -> TrainState:
             if evaluating or saving or keeping:
                 check_state(state)
             if keeping:
-                kept_models.write(out.checkpoints.kept, state)
+                kept_models.write(out.checkpoints.kept, evaluated(state))
             line: dict[str, Any] = {"step": done, **values, "learning_rate_factor": float(rate_factor(done - 1))}
             if logging:
                 speed = clock.read(done)
@@ -148,7 +151,9 @@ def train(experiment: Experiment, out: Outputs, stop: Stop) -> TrainState:
             if evaluating:
                 best_before = notes.best
                 notes = evaluate_and_record(experiment, out, embedder, state, line, notes, stop)
-                saving = saving or notes.best != best_before  # so that `best` is never ahead of `latest` by two models
+                enough = waited_enough(config, notes)
+                # So that `best` is never ahead of `latest` by two models.
+                saving = saving or enough or notes.best != best_before
             elif logging:
                 out.metrics.write(line)
                 notes = notes._replace(lines=notes.lines + 1)
@@ -158,7 +163,15 @@ def train(experiment: Experiment, out: Outputs, stop: Stop) -> TrainState:
                 out.checkpoints.save("latest", state, notes._asdict())
             if stopping:
                 raise Interrupted(stop.agreed())
+            if evaluating and enough:
+                out.console.print(f"step {done}: stopping early, {notes.waited} evaluations without a better model")
+                break
     return state
+
+
+def waited_enough(config: Train, notes: Notes) -> bool:
+    """Whether `train.patience` evaluations in a row have found no better model."""
+    return 0 < config.patience <= notes.waited
 
 
 def resume_or_start(experiment: Experiment, out: Outputs) -> tuple[TrainState, Notes]:
@@ -225,7 +238,7 @@ def evaluate_and_record(
     """Evaluates, writes the line of metrics with the results, and keeps the model if it is the best so far.
 
     Returns:
-      The notes with the best Recall@1 and the number of lines.
+      The notes with the best Recall@1, the evaluations since then, and the number of lines.
 
     Raises:
       Interrupted: on a signal; the newest checkpoint then says that this evaluation is pending.
@@ -234,7 +247,7 @@ def evaluate_and_record(
     name = "validation" if "validation" in experiment.splits and select != "test" else "test"
     try:
         embeddings = split_metrics.embed_with_gallery(
-            experiment, embedder, state, name, lambda done: stop.raise_if_stopped()
+            experiment, embedder, evaluated(state), name, lambda done: stop.raise_if_stopped()
         )
         results = split_metrics.metrics(
             experiment.config, experiment.splits[name], embeddings[name], embeddings.get("gallery"), cluster=False
@@ -248,10 +261,12 @@ def evaluate_and_record(
     notes = notes._replace(lines=notes.lines + 1)
     recall = results["recall@1"]
     out.console.print(f"step {int(state.step)}: {name} Recall@1 {recall:.4f}  MAP@R {results['map@r']:.4f}")
-    if select == "last" or recall <= notes.best:
+    if select == "last":
         return notes
+    if recall <= notes.best:
+        return notes._replace(waited=notes.waited + 1)
     out.checkpoints.save("best", state, {"recall@1": recall})
-    return notes._replace(best=recall)
+    return notes._replace(best=recall, waited=0)
 
 
 def refresh_state(

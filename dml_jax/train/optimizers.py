@@ -1,6 +1,7 @@
 """Optimizers with PyTorch's conventions, one per parameter group, and the schedule they share.
 
-Coupled decay ("adam", "sgd", "rmsprop") is added to the gradient; decoupled decay ("adamw", "radam") to the update.
+Coupled decay ("adam", "sgd", "rmsprop") is added to the gradient; decoupled decay ("adamw", "radam", "lion", "muon") to
+the update. PyTorch has no Lion; it is that of its paper (Chen et al., NeurIPS 2023).
 """
 
 from collections.abc import Callable
@@ -9,6 +10,7 @@ from typing import Any, assert_never
 import jax
 import jax.numpy as jnp
 import optax
+from optax import contrib
 
 from dml_jax.config import Group, Optimizer, Train
 from dml_jax.errors import ConfigError
@@ -23,7 +25,7 @@ def rate_factor(train: Train, *, start: int, stop: int, milestones: tuple[int, .
     """The schedule of the factor that multiplies every learning rate.
 
     Args:
-      train: kind of schedule and gamma.
+      train: kind of schedule, gamma, and the steps in which the factor rises linearly to that of the schedule.
       start: first step after the warm-up; before it the factor is 1.
       stop: number of steps of the whole run.
       milestones: steps at which "step" multiplies by gamma.
@@ -40,15 +42,20 @@ def rate_factor(train: Train, *, start: int, stop: int, milestones: tuple[int, .
         passed = sum((step >= milestone) * 1 for milestone in milestones)
         return train.gamma**passed
 
+    def rising(step: Any) -> Any:
+        return jnp.minimum((step + 1) / train.linear_warmup, 1.0) * chosen(step)
+
+    chosen: Schedule
     match train.schedule:
         case "constant":
-            return constant
+            chosen = constant
         case "cosine":
-            return cosine
+            chosen = cosine
         case "step":
-            return stairs
+            chosen = stairs
         case _:
             assert_never(train.schedule)
+    return rising if train.linear_warmup else chosen
 
 
 def _direction(name: Optimizer, decay: float) -> optax.GradientTransformation:
@@ -65,8 +72,35 @@ def _direction(name: Optimizer, decay: float) -> optax.GradientTransformation:
             return optax.chain(coupled, optax.trace(0.9, nesterov=True))
         case "rmsprop":
             return optax.chain(coupled, optax.scale_by_rms(0.9, eps_in_sqrt=False), optax.trace(0.9))
+        case "lion":
+            return optax.chain(optax.scale_by_lion(), decoupled)
+        case "muon":
+            return optax.chain(_scale_by_muon(), decoupled)
         case _:
             assert_never(name)
+
+
+def _scale_by_muon() -> optax.GradientTransformation:
+    """Muon (Jordan, 2024) for matrices and, as matrices [H W I, O], for kernels of convolutions; Adam for all else.
+
+    Updates of matrices are scaled to the size of Adam's (Liu et al., "Muon is scalable for LLM training", 2025), so
+    that one learning rate fits both.
+    """
+
+    def axes(leaf: jax.Array) -> contrib.MuonDimensionNumbers:
+        return contrib.MuonDimensionNumbers(tuple(range(leaf.ndim - 1)), leaf.ndim - 1)
+
+    def as_large_as_adam(update: jax.Array, _: Any) -> jax.Array:
+        return 0.2 * max(update.size // update.shape[-1], update.shape[-1]) ** 0.5 * update
+
+    muon = optax.chain(
+        contrib.scale_by_muon(weight_dimension_numbers=lambda updates: jax.tree.map(axes, updates)),
+        optax.stateless_with_tree_map(as_large_as_adam),
+    )
+    return optax.partition(
+        {"matrix": muon, "other": optax.scale_by_adam()},
+        lambda params: jax.tree.map(lambda leaf: "matrix" if leaf.ndim in (2, 4) else "other", params),
+    )
 
 
 def _group_optimizer(name: Optimizer, group: Group, schedule: Schedule, start: int) -> optax.GradientTransformation:
@@ -96,4 +130,11 @@ def build(train: Train, method: Method, schedule: Schedule, *, warmup_steps: int
         return jax.tree_util.tree_map_with_path(lambda path, _: method.group(tuple(p.key for p in path)), params)
 
     transforms = {n: _group_optimizer(train.optimizer, g, schedule, warmup_steps) for n, g in train.groups.items()}
-    return optax.partition(transforms, labels)
+    updates = optax.partition(transforms, labels)
+    if not train.clip_norm:
+        return updates
+
+    def trained(params: Any) -> Any:
+        return jax.tree.map(lambda name: not train.groups[name].freeze, labels(params))
+
+    return optax.chain(optax.masked(optax.clip_by_global_norm(train.clip_norm), trained), updates)

@@ -65,6 +65,7 @@ def metrics(
         protocol=evaluation.protocol,
         cluster=cluster,
         average=evaluation.nmi_average,
+        full_ranking=evaluation.full_ranking,
         per_query=per_query,
         **options,
     )

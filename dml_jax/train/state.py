@@ -17,12 +17,22 @@ class TrainState(NamedTuple):
       params: trained parameters, nested dict.
       model_state: what is not trained by gradients (batch statistics, queue, momentum encoder), nested dict.
       opt_state: the optimizer's state.
+      average: moving averages of params and model_state, a pair; None unless `train.ema` is set.
     """
 
     step: jax.Array
     params: Any
     model_state: Any
     opt_state: Any
+    average: Any = None
+
+
+def evaluated(state: TrainState) -> TrainState:
+    """The state whose model is evaluated, exported and reported: the moving average, where there is one."""
+    if state.average is None:
+        return state
+    params, model_state = state.average
+    return state._replace(params=params, model_state=model_state)
 
 
 def fingerprint(variables: Any) -> str:

@@ -41,13 +41,34 @@ def loss(
     return method.loss(params, model_state, encoded, batch, step, key_loss)
 
 
+def moving_average(average: PyTree, new: PyTree, step: jax.Array, decay: float) -> PyTree:
+    """min(decay, step / (step + 10)) average + (1 - …) new; whole numbers, such as labels in a memory, are the new.
+
+    The smaller decay at first lets the initial model, which `average` holds at step 0, vanish at once.
+    """
+    kept = jnp.minimum(decay, step / (step + 10))
+
+    def of(a: jax.Array, x: jax.Array) -> jax.Array:
+        if not jnp.issubdtype(x.dtype, jnp.floating):
+            return jnp.copy(x)
+        return kept.astype(x.dtype) * a + (1 - kept).astype(x.dtype) * x
+
+    return jax.tree.map(of, average, new)
+
+
 def build(
-    method: Method, optimizer: optax.GradientTransformation, augment: Augment | None = None
+    method: Method, optimizer: optax.GradientTransformation, augment: Augment | None = None, *, ema: float = 0.0
 ) -> Callable[[TrainState, Batch, jax.Array], tuple[TrainState, dict[str, jax.Array]]]:
     """The training step as a pure function, to be jitted with its state donated.
 
     The batch is the global one: under `jit`, with its rows sharded over the devices, batch statistics and pair losses
     keep their global meaning and the gradient needs no factor.
+
+    Args:
+      method: what is trained.
+      optimizer: of its parameters.
+      augment: see `loss`.
+      ema: decay of the moving average; 0 if the state has none.
 
     Returns:
       (state, batch, key) -> (state, metrics). `key` is the run's; the step number is folded in. Metrics are float
@@ -65,12 +86,17 @@ def build(
         params = optax.apply_updates(state.params, updates)
         model_state = method.after(params, aux.model_state, aux.carry)
         metrics = {"loss": value, **aux.metrics, "grad_norm": optax.tree.norm(grads)}
-        return TrainState(state.step + 1, params, model_state, opt_state), metrics
+        average = moving_average(state.average, (params, model_state), state.step, ema) if ema else None
+        return TrainState(state.step + 1, params, model_state, opt_state, average), metrics
 
     return step
 
 
-def initial(method: Method, optimizer: optax.GradientTransformation, key: jax.Array, batch: Batch) -> TrainState:
-    """The state before the first step; `batch` gives the shapes."""
+def initial(
+    method: Method, optimizer: optax.GradientTransformation, key: jax.Array, batch: Batch, ema: float = 0.0
+) -> TrainState:
+    """The state before the first step, with a moving average if `ema` is not 0; `batch` gives the shapes."""
     params, model_state = method.init(key, batch)
-    return TrainState(jnp.zeros((), jnp.int32), params, model_state, optimizer.init(params))
+    # A copy, because the training step donates the state, and a buffer cannot be donated twice.
+    average = jax.tree.map(jnp.copy, (params, model_state)) if ema else None
+    return TrainState(jnp.zeros((), jnp.int32), params, model_state, optimizer.init(params), average)

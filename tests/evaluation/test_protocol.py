@@ -15,7 +15,7 @@ def sample(seed=0, classes=12, each=8):
 def test_all_metrics_of_a_split():
     points, labels = sample()
     found = protocol.evaluate(points, labels, ks=(1, 4, 1000))
-    keys = ["recall@1", "recall@4", "r_precision", "map@r", "nmi"]
+    keys = ["recall@1", "recall@4", "macro_recall@1", "mrr", "r_precision", "map@r", "nmi"]
     assert set(found) == {"lone_queries", *keys, *(f"{key}_stderr" for key in keys)}
     assert {k: v for k, v in found.items() if "nmi" not in k} == metrics.retrieval(points, labels, ks=(1, 4))
     directions = points / np.linalg.norm(points, axis=1, keepdims=True)
@@ -29,13 +29,14 @@ def test_all_metrics_of_a_split():
 def test_every_metric_has_an_entry_in_the_table():
     """Otherwise it would be missing from the console tables and the report."""
     points, labels = sample()
-    found = protocol.evaluate(points, labels, ks=(4, 1), geometry=True)
+    found = protocol.evaluate(points, labels, ks=(4, 1), geometry=True, full_ranking=True)
     names = [entry.name for entry in metric_table.columns(found)]
     assert {key for key in found if not key.endswith("_stderr")} == {*names, "lone_queries"}
     geometry = ["density", "spectral_decay", "uniformity", "alignment"]
-    assert names == ["recall@1", "recall@4", "map@r", "r_precision", "nmi", *geometry]
+    recalls, full = ["recall@1", "recall@4", "macro_recall@1", "mrr"], ["map", "precision@1", "precision@4"]
+    assert names == [*recalls, "map@r", "r_precision", *full, "nmi", *geometry]
     assert [key for key in found if key in names] == names
-    assert len(names) == len(metric_table.METRICS) + 1  # two K of Recall@K
+    assert len(names) == len(metric_table.METRICS) + 2  # two K of Recall@K and precision@K
 
 
 def test_the_paper_protocol_counts_a_duplicate_as_the_query_itself():

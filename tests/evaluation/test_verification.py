@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from dml_jax.errors import DataError
-from dml_jax.evaluation.verification import error_rates
+from dml_jax.evaluation.verification import error_rates, summary
 
 
 def test_against_every_pair() -> None:
@@ -24,6 +24,21 @@ def test_against_every_pair() -> None:
     rejected, accepted = (cosines[same] < found.threshold).mean(), (cosines[~same] >= found.threshold).mean()
     assert rejected == pytest.approx(accepted, abs=2e-3)
     assert found.equal_error_rate == pytest.approx((rejected + accepted) / 2, abs=1e-3)
+
+
+def test_false_non_matches_at_a_false_match_rate() -> None:
+    rng = np.random.default_rng(1)
+    names = np.array(["ant", "bee", "cat"])[rng.integers(0, 3, 300)]
+    rows = {name: rng.standard_normal(8) for name in ("ant", "bee", "cat")}
+    points = np.stack([rows[name] for name in names]) + rng.standard_normal((300, 8))
+    found = summary(points, names)
+    unit = points / np.linalg.norm(points, axis=1, keepdims=True)
+    first, second = np.triu_indices(300, 1)
+    cosines, same = np.sum(unit[first] * unit[second], axis=1), names[first] == names[second]
+    for rate in (0.01, 0.001):
+        impostors = np.sort(cosines[~same])[::-1]
+        threshold = impostors[int(rate * len(impostors))]  # so many are above it
+        assert found[f"fnmr@{rate}"] == pytest.approx((cosines[same] <= threshold).mean(), abs=2e-3)
 
 
 def test_rows_of_zeros() -> None:

@@ -1,6 +1,7 @@
 """Equal rows and zero rows: every loss gives its float64 value and gradient in float32."""
 
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +25,9 @@ MORE: dict[str, Loss] = {
     "lifted structure, any norm": lambda x, y: losses.lifted_structure(x, y, normalize=False),
     "multi-similarity, all pairs": lambda x, y: losses.multi_similarity(x, y, copies="keep", mining=False),
     "soft triple, equal centers": lambda x, y: losses.soft_triple(x, y, jnp.ones((6, 3, 5), x.dtype), spread=5.0),
+    "subcenter arcface, equal centers": lambda x, y: losses.subcenter_arcface(x, y, jnp.ones((6, 3, 5), x.dtype)),
+    "smooth-AP, with the query": lambda x, y: losses.smooth_ap(x, y, rank_query=True),
+    "recall@k, with the query": lambda x, y: losses.recall_at_k(x, y, rank_query=True),
     "arcface, at a proxy": lambda x, y: losses.arcface(x, y, jnp.concatenate([x[:1], x[2:7]])),
 }
 LOSSES: dict[str, Loss] = {name: call for name, (call, _) in CALLS.items()} | MORE
@@ -77,11 +81,14 @@ def test_distances_of_equal_rows_are_zero(width: int) -> None:
 )
 def test_zero_rows_have_a_moderate_gradient_in_a_baseline(loss: str) -> None:
     """Divided by their length, at least 1e-12, they had one of up to 1e12, whose norm may overflow."""
-    criterion = Criterion(loss, baseline.make_config(loss).options, 6, 5)
+    criterion = Criterion(baseline.make_config(loss).options, 6, 5)
     x, key = jnp.asarray(with_duplicates()), jax.random.key(0)
-    params = criterion.init(key, x, jnp.asarray(LABELS), key, method="value")
-    gradients = jax.grad(lambda x, p: criterion.apply(p, x, jnp.asarray(LABELS), key, method="value"), (0, 1))(
-        x, params
-    )
+    params = criterion.init(key, x, jnp.asarray(LABELS), key, method="values")
+
+    def value(x: jax.Array, params: Any) -> jax.Array:
+        values: dict[str, jax.Array] = criterion.apply(params, x, jnp.asarray(LABELS), key, method="values")
+        return values[loss]
+
+    gradients = jax.grad(value, (0, 1))(x, params)
     norm = float(jnp.sqrt(sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(gradients))))
     assert norm < 1e4

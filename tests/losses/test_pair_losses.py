@@ -37,6 +37,22 @@ def test_margin_loss_is_the_sum_over_active_triplets(x64: None) -> None:
     )
 
 
+def test_margin_loss_per_active_pair(x64: None) -> None:
+    """As in pytorch-metric-learning: both hinges of a triplet count, and the boundaries are divided, too."""
+    x, labels, indices, valid, beta = case()
+    hinges, reward = [], 0.0
+    for a, p, n in indices[valid]:
+        hinges.append(np.sqrt(np.sum((x[a] - x[p]) ** 2) + 1e-8) - beta[labels[a]] + 0.3)
+        hinges.append(beta[labels[a]] - np.sqrt(np.sum((x[a] - x[n]) ** 2) + 1e-8) + 0.3)
+        reward += beta[labels[a]]
+    active = [hinge for hinge in hinges if hinge > 0]
+    assert valid.sum() < len(active) < 2 * valid.sum()
+    chosen = as_triplets(indices, valid)
+    args = (jnp.asarray(x), jnp.asarray(labels), chosen, jnp.asarray(beta))
+    found = pair_losses.margin_loss(*args, margin=0.3, nu=0.1, divisor="pairs")
+    np.testing.assert_allclose(found, (sum(active) + 0.1 * reward) / len(active), rtol=1e-12)
+
+
 def test_triplet_loss_is_the_mean_over_valid_triplets(x64: None) -> None:
     x, _, indices, valid, _ = case(1)
     for squared, power in ((True, 1), (False, 0.5)):

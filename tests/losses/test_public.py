@@ -133,6 +133,46 @@ def circle(margin: float = 0.4, gamma: float = 80.0) -> float:
     return float(np.mean(losses))
 
 
+def subcenter_arcface() -> float:
+    nearest = np.einsum("nd,ckd->nck", unit(X), unit(CENTERS)).max(-1)
+    nearest[ROWS, LABELS] = np.cos(np.arccos(nearest[ROWS, LABELS]) + 0.1)
+    return cross_entropy(16 * nearest)
+
+
+def sup_con() -> float:
+    found = []
+    for i in np.flatnonzero(POSITIVE.any(axis=1)):
+        around = sum(np.exp(S[i, a] / 0.2) for a in range(12) if a != i)
+        found.append(-np.mean([np.log(np.exp(S[i, p] / 0.2) / around) for p in np.flatnonzero(POSITIVE[i])]))
+    return float(np.mean(found))
+
+
+def rank(i: int, j: int, among: np.ndarray, temperature: float) -> float:
+    """Of candidate j for query i, with a sigmoid for each comparison."""
+    return 1 + sum(1 / (1 + np.exp(-(S[i, k] - S[i, j]) / temperature)) for k in among if k != j)
+
+
+def smooth_ap(*, rank_query: bool = False) -> float:
+    found = []
+    for i in np.flatnonzero(POSITIVE.any(axis=1) | rank_query):
+        positives = np.flatnonzero(SAME[i] if rank_query else POSITIVE[i])
+        everything = [k for k in range(12) if k != i or rank_query]
+        found.append(1 - np.mean([rank(i, j, positives, 0.1) / rank(i, j, everything, 0.1) for j in positives]))
+    return float(np.mean(found))
+
+
+def recall_at_k(*, rank_query: bool = False) -> float:
+    found = []
+    for i in np.flatnonzero(POSITIVE.any(axis=1)):
+        positives, recalls = np.flatnonzero(POSITIVE[i]), []
+        everything = [k for k in range(12) if k != i or rank_query]
+        for k, temperature in ((1, 0.7), (4, 2.0)):
+            near = sum(1 / (1 + np.exp(-(k - rank(i, j, everything, 0.1)) / temperature)) for j in positives)
+            recalls.append(min(k, near) / min(k, len(positives)))
+        found.append(1 - np.mean(recalls))
+    return float(np.mean(found))
+
+
 CALLS: dict[str, tuple[Callable[..., Any], Callable[[], float]]] = {
     "softmax": (
         lambda x, y: losses.softmax(x, y, jnp.asarray(KERNEL), jnp.asarray(BIAS)),
@@ -164,6 +204,16 @@ CALLS: dict[str, tuple[Callable[..., Any], Callable[[], float]]] = {
     "lifted_structure": (lambda x, y: losses.lifted_structure(x, y), lifted_structure),
     "multi_similarity": (lambda x, y: losses.multi_similarity(x, y), multi_similarity),
     "circle": (lambda x, y: losses.circle(x, y), circle),
+    "subcenter_arcface": (
+        lambda x, y: losses.subcenter_arcface(x, y, jnp.asarray(CENTERS), margin=0.1, scale=16),
+        subcenter_arcface,
+    ),
+    "sup_con": (lambda x, y: losses.sup_con(x, y, temperature=0.2), sup_con),
+    "smooth_ap": (lambda x, y: losses.smooth_ap(x, y, temperature=0.1), smooth_ap),
+    "recall_at_k": (
+        lambda x, y: losses.recall_at_k(x, y, ks=(1, 4), k_temperatures=(0.7, 2.0), temperature=0.1),
+        recall_at_k,
+    ),
 }
 
 

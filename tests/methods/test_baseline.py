@@ -113,6 +113,36 @@ def test_loss_from_pixels() -> None:
     assert float(loss) == pytest.approx(-(target * log_p).sum(1).mean(), rel=1e-5)
 
 
+def test_a_sum_of_losses_with_weights_that_change() -> None:
+    """contrastive + 0.5 classifier, towards 3 classifier from step 1 to 3; the memory adds the pair loss."""
+    config = baseline.resolve(
+        {
+            "loss": "contrastive+normalized_softmax+proxy_nca", "embedding_dim": 5, "memory": SIZE,
+            "weights": [1.0, 0.5, 0.0], "final_weights": [0.0, 3.0, 0.0], "ramp": [1, 3], "memory_weight": 2.0,
+            "normalized_softmax": {"temperature": 0.3},
+        }
+    )  # fmt: skip
+    method, state, update = built(config, rate=0.0)
+    alone = {}
+    for loss, options in {"contrastive": {}, "normalized_softmax": {"temperature": 0.3}, "proxy_nca": {}}.items():
+        single = baseline.build(baseline.make_config(loss, options, embedding_dim=5), toy(), DATA)
+        own = {name.removeprefix(f"{loss}_"): leaf for name, leaf in state.params["loss"].items() if loss in name}
+        params = {**state.params, "loss": own}
+        alone[loss], _ = step.loss(single, params, state.model_state, batch(), state.step, jax.random.key(1))
+    assert set(state.params["loss"]) == {"normalized_softmax_proxies", "proxy_nca_proxies"}
+    assert method.proxies(state.params).shape == (2 * SIZE, 5)
+    for weights in ((1.0, 0.5), (1.0, 0.5), (0.5, 1.75), (0.0, 3.0), (0.0, 3.0)):
+        state, terms = update(state, batch(), jax.random.key(1))
+        for loss, value in alone.items():
+            assert float(terms[f"loss_{loss}"]) == pytest.approx(float(value), rel=1e-5)
+        pairs, classifier = weights
+        expected = pairs * alone["contrastive"] + classifier * alone["normalized_softmax"] + 2.0 * terms["memory"]
+        assert float(terms["loss"]) == pytest.approx(float(expected), rel=1e-5)
+        assert (float(terms["memory"]) > 0) == (pairs > 0 and int(state.step) > 1)
+    teaching = method.teach(state.params, state.model_state, jnp.ones((3, 5)))
+    assert teaching.logits.shape == (3, SIZE)
+
+
 def test_the_memory_adds_the_loss_against_past_batches() -> None:
     config = baseline.make_config("contrastive", embedding_dim=5, memory=2 * SIZE, memory_after=2, memory_weight=0.5)
     _, state, update = built(config, rate=0.0)
@@ -170,6 +200,7 @@ def test_parameters_of_the_losses() -> None:
         shapes[loss] = {name: leaf.shape for name, leaf in params["loss"].items()}
     assert shapes["cross_entropy"] == {"kernel": (5, 6), "bias": (6,)}
     assert shapes["soft_triple"] == {"proxies": (6, 10, 5)}
+    assert shapes["subcenter_arcface"] == {"proxies": (6, 3, 5)}
     assert shapes["margin"] == {"beta": (6,)}
     assert shapes["proxy_anchor"] == {"proxies": (6, 5)}
     assert all(shapes[loss] == {} for loss in baseline.PAIR_LOSSES if loss != "margin")
@@ -194,7 +225,7 @@ def test_options_are_keyword_arguments_of_the_losses() -> None:
         function = getattr(losses, {"cross_entropy": "softmax"}.get(name, name))
         arguments = inspect.signature(function).parameters
         for option in fields(OPTIONS[name]):
-            if (name, option.name) not in {("margin", "beta"), ("soft_triple", "centers")}:
+            if (name, option.name) != ("margin", "beta") and option.name != "centers":
                 assert arguments[option.name].default == option.default, (name, option.name)
         assert (name in baseline.PAIR_LOSSES) == ("candidates" in arguments)
         assert entry.mines == ("key" in arguments)
@@ -244,6 +275,19 @@ def test_default_sections_of_other_losses_are_dropped() -> None:
             r"method\.multi_similarity\.alpha=0\.0: must be pos",
         ),
         ({"los": "triplet"}, r"method\.los: .*did you mean loss"),
+        ({"loss": "triplet+arcfce"}, r"method\.loss='triplet\+arcfce': did you mean arcface"),
+        ({"loss": "triplet+triplet"}, r"method\.loss='triplet\+triplet': names a loss twice"),
+        ({"loss": "arcface+proxy_nca", "memory": 64}, r"method\.memory=64: loss=arcface\+proxy_nca does not compare"),
+        (
+            {"loss": "triplet+arcface", "weights": [1.0]},
+            r"method\.weights=\(1\.0,\): give one for each loss of loss=triplet\+arcface",
+        ),
+        ({"loss": "triplet", "final_weights": [1.0]}, r"method\.ramp=\(0, 0\): give it with final_weights"),
+        ({"loss": "triplet", "final_weights": [1.0], "ramp": [3, 2]}, r"method\.ramp=\(3, 2\): must not end before"),
+        (
+            {"loss": "recall_at_k", "recall_at_k": {"ks": [1, 2]}},
+            r"method\.recall_at_k\.k_temperatures=.*: give one for each of ks=\(1, 2\)",
+        ),
     ],
 )
 def test_invalid_options(values: dict[str, Any], message: str) -> None:

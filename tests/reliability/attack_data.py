@@ -128,6 +128,20 @@ def _read_arrays(directory: Path) -> None:
     check_inputs.labels(check_inputs.load(directory / "labels.npy"), len(points))
 
 
+def _three_rows() -> bytes:
+    file = io.BytesIO()
+    np.save(file, np.eye(3))
+    return file.getvalue()
+
+
+THREE_ROWS = _three_rows()
+
+
+def _read_lines(directory: Path) -> None:
+    lines = check_inputs.read_lines(directory / "labels.txt")
+    assert check_inputs.labels(lines, len(lines)).dtype.kind == "U"
+
+
 ATTACKS = {
     "CSV table": Attack(
         formats.table(ROWS).map(lambda content: {**PICTURES, "t.csv": content}),
@@ -154,5 +168,12 @@ ATTACKS = {
         st.fixed_dictionaries({"embeddings.npy": formats.npy(), "labels.npy": formats.npy()}),
         _read_arrays,
         lambda d: ["evaluate", f"--embeddings={d}/embeddings.npy", f"--labels={d}/labels.npy", "--quiet"],
+    ),
+    "labels (text)": Attack(
+        mutations.damaged("ant\nbee\nFrüchte/Apfel\n".encode()).map(
+            lambda content: {"labels.txt": content, "x.npy": THREE_ROWS}
+        ),
+        _read_lines,
+        lambda d: ["evaluate", f"--embeddings={d}/x.npy", f"--labels={d}/labels.txt", "--quiet"],
     ),
 }

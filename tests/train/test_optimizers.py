@@ -60,11 +60,19 @@ def rmsprop(x: np.ndarray, g: np.ndarray, memory: dict[str, Any], rate: float) -
     return x - rate * memory["m"]
 
 
+def lion(x: np.ndarray, g: np.ndarray, memory: dict[str, Any], rate: float) -> np.ndarray:
+    """Chen et al. (NeurIPS 2023), Algorithm 2."""
+    m = memory.get("m", 0)
+    memory["m"] = 0.99 * m + 0.01 * g
+    return x - rate * (np.sign(0.9 * m + 0.1 * g) + DECAY * x)
+
+
 RULES: dict[str, Callable[..., np.ndarray]] = {
     "adam": lambda *a: adam(*a, coupled=True),
     "adamw": lambda *a: adam(*a, coupled=False),
     "sgd": sgd,
     "rmsprop": rmsprop,
+    "lion": lion,
 }
 
 
@@ -111,6 +119,71 @@ def test_frozen_group_never_moves() -> None:
     last = run(train, method())[-1]
     np.testing.assert_array_equal(last["slow"], np.full(6, 0.5, np.float32))
     assert not np.allclose(last["fast"], 0.5)
+
+
+def test_clipping_by_the_norm_of_all_trained_groups(x64: None) -> None:
+    """A frozen group, whose gradient is large, does not count."""
+    made = method(("fast", "slow", "still"))
+    groups = {"fast": Group(0.1), "slow": Group(0.01), "still": Group(0.1, freeze=True)}
+    found = run(Train(groups=groups, steps=STEPS, optimizer="sgd", clip_norm=8.0), made)
+    x = {g: np.full(6, 0.5) for g in RATES}
+    velocity: dict[str, Any] = dict.fromkeys(RATES, 0)
+    norms = []
+    for t, batch in enumerate(batches()):
+        gradients = {g: 2 * (x[g] - TARGET * int(batch.labels[0])) for g in RATES}
+        norms.append(float(np.sqrt(sum((g**2).sum() for g in gradients.values()))))
+        for g in RATES:
+            clipped = gradients[g] * min(1, 8 / norms[-1])
+            velocity[g] = 0.9 * velocity[g] + clipped
+            x[g] = x[g] - RATES[g] * (clipped + 0.9 * velocity[g])
+            np.testing.assert_allclose(found[t][g], x[g], rtol=1e-10)
+    assert min(norms) < 8 < max(norms)
+
+
+def test_muon_orthogonalises_matrices_and_kernels(x64: None) -> None:
+    """The first update, by five Newton-Schulz iterations in NumPy; vectors take Adam's."""
+    rng = np.random.default_rng(0)
+    shapes = {"matrix": (4, 7), "kernel": (3, 3, 2, 5), "bias": (5,)}
+    params, gradients = ({n: jnp.asarray(rng.normal(size=s)) for n, s in shapes.items()} for _ in range(2))
+    train = Train(groups={"all": Group(0.1, 0.5)}, steps=1, optimizer="muon")
+    made = method(("all",))._replace(group=lambda path: "all")
+    optimizer = optimizers.build(train, made, lambda step: 1.0)
+    updates, _ = optimizer.update(gradients, optimizer.init(params), params)
+    for name, shape in shapes.items():
+        x, g = np.asarray(params[name]), np.asarray(gradients[name])
+        if name == "bias":
+            direction = np.sign(g)  # Adam's first step
+        else:
+            m = g.reshape(-1, shape[-1])
+            u, _, v = np.linalg.svd(m, full_matrices=False)
+            m = m / np.linalg.norm(m)
+            for _ in range(5):
+                s = m @ m.T
+                m = 3.4445 * m + (-4.7750 * s + 2.0315 * s @ s) @ m
+            assert np.abs(np.sum(m * (u @ v)) / min(m.shape) - 1) < 0.3  # near the orthogonal factor
+            direction = 0.2 * max(m.shape) ** 0.5 * m.reshape(shape)
+        np.testing.assert_allclose(updates[name], -0.1 * (direction + 0.5 * x), rtol=1e-5, err_msg=name)
+
+
+def test_linear_warmup(x64: None) -> None:
+    train = Train(groups={}, steps=10, schedule="cosine", linear_warmup=4)
+    factor = optimizers.rate_factor(train, start=0, stop=10, milestones=())
+    expected = [min(1, (t + 1) / 4) * 0.5 * (1 + np.cos(np.pi * t / 10)) for t in range(11)]
+    np.testing.assert_allclose([factor(jnp.asarray(t)) for t in range(11)], expected, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("values", "wanted"),
+    [
+        ({"optimizer": "lino"}, r"optimizer='lino': did you mean lion\?"),
+        ({"patience": 2, "select": "test"}, "patience=2: needs select='validation'"),
+        ({"clip_norm": -1.0}, "clip_norm=-1.0: must not be negative"),
+        ({"ema": 1.0}, "ema=1.0: must be less than 1"),
+    ],
+)
+def test_invalid_options(values: dict[str, Any], wanted: str) -> None:
+    with pytest.raises(ConfigError, match=wanted):
+        Train(groups={}, steps=1, **values)
 
 
 def test_cosine_reaches_zero(x64: None) -> None:

@@ -7,6 +7,7 @@ from jax.sharding import Mesh
 
 from dml_jax.evaluation._ranking import sort, tiles, top_r
 from dml_jax.evaluation._ranking.count_ranks import Budget, Progress, Targets, count_ranks
+from dml_jax.evaluation._ranking.rank_metrics import full_ranking, metrics_from_ranks
 from dml_jax.evaluation._ranking.tiles import Metric, TiledRows
 
 # Queries with more relevant rows than this are sorted: about where the cost of counting meets that of sorting.
@@ -28,12 +29,14 @@ class QueryResults(NamedTuple):
       r_precision: float64 [Q], NaN without a relevant row.
       average_precision: float64 [Q], average precision at R, NaN without a relevant row.
       relevant: int64 [Q], R, the number of relevant rows.
+      full: float64 [Q, 1 + len(ks)], see `rank_metrics.full_ranking`; None unless the plan has `full_ks`.
     """
 
     first_rank: np.ndarray
     r_precision: np.ndarray
     average_precision: np.ndarray
     relevant: np.ndarray
+    full: np.ndarray | None
 
 
 class Plan(NamedTuple):
@@ -52,6 +55,7 @@ class Plan(NamedTuple):
       excluded: int [Q], index of the candidate that each query excludes; -1 if none.
       drop_nearest: whether each query excludes its nearest candidate.
       use_top_r: whether `top_r` replaces counting for all but the first relevant rank.
+      full_ks: K of the precision at K, if the metrics of the whole ranking are wanted; else None.
     """
 
     gallery: TiledRows
@@ -66,6 +70,7 @@ class Plan(NamedTuple):
     excluded: np.ndarray
     drop_nearest: bool
     use_top_r: bool
+    full_ks: tuple[int, ...] | None
 
     def describe(self) -> str:
         """One line with sizes, devices and an estimate of the memory per device."""
@@ -107,6 +112,7 @@ def make_plan(
     dtype: np.dtype,
     mesh: Mesh | None = None,
     memory: int | None = None,
+    full_ks: tuple[int, ...] | None = None,
 ) -> Plan:
     """Chooses tiles, the order of the gallery, and which queries are counted and which sorted.
 
@@ -121,6 +127,7 @@ def make_plan(
       dtype: float32 or float64.
       mesh: devices, by default all of this process.
       memory: bytes to use per device; by default see `tiles.memory_budget`.
+      full_ks: see `Plan`; every relevant row is then ranked, which excludes the shortcut for large classes on CPUs.
     """
     mesh = mesh or tiles.local_mesh()
     memory = memory or tiles.memory_budget(mesh)
@@ -159,6 +166,7 @@ def make_plan(
     budget = Budget(panel_tiles=panel_tiles, cached_tiles=memory // 2 // tile_bytes)
     use_top_r = (
         symmetric
+        and full_ks is None
         and bool(np.all(excluded == np.arange(len(queries))))
         and tiles.is_cpu(mesh)
         and dtype == np.float32
@@ -180,6 +188,7 @@ def make_plan(
         excluded=excluded,
         drop_nearest=drop_nearest,
         use_top_r=use_top_r,
+        full_ks=full_ks,
     )
 
 
@@ -220,6 +229,7 @@ def execute(plan: Plan, progress: Progress | None = None) -> QueryResults:
     relevant = plan.relevant
     first = np.zeros(len(relevant), np.int32)
     precision, average = np.full(len(first), np.nan), np.full(len(first), np.nan)
+    full = None if plan.full_ks is None else np.full((len(first), 1 + len(plan.full_ks)), np.nan)
     if plan.targets.size.any() and plan.use_top_r:
         first, precision, average = _run_top_r(plan, relevant, progress)
     elif plan.targets.size.any():
@@ -228,34 +238,16 @@ def execute(plan: Plan, progress: Progress | None = None) -> QueryResults:
             plan.gallery, plan.queries, plan.targets, mesh=plan.mesh, budget=plan.budget, progress=progress
         )
         ranks = ranks.transpose(0, 2, 1).reshape(-1, ranks.shape[1])[: len(first)]
-        counted = metrics_from_ranks(ranks - plan.drop_nearest, relevant[order])
-        first[order], precision[order], average[order] = counted
+        ranks -= plan.drop_nearest
+        first[order], precision[order], average[order] = metrics_from_ranks(ranks, relevant[order])
+        if full is not None:
+            full[order] = full_ranking(ranks, plan.full_ks or ())
     if len(plan.sorted_queries):
         chosen = plan.sorted_queries
-        first[chosen], precision[chosen], average[chosen] = _run_sort(plan, progress)
-    return QueryResults(first, precision, average, relevant)
-
-
-def metrics_from_ranks(ranks: np.ndarray, relevant: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """First rank, R-precision and average precision at R of each query.
-
-    R-precision = (1/R) #{rank <= R}; average precision at R = (1/R) sum over the i-th such rank r_i of i / r_i
-    (Musgrave et al., ECCV 2020, section 4.1).
-
-    Args:
-      ranks: int [Q, W], ranks of the relevant rows in any order; 0 or less for unused entries.
-      relevant: int [Q], R.
-
-    Returns:
-      int [Q] (0 if there is no relevant row), float64 [Q] and float64 [Q] (NaN if there is none).
-    """
-    unused = np.iinfo(np.int32).max
-    ranks = np.sort(np.where(ranks > 0, ranks, unused), axis=1)
-    within = ranks <= relevant[:, None]
-    divisor = np.where(relevant > 0, relevant, np.nan)
-    precision_at_rank = np.arange(1, ranks.shape[1] + 1)[None, :] / ranks
-    average = np.einsum("qr,qr->q", within, precision_at_rank) / divisor
-    return np.where(ranks[:, 0] < unused, ranks[:, 0], 0), within.sum(axis=1) / divisor, average
+        first[chosen], precision[chosen], average[chosen], rest = _run_sort(plan, progress)
+        if full is not None:
+            full[chosen] = rest
+    return QueryResults(first, precision, average, relevant, full)
 
 
 def _run_top_r(
@@ -277,8 +269,8 @@ def _run_top_r(
     return first, *best.finish(plan.labels)
 
 
-def _run_sort(plan: Plan, progress: Progress | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """First rank, R-precision and average precision at R of `plan.sorted_queries`."""
+def _run_sort(plan: Plan, progress: Progress | None) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray | None]:
+    """First rank, R-precision, average precision at R and, if wanted, `full` of `plan.sorted_queries`."""
     gallery = plan.gallery._replace(order=np.arange(len(plan.gallery.order)))
     chosen = plan.sorted_queries
     tile_size = plan.queries.tile_size
@@ -300,6 +292,7 @@ def _run_sort(plan: Plan, progress: Progress | None) -> tuple[np.ndarray, np.nda
         plan.gallery_labels,
         plan.excluded[chosen],
         drop=int(plan.drop_nearest),
+        full_ks=plan.full_ks,
         panel_tiles=plan.budget.panel_tiles,
         mesh=plan.mesh,
         progress=advance,

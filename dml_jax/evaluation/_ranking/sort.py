@@ -12,6 +12,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding
 
+from dml_jax.evaluation._ranking.rank_metrics import full_ranking
 from dml_jax.evaluation._ranking.tiles import REPLICATED, TiledRows, product
 
 
@@ -25,9 +26,10 @@ def metrics_by_sorting(
     drop: int,
     panel_tiles: int,
     mesh: Mesh,
+    full_ks: tuple[int, ...] | None = None,
     progress: Callable[[int], None] | None = None,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Rank of the first relevant row, R-precision and average precision at R.
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray | None]:
+    """Rank of the first relevant row, R-precision, average precision at R, and the metrics of the whole ranking.
 
     Args:
       gallery: candidates in the order of their index.
@@ -38,13 +40,16 @@ def metrics_by_sorting(
       drop: number of nearest candidates that are skipped and do not count as relevant.
       panel_tiles: tiles of the gallery that fit on a device.
       mesh: devices.
+      full_ks: K of `rank_metrics.full_ranking`; None if it is not wanted.
       progress: called with the number of tiles done in each step.
 
     Returns:
-      int32 [Q] (0 if there is no relevant row), float64 [Q] and float64 [Q] (NaN if there is none).
+      int32 [Q] (0 if there is no relevant row), float64 [Q] and float64 [Q] (NaN if there is none), and float64
+      [Q, 1 + len(full_ks)] or None.
     """
     rows = len(queries.order)
     first, precision, average = np.zeros(rows, np.int32), np.full(rows, np.nan), np.full(rows, np.nan)
+    full = None if full_ks is None else np.full((rows, 1 + len(full_ks)), np.nan)
     relevant = np.bincount(gallery_labels, minlength=labels.max() + 1)[labels] - (own >= 0) - drop
     replicated = NamedSharding(mesh, REPLICATED)
     panels: dict[int, jax.Array] = {}
@@ -63,6 +68,8 @@ def metrics_by_sorting(
             ranks = np.flatnonzero(hits[:r]) + 1
             precision[query] = len(ranks) / r
             average[query] = np.sum(np.arange(1, len(ranks) + 1) / ranks) / r
+        if full is not None:
+            full[query] = full_ranking(np.flatnonzero(hits)[None] + 1, full_ks or ())[0]
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         for tile in range(queries.num_tiles):
@@ -81,7 +88,7 @@ def metrics_by_sorting(
             list(pool.map(rank_query, tile_queries, block[:, : len(gallery.order)]))
             if progress is not None:
                 progress(gallery.num_tiles)
-    return first, precision, average
+    return first, precision, average, full
 
 
 def nearest_first(scores: np.ndarray, excluded: int) -> np.ndarray:

@@ -2,16 +2,18 @@
 
 Global pooling and a linear layer give the embedding, as in Musgrave et al., "A metric learning reality check" (ECCV
 2020), and Roth et al., "Revisiting training strategies" (ICML 2020). `method.loss` names a loss of `registry.LOSSES`: a
-classifier, a loss against proxies, or a loss on pairs; the section of the same name holds its options. Pair losses can
-also be computed against a memory of past batches (Wang et al., CVPR 2020):
+classifier, a loss against proxies, or a loss on pairs; the section of the same name holds its options. It can also be a
+sum of several, "triplet+arcface", with weights w that may change linearly between two steps. Pair losses can also be
+computed against a memory of past batches (Wang et al., CVPR 2020):
 
-    L = loss(batch, batch) + memory_weight loss(batch, memory)
+    L = sum over the losses of w loss(batch, batch) + memory_weight sum over the pair losses of w loss(batch, memory)
 
 R@1 on CUB, Cars196, SOP with ResNet-50: normalised softmax, 512-d, 61.3, 84.2, 78.2 (as quoted by Seidenschwarz et al.,
 ICML 2021); margin, 512-d, 64.4, 82.2, 78.3 (Milbich et al., ECCV 2020); multi-similarity, 128-d, 62.64, 79.92, 76.49
 (Kan et al., NeurIPS 2022); Proxy-Anchor, 512-d, 69.9, 87.7 on the first two (its authors' repository).
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import flax.linen as nn
@@ -34,54 +36,83 @@ __all__ = ["GROUPS", "LOSSES", "PAIR_LOSSES", "Config", "Criterion", "as_values"
 
 
 class Criterion(nn.Module):
-    """An entry of LOSSES with its learned parameters.
+    """One or several entries of LOSSES with their learned parameters.
 
     Attributes:
-      loss: key of LOSSES.
-      options: dataclass of the loss's options.
+      options: dataclass of the options of each loss, by its key in LOSSES.
       classes: number of classes C.
       dim: length D of the embeddings.
     """
 
-    loss: str
-    options: Any
+    options: Mapping[str, Any]
     classes: int
     dim: int
 
     def setup(self) -> None:
-        shapes = LOSSES[self.loss].parameters(self.options, self.classes, self.dim)
-        self.learned = {name: self.param(name, init, shape) for name, (init, shape) in shapes.items()}
+        """Learned parameters; in a sum, their names begin with that of the loss."""
+        learned = {}
+        for loss, options in self.options.items():
+            shapes = LOSSES[loss].parameters(options, self.classes, self.dim)
+            prefix = f"{loss}_" if len(self.options) > 1 else ""
+            learned[loss] = {name: self.param(prefix + name, init, shape) for name, (init, shape) in shapes.items()}
+        self.learned = learned
 
     def __call__(self, embeddings: jax.Array) -> jax.Array | None:
-        """Embeddings [N, D] -> logits [N, C] without margins; None if the loss does not train a classifier."""
-        logits = LOSSES[self.loss].logits
-        return None if logits is None else logits(self.options, self.learned, embeddings)
+        """Embeddings [N, D] -> logits [N, C] without margins of the first classifier; None if there is none."""
+        for loss, options in self.options.items():
+            if logits := LOSSES[loss].logits:
+                return logits(options, self.learned[loss], embeddings)
+        return None
+
+    def proxies(self) -> jax.Array:
+        """The proxies [P, D] of all losses."""
+        found = [learned["proxies"].reshape(-1, self.dim) for learned in self.learned.values() if "proxies" in learned]
+        return jnp.concatenate(found)
 
     def active(self, embeddings: jax.Array, labels: jax.Array, key: jax.Array) -> jax.Array:
-        """The share of the pairs that have a gradient, see `Method.active_pairs`; arguments as for `value`."""
-        entry = LOSSES[self.loss]
+        """The share of the pairs that have a gradient in the first loss that knows it, see `Method.active_pairs`.
+
+        The arguments are those of `values`.
+        """
+        loss = next(loss for loss in self.options if LOSSES[loss].active)
+        entry = LOSSES[loss]
         assert entry.active is not None
-        arguments = {**vars(self.options), **self.learned} | ({"key": key} if entry.mines else {})
+        arguments = {**vars(self.options[loss]), **self.learned[loss]} | ({"key": key} if entry.mines else {})
         return entry.active(embeddings, labels, **arguments)
 
-    def value(
+    def values(
         self, embeddings: jax.Array, labels: jax.Array, key: jax.Array, candidates: Candidates | None = None
-    ) -> jax.Array:
-        """The loss of a batch -> scalar.
+    ) -> dict[str, jax.Array]:
+        """Each loss of a batch, by its name: scalars. With candidates, the pair losses only.
 
         Args:
           embeddings: float [N, D].
           labels: int [N], in 0..C-1.
           key: random key of the mining.
-          candidates: what a pair loss compares the embeddings with; None for the batch itself.
+          candidates: what the pair losses compare the embeddings with; None for the batch itself.
         """
-        entry = LOSSES[self.loss]
-        arguments = {**vars(self.options), **self.learned}
-        if self.loss in PAIR_LOSSES:
-            arguments["candidates"] = candidates
-        if entry.mines:
-            arguments["key"] = key
-        return entry.loss(embeddings, labels, **arguments)
+        found = {}
+        for i, (loss, options) in enumerate(self.options.items()):
+            if candidates is not None and loss not in PAIR_LOSSES:
+                continue
+            arguments = {**vars(options), **self.learned[loss]}
+            if loss in PAIR_LOSSES:
+                arguments["candidates"] = candidates
+            if LOSSES[loss].mines:
+                arguments["key"] = jax.random.fold_in(key, i) if i else key
+            found[loss] = LOSSES[loss].loss(embeddings, labels, **arguments)
+        return found
+
+
+def weights(config: Config, step: jax.Array) -> dict[str, jax.Array | float]:
+    """The weight of each loss after `step` updates."""
+    first = config.weights or (1.0,) * len(config.losses)
+    if not config.final_weights:
+        return dict(zip(config.losses, first, strict=True))
+    start, stop = config.ramp
+    progress = jnp.clip((step - start) / max(stop - start, 1), 0, 1)
+    pairs = zip(first, config.final_weights, strict=True)
+    return dict(zip(config.losses, ((1 - progress) * a + progress * b for a, b in pairs), strict=True))
 
 
 def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
@@ -93,7 +124,7 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
     if data.classes < 2:
         raise ConfigError(f"method.loss={config.loss!r}: needs two training classes, the data has {data.classes}")
     embedding = heads.Embedding(config.embedding_dim, config.pooling, config.layer_norm)
-    criterion = Criterion(config.loss, config.options, data.classes, config.embedding_dim)
+    criterion = Criterion(config.options, data.classes, config.embedding_dim)
 
     def init(key: jax.Array, batch: Batch) -> tuple[PyTree, PyTree]:
         keys = jax.random.split(key, 3)
@@ -110,6 +141,10 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
         backbone, lambda params, features: embedding.apply({"params": {"embedding": params["embedding"]}}, features)
     )
 
+    def weighted(values: dict[str, jax.Array], step: jax.Array) -> jax.Array:
+        factors = weights(config, step)
+        return jnp.sum(jnp.stack([jnp.asarray(factors[loss], x.dtype) * x for loss, x in values.items()]))
+
     def apply_criterion(params: PyTree, *arguments: Any, method: str) -> PyTree:
         return criterion.apply({"params": params["loss"]}, *arguments, method=method)
 
@@ -117,14 +152,16 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
         params: PyTree, model_state: PyTree, encoded: jax.Array, batch: Batch, step: jax.Array, key: jax.Array
     ) -> tuple[jax.Array, Aux]:
         key_batch, key_memory = jax.random.split(key)
-        total = apply_criterion(params, encoded, batch.labels, key_batch, method="value")
+        values = apply_criterion(params, encoded, batch.labels, key_batch, method="values")
+        terms = {f"loss_{loss}": value for loss, value in values.items()} if len(values) > 1 else {}
+        total = weighted(values, step)
         if not config.memory:
-            return total, Aux(model_state, {})
+            return total, Aux(model_state, terms)
         past = cross_batch_memory.candidates(model_state["memory"], batch.labels)
-        term = apply_criterion(params, encoded, batch.labels, key_memory, past, method="value")
+        term = weighted(apply_criterion(params, encoded, batch.labels, key_memory, past, method="values"), step)
         term = jnp.where(model_state["seen"] >= config.memory_after, term, 0)
         rows = {"embeddings": jax.lax.stop_gradient(encoded), "labels": batch.labels}
-        return total + config.memory_weight * term, Aux(model_state, {"memory": term}, rows)
+        return total + config.memory_weight * term, Aux(model_state, {**terms, "memory": term}, rows)
 
     def after(params: PyTree, model_state: PyTree, rows: PyTree) -> PyTree:
         if not config.memory:
@@ -138,7 +175,8 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
     def active_pairs(params: PyTree, encoded: jax.Array, batch: Batch, key: jax.Array) -> jax.Array:
         return apply_criterion(params, encoded, batch.labels, key, method="active")
 
-    has_proxies = "proxies" in LOSSES[config.loss].parameters(config.options, data.classes, config.embedding_dim)
+    sizes = (data.classes, config.embedding_dim)
+    has_proxies = any("proxies" in LOSSES[loss].parameters(options, *sizes) for loss, options in config.options.items())
     return Method(
         init,
         encode,
@@ -148,6 +186,6 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
         group=lambda path: path[0],
         after=after,
         teach=teach,
-        proxies=(lambda params: params["loss"]["proxies"].reshape(-1, config.embedding_dim)) if has_proxies else None,
-        active_pairs=active_pairs if LOSSES[config.loss].active else None,
+        proxies=(lambda params: apply_criterion(params, method="proxies")) if has_proxies else None,
+        active_pairs=active_pairs if any(LOSSES[loss].active for loss in config.losses) else None,
     )

@@ -14,9 +14,9 @@ from flax.typing import Initializer
 from dml_jax import losses
 from dml_jax.backbones.initializers import normal_init, uniform_fan_in
 from dml_jax.losses import active_pairs
-from dml_jax.losses.classification import linear_logits
+from dml_jax.losses.classification import linear_logits, nearest_center
 from dml_jax.losses.pairwise import cosine
-from dml_jax.options.methods.losses import Margin, SoftTriple
+from dml_jax.options.methods.losses import Margin, SoftTriple, SubCenterArcFace
 
 Params = dict[str, jax.Array]
 Shapes = dict[str, tuple[Initializer, tuple[int, ...]]]  # initialiser and shape by name
@@ -39,7 +39,7 @@ def proxies(options: Any, classes: int, dim: int) -> Shapes:
     return {"proxies": (normal_init((2 / classes) ** 0.5), (classes, dim))}
 
 
-def centers(options: SoftTriple, classes: int, dim: int) -> Shapes:
+def centers(options: SoftTriple | SubCenterArcFace, classes: int, dim: int) -> Shapes:
     """Several proxies per class."""
     return {"proxies": (normal_init((2 / classes) ** 0.5), (classes, options.centers, dim))}
 
@@ -68,9 +68,9 @@ class Entry(NamedTuple):
     active: Callable[..., jax.Array] | None = None
 
 
-def soft_triple(embeddings: jax.Array, labels: jax.Array, *, centers: int, **options: Any) -> jax.Array:
-    """`losses.soft_triple`; the number of centers is that of the proxies."""
-    return losses.soft_triple(embeddings, labels, **options)
+def without_centers(loss: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
+    """The loss without the option `centers`, as their number is that of the proxies."""
+    return lambda embeddings, labels, *, centers, **options: loss(embeddings, labels, **options)
 
 
 LOSSES: dict[str, Entry] = {
@@ -79,11 +79,14 @@ LOSSES: dict[str, Entry] = {
         losses.normalized_softmax, proxies, lambda o, p, x: cosine(x, p["proxies"]) / o.temperature
     ),
     "arcface": Entry(losses.arcface, proxies, lambda o, p, x: o.scale * cosine(x, p["proxies"])),
+    "subcenter_arcface": Entry(
+        without_centers(losses.subcenter_arcface), centers, lambda o, p, x: o.scale * nearest_center(x, p["proxies"])
+    ),
     "cosface": Entry(losses.cosface, proxies, lambda o, p, x: o.scale * cosine(x, p["proxies"])),
     "proxy_nca": Entry(losses.proxy_nca, proxies),
     "proxy_nca_pp": Entry(losses.proxy_nca_pp, proxies),
     "proxy_anchor": Entry(losses.proxy_anchor, proxies),
-    "soft_triple": Entry(soft_triple, centers),
+    "soft_triple": Entry(without_centers(losses.soft_triple), centers),
     "contrastive": Entry(losses.contrastive, active=active_pairs.contrastive),
     "triplet": Entry(losses.triplet, mines=True, active=active_pairs.triplet),
     "margin": Entry(losses.margin, boundaries, mines=True, active=active_pairs.margin),
@@ -91,4 +94,7 @@ LOSSES: dict[str, Entry] = {
     "lifted_structure": Entry(losses.lifted_structure),
     "multi_similarity": Entry(losses.multi_similarity, active=active_pairs.multi_similarity),
     "circle": Entry(losses.circle),
+    "sup_con": Entry(losses.sup_con),
+    "smooth_ap": Entry(losses.smooth_ap),
+    "recall_at_k": Entry(losses.recall_at_k),
 }

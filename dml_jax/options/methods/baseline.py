@@ -1,7 +1,7 @@
-"""Options of a baseline: those that all losses share, and the section of the chosen loss.
+"""Options of a baseline: those that all losses share, and the section of the chosen loss, or of each loss of a sum.
 
 A configuration file may hold the sections of all losses (see `as_values`), so that a command line can choose another
-loss and set its options; the resolved configuration holds the section of the chosen loss only.
+loss and set its options; the resolved configuration holds the sections of the chosen losses only.
 """
 
 import dataclasses
@@ -24,7 +24,10 @@ class Config:
     """The options that all losses share; `config_type` adds those of a loss, `make_config` builds both."""
 
     name: str = "baseline"
-    loss: str = "normalized_softmax"  # one of OPTIONS; the section of this name holds its options
+    loss: str = "normalized_softmax"  # one of OPTIONS, or a sum such as "triplet+arcface"; sections of these names
+    weights: tuple[NonNegative, ...] = ()  # of the losses; by default 1 each
+    final_weights: tuple[NonNegative, ...] = ()  # reached linearly over `ramp`; by default the weights stay
+    ramp: tuple[NonNegativeInt, NonNegativeInt] = (0, 0)  # first and last step of the change of the weights
     embedding_dim: PositiveInt = 512  # D
     pooling: Pooling = "avg"  # of the feature map
     layer_norm: bool = False  # of the pooled features, without scale and bias, as in Zhai & Wu and ProxyNCA++
@@ -34,34 +37,49 @@ class Config:
 
     def __post_init__(self) -> None:
         rule = f"loss={self.loss} does not compare pairs; a memory needs one of {', '.join(PAIR_LOSSES)}"
-        require(self.memory == 0 or self.loss in PAIR_LOSSES, "memory", self.memory, rule)
+        require(self.memory == 0 or not set(PAIR_LOSSES).isdisjoint(self.losses), "memory", self.memory, rule)
+        for key in ("weights", "final_weights"):
+            given = getattr(self, key)
+            require(len(given) in (0, len(self.losses)), key, given, f"give one for each loss of loss={self.loss}")
+        require(bool(self.final_weights) == (self.ramp != (0, 0)), "ramp", self.ramp, "give it with final_weights")
+        require(self.ramp[0] <= self.ramp[1], "ramp", self.ramp, "must not end before it starts")
 
     @property
-    def options(self) -> Any:
-        """The options of the chosen loss."""
-        return getattr(self, self.loss)
+    def losses(self) -> tuple[str, ...]:
+        """The losses that are summed."""
+        return tuple(self.loss.split("+"))
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options of each loss."""
+        return {loss: getattr(self, loss) for loss in self.losses}
 
 
 @cache
-def _with_loss(loss: str) -> type[Config]:
-    """`Config` with the section of a loss."""
-    options = OPTIONS[loss]
-    sections = {"loss": (str, loss), loss: (options, field(default_factory=options))}
+def _with_losses(loss: str) -> type[Config]:
+    """`Config` with the section of each loss of a sum."""
+    sections: dict[str, tuple[type, Any]] = {"loss": (str, loss)}
+    for name in loss.split("+"):
+        sections[name] = (OPTIONS[name], field(default_factory=OPTIONS[name]))
     annotations = {name: kind for name, (kind, _) in sections.items()}
     defaults = {name: default for name, (_, default) in sections.items()}
     return section(type("Config", (Config,), {"__annotations__": annotations, **defaults}))
 
 
 def config_type(values: Mapping[str, Any]) -> type[Config]:
-    """`Config` with the section of the loss that `values` choose.
+    """`Config` with the section of each loss that `values` choose.
 
     Raises:
-      ConfigError: there is no such loss.
+      ConfigError: there is no such loss, or a sum names one twice.
     """
     loss = values.get("loss", Config.loss)
-    if not isinstance(loss, str) or loss not in OPTIONS:
-        raise ConfigError(f"method.loss={loss!r}: {suggest(str(loss), OPTIONS)}")
-    return _with_loss(loss)
+    names = loss.split("+") if isinstance(loss, str) else [str(loss)]
+    for name in names:
+        if name not in OPTIONS:
+            raise ConfigError(f"method.loss={loss!r}: {suggest(name, OPTIONS)}")
+    if len(set(names)) < len(names):
+        raise ConfigError(f"method.loss={loss!r}: names a loss twice; give it a weight instead (method.weights)")
+    return _with_losses(loss)
 
 
 def resolve(values: Mapping[str, Any], path: str = "method", known: Iterable[str] = ()) -> Config:
@@ -78,7 +96,7 @@ def resolve(values: Mapping[str, Any], path: str = "method", known: Iterable[str
       ConfigError: an unknown loss, an option of another loss that differs from its default, or an invalid value.
     """
     kind, values = config_type(values), dict(values)
-    for other in [name for name in OPTIONS if name in values and name != kind.loss]:
+    for other in [name for name in OPTIONS if name in values and name not in kind.loss.split("+")]:
         options: Any = validate(OPTIONS[other], values.pop(other), f"{path}.{other}")
         for option in dataclasses.fields(options):
             value = getattr(options, option.name)
@@ -92,14 +110,15 @@ def make_config(loss: str = "normalized_softmax", options: Mapping[str, Any] | N
     """The configuration of a baseline, e.g. `make_config("triplet", {"mining": "hard"}, embedding_dim=64)`.
 
     Args:
-      loss: one of OPTIONS.
-      options: of the loss; the others take their defaults.
+      loss: one of OPTIONS, or a sum of several.
+      options: of the loss, or of each loss of a sum by its name; the others take their defaults.
       **shared: fields of `Config`.
 
     Raises:
       ConfigError: an unknown loss or option, or an invalid value.
     """
-    return resolve({"loss": loss, loss: options or {}, **shared})
+    sections = (options or {}) if "+" in loss else {loss: options or {}}
+    return resolve({"loss": loss, **sections, **shared})
 
 
 def as_values(config: Config) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """Options of the losses that a baseline can be trained with; the defaults are those of the papers or their code."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from dml_jax.options.fields import Fraction, NonNegative, Positive, PositiveInt, section
+from dml_jax.options.fields import Fraction, NonEmpty, NonNegative, Positive, PositiveInt, require, section
 
 Mining = Literal["random", "semi_hard", "hard", "distance_weighted"]
 
@@ -22,6 +22,11 @@ class NormalizedSoftmax:
 class ArcFace:
     margin: NonNegative = 0.5  # radians
     scale: Positive = 64.0  # of the cosines
+
+
+@section
+class SubCenterArcFace(ArcFace):
+    centers: PositiveInt = 3  # per class
 
 
 @section
@@ -75,6 +80,7 @@ class Margin:
     margin: NonNegative = 0.2  # alpha
     beta: NonNegative = 1.2  # initial boundary of every class
     nu: NonNegative = 0.0  # weight of the boundaries
+    divisor: Literal["triplets", "pairs"] = "triplets"  # active ones; pairs as in pytorch-metric-learning
     mining: Mining = "distance_weighted"  # how negatives are chosen
 
 
@@ -108,13 +114,40 @@ class Circle:
     gamma: Positive = 80.0  # scale; 256 for face recognition
 
 
+@section
+class SupCon:
+    temperature: Positive = 0.1  # divides the cosines
+
+
+@section
+class SmoothAP:
+    temperature: Positive = 0.01  # of the ranks, in cosine
+    rank_query: bool = False  # each query is a positive of itself, as in the authors' code
+
+
+@section
+class RecallAtK:
+    ks: Annotated[tuple[PositiveInt, ...], NonEmpty] = (1, 2, 4, 8, 16)  # of the recalls that are averaged
+    k_temperatures: tuple[Positive, ...] = (1.0, 2.0, 4.0, 8.0, 16.0)  # in ranks, one for each k
+    temperature: Positive = 0.01  # of the ranks, in cosine
+    rank_query: bool = False  # each query is a candidate of its own ranking, as in the authors' code
+
+    def __post_init__(self) -> None:
+        same = len(self.k_temperatures) == len(self.ks)
+        require(same, "k_temperatures", self.k_temperatures, f"give one for each of ks={self.ks}")
+
+
 # The losses that compare pairs of embeddings, and so can compare a batch with a memory of past ones.
-PAIR_LOSSES = ("contrastive", "triplet", "margin", "n_pair", "lifted_structure", "multi_similarity", "circle")
+PAIR_LOSSES = (
+    "contrastive", "triplet", "margin", "n_pair", "lifted_structure", "multi_similarity", "circle", "sup_con",
+    "smooth_ap", "recall_at_k",
+)  # fmt: skip
 # By the name of the loss.
 OPTIONS: dict[str, type] = {
     "cross_entropy": CrossEntropy,
     "normalized_softmax": NormalizedSoftmax,
     "arcface": ArcFace,
+    "subcenter_arcface": SubCenterArcFace,
     "cosface": CosFace,
     "proxy_nca": ProxyNCA,
     "proxy_nca_pp": ProxyNCAPP,
@@ -127,4 +160,7 @@ OPTIONS: dict[str, type] = {
     "lifted_structure": LiftedStructure,
     "multi_similarity": MultiSimilarity,
     "circle": Circle,
+    "sup_con": SupCon,
+    "smooth_ap": SmoothAP,
+    "recall_at_k": RecallAtK,
 }

@@ -1,0 +1,149 @@
+"""Losses that approximate a metric of the ranking of a batch, in which sigmoids replace the steps of the ranks.
+
+The rank of candidate j for query i among a set S of candidates, with cosines s and temperature t, is
+
+    R_i(j, S) = 1 + sum over k in S, k != j, of sigmoid((s_ik - s_ij) / t).
+
+Smooth-AP (Brown, Xie, Kalogeiton, Zisserman, ECCV 2020) is 1 - AP_i, averaged over the queries, where
+
+    AP_i = mean over the positives j of R_i(j, positives) / R_i(j, all).
+
+The Recall@k surrogate (Patel, Tolias, Matas, CVPR 2022) is 1 - recall_i(k), averaged over the queries and several k:
+
+    recall_i(k) = min(k, sum over the positives j of sigmoid((k - R_i(j, all)) / t_k)) / min(k, number of positives).
+
+Its published results need batches of hundreds to thousands of images; their similarity mixup is not included. In the
+codes of both (Andrew-Brown1/Smooth_AP, yash0307/RecallatK_surrogate) each query is also a candidate of its own ranking,
+for Smooth-AP as a positive: `rank_query`.
+
+For N queries, M candidates and at most P positives per query, time is O(N M P) and memory O(N M), gradients included.
+"""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+
+from dml_jax.losses import pairwise
+from dml_jax.losses.pairwise import Candidates
+
+
+def smooth_ap(
+    embeddings: jax.Array,
+    labels: jax.Array,
+    *,
+    temperature: float = 0.01,
+    rank_query: bool = False,
+    candidates: Candidates | None = None,
+) -> jax.Array:
+    """Smooth-AP: the mean over the queries that have positives -> scalar; 0 if there are none.
+
+    Args:
+      embeddings: float [N, D], any norm.
+      labels: int [N].
+      temperature: of the ranks, in cosine.
+      rank_query: within a batch, each query is a positive of itself, as in the authors' code.
+      candidates: what the queries are compared with; None for the batch itself.
+    """
+    x, others = pairwise.compared(embeddings, labels, candidates)
+    positive = others.positive
+    if rank_query and candidates is None:
+        positive = pairwise.same_class(labels)
+    similarity = pairwise.products(x, others.embeddings)
+    among_positives = soft_ranks(similarity, positive, positive, temperature)
+    among_all = soft_ranks(similarity, positive, positive | others.negative, temperature)
+    ratios = jnp.where(positive, among_positives / jnp.where(positive, among_all, 1), 0)
+    precision = ratios.sum(axis=1) / jnp.maximum(positive.sum(axis=1), 1)
+    return _mean_over_queries(1 - precision, positive)
+
+
+def recall_at_k(
+    embeddings: jax.Array,
+    labels: jax.Array,
+    *,
+    ks: tuple[int, ...] = (1, 2, 4, 8, 16),
+    k_temperatures: tuple[float, ...] = (1.0, 2.0, 4.0, 8.0, 16.0),
+    temperature: float = 0.01,
+    rank_query: bool = False,
+    candidates: Candidates | None = None,
+) -> jax.Array:
+    """Recall@k surrogate: the mean over the queries that have positives -> scalar; 0 if there are none.
+
+    Args:
+      embeddings: float [N, D], any norm.
+      labels: int [N].
+      ks: the k that are averaged.
+      k_temperatures: t_k, in ranks, one for each k.
+      temperature: of the ranks, in cosine.
+      rank_query: within a batch, each query is a candidate of its own ranking, as in the authors' code.
+      candidates: what the queries are compared with; None for the batch itself.
+    """
+    x, others = pairwise.compared(embeddings, labels, candidates)
+    ranked = others.positive | others.negative
+    if rank_query and candidates is None:
+        ranked = jnp.ones_like(ranked)
+    ranks = soft_ranks(pairwise.products(x, others.embeddings), others.positive, ranked, temperature)
+    count = others.positive.sum(axis=1)
+    recalls = []
+    for k, k_temperature in zip(ks, k_temperatures, strict=True):
+        found = jnp.sum(jax.nn.sigmoid((k - ranks) / k_temperature), axis=1, where=others.positive)
+        recalls.append(jnp.minimum(found, k) / jnp.clip(count, 1, k))
+    return _mean_over_queries(1 - jnp.mean(jnp.stack(recalls), axis=0), others.positive)
+
+
+def _mean_over_queries(losses: jax.Array, positive: jax.Array) -> jax.Array:
+    """The mean of losses [N] over the rows of positive [N, M] that have any."""
+    valid = positive.any(axis=1)
+    return jnp.sum(losses, where=valid) / jnp.maximum(valid.sum(), 1)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(3,))
+def soft_ranks(similarity: jax.Array, wanted: jax.Array, among: jax.Array, temperature: float) -> jax.Array:
+    """R_i(j, among) of every candidate j in `wanted`, 0 elsewhere: float [N, M].
+
+    One wanted candidate per query is ranked at a time, so that the N M^2 differences are never stored: neither for the
+    gradient, which is written out because the number of turns depends on the labels.
+
+    Args:
+      similarity: float [N, M].
+      wanted: bool [N, M].
+      among: bool [N, M].
+      temperature: t.
+    """
+    number = jnp.cumsum(wanted, axis=1)
+
+    def rank_one(turn: jax.Array, ranks: jax.Array) -> jax.Array:
+        at = wanted & (number == turn + 1)
+        return jnp.where(at, 1 + jnp.sum(_steps(similarity, at, among, temperature), axis=1, keepdims=True), ranks)
+
+    return jax.lax.fori_loop(0, number[:, -1].max(), rank_one, jnp.zeros_like(similarity))
+
+
+def _steps(similarity: jax.Array, at: jax.Array, among: jax.Array, temperature: float) -> jax.Array:
+    """sigmoid((s_ik - s_ij) / t) for the one candidate j `at` which each row is, and all k != j in `among`; else 0."""
+    own = jnp.sum(similarity, axis=1, keepdims=True, where=at)
+    return jnp.where(among & ~at, jax.nn.sigmoid((similarity - own) / temperature), 0)
+
+
+def _forward(
+    similarity: jax.Array, wanted: jax.Array, among: jax.Array, temperature: float
+) -> tuple[jax.Array, tuple[jax.Array, jax.Array, jax.Array]]:
+    return soft_ranks(similarity, wanted, among, temperature), (similarity, wanted, among)
+
+
+def _backward(
+    temperature: float, saved: tuple[jax.Array, jax.Array, jax.Array], slopes: jax.Array
+) -> tuple[jax.Array, None, None]:
+    similarity, wanted, among = saved
+    number = jnp.cumsum(wanted, axis=1)
+
+    def add_one(turn: jax.Array, gradient: jax.Array) -> jax.Array:
+        at = wanted & (number == turn + 1)
+        steps = _steps(similarity, at, among, temperature)
+        own = steps * (1 - steps) * jnp.sum(slopes, axis=1, keepdims=True, where=at) / temperature
+        return gradient + own - jnp.where(at, own.sum(axis=1, keepdims=True), 0)
+
+    return jax.lax.fori_loop(0, number[:, -1].max(), add_one, jnp.zeros_like(similarity)), None, None
+
+
+soft_ranks.defvjp(_forward, _backward)

@@ -1,0 +1,56 @@
+"""Soft ranks: gradients, size in memory, and rankings that contain the query; the values are in test_public.py."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.test_util import check_grads
+
+from dml_jax import losses
+from dml_jax.losses import ranking
+from tests.losses import test_public as public
+
+LABELS = jnp.asarray(public.LABELS)
+
+
+@pytest.mark.parametrize("name", ["smooth_ap", "recall_at_k"])
+def test_gradients_are_those_of_the_values(name: str, x64: None) -> None:
+    loss = jax.jit(lambda x: public.CALLS[name][0](x, LABELS))
+    check_grads(loss, (jnp.asarray(public.X),), order=1, modes="rev", rtol=1e-6)
+
+
+def test_gradient_of_each_rank(x64: None) -> None:
+    """A random weight for each rank, with candidates that are neither wanted nor counted."""
+    rng = np.random.default_rng(0)
+    s, weights = jnp.asarray(rng.normal(size=(4, 9))), jnp.asarray(rng.normal(size=(4, 9)))
+    wanted, among = jnp.asarray(rng.random((4, 9)) < 0.4), jnp.asarray(rng.random((4, 9)) < 0.7)
+    weighted = jax.jit(lambda s: jnp.sum(weights * ranking.soft_ranks(s, wanted, among, 0.5)))
+    check_grads(weighted, (s,), order=1, modes="rev", rtol=1e-6)
+    ranks = ranking.soft_ranks(s, wanted, among, 1e-9)
+    hard = [
+        [1 + sum(s[i, k] > s[i, j] for k in range(9) if among[i, k] and k != j) for j in range(9)] for i in range(4)
+    ]
+    np.testing.assert_allclose(ranks, np.where(wanted, np.array(hard, float), 0))
+
+
+def test_the_query_in_its_own_ranking(x64: None) -> None:
+    x = jnp.asarray(public.X)
+    found = losses.smooth_ap(x, LABELS, temperature=0.1, rank_query=True)
+    np.testing.assert_allclose(found, public.smooth_ap(rank_query=True), rtol=1e-9)
+    found = losses.recall_at_k(x, LABELS, ks=(1, 4), k_temperatures=(0.7, 2.0), temperature=0.1, rank_query=True)
+    np.testing.assert_allclose(found, public.recall_at_k(rank_query=True), rtol=1e-9)
+
+
+def test_memory_grows_with_the_number_of_pairs() -> None:
+    """No array of value and gradient has more than a few times N^2 elements; the naive form has N^3."""
+    x, labels = jnp.zeros((64, 8)), jnp.repeat(jnp.arange(16), 4)
+    program = jax.jit(jax.grad(lambda x: losses.smooth_ap(x, labels))).lower(x).compile()
+    assert program.memory_analysis().temp_size_in_bytes < 64**3  # a quarter of N^3 float32
+
+
+def test_a_perfect_ranking_has_no_loss_and_a_reversed_one_has() -> None:
+    labels = jnp.repeat(jnp.arange(4), 3)
+    x = jnp.repeat(jnp.eye(4), 3, axis=0) + 1e-3 * jax.random.normal(jax.random.key(0), (12, 4))
+    loss = jax.jit(losses.smooth_ap)
+    assert float(loss(x, labels)) < 1e-3
+    assert float(loss(x, jnp.tile(jnp.arange(4), 3))) > 0.3
