@@ -24,14 +24,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dml_jax import cli, files
-from dml_jax import config as configs
 from dml_jax.analysis.findings import BY_SPLIT, SUBJECTS
-from dml_jax.config import Config
-from dml_jax.errors import CheckpointError, ConfigError
-from dml_jax.options.fields import suggest
+from dml_jax.errors import CheckpointError, ConfigError, suggest
 
 if TYPE_CHECKING:
     from dml_jax.analysis.trained_run import TrainedRun
+    from dml_jax.config import Config
 
 SPLITS = ("test", "train", "validation")
 # Keys of the run's configuration that may be overridden, e.g. because its data has moved.
@@ -99,12 +97,13 @@ def chosen_subjects(options: Namespace) -> tuple[str, ...]:
     return names
 
 
-def run_config(options: Namespace, overrides: dict[str, str]) -> tuple[Config, Path]:
+def run_config(options: Namespace, overrides: dict[str, str]) -> tuple["Config", Path]:
     """The configuration of the run, with overrides applied, and its work directory.
 
     Raises:
       UserError: no run there, or an override of what the run was trained with.
     """
+    from dml_jax import config as configs
     from dml_jax.train import workdir
 
     if not options.workdir:

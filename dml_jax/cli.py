@@ -8,16 +8,16 @@ import io
 import sys
 import warnings
 from collections.abc import Callable, Collection, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from ml_collections import ConfigDict
-
-from dml_jax.config import SAME_EXPERIMENT, flatten
-from dml_jax.errors import ConfigError, UserError, printable
+from dml_jax.errors import ConfigError, UserError, printable, suggest
 from dml_jax.files import UNWRITABLE, expand_path, read_json
-from dml_jax.options.fields import suggest
+
+if TYPE_CHECKING:
+    from ml_collections import ConfigDict
 
 # File-system errors that the user can fix: a full or failing disk, missing permissions, something else of that name.
 FIXABLE = UNWRITABLE | {
@@ -112,19 +112,46 @@ def check_installed(option: str, module: str, extra: str) -> None:
         raise ConfigError(f'{option}: {module} is not installed: pip install -e ".[{extra}]"')
 
 
+def configs_root() -> Path:
+    """The directory that holds `configs`: inside the installed package, or the checkout."""
+    package = Path(__file__).parent
+    return next(root for root in (package / "shipped", package.parent) if (root / "configs").is_dir())
+
+
+def find_file(option: str, path: str) -> Path:
+    """A configuration or study file: the user's own, or else the one of this name that comes with the package.
+
+    Args:
+      option: "--study" for a study; otherwise it is a configuration.
+      path: without a variant; for a file of the package "configs/cars_hist.py" or "cars_hist", for a study
+        "configs/studies/hist_alpha.py" or "hist_alpha".
+
+    Raises:
+      ConfigError: no such file.
+    """
+    file = expand_path(option, path)
+    if file.is_file():
+        return file
+    folder = "configs/studies" if option == "--study" else "configs"
+    known = {file.stem: file for file in (configs_root() / folder).glob("*.py")}
+    name = path.removeprefix(f"{folder}/").removesuffix(".py")
+    if name in known:
+        return known[name]
+    near = [f"; did you mean {folder}/{match}.py?" for match in get_close_matches(name, known, 1)]
+    raise ConfigError(f"{option}={path}: there is no such file{''.join(near)}")
+
+
 def run_file(option: str, path: str) -> ModuleType:
     """Executes a configuration or study file.
 
     Args:
       option: that names the file, for messages.
-      path: the file, without a variant.
+      path: see `find_file`.
 
     Raises:
       ConfigError: no such file, or an error in it.
     """
-    file = expand_path(option, path)
-    if not file.is_file():
-        raise ConfigError(f"{option}={path}: there is no such file")
+    file = find_file(option, path)
     spec = importlib.util.spec_from_file_location(file.stem, file)
     if spec is None or spec.loader is None:
         raise ConfigError(f"{option}={path}: is not a Python file")
@@ -133,6 +160,8 @@ def run_file(option: str, path: str) -> ModuleType:
     root = str(next((parent.parent for parent in parents if parent.name == "configs"), parents[1]))
     if root not in sys.path:  # configuration files import each other as `configs.…`
         sys.path.insert(0, root)
+    if (shipped := str(configs_root())) not in sys.path:  # and may import those of the package
+        sys.path.append(shipped)
     try:
         spec.loader.exec_module(module)
     except UserError as error:
@@ -182,6 +211,8 @@ def load_config(path: str, overrides: dict[str, str]) -> dict[str, Any]:
         except UserError as error:
             raise ConfigError(f"--config={path}: {error}") from error
         values = config.to_dict()
+    from dml_jax.config import SAME_EXPERIMENT
+
     for key, text in overrides.items():
         apply_override(values, key, text)
     for own, other in (("steps", "epochs"), ("epochs", "steps")):  # a new length replaces the one in the file
@@ -200,6 +231,8 @@ def apply_override(values: dict[str, Any], key: str, text: str) -> None:
         if not isinstance(section, dict):
             raise ConfigError(f"{key}: {part} is below a value, not in a section")
         if part not in section:
+            from dml_jax.config import flatten
+
             raise ConfigError(f"{key}: there is no such key; {suggest(key, flatten(values))}")
         holder, section = section, section[part]
     holder[last] = _parsed(key, text, section)

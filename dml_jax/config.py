@@ -15,11 +15,11 @@ from typing import Annotated, Any
 
 from annotated_types import Ge, Lt
 
-from dml_jax.errors import ConfigError
+from dml_jax.errors import ConfigError, suggest
 from dml_jax.files import utf8_path
 from dml_jax.options.data import WITHOUT_CLASSES, Data
 from dml_jax.options.evaluation import Evaluation, Refine
-from dml_jax.options.fields import keys, section, suggest, validate
+from dml_jax.options.fields import keys, section, validate
 from dml_jax.options.train import Group, Optimizer, Train
 
 __all__ = ["Config", "Data", "Evaluation", "Group", "Optimizer", "Refine", "Train"]

@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dml_jax import cli, files
-from dml_jax.errors import ConfigError, WeightsError, printable
-from dml_jax.options.fields import suggest
+from dml_jax.errors import ConfigError, WeightsError, printable, suggest
 
 if TYPE_CHECKING:  # the backbones import Flax, which --help does not need
     import numpy as np

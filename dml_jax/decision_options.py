@@ -3,18 +3,17 @@
 import argparse
 from typing import Any
 
-from dml_jax.enrolled_classes import FALSE_ACCEPT_RATE
 from dml_jax.errors import ConfigError, DataError
-from dml_jax.evaluation import open_set
+from dml_jax.options.decisions import FALSE_ACCEPT_RATE, RULES, VOTES
 
 
 def add(flags: argparse.ArgumentParser) -> None:
     """Adds --decide, --false_accept_rate and --threshold."""
     flags.add_argument(
         "--decide",
-        choices=open_set.RULES,
+        choices=RULES,
         default="nearest",
-        help=f"class of the nearest image (default), most votes of the {open_set.VOTES} nearest, or nearest class mean",
+        help=f"class of the nearest image (default), most votes of the {VOTES} nearest, or nearest class mean",
     )
     limit = flags.add_mutually_exclusive_group()
     limit.add_argument(
@@ -32,6 +31,8 @@ def given(options: argparse.Namespace) -> dict[str, Any]:
     Raises:
       ConfigError: one is out of range.
     """
+    from dml_jax.evaluation import open_set
+
     try:
         open_set.check(options.decide, options.false_accept_rate, options.threshold)
     except DataError as error:

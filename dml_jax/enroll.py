@@ -16,14 +16,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dml_jax import cli, decision_options
-from dml_jax.data.datasets import folder
 from dml_jax.data.prepare.source_files import Options, walk
 from dml_jax.embed import image_files
-from dml_jax.enrolled_classes import EMPTY, Index
 from dml_jax.errors import ConfigError, DataError, UserError, printable
 from dml_jax.files import expand_path, utf8_path
 
 if TYPE_CHECKING:
+    from dml_jax.enrolled_classes import Index
     from dml_jax.trained_model import Model
 
 
@@ -34,6 +33,8 @@ def class_folders(paths: list[str]) -> dict[str, list[Path]]:
       DataError: a path is not a directory, it holds no class folders or images outside of them, or two have a class of
         the same name.
     """
+    from dml_jax.data.datasets import folder
+
     classes: dict[str, list[Path]] = {}
     directory_of: dict[str, str] = {}
     for name in paths:
@@ -118,6 +119,7 @@ def execute(arguments: list[str]) -> None:
     classes = class_folders(options.paths) if options.paths and not options.classify else {}
 
     import dml_jax
+    from dml_jax.enrolled_classes import EMPTY, Index
 
     model = dml_jax.load(utf8_path("--workdir", options.workdir), options.checkpoint)
     if options.skip_bad and options.paths:
@@ -144,7 +146,7 @@ def execute(arguments: list[str]) -> None:
     print(expected)
 
 
-def _classify(index: Index, files: Sequence[str], options: argparse.Namespace) -> None:
+def _classify(index: "Index", files: Sequence[str], options: argparse.Namespace) -> None:
     """Prints the class of each image, or "unknown"."""
     if options.threshold is None:
         print(_expected(index, options), file=sys.stderr)
@@ -153,7 +155,7 @@ def _classify(index: Index, files: Sequence[str], options: argparse.Namespace) -
         print("\t".join(map(printable, (name, f"{similarity:.4f}", str(file), index.images[nearest]))))
 
 
-def _expected(index: Index, options: argparse.Namespace) -> str:
+def _expected(index: "Index", options: argparse.Namespace) -> str:
     """What is to be expected of the threshold for the rule and the rate, as a sentence."""
     rate = options.false_accept_rate
     expected = index.expect(rate, options.decide)

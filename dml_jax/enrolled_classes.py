@@ -15,11 +15,11 @@ from PIL import Image as pillow
 
 from dml_jax.errors import DataError
 from dml_jax.evaluation import open_set
-from dml_jax.evaluation.open_set import Calibration, Expected, Rule
+from dml_jax.evaluation.open_set import Calibration, Expected
 from dml_jax.files import atomic_write
+from dml_jax.options.decisions import FALSE_ACCEPT_RATE, RULES, Rule
 
 UNKNOWN = "unknown"
-FALSE_ACCEPT_RATE = 0.05
 EMPTY = "the index is empty; add classes first"
 Image = str | Path | bytes | pillow.Image | np.ndarray
 Images = Sequence[Image] | np.ndarray  # an array [N, H, W, 3] is a batch of images
@@ -226,7 +226,7 @@ class Index:
             raise DataError(f"{path}: was created with another model or checkpoint; use that one, or enroll again")
         kinds = [array.dtype.kind for array in (embeddings, labels, classes, images)]
         shapes = embeddings.ndim == 2 and embeddings.shape[:1] == labels.shape == images.shape and classes.ndim == 1
-        rules = (len(open_set.RULES),)
+        rules = (len(RULES),)
         measured = [("f", 2, rules), ("f", 2, rules), ("f", 1, rules), ("i", 0, ()), ("i", 0, ())]
         consistent = (
             kinds == ["f", "i", "U", "U"]

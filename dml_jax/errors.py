@@ -1,5 +1,9 @@
 """Errors that the user can fix, each one sentence that says what is wrong and how to fix it."""
 
+import re
+from collections.abc import Iterable
+from difflib import SequenceMatcher
+
 
 class UserError(Exception):
     """Invalid input or a state the user can fix: printed as one `error: ...` line, exit code 2, no traceback."""
@@ -28,3 +32,37 @@ class DivergedError(UserError):
 def printable(text: str) -> str:
     """The text on one line, with control characters and the undecodable bytes of file names escaped."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def suggest(word: str, known: Iterable[str]) -> str:
+    """The end of an error message: the most similar known names, or all of them if none is similar.
+
+    Dotted keys are also compared by their words, so that `evaluation.every` finds `train.evaluate_every`.
+    """
+    names = sorted(set(known))
+    scored = sorted(((_similarity(word, name), name) for name in names), reverse=True)
+    near = [name for score, name in scored[:2] if score >= 0.6 and score > scored[0][0] - 0.15]
+    if near:
+        own = word.rpartition(".")[0]
+        shown = [name.removeprefix(f"{own}.") if own else name for name in near]
+        return f"did you mean {' or '.join(shown)}?"
+    if "." in word:
+        names = [n for n in names if n.rpartition(".")[0] == word.rpartition(".")[0]] or names
+        names = [n.rpartition(".")[2] for n in names]
+    else:
+        names = sorted({n.partition(".")[0] for n in names})
+    return f"known: {', '.join(names)}"
+
+
+def _similarity(word: str, name: str) -> float:
+    letters = SequenceMatcher(None, word.lower(), name.lower()).ratio()
+    if "." not in word + name:
+        return letters
+
+    def stems(text: str) -> set[str]:
+        return {part[:5] for part in re.split(r"[._]", text.lower())}
+
+    last = SequenceMatcher(None, word.rpartition(".")[2].lower(), name.rpartition(".")[2].lower()).ratio()
+    shared, all_stems = stems(word) & stems(name), stems(word) | stems(name)
+    # Shared words say a little more than shared letters: `train.evaluate_every` comes before `train.log_every`.
+    return max(letters if "." not in word else 0.0, last, 1.15 * len(shared) / len(all_stems))

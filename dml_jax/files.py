@@ -11,8 +11,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pydantic
-
 from dml_jax.errors import ConfigError, DataError, UserError
 
 UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS}  # of the disk that is written to
@@ -100,6 +98,8 @@ def reading(
 
 def reason(problem: Exception) -> str:
     """What an exception says, in a few words; its type if it says nothing."""
+    import pydantic
+
     if isinstance(problem, pydantic.ValidationError):
         first = problem.errors(include_url=False)[0]
         return f"{'.'.join(map(str, first['loc'])) or 'JSON'}: {first['msg'][0].lower()}{first['msg'][1:]}"
@@ -118,6 +118,8 @@ def read_json(path: Path, kind: Any, remedy: str = "write or copy it again", err
     Raises:
       UserError: of type `error`, if the file is missing, damaged or of another type; names the field.
     """
+    import pydantic
+
     with reading(path, remedy, error):
         content = json.loads(path.read_text(encoding="utf-8"))
         pydantic.TypeAdapter(kind).validate_python(content)

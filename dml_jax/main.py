@@ -10,13 +10,13 @@ on disk.
 import sys
 from argparse import Namespace
 from pathlib import Path
-from typing import Literal, assert_never, get_args
+from typing import TYPE_CHECKING, Literal, assert_never, get_args
 
 from dml_jax import cli, files
-from dml_jax import config as configs
-from dml_jax.config import Config
-from dml_jax.errors import ConfigError
-from dml_jax.options.fields import suggest
+from dml_jax.errors import ConfigError, suggest
+
+if TYPE_CHECKING:
+    from dml_jax.config import Config
 
 Mode = Literal["train", "evaluate", "export", "check", "show"]
 MODES = get_args(Mode)
@@ -76,6 +76,8 @@ def execute(arguments: list[str]) -> None:
         cli.check_installed(f"--log={options.log}", LOGGERS[name], name)
     directory = work_directory(options)
     output = cli.file_to_write("--output", options.output) if options.output else None
+    from dml_jax import config as configs  # pydantic takes a while to import, which --help need not wait for
+
     config = configs.resolve(cli.load_config(options.config, overrides))
     if explain or options.mode == "show":
         from dml_jax import show_config
@@ -139,7 +141,7 @@ def work_directory(options: Namespace) -> Path:
     return Path("runs") / (Path(file).stem + (f"-{variant}" if variant else ""))
 
 
-def run_mode(options: Namespace, config: Config, directory: Path, output: Path | None, log: tuple[str, ...]) -> None:
+def run_mode(options: Namespace, config: "Config", directory: Path, output: Path | None, log: tuple[str, ...]) -> None:
     """Starts JAX and runs the mode."""
     enable_compilation_cache()
     from dml_jax import modes

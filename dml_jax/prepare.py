@@ -12,8 +12,6 @@ import os
 import sys
 
 from dml_jax import cli, files
-from dml_jax import config as configs
-from dml_jax.data import prepared
 from dml_jax.data.prepare.source_files import Options, Recipe
 from dml_jax.errors import ConfigError
 
@@ -80,7 +78,9 @@ def execute(arguments: list[str]) -> None:
       UserError: invalid input.
     """
     options = parser().read_plain(arguments, "dml_jax.prepare")
+    from dml_jax import config as configs
     from dml_jax.console import Console
+    from dml_jax.data import prepared
 
     console = Console(quiet=options.quiet)
     console.rich.file = sys.stdout  # this stream, even while tfds_builder redirects sys.stdout

@@ -12,13 +12,17 @@ import statistics
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dml_jax import cli, files
 from dml_jax.errors import ConfigError, UserError
-from dml_jax.studies import outcomes, plan, runner, search, smoke, summary, tables
-from dml_jax.studies.definition import Study
-from dml_jax.studies.plan import Settings, Trial
+
+if TYPE_CHECKING:
+    from dml_jax.studies.definition import Study
+    from dml_jax.studies.plan import Settings, Trial
+    from dml_jax.studies.runner import Slot
 
 
 def parser() -> cli.Parser:
@@ -50,11 +54,13 @@ def execute(arguments: list[str]) -> None:
         raise ConfigError("--study: give a study file, or --compare with two or more configurations")
     if options.protocol not in ("clean", "paper"):
         raise ConfigError(f"--protocol={options.protocol}: must be clean or paper")
+    from dml_jax.studies import outcomes, plan, runner, smoke, summary
+
     name, study = plan.load(options.study) if options.study else plan.comparison(options.compare)
     default = Path("runs/studies") / (f"{name}-smoke" if options.smoke else name)
     root = files.expand_path("--root", options.root) if options.root else default
     seeds = parse_seeds(options.seeds) if options.seeds is not None else study.seeds
-    settings = Settings(root, seeds, overrides, options.protocol == "paper", options.smoke)
+    settings = plan.Settings(root, seeds, overrides, options.protocol == "paper", options.smoke)
     jobs = runner.slots(options.jobs)
     if options.smoke:
         jobs = [slot._replace(environment=slot.environment | smoke.ENVIRONMENT) for slot in jobs]
@@ -114,10 +120,10 @@ def stop_if(code: int) -> None:
 
 
 def run_search(
-    name: str, study: Study, settings: Settings, options: Namespace, jobs: Sequence[runner.Slot], again: str
+    name: str, study: "Study", settings: "Settings", options: Namespace, jobs: Sequence["Slot"], again: str
 ) -> None:
     """Runs a search and prints its table."""
-    from dataclasses import replace
+    from dml_jax.studies import plan, search
 
     assert study.search is not None
     wanted = study.search if options.trials is None else replace(study.search, trials=options.trials)
@@ -150,6 +156,8 @@ def run_search(
 
 def show_search(root: Path, total: int, ended: int, jobs: int, again: str) -> None:
     """Prints how many trials of a search are missing, and how long they take."""
+    from dml_jax.studies import outcomes
+
     finished = [path for path in root.glob("trial-*") if outcomes.has_results(path)]
     seconds = [outcomes.read_run(path).timing.get("seconds", 0.0) for path in finished]
     missing = max(0, total - ended)
@@ -157,8 +165,10 @@ def show_search(root: Path, total: int, ended: int, jobs: int, again: str) -> No
     show_total(missing * statistics.median(seconds) if seconds else None, jobs, missing, root, again)
 
 
-def show_list(root: Path, trials: Sequence[Trial], jobs: int, again: str) -> None:
+def show_list(root: Path, trials: Sequence["Trial"], jobs: int, again: str) -> None:
     """Prints the trials with their states and how long they take."""
+    from dml_jax.studies import outcomes, runner, tables
+
     rates: dict[str, float] = {}  # seconds per unit of length, by row
     for trial in trials:
         if trial.config and outcomes.is_finished(trial):
@@ -181,7 +191,7 @@ def show_list(root: Path, trials: Sequence[Trial], jobs: int, again: str) -> Non
     show_total(total if known else None, jobs, missing, root, again)
 
 
-def length(trial: Trial) -> float:
+def length(trial: "Trial") -> float:
     """Steps or epochs of a trial."""
     train = trial.config["train"]
     return float(train["steps"] or train["epochs"] + train["warmup_epochs"])
@@ -189,6 +199,8 @@ def length(trial: Trial) -> float:
 
 def show_total(seconds: float | None, jobs: int, missing: int, root: Path, again: str) -> None:
     """Prints the sum of the estimates, and how a cluster can do the work."""
+    from dml_jax.studies import tables
+
     if not missing:
         print("nothing to do")
         return

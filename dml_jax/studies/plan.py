@@ -9,8 +9,7 @@ from typing import Any
 
 from dml_jax import cli, files
 from dml_jax import config as configs
-from dml_jax.errors import ConfigError, DataError
-from dml_jax.options.fields import suggest
+from dml_jax.errors import ConfigError, DataError, suggest
 from dml_jax.studies import smoke as smoke_test
 from dml_jax.studies.definition import Row, Study
 from dml_jax.train import workdir

@@ -13,9 +13,8 @@ import optax
 from optax import contrib
 
 from dml_jax.config import Group, Optimizer, Train
-from dml_jax.errors import ConfigError
+from dml_jax.errors import ConfigError, suggest
 from dml_jax.methods.contract import Method
-from dml_jax.options.fields import suggest
 from dml_jax.train.radam import scale_by_radam
 
 Schedule = Callable[[Any], Any]

@@ -7,6 +7,7 @@ import pytest
 
 from dml_jax.errors import DataError
 from dml_jax.evaluation import open_set, verification
+from dml_jax.options.decisions import RULES, Rule
 
 
 def clusters(classes: int, images: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -39,7 +40,7 @@ def decided_by_loops(query, enrolled, labels, rule, without):
     return winner, similarity[winner], next(i for i in ranked if labels[i] == winner)
 
 
-@pytest.mark.parametrize("rule", open_set.RULES)
+@pytest.mark.parametrize("rule", RULES)
 def test_decisions_against_loops(rule, monkeypatch) -> None:
     rows, labels = clusters(12, 5, seed=0)
     rows = rows + 0.3 * np.random.default_rng(1).standard_normal(rows.shape).astype(np.float32)  # many wrong decisions
@@ -61,7 +62,7 @@ def test_decisions_against_loops(rule, monkeypatch) -> None:
     assert set(three.labels) <= set(labels[enrolled[:3]])
 
 
-def held_out_errors(rule: open_set.Rule, threshold: float, sizes: list[int]) -> tuple[float, float, int]:
+def held_out_errors(rule: Rule, threshold: float, sizes: list[int]) -> tuple[float, float, int]:
     """(false-accept rate, false-reject rate, strangers) over many indexes of new classes."""
     rng = np.random.default_rng(4)
     rows = clusters(600, 12, seed=4)[0].reshape(600, 12, 16)
@@ -92,7 +93,7 @@ def test_the_rate_is_met_on_other_classes(sizes) -> None:
     rows, labels = clusters(400, 12, seed=3)
     calibration = open_set.calibrate(rows, labels, np.array(sizes))
     assert calibration.classes == 400
-    for rule in open_set.RULES:
+    for rule in RULES:
         expected = open_set.expect(calibration, rule, 0.05)
         accepted, rejected, strangers = held_out_errors(rule, expected.threshold, sizes)
         error = (0.05 * 0.95 * (1 / strangers + 1 / calibration.images)) ** 0.5

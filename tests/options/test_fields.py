@@ -8,7 +8,7 @@ from typing import Any, Literal
 import pytest
 
 from dml_jax import config as configs
-from dml_jax.errors import ConfigError
+from dml_jax.errors import ConfigError, suggest
 from dml_jax.options import fields
 from dml_jax.options.fields import AtLeastTwo, Fraction, Positive, PositiveInt, Probability, require, section, validate
 from dml_jax.options.methods.losses import OPTIONS
@@ -107,7 +107,7 @@ def test_sections_are_also_validated_when_constructed() -> None:
     ],
 )  # fmt: skip
 def test_suggestions(word: str, known: list[str], expected: str) -> None:
-    assert fields.suggest(word, known) == expected
+    assert suggest(word, known) == expected
 
 
 def test_meanings_are_the_comments() -> None:

@@ -17,7 +17,7 @@ and implements `load` as `return prepared.load(data, "<name>")`. `cub.py` is a s
 `digits.py` one without.
 
 So a new data set is one new file. Two files change for its tests: `tests/data/layouts.py` gets a miniature of the
-original files and `LAYOUTS` in `tests/data/test_datasets.py` an entry. The table in the README gets a row.
+original files and `LAYOUTS` in `tests/data/test_datasets.py` an entry. The table in `docs/topics/data.md` gets a row.
 """
 
 from dml_jax import config as configs

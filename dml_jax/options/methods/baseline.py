@@ -10,8 +10,8 @@ from dataclasses import asdict, field
 from functools import cache
 from typing import Any
 
-from dml_jax.errors import ConfigError
-from dml_jax.options.fields import NonNegative, NonNegativeInt, PositiveInt, require, section, suggest, validate
+from dml_jax.errors import ConfigError, suggest
+from dml_jax.options.fields import NonNegative, NonNegativeInt, PositiveInt, require, section, validate
 from dml_jax.options.methods import Pooling
 from dml_jax.options.methods.losses import OPTIONS, PAIR_LOSSES
 

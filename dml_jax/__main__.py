@@ -1,0 +1,46 @@
+"""The console command `dml-jax`, also `python -m dml_jax`.
+
+`dml-jax train …` is `python -m dml_jax.main …`, and `dml-jax embed …` is `python -m dml_jax.embed …`.
+"""
+
+import importlib
+import sys
+
+from dml_jax.errors import suggest
+
+COMMANDS = {
+    "train": "train, evaluate and export an experiment",
+    "prepare": "check and store the images of a data set",
+    "convert": "convert published weights",
+    "evaluate": "evaluate any embeddings",
+    "embed": "embed images with a trained model",
+    "enroll": "enroll new classes, classify images",
+    "ensemble": "evaluate several models together",
+    "serve": "serve a model over HTTP",
+    "study": "train grids, comparisons and searches",
+    "report": "tables over finished runs",
+    "analyse": "figures and numbers about a run",
+}
+MODULES = {"train": "main"}  # where the name differs
+
+
+def main() -> int:
+    """Runs the command that the first argument names; returns its exit code."""
+    name = sys.argv[1] if len(sys.argv) > 1 else "--help"
+    if name in ("-h", "--help"):
+        print("usage: dml-jax COMMAND [--help] …\n")
+        print("\n".join(f"  {command:<10}{summary}" for command, summary in COMMANDS.items()))
+        return 0
+    if name == "--version":
+        print(importlib.import_module("dml_jax").__version__)
+        return 0
+    if name not in COMMANDS:
+        print(f"error: {name}: there is no such command; {suggest(name, COMMANDS)}", file=sys.stderr)
+        return 2
+    sys.argv[:2] = [f"dml-jax {name}"]
+    code: int = importlib.import_module(f"dml_jax.{MODULES.get(name, name)}").main()
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

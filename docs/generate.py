@@ -1,0 +1,159 @@
+"""Hooks of mkdocs: the parts of the site that are made from code and configurations, so that they cannot drift.
+
+A line `<!-- generated: NAME -->` in a page is replaced by what the function NAME in PARTS returns. Each notebook
+becomes a page, and so does `benchmarks/RESULTS.md`.
+"""
+
+import dataclasses
+import importlib
+import io
+import json
+import re
+import sys
+import typing
+from collections.abc import Iterator
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+
+from dml_jax import cli
+from dml_jax.__main__ import COMMANDS, MODULES
+from dml_jax.config import choices, options_module
+from dml_jax.options.data import Data
+from dml_jax.options.evaluation import Evaluation
+from dml_jax.options.fields import meanings, type_name
+from dml_jax.options.methods import losses
+from dml_jax.options.train import Group, Train
+from dml_jax.studies import plan
+
+ROOT = Path(__file__).parents[1]
+DATA_SETS = {"cub": "CUB-200-2011", "cars": "Cars196", "sop": "Stanford Online Products", "inshop": "In-Shop Clothes"}
+WIDTH = "110"  # of the commands' help, in characters
+
+
+def table(header: list[str], rows: list[list[str]]) -> str:
+    """A Markdown table."""
+    cells = [header, ["---"] * len(header), *([cell.replace("|", "\\|") for cell in row] for row in rows)]
+    return "\n".join(f"| {' | '.join(row)} |" for row in cells) + "\n"
+
+
+def published(file: str) -> dict[str, dict[str, float]]:
+    """The numbers that a paper states for a configuration, by variant under the authors' protocol."""
+    module = cli.run_file("--config", file)
+    variants = [name for name in getattr(module, "VARIANTS", ()) if "paper" in name.split("-")]
+    return {name: numbers for name in variants if (numbers := module.get_config(name).paper.to_dict())}
+
+
+def papers() -> str:
+    """The papers' numbers in percent, with the command of each."""
+    text = []
+    for data, title in DATA_SETS.items():
+        text.append(f"## {title}\n")
+        for path in sorted((ROOT / "configs").glob(f"{data}_*.py")):
+            rows = published(str(path))
+            if not rows:
+                continue
+            keys = sorted(
+                {key for numbers in rows.values() for key in numbers}, key=lambda key: (key == "nmi", len(key), key)
+            )
+            header = [key.replace("recall@", "R@").replace("nmi", "NMI") for key in keys]
+            body = [
+                [f"`python -m dml_jax.main --config={path.stem}:{name}`"]
+                + [f"{100 * numbers[key]:.1f}" if key in numbers else "–" for key in keys]
+                for name, numbers in rows.items()
+            ]
+            summary = (cli.run_file("--config", str(path)).__doc__ or "").partition("\n")[0]
+            text.append(f"### {path.stem}\n\n{summary}\n\n{table(['command', *header], body)}")
+    return "\n".join(text)
+
+
+def studies() -> str:
+    """The tables and figures of the papers and their reproductions, with the command of each."""
+    rows = []
+    for path in sorted((ROOT / "configs/studies").glob("*.py")):
+        _, study = plan.load(str(path))
+        title = study.title.partition(":")[0]  # without the data set, of which a study may have several
+        rows.append([title, study.source, f"`python -m dml_jax.study --study={path.stem}`"])
+    return table(["study", "source", "command"], rows)
+
+
+def commands() -> str:
+    """What each command prints with --help."""
+    text = []
+    for name in COMMANDS:
+        module = f"dml_jax.{MODULES.get(name, name)}"
+        output = io.StringIO()
+        arguments = mock.patch.object(sys, "argv", [f"python -m {module}", "--help"])
+        with arguments, mock.patch.dict("os.environ", {"COLUMNS": WIDTH}), redirect_stdout(output):
+            importlib.import_module(module).main()
+        text.append(f"## {name}\n\n```text\n{output.getvalue().strip()}\n```\n")
+    return "\n".join(text)
+
+
+def rows_of(section: Any, prefix: str = "") -> Iterator[list[str]]:
+    """Key, type, default and meaning of each option of a section, a class or an instance, and of the sections in it."""
+    kind = section if isinstance(section, type) else type(section)
+    hints, texts = typing.get_type_hints(kind, include_extras=True), meanings(kind)
+    for field in dataclasses.fields(kind):
+        default = field.default if section is kind else getattr(section, field.name)
+        if dataclasses.is_dataclass(default):
+            yield from rows_of(default, f"{prefix}{field.name}.")
+            continue
+        text = ",".join(map(str, default)) if isinstance(default, tuple) else str(default)
+        shown = "" if default is dataclasses.MISSING or text == "" else f"`{text}`"
+        yield [f"`{prefix}{field.name}`", type_name(hints[field.name]), shown, texts.get(field.name, "")]
+
+
+def options() -> str:
+    """Every option of a configuration."""
+    sections: dict[str, Iterator[list[str]]] = {
+        "data": rows_of(Data, "data."),
+        "train": rows_of(Train, "train."),
+        "train.groups": rows_of(Group, "train.groups.NAME."),
+        "evaluation": rows_of(Evaluation, "evaluation."),
+    }
+    for kind in ("backbone", "method"):
+        for name in choices(kind):
+            sections[f"{kind}.name={name}"] = rows_of(options_module(kind, name).Config, f"{kind}.")
+    for name, section in losses.OPTIONS.items():
+        sections[f"method.loss={name}"] = rows_of(section, f"method.{name}.")
+    header = ["key", "type", "default", "meaning"]
+    return "\n".join(
+        f"## `{title}`\n\n{table(header, rows)}" for title, found in sections.items() if (rows := list(found))
+    )
+
+
+PARTS = {"papers": papers, "studies": studies, "commands": commands, "options": options}
+
+
+def notebook(path: Path) -> str:
+    """A notebook with its outputs as Markdown."""
+    text = []
+    for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
+        source = "".join(cell["source"])
+        text.append(source if cell["cell_type"] == "markdown" else f"```python\n{source}\n```")
+        for output in cell.get("outputs", []):
+            data = output.get("data", {})
+            if "image/png" in data:
+                text.append(f"![figure](data:image/png;base64,{''.join(data['image/png'].split())})")
+            elif plain := "".join(output.get("text", data.get("text/plain", ""))):
+                text.append(f"```text\n{plain.rstrip()}\n```")
+    return "\n\n".join(text) + f"\n\n[Download this notebook]({path.name})\n"
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Adds the pages that are made from files of other kinds."""
+    for path in sorted(Path(config.docs_dir, "notebooks").glob("*.ipynb")):
+        files.append(File.generated(config, f"notebooks/{path.stem}.md", content=notebook(path)))
+    results = (ROOT / "benchmarks/RESULTS.md").read_text(encoding="utf-8")
+    files.append(File.generated(config, "results.md", content=results))
+    return files
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """Fills in what is generated."""
+    return re.sub(r"^<!-- generated: (\w+) -->$", lambda found: PARTS[found[1]](), markdown, flags=re.MULTILINE)

@@ -1,0 +1,147 @@
+"""The installed package: a wheel used outside the checkout, the console command, and what is imported when."""
+
+import ast
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import dml_jax
+from dml_jax import cli
+from dml_jax.__main__ import COMMANDS, MODULES
+from dml_jax.errors import ConfigError
+
+ROOT = Path(__file__).parents[1]
+HEAVY = {"jax", "flax", "orbax", "tensorflow_datasets", "matplotlib", "sklearn"}
+
+
+def python(*arguments: str, directory: Path = ROOT, path: Path = ROOT) -> "subprocess.CompletedProcess[str]":
+    """Runs Python, with `path` before the other packages."""
+    search = os.pathsep.join(filter(None, (str(path), os.environ.get("PYTHONPATH"))))
+    environment = os.environ | {"PYTHONPATH": search}
+    command = [sys.executable, *arguments]
+    return subprocess.run(command, cwd=directory, env=environment, capture_output=True, text=True, timeout=300)
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with the package as the wheel installs it."""
+    directory = tmp_path_factory.mktemp("wheel")
+    built = python("-m", "hatchling", "build", "--target=wheel", f"--directory={directory}")
+    assert built.returncode == 0, built.stderr
+    (wheel,) = directory.glob("*.whl")
+    assert wheel.name == f"dml_jax-{dml_jax.__version__}-py3-none-any.whl"
+    site = directory / "site"
+    done = python("-m", "pip", "install", "--no-deps", "--no-index", "--no-compile", f"--target={site}", str(wheel))
+    assert done.returncode == 0, done.stderr
+    return site
+
+
+def test_a_wheel_holds_the_package_and_the_configurations(installed: Path) -> None:
+    tracked = subprocess.run(["git", "ls-files", "dml_jax", "configs"], cwd=ROOT, capture_output=True, text=True)
+    expected = [f"dml_jax/shipped/{n}" if n.startswith("configs/") else n for n in tracked.stdout.split()]
+    assert "dml_jax/py.typed" in expected
+    assert len(expected) > 200
+    assert [name for name in expected if not (installed / name).is_file()] == []
+    assert {path.name for path in installed.iterdir()} == {"dml_jax", f"dml_jax-{dml_jax.__version__}.dist-info", "bin"}
+
+
+def test_an_installed_package_finds_its_configurations(installed: Path, tmp_path: Path) -> None:
+    arguments = ("--config=cars_hist:retuned", "--mode=show")
+    done = python("-m", "dml_jax.main", *arguments, directory=tmp_path, path=installed)
+    assert done.returncode == 0, done.stderr
+    assert "name = cars_hist-retuned" in done.stdout
+    assert "recall@1 0.902" in done.stdout
+
+
+def test_an_own_configuration_comes_first_and_imports_those_of_the_package(installed: Path, tmp_path: Path) -> None:
+    (tmp_path / "configs").mkdir()
+    own = (
+        "from configs import cars_hist\ndef get_config():\n  c = cars_hist.get_config()\n  c.name = 'mine'\n  return c"
+    )
+    (tmp_path / "configs/cub_hist.py").write_text(own)
+    command = installed / "bin/dml-jax"
+    arguments = ("train", "--config=configs/cub_hist.py", "--mode=show")
+    done = python(str(command), *arguments, directory=tmp_path, path=installed)
+    assert done.returncode == 0, done.stderr
+    assert "name = mine" in done.stdout
+    assert "path = data/cars" in done.stdout
+
+
+@pytest.mark.slow
+def test_an_installed_package_trains_and_studies(installed: Path, tmp_path: Path) -> None:
+    train = ("train", "--config=configs/digits_hist.py", "--config.train.steps=2", "--workdir=run", "--quiet")
+    done = python("-m", "dml_jax", *train, directory=tmp_path, path=installed)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "run/report.html").is_file()
+    study = ("study", "--study=hist_alpha", "--smoke", "--list")
+    done = python("-m", "dml_jax", *study, directory=tmp_path, path=installed)
+    assert done.returncode == 0, done.stderr
+    assert "--study=hist_alpha" in done.stdout
+
+
+def test_a_file_that_does_not_exist_suggests_the_nearest() -> None:
+    with pytest.raises(ConfigError, match=r"=car_hist: there is no such file; did you mean configs/cars_hist\.py\?"):
+        cli.find_file("--config", "car_hist")
+    with pytest.raises(ConfigError, match=r"did you mean configs/studies/hist_alpha\.py\?"):
+        cli.find_file("--study", "configs/studies/hist_alpah.py")
+    with pytest.raises(ConfigError, match=r"=elsewhere/cars_hist\.py: there is no such file"):
+        cli.find_file("--config", "elsewhere/cars_hist.py")
+
+
+def test_every_command_is_one_of_the_console_command() -> None:
+    """A module of the package with a `main` of its own is a command."""
+    modules = {path.stem: ast.parse(path.read_text()) for path in (ROOT / "dml_jax").glob("[!_]*.py")}
+    with_main = {name for name, tree in modules.items() for node in tree.body if getattr(node, "name", "") == "main"}
+    assert {MODULES.get(name, name) for name in COMMANDS} == with_main
+
+
+def test_the_console_command_explains_itself() -> None:
+    assert python("-m", "dml_jax").stdout == python("-m", "dml_jax", "--help").stdout
+    assert "  embed     embed images with a trained model\n" in python("-m", "dml_jax", "--help").stdout
+    assert python("-m", "dml_jax", "--version").stdout == f"{dml_jax.__version__}\n"
+    done = python("-m", "dml_jax", "trian")
+    assert (done.returncode, done.stderr) == (2, "error: trian: there is no such command; did you mean train?\n")
+
+
+def imported(code: str) -> set[str]:
+    """The packages that are imported after running `code`."""
+    done = python("-c", f"import sys\n{code}\nprint(*{{m.partition('.')[0] for m in sys.modules}})")
+    assert done.returncode == 0, done.stderr
+    return set(done.stdout.splitlines()[-1].split())
+
+
+def test_importing_the_package_imports_no_other() -> None:
+    assert imported("import dml_jax") & {*HEAVY, "numpy", "pydantic", "PIL"} == set()
+
+
+@pytest.mark.parametrize("command", sorted(COMMANDS))
+def test_help_is_printed_without_heavy_imports(command: str) -> None:
+    found = imported(f"from dml_jax import __main__\nsys.argv[1:] = [{command!r}, '--help']\n__main__.main()")
+    assert found & {*HEAVY, "numpy", "pydantic", "ml_collections", "PIL", "rich"} == set()
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--config.method.tau=-1"], ["--config.method.name=hits"], ["--mode=trian"], ["--config.data.pth=x"]]
+)
+def test_invalid_values_are_reported_before_heavy_imports(arguments: list[str]) -> None:
+    line = ["train", "--config=configs/digits_hist.py", *arguments]
+    found = imported(f"from dml_jax import __main__\nsys.argv[1:] = {line!r}\nassert __main__.main() == 2")
+    assert found & HEAVY == set()
+
+
+def test_the_extras_that_messages_name_exist() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    sources = [path.read_text() for path in (ROOT / "dml_jax").rglob("*.py")]
+    named = {
+        name
+        for text in sources
+        for found in re.findall(r'(?:\.|dml_jax)\[([a-z,]+)\]"', text)
+        for name in found.split(",")
+    }
+    assert named
+    assert named <= set(extras)
