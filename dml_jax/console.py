@@ -1,7 +1,10 @@
 """Messages and progress on standard output: a live bar on a terminal, plain lines elsewhere."""
 
 import time
+from datetime import datetime
+from pathlib import Path
 from types import TracebackType
+from typing import TextIO
 
 import rich.console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
@@ -29,9 +32,24 @@ class Console:
         self._quiet = quiet
         self._bar: Progress | None = None
         self._reported = 0.0
+        self._log: TextIO | None = None
+
+    def log_to(self, file: Path) -> None:
+        """From here on, also appends messages and all progress to a file, with the time, even if nothing is printed."""
+        file.parent.mkdir(parents=True, exist_ok=True)
+        self._log = open(file, "a", buffering=1, encoding="utf-8", errors="backslashreplace")  # noqa: SIM115
+
+    def log(self, text: str) -> None:
+        """Writes a line to that file alone."""
+        if self._log:
+            self._log.write(f"{datetime.now().isoformat(' ', 'seconds')} {printable(text)}\n")
 
     def print(self, message: str) -> None:
         """Prints a line that stays."""
+        self.log(message)
+        self._show(message)
+
+    def _show(self, message: str) -> None:
         self.rich.print(printable(message), markup=False)
 
     def __enter__(self) -> "Console":
@@ -52,6 +70,11 @@ class Console:
         if self._bar:
             self._bar.stop()
             self._bar = None
+        if self._log:
+            if error:
+                self.log(f"{type(error).__name__}: {error}")
+            self._log.close()
+            self._log = None
 
     def start_progress(self, what: str, total: int, done: int = 0) -> None:
         """Starts a progress bar of `total` steps, of which `done` are done already."""
@@ -64,9 +87,10 @@ class Console:
 
     def update_progress(self, done: int, text: str = "") -> None:
         """Shows that `done` steps are done, followed by `text`."""
+        self.log(f"{self._what} {done}/{self._total}  {text}")
         if self._bar:
             self._bar.update(self._task, completed=done, text=text)
         elif not self._quiet and time.monotonic() - self._reported > REPORT_SECONDS:
             self._reported = time.monotonic()
             remaining = (self._total - done) / max(done - self._first, 1) * (self._reported - self._started)
-            self.print(f"{self._what} {done}/{self._total}  {text}  about {remaining:.0f} s left")
+            self._show(f"{self._what} {done}/{self._total}  {text}  about {remaining:.0f} s left")

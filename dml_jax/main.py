@@ -43,10 +43,18 @@ def parser() -> cli.Parser:
         "--checkpoint", default="reported", help="to evaluate or export: reported (default), latest, best or a step"
     )
     flags.add_argument("--output", metavar="FILE", help="results as JSON, with --mode=evaluate")
+    flags.add_argument(
+        "--profile",
+        type=steps_to_trace,
+        metavar="FIRST:LAST",
+        help="writes a trace of these training steps to WORKDIR/profile, for XProf or ui.perfetto.dev",
+    )
     flags.add_argument("--log", metavar="NAME,…", help="show the training in tensorboard, wandb or both")
     flags.add_argument("--quiet", action="store_true", help="print messages but no progress")
     flags.add_argument(
-        "--coordinator", metavar="HOST:PORT", help="address of the first of several processes, or auto (Slurm, TPU pod)"
+        "--coordinator",
+        metavar="HOST:PORT",
+        help="address of the first of several processes, or auto (Slurm, TPU pod, Kubernetes)",
     )
     flags.add_argument("--processes", type=int, default=1, help="number of processes; not needed with auto")
     flags.add_argument("--process", type=int, default=0, help="index of this process; not needed with auto")
@@ -97,10 +105,24 @@ def check_options(options: Namespace) -> None:
         raise ConfigError(f"--log={options.log}: only --mode=train has something to show")
     if options.output and options.mode != "evaluate":
         raise ConfigError(f"--output={options.output}: only --mode=evaluate writes its numbers to a file of their own")
+    if options.profile and options.mode != "train":
+        raise ConfigError(f"--profile: --mode={options.mode} makes no steps to trace; use --mode=train")
     if not options.coordinator and (options.processes, options.process) != (1, 0):
         raise ConfigError("--coordinator: missing; several processes need HOST:PORT of the first, or auto")
     if options.coordinator and options.coordinator != "auto":
         check_address(options.coordinator, options.processes, options.process)
+
+
+def steps_to_trace(profile: str) -> tuple[int, int]:
+    """(first, last) of `--profile`.
+
+    Raises:
+      ConfigError: it is not FIRST:LAST.
+    """
+    first, _, last = profile.partition(":")
+    if not (first.isdecimal() and last.isdecimal() and 0 < int(first) <= int(last)):
+        raise ConfigError(f"--profile={profile}: must be FIRST:LAST, two steps in order, e.g. 10:20")
+    return int(first), int(last)
 
 
 def check_address(coordinator: str, processes: int, process: int) -> None:
@@ -124,12 +146,12 @@ def run_mode(options: Namespace, config: "Config", directory: Path, output: Path
     enable_compilation_cache()
     from dml_jax import modes
     from dml_jax.console import Console
-    from dml_jax.train import mesh, process_group
+    from dml_jax.train import cluster, mesh, process_group
     from dml_jax.train.stop_signals import Interrupted, Stop
 
     mode: Mode = options.mode
     if options.coordinator:
-        mesh.connect(options.coordinator, options.processes, options.process)
+        cluster.connect(options.coordinator, options.processes, options.process)
     console = Console(quiet=options.quiet, active=mesh.is_main_process())
     try:
         with process_group.end_together() as end_now, Stop(end_now) as stop:
@@ -137,7 +159,7 @@ def run_mode(options: Namespace, config: "Config", directory: Path, output: Path
                 stop.stop_immediately()
             match mode:
                 case "train":
-                    modes.train(config, directory, console, stop, log)
+                    modes.train(config, directory, console, stop, log, options.profile)
                 case "evaluate":
                     modes.evaluate(config, directory, options.checkpoint, console, output)
                 case "export":

@@ -1,5 +1,6 @@
 """The modes of the main command: train, evaluate, export, check."""
 
+import socket
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
@@ -15,7 +16,7 @@ from dml_jax.analysis import report
 from dml_jax.analysis.trained_run import TrainedRun
 from dml_jax.config import Config
 from dml_jax.console import Console
-from dml_jax.errors import CheckpointError, DataError
+from dml_jax.errors import CheckpointError, ConfigError, DataError
 from dml_jax.export import embedding_files, query_results, stablehlo
 from dml_jax.train import experiment as experiments
 from dml_jax.train import inference, loop, mesh, process_group, teacher, trackers, warm_start, workdir
@@ -25,11 +26,19 @@ from dml_jax.train.experiment import Experiment
 from dml_jax.train.jsonl import JsonLines
 from dml_jax.train.state import TrainState, check_finite, evaluated
 from dml_jax.train.stop_signals import Stop
+from dml_jax.train.trace import Trace
 
 PER_PROCESS = ("data.path", "data.threads", "data.workers", "data.prefetch")  # may differ between processes
 
 
-def train(config: Config, directory: Path, console: Console, stop: Stop, log: Sequence[str] = ()) -> None:
+def train(
+    config: Config,
+    directory: Path,
+    console: Console,
+    stop: Stop,
+    log: Sequence[str] = (),
+    traced: tuple[int, int] | None = None,
+) -> None:
     """Trains or resumes, evaluates the selected model, exports its embeddings and writes the report.
 
     Args:
@@ -38,6 +47,7 @@ def train(config: Config, directory: Path, console: Console, stop: Stop, log: Se
       console: shows progress.
       stop: SIGTERM or Ctrl-C.
       log: where the metrics are shown besides `metrics.jsonl`.
+      traced: first and last step of a trace.
 
     Raises:
       UserError: before training, if the configuration, the data or the work directory do not fit.
@@ -45,6 +55,8 @@ def train(config: Config, directory: Path, console: Console, stop: Stop, log: Se
     """
     workdir.check_same_run(directory, config)
     experiment = build(config)
+    if traced and traced[1] > experiment.steps:
+        raise ConfigError(f"--profile={traced[0]}:{traced[1]}: the run has {experiment.steps} steps")
     main = mesh.is_main_process()
     metrics = trackers.TrackedLines(directory / "metrics.jsonl", log, config, main)
     with workdir.locked(directory, active=main), metrics, console:
@@ -66,8 +78,16 @@ def train(config: Config, directory: Path, console: Console, stop: Stop, log: Se
             _check_same_sources(directory, facts)
             files.write_json(directory / "config.json", facts)
         checkpoints = open_checkpoints(experiment, directory, console, writing=True)
+        process = f"host-{jax.process_index()}"
+        console.log_to(directory / "logs" / f"{process}.log")
+        console.log(
+            f"process {jax.process_index()} of {jax.process_count()} on {socket.gethostname()}, "
+            f"{jax.local_device_count()} of {jax.device_count()} devices ({jax.devices()[0].device_kind})"
+        )
+        trace = Trace(directory / "profile" / process, traced)
         timing = JsonLines(directory / "timing.jsonl", main)
-        state = evaluated(loop.train(experiment, loop.Outputs(checkpoints, metrics, timing, console), stop))
+        outputs = loop.Outputs(checkpoints, metrics, timing, console, trace)
+        state = evaluated(loop.train(experiment, outputs, stop))
         if config.train.select != "last":
             state = checkpoints.select("reported", config.train.select)
         checkpoints.close()

@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # Sourced by the launch scripts: creates .venv in the project and installs the pinned requirements once.
 # Usage: prepare FILE...   the requirements files to install, relative to the project
 

@@ -114,6 +114,10 @@ def in_process(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[st
         ([CONFIG, "--nonsense=1"], "--nonsense=1: there is no such option"),
         ([CONFIG, "--mode=trian"], "--mode=trian: did you mean train?"),
         ([CONFIG, "--checkpoint=newest"], "--checkpoint=newest: must be reported, latest, best or a step"),
+        ([CONFIG, "--profile=20:10"], "--profile=20:10: must be FIRST:LAST, two steps in order, e.g. 10:20"),
+        ([CONFIG, "--profile=ten"], "--profile=ten: must be FIRST:LAST"),
+        ([CONFIG, "--profile=1:2", "--mode=check"], "--profile: --mode=check makes no steps to trace"),
+        ([CONFIG, "--profile=1:2000"], "--profile=1:2000: the run has 1200 steps"),
         ([CONFIG, "--output=r.json"], "--output=r.json: only --mode=evaluate writes its numbers"),
         ([CONFIG, "--mode=evaluate", "--output=/no/such/r.json"], "there is no directory /no/such"),
         ([CONFIG, "--mode=evaluate", "--output=."], "--output=.: is a directory; give a file"),
@@ -201,7 +205,7 @@ def test_run_from_start_to_finish(in_process: InProcess, tmp_path: Path, monkeyp
         "--config.train.evaluate_every=100",
     ]
     process = subprocess.Popen(
-        [sys.executable, "-m", "dml_jax.main", *arguments],
+        [sys.executable, "-m", "dml_jax.main", *arguments, "--profile=3:5"],
         cwd=ROOT,
         env=environment(),
         stdout=subprocess.PIPE,
@@ -214,6 +218,11 @@ def test_run_from_start_to_finish(in_process: InProcess, tmp_path: Path, monkeyp
     printed = process.communicate(timeout=120)[0]
     assert process.returncode == 143, printed
     assert "stopped by SIGTERM" in printed
+    assert list((run / "profile" / "host-0").rglob("*.xplane.pb"))
+    log = (run / "logs" / "host-0.log").read_text()
+    assert "process 0 of 1 on " in log
+    assert "training 20/400  loss " in log
+    assert log.endswith("Interrupted: SIGTERM\n")
     saved = [int(path.name) for path in (run / "checkpoints" / "latest").iterdir()]
     assert 0 < max(saved) < 400
 

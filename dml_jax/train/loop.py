@@ -5,14 +5,12 @@ determines how a run continues. A line of metrics is on disk before the checkpoi
 after the checkpoint are removed and written again, bit for bit the same.
 """
 
-import time
 from typing import Any, NamedTuple
 
 import jax
 
 from dml_jax.config import Train
 from dml_jax.console import Console
-from dml_jax.data.pipeline import BatchReader
 from dml_jax.errors import DivergedError
 from dml_jax.methods.contract import Embed
 from dml_jax.train import experiment as experiments
@@ -21,8 +19,8 @@ from dml_jax.train import (
     inference,
     kept_models,
     mesh,
+    meter,
     split_metrics,
-    timing,
     training_set_refresh,
     warm_start,
 )
@@ -32,6 +30,7 @@ from dml_jax.train.jsonl import JsonLines
 from dml_jax.train.state import TrainState, evaluated
 from dml_jax.train.state import check_finite as check_state
 from dml_jax.train.stop_signals import Interrupted, Stop
+from dml_jax.train.trace import Trace
 
 
 class Outputs(NamedTuple):
@@ -42,12 +41,14 @@ class Outputs(NamedTuple):
       metrics: `metrics.jsonl`.
       timing: `timing.jsonl`.
       console: shows progress.
+      trace: of some steps.
     """
 
     checkpoints: Checkpoints
     metrics: JsonLines
     timing: JsonLines
     console: Console
+    trace: Trace = Trace()
 
 
 class Notes(NamedTuple):
@@ -64,36 +65,6 @@ class Notes(NamedTuple):
     pending: dict[str, Any] | None = None
     lines: int = 0
     waited: int = 0
-
-
-class Meter:
-    """Throughput, and the share of time spent waiting for data, since the last reading.
-
-    Args:
-      batches: the reader, which counts the seconds waited.
-      batch_size: images per step.
-      step: number of steps done.
-    """
-
-    def __init__(self, batches: BatchReader[Any], batch_size: int, step: int):
-        self._batches, self._batch_size = batches, batch_size
-        self.restart(step)
-
-    def restart(self, step: int) -> None:
-        """Starts an interval after `step` steps; leaves out what came before, e.g. compilation or an evaluation."""
-        self._began, self._waited, self._step = time.monotonic(), self._batches.waited, step
-
-    def read(self, step: int) -> dict[str, float]:
-        """A line for `timing.jsonl`; starts the next interval."""
-        seconds = max(time.monotonic() - self._began, 1e-9)
-        line = {
-            "step": step,
-            "images_per_second": (step - self._step) * self._batch_size / seconds,
-            "data_wait": (self._batches.waited - self._waited) / seconds,
-            "peak_memory": timing.peak_memory(),
-        }
-        self.restart(step)
-        return line
 
 
 def train(experiment: Experiment, out: Outputs, stop: Stop) -> TrainState:
@@ -131,18 +102,19 @@ def train(experiment: Experiment, out: Outputs, stop: Stop) -> TrainState:
             out.checkpoints.save("latest", state, notes._asdict())
         raise Interrupted(stop.agreed())
     out.console.print("compiling the training step")
-    meter = Meter(batches, experiment.config.data.batch_size, start)
+    clock = meter.Meter(batches, experiment, start)
     monitor = health.Monitor(experiment, out.console)
     previous: dict[str, jax.Array] = {}
-    with batches:
+    with batches, out.trace:
         for done in range(start + 1, total + 1):
+            out.trace.before(done)
             arrays = next(batches)
             if done - 1 in reloads and (best := out.checkpoints.restore("best")):
                 state = best[0]._replace(step=state.step, opt_state=state.opt_state)
             if features and done - 1 in refreshes:
                 check_finite(previous, done - 1)
                 state = refresh_state(experiment, out, features, state, notes, stop)
-                meter.restart(done - 1)
+                clock.restart(done - 1)
             logging = done % config.log_every == 0 or done == total
             evaluating = evaluation_due(experiment, done)
             batch = experiments.device_batch(experiment, *arrays)
@@ -150,14 +122,16 @@ def train(experiment: Experiment, out: Outputs, stop: Stop) -> TrainState:
             state, metrics = update(state, batch, key)
             check_finite(previous, done - 1)  # one step behind, so that the devices never wait for the host
             previous = metrics
+            if out.trace.after(done, metrics):
+                clock.restart(done)  # writing the trace takes a while
             if done == start + 1:
                 jax.block_until_ready(metrics)  # keeps the compilation out of the throughput
+                clock.fastest = meter.fastest_step(experiment, state, batch, key)
                 monitor.compile(state, batch, key)
                 out.console.start_progress("training", total, done)
-                meter.restart(done)
+                clock.restart(done)
 
-            # Asking the other processes waits for the devices, so it is not done at every step.
-            stopping = (logging or jax.process_count() == 1) and bool(stop.agreed())
+            stopping = bool(stop.poll())
             saving = done % config.checkpoint_every == 0 or done == total or stopping
             keeping = config.keep_every > 0 and done % config.keep_every == 0
             if not (logging or evaluating or saving or keeping):
@@ -169,11 +143,9 @@ def train(experiment: Experiment, out: Outputs, stop: Stop) -> TrainState:
                 kept_models.write(out.checkpoints.kept, evaluated(state))
             line: dict[str, Any] = {"step": done, **values, "learning_rate_factor": float(rate_factor(done - 1))}
             if logging:
-                clock = meter.read(done)
-                out.timing.write(clock)
-                rate, waiting = f"{clock['images_per_second']:.0f}", f"{clock['data_wait']:.0%}"
-                text = f"loss {values['loss']:.4f}  {rate} images/s  waiting for data {waiting}"
-                out.console.update_progress(done, text)
+                speed = clock.read(done)
+                out.timing.write(speed)
+                out.console.update_progress(done, f"loss {values['loss']:.4f}  {meter.describe(speed)}")
             if logging or evaluating:
                 line |= monitor.measure(state, batch, proxies, key, values["grad_norm"])
             if evaluating:
@@ -186,7 +158,7 @@ def train(experiment: Experiment, out: Outputs, stop: Stop) -> TrainState:
                 out.metrics.write(line)
                 notes = notes._replace(lines=notes.lines + 1)
             if logging or evaluating:
-                meter.restart(done)  # the throughput is that of training alone
+                clock.restart(done)  # the throughput is that of training alone
             if saving:
                 out.checkpoints.save("latest", state, notes._asdict())
             if stopping:
@@ -273,7 +245,7 @@ def evaluate_and_record(
     """
     select = experiment.config.train.select
     name = "validation" if "validation" in experiment.splits and select != "test" else "test"
-    on_progress = lambda done: stop.raise_if_single()  # noqa: E731
+    on_progress = lambda done: stop.raise_if_stopped()  # noqa: E731
     try:
         model = evaluated(state)
         embeddings = split_metrics.embed_with_gallery(experiment, embedder, model, name, on_progress)

@@ -9,32 +9,9 @@ import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from dml_jax.errors import ConfigError
 from dml_jax.methods.contract import Batch, PyTree, no_classes
 
 AXIS = "data"
-
-
-def connect(coordinator: str, processes: int, process: int) -> None:
-    """Joins the other processes of the run; must come before any device is used.
-
-    Args:
-      coordinator: "host:port" of process 0, or "auto" to ask the cluster (Slurm, TPU pod, Kubernetes).
-      processes: their number; ignored with "auto".
-      process: index of this one; ignored with "auto".
-
-    Raises:
-      ConfigError: "auto" where no cluster is found.
-    """
-    if coordinator == "auto":
-        try:
-            jax.distributed.initialize()
-        except ValueError as error:
-            raise ConfigError(
-                "--coordinator=auto: no Slurm, TPU pod or Kubernetes found; give HOST:PORT, --processes and --process"
-            ) from error
-    else:
-        jax.distributed.initialize(coordinator, processes, process)
 
 
 def is_main_process() -> bool:

@@ -25,6 +25,7 @@ FAILED, SEEN, ALIVE = "dml_jax/failed", "dml_jax/seen", "dml_jax/alive"
 FACTS, DECIDED = "dml_jax/facts", "dml_jax/decided"
 PATIENCE = 10.0  # seconds that process 0, which hosts the store, waits until the others have read the reason
 SILENCE = 5.0  # seconds without a sign of life, about one per second, after which a process counts as lost
+HANGING = 30.0  # the same while nothing has failed, because the others wait for it
 SHOWN = 5  # differences that an error message lists
 _decisions = itertools.count()  # numbers the calls of `decided_by_first`, which are the same on all processes
 
@@ -42,15 +43,12 @@ def end_together() -> Iterator[Callable[[int], None]]:
     store = _store()
     over, ending = threading.Event(), threading.Lock()
 
-    def announce(code: int, reason: str) -> None:
-        message = f"{code} process {jax.process_index()} has stopped: {reason}"
-        store.key_value_set(FAILED, message, allow_overwrite=True)
-
     def end_now(code: int) -> None:
-        announce(code, signal.Signals(code - 128).name)
+        _announce(store, code, signal.Signals(code - 128).name)
         _exit(store, code)
 
-    threading.Thread(target=_watch, args=(store, over, ending), daemon=True).start()
+    watch = threading.Thread(target=_watch, args=(store, over, ending), daemon=True)
+    watch.start()
     try:
         yield end_now
     except Exception as error:
@@ -61,15 +59,14 @@ def end_together() -> Iterator[Callable[[int], None]]:
         over.set()
         _exit_if_announced(store, ending)  # this error may be a consequence of another process having ended
         if lost:
-            reason = f"process {', '.join(map(str, lost))} was killed or its machine failed"
-            announce(2, reason)
-            print(f"error: {reason}; start all processes again to continue", file=sys.stderr)
-            _exit(store, 2, len(lost))
-        announce(code, printable(" ".join(str(error).split())) or type(error).__name__)
+            _end_without(store, lost)
+        _announce(store, code, printable(" ".join(str(error).split())) or type(error).__name__)
         register(_exit, store, code)  # after the error has been printed, and before JAX waits for the others
         raise
     finally:
         over.set()
+    watch.join()
+    store.key_value_delete(f"{ALIVE}/{jax.process_index()}")  # it may end before the others
 
 
 def check_same(facts: dict[str, Any]) -> None:
@@ -126,9 +123,30 @@ def _wait_for(store: Any, key: str) -> str:
 
 
 def _watch(store: Any, over: threading.Event, ending: threading.Lock) -> None:
+    seen: dict[str, tuple[str, float]] = {}  # signs of life, and when process 0 has first seen them
     while not over.wait(1.0):
         store.key_value_set(f"{ALIVE}/{jax.process_index()}", str(time.monotonic()), allow_overwrite=True)
         _exit_if_announced(store, ending)
+        if jax.process_index() == 0:
+            now, before = time.monotonic(), seen
+            values = store.key_value_dir_get(ALIVE)
+            seen = {key: before[key] if before.get(key, ("",))[0] == value else (value, now) for key, value in values}
+            if silent := [key for key, (_, since) in seen.items() if now - since > HANGING]:
+                with ending:
+                    _end_without(store, [int(key.rpartition("/")[2]) for key in silent])
+
+
+def _announce(store: Any, code: int, reason: str) -> None:
+    message = f"{code} process {jax.process_index()} has stopped: {reason}"
+    store.key_value_set(FAILED, message, allow_overwrite=True)
+
+
+def _end_without(store: Any, lost: list[int]) -> None:
+    """Ends this process and all others because some are lost."""
+    reason = f"process {', '.join(map(str, lost))} was killed or its machine failed"
+    _announce(store, 2, reason)
+    print(f"error: {reason}; start all processes again to continue", file=sys.stderr)
+    _exit(store, 2, len(lost))
 
 
 def _lost(store: Any) -> list[int]:

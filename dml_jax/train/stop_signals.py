@@ -4,10 +4,15 @@ import os
 import signal
 import threading
 from collections.abc import Callable
+from functools import cache
 from types import FrameType, TracebackType
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
+
+from dml_jax.train import mesh
 
 GRACE = 5.0  # seconds between an exception in a signal handler and the end of the process
 
@@ -40,6 +45,7 @@ class Stop:
         self.signal = 0
         self._leave = leave
         self._immediate = False
+        self._asked: jax.Array | None = None
         self._previous: dict[int, object] = {}
         self._end: threading.Timer | None = None
 
@@ -78,10 +84,21 @@ class Stop:
         if number := self.agreed():
             raise Interrupted(number)
 
-    def raise_if_single(self) -> None:
-        """Raises Interrupted after a signal, in a run of one process; several have to agree on a step first."""
-        if self.signal and jax.process_count() == 1:
-            raise Interrupted(self.signal)
+    def poll(self) -> int:
+        """The signal that any process had received when all last called this, 0 for none.
+
+        As it asks for the next call, not for this one, the devices never wait; all processes must call this equally
+        often.
+        """
+        if jax.process_count() == 1:
+            return self.agreed()
+        asked, self._asked = self._asked, _largest(self.signal)
+        return 0 if asked is None else int(asked)
+
+    def raise_if_stopped(self) -> None:
+        """Raises Interrupted after a signal; all processes must call this equally often."""
+        if number := self.signal if jax.process_count() == 1 else self.poll():
+            raise Interrupted(number)
 
     def agreed(self) -> int:
         """The signal that any process has received, 0 for none; all processes must call this at the same step."""
@@ -90,3 +107,17 @@ class Stop:
         from jax.experimental import multihost_utils
 
         return int(np.max(multihost_utils.process_allgather(np.int32(self.signal))))
+
+
+def _largest(value: int) -> jax.Array:
+    """The largest of the values of all processes, as soon as it is computed; int32 []."""
+    devices, largest = _reduction()
+    local = np.full(jax.local_device_count(), value, np.int32)
+    result: jax.Array = largest(jax.make_array_from_process_local_data(mesh.row_sharded(devices), local))
+    return result
+
+
+@cache
+def _reduction() -> tuple[Mesh, Callable[[jax.Array], jax.Array]]:
+    devices = mesh.make()
+    return devices, jax.jit(jnp.max, out_shardings=mesh.replicated(devices))

@@ -45,7 +45,7 @@ def refreshed(experiment: Experiment, features: Embed, state: TrainState, stop: 
     """
     assert experiment.method.refresh is not None
     found = inference.embed_split(
-        experiment, features, state, experiment.splits["train"], lambda done: stop.raise_if_single()
+        experiment, features, state, experiment.splits["train"], lambda done: stop.raise_if_stopped()
     )
     stream = jax.random.fold_in(experiments.run_key(experiment.config), 2**31 - 2)
     key = jax.random.fold_in(stream, int(state.step))

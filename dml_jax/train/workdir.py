@@ -27,7 +27,7 @@ SHOWN = 5  # differences that an error message lists
 FILES = ("config.json", "metrics.jsonl", "timing.jsonl", "results.json", "report.html")
 DIRECTORIES = (
     *("checkpoints", "checkpoints/latest", "checkpoints/best", "embeddings", "figures"),
-    *("tensorboard", "wandb"),
+    *("logs", "profile", "tensorboard", "wandb"),
 )
 LIBRARIES = ("jax", "flax", "optax", "orbax-checkpoint", "grain", "numpy", "pillow")
 
@@ -135,7 +135,8 @@ def _remove_unused(workdir: Path, existed: bool) -> None:
     """Removes a new directory that has neither a checkpoint nor metrics, because the run failed before."""
     entries = {entry.name for entry in workdir.iterdir()}
     trained = any(path.is_file() for path in (workdir / "checkpoints").rglob("*"))
-    if not existed and not trained and entries <= {".lock", "config.json", "checkpoints", "tensorboard", "wandb"}:
+    unused = {".lock", "config.json", "checkpoints", "logs", "tensorboard", "wandb"}
+    if not existed and not trained and entries <= unused:
         shutil.rmtree(workdir)
 
 

@@ -3,6 +3,7 @@
 import fcntl
 import itertools
 import json
+import signal
 import socket
 import subprocess
 import sys
@@ -96,7 +97,8 @@ def test_different_configurations_do_not_train_together(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_killed_process_ends_the_other_with_a_message(tmp_path: Path) -> None:
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "hanging"])
+def test_a_lost_process_ends_the_other_with_a_message(how: signal.Signals, tmp_path: Path) -> None:
     port = free_port()
     endless = [f"--workdir={tmp_path / 'run'}", "--config.train.steps=100000", "--config.train.log_every=5"]
     processes = [start(*endless, port=port, number=number) for number in range(2)]
@@ -104,12 +106,44 @@ def test_a_killed_process_ends_the_other_with_a_message(tmp_path: Path) -> None:
     while not (tmp_path / "run" / "metrics.jsonl").exists():
         assert time.monotonic() < deadline
         time.sleep(0.5)
+    processes[1].send_signal(how)
+    error = processes[0].communicate(timeout=60)[1]
     processes[1].kill()
-    error = processes[0].communicate(timeout=120)[1]
     processes[1].communicate()
     assert processes[0].returncode == 2, error
     assert "error: process 1 was killed or its machine failed; start all processes again to continue" in error
     assert "Traceback" not in error
+
+
+@pytest.mark.slow
+def test_a_signal_during_an_evaluation(tmp_path: Path) -> None:
+    """Process 1 gets it early in an evaluation of more than a minute; both leave it for later."""
+    port = free_port()
+    program = (
+        "import pathlib, sys, time\n"
+        "from dml_jax import main\n"
+        "from dml_jax.train import inference\n"
+        "embed = inference.embed_split\n"
+        "def slow(*args):\n"
+        "    def wait(done):\n"
+        f"        pathlib.Path({str(tmp_path / 'evaluating')!r}).touch()\n"
+        "        time.sleep(0.2)\n"
+        "        args[-1](done)\n"
+        "    return embed(*args[:-1], wait)\n"
+        "inference.embed_split = slow\n"
+        "sys.exit(main.main())\n"
+    )
+    options = [f"--workdir={tmp_path / 'run'}", "--config.train.evaluate_every=1", "--config.evaluation.batch_size=2"]
+    processes = [start(*options, port=port, number=number, program=["-c", program]) for number in range(2)]
+    deadline = time.monotonic() + 300
+    while not (tmp_path / "evaluating").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.5)
+    processes[1].terminate()
+    errors = [process.communicate(timeout=60)[1] for process in processes]
+    assert [process.returncode for process in processes] == [143, 143], errors
+    assert [path.name for path in (tmp_path / "run" / "checkpoints" / "latest").iterdir()] == ["1"]
+    assert not (tmp_path / "run" / "metrics.jsonl").exists()
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from dml_jax.data import pipeline
 from dml_jax.errors import DivergedError
 from dml_jax.methods.contract import Batch
 from dml_jax.train import experiment as experiments
-from dml_jax.train import health, kept_models, loop, mesh, split_metrics, step
+from dml_jax.train import health, kept_models, loop, mesh, meter, split_metrics, step
 from dml_jax.train.checkpoint import Checkpoints
 from dml_jax.train.experiment import Experiment
 from dml_jax.train.jsonl import JsonLines
@@ -99,9 +99,15 @@ def whole(experiment: Experiment, tmp_path_factory: pytest.TempPathFactory) -> t
     return bits(state), (directory / "metrics.jsonl").read_text()
 
 
-def test_two_runs_are_bit_equal(experiment: Experiment, whole: tuple[list[bytes], str], tmp_path: Path) -> None:
+def test_two_runs_are_bit_equal(
+    experiment: Experiment, whole: tuple[list[bytes], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if the second one measures the use of its device, whose peak rate is known."""
+    monkeypatch.setattr(meter, "PEAK_RATES", {"cpu": 1e15})
     assert bits(train(experiment, tmp_path)) == whole[0]
     assert (tmp_path / "metrics.jsonl").read_text() == whole[1]
+    lines = [json.loads(line) for line in (tmp_path / "timing.jsonl").read_text().splitlines()]
+    assert all(0 < line["flop_utilisation"] < 1 for line in lines)
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,11 @@ import signal
 import subprocess
 import sys
 
+import jax
+import numpy as np
 import pytest
 
+from dml_jax.train import stop_signals
 from dml_jax.train.stop_signals import Interrupted, Stop
 
 
@@ -48,3 +51,15 @@ with stop_signals.Stop() as stop:
     time.sleep(60)
 """
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=50).returncode == 143
+
+
+def test_processes_agree_at_the_next_poll(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two processes, the other one receives SIGTERM before the second poll."""
+    assert int(stop_signals._largest(signal.SIGTERM)) == signal.SIGTERM
+    of_other = iter([0, signal.SIGTERM, signal.SIGTERM, signal.SIGTERM])
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    monkeypatch.setattr(stop_signals, "_largest", lambda value: np.int32(max(value, next(of_other))))
+    stop = Stop()
+    assert [stop.poll() for _ in range(3)] == [0, 0, signal.SIGTERM]
+    with pytest.raises(Interrupted):
+        stop.raise_if_stopped()

@@ -1,0 +1,121 @@
+"""Scripts, manifests and the Dockerfile fit the project and themselves; which devices a process gets."""
+
+import json
+import shlex
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import jax
+import pytest
+import yaml
+from jax._src import clusters, xla_bridge
+
+from dml_jax import main
+from dml_jax.errors import ConfigError
+from dml_jax.train import cluster
+from tests.test_main import ROOT
+
+LAUNCH = ROOT / "launch"
+
+
+@pytest.mark.parametrize("script", [*LAUNCH.glob("*.sh"), LAUNCH / "slurm.sbatch"], ids=lambda path: path.name)
+def test_syntax(script: Path) -> None:
+    assert subprocess.run(["bash", "-n", script], capture_output=True, text=True).stderr == ""
+
+
+@pytest.mark.parametrize("file", [*LAUNCH.glob("jobset_*.yaml")], ids=lambda path: path.stem)
+def test_jobsets(file: Path) -> None:
+    """The commands are valid, and names and numbers that must agree do; the schema is not at hand."""
+    jobset = yaml.safe_load(file.read_text())
+    (group,) = jobset["spec"]["replicatedJobs"]
+    job = group["template"]["spec"]
+    pod = job["template"]["spec"]
+    (container,) = pod["containers"]
+    assert container["command"] == [".venv/bin/python", "-m", "dml_jax.main"]
+    arguments = [argument.replace("$(JOB_COMPLETION_INDEX)", "1") for argument in container["args"]]
+    options, overrides = main.parser().read(arguments)
+    main.check_options(options)
+    assert (ROOT / options.config).exists()
+    name = jobset["metadata"]["name"]
+    if options.coordinator != "auto":
+        assert options.coordinator.startswith(f"{name}-{group['name']}-0-0.{name}:")
+        assert options.processes == job["completions"]
+        labels = pod["affinity"]["podAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"][0]["labelSelector"]
+        assert labels["matchLabels"] == {"jobset.sigs.k8s.io/jobset-name": name}
+    assert job["completions"] == job["parallelism"]
+    assert (job["backoffLimit"], pod["restartPolicy"]) == (0, "Never")  # all pods restart together, by the JobSet
+    rules = job["podFailurePolicy"]["rules"]
+    assert {rule["action"] for rule in rules} == {"FailJob"}
+    assert rules[1]["onExitCodes"] == {"containerName": container["name"], "operator": "In", "values": [143]}
+    (uncounted,) = jobset["spec"]["failurePolicy"]["rules"]
+    assert uncounted["onJobFailureReasons"] == ["PodFailurePolicy"]
+    assert uncounted["action"] == "RestartJobSetAndIgnoreMaxRestarts"
+    mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
+    assert mounts.keys() == {volume["name"] for volume in pod["volumes"]}
+    assert mounts["shm"] == "/dev/shm"
+    for path in (options.workdir, *overrides.values(), container["env"][0]["value"]):
+        assert any(path.startswith(f"{mount}/") for mount in mounts.values())
+
+
+def test_dockerfile() -> None:
+    lines = [line.split(" ", 1) for line in (LAUNCH / "Dockerfile").read_text().splitlines() if line[:1] not in "#"]
+    for sources in (shlex.split(text)[:-1] for word, text in lines if word == "COPY"):
+        assert all(list(ROOT.glob(source)) for source in sources), sources
+    (command,) = (json.loads(text) for word, text in lines if word == "CMD")
+    assert main.parser().read(command[3:])[0].config == "configs/digits_hist.py"
+
+
+def slurm(monkeypatch: pytest.MonkeyPatch, tasks: int, nodes: int, local: int, **more: str) -> None:
+    """The variables that srun sets for the last task; those of task `local` of its node."""
+    values = {
+        "SLURM_JOB_ID": "4097", "SLURM_STEP_NODELIST": "gpu[07-12],cpu3", "SLURM_NTASKS": str(tasks),
+        "SLURM_PROCID": str(tasks - 1), "SLURM_LOCALID": str(local), "SLURM_STEP_NUM_NODES": str(nodes), **more,
+    }  # fmt: skip
+    for name, value in values.items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.mark.parametrize(
+    ("tasks", "nodes", "more", "devices"),
+    [
+        (2, 2, {}, []),  # launch/slurm.sbatch: all devices of the node
+        (2, 2, {"CUDA_VISIBLE_DEVICES": "0,1,2,3"}, []),
+        (8, 2, {"CUDA_VISIBLE_DEVICES": "0,1,2,3"}, [3]),  # four tasks share them
+        (8, 2, {"CUDA_VISIBLE_DEVICES": "0"}, []),  # srun --gpus-per-task=1: each sees its own, as number 0
+        (2, 2, {"JAX_LOCAL_DEVICE_IDS": "1,2"}, [1, 2]),
+    ],
+)
+def test_each_slurm_task_sees_its_devices(
+    tasks: int, nodes: int, more: dict[str, str], devices: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What JAX makes of the variables; [] hides no device."""
+    slurm(monkeypatch, tasks, nodes, tasks // nodes - 1, **more)
+    given = cluster.local_devices()
+    if given is None and "JAX_LOCAL_DEVICE_IDS" in more:  # read by JAX before it asks the cluster
+        given = [int(index) for index in more["JAX_LOCAL_DEVICE_IDS"].split(",")]
+    found = clusters.ClusterEnv.auto_detect_unset_distributed_params(None, None, None, given, None, 300)
+    assert found == (f"gpu07:{65536 - 4096 + 1}", tasks, tasks - 1, devices)
+
+
+@pytest.mark.parametrize(
+    ("variable", "message"),
+    [
+        ("KUBERNETES_SERVICE_HOST", r"needs the package kubernetes here; pip install kubernetes, or give HOST:PORT"),
+        ("NONE", "no Slurm, TPU pod or Kubernetes found; give HOST:PORT, --processes and --process"),
+    ],
+)
+def test_no_cluster(variable: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(xla_bridge, "backends_are_initialized", lambda: False)  # other tests have used devices
+    monkeypatch.setenv(variable, "10.0.0.1")
+    with pytest.raises(ConfigError, match=message):
+        cluster.connect("auto", 1, 0)
+
+
+def test_missing_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    def initialize(*arguments: Any, **options: Any) -> None:
+        raise ModuleNotFoundError("No module named 'requests'", name="requests")
+
+    monkeypatch.setattr(jax.distributed, "initialize", initialize)
+    with pytest.raises(ConfigError, match=r"--coordinator=auto: needs the package requests here; pip install requests"):
+        cluster.connect("auto", 1, 0)
