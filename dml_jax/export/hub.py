@@ -24,7 +24,7 @@ PULLED = ("config.json", "results.json", f"{MODEL}/*{kept_models.SUFFIX}")
 LOADING = """## How to use it
 
 ```python
-import dml_jax  # https://pypi.org/project/dml_jax
+import dml_jax
 
 model = dml_jax.load("hf://{repository}")
 embeddings = model.embed(["a.jpg", "b.jpg"])  # float32 [2, D], rows of unit length
