@@ -21,6 +21,7 @@ from dml_jax.train import workdir
 CONTROLS = {
     "raw pixels": "the images themselves, compared pixel by pixel, without a network",
     "untrained": "the same network before its first training step",
+    "published weights, not trained further": "the network that the training started from, as published",
 }
 CURVES = {
     "loss": "The training loss and its terms.",
