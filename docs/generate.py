@@ -87,7 +87,7 @@ def commands() -> str:
     for name in COMMANDS:
         module = f"dml_jax.{MODULES.get(name, name)}"
         output = io.StringIO()
-        arguments = mock.patch.object(sys, "argv", [f"python -m {module}", "--help"])
+        arguments = mock.patch.object(sys, "argv", [f"python -m {module.removesuffix('.__main__')}", "--help"])
         with arguments, mock.patch.dict("os.environ", {"COLUMNS": WIDTH}), redirect_stdout(output):
             importlib.import_module(module).main()
         text.append(f"## {name}\n\n```text\n{output.getvalue().strip()}\n```\n")

@@ -91,7 +91,7 @@ def test_the_notebook_on_photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 def help_of(command: str) -> str:
     output = io.StringIO()
     with mock.patch.object(sys, "argv", [command, "--help"]), redirect_stdout(output):
-        importlib.import_module(f"dml_jax.{command}").main()
+        importlib.import_module(f"dml_jax.{MODULES.get(command, command)}").main()
     return output.getvalue()
 
 
@@ -109,7 +109,7 @@ def shown_commands(page: Path) -> list[tuple[str, list[str]]]:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_command_and_option_on_a_page_exists(page: Path) -> None:
     for module, arguments in shown_commands(page):
-        assert module in {MODULES.get(name, name) for name in COMMANDS}
+        assert module in {MODULES.get(name, name).removesuffix(".__main__") for name in COMMANDS}
         config = next((a.removeprefix("--config=") for a in arguments if a.startswith("--config=")), "")
         for argument in arguments:
             option, _, value = argument.partition("=")
