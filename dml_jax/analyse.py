@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dml_jax import cli, files
-from dml_jax.analysis.findings import BY_SPLIT, SUBJECTS
+from dml_jax.analysis.subjects import BY_SPLIT, SUBJECTS
 from dml_jax.errors import CheckpointError, ConfigError, suggest
 
 if TYPE_CHECKING:

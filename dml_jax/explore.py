@@ -11,14 +11,13 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from dml_jax import analyse, cli, serve
-from dml_jax.config import Config
-from dml_jax.errors import ConfigError
-from dml_jax.options.fields import suggest
+from dml_jax.errors import ConfigError, suggest
 
 if TYPE_CHECKING:
+    import numpy as np
+
+    from dml_jax.config import Config
     from dml_jax.data.split import Split
     from dml_jax.trained_model import Model
 
@@ -77,7 +76,7 @@ def execute(arguments: list[str]) -> None:
         ).run([listener])
 
 
-def chosen_split(config: Config, name: str) -> "Split":
+def chosen_split(config: "Config", name: str) -> "Split":
     """A split of the data of a run.
 
     Raises:
@@ -94,8 +93,10 @@ def chosen_split(config: Config, name: str) -> "Split":
     return splits[name]
 
 
-def embeddings(model: "Model", split: "Split", exported: Path) -> np.ndarray:
+def embeddings(model: "Model", split: "Split", exported: Path) -> "np.ndarray":
     """Embeddings of a split, float32 [N, D]: those that the run has exported, if they are of this model and split."""
+    import numpy as np
+
     from dml_jax.export import embedding_files
 
     if (exported / "manifest.json").exists():

@@ -13,7 +13,7 @@ import pytest
 
 from dml_jax import analyse, files, modes
 from dml_jax import config as configs
-from dml_jax.analysis.findings import SUBJECTS
+from dml_jax.analysis.subjects import SUBJECTS
 from dml_jax.config import Group, Train
 from dml_jax.console import Console
 from dml_jax.methods import mpn

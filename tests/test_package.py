@@ -95,7 +95,11 @@ def test_a_file_that_does_not_exist_suggests_the_nearest() -> None:
 
 def test_every_command_is_one_of_the_console_command() -> None:
     """A module of the package with a `main` of its own is a command."""
-    modules = {path.stem: ast.parse(path.read_text()) for path in (ROOT / "dml_jax").glob("[!_]*.py")}
+    files = [*(ROOT / "dml_jax").glob("[!_]*.py"), *(ROOT / "dml_jax").glob("*/__main__.py")]
+    modules = {
+        ".".join(path.relative_to(ROOT / "dml_jax").with_suffix("").parts): ast.parse(path.read_text())
+        for path in files
+    }
     with_main = {name for name, tree in modules.items() for node in tree.body if getattr(node, "name", "") == "main"}
     assert {MODULES.get(name, name) for name in COMMANDS} == with_main
 

@@ -19,20 +19,11 @@ from typing import Any, NamedTuple
 
 import pydantic
 
+from dml_jax.analysis.subjects import SUBJECTS
 from dml_jax.analysis.views import View
 from dml_jax.errors import CheckpointError, printable
 from dml_jax.files import atomic_write, reading, write_json
 
-# In the order of the report. A subject is the name of its module.
-SUBJECTS = (
-    "retrieval", "classes", "components", "distances", "verification", "calibration", "health", "overfitting",
-    "spectra", "tsne", "umap", "attention", "influence", "heat_maps",
-)  # fmt: skip
-# Made for one split.
-BY_SPLIT = (
-    "retrieval", "classes", "components", "distances", "verification", "spectra", "tsne", "umap", "heat_maps",
-)  # fmt: skip
-STANDARD = ("retrieval", "classes", "components", "distances", "verification")  # in the report of every run
 DIRECTORY, STANDARD_DIRECTORY = "analysis", "figures"
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.console import Console
 
-from dml_jax.analysis import curves, findings, page, tables, views
+from dml_jax.analysis import curves, findings, page, subjects, tables, views
 from dml_jax.analysis.findings import STANDARD_DIRECTORY, Section, Shown
 from dml_jax.analysis.page import Cell, text
 from dml_jax.analysis.trained_run import TrainedRun
@@ -67,7 +67,7 @@ def write(run: TrainedRun, results: dict[str, Any]) -> None:
         curves.plot_loss(figures / "loss.png", terms)
     controls = {name: numbers["recall@1"] for name, numbers in results.get("controls", {}).items()}
     curves.plot_recall(figures / "recall.png", curves.recalls(lines, results), controls)
-    for name in findings.STANDARD:
+    for name in subjects.STANDARD:
         module = findings.subject(name)
         if not (hasattr(module, "reason_not_to") and module.reason_not_to(run)):
             findings.write(directory, name, module.TITLE, run.step, module.findings(run, "test"), to=STANDARD_DIRECTORY)

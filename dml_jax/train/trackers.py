@@ -62,7 +62,7 @@ class TensorBoard:
     def finish(self, step: int, results: Mapping[str, float], figures: Sequence[Path]) -> None:
         self.write(step, results)
         for path in figures:
-            with Image.open(path) as image:
+            with Image.open(path, formats=("PNG",)) as image:
                 pixels = np.asarray(image.convert("RGB"))
             self._writer.add_image(f"figures/{path.stem}", pixels, step, dataformats="HWC")
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from dml_jax import files
-from dml_jax.analysis import findings, page, report
+from dml_jax.analysis import findings, page, report, subjects
 from dml_jax.analysis.page import Cell
 from dml_jax.train import workdir
 from tests.analysis.runs import Run
@@ -77,7 +77,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("run")
     config, run = resolved("digits_hist"), Photographs()
     files.write_json(directory / "config.json", workdir.provenance(config, "x", 40, 900, (160, 120)))
-    for name in findings.STANDARD:
+    for name in subjects.STANDARD:
         module = findings.subject(name)
         found = [finding._replace(plot=draw) for finding in module.findings(run, "test")]
         findings.write(directory, name, module.TITLE, 60, found, to=findings.STANDARD_DIRECTORY)

@@ -58,7 +58,8 @@ def test_a_run_exports_the_metadata_of_its_splits(tmp_path: Path) -> None:
     split = Split(np.array([0, 1, 1]), list("abc"), lambda *_: ROWS, ["x", "y"], metadata={"price": [3, None, 5]})
     experiment: Any = SimpleNamespace(config=small(steps=1), splits={"test": split})
     modes._write_embeddings(experiment, tmp_path, {"test": ROWS}, 7)
-    assert embedding_files.read(tmp_path / "embeddings" / "test").metadata == {"price": [3, None, 5]}
+    found = embedding_files.read(tmp_path / "embeddings" / "test").metadata
+    assert found == {"price": [3, None, 5], "class_name": ["x", "y", "y"]}
 
 
 def test_directories_with_other_files_are_not_replaced(tmp_path: Path) -> None:

@@ -82,6 +82,7 @@ def test_early_stopping_is_exact_across_interruptions(
 
     monkeypatch.setattr(loop.split_metrics, "embed_with_gallery", embed)
     monkeypatch.setattr(loop.split_metrics, "metrics", metrics)
+    monkeypatch.setattr(loop.split_metrics, "of_training_classes", lambda *_: {})
     whole = bits(train(experiment, tmp_path / "whole"))
     lines = (tmp_path / "whole" / "metrics.jsonl").read_text()
     assert max(seen) == 16

@@ -1,5 +1,6 @@
 """Health of the training: statistics against loops, warnings, and no effect on the training."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -61,6 +62,7 @@ class Run:
 
     def __init__(self, method: Any, devices: int):
         self.method = method
+        self.config = SimpleNamespace(train=SimpleNamespace(chunks=1))
         self.mesh = Mesh(np.asarray(jax.devices()[:devices]), (mesh.AXIS,), axis_types=(AxisType.Auto,))
 
 
