@@ -214,9 +214,13 @@ def zeros(architecture: str, config: Any) -> dict[str, Tensor]:
 @pytest.mark.parametrize(
     ("architecture", "config", "name"),
     [
-        ("resnet", resnet.Config(block="bottleneck", depths=(3, 8, 36, 3)), "ResNet-152"),
+        pytest.param(
+            "resnet", resnet.Config(block="bottleneck", depths=(3, 8, 36, 3)), "ResNet-152", marks=pytest.mark.slow
+        ),
         ("deit", deit.Config(depth=12, width=192, heads=3), "DeiT-Ti or ViT-Ti"),
-        ("mit", mit.Config(depths=(3, 4, 18, 3), widths=(64, 128, 320, 512)), "MiT-B3"),
+        pytest.param(
+            "mit", mit.Config(depths=(3, 4, 18, 3), widths=(64, 128, 320, 512)), "MiT-B3", marks=pytest.mark.slow
+        ),
         ("resnet", resnet.Config(block="bottleneck", depths=(3, 4, 6, 2)), "a resnet of another size"),
     ],
 )

@@ -135,7 +135,7 @@ def published_std(module: ModuleType, path: str, shape: tuple[int, ...]) -> floa
         (resnet, resnet.resnet18()),
         pytest.param(resnet, resnet.Config(depths=(1, 1, 1, 1)), marks=pytest.mark.slow),
         pytest.param(bn_inception, bn_inception.Config(), marks=pytest.mark.slow),
-        (googlenet, googlenet.Config()),
+        pytest.param(googlenet, googlenet.Config(), marks=pytest.mark.slow),
         (deit, deit.Config(depth=1, distilled=True)),
         (vit, vit.Config(depth=1, registers=4, layer_scale=0.1)),
         (mit, mit.mit_b0()),

@@ -64,8 +64,8 @@ def test_without_this_package(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("module", "config"),
     [
-        (bn_inception, bn_inception.Config()),
-        (googlenet, googlenet.Config()),
+        pytest.param(bn_inception, bn_inception.Config(), marks=pytest.mark.slow),
+        pytest.param(googlenet, googlenet.Config(), marks=pytest.mark.slow),
         (deit, deit.Config(depth=1, width=32, heads=2, patch=8)),
         (mit, mit.Config(depths=(1, 1, 1, 1), widths=(4, 8, 8, 8), heads=(1, 2, 2, 2))),
         (resnet, resnet.Config(depths=(1, 1), widths=(4, 8), dtype="bfloat16")),

@@ -55,7 +55,12 @@ def built(config: baseline.Config, dtype: Any = jnp.float32, rate: float = 0.1) 
     return method, state, jax.jit(step.build(method, optimizer))
 
 
-@pytest.mark.parametrize("loss", LOSSES)
+SHORT = ("proxy_anchor", "soft_triple", "triplet", "margin", "multi_similarity", "smooth_ap")
+
+
+@pytest.mark.parametrize(
+    "loss", [pytest.param(loss, marks=[] if loss in SHORT else [pytest.mark.slow]) for loss in LOSSES]
+)
 def test_every_loss_takes_finite_steps(loss: Any) -> None:
     """On regular and degenerate batches, with one compilation, from float32 and bfloat16 features."""
     config = baseline.make_config(loss, embedding_dim=5, memory=24 if loss in baseline.PAIR_LOSSES else 0)

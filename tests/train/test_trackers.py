@@ -65,6 +65,7 @@ class Service:
         )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_shows_every_line_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("tensorboardX")
     service = Service()
