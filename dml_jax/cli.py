@@ -156,8 +156,8 @@ def run_file(option: str, path: str) -> ModuleType:
     if spec is None or spec.loader is None:
         raise ConfigError(f"{option}={path}: is not a Python file")
     module = importlib.util.module_from_spec(spec)
-    parents = file.resolve().parents
-    root = str(next((parent.parent for parent in parents if parent.name == "configs"), parents[1]))
+    parents = [*file.resolve().parents]
+    root = str(next((parent.parent for parent in parents if parent.name == "configs"), parents[:2][-1]))
     if root not in sys.path:  # configuration files import each other as `configs.…`
         sys.path.insert(0, root)
     if (shipped := str(configs_root())) not in sys.path:  # and may import those of the package

@@ -24,6 +24,8 @@ from dml_jax.evaluation import neighbors
 
 SHOWN = 24  # neighbours
 PAGE = 60  # images of a list
+# Another run may be browsed at the same address later, and other sites must not show these images.
+IMAGE_HEADERS = {"Cache-Control": "no-store", "Cross-Origin-Resource-Policy": "same-origin"}
 SIDES = {"small": 128, "large": 512}  # pixels of the longer side
 
 
@@ -61,8 +63,8 @@ class Explorer:
         return [
             Route("/", self._page),
             Route("/list", self._answering(self._list)),
-            Route("/neighbors/{index:int}", self._answering(self._neighbors)),
-            Route("/images/{part}/{size}/{index:int}", self._image),
+            Route("/neighbors/{index}", self._answering(self._neighbors)),
+            Route("/images/{part}/{size}/{index}", self._image),
         ]
 
     def complete(self, answer: Answer) -> Answer:
@@ -130,11 +132,10 @@ class Explorer:
         return {"part": part, "index": index, "name": name, "class": label}
 
     def _checked(self, part: str, request: Request) -> int:
-        index: int = request.path_params["index"]
-        count = len(self._parts[part].split.labels)
-        if index >= count:
-            raise HTTPException(404, f"there is no image {index}; there are {count}, from 0 to {count - 1}")
-        return index
+        text, count = request.path_params["index"], len(self._parts[part].split.labels)
+        if not text.isdecimal() or len(text) > 9 or int(text) >= count:
+            raise HTTPException(404, f"there is no image {text[:20]}; there are {count}, from 0 to {count - 1}")
+        return int(text)
 
     async def _image(self, request: Request) -> Response:
         part, size = request.path_params["part"], request.path_params["size"]
@@ -142,7 +143,7 @@ class Explorer:
             raise HTTPException(404, "there is no such kind of image; use query or gallery, small or large")
         index = self._checked(part, request)
         content = await run_in_threadpool(self._jpeg, part, index, SIDES[size])
-        return Response(content, media_type="image/jpeg", headers={"Cache-Control": "max-age=3600"})
+        return Response(content, media_type="image/jpeg", headers=IMAGE_HEADERS)
 
     def _jpeg(self, part: str, index: int, side: int) -> bytes:
         picture = Image.fromarray(self._parts[part].split.read(index, None))

@@ -54,7 +54,10 @@ def final(
         gallery=test.gallery is not None,
     )
     if test.gallery is None:
-        results |= verification.summary(embeddings["test"], test.labels)
+        try:
+            results |= verification.summary(embeddings["test"], test.labels)
+        except UserError as problem:  # e.g. a single image of each class
+            console.print(f"warning: no error rates of pairs: {problem}")
     results["geometry"] = spectra.summary(config, embeddings["test"], test.labels)
     if config.evaluation.refine:
         results["refined"] = _refined(experiment, state, embeddings, console)
@@ -67,15 +70,21 @@ def final(
     }
     controls = {}
     if config.evaluation.controls:
-        untrained = inference.embed_split(experiment, embedder, experiments.initial_state(experiment), test)
+        parts = {"test": test} | ({} if test.gallery is None else {"gallery": test.gallery})
+        rows = {
+            "raw pixels": {name: _pixels(config, part) for name, part in parts.items()},
+            "untrained": split_metrics.embed_with_gallery(
+                experiment, embedder, experiments.initial_state(experiment), "test"
+            ),
+        }
         controls = {
-            "raw pixels": split_metrics.metrics(config, test, _pixels(config, test), cluster=cluster),
-            "untrained": split_metrics.metrics(config, test, untrained, cluster=cluster),
+            name: split_metrics.metrics(config, test, found["test"], found.get("gallery"), cluster=cluster)
+            for name, found in rows.items()
         }
     if config.backbone.pretrained != "none":
         console.print("evaluating the published weights without further training")
         try:
-            controls["published weights, not trained further"] = _published(experiment)
+            controls["published weights without further training"] = _published(experiment)
         except UserError as problem:  # they may have been moved since; the results are not lost for that
             console.print(f"warning: {problem}")
     return results | ({"controls": controls} if controls else {}), embeddings
@@ -87,7 +96,7 @@ def _published(experiment: Experiment) -> dict[str, Any]:
     variables = method.init(jax.random.key(0), experiments.example_batch(experiment))
     params, model_state = meshes.replicate(experiment.mesh, variables)
     state = TrainState(jnp.zeros((), jnp.int32), params, model_state, ())
-    embedder = inference.compile_embedder(experiment, method.embed)
+    embedder = inference.compile_embedder(experiment._replace(method=method))
     found = split_metrics.embed_with_gallery(experiment, embedder, state, "test")
     gallery = found.get("gallery")
     return split_metrics.metrics(

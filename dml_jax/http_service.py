@@ -149,7 +149,7 @@ async def explain(request: Request, error: Exception) -> Response:
     status, text, headers = 500, "internal error; the server has printed it", {}
     if isinstance(error, HTTPException):
         status, text, headers = error.status_code, error.detail, dict(error.headers or {})
-    if status in (404, 405):
+    if text in ("Not Found", "Method Not Allowed"):  # Starlette's own
         text = f"{text}; send an image with POST /, or GET /health"
     return JSONResponse({"error": text}, status, headers | {"connection": "close"})
 

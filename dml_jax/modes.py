@@ -140,7 +140,7 @@ def export(config: Config, directory: Path, checkpoint: str, console: Console) -
     embeddings = {name: inference.embed_split(experiment, embedder, state, split) for name, split in splits.items()}
     _write_embeddings(experiment, directory, embeddings, int(state.step))
     console.print(f"embeddings of {', '.join(splits)} at step {int(state.step)}: {directory / 'embeddings'}")
-    params, model_state = jax.device_get((state.params, state.model_state))
+    params, model_state = jax.tree.map(mesh.to_host, (state.params, state.model_state))
     file = directory / "model.stablehlo"
     if mesh.is_main_process():
         model = lambda images: experiment.method.embed(params, model_state, images)  # noqa: E731

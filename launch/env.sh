@@ -19,6 +19,6 @@ prepare() {
     .venv/bin/uv pip install --quiet --python .venv/bin/python "${files[@]}"
   else
     .venv/bin/python -m pip install --quiet --disable-pip-version-check "${files[@]}"
-  fi
+  fi || return
   touch "$stamp"
 }

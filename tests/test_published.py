@@ -84,8 +84,8 @@ def test_control_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     test = experiment.splits["test"]
     embeddings = dml_jax.load(tmp_path / "w").embed([tmp_path / "photos" / name for name in test.ids])
     expected = metrics.retrieval(embeddings, test.labels)
-    found = results["controls"]["published weights, not trained further"]
-    assert set(results["controls"]) == {"published weights, not trained further"}
+    found = results["controls"]["published weights without further training"]
+    assert set(results["controls"]) == {"published weights without further training"}
     assert (found["recall@1"], found["map@r"]) == pytest.approx((expected["recall@1"], expected["map@r"]))
 
 

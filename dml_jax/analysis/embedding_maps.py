@@ -75,7 +75,7 @@ def findings(run: TrainedRun, split: str, project: Project | None, name: str, ti
         points, axes = project(components).astype(np.float64), (f"first coordinate of {title}", "second coordinate")
         meaning = (
             f"Made from {components.shape[1]} principal components, which explain {share.sum():.0%} of the variance. "
-            "Distances between far groups mean little."
+            "Distances between groups that are far apart mean little."
         )
     labels = data.labels[rows]
     return [

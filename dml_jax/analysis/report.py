@@ -21,7 +21,7 @@ from dml_jax.train import workdir
 CONTROLS = {
     "raw pixels": "the images themselves, compared pixel by pixel, without a network",
     "untrained": "the same network before its first training step",
-    "published weights, not trained further": "the network that the training started from, as published",
+    "published weights without further training": "the network that the training started from, as published",
 }
 CURVES = {
     "loss": "The training loss and its terms.",
@@ -68,6 +68,7 @@ def write(run: TrainedRun, results: dict[str, Any]) -> None:
     controls = {name: numbers["recall@1"] for name, numbers in results.get("controls", {}).items()}
     curves.plot_recall(figures / "recall.png", curves.recalls(lines, results), controls)
     for name in subjects.STANDARD:
+        (directory / findings.DIRECTORY / f"{name}.json").unlink(missing_ok=True)  # of an earlier model
         module = findings.subject(name)
         if not (hasattr(module, "reason_not_to") and module.reason_not_to(run)):
             findings.write(directory, name, module.TITLE, run.step, module.findings(run, "test"), to=STANDARD_DIRECTORY)
@@ -160,11 +161,12 @@ def in_words(results: Mapping[str, Any]) -> str:
     controls = {name: numbers["recall@1"] for name, numbers in results.get("controls", {}).items()}
     if not controls:
         return words
-    words += "Without this training: " + ", ".join(f"{name} {value:.1%}" for name, value in controls.items()) + ". "
+    words += "Without this training: " + "; ".join(f"{name}, {value:.1%}" for name, value in controls.items()) + ". "
     best = max(controls, key=lambda name: controls[name])
     noise = 2 * results.get("recall@1_stderr", 0)
     if recall - controls[best] > noise:
-        return words + f"The gain over the better of these, {best}, is {100 * (recall - controls[best]):.1f} points. "
+        over = best if len(controls) == 1 else f"the {'better' if len(controls) == 2 else 'best'} of these, {best},"
+        return words + f"The gain over {over} is {100 * (recall - controls[best]):.1f} points. "
     return words + f"That is not clearly better than {best}, so this does not show that the training helped. "
 
 

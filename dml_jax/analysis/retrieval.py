@@ -125,7 +125,7 @@ def findings(run: TrainedRun, split: str) -> list[Finding]:
             ),
             finding(
                 "best_queries",
-                f"The best queries of the split '{split}', one of a class, by average precision. {FRAMES}",
+                f"The best queries of the split '{split}', one per class, by average precision. {FRAMES}",
                 best,
                 best,
             ),

@@ -54,11 +54,20 @@ def push(repository: str, directory: Path, state: TrainState, exported: Sequence
       exported: further files, e.g. `model.onnx`.
 
     Raises:
-      DataError: no results there, or the hub cannot be reached.
+      DataError: no results there, or those of another model, or the hub cannot be reached.
     """
     facts = workdir.read_config(directory)
     results: dict[str, Any] = files.read_json(directory / "results.json", dict[str, Any], "finish the run first")
-    facts["config"]["data"]["path"] = ""  # of this machine
+    if results.get("step") != int(state.step):
+        raise DataError(
+            f"{directory}: results.json is of step {results.get('step')}, but the model of step {int(state.step)}; "
+            "finish the run first"
+        )
+    config = facts["config"]
+    for key, section in (("init_from", ""), ("path", "data"), ("pretrained", "backbone"), ("teacher", "method")):
+        values = config[section] if section else config
+        if values.get(key):
+            values[key] = Path(values[key]).name  # the folders are of this machine
     with tempfile.TemporaryDirectory() as name:
         staged = Path(name)
         files.write_json(staged / "config.json", facts)

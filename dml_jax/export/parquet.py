@@ -44,5 +44,5 @@ def _column(values: Sequence[Any]) -> Any:
 
     try:
         return pyarrow.array(values)
-    except (pyarrow.ArrowInvalid, pyarrow.ArrowTypeError):
+    except (pyarrow.ArrowInvalid, pyarrow.ArrowTypeError, OverflowError):
         return pyarrow.array([None if value is None else str(value) for value in values])

@@ -25,4 +25,5 @@ class Evaluation:
     controls: bool = False  # also evaluates raw pixels and the untrained network; for small images
 
     def __post_init__(self) -> None:
+        require(1 in self.ks, "ks", self.ks, "must contain 1: models are selected and reported by Recall@1")
         require(len(set(self.refine)) == len(self.refine), "refine", self.refine, "must not contain a name twice")

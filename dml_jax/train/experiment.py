@@ -176,6 +176,11 @@ def _check_batch_size(config: Config, devices: int) -> None:
             f"train.shard_classes=true: the number of devices (={devices}) must divide {class_tables.MULTIPLE}; set it "
             "to false, or use fewer devices"
         )
+    if config.train.shard_classes and config.train.optimizer == "muon":
+        raise ConfigError(
+            "train.shard_classes=true: the updates of train.optimizer='muon' depend on the number of rows, which are "
+            "padded; use another optimizer, or set it to false"
+        )
     if parts > 1 and not getattr(config.backbone, "freeze_bn", True):
         raise ConfigError(
             f"train.chunks={parts}: batch norm would compute its statistics of each chunk instead of the whole batch; "

@@ -65,7 +65,7 @@ def read(directory: Path, step: int, template: TrainState) -> TrainState:
 
     def find(key_path: PyTree, wanted: PyTree) -> np.ndarray:
         found = np.zeros(wanted.shape, wanted.dtype) if 0 in wanted.shape else arrays.get(_name(key_path))
-        if found is None or found.shape != wanted.shape:
+        if found is None or (found.shape, found.dtype) != (wanted.shape, wanted.dtype):
             raise CheckpointError(f"{path}: is not a model of this run ({_name(key_path)}); delete it")
         return found
 

@@ -62,6 +62,8 @@ def load_trained(
     everywhere = method._replace(class_axis=no_classes)
     template = experiments.state_shapes(config, everywhere, optimizer, shape, meshes.make())
     if steps := kept_models.steps(directory / MODEL):
+        if checkpoint not in ("reported", str(steps[-1])):
+            raise CheckpointError(f"checkpoint={checkpoint}: {directory} holds only the model of step {steps[-1]}")
         return TrainedModel(given, method, kept_models.read(directory / MODEL, steps[-1], template))
     checkpoints = Checkpoints(directory / "checkpoints", lambda: template, warn, writing=False)
     try:

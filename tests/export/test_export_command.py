@@ -21,7 +21,9 @@ from tests.train.experiments import small
 from tests.train.test_teacher import trained
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (3, 24, 24, 3), dtype=np.uint8)
-RESULTS = {"recall@1": 0.512, "recall@1_stderr": 0.01, "map@r": 0.25, "protocol": "clean; exact", "model": "last"}
+RESULTS = {
+    "recall@1": 0.512, "recall@1_stderr": 0.01, "map@r": 0.25, "protocol": "clean; exact", "model": "last", "step": 5,
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -105,6 +107,13 @@ def test_a_pushed_run_is_pulled_without_anything_that_could_hold_code(run: Path,
     np.testing.assert_array_equal(model.embed(list(IMAGES)), dml_jax.load(run).embed(list(IMAGES)))
     assert model.step == 5
     assert not list((hub.directory / "cache").rglob("*.py"))
+
+
+def test_results_of_another_model_are_not_pushed(run: Path, hub: Hub, tmp_path: Path) -> None:
+    copy = shutil.copytree(run, tmp_path / "run")
+    (copy / "results.json").write_text(json.dumps(RESULTS | {"step": 4}))
+    with pytest.raises(DataError, match=r"results\.json is of step 4, but the model of step 5; finish the run first"):
+        command.execute([f"--workdir={copy}", "--push=me/digits"])
 
 
 def test_the_model_card(run: Path, hub: Hub) -> None:
