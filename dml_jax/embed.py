@@ -134,21 +134,23 @@ def embed_missing(model: "Model", files: Sequence[str], shards: "Shards", option
     Raises:
       DataError: an image cannot be used; with `options.skip_bad`, it is listed on stderr instead.
     """
+    from dml_jax.console import Console
+
     share = range(options.process, shards.count, options.processes)
-    todo = shards.missing(options.process, options.processes)
-    if len(todo) < len(share):
-        print(f"continuing: {len(share) - len(todo)} of {len(share)} files are in {printable(str(shards.directory))}")
+    missing = shards.missing(options.process, options.processes)
+    if len(missing) < len(share):
+        print(
+            f"continuing: {len(share) - len(missing)} of {len(share)} files are in {printable(str(shards.directory))}"
+        )
 
     def list_bad(error: DataError) -> None:
         print(f"left out: {printable(str(error))}", file=sys.stderr)
 
-    groups = ([files[i] for i in shards.images(number)] for number in todo)
-    from dml_jax.console import Console
-
+    groups = ([files[i] for i in shards.images(number)] for number in missing)
     with Console(quiet=options.quiet) as console:
-        console.start_progress("files of embeddings", len(share), len(share) - len(todo))
+        console.start_progress("files of embeddings", len(share), len(share) - len(missing))
         parts = model.embed_each(groups, list_bad if options.skip_bad else None)
-        for left, number, rows in zip(reversed(range(len(todo))), todo, parts, strict=True):
+        for left, number, rows in zip(reversed(range(len(missing))), missing, parts, strict=True):
             shards.write(number, rows)
             if left:
                 console.update_progress(len(share) - left)

@@ -13,7 +13,7 @@ The Recall@k surrogate (Patel, Tolias, Matas, CVPR 2022) is 1 - recall_i(k), ave
     recall_i(k) = min(k, sum over the positives j of sigmoid((k - R_i(j, all)) / t_k)) / min(k, number of positives).
 
 Its published results need batches of hundreds to thousands of images; their similarity mixup is not included. In the
-codes of both (Andrew-Brown1/Smooth_AP, yash0307/RecallatK_surrogate) each query is also a candidate of its own ranking,
+code of both (Andrew-Brown1/Smooth_AP, yash0307/RecallatK_surrogate) each query is also a candidate of its own ranking,
 for Smooth-AP as a positive: `rank_query`.
 
 For N queries, M candidates and at most P positives per query, time is O(N M P) and memory O(N M), gradients included.
@@ -102,7 +102,7 @@ def soft_ranks(similarity: jax.Array, wanted: jax.Array, among: jax.Array, tempe
     """R_i(j, among) of every candidate j in `wanted`, 0 elsewhere: float [N, M].
 
     One wanted candidate per query is ranked at a time, so that the N M^2 differences are never stored: neither for the
-    gradient, which is written out because the number of turns depends on the labels.
+    gradient, which is written out because the number of iterations depends on the labels.
 
     Args:
       similarity: float [N, M].

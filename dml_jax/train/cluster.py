@@ -69,7 +69,7 @@ def _give_up(coordinator: str) -> None:
 
 
 def local_devices() -> list[int] | None:
-    """What `jax.distributed.initialize` is to be told about the devices of this process.
+    """Arguments of `jax.distributed.initialize` about the devices of this process.
 
     Under Slurm, JAX would use the one with the task's index on its node. That is right only for tasks that share their
     devices: a task that is alone on its node has all of them, and one that Slurm has bound to a device sees no other.

@@ -41,7 +41,7 @@ class Tracker(Protocol):
 
 
 class TensorBoard:
-    """Event files in `<workdir>/tensorboard`, written anew by every process of a run."""
+    """Event files in `<workdir>/tensorboard`, rewritten each time the run is started or continued."""
 
     first_step = 0
 
