@@ -8,6 +8,7 @@ damage is found before anything is restored.
 
 import logging
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -64,6 +65,7 @@ class Checkpoints:
         writing: bool = True,
     ):
         logging.getLogger("absl").setLevel(logging.CRITICAL)  # orbax also raises the errors it logs
+        _ignore_late_transfers()
         self.directory = directory.absolute()
         self.kept = self.directory / "kept"
         self._template = template
@@ -218,6 +220,22 @@ class Checkpoints:
         """Stops orbax's threads."""
         for manager in self._managers.values():
             manager.close()
+
+
+def _ignore_late_transfers() -> None:
+    """Keeps Python from printing tracebacks after a failure that has been reported.
+
+    Orbax transfers all arrays at once and closes its event loop at the first failure; those that end later find it
+    closed, in a callback from which nothing can be raised.
+    """
+    report = sys.unraisablehook
+
+    def without_late_transfers(unraisable: "sys.UnraisableHookArgs") -> None:
+        if str(unraisable.exc_value) != "Event loop is closed":
+            report(unraisable)
+
+    if getattr(report, "__name__", "") != without_late_transfers.__name__:
+        sys.unraisablehook = without_late_transfers
 
 
 def _check_unchanged(path: Path) -> None:

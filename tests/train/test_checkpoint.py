@@ -3,6 +3,7 @@
 import logging
 import resource
 import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -198,8 +199,6 @@ def test_unfinished_ones_are_ignored(store: Checkpoints, tmp_path: Path, warned:
     other.close()
 
 
-# What tensorstore still has in hand then finds orbax's event loop closed, now and then.
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("most", [100, 2_000])
 def test_what_cannot_be_written_is_one_sentence(
     store: Checkpoints, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str], most: int
@@ -218,3 +217,23 @@ def test_what_cannot_be_written_is_one_sentence(
     found = store.restore()
     assert found is not None
     assert equal(found[0], 20)
+
+
+class _FailsWhenDeleted:
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def __del__(self) -> None:
+        raise RuntimeError(self.text)
+
+
+def test_transfers_that_end_after_a_failure_are_not_reported(
+    store: Checkpoints, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reported = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda unraisable: reported.append(str(unraisable.exc_value)))
+    for _ in range(2):
+        Checkpoints(tmp_path, lambda: state(0), None, writing=False).close()
+    _FailsWhenDeleted("Event loop is closed")
+    _FailsWhenDeleted("another")
+    assert reported == ["another"]
