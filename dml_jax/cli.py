@@ -30,9 +30,11 @@ class Parser(argparse.ArgumentParser):
     """An argparse parser that raises ConfigError and understands `--config.section.key=value`."""
 
     def __init__(self, description: str | None):
+        spec = None if sys.argv[0].startswith("dml-jax ") else getattr(sys.modules["__main__"], "__spec__", None)
         super().__init__(
-            description=description, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
-        )
+            prog=f"python -m {spec.name.removesuffix('.__main__')}" if spec else None,
+            description=description, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False,
+        )  # fmt: skip
 
     def error(self, message: str) -> NoReturn:
         raise ConfigError(message.removeprefix("argument "))

@@ -53,8 +53,9 @@ def parser() -> cli.Parser:
     """The options of the command."""
     flags = cli.Parser(__doc__)
     flags.add_argument("paths", nargs="*", metavar="IMAGE|DIRECTORY", help="images to embed")
-    flags.add_argument("--workdir", help="work directory of the run whose model is used")
-    flags.add_argument("--backbone", dest="workdir", metavar="DIRECTORY", help="or converted weights, used as they are")
+    model = flags.add_mutually_exclusive_group()
+    model.add_argument("--workdir", metavar="DIRECTORY", help="work directory of the run whose model is used")
+    model.add_argument("--backbone", dest="workdir", metavar="DIRECTORY", help="or converted weights, used as they are")
     flags.add_argument("--checkpoint", default="reported", help="reported (default), latest, best or a step")
     flags.add_argument("--output", default="embeddings", help="directory to write (default: embeddings)")
     flags.add_argument("--skip_bad", action="store_true", help="leave out unusable images instead of stopping")

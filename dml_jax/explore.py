@@ -1,6 +1,6 @@
 """Browses the images of a finished run by their neighbours, in a browser (`pip install -e ".[serve]"`):
 
-    python -m dml_jax.explore runs/birds [--split=test] [--port=8001]
+    python -m dml_jax.explore --workdir=runs/birds [--split=test] [--port=8001]
 
 Open the address that it prints: choose an image to see those nearest to it, or drop a photograph in. Only this machine
 can reach it. Needs the data of the run; --config.data.path=… if it has moved.
@@ -28,8 +28,7 @@ NAMES = (HOST, "localhost")  # by which a browser on this machine, or at the end
 def parser() -> cli.Parser:
     """The options of the command."""
     flags = cli.Parser(__doc__)
-    flags.add_argument("directory", nargs="?", metavar="DIRECTORY", help="work directory of the run")
-    flags.add_argument("--workdir", metavar="DIRECTORY", help="the same")
+    flags.add_argument("--workdir", metavar="DIRECTORY", help="work directory of the run")
     flags.add_argument("--split", default="test", help="test (default), train or validation")
     flags.add_argument("--checkpoint", default="reported", help="reported (default), latest, best or a step")
     flags.add_argument("--port", type=int, default=8001, help="default 8001; 0 for any free one")
@@ -43,9 +42,6 @@ def execute(arguments: list[str]) -> None:
       UserError: invalid input.
     """
     options, overrides = parser().read(arguments)
-    if options.directory and options.workdir:
-        raise ConfigError(f"--workdir={options.workdir}: {options.directory} is given, too; give one")
-    options.workdir = options.workdir or options.directory
     if options.split not in analyse.SPLITS:
         raise ConfigError(f"--split={options.split}: {suggest(options.split, analyse.SPLITS)}")
     config, directory = analyse.run_config(options, overrides)

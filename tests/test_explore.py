@@ -233,10 +233,10 @@ def test_embeddings_of_the_run_are_used_if_they_fit(tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         ([], "--workdir: missing"),
-        (["{}", "--workdir={}"], "is given, too; give one"),
-        (["{}"], "is not a work directory"),
+        (["{}"], "unexpected argument; options are written --name=value"),
+        (["--workdir={}"], "is not a work directory"),
         (["--workdir={}", "--split=tets"], "--split=tets: did you mean test?"),
-        (["{}", "--host=0.0.0.0"], "--host=0.0.0.0: there is no such option"),
+        (["--workdir={}", "--host=0.0.0.0"], "--host=0.0.0.0: there is no such option"),
     ],
 )
 def test_invalid_command_lines(

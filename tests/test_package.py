@@ -107,6 +107,8 @@ def test_every_command_is_one_of_the_console_command() -> None:
 def test_the_console_command_explains_itself() -> None:
     assert python("-m", "dml_jax").stdout == python("-m", "dml_jax", "--help").stdout
     assert "  embed     embed images with a trained model\n" in python("-m", "dml_jax", "--help").stdout
+    assert python("-m", "dml_jax", "export", "--help").stdout.startswith("usage: dml-jax export [-h]")
+    assert python("-m", "dml_jax.export", "--help").stdout.startswith("usage: python -m dml_jax.export [-h]")
     assert python("-m", "dml_jax", "--version").stdout == f"{dml_jax.__version__}\n"
     done = python("-m", "dml_jax", "trian")
     assert (done.returncode, done.stderr) == (2, "error: trian: there is no such command; did you mean train?\n")

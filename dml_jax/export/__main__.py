@@ -48,6 +48,8 @@ def execute(arguments: list[str]) -> None:
     forms = cli.choices("--to", options.to, FORMS) if options.to else ()
     if "onnx" in forms:
         cli.check_installed(f"--to={options.to}", "jax2onnx", "onnx")
+    if options.checkpoint != "reported" and "parquet" in forms:
+        raise ConfigError(f"--checkpoint={options.checkpoint}: the run has embeddings of the reported one only")
     if options.push:
         cli.check_installed(f"--push={options.push}", "huggingface_hub", "hub")
         if options.checkpoint != "reported":

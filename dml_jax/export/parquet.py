@@ -16,7 +16,7 @@ def write(path: Path, exported: Exported) -> None:
     """Writes one row per image, completely or not at all.
 
     Its columns are `embedding` (D float32 numbers), `id`, `label` where it is known, and those of the metadata, of
-    which `class_name` comes with every run. A column of the metadata whose name is taken becomes `metadata_<name>`.
+    which `class_name` comes with every run. A column of the metadata whose name is taken gets `metadata_` before it.
 
     Args:
       path: file to write.
@@ -33,7 +33,10 @@ def write(path: Path, exported: Exported) -> None:
     if exported.labels is not None:
         columns["label"] = pyarrow.array(np.asarray(exported.labels, np.int64))
     for name, values in exported.metadata.items():
-        columns[f"metadata_{name}" if name in OWN else name] = _column(values)
+        column = name
+        while column in OWN or (column != name and column in exported.metadata):
+            column = f"metadata_{column}"
+        columns[column] = _column(values)
     with atomic_write(path) as draft:
         parquet.write_table(pyarrow.table(columns), draft)
 

@@ -2,7 +2,7 @@
 // The address says what is shown, "#12" the neighbours of image 12, so that going back works.
 const at = id => document.getElementById(id);
 const choice = at("class"), onlyWrong = at("wrong"), file = at("file"), images = at("images"), more = at("more");
-let shown = 0, turn = 0;
+let shown = 0, listing = 0, finding = 0;  // how many are listed; numbers of the newest requests
 
 function element(name, properties, ...children) {
   const made = Object.assign(document.createElement(name), properties);
@@ -38,10 +38,10 @@ function show(answer, source, lines) {
   scrollTo({ top: 0 });
 }
 async function list(start) {
-  const mine = ++turn;
+  const mine = ++listing;
   try {
     const answer = await ask(`list?start=${start}&class=${choice.value}&wrong=${onlyWrong.checked ? 1 : 0}`);
-    if (mine !== turn) return;  // the choice has changed since
+    if (mine !== listing) return;  // the choice has changed since
     if (start === 0) images.replaceChildren();
     images.append(...answer.images.map(tile));
     shown = start + answer.images.length;
@@ -50,20 +50,23 @@ async function list(start) {
   } catch (error) { say(error.message, true); }
 }
 async function open() {
-  const index = location.hash.slice(1);
+  const index = location.hash.slice(1), mine = ++finding;
   if (!/^\d+$/.test(index)) { at("found").hidden = true; return; }
   say("");
   try {
     const answer = await ask(`neighbors/${index}`), right = answer.neighbors.filter(near => near.same).length;
+    if (mine !== finding) return;  // another image has been chosen since
     show(answer, `images/query/large/${index}`, [answer.query.class, answer.query.name]);
     say(`${right} of the ${answer.neighbors.length} nearest images are of the class ${answer.query.class}.`);
   } catch (error) { say(error.message, true); }
 }
 async function photograph(chosen) {
   if (!chosen) return;
+  const mine = ++finding;
   say(`looking for what is near ${chosen.name}`);
   try {
     const answer = await ask("", { method: "POST", body: chosen });
+    if (mine !== finding) return;
     history.replaceState(null, "", location.pathname);
     show(answer, URL.createObjectURL(chosen), [chosen.name]);
     say(`Nearest: ${answer.neighbors[0].class}, cosine ${answer.neighbors[0].cosine.toFixed(3)}.`);

@@ -146,6 +146,7 @@ def test_what_the_hub_refuses(run: Path, hub: Hub) -> None:
     ("arguments", "wanted"),
     [
         ([], "--workdir: missing"),
+        (["--workdir=x", "--to=parquet", "--checkpoint=8"], "--checkpoint=8: the run has embeddings of the reported"),
         (["--workdir=x"], "--to: missing; give some of onnx,stablehlo,parquet, or --push=user/name"),
         (["--workdir=x", "--to=parquet,onx"], "--to=parquet,onx: there is no 'onx'; did you mean onnx?"),
         (["--workdir=/no/such", "--to=stablehlo"], "/no/such: is not a work directory"),

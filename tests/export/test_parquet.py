@@ -14,7 +14,10 @@ ROWS = np.random.default_rng(0).normal(size=(3, 5)).astype(np.float32)
 def test_columns(tmp_path: Path) -> None:
     embedding_files.write(
         tmp_path / "test", ROWS, np.array([4, 0, 4]), ["a", "b", "ü"], config_hash="", step=1,
-        metadata={"class_name": ["wren", "robin", "wren"], "label": [1.5, None, 2], "mixed": [1, "x", None]},
+        metadata={
+            "class_name": ["wren", "robin", "wren"], "label": [1.5, None, 2], "metadata_label": [1, 2, 3],
+            "mixed": [1, "x", None],
+        },
     )  # fmt: skip
     parquet.write(tmp_path / "test.parquet", embedding_files.read(tmp_path / "test"))
     table = reader.read_table(tmp_path / "test.parquet")
@@ -25,7 +28,8 @@ def test_columns(tmp_path: Path) -> None:
         "id": ["a", "b", "ü"],
         "label": [4, 0, 4],
         "class_name": ["wren", "robin", "wren"],
-        "metadata_label": [1.5, None, 2.0],
+        "metadata_metadata_label": [1.5, None, 2.0],
+        "metadata_label": [1, 2, 3],
         "mixed": ["1", "x", None],
     }
 
