@@ -66,6 +66,7 @@ def execute(arguments: list[str]) -> None:
     from dml_jax.console import Console
 
     main.enable_compilation_cache()
+    main.keep_freed_memory()
     console = Console(quiet=options.quiet)
     experiment, state = modes.restore(config, directory, options.checkpoint, console)
     if options.split not in experiment.splits:

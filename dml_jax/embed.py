@@ -88,11 +88,12 @@ def execute(arguments: list[str]) -> None:
     import dml_jax
     from dml_jax import config as configs
     from dml_jax.export import embedding_files, embedding_shards
-    from dml_jax.main import enable_compilation_cache
+    from dml_jax.main import enable_compilation_cache, keep_freed_memory
 
     output = expand_path("--output", options.output)
     embedding_files.check_replaceable(output)
     enable_compilation_cache()
+    keep_freed_memory()
     model = dml_jax.load(utf8_path("--workdir", options.workdir), options.checkpoint)
     query_image = model.read(query) if query else None  # first, because it may turn out not to be an image
     facts = {"config_hash": configs.digest(model.config), "model_sha256": model.fingerprint}
