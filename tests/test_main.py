@@ -2,6 +2,7 @@
 
 import json
 import os
+import platform
 import signal
 import subprocess
 import sys
@@ -192,6 +193,31 @@ def test_help_is_fast() -> None:
     assert done.returncode == 0
     assert "--workdir" in done.stdout
     assert time.monotonic() - start < 10  # about one second on an idle machine, because JAX is not imported
+
+
+FAULTS = """
+import resource
+import jax
+import jax.numpy as jnp
+from dml_jax import main
+
+main.keep_freed_memory()
+program = jax.jit(lambda x: (x @ x.T) @ x)
+x = jnp.ones((5000, 4))
+for calls in (10, 10):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(calls):
+        program(x).block_until_ready()
+print((resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before) / calls * resource.getpagesize())
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="sets options of glibc")
+def test_programs_get_the_memory_of_those_before() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FAULTS], env=environment(), capture_output=True, text=True, check=True, timeout=300
+    )
+    assert float(done.stdout) < 5000**2 * 4 / 2  # bytes of pages that were fetched, by a product of 100 MB
 
 
 def test_run_from_start_to_finish(in_process: InProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
