@@ -89,7 +89,8 @@ def plot_rows(group: Group, table: Table, metric: str) -> "Figure":
     axes.errorbar(
         [100 * s.mean for s in spreads], places, xerr=errors, fmt="o", color=drawing.BLUE, capsize=2, label="these runs"
     )
-    sources = [h.removeprefix(f"{heading} ") for h in table.head if h.startswith(f"{heading} ")]
+    shown = [table.head[i] for i in table.narrow]  # without "R@1 per class", which is of these runs, too
+    sources = [h.removeprefix(f"{heading} ") for h in shown if h.startswith(f"{heading} ")]
     for source, marker, colour in zip(sources, drawing.MARKERS[1:], drawing.SERIES[1:], strict=False):
         column = table.head.index(f"{heading} {source}")
         points = [(100 * row[column].value, i) for i, row in enumerate(table.rows) if not math.isnan(row[column].value)]

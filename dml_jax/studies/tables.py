@@ -84,7 +84,8 @@ def _notes(group: Group, rows: Mapping[str, list[Run]], main: str, known: Mappin
             "the seeds at hand, which takes queries of one class for independent and is therefore optimistic; 'seeds', "
             "Welch's test over seeds. Not corrected for the number of rows."
         )
-    if any(known.values()) and not all(run.results.get("model") == "test" for runs in rows.values() for run in runs):
+    shown = any(metrics for found in known.values() for metrics in found.values())
+    if shown and not all(run.results.get("model") == "test" for runs in rows.values() for run in runs):
         notes.append("Published numbers are usually of the epoch that is best on the test set; these runs are not.")
     return tuple(notes)
 

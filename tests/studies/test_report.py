@@ -16,7 +16,7 @@ from scipy import stats
 
 from dml_jax import report
 from dml_jax.errors import CheckpointError, ConfigError
-from dml_jax.studies import outcomes, plan, summary, tables
+from dml_jax.studies import outcomes, page, plan, summary, tables
 from dml_jax.studies.definition import Row, Study, percent
 from dml_jax.studies.plan import Settings
 from dml_jax.train import timing
@@ -74,6 +74,19 @@ def test_means_and_ranks(directory: Path) -> None:
     assert {name: cell.rank for name, cell in column(table, "NMI").items()} == {"tau8": 1, "tau16": 1, "tau32": 2}
     assert column(table, "time")["tau8"].text == "60 s"
     assert column(table, "memory")["tau8"].text == "1024 MiB"
+
+
+def test_without_published_numbers(tmp_path: Path) -> None:
+    """A source without an entry for a row, as of a variant of a study, is not one."""
+    plan.write_facts(
+        tmp_path, "name", Study("A title", rows=(Row("x", reported={"paper": {}}),)), Settings(tmp_path),
+        {"trials": [{"name": "x-seed0", "row": "x", "seed": 0}]},
+    )  # fmt: skip
+    write_run(tmp_path / "x-seed0", hits(0.5), config=config(), **{"macro_recall@1": 0.4})
+    (made,) = summary.parts(summary.of_study(tmp_path))
+    assert not any("ublished" in note for note in made[0].notes)
+    (axes,) = page.plot_rows(made[1], made[0], "recall@1").axes
+    assert axes.get_legend() is None
 
 
 def test_significance(directory: Path) -> None:
@@ -134,9 +147,12 @@ def test_published_numbers(tmp_path: Path) -> None:
     after = {"recall@1": 0.66, "map@r": 0.3}
     published = config() | {"paper": {"recall@1": 0.703}}
     write_run(
-        tmp_path / "x-seed0", hits(0.5), config=published, refined={"reciprocal": after, "ward": {"problem": "no"}}
-    )
+        tmp_path / "x-seed0", hits(0.5), config=published, refined={"reciprocal": after, "ward": {"problem": "no"}},
+        **{"macro_recall@1": 0.4},
+    )  # fmt: skip
     (made,) = summary.parts(summary.of_study(tmp_path))
+    (axes,) = page.plot_rows(made[1], made[0], "recall@1").axes
+    assert set(axes.get_legend_handles_labels()[1]) == {"these runs", "paper", "authors' weights"}
     assert [row[0].text for row in made[0].rows] == ["x", "x + reciprocal"]
     assert {n: c.text for n, c in column(made[0], "R@1 paper").items()} == {"x": "70.3", "x + reciprocal": "70.8"}
     assert column(made[0], "R@1 authors' weights")["x"].text == "60.5"
@@ -179,12 +195,12 @@ def test_formats(directory: Path) -> None:
     with (output / "report.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert [float(row["R@1 (value)"]) for row in rows] == [cell.value for cell in column(table, "R@1").values()]
-    page = Columns()
-    page.feed((output / "report.html").read_text())
-    assert page.rows == [len(table.head)] * 4
-    assert page.images == 2
-    assert len(page.links) == 7
-    assert all((output / link).exists() for link in page.links)
+    parser = Columns()
+    parser.feed((output / "report.html").read_text())
+    assert parser.rows == [len(table.head)] * 4
+    assert parser.images == 2
+    assert len(parser.links) == 7
+    assert all((output / link).exists() for link in parser.links)
 
 
 def test_special_characters() -> None:
