@@ -37,7 +37,7 @@ class Share(NamedTuple):
         devices = {device.process_index: device for device in reversed(jax.devices())}
         mesh = Mesh(np.array([devices[process] for process in range(self.processes)]), ("data",))
         parts = jax.make_array_from_process_local_data(NamedSharding(mesh, SHARDED), bits[None])
-        return np.asarray(sum_over_devices(parts, mesh)).view(values.dtype)
+        return np.array(sum_over_devices(parts, mesh)).view(values.dtype)
 
     def gather(self, values: np.ndarray) -> np.ndarray:
         """The values of all processes: [processes, *shape]."""
