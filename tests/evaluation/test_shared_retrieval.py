@@ -57,7 +57,8 @@ def processes(monkeypatch):
         (64, {"TOP_R_FROM": 1 << 30}, {}),
         (64, {"SORT_ABOVE": 3}, {"full_ranking": True, "exclusion": "position"}),
         (64, {"SORT_ABOVE": 40}, {"gallery": True, "full_ranking": True}),
-        (320, {"TOP_R_FROM": 1, "SORT_ABOVE": 99}, {}),
+        (320, {"TOP_R_FROM": 1, "SORT_ABOVE": 98}, {}),
+        (320, {}, {"two_sorted": True}),
     ],
 )
 def test_equal_to_one_process(processes, monkeypatch, tile, changed, options):
@@ -70,7 +71,12 @@ def test_equal_to_one_process(processes, monkeypatch, tile, changed, options):
     labels = rng.permutation(np.repeat(np.arange(9), [1, 2, 3, 7, 17, 30, 60, 100, 80]))
     points = (rng.normal(size=(9, 16))[labels] + 1.5 * rng.normal(size=(len(labels), 16))).astype(np.float32)
     points[rng.permutation(len(points))[:40]] = points[:40]
-    if options.get("gallery"):
+    if options.get("two_sorted"):  # fewer than processes
+        monkeypatch.setattr(plan, "SORT_ABOVE", 98)
+        kept = np.r_[np.flatnonzero(labels == 7)[:2], np.flatnonzero(labels == 8)]
+        options = {"gallery": points, "gallery_labels": labels}
+        points, labels = points[kept], labels[kept]
+    elif options.get("gallery"):
         options = options | {"gallery": points[100:], "gallery_labels": labels[100:]}
         points, labels = points[:100], labels[:100]
     totals = []

@@ -261,7 +261,8 @@ def execute(plan: Plan, progress: Progress | None = None) -> QueryResults:
         for result, part in zip((first, precision, average, full), found, strict=True):
             if result is not None:
                 own = np.zeros_like(result)
-                own[chosen] = part
+                if part is not None:
+                    own[chosen] = part
                 result[plan.sorted_queries] = plan.share.sum(own)[plan.sorted_queries]
     return QueryResults(first, precision, average, relevant, full)
 
