@@ -6,15 +6,17 @@ floats; dml_jax normalises on the device, which is included in its time. The row
 reference: two threads that read, crop and discard images, without batches, order or device.
 
 Also measured: data sets prepared with --short_side=256, the speed of preparation, the time until the first batch, and
-the samplers.
+the samplers; and with `--rows` alone, what opening the index of many images costs.
 
     python -m benchmarks.input --photos=photos.zip [--many=cifar10_images.zip] [--seconds=5]
+    python -m benchmarks.input --rows=10000000
 
 The archives are unpacked or prepared in a temporary folder. `--photos` needs no class folders.
 """
 
 import argparse
 import contextlib
+import multiprocessing
 import shutil
 import subprocess
 import sys
@@ -25,6 +27,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -32,10 +35,11 @@ from PIL import Image
 
 from benchmarks import timing
 from dml_jax.config import Data
-from dml_jax.data import pipeline, prepared, samplers, transforms
+from dml_jax.data import pipeline, prepared, samplers, split_metadata, transforms
 from dml_jax.data.datasets import folder
 from dml_jax.data.prepared import FileReader
 from dml_jax.data.split import Split
+from dml_jax.train import experiment
 
 BATCH, SIDE, SEED, CLASSES, STEPS = 32, 224, 0, 10, 3_000
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -273,10 +277,49 @@ def time_samplers() -> None:
         print(f"| {name} | {construction:.3f} | {first:.3f} | {others * 10:.2f} |")
 
 
+def time_opening(rows: int, work: Path) -> None:
+    """Prints what the index of a large prepared data set costs, ten images per class, in a process of its own."""
+    labels = np.random.default_rng(SEED).permutation(np.repeat(np.arange(rows // 10), 10))
+    ids = [f"images/class_{label:07}/photo_{i:08}.jpg" for i, label in enumerate(labels.tolist())]
+    classes = [f"class_{label:07}" for label in range(rows // 10)]
+    split_metadata.save(work / "index.npz", {"train": split_metadata.SplitMetadata(labels, ids, classes)})
+    print(f"{rows:,} images of {rows // 10:,} classes")
+    print("| stage | CPU, s | memory so far, MiB | with mapped files, MiB |\n|---|--:|--:|--:|", flush=True)
+    context = multiprocessing.get_context("spawn")
+    process = context.Process(target=_open, args=(work / "index.npz",))
+    process.start()
+    process.join()
+
+
+def _open(index: Path) -> None:
+    clock = time.process_time()
+
+    def row(stage: str) -> None:
+        nonlocal clock
+        status = dict(line.split(":") for line in Path("/proc/self/status").read_text().splitlines())
+        own, all_pages = (int(status[key].split()[0]) // 1024 for key in ("RssAnon", "VmRSS"))
+        print(f"| {stage} | {time.process_time() - clock:.1f} | {own:,} | {all_pages:,} |", flush=True)
+        clock = time.process_time()
+
+    row("imports")
+    train = split_metadata.load(index)["train"]
+    row("open")
+    split = Split(train.labels, train.ids, lambda index, rng: np.zeros((8, 8, 3), np.uint8), train.classes)
+    experiment.data_hash(SimpleNamespace(splits={"train": split}))
+    experiment.check_split("train", split)
+    row("digest and checks")
+    for name in ("balanced", "shuffled", "mpn"):
+        sampler = samplers.build(options(sampler=name, batch_size=128, images_per_class=4), split.labels, SEED)
+        row(f"sampler {name}")
+        sampler.batch(0)
+        row("its first batch")
+
+
 def main() -> None:
     flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     flags.add_argument("--photos", type=Path, help="archive of photographs, for the comparison with torch")
     flags.add_argument("--many", type=Path, help="archive of class folders, for the speed of preparation")
+    flags.add_argument("--rows", type=int, help="images of an index, e.g. 10000000")
     flags.add_argument("--seconds", type=float, default=5.0, help="per case and round")
     flags.add_argument("--rounds", type=int, default=3, help="of which the median is printed")
     chosen = flags.parse_args()
@@ -286,6 +329,9 @@ def main() -> None:
             print_throughput(compare_with_torch(chosen.photos, work, chosen.seconds, chosen.rounds))
         if chosen.many:
             time_preparation(chosen.many, work)
+        if chosen.rows:
+            time_opening(chosen.rows, work)
+            return
     time_samplers()
 
 

@@ -22,12 +22,14 @@ from jax.sharding import AxisType, Mesh
 from dml_jax.backbones import convolution, resnet
 from dml_jax.methods import baseline
 from dml_jax.methods.contract import Batch, Method, TrainingSet
+from dml_jax.options.methods.losses import CLASSIFIERS
 from dml_jax.train import chunks, class_tables, step
 from dml_jax.train import mesh as meshes
 
 BATCHES = ((64, 1), (128, 1), (4096, 64), (4096, 128))  # images, chunks
 CLASSES = 1_000_000
 LOSSES = ("proxy_anchor", "arcface", "cross_entropy")
+SAMPLED = 0.1  # of the classes, `method.sample_classes`
 
 
 def images(count: int, side: int, mesh: Mesh) -> Batch:
@@ -68,11 +70,15 @@ def main() -> None:
     batch = images(128, 24, eight)
     for loss in LOSSES:
 
-        def build(classes: int, loss: str = loss) -> Method:
-            config = baseline.make_config(loss=loss, embedding_dim=512)
+        def build(classes: int, loss: str = loss, part: float = 1.0) -> Method:
+            config = baseline.make_config(loss=loss, embedding_dim=512, sample_classes=part)
             return baseline.build(config, body, TrainingSet(classes, 1))
 
-        for name, made in (("", build(CLASSES)), (", spread", class_tables.spread(build, CLASSES, batch))):
+        rows = {"": build(CLASSES), ", spread": class_tables.spread(build, CLASSES, batch)}
+        if loss in CLASSIFIERS:
+            sampled = partial(build, part=SAMPLED)
+            rows[f", spread, {SAMPLED} of the classes"] = class_tables.spread(sampled, CLASSES, batch)
+        for name, made in rows.items():
             print(f"| {loss}{name} | {planned(made, batch, eight)} |", flush=True)
 
 

@@ -6,6 +6,7 @@ import hashlib
 import json
 import math
 import os
+import re
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,9 +21,13 @@ def expand_path(option: str, path: str | Path) -> Path:
     """The path that an option or configuration key gives, with `~` expanded.
 
     Raises:
-      ConfigError: `~name` where there is no user of that name; a path with a NUL or too long a name, which no file can
-        have, or in a directory that cannot be searched.
+      ConfigError: a URL; `~name` where there is no user of that name; a path with a NUL or too long a name, which no
+        file can have, or in a directory that cannot be searched.
     """
+    if re.match(r"[A-Za-z][\w+.-]*://", str(path)):
+        raise ConfigError(
+            f"{option}={path}: is a URL; give a path, e.g. in a folder where the bucket is mounted (gcsfuse, mount-s3)"
+        )
     if "\0" in str(path):
         raise ConfigError(f"{option}={path}: contains a NUL; give a path without")
     try:

@@ -44,7 +44,7 @@ def final(
     console.print("evaluating on the unseen classes")
     cluster = config.evaluation.cluster
     results = split_metrics.metrics(
-        config, test, embeddings["test"], embeddings.get("gallery"), cluster=cluster, per_query=True
+        config, test, embeddings["test"], embeddings.get("gallery"), cluster=cluster, per_query=True, shared=True
     )
     results["protocol"] = protocol.description(
         config.evaluation.protocol,
@@ -78,7 +78,7 @@ def final(
             ),
         }
         controls = {
-            name: split_metrics.metrics(config, test, found["test"], found.get("gallery"), cluster=cluster)
+            name: split_metrics.metrics(config, test, found["test"], found.get("gallery"), cluster=cluster, shared=True)
             for name, found in rows.items()
         }
     if config.backbone.pretrained != "none":
@@ -100,7 +100,7 @@ def _published(experiment: Experiment) -> dict[str, Any]:
     found = split_metrics.embed_with_gallery(experiment, embedder, state, "test")
     gallery = found.get("gallery")
     return split_metrics.metrics(
-        config, experiment.splits["test"], found["test"], gallery, cluster=config.evaluation.cluster
+        config, experiment.splits["test"], found["test"], gallery, cluster=config.evaluation.cluster, shared=True
     )
 
 
@@ -126,7 +126,7 @@ def _refined(
             console.print(f"{kind}: {facts['clusters']:,} clusters and {facts['noise']:,} images of noise")
         seconds = {"seconds": round(time.monotonic() - start, 3)}
         metrics = split_metrics.metrics(
-            config, test, refined["test"], refined.get("gallery"), cluster=config.evaluation.cluster
+            config, test, refined["test"], refined.get("gallery"), cluster=config.evaluation.cluster, shared=True
         )
         results[kind] = facts | seconds | metrics
     return results

@@ -3,6 +3,9 @@
 import contextlib
 import hashlib
 import json
+import math
+import struct
+import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,9 +13,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from pydantic import TypeAdapter
 
+from dml_jax.data.names import Names
 from dml_jax.data.prepare.source_files import SPLITS, Entry, Scalar
 from dml_jax.errors import DataError
 from dml_jax.files import atomic_write, cache_dir, reading
+
+ENDS = "_ends"
 
 
 class SplitMetadata(NamedTuple):
@@ -64,17 +70,22 @@ def _columns(entries: Sequence[Entry]) -> dict[str, list[Scalar]]:
 
 
 def save(path: Path, splits: Mapping[str, SplitMetadata]) -> None:
-    """Writes an npz file without pickled objects: strings are stored as JSON in UTF-8."""
+    """Writes an npz file without pickled objects, uncompressed, so that what there is for each image can be mapped.
+
+    Other text is stored as JSON in UTF-8.
+    """
     arrays = {}
     for name, split in splits.items():
         arrays[f"{name}/labels"] = split.labels
-        for key in ("ids", "classes", "files"):
-            arrays[f"{name}/{key}"] = np.frombuffer(json.dumps(list(getattr(split, key))).encode(), np.uint8)
+        for key in ("ids", "files"):
+            names = Names.of(getattr(split, key))
+            arrays[f"{name}/{key}"], arrays[f"{name}/{key}{ENDS}"] = names.text, names.ends
+        arrays[f"{name}/classes"] = np.frombuffer(json.dumps(list(split.classes)).encode(), np.uint8)
         for key in ("content", "metadata"):
             if value := getattr(split, key):
                 arrays[f"{name}/{key}"] = np.frombuffer(json.dumps(value).encode(), np.uint8)
     with path.open("wb") as file:
-        np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
+        np.savez(file, **arrays)  # type: ignore[arg-type]
 
 
 def load(path: Path) -> dict[str, SplitMetadata]:
@@ -84,17 +95,23 @@ def load(path: Path) -> dict[str, SplitMetadata]:
       DataError: missing, damaged, or labels that are not those of its classes and images.
     """
     with reading(path, "prepare the data set again"):
-        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
-            arrays = {key: file[key] for key in file.files}
-        strings = {key: json.loads(value.tobytes()) for key, value in arrays.items() if not key.endswith("/labels")}
+        arrays = mapped_arrays(path)
+
+        def text(key: str, default: Any = None) -> Any:
+            return default if default is not None and key not in arrays else json.loads(arrays[key].tobytes())
+
+        def names(key: str) -> Any:
+            # Data that were prepared before names were mapped have them as JSON.
+            return Names(arrays[key], arrays[key + ENDS]) if key + ENDS in arrays else text(key)
+
         splits = {
             split: SplitMetadata(
                 labels=arrays[f"{split}/labels"],
-                ids=strings[f"{split}/ids"],
-                classes=strings[f"{split}/classes"],
-                files=strings[f"{split}/files"],
-                content=strings.get(f"{split}/content", ""),
-                metadata=checked_columns(strings.get(f"{split}/metadata", {}), len(arrays[f"{split}/labels"])),
+                ids=names(f"{split}/ids"),
+                classes=text(f"{split}/classes"),
+                files=names(f"{split}/files"),
+                content=text(f"{split}/content", ""),
+                metadata=checked_columns(text(f"{split}/metadata", {}), len(arrays[f"{split}/labels"])),
             )
             for split in SPLITS
             if f"{split}/labels" in arrays
@@ -104,9 +121,37 @@ def load(path: Path) -> dict[str, SplitMetadata]:
         return splits
 
 
+def mapped_arrays(path: Path) -> dict[str, np.ndarray]:
+    """The arrays of an npz file, which is read once to compare its checksums; uncompressed ones are memory-mapped."""
+    arrays = {}
+    with path.open("rb") as file, zipfile.ZipFile(file) as archive:
+        for info in archive.infolist():
+            name = info.filename.removesuffix(".npy")
+            if info.compress_type != zipfile.ZIP_STORED:
+                with archive.open(info) as member:
+                    arrays[name] = np.lib.format.read_array(member, allow_pickle=False)
+                continue
+            with archive.open(info) as member:
+                np.lib.format.read_magic(member)
+                shape, _, dtype = np.lib.format.read_array_header_1_0(member)
+                header = member.tell()
+                while member.read(2**20):
+                    pass
+            size = math.prod(shape)
+            if dtype.hasobject or size * dtype.itemsize != info.file_size - header:
+                raise ValueError(f"{name} has another size than its header says")
+            file.seek(info.header_offset + 26)
+            lengths = struct.unpack("<HH", file.read(4))  # of the name and of what follows it, before the content
+            offset = info.header_offset + 30 + sum(lengths) + header
+            arrays[name] = np.asarray(np.memmap(file, dtype, "r", offset, shape)) if size else np.empty(shape, dtype)
+    return arrays
+
+
 def _check(split: SplitMetadata) -> None:
     """Raises DataError unless there is one valid label and name for each image."""
     for names in (split.ids, split.classes, split.files):
+        if isinstance(names, Names):
+            continue
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             raise DataError("its names are not text; prepare the data set again")
     labels = split.labels

@@ -8,6 +8,7 @@ from jax.sharding import Mesh
 
 from dml_jax.errors import DataError
 from dml_jax.evaluation import _ranking, check_inputs
+from dml_jax.evaluation._ranking.sharing import among_processes
 from dml_jax.evaluation.check_inputs import ArrayLike
 from dml_jax.evaluation.clustering import ami, f1_pairs, nmi, nmi_stderr
 from dml_jax.evaluation.geometry import alignment, density, effective_rank, singular_values, spectral_decay, uniformity
@@ -41,6 +42,7 @@ def retrieval(
     full_ranking: bool = False,
     per_query: bool = False,
     mesh: Mesh | None = None,
+    shared: bool = False,
     memory: int | None = None,
     announce: Callable[[str], None] | None = None,
     progress: Callable[[int, int], None] | None = None,
@@ -63,6 +65,7 @@ def retrieval(
       per_query: also return "rank" (int [Q], 1-based rank of the nearest relevant row, 0 if there is none),
         "r_precision_per_query" and "map@r_per_query" (float [Q], NaN for queries without a relevant row).
       mesh: devices, by default all of this process; the results do not depend on them.
+      shared: divide the work among all processes of `jax.distributed`, which must all call this with the same values.
       memory: bytes to use per device; by default 60 % of an accelerator's memory, and 1 GiB in all on CPUs.
       announce: called once with a line that describes sizes, devices and memory.
       progress: called with the number of tiles done and the total.
@@ -119,6 +122,7 @@ def retrieval(
         dtype=check_inputs.compute_dtype(points),
         mesh=mesh,
         memory=memory,
+        share=among_processes(shared),
         full_ks=ks if full_ranking else None,
     )
     if announce is not None:

@@ -56,6 +56,7 @@ def evaluate(
     metric: Metric = "cosine",
     full_ranking: bool = False,
     per_query: bool = False,
+    shared: bool = False,
     memory: int | None = None,
     announce: Callable[[str], None] | None = None,
     progress: Callable[[int, int], None] | None = None,
@@ -77,7 +78,7 @@ def evaluate(
       gallery: [G, D] to search instead of the other queries; nothing is excluded then.
       gallery_labels: [G], of the same kind as `labels`.
       metric: distance that ranks the gallery; with "cosine", k-means runs on rows of unit length.
-      full_ranking, per_query, memory, announce, progress: see `metrics.retrieval`.
+      full_ranking, per_query, shared, memory, announce, progress: see `metrics.retrieval`.
       cluster_progress: the `progress` of `kmeans.fit`.
 
     Returns:
@@ -99,6 +100,7 @@ def evaluate(
         exclusion="index" if protocol == "clean" else "position",
         full_ranking=full_ranking,
         per_query=per_query,
+        shared=shared,
         memory=memory,
         announce=announce,
         progress=progress,

@@ -14,6 +14,7 @@ from dml_jax.backbones.contract import Backbone
 from dml_jax.config import Config, Data
 from dml_jax.data import augment, datasets, pipeline, samplers, transforms
 from dml_jax.data.holdout import hold_out
+from dml_jax.data.names import BLOCK
 from dml_jax.data.samplers import Sampler
 from dml_jax.data.split import Split
 from dml_jax.errors import ConfigError, DataError
@@ -158,7 +159,7 @@ def check_split(name: str, split: Split) -> None:
             f"the {name} split has labels from {split.labels.min()} to {split.labels.max()}; those of its {classes} "
             f"classes must be 0 to {classes - 1}"
         )
-    if len(np.unique(split.labels)) < 2:
+    if split.labels.min() == split.labels.max():
         raise DataError(f"the {name} split has one class only; at least 2 are needed")
 
 
@@ -307,6 +308,7 @@ def data_hash(experiment: Experiment) -> str:
     for name, split in sorted(experiment.splits.items()):
         digest.update(f"{name} {len(split.labels)}".encode())
         digest.update(np.ascontiguousarray(split.labels).data)
-        digest.update("\n".join(split.ids).encode())
+        for start in range(0, len(split.ids), BLOCK):  # ten million names at once would take a gigabyte
+            digest.update(("\n" * (start > 0) + "\n".join(split.ids[start : start + BLOCK])).encode())
         digest.update(split.content.encode())
     return digest.hexdigest()

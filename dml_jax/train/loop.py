@@ -250,7 +250,12 @@ def evaluate_and_record(
         model = evaluated(state)
         embeddings = split_metrics.embed_with_gallery(experiment, embedder, model, name, on_progress)
         results = split_metrics.metrics(
-            experiment.config, experiment.splits[name], embeddings[name], embeddings.get("gallery"), cluster=False
+            experiment.config,
+            experiment.splits[name],
+            embeddings[name],
+            embeddings.get("gallery"),
+            cluster=False,
+            shared=True,
         )
         seen = split_metrics.of_training_classes(experiment, embedder, model, experiment.splits[name], on_progress)
     except Interrupted:

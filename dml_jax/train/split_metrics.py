@@ -46,6 +46,7 @@ def metrics(
     *,
     cluster: bool,
     per_query: bool = False,
+    shared: bool = False,
 ) -> dict[str, Any]:
     """The metrics of `protocol.evaluate` with the options of a configuration.
 
@@ -56,6 +57,7 @@ def metrics(
       gallery: float [G, D] of the split's gallery, if it has one.
       cluster: also computes the clustering metrics.
       per_query: see `metrics.retrieval`.
+      shared: whether all processes of the run call this, and divide the work.
     """
     options: dict[str, Any] = {}
     if split.gallery is not None:
@@ -70,6 +72,7 @@ def metrics(
         average=evaluation.nmi_average,
         full_ranking=evaluation.full_ranking,
         per_query=per_query,
+        shared=shared,
         **options,
     )
 
@@ -88,5 +91,5 @@ def of_training_classes(
     whole = max(2, most * len(train.classes) // len(train.labels))  # classes that fit
     sample = some_classes(train, min(whole, len(np.unique(like.labels))), len(like.labels))
     rows = inference.embed_split(experiment, embedder, state, sample, on_progress)
-    found = metrics(experiment.config, sample, rows, cluster=False)
+    found = metrics(experiment.config, sample, rows, cluster=False, shared=True)
     return {f"train/{name}": found[name] for name in ("recall@1", "map@r")}

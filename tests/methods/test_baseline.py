@@ -267,6 +267,11 @@ def test_default_sections_of_other_losses_are_dropped() -> None:
             r"method\.memory=64: loss=proxy_anchor does not compare pairs",
         ),
         (
+            {"loss": "proxy_anchor", "sample_classes": 0.1},
+            r"method\.sample_classes=0\.1: loss=proxy_anchor is no classifier; it needs one of cross_entropy, ",
+        ),
+        ({"loss": "arcface", "sample_classes": 1.5}, r"method\.sample_classes=1\.5: must be"),
+        (
             {"normalized_softmax": {"temperature": 0.0}},
             r"method\.normalized_softmax\.temperature=0\.0: must be pos",
         ),

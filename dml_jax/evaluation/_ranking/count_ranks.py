@@ -17,6 +17,7 @@ from dml_jax.evaluation._ranking.counting_kernels import (
     read_thresholds,
     sum_over_devices,
 )
+from dml_jax.evaluation._ranking.sharing import Share
 from dml_jax.evaluation._ranking.tiles import PADDING_INDEX, REPLICATED, SHARDED, TiledRows, product
 from dml_jax.evaluation._ranking.top_r import TopR
 
@@ -65,6 +66,7 @@ def count_ranks(
     *,
     mesh: Mesh,
     budget: Budget,
+    share: Share,
     progress: Progress | None = None,
     top_r: TopR | None = None,
 ) -> np.ndarray:
@@ -76,7 +78,8 @@ def count_ranks(
       targets: the rows whose ranks are wanted.
       mesh: devices; the result does not depend on them.
       budget: limits per device.
-      progress: called with the number of tiles done and the total.
+      share: of the tiles.
+      progress: called with the number of this process's tiles done and the total.
       top_r: receives every tile; then only the first of each query's targets is ranked.
 
     Returns:
@@ -100,11 +103,13 @@ def count_ranks(
         if num_targets[b] or (symmetric and num_targets[a])
     ]
     far = sorted(set(far) - set(near), key=lambda pair: pair[::-1])
+    near, far = list(share.of(near)), list(share.of(far))
     total = 2 * len(near) + len(far)
-    passes = TilePasses(gallery, queries, num_targets, symmetric, mesh, budget, progress, top_r, total)
+    passes = TilePasses(gallery, queries, num_targets, symmetric, mesh, budget, share, progress, top_r, total)
     scores = passes.run(read_thresholds, left, right, near, right.thresholds.dtype)
     used, thresholds, own, ties = positions[:, :-1] >= 0, scores[:, :-1], scores[:, -1:], right.ties
     if top_r is not None:
+        top_r.start_collecting()
         passes.num_targets, group = np.minimum(num_targets, 1), 1
         thresholds = np.where(used, thresholds, np.iinfo(thresholds.dtype).min)
         nearest = thresholds.max(axis=1, keepdims=True)
@@ -161,6 +166,7 @@ class TilePasses:
       symmetric: whether each tile is reduced along both axes.
       mesh: devices.
       budget: limits per device.
+      share: of this process, to whose tiles the passes are limited.
       progress: called with the number of tiles done and the total.
       top_r: receives every tile.
       total: tiles in all passes.
@@ -175,6 +181,7 @@ class TilePasses:
     symmetric: bool
     mesh: Mesh
     budget: Budget
+    share: Share
     progress: Progress | None
     top_r: TopR | None
     total: int
@@ -190,7 +197,11 @@ class TilePasses:
         pairs: Sequence[Pair],
         dtype: np.dtype,
     ) -> np.ndarray:
-        """One pass: the sum over `pairs` of the reduction of each tile, [m, R, T] (R + 1 for `read_thresholds`)."""
+        """One pass: the sum over the `pairs` of all processes of the reduction of each tile.
+
+        Returns:
+          [m, R, T] (R + 1 for `read_thresholds`).
+        """
         result = np.zeros((self.queries.num_tiles, result_depth(reduction, right), self.queries.tile_size), dtype)
         step = self.budget.panel_tiles
         for j in range(0, self.queries.num_tiles, step):
@@ -202,7 +213,7 @@ class TilePasses:
                     result[column_tiles] += columns
                     if self.symmetric:
                         result[row_tiles] += rows
-        return result
+        return self.share.sum(result)
 
     def _run_panel(
         self,

@@ -8,6 +8,7 @@ from jax.sharding import Mesh
 from dml_jax.evaluation._ranking import sort, tiles, top_r
 from dml_jax.evaluation._ranking.count_ranks import Budget, Progress, Targets, count_ranks
 from dml_jax.evaluation._ranking.rank_metrics import full_ranking, metrics_from_ranks
+from dml_jax.evaluation._ranking.sharing import Share
 from dml_jax.evaluation._ranking.tiles import Metric, TiledRows
 
 # Queries with more relevant rows than this are sorted: about where the cost of counting meets that of sorting.
@@ -49,6 +50,7 @@ class Plan(NamedTuple):
       sorted_queries: int [Q'], queries that are ranked by sorting.
       budget: limits per device.
       mesh: devices.
+      share: of the tiles and sorted queries.
       labels: int [Q], classes numbered from 0.
       gallery_labels: int [G], likewise.
       relevant: int64 [Q], R.
@@ -64,6 +66,7 @@ class Plan(NamedTuple):
     sorted_queries: np.ndarray
     budget: Budget
     mesh: Mesh
+    share: Share
     labels: np.ndarray
     gallery_labels: np.ndarray
     relevant: np.ndarray
@@ -92,7 +95,8 @@ class Plan(NamedTuple):
         resident = all(rows.num_tiles <= self.budget.panel_tiles for rows in operands)
         return (
             f"{len(queries.order):,} queries x {len(gallery.order):,} candidates x {gallery.source.shape[1]} on "
-            f"{self.mesh.size} device{'s' * (self.mesh.size > 1)} ({self.mesh.devices.flat[0].platform}); "
+            f"{self.mesh.size} device{'s' * (self.mesh.size > 1)} ({self.mesh.devices.flat[0].platform})"
+            f"{f' of each of {self.share.processes} processes' * (self.share.processes > 1)}; "
             f"tiles {gallery.tile_size} x {queries.tile_size}"
             f"{', half of them by symmetry' if symmetric and sizes.any() else ''}; "
             f"embeddings {'resident' if resident else 'streamed'}; "
@@ -110,6 +114,7 @@ def make_plan(
     excluded: np.ndarray | None = None,
     drop_nearest: bool = False,
     dtype: np.dtype,
+    share: Share,
     mesh: Mesh | None = None,
     memory: int | None = None,
     full_ks: tuple[int, ...] | None = None,
@@ -125,6 +130,7 @@ def make_plan(
       excluded: int [Q], index of the candidate of its class that each query excludes; -1 or None for none.
       drop_nearest: exclude the nearest candidate of each query, as if it were of the query's class.
       dtype: float32 or float64.
+      share: of this process.
       mesh: devices, by default all of this process.
       memory: bytes to use per device; by default see `tiles.memory_budget`.
       full_ks: see `Plan`; every relevant row is then ranked, which excludes the shortcut for large classes on CPUs.
@@ -182,6 +188,7 @@ def make_plan(
         sorted_queries=np.flatnonzero(by_sorting),
         budget=budget,
         mesh=mesh,
+        share=share,
         labels=query_classes,
         gallery_labels=gallery_classes,
         relevant=relevant,
@@ -235,7 +242,13 @@ def execute(plan: Plan, progress: Progress | None = None) -> QueryResults:
     elif plan.targets.size.any():
         order = plan.queries.order
         ranks = count_ranks(
-            plan.gallery, plan.queries, plan.targets, mesh=plan.mesh, budget=plan.budget, progress=progress
+            plan.gallery,
+            plan.queries,
+            plan.targets,
+            mesh=plan.mesh,
+            budget=plan.budget,
+            share=plan.share,
+            progress=progress,
         )
         ranks = ranks.transpose(0, 2, 1).reshape(-1, ranks.shape[1])[: len(first)]
         ranks -= plan.drop_nearest
@@ -243,10 +256,14 @@ def execute(plan: Plan, progress: Progress | None = None) -> QueryResults:
         if full is not None:
             full[order] = full_ranking(ranks, plan.full_ks or ())
     if len(plan.sorted_queries):
-        chosen = plan.sorted_queries
-        first[chosen], precision[chosen], average[chosen], rest = _run_sort(plan, progress)
-        if full is not None:
-            full[chosen] = rest
+        chosen = plan.share.of(plan.sorted_queries)
+        found = _run_sort(plan, chosen, progress) if len(chosen) else [None] * 4
+        for result, part in zip((first, precision, average, full), found, strict=True):
+            if result is not None:
+                own = np.zeros_like(result)
+                if part is not None:
+                    own[chosen] = part
+                result[plan.sorted_queries] = plan.share.sum(own)[plan.sorted_queries]
     return QueryResults(first, precision, average, relevant, full)
 
 
@@ -254,13 +271,15 @@ def _run_top_r(
     plan: Plan, relevant: np.ndarray, progress: Progress | None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """First rank, R-precision and average precision at R of the queries that are not sorted."""
-    best = top_r.TopR(plan.gallery, np.where(np.isin(np.arange(len(relevant)), plan.sorted_queries), 0, relevant))
+    counted = np.where(np.isin(np.arange(len(relevant)), plan.sorted_queries), 0, relevant)
+    best = top_r.TopR(plan.gallery, counted, plan.share)
     ranks = count_ranks(
         plan.gallery,
         plan.gallery,
         plan.targets,
         mesh=plan.mesh,
         budget=plan.budget,
+        share=plan.share,
         progress=progress,
         top_r=best,
     )
@@ -269,10 +288,11 @@ def _run_top_r(
     return first, *best.finish(plan.labels)
 
 
-def _run_sort(plan: Plan, progress: Progress | None) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray | None]:
-    """First rank, R-precision, average precision at R and, if wanted, `full` of `plan.sorted_queries`."""
+def _run_sort(
+    plan: Plan, chosen: np.ndarray, progress: Progress | None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray | None]:
+    """First rank, R-precision, average precision at R and, if wanted, `full` of the queries `chosen`."""
     gallery = plan.gallery._replace(order=np.arange(len(plan.gallery.order)))
-    chosen = plan.sorted_queries
     tile_size = plan.queries.tile_size
     if gallery.num_tiles <= plan.budget.panel_tiles:  # else the gallery is streamed for every tile of queries
         tile_size = min(tile_size, 1024 if gallery.tile_size > 1152 else 128)

@@ -14,6 +14,7 @@ from threading import Lock
 import jax
 import numpy as np
 
+from dml_jax.evaluation._ranking.sharing import Share
 from dml_jax.evaluation._ranking.tiles import PADDING_INDEX, TiledRows
 
 # A candidate is packed into one integer: query within its tile, TOP - key, index. Sorting these integers ranks the
@@ -31,10 +32,11 @@ class TopR:
     Args:
       rows: at most `MAX_ROWS` rows in tiles of at most `MAX_TILE_SIZE`.
       relevant: int [N], R of each row of the source; 0 to skip the row.
+      share: each process collects from its tiles; `start_collecting` and `finish` exchange what they have found.
     """
 
-    def __init__(self, rows: TiledRows, relevant: np.ndarray):
-        self.rows = rows
+    def __init__(self, rows: TiledRows, relevant: np.ndarray, share: Share):
+        self.rows, self.share = rows, share
         self.indices = rows.indices().astype(np.int64)
         real = self.indices != PADDING_INDEX
         self.real = real.sum(axis=1)
@@ -53,12 +55,16 @@ class TopR:
         """First pass: records maxima of tiles of keys [n, S, T], one per pair; shards beyond the pairs are ignored."""
         self._reduce_both_axes(self._update_maxima, keys, pairs)
 
+    def start_collecting(self) -> None:
+        """Between the passes: turns the maxima into bounds."""
+        self._wait(0)
+        for tile, maxima in enumerate(self.maxima):
+            self.maxima[tile] = self.share.gather(maxima).max(axis=0)
+        self.bounds = np.stack(list(self.pool.map(self._initial_bounds, range(self.rows.num_tiles))))
+        self.maxima = self.maxima[:0]
+
     def collect(self, keys: jax.Array, pairs: Sequence[tuple[int, int]]) -> None:
         """Second pass, every tile once: buffers the candidates that reach the bounds."""
-        if not len(self.bounds):
-            self._wait(0)
-            self.bounds = np.stack(list(self.pool.map(self._initial_bounds, range(self.rows.num_tiles))))
-            self.maxima = self.maxima[:0]
         self._reduce_both_axes(self._buffer_candidates, keys, pairs)
 
     def finish(self, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -68,6 +74,8 @@ class TopR:
           labels: int [N], class of each row of the source.
         """
         self._wait(0)
+        if self.share.processes > 1:
+            self._exchange_buffers()
         precision, average = np.full(len(labels), np.nan), np.full(len(labels), np.nan)
 
         def reduce_tile(tile: int) -> None:
@@ -89,6 +97,15 @@ class TopR:
         with self.pool:
             list(self.pool.map(reduce_tile, range(self.rows.num_tiles)))
         return precision, average
+
+    def _exchange_buffers(self) -> None:
+        """Adds the candidates of the other processes to the buffers."""
+        for tile in range(self.rows.num_tiles):
+            own = self._sort_and_truncate(tile)
+            padded = np.full(self.keep[tile].sum(), -1)
+            padded[: len(own)] = own
+            packed = self.share.gather(padded)
+            self.buffers[tile] = [packed[packed >= 0]]
 
     def _reduce_both_axes(
         self,

@@ -27,10 +27,11 @@ from dml_jax.losses import cross_batch_memory
 from dml_jax.losses.pairwise import Candidates
 from dml_jax.losses.safe_norms import unit
 from dml_jax.methods import heads
-from dml_jax.methods.baseline.registry import LOSSES
+from dml_jax.methods.baseline import class_sampling
+from dml_jax.methods.baseline.registry import LOSSES, Params
 from dml_jax.methods.contract import Aux, Batch, Method, PyTree, Teaching, TrainingSet
 from dml_jax.options.methods.baseline import GROUPS, Config, as_values, make_config, resolve
-from dml_jax.options.methods.losses import PAIR_LOSSES
+from dml_jax.options.methods.losses import CLASSIFIERS, PAIR_LOSSES
 
 __all__ = ["GROUPS", "LOSSES", "PAIR_LOSSES", "Config", "Criterion", "as_values", "build", "make_config", "resolve"]
 
@@ -42,11 +43,13 @@ class Criterion(nn.Module):
       options: dataclass of the options of each loss, by its key in LOSSES.
       classes: number of classes C.
       dim: length D of the embeddings.
+      sample_classes: the part of the classes that classifiers see in each step.
     """
 
     options: Mapping[str, Any]
     classes: int
     dim: int
+    sample_classes: float = 1.0
 
     def setup(self) -> None:
         """Learned parameters; in a sum, their names begin with that of the loss."""
@@ -95,13 +98,28 @@ class Criterion(nn.Module):
         for i, (loss, options) in enumerate(self.options.items()):
             if candidates is not None and loss not in PAIR_LOSSES:
                 continue
-            arguments = {**vars(options), **self.learned[loss]}
+            learned, targets = self.learned[loss], labels
+            if loss in CLASSIFIERS and self.sample_classes < 1:
+                learned, targets = self.sampled(learned, labels, jax.random.fold_in(key, i))
+            arguments = {**vars(options), **learned}
             if loss in PAIR_LOSSES:
                 arguments["candidates"] = candidates
             if LOSSES[loss].mines:
                 arguments["key"] = jax.random.fold_in(key, i) if i else key
-            found[loss] = LOSSES[loss].loss(embeddings, labels, **arguments)
+            found[loss] = LOSSES[loss].loss(embeddings, targets, **arguments)
         return found
+
+    def sampled(self, learned: Params, labels: jax.Array, key: jax.Array) -> tuple[Params, jax.Array]:
+        """The parameters of a classifier for a part of the classes, see `class_sampling`, and the labels among them."""
+        layout = class_sampling.groups(self.classes, len(labels), self.sample_classes)
+        rows, labels = class_sampling.draw(key, labels, self.classes, layout)
+        part = {
+            name: class_sampling.take(table.T, rows, layout).T  # [D, C]
+            if name == "kernel"
+            else class_sampling.take(table, rows, layout)
+            for name, table in learned.items()
+        }
+        return part, labels
 
 
 def weights(config: Config, step: jax.Array) -> dict[str, jax.Array | float]:
@@ -124,7 +142,7 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
     if data.classes < 2:
         raise ConfigError(f"method.loss={config.loss!r}: needs two training classes, the data has {data.classes}")
     embedding = heads.Embedding(config.embedding_dim, config.pooling, config.layer_norm)
-    criterion = Criterion(config.options, data.classes, config.embedding_dim)
+    criterion = Criterion(config.options, data.classes, config.embedding_dim, config.sample_classes)
 
     def init(key: jax.Array, batch: Batch) -> tuple[PyTree, PyTree]:
         keys = jax.random.split(key, 3)

@@ -11,9 +11,9 @@ from functools import cache
 from typing import Any
 
 from dml_jax.errors import ConfigError, suggest
-from dml_jax.options.fields import NonNegative, NonNegativeInt, PositiveInt, require, section, validate
+from dml_jax.options.fields import NonNegative, NonNegativeInt, PositiveInt, Probability, require, section, validate
 from dml_jax.options.methods import Pooling
-from dml_jax.options.methods.losses import OPTIONS, PAIR_LOSSES
+from dml_jax.options.methods.losses import CLASSIFIERS, OPTIONS, PAIR_LOSSES
 
 # "loss" holds a classifier, proxies or boundaries; for most pair losses it is empty.
 GROUPS = ("backbone", "embedding", "loss")
@@ -31,6 +31,7 @@ class Config:
     embedding_dim: PositiveInt = 512  # D
     pooling: Pooling = "avg"  # of the feature map
     layer_norm: bool = False  # of the pooled features, without scale and bias, as in Zhai & Wu and ProxyNCA++
+    sample_classes: Probability = 1.0  # part of the classes, drawn for each step, that classifiers tell apart
     memory: NonNegativeInt = 0  # number of embeddings of past batches that pair losses also compare with
     memory_weight: NonNegative = 1.0  # of the loss against the memory
     memory_after: NonNegativeInt = 0  # steps before the memory is used; 1,000 in its paper
@@ -38,6 +39,9 @@ class Config:
     def __post_init__(self) -> None:
         rule = f"loss={self.loss} does not compare pairs; a memory needs one of {', '.join(PAIR_LOSSES)}"
         require(self.memory == 0 or not set(PAIR_LOSSES).isdisjoint(self.losses), "memory", self.memory, rule)
+        rule = f"loss={self.loss} is no classifier; it needs one of {', '.join(CLASSIFIERS)}"
+        given = self.sample_classes
+        require(given == 1 or not set(CLASSIFIERS).isdisjoint(self.losses), "sample_classes", given, rule)
         for key in ("weights", "final_weights"):
             given = getattr(self, key)
             require(len(given) in (0, len(self.losses)), key, given, f"give one for each loss of loss={self.loss}")

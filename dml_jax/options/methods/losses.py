@@ -137,6 +137,8 @@ class RecallAtK:
         require(same, "k_temperatures", self.k_temperatures, f"give one for each of ks={self.ks}")
 
 
+# The losses that train a classifier of the training classes.
+CLASSIFIERS = ("cross_entropy", "normalized_softmax", "arcface", "subcenter_arcface", "cosface")
 # The losses that compare pairs of embeddings, and so can compare a batch with a memory of past ones.
 PAIR_LOSSES = (
     "contrastive", "triplet", "margin", "n_pair", "lifted_structure", "multi_similarity", "circle", "sup_con",
