@@ -25,7 +25,7 @@ import optax
 from dml_jax.backbones import functional
 from dml_jax.backbones.batch_norm import BatchNorm
 from dml_jax.backbones.contract import Backbone
-from dml_jax.backbones.initializers import he_fan_out, normal_init
+from dml_jax.backbones.initializers import he_fan_out, normal_init, uniform_fan_in
 from dml_jax.backbones.layers import Dense, global_pool, layer_norm
 from dml_jax.losses.safe_norms import at_least_float32, unit
 from dml_jax.methods import heads
@@ -124,6 +124,20 @@ def propagation(h: jax.Array, weights: jax.Array) -> jax.Array:
     return (scaled * edge[None, :]) @ scaled.T
 
 
+class Propagation(nn.Module):
+    """G (X Theta + b), computed as (G X) Theta + (G 1) b: devices exchange their rows of X, not those of X Theta."""
+
+    features: int
+
+    @nn.compact
+    def __call__(self, x: jax.Array, g: jax.Array) -> jax.Array:
+        """X [N, D], G [N, N] -> [N, features]."""
+        init = uniform_fan_in(x.shape[1])
+        kernel = self.param("kernel", init, (x.shape[1], self.features))
+        bias = self.param("bias", init, (self.features,))
+        return (g @ x) @ kernel + g.sum(axis=1, keepdims=True) * bias[None, :]
+
+
 class Block(nn.Module):
     """One hidden layer of the hypergraph network."""
 
@@ -132,7 +146,7 @@ class Block(nn.Module):
     @nn.compact
     def __call__(self, x: jax.Array, g: jax.Array, train: bool) -> jax.Array:
         """X_l [N, D], G [N, N] -> X_{l+1} [N, features]."""
-        x = g @ Dense(self.features, name="theta")(x)
+        x = Propagation(self.features, name="theta")(x, g)
         return jax.nn.leaky_relu(BatchNorm(name="bn")(x, train), 0.1)
 
 
@@ -147,7 +161,7 @@ class HypergraphNetwork(nn.Module):
         """Embeddings X [N, D], propagation G [N, N] -> logits [N, C]."""
         for layer in range(1, self.config.hidden_layers + 1):
             x = Block(self.config.hidden_dim, name=f"block{layer}")(x, g, train)
-        return g @ Dense(self.classes, name="output")(x)
+        return Propagation(self.classes, name="output")(x, g)
 
 
 def classify(
