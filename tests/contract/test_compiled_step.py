@@ -1,6 +1,7 @@
 """What the devices exchange in a training step, and what they hold, by the text of the compiled program."""
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -26,14 +27,14 @@ MEMORY = {"embedding_dim": DIM, "memory": 64}
 
 
 def imitation() -> tuple[Method, Any]:
-    """A student, and its teacher as shapes."""
+    """A student and its teacher."""
     teacher = mpn.build(mpn.Config(embedding_dim=DIM, heads=2), BODY, DATA)
-    shapes = jax.eval_shape(teacher.init, jax.random.key(0), toys.batch(1, size=BATCH))
+    variables = teacher.init(jax.random.key(0), toys.batch(1, size=BATCH))
     config = student.Config(teacher="an MPN", kind="imitation", embedding_dim=DIM)
-    return student.build(config, BODY, DATA), jax.tree_util.Partial(teaching(teacher), *shapes)
+    return student.build(config, BODY, DATA), jax.tree_util.Partial(teaching(teacher), *variables)
 
 
-METHODS = {
+METHODS: dict[str, Callable[[], Any]] = {
     "mpn": lambda: mpn.build(mpn.Config(embedding_dim=DIM, heads=2, layers=1), BODY, DATA),
     "hist": lambda: hist.build(hist.Config(embedding_dim=DIM, hidden_dim=DIM), BODY, DATA),
     "crt": lambda: crt.build(CRT, BODY, DATA),
@@ -48,10 +49,15 @@ FAST = ("hist", "proxies", "memory")  # the others compile for longer
 LIMITS = {"group_loss": BATCH * CLASSES * 4}
 
 
+def build(name: str) -> tuple[Method, Any]:
+    """A method, and its teacher if it needs one."""
+    made = METHODS[name]()
+    return made if name == "student" else (made, None)
+
+
 def compiled_step(name: str) -> tuple[Any, Any]:
     """(state's shapes, compiled step) of a run on eight devices."""
-    made: Any = METHODS[name]()
-    made, teacher = made if name == "student" else (made, None)
+    made, teacher = build(name)
     config, optimizer = small(steps=1), optax.adam(1e-3)
     data = replace(config.data, flip=0.5, jitter=0.2, greyscale=0.2)
     run = experiment.build(config)._replace(method=made, optimizer=optimizer, augment=partial(augment.apply, data=data))
