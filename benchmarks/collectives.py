@@ -1,6 +1,8 @@
-"""The collectives of a compiled program: what its devices send to one another."""
+"""The collectives of a compiled program: what its devices send to one another, and how that grows with the batch."""
 
 import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute", "collective-broadcast")
@@ -36,3 +38,41 @@ def collectives(text: str) -> list[Collective]:
             width = 1 if letters == "pred" else int(bits) // 8
             found.append(Collective(kind, size, size * width, source))
     return found
+
+
+def growth(found: Iterable[Collective], rows: int, devices: int) -> dict[tuple[str, int], float]:
+    """Bytes per power of the batch size, by kind and power, to extrapolate them with `total`.
+
+    Args:
+      found: of a program for a batch of `rows` images on each device.
+      rows: a prime that divides no other dimension, so that arrays with the batch as a dimension can be told.
+      devices: their number.
+    """
+    terms: Counter[tuple[str, int]] = Counter()
+    for collective in found:
+        power = 2 if collective.size % rows**2 == 0 else 1 if collective.size % rows == 0 else 0
+        terms[collective.kind, power] += collective.bytes
+    return {(kind, power): size / (rows * devices) ** power for (kind, power), size in terms.items()}
+
+
+def total(terms: Mapping[tuple[str, int], float], batch: int) -> dict[str, float]:
+    """Bytes by kind for another batch size, on any number of devices."""
+    sizes: dict[str, float] = defaultdict(float)
+    for (kind, power), size in terms.items():
+        sizes[kind] += size * batch**power
+    return sizes
+
+
+def seconds(sizes: Mapping[str, float], devices: int, bandwidth: float) -> float:
+    """The time of the collectives, one after the other, on a ring of devices.
+
+    A device sends (n - 1) / n of the result to the next one, and twice as much for a sum over all (reduce-scatter and
+    all-gather). What every message takes beside the bytes per second is left out.
+
+    Args:
+      sizes: bytes of the results, by kind.
+      devices: their number n.
+      bandwidth: bytes/s that a device sends.
+    """
+    sent = sum((2 if kind == "all-reduce" else 1) * size for kind, size in sizes.items())
+    return sent * (devices - 1) / devices / bandwidth

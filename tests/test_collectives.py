@@ -1,9 +1,10 @@
-"""The reader of collectives in compiled programs."""
+"""What compiled programs exchange, and how it grows."""
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import AxisType
 
-from benchmarks.collectives import Collective, collectives
+from benchmarks.collectives import Collective, collectives, growth, seconds, total
 from dml_jax.train import mesh as meshes
 
 TEXT = """
@@ -26,18 +27,40 @@ def test_a_program_by_hand() -> None:
     ]
 
 
-def test_a_compiled_program() -> None:
-    """The gradient of a kernel [32, 16] in float32 from 64 rows on eight devices, and the rows [64, 3] on all."""
-    mesh = meshes.make()
-    rows, everywhere = meshes.row_sharded(mesh), meshes.replicated(mesh)
+def compiled(devices: int, rows: int) -> list[Collective]:
+    """The gradient of a kernel [32, 16] in float32 from some rows on each device, and the rows [N, 3] on all."""
+    mesh = jax.make_mesh((devices,), (meshes.AXIS,), (AxisType.Auto,), devices=jax.devices()[:devices])
+    divided, everywhere = meshes.row_sharded(mesh), meshes.replicated(mesh)
 
     def update(kernel: jax.Array, x: jax.Array, others: jax.Array) -> tuple[jax.Array, jax.Array]:
         return jax.grad(lambda kernel: jnp.sum((x @ kernel) ** 2))(kernel), others
 
-    arguments = [
-        jax.ShapeDtypeStruct(shape, jnp.float32, sharding=sharding)
-        for shape, sharding in (((32, 16), everywhere), ((64, 32), rows), ((64, 3), rows))
+    shapes = (((32, 16), everywhere), ((devices * rows, 32), divided), ((devices * rows, 3), divided))
+    arguments = [jax.ShapeDtypeStruct(shape, jnp.float32, sharding=sharding) for shape, sharding in shapes]
+    program = jax.jit(update, out_shardings=(everywhere, everywhere)).lower(*arguments).compile()
+    return collectives(program.as_text())
+
+
+def test_a_compiled_program_and_its_growth() -> None:
+    gradient = Collective("all-reduce", 32 * 16, 32 * 16 * 4, "")
+    for devices in (8, 2):
+        batch = devices * 7
+        found = sorted(one._replace(source="") for one in compiled(devices, 7))
+        assert found == [Collective("all-gather", batch * 3, batch * 3 * 4, ""), gradient]
+        assert growth(found, 7, devices) == {("all-gather", 1): 12, ("all-reduce", 0): 2048}
+
+
+def test_growth_and_time_by_hand() -> None:
+    """On 2 devices with 5 rows each: similarities [10, 10], embeddings [10, 3] twice, a gradient [4, 4]."""
+    found = [
+        Collective("all-gather", 100, 400, ""),
+        *[Collective("all-gather", 30, 120, "")] * 2,
+        Collective("all-reduce", 16, 64, ""),
     ]
-    text = jax.jit(update, out_shardings=(everywhere, everywhere)).lower(*arguments).compile().as_text()
-    found = sorted((c.kind, c.size, c.bytes) for c in collectives(text))
-    assert found == [("all-gather", 64 * 3, 64 * 3 * 4), ("all-reduce", 32 * 16, 32 * 16 * 4)]
+    terms = growth(found, 5, 2)
+    assert terms == {("all-gather", 2): 4, ("all-gather", 1): 24, ("all-reduce", 0): 64}
+    assert total(terms, 10) == {"all-gather": 640, "all-reduce": 64}
+    assert total(terms, 100) == {"all-gather": 42_400, "all-reduce": 64}
+    # Each of four devices sends 3/4 of 640 bytes, and 3/4 of 64 bytes twice.
+    assert seconds(total(terms, 10), 4, 10.0) == (480 + 96) / 10
+    assert seconds(total(terms, 10), 1, 10.0) == 0

@@ -109,6 +109,33 @@ def test_a_million_classes_take_an_eighth_of_the_memory_and_little_traffic(name:
             assert np.prod([int(n) for n in shape.split(",") if n], dtype=int) <= 128 * 128, result
 
 
+@pytest.mark.slow
+def test_a_million_classes_train() -> None:
+    """One step with Adam on eight devices: finite, and every proxy moves, as each is a negative of the whole batch."""
+    classes, optimizer = 1_000_000, optax.adam(1e-2)
+
+    def million(classes: int) -> Method:
+        config = baseline.make_config(loss="proxy_anchor", embedding_dim=128)
+        return baseline.build(config, toys.backbone(), toys.training_set(classes))
+
+    batch = toys.batch(1, size=128)
+    method = class_tables.spread(million, classes, batch)
+    mesh = meshes.make()
+    initial = partial(step.initial, method, optimizer)
+    shapes = jax.eval_shape(initial, jax.random.key(0), batch)
+    layout = meshes.shardings(mesh, shapes, method.class_axis)
+    state = jax.jit(initial, out_shardings=layout)(jax.random.key(0), batch)
+    before = np.asarray(state.params["loss"]["proxies"])
+    divided = meshes.shard_batch(mesh, *(np.asarray(field) for field in batch[:3]))
+    state, terms = jitted(method, optimizer, shapes)(state, divided, jax.random.key(0))
+    assert np.isfinite(float(terms["loss"]))
+    after = state.params["loss"]["proxies"]
+    assert after.addressable_shards[0].data.shape == (1_000_192 // 8, 128)
+    moved = (np.asarray(after) != before).any(axis=1)
+    assert moved[:classes].all()
+    assert not moved[classes:].any()
+
+
 def test_a_run_and_its_checkpoint(tmp_path: Path) -> None:
     """The state is spread when it is made, and again when it is restored; a model for inference is whole."""
     run = experiment.build(small(steps=2, shard_classes=True))
