@@ -19,8 +19,8 @@ from dml_jax.train import mesh as meshes
 from tests import toys
 from tests.train.experiments import small
 
-# In this order of size: rows of a device < embeddings < images < feature maps < logits.
-BATCH, DIM, CHANNELS, CLASSES = 32, 16, 64, 1000
+# Much larger than an array of embeddings: images, feature maps, similarities of the batch to itself, logits.
+BATCH, DIM, CHANNELS, CLASSES = 64, 8, 64, 1000
 DATA, BODY = TrainingSet(CLASSES, 5000), toys.backbone(CHANNELS)
 CRT = crt.Config(embedding_dims=(DIM, DIM), prototypes=(4, 4), hidden_dim=DIM)
 MEMORY = {"embedding_dim": DIM, "memory": 64}
