@@ -67,7 +67,7 @@ def flops(method: Method, batch: int) -> float:
 def table(name: str, method: Method, terms: dict[tuple[str, int], float], *, weak: bool) -> None:
     """Prints a line for each number of devices."""
     kind = f"{EACH} images on each device" if weak else f"{WHOLE:,} images on all devices together"
-    print(f"\n| {name}, {kind} | TFLOP each | all-reduce, MB | other, MB | {' | '.join(LINKS)} |")
+    print(f"\n| devices: {name}, {kind} | TFLOP each | all-reduce, MB | other, MB | {' | '.join(LINKS)} |")
     print(f"|--:|--:|--:|--:|{'--:|' * len(LINKS)}")
     fastest = dict.fromkeys(LINKS, 0.0)  # images/s of one device
     for devices in DEVICES:
@@ -92,7 +92,7 @@ def main() -> None:
     """Prints the check and, for each method, weak and strong scaling."""
     with convolution.plain():  # the form that GPUs and TPUs compile
         for name, method in methods().items():
-            print(f"\n| {name}: devices | images | collective | bytes, predicted | bytes, compiled |")
+            print(f"\n| devices: {name} | images | collective | bytes, predicted | bytes, compiled |")
             print("|--:|--:|---|--:|--:|")
             terms = exchanged(method)
             table(name, method, terms, weak=True)
