@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 import optax
 from jax.sharding import AxisType, Mesh
+from jax.stages import Lowered
 
 from dml_jax.backbones import convolution, resnet
 from dml_jax.methods import baseline
@@ -40,24 +41,31 @@ def images(count: int, side: int, mesh: Mesh) -> Batch:
     return Batch(pixels, labels, labels)
 
 
-def planned(method: Method, batch: Batch, mesh: Mesh) -> str:
-    """The cells "arguments | temporary" of a step with Adam, in MiB on each device."""
+def lowered(method: Method, batch: Batch, mesh: Mesh) -> Lowered:
+    """A step with Adam, to be compiled."""
     optimizer = optax.adam(1e-4)
     shapes: Any = jax.eval_shape(partial(step.initial, method, optimizer), jax.random.key(0), batch)
     layout = meshes.shardings(mesh, shapes, method.class_axis)
     state = jax.tree.map(lambda x, put: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=put), shapes, layout)
-    update = jax.jit(
-        step.build(method, optimizer), donate_argnums=0, out_shardings=(layout, meshes.replicated(mesh))
-    ).lower(state, batch, jax.random.key(0))
-    memory = update.compile().memory_analysis()
+    update = jax.jit(step.build(method, optimizer), donate_argnums=0, out_shardings=(layout, meshes.replicated(mesh)))
+    return update.lower(state, batch, jax.random.key(0))
+
+
+def planned(method: Method, batch: Batch, mesh: Mesh) -> str:
+    """The cells "arguments | temporary" of a step, in MiB on each device."""
+    memory = lowered(method, batch, mesh).compile().memory_analysis()
     assert memory is not None
     return f"{memory.argument_size_in_bytes >> 20:,} | {memory.temp_size_in_bytes >> 20:,}"
 
 
+def first_devices(count: int) -> Mesh:
+    """A mesh of some of the virtual devices."""
+    return jax.make_mesh((count,), (meshes.AXIS,), (AxisType.Auto,), devices=jax.devices()[:count])
+
+
 def main() -> None:
     """Prints two tables."""
-    automatic = (AxisType.Auto,)
-    one, eight = (jax.make_mesh((n,), (meshes.AXIS,), automatic, devices=jax.devices()[:n]) for n in (1, 8))
+    one, eight = first_devices(1), first_devices(8)
     print("| ResNet-50, 224², frozen batch norm | arguments, MiB | temporary, MiB |\n|---|--:|--:|")
     body = resnet.build(resnet.Config(freeze_bn=True))
     method = baseline.build(baseline.make_config(loss="multi_similarity", embedding_dim=512), body, TrainingSet(100, 1))

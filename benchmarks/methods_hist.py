@@ -24,7 +24,7 @@ CASES: tuple[tuple[str, int, int, dict[str, Any]], ...] = (
 def ours(samples: int, classes: int, config: hist.Config) -> Callable[[], Any]:
     """One call: the loss and the gradients of embeddings and parameters."""
     key, x = jax.random.key(0), functional.struct(samples, config.embedding_dim)
-    g = functional.struct(samples, samples)
+    g = jax.eval_shape(hist.propagation, functional.struct(samples, samples), functional.struct(samples))
     network, nested = functional.init(hist.HypergraphNetwork(classes, config), key, x, g, True)
     stats = {block: values["bn"] for block, values in nested.items()}
     params = {"distributions": functional.init(hist.Distributions(classes, config), key, x)[0], "hgnn": network}

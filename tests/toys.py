@@ -45,7 +45,7 @@ def backbone(channels: int = 12, dtype: Any = None) -> Backbone:
         features, stats = functional.apply(network, params, stats, inputs, train, mutable=train)
         return features if dtype is None else features.astype(dtype), stats
 
-    return Backbone(init, apply, channels, preprocess=lambda images: images.astype(jnp.float32) / 255)
+    return Backbone(init, apply, channels, preprocess=lambda images: images.astype(float) / 255)
 
 
 def training_set(classes: int, images: int = 64) -> TrainingSet:

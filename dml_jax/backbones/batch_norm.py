@@ -89,12 +89,12 @@ class BatchNorm(nn.Module):
     def __call__(self, x: jax.Array, train: bool) -> jax.Array:
         """float [..., C] -> float [..., C]."""
         channels = x.shape[-1]
-        bias = jnp.zeros((channels,), jnp.float32)
         if self.fixed:
             scale = self.variable("batch_stats", "scale", jnp.ones, (channels,), jnp.float32).value
             bias = self.variable("batch_stats", "bias", jnp.zeros, (channels,), jnp.float32).value
         else:
             scale = self.param("scale", nn.initializers.ones_init(), (channels,), jnp.float32)
+            bias = jnp.zeros_like(scale)
             if self.use_bias:
                 bias = self.param("bias", nn.initializers.zeros_init(), (channels,), jnp.float32)
         running_mean = self.variable("batch_stats", "mean", jnp.zeros, (channels,), jnp.float32)

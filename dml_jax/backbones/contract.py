@@ -28,7 +28,7 @@ class Backbone(NamedTuple):
         freezes them) and the updated running statistics are returned; with `train=False`, the running statistics
         normalise and are returned unchanged. `key` is for stochastic depth, which is off without a key.
       channels: number of channels of the feature map.
-      preprocess: uint8 RGB images [B, H, W, 3] -> float32 [B, H, W, 3], normalised as the weights expect; runs on the
+      preprocess: uint8 RGB images [B, H, W, 3] -> float [B, H, W, 3], normalised as the weights expect; runs on the
         device, inside the jitted step.
     """
 

@@ -26,7 +26,9 @@ def init(module: nn.Module, key: jax.Array, *inputs: Any) -> tuple[PyTree, PyTre
     """
 
     def variables(key: jax.Array) -> PyTree:
-        arrays = [jnp.zeros(x.shape, x.dtype) if isinstance(x, jax.ShapeDtypeStruct) else x for x in inputs]
+        arrays = jax.tree.map(
+            lambda x: jnp.zeros(x.shape, x.dtype) if isinstance(x, jax.ShapeDtypeStruct) else x, inputs
+        )
         return module.init(key, *arrays)
 
     traced, shapes = jax.make_jaxpr(variables, return_shape=True)(key)

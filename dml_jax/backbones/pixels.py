@@ -11,13 +11,13 @@ __all__ = ["CAFFE", "Pixels", "preprocess"]
 
 
 def preprocess(pixels: Pixels) -> Callable[[jax.Array], jax.Array]:
-    """uint8 [B, H, W, 3] RGB -> float32 [B, H, W, 3], normalised."""
+    """uint8 [B, H, W, 3] RGB -> float [B, H, W, 3], normalised: float64 where JAX is told to use it, else float32."""
 
     def normalise(images: jax.Array) -> jax.Array:
-        values = images.astype(jnp.float32) * (pixels.top / 255.0)
+        values = images.astype(float) * (pixels.top / 255.0)
         if pixels.order == "bgr":
             values = values[..., ::-1]
-        mean, std = jnp.asarray(pixels.mean, jnp.float32), jnp.asarray(pixels.std, jnp.float32)
+        mean, std = jnp.asarray(pixels.mean, values.dtype), jnp.asarray(pixels.std, values.dtype)
         return (values - mean[None, None, None, :]) / std[None, None, None, :]
 
     return normalise

@@ -33,7 +33,7 @@ def apply(images: jax.Array, key: jax.Array, data: Data) -> jax.Array:
         images = jnp.where(jax.random.bernoulli(flip, data.flip, each), images[..., ::-1, :], images)
     if not data.jitter and not data.greyscale:
         return images
-    values = images.astype(jnp.float32)
+    values = images.astype(float)
     if data.jitter:
         values = jitter(values, *jax.random.uniform(colour, (3, *each), minval=1 - data.jitter, maxval=1 + data.jitter))
     if data.greyscale:

@@ -80,7 +80,7 @@ def draw(key: jax.Array, logits: jax.Array, allowed: jax.Array) -> tuple[jax.Arr
 
 def draw_uniform(key: jax.Array, allowed: jax.Array) -> tuple[jax.Array, jax.Array]:
     """As `draw`, with all allowed columns equally likely."""
-    return draw(key, jnp.zeros(allowed.shape, jnp.float32), allowed)
+    return draw(key, jnp.zeros(allowed.shape), allowed)
 
 
 def distance_weighted(

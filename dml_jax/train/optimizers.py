@@ -35,7 +35,7 @@ def rate_factor(train: Train, *, start: int, stop: int, milestones: tuple[int, .
         return jnp.ones(())
 
     def cosine(step: Any) -> Any:
-        progress = jnp.clip((step - start) / max(stop - start, 1), 0.0, 1.0)
+        progress = jnp.clip(jnp.asarray(step - start, float) / max(stop - start, 1), 0.0, 1.0)
         return 0.5 * (1.0 + jnp.cos(jnp.pi * progress))
 
     def stairs(step: Any) -> Any:
@@ -43,7 +43,7 @@ def rate_factor(train: Train, *, start: int, stop: int, milestones: tuple[int, .
         return train.gamma**passed
 
     def rising(step: Any) -> Any:
-        return jnp.minimum((step + 1) / train.linear_warmup, 1.0) * chosen(step)
+        return jnp.minimum(jnp.asarray(step + 1, float) / train.linear_warmup, 1.0) * chosen(step)
 
     chosen: Schedule
     match train.schedule:

@@ -46,7 +46,7 @@ def moving_average(average: PyTree, new: PyTree, step: jax.Array, decay: float) 
 
     The smaller decay at first lets the initial model, which `average` holds at step 0, vanish at once.
     """
-    kept = jnp.minimum(decay, step / (step + 10))
+    kept = jnp.minimum(decay, step.astype(float) / (step + 10))
 
     def of(a: jax.Array, x: jax.Array) -> jax.Array:
         if not jnp.issubdtype(x.dtype, jnp.floating):

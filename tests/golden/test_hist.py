@@ -96,7 +96,7 @@ def test_distribution_loss(name: str, x64: None) -> None:
         out: dict[str, Any] = {"distance": d(embeddings, params)}
         out["prob_true"] = jax.nn.softmax(-tau * out["distance"])[jnp.arange(len(labels)), labels]
         h, weights = hist.incidence(out["distance"], labels, alpha=alpha)
-        out["G"] = hist.propagation(h, weights)
+        out["G"] = hist.propagation(h, weights).times(jnp.eye(len(labels), dtype=h.dtype))
         first = jnp.asarray([int(np.flatnonzero(z["labels"] == c)[0]) for c in z["classes_in_batch"]])
         out["H"] = h[:, first]
         for suffix, drop in (("", True), ("_logsoftmax", False)):
@@ -133,7 +133,7 @@ def test_hgnn(name: str, x64: None) -> None:
         g = hist.propagation(h, jnp.ones(h.shape[1]))
         logits, after = hist.classify(params, stats, x, g, config, train=train)
         log_p = jax.nn.log_softmax(logits)
-        return -log_p[jnp.arange(len(labels)), labels].mean(), (g, logits, after)
+        return -log_p[jnp.arange(len(labels)), labels].mean(), (g.times(jnp.eye(len(labels))), logits, after)
 
     run = jax.jit(jax.value_and_grad(cross_entropy, (0, 1, 2), has_aux=True), static_argnums=3)
     for mode in ("train", "eval"):

@@ -122,6 +122,32 @@ def test_a_million_classes_take_an_eighth_of_the_memory_and_little_traffic(name:
             assert np.prod([int(n) for n in shape.split(",") if n], dtype=int) <= 128 * 128, result
 
 
+@pytest.mark.slow
+def test_a_million_classes_train() -> None:
+    """One step with Adam on eight devices: finite, and every proxy moves, as each is a negative of the whole batch."""
+    classes, optimizer = 1_000_000, optax.adam(1e-2)
+
+    def million(classes: int) -> Method:
+        config = baseline.make_config(loss="proxy_anchor", embedding_dim=128)
+        return baseline.build(config, toys.backbone(), toys.training_set(classes))
+
+    batch = toys.batch(1, size=128)
+    method = class_tables.spread(million, classes, batch)
+    mesh, fast = meshes.make(), {"xla_backend_optimization_level": 3}  # of so much data, computing takes longest
+    initial = jax.jit(partial(step.initial, method, optimizer), compiler_options=fast)
+    state = meshes.place(mesh, initial(jax.random.key(0), batch), method.class_axis)
+    before = np.asarray(state.params["loss"]["proxies"])
+    divided = meshes.shard_batch(mesh, *(np.asarray(field) for field in batch[:3]))
+    run = jitted(method, optimizer, state).lower(state, divided, jax.random.key(0)).compile(fast)
+    state, terms = run(state, divided, jax.random.key(0))
+    assert np.isfinite(float(terms["loss"]))
+    after = state.params["loss"]["proxies"]
+    assert after.addressable_shards[0].data.shape == (1_000_192 // 8, 128)
+    moved = (np.asarray(after) != before).any(axis=1)
+    assert moved[:classes].all()
+    assert not moved[classes:].any()
+
+
 def test_a_run_and_its_checkpoint(tmp_path: Path) -> None:
     """The state is spread when it is made, and again when it is restored; a model for inference is whole."""
     run = experiment.build(small(steps=2, shard_classes=True))

@@ -128,7 +128,7 @@ def weights(config: Config, step: jax.Array) -> dict[str, jax.Array | float]:
     if not config.final_weights:
         return dict(zip(config.losses, first, strict=True))
     start, stop = config.ramp
-    progress = jnp.clip((step - start) / max(stop - start, 1), 0, 1)
+    progress = jnp.clip(jnp.asarray(step - start, float) / max(stop - start, 1), 0, 1)
     pairs = zip(first, config.final_weights, strict=True)
     return dict(zip(config.losses, ((1 - progress) * a + progress * b for a, b in pairs), strict=True))
 

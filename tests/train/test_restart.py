@@ -1,0 +1,59 @@
+"""A run that is restarted on fewer devices continues from the same bits."""
+
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from jax.sharding import AxisType
+
+from dml_jax.train import experiment
+from dml_jax.train import mesh as meshes
+from dml_jax.train.checkpoint import Checkpoints
+from dml_jax.train.experiment import Experiment
+from dml_jax.train.state import TrainState, fingerprint
+from tests.train.experiments import small
+
+
+def drawn(run: Experiment) -> TrainState:
+    """A state of random numbers, on the devices of the run."""
+    rng = np.random.default_rng(0)
+    shapes = experiment.template(run)
+    return experiment.place(run, jax.tree.map(lambda x: rng.standard_normal(x.shape).astype(x.dtype), shapes))
+
+
+def updated(run: Experiment, state: TrainState) -> TrainState:
+    start = int(state.step)
+    with experiment.training_batches(run, start, start + 1) as batches:
+        batch = experiment.device_batch(run, *next(batches))
+    return experiment.jitted_step(run)(state, batch, experiment.run_key(run.config))[0]
+
+
+@pytest.mark.parametrize(
+    ("shard_classes", "training"),
+    [(True, False), *(pytest.param(spread, True, marks=pytest.mark.slow) for spread in (False, True))],
+)
+def test_eight_two_and_one_device(
+    shard_classes: bool, training: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved: TrainState | None = None
+    for count in (8, 2, 1):
+        mesh = jax.make_mesh((count,), (meshes.AXIS,), (AxisType.Auto,), devices=jax.devices()[:count])
+        monkeypatch.setattr(meshes, "make", lambda mesh=mesh: mesh)
+        run = experiment.build(small(steps=3, ema=0.9, shard_classes=shard_classes))
+        store = Checkpoints(tmp_path, lambda run=run: experiment.template(run), None)
+        found = store.restore()
+        if saved is None:
+            assert found is None
+            state = experiment.initial_state(run) if training else drawn(run)
+        else:
+            assert found is not None
+            state = found[0]
+            assert fingerprint(state) == fingerprint(saved)
+        for leaf in jax.tree.leaves(state):
+            assert leaf.sharding.device_set == set(mesh.devices.flat)
+        means = state.params["distributions"]["means"]
+        assert means.addressable_shards[0].data.size == means.size // (count if shard_classes else 1)
+        saved = updated(run, state) if training else state._replace(step=state.step + 1)
+        store.save("latest", saved, {})
+        store.close()
