@@ -27,6 +27,8 @@ from dml_jax.backbones.batch_norm import BatchNorm
 from dml_jax.backbones.contract import Backbone
 from dml_jax.backbones.initializers import he_fan_out, normal_init
 from dml_jax.backbones.layers import Dense, global_pool, layer_norm
+from dml_jax.losses.pairwise import products
+from dml_jax.losses.products import product
 from dml_jax.losses.safe_norms import at_least_float32, unit
 from dml_jax.methods import heads
 from dml_jax.methods.contract import Aux, Batch, Method, PyTree, TrainingSet
@@ -68,18 +70,17 @@ def distances(embeddings: jax.Array, means: jax.Array, log_vars: jax.Array, kind
     The Mahalanobis distance is three matrix products: (x - mu)^2 p = x^2 p - 2 x mu p + mu^2 p with p = 1 / sigma2.
     """
     x, mu = unit(embeddings), unit(means)
-    product = lambda a, b: jnp.matmul(a, b.T, precision=jax.lax.Precision.HIGHEST)  # noqa: E731
     match kind:
         case "mahalanobis":
             log_vars = at_least_float32(log_vars)
             inside = (log_vars > 0) & (log_vars < 6)  # no gradient at the ends either, unlike jax.nn.relu6
             precision = jnp.exp(-jnp.where(inside, log_vars, jnp.where(log_vars >= 6, 6.0, 0.0)))
             constant = jnp.sum(mu * mu * precision, axis=1)
-            return product(x * x, precision) - 2 * product(x, mu * precision) + constant[None, :]
+            return products(x * x, precision) - 2 * products(x, mu * precision) + constant[None, :]
         case "euclidean":
-            return 2 - 2 * product(x, mu)
+            return 2 - 2 * products(x, mu)
         case "cosine":
-            return 1 - product(x, mu)
+            return 1 - products(x, mu)
         case "manhattan":
             return jnp.sum(jnp.abs(x[:, None, :] - mu[None, :, :]), axis=-1)  # the compiler fuses sum and difference
         case _:
@@ -132,7 +133,7 @@ class Block(nn.Module):
     @nn.compact
     def __call__(self, x: jax.Array, g: jax.Array, train: bool) -> jax.Array:
         """X_l [N, D], G [N, N] -> X_{l+1} [N, features]."""
-        x = g @ Dense(self.features, name="theta")(x)
+        x = product("nm,md->nd", g, Dense(self.features, name="theta")(x))
         return jax.nn.leaky_relu(BatchNorm(name="bn")(x, train), 0.1)
 
 
@@ -147,7 +148,7 @@ class HypergraphNetwork(nn.Module):
         """Embeddings X [N, D], propagation G [N, N] -> logits [N, C]."""
         for layer in range(1, self.config.hidden_layers + 1):
             x = Block(self.config.hidden_dim, name=f"block{layer}")(x, g, train)
-        return g @ Dense(self.classes, name="output")(x)
+        return product("nm,mc->nc", g, Dense(self.classes, name="output")(x))
 
 
 def classify(
