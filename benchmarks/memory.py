@@ -47,12 +47,12 @@ def images(count: int, side: int, mesh: Mesh) -> Batch:
 def kept(method: Method, batch: Batch) -> int:
     """Bytes of all arrays that the backward pass gets from the forward pass, parameters included."""
 
-    def forward(key: jax.Array) -> Any:
+    def forward(key: jax.Array, batch: Batch) -> Any:
         params, model_state = method.init(key, batch)
         objective = partial(step.loss, method, model_state=model_state, batch=batch, step=jnp.int32(0), key=key)
         return jax.vjp(objective, params, has_aux=True)[1]
 
-    arrays = jax.tree.leaves(jax.eval_shape(forward, jax.random.key(0)))
+    arrays = jax.tree.leaves(jax.eval_shape(forward, jax.random.key(0), batch))
     return sum(array.size * array.dtype.itemsize for array in arrays)
 
 

@@ -2,7 +2,7 @@
 
 import socket
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -88,11 +88,11 @@ def train(
         trace = Trace(directory / "profile" / process, traced)
         timing = JsonLines(directory / "timing.jsonl", main)
         outputs = loop.Outputs(checkpoints, metrics, timing, console, trace)
-        with explained(config):
-            state = evaluated(loop.train(experiment, outputs, stop))
-        if config.train.select != "last":
-            state = checkpoints.select("reported", config.train.select)
-        checkpoints.close()
+        with closing(checkpoints):
+            with explained(config):
+                state = evaluated(loop.train(experiment, outputs, stop))
+            if config.train.select != "last":
+                state = checkpoints.select("reported", config.train.select)
         stop.stop_immediately()
         final, embeddings = final_results.final(experiment, state, config.train.select, console)
         queries = query_results.split_off(final)
