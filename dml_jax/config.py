@@ -8,7 +8,7 @@ import hashlib
 import importlib
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, field
+from dataclasses import asdict, field, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Annotated, Any
@@ -120,6 +120,8 @@ def resolve(values: Mapping[str, Any]) -> Config:
         if key not in Config.__dataclass_fields__:
             raise ConfigError(f"{key}: there is no such key; {suggest(key, known)}")
     config = Config(**sections)
+    if config.train.precision == "bfloat16":
+        config = replace(config, backbone=replace(config.backbone, dtype="bfloat16"))
     check_name("data", config.data.name)
     _check_images_per_class(config)
     if config.train.layer_decay != 1 and config.backbone.name not in ("vit", "deit"):

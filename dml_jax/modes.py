@@ -2,7 +2,7 @@
 
 import socket
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from dml_jax.train import experiment as experiments
 from dml_jax.train import inference, loop, mesh, process_group, teacher, trackers, warm_start, workdir
 from dml_jax.train import timing as timing_summary
 from dml_jax.train.checkpoint import Checkpoints
+from dml_jax.train.device_memory import explained
 from dml_jax.train.experiment import Experiment
 from dml_jax.train.jsonl import JsonLines
 from dml_jax.train.state import TrainState, check_finite, evaluated
@@ -87,10 +88,11 @@ def train(
         trace = Trace(directory / "profile" / process, traced)
         timing = JsonLines(directory / "timing.jsonl", main)
         outputs = loop.Outputs(checkpoints, metrics, timing, console, trace)
-        state = evaluated(loop.train(experiment, outputs, stop))
-        if config.train.select != "last":
-            state = checkpoints.select("reported", config.train.select)
-        checkpoints.close()
+        with closing(checkpoints):
+            with explained(config):
+                state = evaluated(loop.train(experiment, outputs, stop))
+            if config.train.select != "last":
+                state = checkpoints.select("reported", config.train.select)
         stop.stop_immediately()
         final, embeddings = final_results.final(experiment, state, config.train.select, console)
         queries = query_results.split_off(final)
@@ -156,14 +158,15 @@ def check(config: Config, console: Console) -> None:
     """
     experiment = teacher.with_teacher(build(config), console)
     print_summary(experiment, None, console)
-    state = warm_start.initial_state(experiment, console)
-    key = mesh.replicate(experiment.mesh, experiments.run_key(config))
-    with experiments.training_batches(experiment, 0, 1) as batches:
-        batch = experiments.device_batch(experiment, *next(batches))
-    update = experiments.jitted_step(experiment).lower(state, batch, key).compile()
-    memory = update.memory_analysis()
-    state, values = update(state, batch, key)
-    metrics = loop.check_finite(values, 1)
+    with explained(config):
+        state = warm_start.initial_state(experiment, console)
+        key = mesh.replicate(experiment.mesh, experiments.run_key(config))
+        with experiments.training_batches(experiment, 0, 1) as batches:
+            batch = experiments.device_batch(experiment, *next(batches))
+        update = experiments.jitted_step(experiment).lower(state, batch, key).compile()
+        memory = update.memory_analysis()
+        state, values = update(state, batch, key)
+        metrics = loop.check_finite(values, 1)
     check_finite(state)
     if memory is not None:
         needed = (memory.argument_size_in_bytes + memory.temp_size_in_bytes) / 2**20

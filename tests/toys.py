@@ -19,6 +19,7 @@ class Patches(nn.Module):
     """Patches of 4x4 pixels through a linear layer, batch normalisation and a ReLU."""
 
     channels: int
+    dtype: Any = None
 
     @nn.compact
     def __call__(self, x: jax.Array, train: bool) -> jax.Array:
@@ -26,7 +27,8 @@ class Patches(nn.Module):
         count, side = x.shape[0], SIDE // PATCH
         x = x.reshape(count, side, PATCH, side, PATCH, 3).transpose(0, 1, 3, 2, 4, 5).reshape(count, side, side, -1)
         kernel = self.param("kernel", nn.initializers.normal(0.2), (x.shape[-1], self.channels))
-        return jax.nn.relu(BatchNorm(name="bn")(x.astype(kernel.dtype) @ kernel, train))
+        dtype = self.dtype or kernel.dtype
+        return jax.nn.relu(BatchNorm(name="bn")(x.astype(dtype) @ kernel.astype(dtype), train))
 
 
 def backbone(channels: int = 12, dtype: Any = None) -> Backbone:
@@ -34,16 +36,16 @@ def backbone(channels: int = 12, dtype: Any = None) -> Backbone:
 
     Args:
       channels: of the feature map.
-      dtype: of the feature map; None for that of the parameters.
+      dtype: of the computation; None for that of the parameters.
     """
-    network = Patches(channels)
+    network = Patches(channels, dtype)
 
     def init(key: jax.Array, shape: tuple[int, int]) -> tuple[Any, Any]:
         return functional.init(network, key, functional.struct(1, *shape, 3), False)
 
     def apply(params: Any, stats: Any, inputs: jax.Array, /, *, train: bool, key: Any = None) -> tuple[jax.Array, Any]:
         features, stats = functional.apply(network, params, stats, inputs, train, mutable=train)
-        return features if dtype is None else features.astype(dtype), stats
+        return features, stats
 
     return Backbone(init, apply, channels, preprocess=lambda images: images.astype(float) / 255)
 

@@ -35,7 +35,9 @@ def correlations(prototypes: jax.Array, maps: jax.Array) -> jax.Array:
     Returns:
       float [N, h, w, K], not negative.
     """
-    return jax.nn.softplus(jnp.einsum("nhwl,kl->nhwk", maps.astype(jnp.float32), prototypes, precision=crt.HIGHEST))
+    return jax.nn.softplus(
+        jnp.einsum("nhwl,kl->nhwk", maps.astype(jnp.float32), prototypes, precision=jax.lax.Precision.HIGHEST)
+    )
 
 
 def most_selective(weights: np.ndarray, count: int) -> np.ndarray:

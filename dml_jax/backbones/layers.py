@@ -9,10 +9,11 @@ from typing import Literal, assert_never
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from flax.typing import Dtype, Initializer, PrecisionLike
+from flax.typing import Dtype, Initializer
 
 from dml_jax.backbones.convolution import conv_general_dilated
 from dml_jax.backbones.initializers import he_fan_out, normal_init, uniform_fan_in
+from dml_jax.losses.products import product
 from dml_jax.losses.safe_norms import at_least_float32
 from dml_jax.options.methods import Pooling
 
@@ -41,7 +42,7 @@ class Dense(nn.Module):
         kernel = self.param("kernel", self.kernel_init or default, (x.shape[-1], self.features), jnp.float32)
         bias = self.param("bias", self.bias_init or default, (self.features,), jnp.float32) if self.use_bias else None
         x, kernel, bias = nn.dtypes.promote_dtype(x, kernel, bias, dtype=self.dtype)
-        y = x @ kernel
+        y = product("...i,io->...o", x, kernel)
         return y if bias is None else y + bias.reshape((1,) * (y.ndim - 1) + (-1,))
 
 
@@ -107,14 +108,7 @@ def layer_norm(
     )
 
 
-def attention_weights(
-    queries: jax.Array,
-    keys: jax.Array,
-    *,
-    scale: float,
-    off_by_one: bool = False,
-    precision: PrecisionLike = None,
-) -> jax.Array:
+def attention_weights(queries: jax.Array, keys: jax.Array, *, scale: float, off_by_one: bool = False) -> jax.Array:
     """softmax(scale q k^T) of every head, in at least float32.
 
     Args:
@@ -122,14 +116,12 @@ def attention_weights(
       keys: float [..., M, heads, d].
       scale: multiplies the products.
       off_by_one: adds 1 to the denominator of the softmax.
-      precision: of the products.
 
     Returns:
       [..., heads, N, M]; rows sum to 1, or to less with `off_by_one`.
     """
     wide = jnp.promote_types(queries.dtype, jnp.float32)
-    scores = jnp.einsum("...nhd,...mhd->...hnm", queries, keys, preferred_element_type=wide, precision=precision)
-    scores = scores * scale
+    scores = scale * product("...nhd,...mhd->...hnm", queries, keys, preferred_element_type=wide)
     if not off_by_one:
         return jax.nn.softmax(scores, axis=-1)
     # The 1 is one more key, with score 0 and no value.
@@ -140,7 +132,7 @@ def attention_weights(
 
 def attend(weights: jax.Array, values: jax.Array) -> jax.Array:
     """Weighted sums of values: weights [..., heads, N, M], values [..., M, heads, d] -> [..., N, heads * d]."""
-    mixed = jnp.einsum("...hnm,...mhd->...nhd", weights.astype(values.dtype), values)
+    mixed = product("...hnm,...mhd->...nhd", weights.astype(values.dtype), values)
     return mixed.reshape(*mixed.shape[:-2], -1)
 
 

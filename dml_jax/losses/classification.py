@@ -8,7 +8,8 @@ CosFace is Wang et al. (CVPR 2018); sub-center ArcFace is Deng et al. (ECCV 2020
 import jax
 import jax.numpy as jnp
 
-from dml_jax.losses.pairwise import cosine
+from dml_jax.losses.pairwise import class_cosine
+from dml_jax.losses.products import product
 from dml_jax.losses.safe_norms import at_least_float32, root
 
 
@@ -38,7 +39,7 @@ def cross_entropy(logits: jax.Array, labels: jax.Array, *, smoothing: float = 0.
 
 def linear_logits(embeddings: jax.Array, kernel: jax.Array, bias: jax.Array) -> jax.Array:
     """Embeddings [B, D], kernel [D, C], bias [C] -> logits [B, C]."""
-    return embeddings @ kernel + bias[None]
+    return product("nd,dc->nc", embeddings, kernel) + bias[None]
 
 
 def softmax(
@@ -68,7 +69,7 @@ def normalized_softmax(
       temperature: sigma, divides the cosines; 0.05 in the paper.
       smoothing: epsilon of the label smoothing; none in the paper.
     """
-    return cross_entropy(cosine(embeddings, proxies) / temperature, labels, smoothing=smoothing).mean()
+    return cross_entropy(class_cosine(embeddings, proxies) / temperature, labels, smoothing=smoothing).mean()
 
 
 def _with_target(cosines: jax.Array, labels: jax.Array, target: jax.Array) -> jax.Array:
@@ -106,7 +107,9 @@ def arcface(
       margin: added to the angle between a sample and its own proxy, in radians.
       scale: multiplies the cosines.
     """
-    return cross_entropy(scale * angular_margin(cosine(embeddings, proxies), labels, margin=margin), labels).mean()
+    return cross_entropy(
+        scale * angular_margin(class_cosine(embeddings, proxies), labels, margin=margin), labels
+    ).mean()
 
 
 def cosface(
@@ -121,7 +124,7 @@ def cosface(
       margin: subtracted from the cosine of a sample and its own proxy.
       scale: multiplies the cosines.
     """
-    cosines = cosine(embeddings, proxies)
+    cosines = class_cosine(embeddings, proxies)
     return cross_entropy(scale * _with_target(cosines, labels, _own(cosines, labels) - margin), labels).mean()
 
 
@@ -144,7 +147,7 @@ def subcenter_arcface(
 def nearest_center(embeddings: jax.Array, centers: jax.Array) -> jax.Array:
     """Embeddings [B, D] and centers [C, K, D] -> [B, C], the cosine to the nearest center of each class."""
     classes, count, dim = centers.shape
-    cosines = cosine(embeddings, centers.reshape(-1, dim)).reshape(-1, classes, count)
+    cosines = class_cosine(embeddings, centers.reshape(-1, dim)).reshape(-1, classes, count)
     # Selected by index: the gradient of a maximum, divided among equal entries, can be 0 / 0.
     nearest = jnp.argmax(cosines, axis=2, keepdims=True)
     return jnp.take_along_axis(cosines, nearest, axis=2)[..., 0]

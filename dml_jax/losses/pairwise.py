@@ -5,6 +5,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from dml_jax.losses.products import product
 from dml_jax.losses.safe_norms import at_least_float32, root, unit
 
 
@@ -30,6 +31,11 @@ def products(a: jax.Array, b: jax.Array) -> jax.Array:
 def cosine(a: jax.Array, b: jax.Array) -> jax.Array:
     """Cosine similarities [N, M] of the rows of a [N, D] and b [M, D], of any norm, in at least float32."""
     return products(unit(a), unit(b))
+
+
+def class_cosine(embeddings: jax.Array, classes: jax.Array) -> jax.Array:
+    """Cosines [N, C] of embeddings [N, D] with proxies of classes [C, D]; the operands may be bfloat16."""
+    return product("nd,cd->nc", unit(embeddings), unit(classes), precision=jax.lax.Precision.HIGHEST)
 
 
 def distances(a: jax.Array, b: jax.Array) -> jax.Array:

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 
 from dml_jax.losses.classification import cross_entropy
-from dml_jax.losses.pairwise import cosine, squared_distances
+from dml_jax.losses.pairwise import class_cosine, squared_distances
 from dml_jax.losses.safe_norms import log1p_sum_exp, unit
 
 
@@ -25,7 +25,7 @@ def proxy_nca(embeddings: jax.Array, labels: jax.Array, proxies: jax.Array, *, s
       proxies: float [C, D], C >= 2, any norm.
       scale: length to which embeddings and proxies are normalised.
     """
-    distances = 2 * scale**2 * (1 - cosine(embeddings, proxies))
+    distances = 2 * scale**2 * (1 - class_cosine(embeddings, proxies))
     own = _own(labels, len(proxies))
     others = jax.nn.logsumexp(jnp.where(own, -jnp.inf, -distances), axis=1)
     return jnp.mean(jnp.sum(distances, axis=1, where=own) + others)
@@ -44,7 +44,7 @@ def proxy_nca_pp(
       proxies: float [C, D], any norm.
       temperature: divides the squared distances of unit vectors.
     """
-    return cross_entropy(2 * (cosine(embeddings, proxies) - 1) / temperature, labels).mean()
+    return cross_entropy(2 * (class_cosine(embeddings, proxies) - 1) / temperature, labels).mean()
 
 
 def proxy_anchor(
@@ -62,7 +62,7 @@ def proxy_anchor(
       margin: delta, in cosine.
       alpha: steepness.
     """
-    cosines = cosine(embeddings, proxies)
+    cosines = class_cosine(embeddings, proxies)
     own = _own(labels, len(proxies))
     present = jnp.any(own, axis=0)
     pull = log1p_sum_exp(-alpha * (cosines - margin), own, axis=0)
@@ -95,7 +95,7 @@ def soft_triple(
     """
     classes, count, dim = proxies.shape
     rows = proxies.swapaxes(0, 1).reshape(-1, dim)  # classes along the last axis, where the softmax is fast
-    cosines = cosine(embeddings, rows).reshape(-1, count, classes)
+    cosines = class_cosine(embeddings, rows).reshape(-1, count, classes)
     similarity = jnp.sum(jax.nn.softmax(cosines / gamma, axis=1) * cosines, axis=1)
     losses = cross_entropy(scale * (similarity - margin * _own(labels, classes)), labels)
     return losses.mean() + spread * center_spread(proxies)

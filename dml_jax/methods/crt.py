@@ -33,13 +33,13 @@ from dml_jax.errors import ConfigError
 from dml_jax.losses import active_pairs as active
 from dml_jax.losses import pairwise
 from dml_jax.losses import similarity_losses as ms
+from dml_jax.losses.products import product
 from dml_jax.losses.safe_norms import at_least_float32, unit
 from dml_jax.methods import heads
 from dml_jax.methods.contract import Aux, Batch, Method, PyTree, TrainingSet
 from dml_jax.options.methods.crt import GROUPS, Config
 
 BRANCHES = ("branch1", "branch2")
-HIGHEST = jax.lax.Precision.HIGHEST
 
 
 def coded_residuals(prototypes: jax.Array, features: jax.Array) -> jax.Array:
@@ -53,8 +53,8 @@ def coded_residuals(prototypes: jax.Array, features: jax.Array) -> jax.Array:
       r, float [N, K, L], at least float32. A sum over positions: its scale grows with P.
     """
     features = at_least_float32(features)
-    s = jax.nn.softplus(jnp.einsum("npl,kl->npk", features, prototypes, precision=HIGHEST))
-    weighted = jnp.einsum("npk,npl->nkl", s, features, precision=HIGHEST)
+    s = jax.nn.softplus(product("npl,kl->npk", features, prototypes))
+    weighted = product("npk,npl->nkl", s, features)
     return weighted - s.sum(axis=1)[:, :, None] * prototypes[None]
 
 
@@ -74,7 +74,7 @@ class GammaHidden(nn.Module):
         """Residuals r [N, K, L] -> [N, K, h]."""
         kernel, bias = _stacked_layers(self, self.count, residuals.shape[-1], self.features)
         shared = self.count == 1
-        x = residuals @ kernel[0] if shared else jnp.einsum("nkl,klh->nkh", residuals, kernel)
+        x = product("nkl,lh->nkh", residuals, kernel[0]) if shared else product("nkl,klh->nkh", residuals, kernel)
         return jax.nn.gelu(x + bias[None], approximate=False)
 
 
@@ -95,9 +95,9 @@ class GammaOutput(nn.Module):
         n, k, h = activations.shape
         kernel, bias = _stacked_layers(self, self.count, h, self.features)
         if self.count == 1:
-            total = activations.sum(axis=1) @ kernel[0]
+            total = product("nh,hd->nd", activations.sum(axis=1), kernel[0])
         else:
-            total = activations.reshape(n, k * h) @ kernel.reshape(k * h, -1)
+            total = product("ni,id->nd", activations.reshape(n, k * h), kernel.reshape(k * h, -1))
         return total / k + bias.mean(axis=0)[None]
 
 

@@ -27,6 +27,8 @@ from dml_jax.backbones.batch_norm import BatchNorm
 from dml_jax.backbones.contract import Backbone
 from dml_jax.backbones.initializers import he_fan_out, normal_init, uniform_fan_in
 from dml_jax.backbones.layers import Dense, global_pool, layer_norm
+from dml_jax.losses.pairwise import products
+from dml_jax.losses.products import product
 from dml_jax.losses.safe_norms import at_least_float32, unit
 from dml_jax.methods import heads
 from dml_jax.methods.contract import Aux, Batch, Method, PyTree, TrainingSet
@@ -68,18 +70,17 @@ def distances(embeddings: jax.Array, means: jax.Array, log_vars: jax.Array, kind
     The Mahalanobis distance is three matrix products: (x - mu)^2 p = x^2 p - 2 x mu p + mu^2 p with p = 1 / sigma2.
     """
     x, mu = unit(embeddings), unit(means)
-    product = lambda a, b: jnp.matmul(a, b.T, precision=jax.lax.Precision.HIGHEST)  # noqa: E731
     match kind:
         case "mahalanobis":
             log_vars = at_least_float32(log_vars)
             inside = (log_vars > 0) & (log_vars < 6)  # no gradient at the ends either, unlike jax.nn.relu6
             precision = jnp.exp(-jnp.where(inside, log_vars, jnp.where(log_vars >= 6, 6.0, 0.0)))
             constant = jnp.sum(mu * mu * precision, axis=1)
-            return product(x * x, precision) - 2 * product(x, mu * precision) + constant[None, :]
+            return products(x * x, precision) - 2 * products(x, mu * precision) + constant[None, :]
         case "euclidean":
-            return 2 - 2 * product(x, mu)
+            return 2 - 2 * products(x, mu)
         case "cosine":
-            return 1 - product(x, mu)
+            return 1 - products(x, mu)
         case "manhattan":
             return jnp.sum(jnp.abs(x[:, None, :] - mu[None, :, :]), axis=-1)  # the compiler fuses sum and difference
         case _:
@@ -129,7 +130,7 @@ class Propagation(NamedTuple):
 
     def times(self, x: jax.Array) -> jax.Array:
         """G X of X [N, D]."""
-        return self.scaled @ (self.edges[:, None] * (self.scaled.T @ x))
+        return product("ne,ed->nd", self.scaled, self.edges[:, None] * product("ne,nd->ed", self.scaled, x))
 
 
 def propagation(h: jax.Array, weights: jax.Array) -> Propagation:
@@ -149,7 +150,7 @@ class Layer(nn.Module):
         init = uniform_fan_in(x.shape[1])
         kernel = self.param("kernel", init, (x.shape[1], self.features))
         bias = self.param("bias", init, (self.features,))
-        return g.times(x) @ kernel + g.times(jnp.ones_like(x[:, :1])) * bias[None, :]
+        return product("nd,dc->nc", g.times(x), kernel) + g.times(jnp.ones_like(x[:, :1])) * bias[None, :]
 
 
 class Block(nn.Module):

@@ -60,7 +60,7 @@ def attention(queries: jax.Array, keys: jax.Array, equations: Equations) -> jax.
     heads, size = queries.shape[-2:]
     scale = (heads * size if equations == "paper" else size) ** -0.5
     authors = equations == "authors"
-    return attention_weights(queries, keys, scale=scale, off_by_one=authors, precision=lax.Precision.HIGHEST)
+    return attention_weights(queries, keys, scale=scale, off_by_one=authors)
 
 
 class MessagePassingLayer(nn.Module):

@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 from annotated_types import Gt, Le
 
+from dml_jax.options.backbones import Dtype
 from dml_jax.options.fields import Fraction, NonNegative, NonNegativeInt, PositiveInt, require, section
 
 Optimizer = Literal["adam", "adamw", "radam", "sgd", "rmsprop", "lion", "muon"]
@@ -29,6 +30,7 @@ class Train:
     warmup_epochs: NonNegativeInt = 0  # before these epochs, at the full learning rate
     linear_warmup: NonNegativeInt = 0  # steps in which all learning rates rise linearly from zero
     chunks: PositiveInt = 1  # parts in which a batch is encoded, for batches larger than the memory; same results
+    precision: Dtype = "float32"  # of the backbone's activations and of the operands of the heads' products
     shard_classes: bool = False  # spread tables of classes (proxies, classifiers) over the devices; same results
     optimizer: Optimizer = "adam"  # with PyTorch's conventions
     clip_norm: NonNegative = 0.0  # largest global norm of the gradient of all groups without `freeze`; 0: no limit

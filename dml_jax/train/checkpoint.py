@@ -4,12 +4,17 @@
 deletes the other's. Orbax writes each into a temporary directory and renames it; a manifest with the SHA-256 of every
 file, written last, marks it as complete. A killed run leaves nothing that could be mistaken for a checkpoint, and
 damage is found before anything is restored.
+
+Training may go on while a checkpoint is written, but never beyond the next one: whatever reads, deletes or writes
+checkpoints first waits for it. So they are complete in the order in which they were saved.
 """
 
 import logging
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +76,8 @@ class Checkpoints:
         self._template = template
         self._warn = warn
         self._writing = writing
+        self._background = ThreadPoolExecutor(1)
+        self._pending: Future[None] | None = None
         if writing:
             process_group.decided_by_first(self._remove_incomplete)
         self._managers = {kind: self._manager(kind, keep) for kind, keep in KEPT.items()}
@@ -88,24 +95,26 @@ class Checkpoints:
             max_to_keep=keep if self._writing else None,
             create=self._writing,
             cleanup_tmp_directories=self._writing,
-            enable_async_checkpointing=False,
+            enable_async_checkpointing=self._writing,
             read_only=not self._writing,
         )
         with reading(self.directory / kind, "delete the newest checkpoint in it, or start again", CheckpointError):
             return ocp.CheckpointManager(self.directory / kind, options=options)
 
-    def save(self, kind: str, state: TrainState, notes: dict[str, Any]) -> None:
-        """Writes a checkpoint, which is on disk on return.
+    def save(self, kind: str, state: TrainState, notes: dict[str, Any], *, background: bool = False) -> None:
+        """Writes a checkpoint, which is on disk on return unless it is written in the background.
 
         Args:
           kind: "latest" or "best".
-          state: the state; its step names the checkpoint.
+          state: the state; its step names the checkpoint. It may be donated on return.
           notes: further values for resuming (JSON).
+          background: returns as soon as the state has been copied to the host.
 
         Raises:
-          CheckpointError: it could not be written.
+          CheckpointError: it, or the one before in the background, could not be written.
           DivergedError: the state is not finite; nothing is written.
         """
+        self.wait()
         check_finite(state)
         step = int(state.step)
         path = self.directory / kind / str(step)
@@ -117,14 +126,28 @@ class Checkpoints:
             state=ocp.args.StandardSave(_to_disk(state)),
             notes=ocp.args.JsonSave(notes),
         )
-        try:
+        with _writing(path):
             saved = manager.save(step, args=items)
-            if saved and jax.process_index() == 0:
-                write_json(path / MANIFEST, digests(path))
-        except (OSError, ValueError) as error:  # a full disk is a ValueError of tensorstore
-            raise CheckpointError(f"{path}: cannot be written ({reason(error)})") from error
         if not saved:
             raise CheckpointError(f"{path}: was not written, because there is a newer one")
+        self._pending = self._background.submit(_commit, manager, path)
+        if not background:
+            self.wait()
+
+    def wait(self) -> None:
+        """Waits until the checkpoint that is being written is on disk.
+
+        Raises:
+          CheckpointError: it could not be written.
+        """
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            pending.result()
+
+    def holds(self, step: int) -> bool:
+        """Whether the checkpoint of a step is on disk; all processes must ask."""
+        self.wait()
+        return bool(process_group.decided_by_first(lambda: int(step in self.steps())))
 
     def steps(self, kind: str = "latest") -> list[int]:
         """Steps of the complete checkpoints on disk, oldest first."""
@@ -145,8 +168,9 @@ class Checkpoints:
 
         Raises:
           CheckpointError: `step` does not exist or is corrupt, the newest manifest cannot be opened, or all checkpoints
-            are corrupt.
+            are corrupt, or one could not be written in the background.
         """
+        self.wait()
         if step is not None:
             steps = self.steps(kind)
             if step not in steps:
@@ -202,6 +226,7 @@ class Checkpoints:
 
     def drop_newer(self, kind: str, step: int) -> None:
         """Deletes checkpoints after `step`: the resumed run will write them again."""
+        self.wait()
         while (newest := process_group.decided_by_first(lambda: max(self.steps(kind), default=NONE))) > step:
             self._managers[kind].delete(newest)  # all processes wait for each other
 
@@ -211,15 +236,43 @@ class Checkpoints:
             state=ocp.args.StandardRestore(_to_disk(self._template())), notes=ocp.args.JsonRestore()
         )
         try:
-            restored = self._managers[kind].restore(step, args=items)
+            # Not by the manager, which would first raise what it could not write.
+            with ocp.Checkpointer(ocp.CompositeCheckpointHandler()) as checkpointer:
+                restored = checkpointer.restore(path, args=items)
         except Exception as error:  # orbax and tensorstore raise many types of exceptions
             raise CheckpointError(f"{path}: does not fit this model ({reason(error)})") from error
         return TrainState(*(restored.state.get(name) for name in ON_DISK)), dict(restored.notes)
 
     def close(self) -> None:
-        """Stops orbax's threads."""
-        for manager in self._managers.values():
-            manager.close()
+        """Waits until everything is on disk, and stops the threads.
+
+        Raises:
+          CheckpointError: the last checkpoint could not be written.
+        """
+        try:
+            self.wait()
+        finally:
+            for manager in self._managers.values():
+                with suppress(Exception):  # what `save` or `wait` has raised, once more
+                    manager.close()
+            self._background.shutdown()
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    """Within this context, a checkpoint that cannot be written is a CheckpointError."""
+    try:
+        yield
+    except (OSError, ValueError) as error:  # a full disk is a ValueError of tensorstore
+        raise CheckpointError(f"{path}: cannot be written ({reason(error)})") from error
+
+
+def _commit(manager: ocp.CheckpointManager, path: Path) -> None:
+    """Waits for orbax and marks the checkpoint as complete."""
+    with _writing(path):
+        manager.wait_until_finished()
+        if jax.process_index() == 0:
+            write_json(path / MANIFEST, digests(path))
 
 
 def _ignore_late_transfers() -> None:

@@ -20,7 +20,7 @@ from dml_jax.data.split import Split
 from dml_jax.errors import ConfigError, DataError
 from dml_jax.evaluation import refinement_batches
 from dml_jax.methods.contract import Batch, Method, PyTree, TrainingSet, no_classes
-from dml_jax.train import chunks, class_tables, optimizers, step
+from dml_jax.train import chunks, class_tables, optimizers, precision, step
 from dml_jax.train import mesh as meshes
 from dml_jax.train.state import TrainState
 
@@ -127,10 +127,11 @@ def build_method(config: Config, data: TrainingSet) -> Method:
     def build_for(classes: int) -> Method:
         return methods.build(config.method, _with_erasing(backbone, config.data), data._replace(classes=classes))
 
-    if not config.train.shard_classes:
-        return build_for(data.classes)
-    side, method = config.data.image_size, build_for(data.classes)
-    return class_tables.spread(build_for, data.classes, _zeros(config, method, (side, side)))
+    method = build_for(data.classes)
+    if config.train.shard_classes:
+        side = config.data.image_size
+        method = class_tables.spread(build_for, data.classes, _zeros(config, method, (side, side)))
+    return precision.in_bfloat16(method) if config.train.precision == "bfloat16" else method
 
 
 def _with_erasing(backbone: Backbone, data: Data) -> Backbone:

@@ -2,7 +2,8 @@
 
 Exact resume: batch i is a pure function of (seed, i) and the step folds its number into the key, so the state alone
 determines how a run continues. A line of metrics is on disk before the checkpoint that follows it; on resume, lines
-after the checkpoint are removed and written again, bit for bit the same.
+after the checkpoint are removed and written again, bit for bit the same. Checkpoints are written while the training
+goes on.
 """
 
 from typing import Any, NamedTuple
@@ -98,7 +99,7 @@ def train(experiment: Experiment, out: Outputs, stop: Stop) -> TrainState:
     reloads = {experiment.sampler.first_step(config.warmup_epochs + epoch) for epoch in config.reload_best_epochs}
     refreshes = training_set_refresh.due_steps(experiment)
     if stop.agreed():
-        if start not in out.checkpoints.steps():
+        if not out.checkpoints.holds(start):
             out.checkpoints.save("latest", state, notes._asdict())
         raise Interrupted(stop.agreed())
     out.console.print("compiling the training step")
@@ -160,7 +161,7 @@ def train(experiment: Experiment, out: Outputs, stop: Stop) -> TrainState:
             if logging or evaluating:
                 clock.restart(done)  # the throughput is that of training alone
             if saving:
-                out.checkpoints.save("latest", state, notes._asdict())
+                out.checkpoints.save("latest", state, notes._asdict(), background=not stopping)
             if stopping:
                 raise Interrupted(stop.agreed())
             if evaluating and enough:
@@ -260,7 +261,7 @@ def evaluate_and_record(
         seen = split_metrics.of_training_classes(experiment, embedder, model, experiment.splits[name], on_progress)
     except Interrupted:
         # A checkpoint of this step is pending already; saving it again would lose it if the process were killed now.
-        if int(state.step) not in out.checkpoints.steps():
+        if not out.checkpoints.holds(int(state.step)):
             out.checkpoints.save("latest", state, notes._replace(pending=line)._asdict())
         raise
     out.metrics.write({**line, **seen, **{f"{name}/{metric}": value for metric, value in results.items()}})
@@ -271,7 +272,7 @@ def evaluate_and_record(
         return notes
     if recall <= notes.best:
         return notes._replace(waited=notes.waited + 1)
-    out.checkpoints.save("best", state, {"recall@1": recall})
+    out.checkpoints.save("best", state, {"recall@1": recall}, background=True)
     return notes._replace(best=recall, waited=0)
 
 
@@ -283,6 +284,6 @@ def refresh_state(
     try:
         return training_set_refresh.refreshed(experiment, features, state, stop)
     except Interrupted:
-        if int(state.step) not in out.checkpoints.steps():
+        if not out.checkpoints.holds(int(state.step)):
             out.checkpoints.save("latest", state, notes._asdict())
         raise

@@ -1,5 +1,6 @@
 """What every method guarantees: one compilation, finite values, batch statistics, any number of devices, precision."""
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache, partial
@@ -20,7 +21,7 @@ from dml_jax.losses.mining import Triplets
 from dml_jax.methods import baseline, crt, diva, group_loss, hist, mpn, student
 from dml_jax.methods.contract import Aux, Batch, Method, TrainingSet, teaching
 from dml_jax.train import mesh as meshes
-from dml_jax.train import step
+from dml_jax.train import precision, step
 from dml_jax.train.checkpoint import Checkpoints
 from dml_jax.train.chunks import chunked
 from dml_jax.train.state import TrainState
@@ -79,7 +80,8 @@ UNDRAWN = "{} without draws"
 @cache
 def method(name: str, dtype: Any = None) -> Method:
     made = METHODS | {UNDRAWN.format(name): build for name, build in WITHOUT_DRAWS.items()}
-    return made[name](toys.backbone(dtype=dtype))
+    built = made[name](toys.backbone(dtype=dtype))
+    return precision.in_bfloat16(built) if dtype is jnp.bfloat16 else built
 
 
 @cache
@@ -221,9 +223,38 @@ def test_degenerate_batches_stay_finite(name: str, dtype: Any) -> None:
         state, terms = run(start, batch, jax.random.key(KEY))
         assert all(np.isfinite(term) for term in terms.values()), (kind, terms)
         assert all(np.isfinite(leaf).all() for leaf in leaves(state.params)), kind
-    if dtype is not None:  # losses are computed in float32, only the features are rounded
-        exact = float(update(name)(start, usual, jax.random.key(KEY))[1]["loss"])
-        assert float(run(start, usual, jax.random.key(KEY))[1]["loss"]) == pytest.approx(exact, rel=2e-2)
+
+
+# What may be computed with bfloat16 arrays: products, ReLUs, and whatever only moves values.
+MOVES = {"convert", "broadcast_in_dim", "compare", "maximum", "select", "constant", "transpose", "reshape"}
+
+
+@every_method
+def test_bfloat16_rounds_the_products_of_the_network_only(name: str) -> None:
+    """Loss and gradient stay close, the state and all sums float32, and products of embeddings exact."""
+    made, run = method(name, jnp.bfloat16), update(name, jnp.bfloat16)
+    batch = toys.batch(made.views)
+    start = started(made, optax.sgd(0.01), batch)
+    after, terms = run(start, batch, jax.random.key(KEY))
+    exact, exact_terms = update(name)(start, batch, jax.random.key(KEY))
+    # bfloat16 rounds by up to u = 2^-8. Ten products in a row, forwards and backwards, of two rounded operands each,
+    # change the gradient by up to 20 u.
+    assert float(terms["loss"]) == pytest.approx(float(exact_terms["loss"]), rel=20 * 2**-8)
+    step_of = [np.concatenate([np.ravel(x) for x in leaves(s.params)]) for s in (start, exact, after)]
+    gradient, rounded = step_of[1] - step_of[0], step_of[2] - step_of[0]
+    assert 0 < np.linalg.norm(rounded - gradient) < 20 * 2**-8 * np.linalg.norm(gradient)
+    assert {leaf.dtype for leaf in leaves(after) if leaf.dtype.kind not in "iub"} == {np.dtype("float32")}
+
+    # Of the program for GPUs, because CPUs have no such products and compute the same numbers in float32.
+    text = run.trace(start, batch, jax.random.key(KEY)).lower(lowering_platforms=("cuda",)).as_text()
+    lines = [line for line in text.splitlines() if "stablehlo." in line]
+    named = [(re.findall(r"stablehlo\.(\w+)", line)[0], line) for line in lines]
+    assert {op for op, line in named if "bf16" in line} <= MOVES | {"dot_general"}
+    products = [line for op, line in named if op == "dot_general"]
+    assert sum("bf16" in line for line in products) >= 3
+    between_images = r"\(tensor<16(x16)?xf32>, tensor<16(x16)?xf32>\)"
+    others = [line for line in products if "bf16" not in line and not re.search(between_images, line)]
+    assert all("HIGHEST" in line for line in others)
 
 
 @every_method

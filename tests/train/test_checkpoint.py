@@ -1,11 +1,16 @@
 """Checkpoints never restore wrong arrays: damage is reported and the previous one is read."""
 
+import errno
 import logging
 import resource
 import shutil
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing, nullcontext
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -199,16 +204,24 @@ def test_unfinished_ones_are_ignored(store: Checkpoints, tmp_path: Path, warned:
     other.close()
 
 
+@pytest.mark.parametrize("background", [False, True])
 @pytest.mark.parametrize("most", [100, 2_000])
 def test_what_cannot_be_written_is_one_sentence(
-    store: Checkpoints, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str], most: int
+    store: Checkpoints,
+    caplog: pytest.LogCaptureFixture,
+    capfd: pytest.CaptureFixture[str],
+    most: int,
+    background: bool,
 ) -> None:
     """With a limit on the size of files, orbax or the storage layer below it fails at some point."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (most, limits[1]))
     try:
-        with pytest.raises(CheckpointError, match=r"latest/30: cannot be written \(") as caught:
-            store.save("latest", state(30), {})
+        with (
+            pytest.raises(CheckpointError, match=r"latest/30: cannot be written \(") as caught,
+            closing(store) if background else nullcontext(),
+        ):
+            store.save("latest", state(30), {}, background=background)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert "\n" not in str(caught.value)
@@ -217,6 +230,58 @@ def test_what_cannot_be_written_is_one_sentence(
     found = store.restore()
     assert found is not None
     assert equal(found[0], 20)
+
+
+def test_a_save_in_the_background_is_complete_when_the_next_one_starts(
+    store: Checkpoints, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It returns before the manifest is written, and the state may be overwritten by then."""
+    written, order = threading.Event(), []
+
+    def slow(path: Path) -> dict[str, str]:
+        order.append(f"{path.parent.name}/{path.name}")
+        assert written.wait(60)
+        return digests(path)
+
+    digests = checkpoint.digests
+    monkeypatch.setattr(checkpoint, "digests", slow)
+    saved = state(30)
+    store.save("best", saved, {}, background=True)
+    assert store.steps("best") == []
+    zeros = jax.jit(partial(jax.tree.map, jnp.zeros_like), donate_argnums=0)(saved)
+    assert all(not leaf.any() for leaf in jax.tree.leaves(jax.block_until_ready(zeros)))
+    threading.Timer(0.2, written.set).start()
+    store.save("latest", state(30), {}, background=True)
+    assert store.steps("best") == [30]
+    assert store.holds(30)  # waits
+    assert not store.holds(31)
+    assert order == ["best/30", "latest/30"]
+    for kind in ("best", "latest"):
+        found = store.restore(kind)
+        assert found is not None
+        assert equal(found[0], 30)
+
+
+@pytest.mark.parametrize("following", ["save", "holds", "restore", "drop_newer", "close"])
+def test_what_fails_in_the_background_is_raised_by_whatever_follows(
+    following: str, store: Checkpoints, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoint, "digests", raising(OSError(errno.ENOSPC, "No space left on device")))
+    store.save("latest", state(30), {}, background=True)
+    arguments: dict[str, Any] = {"save": ("best", state(30), {}), "holds": (30,), "drop_newer": ("latest", 20)}
+    with pytest.raises(CheckpointError, match=r"latest/30: cannot be written \(No space left on device\)"):
+        getattr(store, following)(*arguments.get(following, ()))
+    monkeypatch.undo()
+    again = Checkpoints(tmp_path, lambda: state(0), pytest.fail)
+    assert again.steps() == [10, 20]
+    again.close()
+
+
+def raising(error: Exception) -> Callable[[Path], dict[str, str]]:
+    def fail(path: Path) -> dict[str, str]:
+        raise error
+
+    return fail
 
 
 class _FailsWhenDeleted:

@@ -2,6 +2,7 @@
 
 import json
 import signal
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -19,8 +20,8 @@ from dml_jax.console import Console
 from dml_jax.data import pipeline
 from dml_jax.errors import DivergedError
 from dml_jax.methods.contract import Batch
+from dml_jax.train import checkpoint, health, kept_models, loop, mesh, meter, split_metrics, step
 from dml_jax.train import experiment as experiments
-from dml_jax.train import health, kept_models, loop, mesh, meter, split_metrics, step
 from dml_jax.train.checkpoint import Checkpoints
 from dml_jax.train.experiment import Experiment
 from dml_jax.train.jsonl import JsonLines
@@ -123,6 +124,31 @@ def test_resume_is_exact(k: int, experiment: Experiment, whole: tuple[list[bytes
     state = train(experiment, tmp_path)
     assert bits(state) == whole[0]
     assert (tmp_path / "metrics.jsonl").read_text() == whole[1]
+
+
+def test_training_goes_on_while_a_checkpoint_is_written(
+    experiment: Experiment, whole: tuple[list[bytes], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first checkpoint, of step 7, is not complete before the line of step 8; a stop waits for its own."""
+    metrics, digests = tmp_path / "metrics.jsonl", checkpoint.digests
+
+    def slow(path: Path) -> dict[str, str]:
+        deadline = time.monotonic() + 60
+        while path.name == "7" and '"step": 8' not in metrics.read_text() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        time.sleep(0.1)
+        assert path.name != "7" or '"step": 8' in metrics.read_text()
+        return digests(path)
+
+    monkeypatch.setattr(checkpoint, "digests", slow)
+    store = checkpoints(experiment, tmp_path)
+    out = loop.Outputs(store, JsonLines(metrics), JsonLines(tmp_path / "timing.jsonl"), Console(quiet=True))
+    with pytest.raises(Interrupted):
+        loop.train(experiment, out, StopAt(17))
+    assert store.steps()[-1] == 17
+    store.close()
+    assert bits(train(experiment, tmp_path)) == whole[0]
+    assert metrics.read_text() == whole[1]
 
 
 def test_a_second_interruption_takes_nothing_away(

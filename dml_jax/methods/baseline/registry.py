@@ -15,7 +15,7 @@ from dml_jax import losses
 from dml_jax.backbones.initializers import normal_init, uniform_fan_in
 from dml_jax.losses import active_pairs
 from dml_jax.losses.classification import linear_logits, nearest_center
-from dml_jax.losses.pairwise import cosine
+from dml_jax.losses.pairwise import class_cosine
 from dml_jax.options.methods.losses import Margin, SoftTriple, SubCenterArcFace
 
 Params = dict[str, jax.Array]
@@ -76,13 +76,13 @@ def without_centers(loss: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
 LOSSES: dict[str, Entry] = {
     "cross_entropy": Entry(losses.softmax, classifier, lambda o, p, x: linear_logits(x, **p)),
     "normalized_softmax": Entry(
-        losses.normalized_softmax, proxies, lambda o, p, x: cosine(x, p["proxies"]) / o.temperature
+        losses.normalized_softmax, proxies, lambda o, p, x: class_cosine(x, p["proxies"]) / o.temperature
     ),
-    "arcface": Entry(losses.arcface, proxies, lambda o, p, x: o.scale * cosine(x, p["proxies"])),
+    "arcface": Entry(losses.arcface, proxies, lambda o, p, x: o.scale * class_cosine(x, p["proxies"])),
     "subcenter_arcface": Entry(
         without_centers(losses.subcenter_arcface), centers, lambda o, p, x: o.scale * nearest_center(x, p["proxies"])
     ),
-    "cosface": Entry(losses.cosface, proxies, lambda o, p, x: o.scale * cosine(x, p["proxies"])),
+    "cosface": Entry(losses.cosface, proxies, lambda o, p, x: o.scale * class_cosine(x, p["proxies"])),
     "proxy_nca": Entry(losses.proxy_nca, proxies),
     "proxy_nca_pp": Entry(losses.proxy_nca_pp, proxies),
     "proxy_anchor": Entry(losses.proxy_anchor, proxies),

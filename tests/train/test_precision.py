@@ -1,0 +1,74 @@
+"""Tests of a training step in bfloat16."""
+
+import re
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dml_jax import config as configs
+from dml_jax.errors import CheckpointError
+from dml_jax.files import write_json
+from dml_jax.losses.products import in_bfloat16, product
+from dml_jax.train import experiment, workdir
+from tests.train.experiments import small, values
+
+
+@pytest.mark.parametrize(
+    ("equation", "shapes"),
+    [("...i,io->...o", ((2, 3, 4), (4, 5))), ("npk,npl->nkl", ((2, 6, 3), (2, 6, 4)))],
+)
+def test_operands_are_rounded_and_sums_are_not(equation: str, shapes: tuple[tuple[int, ...], ...]) -> None:
+    """Value and both gradients are those of rounded operands, which NumPy computes in float64."""
+    rng = np.random.default_rng(0)
+    a, b = (rng.standard_normal(shape).astype(np.float32) for shape in shapes)
+    weights = rng.standard_normal(np.einsum(equation, a, b).shape).astype(np.float32)
+
+    def rounded(x: np.ndarray) -> np.ndarray:
+        return np.asarray(x, jnp.bfloat16).astype(np.float64)
+
+    @jax.jit
+    def run(a: jax.Array, b: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+        with in_bfloat16():
+            value, pull = jax.vjp(partial(product, equation), a, b)
+        return value, pull(jnp.asarray(weights))
+
+    value, gradients = run(a, b)
+    left, right, result = re.split(",|->", equation.replace("...", "xy"[: a.ndim - 1]))
+    expected = (
+        np.einsum(f"{left},{right}->{result}", rounded(a), rounded(b)),
+        np.einsum(f"{result},{right}->{left}", rounded(weights), rounded(b)),
+        np.einsum(f"{left},{result}->{right}", rounded(a), rounded(weights)),
+    )
+    for found, wanted in zip((value, *gradients), expected, strict=True):
+        assert found.dtype == jnp.float32
+        np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
+    np.testing.assert_array_equal(product(equation, a, b), jnp.einsum(equation, a, b))  # outside, nothing is rounded
+
+
+def test_one_option_sets_backbone_and_heads() -> None:
+    """Every convolution of the step for GPUs is of bfloat16 arrays, and so is the product of the embedding layer."""
+    config = small(steps=1, precision="bfloat16")
+    assert config.backbone.dtype == "bfloat16"
+    assert configs.resolve(asdict(config)) == config  # as config.json says
+    made = experiment.build(config)
+    state, key = experiment.template(made), jax.eval_shape(lambda: experiment.run_key(config))
+    update = experiment.jitted_step(made).trace(state, experiment.example_batch(made), key)
+    text = update.lower(lowering_platforms=("cuda",)).as_text()
+    convolutions = [line for line in text.splitlines() if "stablehlo.convolution" in line]
+    assert len(convolutions) >= 3
+    assert all(re.search(r"\(tensor<[x\d]*bf16>, tensor<[x\d]*bf16>\)", line) for line in convolutions)
+    assert re.search(r"dot_general.*\(tensor<16x4xbf16>, tensor<4x8xbf16>\) -> tensor<16x8xf32>", text)
+    after, _ = update.out_info
+    assert jax.tree.map(lambda x: x.dtype, after) == jax.tree.map(lambda x: x.dtype, state)
+
+
+def test_another_precision_is_another_run(tmp_path: Path) -> None:
+    stored = {"config": values(steps=1), "data_hash": "", "classes": 5, "images": 9, "shape": [8, 8]}
+    write_json(tmp_path / "config.json", stored)
+    with pytest.raises(CheckpointError, match=r"train\.precision \('float32' there, 'bfloat16' here\)"):
+        workdir.check_same_run(tmp_path, small(steps=1, precision="bfloat16"))
