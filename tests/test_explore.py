@@ -53,7 +53,7 @@ def check_command(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with ThreadPoolExecutor(1) as pool:
         answers = pool.submit(visit)
         with pytest.raises(SystemExit, match="143"):
-            explore.execute([str(run), "--port=0"])
+            explore.execute([f"--workdir={run}", "--port=0"])
     signal.signal(signal.SIGTERM, before)
     listed, photograph = answers.result()
     embeddings = np.load(run / "embeddings" / "test" / "embeddings.npy")

@@ -38,7 +38,7 @@ URL = "gs://bucket/run"
         ("ensemble", [URL, "other", "--output=new"]),
         ("ensemble", ["photos", "photos/a", f"--output={URL}"]),
         ("analyse", [f"--workdir={URL}"]),
-        ("explore", [URL, "--port=0"]),
+        ("explore", [f"--workdir={URL}", "--port=0"]),
         ("export.__main__", [f"--workdir={URL}", "--to=parquet"]),
         ("export.__main__", ["--workdir=.", "--to=parquet", f"--output={URL}"]),
         ("report", [URL]),

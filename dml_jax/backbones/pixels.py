@@ -14,7 +14,7 @@ def preprocess(pixels: Pixels) -> Callable[[jax.Array], jax.Array]:
     """uint8 [B, H, W, 3] RGB -> float [B, H, W, 3], normalised: float64 where JAX is told to use it, else float32."""
 
     def normalise(images: jax.Array) -> jax.Array:
-        values = images.astype(float) * (pixels.top / 255.0)
+        values = jnp.asarray(images, float) * (pixels.top / 255.0)
         if pixels.order == "bgr":
             values = values[..., ::-1]
         mean, std = jnp.asarray(pixels.mean, values.dtype), jnp.asarray(pixels.std, values.dtype)

@@ -77,7 +77,7 @@ def test_early_stopping_is_exact_across_interruptions(
         seen[int(state.step)] = jax.tree.map(np.asarray, state)
         return {name: np.asarray(state.step)}
 
-    def metrics(config: Any, split: Any, embeddings: np.ndarray, gallery: Any, *, cluster: bool) -> dict[str, float]:
+    def metrics(config: Any, split: Any, embeddings: np.ndarray, gallery: Any, **options: bool) -> dict[str, float]:
         return {"recall@1": RECALLS[int(embeddings)], "map@r": 0.0}
 
     monkeypatch.setattr(loop.split_metrics, "embed_with_gallery", embed)
