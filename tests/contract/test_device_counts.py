@@ -111,7 +111,11 @@ def narrow(jaxpr: Any) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.slow] if name == "student" else []) for name in METHODS]
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] if name in ("mpn", "crt", "diva", "student") else [])
+        for name in METHODS
+    ],
 )
 def test_nothing_is_computed_in_float32_in_a_run_in_float64(name: str) -> None:
     """With everything that a configuration can add to the step."""

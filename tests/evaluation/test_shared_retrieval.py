@@ -57,7 +57,7 @@ def processes(monkeypatch):
         (64, {"TOP_R_FROM": 1 << 30}, {}),
         (64, {"SORT_ABOVE": 3}, {"full_ranking": True, "exclusion": "position"}),
         (64, {"SORT_ABOVE": 40}, {"gallery": True, "full_ranking": True}),
-        (320, {"TOP_R_FROM": 1, "SORT_ABOVE": 98}, {}),
+        pytest.param(320, {"TOP_R_FROM": 1, "SORT_ABOVE": 98}, {}, marks=pytest.mark.slow),
         (320, {}, {"two_sorted": True}),
     ],
 )
