@@ -19,6 +19,7 @@ from dml_jax.config import Data
 from dml_jax.data import decode, prepared
 from dml_jax.data.datasets import folder
 from dml_jax.data.prepare import check_images, near_duplicates, prepare_dataset, writer
+from dml_jax.data.prepare.source_files import Entry, File
 from tests.data import layouts, pictures
 
 ROOT = Path(__file__).parents[1]
@@ -318,6 +319,13 @@ def test_another_request_starts_from_scratch(
     assert code == 0
     assert "resuming" not in printed
     assert "unpacking" in printed
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_a_full_disk_is_named_while_images_are_encoded(tmp_path: Path) -> None:
+    entry = Entry("1.jpg", File(pictures.write(tmp_path / "1.jpg", 1)), "oak", "train")
+    with pytest.raises(OSError, match="No space left on device: '/dev/full'"):
+        writer.check([entry], Path("/dev/full"), 0, True, 1, lambda done: None)
 
 
 @pytest.mark.slow
