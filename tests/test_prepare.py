@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -15,9 +16,10 @@ from PIL import Image
 
 from dml_jax import prepare
 from dml_jax.config import Data
-from dml_jax.data import prepared
+from dml_jax.data import decode, prepared
 from dml_jax.data.datasets import folder
 from dml_jax.data.prepare import check_images, near_duplicates, prepare_dataset, writer
+from dml_jax.data.prepare.source_files import Entry, File
 from tests.data import layouts, pictures
 
 ROOT = Path(__file__).parents[1]
@@ -70,6 +72,31 @@ def test_the_same_files_give_the_same_hash(tmp_path: Path, capsys: pytest.Captur
     assert outs[0] == outs[1]
     pictures.write(photos / "oak" / "0.jpg", 12_345)
     assert printed(9) != outs[0]
+
+
+@pytest.mark.parametrize("options", [(), ("--short_side=16",), ("--short_side=16", "--pixels")])
+def test_each_image_is_decoded_once_on_all_cores(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...]
+) -> None:
+    photos = layouts.photos(tmp_path / "photos")  # 12 images
+    Image.fromarray(pictures.pixels(9)).convert("RGBA").save(photos / "oak" / "1.jpg", "PNG")  # is converted
+    Image.fromarray(pictures.pixels(9, 8, 90)).save(photos / "oak" / "2.jpg", "BMP")  # is not resized
+    given = [path.read_bytes() for path in photos.rglob("*.jpg")]
+    decoded = []
+    others = threading.Barrier(4)  # until as many threads as cores have arrived
+    decode_image = decode.rgb
+
+    def count(data: bytes, min_side: int = 0) -> np.ndarray:
+        decoded.append(data)
+        others.wait(60)
+        return decode_image(data, min_side)
+
+    monkeypatch.setattr(os, "cpu_count", lambda: 4)
+    monkeypatch.setattr(decode, "rgb", count)
+    arguments = ["--name=folder", f"--source={photos}", f"--output={tmp_path / 'out'}", *options]
+    code, _, err = run(capsys, *arguments)
+    assert (code, err) == (0, "")
+    assert sorted(decoded) == sorted(given)
 
 
 @pytest.mark.parametrize(
@@ -292,6 +319,13 @@ def test_another_request_starts_from_scratch(
     assert code == 0
     assert "resuming" not in printed
     assert "unpacking" in printed
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_a_full_disk_is_named_while_images_are_encoded(tmp_path: Path) -> None:
+    entry = Entry("1.jpg", File(pictures.write(tmp_path / "1.jpg", 1)), "oak", "train")
+    with pytest.raises(OSError, match="No space left on device: '/dev/full'"):
+        writer.check([entry], Path("/dev/full"), 0, True, 1, lambda done: None)
 
 
 @pytest.mark.slow

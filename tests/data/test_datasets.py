@@ -435,10 +435,13 @@ def test_image_formats_are_kept_or_become_png(tmp_path: Path) -> None:
 
     from dml_jax.data.prepare import writer
 
+    def encode(data: bytes, short_side: int = 0, pixels: bool = False) -> bytes:
+        return writer.encode(data, decode.rgb(data), short_side, pixels)
+
     jpeg = pictures.encoded(0)
-    assert writer.encode(jpeg) == jpeg
+    assert encode(jpeg) == jpeg
     png = pictures.encoded(0, kind="PNG")
-    assert writer.encode(png) == png
+    assert encode(png) == png
     for mode, kind in (
         ("RGBA", "PNG"),
         ("P", "PNG"),
@@ -449,13 +452,13 @@ def test_image_formats_are_kept_or_become_png(tmp_path: Path) -> None:
     ):
         path = tmp_path / f"{mode}.{kind}"
         Image.fromarray(pictures.pixels(1)).convert(mode).save(path, kind)
-        data = writer.encode(path.read_bytes())
+        data = encode(path.read_bytes())
         assert data[1:4] == b"PNG"
         np.testing.assert_array_equal(decode.rgb(data), decode.rgb(path.read_bytes()))
-    small = decode.rgb(writer.encode(pictures.encoded(0, 60, 90), short_side=30))
+    small = decode.rgb(encode(pictures.encoded(0, 60, 90), short_side=30))
     assert small.shape == (30, 45, 3)
-    assert writer.encode(jpeg, short_side=24) == jpeg
-    raw = writer.encode(pictures.encoded(0, 60, 90), short_side=30, pixels=True)
+    assert encode(jpeg, short_side=24) == jpeg
+    raw = encode(pictures.encoded(0, 60, 90), short_side=30, pixels=True)
     np.testing.assert_array_equal(
         decode.rgb(raw), transforms.resize_shorter(decode.rgb(pictures.encoded(0, 60, 90)), 30)
     )

@@ -4,6 +4,7 @@ import hashlib
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import islice
 from typing import NamedTuple, TypeVar
 
@@ -44,8 +45,8 @@ def ordered_map(function: Callable[[S], T], items: Iterable[S], threads: int) ->
             yield result
 
 
-def inspect_image(file: File) -> ImageHashes | str:
-    """Decodes an image file; returns its hashes, or the reason why it cannot be used."""
+def inspect_image(file: File, use: Callable[[bytes, np.ndarray], None]) -> ImageHashes | str:
+    """Decodes an image file; returns its hashes, or the reason why it cannot be used; `use`: see `inspect_images`."""
     try:
         data = file.read()
         pixels = decode.rgb(data)
@@ -55,6 +56,7 @@ def inspect_image(file: File) -> ImageHashes | str:
     height, width, _ = pixels.shape
     if min(height, width) < MIN_SIDE:
         return f"only {width}x{height} pixels"
+    use(data, pixels)
     return ImageHashes(hashlib.sha256(data).digest(), difference_hash(pixels))
 
 
@@ -68,12 +70,29 @@ def difference_hash(pixels: np.ndarray) -> np.ndarray:
 
 
 def inspect_images(
-    entries: Sequence[Entry], threads: int, progress: Callable[[int], None] = lambda done: None
+    entries: Sequence[Entry],
+    threads: int,
+    progress: Callable[[int], None] = lambda done: None,
+    use: Callable[[int, bytes, np.ndarray], None] = lambda i, data, pixels: None,
 ) -> tuple[dict[int, ImageHashes], dict[int, str]]:
-    """Decodes all images; returns hashes of the usable and reasons of the unusable ones, both by index."""
+    """Decodes all images.
+
+    Args:
+      entries: the images.
+      threads: number of threads.
+      progress: called with the number of images decoded so far.
+      use: called in the threads with index, content of the file and pixels, uint8 [H, W, 3], of each usable image.
+
+    Returns:
+      Hashes of the usable and reasons of the unusable images, both by index.
+    """
     hashes: dict[int, ImageHashes] = {}
     reasons: dict[int, str] = {}
-    for i, result in enumerate(ordered_map(lambda entry: inspect_image(entry.file), entries, threads)):
+
+    def inspect(i: int) -> ImageHashes | str:
+        return inspect_image(entries[i].file, partial(use, i))
+
+    for i, result in enumerate(ordered_map(inspect, range(len(entries)), threads)):
         if isinstance(result, str):
             reasons[i] = result
         else:

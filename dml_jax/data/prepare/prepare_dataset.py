@@ -143,7 +143,9 @@ def _prepare(request: Request, recipe: Recipe, console: Console, temporary: Path
         raise DataError(f"{'; '.join(wrong)}: use --subset to accept a part of {request.name}")
     _check_number_of_classes(entries, sources)
     console.start_progress("checking images", len(entries))
-    hashes, reasons = check_images.inspect_images(entries, request.threads, console.update_progress)
+    entries, hashes, reasons = writer.check(
+        entries, temporary / "encoded", request.short_side, request.pixels, request.threads, console.update_progress
+    )
     if recipe.counts is None:
         reasons |= check_images.find_invalid(entries, hashes)
     for i in sorted(reasons):
@@ -166,13 +168,7 @@ def _prepare(request: Request, recipe: Recipe, console: Console, temporary: Path
     data = temporary / "data"
     data.mkdir()
     content = writer.write(
-        data,
-        kept,
-        about,
-        short_side=request.short_side,
-        pixels=request.pixels,
-        threads=request.threads,
-        progress=console.update_progress,
+        data, kept, about, compressed=not request.pixels, threads=request.threads, progress=console.update_progress
     )
     pairs = _near_duplicates(kept, [hashes[i] for i in usable])
     _report_near_duplicates(data / NEAR_DUPLICATES, pairs, console)

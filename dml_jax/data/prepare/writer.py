@@ -1,6 +1,7 @@
-"""Writing the images of a checked data set as records, with the index of their labels and names."""
+"""Encoding the images of a data set while they are checked, and writing them as records with an index."""
 
 import hashlib
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,33 +11,64 @@ import simplejpeg
 
 from dml_jax.data import decode, split_metadata, transforms
 from dml_jax.data.prepare import check_images, tfds_builder
-from dml_jax.data.prepare.source_files import Entry
+from dml_jax.data.prepare.check_images import ImageHashes
+from dml_jax.data.prepare.source_files import Entry, File
 from dml_jax.data.prepared import FORMAT, INDEX
-from dml_jax.files import sha256
+from dml_jax.files import name_file, sha256
 
 JPEG_QUALITY = 90  # of resized images
 
 
-def encode(data: bytes, short_side: int = 0, pixels: bool = False) -> bytes:
+def encode(data: bytes, image: np.ndarray, short_side: int = 0, pixels: bool = False) -> bytes:
     """The stored form of an image file: JPEG (except CMYK) and 8-bit RGB PNG unchanged, all others as RGB PNG.
 
     Args:
-      data: content of a file that can be decoded.
+      data: content of the file.
+      image: its pixels, uint8 [H, W, 3].
       short_side: images whose shorter side is longer are resized to it and stored as JPEG; 0 for no resizing.
       pixels: store uncompressed pixels (PPM), which need no decoding but much more space.
     """
-    if short_side or pixels:
-        image = decode.rgb(data)
-        large = 0 < short_side < min(image.shape[:2])
-        image = transforms.resize_shorter(image, short_side) if large else image
-        if pixels:
-            return decode.encode_ppm(image)
-        if large:
-            image = np.ascontiguousarray(image)
-            return simplejpeg.encode_jpeg(image, quality=JPEG_QUALITY, colorspace="RGB", colorsubsampling="420")
-    if decode.is_plain(data):
-        return data
-    return decode.encode_png(decode.rgb(data))
+    large = 0 < short_side < min(image.shape[:2])
+    if large:
+        image = np.ascontiguousarray(transforms.resize_shorter(image, short_side))
+    if pixels:
+        return decode.encode_ppm(image)
+    if large:
+        return simplejpeg.encode_jpeg(image, quality=JPEG_QUALITY, colorspace="RGB", colorsubsampling="420")
+    return data if decode.is_plain(data) else decode.encode_png(image)
+
+
+def check(
+    entries: Sequence[Entry],
+    spool: Path,
+    short_side: int,
+    pixels: bool,
+    threads: int,
+    progress: Callable[[int], None],
+) -> tuple[list[Entry], dict[int, ImageHashes], dict[int, str]]:
+    """Decodes every image, once, and encodes the usable ones.
+
+    Args:
+      entries: the images.
+      spool: file for the images that are not stored as they are.
+      short_side, pixels: see `encode`.
+      threads: number of threads that decode.
+      progress: called with the number of images checked so far.
+
+    Returns:
+      The entries, with the encoded images as files; hashes of the usable and reasons of the unusable images, by index.
+    """
+    encoded, lock = list(entries), threading.Lock()
+
+    def keep(i: int, data: bytes, image: np.ndarray) -> None:
+        stored = encode(data, image, short_side, pixels)
+        if stored is not data:
+            with lock:
+                encoded[i] = entries[i]._replace(file=File(spool, file.tell(), file.write(stored)))
+
+    with name_file(spool), spool.open("wb") as file:
+        hashes, reasons = check_images.inspect_images(entries, threads, progress, keep)
+    return encoded, hashes, reasons
 
 
 def write(
@@ -44,8 +76,7 @@ def write(
     entries: Sequence[Entry],
     about: Mapping[str, str],
     *,
-    short_side: int,
-    pixels: bool,
+    compressed: bool,
     threads: int,
     progress: Callable[[int], None],
 ) -> dict[str, Any]:
@@ -53,10 +84,10 @@ def write(
 
     Args:
       directory: to write to.
-      entries: the images.
+      entries: the images, as `check` returns them.
       about: name, home, citation and description of the data set.
-      short_side, pixels: see `encode`.
-      threads: number of threads that encode.
+      compressed: whether the records are compressed.
+      threads: number of threads that read.
       progress: called with the number of images written so far.
 
     Returns:
@@ -70,7 +101,7 @@ def write(
     def examples(split: str) -> Iterator[tfds_builder.Example]:
         nonlocal done
         members = by_split[split]
-        images = check_images.ordered_map(lambda e: encode(e.file.read(), short_side, pixels), members, threads)
+        images = check_images.ordered_map(lambda entry: entry.file.read(), members, threads)
         for entry, image in zip(members, images, strict=True):
             content.update(hashlib.sha256(image).digest())
             content.update(f"{split}\n{entry.class_name}\n{entry.id}\n".encode())
@@ -80,7 +111,7 @@ def write(
 
     classes = sorted({name for split in splits.values() for name in split.classes})
     records = tfds_builder.write(
-        directory, {split: examples(split) for split in splits}, classes, about, compressed=not pixels
+        directory, {split: examples(split) for split in splits}, classes, about, compressed=compressed
     )
     split_metadata.save(directory / INDEX, {name: split._replace(files=()) for name, split in splits.items()})
     return {
