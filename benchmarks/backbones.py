@@ -25,6 +25,7 @@ from benchmarks.timing import Row, row, table
 from dml_jax.backbones import resnet, vit
 from dml_jax.backbones.contract import Backbone, PyTree
 from dml_jax.backbones.weights import converted_files, from_torch, tensor_files
+from dml_jax.main import keep_freed_memory
 
 
 def initialisation() -> float:
@@ -209,11 +210,12 @@ SMALL = (
 
 
 def rows(*, batch: int = 8, side: int = 224, repeats: int = 10) -> list[Row]:
-    """One `timing.row` per network.
+    """One `timing.row` per network; both keep their memory between steps, as in the training command.
 
     Raises:
       ImportError: torch is not installed.
     """
+    keep_freed_memory()
     small = [small_network(*network, 5 * repeats) for network in SMALL]
     return [*small, vision_transformer(side, batch, repeats), *compare(batch, side, repeats)]
 
