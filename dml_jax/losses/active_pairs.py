@@ -75,7 +75,7 @@ def multi_similarity(
     """Of all pairs of a batch, those that the mining keeps."""
     options = MultiSimilarity(alpha, beta, base, epsilon, mining, copies, divisor)
     x, others = pairwise.compared(embeddings, labels, None)
-    similarity = pairwise.products(x, others.embeddings)
+    similarity = pairwise.inner_products(x, others.embeddings)
     positive, negative = similarity_losses.select(similarity, others.positive, others.negative, options)
     return _share(positive | negative, others.positive | others.negative)
 

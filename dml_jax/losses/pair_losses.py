@@ -301,11 +301,11 @@ def n_pair(
     x = at_least_float32(embeddings)
     if candidates is not None:
         positives, valid = miners.draw_uniform(key, candidates.positive)
-        similarity = pairwise.products(x, at_least_float32(candidates.embeddings))
+        similarity = pairwise.inner_products(x, at_least_float32(candidates.embeddings))
         return _mean(n_pair_losses(similarity, positives, candidates.negative), valid)
     positives, valid = miners.class_pairs(key, labels)
     negative = valid[None, :] & ~pairwise.same_class(labels)
-    losses = n_pair_losses(pairwise.products(x, x[positives]), jnp.arange(len(x)), negative)
+    losses = n_pair_losses(pairwise.inner_products(x, x[positives]), jnp.arange(len(x)), negative)
     return _mean(losses, valid) + l2 * jnp.mean(jnp.sum(x**2, axis=1))
 
 

@@ -23,14 +23,14 @@ class Candidates(NamedTuple):
     negative: jax.Array
 
 
-def products(a: jax.Array, b: jax.Array) -> jax.Array:
+def inner_products(a: jax.Array, b: jax.Array) -> jax.Array:
     """Inner products [N, M] of the rows of a [N, D] and b [M, D], in full precision on accelerators too."""
     return jnp.matmul(a, b.T, precision=jax.lax.Precision.HIGHEST)
 
 
 def cosine(a: jax.Array, b: jax.Array) -> jax.Array:
     """Cosine similarities [N, M] of the rows of a [N, D] and b [M, D], of any norm, in at least float32."""
-    return products(unit(a), unit(b))
+    return inner_products(unit(a), unit(b))
 
 
 def class_cosine(embeddings: jax.Array, classes: jax.Array) -> jax.Array:
@@ -53,7 +53,7 @@ def squared_distances(a: jax.Array, b: jax.Array) -> jax.Array:
     """
     a, b = at_least_float32(a), at_least_float32(b)
     lengths = jnp.sum(a * a, axis=-1)[:, None] + jnp.sum(b * b, axis=-1)[None, :]
-    squares = lengths - 2 * products(a, b)
+    squares = lengths - 2 * inner_products(a, b)
     equal = (_hash_rows(a)[:, None] == _hash_rows(b)[None, :]) & (squares < 1e-3 * lengths)
     return jnp.where(equal, 0, squares)
 

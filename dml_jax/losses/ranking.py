@@ -49,7 +49,7 @@ def smooth_ap(
     positive = others.positive
     if rank_query and candidates is None:
         positive = pairwise.same_class(labels)
-    similarity = pairwise.products(x, others.embeddings)
+    similarity = pairwise.inner_products(x, others.embeddings)
     among_positives = soft_ranks(similarity, positive, positive, temperature)
     among_all = soft_ranks(similarity, positive, positive | others.negative, temperature)
     ratios = jnp.where(positive, among_positives / jnp.where(positive, among_all, 1), 0)
@@ -82,7 +82,7 @@ def recall_at_k(
     ranked = others.positive | others.negative
     if rank_query and candidates is None:
         ranked = jnp.ones_like(ranked)
-    ranks = soft_ranks(pairwise.products(x, others.embeddings), others.positive, ranked, temperature)
+    ranks = soft_ranks(pairwise.inner_products(x, others.embeddings), others.positive, ranked, temperature)
     count = others.positive.sum(axis=1)
     recalls = []
     for k, k_temperature in zip(ks, k_temperatures, strict=True):

@@ -63,7 +63,7 @@ def multi_similarity(
     """
     options = MultiSimilarity(alpha, beta, base, epsilon, mining, copies, divisor)
     x, others = pairwise.compared(embeddings, labels, candidates)
-    similarity = pairwise.products(x, others.embeddings)
+    similarity = pairwise.inner_products(x, others.embeddings)
     return multi_similarity_loss(similarity, others.positive, others.negative, options)[0]
 
 
@@ -150,7 +150,7 @@ def circle(
       candidates: what the anchors are compared with; None for the batch itself.
     """
     x, others = pairwise.compared(embeddings, labels, candidates)
-    s = pairwise.products(x, others.embeddings)
+    s = pairwise.inner_products(x, others.embeddings)
     alpha_n, alpha_p = jax.lax.stop_gradient((jax.nn.relu(s + margin), jax.nn.relu(1 + margin - s)))
     push = log_sum_exp(gamma * alpha_n * (s - margin), others.negative, axis=1)
     pull = log_sum_exp(-gamma * alpha_p * (s - (1 - margin)), others.positive, axis=1)
@@ -170,7 +170,7 @@ def sup_con(
       candidates: what the anchors are compared with; None for the batch itself.
     """
     x, others = pairwise.compared(embeddings, labels, candidates)
-    logits = pairwise.products(x, others.embeddings) / temperature
+    logits = pairwise.inner_products(x, others.embeddings) / temperature
     normalizer = log_sum_exp(logits, others.positive | others.negative, axis=1)
     count = others.positive.sum(axis=1)
     pull = jnp.sum(logits, axis=1, where=others.positive) / jnp.maximum(count, 1)

@@ -41,7 +41,7 @@ def similarity(embeddings: jax.Array) -> jax.Array:
     """W [N, N]: Pearson correlations of embeddings [N, D], with negative ones set to 0."""
     x = at_least_float32(embeddings)
     x = unit(x - x.mean(axis=1, keepdims=True))
-    return jax.nn.relu(pairwise.products(x, x))
+    return jax.nn.relu(pairwise.inner_products(x, x))
 
 
 def anchor_mask(labels: jax.Array, count: int) -> jax.Array:

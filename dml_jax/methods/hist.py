@@ -27,7 +27,7 @@ from dml_jax.backbones.batch_norm import BatchNorm
 from dml_jax.backbones.contract import Backbone
 from dml_jax.backbones.initializers import he_fan_out, normal_init, uniform_fan_in
 from dml_jax.backbones.layers import Dense, global_pool, layer_norm
-from dml_jax.losses.pairwise import products
+from dml_jax.losses.pairwise import inner_products
 from dml_jax.losses.products import product
 from dml_jax.losses.safe_norms import at_least_float32, unit
 from dml_jax.methods import heads
@@ -76,11 +76,11 @@ def distances(embeddings: jax.Array, means: jax.Array, log_vars: jax.Array, kind
             inside = (log_vars > 0) & (log_vars < 6)  # no gradient at the ends either, unlike jax.nn.relu6
             precision = jnp.exp(-jnp.where(inside, log_vars, jnp.where(log_vars >= 6, 6.0, 0.0)))
             constant = jnp.sum(mu * mu * precision, axis=1)
-            return products(x * x, precision) - 2 * products(x, mu * precision) + constant[None, :]
+            return inner_products(x * x, precision) - 2 * inner_products(x, mu * precision) + constant[None, :]
         case "euclidean":
-            return 2 - 2 * products(x, mu)
+            return 2 - 2 * inner_products(x, mu)
         case "cosine":
-            return 1 - products(x, mu)
+            return 1 - inner_products(x, mu)
         case "manhattan":
             return jnp.sum(jnp.abs(x[:, None, :] - mu[None, :, :]), axis=-1)  # the compiler fuses sum and difference
         case _:

@@ -15,4 +15,4 @@ class Config:
     bn_momentum: Probability = 0.1  # weight of the new batch in the running statistics; 0.9 in Proxy-Anchor's, HIST's
     pixels: Pixels = CAFFE
     remat: bool = False  # recompute blocks in the backward pass: less memory, more time
-    dtype: Dtype = "float32"  # of activations; train.precision=bfloat16 sets it and also computes heads so
+    dtype: Dtype = "float32"  # of activations; train.precision sets it for the heads as well

@@ -19,7 +19,7 @@ class Config:
     pretrained: str = "none"  # directory written by `python -m dml_jax.convert`, or "none"
     pixels: Pixels = Pixels()
     remat: bool = False  # recompute blocks in the backward pass: less memory, more time
-    dtype: Dtype = "float32"  # of activations; train.precision=bfloat16 sets it and also computes heads so
+    dtype: Dtype = "float32"  # of activations; train.precision sets it for the heads as well
 
     def __post_init__(self) -> None:
         divisible = all(width % heads == 0 for width, heads in zip(self.widths, self.heads, strict=True))

@@ -22,7 +22,7 @@ class Config:
     stage_bn_updates: PositiveInt = 1  # updates of the stages' running statistics per step; 2 in MPN's code
     pixels: Pixels = Pixels()
     remat: bool = False  # recompute blocks in the backward pass: less memory, more time
-    dtype: Dtype = "float32"  # of activations; train.precision=bfloat16 sets it and also computes heads so
+    dtype: Dtype = "float32"  # of activations; train.precision sets it for the heads as well
 
     def __post_init__(self) -> None:
         rule = f"must have as many entries as depths={self.depths}"

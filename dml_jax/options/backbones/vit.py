@@ -34,7 +34,7 @@ class Config:
     pretrained: str = "none"  # directory written by `python -m dml_jax.convert`, or "none"
     pixels: Pixels = HALF
     remat: bool = False  # recompute blocks in the backward pass: less memory, more time
-    dtype: Dtype = "float32"  # of activations; train.precision=bfloat16 sets it and also computes heads so
+    dtype: Dtype = "float32"  # of activations; train.precision sets it for the heads as well
 
     def __post_init__(self) -> None:
         require(self.width % self.heads == 0, "width", self.width, f"must be a multiple of heads={self.heads}")
