@@ -134,19 +134,21 @@ def kmeans_calls(points: np.ndarray, k: int, iterations: int) -> dict[str, Call 
 
 
 def measure(calls: dict[str, Call | None], repeats: int) -> dict[str, dict[str, Any]]:
-    """Times interleaved calls (A B C A B C …) after a warm-up; calls that are None are skipped.
+    """Times interleaved calls (A B C A B C …), each as in `timing`; skips calls that are None.
 
     Returns:
       By name: "each" (seconds of every call), "seconds" (median), "ratio" to the first call (median over the repeats)
       and "processor_ratio" (the same for CPU seconds).
     """
     installed = {name: call for name, call in calls.items() if call is not None}
-    for call in installed.values():
-        call()
+    warm_up = {name: timing.seconds(call) for name, call in installed.items()}
     wall: dict[str, list[float]] = {name: [] for name in installed}
     processor: dict[str, list[float]] = {name: [] for name in installed}
     for _ in range(repeats):
         for name, call in installed.items():
+            time.sleep(timing.REST)
+            if warm_up[name] < 1:
+                call()
             wall_start, processor_start = time.perf_counter(), time.process_time()
             call()
             wall[name].append(time.perf_counter() - wall_start)

@@ -129,6 +129,7 @@ def execute(arguments: list[str]) -> None:
     if options.classify:
         _classify(Index.load(model, path), files, options)
         return
+    found = _version(path)
     index = Index.load(model, path) if path.exists() else Index(model)
     for name in options.remove:
         index.remove(name)
@@ -138,12 +139,19 @@ def execute(arguments: list[str]) -> None:
         expected = _expected(index, options) if index.images else EMPTY
     except UserError as error:  # with an explicit threshold, the index can be used all the same
         expected = f"warning: no threshold for unknown images: {error}"
+    if _version(path) != found:
+        raise DataError(f"--index={options.index}: another command has changed it; run this one again")
     index.save(path)
     done = [f"removed {printable(', '.join(options.remove))}"] if options.remove else []
     if classes:
         done.append(f"enrolled {sum(map(len, classes.values()))} images of {len(classes)} classes")
     print(f"{path}: {'; '.join(done)}; now {len(index.images)} images of {len(index.classes)} classes")
     print(expected)
+
+
+def _version(path: Path) -> tuple[int, int] | None:
+    """Tells one content of a file that is replaced on writing from another; None without the file."""
+    return (path.stat().st_ino, path.stat().st_mtime_ns) if path.exists() else None
 
 
 def _classify(index: "Index", files: Sequence[str], options: argparse.Namespace) -> None:

@@ -381,6 +381,24 @@ class Reader(Colours):
             yield np.stack(rows)
 
 
+def test_a_change_by_another_command_is_not_lost(photos, tmp_path, monkeypatch, capsys):
+    path = tmp_path / "i.npz"
+
+    class Slow(Colours):
+        def embed(self, images):
+            other = Index(Colours())
+            other.add({"other": [np.zeros((8, 8, 3), np.uint8)]})
+            other.save(path)
+            return super().embed(images)
+
+    monkeypatch.setattr(dml_jax, "load", lambda *_: Slow())
+    monkeypatch.setattr(sys, "argv", ["enroll", "--workdir=w", f"--index={path}", str(tmp_path / "gallery")])
+    for _ in range(2):  # without an index, and with one
+        assert enroll.main() == 2
+        assert "another command has changed it; run this one again" in capsys.readouterr().err
+        assert Index.load(Colours(), path).classes == ["other"]
+
+
 def test_unusable_and_ignored_files(photos, tmp_path, monkeypatch, capsys):
     """As `prepare`: hidden files and those of file managers are ignored, --skip_bad lists the others."""
     gallery = tmp_path / "gallery"

@@ -99,6 +99,7 @@ def test_invalid_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: 
     Path("empty").mkdir()
     for options, message in (
         ([], "--workdir: missing; give the work directory of a run, or --backbone=DIRECTORY of converted weights"),
+        (["--backbone=other", "--workdir=w"], "--workdir: not allowed with argument --backbone"),
         (["--backbone=empty"], "empty: is not a work directory (no config.json) and holds no converted weights"),
         (["--backbone=old"], "old/weights.json: size: there is no such key; "),
         (["--backbone=other"], "other: the tensors do not match the network; missing: params/blocks_0/"),
