@@ -61,7 +61,10 @@ def conv_general_dilated(
 
 
 def _pointwise(strides: tuple[int, int], inputs: jax.Array, kernel: jax.Array) -> jax.Array:
-    return inputs[:, :: strides[0], :: strides[1]] @ kernel[0, 0]
+    sampled = inputs[:, :: strides[0], :: strides[1]]
+    # As a product of matrices, whose gradient with respect to the kernel XLA computes without transposing copies.
+    product = sampled.reshape(-1, sampled.shape[-1]) @ kernel[0, 0]
+    return product.reshape(*sampled.shape[:-1], -1)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))

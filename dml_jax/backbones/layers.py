@@ -42,8 +42,10 @@ class Dense(nn.Module):
         kernel = self.param("kernel", self.kernel_init or default, (x.shape[-1], self.features), jnp.float32)
         bias = self.param("bias", self.bias_init or default, (self.features,), jnp.float32) if self.use_bias else None
         x, kernel, bias = nn.dtypes.promote_dtype(x, kernel, bias, dtype=self.dtype)
-        y = product("...i,io->...o", x, kernel)
-        return y if bias is None else y + bias.reshape((1,) * (y.ndim - 1) + (-1,))
+        # As a product of matrices, whose gradient with respect to the kernel XLA computes without transposing copies.
+        y = product("ni,io->no", x.reshape(-1, x.shape[-1]), kernel)
+        y = y if bias is None else y + bias[None, :]
+        return y.reshape(*x.shape[:-1], -1)
 
 
 def transformer_dense(features: int, *, dtype: Dtype | None, name: str) -> Dense:
