@@ -195,6 +195,7 @@ def execute(
     slot: Slot,
     progress: Progress,
     watch: Callable[[], bool] = lambda: False,
+    result: Callable[[], str] | None = None,
 ) -> bool:
     """Runs a claimed trial to its end.
 
@@ -205,6 +206,7 @@ def execute(
       slot: what the process may use.
       progress: of the command.
       watch: called now and then; a true answer stops the process.
+      result: what to print of a finished trial; by default its Recall@1 on the test classes.
 
     Returns:
       Whether it finished. If it failed, the reason is noted in `problem_file`.
@@ -224,7 +226,8 @@ def execute(
             time.sleep(POLL / 10 if stopped else POLL)
     if outcomes.is_finished(trial):
         recall = outcomes.read_results(trial.directory).get("recall@1", float("nan"))
-        progress.print(f"{trial.name}: finished, Recall@1 {recall:.4f} ({time.monotonic() - began:.0f} s)")
+        shown = result() if result else f"Recall@1 {recall:.4f}"
+        progress.print(f"{trial.name}: finished, {shown} ({time.monotonic() - began:.0f} s)")
         return True
     if stopped:
         return False

@@ -7,6 +7,7 @@ asked for. The sampler of trial N is seeded by N, so that an interrupted search 
 
 import fcntl
 import importlib.util
+import math
 import shlex
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -229,10 +230,15 @@ class Worker:
             pruned = pruned or (bool(seen) and handle.should_prune())
             return pruned
 
-        finished = outcomes.is_finished(trial) or runner.execute(root, trial, lock, slot, progress, watch)
-        points = evaluations(trial, self.split, self.metric)
-        if finished and points:
-            self.study.tell(number, max(value for _, value in points))
+        def best() -> float:
+            return max((value for _, value in evaluations(trial, self.split, self.metric)), default=float("nan"))
+
+        def result() -> str:  # of the test classes only if the search is allowed to see them
+            return f"{self.metric} {best():.4f} on the {self.split} classes"
+
+        finished = outcomes.is_finished(trial) or runner.execute(root, trial, lock, slot, progress, watch, result)
+        if finished and not math.isnan(best()):
+            self.study.tell(number, best())
         elif pruned:
             progress.print(f"{name}: pruned after step {max(seen)}")
             self.study.tell(number, state=states.PRUNED)

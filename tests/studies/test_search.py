@@ -81,6 +81,7 @@ def test_a_search(tmp_path: Path, file: str, capsys: pytest.CaptureFixture[str])
     finished = [trial for trial in made if trial.value is not None]
     for trial in finished:
         assert trial.value == pytest.approx(1 - abs(trial.params["method.tau"] - 20) / 100)
+        assert f"trial-{trial.number:04d}: finished, recall@1 {trial.value:.4f} on the validation classes" in printed
     best = max(finished, key=lambda trial: trial.value)
     assert f"Trial {best.number} on the test classes: R@1 {best.params['method.tau']:.1f}" in printed
     assert f"--config.method.tau={best.params['method.tau']}" in printed
