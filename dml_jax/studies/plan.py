@@ -104,10 +104,16 @@ def trials(study: Study, settings: Settings) -> list[Trial]:
     """All trials of the rows of a study, seed by seed, in an order in which a trial follows those that it needs.
 
     Raises:
-      ConfigError: an invalid configuration, no rows, equal names, or work directories that are used by other runs.
+      ConfigError: an invalid configuration, no rows, equal names, work directories that are used by other runs, or
+        overrides of what distinguishes the trials.
     """
     if not study.rows:
         raise ConfigError(f"{study.title}: has no rows; give rows or a search")
+    for key in settings.overrides:
+        if key == "seed":
+            raise ConfigError("--config.seed: a study has one seed per trial; give --seeds=0,1,2")
+        if len({as_text(row.overrides.get(key)) for row in study.rows}) > 1:
+            raise ConfigError(f"--config.{key}: the rows of this study differ in it, so it cannot be the same for all")
     if not settings.seeds or len(set(settings.seeds)) < len(settings.seeds):
         raise ConfigError(f"--seeds={','.join(map(str, settings.seeds))}: give different seeds, e.g. 0,1,2")
     rows = _first_rows(study.rows) if settings.smoke else study.rows

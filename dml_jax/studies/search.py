@@ -119,13 +119,15 @@ def make_trial(search: Search, settings: Settings, number: int, parameters: Mapp
     """The trial with given values.
 
     Raises:
-      ConfigError: the values do not fit together.
+      ConfigError: the values do not fit together, or an option of the search is overridden.
     """
     overrides = {key: plan.as_text(value) for key, value in search.overrides(parameters).items()}
     if not settings.paper:
         share = str(search.validation_share)
         overrides |= {"data.validation_share": share, "train.select": "validation"}
     overrides |= {"seed": str(settings.seeds[0])}
+    for key in overrides.keys() & settings.overrides.keys():
+        raise ConfigError(f"--config.{key}: the search sets it; leave it out, or change it in the file of the search")
     config = plan.resolved(search.config, overrides, settings)
     name = f"trial-{number:04d}"
     return Trial(name, name, settings.seeds[0], settings.root / name, config)
@@ -208,8 +210,13 @@ class Worker:
         states = self.optuna.trial.TrialState
         if frozen.state != states.RUNNING:  # ended between the listing and the claim
             return
-        handle = self.optuna.trial.Trial(self.study, frozen._trial_id)
         root, name = self.settings.root, f"trial-{number:04d}"
+        for other in self.study.get_trials(deepcopy=False, states=(states.COMPLETE,)):
+            if other.params == frozen.params:  # the seed, and so the result, would be the same
+                progress.print(f"{name}: has the values of trial-{other.number:04d}, and so its result")
+                self.study.tell(number, other.value)
+                return
+        handle = self.optuna.trial.Trial(self.study, frozen._trial_id)
         try:
             trial = make_trial(self.search, self.settings, number, frozen.params)
         except UserError as error:

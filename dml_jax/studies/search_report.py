@@ -38,7 +38,9 @@ def publish(root: Path, output: Path, console: Console) -> None:
     table = _table(study, facts, root)
     tables.print_table(table, console)
     summary.write_texts(output, [table])
-    runs = [outcomes.read_run(root / f"trial-{t.number:04d}", f"trial {t.number}") for t in done]
+    directories = {f"trial {trial.number}": root / f"trial-{trial.number:04d}" for trial in done}
+    trained = {name: path for name, path in directories.items() if outcomes.has_results(path)}  # see `Worker._run`
+    runs = [outcomes.read_run(path, name) for name, path in trained.items()]
     group = outcomes.Group("", "", {run.row: [run] for run in runs})
     figures = _figures(optuna, study)
     page.write(output / "report.html", facts["title"], facts["source"], [(table, group)], facts["metric"], figures)
@@ -48,7 +50,8 @@ def publish(root: Path, output: Path, console: Console) -> None:
 def _table(study: Any, facts: Mapping[str, Any], root: Path) -> Table:
     stated, metric = facts["search"], facts["metric"]
     entry = metric_table.columns({metric: 0})[0]
-    best = study.best_trial
+    done = [trial for trial in study.trials if trial.state.name == "COMPLETE"]
+    best = max(done, key=lambda trial: (trial.value, -trial.number))
     parameters = sorted({name for trial in study.trials for name in trial.params})
     rows = []
     ordered = sorted(study.trials, key=lambda t: -(t.value if t.value is not None else -1.0))

@@ -103,6 +103,16 @@ def test_overrides_and_seeds() -> None:
     assert {trial.config["method"]["hidden_dim"] for trial in made} == {7}
 
 
+def test_overrides_of_what_distinguishes_the_rows() -> None:
+    rows = grid(DIGITS, {"method.tau": (8.0, 16.0)}, overrides={"train.steps": 60})
+    made = plan.trials(Study("T", rows=rows), Settings(Path("r"), overrides={"train.steps": "30"}))
+    assert [(trial.config["method"]["tau"], trial.config["train"]["steps"]) for trial in made] == [(8, 30), (16, 30)]
+    only_one = (Row("a", DIGITS, {"method.tau": 3.0}), Row("b", DIGITS))
+    for different, key in ((rows, "method.tau"), (only_one, "method.tau"), (rows, "seed")):
+        with pytest.raises(ConfigError, match=rf"--config\.{key}: "):
+            plan.trials(Study("T", rows=different), Settings(Path("r"), overrides={key: "1"}))
+
+
 def test_the_authors_protocol(monkeypatch: pytest.MonkeyPatch) -> None:
     """Is the variant `paper` where there is one."""
     monkeypatch.chdir(ROOT)

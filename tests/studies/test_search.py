@@ -1,5 +1,6 @@
 """Searches with a short script in place of training, whose validation result is a known function of the parameters."""
 
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -163,6 +164,20 @@ def test_pruning(tmp_path: Path, file: str, monkeypatch: pytest.MonkeyPatch) -> 
     assert "pruned" in (root / "report.md").read_text()
 
 
+def test_equal_values_are_trained_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root, path = tmp_path / "root", tmp_path / "mine.py"
+    space = 'space = {"method.tau": (10.0, 20.0)}'
+    path.write_text(re.sub("space = .*", space, FILE).replace("trials=8", 'trials=6, sampler="random"'))
+    command.execute([f"--study={path}", f"--root={root}"])
+    values = {(trial.params["method.tau"], trial.value) for trial in trials(root)}
+    assert values == {(10.0, 0.9), (20.0, 1.0)}
+    assert len((root / "starts.txt").read_text().split()) == 2
+    best = min(trial.number for trial in trials(root) if trial.value == 1.0)
+    printed = capsys.readouterr().out
+    assert f"has the values of trial-{best:04d}, and so its result" in printed
+    assert f"Trial {best} on the test classes: R@1 20.0" in printed
+
+
 def test_impossible_values_fail_alone(tmp_path: Path) -> None:
     wanted = Search(DIGITS, {"data.batch_size": (63, 64)}, trials=6, sampler="random")
     settings = Settings(tmp_path)
@@ -193,6 +208,8 @@ def test_invalid_searches(tmp_path: Path, file: str, monkeypatch: pytest.MonkeyP
     for option, message in (
         ("--storage=nosuch://x", r"--storage=nosuch://x: cannot be used"),
         ("--config.method.tua=1", r"method\.tua: there is no such key"),
+        ("--config.method.tau=3", r"--config\.method\.tau: the search sets it; leave it out"),
+        ("--config.data.validation_share=0.3", r"--config\.data\.validation_share: the search sets it"),
         ("--trials=0", "has no parameters or no trials"),
         ("--seeds=0,1", "--seeds=0,1: a search trains every trial with one seed"),
     ):
