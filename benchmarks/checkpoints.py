@@ -2,7 +2,7 @@
 
     python -m benchmarks.checkpoints [--rounds=5]
 
-The state is that of ResNet-50 with Adam (270 MB). Both ways alternate in one process; the figures are medians.
+The state is that of ResNet-50 with Adam (295 MB). Both ways alternate in one process; the figures are medians.
 """
 
 import argparse

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute", "collective-broadcast")
 # "%name = RESULT KIND(…)"; of an asynchronous pair, the second half has the result alone.
-LINE = re.compile(rf"= (\([^()]*\)|\S+) ({'|'.join(KINDS)})(?:-done)?\((?:.*?op_name=\"([^\"]*)\")?")
+LINE = re.compile(rf"= (\(.*?\)|\S+) ({'|'.join(KINDS)})(?:-done)?\((?:.*?op_name=\"([^\"]*)\")?")
 ARRAY = re.compile(r"\b([a-z]+)(\d*)\w*\[([\d,]*)\]")
 
 
@@ -66,13 +66,14 @@ def total(terms: Mapping[tuple[str, int], float], batch: int) -> dict[str, float
 def seconds(sizes: Mapping[str, float], devices: int, bandwidth: float) -> float:
     """The time of the collectives, one after the other, on a ring of devices.
 
-    A device sends (n - 1) / n of the result to the next one, and twice as much for a sum over all (reduce-scatter and
-    all-gather). What every message takes beside the bytes per second is left out.
+    A device sends (n - 1) / n of the whole array to the next one, and twice as much for a sum over all (reduce-scatter
+    and all-gather). The result of a reduce-scatter is 1 / n of the array. What every message takes beside the bytes per
+    second is left out.
 
     Args:
       sizes: bytes of the results, by kind.
       devices: their number n.
       bandwidth: bytes/s that a device sends.
     """
-    sent = sum((2 if kind == "all-reduce" else 1) * size for kind, size in sizes.items())
+    sent = sum({"all-reduce": 2, "reduce-scatter": devices}.get(kind, 1) * size for kind, size in sizes.items())
     return sent * (devices - 1) / devices / bandwidth

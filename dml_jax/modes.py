@@ -18,11 +18,10 @@ from dml_jax.config import Config
 from dml_jax.console import Console
 from dml_jax.errors import CheckpointError, ConfigError, DataError
 from dml_jax.export import embedding_files, query_results, stablehlo
+from dml_jax.train import device_memory, inference, loop, mesh, process_group, teacher, trackers, warm_start, workdir
 from dml_jax.train import experiment as experiments
-from dml_jax.train import inference, loop, mesh, process_group, teacher, trackers, warm_start, workdir
 from dml_jax.train import timing as timing_summary
 from dml_jax.train.checkpoint import Checkpoints
-from dml_jax.train.device_memory import explained
 from dml_jax.train.experiment import Experiment
 from dml_jax.train.jsonl import JsonLines
 from dml_jax.train.state import TrainState, check_finite, evaluated
@@ -89,12 +88,13 @@ def train(
         timing = JsonLines(directory / "timing.jsonl", main)
         outputs = loop.Outputs(checkpoints, metrics, timing, console, trace)
         with closing(checkpoints):
-            with explained(config):
+            with device_memory.of_training(config):
                 state = evaluated(loop.train(experiment, outputs, stop))
             if config.train.select != "last":
                 state = checkpoints.select("reported", config.train.select)
         stop.stop_immediately()
-        final, embeddings = final_results.final(experiment, state, config.train.select, console)
+        with device_memory.of_evaluation(config):
+            final, embeddings = final_results.final(experiment, state, config.train.select, console)
         queries = query_results.split_off(final)
         if main:
             final["timing"] = timing_summary.summary(timing.read(), config.data.batch_size)
@@ -126,7 +126,8 @@ def evaluate(
     else:
         experiment, state = restore(config, directory, checkpoint, console)
     model = config.train.select if checkpoint == "reported" else checkpoint
-    final, _ = final_results.final(experiment, state, model, console)
+    with device_memory.of_evaluation(config):
+        final, _ = final_results.final(experiment, state, model, console)
     query_results.split_off(final)
     report.print_table(config, final, console.rich)
     if output is not None and mesh.is_main_process():
@@ -139,7 +140,8 @@ def export(config: Config, directory: Path, checkpoint: str, console: Console) -
     experiment, state = restore(config, directory, checkpoint, console)
     embedder = inference.compile_embedder(experiment)
     splits = _with_gallery(experiment)
-    embeddings = {name: inference.embed_split(experiment, embedder, state, split) for name, split in splits.items()}
+    with device_memory.of_evaluation(config):
+        embeddings = {name: inference.embed_split(experiment, embedder, state, split) for name, split in splits.items()}
     _write_embeddings(experiment, directory, embeddings, int(state.step))
     console.print(f"embeddings of {', '.join(splits)} at step {int(state.step)}: {directory / 'embeddings'}")
     params, model_state = jax.tree.map(mesh.to_host, (state.params, state.model_state))
@@ -158,7 +160,7 @@ def check(config: Config, console: Console) -> None:
     """
     experiment = teacher.with_teacher(build(config), console)
     print_summary(experiment, None, console)
-    with explained(config):
+    with device_memory.of_training(config):
         state = warm_start.initial_state(experiment, console)
         key = mesh.replicate(experiment.mesh, experiments.run_key(config))
         with experiments.training_batches(experiment, 0, 1) as batches:

@@ -8,7 +8,7 @@ from benchmarks.collectives import Collective, collectives, growth, seconds, tot
 from dml_jax.train import mesh as meshes
 
 TEXT = """
-  %all-reduce.1 = (f32[3,4]{1,0}, bf16[5]{0}) all-reduce(%a, %b), channel_id=1, to_apply=%add, metadata={op_name="jit(f)/sum"}
+  %all-reduce.1 = (f32[3,4]{1,0:T(8,128)}, bf16[5]{0}) all-reduce(%a, %b), channel_id=1, to_apply=%add, metadata={op_name="jit(f)/sum"}
   %start = (f32[2]{0}, f32[16]{0}) all-gather-start(%c), dimensions={0}
   %all-gather.2 = f32[16]{0:T(128)} all-gather-done(%start), metadata={op_name="jit(f)/dot"}
   ROOT %p = pred[7]{0} collective-permute(%d), source_target_pairs={{0,1}}
@@ -64,3 +64,5 @@ def test_growth_and_time_by_hand() -> None:
     # Each of four devices sends 3/4 of 640 bytes, and 3/4 of 64 bytes twice.
     assert seconds(total(terms, 10), 4, 10.0) == (480 + 96) / 10
     assert seconds(total(terms, 10), 1, 10.0) == 0
+    # Whether the sums of 64 bytes are divided or gathered: a device sends 3/4 of all.
+    assert seconds({"reduce-scatter": 16}, 4, 1.0) == seconds({"all-gather": 64}, 4, 1.0) == 48

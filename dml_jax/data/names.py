@@ -29,8 +29,8 @@ class Names(Sequence[str]):
 
     @classmethod
     def of(cls, names: Iterable[str]) -> "Names":
-        """The names of files need not be UTF-8; Python keeps such bytes as surrogates."""
-        encoded = [name.encode("utf-8", "surrogateescape") for name in names]
+        """Strings as arrays."""
+        encoded = [name.encode() for name in names]
         text = np.frombuffer(b"".join(encoded), np.uint8)
         return cls(text, np.cumsum([len(name) for name in encoded], dtype=np.int64))
 
@@ -58,7 +58,7 @@ class Names(Sequence[str]):
         first = next(starts)
         names = []
         for end in starts:
-            names.append(block[first:end].decode("utf-8", "surrogateescape"))
+            names.append(block[first:end].decode())
             first = end
         return names
 
@@ -67,6 +67,8 @@ class Names(Sequence[str]):
             yield from self[start : start + BLOCK]
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Sequence) and len(self) == len(other) and all(map(str.__eq__, self, other))
+        if isinstance(other, str) or not isinstance(other, Sequence) or len(self) != len(other):
+            return False
+        return all(mine == its for mine, its in zip(self, other, strict=True))
 
     __hash__ = None  # type: ignore[assignment]

@@ -114,8 +114,8 @@ class Checkpoints:
           CheckpointError: it, or the one before in the background, could not be written.
           DivergedError: the state is not finite; nothing is written.
         """
-        self.wait()
         check_finite(state)
+        self.wait()
         step = int(state.step)
         path = self.directory / kind / str(step)
         manager = self._managers[kind]
@@ -167,8 +167,8 @@ class Checkpoints:
           (state, notes), or None if there is no checkpoint.
 
         Raises:
-          CheckpointError: `step` does not exist or is corrupt, the newest manifest cannot be opened, or all checkpoints
-            are corrupt, or one could not be written in the background.
+          CheckpointError: `step` does not exist or is corrupt, all checkpoints are corrupt, the newest manifest cannot
+            be opened, or the checkpoint that was being written in the background could not be.
         """
         self.wait()
         if step is not None:

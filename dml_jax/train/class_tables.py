@@ -13,11 +13,12 @@ import jax
 import jax.numpy as jnp
 
 from dml_jax.backbones.contract import PyTree
+from dml_jax.methods.baseline import class_sampling
 from dml_jax.methods.contract import Batch, Method
 from dml_jax.train import mesh as meshes
 
 # Moving from padded to unpadded shares costs a transfer of up to MULTIPLE rows a step, so it is not larger.
-MULTIPLE = 256  # of the rows; every number of devices must divide it
+MULTIPLE = class_sampling.MOST_GROUPS  # of the rows; every number of devices must divide it
 
 
 def spread(build: Callable[[int], Method], classes: int, batch: Batch) -> Method:

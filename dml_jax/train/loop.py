@@ -14,8 +14,8 @@ from dml_jax.config import Train
 from dml_jax.console import Console
 from dml_jax.errors import DivergedError
 from dml_jax.methods.contract import Embed
-from dml_jax.train import experiment as experiments
 from dml_jax.train import (
+    device_memory,
     health,
     inference,
     kept_models,
@@ -25,6 +25,7 @@ from dml_jax.train import (
     training_set_refresh,
     warm_start,
 )
+from dml_jax.train import experiment as experiments
 from dml_jax.train.checkpoint import Checkpoints
 from dml_jax.train.experiment import Experiment
 from dml_jax.train.jsonl import JsonLines
@@ -248,17 +249,18 @@ def evaluate_and_record(
     name = "validation" if "validation" in experiment.splits and select != "test" else "test"
     on_progress = lambda done: stop.raise_if_stopped()  # noqa: E731
     try:
-        model = evaluated(state)
-        embeddings = split_metrics.embed_with_gallery(experiment, embedder, model, name, on_progress)
-        results = split_metrics.metrics(
-            experiment.config,
-            experiment.splits[name],
-            embeddings[name],
-            embeddings.get("gallery"),
-            cluster=False,
-            shared=True,
-        )
-        seen = split_metrics.of_training_classes(experiment, embedder, model, experiment.splits[name], on_progress)
+        with device_memory.of_evaluation(experiment.config):
+            model = evaluated(state)
+            embeddings = split_metrics.embed_with_gallery(experiment, embedder, model, name, on_progress)
+            results = split_metrics.metrics(
+                experiment.config,
+                experiment.splits[name],
+                embeddings[name],
+                embeddings.get("gallery"),
+                cluster=False,
+                shared=True,
+            )
+            seen = split_metrics.of_training_classes(experiment, embedder, model, experiment.splits[name], on_progress)
     except Interrupted:
         # A checkpoint of this step is pending already; saving it again would lose it if the process were killed now.
         if not out.checkpoints.holds(int(state.step)):

@@ -4,12 +4,14 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import Mesh
 
 from dml_jax.evaluation import metrics
 from dml_jax.evaluation._ranking import plan, tiles
+from dml_jax.evaluation._ranking.counting_kernels import sum_over_devices
 from dml_jax.evaluation._ranking.sharing import Share
 
 KS = (1, 10)
@@ -110,3 +112,11 @@ def test_one_process_shares_with_nobody():
     rng = np.random.default_rng(0)
     points, labels = rng.normal(size=(50, 8)).astype(np.float32), rng.integers(0, 5, 50)
     assert metrics.retrieval(points, labels, shared=True) == metrics.retrieval(points, labels)
+
+
+def test_sums_of_32_bits_stay_so_with_64_bit_types() -> None:
+    """What processes exchange is cut into 32 bits, whose sum must not be wider."""
+    with jax.enable_x64(True):
+        values = np.array([[1.5, -2.25]])  # of the one device
+        total = sum_over_devices(jnp.asarray(values.view(np.int32)), Mesh(np.array(jax.devices()[:1]), ("data",)))
+        np.testing.assert_array_equal(np.array(total).view(np.float64), values[0])

@@ -1,6 +1,7 @@
 """Tests of the message for too little memory."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -10,11 +11,12 @@ import pytest
 from dml_jax import modes
 from dml_jax.console import Console
 from dml_jax.errors import ConfigError
-from dml_jax.train import device_memory
+from dml_jax.train import device_memory, inference, split_metrics
+from dml_jax.train.stop_signals import Stop
 from tests.train.experiments import small
 
 
-def too_large(*_: Any) -> jax.Array:
+def too_large(*_: Any, **__: Any) -> jax.Array:
     return jnp.zeros((2**46,), jnp.uint8)
 
 
@@ -29,7 +31,7 @@ def test_too_little_memory_is_one_sentence_with_the_remedies(monkeypatch: pytest
 
 def test_other_errors_of_the_runtime_stay() -> None:
     error = jax.errors.JaxRuntimeError("INTERNAL: unknown")
-    with pytest.raises(jax.errors.JaxRuntimeError) as caught, device_memory.explained(small(steps=1)):
+    with pytest.raises(jax.errors.JaxRuntimeError) as caught, device_memory.of_training(small(steps=1)):
         raise error
     assert caught.value is error
 
@@ -45,3 +47,22 @@ def test_only_what_would_help_is_named() -> None:
     assert device_memory.remedies(frozen, 8)[1:] == ["train.chunks=2", "train.shard_classes=true (for many classes)"]
     everything = replace(frozen, train=replace(frozen.train, precision="bfloat16", chunks=2, shard_classes=True))
     assert device_memory.remedies(everything, 8) == []
+    for changed in (replace(frozen, train=replace(frozen.train, optimizer="muon")), frozen):  # both would be refused
+        assert not any("shard_classes" in text for text in device_memory.remedies(changed, 2 + (changed is frozen)))
+    rounded = replace(frozen, backbone=replace(frozen.backbone, dtype="bfloat16"))
+    assert "train.precision=bfloat16" not in device_memory.remedies(rounded, 1)
+
+
+def test_too_little_memory_for_an_evaluation(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    message = r"evaluation\.batch_size=\d+: the evaluation needs more memory than a device has; set a smaller one"
+    config = small(steps=1)
+    with monkeypatch.context() as patch, Stop() as stop:
+        patch.setattr(split_metrics, "metrics", too_large)
+        for changes in ({"evaluate_every": 1}, {}):  # in the training, and after it
+            changed = replace(config, train=replace(config.train, **changes))
+            with pytest.raises(ConfigError, match=message):
+                modes.train(changed, tmp_path / str(len(changes)), Console(quiet=True), stop)
+    monkeypatch.setattr(inference, "embed_split", too_large)
+    for mode in (modes.evaluate, modes.export):
+        with pytest.raises(ConfigError, match=message):
+            mode(config, tmp_path / "0", "latest", Console(quiet=True))

@@ -23,7 +23,7 @@ Array = TypeVar("Array", np.ndarray, jax.Array)
 class Side(NamedTuple, Generic[Array]):
     """The row tiles or the column tiles of a product: their rows as candidates, and what they look for as queries.
 
-    A target is a relevant row of a query; see `count.Targets`.
+    A target is a relevant row of a query; see `count_ranks.Targets`.
 
     Attributes:
       first: int32 [m], position of the first row of each tile.
@@ -95,7 +95,8 @@ def accumulate(
 @partial(jax.jit, static_argnames="mesh")
 def sum_over_devices(parts: jax.Array, mesh: Mesh) -> jax.Array:
     """Sum of the parts of all devices, replicated."""
-    return jax.lax.with_sharding_constraint(jnp.sum(parts, axis=0), NamedSharding(mesh, REPLICATED))
+    total = jnp.sum(parts, axis=0, dtype=parts.dtype)  # with 64-bit types enabled, sums of int32 would be wider
+    return jax.lax.with_sharding_constraint(total, NamedSharding(mesh, REPLICATED))
 
 
 def read_thresholds(

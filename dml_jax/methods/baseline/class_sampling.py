@@ -1,7 +1,7 @@
 """A random part of the classes for each step of a classifier: An et al., "Partial FC" (ICCVW 2021, CVPR 2022).
 
-The classes of the batch are always part of it; the others are drawn uniformly. With many classes, the classifier's
-product takes as much less time and its logits as much less memory.
+The classes of the batch are always part of it; the others are drawn uniformly. Only this part of the classifier's
+product is computed, and only these logits are held in memory.
 
 The classes are divided into groups of consecutive rows and the same number is drawn from each, so that devices that
 hold a table by rows (`train.shard_classes`) draw from their own rows and exchange none. The groups do not depend on the
@@ -14,7 +14,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-MOST_GROUPS = 256  # as many devices can share a table: `train.class_tables.MULTIPLE`
+MOST_GROUPS = 256  # as many devices can share a table
 
 
 class Groups(NamedTuple):
