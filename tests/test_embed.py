@@ -199,6 +199,17 @@ def test_unusable_images(run: Run, photos: Path, monkeypatch: pytest.MonkeyPatch
     np.testing.assert_allclose(embedding_files.read(Path("out")).embeddings, expected, atol=1e-6)
 
 
+def test_a_file_without_usable_images(run: Run, photos: Path) -> None:
+    for i in range(8):
+        (photos / f"{i:02d}.jpg").write_text("no")
+    assert run("--skip_bad")[1].splitlines()[-1] == f"12 embeddings with {DIM} dimensions: out"
+    exported = embedding_files.read(Path("out"))
+    assert exported.ids == [f"photos/{i:02d}.jpg" for i in range(8, COUNT)]
+    expected = Tiny().expected([np.asarray(Image.open(name)) for name in exported.ids])
+    np.testing.assert_allclose(exported.embeddings, expected, atol=1e-6)
+    assert Path("out/embeddings.npy").stat().st_size == 128 + 4 * 12 * DIM
+
+
 def test_rows_left_out_before_need_the_option_again(run: Run, photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (photos / "02.jpg").write_text("no")
     with monkeypatch.context() as patch:

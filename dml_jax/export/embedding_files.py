@@ -85,7 +85,7 @@ def save_rows(path: Path, parts: Iterable[np.ndarray], count: int) -> None:
     start = 0
     with path.open("wb") as file:
         for part in parts:
-            if start == 0:
+            if file.tell() == 0:  # `start` is still 0 after an empty part
                 header = {"descr": "<f4", "fortran_order": False, "shape": (count, part.shape[1])}
                 np.lib.format.write_array_header_1_0(file, header)
             file.write(np.ascontiguousarray(part, "<f4").data)
