@@ -5,7 +5,9 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +16,9 @@ from PIL import Image
 
 import dml_jax
 from dml_jax import embed
+from dml_jax.errors import DataError
 from dml_jax.export import embedding_files, embedding_shards
+from dml_jax.files import write_json
 from tests.data import pictures
 from tests.test_main import ROOT, environment
 from tests.tiny_model import DIM, Tiny
@@ -98,7 +102,7 @@ def test_an_interrupted_command_continues(run: Run, monkeypatch: pytest.MonkeyPa
     with monkeypatch.context() as patch:
         stop_after(2, patch)
         assert run()[0] == 130
-    assert sorted(file.name for file in Path("out.shards").iterdir()) == ["000000.npy", "000001.npy", "plan.json"]
+    assert sorted(file.name for file in Path("out.shards").glob("[!.]*")) == ["000000.npy", "000001.npy", "plan.json"]
     assert not Path("out").exists()
     code, out, _ = run()
     assert (code, out.splitlines()[0]) == (0, f"continuing: 2 of 3 files are in {Path('out.shards').resolve()}")
@@ -178,6 +182,38 @@ def test_two_processes_do_not_merge_at_once(run: Run, photos: Path) -> None:
     with other.merging() as whole:
         assert not whole
     assert not Path("out.shards").exists()
+
+
+def test_processes_that_start_together_have_one_plan(run: Run, photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first to write decides; others of another plan write nothing and do not merge."""
+    files = [str(file) for file in sorted(photos.iterdir())]
+    plans = [embedding_shards.plan(files, {"model_sha256": name}) for name in "ab"]
+    one, other = (embedding_shards.Shards(Path("out"), plan) for plan in plans)
+    error = r"out\.shards: was begun with another model or version \(model_sha256\); delete "
+    for number in range(3):
+        one.write(number, np.ones((len(one.images(number)), DIM), np.float32))
+        with pytest.raises(DataError, match=error):
+            other.write(number, np.zeros((len(one.images(number)), DIM), np.float32))
+    with pytest.raises(DataError, match=error), other.merging():
+        pass
+    np.testing.assert_array_equal(np.concatenate(list(one.usable_rows())), 1)
+    with one.merging() as whole:
+        assert whole
+
+    def write_slowly(path: Path, value: object) -> None:
+        time.sleep(0.2)
+        write_json(path, value)
+
+    def write(shards: embedding_shards.Shards) -> bool:
+        try:
+            shards.write(0, np.ones((8, DIM), np.float32))
+        except DataError:
+            return False
+        return True
+
+    monkeypatch.setattr(embedding_shards, "write_json", write_slowly)
+    with ThreadPoolExecutor() as pool:
+        assert sorted(pool.map(write, [one, other])) == [False, True]
 
 
 def test_unusable_images(run: Run, photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:

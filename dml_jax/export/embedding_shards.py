@@ -23,6 +23,7 @@ from dml_jax.files import atomic_write, read_json, reading, write_json
 
 ROWS = 2048  # images per file, the most that a kill wastes
 PLAN = "plan.json"
+LOCK = ".lock"  # held while the plan is compared or written
 
 
 def plan(files: Sequence[str], model: dict[str, Any]) -> dict[str, Any]:
@@ -68,8 +69,9 @@ class Shards:
         where = self.directory
         if not where.is_dir():
             raise DataError(f"{where}: is a file, but unfinished embeddings are kept there; give another --output")
-        if not (where / PLAN).exists():
-            if any(not entry.name.startswith(".") for entry in where.iterdir()):  # not a draft of the plan
+        names = {entry.name for entry in where.iterdir() if not entry.name.startswith(".")}  # not the lock or a draft
+        if PLAN not in names:
+            if names:
                 raise DataError(f"{where}: holds other files than unfinished embeddings; give another --output")
             return
         remedy = f"delete {where} or give another --output"
@@ -91,10 +93,17 @@ class Shards:
         return self.directory / f"{number:06d}.npy"
 
     def write(self, number: int, rows: np.ndarray) -> None:
-        """Writes a file, float32 [N, D], and before the first one the plan."""
+        """Writes a file, float32 [N, D], and before the first one the plan.
+
+        Raises:
+          DataError: see `Shards`.
+        """
         self.directory.mkdir(parents=True, exist_ok=True)
-        if not (self.directory / PLAN).exists():
-            write_json(self.directory / PLAN, self._plan)
+        with (self.directory / LOCK).open("ab") as lock:  # processes that start together must not all find no plan
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            self._check()
+            if not (self.directory / PLAN).exists():
+                write_json(self.directory / PLAN, self._plan)
         with atomic_write(self._file(number)) as draft:
             embedding_files.save_rows(draft, [rows], len(rows))
 
@@ -132,6 +141,9 @@ class Shards:
         """Whether this process is to merge the files, which are removed afterwards.
 
         False if a file is missing, or if another process merges or has merged them.
+
+        Raises:
+          DataError: see `Shards`.
         """
         try:
             lock = (self.directory / PLAN).open("r+b")
@@ -144,6 +156,8 @@ class Shards:
                 free = not self.missing()
             except BlockingIOError:
                 free = False
+            if free:
+                self._check()  # somebody may have deleted the directory, and another command have filled it again
             yield free
             if free:
                 self.remove()
