@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -244,6 +245,21 @@ def test_a_file_without_usable_images(run: Run, photos: Path) -> None:
     expected = Tiny().expected([np.asarray(Image.open(name)) for name in exported.ids])
     np.testing.assert_allclose(exported.embeddings, expected, atol=1e-6)
     assert Path("out/embeddings.npy").stat().st_size == 128 + 4 * 12 * DIM
+
+
+@pytest.mark.parametrize("column", [0, 1])
+def test_embeddings_that_are_not_finite(column: int, run: Run, photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are no reason to leave an image out, and do not pass for embeddings of good ones."""
+
+    class Overflowing(Tiny):
+        def _project(self, *arguments: Any) -> Any:
+            return super()._project(*arguments).at[:, column].set(np.nan)
+
+    (photos / "00.jpg").write_text("no")
+    monkeypatch.setattr(dml_jax, "load", lambda *_: Overflowing())
+    code, _, err = run("--skip_bad")
+    assert (code, Path("out").exists(), Path("out.shards").exists()) == (2, False, False)
+    assert err.splitlines()[1].startswith("error: photos/01.jpg: the model's embedding is not finite; use another ")
 
 
 def test_rows_left_out_before_need_the_option_again(run: Run, photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
