@@ -263,12 +263,21 @@ def test_embeddings_that_are_not_finite(column: int, run: Run, photos: Path, mon
 
 
 def test_rows_left_out_before_need_the_option_again(run: Run, photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether the command was interrupted or has finished, here or in another process."""
     (photos / "02.jpg").write_text("no")
+    error = "error: photos/02.jpg: was left out with --skip_bad before; give --skip_bad again, or delete "
     with monkeypatch.context() as patch:
         stop_after(1, patch)
         run("--skip_bad")
-    assert run()[2].startswith("error: photos/02.jpg: was left out with --skip_bad before; give it again, or delete ")
-    assert run("--skip_bad")[0] == 0
+    assert run() == (
+        2,
+        f"continuing: 1 of 3 files are in {Path('out.shards').resolve()}\n",
+        f"{error}{Path('out.shards').resolve()}\n",
+    )
+    found = ["1 images are left out", f"19 embeddings with {DIM} dimensions: out"]
+    assert run("--skip_bad")[1].splitlines()[-2:] == found
+    assert run() == (2, "", f"{error}out\n")
+    assert run("--skip_bad") == (0, "\n".join(["all images have been embedded already", *found, ""]), "")
 
 
 def check_kills(photos: Path, folder: Path, moments: Sequence[int]) -> None:

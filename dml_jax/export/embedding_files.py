@@ -65,7 +65,7 @@ def read(directory: Path) -> Exported:
     if not (directory / "manifest.json").is_file():
         raise DataError(f"{directory}: holds no embeddings (no manifest.json); export them with --mode=export")
     manifest = read_json(directory / "manifest.json", Manifest, REMEDY)
-    ids = read_json(directory / "ids.json", list, REMEDY)
+    ids = read_json(directory / "ids.json", list[str], REMEDY)
     for name, digest in manifest["sha256"].items():
         with reading(directory / name, REMEDY):
             if sha256(directory / name) != digest:

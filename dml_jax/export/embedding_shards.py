@@ -39,11 +39,13 @@ def plan(files: Sequence[str], model: dict[str, Any]) -> dict[str, Any]:
     return {"images": len(files), "images_sha256": digest.hexdigest(), "rows": ROWS, **model}
 
 
-def is_written(output: Path, planned: dict[str, Any]) -> bool:
-    """Whether an output directory is complete and undamaged, and of this plan."""
+def finished(output: Path, planned: dict[str, Any]) -> embedding_files.Exported | None:
+    """What an output directory holds, if it is complete and undamaged, and of this plan."""
     with suppress(DataError):
-        return embedding_files.read(output).manifest.get("plan") == planned
-    return False
+        exported = embedding_files.read(output)
+        if exported.manifest.get("plan") == planned:
+            return exported
+    return None
 
 
 class Shards:

@@ -34,6 +34,11 @@ def test_what_is_written(tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["out"]
 
 
+def test_names_that_are_not_utf8(tmp_path: Path) -> None:
+    embedding_files.write(tmp_path / "e", np.eye(2), None, ["a", "\udcff"], config_hash="", step=1)
+    assert embedding_files.read(tmp_path / "e").ids == ["a", "\udcff"]
+
+
 def test_metadata_is_written_and_read_again(tmp_path: Path) -> None:
     columns = {"shop": ["north", None, "süd"], "price": [1, 2.5, None], "sold": [True, False, None]}
     write(tmp_path / "e")
@@ -76,7 +81,9 @@ def test_directories_with_other_files_are_not_replaced(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["manifest.json", "ids.json"])
-@pytest.mark.parametrize("content", [None, 5, "x", {}, {"sha256": None}, {"sha256": {"../x": "0"}}, {"sha256": [1]}])
+@pytest.mark.parametrize(
+    "content", [None, 5, "x", [["a"], ["b"]], {}, {"sha256": None}, {"sha256": {"../x": "0"}}, {"sha256": [1]}]
+)
 def test_wrong_fields_are_named(name: str, content: object, tmp_path: Path) -> None:
     embedding_files.write(tmp_path / "e", np.eye(2), np.arange(2), ["a", "b"], config_hash="", step=1)
     (tmp_path / "e" / name).write_text(json.dumps(content))
