@@ -103,16 +103,20 @@ def execute(arguments: list[str]) -> None:
     exported = finished = embedding_shards.finished(output, plan)
     if not exported:
         embed_missing(model, files, shards, options)
+        to_come = len(shards.missing())  # counted first, because the process that merges them removes them afterwards
         with shards.merging() as whole:
             if whole:
                 names = usable_images(files, shards, skip_bad=options.skip_bad)
-                embedding_files.write(
+                exported = embedding_files.write(
                     output, shards.usable_rows(), None, names,
                     config_hash=facts["config_hash"], step=model.step, plan=plan,
                 )  # fmt: skip
-        exported = embedding_shards.finished(output, plan)
+        exported = exported or embedding_shards.finished(output, plan)
         if not exported:
-            print(f"the output will be written by the last process; files to come: {len(shards.missing())}")
+            if to_come:
+                print(f"the output will be written by the last process; files to come: {to_come}")
+            else:
+                print("another process is writing the output")
             return
     left_out = count_left_out(files, exported.ids, output, skip_bad=options.skip_bad)
     if finished:

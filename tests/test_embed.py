@@ -1,5 +1,6 @@
 """The command that embeds folders: what is written, continued, refused, divided and left out; killed at any moment."""
 
+import fcntl
 import json
 import os
 import shutil
@@ -169,6 +170,14 @@ def test_processes_divide_the_images(run: Run) -> None:
     ):
         assert message in run("--processes=2", wrong)[2]
     assert run("--processes=0")[2] == "error: --processes=0: must be positive\n"
+
+
+def test_another_process_merges(run: Run) -> None:
+    run("--processes=2", "--process=1")
+    with Path("out.shards/plan.json").open("r+b") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert run("--processes=2", "--process=0") == (0, "another process is writing the output\n", "")
+    assert run()[1].splitlines()[-1] == f"{COUNT} embeddings with {DIM} dimensions: out"
 
 
 def test_two_processes_do_not_merge_at_once(run: Run, photos: Path) -> None:

@@ -104,7 +104,7 @@ def write(
     members: Sequence[Mapping[str, Any]] = (),
     metadata: Mapping[str, Sequence[Scalar]] = {},
     plan: Mapping[str, Any] | None = None,
-) -> None:
+) -> Exported:
     """Writes `embeddings.npy`, `labels.npy`, `ids.json`, `manifest.json` and, if there is any, `metadata.json`.
 
     The directory is written completely or not at all.
@@ -119,6 +119,9 @@ def write(
       members: for an ensemble, the manifests of its members.
       metadata: further columns of the data set: name -> N values.
       plan: what was embedded, see `embedding_shards`.
+
+    Returns:
+      What `read` would give.
 
     Raises:
       DataError: the directory holds other files, which would be lost.
@@ -152,3 +155,4 @@ def write(
     write_json(draft / "manifest.json", manifest)
     shutil.rmtree(directory, ignore_errors=True)
     os.replace(draft, directory)
+    return Exported(arrays["embeddings.npy"], arrays.get("labels.npy"), list(ids), manifest, metadata)

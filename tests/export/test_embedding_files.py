@@ -18,13 +18,14 @@ from tests.train.experiments import small
 ROWS = np.eye(3, 4, dtype=np.float32)
 
 
-def write(directory: Path) -> None:
-    embedding_files.write(directory, ROWS, np.array([0, 1, 1]), ["a", "b", "c"], config_hash="h", step=7)
+def write(directory: Path) -> embedding_files.Exported:
+    return embedding_files.write(directory, ROWS, np.array([0, 1, 1]), ["a", "b", "c"], config_hash="h", step=7)
 
 
 def test_what_is_written(tmp_path: Path) -> None:
     write(tmp_path / "out")
-    write(tmp_path / "out")  # replaces its own output
+    written = write(tmp_path / "out")  # replaces its own output
+    np.testing.assert_equal(written._asdict(), embedding_files.read(tmp_path / "out")._asdict())
     np.testing.assert_array_equal(np.load(tmp_path / "out" / "embeddings.npy"), ROWS)
     manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
     assert manifest["shapes"] == {"embeddings.npy": [3, 4], "labels.npy": [3]}
