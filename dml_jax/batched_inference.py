@@ -5,6 +5,7 @@ inputs are padded to the next of them. A row does not depend on the other images
 batch sizes, and different numbers of devices, may round differently.
 """
 
+import itertools
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -65,6 +66,7 @@ class Network:
         read: Callable[[T], np.ndarray],
         groups: Iterable[Sequence[T]],
         on_bad: Callable[[DataError], object] | None = None,
+        name: Callable[[T], str] = str,
     ) -> Iterator[np.ndarray]:
         """Embeds groups of images, reading ahead across their borders.
 
@@ -72,12 +74,13 @@ class Network:
           read: gives an image, uint8 [H, W, 3]; called by several threads.
           groups: what `read` takes, in groups that are not empty; each is divided into batches by itself.
           on_bad: called with the error of each image that cannot be read; its row is NaN.
+          name: gives the name of an image for messages.
 
         Yields:
           For each group float32 [N, D].
 
         Raises:
-          DataError: an image cannot be read, and there is no `on_bad`.
+          DataError: an image cannot be read, and there is no `on_bad`; or see `check_finite`.
         """
         cores = usable_cores()
         pool = ThreadPoolExecutor(cores)
@@ -86,7 +89,7 @@ class Network:
             chunk = min(CHUNK, -(-len(items) // cores))
             return [pool.submit(_read, read, items[i : i + chunk]) for i in range(0, len(items), chunk)]
 
-        def start(parts: list[Future[list[np.ndarray | DataError]]]) -> tuple[jax.Array, list[bool]]:
+        def start(parts: list[Future[list[np.ndarray | DataError]]]) -> tuple[jax.Array, np.ndarray]:
             found = [image for part in parts for image in part.result()]
             for error in found:
                 if isinstance(error, DataError):
@@ -95,7 +98,7 @@ class Network:
                     on_bad(error)
             blank = np.zeros((*self._shape, 3), np.uint8)
             pixels = [blank if isinstance(image, DataError) else image for image in found]
-            return self._start(pixels), [isinstance(image, DataError) for image in found]
+            return self._start(pixels), np.array([isinstance(image, DataError) for image in found])
 
         try:
             batches = (
@@ -103,18 +106,28 @@ class Network:
                 for group in groups
                 for i in range(0, len(group), self._batch)
             )
-            being_read = _ahead(((submit(items), last) for items, last in batches), AHEAD)
+            being_read = _ahead(((items, submit(items), last) for items, last in batches), AHEAD)
             # One batch is given to the device while it computes the previous one.
-            running = _ahead(((*start(parts), last) for parts, last in being_read), 1)
+            running = _ahead(((items, *start(parts), last) for items, parts, last in being_read), 1)
             rows = []
-            for result, bad, last in running:
-                rows.append(np.array(result, np.float32)[: len(bad)])
+            for items, result, bad, last in running:
+                rows.append(np.array(result, np.float32)[: len(items)])
+                check_finite(rows[-1][~bad], [name(item) for item in itertools.compress(items, ~bad)])
                 rows[-1][bad] = np.nan
                 if last:
                     yield np.concatenate(rows)
                     rows = []
         finally:
             pool.shutdown(cancel_futures=True)
+
+
+def check_finite(rows: np.ndarray, names: Sequence[str]) -> None:
+    """Raises DataError, which names the first image, if embeddings float32 [N, D] hold NaN or infinity."""
+    bad = np.flatnonzero(~np.isfinite(rows).all(axis=1))
+    if len(bad):
+        raise DataError(
+            f"{names[bad[0]]}: the model's embedding is not finite; use another checkpoint, or leave the image out"
+        )
 
 
 def usable_cores() -> int:

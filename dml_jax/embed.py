@@ -15,6 +15,7 @@ the directories; each may be stopped and started at any time, and the last to fi
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dml_jax import cli
@@ -99,22 +100,30 @@ def execute(arguments: list[str]) -> None:
     facts = {"config_hash": configs.digest(model.config), "model_sha256": model.fingerprint}
     plan = embedding_shards.plan(files, facts)
     shards = embedding_shards.Shards(output, plan)
-    if embedding_shards.is_written(output, plan):
-        shards.remove()  # if the process that merged them was killed
-        print("all images have been embedded already")
-    else:
+    exported = finished = embedding_shards.finished(output, plan)
+    if not exported:
         embed_missing(model, files, shards, options)
+        to_come = len(shards.missing())  # counted first, because the process that merges them removes them afterwards
         with shards.merging() as whole:
             if whole:
                 names = usable_images(files, shards, skip_bad=options.skip_bad)
-                embedding_files.write(
+                exported = embedding_files.write(
                     output, shards.usable_rows(), None, names,
                     config_hash=facts["config_hash"], step=model.step, plan=plan,
                 )  # fmt: skip
-        if not whole and not embedding_shards.is_written(output, plan):
-            print(f"the output will be written by the last process; files to come: {len(shards.missing())}")
+        exported = exported or embedding_shards.finished(output, plan)
+        if not exported:
+            if to_come:
+                print(f"the output will be written by the last process; files to come: {to_come}")
+            else:
+                print("another process is writing the output")
             return
-    exported = embedding_files.read(output)
+    left_out = count_left_out(files, exported.ids, output, skip_bad=options.skip_bad)
+    if finished:
+        shards.remove()  # if the process that merged them was killed
+        print("all images have been embedded already")
+    if left_out:
+        print(f"{left_out} images are left out")
     dimensions = exported.embeddings.shape[1]
     print(f"{len(exported.ids)} embeddings with {dimensions} dimensions: {printable(str(output))}")
     if query and query_image is not None:
@@ -165,16 +174,25 @@ def usable_images(files: Sequence[str], shards: "Shards", *, skip_bad: bool) -> 
       DataError: there is none; or some have none, and they may not be left out.
     """
     bad = shards.unusable()
-    if bad and not skip_bad:
-        raise DataError(
-            f"{files[min(bad)]}: was left out with --skip_bad before; give it again, or delete {shards.directory}"
-        )
-    if len(bad) == len(files):
+    names = [file for i, file in enumerate(files) if i not in bad]
+    count_left_out(files, names, shards.directory, skip_bad=skip_bad)
+    if not names:
         shards.remove()
         raise DataError(f"none of {len(files)} images can be used; the reasons are listed above")
-    if bad:
-        print(f"{len(bad)} images are left out")
-    return [file for i, file in enumerate(files) if i not in bad]
+    return names
+
+
+def count_left_out(files: Sequence[str], names: Sequence[str], where: Path, *, skip_bad: bool) -> int:
+    """The number of images that are not among `names`, those with embeddings in `where`.
+
+    Raises:
+      DataError: there are some, and they may not be left out.
+    """
+    usable = set(names)
+    left_out = [file for file in files if file not in usable]
+    if left_out and not skip_bad:
+        raise DataError(f"{left_out[0]}: was left out with --skip_bad before; give --skip_bad again, or delete {where}")
+    return len(left_out)
 
 
 def main() -> int:

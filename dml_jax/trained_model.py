@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image as pillow
 
-from dml_jax.batched_inference import Network
+from dml_jax.batched_inference import Network, check_finite
 from dml_jax.data import decode, transforms
 from dml_jax.data.prepare.source_files import File
 from dml_jax.enrolled_classes import Image, Images, Index
@@ -112,7 +112,7 @@ class Model:
         Raises:
           DataError: it cannot be read, decoded or cropped, or its size does not fit a model that does not crop.
         """
-        name = str(image) if isinstance(image, str | Path) else name
+        name = _name(image, name)
         try:
             match image:
                 case np.ndarray():
@@ -154,7 +154,7 @@ class Model:
           on their number, see `batched_inference`.
 
         Raises:
-          DataError: an image cannot be used; the message names its path or its position.
+          DataError: an image cannot be used, or its embedding is not finite; the message names its path or position.
         """
         if isinstance(images, str | Path):
             raise DataError(f"{images}: is a single path; give a list of images")
@@ -163,16 +163,27 @@ class Model:
         if len(images) == 0:
             raise DataError("images: none were given; give at least one")
         if len(images) == 1:  # without threads, which would take longer than a small network
-            return self.embed_pixels(self.read(images[0], "image 0")[None])
-        (rows,) = self._network.stream(lambda i: self.read(images[i], f"image {i}"), [range(len(images))])
+            rows = self.embed_pixels(self.read(images[0], "image 0")[None])
+            check_finite(rows, [_name(images[0], "image 0")])
+            return rows
+        (rows,) = self._network.stream(
+            lambda i: self.read(images[i], f"image {i}"),
+            [range(len(images))],
+            name=lambda i: _name(images[i], f"image {i}"),
+        )
         return rows
 
     def embed_each(
         self, groups: Iterable[Sequence[Image]], on_bad: Callable[[DataError], object] | None = None
     ) -> Iterator[np.ndarray]:
         """Embeds groups of images, each float32 [N, D]; images are read ahead across groups, see `Network.stream`."""
-        return self._network.stream(self.read, groups, on_bad)
+        return self._network.stream(self.read, groups, on_bad, _name)
 
     def embed_pixels(self, pixels: np.ndarray) -> np.ndarray:
         """Embeds images from `read` in one batch, uint8 [B, H, W, 3] -> float32 [B, D]."""
         return self._network.embed(pixels)
+
+
+def _name(image: Image, otherwise: str = "image") -> str:
+    """What messages call an image: its path if it is one."""
+    return str(image) if isinstance(image, str | Path) else otherwise

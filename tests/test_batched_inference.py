@@ -6,11 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from PIL import Image
 
 from dml_jax import batched_inference
+from dml_jax.batched_inference import Network
 from dml_jax.errors import DataError
 from tests.data import pictures
 from tests.tiny_model import DIM, SIDE, Tiny
@@ -85,6 +87,30 @@ def test_images_that_cannot_be_used_are_named(images: Any, message: str) -> None
         images = [pictures.pixels(0) if isinstance(image, str) else image for image in images]
     with pytest.raises(DataError, match=f"^{message}"):
         Tiny().embed(images)
+
+
+@pytest.mark.parametrize("column", [0, 2])
+def test_embeddings_that_are_not_finite(column: int, tmp_path: Path) -> None:
+    """They are the model's fault, and an error even where bad images are left out, whose rows do not matter."""
+
+    def embed(params: Any, model_state: Any, images: jax.Array, /) -> jax.Array:
+        return jnp.ones((len(images), 3)).at[:, column].divide(images.max((1, 2, 3)))  # infinite for a black image
+
+    model = Tiny()
+    model._network = Network(embed, {}, {}, (SIDE, SIDE), batch=4)
+    good, black = np.full((SIDE, SIDE, 3), 255, np.uint8), np.zeros((SIDE, SIDE, 3), np.uint8)
+    file = tmp_path / "black.png"
+    Image.fromarray(black).save(file)
+    bad: list[DataError] = []
+    (rows,) = model.embed_each([[good, b"no", good]], bad.append)
+    assert (np.isnan(rows).all(axis=1).tolist(), len(bad)) == ([False, True, False], 1)
+    remedy = "the model's embedding is not finite; use another checkpoint, or leave the image out$"
+    for images, name in (([good] * 5 + [black], "image 5"), ([black], "image 0"), ([good, file], file), ([file], file)):
+        with pytest.raises(DataError, match=f"^{name}: {remedy}"):
+            model.embed(images)
+        with pytest.raises(DataError, match=f"^{str(name).partition(' ')[0]}: {remedy}"):
+            list(model.embed_each([images], bad.append))
+    assert len(bad) == 1
 
 
 def test_groups_are_read_ahead_within_bounds() -> None:

@@ -1,12 +1,16 @@
 """The command that embeds folders: what is written, continued, refused, divided and left out; killed at any moment."""
 
+import fcntl
 import json
 import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +18,9 @@ from PIL import Image
 
 import dml_jax
 from dml_jax import embed
+from dml_jax.errors import DataError
 from dml_jax.export import embedding_files, embedding_shards
+from dml_jax.files import write_json
 from tests.data import pictures
 from tests.test_main import ROOT, environment
 from tests.tiny_model import DIM, Tiny
@@ -98,7 +104,7 @@ def test_an_interrupted_command_continues(run: Run, monkeypatch: pytest.MonkeyPa
     with monkeypatch.context() as patch:
         stop_after(2, patch)
         assert run()[0] == 130
-    assert sorted(file.name for file in Path("out.shards").iterdir()) == ["000000.npy", "000001.npy", "plan.json"]
+    assert sorted(file.name for file in Path("out.shards").glob("[!.]*")) == ["000000.npy", "000001.npy", "plan.json"]
     assert not Path("out").exists()
     code, out, _ = run()
     assert (code, out.splitlines()[0]) == (0, f"continuing: 2 of 3 files are in {Path('out.shards').resolve()}")
@@ -166,6 +172,14 @@ def test_processes_divide_the_images(run: Run) -> None:
     assert run("--processes=0")[2] == "error: --processes=0: must be positive\n"
 
 
+def test_another_process_merges(run: Run) -> None:
+    run("--processes=2", "--process=1")
+    with Path("out.shards/plan.json").open("r+b") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert run("--processes=2", "--process=0") == (0, "another process is writing the output\n", "")
+    assert run()[1].splitlines()[-1] == f"{COUNT} embeddings with {DIM} dimensions: out"
+
+
 def test_two_processes_do_not_merge_at_once(run: Run, photos: Path) -> None:
     plan = embedding_shards.plan([str(file) for file in sorted(photos.iterdir())], {})
     one, other = embedding_shards.Shards(Path("out"), plan), embedding_shards.Shards(Path("out"), plan)
@@ -178,6 +192,38 @@ def test_two_processes_do_not_merge_at_once(run: Run, photos: Path) -> None:
     with other.merging() as whole:
         assert not whole
     assert not Path("out.shards").exists()
+
+
+def test_processes_that_start_together_have_one_plan(run: Run, photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first to write decides; others of another plan write nothing and do not merge."""
+    files = [str(file) for file in sorted(photos.iterdir())]
+    plans = [embedding_shards.plan(files, {"model_sha256": name}) for name in "ab"]
+    one, other = (embedding_shards.Shards(Path("out"), plan) for plan in plans)
+    error = r"out\.shards: was begun with another model or version \(model_sha256\); delete "
+    for number in range(3):
+        one.write(number, np.ones((len(one.images(number)), DIM), np.float32))
+        with pytest.raises(DataError, match=error):
+            other.write(number, np.zeros((len(one.images(number)), DIM), np.float32))
+    with pytest.raises(DataError, match=error), other.merging():
+        pass
+    np.testing.assert_array_equal(np.concatenate(list(one.usable_rows())), 1)
+    with one.merging() as whole:
+        assert whole
+
+    def write_slowly(path: Path, value: object) -> None:
+        time.sleep(0.2)
+        write_json(path, value)
+
+    def write(shards: embedding_shards.Shards) -> bool:
+        try:
+            shards.write(0, np.ones((8, DIM), np.float32))
+        except DataError:
+            return False
+        return True
+
+    monkeypatch.setattr(embedding_shards, "write_json", write_slowly)
+    with ThreadPoolExecutor() as pool:
+        assert sorted(pool.map(write, [one, other])) == [False, True]
 
 
 def test_unusable_images(run: Run, photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,13 +245,48 @@ def test_unusable_images(run: Run, photos: Path, monkeypatch: pytest.MonkeyPatch
     np.testing.assert_allclose(embedding_files.read(Path("out")).embeddings, expected, atol=1e-6)
 
 
+def test_a_file_without_usable_images(run: Run, photos: Path) -> None:
+    for i in range(8):
+        (photos / f"{i:02d}.jpg").write_text("no")
+    assert run("--skip_bad")[1].splitlines()[-1] == f"12 embeddings with {DIM} dimensions: out"
+    exported = embedding_files.read(Path("out"))
+    assert exported.ids == [f"photos/{i:02d}.jpg" for i in range(8, COUNT)]
+    expected = Tiny().expected([np.asarray(Image.open(name)) for name in exported.ids])
+    np.testing.assert_allclose(exported.embeddings, expected, atol=1e-6)
+    assert Path("out/embeddings.npy").stat().st_size == 128 + 4 * 12 * DIM
+
+
+@pytest.mark.parametrize("column", [0, 1])
+def test_embeddings_that_are_not_finite(column: int, run: Run, photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are no reason to leave an image out, and do not pass for embeddings of good ones."""
+
+    class Overflowing(Tiny):
+        def _project(self, *arguments: Any) -> Any:
+            return super()._project(*arguments).at[:, column].set(np.nan)
+
+    (photos / "00.jpg").write_text("no")
+    monkeypatch.setattr(dml_jax, "load", lambda *_: Overflowing())
+    code, _, err = run("--skip_bad")
+    assert (code, Path("out").exists(), Path("out.shards").exists()) == (2, False, False)
+    assert err.splitlines()[1].startswith("error: photos/01.jpg: the model's embedding is not finite; use another ")
+
+
 def test_rows_left_out_before_need_the_option_again(run: Run, photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether the command was interrupted or has finished, here or in another process."""
     (photos / "02.jpg").write_text("no")
+    error = "error: photos/02.jpg: was left out with --skip_bad before; give --skip_bad again, or delete "
     with monkeypatch.context() as patch:
         stop_after(1, patch)
         run("--skip_bad")
-    assert run()[2].startswith("error: photos/02.jpg: was left out with --skip_bad before; give it again, or delete ")
-    assert run("--skip_bad")[0] == 0
+    assert run() == (
+        2,
+        f"continuing: 1 of 3 files are in {Path('out.shards').resolve()}\n",
+        f"{error}{Path('out.shards').resolve()}\n",
+    )
+    found = ["1 images are left out", f"19 embeddings with {DIM} dimensions: out"]
+    assert run("--skip_bad")[1].splitlines()[-2:] == found
+    assert run() == (2, "", f"{error}out\n")
+    assert run("--skip_bad") == (0, "\n".join(["all images have been embedded already", *found, ""]), "")
 
 
 def check_kills(photos: Path, folder: Path, moments: Sequence[int]) -> None:

@@ -65,7 +65,7 @@ def read(directory: Path) -> Exported:
     if not (directory / "manifest.json").is_file():
         raise DataError(f"{directory}: holds no embeddings (no manifest.json); export them with --mode=export")
     manifest = read_json(directory / "manifest.json", Manifest, REMEDY)
-    ids = read_json(directory / "ids.json", list, REMEDY)
+    ids = read_json(directory / "ids.json", list[str], REMEDY)
     for name, digest in manifest["sha256"].items():
         with reading(directory / name, REMEDY):
             if sha256(directory / name) != digest:
@@ -85,7 +85,7 @@ def save_rows(path: Path, parts: Iterable[np.ndarray], count: int) -> None:
     start = 0
     with path.open("wb") as file:
         for part in parts:
-            if start == 0:
+            if file.tell() == 0:  # `start` is still 0 after an empty part
                 header = {"descr": "<f4", "fortran_order": False, "shape": (count, part.shape[1])}
                 np.lib.format.write_array_header_1_0(file, header)
             file.write(np.ascontiguousarray(part, "<f4").data)
@@ -104,7 +104,7 @@ def write(
     members: Sequence[Mapping[str, Any]] = (),
     metadata: Mapping[str, Sequence[Scalar]] = {},
     plan: Mapping[str, Any] | None = None,
-) -> None:
+) -> Exported:
     """Writes `embeddings.npy`, `labels.npy`, `ids.json`, `manifest.json` and, if there is any, `metadata.json`.
 
     The directory is written completely or not at all.
@@ -119,6 +119,9 @@ def write(
       members: for an ensemble, the manifests of its members.
       metadata: further columns of the data set: name -> N values.
       plan: what was embedded, see `embedding_shards`.
+
+    Returns:
+      What `read` would give.
 
     Raises:
       DataError: the directory holds other files, which would be lost.
@@ -152,3 +155,4 @@ def write(
     write_json(draft / "manifest.json", manifest)
     shutil.rmtree(directory, ignore_errors=True)
     os.replace(draft, directory)
+    return Exported(arrays["embeddings.npy"], arrays.get("labels.npy"), list(ids), manifest, metadata)

@@ -23,6 +23,7 @@ from dml_jax.files import atomic_write, read_json, reading, write_json
 
 ROWS = 2048  # images per file, the most that a kill wastes
 PLAN = "plan.json"
+LOCK = ".lock"  # held while the plan is compared or written
 
 
 def plan(files: Sequence[str], model: dict[str, Any]) -> dict[str, Any]:
@@ -38,11 +39,13 @@ def plan(files: Sequence[str], model: dict[str, Any]) -> dict[str, Any]:
     return {"images": len(files), "images_sha256": digest.hexdigest(), "rows": ROWS, **model}
 
 
-def is_written(output: Path, planned: dict[str, Any]) -> bool:
-    """Whether an output directory is complete and undamaged, and of this plan."""
+def finished(output: Path, planned: dict[str, Any]) -> embedding_files.Exported | None:
+    """What an output directory holds, if it is complete and undamaged, and of this plan."""
     with suppress(DataError):
-        return embedding_files.read(output).manifest.get("plan") == planned
-    return False
+        exported = embedding_files.read(output)
+        if exported.manifest.get("plan") == planned:
+            return exported
+    return None
 
 
 class Shards:
@@ -68,8 +71,9 @@ class Shards:
         where = self.directory
         if not where.is_dir():
             raise DataError(f"{where}: is a file, but unfinished embeddings are kept there; give another --output")
-        if not (where / PLAN).exists():
-            if any(not entry.name.startswith(".") for entry in where.iterdir()):  # not a draft of the plan
+        names = {entry.name for entry in where.iterdir() if not entry.name.startswith(".")}  # not the lock or a draft
+        if PLAN not in names:
+            if names:
                 raise DataError(f"{where}: holds other files than unfinished embeddings; give another --output")
             return
         remedy = f"delete {where} or give another --output"
@@ -91,10 +95,17 @@ class Shards:
         return self.directory / f"{number:06d}.npy"
 
     def write(self, number: int, rows: np.ndarray) -> None:
-        """Writes a file, float32 [N, D], and before the first one the plan."""
+        """Writes a file, float32 [N, D], and before the first one the plan.
+
+        Raises:
+          DataError: see `Shards`.
+        """
         self.directory.mkdir(parents=True, exist_ok=True)
-        if not (self.directory / PLAN).exists():
-            write_json(self.directory / PLAN, self._plan)
+        with (self.directory / LOCK).open("ab") as lock:  # processes that start together must not all find no plan
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            self._check()
+            if not (self.directory / PLAN).exists():
+                write_json(self.directory / PLAN, self._plan)
         with atomic_write(self._file(number)) as draft:
             embedding_files.save_rows(draft, [rows], len(rows))
 
@@ -132,6 +143,9 @@ class Shards:
         """Whether this process is to merge the files, which are removed afterwards.
 
         False if a file is missing, or if another process merges or has merged them.
+
+        Raises:
+          DataError: see `Shards`.
         """
         try:
             lock = (self.directory / PLAN).open("r+b")
@@ -144,6 +158,8 @@ class Shards:
                 free = not self.missing()
             except BlockingIOError:
                 free = False
+            if free:
+                self._check()  # somebody may have deleted the directory, and another command have filled it again
             yield free
             if free:
                 self.remove()

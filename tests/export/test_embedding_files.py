@@ -18,13 +18,14 @@ from tests.train.experiments import small
 ROWS = np.eye(3, 4, dtype=np.float32)
 
 
-def write(directory: Path) -> None:
-    embedding_files.write(directory, ROWS, np.array([0, 1, 1]), ["a", "b", "c"], config_hash="h", step=7)
+def write(directory: Path) -> embedding_files.Exported:
+    return embedding_files.write(directory, ROWS, np.array([0, 1, 1]), ["a", "b", "c"], config_hash="h", step=7)
 
 
 def test_what_is_written(tmp_path: Path) -> None:
     write(tmp_path / "out")
-    write(tmp_path / "out")  # replaces its own output
+    written = write(tmp_path / "out")  # replaces its own output
+    np.testing.assert_equal(written._asdict(), embedding_files.read(tmp_path / "out")._asdict())
     np.testing.assert_array_equal(np.load(tmp_path / "out" / "embeddings.npy"), ROWS)
     manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
     assert manifest["shapes"] == {"embeddings.npy": [3, 4], "labels.npy": [3]}
@@ -32,6 +33,11 @@ def test_what_is_written(tmp_path: Path) -> None:
     for name, digest in manifest["sha256"].items():
         assert hashlib.sha256((tmp_path / "out" / name).read_bytes()).hexdigest() == digest
     assert [p.name for p in tmp_path.iterdir()] == ["out"]
+
+
+def test_names_that_are_not_utf8(tmp_path: Path) -> None:
+    embedding_files.write(tmp_path / "e", np.eye(2), None, ["a", "\udcff"], config_hash="", step=1)
+    assert embedding_files.read(tmp_path / "e").ids == ["a", "\udcff"]
 
 
 def test_metadata_is_written_and_read_again(tmp_path: Path) -> None:
@@ -76,7 +82,9 @@ def test_directories_with_other_files_are_not_replaced(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["manifest.json", "ids.json"])
-@pytest.mark.parametrize("content", [None, 5, "x", {}, {"sha256": None}, {"sha256": {"../x": "0"}}, {"sha256": [1]}])
+@pytest.mark.parametrize(
+    "content", [None, 5, "x", [["a"], ["b"]], {}, {"sha256": None}, {"sha256": {"../x": "0"}}, {"sha256": [1]}]
+)
 def test_wrong_fields_are_named(name: str, content: object, tmp_path: Path) -> None:
     embedding_files.write(tmp_path / "e", np.eye(2), np.arange(2), ["a", "b"], config_hash="", step=1)
     (tmp_path / "e" / name).write_text(json.dumps(content))
