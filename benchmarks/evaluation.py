@@ -1,7 +1,7 @@
 """Retrieval and k-means compared with matrix products, NumPy, scikit-learn, pytorch-metric-learning and faiss.
 
-All use the same threads and the same float32 rows; ratios are between interleaved calls. The lower bound is one
-blocked, jitted X X' in JAX: an exact ranking of all rows by all rows needs at least half of it.
+All use the same threads and the same float32 rows; ratios are between interleaved calls. The products are all
+similarities X X' in blocks of rows; an exact ranking of all rows by all rows needs at least half of them.
 
     python -m benchmarks.evaluation [--case=cub|sop|large|kmeans_cub|kmeans_sop] [--rows=N] [--order=shuffled]
 """
@@ -71,7 +71,7 @@ def sample(case: Case, rows: int | None, shuffled: bool, seed: int = 0) -> tuple
 
 
 def jax_product(points: np.ndarray) -> Call:
-    """The lower bound: every similarity once."""
+    """Every similarity once."""
     gallery = jnp.asarray(points)
     block = jax.jit(lambda rows, gallery: jnp.matmul(rows, gallery.T, precision="highest"))
 

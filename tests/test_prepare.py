@@ -305,6 +305,26 @@ def test_an_interrupted_preparation_is_resumed(
     assert first == second
 
 
+@pytest.mark.parametrize("when", ["inspect_images", "write_marker"])
+def test_files_beside_an_interrupted_preparation_are_not_removed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    def interrupt(*arguments: object, **options: object) -> None:
+        raise KeyboardInterrupt
+
+    archive, out = layouts.cub(tmp_path), tmp_path / "out"
+    with monkeypatch.context() as patch:
+        patch.setattr(check_images if when == "inspect_images" else prepared, when, interrupt)
+        run(capsys, *flags("cub", archive, out, "--subset"))
+    moved = archive.rename(out / archive.name)
+    before = sorted(out.rglob("*"))
+    code, _, err = run(capsys, *flags("cub", moved, out, "--subset"))
+    assert (code, f"--output={out}: holds {archive.name} beside an interrupted preparation" in err) == (2, True)
+    assert sorted(out.rglob("*")) == before
+    moved.rename(archive)
+    assert run(capsys, *flags("cub", archive, out, "--subset"))[0] == 0
+
+
 def test_another_request_starts_from_scratch(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

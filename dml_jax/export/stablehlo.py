@@ -66,11 +66,11 @@ def deviation_of(
       batches: batch sizes to compare.
 
     Returns:
-      The largest absolute difference, divided by the largest absolute value of the batch.
+      The largest absolute difference, divided by the largest absolute value of the batch; NaN if a value is NaN.
     """
     rng, worst = np.random.default_rng(0), 0.0
     for size in batches:
         images = rng.integers(0, 256, (size, *image_shape, 3), dtype=np.uint8)
         ours, theirs = np.asarray(jax.jit(embed)(images)), np.asarray(exported(images))
-        worst = max(worst, float(np.abs(theirs - ours).max() / np.abs(ours).max()))
-    return worst
+        worst = np.maximum(worst, np.abs(theirs - ours).max() / np.abs(ours).max())
+    return float(worst)

@@ -129,7 +129,7 @@ def build_method(config: Config, data: TrainingSet) -> Method:
 
     method = build_for(data.classes)
     if config.train.shard_classes:
-        side = config.data.image_size
+        side = config.data.image_size or 224  # of any images: only the shapes of the tables are read from it
         method = class_tables.spread(build_for, data.classes, _zeros(config, method, (side, side)))
     return precision.in_bfloat16(method) if config.train.precision == "bfloat16" else method
 

@@ -41,6 +41,8 @@ def test_equal_outputs_for_any_batch_size(tmp_path: Path) -> None:
     assert [entry.name for entry in path.parent.iterdir()] == [path.name]
     other = embedding_function(resnet, resnet.Config(block="basic", depths=(1,), widths=(8,), stem="small"), SHAPE)
     assert stablehlo.deviation(path, other, SHAPE) > 1e-3
+    broken = lambda images: embed(images).at[0, 0].set(jnp.nan)  # noqa: E731
+    assert np.isnan(stablehlo.deviation_of(broken, embed, SHAPE))
 
 
 def test_without_this_package(tmp_path: Path) -> None:

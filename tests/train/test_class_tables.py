@@ -11,6 +11,8 @@ import numpy as np
 import optax
 import pytest
 
+from dml_jax import cli
+from dml_jax import config as configs
 from dml_jax.errors import ConfigError
 from dml_jax.methods import baseline, diva, hist, mpn
 from dml_jax.methods.contract import Method
@@ -178,3 +180,11 @@ def test_too_many_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(class_tables, "MULTIPLE", 12)
     with pytest.raises(ConfigError, match=r"train.shard_classes=true: the number of devices \(=8\) must divide 12"):
         experiment.build(small(steps=1, shard_classes=True))
+
+
+def test_images_without_a_crop() -> None:
+    """Their size is known with the data only, and the axes of the tables do not depend on it."""
+    config = configs.resolve(cli.load_config("configs/digits_baseline.py", {"train.shard_classes": "true"}))
+    assert config.data.image_size == 0
+    method = experiment.build_method(config, toys.training_set(40))
+    assert method.class_axis is not None

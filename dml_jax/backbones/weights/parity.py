@@ -5,6 +5,7 @@ and with the tensors of the published file. This detects wrong axes, paddings, e
 torch's definition of the network.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -64,7 +65,8 @@ def compare_layers(
         if isinstance(layer, Layer) and context.method_name == "__call__":
             name = modules["/".join(("backbone/params", *layer.path))]
             theirs = _torch_output(layer, np.asarray(arguments[0]), tensors, name)
-            deviations[name] = float(np.abs(np.asarray(ours) - theirs).max() / max(np.abs(theirs).max(), 1e-30))
+            deviation = float(np.abs(np.asarray(ours) - theirs).max() / max(np.abs(theirs).max(), 1e-30))
+            deviations[name] = deviation if math.isfinite(deviation) else math.inf
         return ours
 
     x = jnp.asarray(np.random.default_rng(0).standard_normal((1, *image_shape, 3)), jnp.float32)

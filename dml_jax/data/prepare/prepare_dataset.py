@@ -29,6 +29,7 @@ from dml_jax.errors import ConfigError, DataError
 from dml_jax.files import read_json, write_json
 
 UNFINISHED = ".unfinished"  # temporary folder inside the output directory
+MOVED = "moved.json"  # in it: the names of what is moved from it to the output directory
 NEAR_DUPLICATES = "near_duplicates.csv"
 
 
@@ -107,9 +108,8 @@ def _temporary_folder(request: Request, console: Console) -> Path:
     record = temporary / "request.json"
     try:
         if record.is_file():
-            for path in output.iterdir():
-                if path != temporary:
-                    _remove(path)
+            for path in _begun(output, temporary):
+                _remove(path)
             _remove(temporary / "data")
             with contextlib.suppress(DataError):
                 if read_json(record, dict) == request.identity():
@@ -127,6 +127,25 @@ def _temporary_folder(request: Request, console: Console) -> Path:
             f"--output={output}: cannot be written ({error.strerror}); choose another directory"
         ) from error
     return temporary
+
+
+def _begun(output: Path, temporary: Path) -> list[Path]:
+    """What an interrupted run has moved into the output directory.
+
+    Raises:
+      ConfigError: the directory also holds something else, which is not for us to remove.
+    """
+    moved: list[str] = []
+    with contextlib.suppress(DataError):  # absent, if nothing was moved
+        moved = read_json(temporary / MOVED, list[str])
+    found = [path for path in sorted(output.iterdir()) if path != temporary]
+    for path in found:
+        if path.name not in moved and not path.name.startswith(f".{prepared.MARKER}."):  # a draft of the marker
+            raise ConfigError(
+                f"--output={output}: holds {path.name} beside an interrupted preparation; move it away, or choose "
+                "another directory"
+            )
+    return found
 
 
 def _prepare(request: Request, recipe: Recipe, console: Console, temporary: Path) -> dict[str, Any]:
@@ -177,7 +196,9 @@ def _prepare(request: Request, recipe: Recipe, console: Console, temporary: Path
         "skipped": [[entries[i].id, reasons[i]] for i in sorted(reasons)],
         "near_duplicates": len(pairs),
     }
-    for path in sorted(data.iterdir()):
+    finished = sorted(data.iterdir())
+    write_json(temporary / MOVED, [path.name for path in finished])
+    for path in finished:
         path.replace(request.output / path.name)
     prepared.write_marker(request.output, content)
     shutil.rmtree(temporary)
