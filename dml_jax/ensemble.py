@@ -11,6 +11,7 @@ ensemble's embeddings and results.json are written in the same layout as those o
 import json
 import math
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -56,6 +57,7 @@ def execute(arguments: list[str]) -> None:
     from dml_jax.console import Console
     from dml_jax.evaluation import protocol
     from dml_jax.export import embedding_files, query_results
+    from dml_jax.train import workdir
 
     splits = [options.split]
     if options.split == "test" and any((run / "embeddings" / "gallery").exists() for run in runs):
@@ -70,12 +72,13 @@ def execute(arguments: list[str]) -> None:
     combined = {
         split: concatenated([member.embeddings for member in exported], weights) for split, exported in members.items()
     }
-    ks, settings = evaluation_settings(runs)
+    selected = {workdir.read_config(run)["config"]["train"]["select"] for run in runs}
+    unstated, stated = evaluation_settings(runs)
 
     def metrics(embeddings: dict[str, "np.ndarray"], *, per_query: bool = False) -> dict[str, Any]:
         return protocol.evaluate(
-            embeddings[options.split], labels[options.split], ks=ks, per_query=per_query,
-            gallery=embeddings.get("gallery"), gallery_labels=labels.get("gallery"), **settings,
+            embeddings[options.split], labels[options.split], per_query=per_query, gallery=embeddings.get("gallery"),
+            gallery_labels=labels.get("gallery"), **unstated, **stated,
         )  # fmt: skip
 
     of_members = {
@@ -85,8 +88,10 @@ def execute(arguments: list[str]) -> None:
     results = metrics(combined, per_query=True)
     queries = query_results.split_off(results)
     results["protocol"] = protocol.description(
-        classes=len(set(labels[options.split].tolist())), gallery="gallery" in splits, **settings
+        classes=len(set(labels[options.split].tolist())), gallery="gallery" in splits, **stated
     )
+    # One member that was selected on the test classes makes the results of all optimistic.
+    results["model"] = "test" if "test" in selected else " and ".join(sorted(selected))
     results["members"] = of_members
     rows = [*of_members.items(), (f"ensemble of {len(runs)}", results)]
     tables.print_results("unseen classes, in %", rows, results, Console(quiet=True).rich)
@@ -146,24 +151,30 @@ def common_labels(directories: list[Path], exported: "list[Exported]") -> "np.nd
     return first.labels
 
 
-def evaluation_settings(runs: list[Path]) -> tuple[tuple[int, ...], dict[str, Any]]:
-    """K of Recall@K and the options `protocol` and `cluster` that the runs share.
+def evaluation_settings(runs: list[Path]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The options of `protocol.evaluate` that the runs share: those of its own, and those of `description`, too.
 
     Raises:
       ConfigError: the runs were evaluated with different settings.
     """
+    from dml_jax.options.evaluation import Evaluation
     from dml_jax.train import workdir
 
-    first = workdir.read_config(runs[0])["config"]["evaluation"]
+    def read(run: Path) -> dict[str, Any]:
+        """With the defaults of options that the run's version lacked."""
+        return asdict(Evaluation()) | workdir.read_config(run)["config"]["evaluation"]
+
+    first = read(runs[0])
     for run in runs[1:]:
-        other = workdir.read_config(run)["config"]["evaluation"]
-        for key in ("protocol", "cluster", "ks"):
+        other = read(run)
+        for key in ("protocol", "cluster", "ks", "nmi_average", "full_ranking"):
             if other[key] != first[key]:
                 raise ConfigError(
                     f"evaluation.{key}: is {first[key]!r} in {runs[0]} and {other[key]!r} in {run}; an ensemble needs "
                     "runs with the same evaluation settings"
                 )
-    return tuple(first["ks"]), {"protocol": first["protocol"], "cluster": first["cluster"]}
+    stated = {"protocol": first["protocol"], "cluster": first["cluster"], "average": first["nmi_average"]}
+    return {"ks": tuple(first["ks"]), "full_ranking": first["full_ranking"]}, stated
 
 
 def parse_weights(text: str | None, members: int) -> list[float]:

@@ -2,13 +2,16 @@
 
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import pytest
 
 from dml_jax import ensemble
+from dml_jax.evaluation import protocol
 from dml_jax.export import embedding_files
 
 ROWS = 24
@@ -21,15 +24,25 @@ def unit(seed: int, columns: int, labels: np.ndarray) -> np.ndarray:
     return (points / np.linalg.norm(points, axis=1, keepdims=True)).astype(np.float32)
 
 
-def member(directory: Path, seed: int, columns: int, split: str = "test", **changes: Any) -> np.ndarray:
+def member(
+    directory: Path,
+    seed: int,
+    columns: int,
+    split: str = "test",
+    *,
+    evaluation: Mapping[str, Any] = MappingProxyType({}),
+    select: str = "last",
+    **changes: Any,
+) -> np.ndarray:
     """Writes the exported arrays and `config.json` of a run; returns its embeddings."""
     labels = np.arange(ROWS) % 4
     points = unit(seed, columns, labels)
     given = {"labels": labels, "ids": [f"{split}{i}.png" for i in range(ROWS)]} | changes
     given["embeddings"] = points[: len(given["ids"])]
     embedding_files.write(directory / "embeddings" / split, **given, config_hash=f"hash{seed}", step=seed)
-    settings = {"protocol": "clean", "cluster": False, "ks": [1, 2]}
-    facts = {"config": {"evaluation": settings}, "data_hash": "", "classes": 4, "images": 9, "shape": [8, 8]}
+    settings = {"protocol": "clean", "cluster": False, "ks": [1, 2], **evaluation}
+    config = {"evaluation": settings, "train": {"select": select}}
+    facts = {"config": config, "data_hash": "", "classes": 4, "images": 9, "shape": [8, 8]}
     (directory / "config.json").write_text(json.dumps(facts))
     return points
 
@@ -99,6 +112,47 @@ def test_queries_and_gallery(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     results = json.loads((tmp_path / "ab" / "results.json").read_text())
     np.testing.assert_allclose(results["recall@1"], recall(np.asarray(cosine), labels, labels), rtol=1e-9)
     assert (tmp_path / "ab" / "embeddings" / "gallery" / "manifest.json").is_file()
+
+
+def test_evaluation_options(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Those of the members, which must agree."""
+    options = {"cluster": True, "nmi_average": "geometric", "full_ranking": True}
+    for seed, name in enumerate("ab"):
+        member(tmp_path / name, seed, 6, evaluation=options)
+    member(tmp_path / "c", 2, 6, evaluation={**options, "nmi_average": "arithmetic"})
+    member(tmp_path / "d", 3, 6, evaluation={**options, "full_ranking": False})
+    assert run(monkeypatch, tmp_path / "a", tmp_path / "b", f"--output={tmp_path / 'ab'}") == 0
+    results = json.loads((tmp_path / "ab" / "results.json").read_text())
+    assert "NMI (geometric mean of entropies)" in results["protocol"]
+    rows = embedding_files.read(tmp_path / "ab" / "embeddings" / "test").embeddings
+    expected = protocol.evaluate(rows, np.arange(ROWS) % 4, ks=(1, 2), average="geometric", full_ranking=True)
+    assert {"nmi", "map", "precision@1"} <= expected.keys()
+    assert {key: results[key] for key in expected} == expected
+    capsys.readouterr()
+    for name, key in (("c", "nmi_average"), ("d", "full_ranking")):
+        assert run(monkeypatch, tmp_path / "a", tmp_path / name) == 2
+        assert f"evaluation.{key}: is " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("selects", "model"),
+    [
+        (("last", "last"), "last"),
+        (("test", "test"), "test"),
+        (("last", "test"), "test"),
+        (("validation", "last"), "last and validation"),
+    ],
+)
+def test_selection_of_the_members(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, selects: tuple[str, str], model: str
+) -> None:
+    """Stays known, as results of models that were selected on the test classes are optimistic."""
+    for seed, (name, select) in enumerate(zip("ab", selects, strict=True)):
+        member(tmp_path / name, seed, 6, select=select)
+    assert run(monkeypatch, tmp_path / "a", tmp_path / "b", f"--output={tmp_path / 'ab'}") == 0
+    assert json.loads((tmp_path / "ab" / "results.json").read_text())["model"] == model
 
 
 def test_invalid_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

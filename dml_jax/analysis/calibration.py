@@ -48,7 +48,7 @@ def transfer(chosen_on: Verification, applied_to: Verification, target: float) -
 
     Both rates must have the same thresholds.
     """
-    index = int(np.argmax(chosen_on.false_accepts <= target))  # rates fall as the threshold rises
+    index = chosen_on.lowest(target)
     return Transfer(
         target,
         float(chosen_on.thresholds[index]),
@@ -87,8 +87,8 @@ def findings(run: TrainedRun, split: str) -> list[Finding]:
         Finding(
             "calibration",
             "A cosine threshold for 'same class' is chosen for a false accept rate on some classes and applied to the "
-            "second half of the test classes. Left: the rate found there; on the dotted line it is the one asked for. "
-            "Right: what the threshold rejects wrongly.",
+            "second half of the test classes. Left: the rate found there; on the dotted line it is the one asked for, "
+            "and rates of 0 are not drawn. Right: what the threshold rejects wrongly.",
             partial(plot, found=found),
             ("chosen_on", "target_false_accepts", "cosine_threshold", "false_accepts", "false_rejects"),
             [(name, *entry) for name, entries in found.items() for entry in entries],
@@ -103,7 +103,7 @@ def plot(path: Path, *, found: dict[str, list[Transfer]]) -> None:
     left.plot(TARGETS, TARGETS, color=drawing.GREY, linestyle=":", label="as asked for")
     for i, (name, entries) in enumerate(found.items()):
         look = {"color": drawing.SERIES[i], "marker": drawing.MARKERS[i], "label": f"chosen on {name}"}
-        left.plot(TARGETS, [max(entry.false_accepts, 1e-5) for entry in entries], **look)
+        left.plot(TARGETS, [entry.false_accepts or np.nan for entry in entries], **look)
         right.plot(TARGETS, [entry.false_rejects for entry in entries], **look)
     drawing.style(left).set(xscale="log", yscale="log", title="False accepts", ylabel="rate found on unseen classes")
     drawing.style(right).set(xscale="log", title="False rejects", ylabel="rate on unseen classes", ylim=(0, 1.02))

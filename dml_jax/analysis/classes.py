@@ -118,8 +118,11 @@ def plot_pairs(path: Path, *, pairs: list[tuple[str, float, int]]) -> None:
     """One bar per pair of classes: (name, share, count)."""
     figure = drawing.figure(8, 1.2 + 0.3 * len(pairs))
     axes = drawing.style(figure.subplots())
-    bars = axes.barh([name for name, _, _ in pairs[::-1]], [share for _, share, _ in pairs[::-1]], color=drawing.ORANGE)
-    axes.bar_label(bars, labels=[str(count) for _, _, count in pairs[::-1]], fontsize=8, padding=3)
+    places = range(len(pairs))  # not the names, which may coincide once they are shortened
+    bars = axes.barh(places, [share for _, share, _ in pairs], color=drawing.ORANGE)
+    axes.bar_label(bars, labels=[str(count) for _, _, count in pairs], fontsize=8, padding=3)
+    axes.set_yticks(places, [name for name, _, _ in pairs])
+    axes.invert_yaxis()
     axes.set(xlabel="share of the queries of both classes, and their number")
     axes.margins(x=0.15)
     if not pairs:

@@ -125,7 +125,7 @@ def chart(picture: str | bytes, name: str, caption: str) -> str:
     width = 0.0
     if isinstance(picture, str):
         kind, data, look = "svg+xml", picture.encode(), ""
-        if found := re.search(r'<svg [^>]*?width="([\d.]+)pt"', picture):
+        if found := re.search(r'<svg [^>]*?width="(\d+(?:\.\d+)?)pt"', picture):
             width = float(found[1])
             look = f' style="max-width:{width / 10.5:.0f}rem"'  # letters of one size in all charts
     else:

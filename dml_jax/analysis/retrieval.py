@@ -119,7 +119,7 @@ def findings(run: TrainedRun, split: str) -> list[Finding]:
             finding(
                 "worst_queries",
                 f"The queries of the split '{split}' whose first relevant image comes last. {FRAMES}The CSV file lists "
-                "all queries, worst first.",
+                "all queries that have a relevant image, worst first.",
                 worst[:WORST],
                 worst,
             ),

@@ -47,7 +47,7 @@ def measure(embeddings: np.ndarray, labels: np.ndarray) -> Space:
         geometry.density(embeddings, labels),
         geometry.uniformity(embeddings[rows]),
         geometry.alignment(embeddings, labels),
-        geometry.effective_rank(embeddings),
+        geometry.rank_of_spectrum(values),
     )
 
 

@@ -3,8 +3,6 @@
 from functools import partial
 from pathlib import Path
 
-import numpy as np
-
 from dml_jax.analysis import drawing, views
 from dml_jax.analysis.drawing import BLUE, GREY, INK, ORANGE
 from dml_jax.analysis.findings import Finding
@@ -24,7 +22,7 @@ def reason_not_to(run: TrainedRun) -> str:
 
 def thresholds(rates: Verification) -> list[tuple[float, float, float, float]]:
     """For each target, the smallest threshold that keeps it: (target, cosine, false accepts, false rejects)."""
-    places = [int(np.argmax(rates.false_accepts <= target)) for target in TARGETS]  # rates fall as the cosine rises
+    places = map(rates.lowest, TARGETS)
     return [
         (target, float(rates.thresholds[i]), float(rates.false_accepts[i]), float(rates.false_rejects[i]))
         for target, i in zip(TARGETS, places, strict=True)

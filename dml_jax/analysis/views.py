@@ -94,6 +94,13 @@ class Map:
     axes: tuple[str, str]
     sheet: str
 
+    def __post_init__(self) -> None:
+        """Raises ValueError for lists that do not match, as in a file that was edited by hand."""
+        if not len(self.points) == len(self.kinds) == len(self.titles):
+            raise ValueError("points, kinds and titles have different lengths")
+        if len(self.names) > len(SHAPES) or not all(-1 <= kind < len(self.names) for kind in self.kinds):
+            raise ValueError("kinds and names do not match")
+
 
 View = Pictures | Listing | Map
 

@@ -96,7 +96,11 @@ def effective_rank(embeddings: ArrayLike) -> float:
     Raises:
       DataError: wrong shape or type, or rows that are not finite.
     """
-    values = singular_values(embeddings)
+    return rank_of_spectrum(singular_values(embeddings))
+
+
+def rank_of_spectrum(values: np.ndarray) -> float:
+    """The effective rank of a matrix with the singular values float [K], largest first; see `effective_rank`."""
     if values[0] == 0:
         return 1.0
     share = values / values.sum()

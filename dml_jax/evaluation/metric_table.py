@@ -63,14 +63,14 @@ def in_display_order(results: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def cell(results: Mapping[str, Any], entry: MetricEntry, *, digits: int = 1) -> str:
-    """A metric as table text with its standard error, if any; a dash where the results do not hold it.
+    """A metric as table text with its standard error, if any; a dash where they lack it or it is undefined (null).
 
     Args:
       results: as in `results.json`.
       entry: from `columns`.
       digits: decimal places of percentages; other metrics have four.
     """
-    if entry.name not in results:
+    if results.get(entry.name) is None:
         return "–"
 
     def number(value: float) -> str:

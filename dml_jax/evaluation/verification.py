@@ -28,9 +28,13 @@ class Verification(NamedTuple):
     equal_error_rate: float
     threshold: float
 
+    def lowest(self, target: float) -> int:
+        """Index of the lowest threshold whose false accepts, which fall as it rises, do not exceed a target rate."""
+        return int(np.argmax(self.false_accepts <= target))
+
     def false_non_matches(self, false_match_rate: float) -> float:
         """FNMR@FMR: the false rejects at the lowest threshold whose false accepts do not exceed a rate."""
-        return float(self.false_rejects[np.argmax(self.false_accepts <= false_match_rate)])
+        return float(self.false_rejects[self.lowest(false_match_rate)])
 
 
 def summary(embeddings: np.ndarray, labels: np.ndarray) -> dict[str, float]:

@@ -10,7 +10,7 @@ from dml_jax import files
 from dml_jax.analysis import drawing, page
 from dml_jax.analysis.page import text
 from dml_jax.evaluation import metric_table
-from dml_jax.studies import outcomes
+from dml_jax.studies import outcomes, tables
 from dml_jax.studies.outcomes import Group, Run
 from dml_jax.studies.tables import Table
 
@@ -78,13 +78,12 @@ def _link(directory: Path, run: Run) -> str:
 
 def plot_rows(group: Group, table: Table, metric: str) -> "Figure":
     """Mean and standard deviation of each row, beside published numbers, in %."""
-    names = [row[0].text for row in table.rows]
     heading = _heading(metric)
-    figure = drawing.figure(7.5, 1.1 + 0.24 * len(names))
+    rows = outcomes.refined_rows(group)  # as in the table
+    figure = drawing.figure(7.5, 1.1 + 0.24 * len(rows))
     axes = drawing.style(figure.subplots())
-    rows = outcomes.refined_rows(group)
-    spreads = [outcomes.spread([run.results[metric] for run in rows[name] if metric in run.results]) for name in names]
-    places = range(len(names))
+    spreads = [outcomes.spread(tables.numbers(runs, metric) or [math.nan]) for runs in rows.values()]
+    places = range(len(rows))
     errors = [0 if math.isnan(s.deviation) else 100 * s.deviation for s in spreads]
     axes.errorbar(
         [100 * s.mean for s in spreads], places, xerr=errors, fmt="o", color=drawing.BLUE, capsize=2, label="these runs"
@@ -94,8 +93,11 @@ def plot_rows(group: Group, table: Table, metric: str) -> "Figure":
     for source, marker, colour in zip(sources, drawing.MARKERS[1:], drawing.SERIES[1:], strict=False):
         column = table.head.index(f"{heading} {source}")
         points = [(100 * row[column].value, i) for i, row in enumerate(table.rows) if not math.isnan(row[column].value)]
-        axes.plot(*zip(*points, strict=True), marker, color=colour, fillstyle="none", linestyle="none", label=source)
-    axes.set(yticks=list(places), yticklabels=names, xlabel=f"{heading}, %")
+        axes.plot(
+            *zip(*points, strict=True), marker, color=colour, fillstyle="none", linestyle="none",
+            label=drawing.text(source, 60),
+        )  # fmt: skip
+    axes.set(yticks=list(places), yticklabels=[drawing.text(name, 60) for name in rows], xlabel=f"{heading}, %")
     axes.invert_yaxis()
     axes.grid(axis="x", linewidth=0.4, color=drawing.GREY, alpha=0.5)
     if sources:
@@ -119,10 +121,8 @@ def plot_curves(group: Group, metric: str) -> "Figure | None":
     colours = dict(zip([name for name in found if name in best], drawing.SERIES, strict=False))
     markers = dict(zip(colours, drawing.MARKERS, strict=False))
     splits = {split for curves in found.values() for split, _ in curves}
-    for name in sorted(found, key=lambda name: name in colours):  # coloured ones on top
-        label = name if name in colours else "others"
-        if label in axes.get_legend_handles_labels()[1]:
-            label = "_"
+    for number, name in enumerate(sorted(found, key=lambda name: name in colours)):  # coloured ones on top
+        label = drawing.text(name, 60) if name in colours else "_" if number else "others"
         for i, (_, points) in enumerate(found[name]):
             axes.plot(
                 *zip(*((step, 100 * value) for step, value in points), strict=True), linewidth=1.2, markersize=3.5,

@@ -90,10 +90,14 @@ def parts(summary: Summary) -> list[tuple[Table, outcomes.Group]]:
     if not summary.runs:
         reasons = f": {summary.failed[0]}" if summary.failed else ""
         raise CheckpointError(f"{summary.title}: no run is finished{reasons}")
-    without = next((run for run in summary.runs if summary.metric not in run.results), None)
-    if without is not None:
-        known = ", ".join(entry.name for entry in metric_table.columns(without.results))
-        raise ConfigError(f"--metric={summary.metric}: {without.directory} has no such result; it has {known}")
+    for run in summary.runs:
+        found = (entry.name for entry in metric_table.columns(run.results) if entry.percent)  # the best is the highest
+        known = [name for name in found if tables.numbers([run], name)]
+        if summary.metric not in known:
+            raise ConfigError(
+                f"--metric={summary.metric}: {run.directory} has no such result to compare by; it has "
+                f"{', '.join(known)}"
+            )
     groups = outcomes.groups(summary.runs)
     made = []
     for number, group in enumerate(groups, start=1):

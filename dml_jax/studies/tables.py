@@ -3,14 +3,18 @@
 import csv
 import io
 import math
+import re
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table as RichTable
+from rich.text import Text
 
 from dml_jax.analysis.page import Cell
+from dml_jax.errors import printable
 from dml_jax.evaluation import metric_table
 from dml_jax.evaluation.metric_table import MetricEntry
 from dml_jax.studies import outcomes
@@ -63,12 +67,13 @@ def build(title: str, group: Group, metric: str, reported: Mapping[str, Mapping[
     main = next((entry.heading for entry in entries if entry.name == metric), "")
     shown = ("seeds", main, "MAP@R", "NMI", *(f"{main} {source}" for source in sources), "p queries", "p seeds", "time")
     head = ("", *columns)
-    lines = tuple((Cell(name), *(column[i] for column in columns.values())) for i, name in enumerate(rows))
+    lines = tuple((Cell(printable(name)), *(column[i] for column in columns.values())) for i, name in enumerate(rows))
     narrow = tuple(i for i, heading in enumerate(head) if heading in shown or i == 0)
-    return Table(title, _notes(group, rows, main, known), head, lines, narrow)
+    notes = tuple(map(printable, _notes(group, head, main, known)))
+    return Table(printable(title), notes, head, lines, narrow)
 
 
-def _notes(group: Group, rows: Mapping[str, list[Run]], main: str, known: Mapping[str, Any]) -> tuple[str, ...]:
+def _notes(group: Group, head: Sequence[str], main: str, known: Mapping[str, Any]) -> list[str]:
     notes = [f"Data: {group.data or 'of the members'}. Evaluation: {group.protocol}."]
     notes.append(
         "Retrieval and NMI in %, mean ± standard deviation over seeds; bold: best, underlined: second best of a "
@@ -78,20 +83,26 @@ def _notes(group: Group, rows: Mapping[str, list[Run]], main: str, known: Mappin
     if on_test:
         which = "all rows" if len(on_test) == len(group.rows) else ", ".join(on_test)
         notes.append(f"Models selected on the test classes, so that their results are optimistic: {which}.")
-    if len(rows) > 1:
+    if "p queries" in head or "p seeds" in head:
         notes.append(
             f"p: of the difference to the row with the best {main}; 'queries', paired test over the test queries for "
             "the seeds at hand, which takes queries of one class for independent and is therefore optimistic; 'seeds', "
             "Welch's test over seeds. Not corrected for the number of rows."
         )
     shown = any(metrics for found in known.values() for metrics in found.values())
-    if shown and not all(run.results.get("model") == "test" for runs in rows.values() for run in runs):
-        notes.append("Published numbers are usually of the epoch that is best on the test set; these runs are not.")
-    return tuple(notes)
+    if shown and len(on_test) < len(group.rows):
+        others = "the other rows" if on_test else "these runs"
+        notes.append(f"Published numbers are usually of the epoch that is best on the test set; {others} are not.")
+    return notes
+
+
+def numbers(runs: Sequence[Run], metric: str) -> list[float]:
+    """A metric of the runs that have it; one that is undefined, e.g. as no query has a relevant image, is null."""
+    return [run.results[metric] for run in runs if isinstance(run.results.get(metric), float | int)]
 
 
 def _spread_cell(runs: Sequence[Run], entry: MetricEntry) -> Cell:
-    values = [run.results[entry.name] for run in runs if isinstance(run.results.get(entry.name), float | int)]
+    values = numbers(runs, entry.name)
     if not values:
         return Cell("–")
     mean, deviation, count = outcomes.spread(values)
@@ -117,8 +128,9 @@ def _ranked(cells: list[Cell], entry: MetricEntry) -> list[Cell]:
 
 
 def _significance(rows: Mapping[str, list[Run]], metric: str) -> dict[str, list[Cell]]:
-    values = {name: [run.results.get(metric, math.nan) for run in runs] for name, runs in rows.items()}
-    best = max(values, key=lambda name: statistics.fmean(values[name]))
+    values = {name: numbers(runs, metric) or [math.nan] for name, runs in rows.items()}
+    means = {name: statistics.fmean(found) for name, found in values.items()}
+    best = max(means, key=lambda name: -math.inf if math.isnan(means[name]) else means[name])
     queries = [math.nan if n == best else outcomes.query_test(runs, rows[best], metric) for n, runs in rows.items()]
     seeds = [math.nan if n == best else outcomes.seed_test(v, values[best]) for n, v in values.items()]
     columns = {"p queries": queries, "p seeds": seeds}
@@ -158,13 +170,12 @@ def duration(seconds: float) -> str:
 
 def print_table(table: Table, console: Console) -> None:
     """Prints the columns that matter most."""
-    printed = RichTable(title=table.title, title_justify="left")
+    printed = RichTable(title=escape(table.title), title_justify="left")
     for i in table.narrow:
-        printed.add_column(table.head[i], justify="right" if i else "left", no_wrap=bool(i))
+        printed.add_column(escape(table.head[i]), justify="right" if i else "left", no_wrap=bool(i))
     style = {0: "", 1: "bold", 2: "underline"}
     for row in table.rows:
-        cells = (row[i] for i in table.narrow)
-        printed.add_row(*(f"[{style[c.rank]}]{c.text}[/]" if c.rank else c.text.replace("[", r"\[") for c in cells))
+        printed.add_row(*(Text(row[i].text, style[row[i].rank]) for i in table.narrow))
     console.print(printed)
     for note in table.notes:
         console.print(note, style="dim", markup=False)
@@ -200,24 +211,26 @@ def latex(table: Table) -> str:
 
 
 def _tex(text: str) -> str:
-    escaped = "".join({"\\": r"\textbackslash{}"}.get(c, f"\\{c}" if c in "&%$#_{}" else c) for c in text)
-    return (
-        escaped.replace("±", r"$\pm$").replace("–", "--").replace("<", "$<$").replace(">", "$>$").replace("^", r"\^{}")
-    )
+    signs = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\^{}", "<": "$<$", ">": "$>$", "±": r"$\pm$"}
+    escaped = "".join(signs.get(c, f"\\{c}" if c in "&%$#_{}" else c) for c in text)
+    return re.sub("-(?=-)", "-{}", escaped).replace("–", "--")  # two hyphens are no dash
 
 
 def comma_separated(table: Table) -> str:
-    """The table as CSV with full precision: the text of a cell, followed by its value where it has one."""
+    """The table as CSV with full precision: the text of a cell, followed by its value where it has one.
+
+    The last column is the title, which tells the tables of a file apart.
+    """
     valued = [any(not math.isnan(row[i].value) for row in table.rows) for i in range(len(table.head))]
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     head: list[str] = []
     for heading, has_value in zip(table.head, valued, strict=True):
         head += [heading or "row", f"{heading} (value)"] if has_value else [heading or "row"]
-    writer.writerow(head)
+    writer.writerow([*head, "table"])
     for row in table.rows:
         cells: list[str] = []
         for cell, has_value in zip(row, valued, strict=True):
             cells += [cell.text, "" if math.isnan(cell.value) else repr(cell.value)] if has_value else [cell.text]
-        writer.writerow(cells)
+        writer.writerow([*cells, table.title])
     return out.getvalue()

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dml_jax.analysis import classes, components, curves, drawing, figures, retrieval, verification
+from dml_jax.analysis import calibration, classes, components, curves, drawing, figures, retrieval, verification
 from dml_jax.analysis.views import Map, Pictures
 from tests.analysis.runs import Run
 
@@ -77,6 +77,28 @@ def test_pictures_of_confused_classes() -> None:
     assert [{picture.image for picture in pictures[i : i + 2]} for i in (0, 2, 4)] == [
         {"0", "1"}, {"4", "5"}, {"2", "3"},
     ]  # fmt: skip
+
+
+def test_bars_of_confused_classes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One for each pair, also where shortened names coincide; the first is on top."""
+    drawn: list[Any] = []
+    monkeypatch.setattr(drawing, "save", lambda figure, path: drawn.append(figure))
+    classes.plot_pairs(tmp_path / "pairs.png", pairs=[("a…b", 0.5, 3), ("a…b", 0.25, 1), ("c", 0.1, 1)])
+    (axes,) = drawn[0].axes
+    bars = [(round(bar.get_y() + bar.get_height() / 2), bar.get_width()) for bar in axes.patches]
+    assert bars == [(0, 0.5), (1, 0.25), (2, 0.1)]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["a…b", "a…b", "c"]
+    assert axes.yaxis_inverted()
+    classes.plot_pairs(tmp_path / "pairs.png", pairs=[])
+
+
+def test_rates_of_zero_are_not_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[Any] = []
+    monkeypatch.setattr(drawing, "save", lambda figure, path: drawn.append(figure))
+    entries = [calibration.Transfer(target, 0.5, target - 0.001, 0.2) for target in calibration.TARGETS]
+    calibration.plot(tmp_path / "calibration.png", found={"some classes": entries})
+    (line,) = [line for line in drawn[0].axes[0].lines if line.get_label().startswith("chosen")]
+    assert [bool(np.isnan(rate)) for rate in line.get_ydata()] == [True] + [False] * (len(entries) - 1)
 
 
 def test_a_map_states_the_explained_variance() -> None:

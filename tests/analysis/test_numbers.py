@@ -1,7 +1,9 @@
 """The numbers behind the figures, against loops and definitions written by hand."""
 
 import json
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -26,7 +28,7 @@ from dml_jax.config import Config
 from dml_jax.data import holdout
 from dml_jax.data.split import Split
 from dml_jax.errors import CheckpointError
-from dml_jax.evaluation import verification
+from dml_jax.evaluation import geometry, verification
 
 
 def units(seed: int, count: int, width: int = 6) -> np.ndarray:
@@ -138,6 +140,7 @@ def test_spectra_of_the_parts() -> None:
     squares = {(i, j): float(np.sum((x[i] - x[j]) ** 2)) for i, j in pairs}
     same = [squares[i, j] for i, j in pairs if labels[i] == labels[j]]
     assert space.alignment == pytest.approx(np.mean(same))
+    assert space.effective_rank == pytest.approx(geometry.effective_rank(x * 3))
     assert space.uniformity == pytest.approx(np.log(np.mean([np.exp(-2 * d) for d in squares.values()])), rel=1e-5)
 
 
@@ -188,6 +191,24 @@ def test_findings_are_written_and_read_in_order(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"umap.json: is truncated or damaged .*; delete it"):
         findings.read(tmp_path)
     assert findings.read(tmp_path / "nothing") == []
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"kinds": [0]}, {"titles": []}, {"points": []}, {"kinds": [0, 1]}, {"kinds": [-2, 0]}, {"names": ["n"] * 8}],
+)
+def test_maps_that_were_edited(tmp_path: Path, changes: dict[str, Any]) -> None:
+    shown = views.Map([(0.0, 0.0), (1.0, 0.5)], [0, -1], ["a", "b"], ["n"], ("x", "y"), "")
+    section = findings.Section("Map", 3, [findings.Shown("analysis/map", "caption", shown)])
+    file = tmp_path / "analysis" / "components.json"
+    file.parent.mkdir()
+    file.write_text(json.dumps(asdict(section)))
+    assert findings.read(tmp_path) == [section]
+    content = asdict(section)
+    content["shown"][0]["view"] |= changes
+    file.write_text(json.dumps(content))
+    with pytest.raises(CheckpointError, match=r"components.json: is truncated or damaged .*; delete it"):
+        findings.read(tmp_path)
 
 
 def test_parts_are_those_of_diva(tmp_path: Path) -> None:

@@ -168,6 +168,11 @@ def test_tables_are_sorted_by_values() -> None:
     assert '<tr class=ours><td>&lt;b&gt;</td><td class="best" data-value="1.5">1.5 ± 2</td></tr>' in made
 
 
+@pytest.mark.parametrize(("width", "look"), [("1050.5", ' style="max-width:100rem"'), ("1.2.3", ""), (".", "")])
+def test_a_chart_that_was_edited(width: str, look: str) -> None:
+    assert f"<img{look} src=" in page.chart(f'<svg height="1pt" width="{width}pt">', "a", "")
+
+
 @pytest.mark.parametrize(
     ("recall", "protocol", "words"),
     [

@@ -24,4 +24,4 @@ def test_cells() -> None:
     assert metric_table.cell(RESULTS, recall) == "51.2 ± 0.4"
     assert metric_table.cell(RESULTS, nmi, digits=2) == "70.00"
     assert metric_table.cell(RESULTS, density) == "0.1235"
-    assert metric_table.cell({}, nmi) == "–"
+    assert metric_table.cell({}, nmi) == metric_table.cell({"nmi": None}, nmi) == "–"

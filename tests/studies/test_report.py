@@ -1,6 +1,7 @@
 """Tables over runs: numbers against independent computations, ranks, groups, formats; no training."""
 
 import csv
+import io
 import math
 import re
 import subprocess
@@ -12,10 +13,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from rich.console import Console
 from scipy import stats
 
 from dml_jax import report
-from dml_jax.errors import CheckpointError, ConfigError
+from dml_jax.errors import CheckpointError, ConfigError, printable
 from dml_jax.studies import outcomes, page, plan, summary, tables
 from dml_jax.studies.definition import Row, Study, percent
 from dml_jax.studies.plan import Settings
@@ -89,6 +91,37 @@ def test_without_published_numbers(tmp_path: Path) -> None:
     assert axes.get_legend() is None
 
 
+def test_notes_on_the_selection(tmp_path: Path) -> None:
+    """Rows of refined embeddings and ensembles are of the models that they are made from."""
+    published = config() | {"paper": {"recall@1": 0.703}}
+    after = {"reciprocal": {"recall@1": 0.66, "map@r": 0.3}}
+    write_run(tmp_path / "a-0", hits(0.5), config=published, model="test", refined=after)
+    write_run(tmp_path / "ensemble", hits(0.6), model="test")
+    optimistic = "Models selected on the test classes, so that their results are optimistic: "
+    notes = " ".join(table_of(tmp_path, "*").notes)
+    assert f"{optimistic}all rows." in notes
+    assert "Published numbers are usually" not in notes
+    write_run(tmp_path / "b-0", hits(0.5), config=config(tau=2.0))
+    notes = " ".join(table_of(tmp_path, "*").notes)
+    assert f"{optimistic}a, ensemble." in notes
+    assert "epoch that is best on the test set; the other rows are not." in notes
+
+
+def test_undefined_metrics(tmp_path: Path) -> None:
+    """Are null in JSON; other runs and rows still have a mean and a best."""
+    metric = "macro_recall@1"
+    first = config() | {"paper": {}}
+    write_run(tmp_path / "a-0", hits(0.5), config=first, nmi=None, refined={"ward": {"recall@1": 0.9, metric: None}},
+              **{metric: 0.5})  # fmt: skip
+    write_run(tmp_path / "b-0", hits(0.6), config=config(tau=2.0), nmi=0.5, **{metric: 0.4})
+    ((table, group),) = summary.parts(summary.of_runs(sorted(tmp_path.iterdir()), metric))
+    found = {name: cell.text for name, cell in column(table, "R@1 per class").items()}
+    assert found == {"a": "50.0", "a + ward": "–", "b": "40.0"}
+    assert {name: cell.text for name, cell in column(table, "NMI").items()} == {"a": "–", "a + ward": "–", "b": "50.0"}
+    assert not any(note.startswith("p: ") for note in table.notes)  # as no p is known
+    page.plot_rows(group, table, metric)
+
+
 def test_significance(directory: Path) -> None:
     """As SciPy's paired and Welch's t-tests."""
     table = table_of(directory)
@@ -100,6 +133,7 @@ def test_significance(directory: Path) -> None:
     welch = stats.ttest_ind(first.mean(axis=1), best.mean(axis=1), equal_var=False).pvalue
     assert queries["tau8"].value == pytest.approx(paired, rel=0.02, abs=1e-6)
     assert seeds["tau8"].value == pytest.approx(welch, rel=1e-6)
+    assert any(note.startswith("p: ") for note in table.notes)
     assert math.isnan(seeds["tau32"].value)
     assert queries["tau16"].text == ""
     alike = [outcomes.read_run(directory / "tau8-seed0")]
@@ -130,6 +164,9 @@ def test_runs_that_cannot_be_compared(
     assert f"| a | 1 | **{100 * hits(0.5).mean():.1f}** |" in first
     assert "| b |" not in first
     assert "| b | 1 |" in second
+    parts = (tmp_path / "report" / "report.csv").read_text().split("\n\n")
+    titles = [{row["table"] for row in csv.DictReader(part.splitlines())} for part in parts]
+    assert titles == [{first.splitlines()[0]}, {second.splitlines()[0]}]
 
 
 def test_published_numbers(tmp_path: Path) -> None:
@@ -208,6 +245,23 @@ def test_special_characters() -> None:
     table = tables.Table("T_1", ("n",), ("", "p"), (cells,), (0, 1))
     assert r"a\_b \& $<$c$>$ | 50\%" in tables.latex(table)
     assert r"| a_b & <c> \| 50% [x] |" in tables.markdown(table)
+    cells = (tables.Cell("[/] ~/a --b ---c\\", rank=1),)
+    table = tables.Table("T [/bold]", (), ("[/x] p",), (cells,), (0,))
+    assert r"\textbf{[/] \textasciitilde{}/a -{}-b -{}-{}-c\textbackslash{}}" in tables.latex(table)
+    console = Console(file=io.StringIO(), width=80)
+    tables.print_table(table, console)
+    printed = console.file.getvalue()  # type: ignore[attr-defined]
+    assert all(text in printed for text in ("T [/bold]", "[/x] p", "[/] ~/a --b ---c\\"))
+
+
+@pytest.mark.parametrize("name", ["u$x^$", "[red]", "caf\udce9\x1b", "x" * 200])
+def test_names_of_directories(tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Anything that a file system allows."""
+    write_run(tmp_path / f"{name}-0", hits(0.5), config=config(tau=1.0))
+    write_run(tmp_path / f"{name}b-0", hits(0.4), config=config(tau=2.0))
+    runs = [str(path) for path in sorted(tmp_path.iterdir())]
+    report.execute([*runs, f"--output={tmp_path / 'report'}"])
+    assert f"| {printable(name)} | 1 |" in (tmp_path / "report" / "report.md").read_text()
 
 
 @pytest.mark.parametrize(
@@ -228,9 +282,17 @@ def test_invalid_command_lines(
         report.execute(arguments)
 
 
-def test_unknown_metric(directory: Path) -> None:
-    with pytest.raises(ConfigError, match=r"--metric=recall@3: .* has no such result"):
-        report.execute([*map(str, directory.glob("tau*")), "--metric=recall@3"])
+@pytest.mark.parametrize(
+    "metric",
+    ["recall@3", "recall@1_stderr", "protocol", "geometry", "equal_error_rate", "density", "r_precision", "steps"],
+)
+def test_unknown_metric(tmp_path: Path, metric: str) -> None:
+    """Only those that are numbers and the better the higher."""
+    others = {"geometry": {"density": 1.0}, "equal_error_rate": 0.1, "density": 0.3, "r_precision": None}
+    write_run(tmp_path / "a-0", hits(0.5), config=config(), **others)
+    words = rf"--metric={metric}: .*a-0 has no such result to compare by; it has recall@1, map@r$"
+    with pytest.raises(ConfigError, match=words):
+        report.execute([str(tmp_path / "a-0"), f"--metric={metric}"])
 
 
 def test_jax_is_not_imported(directory: Path) -> None:
