@@ -135,17 +135,29 @@ def run_search(
     first = search.make_trial(wanted, settings, 0, search.example(wanted))
     plan.check_root(root, name, [], smoke=settings.smoke)
     label = f"{name}-{root.name}"
-    stated = {"name": label, "share": wanted.validation_share, "overrides": dict(settings.overrides)}
     before = plan.read_facts(root)
-    if before and (before["paper"], before["search"]["overrides"]) != (settings.paper, stated["overrides"]):
-        raise ConfigError(f"--root={root}: belongs to this search with another protocol or overrides; give another")
+    present = f"sqlite:///{root.resolve() / 'search.db'}"
+    began = before is not None and any(root.glob("trial-*"))  # otherwise any storage will do
+    if before and began and not before["search"]["storage"].endswith(f"/{root.name}/search.db"):  # not the default
+        present = before["search"]["storage"]
+    storage: str = options.storage or present
+    stated = {
+        "name": label, "share": wanted.validation_share, "overrides": dict(settings.overrides),
+        "seed": settings.seeds[0], "storage": storage,
+    }  # fmt: skip
+    if before:
+        there = stated | before["search"] | {"protocol": before["paper"]}
+        there["storage"] = present if began else storage
+        here = stated | {"protocol": settings.paper}
+        words = ("protocol", "overrides", "seed", "share", "storage")
+        if different := " and ".join(word for word in words if there[word] != here[word]):
+            raise ConfigError(f"--root={root}: belongs to this search with another {different}; give another directory")
     if options.list:
-        ended = search.count_ended(before["search"]["storage"], label) if before else 0
+        ended = search.count_ended(storage, label) if before else 0
         show_search(root, wanted.trials, ended, len(jobs), again)
         return
     plan.check_sources([first])
-    storage = options.storage or f"sqlite:///{root.resolve() / 'search.db'}"
-    plan.write_facts(root, name, study, settings, {"search": stated | {"storage": storage}})
+    plan.write_facts(root, name, study, settings, {"search": stated})
     wait = not options.worker
     stop_if(search.run(label, wanted, settings, study.metric, jobs, storage, say, wait=wait))
     if wait:
