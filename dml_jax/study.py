@@ -73,12 +73,12 @@ def execute(arguments: list[str]) -> None:
             raise ConfigError(f"--{option}={getattr(options, option)}: {name} is not a search")
     trials = plan.trials(study, settings)
     plan.check_root(root, name, trials, smoke=options.smoke)
+    outcomes.check_needs(trials)
     if options.list:
         show_list(root, trials, len(jobs), again)
         return
     plan.check_sources(trials)
-    listed = [{"name": trial.name, "row": trial.row, "seed": trial.seed} for trial in trials]
-    plan.write_facts(root, name, study, settings, {"trials": listed})
+    plan.write_facts(root, name, study, settings, {"trials": plan.state_trials(trials)})
     if not options.worker:
         runner.forget_problems(root, trials)
     stop_if(runner.run_all(root, trials, jobs, say, wait=not options.worker))
@@ -87,7 +87,8 @@ def execute(arguments: list[str]) -> None:
     from dml_jax.console import Console
 
     summary.publish(summary.of_study(root), root, Console().rich)
-    failed = [trial for trial in trials if not outcomes.is_finished(trial)]
+    done = outcomes.finished(trials)
+    failed = [trial for trial in trials if trial.name not in done]
     if failed:
         raise UserError(
             f"{len(failed)} of {len(trials)} trials failed, e.g. {failed[0].name}; see the logs in {root / 'trials'}; "
@@ -134,17 +135,29 @@ def run_search(
     first = search.make_trial(wanted, settings, 0, search.example(wanted))
     plan.check_root(root, name, [], smoke=settings.smoke)
     label = f"{name}-{root.name}"
-    stated = {"name": label, "share": wanted.validation_share, "overrides": dict(settings.overrides)}
     before = plan.read_facts(root)
-    if before and (before["paper"], before["search"]["overrides"]) != (settings.paper, stated["overrides"]):
-        raise ConfigError(f"--root={root}: belongs to this search with another protocol or overrides; give another")
+    present = f"sqlite:///{root.resolve() / 'search.db'}"
+    began = before is not None and any(root.glob("trial-*"))  # otherwise any storage will do
+    if before and began and not before["search"]["storage"].endswith(f"/{root.name}/search.db"):  # not the default
+        present = before["search"]["storage"]
+    storage: str = options.storage or present
+    stated = {
+        "name": label, "share": wanted.validation_share, "overrides": dict(settings.overrides),
+        "seed": settings.seeds[0], "storage": storage,
+    }  # fmt: skip
+    if before:
+        there = stated | before["search"] | {"protocol": before["paper"]}
+        there["storage"] = present if began else storage
+        here = stated | {"protocol": settings.paper}
+        words = ("protocol", "overrides", "seed", "share", "storage")
+        if different := " and ".join(word for word in words if there[word] != here[word]):
+            raise ConfigError(f"--root={root}: belongs to this search with another {different}; give another directory")
     if options.list:
-        ended = search.count_ended(before["search"]["storage"], label) if before else 0
+        ended = search.count_ended(storage, label) if before else 0
         show_search(root, wanted.trials, ended, len(jobs), again)
         return
     plan.check_sources([first])
-    storage = options.storage or f"sqlite:///{root.resolve() / 'search.db'}"
-    plan.write_facts(root, name, study, settings, {"search": stated | {"storage": storage}})
+    plan.write_facts(root, name, study, settings, {"search": stated})
     wait = not options.worker
     stop_if(search.run(label, wanted, settings, study.metric, jobs, storage, say, wait=wait))
     if wait:
@@ -169,26 +182,37 @@ def show_list(root: Path, trials: Sequence["Trial"], jobs: int, again: str) -> N
     """Prints the trials with their states and how long they take."""
     from dml_jax.studies import outcomes, runner, tables
 
+    done = outcomes.finished(trials)
+    problems = runner.problems(root, trials, done)
     rates: dict[str, float] = {}  # seconds per unit of length, by row
     for trial in trials:
-        if trial.config and outcomes.is_finished(trial):
+        if trial.config and trial.name in done:
             run = outcomes.read_run(trial.directory)
             rates[trial.row] = run.timing.get("seconds", 0.0) / length(trial)
-    total, known = 0.0, bool(rates)
-    missing = 0
+    total, free, running = 0.0, 0, 0
     for trial in trials:
-        state = "finished" if outcomes.is_finished(trial) else runner.problem(root, trial)
-        estimate = ""
-        if state != "finished":
-            missing += 1
-            if known and trial.config:
+        state, estimate = "to be trained", ""
+        if trial.name in done:
+            state = "finished"
+        elif trial.name in problems:
+            state = f"failed: {problems[trial.name]}"
+        elif runner.is_running(root, trial.name):
+            state, running = "running", running + 1
+        else:
+            free += 1
+            if rates and trial.config:
                 seconds = length(trial) * rates.get(trial.row, statistics.median(rates.values()))
                 total += seconds
                 estimate = f"about {tables.duration(seconds)}"
-            begun = (trial.directory / "checkpoints").exists()
-            state = f"failed: {state}" if state else "interrupted" if begun else "to be trained"
+            if (trial.directory / "checkpoints").exists():
+                state = "interrupted"
         print(f"{trial.name:40s} {state:14s} {estimate}".rstrip())
-    show_total(total if known else None, jobs, missing, root, again)
+    if running:
+        print(f"{running} running")
+    if problems:  # workers leave them alone, as they would fail again and again
+        print(f"{len(problems)} failed; to try again: {again}")
+    if free or not (running or problems):
+        show_total(total if rates else None, jobs, free, root, again)
 
 
 def length(trial: "Trial") -> float:

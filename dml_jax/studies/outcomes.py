@@ -4,21 +4,19 @@ import itertools
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from dml_jax import config as configs
-from dml_jax.errors import CheckpointError, DataError
-from dml_jax.files import read_json
+from dml_jax.errors import CheckpointError, ConfigError, DataError
+from dml_jax.files import read_json, sha256
 from dml_jax.studies.plan import Trial
 from dml_jax.train import timing
-
-LENGTH = ("train.steps", "train.epochs")  # a run may be continued with other values, but its results differ
 
 
 def read_results(directory: Path) -> dict[str, Any]:
@@ -34,13 +32,50 @@ def has_results(directory: Path) -> bool:
     return bool(read_results(directory))
 
 
-def is_finished(trial: Trial) -> bool:
-    """Whether the results of the whole trial are on disk."""
+def missing(trial: Trial) -> str:
+    """Why the results on disk, if any, are not those of the whole trial; empty if they are."""
     results = read_results(trial.directory)
-    if trial.members:
-        return bool(results)
-    train = trial.config["train"]
-    return results.get("length") == {"steps": train["steps"], "epochs": train["epochs"]}
+    if not results:
+        return "not finished"
+    found = results.get("length")
+    if trial.length and found != trial.length:
+        unit = "steps" if trial.length["steps"] else "epochs"
+        return f"{found.get(unit) if isinstance(found, dict) else 'unknown'} of {trial.length[unit]} {unit}"
+    if trial.members and _manifest(trial.directory).get("members") != [_manifest(path) for path in trial.members]:
+        return "not of the present embeddings of its members"
+    return ""
+
+
+def is_finished(trial: Trial) -> bool:
+    """Whether the results of the whole trial are on disk; of an ensemble, those of its members as they are now."""
+    return not missing(trial)
+
+
+def finished(trials: Iterable[Trial]) -> set[str]:
+    """The names of the trials that are finished; an ensemble is not while one of its members is to be continued.
+
+    Args:
+      trials: in an order in which a trial follows those that it needs.
+    """
+    done: set[str] = set()
+    for trial in trials:
+        if is_finished(trial) and (not trial.members or done.issuperset(trial.needs)):
+            done.add(trial.name)
+    return done
+
+
+def check_needs(trials: Sequence[Trial]) -> None:
+    """Raises ConfigError if a run would be continued from whose model another trial has already started."""
+    by_name = {trial.name: trial for trial in trials}
+    for trial in trials:
+        if not (trial.directory / "config.json").exists():
+            continue
+        for other in (by_name[name] for name in trial.needs):
+            if has_results(other.directory) and not is_finished(other):
+                raise ConfigError(
+                    f"{trial.directory}: started from {other.name} with {missing(other)}; a run that others have "
+                    "started from cannot be continued; give another --root, or the length of before"
+                )
 
 
 @dataclass(frozen=True)
@@ -52,8 +87,9 @@ class Run:
       row: of the table.
       results: contents of `results.json`.
       config: its configuration as nested mapping; empty for an ensemble.
-      data: what identifies its test images: names of data that differ are never equal.
+      data: a digest of the names and labels of its test images; without its embeddings, of all data, or its directory.
       timing: see `timing.summary`.
+      data_hash: of all its images, see `experiment.data_hash`; empty for an ensemble.
     """
 
     directory: Path
@@ -62,6 +98,7 @@ class Run:
     config: dict[str, Any]
     data: str
     timing: dict[str, float]
+    data_hash: str = ""
 
 
 def read_run(directory: Path, row: str = "") -> Run:
@@ -74,12 +111,15 @@ def read_run(directory: Path, row: str = "") -> Run:
     if not results:
         raise CheckpointError(f"{directory}: holds no finished run (no results.json); finish it or leave it out")
     config: dict[str, Any] = {}
+    data_hash = ""
     with suppress(DataError, KeyError):
-        config = read_json(directory / "config.json", dict[str, Any])["config"]
+        facts = read_json(directory / "config.json", dict[str, Any])
+        config, data_hash = facts["config"], str(facts.get("data_hash", ""))
     times = results.get("timing")
     if times is None and config:
         times = timing.summary(read_lines(directory / "timing.jsonl"), config["data"]["batch_size"])
-    return Run(directory, row or _row_name(directory), results, config, _test_images(directory), times or {})
+    data = _test_images(directory) or data_hash or str(directory.resolve())
+    return Run(directory, row or _row_name(directory), results, config, data, times or {}, data_hash)
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
@@ -97,30 +137,53 @@ def _row_name(directory: Path) -> str:
     return re.sub(r"[-_](seed[-_]?)?\d+$", "", directory.name) or directory.name
 
 
+def _manifest(directory: Path) -> dict[str, Any]:
+    """The manifest of the exported embeddings of the test images; empty if there is none."""
+    with suppress(DataError):
+        manifest: dict[str, Any] = read_json(directory / "embeddings" / "test" / "manifest.json", dict[str, Any])
+        return manifest
+    return {}
+
+
 def _test_images(directory: Path) -> str:
-    """A digest of the labels and names of the test images, from the exported embeddings."""
-    folder = directory / "embeddings" / "test"
-    with suppress(DataError, OSError, KeyError, TypeError):
-        labels = read_json(folder / "manifest.json", dict[str, Any])["sha256"]["labels.npy"]
-        return f"{labels[:12]}-{(folder / 'ids.json').stat().st_size}"
+    """A digest of the labels and names of the test images, from the exported embeddings; empty without them.
+
+    Not of the pixels: rows may have been trained and tested on the same images in other sizes, and an ensemble only
+    knows names.
+    """
+    with suppress(OSError, KeyError, TypeError):
+        names = sha256(directory / "embeddings" / "test" / "ids.json")
+        return f"{_manifest(directory)['sha256']['labels.npy']}-{names}"
     return ""
 
 
 def name_rows(runs: Sequence[Run]) -> list[Run]:
-    """Runs that differ in nothing but the seed share the name of the first; equal names of others become distinct."""
+    """Runs that differ in nothing but the seed share the name of the first; equal names of others become distinct.
+
+    Raises:
+      ConfigError: two runs with the same configuration and seed.
+    """
     names: dict[str, str] = {}
-    taken: set[str] = set()
+    seen: dict[tuple[Any, ...], Path] = {}
     named = []
     for run in runs:
-        flat = configs.flatten(run.config)
-        same = configs.decisive(run.config) | {key: flat[key] for key in LENGTH if key in flat}
-        same = {key: value for key, value in same.items() if key not in ("seed", "name")}
-        identity = json.dumps(same, sort_keys=True) if same else str(run.directory)
+        same = {key: value for key, value in configs.decisive(run.config).items() if key not in ("seed", "name")}
+        # Of the results: a run may be continued, but its results are those of the former length until it ends.
+        same |= {"length": run.results.get("length"), "data_hash": run.data_hash}
+        identity = json.dumps(same, sort_keys=True) if run.config else str(run.directory)
         if identity not in names:
-            base = next(name for name in (run.row, run.directory.name, str(run.directory)) if name not in taken)
-            names[identity] = base
-            taken.add(base)
-        named.append(Run(run.directory, names[identity], run.results, run.config, run.data, run.timing))
+            numbered = (f"{run.directory} ({number})" for number in itertools.count(2))
+            choices = itertools.chain((run.row, run.directory.name, str(run.directory)), numbered)
+            names[identity] = next(name for name in choices if name not in names.values())
+        # The same model may be evaluated under two protocols, whose tables differ.
+        key = (identity, run.config.get("seed"), run.data, run.results["protocol"])
+        other = seen.setdefault(key, run.directory)
+        if other != run.directory:
+            raise ConfigError(
+                f"{other} and {run.directory}: hold the same configuration with the same seed, so that they would "
+                "count as two seeds; leave one out"
+            )
+        named.append(replace(run, row=names[identity]))
     return named
 
 
@@ -218,12 +281,16 @@ def seed_test(one: Sequence[float], other: Sequence[float]) -> float:
     return float(2 * stdtr(freedom, -abs(first.mean - second.mean) / math.sqrt(variance)))
 
 
+def evaluations(directory: Path, split: str, metric: str) -> list[tuple[int, float]]:
+    """(step, metric) of each evaluation on a split during training."""
+    lines, key = read_lines(directory / "metrics.jsonl"), f"{split}/{metric}"
+    return [(line["step"], line[key]) for line in lines if key in line]
+
+
 def curve(run: Run, metric: str) -> tuple[str, list[tuple[int, float]]]:
     """The split that was evaluated during training, and (step, metric) of each evaluation."""
-    lines = read_lines(run.directory / "metrics.jsonl")
     for split in ("validation", "test"):
-        points = [(line["step"], line[f"{split}/{metric}"]) for line in lines if f"{split}/{metric}" in line]
-        if points:
+        if points := evaluations(run.directory, split, metric):
             return split, points
     return "", []
 

@@ -60,6 +60,11 @@ class Trial:
     members: tuple[Path, ...] = ()
     weights: tuple[float, ...] = ()
 
+    @property
+    def length(self) -> dict[str, int]:
+        """Steps and epochs, as in `results.json`; empty for an ensemble."""
+        return {key: self.config["train"][key] for key in ("steps", "epochs")} if self.config else {}
+
 
 def load(path: str) -> tuple[str, Study]:
     """The name and the contents of a study file, `FILE.py` or `FILE.py:VARIANT`.
@@ -180,6 +185,13 @@ def resolved(path: str, overrides: Mapping[str, str], settings: Settings) -> Val
     Raises:
       ConfigError: an unknown key or an invalid value.
     """
+    values = cli.load_config(*in_protocol(path, overrides, settings))
+    config = asdict(configs.resolve(values))
+    return asdict(configs.resolve(smoke_test.shrunk(config))) if settings.smoke else config
+
+
+def in_protocol(path: str, overrides: Mapping[str, str], settings: Settings) -> tuple[str, dict[str, str]]:
+    """A configuration and its overrides with those of the command line and of the protocol; see `resolved`."""
     overrides = {**overrides, **settings.overrides}
     file, _, variant = path.partition(":")
     if settings.paper and "paper" not in variant.split("-"):
@@ -188,9 +200,7 @@ def resolved(path: str, overrides: Mapping[str, str], settings: Settings) -> Val
             path = f"{file}:{authors}"
         else:
             overrides = {"train.select": "test", "evaluation.protocol": "paper", **overrides}
-    values = cli.load_config(path, dict(overrides))
-    config = asdict(configs.resolve(values))
-    return asdict(configs.resolve(smoke_test.shrunk(config))) if settings.smoke else config
+    return path, overrides
 
 
 def as_text(value: Any) -> str:
@@ -253,6 +263,27 @@ def read_facts(root: Path) -> dict[str, Any] | None:
         facts: dict[str, Any] = files.read_json(root / "study.json", dict[str, Any])
         return facts if isinstance(facts["study"], str) and isinstance(facts["rows"], list) else None
     return None
+
+
+def state_trials(trials: Sequence[Trial]) -> list[Values]:
+    """What `study.json` says about trials."""
+    return [
+        {"name": trial.name, "row": trial.row, "seed": trial.seed, "length": trial.length, "needs": trial.needs}
+        | {"members": [path.name for path in trial.members]}
+        for trial in trials
+    ]
+
+
+def stated_trials(root: Path, facts: Mapping[str, Any]) -> list[Trial]:
+    """The trials in `study.json`, with no more of their configurations than their lengths."""
+    return [
+        Trial(
+            trial["name"], trial["row"], trial["seed"], root / trial["name"],
+            {"train": trial["length"]} if trial.get("length") else {},
+            tuple(trial.get("needs", ())), tuple(root / name for name in trial.get("members", ())),
+        )
+        for trial in facts["trials"]
+    ]  # fmt: skip
 
 
 def write_facts(root: Path, name: str, study: Study, settings: Settings, more: Mapping[str, Any]) -> None:

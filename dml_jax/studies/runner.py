@@ -11,8 +11,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -24,6 +25,8 @@ from dml_jax.studies import outcomes
 from dml_jax.studies.plan import Trial
 
 POLL = 0.5  # seconds between two looks at a process, or for a free trial
+# Exit codes of a process that a signal has stopped: after it has saved its state, and at once.
+STOPPED = (128 + signal.SIGTERM, 128 + signal.SIGINT, -signal.SIGTERM, -signal.SIGINT)
 
 
 class Slot(NamedTuple):
@@ -93,6 +96,18 @@ def claim(root: Path, name: str) -> IO[str] | None:
     return lock
 
 
+def is_running(root: Path, name: str) -> bool:
+    """Whether a worker has claimed a trial."""
+    try:
+        with open(root / "trials" / f"{name}.lock") as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # no such file
+        pass
+    return False
+
+
 def problem_file(root: Path, name: str) -> Path:
     """Where the reason is noted why a trial failed."""
     return root / "trials" / f"{name}.problem"
@@ -104,13 +119,25 @@ def forget_problems(root: Path, trials: Sequence[Trial]) -> None:
         problem_file(root, trial.name).unlink(missing_ok=True)
 
 
-def problem(root: Path, trial: Trial) -> str:
-    """Why a trial failed or cannot be run; empty if there is nothing against it."""
-    try:
-        return problem_file(root, trial.name).read_text(encoding="utf-8")
-    except OSError:
-        failed = next((name for name in trial.needs if problem_file(root, name).exists()), None)
-        return f"needs {failed}, which failed" if failed else ""
+def problems(root: Path, trials: Sequence[Trial], done: Collection[str]) -> dict[str, str]:
+    """Why trials failed or cannot be run, by name.
+
+    Args:
+      root: directory of the study.
+      trials: in an order in which a trial follows those that it needs.
+      done: names of those that are finished.
+    """
+    found: dict[str, str] = {}
+    for trial in trials:
+        if trial.name in done:
+            continue
+        with suppress(OSError):
+            found[trial.name] = problem_file(root, trial.name).read_text(encoding="utf-8")
+            continue
+        if blocked := next((name for name in trial.needs if name in found), None):
+            failed = problem_file(root, blocked).exists()
+            found[trial.name] = f"needs {blocked}, which failed" if failed else found[blocked]
+    return found
 
 
 def run_all(
@@ -169,20 +196,20 @@ def in_parallel(jobs: Sequence[Slot], job: Callable[[Slot, Progress], None], pri
 def _next(root: Path, trials: Sequence[Trial], progress: Progress, *, wait: bool) -> tuple[Trial, IO[str]] | None:
     """The next free trial with its claim; None if there is none left."""
     while not progress.stop.is_set():
-        open_trials = 0
-        for trial in trials:
-            if outcomes.is_finished(trial) or problem(root, trial):
-                continue
-            open_trials += 1
-            if not all(outcomes.has_results(root / name) for name in trial.needs):
+        done = outcomes.finished(trials)
+        against = problems(root, trials, done)
+        remaining = [trial for trial in trials if trial.name not in done and trial.name not in against]
+        for trial in remaining:
+            if not done.issuperset(trial.needs):
                 continue
             lock = claim(root, trial.name)
             if lock is None:
                 continue
-            if not outcomes.is_finished(trial) and not problem(root, trial):  # another worker may have ended it
+            # Another worker may have ended it.
+            if not outcomes.is_finished(trial) and not problem_file(root, trial.name).exists():
                 return trial, lock
             lock.close()
-        if not open_trials or not wait:
+        if not remaining or not wait:
             return None
         progress.stop.wait(POLL)
     return None
@@ -214,6 +241,8 @@ def execute(
     log = root / "trials" / f"{trial.name}.log"
     progress.print(f"{trial.name}: {'continues' if (trial.directory / 'checkpoints').exists() else 'starts'}")
     began, stopped = time.monotonic(), False
+    if trial.members:  # written after the embeddings, by which `outcomes` tells whose results they are
+        (trial.directory / "results.json").unlink(missing_ok=True)
     with open(log, "ab") as output:
         process = subprocess.Popen(
             command(root, trial), stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
@@ -229,7 +258,8 @@ def execute(
         shown = result() if result else f"Recall@1 {recall:.4f}"
         progress.print(f"{trial.name}: finished, {shown} ({time.monotonic() - began:.0f} s)")
         return True
-    if stopped:
+    # A scheduler may signal the process itself, before this command or instead of it.
+    if stopped or progress.stop.is_set() or process.returncode in STOPPED:
         return False
     reason = last_line(log) or f"exit code {process.returncode}"
     with files.atomic_write(problem_file(root, trial.name)) as draft:

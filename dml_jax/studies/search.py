@@ -138,19 +138,13 @@ def example(search: Search) -> dict[str, Any]:
     return {name: values[0] if isinstance(values, tuple) else values.low for name, values in search.space.items()}
 
 
-def evaluations(trial: Trial, split: str, metric: str) -> list[tuple[int, float]]:
-    """(step, metric) of each evaluation so far."""
-    lines = outcomes.read_lines(trial.directory / "metrics.jsonl")
-    return [(line["step"], line[f"{split}/{metric}"]) for line in lines if f"{split}/{metric}" in line]
-
-
 def main_command(search: Search, settings: Settings, parameters: Mapping[str, Any]) -> str:
-    """The command that trains with given values on all training classes."""
-    overrides = {key: plan.as_text(value) for key, value in search.overrides(parameters).items()} | dict(
-        settings.overrides
-    )
+    """The command that trains with given values, seed and protocol on all training classes."""
+    overrides = {key: plan.as_text(value) for key, value in search.overrides(parameters).items() if key != "seed"}
+    overrides |= {"seed": str(settings.seeds[0])} if settings.seeds[0] else {}
+    path, overrides = plan.in_protocol(search.config, overrides, settings)
     options = [f"--config.{key}={text}" for key, text in overrides.items()]
-    return shlex.join(["python", "-m", "dml_jax.main", f"--config={search.config}", *options])
+    return shlex.join(["python", "-m", "dml_jax.main", f"--config={path}", *options])
 
 
 class Worker:
@@ -230,7 +224,7 @@ class Worker:
 
         def watch() -> bool:
             nonlocal pruned
-            for step, value in evaluations(trial, self.split, self.metric):
+            for step, value in outcomes.evaluations(trial.directory, self.split, self.metric):
                 if step not in seen:
                     handle.report(value, step)
                     seen.add(step)
@@ -238,7 +232,8 @@ class Worker:
             return pruned
 
         def best() -> float:
-            return max((value for _, value in evaluations(trial, self.split, self.metric)), default=float("nan"))
+            points = outcomes.evaluations(trial.directory, self.split, self.metric)
+            return max((value for _, value in points), default=float("nan"))
 
         def result() -> str:  # of the test classes only if the search is allowed to see them
             return f"{self.metric} {best():.4f} on the {self.split} classes"
@@ -249,7 +244,7 @@ class Worker:
         elif pruned:
             progress.print(f"{name}: pruned after step {max(seen)}")
             self.study.tell(number, state=states.PRUNED)
-        elif not progress.stop.is_set():
+        elif finished or runner.problem_file(root, name).exists():  # otherwise it was interrupted
             self.study.tell(number, state=states.FAIL)
 
 

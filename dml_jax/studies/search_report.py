@@ -54,9 +54,9 @@ def _table(study: Any, facts: Mapping[str, Any], root: Path) -> Table:
     best = max(done, key=lambda trial: (trial.value, -trial.number))
     parameters = sorted({name for trial in study.trials for name in trial.params})
     rows = []
-    ordered = sorted(study.trials, key=lambda t: -(t.value if t.value is not None else -1.0))
-    for trial in ordered:
-        value = trial.value if trial.value is not None else max(trial.intermediate_values.values(), default=None)
+    values = {trial.number: _value(trial) for trial in study.trials}
+    for trial in sorted(study.trials, key=lambda trial: -(values[trial.number] or 0.0)):
+        value = values[trial.number]
         objective = Cell("–") if value is None else Cell(f"{100 * value:.1f}", value, int(trial.number == best.number))
         params = [trial.params.get(name) for name in parameters]
         cells = [Cell(f"{v:.4g}" if isinstance(v, float) else str(v), v if isinstance(v, float | int) else float("nan"))
@@ -75,6 +75,12 @@ def _table(study: Any, facts: Mapping[str, Any], root: Path) -> Table:
     )
     head = ("", f"{entry.heading} {'test' if facts['paper'] else 'validation'}", "state", *parameters)
     return Table(facts["title"], notes, head, tuple(rows), tuple(range(len(head))))
+
+
+def _value(trial: Any) -> float | None:
+    """The result of a trial, or its best evaluation so far: optuna gives a pruned trial the value of the last one."""
+    value: float | None = trial.value
+    return value if trial.state.name == "COMPLETE" else max(trial.intermediate_values.values(), default=None)
 
 
 def _figures(optuna: Any, study: Any) -> "dict[str, Figure | SubFigure]":

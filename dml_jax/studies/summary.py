@@ -9,9 +9,8 @@ from rich.console import Console
 from dml_jax import files
 from dml_jax.errors import CheckpointError, ConfigError
 from dml_jax.evaluation import metric_table
-from dml_jax.studies import outcomes, page, plan, tables
+from dml_jax.studies import outcomes, page, plan, runner, tables
 from dml_jax.studies.outcomes import Run
-from dml_jax.studies.runner import problem_file
 from dml_jax.studies.tables import Table
 
 WRITERS = {"md": tables.markdown, "tex": tables.latex, "csv": tables.comma_separated}
@@ -48,13 +47,15 @@ def of_study(root: Path) -> Summary:
         raise ConfigError(f"{root}: is not the directory of a study (no study.json)")
     order = {row["name"]: i for i, row in enumerate(facts["rows"])}
     runs, failed = [], []
-    for trial in sorted(facts["trials"], key=lambda trial: (order[trial["row"]], trial["seed"])):
-        if outcomes.has_results(root / trial["name"]):
-            runs.append(outcomes.read_run(root / trial["name"], trial["row"]))
-            continue
-        problem = problem_file(root, trial["name"])
-        reason = problem.read_text(encoding="utf-8") if problem.exists() else "not finished"
-        failed.append(f"{trial['name']}: {reason}")
+    trials = plan.stated_trials(root, facts)
+    done = outcomes.finished(trials)
+    problems = runner.problems(root, trials, done)
+    for trial in sorted(trials, key=lambda trial: (order[trial.row], trial.seed)):
+        if trial.name in done:
+            runs.append(outcomes.read_run(trial.directory, trial.row))
+        else:
+            reason = problems.get(trial.name) or outcomes.missing(trial) or "its members are not finished"
+            failed.append(f"{trial.name}: {reason}")
     reported = {row["name"]: row.get("reported", {}) for row in facts["rows"]}
     for row in facts["rows"]:
         reported |= {f"{row['name']} + {kind}": metrics for kind, metrics in row.get("refined", {}).items()}

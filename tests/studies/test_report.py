@@ -315,21 +315,19 @@ def test_timing() -> None:
 
 def test_names_of_rows(tmp_path: Path) -> None:
     """Runs of other configurations in directories of similar names are rows of their own."""
-    for name, tau in (("run-0", 1.0), ("run-1", 2.0), ("again-0", 1.0)):
-        write_run(tmp_path / name, hits(0.5), config=config(tau=tau))
+    for name, seed, tau in (("run-0", 0, 1.0), ("run-1", 0, 2.0), ("again-1", 1, 1.0)):
+        write_run(tmp_path / name, hits(0.5), config=config(seed, tau=tau))
     write_run(tmp_path / "ensemble2", hits(0.5))
-    found = summary.of_runs([tmp_path / n for n in ("run-0", "run-1", "again-0", "ensemble2")], "recall@1")
+    found = summary.of_runs([tmp_path / n for n in ("run-0", "run-1", "again-1", "ensemble2")], "recall@1")
     assert [run.row for run in found.runs] == ["run", "run-1", "run", "ensemble2"]
     assert re.search("clean", PROTOCOL)
 
 
 def test_runs_of_a_row(tmp_path: Path) -> None:
     """A run given twice is one seed; runs of another length are another row, as results depend on it."""
-    longer = config()
-    longer["train"] |= {"steps": 2 * longer["train"]["steps"]}
     write_run(tmp_path / "short-0", hits(0.5), config=config(0))
     write_run(tmp_path / "short-1", hits(0.5, seed=1), config=config(1))
-    write_run(tmp_path / "long-0", hits(0.6), config=longer)
+    write_run(tmp_path / "long-0", hits(0.6), config=config(0), steps=200)
     names = ("short-0", "short-1", "short-0", "long-0")
     found = summary.of_runs([tmp_path / name for name in names], "recall@1")
     assert [run.row for run in found.runs] == ["short", "short", "long"]

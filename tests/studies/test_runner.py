@@ -1,5 +1,6 @@
 """The runner with a short script in place of training: claims, failures, takeover, signals."""
 
+import json
 import os
 import re
 import signal
@@ -8,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +17,7 @@ import pytest
 from dml_jax import cli
 from dml_jax import study as command
 from dml_jax.errors import ConfigError
-from dml_jax.studies import outcomes, plan, runner
+from dml_jax.studies import outcomes, plan, runner, summary
 from dml_jax.studies.definition import Row, Study
 from dml_jax.studies.plan import Settings, Trial
 
@@ -32,6 +34,10 @@ directory.mkdir(exist_ok=True)
 time.sleep(seconds)
 if tau == 13:
     sys.exit("error: training diverged at step 3: loss=nan; lower the learning rates and start again")
+images = directory / "embeddings" / "test"
+images.mkdir(parents=True, exist_ok=True)
+(images / "ids.json").write_text("[]")
+(images / "manifest.json").write_text(json.dumps({"sha256": {"labels.npy": "0"}}))
 results = {"recall@1": tau / 100, "protocol": "clean", "length": {"steps": 1200, "epochs": 0}}
 (directory / "results.json").write_text(json.dumps(results))
 """
@@ -106,8 +112,9 @@ def test_a_trial_that_diverges_is_noted(tmp_path: Path) -> None:
     lines = run(tmp_path, [*trials, needing])
     assert [outcomes.is_finished(trial) for trial in [*trials, needing]] == [True, False, True, False]
     assert "tau-13-seed0: failed: training diverged at step 3" in " ".join(lines)
-    assert runner.problem(tmp_path, trials[1]).startswith("training diverged")
-    assert runner.problem(tmp_path, needing) == "needs tau-13-seed0, which failed"
+    against = runner.problems(tmp_path, [*trials, needing], ())
+    assert against[trials[1].name].startswith("training diverged")
+    assert against["needing"] == "needs tau-13-seed0, which failed"
     run(tmp_path, trials)
     assert starts(tmp_path).count("tau-13-seed0") == 1
     runner.forget_problems(tmp_path, trials)
@@ -150,10 +157,186 @@ def test_a_signal_stops_all_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     began = time.monotonic()
     assert runner.run_all(tmp_path, trials, runner.slots(1), lambda line: None, wait=True) == 143
     assert time.monotonic() - began < 30
-    assert not any(outcomes.is_finished(trial) or runner.problem(tmp_path, trial) for trial in trials)
+    assert not outcomes.finished(trials)
+    assert not runner.problems(tmp_path, trials, ())
     lock = runner.claim(tmp_path, trials[0].name)
     assert lock is not None
     lock.close()
+
+
+def test_what_needs_a_blocked_trial_is_not_waited_for(tmp_path: Path) -> None:
+    """At any depth."""
+    first = prepared(tmp_path, 13)[0]
+    chain = [first]
+    for name in ("second", "third"):
+        chain.append(replace(first, name=name, directory=tmp_path / name, needs=(chain[-1].name,)))
+    progress = runner.Progress(lambda line: None, threading.Event())
+    runner.problem_file(tmp_path, first.name).write_text("training diverged")
+    ended = threading.Thread(target=runner._next, args=(tmp_path, chain, progress), kwargs={"wait": True}, daemon=True)
+    ended.start()
+    ended.join(5)
+    waited = ended.is_alive()
+    progress.stop.set()
+    assert not waited
+    assert runner.problems(tmp_path, chain, ())["third"] == f"needs {first.name}, which failed"
+
+
+@pytest.mark.parametrize("code", ["sys.exit(143)", "os.kill(os.getpid(), signal.SIGTERM)"])
+def test_a_process_that_a_signal_stops_is_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str) -> None:
+    """It has not failed, whoever sent the signal."""
+    (trial,) = prepared(tmp_path, 1)
+    stop_once = f"""
+import os, pathlib, signal, sys
+mark = pathlib.Path({str(tmp_path / "stopped")!r})
+if not mark.exists():
+    mark.touch()
+    {code}
+"""
+    monkeypatch.setattr(
+        runner, "command",
+        lambda root, trial: [sys.executable, "-S", "-c", stop_once + TRAIN, str(trial.directory), "0", "1"],
+    )  # fmt: skip
+    lines = run(tmp_path, [trial])
+    assert (tmp_path / "stopped").exists()
+    assert outcomes.is_finished(trial), lines
+
+
+def test_a_process_that_ends_after_the_command_is_stopped_has_not_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner, "command", lambda root, trial: [sys.executable, "-S", "-c", "raise SystemExit(1)"])
+    (trial,) = prepared(tmp_path, 1)
+    progress = runner.Progress(lambda line: None, threading.Event())
+    original = subprocess.Popen.poll
+
+    def poll(process: subprocess.Popen[bytes]) -> int | None:
+        process.wait()
+        progress.stop.set()
+        return original(process)
+
+    monkeypatch.setattr(subprocess.Popen, "poll", poll)
+    lock = runner.claim(tmp_path, trial.name)
+    assert lock is not None
+    with lock:
+        assert not runner.execute(tmp_path, trial, lock, runner.slots(1)[0], progress)
+    assert not runner.problems(tmp_path, [trial], ())
+
+
+def test_the_list(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Only what is free is for other workers; failed trials are left alone by them."""
+    trials = prepared(tmp_path, 1, 2, 3, 4)
+    runner.problem_file(tmp_path, trials[0].name).write_text("training diverged")
+    (trials[1].directory / "checkpoints").mkdir(parents=True)
+    (trials[2].directory / "checkpoints").mkdir(parents=True)
+    lock = runner.claim(tmp_path, trials[1].name)
+    assert lock is not None
+    with lock:
+        command.show_list(tmp_path, trials, 1, "python -m dml_jax.study --study=x.py")
+    printed = capsys.readouterr().out
+    states = [re.split(r"\s+", line, maxsplit=1)[1] for line in printed.splitlines()[:4]]
+    assert states == ["failed: training diverged", "running", "interrupted", "to be trained"]
+    assert "1 running" in printed
+    assert "1 failed; to try again: python -m dml_jax.study --study=x.py\n" in printed
+    assert "2 to do" in printed
+    assert "--array=1-2 " in printed
+    for trial in trials[2:]:
+        runner.problem_file(tmp_path, trial.name).write_text("training diverged")
+    command.show_list(tmp_path, trials[2:], 1, "again")
+    printed = capsys.readouterr().out
+    assert "2 failed; to try again: again" in printed
+    assert "sbatch" not in printed
+    assert "nothing to do" not in printed
+
+
+ENSEMBLE = """
+import json, pathlib, sys
+directory, members = pathlib.Path(sys.argv[1]), sys.argv[2:]
+read = lambda path: json.loads((pathlib.Path(path) / "embeddings" / "test" / "manifest.json").read_text())
+(directory / "embeddings" / "test").mkdir(parents=True, exist_ok=True)
+manifest = json.dumps({"members": [read(path) for path in members]})
+(directory / "embeddings" / "test" / "manifest.json").write_text(manifest)
+(directory / "results.json").write_text(json.dumps({"recall@1": 0.5, "protocol": "clean"}))
+"""
+EMBED = """
+import json, pathlib, sys
+directory, steps = pathlib.Path(sys.argv[1]), int(sys.argv[2])
+(directory / "embeddings" / "test").mkdir(parents=True, exist_ok=True)
+manifest = json.dumps({"sha256": {"embeddings.npy": str(steps)}})
+(directory / "embeddings" / "test" / "manifest.json").write_text(manifest)
+results = {"recall@1": steps / 1000, "protocol": "clean", "length": {"steps": steps, "epochs": 0}}
+(directory / "results.json").write_text(json.dumps(results))
+"""
+
+
+def continued(root: Path, steps: int, monkeypatch: pytest.MonkeyPatch) -> tuple[list[Trial], list[str]]:
+    """The trials of a study with an ensemble, and the names in the order of their processes."""
+    study = Study("A study", rows=(Row("both", members=("tau=1", "tau=2")), *rows(1, 2)))
+    settings = Settings(root, overrides={"train.steps": str(steps)})
+    trials = plan.trials(study, settings)
+    plan.write_facts(root, "name", study, settings, {"trials": plan.state_trials(trials)})
+    started: list[str] = []
+
+    def made(root: Path, trial: Trial) -> list[str]:
+        started.append(trial.name)
+        script, *arguments = (ENSEMBLE, *trial.members) if trial.members else (EMBED, steps)
+        return [sys.executable, "-S", "-c", script, str(trial.directory), *map(str, arguments)]
+
+    monkeypatch.setattr(runner, "command", made)
+    return trials, started
+
+
+def test_a_study_that_is_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its ensembles are evaluated again; results of the former length and of former members are in no table."""
+    trials, started = continued(tmp_path, 300, monkeypatch)
+    run(tmp_path, trials)
+    assert started == ["tau-1-seed0", "tau-2-seed0", "both-seed0"]
+    assert summary.of_study(tmp_path).failed == []
+    trials, started = continued(tmp_path, 600, monkeypatch)
+    run(tmp_path, trials[:1])
+    found = summary.of_study(tmp_path)
+    assert [run.row for run in found.runs] == ["tau=1"]
+    assert found.failed == [
+        "both-seed0: not of the present embeddings of its members",
+        "tau-2-seed0: 300 of 600 steps",
+    ]
+    run(tmp_path, trials)
+    assert started == ["tau-1-seed0", "tau-2-seed0", "both-seed0"]
+    assert summary.of_study(tmp_path).failed == []
+    run(tmp_path, trials)
+    assert len(started) == 3
+
+
+def test_an_ensemble_waits_for_members_that_are_to_be_continued(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trials, _ = continued(tmp_path, 300, monkeypatch)
+    run(tmp_path, trials)
+    trials, started = continued(tmp_path, 600, monkeypatch)
+    assert outcomes.finished(trials) == set()
+    assert summary.of_study(tmp_path).failed[0] == "both-seed0: its members are not finished"
+    lock = runner.claim(tmp_path, "tau-2-seed0")
+    assert lock is not None
+    with lock:
+        run(tmp_path, trials, wait=False)
+    assert started == ["tau-1-seed0"]
+
+
+def test_what_others_started_from_is_not_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    student = Row("student", DIGITS, {"init_from": "@tau=1"})
+
+    def trials(steps: int) -> list[Trial]:
+        settings = Settings(tmp_path, overrides={"train.steps": str(steps)})
+        return plan.trials(Study("A study", rows=(*rows(1), student)), settings)
+
+    trials(300)[0].directory.mkdir()
+    results = {"protocol": "clean", "length": {"steps": 300, "epochs": 0}}
+    (trials(300)[0].directory / "results.json").write_text(json.dumps(results))
+    outcomes.check_needs(trials(600))
+    trials(300)[1].directory.mkdir()
+    (trials(300)[1].directory / "config.json").write_text("{}")
+    outcomes.check_needs(trials(300))
+    with pytest.raises(ConfigError, match="student-seed0: started from tau-1-seed0 with 300 of 600 steps"):
+        outcomes.check_needs(trials(600))
 
 
 def test_slots(monkeypatch: pytest.MonkeyPatch) -> None:

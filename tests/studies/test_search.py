@@ -10,7 +10,7 @@ import pytest
 from dml_jax import report
 from dml_jax import study as command
 from dml_jax.errors import ConfigError
-from dml_jax.studies import plan, runner, search
+from dml_jax.studies import plan, runner, search, search_report
 from dml_jax.studies.definition import Integers, Search, Uniform
 from dml_jax.studies.plan import Settings, Trial
 
@@ -104,7 +104,7 @@ def test_a_search(tmp_path: Path, file: str, capsys: pytest.CaptureFixture[str])
 def test_the_authors_protocol_is_announced(tmp_path: Path, file: str, capsys: pytest.CaptureFixture[str]) -> None:
     root = tmp_path / "root"
     command.execute([f"--study={file}", f"--root={root}", "--protocol=paper", "--trials=2"])
-    with pytest.raises(ConfigError, match="belongs to this search with another protocol or overrides"):
+    with pytest.raises(ConfigError, match="belongs to this search with another protocol;"):
         command.execute([f"--study={file}", f"--root={root}"])
     assert "compared on THE TEST CLASSES, as the authors did" in capsys.readouterr().out
     made = search.make_trial(Search(DIGITS, SPACE), Settings(root, paper=True), 0, {"method.tau": 3.0})
@@ -202,6 +202,68 @@ def test_impossible_values_fail_alone(tmp_path: Path) -> None:
 def test_empty_spaces(wanted: Search, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         search.distributions(optuna, wanted)
+
+
+def test_a_pruned_trial_is_shown_with_its_best_value(tmp_path: Path) -> None:
+    """Not with its last one, which optuna stores."""
+    study = optuna.create_study(direction="maximize")
+    for values in ((0.5, 0.55), (0.6, 0.2), (0.7, 0.1)):
+        trial = study.ask({"x": optuna.distributions.IntDistribution(0, 9)})
+        for step, value in enumerate(values):
+            trial.report(value, step)
+        study.tell(trial, **({"state": optuna.trial.TrialState.PRUNED} if values[1] < 0.5 else {"values": values[1]}))
+    facts = {"search": {"share": 0.2}, "metric": "recall@1", "paper": False, "title": "T"}
+    table = search_report._table(study, facts, tmp_path)
+    assert [(row[0].text, row[1].text, row[2].text) for row in table.rows] == [
+        ("trial 2", "70.0", "pruned"), ("trial 1", "60.0", "pruned"), ("trial 0", "55.0", "complete"),
+    ]  # fmt: skip
+
+
+def test_another_seed_share_or_storage(tmp_path: Path, file: str) -> None:
+    """Is another search; without --storage it stays where it is."""
+    root = tmp_path / "root"
+    mine = f"sqlite:///{tmp_path / 'mine.db'}"
+    arguments = [f"--study={file}", f"--root={root}"]
+    command.execute([*arguments, "--seeds=3", "--trials=1", f"--storage={mine}"])
+    for more, message in (
+        ([], "another seed;"),
+        (["--seeds=3", f"--storage=sqlite:///{tmp_path / 'other.db'}"], "another storage;"),
+        (["--seeds=3", "--protocol=paper"], "another protocol;"),
+    ):
+        with pytest.raises(ConfigError, match=f"belongs to this search with {message} give another directory"):
+            command.execute([*arguments, *more])
+    command.execute([*arguments, "--seeds=3", "--trials=2"])
+    assert (plan.read_facts(root) or {})["search"]["storage"] == mine
+    assert [trial.state.name for trial in trials(root)] in (["COMPLETE"] * 2, ["COMPLETE", "FAIL"])
+    Path(file).write_text(FILE.replace("trials=8", "trials=8, validation_share=0.3"))
+    with pytest.raises(ConfigError, match="another share;"):
+        command.execute([*arguments, "--seeds=3"])
+
+
+def test_the_command_to_train_with_the_values() -> None:
+    """Has the seed and the protocol of the trial."""
+
+    def made(path: str = "configs/digits_hist.py", **settings: Any) -> str:
+        wanted = Search(path, {"method.tau": (2.0,)})
+        return search.main_command(wanted, Settings(Path("root"), **settings), {"method.tau": 2.0})
+
+    assert made() == "python -m dml_jax.main --config=configs/digits_hist.py --config.method.tau=2.0"
+    assert made(seeds=(5,)).endswith(" --config.method.tau=2.0 --config.seed=5")
+    assert {"--config.train.select=test", "--config.evaluation.protocol=paper"} <= set(made(paper=True).split())
+    assert "--config=configs/cub_hist.py:paper " in made("configs/cub_hist.py", paper=True)
+
+
+def test_a_signal_to_the_process_of_a_trial(tmp_path: Path, file: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Interrupts the trial, which is continued."""
+    plain, root = runner.command, tmp_path / "root"
+
+    def stopped_once(root: Path, trial: Trial) -> list[str]:
+        monkeypatch.setattr(runner, "command", plain)
+        return [sys.executable, "-S", "-c", "raise SystemExit(143)"]
+
+    monkeypatch.setattr(runner, "command", stopped_once)
+    command.execute([f"--study={file}", f"--root={root}", "--trials=1"])
+    assert [trial.state.name for trial in trials(root)] == ["COMPLETE"]
 
 
 def test_invalid_searches(tmp_path: Path, file: str, monkeypatch: pytest.MonkeyPatch) -> None:
