@@ -58,8 +58,8 @@ def differences(recorded: Mapping[str, Any], options: Mapping[str, Any]) -> list
     """
     keys = UNSEEN.get(options["name"], ())
     found, wanted = (
-        traverse_util.flatten_dict({key: values[key] for key in keys if key in values}, sep=".")
-        for values in (recorded, json.loads(json.dumps(options)))
+        traverse_util.flatten_dict(json.loads(json.dumps({key: values[key] for key in keys if key in values})), sep=".")
+        for values in (recorded, options)
     )
     return [
         f"backbone.{key}={found[key]} instead of {value}"
