@@ -24,6 +24,7 @@ from configs.recipes.published import without_protocol
 from dml_jax import cli, convert, main
 from dml_jax import config as configs
 from dml_jax.backbones.contract import Backbone
+from dml_jax.backbones.weights import pretrained
 from dml_jax.config import Config, flatten
 from dml_jax.errors import ConfigError, WeightsError
 from dml_jax.methods.contract import Batch, Method, TrainingSet
@@ -61,6 +62,19 @@ def test_every_configuration_and_variant_resolves() -> None:
     assert len(set(configurations)) == len(configurations) >= 672
     for name, variant in configurations:
         resolved(name, variant)
+
+
+def test_every_configuration_fits_its_weights() -> None:
+    """Also in what the shapes do not show; the directories are named after the published networks."""
+    named, found = convert.named_configs(), set()
+    for path in (ROOT / "configs").glob("*.py"):
+        for variant in ("", *getattr(module(path.stem), "VARIANTS", ())) if "get_config" in path.read_text() else ():
+            options = asdict(resolved(path.stem, variant).backbone)
+            weights = Path(options["pretrained"]).name
+            if weights != "none":
+                assert not pretrained.differences(asdict(named[weights]), options), (path, variant)
+                found.add(weights)
+    assert {"deit_small", "dino_vits16", "dinov2_vits14", "googlenet", "mit_b2", "vit_small"} <= found
 
 
 @every_file

@@ -395,6 +395,7 @@ def test_near_duplicates_agree_with_brute_force() -> None:
     rng = np.random.default_rng(0)
     first = rng.integers(0, 256, (300, 16), dtype=np.uint8)
     second = rng.integers(0, 256, (200, 16), dtype=np.uint8)
+    first[250:] = first[200:250]
     for i in range(100):  # up to six bits away from one of the first
         second[i] = first[rng.integers(300)]
         for bit in rng.choice(128, i % 7, replace=False):
@@ -405,8 +406,19 @@ def test_near_duplicates_agree_with_brute_force() -> None:
     sparse = bits[0].sum(1)[:, None] < near_duplicates.MIN_BITS, bits[1].sum(1)[None] < near_duplicates.MIN_BITS
     expected = np.argwhere((distance <= near_duplicates.MAX_DISTANCE) & ~sparse[0] & ~sparse[1])
     assert len(expected) > 50
-    assert near_duplicates.find_pairs(first, second) == [tuple(pair) for pair in expected.tolist()]
+    pairs = [tuple(pair) for pair in expected.tolist()]
+    with_the_first = {min(other for other in pairs if other[axis] == pair[axis]) for axis in (0, 1) for pair in pairs}
+    assert len(with_the_first) < len(pairs)
+    assert near_duplicates.find_pairs(first, second) == sorted(with_the_first)
     assert near_duplicates.find_pairs(first[:0], second) == []
+
+
+def test_repeated_images_take_little_memory() -> None:
+    """Of each of 20,000 equal images one pair, not 100 million."""
+    equal = np.full((10_000, 16), 255, np.uint8)
+    pairs = near_duplicates.find_pairs(equal, equal)
+    assert len(pairs) == 2 * 10_000 - 1
+    assert pairs[9_998:10_002] == [(0, 9_998), (0, 9_999), (1, 0), (2, 0)]
 
 
 def test_many_equal_hashes_are_compared_in_chunks() -> None:

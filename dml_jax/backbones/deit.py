@@ -6,12 +6,9 @@ parameters without the classifier, 21,666,432 distilled.
 
 from dml_jax.backbones import vit
 from dml_jax.backbones.contract import Backbone
-from dml_jax.backbones.vit import VisionTransformer, grid, logits
 from dml_jax.options.backbones.deit import Config, deit_base, deit_small, deit_small_distilled
 
-__all__ = [
-    "Config", "VisionTransformer", "build", "deit_base", "deit_small", "deit_small_distilled", "grid", "logits",
-]  # fmt: skip
+__all__ = ["Config", "build", "deit_base", "deit_small", "deit_small_distilled"]
 
 
 def build(config: Config) -> Backbone:

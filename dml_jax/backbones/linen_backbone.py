@@ -1,7 +1,8 @@
 """From a Linen module and its configuration to a `Backbone`."""
 
 from collections.abc import Callable, Collection
-from typing import Protocol
+from dataclasses import Field, asdict
+from typing import Any, ClassVar, Protocol
 
 import flax.linen as nn
 import jax
@@ -16,6 +17,8 @@ from dml_jax.losses.safe_norms import at_least_float32
 
 class Config(Protocol):
     """The options that the configurations of all networks have."""
+
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
 
     @property
     def name(self) -> str: ...
@@ -54,7 +57,7 @@ def as_backbone(
         if config.pretrained == "none":
             return random_init()
         expected = dict(zip(("params", "stats"), jax.eval_shape(random_init), strict=True))
-        params, stats = pretrained.load_backbone(config.pretrained, config.name, source)
+        params, stats = pretrained.load_backbone(asdict(config), source)
         loaded = {"params": adapt(params, image_shape), "stats": stats}
         matched = jax.tree.map(jnp.asarray, pretrained.match_backbone(config.pretrained, loaded, expected))
         return matched["params"], matched["stats"]

@@ -151,24 +151,6 @@ def grid(config: Config, image_shape: tuple[int, ...]) -> tuple[int, int]:
     return image_shape[0] // config.patch, image_shape[1] // config.patch
 
 
-def logits(heads: PyTree, tokens: jax.Array) -> jax.Array:
-    """Logits of the ImageNet classifier, or the mean of both classifiers if distilled.
-
-    Args:
-      heads: {"head": {"kernel": [C, classes], "bias": [classes]}}, and an equal "head_dist" if distilled.
-      tokens: float [B, N, C].
-
-    Returns:
-      float [B, classes].
-    """
-    scores = [
-        tokens[:, position] @ heads[name]["kernel"] + heads[name]["bias"][None, :]
-        for position, name in enumerate(("head", "head_dist"))
-        if name in heads
-    ]
-    return sum(scores[1:], start=scores[0]) / len(scores)
-
-
 def resizing_weights(old: int, new: int, interpolation: Interpolation) -> np.ndarray:
     """Weights float64 [new, old] with which torch resizes one axis (bicubic, `align_corners=False`).
 

@@ -8,14 +8,15 @@ CosFace is Wang et al. (CVPR 2018); sub-center ArcFace is Deng et al. (ECCV 2020
 import jax
 import jax.numpy as jnp
 
-from dml_jax.losses.pairwise import class_cosine
+from dml_jax.losses.pairwise import class_cosine, class_indices, own_class
 from dml_jax.losses.products import product
 from dml_jax.losses.safe_norms import at_least_float32, root
 
 
 def _own(values: jax.Array, labels: jax.Array) -> jax.Array:
-    """values [B, C] -> [B], the entry of each sample's own class."""
-    return jnp.take_along_axis(values, labels[:, None], axis=1)[:, 0]
+    """values [B, C] -> [B], the entry of each sample's own class; NaN for labels outside 0..C-1."""
+    indices = class_indices(labels, values.shape[1])
+    return jnp.take_along_axis(values, indices[:, None], axis=1, mode="fill")[:, 0]
 
 
 def cross_entropy(logits: jax.Array, labels: jax.Array, *, smoothing: float = 0.0) -> jax.Array:
@@ -23,7 +24,7 @@ def cross_entropy(logits: jax.Array, labels: jax.Array, *, smoothing: float = 0.
 
     Args:
       logits: float [B, C].
-      labels: int [B], in 0..C-1.
+      labels: int [B], in 0..C-1, or the loss is NaN.
       smoothing: epsilon of the label smoothing.
 
     Returns:
@@ -49,7 +50,7 @@ def softmax(
 
     Args:
       embeddings: float [B, D].
-      labels: int [B], in 0..C-1.
+      labels: int [B], in 0..C-1, or the loss is NaN.
       kernel: float [D, C].
       bias: float [C].
       smoothing: epsilon of the label smoothing.
@@ -64,7 +65,7 @@ def normalized_softmax(
 
     Args:
       embeddings: float [B, D], any norm.
-      labels: int [B], in 0..C-1.
+      labels: int [B], in 0..C-1, or the loss is NaN.
       proxies: float [C, D], one per training class, any norm.
       temperature: sigma, divides the cosines; 0.05 in the paper.
       smoothing: epsilon of the label smoothing; none in the paper.
@@ -74,8 +75,7 @@ def normalized_softmax(
 
 def _with_target(cosines: jax.Array, labels: jax.Array, target: jax.Array) -> jax.Array:
     """cosines [B, C] with the entry of each sample's own class replaced by target [B]."""
-    own = labels[:, None] == jnp.arange(cosines.shape[1])[None, :]
-    return jnp.where(own, target[:, None], cosines)
+    return jnp.where(own_class(labels, cosines.shape[1]), target[:, None], cosines)
 
 
 def angular_margin(cosines: jax.Array, labels: jax.Array, *, margin: float) -> jax.Array:
@@ -102,7 +102,7 @@ def arcface(
 
     Args:
       embeddings: float [B, D], any norm.
-      labels: int [B], in 0..C-1.
+      labels: int [B], in 0..C-1, or the loss is NaN.
       proxies: float [C, D], one per training class, any norm.
       margin: added to the angle between a sample and its own proxy, in radians.
       scale: multiplies the cosines.
@@ -119,7 +119,7 @@ def cosface(
 
     Args:
       embeddings: float [B, D], any norm.
-      labels: int [B], in 0..C-1.
+      labels: int [B], in 0..C-1, or the loss is NaN.
       proxies: float [C, D], one per training class, any norm.
       margin: subtracted from the cosine of a sample and its own proxy.
       scale: multiplies the cosines.
@@ -135,7 +135,7 @@ def subcenter_arcface(
 
     Args:
       embeddings: float [B, D], any norm.
-      labels: int [B], in 0..C-1.
+      labels: int [B], in 0..C-1, or the loss is NaN.
       proxies: float [C, K, D], the centers of each class, any norm.
       margin: added to the angle between a sample and its own class, in radians.
       scale: multiplies the cosines.

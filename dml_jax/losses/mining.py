@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from dml_jax.losses.pairwise import distances, partners, same_class
+from dml_jax.losses.pairwise import distances, masks, same_class
 from dml_jax.options.methods.losses import Mining
 
 
@@ -35,11 +35,6 @@ class Triplets(NamedTuple):
     valid: jax.Array
 
 
-def pairwise_distances(embeddings: jax.Array) -> jax.Array:
-    """Euclidean distances within embeddings [B, D] -> [B, B]."""
-    return distances(embeddings, embeddings)
-
-
 def log_inverse_density(distances: jax.Array, dim: int) -> jax.Array:
     """log 1/q(d) for distances d >= 0 of any shape, on the unit sphere in `dim` dimensions.
 
@@ -50,17 +45,15 @@ def log_inverse_density(distances: jax.Array, dim: int) -> jax.Array:
     return (2 - dim) * jnp.log(jnp.maximum(distances, tiny)) - (dim - 3) / 2 * jnp.log(inside)
 
 
-def distance_logits(embeddings: jax.Array, *, lower: float = 0.5, upper: float = jnp.inf) -> jax.Array:
+def distance_logits(embeddings: jax.Array, *, lower: float = 0.5) -> jax.Array:
     """Unnormalised log-probabilities [B, B] of drawing sample j for anchor i, regardless of class.
 
     Args:
       embeddings: float [B, D], of unit length.
       lower: smaller distances are raised to this value; otherwise near duplicates would dominate the draws.
-      upper: samples farther away are never drawn.
     """
-    far = jnp.maximum(pairwise_distances(lax.stop_gradient(embeddings)), lower)
-    logits = log_inverse_density(far, embeddings.shape[-1])
-    return jnp.where(far > upper, -jnp.inf, logits)
+    x = lax.stop_gradient(embeddings)
+    return log_inverse_density(jnp.maximum(distances(x, x), lower), x.shape[-1])
 
 
 def draw(key: jax.Array, logits: jax.Array, allowed: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -83,9 +76,7 @@ def draw_uniform(key: jax.Array, allowed: jax.Array) -> tuple[jax.Array, jax.Arr
     return draw(key, jnp.zeros(allowed.shape), allowed)
 
 
-def distance_weighted(
-    key: jax.Array, embeddings: jax.Array, labels: jax.Array, *, lower: float = 0.5, upper: float = jnp.inf
-) -> Triplets:
+def distance_weighted(key: jax.Array, embeddings: jax.Array, labels: jax.Array, *, lower: float = 0.5) -> Triplets:
     """One triplet per sample: a uniform positive and a distance-weighted negative.
 
     A sample that is alone in its class, or a batch of a single class, gives no valid triplet.
@@ -95,13 +86,9 @@ def distance_weighted(
       embeddings: float [B, D], of unit length.
       labels: int [B].
       lower: smaller distances are raised to this value, see `distance_logits`.
-      upper: distance of the farthest negative, see `distance_logits`.
     """
-    key_positive, key_negative = jax.random.split(key)
-    positives, paired = draw_uniform(key_positive, partners(labels))
-    logits = distance_logits(embeddings, lower=lower, upper=upper)
-    negatives, found = draw(key_negative, logits, ~same_class(labels))
-    return Triplets(jnp.arange(labels.shape[0]), positives, negatives, paired & found)
+    x = lax.stop_gradient(embeddings)
+    return weighted_triplets(key, distances(x, x), *masks(labels), dim=x.shape[-1], lower=lower)
 
 
 def across_classes(

@@ -161,7 +161,7 @@ def margin(
 
     Args:
       embeddings: float [N, D], any norm; distances are those of unit vectors.
-      labels: int [N], in 0..C-1.
+      labels: int [N], in 0..C-1, or the loss is NaN.
       beta: float [C], see `margin_loss`.
       margin, nu, divisor: see `margin_loss`.
       mining: how positives and negatives are chosen, see `dml_jax.losses.mining`.
@@ -190,7 +190,7 @@ def margin_loss(
 
     Args:
       embeddings: float [B, D].
-      labels: int [B], in 0..C-1.
+      labels: int [B], in 0..C-1, or the loss is NaN.
       triplets: T of them.
       beta: float [C], boundary between near and far for anchors of each class; learnable.
       margin: half the width of the gap around beta.
@@ -203,7 +203,7 @@ def margin_loss(
     active = near.sum() + far.sum() if divisor == "pairs" else jnp.sum(near | far)
     loss = jnp.sum(pull + push) / jnp.maximum(active, 1)
     if nu:
-        total = jnp.sum(jnp.where(triplets.valid, at_least_float32(beta)[labels[triplets.anchors]], 0))
+        total = jnp.sum(jnp.where(triplets.valid, _boundary(beta, labels, triplets), 0))
         loss += nu * (total / jnp.maximum(active, 1) if divisor == "pairs" else total)
     return loss
 
@@ -224,11 +224,17 @@ def margin_hinges(
     x = at_least_float32(embeddings)
     others = x if candidates is None else at_least_float32(candidates)
     anchors = x[triplets.anchors]
-    boundary = at_least_float32(beta)[labels[triplets.anchors]]
+    boundary = _boundary(beta, labels, triplets)
     near = jnp.sqrt(_squared(anchors, others[triplets.positives]) + 1e-8)
     far = jnp.sqrt(_squared(anchors, others[triplets.negatives]) + 1e-8)
     pull, push = jax.nn.relu(near - boundary + margin), jax.nn.relu(boundary - far + margin)
     return jnp.where(triplets.valid, pull, 0), jnp.where(triplets.valid, push, 0)
+
+
+def _boundary(beta: jax.Array, labels: jax.Array, triplets: Triplets) -> jax.Array:
+    """beta [C] -> [T], that of each anchor's class; NaN for labels outside 0..C-1."""
+    indices = pairwise.class_indices(labels[triplets.anchors], len(beta))
+    return jnp.take(at_least_float32(beta), indices, mode="fill", fill_value=jnp.nan)
 
 
 def _mine(mining: Mining, key: jax.Array | None, x: jax.Array, others: Candidates) -> Triplets:

@@ -68,6 +68,16 @@ def _hash_rows(x: jax.Array) -> jax.Array:
     return jnp.sum(mixed, axis=1, dtype=jnp.uint32)
 
 
+def own_class(labels: jax.Array, classes: int) -> jax.Array:
+    """labels [B] -> bool [B, C], the class of each sample."""
+    return labels[:, None] == jnp.arange(classes)[None, :]
+
+
+def class_indices(labels: jax.Array, classes: int) -> jax.Array:
+    """Labels as indices: beyond the end instead of negative, as those would count from the end."""
+    return jnp.where(labels < 0, classes, labels.astype(jnp.promote_types(labels.dtype, jnp.int32)))
+
+
 def same_class(labels: jax.Array) -> jax.Array:
     """labels [B] -> bool [B, B], True on the diagonal."""
     return labels[:, None] == labels[None, :]

@@ -4,13 +4,14 @@ import jax
 import jax.numpy as jnp
 
 from dml_jax.losses.classification import cross_entropy
-from dml_jax.losses.pairwise import class_cosine, squared_distances
+from dml_jax.losses.pairwise import class_cosine, own_class, squared_distances
 from dml_jax.losses.safe_norms import log1p_sum_exp, unit
 
 
-def _own(labels: jax.Array, classes: int) -> jax.Array:
-    """labels [B] -> bool [B, C], the class of each sample."""
-    return labels[:, None] == jnp.arange(classes)[None, :]
+def _compared(embeddings: jax.Array, labels: jax.Array, proxies: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Cosines [B, C] with the proxies, NaN for labels outside 0..C-1; and bool [B, C], each sample's own proxy."""
+    own = own_class(labels, len(proxies))
+    return jnp.where(own.any(axis=1, keepdims=True), class_cosine(embeddings, proxies), jnp.nan), own
 
 
 def proxy_nca(embeddings: jax.Array, labels: jax.Array, proxies: jax.Array, *, scale: float = 3.0) -> jax.Array:
@@ -21,12 +22,12 @@ def proxy_nca(embeddings: jax.Array, labels: jax.Array, proxies: jax.Array, *, s
 
     Args:
       embeddings: float [B, D], any norm.
-      labels: int [B], in 0..C-1.
+      labels: int [B], in 0..C-1, or the loss is NaN.
       proxies: float [C, D], C >= 2, any norm.
       scale: length to which embeddings and proxies are normalised.
     """
-    distances = 2 * scale**2 * (1 - class_cosine(embeddings, proxies))
-    own = _own(labels, len(proxies))
+    cosines, own = _compared(embeddings, labels, proxies)
+    distances = 2 * scale**2 * (1 - cosines)
     others = jax.nn.logsumexp(jnp.where(own, -jnp.inf, -distances), axis=1)
     return jnp.mean(jnp.sum(distances, axis=1, where=own) + others)
 
@@ -40,7 +41,7 @@ def proxy_nca_pp(
 
     Args:
       embeddings: float [B, D], any norm.
-      labels: int [B], in 0..C-1.
+      labels: int [B], in 0..C-1, or the loss is NaN.
       proxies: float [C, D], any norm.
       temperature: divides the squared distances of unit vectors.
     """
@@ -57,13 +58,12 @@ def proxy_anchor(
 
     Args:
       embeddings: float [B, D], any norm.
-      labels: int [B], in 0..C-1.
+      labels: int [B], in 0..C-1, or the loss is NaN.
       proxies: float [C, D], any norm.
       margin: delta, in cosine.
       alpha: steepness.
     """
-    cosines = class_cosine(embeddings, proxies)
-    own = _own(labels, len(proxies))
+    cosines, own = _compared(embeddings, labels, proxies)
     present = jnp.any(own, axis=0)
     pull = log1p_sum_exp(-alpha * (cosines - margin), own, axis=0)
     push = log1p_sum_exp(alpha * (cosines + margin), ~own, axis=0)
@@ -86,7 +86,7 @@ def soft_triple(
 
     Args:
       embeddings: float [B, D], any norm.
-      labels: int [B], in 0..C-1.
+      labels: int [B], in 0..C-1, or the loss is NaN.
       proxies: float [C, K, D], the centers of each class, any norm.
       scale: lambda, multiplies the similarities.
       gamma: temperature of the weights over the centers of a class.
@@ -97,7 +97,7 @@ def soft_triple(
     rows = proxies.swapaxes(0, 1).reshape(-1, dim)  # classes along the last axis, where the softmax is fast
     cosines = class_cosine(embeddings, rows).reshape(-1, count, classes)
     similarity = jnp.sum(jax.nn.softmax(cosines / gamma, axis=1) * cosines, axis=1)
-    losses = cross_entropy(scale * (similarity - margin * _own(labels, classes)), labels)
+    losses = cross_entropy(scale * (similarity - margin * own_class(labels, classes)), labels)
     return losses.mean() + spread * center_spread(proxies)
 
 

@@ -172,7 +172,7 @@ def test_initialisation_depends_on_key_and_parameter() -> None:
 
 MODULES: dict[str, type[nn.Module]] = {
     "bn_inception": bn_inception.BNInception,
-    "deit": deit.VisionTransformer,
+    "deit": vit.VisionTransformer,
     "googlenet": googlenet.GoogLeNet,
     "mit": mit.MixTransformer,
     "resnet": resnet.ResNet,
@@ -370,7 +370,7 @@ def test_resized_positions() -> None:
     config = deit.Config(depth=1, width=8, heads=2, distilled=True)
     positions = np.random.default_rng(0).standard_normal((1, 2 + 14 * 14, 8)).astype(np.float32)
     for shape in ((256, 256), (224, 320), (112, 96)):
-        new = deit.grid(config, shape)
+        new = vit.grid(config, shape)
         ours = vit.resize_positions(config, {"pos_embed": jnp.asarray(positions)}, shape)["pos_embed"]
         image = torch.from_numpy(positions[:, 2:].reshape(1, 14, 14, 8)).permute(0, 3, 1, 2)
         theirs = torch.nn.functional.interpolate(image, new, mode="bicubic", antialias=True, align_corners=False)

@@ -1,5 +1,6 @@
 """Reading torch's files without torch: both formats, agreement with torch, and rejection of everything else."""
 
+import io
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -133,6 +134,18 @@ def test_truncated(tmp_path: Path, legacy: bool, share: float) -> None:
     data = path.read_bytes()
     path.write_bytes(data[: int(len(data) * share)])
     with pytest.raises(WeightsError, match=r"w\.pth: is (truncated|empty).*; download it again"):
+        torch_file.read(path)
+
+
+def test_a_missing_storage_of_the_older_format(tmp_path: Path) -> None:
+    path = state_dicts.write(tmp_path / "w.pth", {"a": np.zeros(2, np.float32), "b": np.ones(2, np.float32)}, True)
+    data = path.read_bytes()
+    keys, first = io.BytesIO(), io.BytesIO()
+    state_dicts.Pickler(keys).dump(["0", "1"])
+    state_dicts.Pickler(first).dump(["0"])
+    assert data.count(keys.getvalue()) == 1
+    path.write_bytes(data.replace(keys.getvalue(), first.getvalue()))
+    with pytest.raises(WeightsError, match=r"w\.pth: .*a storage is missing"):
         torch_file.read(path)
 
 

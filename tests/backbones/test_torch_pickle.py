@@ -108,6 +108,25 @@ def test_nested_tuples_are_not_hashed(pickled: bytes) -> None:
         read(b"\x80\x02" + pickled.replace(b"%s", nested), torch_file._NAMES)
 
 
+def test_the_elements_passed_to_functions_are_limited() -> None:
+    """A list that is passed again and again would be copied each time."""
+    pair = b"X\x01\0\0\0aK\x01\x86"
+    pickled = b"\x80\x02(ccollections\nOrderedDict\nq\1](" + pair * 2000 + b"eq\0" + b"h\1h\0\x85R" * 2000 + b"l."
+    with pytest.raises(Malformed, match="passes more than 1048576 elements to functions"):
+        read(pickled, torch_file._NAMES)
+
+
+def test_shapes_are_small_numbers(tmp_path: Path) -> None:
+    """The product of a long shape or of huge numbers takes quadratic time."""
+    one = np.zeros(1, np.float32)
+    for shape in ((1,) * 65, (2**63, 0)):
+        arguments = state_dicts.Storage("0", one), 0, shape, (0,) * len(shape)
+        hostile = state_dicts.Call(state_dicts.Name("torch._utils", "_rebuild_tensor_v2"), *arguments)
+        path = state_dicts.write(tmp_path / "w.pth", {"one": one, "hostile": hostile})
+        with pytest.raises(WeightsError, match="the description of a tensor is invalid"):
+            torch_file.read(path)
+
+
 def test_the_number_of_instructions_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch_pickle, "MAX_INSTRUCTIONS", 100)
     assert read(b"\x80\x02(" + b"]" * 96 + b"l.") == [[]] * 96

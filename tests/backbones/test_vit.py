@@ -1,6 +1,7 @@
 """Sizes of the published vision transformers, and frozen blocks. Values and gradients: tests/golden/test_vit.py."""
 
 import math
+import re
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from flax import traverse_util
 
 from dml_jax.backbones import vit
 from dml_jax.backbones.weights import converted_files
+from dml_jax.errors import WeightsError
 
 SMALL = vit.Config(depth=2, width=16, heads=2, patch=8, layer_scale=0.1)
 
@@ -35,12 +37,34 @@ def test_published_sizes(name: str, parameters: int) -> None:
     assert sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(params)) == parameters
 
 
-def test_frozen_blocks(tmp_path: Path) -> None:
-    """They are no parameters, also of a pretrained network; outputs and the gradients of the others do not change."""
+def written(directory: Path, architecture: dict[str, Any]) -> str:
     params, _ = vit.build(SMALL).init(jax.random.key(0), (16, 16))
     arrays = {f"backbone/params/{k}": np.asarray(v) for k, v in traverse_util.flatten_dict(params, sep="/").items()}
-    converted_files.write(tmp_path / "w", arrays, {"architecture": asdict(SMALL)})
-    backbones = [vit.build(replace(SMALL, pretrained=str(tmp_path / "w"), frozen_blocks=n)) for n in (0, 1)]
+    converted_files.write(directory, arrays, {"architecture": architecture})
+    return str(directory)
+
+
+def test_weights_for_other_heads_and_pixels(tmp_path: Path) -> None:
+    """The shapes are the same, the features would be wrong."""
+    trained = replace(SMALL, pixels=replace(vit.dino("small", 16).pixels, order="bgr"), drop_path=0.1)
+    config = replace(SMALL, heads=4, pretrained=written(tmp_path / "w", asdict(trained)))
+    wanted = (
+        "w': was trained with backbone.heads=2 instead of 4, backbone.pixels.mean=[0.485, 0.456, 0.406] instead of "
+        "[0.5, 0.5, 0.5], backbone.pixels.std=[0.229, 0.224, 0.225] instead of [0.5, 0.5, 0.5], "
+        "backbone.pixels.order=bgr instead of rgb; set these values"
+    )
+    with pytest.raises(WeightsError, match=re.escape(wanted)):
+        vit.build(config).init(jax.random.key(0), (16, 16))
+    other = replace(trained, pretrained=config.pretrained, drop_path=0.0, remat=True, interpolation="offset")
+    vit.build(other).init(jax.random.key(0), (16, 16))
+    unknown = written(tmp_path / "old", {"name": "vit"})
+    vit.build(replace(config, pretrained=unknown)).init(jax.random.key(0), (16, 16))
+
+
+def test_frozen_blocks(tmp_path: Path) -> None:
+    """They are no parameters, also of a pretrained network; outputs and the gradients of the others do not change."""
+    weights = written(tmp_path / "w", asdict(SMALL))
+    backbones = [vit.build(replace(SMALL, pretrained=weights, frozen_blocks=n)) for n in (0, 1)]
     x = jax.random.normal(jax.random.key(1), (2, 16, 16, 3))
     found = []
     for backbone in backbones:

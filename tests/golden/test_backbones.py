@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dml_jax.backbones import batch_norm, bn_inception, deit, googlenet, layers, mit, resnet
+from dml_jax.backbones import batch_norm, bn_inception, deit, googlenet, layers, mit, resnet, vit
 from dml_jax.backbones.contract import PyTree
 from dml_jax.backbones.weights import converted_files
 from dml_jax.backbones.weights.from_torch import convert
@@ -27,8 +27,8 @@ NETS: dict[str, tuple[ModuleType, Any, type[nn.Module]]] = {
     "resnet50": (resnet, resnet.resnet50(), resnet.ResNet),
     "bninception": (bn_inception, bn_inception.Config(), bn_inception.BNInception),
     "googlenet": (googlenet, googlenet.Config(transform_input=False), googlenet.GoogLeNet),
-    "deit_small": (deit, deit.deit_small(), deit.VisionTransformer),
-    "deit_small_distilled": (deit, deit.deit_small_distilled(), deit.VisionTransformer),
+    "deit_small": (deit, deit.deit_small(), vit.VisionTransformer),
+    "deit_small_distilled": (deit, deit.deit_small_distilled(), vit.VisionTransformer),
     "mit_b1": (mit, mit.mit_b1(), mit.MixTransformer),
     "mit_b2": (mit, mit.mit_b2(), mit.MixTransformer),
 }
@@ -243,12 +243,30 @@ def test_forward(net: str, tag: str) -> None:
     if f"{tag}.logits" in z:
         heads = classifiers(net, seed)
         if module is deit:
-            logits = deit.logits(heads, tokens)
+            logits = token_logits(heads, tokens)
         else:
             logits = pooled_logits(heads[CLASSIFIERS[module.__name__.rpartition(".")[2]][0]], features)
         check_vector(z, f"{tag}.logits", np.asarray(logits), rtol)
         known |= {"logits", "logits_norm"}
     assert {key.removeprefix(f"{tag}.") for key in z if key.startswith(f"{tag}.")} <= known
+
+
+def token_logits(heads: PyTree, tokens: jax.Array) -> Any:
+    """Logits of the ImageNet classifier, or the mean of both classifiers if distilled.
+
+    Args:
+      heads: {"head": {"kernel": [C, classes], "bias": [classes]}}, and an equal "head_dist" if distilled.
+      tokens: float [B, N, C].
+
+    Returns:
+      float [B, classes].
+    """
+    scores = [
+        tokens[:, position] @ heads[name]["kernel"] + heads[name]["bias"][None, :]
+        for position, name in enumerate(("head", "head_dist"))
+        if name in heads
+    ]
+    return sum(scores[1:], start=scores[0]) / len(scores)
 
 
 def pooled_logits(classifier: dict[str, np.ndarray], features: jax.Array) -> jax.Array:

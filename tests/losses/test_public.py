@@ -237,6 +237,20 @@ def test_in_float32_with_finite_gradients(name: str) -> None:
     assert bool(jnp.any(gradient != 0))
 
 
+OF_CLASSES = [
+    *("softmax", "normalized_softmax", "arcface", "cosface", "subcenter_arcface"),
+    *("proxy_nca", "proxy_nca_pp", "proxy_anchor", "soft_triple", "margin"),
+]
+
+
+@pytest.mark.parametrize("label", [-1, 6, 9])
+@pytest.mark.parametrize("name", OF_CLASSES)
+def test_unknown_labels(name: str, label: int) -> None:
+    """Labels outside 0..5 would otherwise be taken for another class, or for none."""
+    labels = jnp.asarray(np.where(LABELS == 2, label, LABELS))
+    assert bool(jnp.isnan(CALLS[name][0](jnp.asarray(X), labels)))
+
+
 def test_pairs_with_a_memory(x64: None) -> None:
     """Contrastive loss against a memory whose first row is not filled."""
     past, of = RNG.normal(size=(7, 5)), np.array([cross_batch_memory.EMPTY, 0, 1, 2, 2, 5, 4])

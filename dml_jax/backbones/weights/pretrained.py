@@ -1,5 +1,7 @@
 """Loading converted weights as the initial parameters and state of a backbone or method."""
 
+import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,18 +12,27 @@ from dml_jax.backbones.weights import converted_files
 from dml_jax.backbones.weights.check_shapes import check_shapes, leaf_shapes
 from dml_jax.errors import WeightsError
 
+# Options by network that change its features but not the shapes of its weights. Convolutional networks may get other
+# pixels than those that they were trained with, as in the code of MPN and DiVA.
+UNSEEN = {
+    "deit": ("heads", "mlp", "pixels"),
+    "googlenet": ("transform_input",),
+    "mit": ("heads", "pixels"),
+    "vit": ("heads", "mlp", "pixels"),
+}
 
-def load_backbone(directory: str, architecture: str, source: str) -> tuple[Any, Any]:
+
+def load_backbone(options: Mapping[str, Any], source: str) -> tuple[Any, Any]:
     """(params, stats) of a backbone, nested dicts of NumPy arrays.
 
     Args:
-      directory: value of `backbone.pretrained`.
-      architecture: name of the backbone module.
+      options: the configuration of the backbone as a dict.
       source: where the weights are published, for the message.
 
     Raises:
       WeightsError: missing, damaged, or of another architecture.
     """
+    directory, architecture = options["pretrained"], options["name"]
     path = Path(directory).expanduser()
     if not directory or not path.is_dir():
         raise WeightsError(
@@ -33,7 +44,28 @@ def load_backbone(directory: str, architecture: str, source: str) -> tuple[Any, 
     found = metadata["architecture"].get("name")
     if found != architecture:
         raise WeightsError(f"backbone.pretrained={directory!r}: weights of {found}, but backbone.name={architecture!r}")
+    if wrong := differences(metadata["architecture"], options):
+        raise WeightsError(f"backbone.pretrained={directory!r}: was trained with {', '.join(wrong)}; set these values")
     return converted_files.subtree(arrays, "backbone/params/"), converted_files.subtree(arrays, "backbone/stats/")
+
+
+def differences(recorded: Mapping[str, Any], options: Mapping[str, Any]) -> list[str]:
+    """What the shapes do not show: `backbone.key=value instead of value` of each option that differs from the weights.
+
+    Args:
+      recorded: "architecture" of `weights.json`; what it does not have is not compared.
+      options: the configuration of the backbone as a dict.
+    """
+    keys = UNSEEN.get(options["name"], ())
+    found, wanted = (
+        traverse_util.flatten_dict(json.loads(json.dumps({key: values[key] for key in keys if key in values})), sep=".")
+        for values in (recorded, options)
+    )
+    return [
+        f"backbone.{key}={found[key]} instead of {value}"
+        for key, value in wanted.items()
+        if found.get(key, value) != value
+    ]
 
 
 def match_backbone(source: str, found: Any, expected: Any) -> Any:

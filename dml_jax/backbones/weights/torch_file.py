@@ -36,6 +36,7 @@ _DTYPES: dict[str, np.dtype] = {
     "ByteStorage": np.dtype("u1"),
     "BoolStorage": np.dtype("?"),
 }
+_MAX_AXES = 64  # NumPy's limit
 _CONTAINERS = ("state_dict", "model_state_dict", "model")  # where checkpoints keep the weights
 
 
@@ -66,8 +67,8 @@ class View:
 
 def _tensor(storage: Any, offset: int, shape: Any, strides: Any, *rest: Any) -> View:
     shape, strides = tuple(shape), tuple(strides)
-    valid = all(isinstance(n, int) and n >= 0 for n in (offset, *shape, *strides))
-    if not (isinstance(storage, _Storage) and valid and len(shape) == len(strides)):
+    valid = all(isinstance(n, int) and 0 <= n < 2**63 for n in (offset, *shape, *strides))
+    if not (isinstance(storage, _Storage) and valid and len(shape) == len(strides) <= _MAX_AXES):
         raise Malformed("the description of a tensor is invalid")
     last = offset + sum((n - 1) * stride for n, stride in zip(shape, strides, strict=True))
     if 0 not in shape and last >= storage.size:
@@ -185,6 +186,8 @@ def _sequence(path: Path) -> Any:
             if length != size or offsets[key] + size * dtype.itemsize > end:
                 raise Malformed("the file is truncated")
             file.seek(size * dtype.itemsize, 1)
+        if storages.keys() - offsets.keys():
+            raise Malformed("a storage is missing")
     return found
 
 

@@ -3,12 +3,12 @@
 A pickle is a program for a stack machine, whose instructions can import any name of any installed module and call it.
 This interpreter imports nothing: names must be in the caller's table, and only entries of the table are called. The
 standard library's `pickletools` parses the instructions; it executes nothing. Time and memory are proportional to the
-size of the pickle, whose number of instructions is limited: keys and names must be of types that are hashed in constant
-time, unlike nested tuples.
+size of the pickle: keys and names must be of types that are hashed in constant time, unlike nested tuples, and the
+numbers of instructions and of elements that functions get are limited, as one list may be passed again and again.
 """
 
 import pickletools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sized
 from typing import IO, Any
 
 
@@ -23,6 +23,7 @@ class Refused(Malformed):
 Names = Mapping[tuple[str, str], Any]
 
 MAX_INSTRUCTIONS = 2**21  # a pickle with the weights of ResNet-101 has 19,147
+MAX_ELEMENTS = 2**20  # passed to functions, in all
 _MARK = object()
 _IGNORED = {"PROTO", "FRAME"}
 _CONSTANTS: dict[str, Any] = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False, "EMPTY_TUPLE": ()}
@@ -48,6 +49,7 @@ def load(file: IO[bytes], names: Names, persistent: Callable[[Any], Any]) -> Any
     """
     stack: list[Any] = []
     memo: dict[int, Any] = {}
+    elements = 0
 
     def pop_to_mark() -> list[Any]:
         values = []
@@ -111,6 +113,9 @@ def load(file: IO[bytes], names: Names, persistent: Callable[[Any], Any]) -> Any
                 arguments, function = stack.pop(), stack.pop()
                 if not (callable(function) and any(function is known for known in names.values())):
                     raise Malformed("it calls an object that is not in the table")
+                elements += len(arguments) + sum(len(value) for value in arguments if isinstance(value, Sized))
+                if elements > MAX_ELEMENTS:
+                    raise Malformed(f"it passes more than {MAX_ELEMENTS} elements to functions")
                 stack.append(function(*arguments))
             case "BUILD":
                 stack.pop()  # attributes of an object: not needed for weights

@@ -17,19 +17,31 @@ def find_pairs(first: np.ndarray, second: np.ndarray) -> list[tuple[int, int]]:
       second: uint8 [M, 16].
 
     Returns:
-      Sorted pairs (index into first, index into second) of hashes that differ in at most `MAX_DISTANCE` bits. Hashes
-      with fewer than `MIN_BITS` set bits are ignored.
+      Sorted pairs (index into first, index into second) of hashes that differ in at most `MAX_DISTANCE` bits: of each
+      image with the first one of the other set that it resembles, as all pairs of a repeated image could be billions.
+      Hashes with fewer than `MIN_BITS` set bits are ignored.
     """
-    kept = [np.flatnonzero(np.bitwise_count(hashes).sum(1) >= MIN_BITS) for hashes in (first, second)]
-    hashes1, hashes2 = first[kept[0]], second[kept[1]]
-    found: set[tuple[int, int]] = set()
+    hashes1, firsts1, images1, groups1 = _distinct(first)
+    hashes2, firsts2, images2, groups2 = _distinct(second)
+    partners1, partners2 = np.full(len(hashes1), len(second)), np.full(len(hashes2), len(first))  # beyond the end: none
     width = first.shape[1] // BLOCKS
     for block in range(BLOCKS):
         columns = slice(block * width, (block + 1) * width)
         for i, j in _equal_pairs(_keys(hashes1[:, columns]), _keys(hashes2[:, columns])):
             near = np.bitwise_count(hashes1[i] ^ hashes2[j]).sum(1) <= MAX_DISTANCE
-            found.update(zip(kept[0][i[near]].tolist(), kept[1][j[near]].tolist(), strict=True))
-    return sorted(found)
+            i, j = i[near], j[near]
+            np.minimum.at(partners1, i, firsts2[j])
+            np.minimum.at(partners2, j, firsts1[i])
+    forward = zip(images1.tolist(), partners1[groups1].tolist(), strict=True)
+    backward = zip(partners2[groups2].tolist(), images2.tolist(), strict=True)
+    return sorted({(i, j) for i, j in (*forward, *backward) if i < len(first) and j < len(second)})
+
+
+def _distinct(hashes: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Distinct hashes with enough set bits, the first image that has each, all images that have one, and which."""
+    images = np.flatnonzero(np.bitwise_count(hashes).sum(1) >= MIN_BITS)
+    distinct, firsts, groups = np.unique(hashes[images], axis=0, return_index=True, return_inverse=True)
+    return distinct, images[firsts], images, groups.ravel()
 
 
 def _keys(block: np.ndarray) -> np.ndarray:

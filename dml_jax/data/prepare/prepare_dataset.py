@@ -293,7 +293,7 @@ def _extract(file: File, target: Path) -> Path:
 
 
 def _near_duplicates(entries: Sequence[Entry], hashes: Sequence[ImageHashes]) -> list[tuple[Entry, Entry]]:
-    """Pairs of a training image and a similar test or gallery image."""
+    """Pairs of a training image and a similar test or gallery image, see `near_duplicates.find_pairs`."""
     indices = {split: [i for i, entry in enumerate(entries) if entry.split == split] for split in SPLITS}
     train, test = indices["train"], indices["test"] + indices["gallery"]
     stacked = np.stack([image.difference for image in hashes])
@@ -306,7 +306,8 @@ def _report_near_duplicates(path: Path, pairs: Sequence[tuple[Entry, Entry]], co
         csv.writer(file).writerows([("train", "test"), *((a.id, b.id) for a, b in pairs)])
     if pairs:
         console.print(
-            f"near-duplicates between training and test: {len(pairs)} pairs, see {NEAR_DUPLICATES}; examples:"
+            f"near-duplicates between training and test: {len(pairs)} pairs, each image with the first it resembles, "
+            f"see {NEAR_DUPLICATES}; examples:"
         )
         for a, b in pairs[:3]:
             console.print(f"  {a.id} and {b.id}")
