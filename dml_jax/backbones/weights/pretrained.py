@@ -16,7 +16,6 @@ from dml_jax.errors import WeightsError
 # pixels than those that they were trained with, as in the code of MPN and DiVA.
 UNSEEN = {
     "deit": ("heads", "mlp", "pixels"),
-    "googlenet": ("transform_input",),
     "mit": ("heads", "pixels"),
     "vit": ("heads", "mlp", "pixels"),
 }
