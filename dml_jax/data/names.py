@@ -29,8 +29,8 @@ class Names(Sequence[str]):
 
     @classmethod
     def of(cls, names: Iterable[str]) -> "Names":
-        """Strings as arrays."""
-        encoded = [name.encode() for name in names]
+        """The names of files need not be UTF-8; Python keeps such bytes as surrogates."""
+        encoded = [name.encode("utf-8", "surrogateescape") for name in names]
         text = np.frombuffer(b"".join(encoded), np.uint8)
         return cls(text, np.cumsum([len(name) for name in encoded], dtype=np.int64))
 
@@ -58,7 +58,7 @@ class Names(Sequence[str]):
         first = next(starts)
         names = []
         for end in starts:
-            names.append(block[first:end].decode())
+            names.append(block[first:end].decode("utf-8", "surrogateescape"))
             first = end
         return names
 

@@ -12,6 +12,7 @@ checkpoints first waits for it. So they are complete in the order in which they 
 import logging
 import shutil
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -276,11 +277,12 @@ def _commit(manager: ocp.CheckpointManager, path: Path) -> None:
 
 
 def _ignore_late_transfers() -> None:
-    """Keeps Python from printing tracebacks after a failure that has been reported.
+    """Keeps Python from printing tracebacks and warnings after a failure that has been reported.
 
     Orbax transfers all arrays at once and closes its event loop at the first failure; those that end later find it
-    closed, in a callback from which nothing can be raised.
+    closed, in a callback from which nothing can be raised, and some never start.
     """
+    warnings.filterwarnings("ignore", "coroutine 'async_serialize_from_host", RuntimeWarning)
     report = sys.unraisablehook
 
     def without_late_transfers(unraisable: "sys.UnraisableHookArgs") -> None:
