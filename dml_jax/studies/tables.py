@@ -97,7 +97,7 @@ def _notes(group: Group, head: Sequence[str], main: str, known: Mapping[str, Any
 
 
 def numbers(runs: Sequence[Run], metric: str) -> list[float]:
-    """A metric of the runs that have it; one that is undefined, e.g. as no query has a relevant image, is null."""
+    """A metric of the runs that have it; an undefined one (no relevant images) is null."""
     return [run.results[metric] for run in runs if isinstance(run.results.get(metric), float | int)]
 
 
