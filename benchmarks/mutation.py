@@ -32,13 +32,13 @@ SECONDS = 300.0  # for the tests of one mutant; a loop without end counts as not
 # By module: its tests.
 TESTS = {
     "losses/classification": ("losses/test_classification", "losses/test_public"),
-    "losses/cross_batch_memory": ("losses/test_public", "methods/test_baseline"),
+    "losses/cross_batch_memory": ("losses/test_cross_batch_memory", "losses/test_public", "methods/test_baseline"),
     "losses/mining": ("losses/test_mining", "golden/test_losses"),
     "losses/pair_losses": ("losses/test_pair_losses", "losses/test_public", "golden/test_losses"),
     "losses/pairwise": ("losses/test_pairwise", "losses/test_duplicates"),
     "losses/proxies": ("losses/test_proxies", "losses/test_public"),
     "losses/ranking": ("losses/test_ranking", "losses/test_public"),
-    "losses/safe_norms": ("losses/test_pairwise", "losses/test_duplicates"),
+    "losses/safe_norms": ("losses/test_safe_norms", "losses/test_duplicates"),
     "losses/similarity_losses": ("losses/test_similarity_losses", "losses/test_public"),
     "evaluation/metrics": ("evaluation/test_retrieval", "evaluation/test_full_ranking", "evaluation/test_package"),
     "evaluation/_ranking/rank_metrics": ("evaluation/test_full_ranking", "evaluation/test_retrieval"),

@@ -1,6 +1,6 @@
 """Triplet mining: frequencies compared with brute force, classes of the samples, batches without triplets."""
 
-from typing import Any
+from typing import Any, get_args
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +10,7 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from dml_jax.losses import mining
+from tests.losses import ten_rows as rows
 
 DRAWS = 4000
 
@@ -141,3 +142,83 @@ def test_eight_devices_draw_the_same_triplets() -> None:
     for seed in range(3):
         one, eight = draw(jax.random.key(seed), x, labels), draw(jax.random.key(seed), *spread)
         jax.tree.map(np.testing.assert_array_equal, one, eight)
+
+
+def check(triplets: mining.Triplets) -> None:
+    """A triplet is valid if its class has two samples; positives and negatives are of the right class."""
+    np.testing.assert_array_equal(triplets.anchors, np.arange(10))
+    np.testing.assert_array_equal(triplets.valid, rows.LABELS != 3)
+    valid = np.asarray(triplets.valid)
+    assert rows.POSITIVE[np.arange(10)[valid], np.asarray(triplets.positives)[valid]].all()
+    assert rows.NEGATIVE[np.arange(10)[valid], np.asarray(triplets.negatives)[valid]].all()
+
+
+def test_hard_triplets() -> None:
+    triplets = mining.hard_triplets(*rows.given())
+    check(triplets)
+    for i in np.flatnonzero(triplets.valid):
+        assert rows.D[i, triplets.positives[i]] == rows.D[i][rows.POSITIVE[i]].max()
+        assert rows.D[i, triplets.negatives[i]] == rows.D[i][rows.NEGATIVE[i]].min()
+
+
+def test_semi_hard_triplets() -> None:
+    fallbacks = 0
+    for seed in range(20):
+        triplets = mining.semi_hard_triplets(jax.random.key(seed), *rows.given())
+        check(triplets)
+        for i in np.flatnonzero(triplets.valid):
+            near, far = rows.D[i, triplets.positives[i]], rows.D[i][rows.NEGATIVE[i]]
+            fallbacks += not (far > near).any()
+            expected = far[far > near].min() if (far > near).any() else far.max()
+            assert rows.D[i, triplets.negatives[i]] == expected
+    assert fallbacks > 0
+
+
+def test_sampling_probabilities() -> None:
+    keys = jax.random.split(jax.random.key(0), 4000)
+    _, positive, negative = rows.given()
+    unit = rows.X / np.linalg.norm(rows.X, axis=1, keepdims=True)
+    d = np.linalg.norm(unit[:, None] - unit[None], axis=-1)
+
+    uniform = jax.vmap(lambda k: mining.random_triplets(k, positive, negative))(keys)
+    np.testing.assert_allclose(
+        frequencies(uniform.positives, 10)[0], rows.POSITIVE[0] / rows.POSITIVE[0].sum(), atol=0.03
+    )
+    np.testing.assert_allclose(
+        frequencies(uniform.negatives, 10)[0], rows.NEGATIVE[0] / rows.NEGATIVE[0].sum(), atol=0.03
+    )
+
+    drawn = jax.vmap(lambda k: mining.weighted_triplets(k, jnp.asarray(d), positive, negative, dim=4))(keys)
+    clipped = np.maximum(d[0], 0.5)
+    density = clipped**2 * np.sqrt(np.maximum(1 - clipped**2 / 4, 1e-12))
+    weights = np.where(rows.NEGATIVE[0], 1 / density, 0)
+    np.testing.assert_allclose(frequencies(drawn.negatives, 10)[0], weights / weights.sum(), atol=0.03)
+
+
+def test_one_pair_per_class() -> None:
+    keys = jax.random.split(jax.random.key(0), 200)
+    draws = jax.vmap(lambda key: mining.class_pairs(key, jnp.asarray(rows.LABELS)))(keys)
+    seen = set()
+    for positives, valid in zip(*map(np.asarray, draws), strict=True):
+        chosen = [(int(a), int(positives[a])) for a in np.flatnonzero(valid)]
+        assert [rows.LABELS[a] for a, _ in chosen] == [0, 1, 2]
+        assert all(rows.LABELS[a] == rows.LABELS[p] and a != p for a, p in chosen)
+        seen |= set(chosen)
+    assert len(seen) == 6 + 2 + 12
+
+
+def test_mining_by_name() -> None:
+    d, positive, negative = rows.given()
+    key = jax.random.key(3)
+    expected = {
+        "random": mining.random_triplets(key, positive, negative),
+        "semi_hard": mining.semi_hard_triplets(key, d, positive, negative),
+        "hard": mining.hard_triplets(d, positive, negative),
+        "distance_weighted": mining.weighted_triplets(key, d, positive, negative, dim=4),
+    }
+    assert set(expected) == set(get_args(mining.Mining))
+    for name, triplets in expected.items():
+        jax.tree.map(np.testing.assert_array_equal, mining.mine(name, key, d, positive, negative, dim=4), triplets)  # type: ignore[arg-type]
+    mining.mine("hard", None, d, positive, negative, dim=4)
+    with pytest.raises(ValueError, match="mining='random': draws at random; give key="):
+        mining.mine("random", None, d, positive, negative, dim=4)

@@ -1,11 +1,16 @@
-"""Margin and triplet loss compared with loops over triplets, and without valid triplets."""
+"""Losses of pairs and triplets compared with float64 loops, and without valid triplets."""
+
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from dml_jax.losses import pair_losses
 from dml_jax.losses.mining import Triplets
+from dml_jax.losses.pairwise import Candidates
+from tests.losses.ten_rows import LABELS, NEGATIVE, POSITIVE, D, X, given
 
 
 def case(seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
@@ -80,3 +85,72 @@ def test_nothing_valid_and_duplicates_are_finite() -> None:
             assert value.dtype == jnp.float32
             assert bool(jnp.isfinite(gradient.astype(jnp.float32)).all())
             assert valid.any() == (value > 0)
+
+
+@pytest.mark.parametrize("squared", [False, True])
+def test_contrastive(squared: bool, x64: None) -> None:
+    pull, push = pair_losses.contrastive_hinges(*given(), positive_margin=0.5, negative_margin=3.0, squared=squared)
+    for i, j in np.ndindex(10, 10):
+        near, far = max(D[i, j] - 0.5, 0) * POSITIVE[i, j], max(3 - D[i, j], 0) * NEGATIVE[i, j]
+        expected = (near**2 / 2, far**2 / 2) if squared else (near, far)
+        assert (pull[i, j], push[i, j]) == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("average", ["all", "active"])
+@pytest.mark.parametrize("squared", [False, True])
+def test_contrastive_mean(squared: bool, average: Literal["all", "active"], x64: None) -> None:
+    """One pair of positives is so near that the square of its distance is as small as rounding errors of distances."""
+    x = X.copy()
+    x[1] = x[0] * 1.5 + 1e-4
+    rows = x / np.linalg.norm(x, axis=1, keepdims=True)
+    d = np.linalg.norm(rows[:, None] - rows[None], axis=-1)
+    assert pair_losses.ROUNDING < d[0, 1] < np.sqrt(2 * pair_losses.ROUNDING)
+    means = []
+    for hinges in (d[POSITIVE], np.maximum(0.8 - d[NEGATIVE], 0)):
+        values = hinges**2 / 2 if squared else hinges
+        means.append(values.mean() if average == "all" else values[values > 0].mean())
+    found = pair_losses.contrastive(
+        jnp.asarray(x), jnp.asarray(LABELS), negative_margin=0.8, squared=squared, average=average
+    )
+    np.testing.assert_allclose(found, sum(means), rtol=1e-10)
+
+
+def test_contrastive_of_one_pair(x64: None) -> None:
+    positive, negative = jnp.array([[True, False]]), jnp.array([[False, True]])
+    candidates = Candidates(jnp.array([[0.0, 1], [0.6, 0.8]]), positive, negative)
+    found = pair_losses.contrastive(
+        jnp.array([[1.0, 0]]), jnp.zeros(1, int), negative_margin=1.5, candidates=candidates
+    )
+    np.testing.assert_allclose(found, np.sqrt(2) + 1.5 - np.sqrt(0.8), rtol=1e-12)
+
+
+def test_lifted_structure(x64: None) -> None:
+    ours = pair_losses.lifted_structure_losses(*given(), margin=1.0)
+    for i, j in np.ndindex(10, 10):
+        expected = 0.0
+        if POSITIVE[i, j]:
+            around = [np.exp(1 - D[i, k]) for k in range(10) if NEGATIVE[i, k]]
+            around += [np.exp(1 - D[j, k]) for k in range(10) if NEGATIVE[j, k]]
+            expected = max(np.log(sum(around)) + D[i, j], 0) ** 2 / 2
+        assert ours[i, j] == pytest.approx(expected, rel=1e-12)
+
+
+def test_n_pair(x64: None) -> None:
+    s = X @ X.T
+    positives = np.array([1, 0, 0, 4, 3, 6, 5, 5, 5, 0])
+    ours = pair_losses.n_pair_losses(jnp.asarray(s), jnp.asarray(positives), jnp.asarray(NEGATIVE))
+    expected = [
+        np.log(1 + sum(np.exp(s[i, n] - s[i, p]) for n in range(10) if NEGATIVE[i, n])) for i, p in enumerate(positives)
+    ]
+    np.testing.assert_allclose(ours, expected, rtol=1e-12)
+
+
+def test_losses_without_negatives_are_zero_with_a_finite_gradient() -> None:
+    d, positive, _ = given()
+    d, none = d.astype(jnp.float32), jnp.zeros((10, 10), bool)
+    lifted = lambda d: pair_losses.lifted_structure_losses(d, positive, none).sum()  # noqa: E731
+    paired = lambda d: pair_losses.n_pair_losses(d, jnp.zeros(10, int), none).sum()  # noqa: E731
+    for function in (lifted, paired):
+        value, gradient = jax.value_and_grad(function)(d)
+        assert value == 0
+        assert jnp.all(gradient == 0)

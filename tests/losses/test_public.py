@@ -1,5 +1,6 @@
 """Every public loss, called in one line, compared with NumPy in float64."""
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -270,6 +271,41 @@ def test_pairs_with_a_memory(x64: None) -> None:
     )
     hinges = [max(d[i][same[i]].max() ** 2 - d[i][~same[i]].min() ** 2 + 0.2, 0) for i in range(12) if same[i].any()]
     np.testing.assert_allclose(hard, np.mean(hinges), rtol=1e-12)
+
+
+# Values of the papers; of contrastive loss, lifted structure and margin loss those of common implementations.
+DEFAULTS: dict[str, dict[str, float | bool | str | tuple[float, ...]]] = {
+    "arcface": {"margin": 0.5, "scale": 64},
+    "circle": {"margin": 0.4, "gamma": 80},
+    "contrastive": {"positive_margin": 0, "negative_margin": 1, "squared": False, "average": "active"},
+    "cosface": {"margin": 0.35, "scale": 64},
+    "lifted_structure": {"margin": 1, "normalize": True},
+    "margin": {"margin": 0.2, "nu": 0, "divisor": "triplets", "mining": "distance_weighted"},
+    "multi_similarity": {
+        "alpha": 2, "beta": 40, "base": 0.5, "epsilon": 0.1, "mining": True, "copies": "drop", "divisor": "batch",
+    },
+    "n_pair": {"l2": 0.002},
+    "normalized_softmax": {"temperature": 0.05, "smoothing": 0},
+    "proxy_anchor": {"margin": 0.1, "alpha": 32},
+    "proxy_nca": {"scale": 3},
+    "proxy_nca_pp": {"temperature": 1 / 9},
+    "recall_at_k": {
+        "ks": (1, 2, 4, 8, 16), "k_temperatures": (1, 2, 4, 8, 16), "temperature": 0.01, "rank_query": False,
+    },
+    "smooth_ap": {"temperature": 0.01, "rank_query": False},
+    "soft_triple": {"scale": 20, "gamma": 0.1, "margin": 0.01, "spread": 0.2},
+    "softmax": {"smoothing": 0},
+    "subcenter_arcface": {"margin": 0.5, "scale": 64},
+    "sup_con": {"temperature": 0.1},
+    "triplet": {"margin": 0.2, "squared": True, "mining": "semi_hard"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_defaults(name: str) -> None:
+    values = {key: value.default for key, value in inspect.signature(getattr(losses, name)).parameters.items()}
+    found = {key: value for key, value in values.items() if value not in (inspect.Parameter.empty, None)}
+    assert found == DEFAULTS[name]
 
 
 def test_mining_needs_a_key() -> None:

@@ -24,6 +24,7 @@ def test_gradient_of_each_rank(x64: None) -> None:
     rng = np.random.default_rng(0)
     s, weights = jnp.asarray(rng.normal(size=(4, 9))), jnp.asarray(rng.normal(size=(4, 9)))
     wanted, among = jnp.asarray(rng.random((4, 9)) < 0.4), jnp.asarray(rng.random((4, 9)) < 0.7)
+    wanted = wanted.at[0].set(True)  # more than in any other row
     weighted = jax.jit(lambda s: jnp.sum(weights * ranking.soft_ranks(s, wanted, among, 0.5)))
     check_grads(weighted, (s,), order=1, modes="rev", rtol=1e-6)
     ranks = ranking.soft_ranks(s, wanted, among, 1e-9)

@@ -68,6 +68,13 @@ def test_anchors_against_other_samples(x64: None) -> None:
     assert float(ours) == pytest.approx(loop(EMBEDDINGS, LABELS, gallery, others, MultiSimilarity()), rel=1e-12)
 
 
+def test_a_single_active_anchor(x64: None) -> None:
+    similarity, positive = jnp.asarray([[0.5, 0.7], [0.2, 0.1]]), jnp.asarray([[True, False], [False, False]])
+    options = MultiSimilarity(divisor="active", mining=False)
+    ours, _ = ms.multi_similarity_loss(similarity, positive, jnp.zeros((2, 2), bool), options)
+    assert float(ours) == pytest.approx(np.log(2) / 2, rel=1e-12)  # the base is 0.5, alpha is 2
+
+
 def value_and_grad(dtype: Any) -> Any:
     def value(x: jax.Array, labels: jax.Array) -> jax.Array:
         return ms.multi_similarity_loss(pairwise.cosine(x, x), *pairwise.masks(labels), MultiSimilarity())[0]
