@@ -40,7 +40,12 @@ TESTS = {
     "losses/ranking": ("losses/test_ranking", "losses/test_public"),
     "losses/safe_norms": ("losses/test_safe_norms", "losses/test_duplicates"),
     "losses/similarity_losses": ("losses/test_similarity_losses", "losses/test_public"),
-    "evaluation/metrics": ("evaluation/test_retrieval", "evaluation/test_full_ranking", "evaluation/test_package"),
+    "evaluation/metrics": (
+        "evaluation/test_retrieval",
+        "evaluation/test_full_ranking",
+        "evaluation/test_check_inputs",
+        "evaluation/test_package",
+    ),
     "evaluation/_ranking/rank_metrics": ("evaluation/test_full_ranking", "evaluation/test_retrieval"),
     "evaluation/neighbors": ("evaluation/test_neighbors",),
     "evaluation/clustering": ("evaluation/test_clustering",),

@@ -96,6 +96,14 @@ def test_retrieval(options, message):
         metrics.retrieval(X, Y, **({"ks": (1,)} | options))
 
 
+def test_k_may_be_the_number_of_candidates():
+    """An excluded row is no candidate, even if only the first query excludes it."""
+    given = {"gallery": X, "gallery_labels": Y, "ks": (12,)}
+    assert metrics.retrieval(X, Y, **given, exclude=np.full(12, -1))["recall@12"] == 1
+    with pytest.raises(DataError, match="K=12, but there are 11 candidates"):
+        metrics.retrieval(X, Y, **given, exclude=np.where(np.arange(12) == 0, 0, -1))
+
+
 def test_one_query_has_no_candidates():
     with pytest.raises(DataError, match="ks: K=1, but there are 0 candidates"):
         metrics.retrieval(X[:1], Y[:1], ks=(1,))
