@@ -32,6 +32,11 @@ def test_density_is_the_ratio_of_mean_distances():
 
 
 def test_density_needs_two_classes_and_a_pair():
+    right, up, diagonal = [1.0, 0], [0, 2.0], [0.5**0.5, 0.5**0.5]
+    between = 1 - np.cos(3 * np.pi / 8)  # the centre of the first class is at 22.5 degrees
+    assert metrics.density(np.array([right, diagonal, up]), np.array([0, 0, 1])) == pytest.approx(
+        (1 - np.sqrt(0.5)) / between, rel=1e-12
+    )
     assert np.isnan(metrics.density(rows(1, 5), np.arange(5)))
     assert np.isnan(metrics.density(rows(1, 5), np.zeros(5, int)))
 

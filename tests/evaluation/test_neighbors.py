@@ -55,9 +55,10 @@ def test_copies_are_at_distance_zero():
     np.testing.assert_array_equal(indices, np.arange(200).reshape(-1, 2).repeat(2, axis=0))
 
 
-def test_small_distances_between_long_rows_are_accurate():
-    gallery = rows(5, 100)
-    queries = gallery + 1e-4 * rows(6, 100)
+@pytest.mark.parametrize("unit", [1e-4, 1, 1e4])
+def test_small_distances_between_long_rows_are_accurate(unit):
+    gallery = np.float32(unit) * rows(5, 100)
+    queries = gallery + np.float32(1e-4 * unit) * rows(6, 100)
     distances, indices = neighbors.search(queries, gallery, 1, metric="euclidean")
     np.testing.assert_array_equal(indices[:, 0], np.arange(100))
     reference = np.linalg.norm(queries.astype(np.float64) - gallery, axis=1)

@@ -17,6 +17,8 @@ def test_against_every_pair() -> None:
     first, second = np.triu_indices(700, 1)
     cosines = np.sum(unit[first] * unit[second], axis=1)
     same = labels[first] == labels[second]
+    assert (found.false_rejects[0], found.false_rejects[-1]) == (0, 1)
+    assert (found.false_accepts[0], found.false_accepts[-1]) == (1, 0)
     for i in (500, 2000, 3000, 3900):
         threshold = found.thresholds[i]
         assert found.false_rejects[i] == pytest.approx((cosines[same] < threshold).mean(), abs=1e-3)
@@ -24,6 +26,7 @@ def test_against_every_pair() -> None:
     rejected, accepted = (cosines[same] < found.threshold).mean(), (cosines[~same] >= found.threshold).mean()
     assert rejected == pytest.approx(accepted, abs=2e-3)
     assert found.equal_error_rate == pytest.approx((rejected + accepted) / 2, abs=1e-3)
+    np.testing.assert_allclose(error_rates(rows / 1000, labels).false_accepts, found.false_accepts, atol=1e-3)
 
 
 def test_false_non_matches_at_a_false_match_rate() -> None:
