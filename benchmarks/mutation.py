@@ -53,7 +53,7 @@ TESTS = {
     "evaluation/verification": ("evaluation/test_verification",),
     "data/samplers/base": ("data/test_samplers",),
     "data/samplers/balanced": ("data/test_samplers",),
-    "data/samplers/papers": ("data/test_samplers",),
+    "data/samplers/papers": ("data/test_samplers", "golden/test_transforms"),
     "train/checkpoint": ("train/test_checkpoint", "train/test_loop"),
     "train/state": ("train/test_state", "train/test_checkpoint"),
 }
