@@ -152,18 +152,16 @@ def expected_information(class_sizes: np.ndarray, cluster_sizes: np.ndarray) -> 
     unique_cluster_sizes, cluster_counts = np.unique(cluster_sizes, return_counts=True)
     total = 0.0
     for size, count in zip(unique_class_sizes.tolist(), class_counts.tolist(), strict=True):
-        n = np.arange(1, size + 1)[None, :]
+        shared = np.arange(1, size + 1)[None, :]
         other = unique_cluster_sizes[:, None]
-        possible = (n <= other) & (n >= size + other - rows)
-        shared = np.where(possible, n, np.minimum(size, other))
-        log_probability = gammaln(size + 1) + gammaln(other + 1) - gammaln(rows + 1)
-        log_probability = log_probability + gammaln(rows - size + 1) + gammaln(rows - other + 1)
-        log_probability = (
-            log_probability - gammaln(shared + 1) - gammaln(size - shared + 1) - gammaln(other - shared + 1)
-        )
-        log_probability = log_probability - gammaln(rows - size - other + shared + 1)
+        log_probability = (  # -inf where two groups of these sizes cannot share so many rows
+            gammaln(size + 1) + gammaln(other + 1) - gammaln(rows + 1)
+            + gammaln(rows - size + 1) + gammaln(rows - other + 1)
+            - gammaln(shared + 1) - gammaln(size - shared + 1) - gammaln(other - shared + 1)
+            - gammaln(rows - size - other + shared + 1)
+        )  # fmt: skip
         term = shared / rows * (np.log(rows) + np.log(shared) - np.log(size) - np.log(other)) * np.exp(log_probability)
-        total += count * float(np.sum(cluster_counts[:, None] * np.where(possible, term, 0)))
+        total += count * float(np.sum(cluster_counts[:, None] * term))
     return total
 
 

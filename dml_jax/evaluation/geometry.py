@@ -171,7 +171,8 @@ def uniformity(embeddings: ArrayLike, *, sharpness: float = 2.0, mesh: Mesh | No
                 batch = pairs[start : start + mesh.size]
                 idle = [batch[0]] * (mesh.size - len(batch))
                 scores = tiles.product(left, right, np.array(batch + idle, np.int32), mesh)
-                first = np.array([[i + a, j + b] for a, b in batch] + [[-1, -1] for _ in idle], np.int32) * tile_size
+                first = np.array([[i + a, j + b] for a, b in batch] + [[0, rows.num_tiles]] * len(idle), np.int32)
+                first *= tile_size
                 total += float(np.sum(np.asarray(_potential(scores, first, len(points), sharpness), np.float64)))
     return float(np.log(2 * total / (len(points) * (len(points) - 1.0))))
 
@@ -182,7 +183,7 @@ def _potential(scores: jax.Array, first: jax.Array, rows: int, sharpness: float)
 
     Args:
       scores: [n, T, T], cosines.
-      first: int32 [n, 2], index of the first row and column; negative for a tile to skip.
+      first: int32 [n, 2], index of the first row and column; columns beyond the end are not counted.
       rows: N.
       sharpness: t.
 
@@ -192,7 +193,7 @@ def _potential(scores: jax.Array, first: jax.Array, rows: int, sharpness: float)
     offset = jnp.arange(scores.shape[1], dtype=jnp.int32)
     row = (first[:, :1] + offset[None, :])[:, :, None]
     column = (first[:, 1:] + offset[None, :])[:, None, :]
-    counted = (row < column) & (column < rows) & (first[:, :1, None] >= 0)
+    counted = (row < column) & (column < rows)
     squares = jnp.maximum(2 - 2 * scores, 0)
     return jnp.sum(jnp.where(counted, jnp.exp(-sharpness * squares), 0), axis=1)
 

@@ -9,6 +9,7 @@ import pytest
 
 from dml_jax.config import Data
 from dml_jax.data import samplers
+from dml_jax.data.samplers import base
 from dml_jax.errors import ConfigError, DataError
 
 SIZES = [5, 6, 9, 4, 3, 11, 2, 1, 8]
@@ -93,6 +94,14 @@ def test_epoch_and_first_step_are_inverse(name: str) -> None:
     for step in range(starts[5]):
         e = sampler.epoch(step)
         assert sampler.first_step(e) <= step < sampler.first_step(e + 1)
+
+
+def test_random_streams_differ() -> None:
+    """From one another, and from those of images, which are numbered by steps of 31 bits."""
+    streams = {base.CLASSES, base.IMAGES, base.EPOCHS, base.STEPS}
+    assert len(streams) == 4
+    assert min(streams) >= 2**31
+    assert max(streams) < 2**32
 
 
 def test_shuffled_draws_no_image_twice_in_an_epoch() -> None:
