@@ -213,13 +213,16 @@ def load_config(path: str, overrides: dict[str, str]) -> dict[str, Any]:
         except UserError as error:
             raise ConfigError(f"--config={path}: {error}") from error
         values = config.to_dict()
-    from dml_jax.config import SAME_EXPERIMENT
+    from dml_jax.config import SAME_EXPERIMENT, Train
 
     for key, text in overrides.items():
         apply_override(values, key, text)
     for own, other in (("steps", "epochs"), ("epochs", "steps")):  # a new length replaces the one in the file
         if f"train.{own}" in overrides and f"train.{other}" not in overrides and values["train"][own]:
             values["train"][other] = 0
+    if overrides.get("train.schedule", "step") != "step":  # nor do the details of the schedule in the file apply
+        details = {"milestones": Train.milestones, "gamma": Train.gamma}
+        values["train"] |= {key: value for key, value in details.items() if f"train.{key}" not in overrides}
     if not set(overrides) <= set(SAME_EXPERIMENT):
         values["paper"] = {}  # it is not the experiment of the paper any more
     return values

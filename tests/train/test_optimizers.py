@@ -179,6 +179,8 @@ def test_linear_warmup(x64: None) -> None:
         ({"patience": 2, "select": "test"}, "patience=2: needs select='validation'"),
         ({"clip_norm": -1.0}, "clip_norm=-1.0: must not be negative"),
         ({"ema": 1.0}, "ema=1.0: must be less than 1"),
+        ({"milestones": (3,)}, r"milestones=\(3,\): schedule='constant' does not use it; .* set schedule='step'"),
+        ({"gamma": 0.5, "schedule": "cosine"}, "gamma=0.5: schedule='cosine' does not use it"),
     ],
 )
 def test_invalid_options(values: dict[str, Any], wanted: str) -> None:
