@@ -58,6 +58,8 @@ class Train:
             require(self.gamma == Train.gamma, "gamma", self.gamma, rule)
         rule = "needs select='validation'; early stopping on test images would select by them"
         require(not self.patience or self.select == "validation", "patience", self.patience, rule)
+        rule = "needs evaluations before the end; with train.steps, set evaluate_every"
+        require(not (self.patience and self.steps) or self.evaluate_every > 0, "patience", self.patience, rule)
         rule = "needs a best model; set select to validation or test"
         require(
             not self.reload_best_epochs or self.select != "last", "reload_best_epochs", self.reload_best_epochs, rule
