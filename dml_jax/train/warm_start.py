@@ -104,10 +104,13 @@ def initial_state(experiment: Experiment, console: Console) -> TrainState:
         raise ConfigError(
             f"init_from={source}: there is no such directory; give a work directory or one of converted weights"
         )
+    method = experiment.method
+    own = class_tables.unpadded(state.params, method.class_axis, len(experiment.splits["train"].classes))
     if (source / "config.json").exists():
-        params, model_state, kept = _from_run(experiment, state, source, console)
+        params, model_state, kept = _from_run(source, own, state.model_state, method.history, console)
     else:
-        params, model_state, kept = pretrained.load_method(str(source), state.params, state.model_state)
+        params, model_state, kept = pretrained.load_method(str(source), own, state.model_state)
+    params = class_tables.padded(params, method.class_axis)
     groups = sorted({name.split("/")[1] for name in kept})
     console.print(f"starting from {source}" + (f"; newly initialised: {', '.join(groups)}" if groups else ""))
     return state._replace(
@@ -116,16 +119,20 @@ def initial_state(experiment: Experiment, console: Console) -> TrainState:
 
 
 def _from_run(
-    experiment: Experiment, state: TrainState, source: Path, console: Console
+    source: Path, params: PyTree, model_state: PyTree, history: tuple[str, ...], console: Console
 ) -> tuple[PyTree, PyTree, list[str]]:
-    """The state's variables, replaced by those of the same path and shape in another run's latest model.
+    """Replaces variables by those of the same path and shape in another run's latest model.
 
-    Tables of classes are compared without their padding, and what past batches have left is not taken over.
+    Args:
+      source: work directory of the run.
+      params: initial parameters, with tables of classes without their padding.
+      model_state: initial state.
+      history: see `Method`.
+      console: shows warnings.
 
     Returns:
       (params, model_state, paths of the variables that were not replaced).
     """
-    method, classes = experiment.method, len(experiment.splits["train"].classes)
     try:
         checkpoint = "reported" if kept_models.steps(source / MODEL) else "latest"
         _, their_method, other = load_trained(source, checkpoint, console.print)
@@ -145,7 +152,7 @@ def _from_run(
         found = theirs.get(name)
         if entry == "backbone" and found is None:  # what is never trained, such as a frozen block, is in the state
             found = theirs.get("/".join([{"params": "state", "state": "params"}[collection], entry, *rest]))
-        if found is not None and found.shape == own.shape and not (collection == "state" and entry in method.history):
+        if found is not None and found.shape == own.shape and not (collection == "state" and entry in history):
             return found
         if entry == "backbone":
             problem = "is missing" if found is None else f"has shape {found.shape} there, {own.shape} here"
@@ -153,6 +160,5 @@ def _from_run(
         kept.append(name)
         return own
 
-    params = class_tables.unpadded(state.params, method.class_axis, classes)
-    both = jax.tree_util.tree_map_with_path(choose, {"params": params, "state": state.model_state})
-    return class_tables.padded(both["params"], method.class_axis), both["state"], kept
+    both = jax.tree_util.tree_map_with_path(choose, {"params": params, "state": model_state})
+    return both["params"], both["state"], kept

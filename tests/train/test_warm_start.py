@@ -9,6 +9,7 @@ import numpy as np
 
 from dml_jax import config as configs
 from dml_jax import files
+from dml_jax.backbones.weights import converted_files
 from dml_jax.config import Group
 from dml_jax.console import Console
 from dml_jax.methods import baseline, diva
@@ -79,6 +80,10 @@ def test_tables_are_compared_without_padding(tmp_path: Path) -> None:
     spread = started(build(PROXIES, shard_classes=True), tmp_path / "run")
     np.testing.assert_array_equal(spread.params["loss"]["proxies"][:classes], params["loss"]["proxies"][:classes])
     assert not np.asarray(spread.params["loss"]["proxies"][classes:]).any()
+    converted = {"method/params/loss/proxies": params["loss"]["proxies"][:classes]}
+    converted_files.write(tmp_path / "weights", converted, {"architecture": {}})
+    loaded = started(build(PROXIES, shard_classes=True), tmp_path / "weights")
+    assert_equal(loaded.params["loss"], spread.params["loss"])
     other = build(PROXIES, data=fewer, shard_classes=True)
     found = started(other, tmp_path / "run")
     assert_equal(found.params["embedding"], params["embedding"])
