@@ -220,9 +220,14 @@ def load_config(path: str, overrides: dict[str, str]) -> dict[str, Any]:
     for own, other in (("steps", "epochs"), ("epochs", "steps")):  # a new length replaces the one in the file
         if f"train.{own}" in overrides and f"train.{other}" not in overrides and values["train"][own]:
             values["train"][other] = 0
-    if overrides.get("train.schedule", "step") != "step":  # nor do the details of the schedule in the file apply
-        details = {"milestones": Train.milestones, "gamma": Train.gamma}
-        values["train"] |= {key: value for key, value in details.items() if f"train.{key}" not in overrides}
+    unused: dict[str, Any] = {}  # details of a choice in the file that the new choice does not have
+    if overrides.get("train.schedule", "step") != "step":
+        unused |= {"train.milestones": Train.milestones, "train.gamma": Train.gamma}
+    if overrides.get("data.crop") == "none":
+        unused |= {"data.image_size": 0, "data.resize": 0}
+    for key in unused.keys() - overrides.keys():
+        section, _, name = key.partition(".")
+        values[section][name] = unused[key]
     if not set(overrides) <= set(SAME_EXPERIMENT):
         values["paper"] = {}  # it is not the experiment of the paper any more
     return values

@@ -54,13 +54,19 @@ def resolved(name: str, variant: str = "") -> Config:
     return configs.resolve(cli.load_config(path, {}))
 
 
-def test_another_schedule_replaces_that_of_the_file() -> None:
-    """With its milestones and their factor, which no other schedule uses."""
+def test_another_choice_replaces_that_of_the_file() -> None:
+    """With its details, which the new one does not use; given beside it, they are an error."""
     path = str(ROOT / "configs" / "cub_hist.py")
     train = configs.resolve(cli.load_config(path, {"train.schedule": "cosine"})).train
     assert (train.milestones, train.gamma) == ((), Train.gamma)
-    with pytest.raises(ConfigError, match=r"train\.gamma=0\.3: schedule='cosine' does not use it"):
-        configs.resolve(cli.load_config(path, {"train.schedule": "cosine", "train.gamma": "0.3"}))
+    data = configs.resolve(cli.load_config(path, {"data.crop": "none"})).data
+    assert (data.image_size, data.resize) == (0, 0)
+    for overrides, message in (
+        ({"train.schedule": "cosine", "train.gamma": "0.3"}, r"train\.gamma=0\.3: schedule='cosine' does not use it"),
+        ({"data.crop": "none", "data.resize": "64"}, r"data\.resize=64: crop='none' does not use it; set it to 0"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            configs.resolve(cli.load_config(path, overrides))
 
 
 def test_every_configuration_and_variant_resolves() -> None:
