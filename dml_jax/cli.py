@@ -213,13 +213,21 @@ def load_config(path: str, overrides: dict[str, str]) -> dict[str, Any]:
         except UserError as error:
             raise ConfigError(f"--config={path}: {error}") from error
         values = config.to_dict()
-    from dml_jax.config import SAME_EXPERIMENT
+    from dml_jax.config import SAME_EXPERIMENT, Train
 
     for key, text in overrides.items():
         apply_override(values, key, text)
     for own, other in (("steps", "epochs"), ("epochs", "steps")):  # a new length replaces the one in the file
         if f"train.{own}" in overrides and f"train.{other}" not in overrides and values["train"][own]:
             values["train"][other] = 0
+    unused: dict[str, Any] = {}  # details of a choice in the file that the new choice does not have
+    if overrides.get("train.schedule", "step") != "step":
+        unused |= {"train.milestones": Train.milestones, "train.gamma": Train.gamma}
+    if overrides.get("data.crop") == "none":
+        unused |= {"data.image_size": 0, "data.resize": 0}
+    for key in unused.keys() - overrides.keys():
+        section, _, name = key.partition(".")
+        values[section][name] = unused[key]
     if not set(overrides) <= set(SAME_EXPERIMENT):
         values["paper"] = {}  # it is not the experiment of the paper any more
     return values

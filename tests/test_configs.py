@@ -25,7 +25,7 @@ from dml_jax import cli, convert, main
 from dml_jax import config as configs
 from dml_jax.backbones.contract import Backbone
 from dml_jax.backbones.weights import pretrained
-from dml_jax.config import Config, flatten
+from dml_jax.config import Config, Train, flatten
 from dml_jax.errors import ConfigError, WeightsError
 from dml_jax.methods.contract import Batch, Method, TrainingSet
 from dml_jax.train import optimizers, step
@@ -52,6 +52,21 @@ def module(name: str) -> ModuleType:
 def resolved(name: str, variant: str = "") -> Config:
     path = str(ROOT / "configs" / f"{name}.py") + (f":{variant}" if variant else "")
     return configs.resolve(cli.load_config(path, {}))
+
+
+def test_another_choice_replaces_that_of_the_file() -> None:
+    """With its details, which the new one does not use; given beside it, they are an error."""
+    path = str(ROOT / "configs" / "cub_hist.py")
+    train = configs.resolve(cli.load_config(path, {"train.schedule": "cosine"})).train
+    assert (train.milestones, train.gamma) == ((), Train.gamma)
+    data = configs.resolve(cli.load_config(path, {"data.crop": "none"})).data
+    assert (data.image_size, data.resize) == (0, 0)
+    for overrides, message in (
+        ({"train.schedule": "cosine", "train.gamma": "0.3"}, r"train\.gamma=0\.3: schedule='cosine' does not use it"),
+        ({"data.crop": "none", "data.resize": "64"}, r"data\.resize=64: crop='none' does not use it; set it to 0"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            configs.resolve(cli.load_config(path, overrides))
 
 
 def test_every_configuration_and_variant_resolves() -> None:

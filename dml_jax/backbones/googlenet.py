@@ -16,9 +16,11 @@ from dml_jax.backbones.contract import Backbone
 from dml_jax.backbones.initializers import normal_init
 from dml_jax.backbones.layers import MaxPool, compute_dtype, conv
 from dml_jax.backbones.linen_backbone import as_backbone
+from dml_jax.errors import ConfigError
 from dml_jax.options.backbones.googlenet import Config
 
 CHANNELS = 1024
+SMALLEST = 15  # side in pixels; a smaller image has no pixel left after the third pooling
 SOURCE = "https://download.pytorch.org/models/googlenet-1378be20.pth"
 
 # Per block: channels of 1x1; 3x3 reduce, 3x3; "5x5" reduce, "5x5"; pool projection.
@@ -93,6 +95,11 @@ class GoogLeNet(nn.Module):
     def __call__(self, x: jax.Array, train: bool) -> jax.Array:
         """float [B, H, W, 3] -> float [B, h, w, 1024]."""
         config = self.config
+        if min(x.shape[1:3]) < SMALLEST:
+            raise ConfigError(
+                f"images of {x.shape[1]}x{x.shape[2]} pixels: too small for GoogLeNet; use at least "
+                f"{SMALLEST}x{SMALLEST}"
+            )
         if config.transform_input:
             # From (v - mean) / std with ImageNet's constants to (v - 0.5) / 0.5.
             scale = jnp.array([0.229 / 0.5, 0.224 / 0.5, 0.225 / 0.5], x.dtype)
@@ -117,6 +124,7 @@ def build(config: Config) -> Backbone:
     """GoogLeNet as a backbone.
 
     Raises:
+      ConfigError: by `init` and `apply`, if images are too small.
       WeightsError: by `init`, if `config.pretrained` does not contain weights of this network.
     """
     return as_backbone(GoogLeNet(config), CHANNELS, config, source=SOURCE)

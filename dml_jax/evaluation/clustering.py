@@ -11,6 +11,8 @@ from dml_jax.errors import DataError
 from dml_jax.evaluation import check_inputs
 from dml_jax.evaluation.check_inputs import ArrayLike
 
+Average = Literal["arithmetic", "geometric"]
+
 
 class ContingencyTable(NamedTuple):
     """The non-empty cells of a contingency table.
@@ -60,9 +62,7 @@ def mutual_information(cells: ContingencyTable) -> float:
     return max(0.0, float(np.sum(cells.counts / rows * pointwise)))
 
 
-def nmi(
-    labels: ArrayLike, assignments: ArrayLike, *, average: Literal["arithmetic", "geometric"] = "arithmetic"
-) -> float:
+def nmi(labels: ArrayLike, assignments: ArrayLike, *, average: Average = "arithmetic") -> float:
     """Normalised mutual information, I / mean(H(class), H(cluster)).
 
     Args:
@@ -82,37 +82,47 @@ def nmi(
         return 1.0
     information = mutual_information(cells)
     class_entropy, cluster_entropy = entropy(cells.class_sizes), entropy(cells.cluster_sizes)
-    match average:
-        case "arithmetic":
-            mean = (class_entropy + cluster_entropy) / 2
-        case "geometric":
-            mean = float(np.sqrt(class_entropy * cluster_entropy))
-        case _:
-            assert_never(average)
+    mean = _mean(class_entropy, cluster_entropy, average)
     return min(1.0, information / mean) if mean > 0 else 0.0
 
 
-def nmi_stderr(labels: ArrayLike, assignments: ArrayLike) -> float:
-    """Standard error of the arithmetic NMI under resampling of rows, with the clustering held fixed (delta method).
+def nmi_stderr(labels: ArrayLike, assignments: ArrayLike, *, average: Average = "arithmetic") -> float:
+    """Standard error of the NMI under resampling of rows, with the clustering held fixed (delta method).
 
-    With pointwise information i, surprisals h of a row's class and cluster, and S = H(class) + H(cluster), the
-    influence of a row is f = 2 ((i - I) S - I (h_class + h_cluster - S)) / S^2, and the error sqrt(mean(f^2) / N).
+    With pointwise information i, surprisals h of a row's class and cluster, and the mean M of the entropies H, the
+    influence of a row is f = (i - I - I dM / M) / M, and the error sqrt(mean(f^2) / N). Of the arithmetic mean,
+    dM = (h_class - H_class + h_cluster - H_cluster) / 2; of the geometric one,
+    dM = M (h_class / H_class + h_cluster / H_cluster - 2) / 2.
 
     Raises:
       DataError: as `nmi`.
     """
     cells = contingency_table(labels, assignments)
     rows = cells.counts.sum()
-    total = entropy(cells.class_sizes) + entropy(cells.cluster_sizes)
-    if total == 0:
+    entropies = entropy(cells.class_sizes), entropy(cells.cluster_sizes)
+    mean = _mean(*entropies, average)
+    if mean == 0:
         return 0.0
-    class_surprisal = -np.log(cells.class_sizes[cells.classes] / rows)
-    cluster_surprisal = -np.log(cells.cluster_sizes[cells.clusters] / rows)
-    surprisal = class_surprisal + cluster_surprisal
-    pointwise = np.log(cells.counts / rows) + class_surprisal + cluster_surprisal
+    surprisals = (
+        -np.log(cells.class_sizes[cells.classes] / rows),
+        -np.log(cells.cluster_sizes[cells.clusters] / rows),
+    )
+    pointwise = np.log(cells.counts / rows) + surprisals[0] + surprisals[1]
     information = mutual_information(cells)
-    influence = 2 * ((pointwise - information) * total - information * (surprisal - total)) / total**2
+    weights = [mean / h if average == "geometric" else 1.0 for h in entropies]
+    change = sum(w * (s - h) / 2 for w, s, h in zip(weights, surprisals, entropies, strict=True))
+    influence = (pointwise - information - information * change / mean) / mean
     return float(np.sqrt(np.sum(cells.counts / rows * influence**2) / rows))
+
+
+def _mean(class_entropy: float, cluster_entropy: float, average: Average) -> float:
+    match average:
+        case "arithmetic":
+            return (class_entropy + cluster_entropy) / 2
+        case "geometric":
+            return float(np.sqrt(class_entropy * cluster_entropy))
+        case _:
+            assert_never(average)
 
 
 def ami(labels: ArrayLike, assignments: ArrayLike) -> float:

@@ -8,9 +8,9 @@ import numpy as np
 from dml_jax.evaluation import check_inputs, kmeans, metric_table, metrics
 from dml_jax.evaluation._ranking.tiles import Metric, normalize
 from dml_jax.evaluation.check_inputs import ArrayLike
+from dml_jax.evaluation.clustering import Average
 
 Protocol = Literal["clean", "paper"]
-Average = Literal["arithmetic", "geometric"]
 
 
 class KMeansOptions(NamedTuple):
@@ -126,7 +126,7 @@ def evaluate(
             progress=cluster_progress,
         ).assignments
         result["nmi"] = metrics.nmi(labels, assignments, average=average)
-        result["nmi_stderr"] = metrics.nmi_stderr(labels, assignments)
+        result["nmi_stderr"] = metrics.nmi_stderr(labels, assignments, average=average)
     return metric_table.in_display_order(result)
 
 

@@ -128,6 +128,8 @@ class Method(NamedTuple):
         The training logs how far they move.
       active_pairs: (params, encoded, batch, key) -> scalar in [0, 1], the share of the pairs or triplets that still
         have a gradient; None where the loss has none that could be without. The training logs it.
+      history: names of the entries of `model_state` that past batches have left, such as a queue; a run that starts
+        from the weights of another does not take them over.
       class_axis: path of a parameter -> its axis of training classes, along which it is spread over the devices; None
         for parameters that are on every device.
       teacher: work directory of the run whose model `loss` finds in `batch.teacher`; empty where it needs none.
@@ -148,6 +150,7 @@ class Method(NamedTuple):
     teach: Callable[[PyTree, PyTree, PyTree], Teaching] | None = None
     proxies: Callable[[PyTree], jax.Array] | None = None
     active_pairs: Callable[[PyTree, PyTree, Batch, jax.Array], jax.Array] | None = None
+    history: tuple[str, ...] = ()
     class_axis: Callable[[tuple[str, ...]], int | None] = no_classes
     teacher: str = ""
 

@@ -57,6 +57,10 @@ class Data:
             require(self.image_size > 0, "image_size", self.image_size, f"crop={self.crop!r} needs a size")
             rule = f"must be at least image_size={self.image_size}"
             require(self.resize >= self.image_size, "resize", self.resize, rule)
+        else:
+            for key in ("image_size", "resize"):
+                rule = "crop='none' does not use it; set it to 0, or choose a crop"
+                require(getattr(self, key) == 0, key, getattr(self, key), rule)
         if self.decode_scaled:
             require(self.crop != "none", "decode_scaled", True, "needs data.crop and data.resize")
         for key in ("crop_scale", "crop_ratio"):

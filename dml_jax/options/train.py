@@ -52,8 +52,14 @@ class Train:
         require((self.steps > 0) != (self.epochs > 0), "steps", self.steps, rule)
         increasing = list(self.milestones) == sorted(set(self.milestones))
         require(increasing, "milestones", self.milestones, "must be increasing")
+        if self.schedule != "step":
+            rule = f"schedule={self.schedule!r} does not use it; remove it, or set schedule='step'"
+            require(not self.milestones, "milestones", self.milestones, rule)
+            require(self.gamma == Train.gamma, "gamma", self.gamma, rule)
         rule = "needs select='validation'; early stopping on test images would select by them"
         require(not self.patience or self.select == "validation", "patience", self.patience, rule)
+        rule = "needs evaluations before the end; with train.steps, set evaluate_every"
+        require(not (self.patience and self.steps) or self.evaluate_every > 0, "patience", self.patience, rule)
         rule = "needs a best model; set select to validation or test"
         require(
             not self.reload_best_epochs or self.select != "last", "reload_best_epochs", self.reload_best_epochs, rule

@@ -7,7 +7,7 @@ varies is executed.
 from dataclasses import asdict
 from typing import Any
 
-from dml_jax.config import Data
+from dml_jax.config import Data, Train
 from dml_jax.options.backbones import resnet
 
 STEPS = 4
@@ -32,7 +32,8 @@ def shrunk(values: dict[str, Any]) -> dict[str, Any]:
         method["embedding_dim"] = 64
     train = values["train"] | {
         "steps": STEPS, "epochs": 0, "warmup_epochs": 0, "schedule": "constant", "milestones": (),
-        "reload_best_epochs": (), "log_every": 1, "evaluate_every": STEPS // 2, "checkpoint_every": STEPS,
+        "gamma": Train.gamma, "layer_decay": Train.layer_decay, "reload_best_epochs": (), "log_every": 1,
+        "evaluate_every": STEPS // 2, "checkpoint_every": STEPS,
     }  # fmt: skip
     evaluation = values["evaluation"] | {"controls": False, "refine_clusters": CLUSTERS}
     return values | {

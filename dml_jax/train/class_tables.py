@@ -20,6 +20,8 @@ from dml_jax.train import mesh as meshes
 # Moving from padded to unpadded shares costs a transfer of up to MULTIPLE rows a step, so it is not larger.
 MULTIPLE = class_sampling.MOST_GROUPS  # of the rows; every number of devices must divide it
 
+ClassAxis = Callable[[tuple[str, ...]], int | None]
+
 
 def spread(build: Callable[[int], Method], classes: int, batch: Batch) -> Method:
     """A method whose tables of classes are padded and spread over the devices.
@@ -30,30 +32,19 @@ def spread(build: Callable[[int], Method], classes: int, batch: Batch) -> Method
       batch: gives the shapes of the images.
     """
     method = build(classes)
-    axes = class_axes(method, build(classes + 1), batch)
-
-    def resized(params: PyTree, resize: Callable[[jax.Array, int], jax.Array]) -> PyTree:
-        def one(path: Any, leaf: jax.Array) -> jax.Array:
-            axis = axes.get(meshes.dict_keys(path))
-            return leaf if axis is None else resize(leaf, axis)
-
-        return jax.tree_util.tree_map_with_path(one, params)
-
-    def pad(leaf: jax.Array, axis: int) -> jax.Array:
-        return jnp.pad(leaf, [(0, -classes % MULTIPLE if i == axis else 0) for i in range(leaf.ndim)])
+    class_axis = class_axes(method, build(classes + 1), batch).get
 
     def own_rows(function: Any) -> Any:
         """A function of unpadded parameters and other arguments as one of padded parameters; None remains None."""
 
-        def padded(params: PyTree, *arguments: Any, **options: Any) -> Any:
-            own = resized(params, lambda leaf, axis: jax.lax.slice_in_dim(leaf, 0, classes, axis=axis))
-            return function(own, *arguments, **options)
+        def call(params: PyTree, *arguments: Any, **options: Any) -> Any:
+            return function(unpadded(params, class_axis, classes), *arguments, **options)
 
-        return function and padded
+        return function and call
 
     def init(key: jax.Array, batch: Batch) -> tuple[PyTree, PyTree]:
         params, model_state = method.init(key, batch)
-        return resized(params, pad), model_state
+        return padded(params, class_axis), model_state
 
     def loss(
         params: PyTree, model_state: PyTree, encoded: PyTree, batch: Batch, step: jax.Array, key: jax.Array
@@ -69,7 +60,7 @@ def spread(build: Callable[[int], Method], classes: int, batch: Batch) -> Method
 
         def padded_update(*arguments: Any) -> tuple[PyTree, PyTree]:
             params, model_state = update(*arguments)
-            return resized(params, pad), model_state
+            return padded(params, class_axis), model_state
 
         refresh = refresh._replace(features=own_rows(refresh.features), update=padded_update)
     return method._replace(
@@ -84,8 +75,30 @@ def spread(build: Callable[[int], Method], classes: int, batch: Batch) -> Method
         teach=own_rows(method.teach),
         proxies=own_rows(method.proxies),
         active_pairs=own_rows(method.active_pairs),
-        class_axis=axes.get,
+        class_axis=class_axis,
     )
+
+
+def unpadded(params: PyTree, class_axis: ClassAxis, classes: int) -> PyTree:
+    """The parameters with tables of `classes` rows; `class_axis` as in `Method`."""
+    return _resized(params, class_axis, lambda leaf, axis: jax.lax.slice_in_dim(leaf, 0, classes, axis=axis))
+
+
+def padded(params: PyTree, class_axis: ClassAxis) -> PyTree:
+    """The parameters with tables of a multiple of `MULTIPLE` rows; `class_axis` as in `Method`."""
+
+    def pad(leaf: jax.Array, axis: int) -> jax.Array:
+        return jnp.pad(leaf, [(0, -leaf.shape[i] % MULTIPLE if i == axis else 0) for i in range(leaf.ndim)])
+
+    return _resized(params, class_axis, pad)
+
+
+def _resized(params: PyTree, class_axis: ClassAxis, resize: Callable[[jax.Array, int], jax.Array]) -> PyTree:
+    def one(path: Any, leaf: jax.Array) -> jax.Array:
+        axis = class_axis(meshes.dict_keys(path))
+        return leaf if axis is None else resize(leaf, axis)
+
+    return jax.tree_util.tree_map_with_path(one, params)
 
 
 def class_axes(method: Method, larger: Method, batch: Batch) -> Mapping[tuple[str, ...], int]:

@@ -12,8 +12,8 @@ from dml_jax.backbones.weights import pretrained
 from dml_jax.console import Console
 from dml_jax.errors import CheckpointError, ConfigError
 from dml_jax.methods.contract import Method, PyTree, TrainingSet, no_classes
+from dml_jax.train import class_tables, kept_models, optimizers, published, workdir
 from dml_jax.train import experiment as experiments
-from dml_jax.train import kept_models, optimizers, published, workdir
 from dml_jax.train import mesh as meshes
 from dml_jax.train.checkpoint import Checkpoints
 from dml_jax.train.experiment import Experiment
@@ -104,10 +104,13 @@ def initial_state(experiment: Experiment, console: Console) -> TrainState:
         raise ConfigError(
             f"init_from={source}: there is no such directory; give a work directory or one of converted weights"
         )
+    method = experiment.method
+    own = class_tables.unpadded(state.params, method.class_axis, len(experiment.splits["train"].classes))
     if (source / "config.json").exists():
-        params, model_state, kept = _from_run(state, source, console)
+        params, model_state, kept = _from_run(source, own, state.model_state, method.history, console)
     else:
-        params, model_state, kept = pretrained.load_method(str(source), state.params, state.model_state)
+        params, model_state, kept = pretrained.load_method(str(source), own, state.model_state)
+    params = class_tables.padded(params, method.class_axis)
     groups = sorted({name.split("/")[1] for name in kept})
     console.print(f"starting from {source}" + (f"; newly initialised: {', '.join(groups)}" if groups else ""))
     return state._replace(
@@ -115,31 +118,47 @@ def initial_state(experiment: Experiment, console: Console) -> TrainState:
     )
 
 
-def _from_run(state: TrainState, source: Path, console: Console) -> tuple[PyTree, PyTree, list[str]]:
-    """The state's variables, replaced by those of the same path and shape in another run's latest model.
+def _from_run(
+    source: Path, params: PyTree, model_state: PyTree, history: tuple[str, ...], console: Console
+) -> tuple[PyTree, PyTree, list[str]]:
+    """Replaces variables by those of the same path and shape in another run's latest model.
+
+    Args:
+      source: work directory of the run.
+      params: initial parameters, with tables of classes without their padding.
+      model_state: initial state.
+      history: see `Method`.
+      console: shows warnings.
 
     Returns:
       (params, model_state, paths of the variables that were not replaced).
     """
     try:
-        other = load_trained(source, "latest", console.print).state
+        checkpoint = "reported" if kept_models.steps(source / MODEL) else "latest"
+        _, their_method, other = load_trained(source, checkpoint, console.print)
+        their_classes = workdir.read_config(source)["classes"]
     except CheckpointError as error:
         raise CheckpointError(f"init_from={source}: {error}") from error
+    their_params = class_tables.unpadded(other.params, their_method.class_axis, their_classes)
     theirs = {
         jax.tree_util.keystr(path, simple=True, separator="/"): leaf
-        for path, leaf in jax.tree_util.tree_leaves_with_path({"params": other.params, "state": other.model_state})
+        for path, leaf in jax.tree_util.tree_leaves_with_path({"params": their_params, "state": other.model_state})
     }
     kept = []
 
     def choose(path: Any, own: jax.Array) -> jax.Array:
         name = jax.tree_util.keystr(path, simple=True, separator="/")
-        if name in theirs and theirs[name].shape == own.shape:
-            return theirs[name]
-        if name.split("/")[1] == "backbone":
-            problem = f"has shape {theirs[name].shape} there, {own.shape} here" if name in theirs else "is missing"
+        collection, entry, *rest = name.split("/")
+        found = theirs.get(name)
+        if entry == "backbone" and found is None:  # what is never trained, such as a frozen block, is in the state
+            found = theirs.get("/".join([{"params": "state", "state": "params"}[collection], entry, *rest]))
+        if found is not None and found.shape == own.shape and not (collection == "state" and entry in history):
+            return found
+        if entry == "backbone":
+            problem = "is missing" if found is None else f"has shape {found.shape} there, {own.shape} here"
             raise ConfigError(f"init_from={source}: the backbones differ, {name} {problem}")
         kept.append(name)
         return own
 
-    both = jax.tree_util.tree_map_with_path(choose, {"params": state.params, "state": state.model_state})
+    both = jax.tree_util.tree_map_with_path(choose, {"params": params, "state": model_state})
     return both["params"], both["state"], kept

@@ -408,6 +408,7 @@ def test_wrong_configurations(module: ModuleType, values: dict[str, Any], messag
     [
         (bn_inception, bn_inception.Config(), 112, r"112x112 pixels.*multiple of 32, or 227"),
         (bn_inception, bn_inception.Config(), 16, r"16x16 pixels"),
+        (googlenet, googlenet.Config(), 14, r"14x14 pixels: too small for GoogLeNet; use at least 15x15"),
         (deit, deit.Config(), 15, r"15x15 pixels: smaller than a patch; use at least 16x16"),
         (mit, mit.Config(), 28, r"28x28 pixels: stage 1 of MiT gets a map of 7x7"),
     ],

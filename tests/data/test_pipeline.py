@@ -110,7 +110,7 @@ def test_hosts_share_the_evaluation(split: Split) -> None:
 
 def test_images_of_different_sizes_need_a_crop(split: Split) -> None:
     with pytest.raises(DataError, match=r"pixels, .* set data\.crop"):
-        read_batches(split, options(crop="none"))
+        read_batches(split, options(crop="none", image_size=0, resize=0))
 
 
 @pytest.mark.parametrize("workers", [0, 1])

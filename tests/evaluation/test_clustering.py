@@ -45,6 +45,27 @@ def test_standard_error_against_the_bootstrap():
     assert metrics.nmi_stderr(labels, clusters) == pytest.approx(np.std(draws), rel=0.15)
 
 
+@pytest.mark.parametrize("average", ["arithmetic", "geometric"])
+def test_error_of_nmi_from_the_influence_of_every_row(average):
+    """The derivative of the NMI with respect to the weight of each row; the two entropies differ by a factor."""
+    rng = np.random.default_rng(0)
+    clusters = rng.integers(0, 12, 200)
+    labels = np.where(rng.random(200) < 0.8, clusters // 6, 2)
+
+    def nmi(weights):
+        table = np.zeros((3, 12))
+        np.add.at(table, (labels, clusters), weights / weights.sum())
+        joint, rows, columns = (-np.sum(p[p > 0] * np.log(p[p > 0])) for p in (table, table.sum(1), table.sum(0)))
+        mean = (rows + columns) / 2 if average == "arithmetic" else np.sqrt(rows * columns)
+        return (rows + columns - joint) / mean
+
+    one = np.eye(200)
+    influence = [200 * (nmi(1 + 1e-5 * row) - nmi(1 - 1e-5 * row)) / 2e-5 for row in one]
+    assert metrics.nmi(labels, clusters, average=average) == pytest.approx(nmi(np.ones(200)), rel=1e-12)
+    expected = np.sqrt(np.mean(np.square(influence)) / 200)
+    assert metrics.nmi_stderr(labels, clusters, average=average) == pytest.approx(expected, rel=1e-6)
+
+
 def test_invalid_input():
     with pytest.raises(DataError, match="assignments: 2 for 3 rows of labels"):
         metrics.nmi([0, 1, 1], [0, 1])

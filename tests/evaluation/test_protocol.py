@@ -24,6 +24,8 @@ def test_all_metrics_of_a_split():
     assert found["nmi_stderr"] == pytest.approx(clustering.nmi_stderr(labels, assignments), abs=1e-12)
     geometric = protocol.evaluate(points, labels, average="geometric")
     assert geometric["nmi"] == pytest.approx(clustering.nmi(labels, assignments, average="geometric"), abs=1e-12)
+    error = clustering.nmi_stderr(labels, assignments, average="geometric")
+    assert geometric["nmi_stderr"] == pytest.approx(error, abs=1e-12)
 
 
 def test_every_metric_has_an_entry_in_the_table():

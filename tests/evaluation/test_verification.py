@@ -61,3 +61,11 @@ def test_separable_classes() -> None:
 def test_labels_without_both_kinds_of_pairs() -> None:
     with pytest.raises(DataError, match="at least one pair of the same class"):
         error_rates(np.eye(3), np.arange(3))
+
+
+def test_a_rate_that_is_met_exactly() -> None:
+    """One of 100 pairs of different classes is accepted: not more than 1 %."""
+    axis = [0] * 9 + [2] + [1] * 9 + [2]
+    rates = error_rates(np.eye(3)[axis], np.repeat([0, 1], 10))
+    assert rates.false_accepts[rates.lowest(0.01)] == 0.01
+    assert rates.false_non_matches(0.01) == pytest.approx(0.2)  # in each class 9 of 45 pairs are at right angles

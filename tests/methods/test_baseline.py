@@ -266,6 +266,7 @@ def test_default_sections_of_other_losses_are_dropped() -> None:
             {"loss": "proxy_anchor", "memory": 64},
             r"method\.memory=64: loss=proxy_anchor does not compare pairs",
         ),
+        ({"loss": "triplet", "memory_after": 100}, r"method\.memory_after=100: needs a memory of past batches"),
         (
             {"loss": "proxy_anchor", "sample_classes": 0.1},
             r"method\.sample_classes=0\.1: loss=proxy_anchor is no classifier; it needs one of cross_entropy, ",

@@ -139,6 +139,11 @@ def test_rows_that_need_others(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {trial.row for trial in small} == {"student", "the teacher"}
 
 
+def test_a_smoke_test_has_no_options_of_the_other_network() -> None:
+    small = plan.trials(study(Row("vit", "configs/folder_vit.py")), settings(smoke=True))
+    assert small[0].config["backbone"]["name"] == "resnet"
+
+
 @pytest.mark.parametrize(
     ("rows", "message"),
     [

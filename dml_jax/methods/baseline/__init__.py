@@ -206,4 +206,5 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
         teach=teach,
         proxies=(lambda params: apply_criterion(params, method="proxies")) if has_proxies else None,
         active_pairs=active_pairs if any(LOSSES[loss].active for loss in config.losses) else None,
+        history=("memory", "seen"),
     )

@@ -69,6 +69,9 @@ def build(config: Config, backbone: Backbone, data: TrainingSet, *, miner: Miner
         layer = Heads(("selfsimilarity",), config.embedding_dim)
         return functional.apply(layer, params, {}, features)[0]["selfsimilarity"]
 
+    def key_network(params: PyTree, model_state: PyTree) -> PyTree:
+        return {name: params[name] for name in AVERAGED} | {"stats": model_state["backbone"]}
+
     def key_outputs(network: PyTree, images: jax.Array) -> jax.Array:
         """Keys [B, D] of images [B, H, W, 3] by the key network."""
         features, _ = pool(network, {"backbone": network["stats"]}, images[None], train=False)
@@ -83,9 +86,8 @@ def build(config: Config, backbone: Backbone, data: TrainingSet, *, miner: Miner
         params = {"backbone": body, "heads": head, **equations.loss_init(key_loss, config, data.classes)}
         model_state = {"backbone": stats}
         if task == "contrast":
-            network = {name: params[name] for name in AVERAGED} | {"stats": stats}
             size = config.queue_batches * len(batch.labels)
-            model_state |= momentum_queue.init(network, size, config.embedding_dim)
+            model_state |= momentum_queue.init(key_network(params, model_state), size, config.embedding_dim)
         task_params, task_state = self_supervision.init(key_task, config, backbone.channels, data.images)
         return params | task_params, model_state | task_state
 
@@ -148,6 +150,8 @@ def build(config: Config, backbone: Backbone, data: TrainingSet, *, miner: Miner
         return momentum_queue.update(model_state, params, keys, averaged=AVERAGED, momentum=config.momentum)
 
     def fill(params: PyTree, model_state: PyTree, batches: Iterable[Batch]) -> PyTree:
+        # The parameters may have been replaced since `init`, by those of another run.
+        model_state = {**model_state, "key": jax.tree.map(jnp.copy, key_network(params, model_state))}
         images = (batch.images[0] for batch in batches)
         remedy = "pass more batches or lower method.queue_batches"
         return momentum_queue.fill(model_state, images, key_outputs, remedy=remedy)
@@ -169,4 +173,5 @@ def build(config: Config, backbone: Backbone, data: TrainingSet, *, miner: Miner
         views=2 if task in ("contrast", "spread") else 1,
         refresh=recluster if task == "deepcluster" else None,
         active_pairs=active_pairs if ranking_tasks(config) else None,
+        history=("key", "queue", "memory", "clusters"),
     )

@@ -39,6 +39,9 @@ class Config:
     def __post_init__(self) -> None:
         rule = f"loss={self.loss} does not compare pairs; a memory needs one of {', '.join(PAIR_LOSSES)}"
         require(self.memory == 0 or not set(PAIR_LOSSES).isdisjoint(self.losses), "memory", self.memory, rule)
+        for key in ("memory_weight", "memory_after"):
+            unused = self.memory == 0 and getattr(self, key) != getattr(Config, key)
+            require(not unused, key, getattr(self, key), "needs a memory of past batches; set memory, or remove it")
         rule = f"loss={self.loss} is no classifier; it needs one of {', '.join(CLASSIFIERS)}"
         given = self.sample_classes
         require(given == 1 or not set(CLASSIFIERS).isdisjoint(self.losses), "sample_classes", given, rule)

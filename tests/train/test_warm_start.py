@@ -1,0 +1,120 @@
+"""Starting from the variables of another run: which of them are taken over."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from dml_jax import config as configs
+from dml_jax import files
+from dml_jax.backbones.weights import converted_files
+from dml_jax.config import Group
+from dml_jax.console import Console
+from dml_jax.methods import baseline, diva
+from dml_jax.methods.contract import PyTree
+from dml_jax.train import experiment as experiments
+from dml_jax.train import kept_models, warm_start, workdir
+from dml_jax.train.checkpoint import Checkpoints
+from dml_jax.train.experiment import Experiment
+from tests.train.experiments import values
+
+MEMORY = baseline.make_config(loss="triplet", embedding_dim=4, memory=16)
+PROXIES = baseline.make_config(loss="proxy_anchor", embedding_dim=4)
+
+
+def build(
+    method: Any, *, data: dict[str, Any] | None = None, backbone: dict[str, Any] | None = None, **train: Any
+) -> Experiment:
+    given = values(steps=3, **train)
+    module = diva if method.name == "diva" else baseline
+    given["method"] = asdict(method) if module is diva else baseline.as_values(method)
+    given["train"]["groups"] = {name: asdict(Group(1e-3)) for name in module.GROUPS}
+    given["data"] |= data or {}
+    given["backbone"] |= backbone or {}
+    return experiments.build(configs.resolve(given))
+
+
+def saved(experiment: Experiment, directory: Path) -> PyTree:
+    """Random variables as the only checkpoint of a run; returns the parameters."""
+    rng = np.random.default_rng(0)
+    template = experiments.template(experiment)
+    state = jax.tree.map(lambda x: (3 * rng.standard_normal(x.shape)).astype(x.dtype), template)
+    state = state._replace(step=np.int32(3))
+    train = experiment.splits["train"]
+    facts = workdir.provenance(experiment.config, "", len(train.classes), len(train.labels), experiment.shape)
+    directory.mkdir()
+    files.write_json(directory / "config.json", facts)
+    store = Checkpoints(directory / "checkpoints", lambda: template, None)
+    store.save("latest", experiments.place(experiment, state), {})
+    store.close()
+    return state.params
+
+
+def started(experiment: Experiment, source: Path) -> Any:
+    config = configs.replace(experiment.config, init_from=str(source))
+    return warm_start.initial_state(experiment._replace(config=config), Console(quiet=True))
+
+
+def assert_equal(a: PyTree, b: PyTree) -> None:
+    jax.tree.map(np.testing.assert_array_equal, a, b)
+
+
+def test_what_past_batches_have_left_is_not_taken_over(tmp_path: Path) -> None:
+    """The labels in a memory are those of the other run's classes."""
+    params = saved(build(MEMORY), tmp_path / "run")
+    state = started(build(MEMORY), tmp_path / "run")
+    assert_equal(state.params, params)
+    assert (state.model_state["memory"]["labels"] == -1).all()
+    assert int(state.model_state["seen"]) == 0
+
+
+def test_tables_are_compared_without_padding(tmp_path: Path) -> None:
+    """Padded, the tables of any two runs with few classes have one shape."""
+    fewer = {"validation_share": 0.2}
+    params = saved(build(PROXIES, shard_classes=True), tmp_path / "run")
+    classes = len(build(PROXIES).splits["train"].classes)
+    same = started(build(PROXIES), tmp_path / "run")
+    np.testing.assert_array_equal(same.params["loss"]["proxies"], params["loss"]["proxies"][:classes])
+    spread = started(build(PROXIES, shard_classes=True), tmp_path / "run")
+    np.testing.assert_array_equal(spread.params["loss"]["proxies"][:classes], params["loss"]["proxies"][:classes])
+    assert not np.asarray(spread.params["loss"]["proxies"][classes:]).any()
+    converted = {"method/params/loss/proxies": params["loss"]["proxies"][:classes]}
+    converted_files.write(tmp_path / "weights", converted, {"architecture": {}})
+    loaded = started(build(PROXIES, shard_classes=True), tmp_path / "weights")
+    assert_equal(loaded.params["loss"], spread.params["loss"])
+    other = build(PROXIES, data=fewer, shard_classes=True)
+    found = started(other, tmp_path / "run")
+    assert_equal(found.params["embedding"], params["embedding"])
+    assert_equal(found.params["loss"], experiments.initial_state(other).params["loss"])
+
+
+def test_the_key_network_is_a_copy_of_the_network(tmp_path: Path) -> None:
+    """Also if another method has trained the network."""
+    params = saved(build(PROXIES), tmp_path / "run")
+    experiment = build(diva.Config(embedding_dim=4, queue_batches=1))
+    state = started(experiment, tmp_path / "run")
+    with experiments.training_batches(experiment, 0, 1) as batches:
+        batch = experiments.device_batch(experiment, *next(batches))
+    assert experiment.method.fill is not None
+    filled = experiment.method.fill(state.params, state.model_state, [batch])
+    assert_equal(filled["key"]["backbone"], params["backbone"])
+    assert_equal(filled["key"]["heads"], state.params["heads"])
+    assert_equal(filled["key"]["stats"], state.model_state["backbone"])
+
+
+def test_a_frozen_part_of_the_backbone_may_be_trained_later(tmp_path: Path) -> None:
+    """Its variables are then parameters instead of state."""
+    saved(build(PROXIES, backbone={"freeze_bn_affine": True}), tmp_path / "run")
+    stats = warm_start.load_trained(tmp_path / "run", "latest", None).state.model_state["backbone"]
+    state = started(build(PROXIES), tmp_path / "run")
+    np.testing.assert_array_equal(state.params["backbone"]["bn1"]["scale"], stats["bn1"]["scale"])
+
+
+def test_the_one_model_of_a_run_from_the_hub(tmp_path: Path) -> None:
+    run, pulled = tmp_path / "run", tmp_path / "pulled"
+    params = saved(build(PROXIES), run)
+    kept_models.write(pulled / warm_start.MODEL, warm_start.load_trained(run, "latest", None).state)
+    (run / "config.json").rename(pulled / "config.json")
+    assert_equal(started(build(PROXIES), pulled).params, params)
