@@ -1,10 +1,12 @@
 """Answers of the server: images that arrive together go through the network in one batch."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from dml_jax.errors import DataError, printable
 
 if TYPE_CHECKING:
     from dml_jax.trained_model import Model
@@ -34,13 +36,16 @@ class Answers:
         for exponent in range(self._batch.bit_length()):
             self._compute([np.zeros((*self._model.shape, 3), np.uint8)] * 2**exponent)
 
-    def _compute(self, images: list[np.ndarray]) -> list[Answer]:
+    def _compute(self, images: list[np.ndarray]) -> list[Answer | DataError]:
         embeddings = self._model.embed_pixels(np.stack(images))
-        answers: list[Answer] = [{"embedding": row.tolist()} for row in embeddings]
-        if self._classify:
-            for answer, name, cosine in zip(answers, *self._classify(embeddings), strict=True):
-                answer |= {"class": name, "cosine": float(cosine)}
-        return answers
+        finite = np.isfinite(embeddings).all(axis=1)
+        found: Iterator[Answer] = ({"embedding": row.tolist()} for row in embeddings[finite])
+        if self._classify and finite.any():
+            classified = zip(found, *self._classify(embeddings[finite]), strict=True)
+            # Names of classes need not be UTF-8, as JSON must be.
+            found = (answer | {"class": printable(name), "cosine": float(c)} for answer, name, c in classified)
+        error = DataError("image: the model's embedding is not finite; send another image")
+        return [next(found) if good else error for good in finite]
 
     async def of(self, image: np.ndarray) -> Answer:
         """The answer for one image from `Model.read`.
@@ -50,6 +55,7 @@ class Answers:
 
         Raises:
           asyncio.QueueFull: too many images are waiting.
+          DataError: the embedding is not finite.
         """
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._waiting.put_nowait((image, future))

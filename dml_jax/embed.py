@@ -12,6 +12,7 @@ are used. Several machines divide the work if each runs the command with --proce
 the directories; each may be stopped and started at any time, and the last to finish writes the output.
 """
 
+import os
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
@@ -28,19 +29,28 @@ if TYPE_CHECKING:
     from dml_jax.trained_model import Model
 
 NEIGHBORS = 8  # shown for a query
+FIGURE = "neighbors.png"
 
 
-def image_files(paths: list[str]) -> list[str]:
+def image_files(paths: list[str], output: Path | None = None) -> list[str]:
     """Image files among `paths`, and those below directories among them as `walk` finds them.
+
+    The figure in `output` is none of them: `embed .` would embed it the second time, and begin anew every time.
 
     Raises:
       DataError: a path does not exist, or there is no image file.
     """
     files: list[str] = []
+    figure = output and os.path.realpath(output / FIGURE)
     for name in paths:
         path = expand_path("IMAGE", name)
         if path.is_dir():
-            files += [str(file.path) for name, file in walk(path) if name.lower().endswith(IMAGE_SUFFIXES)]
+            files += [
+                str(file.path)
+                for name, file in walk(path)
+                if name.lower().endswith(IMAGE_SUFFIXES)
+                and not (file.path.name == FIGURE and os.path.realpath(file.path) == figure)
+            ]
         elif path.is_file():
             files.append(str(path))
         else:
@@ -81,7 +91,8 @@ def execute(arguments: list[str]) -> None:
     if not options.paths:
         raise ConfigError("IMAGE: missing; give image files or directories")
     cli.check_process(options.processes, options.process)
-    files = image_files(options.paths)
+    output = expand_path("--output", options.output)
+    files = image_files(options.paths, output)
     query = expand_path("--query", options.query) if options.query else None
     if query and not query.is_file():
         raise DataError(f"--query={options.query}: there is no such file; give one image")
@@ -91,7 +102,6 @@ def execute(arguments: list[str]) -> None:
     from dml_jax.export import embedding_files, embedding_shards
     from dml_jax.main import enable_compilation_cache, keep_freed_memory
 
-    output = expand_path("--output", options.output)
     embedding_files.check_replaceable(output)
     enable_compilation_cache()
     keep_freed_memory()
@@ -133,10 +143,10 @@ def execute(arguments: list[str]) -> None:
         count = min(NEIGHBORS, len(exported.ids))
         distances, indices = neighbors.search(model.embed([query]), exported.embeddings, count)
         found = [exported.ids[int(i)] for i in indices[0]]
-        figures.plot_retrieved_images(output / "neighbors.png", [[query_image, *map(model.read, found)]])
+        figures.plot_retrieved_images(output / FIGURE, [[query_image, *map(model.read, found)]])
         for distance, name in zip(distances[0].tolist(), found, strict=True):
             print(f"{distance:.4f}  {printable(name)}")
-        print(f"figure: {printable(str(output / 'neighbors.png'))}")
+        print(f"figure: {printable(str(output / FIGURE))}")
 
 
 def embed_missing(model: "Model", files: Sequence[str], shards: "Shards", options: Namespace) -> None:

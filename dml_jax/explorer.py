@@ -19,7 +19,7 @@ from starlette.routing import Route
 from dml_jax.analysis import page
 from dml_jax.batched_answers import Answer
 from dml_jax.data.split import Split
-from dml_jax.errors import printable
+from dml_jax.errors import DataError, printable
 from dml_jax.evaluation import neighbors
 
 SHOWN = 24  # neighbours
@@ -142,7 +142,10 @@ class Explorer:
         if part not in self._parts or size not in SIDES:
             raise HTTPException(404, "there is no such kind of image; use query or gallery, small or large")
         index = self._checked(part, request)
-        content = await run_in_threadpool(self._jpeg, part, index, SIDES[size])
+        try:
+            content = await run_in_threadpool(self._jpeg, part, index, SIDES[size])
+        except DataError as error:  # the data may have been moved since
+            raise HTTPException(404, printable(str(error))) from None
         return Response(content, media_type="image/jpeg", headers=IMAGE_HEADERS)
 
     def _jpeg(self, part: str, index: int, side: int) -> bytes:

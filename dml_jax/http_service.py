@@ -19,7 +19,7 @@ import numpy as np
 import python_multipart  # noqa: F401  needed by MultiPartParser
 import uvicorn
 from starlette.applications import Starlette
-from starlette.datastructures import UploadFile
+from starlette.datastructures import Headers, UploadFile
 from starlette.exceptions import HTTPException
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.middleware import Middleware
@@ -27,6 +27,7 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from dml_jax.batched_answers import Answer, Answers
@@ -154,6 +155,20 @@ async def explain(request: Request, error: Exception) -> Response:
     return JSONResponse({"error": text}, status, headers | {"connection": "close"})
 
 
+class OwnPages:
+    """Refuses what pages of other sites ask for, as far as browsers tell; a link to the page may be followed."""
+
+    def __init__(self, app: ASGIApp):
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        app, headers = self._app, Headers(scope=scope) if scope["type"] == "http" else {}
+        link = scope.get("method") == "GET" and headers.get("sec-fetch-dest") == "document"
+        if headers.get("sec-fetch-site") in ("cross-site", "same-site") and not link:
+            app = JSONResponse({"error": "not for pages of other sites"}, 403, {"connection": "close"})
+        await app(scope, receive, send)
+
+
 class Connection(H11Protocol):
     """A connection with a deadline for every request; uvicorn has one for idle connections only."""
 
@@ -214,7 +229,7 @@ def server(
     *,
     complete: Callable[[Answer], Answer] | None = None,
     routes: Sequence[Route] = (),
-    hosts: Sequence[str] = ("*",),
+    hosts: Sequence[str] = (),
 ) -> uvicorn.Server:
     """A server of `POST /` and `GET /health`.
 
@@ -223,8 +238,8 @@ def server(
       read, limits: see `Service`.
       complete: makes of an answer the one that is sent; in a thread.
       routes: further ones.
-      hosts: names of this server; requests to others are refused, so that no page of another site can read answers by
-        giving its own name this address.
+      hosts: names of this server, if it is for its own page only; requests to other names, which another site could
+        have given this address, and those of pages of other sites are refused.
     """
 
     @asynccontextmanager
@@ -237,10 +252,11 @@ def server(
         found = await answers.of(image)
         return await asyncio.to_thread(complete, found) if complete else found
 
+    guards = [Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts), www_redirect=False), Middleware(OwnPages)]
     post = Route("/", Service(answer, read, limits).post, methods=["POST"])
     app = Starlette(
         routes=[post, Route("/health", health), *routes],
-        middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts), www_redirect=False)],
+        middleware=guards if hosts else [],
         exception_handlers={HTTPException: explain, Exception: explain},
         lifespan=lifespan,
     )

@@ -97,6 +97,18 @@ def test_the_output_and_what_follows_it(run: Run, photos: Path) -> None:
     assert changed.nonzero()[0].tolist() == [5]
 
 
+def test_the_figure_is_no_image_to_embed(run: Run, photos: Path) -> None:
+    """Also where the output is below the images; a photograph of the same name is one."""
+    shutil.copy(photos / "00.jpg", photos / embed.FIGURE)
+    arguments = ("--output=photos/out", "--query=photos/03.jpg")
+    counted = f"{COUNT + 1} embeddings with {DIM} dimensions"
+    code, out, _ = run(*arguments)
+    assert (code, counted in out) == (0, True)
+    code, out, _ = run(*arguments)
+    assert (code, counted in out) == (0, True)
+    assert out.startswith("all images have been embedded already\n")
+
+
 def test_an_interrupted_command_continues(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     run()
     expected = written(Path("out"))

@@ -21,6 +21,7 @@ from PIL import Image
 
 from dml_jax import explore, serve
 from dml_jax.data.split import Split
+from dml_jax.errors import DataError
 from dml_jax.explorer import PAGE, SHOWN, Explorer, Part
 from dml_jax.export import embedding_files
 from tests.analysis.runs import Run
@@ -179,6 +180,17 @@ def test_images(port: int) -> None:
     assert fetch(port, "images/gallery/large/9")[0] == 200
 
 
+def test_an_image_that_has_been_moved(run: Run, capfd: pytest.CaptureFixture[str]) -> None:
+    def read(index: int, rng: np.random.Generator | None) -> np.ndarray:
+        raise DataError(f"caf\udce9/{index}.png: missing")
+
+    queries = part(run)
+    made = Explorer("title", queries._replace(split=queries.split._replace(read=read)))
+    with serving(Colours(), also={"routes": made.routes()}) as port:
+        assert ask(port, None, path="images/query/small/9") == (404, {"error": r"caf\udce9/9.png: missing"})
+    assert capfd.readouterr().err == ""
+
+
 @pytest.mark.parametrize(
     "path",
     [
@@ -197,6 +209,19 @@ def test_other_names_of_this_machine_are_refused(port: int) -> None:
     """A page of another site can give its own name the address 127.0.0.1, and could then read the answers."""
     assert fetch(port, "list", host=f"attacker.example:{port}")[0] == 400
     assert fetch(port, "list", host=f"localhost:{port}")[0] == 200
+
+
+def test_pages_of_other_sites_are_refused(port: int) -> None:
+    """They could make the browser send photographs here; a link from elsewhere opens the page."""
+    own, other = {"Sec-Fetch-Site": "same-origin"}, {"Sec-Fetch-Site": "cross-site"}
+    link = {"Sec-Fetch-Dest": "document"}
+    refused = (403, {"error": "not for pages of other sites"})
+    for headers in (other, {"Sec-Fetch-Site": "same-site"}, other | link, other | {"Sec-Fetch-Mode": "no-cors"}):
+        assert ask(port, picture(), headers) == refused
+    assert ask(port, None, other | {"Sec-Fetch-Dest": "iframe"}, "list") == refused
+    for headers in (own, {"Sec-Fetch-Site": "none"}, other | link):
+        assert ask(port, None, headers, "list")[0] == 200
+    assert ask(port, picture(), own)[0] == 200
 
 
 class Model:

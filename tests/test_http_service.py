@@ -265,6 +265,29 @@ def test_a_failure_of_the_network_ends_its_batch_only(capfd: pytest.CaptureFixtu
     assert "ZeroDivisionError" in capfd.readouterr().err
 
 
+def test_an_embedding_that_is_not_finite_is_refused_alone() -> None:
+    model = Colours()
+    index = Index(model)
+    index.add({"caf\udce9": [np.full((20, 20, 3), 200, np.uint8)]})
+    embed = model.embed_pixels
+    model.embed_pixels = lambda pixels: np.where(pixels.any(axis=(1, 2, 3))[:, None], embed(pixels), np.nan)
+    answers = Answers(model, partial(index.classify, threshold=-1), batch=4, waiting=4)
+    answers.compile()  # with black images
+    refused = {"error": "image: the model's embedding is not finite; send another image"}
+    with serving(model, partial(index.classify, threshold=-1)) as port, ThreadPoolExecutor(8) as clients:
+        model.free.clear()
+        first = clients.submit(ask, port, picture())
+        until(lambda: model.batches[-1] == 1)
+        others = [clients.submit(ask, port, picture(colour=colour)) for colour in (0, (9, 200, 9))]
+        time.sleep(0.3)  # they wait for the network
+        model.free.set()
+        assert first.result(60) == others[0].result(60) == (400, refused)
+        status, answer = others[1].result(60)
+    assert (status, answer["class"]) == (200, r"caf\udce9")  # JSON is UTF-8, the name of the folder was not
+    row = np.array([10.0, 201.0, 10.0])
+    np.testing.assert_allclose(answer["embedding"], row / np.linalg.norm(row), atol=1e-6)
+
+
 def test_slow_clients() -> None:
     """The deadline is that of the request, however often a byte arrives; nobody else waits."""
     drip = [b"x"] * 1000  # for ten seconds

@@ -23,6 +23,9 @@ from dml_jax.errors import DataError
 FORMATS = ("JPEG", "PNG", "GIF", "BMP", "TIFF", "WEBP", "PPM")  # Pillow's names; PPM includes PGM
 HEIC = (b"ftypheic", b"ftypheix", b"ftypmif1")  # bytes 4 to 12 of a HEIC file; the last is also that of other formats
 LIMIT = 89_478_485  # pixels; the threshold above which Pillow warns of a decompression bomb
+MAX_SCANS = 100  # of a JPEG file, as in libtiff: a scan of 13 bytes takes as long as one over all pixels
+MAX_COMMENTS = 100  # of a PPM or PGM file in text; for each, Pillow copies what follows
+MARKER = re.compile(rb"\xff[^\x00\x01\xd0-\xd7\xff]")  # of a JPEG file, if a segment or the end follows
 BITS, PHOTOMETRIC, ORIENTATION = 0x0102, 0x0106, 0x0112  # TIFF and EXIF tags
 WARNINGS_LOCK = threading.Lock()  # warning filters are global to all threads
 LOADING_LOCK = threading.Lock()  # an image of Pillow may be given twice, and reads its file when it is first used
@@ -42,14 +45,20 @@ def rgb(data: bytes, min_side: int = 0) -> np.ndarray:
 
     Raises:
       DataError: empty, not an image of one of the `FORMATS`, HEIC without its extra, damaged, more than `LIMIT` pixels,
-        or pixels that are floats or 32-bit integers, whose range is unknown.
+        `MAX_SCANS` scans or `MAX_COMMENTS` comments, or pixels that are floats or 32-bit integers, whose range is
+        unknown.
     """
-    if data[:3] == b"\xff\xd8\xff" and (pixels := _jpeg(data, min_side)) is not None:
-        return pixels
+    if data[:3] == b"\xff\xd8\xff":
+        if data.count(b"\xff\xda") > MAX_SCANS and _scans(data) > MAX_SCANS:
+            raise DataError(f"more than {MAX_SCANS} scans, which would take very long; save it again")
+        if (pixels := _jpeg(data, min_side)) is not None:
+            return pixels
     if header := PPM.match(data):
         width, height = (int(word) for word in header.groups())
         if 0 < width * height <= LIMIT and len(data) == header.end() + 3 * width * height:
             return np.frombuffer(data, np.uint8, offset=header.end()).reshape(height, width, 3)
+    if data[:2] in (b"P1", b"P2", b"P3") and data.count(b"#") > MAX_COMMENTS:
+        raise DataError(f"more than {MAX_COMMENTS} comments, which would take very long; save it again")
     try:
         with _open(data) as image:
             return _pixels(image)
@@ -147,6 +156,15 @@ def _scan_offset(data: bytes) -> int:
     while data[position] == 0xFF and data[position + 1] != 0xDA:
         position += 2 + int.from_bytes(data[position + 2 : position + 4])
     return position
+
+
+def _scans(data: bytes) -> int:
+    """The number of scans of a JPEG file; what is in other segments or follows the end may look like some."""
+    position, count = 2, 0
+    while (marker := MARKER.search(data, position)) and marker[0] != b"\xff\xd9":
+        count += marker[0] == b"\xff\xda"
+        position = marker.end() + int.from_bytes(data[marker.end() : marker.end() + 2])
+    return count
 
 
 def _apply_orientation(pixels: np.ndarray, orientation: int) -> np.ndarray:

@@ -78,6 +78,8 @@ def export(
     height, width = read_config(workdir)["shape"]
     splits = exported_splits(workdir) if "parquet" in forms else []
     if repository:
+        state = warm_start.load_trained(workdir, checkpoint, None).state
+        hub.results_of(workdir, state)  # before anything is created
         hub.create(repository, private=private)
     output.mkdir(parents=True, exist_ok=True)
     written = []
@@ -94,7 +96,7 @@ def export(
             difference = write(written[-1], partial(model.method.embed, *variables), (height, width))
             print(f"{printable(str(written[-1]))}: largest difference from the model {difference:.1e}")
     if repository:
-        hub.push(repository, workdir, warm_start.load_trained(workdir, checkpoint, None).state, written)
+        hub.push(repository, workdir, state, written)
         print(f"https://huggingface.co/{repository}")
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from dml_jax import files
+from dml_jax.data.prepare.source_files import SPLITS
 from dml_jax.errors import ConfigError, DataError
 from dml_jax.evaluation import metric_table
 from dml_jax.files import reason
@@ -20,7 +21,10 @@ from dml_jax.train.state import TrainState
 from dml_jax.train.warm_start import MODEL
 
 PREFIX = "hf://"
-PULLED = ("config.json", "results.json", f"{MODEL}/*{kept_models.SUFFIX}")
+MODELS = f"{MODEL}/*{kept_models.SUFFIX}"
+PULLED = ("config.json", "results.json", MODELS)
+# What an earlier push may have left, of another model: `pull` would give the one of the highest step.
+REPLACED = (MODELS, "model.onnx", "model.stablehlo", *(f"{split}.parquet" for split in SPLITS))
 LOADING = """## How to use it
 
 ```python
@@ -44,8 +48,23 @@ def create(repository: str, *, private: bool) -> None:
         raise ConfigError(f"--push={repository}: {reason(error)}") from None
 
 
+def results_of(directory: Path, state: TrainState) -> dict[str, Any]:
+    """The results of a run.
+
+    Raises:
+      DataError: there are none, or those of another model than `state`.
+    """
+    results: dict[str, Any] = files.read_json(directory / "results.json", dict[str, Any], "finish the run first")
+    if results.get("step") != int(state.step):
+        raise DataError(
+            f"{directory}: results.json is of step {results.get('step')}, but the model of step {int(state.step)}; "
+            "finish the run first"
+        )
+    return results
+
+
 def push(repository: str, directory: Path, state: TrainState, exported: Sequence[Path]) -> None:
-    """Uploads a run with its model card.
+    """Uploads a run with its model card, in place of what an earlier push has uploaded.
 
     Args:
       repository: `user/name`; exists.
@@ -54,15 +73,9 @@ def push(repository: str, directory: Path, state: TrainState, exported: Sequence
       exported: further files, e.g. `model.onnx`.
 
     Raises:
-      DataError: no results there, or those of another model, or the hub cannot be reached.
+      DataError: see `results_of`, or the hub cannot be reached.
     """
-    facts = workdir.read_config(directory)
-    results: dict[str, Any] = files.read_json(directory / "results.json", dict[str, Any], "finish the run first")
-    if results.get("step") != int(state.step):
-        raise DataError(
-            f"{directory}: results.json is of step {results.get('step')}, but the model of step {int(state.step)}; "
-            "finish the run first"
-        )
+    facts, results = workdir.read_config(directory), results_of(directory, state)
     config = facts["config"]
     for key, section in (("init_from", ""), ("path", "data"), ("pretrained", "backbone"), ("teacher", "method")):
         values = config[section] if section else config
@@ -77,7 +90,7 @@ def push(repository: str, directory: Path, state: TrainState, exported: Sequence
         for path in exported:
             shutil.copy(path, staged)
         try:
-            _library().upload_folder(repo_id=repository, folder_path=staged)
+            _library().upload_folder(repo_id=repository, folder_path=staged, delete_patterns=list(REPLACED))
         except Exception as error:
             raise DataError(f"--push={repository}: cannot be uploaded ({reason(error)}); try again") from None
 

@@ -5,6 +5,7 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 from dml_jax import files
 from dml_jax.analysis import drawing, page
@@ -73,7 +74,8 @@ def _heading(metric: str) -> str:
 def _link(directory: Path, run: Run) -> str:
     report = run.directory / "report.html"
     target = report if report.exists() else run.directory / "results.json"
-    return f'<li><a href="{text(os.path.relpath(target, directory))}">{text(run.directory.name)}</a></li>'
+    address = quote(os.fsencode(os.path.relpath(target, directory)))  # names may hold "#", "?" and "%"
+    return f'<li><a href="{address}">{text(run.directory.name)}</a></li>'
 
 
 def plot_rows(group: Group, table: Table, metric: str) -> "Figure":

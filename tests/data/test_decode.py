@@ -117,6 +117,33 @@ def test_jpeg_files_are_shrunk_while_they_are_decoded(min_side: int, factor: int
     np.testing.assert_array_equal(decode.rgb(png, min_side), decode.rgb(png))
 
 
+def test_jpeg_files_of_very_many_scans_are_rejected() -> None:
+    """Each goes over all pixels, however short it is; what looks like one in a comment or after the end is none."""
+    data = saved(Image.new("L", (64, 64)), "JPEG", progressive=True)
+    scan = data[data.rindex(b"\xff\xda") : -2]
+    marks = b"\xff\xda" * 200
+    comment = b"\xff\xfe" + (len(marks) + 2).to_bytes(2) + marks
+    for harmless in (data[:-2] + 80 * scan + data[-2:], data + marks, data[:2] + comment + data[2:]):
+        assert decode.rgb(harmless).shape == (64, 64, 3)
+    for disguise in (b"", comment, b"\xff\xfe\0\4\xff\xd9", b"\xff\xd0", b"\xff\x01", b"\xff", b"\0"):
+        many = data[:-2] + 100 * (disguise + scan) + data[-2:]
+        with Image.open(io.BytesIO(many)) as image:
+            assert image.convert("RGB").size == (64, 64)  # so it is not refused as damaged
+        with pytest.raises(DataError, match=r"^more than 100 scans, which would take very long; save it again$"):
+            decode.rgb(many)
+
+
+@pytest.mark.parametrize("kind", [1, 2, 3])
+def test_images_in_text_of_very_many_comments_are_rejected(kind: int) -> None:
+    """A megabyte of them takes Pillow a quarter of a minute, and twice as many four times as long."""
+    head, pixels = (b"P%d\n1 2\n%s" % (kind, b"" if kind == 1 else b"255\n")), b"0 1 " * (3 if kind == 3 else 1)
+    assert decode.rgb(head + 80 * b"#\n" + pixels).shape == (2, 1, 3)
+    with pytest.raises(DataError, match=r"^more than 100 comments, which would take very long; save it again$"):
+        decode.rgb(head + 101 * b"#\n" + pixels)
+    binary = b"P6\n6 7\n255\n" + b"#" * 126
+    assert (decode.rgb(binary) == ord("#")).all()
+
+
 @pytest.mark.parametrize("kind", ["EPS", "JPEG2000", "ICO", "TGA", "PCX", "DIB", "SGI", "DDS", "PDF"])
 def test_other_formats_are_rejected(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """In particular PostScript, whose decoder runs Ghostscript."""

@@ -3,6 +3,7 @@
 import json
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -68,8 +69,11 @@ class Hub:
             raise ValueError("401 Client Error\nmore")
         self.private.append(private)
 
-    def upload_folder(self, *, repo_id: str, folder_path: Path) -> None:
-        shutil.copytree(folder_path, self.directory / repo_id)
+    def upload_folder(self, *, repo_id: str, folder_path: Path, delete_patterns: Sequence[str] = ()) -> None:
+        pushed = self.directory / repo_id
+        for path in [path for pattern in delete_patterns for path in pushed.glob(pattern)]:
+            path.unlink()
+        shutil.copytree(folder_path, pushed, dirs_exist_ok=True)
 
     def snapshot_download(self, repository: str, *, revision: str | None, allow_patterns: list[str]) -> str:
         assert revision in (None, "v1")
@@ -114,6 +118,19 @@ def test_results_of_another_model_are_not_pushed(run: Path, hub: Hub, tmp_path: 
     (copy / "results.json").write_text(json.dumps(RESULTS | {"step": 4}))
     with pytest.raises(DataError, match=r"results\.json is of step 4, but the model of step 5; finish the run first"):
         command.execute([f"--workdir={copy}", "--push=me/digits"])
+    assert hub.private == []  # no repository has been created
+
+
+def test_the_model_of_the_last_push_is_loaded(run: Path, hub: Hub) -> None:
+    """Although the one that it replaces has been trained for longer; other files of the repository are kept."""
+    pushed = hub.directory / "me" / "digits"
+    (pushed / "model").mkdir(parents=True)
+    for name in ("model/900.safetensors", "model.onnx", "test.parquet", "photo.jpg"):
+        (pushed / name).write_bytes(b"of another model")
+    command.execute([f"--workdir={run}", "--push=me/digits"])
+    assert dml_jax.load("hf://me/digits").step == 5
+    files = sorted(str(path.relative_to(pushed)) for path in pushed.rglob("*") if path.is_file())
+    assert files == ["README.md", "config.json", "model/5.safetensors", "photo.jpg", "results.json"]
 
 
 def test_the_model_card(run: Path, hub: Hub) -> None:

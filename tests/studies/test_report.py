@@ -3,6 +3,7 @@
 import csv
 import io
 import math
+import os
 import re
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from dataclasses import asdict
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote_to_bytes, urljoin, urlsplit
 
 import numpy as np
 import pytest
@@ -254,7 +256,7 @@ def test_special_characters() -> None:
     assert all(text in printed for text in ("T [/bold]", "[/x] p", "[/] ~/a --b ---c\\"))
 
 
-@pytest.mark.parametrize("name", ["u$x^$", "[red]", "caf\udce9\x1b", "x" * 200])
+@pytest.mark.parametrize("name", ["u$x^$", "[red]", "caf\udce9\x1b", "x" * 200, "50%41#a?b&c", "javascript:0"])
 def test_names_of_directories(tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Anything that a file system allows."""
     write_run(tmp_path / f"{name}-0", hits(0.5), config=config(tau=1.0))
@@ -262,6 +264,12 @@ def test_names_of_directories(tmp_path: Path, name: str, capsys: pytest.CaptureF
     runs = [str(path) for path in sorted(tmp_path.iterdir())]
     report.execute([*runs, f"--output={tmp_path / 'report'}"])
     assert f"| {printable(name)} | 1 |" in (tmp_path / "report" / "report.md").read_text()
+    parser = Columns()
+    parser.feed((tmp_path / "report" / "report.html").read_text())
+    addresses = [urlsplit(urljoin("file:///report/report.html", link)) for link in parser.links]
+    found = [os.path.normpath(f"{tmp_path}{os.fsdecode(unquote_to_bytes(address.path))}") for address in addresses]
+    assert sorted(found) == [f"{run}/results.json" for run in runs]
+    assert not any(address.query or address.fragment for address in addresses)
 
 
 @pytest.mark.parametrize(
