@@ -7,7 +7,8 @@ import importlib.util
 import io
 import sys
 import warnings
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
 from types import ModuleType
@@ -164,13 +165,24 @@ def run_file(option: str, path: str) -> ModuleType:
         sys.path.insert(0, root)
     if (shipped := str(configs_root())) not in sys.path:  # and may import those of the package
         sys.path.append(shipped)
-    try:
+    with running(f"{option}={path}"):
         spec.loader.exec_module(module)
-    except UserError as error:
-        raise ConfigError(f"{option}={path}: {error}") from error
-    except Exception as error:  # configuration files are the user's code
-        raise ConfigError(f"{option}={path}: cannot be run ({type(error).__name__}: {error})") from error
     return module
+
+
+@contextmanager
+def running(file: str) -> Iterator[None]:
+    """Within this context, which runs a file of the user, every error is a ConfigError that names it.
+
+    Args:
+      file: the option with its value.
+    """
+    try:
+        yield
+    except UserError as error:
+        raise ConfigError(f"{file}: {error}") from error
+    except Exception as error:
+        raise ConfigError(f"{file}: cannot be run ({type(error).__name__}: {error})") from error
 
 
 def _stored_config(path: str) -> dict[str, Any]:
@@ -208,11 +220,9 @@ def load_config(path: str, overrides: dict[str, str]) -> dict[str, Any]:
         if colon and variant not in variants:
             known = suggest(variant, variants) if variants else "this configuration has none"
             raise ConfigError(f"--config={path}: there is no variant {variant!r}; {known}")
-        try:
+        with running(f"--config={path}"):
             config: ConfigDict = module.get_config(variant) if colon else module.get_config()
-        except UserError as error:
-            raise ConfigError(f"--config={path}: {error}") from error
-        values = config.to_dict()
+            values = config.to_dict()
     from dml_jax.config import SAME_EXPERIMENT, Train
 
     for key, text in overrides.items():

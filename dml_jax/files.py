@@ -161,13 +161,18 @@ def atomic_write(path: Path) -> Iterator[Path]:
             yield draft
             with draft.open("rb") as file:
                 os.fsync(file.fileno())
-        umask = os.umask(0)
-        os.umask(umask)
-        draft.chmod(0o666 & ~umask)
+        make_accessible(draft)
         os.replace(draft, path)
     except BaseException:
         draft.unlink(missing_ok=True)
         raise
+
+
+def make_accessible(path: Path) -> None:
+    """Gives a temporary file or directory, which only its owner can read, the permissions of any new one."""
+    umask = os.umask(0)
+    os.umask(umask)
+    path.chmod((0o777 if path.is_dir() else 0o666) & ~umask)
 
 
 def write_json(path: Path, value: Any) -> None:

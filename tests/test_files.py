@@ -4,16 +4,19 @@ import errno
 import io
 import lzma
 import os
+import stat
 import struct
 import sys
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pytest
 from pydantic import StrictInt
 
 from dml_jax import cli, files
+from dml_jax.backbones.weights import converted_files
 from dml_jax.errors import ConfigError, DataError, WeightsError, printable
 
 
@@ -89,6 +92,18 @@ def test_outputs_whose_names_are_as_long_as_possible(tmp_path: Path) -> None:
         files.write_json(tmp_path / name, {})
         assert sorted(path.name for path in tmp_path.iterdir()) == [name]
         (tmp_path / name).unlink()
+
+
+@pytest.mark.parametrize("mask", [0o000, 0o027])
+def test_permissions_follow_the_umask(mask: int, tmp_path: Path) -> None:
+    before = os.umask(mask)
+    try:
+        files.write_json(tmp_path / "x.json", {})
+        converted_files.write(tmp_path / "weights", {"x": np.zeros(1, np.float32)}, {})
+    finally:
+        os.umask(before)
+    for path in tmp_path.rglob("*"):
+        assert stat.S_IMODE(path.stat().st_mode) == (0o777 if path.is_dir() else 0o666) & ~mask, path
 
 
 def test_paths_that_no_file_or_no_library_can_have() -> None:

@@ -166,7 +166,14 @@ def test_home_directory_of_an_unknown_user(in_process: InProcess) -> None:
 
 
 def test_configuration_file_that_raises(in_process: InProcess, tmp_path: Path) -> None:
-    for text, wanted in (("x = (", "SyntaxError"), ("import no_such_module", "no_such_module")):
+    assign = "from configs import digits_hist\ndef get_config():\n    config = digits_hist.get_config()\n    config."
+    for text, wanted in (
+        ("x = (", "SyntaxError"),
+        ("import no_such_module", "no_such_module"),
+        (f"{assign}evaluation.ks = 1\n    return config", "TypeError: Could not override field 'ks'"),
+        (f"{assign}no_such_section.steps = 1\n    return config", "no_such_section"),
+        ("def get_config(): pass", "AttributeError: 'NoneType'"),
+    ):
         (tmp_path / "broken.py").write_text(text)
         done = in_process(f"--config={tmp_path / 'broken.py'}", f"--workdir={tmp_path / 'run'}")
         assert (done.returncode, done.stderr.count("\n"), wanted in done.stderr) == (2, 1, True), done.stderr

@@ -1,6 +1,7 @@
 """Checks of arrays and `.npy` files before any long computation, and reading them in blocks."""
 
-from collections.abc import Iterator
+import operator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import jax
@@ -188,6 +189,18 @@ def excluded_rows(values: ArrayLike, labels: np.ndarray, gallery_labels: np.ndar
             f"{name}: gallery row {rows[query]} is not of the class of query {query}, so it cannot be the query itself"
         )
     return rows
+
+
+def recall_ks(ks: int | Sequence[int]) -> tuple[int, ...]:
+    """The values of K for Recall@K; a number is the only one.
+
+    Raises:
+      DataError: not integers.
+    """
+    try:
+        return tuple(map(operator.index, np.atleast_1d(ks)))
+    except (TypeError, ValueError):
+        raise DataError(f"ks={ks!r}: must be positive integers, e.g. ks=(1, 10)") from None
 
 
 def is_real(dtype: np.dtype) -> bool:

@@ -1,6 +1,6 @@
 """All metrics in one place: retrieval, and those of clusterings (`clustering`) and embedding spaces (`geometry`)."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -32,7 +32,7 @@ def retrieval(
     queries: ArrayLike,
     labels: ArrayLike,
     *,
-    ks: tuple[int, ...] = (1, 2, 4, 8),
+    ks: int | Sequence[int] = (1, 2, 4, 8),
     metric: Literal["cosine", "euclidean"] = "cosine",
     gallery: ArrayLike | None = None,
     gallery_labels: ArrayLike | None = None,
@@ -82,6 +82,7 @@ def retrieval(
     """
     points = check_inputs.embeddings(queries, name="queries")
     classes = check_inputs.labels(labels, len(points), of="queries")
+    ks = check_inputs.recall_ks(ks)
     if metric not in ("cosine", "euclidean"):
         raise DataError(f"metric={metric!r}: give 'cosine' or 'euclidean'")
     if exclusion not in ("index", "position"):

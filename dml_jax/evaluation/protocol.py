@@ -1,6 +1,6 @@
 """Evaluation of the embeddings of a split: all metrics, and one line that states how they were computed."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -44,7 +44,7 @@ def evaluate(
     embeddings: ArrayLike,
     labels: ArrayLike,
     *,
-    ks: tuple[int, ...] = (1, 2, 4, 8),
+    ks: int | Sequence[int] = (1, 2, 4, 8),
     protocol: Protocol = "clean",
     cluster: bool = True,
     geometry: bool = False,
@@ -93,7 +93,7 @@ def evaluate(
     result: dict[str, Any] = metrics.retrieval(
         points,
         labels,
-        ks=tuple(k for k in ks if k <= candidates),
+        ks=[k for k in check_inputs.recall_ks(ks) if k <= candidates],
         metric=metric,
         gallery=gallery,
         gallery_labels=gallery_labels,

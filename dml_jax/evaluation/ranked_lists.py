@@ -1,5 +1,7 @@
 """Retrieval metrics of precomputed rankings, such as re-ranked lists."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from dml_jax.errors import DataError
@@ -30,7 +32,7 @@ def retrieval(
     labels: ArrayLike,
     gallery_labels: ArrayLike | None = None,
     *,
-    ks: tuple[int, ...] = (1, 2, 4, 8),
+    ks: int | Sequence[int] = (1, 2, 4, 8),
 ) -> dict[str, float]:
     """Recall@K, MRR, R-precision and MAP@R (Musgrave et al., ECCV 2020) of ranked lists.
 
@@ -51,6 +53,7 @@ def retrieval(
     if lists.ndim != 2 or not np.issubdtype(lists.dtype, np.integer):
         raise DataError(f"indices: {lists.dtype} {list(lists.shape)}; give integers [Q, L], one list per query")
     queries = check_inputs.labels(labels, len(lists), of="indices")
+    ks = check_inputs.recall_ks(ks)
     exclude_self = gallery_labels is None
     gallery = queries
     if gallery_labels is not None:

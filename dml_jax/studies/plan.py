@@ -80,10 +80,8 @@ def load(path: str) -> tuple[str, Study]:
     if colon and variant not in variants:
         known = suggest(variant, variants) if variants else "this study has none"
         raise ConfigError(f"--study={path}: there is no variant {variant!r}; {known}")
-    try:
+    with cli.running(f"--study={path}"):
         study = module.get_study(variant) if colon else module.get_study()
-    except ConfigError as error:
-        raise ConfigError(f"--study={path}: {error}") from error
     if not isinstance(study, Study):
         raise ConfigError(f"--study={path}: get_study() must return a Study, not {type(study).__name__}")
     return Path(file).stem + (f"-{variant}" if variant else ""), study

@@ -239,6 +239,7 @@ def test_csv(tmp_path: Path) -> None:
         ("path,label\na.jpg,b,c\n", "line 2: has no path, no label or too many"),
         ("path,label,split,role\na.jpg,b,train,query\n", "split 'train' with role 'query'"),
         ("path,label\nnowhere.jpg,b\nx.jpg,c\ny.jpg,d\nz.jpg,e\n", "4 of 4 images cannot be used"),
+        ("path,label\n\0.jpg,b\nx.jpg,c\ny.jpg,d\nz.jpg,e\n", "4 of 4 images cannot be used"),
     ],
 )
 def test_invalid_csv(tmp_path: Path, text: str, message: str) -> None:

@@ -1,11 +1,13 @@
 """Rejected input and its error messages."""
 
+from functools import partial
+
 import ml_dtypes
 import numpy as np
 import pytest
 
 from dml_jax.errors import DataError
-from dml_jax.evaluation import check_inputs, metrics
+from dml_jax.evaluation import check_inputs, metrics, protocol, ranked_lists
 
 X = np.random.default_rng(0).normal(size=(12, 4)).astype(np.float32)
 Y = np.repeat(np.arange(4), 3)
@@ -69,6 +71,10 @@ def test_any_integers_are_valid_labels():
     [
         ({"ks": (1, 12)}, r"ks: K=12, but there are 11 candidates; K must be in 1\.\.11"),
         ({"ks": (0,)}, "ks: K=0"),
+        ({"ks": 12}, "ks: K=12"),
+        ({"ks": (1.5,)}, r"ks=\(1\.5,\): must be positive integers"),
+        ({"ks": "all"}, "ks='all': must be positive integers"),
+        ({"ks": ((1, 2), (4,))}, "must be positive integers"),
         ({"gallery": X}, "give both or neither"),
         ({"gallery": X[:0], "gallery_labels": Y[:0]}, "gallery: is empty"),
         ({"gallery": X[:, :2], "gallery_labels": Y}, "gallery: has 2 columns and the queries 4"),
@@ -102,6 +108,12 @@ def test_k_may_be_the_number_of_candidates():
     assert metrics.retrieval(X, Y, **given, exclude=np.full(12, -1))["recall@12"] == 1
     with pytest.raises(DataError, match="K=12, but there are 11 candidates"):
         metrics.retrieval(X, Y, **given, exclude=np.where(np.arange(12) == 0, 0, -1))
+
+
+def test_a_number_is_the_only_k():
+    lists = np.argsort(-(X @ X.T), axis=1)
+    for call in (partial(metrics.retrieval, X), partial(protocol.evaluate, X), partial(ranked_lists.retrieval, lists)):
+        assert call(Y, ks=1) == call(Y, ks=(1,))
 
 
 def test_one_query_has_no_candidates():

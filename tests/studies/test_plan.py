@@ -190,6 +190,7 @@ def test_invalid_files(tmp_path: Path) -> None:
         ("def get_study(): return 3", "must return a Study, not int"),
         ("from dml_jax.studies.definition import grid\ndef get_study(): return grid('a.py', {})", "is empty"),
         ("1 / 0", "cannot be run .ZeroDivisionError"),
+        ("def get_study(): return 1 / 0", "cannot be run .ZeroDivisionError"),
     ):
         file = tmp_path / "study.py"
         file.write_text(text)

@@ -19,7 +19,7 @@ import safetensors.numpy
 from flax import traverse_util
 
 from dml_jax.errors import WeightsError
-from dml_jax.files import below_a_file, read_json, reading, sha256
+from dml_jax.files import below_a_file, make_accessible, read_json, reading, sha256
 
 WEIGHTS, METADATA = "weights.safetensors", "weights.json"
 REMEDY = "give a directory of converted weights, or convert the weights again"
@@ -60,8 +60,8 @@ def write(directory: Path, arrays: Mapping[str, np.ndarray], metadata: Mapping[s
         safetensors.numpy.save_file(dict(arrays), draft / WEIGHTS)
         complete = {**metadata, "weights_sha256": sha256(draft / WEIGHTS)}
         (draft / METADATA).write_text(json.dumps(complete, indent=2) + "\n")
-        (draft / WEIGHTS).chmod(0o644)
-        draft.chmod(0o755)
+        make_accessible(draft / WEIGHTS)
+        make_accessible(draft)
         os.rename(draft, directory)
     except BaseException:
         shutil.rmtree(draft, ignore_errors=True)
