@@ -133,7 +133,7 @@ def execute(arguments: list[str]) -> None:
         shards.remove()  # if the process that merged them was killed
         print("all images have been embedded already")
     if left_out:
-        print(f"{left_out} images are left out")
+        print(f"left out: {left_out} of {len(files)} images")
     dimensions = exported.embeddings.shape[1]
     print(f"{len(exported.ids)} embeddings with {dimensions} dimensions: {printable(str(output))}")
     if query and query_image is not None:

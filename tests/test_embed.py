@@ -249,7 +249,7 @@ def test_unusable_images(run: Run, photos: Path, monkeypatch: pytest.MonkeyPatch
         assert "left out: photos/02.jpg: not an image" in run("--skip_bad")[2]
     assert run()[2].startswith("error: photos/17.jpg: not an image")
     code, out, err = run("--skip_bad")
-    assert (code, out.splitlines()[-2:]) == (0, ["2 images are left out", f"18 embeddings with {DIM} dimensions: out"])
+    assert (code, out.splitlines()[-2:]) == (0, ["left out: 2 of 20 images", f"18 embeddings with {DIM} dimensions: out"])
     assert (err.count("\n"), err.startswith("left out: photos/17.jpg")) == (1, True)
     ids = json.loads(Path("out/ids.json").read_text())
     assert ids == [f"photos/{i:02d}.jpg" for i in range(COUNT) if i not in (2, 17)]
@@ -295,7 +295,7 @@ def test_rows_left_out_before_need_the_option_again(run: Run, photos: Path, monk
         f"continuing: 1 of 3 files are in {Path('out.shards').resolve()}\n",
         f"{error}{Path('out.shards').resolve()}\n",
     )
-    found = ["1 images are left out", f"19 embeddings with {DIM} dimensions: out"]
+    found = ["left out: 1 of 20 images", f"19 embeddings with {DIM} dimensions: out"]
     assert run("--skip_bad")[1].splitlines()[-2:] == found
     assert run() == (2, "", f"{error}out\n")
     assert run("--skip_bad") == (0, "\n".join(["all images have been embedded already", *found, ""]), "")
