@@ -158,6 +158,13 @@ def test_impossible_batches(name: str, size: int, images: int, message: str) -> 
         build(name, size, images)
 
 
+def test_one_batch_may_hold_every_chunk_twice() -> None:
+    """With one image per chunk, a class of n images has n + 1."""
+    sampler = build("mpn", 2 * sum(size + 1 for size in SIZES), 1)
+    assert sampler.first_step(1) == 1
+    np.testing.assert_array_equal(np.bincount(LABELS[sampler.batch(0)]), [2 * (size + 1) for size in SIZES])
+
+
 def test_small_classes_repeat_images() -> None:
     """Class 7 has one image, which fills its K = 3 places in a batch."""
     for name in ("balanced", "mpn", "ms"):
