@@ -249,7 +249,8 @@ def test_unusable_images(run: Run, photos: Path, monkeypatch: pytest.MonkeyPatch
         assert "left out: photos/02.jpg: not an image" in run("--skip_bad")[2]
     assert run()[2].startswith("error: photos/17.jpg: not an image")
     code, out, err = run("--skip_bad")
-    assert (code, out.splitlines()[-2:]) == (0, ["left out: 2 of 20 images", f"18 embeddings with {DIM} dimensions: out"])
+    found = ["left out: 2 of 20 images", f"18 embeddings with {DIM} dimensions: out"]
+    assert (code, out.splitlines()[-2:]) == (0, found)
     assert (err.count("\n"), err.startswith("left out: photos/17.jpg")) == (1, True)
     ids = json.loads(Path("out/ids.json").read_text())
     assert ids == [f"photos/{i:02d}.jpg" for i in range(COUNT) if i not in (2, 17)]
