@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable
 from functools import cache
@@ -48,10 +49,12 @@ class Stop:
         self._asked: jax.Array | None = None
         self._previous: dict[int, object] = {}
         self._end: threading.Timer | None = None
+        self._report = sys.unraisablehook
 
     def __enter__(self) -> "Stop":
         for number in (signal.SIGTERM, signal.SIGINT):
             self._previous[number] = signal.signal(number, self._receive)
+        self._report, sys.unraisablehook = sys.unraisablehook, self._swallowed
         return self
 
     def __exit__(
@@ -61,6 +64,12 @@ class Stop:
             self._end.cancel()
         for number, handler in self._previous.items():
             signal.signal(number, handler)  # type: ignore[arg-type]
+        sys.unraisablehook = self._report
+
+    def _swallowed(self, error: "sys.UnraisableHookArgs") -> None:
+        """Prints no traceback of an exception of `_receive` that ends the process a little later."""
+        if not isinstance(error.exc_value, Interrupted):
+            self._report(error)
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
         if self.signal or self._immediate:

@@ -50,7 +50,8 @@ with stop_signals.Stop() as stop:
     Swallowing()
     time.sleep(60)
 """
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=50).returncode == 143
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=50)
+    assert (done.returncode, done.stderr) == (143, b"")
 
 
 def test_processes_agree_at_the_next_poll(monkeypatch: pytest.MonkeyPatch) -> None:
