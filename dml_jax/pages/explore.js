@@ -47,7 +47,7 @@ async function list(start) {
     shown = start + answer.images.length;
     at("listed").textContent = `${answer.total.toLocaleString("en")} images`;
     more.hidden = shown >= answer.total;
-  } catch (error) { say(error.message, true); }
+  } catch (error) { if (mine === listing) say(error.message, true); }
 }
 async function open() {
   const index = location.hash.slice(1), mine = ++finding;
@@ -58,7 +58,7 @@ async function open() {
     if (mine !== finding) return;  // another image has been chosen since
     show(answer, `images/query/large/${index}`, [answer.query.class, answer.query.name]);
     say(`${right} of the ${answer.neighbors.length} nearest images are of the class ${answer.query.class}.`);
-  } catch (error) { say(error.message, true); }
+  } catch (error) { if (mine === finding) say(error.message, true); }
 }
 async function photograph(chosen) {
   if (!chosen) return;
@@ -70,7 +70,7 @@ async function photograph(chosen) {
     history.replaceState(null, "", location.pathname);
     show(answer, URL.createObjectURL(chosen), [chosen.name]);
     say(`Nearest: ${answer.neighbors[0].class}, cosine ${answer.neighbors[0].cosine.toFixed(3)}.`);
-  } catch (error) { say(`${chosen.name}: ${error.message}`, true); }
+  } catch (error) { if (mine === finding) say(`${chosen.name}: ${error.message}`, true); }
 }
 choice.addEventListener("change", () => list(0));
 onlyWrong.addEventListener("change", () => list(0));
