@@ -68,6 +68,7 @@ def run(kills: int, terms: int, seed: int, jobs: int) -> Iterator[Row]:
             tasks = [
                 pool.submit(interrupted, name, folder, wholes[name], number, count, seed)
                 for name, count in zip(RUNS, wanted, strict=True)
+                if count
             ]
             yield from (task.result() for task in tasks)
 
