@@ -172,7 +172,7 @@ def run_file(option: str, path: str) -> ModuleType:
 
 @contextmanager
 def running(file: str) -> Iterator[None]:
-    """Within this context, which runs a file of the user, every error is a ConfigError that names it.
+    """Turns every error of a user's file, whose code runs within this context, into a ConfigError that names the file.
 
     Args:
       file: the option with its value.

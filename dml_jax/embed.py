@@ -35,7 +35,7 @@ FIGURE = "neighbors.png"
 def image_files(paths: list[str], output: Path | None = None) -> list[str]:
     """Image files among `paths`, and those below directories among them as `walk` finds them.
 
-    The figure in `output` is none of them: `embed .` would embed it the second time, and begin anew every time.
+    The figure in `output` is left out, because a second `embed .` would take it for a new image.
 
     Raises:
       DataError: a path does not exist, or there is no image file.

@@ -156,7 +156,7 @@ async def explain(request: Request, error: Exception) -> Response:
 
 
 class OwnPages:
-    """Refuses what pages of other sites ask for, as far as browsers tell; a link to the page may be followed."""
+    """Refuses requests that a browser marks as coming from another site, except for links to the page."""
 
     def __init__(self, app: ASGIApp):
         self._app = app

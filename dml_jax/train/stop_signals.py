@@ -67,7 +67,7 @@ class Stop:
         sys.unraisablehook = self._report
 
     def _swallowed(self, error: "sys.UnraisableHookArgs") -> None:
-        """Prints no traceback of an exception of `_receive` that ends the process a little later."""
+        """Hides the traceback of a swallowed `Interrupted`: the timer of `_receive` ends the process."""
         if not isinstance(error.exc_value, Interrupted):
             self._report(error)
 

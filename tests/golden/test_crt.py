@@ -216,7 +216,7 @@ def toy(z: dict[str, np.ndarray]) -> Backbone:
     channels = len(z["init/body.bias"])
 
     def init(key: jax.Array, image_shape: tuple[int, int]) -> tuple[Any, Any]:
-        raise NotImplementedError("parameters are read from the file")
+        raise AssertionError("parameters are read from the file")
 
     def apply(params: Any, stats: Any, x: jax.Array, *, train: bool, key: Any) -> tuple[jax.Array, Any]:
         return x @ params["weight"].T + params["bias"].reshape(1, 1, 1, -1), stats

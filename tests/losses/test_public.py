@@ -273,7 +273,7 @@ def test_pairs_with_a_memory(x64: None) -> None:
     np.testing.assert_allclose(hard, np.mean(hinges), rtol=1e-12)
 
 
-# Values of the papers; of contrastive loss, lifted structure and margin loss those of common implementations.
+# Values of the papers or of their code; of the contrastive loss and lifted structure, those of common implementations.
 DEFAULTS: dict[str, dict[str, float | bool | str | tuple[float, ...]]] = {
     "arcface": {"margin": 0.5, "scale": 64},
     "circle": {"margin": 0.4, "gamma": 80},
