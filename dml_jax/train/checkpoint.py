@@ -12,11 +12,13 @@ checkpoints first waits for it. So they are complete in the order in which they 
 import logging
 import shutil
 import sys
+import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 import jax
@@ -31,6 +33,7 @@ from dml_jax.train.state import TrainState, check_finite, evaluated
 KEPT = {"latest": 3, "best": 2}
 MANIFEST = "sha256.json"
 NONE = -1  # instead of a step
+NEVER_STARTED = r"coroutine '(async_serialize_from_host|_read_array_index_and_device_put|Store\.)"  # of orbax
 ON_DISK = ("step", "params", "method", "optimizer", "average")  # names of the fields of `TrainState` in a checkpoint
 
 
@@ -71,7 +74,7 @@ class Checkpoints:
         writing: bool = True,
     ):
         logging.getLogger("absl").setLevel(logging.CRITICAL)  # orbax also raises the errors it logs
-        _ignore_late_transfers()
+        _ignore_abandoned_transfers()
         self.directory = directory.absolute()
         self.kept = self.directory / "kept"
         self._template = template
@@ -276,21 +279,30 @@ def _commit(manager: ocp.CheckpointManager, path: Path) -> None:
             write_json(path / MANIFEST, digests(path))
 
 
-def _ignore_late_transfers() -> None:
+def _ignore_abandoned_transfers() -> None:
     """Keeps Python from printing tracebacks and warnings after a failure that has been reported.
 
-    Orbax transfers all arrays at once and closes its event loop at the first failure; those that end later find it
-    closed, in a callback from which nothing can be raised, and some never start.
+    Orbax transfers all arrays at once and closes its event loop at the first failure. Those that end later find it
+    closed, in a callback from which nothing can be raised; others fail or are discarded unseen, and some never start.
     """
-    warnings.filterwarnings("ignore", "coroutine 'async_serialize_from_host", RuntimeWarning)
+    warnings.filterwarnings("ignore", NEVER_STARTED, RuntimeWarning)
+    logging.getLogger("asyncio").addFilter(_is_not_from_orbax)  # a function is added once
     report = sys.unraisablehook
 
-    def without_late_transfers(unraisable: "sys.UnraisableHookArgs") -> None:
-        if str(unraisable.exc_value) != "Event loop is closed":
+    def without_abandoned_transfers(unraisable: "sys.UnraisableHookArgs") -> None:
+        if str(unraisable.exc_value) != "Event loop is closed" and not _in_orbax(unraisable.exc_traceback):
             report(unraisable)
 
-    if getattr(report, "__name__", "") != without_late_transfers.__name__:
-        sys.unraisablehook = without_late_transfers
+    if getattr(report, "__name__", "") != without_abandoned_transfers.__name__:
+        sys.unraisablehook = without_abandoned_transfers
+
+
+def _is_not_from_orbax(record: logging.LogRecord) -> bool:
+    return not (record.exc_info and _in_orbax(record.exc_info[2]))
+
+
+def _in_orbax(trace: TracebackType | None) -> bool:
+    return any("orbax" in Path(frame.f_code.co_filename).parts for frame, _ in traceback.walk_tb(trace))
 
 
 def _check_unchanged(path: Path) -> None:

@@ -1,6 +1,7 @@
 """Checkpoints never restore wrong arrays: damage is reported and the previous one is read."""
 
 import errno
+import gc
 import logging
 import resource
 import shutil
@@ -302,3 +303,27 @@ def test_transfers_that_end_after_a_failure_are_not_reported(
     _FailsWhenDeleted("Event loop is closed")
     _FailsWhenDeleted("another")
     assert reported == ["another"]
+
+
+def test_reads_abandoned_after_a_failure_are_not_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Orbax reads all arrays at once; when the first does not fit, it leaves the others to the garbage collector."""
+
+    def state(rows: int) -> TrainState:
+        return TrainState(jnp.asarray(0, jnp.int32), {f"w{i}": jnp.zeros((rows, 2)) for i in range(8)}, {}, {})
+
+    reported: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda unraisable: reported.append(unraisable.object))
+    for _ in range(6):
+        with closing(Checkpoints(tmp_path, lambda: state(3), None)) as store:
+            store.save("latest", state(3), {})
+        with (
+            closing(Checkpoints(tmp_path, lambda: state(4), None)) as store,
+            pytest.raises(CheckpointError, match=r"does not fit this model \(.*\(4, 2\) is not compatible"),
+        ):
+            store.restore()
+        shutil.rmtree(tmp_path / "latest")
+        gc.collect()
+    assert reported == []
+    assert [record for record in caplog.records if record.name == "asyncio"] == []
