@@ -31,6 +31,8 @@ class DivergedError(UserError):
 
 def printable(text: str) -> str:
     """The text on one line, with control characters and the undecodable bytes of file names escaped."""
+    if text.isprintable():
+        return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 

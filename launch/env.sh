@@ -2,6 +2,8 @@
 # Sourced by the launch scripts: creates .venv in the project and installs the pinned requirements once.
 # Usage: prepare FILE...   the requirements files to install, relative to the project
 
+unset PYTHONDONTWRITEBYTECODE # without compiled files, each process would spend five seconds on compiling the libraries
+
 prepare() {
   local python=${PYTHON:-python3} stamp
   command -v "$python" >/dev/null || { echo "error: $python is not installed; install Python 3.11, 3.12 or 3.13, or set PYTHON" >&2; exit 2; }

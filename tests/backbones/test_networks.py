@@ -255,21 +255,26 @@ def test_two_updates_of_the_stage_statistics() -> None:
     assert not np.allclose(twice["layer1_0"]["bn1"]["mean"], once["layer1_0"]["bn1"]["mean"])
 
 
-def test_fixed_scales() -> None:
-    """Scales and biases move from the parameters to the statistics and still have an effect."""
-    for module, config, tensors, numbers in (
+@pytest.mark.parametrize(
+    ("module", "config", "tensors", "numbers"),
+    [
         (resnet, resnet.resnet50(), 106, 53_120),
-        (bn_inception, bn_inception.Config(), 138, 20_032),
-        (googlenet, googlenet.Config(), 114, 14_560),
-    ):
-        trained, fixed = (
-            jax.eval_shape(lambda m=module, c=c: m.build(c).init(jax.random.key(0), (64, 64)))
-            for c in (config, replace(config, freeze_bn_affine=True))
-        )
-        count = lambda tree: (len(jax.tree.leaves(tree)), sum(leaf.size for leaf in jax.tree.leaves(tree)))  # noqa: E731
-        for tree, sign in ((0, 1), (1, -1)):  # params, stats
-            moved = np.subtract(count(trained[tree]), count(fixed[tree]))
-            assert tuple(sign * moved) == (tensors, numbers)
+        pytest.param(bn_inception, bn_inception.Config(), 138, 20_032, marks=pytest.mark.slow),
+        pytest.param(googlenet, googlenet.Config(), 114, 14_560, marks=pytest.mark.slow),
+    ],
+)
+def test_fixed_scales_are_statistics(module: Any, config: Any, tensors: int, numbers: int) -> None:
+    trained, fixed = (
+        jax.eval_shape(lambda c=c: module.build(c).init(jax.random.key(0), (64, 64)))
+        for c in (config, replace(config, freeze_bn_affine=True))
+    )
+    count = lambda tree: (len(jax.tree.leaves(tree)), sum(leaf.size for leaf in jax.tree.leaves(tree)))  # noqa: E731
+    for tree, sign in ((0, 1), (1, -1)):  # params, stats
+        moved = np.subtract(count(trained[tree]), count(fixed[tree]))
+        assert tuple(sign * moved) == (tensors, numbers)
+
+
+def test_fixed_scales_have_an_effect() -> None:
     backbone = resnet.build(replace(SMALL["basic"][1], freeze_bn_affine=True))
     params, stats = backbone.init(jax.random.key(0), (16, 16))
     stats["layer1_0"]["bn2"] |= {"scale": 3 * jnp.ones(8), "bias": jnp.arange(8.0)}
