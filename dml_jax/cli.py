@@ -10,8 +10,9 @@ import warnings
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from dml_jax.errors import ConfigError, UserError, printable, suggest
@@ -155,10 +156,11 @@ def run_file(option: str, path: str) -> ModuleType:
       ConfigError: no such file, or an error in it.
     """
     file = find_file(option, path)
-    spec = importlib.util.spec_from_file_location(file.stem, file)
-    if spec is None or spec.loader is None:
+    if file.suffix != ".py":
         raise ConfigError(f"{option}={path}: is not a Python file")
-    module = importlib.util.module_from_spec(spec)
+    loader = _SourceLoader(file.stem, str(file))
+    module = ModuleType(file.stem)
+    module.__file__ = str(file)
     parents = [*file.resolve().parents]
     root = str(next((parent.parent for parent in parents if parent.name == "configs"), parents[:2][-1]))
     if root not in sys.path:  # configuration files import each other as `configs.…`
@@ -166,8 +168,15 @@ def run_file(option: str, path: str) -> ModuleType:
     if (shipped := str(configs_root())) not in sys.path:  # and may import those of the package
         sys.path.append(shipped)
     with running(f"{option}={path}"):
-        spec.loader.exec_module(module)
+        loader.exec_module(module)
     return module
+
+
+class _SourceLoader(SourceFileLoader):
+    """Always from the source: a compiled file may be of an earlier version with the same size in the same second."""
+
+    def get_code(self, fullname: str) -> CodeType:
+        return self.source_to_code(self.get_data(self.path), self.path)
 
 
 @contextmanager

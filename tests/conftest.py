@@ -1,6 +1,7 @@
 """For all tests: eight virtual CPU devices, no implicit rank promotion, one compilation cache."""
 
 import atexit
+import gc
 import os
 import shutil
 import tempfile
@@ -19,6 +20,7 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
 import jax
 import pytest
 
+gc.set_threshold(100_000, 50, 100)  # with all programs of a worker in memory, collecting garbage takes a while
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
 

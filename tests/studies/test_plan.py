@@ -1,7 +1,9 @@
 """Study files and their trials: every configuration is valid; invalid studies are explained in one sentence."""
 
 import json
+import os
 import re
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -55,6 +57,17 @@ def test_study_files(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         for row in found.rows:
             reported = [*row.reported.values(), *(m for sources in row.refined.values() for m in sources.values())]
             assert all(0.4 < value < 1 for metrics in reported for value in metrics.values())
+
+
+def test_an_edited_file_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if a version of equal size and time has been compiled."""
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    file = tmp_path / "mine.py"
+    for value in (1, 2):
+        file.write_text(f"value = {value}\n")
+        os.utime(file, (1e9, 1e9))
+        assert cli.run_file("--study", str(file)).value == value
+    assert list(tmp_path.iterdir()) == [file]
 
 
 def test_studies_state_the_papers_numbers(monkeypatch: pytest.MonkeyPatch) -> None:

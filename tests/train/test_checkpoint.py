@@ -315,7 +315,7 @@ def test_reads_abandoned_after_a_failure_are_not_reported(
 
     reported: list[object] = []
     monkeypatch.setattr(sys, "unraisablehook", lambda unraisable: reported.append(unraisable.object))
-    for _ in range(6):
+    for _ in range(3):
         with closing(Checkpoints(tmp_path, lambda: state(3), None)) as store:
             store.save("latest", state(3), {})
         with (
