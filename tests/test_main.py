@@ -235,7 +235,7 @@ def test_run_from_start_to_finish(in_process: InProcess, tmp_path: Path, monkeyp
         f"--workdir={run}",
         *TINY,
         "--config.train.steps=400",
-        "--config.train.evaluate_every=100",
+        "--config.train.evaluate_every=200",
     ]
     process = subprocess.Popen(
         [sys.executable, "-m", "dml_jax.main", *arguments, "--profile=3:5"],
@@ -298,7 +298,7 @@ def test_run_from_start_to_finish(in_process: InProcess, tmp_path: Path, monkeyp
     assert "raw pixels" in report
     assert "896 of 5 classes" in report
     evaluated = [line["step"] for line in lines if "test/recall@1" in line]
-    assert evaluated == [line["step"] for line in lines if "train/recall@1" in line] == [100, 200, 300, 400]
+    assert evaluated == [line["step"] for line in lines if "train/recall@1" in line] == [200, 400]
 
     again = in_process(*arguments)
     assert (again.returncode, "already finished" in again.stdout) == (0, True), again.stderr
@@ -312,7 +312,7 @@ def test_run_from_start_to_finish(in_process: InProcess, tmp_path: Path, monkeyp
     evaluated = command(*arguments, "--mode=evaluate", f"--output={tmp_path / 'results.json'}")
     assert (evaluated.returncode, "R@1" in evaluated.stdout) == (0, True), evaluated.stderr
     assert json.loads((tmp_path / "results.json").read_text())["recall@1"] == results["recall@1"]
-    exported = command(*arguments, "--mode=export", "--checkpoint=400")
+    exported = in_process(*arguments, "--mode=export", "--checkpoint=400")
     assert exported.returncode == 0, exported.stderr
     assert len(np.load(run / "embeddings" / "train" / "labels.npy")) == 7208
     check_command(run)

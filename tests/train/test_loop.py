@@ -34,11 +34,19 @@ STEPS = 20
 
 @pytest.fixture(scope="module", autouse=True)
 def compiled_once() -> Iterator[None]:
-    """Every restart compiles the same programs, so even the smallest are cached."""
+    """Restarts of an experiment share the training step; they compile the same other programs, all of which are cached."""
+    steps: dict[int, tuple[Experiment, Any]] = {}
+    build = experiments.jitted_step
+
+    def built_once(experiment: Experiment) -> Any:
+        return steps.setdefault(id(experiment), (experiment, build(experiment)))[1]
+
+    experiments.jitted_step = built_once
     before = jax.config.values["jax_persistent_cache_min_compile_time_secs"]
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
     yield
+    experiments.jitted_step = build
     jax.config.update("jax_persistent_cache_min_compile_time_secs", before)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
 
