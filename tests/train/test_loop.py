@@ -34,7 +34,7 @@ STEPS = 20
 
 @pytest.fixture(scope="module", autouse=True)
 def compiled_once() -> Iterator[None]:
-    """Restarts of an experiment share the training step; they compile the same other programs, all of which are cached."""
+    """Restarts of an experiment share the training step; of their other programs, even the smallest are cached."""
     steps: dict[int, tuple[Experiment, Any]] = {}
     build = experiments.jitted_step
 
