@@ -1,7 +1,7 @@
 """Hooks of mkdocs: the parts of the site that are made from code and configurations, so that they cannot drift.
 
 A line `<!-- generated: NAME -->` in a page is replaced by what the function NAME in PARTS returns. Each notebook
-becomes a page, and so does `benchmarks/RESULTS.md`.
+becomes a page, and so do `RESULTS.md` and `TIMINGS.md` of `benchmarks/`.
 """
 
 import dataclasses
@@ -149,8 +149,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Adds the pages that are made from files of other kinds."""
     for path in sorted(Path(config.docs_dir, "notebooks").glob("*.ipynb")):
         files.append(File.generated(config, f"notebooks/{path.stem}.md", content=notebook(path)))
-    results = (ROOT / "benchmarks/RESULTS.md").read_text(encoding="utf-8")
-    files.append(File.generated(config, "results.md", content=results))
+    for page, source in (("results.md", "RESULTS.md"), ("TIMINGS.md", "TIMINGS.md")):
+        content = (ROOT / "benchmarks" / source).read_text(encoding="utf-8")
+        files.append(File.generated(config, page, content=content))
     return files
 
 
