@@ -1,4 +1,4 @@
-"""Compares the speed with other libraries in one run, by interleaved calls; best on a quiet machine.
+"""Compares the speed with that of other libraries in interleaved calls; best on a quiet machine.
 
     python -m benchmarks.all [--only=methods,losses] [--photos=photos.zip]     writes benchmarks/TIMINGS.md and .json
     python -m benchmarks.all --compare=previous                                compares with them and writes nothing

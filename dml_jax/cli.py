@@ -173,7 +173,7 @@ def run_file(option: str, path: str) -> ModuleType:
 
 
 class _SourceLoader(SourceFileLoader):
-    """Always from the source: a compiled file may be of an earlier version with the same size in the same second."""
+    """Always reads the source: Python recognises a compiled file by size and second, which two versions may share."""
 
     def get_code(self, fullname: str) -> CodeType:
         return self.source_to_code(self.get_data(self.path), self.path)

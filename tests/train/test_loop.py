@@ -41,12 +41,12 @@ def compiled_once() -> Iterator[None]:
     def built_once(experiment: Experiment) -> Any:
         return steps.setdefault(id(experiment), (experiment, build(experiment)))[1]
 
-    experiments.jitted_step = built_once
     before = jax.config.values["jax_persistent_cache_min_compile_time_secs"]
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
-    yield
-    experiments.jitted_step = build
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(experiments, "jitted_step", built_once)
+        yield
     jax.config.update("jax_persistent_cache_min_compile_time_secs", before)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
 
