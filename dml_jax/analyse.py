@@ -120,7 +120,7 @@ def run_config(options: Namespace, overrides: dict[str, str]) -> tuple["Config",
         if key not in MOVABLE:
             raise ConfigError(f"--config.{key}: belongs to the run; only {', '.join(MOVABLE)} can be given")
         cli.apply_override(values, key, text)
-    return configs.resolve(values), directory
+    return configs.resolve(values, given=()), directory
 
 
 def applicable(run: "TrainedRun", subjects: tuple[str, ...], *, required: bool) -> dict[str, Any]:

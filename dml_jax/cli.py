@@ -21,6 +21,8 @@ from dml_jax.files import UNWRITABLE, expand_path, read_json
 if TYPE_CHECKING:
     from ml_collections import ConfigDict
 
+    from dml_jax.config import Config
+
 # File-system errors that the user can fix: a full or failing disk, missing permissions, something else of that name.
 FIXABLE = UNWRITABLE | {
     *(errno.EACCES, errno.EPERM, errno.EIO, errno.EEXIST, errno.EISDIR, errno.ENOTDIR, errno.ENOTEMPTY, errno.ELOOP),
@@ -206,6 +208,40 @@ def _stored_config(path: str) -> dict[str, Any]:
     return values
 
 
+def resolved(
+    path: str, overrides: dict[str, str], warn: Callable[[str], None] | None = None
+) -> tuple["Config", frozenset[str]]:
+    """The configuration in a file with overrides, and the keys that the user gave.
+
+    Those are the overrides, and what is wrong in a Python file as it is; for a run of known length (`needs.RunRule`)
+    every key of a file that does not come with the package, unless an override changes the length.
+
+    Args:
+      path: see `load_config`.
+      overrides: see `load_config`.
+      warn: called with a sentence about each value that has no effect or not the one that is expected.
+
+    Raises:
+      ConfigError: see `load_config` and `config.resolve`.
+    """
+    from dml_jax import config as configs
+
+    given = set(overrides)
+    if not path.endswith(".json"):
+        given |= configs.misleading(load_config(path, {}))
+    values = load_config(path, overrides)
+    config = configs.resolve(values, given, warn)
+    shortened = not overrides.keys().isdisjoint(("train.steps", "train.epochs"))
+    if not (path.endswith(".json") or shortened or _is_shipped(path)):
+        given |= configs.flatten(values).keys()
+    return config, frozenset(given)
+
+
+def _is_shipped(path: str) -> bool:
+    """Whether a configuration file comes with the package."""
+    return find_file("--config", path.partition(":")[0]).resolve().is_relative_to(configs_root().resolve() / "configs")
+
+
 def load_config(path: str, overrides: dict[str, str]) -> dict[str, Any]:
     """The configuration in a file as a nested dict, with overrides applied.
 
@@ -232,21 +268,13 @@ def load_config(path: str, overrides: dict[str, str]) -> dict[str, Any]:
         with running(f"--config={path}"):
             config: ConfigDict = module.get_config(variant) if colon else module.get_config()
             values = config.to_dict()
-    from dml_jax.config import SAME_EXPERIMENT, Train
+    from dml_jax.config import SAME_EXPERIMENT
 
     for key, text in overrides.items():
         apply_override(values, key, text)
     for own, other in (("steps", "epochs"), ("epochs", "steps")):  # a new length replaces the one in the file
         if f"train.{own}" in overrides and f"train.{other}" not in overrides and values["train"][own]:
             values["train"][other] = 0
-    unused: dict[str, Any] = {}  # details of a choice in the file that the new choice does not have
-    if overrides.get("train.schedule", "step") != "step":
-        unused |= {"train.milestones": Train.milestones, "train.gamma": Train.gamma}
-    if overrides.get("data.crop") == "none":
-        unused |= {"data.image_size": 0, "data.resize": 0}
-    for key in unused.keys() - overrides.keys():
-        section, _, name = key.partition(".")
-        values[section][name] = unused[key]
     if not set(overrides) <= set(SAME_EXPERIMENT):
         values["paper"] = {}  # it is not the experiment of the paper any more
     return values

@@ -7,7 +7,8 @@ The sections `backbone` and `method` have a key `name`, which is the name of a m
 import hashlib
 import importlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict, field, replace
 from pathlib import Path
 from types import ModuleType
@@ -17,6 +18,7 @@ from annotated_types import Ge, Lt
 
 from dml_jax.errors import ConfigError, suggest
 from dml_jax.files import utf8_path
+from dml_jax.options import needs
 from dml_jax.options.data import WITHOUT_CLASSES, Data
 from dml_jax.options.evaluation import Evaluation, Refine
 from dml_jax.options.fields import keys, section, validate
@@ -44,7 +46,8 @@ class Config:
 # selected, when and how it is evaluated does matter, see `decisive`.)
 INDIFFERENT = (
     "data.path", "data.threads", "data.workers", "data.prefetch", "train.steps", "train.epochs", "train.log_every",
-    "train.evaluate_every", "train.checkpoint_every", "train.keep_every", "evaluation", "paper",
+    "train.evaluate_every", "train.checkpoint_every", "train.keep_every", "evaluation", "method.k", "method.k_r",
+    "paper",
 )  # fmt: skip
 # Keys that do not change what a published number was measured with.
 SAME_EXPERIMENT = (
@@ -90,15 +93,49 @@ def options_module(kind: str, name: Any) -> ModuleType:
     return importlib.import_module(f"dml_jax.options.{MODULES[kind]}.{name}")
 
 
-def resolve(values: Mapping[str, Any]) -> Config:
-    """Validates a whole configuration.
+def resolve(values: Mapping[str, Any], given: needs.Given = None, warn: Callable[[str], None] | None = None) -> Config:
+    """Validates a whole configuration; options that are not used get their defaults.
 
     Args:
       values: nested mapping, as `get_config()` of a config file returns it (`ConfigDict.to_dict()`).
+      given: dotted keys that the user gave, where misleading values are errors; None for all, () for a stored run.
+      warn: called with the other problems of such keys.
 
     Raises:
       ConfigError: names the key, the value, the rule and the remedy.
     """
+    config, problems = _settled(values)
+    needs.report(problems, given, warn)
+    if config.train.precision == "bfloat16":
+        if "backbone.dtype" in (given or ()) and config.backbone.dtype != "bfloat16":
+            raise ConfigError(
+                f"backbone.dtype={config.backbone.dtype!r}: train.precision='bfloat16' sets it too; remove one of them"
+            )
+        config = replace(config, backbone=replace(config.backbone, dtype="bfloat16"))
+    return config
+
+
+def misleading(values: Mapping[str, Any]) -> set[str]:
+    """The keys of a configuration that would be errors if the user had given them."""
+    with suppress(ConfigError):
+        return {problem.key for problem in _settled(values)[1] if problem.misleads}
+    return set()
+
+
+def _settled(values: Mapping[str, Any]) -> tuple[Config, list[needs.Problem]]:
+    """The configuration without the options that are not used, and all problems of it."""
+    config, problems = _validated(values), list[needs.Problem]()
+    # The options of a loss that is not chosen are in the values only.
+    of_values = getattr(options_module("method", config.method.name), "unused", lambda values: ())
+    while unused := [*needs.unused(config), *of_values(values["method"])]:
+        problems += unused
+        values = needs.without(values, {problem.key for problem in unused})
+        config = _validated(values)
+    return config, problems + needs.broken(config)
+
+
+def _validated(values: Mapping[str, Any]) -> Config:
+    """A configuration whose values are valid one by one."""
     flat = flatten(values)
     for key in PATHS:
         if isinstance(flat.get(key), str):
@@ -120,15 +157,7 @@ def resolve(values: Mapping[str, Any]) -> Config:
         if key not in Config.__dataclass_fields__:
             raise ConfigError(f"{key}: there is no such key; {suggest(key, known)}")
     config = Config(**sections)
-    if config.train.precision == "bfloat16":
-        config = replace(config, backbone=replace(config.backbone, dtype="bfloat16"))
     check_name("data", config.data.name)
-    _check_images_per_class(config)
-    if config.train.layer_decay != 1 and config.backbone.name not in ("vit", "deit"):
-        raise ConfigError(
-            f"train.layer_decay={config.train.layer_decay}: is for the blocks of a vision transformer, but "
-            f"backbone.name={config.backbone.name!r}; set it to 1"
-        )
     return config
 
 
@@ -140,16 +169,6 @@ def known_keys(values: Mapping[str, Any]) -> Iterator[str]:
         kinds[kind] = module.config_type(values[kind]) if hasattr(module, "config_type") else module.Config
     for key in keys(Config):
         yield from keys(kinds[key], key) if key in kinds else (key,)
-
-
-def _check_images_per_class(config: Config) -> None:
-    """Raises ConfigError if the sampler ignores a value that was set, and no test-time batches use it."""
-    images = config.data.images_per_class
-    if config.data.sampler in WITHOUT_CLASSES and images != Data.images_per_class and not config.evaluation.refine:
-        raise ConfigError(
-            f"data.images_per_class={images}: data.sampler={config.data.sampler!r} ignores it; remove it or choose "
-            "another sampler"
-        )
 
 
 def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -42,9 +42,7 @@ def parser() -> cli.Parser:
         help="train (default: also evaluates, exports, reports); evaluate or export a checkpoint; check: make one "
         "step; show: print the resolved configuration",
     )
-    flags.add_argument(
-        "--checkpoint", default="reported", help="to evaluate or export: reported (default), latest, best or a step"
-    )
+    flags.add_argument("--checkpoint", help="to evaluate or export: reported (default), latest, best or a step")
     flags.add_argument("--output", metavar="FILE", help="results as JSON, with --mode=evaluate")
     flags.add_argument(
         "--profile",
@@ -79,9 +77,7 @@ def execute(arguments: list[str]) -> None:
         cli.check_installed(f"--log={options.log}", LOGGERS[name], name)
     directory = work_directory(options)
     output = cli.file_to_write("--output", options.output) if options.output else None
-    from dml_jax import config as configs  # pydantic takes a while to import, which --help need not wait for
-
-    config = configs.resolve(cli.load_config(options.config, overrides))
+    config, given = cli.resolved(options.config, overrides, lambda text: print(f"warning: {text}", flush=True))
     if explain or options.mode == "show":
         from dml_jax import show_config
 
@@ -92,7 +88,7 @@ def execute(arguments: list[str]) -> None:
         else:
             show_config.print_values(config)
         return
-    run_mode(options, config, directory, output, log)
+    run_mode(options, config, given, directory, output, log)
 
 
 def check_options(options: Namespace) -> None:
@@ -102,7 +98,13 @@ def check_options(options: Namespace) -> None:
     if options.mode not in MODES:
         raise ConfigError(f"--mode={options.mode}: {suggest(options.mode, MODES)}")
     checkpoint = options.checkpoint
-    if not (checkpoint in ("reported", "latest", "best") or checkpoint.isdecimal()):
+    if checkpoint is None:
+        options.checkpoint = "reported"
+    elif options.mode not in ("evaluate", "export"):
+        raise ConfigError(
+            f"--checkpoint={checkpoint}: only --mode=evaluate and export use it; training continues from the latest"
+        )
+    elif not (checkpoint in ("reported", "latest", "best") or checkpoint.isdecimal()):
         raise ConfigError(f"--checkpoint={checkpoint}: must be reported, latest, best or a step")
     if options.log and options.mode != "train":
         raise ConfigError(f"--log={options.log}: only --mode=train has something to show")
@@ -144,7 +146,10 @@ def work_directory(options: Namespace) -> Path:
     return Path("runs") / (Path(file).stem + (f"-{variant}" if variant else ""))
 
 
-def run_mode(options: Namespace, config: "Config", directory: Path, output: Path | None, log: tuple[str, ...]) -> None:
+def run_mode(
+    options: Namespace, config: "Config", given: frozenset[str], directory: Path, output: Path | None,
+    log: tuple[str, ...],
+) -> None:  # fmt: skip
     """Starts JAX and runs the mode."""
     enable_compilation_cache()
     keep_freed_memory()
@@ -163,13 +168,13 @@ def run_mode(options: Namespace, config: "Config", directory: Path, output: Path
                 stop.stop_immediately()
             match mode:
                 case "train":
-                    modes.train(config, directory, console, stop, log, options.profile)
+                    modes.train(config, directory, console, stop, log, options.profile, given)
                 case "evaluate":
-                    modes.evaluate(config, directory, options.checkpoint, console, output)
+                    modes.evaluate(config, directory, options.checkpoint, console, output, given)
                 case "export":
                     modes.export(config, directory, options.checkpoint, console)
                 case "check":
-                    modes.check(config, console)
+                    modes.check(config, console, given)
                 case "show":
                     raise AssertionError("printed without JAX")
                 case _:

@@ -1,7 +1,7 @@
 """The modes of the main command: train, evaluate, export, check."""
 
 import socket
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import closing, suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -18,6 +18,7 @@ from dml_jax.config import Config
 from dml_jax.console import Console
 from dml_jax.errors import CheckpointError, ConfigError, DataError
 from dml_jax.export import embedding_files, query_results, stablehlo
+from dml_jax.options import needs
 from dml_jax.train import device_memory, inference, loop, mesh, process_group, teacher, trackers, warm_start, workdir
 from dml_jax.train import experiment as experiments
 from dml_jax.train import timing as timing_summary
@@ -38,6 +39,7 @@ def train(
     stop: Stop,
     log: Sequence[str] = (),
     traced: tuple[int, int] | None = None,
+    given: Collection[str] = (),
 ) -> None:
     """Trains or resumes, evaluates the selected model, exports its embeddings and writes the report.
 
@@ -48,6 +50,7 @@ def train(
       stop: SIGTERM or Ctrl-C.
       log: where the metrics are shown besides `metrics.jsonl`.
       traced: first and last step of a trace.
+      given: keys of the configuration that the user gave, see `needs.report`.
 
     Raises:
       UserError: before training, if the configuration, the data or the work directory do not fit.
@@ -55,6 +58,7 @@ def train(
     """
     workdir.check_same_run(directory, config)
     experiment = build(config)
+    check_options(experiment, given, console)
     if traced and traced[1] > experiment.steps:
         raise ConfigError(f"--profile={traced[0]}:{traced[1]}: the run has {experiment.steps} steps")
     main = mesh.is_main_process()
@@ -113,7 +117,12 @@ def train(
 
 
 def evaluate(
-    config: Config, directory: Path, checkpoint: str, console: Console, output: Path | None = None
+    config: Config,
+    directory: Path,
+    checkpoint: str,
+    console: Console,
+    output: Path | None = None,
+    given: Collection[str] = (),
 ) -> dict[str, Any]:
     """Evaluates a model on the test split; prints the table, writes the results to `output` and returns them.
 
@@ -125,6 +134,7 @@ def evaluate(
         state, checkpoint = warm_start.initial_state(experiment, console), "init_from"
     else:
         experiment, state = restore(config, directory, checkpoint, console)
+    check_options(experiment, given, console, of="evaluation.")
     model = config.train.select if checkpoint == "reported" else checkpoint
     with device_memory.of_evaluation(config):
         final, _ = final_results.final(experiment, state, model, console)
@@ -152,13 +162,15 @@ def export(config: Config, directory: Path, checkpoint: str, console: Console) -
         console.print(f"model, for any program with JAX: {file} (largest difference from this one {difference:.1e})")
 
 
-def check(config: Config, console: Console) -> None:
+def check(config: Config, console: Console, given: Collection[str] = ()) -> None:
     """Validates configuration and data and makes one training step; nothing is written.
 
     Raises:
       DivergedError: the loss, the gradient or the state after that step is not finite.
     """
-    experiment = teacher.with_teacher(build(config), console)
+    experiment = build(config)
+    check_options(experiment, given, console)
+    experiment = teacher.with_teacher(experiment, console)
     print_summary(experiment, None, console)
     with device_memory.of_training(config):
         state = warm_start.initial_state(experiment, console)
@@ -190,6 +202,33 @@ def build(config: Config) -> Experiment:
     digests = {"data (SHA-256)": experiments.data_hash(experiment), "code (SHA-256)": workdir.source_digest()}
     process_group.check_same(options | libraries | digests)
     return experiment
+
+
+def check_options(experiment: Experiment, given: Collection[str], console: Console, of: str = "") -> None:
+    """Warns of options that are pointless in this run, see `needs.RunRule`.
+
+    Args:
+      experiment: the run.
+      given: keys of the configuration that the user gave.
+      console: shows the warnings.
+      of: beginning of the keys that are looked at.
+
+    Raises:
+      ConfigError: such an option was given and misleads.
+    """
+    config, sampler, test = experiment.config, experiment.sampler, experiment.splits["test"]
+    params = experiments.template(experiment).params if config.train.shard_classes else {}
+    paths = (mesh.dict_keys(path) for path, _ in jax.tree_util.tree_leaves_with_path(params))
+    first = config.train.evaluate_every or (sampler.first_step(1) if config.train.epochs else experiment.steps)
+    run = needs.Run(
+        steps=experiment.steps,
+        epoch_end=lambda epoch: sampler.first_step(config.train.warmup_epochs + epoch),
+        first_evaluation=first if first < experiment.steps else 0,
+        candidates=len(test.labels) - 1 if test.gallery is None else len(test.gallery.labels),
+        tables=any(experiment.method.class_axis(path) is not None for path in paths),
+    )
+    found = [problem for problem in needs.broken_by_run(config, run) if problem.key.startswith(of)]
+    needs.report(found, given, lambda text: console.print(f"warning: {text}"))
 
 
 def open_checkpoints(experiment: Experiment, directory: Path, console: Console, *, writing: bool) -> Checkpoints:
@@ -238,8 +277,13 @@ def _check_same_sources(directory: Path, facts: dict[str, Any]) -> None:
         return
     started = workdir.read_config(directory)
     for key, what in (("data_hash", "data set"), ("teacher", "teacher")):
-        if started.get(key) != facts.get(key):
+        if _source(started.get(key)) != _source(facts.get(key)):
             raise CheckpointError(f"{directory}: the {what} has changed since this run started; give another --workdir")
+
+
+def _source(origin: Any) -> Any:
+    """An entry of `config.json`; of a teacher without the hash of its configuration, which depends on the version."""
+    return {key: value for key, value in origin.items() if key != "hash"} if isinstance(origin, dict) else origin
 
 
 def _check_data_fits(directory: Path, facts: dict[str, Any], experiment: Experiment, console: Console) -> None:

@@ -54,9 +54,10 @@ def execute(arguments: list[str]) -> None:
     options = flags.parse_args(arguments)
     if not options.workdir:
         raise ConfigError("--workdir: missing; e.g. --workdir=runs/birds")
-    if options.threshold is not None and not options.index:
-        raise ConfigError("--threshold: needs --index; give that too")
     decision = decision_options.given(options)
+    for name in decision:
+        if not options.index and any(argument.partition("=")[0] == f"--{name}" for argument in arguments):
+            raise ConfigError(f"--{name}: needs --index; give that too")
     try:
         from dml_jax import http_service
         from dml_jax.batched_answers import Answers

@@ -14,13 +14,12 @@ import numpy as np
 
 from dml_jax.errors import ConfigError, DataError
 from dml_jax.evaluation import neighbors
+from dml_jax.options.evaluation import DENSITY_BASED, FIXED_COUNT
 
 if TYPE_CHECKING:
     from sklearn.base import ClusterMixin
 
 Algorithm = Literal["kmeans", "ward", "spectral", "birch", "dbscan", "optics"]
-FIXED_COUNT = ("kmeans", "ward", "spectral", "birch")  # find a given number of clusters
-DENSITY_BASED = ("dbscan", "optics")  # determine the number of clusters, and label outliers as noise
 QUADRATIC_MEMORY = ("ward", "spectral", "dbscan")  # may store one value per pair of images
 QUADRATIC_LIMIT = 20_000  # images for those; some GiB
 

@@ -14,10 +14,21 @@ from dml_jax.options.fields import (
     require,
     section,
 )
+from dml_jax.options.needs import Needs
 
 Sampler = Literal["balanced", "shuffled", "mpn", "mpn_redraw", "hist_balanced", "diva", "ms"]
 Crop = Literal["none", "random_resized", "random", "centre"]
+BUILT_IN = ("digits",)  # data sets that come with a requirement
 WITHOUT_CLASSES = ("shuffled", "mpn_redraw")  # samplers that do not draw images by class
+READ = Needs(f"another data.name than {', '.join(BUILT_IN)}", lambda c: c.data.name not in BUILT_IN, misleads=True)
+BY_CLASS = Needs(
+    f"evaluation.refine or another data.sampler than {', '.join(WITHOUT_CLASSES)}",
+    lambda c: c.data.sampler not in WITHOUT_CLASSES or c.evaluation.refine,
+    misleads=True,
+)
+CROPPED = Needs("a data.crop", lambda c: c.data.crop != "none", misleads=True)
+RANDOM_RESIZED = Needs("data.crop='random_resized'", lambda c: c.data.crop == "random_resized")
+THREADED = Needs("data.workers=0", lambda c: c.data.workers == 0)
 
 
 @section
@@ -25,25 +36,27 @@ class Data:
     """Which images are used, and how they become batches."""
 
     name: str = "digits"  # a module of dml_jax/data/datasets
-    path: str = ""  # of the prepared data set or of a folder of images; empty for built-in data sets
+    path: Annotated[str, READ] = ""  # of the prepared data set or of a folder of images; empty for built-in data sets
     sampler: Sampler = "balanced"  # how batches are drawn, see dml_jax/data/samplers
     batch_size: AtLeastTwo = 64  # images per step, over all devices
-    images_per_class: PositiveInt = 4  # in a batch, and in test-time batches; "shuffled" and "mpn_redraw" ignore it
+    images_per_class: Annotated[PositiveInt, BY_CLASS] = 4  # in a batch, and in test-time batches
     crop: Crop = "none"  # in training; evaluation crops the centre
-    image_size: NonNegativeInt = 0  # side of the crop in pixels
-    resize: NonNegativeInt = 0  # shorter side in pixels before "random", "centre" and the crop of the evaluation
-    resize_first: bool = False  # also before "random_resized"
+    image_size: Annotated[NonNegativeInt, CROPPED] = 0  # side of the crop in pixels
+    # Shorter side in pixels before "random", "centre" and the crop of the evaluation.
+    resize: Annotated[NonNegativeInt, CROPPED] = 0
+    resize_first: Annotated[bool, RANDOM_RESIZED] = False  # also before "random_resized"
     # Shrinks large JPEG files while they are decoded, to a shorter side of `resize` or more: faster if it is half the
     # original or less, but pixel values differ, also in evaluation, and crops of a small part of an image lose detail.
-    decode_scaled: bool = False
-    crop_scale: tuple[Positive, Positive] = (0.08, 1.0)  # fraction of the area that "random_resized" crops
-    crop_ratio: tuple[Positive, Positive] = (3 / 4, 4 / 3)  # its width / height
+    decode_scaled: Annotated[bool, CROPPED] = False
+    # Fraction of the area that "random_resized" crops.
+    crop_scale: Annotated[tuple[Positive, Positive], RANDOM_RESIZED] = (0.08, 1.0)
+    crop_ratio: Annotated[tuple[Positive, Positive], RANDOM_RESIZED] = (3 / 4, 4 / 3)  # its width / height
     flip: Probability = 0.0  # probability of a horizontal flip; this and the following apply to training only
     jitter: Annotated[float, Ge(0), Lt(1)] = 0.0  # largest relative change of brightness, contrast and saturation
     greyscale: Probability = 0.0  # probability of conversion to greyscale
     erasing: Probability = 0.0  # probability of erasing a random box, after normalisation (MPN)
     validation_share: Fraction = 0.0  # of the training classes, held out if the data set has no validation split
-    threads: PositiveInt = 2  # that read batches ahead
+    threads: Annotated[PositiveInt, THREADED] = 2  # that read batches ahead
     workers: NonNegativeInt = 0  # processes that read batches instead of threads; 0: none
     prefetch: PositiveInt = 4  # batches read ahead
 
@@ -57,12 +70,6 @@ class Data:
             require(self.image_size > 0, "image_size", self.image_size, f"crop={self.crop!r} needs a size")
             rule = f"must be at least image_size={self.image_size}"
             require(self.resize >= self.image_size, "resize", self.resize, rule)
-        else:
-            for key in ("image_size", "resize"):
-                rule = "crop='none' does not use it; set it to 0, or choose a crop"
-                require(getattr(self, key) == 0, key, getattr(self, key), rule)
-        if self.decode_scaled:
-            require(self.crop != "none", "decode_scaled", True, "needs data.crop and data.resize")
         for key in ("crop_scale", "crop_ratio"):
             low, high = getattr(self, key)
             require(low <= high, key, (low, high), "must be increasing")

@@ -183,9 +183,8 @@ def resolved(path: str, overrides: Mapping[str, str], settings: Settings) -> Val
     Raises:
       ConfigError: an unknown key or an invalid value.
     """
-    values = cli.load_config(*in_protocol(path, overrides, settings))
-    config = asdict(configs.resolve(values))
-    return asdict(configs.resolve(smoke_test.shrunk(config))) if settings.smoke else config
+    config = asdict(cli.resolved(*in_protocol(path, overrides, settings))[0])
+    return asdict(configs.resolve(smoke_test.shrunk(config), given=())) if settings.smoke else config
 
 
 def in_protocol(path: str, overrides: Mapping[str, str], settings: Settings) -> tuple[str, dict[str, str]]:
@@ -235,7 +234,7 @@ def check_root(root: Path, study: str, made: Sequence[Trial], *, smoke: bool) ->
         raise ConfigError(f"--root={root}: belongs to {kind}; give another directory")
     for trial in made:
         if trial.config:
-            workdir.check_same_run(trial.directory, configs.resolve(trial.config))
+            workdir.check_same_run(trial.directory, configs.resolve(trial.config, given=()))
 
 
 def check_sources(made: Sequence[Trial]) -> None:

@@ -7,7 +7,7 @@ varies is executed.
 from dataclasses import asdict
 from typing import Any
 
-from dml_jax.config import Data, Train
+from dml_jax.config import Data
 from dml_jax.options.backbones import resnet
 
 STEPS = 4
@@ -31,9 +31,8 @@ def shrunk(values: dict[str, Any]) -> dict[str, Any]:
     if method["name"] == "group_loss" and not method["embedding_dim"]:
         method["embedding_dim"] = 64
     train = values["train"] | {
-        "steps": STEPS, "epochs": 0, "warmup_epochs": 0, "schedule": "constant", "milestones": (),
-        "gamma": Train.gamma, "layer_decay": Train.layer_decay, "reload_best_epochs": (), "log_every": 1,
-        "evaluate_every": STEPS // 2, "checkpoint_every": STEPS,
+        "steps": STEPS, "epochs": 0, "warmup_epochs": 0, "schedule": "constant", "reload_best_epochs": (),
+        "log_every": 1, "evaluate_every": STEPS // 2, "checkpoint_every": STEPS,
     }  # fmt: skip
     evaluation = values["evaluation"] | {"controls": False, "refine_clusters": CLUSTERS}
     return values | {

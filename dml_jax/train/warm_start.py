@@ -52,7 +52,7 @@ def load_trained(
             raise CheckpointError(f"--checkpoint={checkpoint}: {directory} holds published weights, not checkpoints")
         return TrainedModel(*published.load(directory, dtype))
     facts = workdir.read_config(directory)
-    given = configs.resolve(facts["config"])
+    given = configs.resolve(facts["config"], given=())
     # The variables come from the checkpoint, so what they were initialised with need not exist any more.
     backbone = replace(given.backbone, pretrained="none", dtype=dtype or given.backbone.dtype)
     config = replace(given, backbone=backbone)

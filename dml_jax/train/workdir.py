@@ -68,7 +68,7 @@ def check_same_run(workdir: Path, config: Config) -> None:
         return
     stored = read_config(workdir)["config"]
     with suppress(ConfigError):  # of another version or edited by hand: compared unresolved
-        stored = asdict(configs.resolve(stored))
+        stored = asdict(configs.resolve(stored, given=()))
     here = asdict(config)
     old, new = configs.decisive(stored), configs.decisive(here)
     keys = sorted(key for key in old.keys() | new.keys() if old.get(key) != new.get(key))

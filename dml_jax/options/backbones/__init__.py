@@ -1,10 +1,19 @@
 """Options of the backbones, one module each, and what they share."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from dml_jax.options.fields import Positive, section
+from dml_jax.options.needs import Rule
 
 Dtype = Literal["float32", "bfloat16"]
+FreezeBatchNorm = Annotated[
+    bool,
+    Rule(
+        "the running statistics of a network without pretrained weights do not normalise; set it to false, or give "
+        "backbone.pretrained or init_from",
+        lambda c: not c.backbone.freeze_bn or c.backbone.pretrained != "none" or c.init_from,
+    ),
+]
 
 
 @section

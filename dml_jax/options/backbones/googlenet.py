@@ -1,6 +1,6 @@
 """Options of GoogLeNet with batch norm."""
 
-from dml_jax.options.backbones import Dtype, Pixels
+from dml_jax.options.backbones import Dtype, FreezeBatchNorm, Pixels
 from dml_jax.options.fields import Probability, section
 
 
@@ -11,7 +11,7 @@ class Config:
     name: str = "googlenet"
     pretrained: str = "none"  # directory written by `python -m dml_jax.convert`, or "none"
     transform_input: bool = True  # as in training of the published weights; omitted by the authors of HIST
-    freeze_bn: bool = False  # use the running statistics in training, too, and never update them
+    freeze_bn: FreezeBatchNorm = False  # use the running statistics in training, too, and never update them
     freeze_bn_affine: bool = False  # do not train or decay the scales and biases of batch norms
     bn_momentum: Probability = 0.1  # weight of the new batch in the running statistics (PyTorch's convention)
     pixels: Pixels = Pixels()

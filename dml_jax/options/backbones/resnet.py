@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from dml_jax.options.backbones import Dtype, Pixels
+from dml_jax.options.backbones import Dtype, FreezeBatchNorm, Pixels
 from dml_jax.options.fields import NonEmpty, PositiveInt, Probability, require, section
 
 
@@ -16,7 +16,7 @@ class Config:
     widths: tuple[PositiveInt, ...] = (64, 128, 256, 512)  # of each stage; bottlenecks output 4 times as many channels
     stem: Literal["imagenet", "small"] = "imagenet"  # small: 3x3, stride 1, no max pooling, for tiny images
     pretrained: str = "none"  # directory written by `python -m dml_jax.convert`, or "none"
-    freeze_bn: bool = False  # use the running statistics in training, too, and never update them
+    freeze_bn: FreezeBatchNorm = False  # use the running statistics in training, too, and never update them
     freeze_bn_affine: bool = False  # do not train or decay the scales and biases of batch norms
     bn_momentum: Probability = 0.1  # weight of the new batch in the running statistics (PyTorch's convention)
     stage_bn_updates: PositiveInt = 1  # updates of the stages' running statistics per step; 2 in MPN's code

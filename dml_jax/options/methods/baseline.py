@@ -5,18 +5,36 @@ loss and set its options; the resolved configuration holds the sections of the c
 """
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, field
 from functools import cache
-from typing import Any
+from typing import Annotated, Any
 
 from dml_jax.errors import ConfigError, suggest
+from dml_jax.options import needs
 from dml_jax.options.fields import NonNegative, NonNegativeInt, PositiveInt, Probability, require, section, validate
 from dml_jax.options.methods import Pooling
 from dml_jax.options.methods.losses import CLASSIFIERS, OPTIONS, PAIR_LOSSES
+from dml_jax.options.needs import Needs, RunRule
 
 # "loss" holds a classifier, proxies or boundaries; for most pair losses it is empty.
 GROUPS = ("backbone", "embedding", "loss")
+
+
+def _one_of(losses: tuple[str, ...]) -> Needs:
+    what = f"one of {', '.join(losses)} in method.loss"
+    return Needs(what, lambda c: not set(losses).isdisjoint(c.method.losses), misleads=True)
+
+
+REMEMBERED = Needs("method.memory", lambda c: c.method.memory, misleads=True)
+REACHED = RunRule(
+    "the memory is not used before the last step; lower it, or train for longer",
+    lambda c, run: not c.method.memory or c.method.memory_after < run.steps,
+)
+COMPLETED = RunRule(
+    "goes beyond the last step, so the final weights are not reached; lower it, or train for longer",
+    lambda c, run: c.method.ramp[1] <= run.steps,
+)
 
 
 @section
@@ -27,24 +45,20 @@ class Config:
     loss: str = "normalized_softmax"  # one of OPTIONS, or a sum such as "triplet+arcface"; sections of these names
     weights: tuple[NonNegative, ...] = ()  # of the losses; by default 1 each
     final_weights: tuple[NonNegative, ...] = ()  # reached linearly over `ramp`; by default the weights stay
-    ramp: tuple[NonNegativeInt, NonNegativeInt] = (0, 0)  # first and last step of the change of the weights
+    # First and last step of the change of the weights.
+    ramp: Annotated[tuple[NonNegativeInt, NonNegativeInt], COMPLETED] = (0, 0)
     embedding_dim: PositiveInt = 512  # D
     pooling: Pooling = "avg"  # of the feature map
     layer_norm: bool = False  # of the pooled features, without scale and bias, as in Zhai & Wu and ProxyNCA++
-    sample_classes: Probability = 1.0  # part of the classes, drawn for each step, that classifiers tell apart
-    memory: NonNegativeInt = 0  # number of embeddings of past batches that pair losses also compare with
-    memory_weight: NonNegative = 1.0  # of the loss against the memory
-    memory_after: NonNegativeInt = 0  # steps before the memory is used; 1,000 in its paper
+    # Part of the classes, drawn for each step, that classifiers tell apart.
+    sample_classes: Annotated[Probability, _one_of(CLASSIFIERS)] = 1.0
+    # Number of embeddings of past batches that pair losses also compare with.
+    memory: Annotated[NonNegativeInt, _one_of(PAIR_LOSSES)] = 0
+    memory_weight: Annotated[NonNegative, REMEMBERED] = 1.0  # of the loss against the memory
+    # Steps before the memory is used; 1,000 in its paper.
+    memory_after: Annotated[NonNegativeInt, REMEMBERED, REACHED] = 0
 
     def __post_init__(self) -> None:
-        rule = f"loss={self.loss} does not compare pairs; a memory needs one of {', '.join(PAIR_LOSSES)}"
-        require(self.memory == 0 or not set(PAIR_LOSSES).isdisjoint(self.losses), "memory", self.memory, rule)
-        for key in ("memory_weight", "memory_after"):
-            unused = self.memory == 0 and getattr(self, key) != getattr(Config, key)
-            require(not unused, key, getattr(self, key), "needs a memory of past batches; set memory, or remove it")
-        rule = f"loss={self.loss} is no classifier; it needs one of {', '.join(CLASSIFIERS)}"
-        given = self.sample_classes
-        require(given == 1 or not set(CLASSIFIERS).isdisjoint(self.losses), "sample_classes", given, rule)
         for key in ("weights", "final_weights"):
             given = getattr(self, key)
             require(len(given) in (0, len(self.losses)), key, given, f"give one for each loss of loss={self.loss}")
@@ -90,9 +104,7 @@ def config_type(values: Mapping[str, Any]) -> type[Config]:
 
 
 def resolve(values: Mapping[str, Any], path: str = "method", known: Iterable[str] = ()) -> Config:
-    """Validates a section of a configuration.
-
-    Sections of other losses are dropped if they hold only defaults.
+    """Validates a section of a configuration; sections of other losses are dropped.
 
     Args:
       values: the section, with the options of the chosen loss below its name.
@@ -100,17 +112,27 @@ def resolve(values: Mapping[str, Any], path: str = "method", known: Iterable[str
       known: see `fields.validate`.
 
     Raises:
-      ConfigError: an unknown loss, an option of another loss that differs from its default, or an invalid value.
+      ConfigError: an unknown loss, or an invalid value.
     """
-    kind, values = config_type(values), dict(values)
-    for other in [name for name in OPTIONS if name in values and name not in kind.loss.split("+")]:
-        options: Any = validate(OPTIONS[other], values.pop(other), f"{path}.{other}")
-        for option in dataclasses.fields(options):
-            value = getattr(options, option.name)
+    kind, others = config_type(values), _other_losses(values)
+    for other in others:
+        validate(OPTIONS[other], values[other], f"{path}.{other}")
+    return validate(kind, {key: value for key, value in values.items() if key not in others}, path, known)
+
+
+def _other_losses(values: Mapping[str, Any]) -> list[str]:
+    """The losses whose sections are in `values` although they are not chosen."""
+    return [name for name in OPTIONS if name in values and name not in values.get("loss", Config.loss).split("+")]
+
+
+def unused(values: Mapping[str, Any], path: str = "method") -> Iterator[needs.Problem]:
+    """Options in a valid section that belong to a loss that is not chosen and differ from their defaults."""
+    for other in _other_losses(values):
+        for option in dataclasses.fields(OPTIONS[other]):
+            value = values[other].get(option.name, option.default)
+            value = tuple(value) if isinstance(value, list) else value
             if value != option.default:
-                key = f"{path}.{other}.{option.name}"
-                raise ConfigError(f"{key}={value!r}: is an option of another loss; {path}.loss is {kind.loss}")
-    return validate(kind, values, path, known)
+                yield needs.dropped(f"{path}.{other}.{option.name}", value, f"{other} in {path}.loss", misleads=True)
 
 
 def make_config(loss: str = "normalized_softmax", options: Mapping[str, Any] | None = None, **shared: Any) -> Config:

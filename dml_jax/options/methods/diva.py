@@ -1,6 +1,7 @@
 """Options of DiVA and of the self-supervised tasks of its Figure 4."""
 
-from typing import Annotated, Literal
+from collections.abc import Callable
+from typing import Annotated, Any, Literal
 
 from dml_jax.options.fields import (
     AtLeastTwo,
@@ -12,6 +13,7 @@ from dml_jax.options.fields import (
     require,
     section,
 )
+from dml_jax.options.needs import Needs
 
 Task = Literal["discriminative", "selfsimilarity", "shared", "intra"]
 Figure4Task = Literal["instance", "spread", "rotnet", "deepcluster"]
@@ -19,6 +21,30 @@ SelfSupervision = Literal["contrast", Figure4Task]
 TASKS: tuple[Task, ...] = ("discriminative", "selfsimilarity", "shared", "intra")
 CLASSIFIERS = ("rotnet", "deepcluster")  # classify the backbone's features and have no embedding
 GROUPS = ("model", "beta", "psi", "temperature")  # of parameters
+
+
+def _needs(what: str, holds: Callable[["Config"], Any]) -> Needs:
+    return Needs(what, lambda c: holds(c.method))
+
+
+def _task(*names: Task) -> Needs:
+    return _needs(f"{' or '.join(names)} in method.tasks", lambda c: not set(names).isdisjoint(c.tasks))
+
+
+def _self_supervision(*kinds: SelfSupervision) -> Needs:
+    what = f"the task selfsimilarity with method.selfsimilarity={' or '.join(map(repr, kinds))}"
+    return _needs(what, lambda c: self_supervised_task(c) in kinds)
+
+
+TRIPLETS = _needs("a task with triplets in method.tasks", lambda c: ranking_tasks(c))
+BOUNDARIES = _needs("method.base='margin' and a task with triplets", lambda c: c.base == "margin" and ranking_tasks(c))
+DIVERSE = _needs("method.learners='diverse'", lambda c: c.learners == "diverse")
+DECORRELATED = _needs("two tasks that method.directions decorrelate", lambda c: decorrelation_weights(c))
+WEIGHTED = _needs(
+    "method.equations='authors' and method.dance", lambda c: c.equations == "authors" and c.dance != "off"
+)
+BOUNDED = _needs("method.equations='paper' and method.dance", lambda c: c.equations == "paper" and c.dance != "off")
+DANCE = _self_supervision("contrast")
 
 
 @section
@@ -30,37 +56,44 @@ class Config:
     # "discriminative" trains every task with discriminative triplets: the ensemble that DiVA is compared with.
     learners: Literal["diverse", "discriminative"] = "diverse"
     embedding_dim: PositiveInt = 128  # D of each task
-    alpha_selfsimilarity: NonNegative = 0.3  # weight of this loss; that of the discriminative loss is 1
-    alpha_shared: NonNegative = 0.3  # weight of this loss
-    alpha_intra: NonNegative = 0.3  # weight of this loss
+    # Weight of this loss; that of the discriminative loss is 1.
+    alpha_selfsimilarity: Annotated[NonNegative, _task("selfsimilarity")] = 0.3
+    alpha_shared: Annotated[NonNegative, _task("shared")] = 0.3  # weight of this loss
+    alpha_intra: Annotated[NonNegative, _task("intra")] = 0.3  # weight of this loss
     # Test-time weights in the order of TASKS; only their ratios matter.
     ensemble: tuple[NonNegative, NonNegative, NonNegative, NonNegative] = (0.75, 1.25, 1.25, 1.25)
-    base: Literal["margin", "triplet"] = "margin"  # loss of the triplets
-    margin: NonNegative = 0.2  # of that loss
-    beta: Positive = 1.2  # initial boundary of the margin loss, which is learned per class and task
+    base: Annotated[Literal["margin", "triplet"], TRIPLETS] = "margin"  # loss of the triplets
+    margin: Annotated[NonNegative, TRIPLETS] = 0.2  # of that loss
+    # Initial boundary of the margin loss, which is learned per class and task.
+    beta: Annotated[Positive, BOUNDARIES] = 1.2
     # Shared triplets: discriminative triplets after permuting the labels; or three different classes with a
     # distance-weighted negative ("standard") and also a distance-weighted positive ("full").
-    shared: Literal["random", "standard", "full"] = "random"
+    shared: Annotated[Literal["random", "standard", "full"], _task("shared"), DIVERSE] = "random"
     lower_cutoff: Positive = 0.5  # smaller distances are raised to this value, in mining and in DaNCE
-    upper_cutoff: Positive = 1.4  # queue entries farther away have weight 0 in DaNCE
+    upper_cutoff: Annotated[Positive, DANCE, WEIGHTED] = 1.4  # queue entries farther away have weight 0 in DaNCE
     # The self-similarity task: DaNCE ("contrast") or one of the tasks in `self_supervision`.
-    selfsimilarity: SelfSupervision = "contrast"
+    selfsimilarity: Annotated[SelfSupervision, _task("selfsimilarity")] = "contrast"
     # Weights of DaNCE: normalised over the queries, as in the code first published ("original"); over the queue, as
     # corrected there later ("fixed"); all 1, which is plain NCE ("off").
-    dance: Literal["original", "fixed", "off"] = "original"
-    dance_lambda: Positive = 1.0  # upper bound of 1/q with equations="paper"; not given in the paper
-    temperature: Positive = 0.01  # tau of DaNCE; 0.1 in the paper
-    learn_temperature: bool = False  # start tau at this value and train it
-    queue_batches: PositiveInt = 30  # length of the queue in batches
-    momentum: Probability = 0.9  # of the key network
-    instance_temperature: Positive = 0.1  # for "instance" and "spread"
-    memory_momentum: Probability = 0.5  # for "instance": of the rows of its memory
-    clusters: AtLeastTwo = 300  # for "deepcluster"
-    cluster_epochs: PositiveInt = 2  # for "deepcluster": epochs between two clusterings
+    dance: Annotated[Literal["original", "fixed", "off"], DANCE] = "original"
+    # Upper bound of 1/q with equations="paper"; not given in the paper.
+    dance_lambda: Annotated[Positive, DANCE, BOUNDED] = 1.0
+    temperature: Annotated[Positive, DANCE] = 0.01  # tau of DaNCE; 0.1 in the paper
+    learn_temperature: Annotated[bool, DANCE] = False  # start tau at this value and train it
+    queue_batches: Annotated[PositiveInt, DANCE] = 30  # length of the queue in batches
+    momentum: Annotated[Probability, DANCE] = 0.9  # of the key network
+    # For "instance" and "spread".
+    instance_temperature: Annotated[Positive, _self_supervision("instance", "spread")] = 0.1
+    # For "instance": of the rows of its memory.
+    memory_momentum: Annotated[Probability, _self_supervision("instance")] = 0.5
+    clusters: Annotated[AtLeastTwo, _self_supervision("deepcluster")] = 300  # for "deepcluster"
+    # For "deepcluster": epochs between two clusterings.
+    cluster_epochs: Annotated[PositiveInt, _self_supervision("deepcluster")] = 2
     # Decorrelated pairs, source-target, used if both tasks have an embedding; psi maps the source to the target.
     directions: tuple[str, ...] = tuple(f"{task}-discriminative" for task in TASKS[1:])
-    rho: tuple[NonNegative, ...] = (1500.0,)  # weight of each direction, or one for all
-    psi_dim: PositiveInt = 512  # hidden width of psi
+    # Weight of each direction, or one for all.
+    rho: Annotated[tuple[NonNegative, ...], DECORRELATED] = (1500.0,)
+    psi_dim: Annotated[PositiveInt, DECORRELATED] = 512  # hidden width of psi
     equations: Literal["authors", "paper"] = "authors"  # of the code, or as printed
 
     def __post_init__(self) -> None:

@@ -1,0 +1,173 @@
+"""What an option needs to have an effect: declared where the option is, checked here.
+
+    crop_scale: Annotated[tuple[Positive, Positive], Needs("data.crop='random_resized'", …)] = (0.08, 1.0)
+
+`Needs` concerns an option that is not used at all otherwise: its value is dropped, which leaves the default. `Rule`
+concerns a value that has an effect, but not the one that its name promises, and `RunRule` one that is pointless in a
+run whose data and length are known. Where results would mislead, a value that the user gave is an error. One that was
+inherited, from a recipe or from the configuration of an earlier run, never is.
+"""
+
+import dataclasses
+import typing
+from collections.abc import Callable, Collection, Iterator, Mapping
+from functools import cache
+from typing import Any, NamedTuple
+
+from dml_jax.errors import ConfigError
+
+Given = Collection[str] | None  # dotted keys that the user gave; None: all
+
+
+@dataclasses.dataclass(frozen=True)
+class Needs:
+    """What an option is not used without.
+
+    Attributes:
+      what: completes "has no effect without".
+      holds: of the whole configuration.
+      misleads: whether results could be taken for those with the option.
+    """
+
+    what: str
+    holds: Callable[[Any], Any]
+    misleads: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Rule:
+    """What a value has to satisfy in order to mean what it says.
+
+    Attributes:
+      problem: what is wrong otherwise, and how to fix it.
+      holds: of the whole configuration.
+      also: other keys of the user that make this an error.
+    """
+
+    problem: str
+    holds: Callable[[Any], Any]
+    also: tuple[str, ...] = ()
+
+
+class Run(NamedTuple):
+    """What is known of a run once its data is.
+
+    Attributes:
+      steps: its length.
+      epoch_end: steps until the end of an epoch, of which those of the warm-up are not counted.
+      first_evaluation: step; 0 if none precedes the last step.
+      candidates: number of images that a query of the test split is compared with.
+      tables: whether parameters are spread over the devices by class.
+    """
+
+    steps: int
+    epoch_end: Callable[[int], int]
+    first_evaluation: int
+    candidates: int
+    tables: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class RunRule:
+    """A `Rule` about a configuration and its `Run`, the arguments of `holds`."""
+
+    problem: str
+    holds: Callable[[Any, Run], Any]
+    misleads: bool = True
+
+
+class Problem(NamedTuple):
+    """An option that needs something else.
+
+    Attributes:
+      key: of the option.
+      text: one sentence.
+      misleads: whether it is an error if the user gave the option.
+      dropped: whether the value is not used and therefore dropped.
+      also: see `Rule`.
+    """
+
+    key: str
+    text: str
+    misleads: bool
+    dropped: bool
+    also: tuple[str, ...] = ()
+
+
+def dropped(key: str, value: Any, what: str, *, misleads: bool) -> Problem:
+    """The problem of an option that is not used; see `Needs`."""
+    text = f"{key}={value!r}: has no effect without {what}; set that, or remove this"
+    return Problem(key, text, misleads, dropped=True)
+
+
+def unused(config: Any) -> list[Problem]:
+    """Options of a configuration that differ from their defaults but are not used."""
+    return [
+        dropped(key, value, need.what, misleads=need.misleads)
+        for key, value, default, need in _declared(config)
+        if isinstance(need, Needs) and value != default and not need.holds(config)
+    ]
+
+
+def broken(config: Any) -> list[Problem]:
+    """The rules of a configuration that do not hold."""
+    return [
+        Problem(key, f"{key}={value!r}: {rule.problem}", True, False, rule.also)
+        for key, value, _, rule in _declared(config)
+        if isinstance(rule, Rule) and not rule.holds(config)
+    ]
+
+
+def broken_by_run(config: Any, run: Run) -> list[Problem]:
+    """The rules of a configuration that do not hold in its run."""
+    return [
+        Problem(key, f"{key}={value!r}: {rule.problem}", rule.misleads, False)
+        for key, value, _, rule in _declared(config)
+        if isinstance(rule, RunRule) and not rule.holds(config, run)
+    ]
+
+
+def report(problems: Collection[Problem], given: Given, warn: Callable[[str], None] | None = None) -> None:
+    """Warns of problems, except of inherited values that are dropped.
+
+    Raises:
+      ConfigError: one misleads and concerns a value that the user gave.
+    """
+    for problem in problems:
+        own = given is None or not {problem.key, *problem.also}.isdisjoint(given)
+        if own and problem.misleads:
+            raise ConfigError(problem.text)
+        if warn is not None and (own or not problem.dropped):
+            warn(problem.text)
+
+
+def without(values: Mapping[str, Any], keys: Collection[str], path: str = "") -> dict[str, Any]:
+    """Nested values without some dotted keys."""
+    return {
+        key: without(value, keys, f"{path}{key}.") if isinstance(value, Mapping) else value
+        for key, value in values.items()
+        if f"{path}{key}" not in keys
+    }
+
+
+def _declared(section: Any, path: str = "") -> Iterator[tuple[str, Any, Any, Needs | Rule | RunRule]]:
+    """(key, value, default, what is declared) of all options of a section and of those in it."""
+    for field in dataclasses.fields(section):
+        key, value = f"{path}{field.name}", getattr(section, field.name)
+        if dataclasses.is_dataclass(value):
+            yield from _declared(value, f"{key}.")
+        elif isinstance(value, dict):
+            for name, entry in value.items():
+                if dataclasses.is_dataclass(entry):
+                    yield from _declared(entry, f"{key}.{name}.")
+        for declared in _declarations(type(section)).get(field.name, ()):
+            yield key, value, field.default, declared
+
+
+@cache
+def _declarations(kind: type) -> dict[str, tuple[Needs | Rule | RunRule, ...]]:
+    hints = typing.get_type_hints(kind, include_extras=True)
+    return {
+        name: tuple(part for part in getattr(hint, "__metadata__", ()) if isinstance(part, Needs | Rule | RunRule))
+        for name, hint in hints.items()
+    }
