@@ -5,6 +5,7 @@ import ast
 import errno
 import importlib.util
 import io
+import re
 import sys
 import warnings
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -15,7 +16,7 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from dml_jax.errors import ConfigError, UserError, printable, suggest
+from dml_jax.errors import ConfigError, DataWarning, UserError, printable, suggest
 from dml_jax.files import UNWRITABLE, expand_path, read_json
 
 if TYPE_CHECKING:
@@ -196,8 +197,8 @@ def running(file: str) -> Iterator[None]:
         raise ConfigError(f"{file}: cannot be run ({type(error).__name__}: {error})") from error
 
 
-def _stored_config(path: str) -> dict[str, Any]:
-    """The configuration in a JSON file: the `config.json` of a run, or the configuration alone."""
+def _stored_config(path: str) -> tuple[dict[str, Any], list[str]]:
+    """The configuration in a JSON file, the `config.json` of a run or the configuration alone, and the "given" keys."""
     file = expand_path("--config", path)
     if not file.is_file():
         raise ConfigError(f"--config={path}: there is no such file")
@@ -205,16 +206,17 @@ def _stored_config(path: str) -> dict[str, Any]:
     values = content.get("config", content)
     if not isinstance(values, dict) or not isinstance(values.get("train"), dict):
         raise ConfigError(f"--config={path}: holds no configuration; give the config.json of a run")
-    return values
+    given = content.get("given")
+    return values, [str(key) for key in given] if isinstance(given, list) else []
 
 
 def resolved(
     path: str, overrides: dict[str, str], warn: Callable[[str], None] | None = None
 ) -> tuple["Config", frozenset[str]]:
-    """The configuration in a file with overrides, and the keys that the user gave.
+    """The configuration in a file with overrides, and the keys that the user gave, see `needs.report`.
 
-    Those are the overrides, and what is wrong in a Python file as it is; for a run of known length (`needs.RunRule`)
-    every key of a file that does not come with the package, unless an override changes the length.
+    These are the overrides and the options that the file names, as opposed to those of a recipe that it imports, unless
+    it is an override that makes them pointless. The `config.json` of a run only has those of its study.
 
     Args:
       path: see `load_config`.
@@ -226,20 +228,17 @@ def resolved(
     """
     from dml_jax import config as configs
 
-    given = set(overrides)
-    if not path.endswith(".json"):
-        given |= configs.misleading(load_config(path, {}))
     values = load_config(path, overrides)
+    if path.endswith(".json"):
+        given = {*overrides, *_stored_config(path)[1]}
+        return configs.resolve(values, given, warn), frozenset(given)
+    source = find_file("--config", path.partition(":")[0]).read_text(encoding="utf-8")
+    words = set(re.findall(r"\w+", source))
+    named = {key for key in configs.flatten(values) if key.rpartition(".")[2] in words}
+    given = {*overrides, *(named & configs.misleading(load_config(path, {})))}
     config = configs.resolve(values, given, warn)
-    shortened = not overrides.keys().isdisjoint(("train.steps", "train.epochs"))
-    if not (path.endswith(".json") or shortened or _is_shipped(path)):
-        given |= configs.flatten(values).keys()
-    return config, frozenset(given)
-
-
-def _is_shipped(path: str) -> bool:
-    """Whether a configuration file comes with the package."""
-    return find_file("--config", path.partition(":")[0]).resolve().is_relative_to(configs_root().resolve() / "configs")
+    shortened = not {"train.steps", "train.epochs"}.isdisjoint(overrides)
+    return config, frozenset(given if shortened else given | named)
 
 
 def load_config(path: str, overrides: dict[str, str]) -> dict[str, Any]:
@@ -253,7 +252,7 @@ def load_config(path: str, overrides: dict[str, str]) -> dict[str, Any]:
       ConfigError: no such file, variant or key, or a value of another type.
     """
     if path.endswith(".json"):
-        values = _stored_config(path)
+        values, _ = _stored_config(path)
     else:
         name, colon, variant = path.partition(":")
         module = run_file("--config", name)
@@ -322,6 +321,8 @@ def exit_code(body: Callable[[], object]) -> int:
             # About details of a file; they would be printed beside the result or the error line.
             warnings.filterwarnings("ignore", category=UserWarning, module=r"PIL\.")
             warnings.filterwarnings("ignore", "Reading `.npy`", UserWarning)
+            warnings.simplefilter("default", DataWarning)
+            warnings.showwarning = lambda message, *_: print(f"warning: {message}", file=sys.stderr, flush=True)
             body()
     except UserError as error:
         print(f"error: {printable(' '.join(str(error).split()))}", file=sys.stderr)

@@ -116,9 +116,9 @@ def resolve(values: Mapping[str, Any], given: needs.Given = None, warn: Callable
 
 
 def misleading(values: Mapping[str, Any]) -> set[str]:
-    """The keys of a configuration that would be errors if the user had given them."""
+    """The keys of a configuration that are errors if the user has given them."""
     with suppress(ConfigError):
-        return {problem.key for problem in _settled(values)[1] if problem.misleads}
+        return {key for problem in _settled(values)[1] if problem.misleads for key in (problem.key, *problem.also)}
     return set()
 
 

@@ -17,6 +17,10 @@ class DataError(UserError):
     """A data set, an image or an array: names the file or the shape."""
 
 
+class DataWarning(UserWarning):
+    """Arrays that can be used, but whose results mislead; commands print it as one `warning: ...` line."""
+
+
 class WeightsError(UserError):
     """A file of published weights: names the file and the tensor."""
 

@@ -175,7 +175,7 @@ VALUES: dict[str, dict[str, Any]] = {
     | {"data.sampler": "mpn", "method.losses": "both", "evaluation.ks": [1, 10, 100, 1000], "paper.recall@100": 0.959},
     "sop_mpn:auxiliary": {"method.losses": "auxiliary", "train.reload_best_epochs": []},
     "inshop_mpn": mpn(0.00011265974954242144, 1.0554824926510768e-07, (14, 4), 0.18591347176280537, 1, 4)
-    | {"data.sampler": "mpn", "method.k_r": 4, "evaluation.ks": [1, 10, 20, 30, 40], "paper.recall@40": 0.992},
+    | {"data.sampler": "mpn", "evaluation.ks": [1, 10, 20, 30, 40], "paper.recall@40": 0.992},
     "cub_mpn:large": {"data.resize": 288, "data.image_size": 256, "paper.recall@1": 0.717, "paper.nmi": 0.743},
     "cars_mpn:dim64": {"method.embedding_dim": 64, "paper.recall@1": 0.763},
     "sop_mpn:dim1024-paper": {"method.embedding_dim": 1024, "paper.nmi": 0.925, "train.reload_best_epochs": [30, 50]},

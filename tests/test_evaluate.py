@@ -110,6 +110,17 @@ def test_queries_and_gallery(capsys: pytest.CaptureFixture[str], files: dict[str
     assert "candidates" not in out
 
 
+def test_queries_of_the_gallery(capsys: pytest.CaptureFixture[str], files: dict[str, Path], tmp_path: Path) -> None:
+    for key in ("x", "y"):
+        np.save(tmp_path / f"part_{key}.npy", np.load(files[key])[40:])
+    pair = f"--embeddings={files['x']}", f"--labels={files['y']}"
+    queries = f"--query_embeddings={tmp_path / 'part_x.npy'}", f"--query_labels={tmp_path / 'part_y.npy'}"
+    code, _, err = run(capsys, *pair, *queries, "--no_clustering", "--quiet")
+    assert code == 0
+    assert err.startswith("warning: gallery: 20 of 20 queries have a gallery row at distance 0")
+    assert err.count("\n") == 1
+
+
 def test_nan_is_written_as_null(capsys: pytest.CaptureFixture[str], files: dict[str, Path], tmp_path: Path) -> None:
     np.save(tmp_path / "alone.npy", np.arange(60))
     output = tmp_path / "results.json"

@@ -58,6 +58,8 @@ def test_invalid_options(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
         for arguments, words in (
             ((), "--workdir: missing"),
             (("--workdir=none", "--threshold=0.5"), "--threshold: needs --index"),
+            (("--workdir=none", "--decide=nearest"), "--decide: needs --index"),
+            (("--workdir=none", "--false_accept_rate", "0.05"), "--false_accept_rate: needs --index"),
             (("--workdir=none", "--port=http"), "--port: invalid int value"),
             (("--workdir=none", "--port=65536"), "--port=65536: must be in 0..65535"),
             (("--workdir=none", "--host=nowhere.invalid"), "--host=nowhere.invalid --port=8000: cannot listen there"),

@@ -1,13 +1,14 @@
 """All metrics in one place: retrieval, and those of clusterings (`clustering`) and embedding spaces (`geometry`)."""
 
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import numpy as np
 from jax.sharding import Mesh
 
-from dml_jax.errors import DataError
-from dml_jax.evaluation import _ranking, check_inputs
+from dml_jax.errors import DataError, DataWarning
+from dml_jax.evaluation import _ranking, check_inputs, copies
 from dml_jax.evaluation._ranking.sharing import among_processes
 from dml_jax.evaluation.check_inputs import ArrayLike
 from dml_jax.evaluation.clustering import ami, f1_pairs, nmi, nmi_stderr
@@ -76,6 +77,9 @@ def retrieval(
       "map@r", "map" and "precision@K", means over the queries that have a relevant row, NaN if none has; the standard
       error of each as "..._stderr"; and "lone_queries", the number of queries without a relevant row.
 
+    Warns:
+      DataWarning: nearly every query has a gallery row at distance 0, and none is excluded.
+
     Raises:
       DataError: wrong shapes or types, rows that are not finite, K larger than the number of candidates, or a gallery
         that equals the queries, unless `exclude` or `exclude_self` says what to leave out.
@@ -108,6 +112,8 @@ def retrieval(
         excluded = check_inputs.excluded_rows(exclude, classes, gallery_classes, name="exclude")
     elif exclude_self or (exclude_self is None and gallery is None):
         excluded = check_inputs.excluded_rows(np.arange(len(points)), classes, gallery_classes, name="exclude_self")
+    if gallery is not None and excluded is None and (problem := copies.warning(points, gallery_points, metric)):
+        warnings.warn(problem, DataWarning, stacklevel=2)
     candidates = len(gallery_points) - (excluded is not None and bool((excluded >= 0).any()))
     for k in ks:
         if not 0 < k <= candidates:

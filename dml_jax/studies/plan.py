@@ -1,5 +1,6 @@
 """The trials of a study: each has a resolved configuration and a work directory of its own."""
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -49,6 +50,7 @@ class Trial:
       needs: trials that must be finished first.
       members: work directories of an ensemble.
       weights: of the members.
+      given: keys of the configuration that the study or the command line gave.
     """
 
     name: str
@@ -59,6 +61,7 @@ class Trial:
     needs: tuple[str, ...] = ()
     members: tuple[Path, ...] = ()
     weights: tuple[float, ...] = ()
+    given: tuple[str, ...] = ()
 
     @property
     def length(self) -> dict[str, int]:
@@ -129,7 +132,25 @@ def trials(study: Study, settings: Settings) -> list[Trial]:
             raise ConfigError(
                 f"rows {other.row!r} and {trial.row!r}: would share the work directory {trial.directory}; rename one"
             )
+    if not settings.smoke:  # which makes trials equal
+        _check_different(made)
     return _in_order(made)
+
+
+def _check_different(made: Sequence[Trial]) -> None:
+    """Raises ConfigError if two rows would train and evaluate the same with the same seed."""
+    seen: dict[str, Trial] = {}
+    for trial in made:
+        if not trial.config:
+            continue
+        path, evaluation = trial.config["data"]["path"], trial.config["evaluation"]
+        same = configs.decisive(trial.config) | trial.length | {"name": "", "path": path, "evaluation": evaluation}
+        other = seen.setdefault(json.dumps(same, sort_keys=True), trial)
+        if other is not trial:
+            raise ConfigError(
+                f"rows {other.row!r} and {trial.row!r}: train and evaluate the same configuration, so there is nothing "
+                "to compare; change the overrides, or leave one out"
+            )
 
 
 def _first_rows(rows: tuple[Row, ...]) -> tuple[Row, ...]:
@@ -166,14 +187,14 @@ def _trial(row: Row, seed: int, settings: Settings, study: Study) -> Trial:
             overrides[key] = str(settings.root / f"{slug(text[1:])}-seed{seed}")
     overrides["seed"] = str(seed + int(overrides.get("seed", "0")))
     try:
-        config = resolved(row.config, overrides, settings)
+        config, given = resolved(row.config, overrides, settings)
     except ConfigError as error:
         raise ConfigError(f"row {row.name!r} ({row.config}): {error}") from error
-    return Trial(name, row.name, seed, directory, config, needs)
+    return Trial(name, row.name, seed, directory, config, needs, given=given)
 
 
-def resolved(path: str, overrides: Mapping[str, str], settings: Settings) -> Values:
-    """A validated configuration.
+def resolved(path: str, overrides: Mapping[str, str], settings: Settings) -> tuple[Values, tuple[str, ...]]:
+    """A validated configuration, and the keys that were given, see `needs.report`.
 
     Args:
       path: "configs/FILE.py[:VARIANT]".
@@ -183,8 +204,12 @@ def resolved(path: str, overrides: Mapping[str, str], settings: Settings) -> Val
     Raises:
       ConfigError: an unknown key or an invalid value.
     """
-    config = asdict(cli.resolved(*in_protocol(path, overrides, settings))[0])
-    return asdict(configs.resolve(smoke_test.shrunk(config), given=())) if settings.smoke else config
+    path, merged = in_protocol(path, overrides, settings)
+    config, given = cli.resolved(path, merged)
+    if settings.smoke:
+        return asdict(configs.resolve(smoke_test.shrunk(asdict(config)), given=())), ()
+    of_protocol = merged.keys() - overrides.keys() - settings.overrides.keys()
+    return asdict(config), tuple(sorted(given - of_protocol))
 
 
 def in_protocol(path: str, overrides: Mapping[str, str], settings: Settings) -> tuple[str, dict[str, str]]:

@@ -128,9 +128,10 @@ def make_trial(search: Search, settings: Settings, number: int, parameters: Mapp
     overrides |= {"seed": str(settings.seeds[0])}
     for key in overrides.keys() & settings.overrides.keys():
         raise ConfigError(f"--config.{key}: the search sets it; leave it out, or change it in the file of the search")
-    config = plan.resolved(search.config, overrides, settings)
+    config, given = plan.resolved(search.config, overrides, settings)
     name = f"trial-{number:04d}"
-    return Trial(name, name, settings.seeds[0], settings.root / name, config)
+    given = tuple(key for key in given if key in settings.overrides)  # a search may try what has no effect
+    return Trial(name, name, settings.seeds[0], settings.root / name, config, given=given)
 
 
 def example(search: Search) -> dict[str, Any]:

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh
 
+from dml_jax.errors import DataWarning
 from dml_jax.evaluation import metrics
 from dml_jax.evaluation._ranking import plan, sort, tiles
 from tests.evaluation import brute
@@ -159,6 +160,27 @@ def test_queries_among_the_gallery(small_tiles, monkeypatch, sort_above):
         )
         for key in ("rank", "r_precision_per_query", "map@r_per_query"):
             np.testing.assert_allclose(result[key][query], alone[key][0], rtol=1e-12)
+
+
+@pytest.mark.parametrize("metric", ["cosine", "euclidean"])
+def test_queries_that_find_themselves(metric):
+    """Nearly every query is in the gallery: a subset, permuted, rounded or, by their direction, of another length."""
+    points, labels = sample(11, [5] * 30)
+    rng = np.random.default_rng(12)
+    order = rng.permutation(150)
+    rounded = (points * (1 + 1e-7 * rng.normal(size=points.shape))).astype(np.float32)
+    gallery = {"metric": metric, "ks": (1,), "gallery": points, "gallery_labels": labels}
+    for chosen, rows in ((order, points), (order, rounded), (np.arange(30), points), (order, points.astype(float))):
+        with pytest.warns(DataWarning, match=rf"gallery: {len(chosen)} of {len(chosen)} queries have .* distance 0"):
+            metrics.retrieval(rows[chosen], labels[chosen], **gallery)
+    found = metrics.retrieval(points[order], labels[order], exclude=order, **gallery)
+    assert found["recall@1"] == metrics.retrieval(points, labels, metric=metric, ks=(1,))["recall@1"]
+    metrics.retrieval(np.where(np.arange(150)[:, None] < 120, points, points + 0.01), labels, **gallery)  # 80 %
+    if metric == "cosine":
+        with pytest.warns(DataWarning):
+            metrics.retrieval(3.7 * points[order], labels[order], **gallery)
+    else:
+        metrics.retrieval(3.7 * points[order], labels[order], **gallery)
 
 
 def test_the_same_gallery_needs_exclude():

@@ -105,13 +105,13 @@ def test_grid() -> None:
 def test_overrides_and_seeds() -> None:
     rows = (
         Row("plain", DIGITS),
-        Row("changed", DIGITS, {"method.tau": 3, "data.crop_scale": (0.5, 1.0), "train.epochs": 2, "seed": 100}),
+        Row("changed", DIGITS, {"method.tau": 3, "evaluation.ks": (1, 5), "train.epochs": 2, "seed": 100}),
     )
     made = plan.trials(study(*rows), settings(seeds=(1, 2), overrides={"method.hidden_dim": "7"}))
     assert [trial.name for trial in made] == ["plain-seed1", "changed-seed1", "plain-seed2", "changed-seed2"]
     assert [trial.config["seed"] for trial in made] == [1, 101, 2, 102]
     changed = made[1].config
-    assert (changed["method"]["tau"], changed["data"]["crop_scale"]) == (3.0, (0.5, 1.0))
+    assert (changed["method"]["tau"], changed["evaluation"]["ks"]) == (3.0, (1, 5))
     assert (changed["train"]["epochs"], changed["train"]["steps"]) == (2, 0)
     assert {trial.config["method"]["hidden_dim"] for trial in made} == {7}
 
@@ -124,6 +124,23 @@ def test_overrides_of_what_distinguishes_the_rows() -> None:
     for different, key in ((rows, "method.tau"), (only_one, "method.tau"), (rows, "seed")):
         with pytest.raises(ConfigError, match=rf"--config\.{key}: "):
             plan.trials(Study("T", rows=different), Settings(Path("r"), overrides={key: "1"}))
+
+
+def test_equal_rows(tmp_path: Path) -> None:
+    """Two configurations that overrides have made equal; elsewhere, in seeds or what is evaluated, they may be."""
+    pair = ["configs/digits_baseline.py:triplet", "configs/digits_baseline.py:triplet_hard"]
+    _, compared = plan.comparison(pair)
+    assert len(plan.trials(compared, settings(seeds=(0, 1)))) == 4
+    with pytest.raises(
+        ConfigError, match=r"'digits_baseline:triplet' and 'digits_baseline:triplet_hard': train and eval"
+    ):
+        plan.trials(compared, settings(overrides={"method.triplet.mining": "random"}))
+    for key, value in (("evaluation.protocol", "paper"), ("data.path", "b"), ("train.steps", 5)):
+        other = {"data.name": "folder", "data.path": "a", key: value}
+        made = plan.trials(
+            study(Row("a", DIGITS, {"data.name": "folder", "data.path": "a"}), Row("b", DIGITS, other)), settings()
+        )
+        assert len(made) == 2
 
 
 def test_the_authors_protocol(monkeypatch: pytest.MonkeyPatch) -> None:
