@@ -112,7 +112,8 @@ def retrieval(
         excluded = check_inputs.excluded_rows(exclude, classes, gallery_classes, name="exclude")
     elif exclude_self or (exclude_self is None and gallery is None):
         excluded = check_inputs.excluded_rows(np.arange(len(points)), classes, gallery_classes, name="exclude_self")
-    if gallery is not None and excluded is None and (problem := copies.warning(points, gallery_points, metric)):
+    unsaid = gallery is not None and excluded is None and exclude_self is None
+    if unsaid and (problem := copies.warning(points, gallery_points, metric)):
         warnings.warn(problem, DataWarning, stacklevel=2)
     candidates = len(gallery_points) - (excluded is not None and bool((excluded >= 0).any()))
     for k in ks:

@@ -175,6 +175,8 @@ def test_queries_that_find_themselves(metric):
             metrics.retrieval(rows[chosen], labels[chosen], **gallery)
     found = metrics.retrieval(points[order], labels[order], exclude=order, **gallery)
     assert found["recall@1"] == metrics.retrieval(points, labels, metric=metric, ks=(1,))["recall@1"]
+    metrics.retrieval(points[order], labels[order], exclude_self=False, **gallery)  # as the caller wants it
+    metrics.retrieval(points[:1], labels[:1], **gallery)
     metrics.retrieval(np.where(np.arange(150)[:, None] < 120, points, points + 0.01), labels, **gallery)  # 80 %
     if metric == "cosine":
         with pytest.warns(DataWarning):
