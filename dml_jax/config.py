@@ -129,6 +129,11 @@ def resolve(values: Mapping[str, Any]) -> Config:
             f"train.layer_decay={config.train.layer_decay}: is for the blocks of a vision transformer, but "
             f"backbone.name={config.backbone.name!r}; set it to 1"
         )
+    if config.data.training_size and config.backbone.name in ("vit", "deit"):
+        raise ConfigError(
+            f"data.training_size={config.data.training_size}: backbone.name={config.backbone.name!r} has positions for "
+            "one size of images; set it to 0"
+        )
     return config
 
 

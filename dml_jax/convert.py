@@ -44,11 +44,12 @@ def parser() -> cli.Parser:
 
 def named_configs() -> "dict[str, BackboneConfig]":
     """Configurations of the published networks by name."""
-    from dml_jax.backbones import bn_inception, deit, googlenet, mit, resnet, vit
+    from dml_jax.backbones import bn_inception, deit, efficientnet_lite, googlenet, mit, resnet, vit
 
     factories: list[Callable[[], BackboneConfig]] = [
         *(resnet.resnet18, resnet.resnet34, resnet.resnet50, resnet.resnet101),
         *(deit.deit_small, deit.deit_small_distilled, deit.deit_base, mit.mit_b0, mit.mit_b1, mit.mit_b2),
+        *(efficientnet_lite.lite0, efficientnet_lite.lite1, efficientnet_lite.lite2),
     ]
     others: dict[str, BackboneConfig] = {"bn_inception": bn_inception.Config(), "googlenet": googlenet.Config()}
     return {factory.__name__: factory() for factory in factories} | others | {**vit.published()}

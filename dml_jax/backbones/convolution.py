@@ -32,8 +32,25 @@ def plain() -> Iterator[None]:
         _PLAIN.reset(token)
 
 
+def explicit(
+    padding: Padding | str, shape: tuple[int, ...], size: tuple[int, ...], strides: tuple[int, int]
+) -> Padding:
+    """Zeros before and after the rows and the columns, for a padding that may be called "SAME" or "VALID".
+
+    Args:
+      padding: as for lax.
+      shape: of the images, [B, H, W, C].
+      size: of the kernel, (rows, columns).
+      strides: in both directions.
+    """
+    if isinstance(padding, str):
+        padding = lax.padtype_to_pads(shape[1:3], size, strides, padding)
+    rows, columns = padding
+    return (int(rows[0]), int(rows[1])), (int(columns[0]), int(columns[1]))
+
+
 def conv_general_dilated(
-    inputs: jax.Array, kernel: jax.Array, strides: tuple[int, int], padding: Padding, **options: Any
+    inputs: jax.Array, kernel: jax.Array, strides: tuple[int, int], padding: Padding | str, **options: Any
 ) -> jax.Array:
     """`jax.lax.conv_general_dilated` for NHWC images, as `flax.linen.Conv` calls it.
 
@@ -41,12 +58,13 @@ def conv_general_dilated(
       inputs: float [B, H, W, C].
       kernel: float [k, k, C / groups, C'].
       strides: in both directions.
-      padding: zeros before and after the rows, and before and after the columns.
+      padding: zeros before and after the rows, and before and after the columns, or "SAME".
       **options: dimension numbers, groups and the like, as for lax.
 
     Returns:
       float [B, H', W', C'].
     """
+    padding = explicit(padding, inputs.shape, kernel.shape[:2], strides)
 
     def general(lhs: jax.Array, rhs: jax.Array) -> jax.Array:
         return lax.conv_general_dilated(lhs, rhs, strides, padding, **options)
@@ -54,7 +72,7 @@ def conv_general_dilated(
     dilated = any(factor != 1 for name in ("lhs_dilation", "rhs_dilation") for factor in options.get(name) or ())
     if options["feature_group_count"] > 1 or dilated or _PLAIN.get():
         return general(inputs, kernel)
-    on_cpu = partial(_convolve, general, strides, tuple(padding))
+    on_cpu = partial(_convolve, general, strides, padding)
     if kernel.shape[:2] == (1, 1) and not any(map(any, padding)):
         on_cpu = partial(_pointwise, strides)
     return lax.platform_dependent(inputs, kernel, cpu=on_cpu, default=general)

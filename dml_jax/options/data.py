@@ -31,7 +31,11 @@ class Data:
     images_per_class: PositiveInt = 4  # in a batch, and in test-time batches; "shuffled" and "mpn_redraw" ignore it
     crop: Crop = "none"  # in training; evaluation crops the centre
     image_size: NonNegativeInt = 0  # side of the crop in pixels
+    # Side of the crop in training if it differs, for convolutional networks: smaller crops make training faster, and
+    # objects look as large in a random part of an image as they will in a larger crop of the whole.
+    training_size: NonNegativeInt = 0
     resize: NonNegativeInt = 0  # shorter side in pixels before "random", "centre" and the crop of the evaluation
+    interpolation: Literal["bilinear", "bicubic"] = "bilinear"  # of every resizing
     resize_first: bool = False  # also before "random_resized"
     # Shrinks large JPEG files while they are decoded, to a shorter side of `resize` or more: faster if it is half the
     # original or less, but pixel values differ, also in evaluation, and crops of a small part of an image lose detail.
@@ -58,7 +62,7 @@ class Data:
             rule = f"must be at least image_size={self.image_size}"
             require(self.resize >= self.image_size, "resize", self.resize, rule)
         else:
-            for key in ("image_size", "resize"):
+            for key in ("image_size", "resize", "training_size"):
                 rule = "crop='none' does not use it; set it to 0, or choose a crop"
                 require(getattr(self, key) == 0, key, getattr(self, key), rule)
         if self.decode_scaled:
@@ -67,6 +71,11 @@ class Data:
             low, high = getattr(self, key)
             require(low <= high, key, (low, high), "must be increasing")
         require(self.crop_scale[1] <= 1, "crop_scale", self.crop_scale, "must not exceed 1")
+
+    @property
+    def training_side(self) -> int:
+        """Side of the crop in training, in pixels."""
+        return self.training_size or self.image_size
 
     @property
     def decoded_side(self) -> int:

@@ -55,7 +55,7 @@ class Experiment(NamedTuple):
       schedule: step -> factor of every learning rate.
       steps: length of the run, warm-up included.
       mesh: the devices.
-      shape: (height, width) of a training image in pixels.
+      shape: (height, width) in pixels of the images that are embedded.
       teacher: the model that `method.loss` uses; set by `teacher.with_teacher`, because only training needs it.
     """
 
@@ -201,9 +201,8 @@ def _check_refinement(config: Config, method: Method, test: Split) -> None:
 
 
 def _image_shape(data: Data, split: Split) -> tuple[int, int]:
-    """(height, width) of the first training image after the training transform."""
-    rng = np.random.default_rng(0)
-    image = transforms.training(data)(split.read(0, rng), rng)
+    """(height, width) of the first training image after the transform of the evaluation."""
+    image = transforms.evaluation(data)(split.read(0, np.random.default_rng(0)))
     return image.shape[0], image.shape[1]
 
 

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from dml_jax.backbones import convolution
 from dml_jax.backbones.batch_norm import BatchNorm
 from dml_jax.backbones.contract import Backbone
 from dml_jax.backbones.layers import Dense
@@ -96,6 +97,8 @@ def _torch_output(layer: Layer, x: np.ndarray, tensors: Mapping[str, Tensor], na
         )
         result = functional.batch_norm(images, mean, var, scale, shift, eps=layer.epsilon)
     else:
-        padding = int(np.asarray(layer.padding)[0, 0])  # the same on all sides
-        result = functional.conv2d(images, weight, bias, layer.strides, padding, groups=layer.feature_group_count)
+        padding = nn.linear.canonicalize_padding(layer.padding, 2)
+        rows, columns = convolution.explicit(padding, x.shape, layer.kernel_size, layer.strides)
+        padded = functional.pad(images, (*columns, *rows))
+        result = functional.conv2d(padded, weight, bias, layer.strides, groups=layer.feature_group_count)
     return result.permute(0, 2, 3, 1).numpy()
