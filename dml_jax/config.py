@@ -34,6 +34,7 @@ class Config:
     backbone: Any
     method: Any
     train: Train
+    head: Train | None = None  # training before `train`, of all but the backbone, on its frozen features; None: none
     evaluation: Evaluation = Evaluation()
     paper: dict[str, float] = field(default_factory=dict)  # the paper's numbers, as fractions, for the result table
     seed: Annotated[int, Ge(0), Lt(2**31)] = 0  # of weights, batches and augmentation
@@ -104,6 +105,8 @@ def resolve(values: Mapping[str, Any]) -> Config:
         if isinstance(flat.get(key), str):
             utf8_path(key, flat[key])
     kinds: dict[str, Any] = {"data": Data, "train": Train, "evaluation": Evaluation}
+    if values.get("head") is not None:
+        kinds["head"] = Train
     for kind in ("backbone", "method"):
         given = values.get(kind)
         if not isinstance(given, Mapping) or "name" not in given:
@@ -129,6 +132,10 @@ def resolve(values: Mapping[str, Any]) -> Config:
             f"train.layer_decay={config.train.layer_decay}: is for the blocks of a vision transformer, but "
             f"backbone.name={config.backbone.name!r}; set it to 1"
         )
+    if config.head and not (config.head.feature_views and not config.train.feature_views):
+        raise ConfigError(
+            "head.feature_views: must be positive, and train.feature_views 0: head trains on features first"
+        )
     if config.data.training_size and config.backbone.name in ("vit", "deit"):
         raise ConfigError(
             f"data.training_size={config.data.training_size}: backbone.name={config.backbone.name!r} has positions for "
@@ -139,7 +146,7 @@ def resolve(values: Mapping[str, Any]) -> Config:
 
 def known_keys(values: Mapping[str, Any]) -> Iterator[str]:
     """All dotted keys that a configuration with the backbone and method of `values` can have."""
-    kinds: dict[str, type] = {"data": Data, "train": Train, "evaluation": Evaluation}
+    kinds: dict[str, type] = {"data": Data, "train": Train, "head": Train, "evaluation": Evaluation}
     for kind in ("backbone", "method"):
         module = options_module(kind, values[kind]["name"])
         kinds[kind] = module.config_type(values[kind]) if hasattr(module, "config_type") else module.Config

@@ -3,7 +3,7 @@
 import socket
 from collections.abc import Sequence
 from contextlib import closing, suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,18 @@ from dml_jax.config import Config
 from dml_jax.console import Console
 from dml_jax.errors import CheckpointError, ConfigError, DataError
 from dml_jax.export import embedding_files, query_results, stablehlo
-from dml_jax.train import device_memory, inference, loop, mesh, process_group, teacher, trackers, warm_start, workdir
+from dml_jax.train import (
+    device_memory,
+    frozen_features,
+    inference,
+    loop,
+    mesh,
+    process_group,
+    teacher,
+    trackers,
+    warm_start,
+    workdir,
+)
 from dml_jax.train import experiment as experiments
 from dml_jax.train import timing as timing_summary
 from dml_jax.train.checkpoint import Checkpoints
@@ -28,6 +39,7 @@ from dml_jax.train.state import TrainState, check_finite, evaluated
 from dml_jax.train.stop_signals import Stop
 from dml_jax.train.trace import Trace
 
+HEAD = "head"  # in a work directory: that of the training on frozen features which came first
 PER_PROCESS = ("data.path", "data.threads", "data.workers", "data.prefetch")  # may differ between processes
 
 
@@ -70,34 +82,24 @@ def train(
         if main:
             for name in _with_gallery(experiment):  # before training, not when they are written
                 embedding_files.check_replaceable(directory / "embeddings" / name)
-            split = experiment.splits["train"]
-            facts = workdir.provenance(
-                config, experiments.data_hash(experiment), len(split.classes), len(split.labels), experiment.shape
-            )
-            facts |= {"teacher": experiment.teacher.origin} if experiment.teacher else {}
-            _check_same_sources(directory, facts)
-            files.write_json(directory / "config.json", facts)
-        checkpoints = open_checkpoints(experiment, directory, console, writing=True)
-        process = f"host-{jax.process_index()}"
-        console.log_to(directory / "logs" / f"{process}.log")
+            known = facts(experiment)
+            _check_same_sources(directory, known)
+            files.write_json(directory / "config.json", known)
+        console.log_to(directory / "logs" / f"{process_name()}.log")
         console.log(
             f"process {jax.process_index()} of {jax.process_count()} on {socket.gethostname()}, "
             f"{jax.local_device_count()} of {jax.device_count()} devices ({jax.devices()[0].device_kind})"
         )
-        trace = Trace(directory / "profile" / process, traced)
-        timing = JsonLines(directory / "timing.jsonl", main)
-        outputs = loop.Outputs(checkpoints, metrics, timing, console, trace)
-        with closing(checkpoints):
-            with device_memory.of_training(config):
-                state = evaluated(loop.train(experiment, outputs, stop))
-            if config.train.select != "last":
-                state = checkpoints.select("reported", config.train.select)
+        if config.head:
+            experiment = train_head(experiment, directory, console, stop)
+        state = fit(experiment, directory, console, stop, metrics, traced)
         stop.stop_immediately()
         with device_memory.of_evaluation(config):
             final, embeddings = final_results.final(experiment, state, config.train.select, console)
         queries = query_results.split_off(final)
         if main:
-            final["timing"] = timing_summary.summary(timing.read(), config.data.batch_size)
+            timing = JsonLines(directory / "timing.jsonl").read()
+            final["timing"] = timing_summary.summary(timing, config.data.batch_size)
             final["machine"] = timing_summary.machine()
             final["data"] = {
                 name: {"images": len(split.labels), "classes": len(np.unique(split.labels))}
@@ -110,6 +112,57 @@ def train(
             metrics.finish(final)
             report.print_table(config, final, console.rich)
             console.print(f"report: {directory / 'report.html'}   embeddings: {directory / 'embeddings'}")
+
+
+def fit(
+    experiment: Experiment,
+    directory: Path,
+    console: Console,
+    stop: Stop,
+    metrics: JsonLines,
+    traced: tuple[int, int] | None = None,
+) -> TrainState:
+    """Trains or resumes in a work directory, on images or on features; returns the reported state."""
+    on_progress = lambda done: stop.raise_if_stopped()  # noqa: E731
+    experiment = frozen_features.with_features(experiment, directory, console, on_progress)
+    config = experiment.config
+    checkpoints = open_checkpoints(experiment, directory, console, writing=True)
+    trace = Trace(directory / "profile" / process_name(), traced)
+    timing = JsonLines(directory / "timing.jsonl", mesh.is_main_process())
+    outputs = loop.Outputs(checkpoints, metrics, timing, console, trace)
+    with closing(checkpoints):
+        with device_memory.of_training(config):
+            state = evaluated(loop.train(experiment, outputs, stop))
+        return checkpoints.select("reported", config.train.select) if config.train.select != "last" else state
+
+
+def facts(experiment: Experiment) -> dict[str, Any]:
+    """The contents of `config.json`."""
+    split = experiment.splits["train"]
+    known = workdir.provenance(
+        experiment.config, experiments.data_hash(experiment), len(split.classes), len(split.labels), experiment.shape
+    )
+    return known | ({"teacher": experiment.teacher.origin} if experiment.teacher else {})
+
+
+def process_name() -> str:
+    """What the files of this process are called."""
+    return f"host-{jax.process_index()}"
+
+
+def train_head(experiment: Experiment, directory: Path, console: Console, stop: Stop) -> Experiment:
+    """Trains everything but the backbone, in `<workdir>/head`; the experiment that starts from there."""
+    config = experiment.config
+    assert config.head is not None
+    head = directory / HEAD
+    console.print(f"training all but the backbone first, on frozen features: {head}")
+    first = build(replace(config, name=f"{config.name}-{HEAD}", train=config.head, head=None))
+    if mesh.is_main_process():
+        head.mkdir(exist_ok=True)
+        files.write_json(head / "config.json", facts(first))
+    metrics = JsonLines(head / "metrics.jsonl", mesh.is_main_process())
+    fit(first, head, console, stop, metrics)
+    return experiment._replace(start=str(head))
 
 
 def evaluate(

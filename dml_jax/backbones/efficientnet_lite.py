@@ -47,9 +47,7 @@ class Block(nn.Module):
         y = x
         if self.expansion > 1:
             y = nn.relu6(norm("bn0")(conv(inside, 1, dtype=dtype, name="expand_conv")(y), train))
-        y = conv(
-            inside, self.kernel, self.stride, padding="SAME", groups=inside, dtype=dtype, name="depthwise_conv"
-        )(y)
+        y = conv(inside, self.kernel, self.stride, padding="SAME", groups=inside, dtype=dtype, name="depthwise_conv")(y)
         y = nn.relu6(norm("bn1")(y, train))
         y = norm("bn2")(conv(self.channels, 1, dtype=dtype, name="project_conv")(y), train)
         return x + y if x.shape == y.shape else y

@@ -29,6 +29,9 @@ class Train:
     epochs: NonNegativeInt = 0  # or length in epochs, counted as in the method's paper
     warmup_epochs: NonNegativeInt = 0  # before these epochs, at the full learning rate
     linear_warmup: NonNegativeInt = 0  # steps in which all learning rates rise linearly from zero
+    # Trains on features of the frozen backbone, computed once for this many views of each training image: that of the
+    # evaluation, then random crops. 0: trains on images.
+    feature_views: NonNegativeInt = 0
     chunks: PositiveInt = 1  # parts in which a batch is encoded, for batches larger than the memory; same results
     precision: Dtype = "float32"  # of the backbone's activations and of the operands of the heads' products
     shard_classes: bool = False  # spread tables of classes (proxies, classifiers) over the devices; same results

@@ -11,6 +11,7 @@ from jax.sharding import Mesh
 
 from dml_jax import config as configs
 from dml_jax.backbones.contract import Backbone
+from dml_jax.backbones.linen_backbone import on_features
 from dml_jax.config import Config, Data
 from dml_jax.data import augment, datasets, pipeline, samplers, transforms
 from dml_jax.data.holdout import hold_out
@@ -57,6 +58,9 @@ class Experiment(NamedTuple):
       mesh: the devices.
       shape: (height, width) in pixels of the images that are embedded.
       teacher: the model that `method.loss` uses; set by `teacher.with_teacher`, because only training needs it.
+      features: float32 [N, views, 1, 2, K] of the training images, if training draws them instead of images; set by
+        `frozen_features.with_features`.
+      start: work directory or directory of converted weights that the training starts from; empty for `method.init`.
     """
 
     config: Config
@@ -70,6 +74,8 @@ class Experiment(NamedTuple):
     mesh: Mesh
     shape: tuple[int, int]
     teacher: Teacher | None = None
+    features: np.ndarray | None = None
+    start: str = ""
 
 
 def build(config: Config) -> Experiment:
@@ -116,12 +122,15 @@ def build(config: Config) -> Experiment:
         steps,
         meshes.make(),
         _image_shape(data, splits["train"]),
+        start=config.init_from,
     )
 
 
 def build_method(config: Config, data: TrainingSet) -> Method:
     """The method of a configuration on its backbone, with random erasing if the configuration asks for it."""
     backbone = configs.module("backbone", config.backbone.name).build(config.backbone)
+    if config.train.feature_views:
+        backbone = on_features(backbone)
     methods = configs.module("method", config.method.name)
 
     def build_for(classes: int) -> Method:
@@ -225,7 +234,10 @@ def _zeros(config: Config, method: Method, shape: tuple[int, int]) -> Batch:
 
 def training_batches(experiment: Experiment, start: int, stop: int) -> pipeline.BatchReader[Any]:
     """Reader of this host's rows of the training batches `start` to `stop` - 1; see `pipeline.training`."""
-    return pipeline.training(
+    read = pipeline.training
+    if experiment.features is not None:
+        read = partial(pipeline.training_features, experiment.features)
+    return read(
         experiment.splits["train"],
         experiment.sampler,
         experiment.config.data,

@@ -91,15 +91,15 @@ def image_shape(directory: Path) -> tuple[int, int]:
 
 
 def initial_state(experiment: Experiment, console: Console) -> TrainState:
-    """The state before the first step, with the variables that `init_from` names.
+    """The state before the first step, with the variables in `experiment.start`.
 
     Raises:
-      UserError: `init_from` cannot be read, or its backbone differs.
+      UserError: they cannot be read, or the backbone there differs.
     """
     state = experiments.initial_state(experiment)
-    if not experiment.config.init_from:
+    if not experiment.start:
         return state
-    source = Path(experiment.config.init_from).expanduser()
+    source = Path(experiment.start).expanduser()
     if not source.is_dir():
         raise ConfigError(
             f"init_from={source}: there is no such directory; give a work directory or one of converted weights"
