@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 Mode = Literal["train", "evaluate", "export", "check", "show"]
 MODES = get_args(Mode)
 HELP = ("-h", "--help")
-KEPT_MEMORY = {-1: 2**31 - 1, -4: 0, -8: 1}  # M_TRIM_THRESHOLD, M_MMAP_MAX and M_ARENA_MAX of <malloc.h>
+KEPT_MEMORY = {-1: -1, -4: 0, -8: 1}  # M_TRIM_THRESHOLD, M_MMAP_MAX and M_ARENA_MAX of <malloc.h>
 LOGGERS = {"tensorboard": "tensorboardX", "wandb": "wandb"}  # by name, also that of the extra: the module
 
 

@@ -1,8 +1,9 @@
-"""The 2-D convolution of all networks: XLA's, except where a matrix product is faster on a CPU.
+"""The 2-D convolution of all networks: XLA's, except where another form is faster on a CPU.
 
 On CPUs, XLA computes the gradient of a convolution with respect to its kernel as a convolution whose "kernel" is a
 whole image, which is several times slower than the sum of matrix products that it stands for; 1x1 convolutions are
-matrix products to begin with. Accelerators always run XLA's own convolutions. Values and gradients agree to rounding;
+matrix products to begin with. Depthwise convolutions, one kernel per channel, are sums of shifted products
+(`depthwise.py`). Accelerators always run XLA's own convolutions. Values and gradients agree to rounding;
 `benchmarks/backbones.py` compares the networks with torch.
 """
 
@@ -15,6 +16,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
+
+from dml_jax.backbones.depthwise import depthwise
 
 Convolution = Callable[[jax.Array, jax.Array], jax.Array]
 Padding = tuple[tuple[int, int], tuple[int, int]]
@@ -70,10 +73,14 @@ def conv_general_dilated(
         return lax.conv_general_dilated(lhs, rhs, strides, padding, **options)
 
     dilated = any(factor != 1 for name in ("lhs_dilation", "rhs_dilation") for factor in options.get(name) or ())
-    if options["feature_group_count"] > 1 or dilated or _PLAIN.get():
+    groups = options["feature_group_count"]
+    one_per_channel = groups == inputs.shape[-1] == kernel.shape[-1] and max(strides) <= min(kernel.shape[:2])
+    if dilated or _PLAIN.get() or (groups > 1 and not one_per_channel):
         return general(inputs, kernel)
     on_cpu = partial(_convolve, general, strides, padding)
-    if kernel.shape[:2] == (1, 1) and not any(map(any, padding)):
+    if groups > 1:
+        on_cpu = partial(depthwise, strides, padding)
+    elif kernel.shape[:2] == (1, 1) and not any(map(any, padding)):
         on_cpu = partial(_pointwise, strides)
     return lax.platform_dependent(inputs, kernel, cpu=on_cpu, default=general)
 
