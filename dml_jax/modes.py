@@ -14,6 +14,7 @@ from dml_jax import config as configs
 from dml_jax import files, final_results
 from dml_jax.analysis import report
 from dml_jax.analysis.trained_run import TrainedRun
+from dml_jax.backbones.weights import pretrained
 from dml_jax.config import Config
 from dml_jax.console import Console
 from dml_jax.errors import CheckpointError, ConfigError, DataError
@@ -323,6 +324,8 @@ def print_summary(experiment: Experiment, directory: Path | None, console: Conso
     console.print(f"data: {sizes}")
     count = sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(experiments.template(experiment).params))
     console.print(f"{count:,} parameters, {jax.device_count()} {jax.devices()[0].platform} device(s)")
+    if pixels := pretrained.overridden_pixels(asdict(config.backbone)):
+        console.print(f"warning: {config.backbone.pretrained} was trained with {', '.join(pixels)}")
     if directory is not None:
         console.print(f"work directory: {directory}")
 
