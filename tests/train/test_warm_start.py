@@ -53,8 +53,7 @@ def saved(experiment: Experiment, directory: Path) -> PyTree:
 
 
 def started(experiment: Experiment, source: Path) -> Any:
-    config = configs.replace(experiment.config, init_from=str(source))
-    return warm_start.initial_state(experiment._replace(config=config), Console(quiet=True))
+    return warm_start.initial_state(experiment._replace(start=str(source)), Console(quiet=True))
 
 
 def assert_equal(a: PyTree, b: PyTree) -> None:
