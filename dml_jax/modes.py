@@ -151,13 +151,17 @@ def process_name() -> str:
     return f"host-{jax.process_index()}"
 
 
+def head_config(config: Config) -> Config:
+    """The configuration of the training on frozen features that precedes a run."""
+    assert config.head is not None
+    return replace(config, name=f"{config.name}-{HEAD}", train=config.head, head=None)
+
+
 def train_head(experiment: Experiment, directory: Path, console: Console, stop: Stop) -> Experiment:
     """Trains everything but the backbone, in `<workdir>/head`; the experiment that starts from there."""
-    config = experiment.config
-    assert config.head is not None
-    head = directory / HEAD
+    config, head = experiment.config, directory / HEAD
     console.print(f"training all but the backbone first, on frozen features: {head}")
-    first = build(replace(config, name=f"{config.name}-{HEAD}", train=config.head, head=None))
+    first = build(head_config(config))
     if mesh.is_main_process():
         head.mkdir(exist_ok=True)
         files.write_json(head / "config.json", facts(first))
@@ -213,6 +217,8 @@ def check(config: Config, console: Console) -> None:
       DivergedError: the loss, the gradient or the state after that step is not finite.
     """
     experiment = teacher.with_teacher(build(config), console)
+    if config.head:
+        build(head_config(config))
     print_summary(experiment, None, console)
     with device_memory.of_training(config):
         state = warm_start.initial_state(experiment, console)

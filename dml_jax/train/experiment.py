@@ -129,12 +129,11 @@ def build(config: Config) -> Experiment:
 def build_method(config: Config, data: TrainingSet) -> Method:
     """The method of a configuration on its backbone, with random erasing if the configuration asks for it."""
     backbone = configs.module("backbone", config.backbone.name).build(config.backbone)
-    if config.train.feature_views:
-        backbone = on_features(backbone)
+    backbone = on_features(backbone) if config.train.feature_views else _with_erasing(backbone, config.data)
     methods = configs.module("method", config.method.name)
 
     def build_for(classes: int) -> Method:
-        return methods.build(config.method, _with_erasing(backbone, config.data), data._replace(classes=classes))
+        return methods.build(config.method, backbone, data._replace(classes=classes))
 
     method = build_for(data.classes)
     if config.train.shard_classes:

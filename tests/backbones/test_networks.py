@@ -45,7 +45,7 @@ SMALL: dict[str, tuple[ModuleType, Any]] = {
     "bottleneck": (resnet, resnet.Config(depths=(1, 1, 1), widths=(4, 6, 8))),
     "efficientnet_lite": (
         efficientnet_lite,
-        efficientnet_lite.Config(depths=(1, 1, 1, 1, 1, 1, 1), widths=(2, 3, 4, 5, 6, 7, 8), stem=4, head=12),
+        efficientnet_lite.Config(depths=(1, 1, 1, 1, 1, 1, 1), widths=(2, 3, 4, 5, 6, 7, 8), stem=4, channels=12),
     ),
     "deit": (deit, deit.Config(depth=2, width=32, heads=2, patch=8, drop_path=0.5)),
     "vit": (
