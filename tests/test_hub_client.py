@@ -6,13 +6,13 @@ import shutil
 import signal
 from pathlib import Path
 
-import huggingface_hub
 import numpy as np
 import pytest
 import safetensors.numpy
 
-from dml_jax import cli, convert
+from dml_jax import cli, convert, hub_client
 from dml_jax.backbones import resnet
+from dml_jax.errors import WeightsError
 from tests.backbones import state_dicts
 from tests.hub import CACHE, Fault, Hub
 
@@ -94,7 +94,7 @@ def test_the_client_continues(
     fault: Fault, parts: list[str | None], hub: Hub, timm: dict[str, bytes], weights: bytes,
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(huggingface_hub.constants, "DOWNLOAD_CHUNK_SIZE", 4096)
+    monkeypatch.setattr(hub_client.client(WeightsError, NAME).constants, "DOWNLOAD_CHUNK_SIZE", 4096)
     hub.fail(STORE, fault, times=1)
     check_converted(run(capsys), weights)
     assert hub.requests(STORE) == parts
@@ -167,9 +167,10 @@ def test_a_token_opens_private_repositories(
 
 
 def test_a_damaged_cache(hub: Hub, timm: dict[str, bytes], weights: bytes, capsys: pytest.CaptureFixture[str]) -> None:
-    """Of another program that uses the same client, which checks lengths only."""
-    path = Path(huggingface_hub.hf_hub_download(NAME, "model.safetensors"))
-    path.resolve().write_bytes(weights[:-1] + b"?")
+    """The client, which other programs use as well, checks lengths only."""
+    assert run(capsys)[0] == 0
+    shutil.rmtree("out")
+    blobs()[0].write_bytes(weights[:-1] + b"?")
     code, _, err = run(capsys)
     assert (code, "the digest of model.safetensors is" in err) == (2, True)
     check_converted(run(capsys), weights)
@@ -201,7 +202,7 @@ def test_without_a_network(
 ) -> None:
     """Nobody listens at the address, or no server for names knows it."""
     if name:
-        monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", f"http://{name}")
+        monkeypatch.setattr(hub_client.client(WeightsError, NAME).constants, "ENDPOINT", f"http://{name}")
     code, out, err = run(capsys)
     why = r"\(.*[Nn]ame.*\)" if name else r"\(Connection refused\)"
     assert (code, out) == (2, "")
