@@ -109,7 +109,7 @@ def reason(problem: Exception) -> str:
         first = problem.errors(include_url=False)[0]
         return f"{'.'.join(map(str, first['loc'])) or 'JSON'}: {first['msg'][0].lower()}{first['msg'][1:]}"
     text = (isinstance(problem, OSError) and problem.strerror) or str(problem).strip().partition("\n")[0]
-    return text[:200] or type(problem).__name__
+    return re.sub(r"^\[Errno -?\d+\] ", "", text)[:200] or type(problem).__name__
 
 
 def read_json(path: Path, kind: Any, remedy: str = "write or copy it again", error: type[UserError] = DataError) -> Any:

@@ -7,7 +7,7 @@ ROOT = Path(__file__).parents[1] / "dml_jax"
 LAYERS = (
     {"errors"},
     {"console", "files"},
-    {"downloads"},
+    {"downloads", "hub_client"},
     {"options"},
     {"config"},
     {"losses"},

@@ -51,6 +51,8 @@ def execute(arguments: list[str]) -> None:
     if options.checkpoint != "reported" and "parquet" in forms:
         raise ConfigError(f"--checkpoint={options.checkpoint}: the run has embeddings of the reported one only")
     if options.push:
+        if options.push.count("/") != 1:
+            raise ConfigError(f"--push={options.push}: must be user/name")
         cli.check_installed(f"--push={options.push}", "huggingface_hub", "hub")
         if options.checkpoint != "reported":
             raise ConfigError(f"--checkpoint={options.checkpoint}: --push uploads the reported one with its results")
