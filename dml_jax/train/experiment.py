@@ -169,7 +169,9 @@ def check_split(name: str, split: Split) -> None:
             f"classes must be 0 to {classes - 1}"
         )
     if split.labels.min() == split.labels.max():
-        raise DataError(f"the {name} split has one class only; at least 2 are needed")
+        raise DataError(
+            f"the {name} split has one class only; at least 2 are needed (4 in a folder, half of which are tested)"
+        )
 
 
 def _check_batch_size(config: Config, devices: int) -> None:
