@@ -62,7 +62,7 @@ def load(directory: Path, dtype: str | None = None) -> tuple[Config, Method, Tra
     interpolation = recorded.get("interpolation", "bilinear")
     data = Data(name="folder", crop="centre", image_size=side, resize=resize, interpolation=interpolation)
     train = Train(groups={}, steps=1)
-    config = Config(directory.name, data, backbone, None, train, Evaluation(batch_size=BATCH))
+    config = Config(directory.name, data, backbone, None, train, evaluation=Evaluation(batch_size=BATCH))
     method = features(backbone)
     params, model_state = method.init(jax.random.key(0), _example(side))
     return config, method, TrainState(jnp.zeros((), jnp.int32), params, model_state, ())
