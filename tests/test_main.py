@@ -203,6 +203,7 @@ def test_help_is_fast() -> None:
 
 
 FAULTS = """
+import ctypes
 import resource
 import jax
 import jax.numpy as jnp
@@ -211,10 +212,16 @@ from dml_jax import main
 main.keep_freed_memory()
 program = jax.jit(lambda x: (x @ x.T) @ x)
 x = jnp.ones((5000, 4))
+libc = ctypes.CDLL(None)
+libc.malloc.restype = ctypes.c_void_p
+libc.malloc.argtypes, libc.free.argtypes = [ctypes.c_size_t], [ctypes.c_void_p]
 for calls in (10, 10):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     for _ in range(calls):
         program(x).block_until_ready()
+        large = libc.malloc(5 << 29)  # more than 2 GiB, of which only the first part is used
+        ctypes.memset(large, 0, 1 << 26)
+        libc.free(large)
 print((resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before) / calls * resource.getpagesize())
 """
 

@@ -78,6 +78,14 @@ def test_convolution(case: Case) -> None:
         np.testing.assert_allclose((kernel_grad * k).sum(), (grad * convolve(x, k, case)).sum(), rtol=1e-4, atol=1e-2)
 
 
+def test_depthwise_convolutions_on_a_cpu_are_not_left_to_xla() -> None:
+    layer = conv(6, 3, 2, padding="SAME", groups=6, dtype=None, name="conv")
+    x, kernel = jax.device_put((np.zeros((2, 8, 8, 6)), np.zeros((3, 3, 1, 6))), jax.devices("cpu")[0])
+    gradient = jax.grad(lambda x, kernel: layer.apply({"params": {"kernel": kernel}}, x).sum(), (0, 1))
+    program = jax.jit(gradient).lower(x, kernel).compile()
+    assert "convolution(" not in program.as_text()
+
+
 @pytest.mark.parametrize("mean", [0.0, 3e4], ids=["centred", "far from 0"])
 @pytest.mark.parametrize("shape", [(8, 5, 4, 6), (64, 6)], ids=["feature map", "vectors"])
 def test_batch_statistics(shape: tuple[int, ...], mean: float) -> None:
