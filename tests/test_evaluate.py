@@ -189,7 +189,7 @@ def test_one_and_eight_devices_give_the_same_results(files: dict[str, Path], tmp
             [sys.executable, "-m", "dml_jax.evaluate", f"--embeddings={files['x']}", f"--labels={files['y']}",
              f"--output={output}", "--restarts=2"],
             cwd=ROOT,
-            env=os.environ | {"XLA_FLAGS": f"--xla_force_host_platform_device_count={count}"},
+            env=os.environ | {"JAX_NUM_CPU_DEVICES": str(count)},
             check=True,
             capture_output=True,
         )  # fmt: skip

@@ -22,7 +22,7 @@ def check_command(run: Path) -> None:
     images = np.random.default_rng(0).integers(0, 256, (2, *model.shape, 3), dtype=np.uint8)
     index = model.enroll({"one": [images[0]], "other": [images[1] // 2]})
     index.save(run / "index.npz")
-    environment = {**os.environ, "XLA_FLAGS": "--xla_backend_optimization_level=0"}
+    environment = {**os.environ, "JAX_NUM_CPU_DEVICES": "1"}
     options = (f"--workdir={run}", f"--index={run / 'index.npz'}", "--threshold=0.99999", "--port=0")
     with subprocess.Popen(
         [sys.executable, "-m", "dml_jax.serve", *options],

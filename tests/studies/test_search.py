@@ -69,7 +69,7 @@ def file(tmp_path: Path) -> str:
 
 def trials(root: Path) -> list[Any]:
     stated = (plan.read_facts(root) or {})["search"]
-    return list(optuna.load_study(study_name=stated["name"], storage=stated["storage"]).trials)
+    return list(search.open_storage(optuna, stated["storage"], stated["name"]).trials)
 
 
 def test_a_search(tmp_path: Path, file: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -145,7 +145,7 @@ def test_two_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     storage = f"sqlite:///{tmp_path / 'search.db'}"
     assert search.run("n", wanted, settings, "recall@1", jobs, storage, lambda line: None, wait=True) == 0
     assert sorted((tmp_path / "starts.txt").read_text().split()) == [f"trial-{i:04d}" for i in range(6)]
-    states = [trial.state.name for trial in optuna.load_study(study_name="n", storage=storage).trials]
+    states = [trial.state.name for trial in search.open_storage(optuna, storage, "n").trials]
     assert len(states) == 6
     assert "RUNNING" not in states
 
@@ -185,9 +185,7 @@ def test_impossible_values_fail_alone(tmp_path: Path) -> None:
     lines: list[str] = []
     storage = f"sqlite:///{tmp_path / 'search.db'}"
     assert search.run("n", wanted, settings, "recall@1", runner.slots(1), storage, lines.append, wait=True) == 0
-    states = {
-        t.params["data.batch_size"]: t.state.name for t in optuna.load_study(study_name="n", storage=storage).trials
-    }
+    states = {t.params["data.batch_size"]: t.state.name for t in search.open_storage(optuna, storage, "n").trials}
     assert states == {63: "FAIL", 64: "COMPLETE"}
     assert any("not possible: data.images_per_class=4: must divide batch_size=63" in line for line in lines)
 
