@@ -35,7 +35,7 @@ def check_command(run: Path) -> None:
             unfinished.sendall(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nhello")
             assert ask(port, None, path="health") == (200, {"status": "ok"})
             process.send_signal(signal.SIGTERM)
-            assert process.communicate(timeout=60) == ("", "")
+            assert process.communicate(timeout=300) == ("", "")
     assert process.returncode == 143
     names, cosines = index.classify(list(images), threshold=0.99999)
     assert names == ["one", "unknown"]
