@@ -138,6 +138,15 @@ def test_interrupted_trials_are_taken_over(tmp_path: Path, file: str, capsys: py
     assert [t.value for t in trials(root)] == [t.value for t in trials(other)]
 
 
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc")
+def test_no_connection_to_the_database_stays_open(tmp_path: Path) -> None:
+    database = tmp_path / "search.db"
+    study = search.open_storage(optuna, f"sqlite:///{database}", "n")
+    study.tell(study.ask(), 0.5)
+    assert len(study.get_trials()) == 1
+    assert database not in [file.resolve() for file in Path("/proc/self/fd").iterdir()]
+
+
 def test_two_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No trial runs twice, and none is lost."""
     use(monkeypatch, 0.1)
