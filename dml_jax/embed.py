@@ -6,10 +6,11 @@
 Writes embeddings.npy (float32, rows of unit length), ids.json and manifest.json; with --query also neighbors.png, a
 figure of the images nearest to the query.
 
-Meanwhile the rows are kept in numbered files in <output>.shards, so the same command continues where it was killed, and
-the result is the same, bit for bit; once it is complete, the command does nothing. All devices and cores of the machine
-are used. Several machines divide the work if each runs the command with --processes=8 --process=0 (… 7) and they share
-the directories; each may be stopped and started at any time, and the last to finish writes the output.
+Meanwhile the rows are kept in numbered files in <output>.shards, so the same command continues where it was killed;
+once it is complete, the command does nothing. All devices and cores of the machine are used. Several machines divide
+the work if each runs the command with --processes=8 --process=0 (… 7) and they share the directories; each may be
+stopped and started at any time, and the last to finish writes the output. The result is the same bit for bit if the
+machines have the same processors or accelerators, and as many; otherwise it is the same up to rounding.
 """
 
 import os

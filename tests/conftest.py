@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from tests.hub import Hub
 
+from dml_jax import xla_flags
+
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
-# Most of the time is spent compiling small programs; LLVM's optimisations affect nothing that is tested.
-os.environ["XLA_FLAGS"] += " --xla_backend_optimization_level=0"
-os.environ["XLA_FLAGS"] += " --xla_cpu_use_fusion_emitters=false"  # the older emitters compile a third faster
+os.environ["JAX_NUM_CPU_DEVICES"] = "8"
+# Most of the time is spent compiling small programs. The older emitters of XLA before 2026 compile a third faster.
+os.environ["XLA_FLAGS"] = xla_flags.with_known(xla_flags.UNOPTIMIZED, "--xla_cpu_use_fusion_emitters=false")
 if "JAX_COMPILATION_CACHE_DIR" not in os.environ:  # shared with the processes that tests start
     os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="dml_jax-compiled-")
     atexit.register(shutil.rmtree, os.environ["JAX_COMPILATION_CACHE_DIR"], ignore_errors=True)

@@ -38,6 +38,7 @@ class Colours:
         self.batches: list[int] = []
         self.free = threading.Event()  # cleared to make the network wait
         self.free.set()
+        self.waiting: Callable[[], int] = lambda: 0  # number of images that wait for the network
 
     def read(self, file: bytes) -> np.ndarray:
         try:
@@ -61,6 +62,7 @@ def serving(
 ) -> Iterator[int]:
     """A running server, with further arguments in `also`: its port."""
     answers = Answers(model, classify, batch=4, waiting=waiting)
+    model.waiting = answers._waiting.qsize
     service = server(answers, model.read, Limits(**{"seconds": 60, **limits}), **(also or {}))
     with serve.listen("127.0.0.1", 0) as listener:
         thread = threading.Thread(target=service.run, args=([listener],))
@@ -221,7 +223,7 @@ def test_images_that_arrive_together_share_a_batch() -> None:
         first = clients.submit(ask, port, picture(colour=colours[0]))
         until(lambda: model.batches == [1])
         others = [clients.submit(ask, port, picture(colour=colour)) for colour in colours[1:]]
-        time.sleep(0.3)  # they wait for the network
+        until(lambda: model.waiting() == len(others))
         model.free.set()
         answers = [client.result(60) for client in (first, *others)]
     for (status, answer), colour in zip(answers, colours, strict=True):
@@ -279,7 +281,7 @@ def test_an_embedding_that_is_not_finite_is_refused_alone() -> None:
         first = clients.submit(ask, port, picture())
         until(lambda: model.batches[-1] == 1)
         others = [clients.submit(ask, port, picture(colour=colour)) for colour in (0, (9, 200, 9))]
-        time.sleep(0.3)  # they wait for the network
+        until(lambda: model.waiting() == len(others))
         model.free.set()
         assert first.result(60) == others[0].result(60) == (400, refused)
         status, answer = others[1].result(60)

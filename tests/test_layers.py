@@ -6,7 +6,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1] / "dml_jax"
 LAYERS = (
     {"errors"},
-    {"console", "files"},
+    {"console", "files", "xla_flags"},
     {"downloads", "hub_client"},
     {"options"},
     {"config"},

@@ -46,9 +46,12 @@ def open_storage(optuna: Any, url: str, name: str) -> Any:
     Raises:
       ConfigError: the storage cannot be used.
     """
+    from sqlalchemy.pool import NullPool  # optuna needs it; it closes a connection after each use
+
     try:
         return optuna.create_study(
-            storage=url, study_name=name, direction="maximize", load_if_exists=True,
+            storage=optuna.storages.RDBStorage(url, engine_kwargs={"poolclass": NullPool}),
+            study_name=name, direction="maximize", load_if_exists=True,
             pruner=optuna.pruners.MedianPruner(n_startup_trials=BEFORE_PRUNING),
         )  # fmt: skip
     except Exception as error:  # each database has errors of its own

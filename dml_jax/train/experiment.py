@@ -1,7 +1,7 @@
 """From a configuration to the parts of a run: data, method, optimizer, mesh. Everything is validated here, early."""
 
 import hashlib
-from functools import partial
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import jax
@@ -10,6 +10,7 @@ import optax
 from jax.sharding import Mesh
 
 from dml_jax import config as configs
+from dml_jax import xla_flags
 from dml_jax.backbones.contract import Backbone
 from dml_jax.backbones.linen_backbone import on_features
 from dml_jax.config import Config, Data
@@ -24,11 +25,6 @@ from dml_jax.methods.contract import Batch, Method, PyTree, TrainingSet, no_clas
 from dml_jax.train import chunks, class_tables, optimizers, precision, step
 from dml_jax.train import mesh as meshes
 from dml_jax.train.state import TrainState
-
-# Runs once, so compiling it fast matters more than the speed of its code.
-_compiled_initial = jax.jit(
-    step.initial, static_argnums=(0, 1, 4), compiler_options={"xla_backend_optimization_level": 0}
-)
 
 
 class Teacher(NamedTuple):
@@ -260,7 +256,7 @@ def device_batch(experiment: Experiment, images: np.ndarray, labels: np.ndarray,
 def initial_state(experiment: Experiment) -> TrainState:
     """The state before the first step, on every device; a pure function of the seed."""
     key = jax.random.fold_in(run_key(experiment.config), 2**31 - 1)
-    initial = step.initial if _reads_weights(experiment.config) else _compiled_initial
+    initial = step.initial if _reads_weights(experiment.config) else _compiled_initial()
     ema = experiment.config.train.ema
     state = initial(experiment.method, experiment.optimizer, key, example_batch(experiment), ema)
     return place(experiment, state)
@@ -269,6 +265,12 @@ def initial_state(experiment: Experiment) -> TrainState:
 def place(experiment: Experiment, variables: PyTree) -> PyTree:
     """Copies a state, or parts of one, to the devices as the method wants it."""
     return meshes.place(experiment.mesh, variables, experiment.method.class_axis)
+
+
+@cache
+def _compiled_initial() -> Any:
+    """`step.initial`, compiled fast rather than into fast code, because it runs once."""
+    return jax.jit(step.initial, static_argnums=(0, 1, 4), compiler_options=xla_flags.unoptimized())
 
 
 def _reads_weights(config: Config) -> bool:
@@ -285,7 +287,7 @@ def state_shapes(
     if _reads_weights(config):
         shapes = jax.eval_shape(partial(step.initial, method, optimizer, ema=config.train.ema), key, batch)
     else:
-        shapes = _compiled_initial.eval_shape(method, optimizer, key, batch, config.train.ema)
+        shapes = _compiled_initial().eval_shape(method, optimizer, key, batch, config.train.ema)
     shardings = meshes.shardings(mesh, shapes, method.class_axis)
     return jax.tree.map(
         lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), shapes, shardings

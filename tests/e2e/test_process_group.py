@@ -107,7 +107,7 @@ def test_a_lost_process_ends_the_other_with_a_message(how: signal.Signals, tmp_p
         assert time.monotonic() < deadline
         time.sleep(0.5)
     processes[1].send_signal(how)
-    error = processes[0].communicate(timeout=60)[1]
+    error = processes[0].communicate(timeout=300)[1]
     processes[1].kill()
     processes[1].communicate()
     assert processes[0].returncode == 2, error
@@ -140,7 +140,7 @@ def test_a_signal_during_an_evaluation(tmp_path: Path) -> None:
         assert time.monotonic() < deadline
         time.sleep(0.5)
     processes[1].terminate()
-    errors = [process.communicate(timeout=60)[1] for process in processes]
+    errors = [process.communicate(timeout=300)[1] for process in processes]
     assert [process.returncode for process in processes] == [143, 143], errors
     assert [path.name for path in (tmp_path / "run" / "checkpoints" / "latest").iterdir()] == ["1"]
     assert not (tmp_path / "run" / "metrics.jsonl").exists()

@@ -24,14 +24,17 @@ from dml_jax.studies.plan import Settings, Trial
 ROOT = Path(__file__).parents[2]
 REAL_COMMAND = runner.command
 DIGITS = str(ROOT / "configs" / "digits_hist.py")
-# Notes that it has started, waits, and leaves the results of a run; its arguments: work directory, seconds, tau.
+# Notes that it has started, waits at most some seconds, and leaves the results of a run.
+# Its arguments: work directory, seconds, tau.
 TRAIN = """
 import json, pathlib, sys, time
 directory, seconds, tau = pathlib.Path(sys.argv[1]), float(sys.argv[2]), float(sys.argv[3])
 with open(directory.parent / "starts.txt", "a") as starts:
     starts.write(directory.name + "\\n")
 directory.mkdir(exist_ok=True)
-time.sleep(seconds)
+deadline = time.monotonic() + seconds
+while time.monotonic() < deadline and not (directory.parent / "go on").exists():
+    time.sleep(0.01)
 if tau == 13:
     sys.exit("error: training diverged at step 3: loss=nan; lower the learning rates and start again")
 images = directory / "embeddings" / "test"
@@ -80,7 +83,7 @@ def run(root: Path, trials: list[Trial], jobs: int = 1, *, wait: bool = True) ->
 
 def work(root: str) -> None:
     """What another worker does, in a process of its own."""
-    runner.command = fake(1.0)
+    runner.command = fake(600.0)
     run(Path(root), prepared(Path(root), 1))
 
 
@@ -146,17 +149,22 @@ def test_a_dead_workers_trial_waits_for_its_process(tmp_path: Path, monkeypatch:
     worker.kill()
     worker.wait()
     assert runner.claim(tmp_path, trials[0].name) is None
+    (tmp_path / "go on").touch()
     run(tmp_path, trials)
     assert starts(tmp_path) == [trials[0].name]
 
 
 def test_a_signal_stops_all_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runner, "command", fake(60.0))
+    monkeypatch.setattr(runner, "command", fake(600.0))
     trials = prepared(tmp_path, 1, 2, 3)
-    threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGTERM)).start()
-    began = time.monotonic()
+
+    def stop_when_started() -> None:
+        while not (tmp_path / "starts.txt").exists():
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=stop_when_started).start()
     assert runner.run_all(tmp_path, trials, runner.slots(1), lambda line: None, wait=True) == 143
-    assert time.monotonic() - began < 30
     assert not outcomes.finished(trials)
     assert not runner.problems(tmp_path, trials, ())
     lock = runner.claim(tmp_path, trials[0].name)

@@ -5,6 +5,7 @@ import signal
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -141,7 +142,7 @@ def test_training_goes_on_while_a_checkpoint_is_written(
     metrics, digests = tmp_path / "metrics.jsonl", checkpoint.digests
 
     def slow(path: Path) -> dict[str, str]:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 600
         while path.name == "7" and '"step": 8' not in metrics.read_text() and time.monotonic() < deadline:
             time.sleep(0.01)
         time.sleep(0.1)
@@ -322,4 +323,5 @@ def test_reload_best_continues_from_the_best_model(experiment: Experiment, tmp_p
     )
 
     reloading = built(replace(short, train=replace(short.train, reload_best_epochs=(1,))))
-    assert bits(train(reloading, tmp_path / "reloading")) == bits(expected)
+    close = partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-6)  # of two programs
+    jax.tree.map(close, train(reloading, tmp_path / "reloading"), expected)
