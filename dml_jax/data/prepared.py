@@ -169,6 +169,7 @@ def _splits(
             split.classes,
             content=content or split.content,
             metadata=split.metadata,
+            note=split.note,
         )
         for name, split in splits.items()
     }

@@ -160,6 +160,8 @@ def _prepare(request: Request, recipe: Recipe, console: Console, temporary: Path
         raise DataError(f"{sources}: {error}") from error
     if recipe.counts and not request.subset and (wrong := check_images.count_mismatches(entries, recipe.counts)):
         raise DataError(f"{'; '.join(wrong)}: use --subset to accept a part of {request.name}")
+    if note := recipe.skipped(files):
+        console.print(note)
     _check_number_of_classes(entries, sources)
     console.start_progress("checking images", len(entries))
     entries, hashes, reasons = writer.check(
