@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from dml_jax.trained_model import Model
 
 HOST = "127.0.0.1"
-NAMES = (HOST, "localhost")  # by which a browser on this machine, or at the end of an SSH tunnel, calls it
 
 
 def parser() -> cli.Parser:
@@ -68,7 +67,7 @@ def execute(arguments: list[str]) -> None:
         answers.compile()
         print(f"http://{HOST}:{listener.getsockname()[1]}/", flush=True)
         http_service.server(
-            answers, model.read, http_service.Limits(), complete=shown.complete, routes=shown.routes(), hosts=NAMES
+            answers, model.read, http_service.Limits(), complete=shown.complete, routes=shown.routes()
         ).run([listener])
 
 
