@@ -15,7 +15,7 @@ which has the first five from the start.
   overfitting   retrieval of training classes beside test classes over the kept models
   calibration   whether a threshold keeps its error rate on other classes
   spectra       singular values, density, uniformity, alignment; for DiVA also by task
-  tsne, umap    maps with thumbnails; umap needs pip install -e ".[umap]"
+  tsne, umap    maps with thumbnails; umap needs pip install umap-learn
   attention     MPN: divergence from uniform, weight on the own class, one node's weights over the kept models
   influence     MPN: whose pixels a prediction depends on
   heat_maps     CRT: where prototypes respond

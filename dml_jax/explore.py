@@ -1,4 +1,4 @@
-"""Browses the images of a finished run by their neighbours, in a browser (`pip install -e ".[serve]"`):
+"""Browses a run's images by their neighbours in a browser (`pip install starlette uvicorn python-multipart`):
 
     python -m dml_jax.explore --workdir=runs/birds [--split=test] [--port=8001]
 
@@ -48,7 +48,7 @@ def execute(arguments: list[str]) -> None:
         from dml_jax import explorer, http_service
         from dml_jax.batched_answers import Answers
     except ImportError as error:
-        raise ConfigError(f'{error.name} is not installed: pip install -e ".[serve]"') from None
+        raise ConfigError(f"{error.name} is not installed: pip install starlette uvicorn python-multipart") from None
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     with serve.listen(HOST, options.port) as listener:
         import dml_jax

@@ -1,4 +1,4 @@
-"""Serves the model of a finished run over HTTP (`pip install -e ".[serve]"`):
+"""Serves the model of a finished run over HTTP (`pip install starlette uvicorn python-multipart`):
 
     python -m dml_jax.serve --workdir=runs/birds [--index=birds.npz] [--host=0.0.0.0] [--port=8000]
     curl -F file=@photo.jpg http://localhost:8000/                  # or: curl --data-binary @photo.jpg ...
@@ -69,7 +69,7 @@ def execute(arguments: list[str]) -> None:
         from dml_jax import http_service
         from dml_jax.batched_answers import Answers
     except ImportError as error:
-        raise ConfigError(f'{error.name} is not installed: pip install -e ".[serve]"') from None
+        raise ConfigError(f"{error.name} is not installed: pip install starlette uvicorn python-multipart") from None
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     with listen(options.host, options.port) as listener:
         import dml_jax

@@ -69,4 +69,4 @@ def test_invalid_options(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
     monkeypatch.delitem(sys.modules, "dml_jax.http_service")
     monkeypatch.delattr("dml_jax.http_service")
     monkeypatch.setitem(sys.modules, "uvicorn", None)
-    assert run("--workdir=none") == 'error: uvicorn is not installed: pip install -e ".[serve]"\n'
+    assert run("--workdir=none") == "error: uvicorn is not installed: pip install starlette uvicorn python-multipart\n"

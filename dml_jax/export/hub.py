@@ -151,4 +151,4 @@ def _library() -> Any:
     try:
         return importlib.import_module("huggingface_hub")
     except ImportError:
-        raise ConfigError('huggingface_hub is not installed: pip install -e ".[hub]"') from None
+        raise ConfigError("huggingface_hub is not installed: pip install huggingface_hub") from None
