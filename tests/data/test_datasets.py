@@ -19,7 +19,7 @@ from dml_jax.config import Data
 from dml_jax.console import Console
 from dml_jax.data import datasets, decode, holdout, prepared, split_metadata, transforms
 from dml_jax.data.datasets import folder
-from dml_jax.data.prepare import prepare_dataset
+from dml_jax.data.prepare import prepare_dataset, source_files
 from dml_jax.data.prepare.source_files import File, Options
 from dml_jax.data.split import Split
 from dml_jax.data.split_metadata import SplitMetadata
@@ -314,6 +314,11 @@ def test_missing_csv_and_missing_images(tmp_path: Path) -> None:
         prepare("csv", [photos], tmp_path / "out")
     with pytest.raises(DataError, match=r"^missing$"):
         File(photos / "oak" / "1.jpg" / "2.jpg").read()
+    outside = tmp_path / "private.jpg"
+    pictures.write(outside, 1)
+    for path in (str(outside), "../private.jpg", f"{'../' * 30}{outside}"):
+        with pytest.raises(DataError, match=r"^missing$"):
+            source_files.file_at({}, path).read()
 
 
 def test_unprepared_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -206,4 +206,4 @@ def read_rows(files: Files, path: str) -> list[list[str]]:
 
 def file_at(files: Files, path: str) -> File:
     """The file at a path; if it is missing, a `File` that raises DataError when read."""
-    return files.get(path, File(Path(os.devnull, path)))
+    return files.get(path, File(Path(f"{os.devnull}/{path}")))  # also of an absolute path
