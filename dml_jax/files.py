@@ -136,11 +136,22 @@ def read_json(path: Path, kind: Any, remedy: str = "write or copy it again", err
 
 @contextlib.contextmanager
 def name_file(path: Path) -> Iterator[None]:
-    """Within this context, an OSError that names no file, as that of a full disk, names `path`."""
+    """Within this context, an OSError that names no file, as that of a full disk, names `path`.
+
+    Libraries that write files themselves raise exceptions of other types, whose text ends in that of the operating
+    system: these become an OSError.
+    """
     try:
         yield
+    except UserError:
+        raise
     except OSError as error:
         error.filename = error.filename or str(path)
+        raise
+    except Exception as error:
+        for number in UNWRITABLE:
+            if os.strerror(number) in str(error):
+                raise OSError(number, os.strerror(number), str(path)) from error
         raise
 
 
