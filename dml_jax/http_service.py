@@ -1,7 +1,7 @@
 """The HTTP side of `dml_jax.serve` and `dml_jax.explore`.
 
 Nothing that a client sends or withholds holds up the others: a request has one deadline; bodies are limited, each and
-together; and beyond `Limits.connections`, the connection that has been sending for longest is closed.
+together; and beyond `Limits.connections`, the connection that has been waiting for its client for longest is closed.
 """
 
 import asyncio
@@ -220,13 +220,14 @@ class Connection(H11Protocol):
         self.turn = next(self.turns)
         self._deadline = self._new_deadline()
         if len(self.connections) > self.limits.connections:
-            sending = [each for each in self.connections if isinstance(each, Connection) and each.is_sending()]
-            min(sending, key=lambda each: each.turn).transport.abort()
+            waiting = [each for each in self.connections if isinstance(each, Connection) and each.is_waiting()]
+            min(waiting, key=lambda each: each.turn).transport.abort()
 
-    def is_sending(self) -> bool:
-        """Whether the connection is open and its next bytes are to come from the client."""
-        waiting = self.cycle is None or self.cycle.more_body or self.cycle.response_complete
-        return waiting and not self.transport.is_closing()
+    def is_waiting(self) -> bool:
+        """Whether the connection is open and waits for the client, or the client does not wait for its answers."""
+        sending = self.cycle is None or self.cycle.more_body or self.cycle.response_complete
+        ahead = self.flow.write_paused or bool(self.conn.trailing_data[0])
+        return (sending or ahead) and not self.transport.is_closing()
 
     def _new_deadline(self) -> asyncio.TimerHandle:
         # Twice, because `Service.post` counts from the end of the headers.

@@ -316,6 +316,20 @@ def test_more_connections_than_allowed() -> None:
         assert [client.recv(1) for client in idle[:5]] == [b""] * 5  # the oldest were closed
 
 
+def test_connections_that_send_requests_ahead_make_room() -> None:
+    """With always another request behind the one being answered, they would keep all others out."""
+    model, file = Colours(), picture()
+    ahead = b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(file) + file
+    with serving(model, connections=4) as port, ExitStack() as stack:
+        model.free.clear()
+        for i in range(4):
+            client = stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=60))
+            client.sendall(2 * ahead)
+            if i == 0:
+                until(lambda: model.batches == [1])
+        until(lambda: ask(port, None, path="health")[0] == 200)
+
+
 def test_bodies_that_are_too_large_together() -> None:
     post = b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n"
     with socket.socket() as unfinished, serving(Colours(), memory=1500) as port:
