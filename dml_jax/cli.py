@@ -110,10 +110,10 @@ def choices(option: str, text: str, known: Collection[str]) -> tuple[str, ...]:
     return names
 
 
-def check_installed(option: str, module: str, extra: str) -> None:
-    """Raises ConfigError unless there is a module, which an option needs and an extra of this package brings."""
+def check_installed(option: str, module: str, packages: str) -> None:
+    """Raises ConfigError unless there is a module, which an option needs and these packages bring."""
     if importlib.util.find_spec(module) is None:
-        raise ConfigError(f'{option}: {module} is not installed: pip install -e ".[{extra}]"')
+        raise ConfigError(f"{option}: {module} is not installed: pip install {packages}")
 
 
 def configs_root() -> Path:

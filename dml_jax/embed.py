@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dml_jax import cli
-from dml_jax.data.prepare.source_files import IMAGE_SUFFIXES, walk
+from dml_jax.data.prepare.source_files import IMAGE_SUFFIXES, is_image, walk
 from dml_jax.errors import ConfigError, DataError, printable
 from dml_jax.files import expand_path, utf8_path
 
@@ -49,8 +49,7 @@ def image_files(paths: list[str], output: Path | None = None) -> list[str]:
             files += [
                 str(file.path)
                 for name, file in walk(path)
-                if name.lower().endswith(IMAGE_SUFFIXES)
-                and not (file.path.name == FIGURE and os.path.realpath(file.path) == figure)
+                if is_image(name) and not (file.path.name == FIGURE and os.path.realpath(file.path) == figure)
             ]
         elif path.is_file():
             files.append(str(path))

@@ -1,4 +1,4 @@
-"""Browses the images of a finished run by their neighbours, in a browser (`pip install -e ".[serve]"`):
+"""Browses a run's images by their neighbours in a browser (`pip install starlette uvicorn python-multipart`):
 
     python -m dml_jax.explore --workdir=runs/birds [--split=test] [--port=8001]
 
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from dml_jax.trained_model import Model
 
 HOST = "127.0.0.1"
-NAMES = (HOST, "localhost")  # by which a browser on this machine, or at the end of an SSH tunnel, calls it
 
 
 def parser() -> cli.Parser:
@@ -49,7 +48,7 @@ def execute(arguments: list[str]) -> None:
         from dml_jax import explorer, http_service
         from dml_jax.batched_answers import Answers
     except ImportError as error:
-        raise ConfigError(f'{error.name} is not installed: pip install -e ".[serve]"') from None
+        raise ConfigError(f"{error.name} is not installed: pip install starlette uvicorn python-multipart") from None
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     with serve.listen(HOST, options.port) as listener:
         import dml_jax
@@ -68,7 +67,7 @@ def execute(arguments: list[str]) -> None:
         answers.compile()
         print(f"http://{HOST}:{listener.getsockname()[1]}/", flush=True)
         http_service.server(
-            answers, model.read, http_service.Limits(), complete=shown.complete, routes=shown.routes(), hosts=NAMES
+            answers, model.read, http_service.Limits(), complete=shown.complete, routes=shown.routes()
         ).run([listener])
 
 

@@ -328,6 +328,8 @@ def print_summary(experiment: Experiment, directory: Path | None, console: Conso
         f"{experiment.steps} steps of {config.data.batch_size}"
     )
     console.print(f"data: {sizes}")
+    if note := experiment.splits["test"].note:
+        console.print(note)
     count = sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(experiments.template(experiment).params))
     console.print(f"{count:,} parameters, {jax.device_count()} {jax.devices()[0].platform} device(s)")
     if pixels := pretrained.overridden_pixels(asdict(config.backbone)):

@@ -102,6 +102,10 @@ def test_analyses_are_gathered_in_the_report(run: Path, capsys: pytest.CaptureFi
         (["--workdir={}", "--split=train", "--what=health"], "--split=train: health is not made by split"),
         (["--workdir={}", "--config.method.layers=2"], "--config.method.layers: belongs to the run; only data.path"),
         (["--workdir={}", "--checkpoint=3"], "--checkpoint=3: not in"),
+        (
+            ["--workdir={}", "--config.data.path={}/no"],
+            "the data of the run are not there; give their directory with --co",
+        ),
     ],
 )
 def test_invalid_input(

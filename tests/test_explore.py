@@ -19,7 +19,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from dml_jax import explore, serve
+from dml_jax import config as configs
+from dml_jax import explore, files, serve
 from dml_jax.data.split import Split
 from dml_jax.errors import DataError
 from dml_jax.explorer import PAGE, SHOWN, Explorer, Part
@@ -27,6 +28,7 @@ from dml_jax.export import embedding_files
 from tests.analysis.runs import Run
 from tests.analysis.test_page import Page
 from tests.test_http_service import Colours, ask, picture, serving
+from tests.train.experiments import values
 
 COUNT = 150
 
@@ -79,7 +81,7 @@ def part(run: Run) -> Part:
 
 def explored(queries: Run, gallery: Run | None = None) -> dict[str, Any]:
     made = Explorer("a <title>", part(queries), part(gallery) if gallery else None)
-    return {"complete": made.complete, "routes": made.routes(), "hosts": explore.NAMES}
+    return {"complete": made.complete, "routes": made.routes()}
 
 
 @pytest.fixture(scope="module")
@@ -252,6 +254,23 @@ def test_embeddings_of_the_run_are_used_if_they_fit(tmp_path: Path) -> None:
         if names:
             embedding_files.write(tmp_path / name, stored, None, names, config_hash="x", step=step)
         np.testing.assert_array_equal(explore.embeddings(model, split, tmp_path / name), expected)
+
+
+def test_data_that_have_moved(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from dml_jax.train import workdir  # imports absl, whose handler takes the captured stderr with it
+
+    config = configs.resolve(values(steps=1) | {"data": {"name": "folder", "path": "photos/"}})
+    facts = workdir.provenance(config, "x", 2, 4, (8, 8))
+    files.write_json(tmp_path / "config.json", facts)
+    monkeypatch.setattr(sys, "argv", ["dml_jax.explore", f"--workdir={tmp_path}"])
+    monkeypatch.chdir(tmp_path)
+    assert explore.main() == 2
+    wanted = (
+        "data.path=photos/: the data of the run are not there; give their directory with --config.data.path=DIRECTORY"
+    )
+    assert capsys.readouterr().err == f"error: {wanted}\n"
 
 
 @pytest.mark.parametrize(

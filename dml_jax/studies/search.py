@@ -34,7 +34,7 @@ def library() -> Any:
     try:
         optuna = importlib.import_module("optuna")
     except ImportError:
-        raise ConfigError('a search needs optuna: pip install -e ".[search]"') from None
+        raise ConfigError("a search needs optuna: pip install optuna") from None
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
     return optuna
@@ -114,7 +114,7 @@ def sampler(optuna: Any, search: Search, number: int) -> Any:
             return optuna.samplers.TPESampler(seed=number, multivariate=True)
         case "gp":
             if importlib.util.find_spec("torch") is None:
-                raise ConfigError('sampler="gp": needs torch: pip install -e ".[search,torch]"')
+                raise ConfigError('sampler="gp": needs torch: pip install torch')
             return optuna.samplers.GPSampler(seed=number)
 
 

@@ -204,8 +204,8 @@ def test_without_a_network(run: Path) -> None:
         (["--workdir=x", "--to=parquet,onx"], "--to=parquet,onx: there is no 'onx'; did you mean onnx?"),
         (["--workdir=/no/such", "--to=stablehlo"], "/no/such: is not a work directory"),
         (["--workdir=x", "--push=digits"], "--push=digits: must be user/name"),
-        (["--workdir=x", "--to=onnx"], '--to=onnx: jax2onnx is not installed: pip install -e ".[onnx]"'),
-        (["--workdir=x", "--push=a/b"], '--push=a/b: huggingface_hub is not installed: pip install -e ".[hub]"'),
+        (["--workdir=x", "--to=onnx"], "--to=onnx: jax2onnx is not installed: pip install jax2onnx onnxruntime"),
+        (["--workdir=x", "--push=a/b"], "--push=a/b: huggingface_hub is not installed: pip install huggingface_hub"),
         (["--workdir=x", "--to=stablehlo", f"--output={__file__}"], "is a file; give a directory"),
     ],
 )
