@@ -65,6 +65,7 @@ def train(
             console.print(f"{directory}: already finished, {experiment.steps} steps; see {directory / 'report.html'}")
             console.print("--mode=evaluate evaluates it again, --mode=export writes the embeddings of all splits")
             return
+        experiments.check_trainable(experiment)
         experiment = teacher.with_teacher(experiment, console)
         print_summary(experiment, directory, console)
         if main:
@@ -159,6 +160,7 @@ def check(config: Config, console: Console) -> None:
       DivergedError: the loss, the gradient or the state after that step is not finite.
     """
     experiment = teacher.with_teacher(build(config), console)
+    experiments.check_trainable(experiment)
     print_summary(experiment, None, console)
     with device_memory.of_training(config):
         state = warm_start.initial_state(experiment, console)

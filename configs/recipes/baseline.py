@@ -131,6 +131,8 @@ def _normalized_softmax(dataset: str) -> Recipe:
         epochs=30,
         warmup_epochs=1,
         optimizer="sgd",
+        momentum=0.9,
+        nesterov=True,
         schedule="step",
         milestones=(15,),
         gamma=0.1,
@@ -164,6 +166,8 @@ def _proxy_nca_pp(dataset: str) -> Recipe:
         epochs=40 if small else 80,
         warmup_epochs=5,
         optimizer="sgd",
+        momentum=0.9,
+        nesterov=True,
     )
     data = {
         "batch_size": 32 if small else 192, "images_per_class": 4 if small else 3, "image_size": 256, "resize": 288,

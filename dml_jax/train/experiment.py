@@ -20,7 +20,7 @@ from dml_jax.data.split import Split
 from dml_jax.errors import ConfigError, DataError
 from dml_jax.evaluation import refinement_batches
 from dml_jax.methods.contract import Batch, Method, PyTree, TrainingSet, no_classes
-from dml_jax.train import chunks, class_tables, optimizers, precision, step
+from dml_jax.train import chunks, class_tables, frozen_groups, optimizers, precision, step
 from dml_jax.train import mesh as meshes
 from dml_jax.train.state import TrainState
 
@@ -124,8 +124,19 @@ def build_method(config: Config, data: TrainingSet) -> Method:
     backbone = configs.module("backbone", config.backbone.name).build(config.backbone)
     methods = configs.module("method", config.method.name)
 
+    frozen = {name for name, group in config.train.groups.items() if group.freeze}
+
     def build_for(classes: int) -> Method:
-        return methods.build(config.method, _with_erasing(backbone, config.data), data._replace(classes=classes))
+        def build_on(backbone: Backbone) -> Method:
+            built: Method = methods.build(
+                config.method, _with_erasing(backbone, config.data), data._replace(classes=classes)
+            )
+            return built
+
+        method = build_on(backbone)
+        if method.group(("backbone",)) in frozen:
+            method = build_on(frozen_groups.as_evaluated(backbone))
+        return frozen_groups.keeping_state(method, frozen)
 
     method = build_for(data.classes)
     if config.train.shard_classes:
@@ -301,6 +312,18 @@ def state_shardings(experiment: Experiment) -> TrainState:
 def template(experiment: Experiment) -> TrainState:
     """Shapes, dtypes and shardings of the experiment's state."""
     return state_shapes(experiment.config, experiment.method, experiment.optimizer, experiment.shape, experiment.mesh)
+
+
+def check_trainable(experiment: Experiment) -> None:
+    """Raises ConfigError if no group that has parameters is trained."""
+    groups, method = experiment.config.train.groups, experiment.method
+    leaves = jax.tree_util.tree_leaves_with_path(template(experiment).params)
+    used = {method.group(tuple(part.key for part in path)) for path, leaf in leaves if leaf.size}
+    if not any(groups[name].learning_rate and not groups[name].freeze for name in used):
+        raise ConfigError(
+            f"train.groups: {', '.join(sorted(used))} all have freeze=true or learning_rate=0, so nothing would be "
+            "trained; train one of them, or embed with the published weights as they are (dml_jax.embed --backbone)"
+        )
 
 
 def data_hash(experiment: Experiment) -> str:

@@ -56,7 +56,7 @@ def read_config(workdir: Path) -> dict[str, Any]:
     if not path.exists():
         raise CheckpointError(f"{workdir}: is not a work directory (no config.json)")
     facts: dict[str, Any] = read_json(path, Facts, "restore it from a copy, or give another --workdir", CheckpointError)
-    return facts
+    return facts | {"config": configs.upgraded(facts["config"])}
 
 
 def check_same_run(workdir: Path, config: Config) -> None:
