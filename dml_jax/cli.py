@@ -290,6 +290,18 @@ def _parsed(key: str, text: str, old: Any) -> Any:
     raise ConfigError(f"{key}: is a section; set the keys in it one by one: {', '.join(sorted(old or {}))}")
 
 
+def _in_one_line(show: Callable[..., None]) -> Callable[..., None]:
+    """Shows the warnings of this package like its errors, all others as before."""
+
+    def shown(message: Warning | str, category: type[Warning], filename: str, *rest: Any) -> None:
+        if category is UserWarning and Path(filename).is_relative_to(Path(__file__).parent):
+            print(f"warning: {printable(' '.join(str(message).split()))}", file=sys.stderr)
+        else:
+            show(message, category, filename, *rest)
+
+    return shown
+
+
 def exit_code(body: Callable[[], object]) -> int:
     """Runs the body of a command; returns 0, 2 after an error the user can fix, or 128 + the number of a signal."""
     for stream in (sys.stdout, sys.stderr):
@@ -300,6 +312,7 @@ def exit_code(body: Callable[[], object]) -> int:
             # About details of a file; they would be printed beside the result or the error line.
             warnings.filterwarnings("ignore", category=UserWarning, module=r"PIL\.")
             warnings.filterwarnings("ignore", "Reading `.npy`", UserWarning)
+            warnings.showwarning = _in_one_line(warnings.showwarning)
             body()
     except UserError as error:
         print(f"error: {printable(' '.join(str(error).split()))}", file=sys.stderr)

@@ -64,20 +64,6 @@ def finished(trials: Iterable[Trial]) -> set[str]:
     return done
 
 
-def check_needs(trials: Sequence[Trial]) -> None:
-    """Raises ConfigError if a run would be continued from whose model another trial has already started."""
-    by_name = {trial.name: trial for trial in trials}
-    for trial in trials:
-        if not (trial.directory / "config.json").exists():
-            continue
-        for other in (by_name[name] for name in trial.needs):
-            if has_results(other.directory) and not is_finished(other):
-                raise ConfigError(
-                    f"{trial.directory}: started from {other.name} with {missing(other)}; a run that others have "
-                    "started from cannot be continued; give another --root, or the length of before"
-                )
-
-
 @dataclass(frozen=True)
 class Run:
     """A finished run or ensemble.

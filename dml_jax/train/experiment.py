@@ -1,6 +1,7 @@
 """From a configuration to the parts of a run: data, method, optimizer, mesh. Everything is validated here, early."""
 
 import hashlib
+from collections.abc import Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -35,7 +36,8 @@ class Teacher(NamedTuple):
 
     Attributes:
       teach: images uint8 [B, H, W, 3] -> Teaching; a pytree whose leaves, the model's variables, are on every device.
-      origin: which model it is, for `config.json`: "hash" of its configuration, "step", "sha256" of its variables.
+      origin: which model it is, for `config.json`: "hash" of its configuration, "step", "sha256" of its variables,
+        and whether its run had "finished".
     """
 
     teach: jax.tree_util.Partial
@@ -314,22 +316,10 @@ def template(experiment: Experiment) -> TrainState:
     return state_shapes(experiment.config, experiment.method, experiment.optimizer, experiment.shape, experiment.mesh)
 
 
-def check_trainable(experiment: Experiment) -> None:
-    """Raises ConfigError if no group that has parameters is trained."""
-    groups, method = experiment.config.train.groups, experiment.method
-    leaves = jax.tree_util.tree_leaves_with_path(template(experiment).params)
-    used = {method.group(tuple(part.key for part in path)) for path, leaf in leaves if leaf.size}
-    if not any(groups[name].learning_rate and not groups[name].freeze for name in used):
-        raise ConfigError(
-            f"train.groups: {', '.join(sorted(used))} all have freeze=true or learning_rate=0, so nothing would be "
-            "trained; train one of them, or embed with the published weights as they are (dml_jax.embed --backbone)"
-        )
-
-
-def data_hash(experiment: Experiment) -> str:
+def data_hash(splits: Mapping[str, Split]) -> str:
     """SHA-256 of the image names and labels of all splits and, except for tensorflow_datasets, of the images."""
     digest = hashlib.sha256()
-    for name, split in sorted(experiment.splits.items()):
+    for name, split in sorted(splits.items()):
         digest.update(f"{name} {len(split.labels)}".encode())
         digest.update(np.ascontiguousarray(split.labels).data)
         for start in range(0, len(split.ids), BLOCK):  # ten million names at once would take a gigabyte

@@ -4,11 +4,13 @@ The optimizer leaves the parameters alone; here the rest is left alone, such as 
 batches leave (`Method.history`) belongs to no group.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 import jax
 
 from dml_jax.backbones.contract import Backbone
+from dml_jax.config import Group
+from dml_jax.errors import ConfigError
 from dml_jax.methods.contract import Aux, Batch, Method, PyTree
 
 
@@ -50,3 +52,14 @@ def keeping_state(method: Method, frozen: Collection[str]) -> Method:
         return value, aux._replace(model_state=kept(model_state, aux.model_state))
 
     return method._replace(encode=encode, loss=loss)
+
+
+def check_trainable(groups: Mapping[str, Group], method: Method, params: PyTree) -> None:
+    """Raises ConfigError if no group that has parameters is trained; of `params`, only the shapes matter."""
+    leaves = jax.tree_util.tree_leaves_with_path(params)
+    used = {method.group(tuple(part.key for part in path)) for path, leaf in leaves if leaf.size}
+    if not any(groups[name].learning_rate and not groups[name].freeze for name in used):
+        raise ConfigError(
+            f"train.groups: {', '.join(sorted(used))} have freeze=true or learning_rate=0, so that nothing is trained; "
+            "train one of them, or use published weights as they are (dml_jax.embed --backbone)"
+        )

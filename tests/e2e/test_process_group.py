@@ -213,7 +213,7 @@ def test_a_late_process_resumes_with_the_others(tmp_path: Path) -> None:
         processes = [start(*more, port=port, number=number, program=["-c", late]) for number in range(2)]
         errors = [process.communicate(timeout=300)[1] for process in processes]
         assert [process.returncode for process in processes] == [0, 0], errors
-        newest = tmp_path / "run" / "checkpoints" / "latest" / "4" / "sha256.json"
+        newest = tmp_path / "run" / "checkpoints" / "latest" / "4" / "manifest.json"
         if steps == 4:
             newest.write_text("{}")
         port = free_port()
