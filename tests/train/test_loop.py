@@ -134,6 +134,28 @@ def test_resume_is_exact(k: int, experiment: Experiment, whole: tuple[list[bytes
     assert (tmp_path / "metrics.jsonl").read_text() == whole[1]
 
 
+def test_a_longer_run_is_the_same_run(experiment: Experiment, whole: tuple[list[bytes], str], tmp_path: Path) -> None:
+    """Its first part ends at an evaluation, but where no line would be logged: in the longer run there is one line."""
+    config = replace(CONFIG, train=replace(CONFIG.train, steps=16))
+    short = experiment._replace(config=config, steps=16)
+    train(short, tmp_path)
+    assert bits(train(experiment, tmp_path)) == whole[0]
+    assert (tmp_path / "metrics.jsonl").read_text() == whole[1]
+
+
+def test_a_longer_run_forgets_the_former_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With the last model as the result, a run may end anywhere; the line of that step is not in a longer run."""
+    config = replace(CONFIG, train=replace(CONFIG.train, steps=7, select="last", evaluate_every=0))
+    long = built(config)
+    train(long, tmp_path / "whole")
+    train(long._replace(steps=5), tmp_path / "parts")
+    train(long, tmp_path / "parts")
+    lines = [(tmp_path / name / "metrics.jsonl").read_text() for name in ("whole", "parts")]
+    assert lines[0] == lines[1]
+    assert [json.loads(line)["step"] for line in lines[1].splitlines()] == [3, 6, 7]
+    assert "missing" not in capsys.readouterr().out
+
+
 def test_training_goes_on_while_a_checkpoint_is_written(
     experiment: Experiment, whole: tuple[list[bytes], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
