@@ -119,7 +119,7 @@ def execute(arguments: list[str]) -> None:
                 names = usable_images(files, shards, skip_bad=options.skip_bad)
                 exported = embedding_files.write(
                     output, shards.usable_rows(), None, names,
-                    config_hash=facts["config_hash"], step=model.step, plan=plan,
+                    config_hash=facts["config_hash"], step=model.step, finished=model.finished, plan=plan,
                 )  # fmt: skip
         exported = exported or embedding_shards.finished(output, plan)
         if not exported:

@@ -54,7 +54,7 @@ def execute(arguments: list[str]) -> None:
         raise ConfigError("--study: give a study file, or --compare with two or more configurations")
     if options.protocol not in ("clean", "paper"):
         raise ConfigError(f"--protocol={options.protocol}: must be clean or paper")
-    from dml_jax.studies import outcomes, plan, runner, summary
+    from dml_jax.studies import lengths, outcomes, plan, runner, summary
 
     name, study = plan.load(options.study) if options.study else plan.comparison(options.compare)
     default = Path("runs/studies") / (f"{name}-smoke" if options.smoke else name)
@@ -72,9 +72,8 @@ def execute(arguments: list[str]) -> None:
     for option in ("trials", "storage"):
         if getattr(options, option) is not None:
             raise ConfigError(f"--{option}={getattr(options, option)}: {name} is not a search")
-    trials = plan.trials(study, settings)
+    trials = lengths.apart(plan.trials(study, settings))
     plan.check_root(root, name, trials, smoke=options.smoke)
-    outcomes.check_needs(trials)
     if options.list:
         show_list(root, trials, len(jobs), again)
         return

@@ -46,14 +46,14 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     state = experiments.initial_state(experiment)
     split = experiment.splits["train"]
     facts = workdir.provenance(
-        config, experiments.data_hash(experiment), len(split.classes), len(split.labels), experiment.shape
+        config, experiments.data_hash(experiment.splits), len(split.classes), len(split.labels), experiment.shape
     )
     files.write_json(directory / "config.json", facts)
-    store = Checkpoints(directory / "checkpoints", lambda: state, pytest.fail)
+    store = Checkpoints(directory / "checkpoints", lambda: state, pytest.fail, run=workdir.identity(facts))
     store.save("latest", state._replace(step=jnp.asarray(4, jnp.int32)), {})
     store.close()
     for step in (2, 4):
-        kept_models.write(store.kept, state._replace(step=jnp.asarray(step, jnp.int32)))
+        kept_models.write(store.kept, state._replace(step=jnp.asarray(step, jnp.int32)), store.run)
     line: dict[str, Any] = {"loss": 1.0, "grad_norm": 2.0, "health/effective_rank": 3.0}
     line |= {f"health/{kind}_p{q}": 0.3 for kind in ("same", "different") for q in (10, 50, 90)}
     lines = [{"step": step, **line} for step in (2, 4)]

@@ -1,6 +1,7 @@
 """Published configurations: every variant resolves and builds, with the values of the paper or the authors' code."""
 
 import importlib
+import json
 import re
 import shlex
 from dataclasses import asdict, replace
@@ -67,6 +68,29 @@ def test_another_choice_replaces_that_of_the_file() -> None:
     ):
         with pytest.raises(ConfigError, match=message):
             configs.resolve(cli.load_config(path, overrides))
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "then"),
+    [
+        ("sgd", {"momentum": 0.9, "nesterov": True}),
+        ("rmsprop", {"momentum": 0.9, "alpha": 0.9}),
+        ("adam", {"momentum": 0.0, "nesterov": False, "alpha": 0.99, "betas": ()}),
+    ],
+)
+def test_a_stored_configuration_without_momentum_means_that_of_its_version(
+    optimizer: str, then: dict[str, Any], tmp_path: Path
+) -> None:
+    values = asdict(resolved("digits_hist"))
+    for key in ("momentum", "nesterov", "alpha", "betas"):
+        del values["train"][key]
+    values["train"]["optimizer"] = optimizer
+    stored = tmp_path / "config.json"
+    stored.write_text(json.dumps({"config": values}))
+    train = configs.resolve(cli.load_config(str(stored), {})).train
+    assert {key: getattr(train, key) for key in then} == then
+    another = configs.resolve(cli.load_config(str(stored), {"train.optimizer": "lion"})).train  # without momentum
+    assert another == replace(train, optimizer="lion", momentum=0.0, nesterov=False, alpha=0.99)
 
 
 def test_every_configuration_and_variant_resolves() -> None:

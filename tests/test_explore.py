@@ -245,15 +245,19 @@ def test_embeddings_of_the_run_are_used_if_they_fit(tmp_path: Path) -> None:
     computed = np.eye(2)[np.arange(6) % 2]
     stored = np.full((6, 2), 0.5**0.5, np.float32)
     model: Any = Model()
-    for name, step, names, expected in (
-        ("fits", 7, ids, stored),
-        ("step", 8, ids, computed),
-        ("ids", 7, ids[::-1], computed),
-        ("none", None, [], computed),
+    for name, step, names, data_hash, trained, expected in (
+        ("fits", 7, ids, "here", "then", stored),
+        ("an earlier version", 7, ids, None, "here", stored),
+        ("step", 8, ids, "here", "here", computed),
+        ("ids", 7, ids[::-1], "here", "here", computed),
+        ("images replaced since", 7, ids, None, "then", computed),
+        ("images replaced since the export", 7, ids, "then", "here", computed),
+        ("none", None, [], None, "here", computed),
     ):
         if names:
-            embedding_files.write(tmp_path / name, stored, None, names, config_hash="x", step=step)
-        np.testing.assert_array_equal(explore.embeddings(model, split, tmp_path / name), expected)
+            embedding_files.write(tmp_path / name, stored, None, names, config_hash="x", step=step, data_hash=data_hash)
+        found = explore.embeddings(model, split, tmp_path / name, "here", trained)
+        np.testing.assert_array_equal(found, expected, err_msg=name)
 
 
 def test_data_that_have_moved(

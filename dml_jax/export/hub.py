@@ -86,7 +86,7 @@ def push(repository: str, directory: Path, state: TrainState, exported: Sequence
         staged = Path(name)
         files.write_json(staged / "config.json", facts)
         files.write_json(staged / "results.json", results)
-        kept_models.write(staged / MODEL, state)
+        kept_models.write(staged / MODEL, state, workdir.identity(facts))
         (staged / "README.md").write_text(card(repository, facts["config"], results), encoding="utf-8")
         for path in exported:
             shutil.copy(path, staged)

@@ -1,6 +1,7 @@
 """From a configuration to the parts of a run: data, method, optimizer, mesh. Everything is validated here, early."""
 
 import hashlib
+from collections.abc import Mapping
 from functools import cache, partial
 from typing import Any, NamedTuple
 
@@ -22,7 +23,7 @@ from dml_jax.data.split import Split
 from dml_jax.errors import ConfigError, DataError
 from dml_jax.evaluation import refinement_batches
 from dml_jax.methods.contract import Batch, Method, PyTree, TrainingSet, no_classes
-from dml_jax.train import chunks, class_tables, optimizers, precision, step
+from dml_jax.train import chunks, class_tables, frozen_groups, optimizers, precision, step
 from dml_jax.train import mesh as meshes
 from dml_jax.train.state import TrainState
 
@@ -32,7 +33,8 @@ class Teacher(NamedTuple):
 
     Attributes:
       teach: images uint8 [B, H, W, 3] -> Teaching; a pytree whose leaves, the model's variables, are on every device.
-      origin: which model it is, for `config.json`: "hash" of its configuration, "step", "sha256" of its variables.
+      origin: which model it is, for `config.json`: "hash" of its configuration, "step", "sha256" of its variables,
+        and whether its run had "finished".
     """
 
     teach: jax.tree_util.Partial
@@ -128,8 +130,17 @@ def build_method(config: Config, data: TrainingSet) -> Method:
     backbone = on_features(backbone) if config.train.feature_views else _with_erasing(backbone, config.data)
     methods = configs.module("method", config.method.name)
 
+    frozen = {name for name, group in config.train.groups.items() if group.freeze}
+
     def build_for(classes: int) -> Method:
-        return methods.build(config.method, backbone, data._replace(classes=classes))
+        def build_on(backbone: Backbone) -> Method:
+            built: Method = methods.build(config.method, backbone, data._replace(classes=classes))
+            return built
+
+        method = build_on(backbone)
+        if method.group(("backbone",)) in frozen:
+            method = build_on(frozen_groups.as_evaluated(backbone))
+        return frozen_groups.keeping_state(method, frozen)
 
     method = build_for(data.classes)
     if config.train.shard_classes:
@@ -317,10 +328,10 @@ def template(experiment: Experiment) -> TrainState:
     return state_shapes(experiment.config, experiment.method, experiment.optimizer, experiment.shape, experiment.mesh)
 
 
-def data_hash(experiment: Experiment) -> str:
+def data_hash(splits: Mapping[str, Split]) -> str:
     """SHA-256 of the image names and labels of all splits and, except for tensorflow_datasets, of the images."""
     digest = hashlib.sha256()
-    for name, split in sorted(experiment.splits.items()):
+    for name, split in sorted(splits.items()):
         digest.update(f"{name} {len(split.labels)}".encode())
         digest.update(np.ascontiguousarray(split.labels).data)
         for start in range(0, len(split.ids), BLOCK):  # ten million names at once would take a gigabyte

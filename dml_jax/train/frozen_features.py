@@ -133,7 +133,7 @@ def _check_method(experiment: Experiment, compute: Embed, state: TrainState) -> 
 def _digest(experiment: Experiment, state: TrainState) -> str:
     config = experiment.config
     facts = {
-        "data": experiments.data_hash(experiment),
+        "data": experiments.data_hash(experiment.splits),
         "backbone": fingerprint(state.model_state["backbone"]),
         "pixels": asdict(config.backbone.pixels),
         "dtype": config.backbone.dtype,

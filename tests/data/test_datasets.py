@@ -7,7 +7,6 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import cloudpickle
@@ -568,7 +567,7 @@ def test_data_hash_covers_the_prepared_pixels(tmp_path: Path) -> None:
         splits = load("folder", tmp_path / name)
         held = holdout.hold_out(splits["train"]._replace(classes=["a", "b", "c", "d"]), 0.5)[0]
         assert held.content == splits["train"].content
-        return experiments.data_hash(SimpleNamespace(splits=splits))  # type: ignore[arg-type]
+        return experiments.data_hash(splits)
 
     assert digest("a") == digest("b")
     assert digest("a") != digest("c")

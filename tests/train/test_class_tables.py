@@ -158,7 +158,7 @@ def test_a_run_and_its_checkpoint(tmp_path: Path) -> None:
     assert means.shape == (256, 8)
     assert means.addressable_shards[0].data.shape == (32, 8)
     assert state.opt_state is not None
-    checkpoints = Checkpoints(tmp_path, lambda: experiment.template(run), None)
+    checkpoints = Checkpoints(tmp_path, lambda: experiment.template(run), None, run={})
     checkpoints.save("latest", state._replace(step=jnp.asarray(1, jnp.int32)), {})
     found = checkpoints.restore()
     checkpoints.close()
