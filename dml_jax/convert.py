@@ -119,17 +119,12 @@ def execute(arguments: list[str]) -> None:
     if options.backbone and options.backbone not in named:
         raise ConfigError(f"--backbone={options.backbone}: {suggest(options.backbone, named)}")
 
-    from dml_jax.backbones.weights import converted_files, download, from_torch, packaged, tensor_files
+    from dml_jax.backbones.weights import converted_files, download, from_torch, tensor_files
 
     if options.output:
         converted_files.check_output(files.utf8_path("--output", options.output))
     photo = read_photo(options.verify) if options.verify else None
-    paths = [
-        packaged.source(source)
-        if source in packaged.PACKAGES
-        else download.fetch(source, files.cache_dir() / "weights")
-        for source in options.weights.split(",")
-    ]
+    paths = [download.fetch(source, files.cache_dir() / "weights") for source in options.weights.split(",")]
     converted = from_torch.convert({str(path): tensor_files.read(path) for path in paths})
     config = converted.weights.config
     names = fitting(config, named)

@@ -105,7 +105,7 @@ WORK = {  # command: the function that first needs data, weights, devices, a por
     "ensemble": "dml_jax.export.embedding_files.read",
     "export": "dml_jax.export.__main__.export",
     "serve": "dml_jax.serve.listen",
-    "study": "dml_jax.studies.outcomes.check_needs",
+    "study": "dml_jax.studies.plan.check_root",
     "report": "dml_jax.studies.summary.of_runs",
     "analyse": "dml_jax.train.workdir.read_config",
     "explore": "dml_jax.train.workdir.read_config",
@@ -139,7 +139,6 @@ NOT_EXECUTED = {  # part of a command -> why the slow test does not execute it
     "weights/": "needs published weights",
     "configs/folder_vit.py": "needs published weights",
     "--config=configs/folder_baseline.py --": "needs published weights",
-    "--config=configs/folder_baseline.py\n": "needs published weights",
     "dml_jax.serve": "serves until it is stopped; test_main.py does so",
     "dml_jax.explore": "serves until it is stopped; test_main.py does so",
     "--push": "needs an account",
@@ -192,7 +191,7 @@ def test_every_command_resolves(
     monkeypatch.chdir(tmp_path)
     for argument in arguments:
         option, _, value = argument.rpartition("=")
-        if not argument.startswith(("-", "configs/")) or option in ("--query", "--index"):
+        if not argument.startswith(("-", "configs/")) or option in ("--query", "--index", "--verify"):
             stand_in(value)
 
     def reach(*_: object, **__: object) -> None:

@@ -1,4 +1,4 @@
-"""Downloading published weights from the Hugging Face hub or from a URL."""
+"""Finding published weights: in an installed package, on the Hugging Face hub, or at a URL."""
 
 import hashlib
 import re
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
 from dml_jax import downloads, hub_client
-from dml_jax.backbones.weights import tensor_files
+from dml_jax.backbones.weights import packaged, tensor_files
 from dml_jax.errors import WeightsError
 from dml_jax.files import atomic_write, expand_path, sha256
 
@@ -19,7 +19,7 @@ def fetch(source: str, cache: Path) -> Path:
     """The local file for a value of `--weights`, downloaded if necessary.
 
     Args:
-      source: a path, `hf://owner/repository[/file]`, or an http(s) URL.
+      source: the name of a package's weights ("lite0"), a path, `hf://owner/repository[/file]`, or an http(s) URL.
       cache: directory for files from a URL, which are downloaded again if they were changed there; the hub's client has
         its own cache.
 
@@ -27,6 +27,8 @@ def fetch(source: str, cache: Path) -> Path:
       WeightsError: unreachable, not found, forbidden, interrupted, no weights, or another SHA-256 than the hub or the
         name of the file says. Such files are not kept.
     """
+    if source in packaged.PACKAGES:
+        return packaged.source(source)
     if source.startswith("hf://"):
         return _fetch_from_hub(source)
     if source.startswith(("http://", "https://")):
