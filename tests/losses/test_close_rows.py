@@ -11,6 +11,8 @@ from dml_jax.losses import mining, pairwise, proxies
 from tests.losses.test_duplicates import LOSSES
 
 LABELS = np.arange(24) // 2
+CLOSE = ["contrastive, default margins", "contrastive, squared", "contrastive, memory", "triplet, hard", "margin"]
+CLOSE += ["lifted_structure", "lifted structure, any norm"]
 
 
 def close_rows(distance: float, width: int) -> np.ndarray:
@@ -43,8 +45,7 @@ def test_distances_and_their_gradients(width: int) -> None:
             assert error < 1e-4, distance
 
 
-@pytest.mark.parametrize("name", ["contrastive, default margins", "contrastive, squared", "contrastive, memory",
-                                  "triplet, hard", "margin", "lifted_structure", "lifted structure, any norm"])  # fmt: skip
+@pytest.mark.parametrize("name", CLOSE)
 def test_losses(name: str, x64: None) -> None:
     function = jax.jit(jax.value_and_grad(lambda x: LOSSES[name](x, jnp.asarray(np.arange(12) // 2)).astype(x.dtype)))
     for distance in (1e-4, 1e-3, 1e-2):
