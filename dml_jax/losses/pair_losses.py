@@ -198,7 +198,8 @@ def margin_loss(
       triplets: T of them.
       beta: float [C], boundary between near and far for anchors of each class; learnable.
       margin: half the width of the gap around beta.
-      nu: weight of the sum of beta_{y_a} over all triplets, which keeps beta small; divisor "pairs" divides it, too.
+      nu: weight of the sum of beta_{y_a} over all triplets, which keeps beta small; divisor "pairs" divides it, too, or
+        drops it if no pair is active.
       divisor: the number of triplets with an active hinge, or of active hinges as in pytorch-metric-learning.
       candidates: float [M, D] that positives and negatives index; None for `embeddings`.
     """
@@ -208,7 +209,7 @@ def margin_loss(
     loss = jnp.sum(pull + push) / jnp.maximum(active, 1)
     if nu:
         total = jnp.sum(jnp.where(triplets.valid, _boundary(beta, labels, triplets), 0))
-        loss += nu * (total / jnp.maximum(active, 1) if divisor == "pairs" else total)
+        loss += nu * (jnp.where(active > 0, total / jnp.maximum(active, 1), 0) if divisor == "pairs" else total)
     return loss
 
 
@@ -242,7 +243,7 @@ def _boundary(beta: jax.Array, labels: jax.Array, triplets: Triplets) -> jax.Arr
 
 
 def _mine(mining: Mining, key: jax.Array | None, x: jax.Array, others: Candidates) -> Triplets:
-    distances = pairwise.distances(x, others.embeddings)
+    distances = pairwise.distances(*jax.lax.stop_gradient((x, others.embeddings)))
     return miners.mine(mining, key, distances, others.positive, others.negative, dim=x.shape[-1])
 
 

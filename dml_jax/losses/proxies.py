@@ -5,7 +5,7 @@ import jax.numpy as jnp
 
 from dml_jax.losses.check_batch import check_batch
 from dml_jax.losses.classification import cross_entropy
-from dml_jax.losses.pairwise import class_cosine, own_class, squared_distances
+from dml_jax.losses.pairwise import class_cosine, own_class
 from dml_jax.losses.safe_norms import log1p_sum_exp, unit
 
 
@@ -116,6 +116,7 @@ def center_spread(centers: jax.Array) -> jax.Array:
     """
     classes, count, _ = centers.shape
     w = unit(centers)
-    distances = jnp.sqrt(jnp.maximum(jax.vmap(squared_distances)(w, w), 0) + 1e-5)
+    squares = jnp.sum((w[:, :, None] - w[:, None, :]) ** 2, axis=-1)  # fused: [C, K, K, D] is never stored
+    distances = jnp.sqrt(squares + 1e-5)
     upper = jnp.triu(jnp.ones((count, count), bool), 1)
     return jnp.sum(jnp.where(upper[None], distances, 0)) / (classes * max(count * (count - 1), 1))

@@ -205,12 +205,25 @@ def test_a_shift_does_not_change_euclidean_ranks():
     np.testing.assert_array_equal(plain["rank"], scaled["rank"])
 
 
+@pytest.mark.parametrize("position", [True, False])
+@pytest.mark.parametrize(("top_r_from", "sort_above"), [(1, 256), (1 << 30, 256), (1 << 30, 5)])
+def test_close_rows_are_ranked_in_float64(monkeypatch, top_r_from, sort_above, position):
+    monkeypatch.setattr(plan, "TOP_R_FROM", top_r_from)
+    monkeypatch.setattr(plan, "SORT_ABOVE", sort_above)
+    for dtype in (np.float32, np.float64):
+        points, labels = brute.far_groups(dtype)
+        check_against_brute_force(points, labels, metric="euclidean", position=position)
+    check_against_brute_force(*brute.narrow_cone(), position=position, full_ranking=top_r_from > 1)
+
+
 def test_long_and_short_rows_by_cosine():
     points, labels = sample(9, [5] * 20)
     plain = metrics.retrieval(points, labels, per_query=True)
     for factor in (2.0**80, 2.0**-80):
         scaled = metrics.retrieval(points * np.float32(factor), labels, per_query=True)
         np.testing.assert_array_equal(plain["rank"], scaled["rank"])
+    beyond_float32 = metrics.retrieval(points.astype(np.float64) * 1e300, labels, per_query=True)
+    np.testing.assert_array_equal(plain["rank"], beyond_float32["rank"])
 
 
 def test_zero_rows_and_equal_rows():
