@@ -385,6 +385,7 @@ class Reader(Colours):
     """`Colours` with the parts of `Model` that the commands use."""
 
     step = 3
+    finished = True
     config = None
 
     def read(self, path):
