@@ -313,6 +313,8 @@ def exit_code(body: Callable[[], object]) -> int:
             warnings.filterwarnings("ignore", category=UserWarning, module=r"PIL\.")
             warnings.filterwarnings("ignore", "Reading `.npy`", UserWarning)
             warnings.showwarning = _in_one_line(warnings.showwarning)
+            # JAX then compiles; a cache on a full or read-only disk is not needed.
+            warnings.filterwarnings("ignore", "Error (reading|writing) persistent compilation cache", UserWarning)
             body()
     except UserError as error:
         print(f"error: {printable(' '.join(str(error).split()))}", file=sys.stderr)

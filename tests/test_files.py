@@ -7,6 +7,7 @@ import lzma
 import os
 import stat
 import struct
+import subprocess
 import sys
 import zlib
 from dataclasses import dataclass
@@ -155,6 +156,20 @@ def test_cells_of_tables_are_not_formulas() -> None:
     first, second = csv.reader(file.getvalue().splitlines())
     assert first == [f"'{text}" for text in formulas]
     assert second == [*harmless, "-1.5", "2"]
+
+
+def test_a_cache_of_programs_that_cannot_be_used_is_not_needed(tmp_path: Path) -> None:
+    """As on a read-only disk; nothing is printed."""
+    (tmp_path / "cache").write_text("")
+    script = """
+import jax, sys
+from dml_jax import cli, main
+sys.exit(cli.exit_code(lambda: (main.enable_compilation_cache(), print(jax.jit(lambda x: x + 1)(1)))))
+"""
+    environment = os.environ | {"XDG_CACHE_HOME": str(tmp_path / "cache"), "JAX_PLATFORMS": "cpu"}
+    environment.pop("JAX_COMPILATION_CACHE_DIR", None)
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, timeout=300)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "2\n", "")
 
 
 def test_messages_are_printable(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

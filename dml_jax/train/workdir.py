@@ -185,6 +185,8 @@ def locked(workdir: Path, *, active: bool = True) -> Iterator[Path]:
 
 def _remove_unused(workdir: Path, existed: bool) -> None:
     """Removes a new directory that has neither a checkpoint nor metrics, because the run failed before."""
+    if not workdir.is_dir():  # moved or deleted while it was used
+        return
     entries = {entry.name for entry in workdir.iterdir()}
     trained = any(path.is_file() for path in (workdir / "checkpoints").rglob("*"))
     unused = {".lock", "config.json", "checkpoints", "logs", "tensorboard", "wandb"}
