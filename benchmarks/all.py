@@ -18,7 +18,17 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from benchmarks import backbones, evaluation, input, losses, methods_crt, methods_diva, methods_hist, methods_mpn
+from benchmarks import (
+    backbones,
+    efficientnet_lite,
+    evaluation,
+    input,
+    losses,
+    methods_crt,
+    methods_diva,
+    methods_hist,
+    methods_mpn,
+)
 from benchmarks.timing import Row, table
 
 OUTPUT = Path(__file__).with_name("TIMINGS.md")
@@ -27,6 +37,7 @@ TABLES: dict[str, Callable[[], Iterable[Row]]] = {
     "losses": losses.rows,
     "evaluation": evaluation.rows,
     "backbones": backbones.rows,
+    "lite0": efficientnet_lite.rows,
 }
 
 

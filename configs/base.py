@@ -17,6 +17,7 @@ def base(name: str) -> ConfigDict:
     config.seed = 0
     config.init_from = ""
     config.data = asdict(Data())
+    config.head = None
     config.evaluation = asdict(Evaluation())
     config.paper = {}
     return config

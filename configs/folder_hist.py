@@ -1,4 +1,4 @@
-"""HIST on custom image folders; except for the method, the same as `folder_baseline.py`, with the same variants.
+"""HIST on custom image folders; data and network are those of `folder_baseline.py`, which has the variant `small`, too.
 
 python -m dml_jax.main --config=configs/folder_hist.py
 """
@@ -7,10 +7,11 @@ from dataclasses import asdict
 
 from ml_collections import ConfigDict
 
-from configs.folder_baseline import VARIANTS as VARIANTS
 from configs.folder_baseline import photographs
 from dml_jax.config import Group, Train
 from dml_jax.options.methods import hist
+
+VARIANTS = ("small",)
 
 
 def get_config(variant: str = "") -> ConfigDict:

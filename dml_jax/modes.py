@@ -3,7 +3,7 @@
 import socket
 from collections.abc import Collection, Sequence
 from contextlib import closing, suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +14,26 @@ from dml_jax import config as configs
 from dml_jax import files, final_results
 from dml_jax.analysis import report
 from dml_jax.analysis.trained_run import TrainedRun
+from dml_jax.backbones.weights import pretrained
 from dml_jax.config import Config
 from dml_jax.console import Console
 from dml_jax.errors import CheckpointError, ConfigError, DataError
 from dml_jax.export import embedding_files, query_results, stablehlo
-from dml_jax.options import needs
-from dml_jax.train import device_memory, inference, loop, mesh, process_group, teacher, trackers, warm_start, workdir
+from dml_jax.train import (
+    device_memory,
+    frozen_features,
+    frozen_groups,
+    inference,
+    loop,
+    manifest,
+    mesh,
+    process_group,
+    run_rules,
+    teacher,
+    trackers,
+    warm_start,
+    workdir,
+)
 from dml_jax.train import experiment as experiments
 from dml_jax.train import timing as timing_summary
 from dml_jax.train.checkpoint import Checkpoints
@@ -29,6 +43,7 @@ from dml_jax.train.state import TrainState, check_finite, evaluated
 from dml_jax.train.stop_signals import Stop
 from dml_jax.train.trace import Trace
 
+HEAD = "head"  # in a work directory: that of the training on frozen features which came first
 PER_PROCESS = ("data.path", "data.threads", "data.workers", "data.prefetch")  # may differ between processes
 
 
@@ -58,62 +73,108 @@ def train(
     """
     workdir.check_same_run(directory, config)
     experiment = build(config)
-    check_options(experiment, given, console)
+    run_rules.check(experiment, given, console)
     if traced and traced[1] > experiment.steps:
         raise ConfigError(f"--profile={traced[0]}:{traced[1]}: the run has {experiment.steps} steps")
     main = mesh.is_main_process()
     metrics = trackers.TrackedLines(directory / "metrics.jsonl", log, config, main)
     with workdir.locked(directory, active=main), metrics, console:
         workdir.check_same_run(directory, config)  # again, because another run may have used it in the meantime
+        facts = facts_of(experiment)
         if is_finished(directory, experiment):
+            _check_same_sources(directory, {key: facts[key] for key in ("config", "data_hash")})
             console.print(f"{directory}: already finished, {experiment.steps} steps; see {directory / 'report.html'}")
             console.print("--mode=evaluate evaluates it again, --mode=export writes the embeddings of all splits")
             return
         experiment = teacher.with_teacher(experiment, console)
         print_summary(experiment, directory, console)
+        facts |= {"teacher": experiment.teacher.origin} if experiment.teacher else {}
         if main:
             for name in _with_gallery(experiment):  # before training, not when they are written
                 embedding_files.check_replaceable(directory / "embeddings" / name)
-            split = experiment.splits["train"]
-            facts = workdir.provenance(
-                config, experiments.data_hash(experiment), len(split.classes), len(split.labels), experiment.shape
-            )
-            facts |= {"teacher": experiment.teacher.origin} if experiment.teacher else {}
-            _check_same_sources(directory, facts)
+            _check_same_sources(directory, workdir.identity(facts))
             files.write_json(directory / "config.json", facts)
-        checkpoints = open_checkpoints(experiment, directory, console, writing=True)
-        process = f"host-{jax.process_index()}"
-        console.log_to(directory / "logs" / f"{process}.log")
+        console.log_to(directory / "logs" / f"{process_name()}.log")
         console.log(
             f"process {jax.process_index()} of {jax.process_count()} on {socket.gethostname()}, "
             f"{jax.local_device_count()} of {jax.device_count()} devices ({jax.devices()[0].device_kind})"
         )
-        trace = Trace(directory / "profile" / process, traced)
-        timing = JsonLines(directory / "timing.jsonl", main)
-        outputs = loop.Outputs(checkpoints, metrics, timing, console, trace)
-        with closing(checkpoints):
-            with device_memory.of_training(config):
-                state = evaluated(loop.train(experiment, outputs, stop))
-            if config.train.select != "last":
-                state = checkpoints.select("reported", config.train.select)
+        if config.head:
+            experiment = train_head(experiment, directory, console, stop)
+        state = fit(experiment, directory, facts, console, stop, metrics, traced)
         stop.stop_immediately()
         with device_memory.of_evaluation(config):
             final, embeddings = final_results.final(experiment, state, config.train.select, console)
         queries = query_results.split_off(final)
         if main:
-            final["timing"] = timing_summary.summary(timing.read(), config.data.batch_size)
+            timing = JsonLines(directory / "timing.jsonl").read()
+            final["timing"] = timing_summary.summary(timing, config.data.batch_size)
             final["machine"] = timing_summary.machine()
             final["data"] = {
                 name: {"images": len(split.labels), "classes": len(np.unique(split.labels))}
                 for name, split in _with_gallery(experiment).items()
             }
             query_results.write(directory, queries)
-            _write_embeddings(experiment, directory, embeddings, int(state.step))
+            _write_embeddings(experiment, directory, embeddings, int(state.step), finished=True)
             report.write(TrainedRun(directory, experiment, state, console, embeddings), final)
             files.write_json(directory / "results.json", final)
             metrics.finish(final)
             report.print_table(config, final, console.rich)
             console.print(f"report: {directory / 'report.html'}   embeddings: {directory / 'embeddings'}")
+
+
+def fit(
+    experiment: Experiment,
+    directory: Path,
+    facts: dict[str, Any],
+    console: Console,
+    stop: Stop,
+    metrics: JsonLines,
+    traced: tuple[int, int] | None = None,
+) -> TrainState:
+    """Trains or resumes in a work directory, on images or on features; returns the reported state."""
+    on_progress = lambda done: stop.raise_if_stopped()  # noqa: E731
+    experiment = frozen_features.with_features(experiment, directory, console, on_progress)
+    config = experiment.config
+    checkpoints = open_checkpoints(experiment, directory, console, facts, writing=True)
+    trace = Trace(directory / "profile" / process_name(), traced)
+    timing = JsonLines(directory / "timing.jsonl", mesh.is_main_process())
+    outputs = loop.Outputs(checkpoints, metrics, timing, console, trace)
+    with closing(checkpoints):
+        with device_memory.of_training(config):
+            state = evaluated(loop.train(experiment, outputs, stop))
+        return checkpoints.select("reported", config.train.select) if config.train.select != "last" else state
+
+
+def facts_of(experiment: Experiment) -> dict[str, Any]:
+    """The contents of `config.json`, except for the teacher."""
+    split, data_hash = experiment.splits["train"], experiments.data_hash(experiment.splits)
+    return workdir.provenance(experiment.config, data_hash, len(split.classes), len(split.labels), experiment.shape)
+
+
+def process_name() -> str:
+    """What the files of this process are called."""
+    return f"host-{jax.process_index()}"
+
+
+def head_config(config: Config) -> Config:
+    """The configuration of the training on frozen features that precedes a run."""
+    assert config.head is not None
+    made = replace(config, name=f"{config.name}-{HEAD}", train=config.head, head=None)
+    return configs.resolve(asdict(made), given=())  # without the augmentation that features do not have
+
+
+def train_head(experiment: Experiment, directory: Path, console: Console, stop: Stop) -> Experiment:
+    """Trains everything but the backbone, in `<workdir>/head`; the experiment that starts from there."""
+    config, head = experiment.config, directory / HEAD
+    console.print(f"training all but the backbone first, on frozen features: {head}")
+    first = build(head_config(config))
+    facts = facts_of(first)
+    if mesh.is_main_process():
+        head.mkdir(exist_ok=True)
+        files.write_json(head / "config.json", facts)
+    fit(first, head, facts, console, stop, JsonLines(head / "metrics.jsonl", mesh.is_main_process()))
+    return experiment._replace(start=str(head))
 
 
 def evaluate(
@@ -134,7 +195,7 @@ def evaluate(
         state, checkpoint = warm_start.initial_state(experiment, console), "init_from"
     else:
         experiment, state = restore(config, directory, checkpoint, console)
-    check_options(experiment, given, console, of="evaluation.")
+    run_rules.check(experiment, given, console, of="evaluation.")
     model = config.train.select if checkpoint == "reported" else checkpoint
     with device_memory.of_evaluation(config):
         final, _ = final_results.final(experiment, state, model, console)
@@ -152,7 +213,8 @@ def export(config: Config, directory: Path, checkpoint: str, console: Console) -
     splits = _with_gallery(experiment)
     with device_memory.of_evaluation(config):
         embeddings = {name: inference.embed_split(experiment, embedder, state, split) for name, split in splits.items()}
-    _write_embeddings(experiment, directory, embeddings, int(state.step))
+    finished = not workdir.unfinished(directory, int(state.step), reported=checkpoint == "reported")
+    _write_embeddings(experiment, directory, embeddings, int(state.step), finished=finished)
     console.print(f"embeddings of {', '.join(splits)} at step {int(state.step)}: {directory / 'embeddings'}")
     params, model_state = jax.tree.map(mesh.to_host, (state.params, state.model_state))
     file = directory / "model.stablehlo"
@@ -169,8 +231,10 @@ def check(config: Config, console: Console, given: Collection[str] = ()) -> None
       DivergedError: the loss, the gradient or the state after that step is not finite.
     """
     experiment = build(config)
-    check_options(experiment, given, console)
+    run_rules.check(experiment, given, console)
     experiment = teacher.with_teacher(experiment, console)
+    if config.head:
+        build(head_config(config))
     print_summary(experiment, None, console)
     with device_memory.of_training(config):
         state = warm_start.initial_state(experiment, console)
@@ -199,44 +263,20 @@ def build(config: Config) -> Experiment:
     experiment = experiments.build(config)
     options = {key: value for key, value in configs.flatten(asdict(config)).items() if key not in PER_PROCESS}
     libraries = {f"version of {name}": number for name, number in workdir.versions().items()}
-    digests = {"data (SHA-256)": experiments.data_hash(experiment), "code (SHA-256)": workdir.source_digest()}
+    digests = {"data (SHA-256)": experiments.data_hash(experiment.splits), "code (SHA-256)": workdir.source_digest()}
     process_group.check_same(options | libraries | digests)
     return experiment
 
 
-def check_options(experiment: Experiment, given: Collection[str], console: Console, of: str = "") -> None:
-    """Warns of options that are pointless in this run, see `needs.RunRule`.
-
-    Args:
-      experiment: the run.
-      given: keys of the configuration that the user gave.
-      console: shows the warnings.
-      of: beginning of the keys that are looked at.
-
-    Raises:
-      ConfigError: such an option was given and misleads.
-    """
-    config, sampler, test = experiment.config, experiment.sampler, experiment.splits["test"]
-    params = experiments.template(experiment).params if config.train.shard_classes else {}
-    paths = (mesh.dict_keys(path) for path, _ in jax.tree_util.tree_leaves_with_path(params))
-    first = config.train.evaluate_every or (sampler.first_step(1) if config.train.epochs else experiment.steps)
-    run = needs.Run(
-        steps=experiment.steps,
-        epoch_end=lambda epoch: sampler.first_step(config.train.warmup_epochs + epoch),
-        first_evaluation=first if first < experiment.steps else 0,
-        candidates=len(test.labels) - 1 if test.gallery is None else len(test.gallery.labels),
-        tables=any(experiment.method.class_axis(path) is not None for path in paths),
-    )
-    found = [problem for problem in needs.broken_by_run(config, run) if problem.key.startswith(of)]
-    needs.report(found, given, lambda text: console.print(f"warning: {text}"))
-
-
-def open_checkpoints(experiment: Experiment, directory: Path, console: Console, *, writing: bool) -> Checkpoints:
-    """The checkpoints of a work directory."""
+def open_checkpoints(
+    experiment: Experiment, directory: Path, console: Console, facts: dict[str, Any], *, writing: bool
+) -> Checkpoints:
+    """The checkpoints of a work directory, of the run with these facts."""
     return Checkpoints(
         directory / "checkpoints",
         lambda: experiments.template(experiment),
         lambda text: console.print(f"warning: {text}"),
+        run=workdir.identity(facts),
         writing=writing,
     )
 
@@ -265,25 +305,29 @@ def restore(config: Config, directory: Path, checkpoint: str, console: Console) 
     workdir.check_same_run(directory, config)
     experiment = build(config)
     _check_data_fits(directory, facts, experiment, console)
-    checkpoints = open_checkpoints(experiment, directory, console, writing=False)
-    state = checkpoints.select(checkpoint, config.train.select)
-    checkpoints.close()
+    checkpoints = open_checkpoints(experiment, directory, console, facts, writing=False)
+    with closing(checkpoints):
+        state = checkpoints.select(checkpoint, config.train.select)
+    reported = checkpoint == "reported"
+    if reported and (unfinished := workdir.unfinished(directory, int(state.step), reported=True)):
+        console.print(f"warning: {unfinished}")
     return experiment, state
 
 
 def _check_same_sources(directory: Path, facts: dict[str, Any]) -> None:
-    """Raises CheckpointError if the run was started with other images or another teacher."""
-    if not (directory / "config.json").exists():
-        return
-    started = workdir.read_config(directory)
-    for key, what in (("data_hash", "data set"), ("teacher", "teacher")):
-        if _source(started.get(key)) != _source(facts.get(key)):
-            raise CheckpointError(f"{directory}: the {what} has changed since this run started; give another --workdir")
-
-
-def _source(origin: Any) -> Any:
-    """An entry of `config.json`; of a teacher without the hash of its configuration, which depends on the version."""
-    return {key: value for key, value in origin.items() if key != "hash"} if isinstance(origin, dict) else origin
+    """Raises CheckpointError if the directory, or its newest checkpoint, is of a run with other facts."""
+    known = (directory / "config.json").exists()
+    if known:
+        workdir.check_same_facts(directory, workdir.read_config(directory), facts)
+    if newest := manifest.newest(directory / "checkpoints" / "latest"):
+        checkpoint, run = newest
+        if run is not None:
+            workdir.check_same_facts(checkpoint, run, facts)
+        elif not known:
+            raise CheckpointError(
+                f"{checkpoint}: does not say which run it belongs to, and {directory / 'config.json'} is missing; "
+                "restore that file from a copy, or give another --workdir"
+            )
 
 
 def _check_data_fits(directory: Path, facts: dict[str, Any], experiment: Experiment, console: Console) -> None:
@@ -296,12 +340,16 @@ def _check_data_fits(directory: Path, facts: dict[str, Any], experiment: Experim
                 f"data.path={data.path}: has training {key} {here}, the run in {directory} had {facts[key]}; give the "
                 "data of the run, or evaluate other data with dml_jax.embed and dml_jax.evaluate"
             )
-    if facts["data_hash"] != experiments.data_hash(experiment):
+    if facts["data_hash"] != experiments.data_hash(experiment.splits):
         console.print(f"warning: data.path={data.path}: not the images that the run in {directory} was trained on")
 
 
 def print_summary(experiment: Experiment, directory: Path | None, console: Console) -> None:
-    """Prints what will be trained on which data and devices."""
+    """Prints what will be trained on which data and devices.
+
+    Raises:
+      ConfigError: nothing would be trained.
+    """
     config = experiment.config
     sizes = "  ".join(
         f"{name} {len(split.labels):,} images of {len(split.classes):,} classes"
@@ -312,8 +360,14 @@ def print_summary(experiment: Experiment, directory: Path | None, console: Conso
         f"{experiment.steps} steps of {config.data.batch_size}"
     )
     console.print(f"data: {sizes}")
-    count = sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(experiments.template(experiment).params))
+    if note := experiment.splits["test"].note:
+        console.print(note)
+    params = experiments.template(experiment).params
+    frozen_groups.check_trainable(config.train.groups, experiment.method, params)
+    count = sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(params))
     console.print(f"{count:,} parameters, {jax.device_count()} {jax.devices()[0].platform} device(s)")
+    if pixels := pretrained.overridden_pixels(asdict(config.backbone)):
+        console.print(f"warning: {config.backbone.pretrained} was trained with {', '.join(pixels)}")
     if directory is not None:
         console.print(f"work directory: {directory}")
 
@@ -325,12 +379,12 @@ def _with_gallery(experiment: Experiment) -> dict[str, Any]:
 
 
 def _write_embeddings(
-    experiment: Experiment, directory: Path, embeddings: dict[str, np.ndarray], checkpoint_step: int
+    experiment: Experiment, directory: Path, embeddings: dict[str, np.ndarray], checkpoint_step: int, *, finished: bool
 ) -> None:
     """Writes embeddings, by name of their split, below `<workdir>/embeddings`."""
     if not mesh.is_main_process():
         return
-    splits = _with_gallery(experiment)
+    splits, data_hash = _with_gallery(experiment), experiments.data_hash(experiment.splits)
     for name, rows in embeddings.items():
         split = splits[name]
         embedding_files.write(
@@ -340,5 +394,7 @@ def _write_embeddings(
             split.ids,
             config_hash=configs.digest(experiment.config),
             step=checkpoint_step,
+            finished=finished,
+            data_hash=data_hash,
             metadata={"class_name": [split.classes[label] for label in split.labels], **split.metadata},
         )

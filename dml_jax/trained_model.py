@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image as pillow
 
+from dml_jax.backbones.weights import packaged
 from dml_jax.batched_inference import Network, check_finite
 from dml_jax.data import decode, transforms
 from dml_jax.data.prepare.source_files import File
@@ -24,12 +25,13 @@ class Model:
     """The trained embedding of a run, or a published network as it is.
 
     Args:
-      directory: the run's work directory, or a directory of converted weights.
+      directory: the run's work directory, a directory of converted weights, or the name of packaged ones ("lite0").
       checkpoint: "reported" (the one that `results.json` describes), "latest", "best" or a step.
 
     Attributes:
       config: of the run.
       step: of the checkpoint.
+      finished: whether the run has finished; its reported model is otherwise the newest or best so far, with a warning.
       shape: (H, W) in pixels of the images that the network sees.
 
     Raises:
@@ -40,11 +42,11 @@ class Model:
     def __init__(self, directory: str | Path, checkpoint: str = "reported"):
         from dml_jax.train import warm_start  # orbax takes seconds to import
 
-        directory = utf8_path("directory", directory)
-        self._directory = directory
+        directory = self._directory = packaged.directory(utf8_path("directory", directory))
         self.shape = warm_start.image_shape(directory)
         # Falling back to an earlier checkpoint would silently give a different model from the requested one.
-        self.config, method, state = warm_start.load_trained(directory, checkpoint, warn=None)
+        self.config, method, state, unfinished = warm_start.load_trained(directory, checkpoint, warn=None)
+        self.finished = not unfinished
         self.step = int(state.step)
         self._variables = (state.params, state.model_state)
         self._network = Network(method.embed, *self._variables, self.shape, self.config.evaluation.batch_size)

@@ -32,7 +32,7 @@ class Tiny(Model):
         self.compiled: list[tuple[int, ...]] = []
         data = {"name": "folder", "crop": "centre", "resize": 20, "image_size": SIDE}
         self.config = configs.resolve(values(steps=1) | {"data": data})
-        self.shape, self.step = (SIDE, SIDE), 1
+        self.shape, self.step, self.finished = (SIDE, SIDE), 1, True
         self._transform = transforms.evaluation(self.config.data)
         self.matrix = np.random.default_rng(seed).normal(size=(SIDE * SIDE * 3, DIM)).astype(np.float32)
         self._variables = ({"matrix": self.matrix}, {})

@@ -18,10 +18,23 @@ from dml_jax.evaluation import metric_table
 from dml_jax.files import atomic_write, reading
 from dml_jax.train import workdir
 
+# By control: what it is, and how a sentence says that it does better.
 CONTROLS = {
-    "raw pixels": "the images themselves, compared pixel by pixel, without a network",
-    "untrained": "the same network before its first training step",
-    "published weights without further training": "the network that the training started from, as published",
+    "raw pixels": ("the images themselves, reduced to at most 32 x 32 pixels, without a network", "Raw pixels do"),
+    "colour histogram": (
+        "shares of 192 colours (hue, saturation, value), without a network",
+        "A colour histogram does",
+    ),
+    "untrained": ("the same network before its first training step", "The untrained network does"),
+    "before training": ("the same network before its first training step", "The network before this training does"),
+    "head on frozen features": (
+        "all but the backbone trained on features of the published weights; where the training of the network started",
+        "The head on frozen features does",
+    ),
+    "published weights without further training": (
+        "the network that the training started from, as published",
+        "The published network does, without this training,",
+    ),
 }
 CURVES = {
     "loss": "The training loss and its terms.",
@@ -51,6 +64,8 @@ def _refined_name(kind: str, numbers: dict[str, Any]) -> str:
 def print_table(config: Config, results: dict[str, Any], console: Console) -> None:
     """Prints the result table of a run."""
     tables.print_results(f"{config.name}: unseen classes, in %", rows(config, results), results, console)
+    if sentence := verdict(results):
+        console.print(sentence.strip(), markup=False, highlight=False)
 
 
 def write(run: TrainedRun, results: dict[str, Any]) -> None:
@@ -162,17 +177,34 @@ def in_words(results: Mapping[str, Any]) -> str:
     if not controls:
         return words
     words += "Without this training: " + "; ".join(f"{name}, {value:.1%}" for name, value in controls.items()) + ". "
-    best = max(controls, key=lambda name: controls[name])
+    return words + verdict(results)
+
+
+def verdict(results: Mapping[str, Any]) -> str:
+    """One sentence on whether a control does better than the run; empty without controls."""
+    controls = results.get("controls", {})
+    if not controls:
+        return ""
+    best = max(controls, key=lambda name: controls[name]["recall@1"])
+    gains = {title: results[key] - controls[best][key] for title, key in (("Recall@1", "recall@1"), ("MAP@R", "map@r"))}
     noise = 2 * results.get("recall@1_stderr", 0)
-    if recall - controls[best] > noise:
-        over = best if len(controls) == 1 else f"the {'better' if len(controls) == 2 else 'best'} of these, {best},"
-        return words + f"The gain over {over} is {100 * (recall - controls[best]):.1f} points. "
-    return words + f"That is not clearly better than {best}, so this does not show that the training helped. "
+    numbers = ", ".join(
+        f"{title} {100 * controls[best][key]:.1f} against {100 * results[key]:.1f}"
+        for title, key in (("Recall@1", "recall@1"), ("MAP@R", "map@r"))
+    )
+    if gains["Recall@1"] < -noise or (gains["Recall@1"] < 0 and gains["MAP@R"] < 0):
+        return f"{CONTROLS[best][1]} better than this run: {numbers}. "
+    points = ", ".join(f"{title} {100 * gain:+.1f} points" for title, gain in gains.items())
+    if gains["Recall@1"] > noise:
+        return f"This run does better than every control; over the best, {best}: {points}. "
+    if gains["MAP@R"] > 2 * results.get("map@r_stderr", 0):
+        return f"Recall@1 is not clearly better than that of {best}, but the ranking is: {points}. "
+    return f"This run is not clearly better than {best}, so it does not show that the training helped: {points}. "
 
 
 def _meanings(results: Mapping[str, Any]) -> str:
     """What the controls and the metrics are."""
-    controls = [f"{name}: {CONTROLS[name]}" for name in results.get("controls", {}) if name in CONTROLS]
+    controls = [f"{name}: {CONTROLS[name][0]}" for name in results.get("controls", {}) if name in CONTROLS]
     about = [
         "R@K: share of the queries with an image of their class among the K nearest",
         "MAP@R: how many of the nearest R images, R being the size of the class, are of the class, and how early",

@@ -1,12 +1,13 @@
-"""The 2-D convolution of all networks: XLA's, except where a matrix product is faster on a CPU.
+"""The 2-D convolution of all networks: XLA's, except where another form is faster on a CPU.
 
 On CPUs, XLA computes the gradient of a convolution with respect to its kernel as a convolution whose "kernel" is a
 whole image, which is several times slower than the sum of matrix products that it stands for; 1x1 convolutions are
-matrix products to begin with. Accelerators always run XLA's own convolutions. Values and gradients agree to rounding;
+matrix products to begin with. Depthwise convolutions, one kernel per channel, are sums of shifted products
+(`depthwise.py`). Accelerators always run XLA's own convolutions. Values and gradients agree to rounding;
 `benchmarks/backbones.py` compares the networks with torch.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
@@ -15,6 +16,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
+
+from dml_jax.backbones.depthwise import depthwise
 
 Convolution = Callable[[jax.Array, jax.Array], jax.Array]
 Padding = tuple[tuple[int, int], tuple[int, int]]
@@ -32,8 +35,24 @@ def plain() -> Iterator[None]:
         _PLAIN.reset(token)
 
 
+def explicit(
+    padding: str | Sequence[tuple[int, int]], shape: tuple[int, ...], size: Sequence[int], strides: Sequence[int]
+) -> Padding:
+    """Zeros before and after the rows and the columns, for a padding that may be called "SAME" or "VALID".
+
+    Args:
+      padding: as for lax.
+      shape: of the images, [B, H, W, C].
+      size: of the kernel, (rows, columns).
+      strides: in both directions.
+    """
+    pads = lax.padtype_to_pads(shape[1:3], size, strides, padding) if isinstance(padding, str) else padding
+    rows, columns = pads
+    return (int(rows[0]), int(rows[1])), (int(columns[0]), int(columns[1]))
+
+
 def conv_general_dilated(
-    inputs: jax.Array, kernel: jax.Array, strides: tuple[int, int], padding: Padding, **options: Any
+    inputs: jax.Array, kernel: jax.Array, strides: tuple[int, int], padding: Padding | str, **options: Any
 ) -> jax.Array:
     """`jax.lax.conv_general_dilated` for NHWC images, as `flax.linen.Conv` calls it.
 
@@ -41,21 +60,26 @@ def conv_general_dilated(
       inputs: float [B, H, W, C].
       kernel: float [k, k, C / groups, C'].
       strides: in both directions.
-      padding: zeros before and after the rows, and before and after the columns.
+      padding: zeros before and after the rows, and before and after the columns, or "SAME".
       **options: dimension numbers, groups and the like, as for lax.
 
     Returns:
       float [B, H', W', C'].
     """
+    padding = explicit(padding, inputs.shape, kernel.shape[:2], strides)
 
     def general(lhs: jax.Array, rhs: jax.Array) -> jax.Array:
         return lax.conv_general_dilated(lhs, rhs, strides, padding, **options)
 
     dilated = any(factor != 1 for name in ("lhs_dilation", "rhs_dilation") for factor in options.get(name) or ())
-    if options["feature_group_count"] > 1 or dilated or _PLAIN.get():
+    groups = options["feature_group_count"]
+    one_per_channel = groups == inputs.shape[-1] == kernel.shape[-1] and max(strides) <= min(kernel.shape[:2])
+    if dilated or _PLAIN.get() or (groups > 1 and not one_per_channel):
         return general(inputs, kernel)
-    on_cpu = partial(_convolve, general, strides, tuple(padding))
-    if kernel.shape[:2] == (1, 1) and not any(map(any, padding)):
+    on_cpu = partial(_convolve, general, strides, padding)
+    if groups > 1:
+        on_cpu = partial(depthwise, strides, padding)
+    elif kernel.shape[:2] == (1, 1) and not any(map(any, padding)):
         on_cpu = partial(_pointwise, strides)
     return lax.platform_dependent(inputs, kernel, cpu=on_cpu, default=general)
 

@@ -1,7 +1,7 @@
 """Linen layers shared by backbones and heads. They match PyTorch's to rounding; images are NHWC.
 
-XLA's 'SAME' pads strided windows more on the right than on the left, PyTorch pads both sides equally, so every padding
-here is explicit.
+XLA's "SAME", which is TensorFlow's, pads strided windows more on the right than on the left; PyTorch pads both sides
+equally, so networks from PyTorch give every padding explicitly.
 """
 
 from typing import Literal, assert_never
@@ -60,20 +60,21 @@ def conv(
     size: int,
     stride: int = 1,
     *,
-    padding: int = 0,
+    padding: int | Literal["SAME"] = 0,
     bias: bool = False,
     groups: int = 1,
     dtype: Dtype | None,
     name: str,
     kernel_init: Initializer = he_fan_out,
 ) -> nn.Conv:
-    """A square convolution with the same padding on all four sides.
+    """A square convolution.
 
     Args:
       channels: number of outputs.
       size: side of the kernel.
       stride: in both directions.
-      padding: pixels of zeros on every side.
+      padding: pixels of zeros on every side; "SAME": as TensorFlow pads, to ceil(size / stride) outputs, with one more
+        row or column after the image than before it where their total is odd.
       bias: adds one.
       groups: of channels that do not mix.
       dtype: of the computation; None for that of inputs and parameters.
@@ -84,7 +85,7 @@ def conv(
         channels,
         (size, size),
         (stride, stride),
-        padding=((padding, padding), (padding, padding)),
+        padding=padding,
         use_bias=bias,
         feature_group_count=groups,
         dtype=dtype,

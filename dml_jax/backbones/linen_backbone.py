@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Protocol
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from flax import traverse_util
 
 from dml_jax.backbones import functional
 from dml_jax.backbones.contract import Backbone, ImageShape, PyTree
@@ -94,3 +95,39 @@ def freeze(backbone: Backbone, names: Collection[str]) -> Backbone:
         return features, stats
 
     return backbone._replace(init=init, apply=apply)
+
+
+def on_features(backbone: Backbone) -> Backbone:
+    """A backbone that is never trained and whose inputs in training may be features that it computed before.
+
+    Its parameters and statistics are all kept in `stats`. Inputs of the shape of `pooled_cells` pass through unchanged;
+    images are encoded as in evaluation.
+    """
+
+    def init(key: jax.Array, image_shape: ImageShape) -> tuple[PyTree, PyTree]:
+        params, stats = (traverse_util.flatten_dict(tree) for tree in backbone.init(key, image_shape))
+        return {}, traverse_util.unflatten_dict(params | stats)
+
+    def preprocess(images: jax.Array) -> jax.Array:
+        return images if is_cells(images) else backbone.preprocess(images)
+
+    def is_cells(inputs: jax.Array) -> bool:
+        return inputs.shape[1:] == (1, 2, backbone.channels)
+
+    def apply(
+        params: PyTree, stats: PyTree, inputs: jax.Array, *, train: bool, key: jax.Array | None = None
+    ) -> tuple[jax.Array, PyTree]:
+        if is_cells(inputs):
+            return inputs, stats
+        return backbone.apply(stats, stats, inputs, train=False)[0], stats
+
+    return Backbone(init, apply, backbone.channels, preprocess)
+
+
+def pooled_cells(maps: jax.Array) -> jax.Array:
+    """A feature map of two cells with the mean and the maximum of a larger one, so that global pooling gives the same.
+
+    float [B, h, w, K] -> float [B, 1, 2, K]: the maximum, and twice the mean less the maximum.
+    """
+    mean, largest = maps.mean(axis=(1, 2)), maps.max(axis=(1, 2))
+    return jnp.stack([largest, 2 * mean - largest], axis=1)[:, None]

@@ -168,6 +168,43 @@ def training(
     return BatchReader(make, start, stop, data)
 
 
+def training_features(
+    features: np.ndarray,
+    split: Split,
+    sampler: Sampler,
+    data: Data,
+    *,
+    seed: int,
+    views: int = 1,
+    start: int = 0,
+    stop: int,
+    host: int = 0,
+    hosts: int = 1,
+) -> BatchReader[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """The training batches of `training`, with features that were computed before in the place of images.
+
+    For each row, the view of its image is drawn by `default_rng((seed, step))`.
+
+    Args:
+      features: [N, views, ...] of the images of the split.
+      split, sampler, data, seed, views, start, stop, host, hosts: see `training`.
+
+    Returns:
+      a reader of (features [views, B / hosts, ...], labels int32 [B / hosts], index int32 [B / hosts]).
+    """
+    share = data.batch_size // hosts
+    mine = slice(host * share, (host + 1) * share)
+    labels = np.asarray(split.labels, np.int32)
+
+    def make(step: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        indices = sampler.batch(step)
+        chosen = np.random.default_rng((seed, step)).integers(features.shape[1], size=(views, len(indices)))
+        indices, chosen = indices[mine], chosen[:, mine]
+        return features[indices[None], chosen], labels[indices], indices.astype(np.int32)
+
+    return BatchReader(make, start, stop, data)
+
+
 def evaluation(
     split: Split, data: Data, batch_size: int, *, host: int = 0, hosts: int = 1
 ) -> BatchReader[tuple[np.ndarray, int]]:

@@ -8,8 +8,9 @@ of 100 bytes to 256 pixels would otherwise take gigabytes.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from math import exp, log, sqrt
-from typing import assert_never
+from typing import Literal, assert_never
 
 import numpy as np
 from PIL import Image
@@ -18,21 +19,22 @@ from dml_jax.config import Data
 from dml_jax.errors import DataError
 
 MAX_ASPECT = 100  # longer side / shorter side
+Interpolation = Literal["bilinear", "bicubic"]
 Box = tuple[int, int, int, int]  # top, left, height, width in pixels
 
 
 def training(data: Data) -> Callable[[np.ndarray, np.random.Generator], np.ndarray]:
     """The crop of training, (image uint8 [h, w, 3], rng) -> uint8 [H, W, 3]; `augment` does the rest on the device."""
-    size = data.image_size
+    size, method = data.training_side, data.interpolation
 
     def random_resized(image: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         if data.resize_first:
-            image = resize_shorter(image, data.resize)
+            image = resize_shorter(image, data.resize, method)
         box = random_resized_box(image.shape[0], image.shape[1], data.crop_scale, data.crop_ratio, rng)
-        return resize(crop(image, box), size, size)
+        return resize(crop(image, box), size, size, method)
 
     def random(image: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        image = resize_shorter(image, data.resize)
+        image = resize_shorter(image, data.resize, method)
         top, left = rng.integers(image.shape[0] - size + 1), rng.integers(image.shape[1] - size + 1)
         return crop(image, (int(top), int(left), size, size))
 
@@ -42,7 +44,7 @@ def training(data: Data) -> Callable[[np.ndarray, np.random.Generator], np.ndarr
         case "random":
             return random
         case "centre" | "none":
-            deterministic = evaluation(data)
+            deterministic = evaluation(replace(data, image_size=size))
             return lambda image, rng: deterministic(image)
         case _:
             assert_never(data.crop)
@@ -52,14 +54,14 @@ def evaluation(data: Data) -> Callable[[np.ndarray], np.ndarray]:
     """The deterministic crop of evaluation: image uint8 [h, w, 3] -> uint8 [H, W, 3]."""
     if data.crop == "none":
         return lambda image: image
-    return lambda image: centre_crop(resize_shorter(image, data.resize), data.image_size)
+    return lambda image: centre_crop(resize_shorter(image, data.resize, data.interpolation), data.image_size)
 
 
-def resize(image: np.ndarray, height: int, width: int) -> np.ndarray:
-    """Bilinear resizing by Pillow, antialiased when shrinking: uint8 [h, w, 3] -> uint8 [height, width, 3]."""
+def resize(image: np.ndarray, height: int, width: int, method: Interpolation = "bilinear") -> np.ndarray:
+    """Resizing by Pillow, antialiased when shrinking: uint8 [h, w, 3] -> uint8 [height, width, 3]."""
     if image.shape[:2] == (height, width):
         return image
-    return np.asarray(Image.fromarray(image).resize((width, height), Image.Resampling.BILINEAR))
+    return np.asarray(Image.fromarray(image).resize((width, height), Image.Resampling[method.upper()]))
 
 
 def check_aspect(image: np.ndarray) -> None:
@@ -69,7 +71,7 @@ def check_aspect(image: np.ndarray) -> None:
         raise DataError(f"{width}x{height} pixels: one side is more than {MAX_ASPECT} times the other; crop it")
 
 
-def resize_shorter(image: np.ndarray, size: int) -> np.ndarray:
+def resize_shorter(image: np.ndarray, size: int, method: Interpolation = "bilinear") -> np.ndarray:
     """Resizes the shorter side to `size` pixels and the longer one to floor(size * longer / shorter).
 
     Raises:
@@ -78,8 +80,8 @@ def resize_shorter(image: np.ndarray, size: int) -> np.ndarray:
     check_aspect(image)
     height, width = image.shape[:2]
     if width <= height:
-        return resize(image, int(size * height / width), size)
-    return resize(image, size, int(size * width / height))
+        return resize(image, int(size * height / width), size, method)
+    return resize(image, size, int(size * width / height), method)
 
 
 def crop(image: np.ndarray, box: Box) -> np.ndarray:

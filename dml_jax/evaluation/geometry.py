@@ -139,7 +139,7 @@ def uniformity(embeddings: ArrayLike, *, sharpness: float = 2.0, mesh: Mesh | No
     """log of the mean over pairs i != j of exp(-t |x_i - x_j|^2) for unit rows (Wang & Isola, ICML 2020, eq. 2).
 
     Args:
-      embeddings: [N, D] real numbers; normalised here.
+      embeddings: [N, D] real numbers; normalised here, where zero rows stay zero.
       sharpness: t.
       mesh: devices, by default all of this process.
 
@@ -174,6 +174,10 @@ def uniformity(embeddings: ArrayLike, *, sharpness: float = 2.0, mesh: Mesh | No
                 first = np.array([[i + a, j + b] for a, b in batch] + [[0, rows.num_tiles]] * len(idle), np.int32)
                 first *= tile_size
                 total += float(np.sum(np.asarray(_potential(scores, first, len(points), sharpness), np.float64)))
+    # A zero row is at squared distance 1 from unit rows and 0 from zero rows; all its pairs were counted as 2.
+    zeros = int(sum(np.sum(~block.any(axis=1)) for block in check_inputs.row_blocks(points)))
+    far, middle = np.exp(-2 * sharpness), np.exp(-sharpness)
+    total += zeros * (len(points) - zeros) * (middle - far) + zeros * (zeros - 1) / 2 * (1 - far)
     return float(np.log(2 * total / (len(points) * (len(points) - 1.0))))
 
 

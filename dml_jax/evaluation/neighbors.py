@@ -11,13 +11,14 @@ from jax.sharding import PartitionSpec as P
 
 from dml_jax.errors import DataError
 from dml_jax.evaluation import check_inputs
-from dml_jax.evaluation._ranking import tiles
+from dml_jax.evaluation._ranking import exact, sort, tiles
 from dml_jax.evaluation._ranking.tiles import REPLICATED, SHARDED, Metric, TiledRows
 from dml_jax.evaluation.check_inputs import ArrayLike
 
 # Squared distances below this fraction of the squared lengths are recomputed from the differences of the rows: in
 # float32 the product leaves them few correct digits.
 RECOMPUTE_BELOW = 1e-2
+SPARE = 4  # candidates beyond the k-th, plus an eighth of k, which show whether rounding may have excluded a nearer row
 
 
 def search(
@@ -65,11 +66,19 @@ def search(
         TiledRows(points, np.arange(len(points)), tiles.choose_tile_size(len(points), mesh), metric, centering, dtype)
         for points in (query_points, gallery_points)
     )
-    scores, indices = _top_k(left, right, k, exclude_self, mesh, memory or tiles.memory_budget(mesh), progress)
+    found = _top_k(
+        left,
+        right,
+        min(k + SPARE + k // 8, candidates),
+        exclude_self,
+        mesh,
+        memory or tiles.memory_budget(mesh),
+        progress,
+    )
+    squares, indices = _correct(left, right, *found, k, exclude_self)
     if metric == "cosine":
-        return np.clip(1 - scores, 0, 2), indices
-    distances = np.sqrt(np.maximum(-2 * scores, 0)) / dtype.type(centering.scale)
-    return _recompute_small_distances(query_points, gallery_points, distances, indices)
+        return np.clip(squares / 2, 0, 2), indices
+    return np.sqrt(np.maximum(squares, 0)) / dtype.type(centering.scale), indices
 
 
 def _top_k(
@@ -181,23 +190,43 @@ def _merge_panel(
     )
 
 
-def _recompute_small_distances(
-    queries: np.ndarray, gallery: np.ndarray, distances: np.ndarray, indices: np.ndarray
+def _correct(
+    queries: TiledRows, gallery: TiledRows, scores: np.ndarray, indices: np.ndarray, k: int, exclude_self: bool
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Recomputes small distances from the differences of the rows, and sorts the affected lists again."""
-    query_squares, gallery_squares = (
-        np.concatenate([np.einsum("nd,nd->n", block, block) for block in check_inputs.row_blocks(rows)])
-        for rows in (queries, gallery)
-    )
-    small = distances.astype(np.float64) ** 2 < RECOMPUTE_BELOW * (query_squares[:, None] + gallery_squares[indices])
-    row, column = np.nonzero(small)
-    step = max(1, check_inputs.BLOCK_ELEMENTS // (8 * queries.shape[1]))
-    for start in range(0, len(row), step):
-        i, j = row[start : start + step], column[start : start + step]
-        difference = np.asarray(queries[i], np.float64) - np.asarray(gallery[indices[i, j]], np.float64)
-        distances[i, j] = np.sqrt(np.einsum("nd,nd->n", difference, difference))
+    """The k nearest of the candidates by squared distances that are accurate wherever rounding could decide.
+
+    Args:
+      queries, gallery: the rows.
+      scores: [Q, k'], k' >= k, of the best candidates in descending order.
+      indices: int32 [Q, k'], of the candidates.
+      k: number of neighbours.
+      exclude_self: query i excludes gallery row i.
+
+    Returns:
+      squared distances [Q, k] in the scale of prepared rows, of unit rows for a cosine, and indices int32 [Q, k].
+    """
+    lengths = exact.squared_lengths(queries)[:, None]
+    if queries.metric == "cosine":
+        squares, bound = 2 - 2 * scores, 4 * exact.error_bound(queries) * lengths
+    else:  # |y|^2 <= 2 |x|^2 + 2 |x - y|^2
+        squares, bound = -2 * scores, 2 * exact.error_bound(queries) * (3 * lengths - 4 * scores[:, -1:])
+    uncertain = np.zeros(len(scores), bool)
+    if scores.shape[1] < len(gallery.source) - exclude_self:
+        uncertain = squares[:, -1] - squares[:, k - 1] <= 2 * bound[:, 0]
+    rows = np.flatnonzero(uncertain)
+    for part, block in exact.squared_distances(queries._replace(order=rows), gallery):
+        for query, values in zip(rows[part], block, strict=True):
+            indices[query] = sort.nearest_first(-values, query if exclude_self else -1)[: scores.shape[1]]
+            squares[query] = values[indices[query]]
+    close = squares[:, 1:] - squares[:, :-1] <= 2 * bound
+    recomputed = (squares < RECOMPUTE_BELOW * 2 * lengths) | uncertain[:, None]
+    recomputed[:, :-1] |= close
+    recomputed[:, 1:] |= close
+    row, column = np.nonzero(recomputed)
+    for part, values in exact.distances(queries, gallery, row, indices[row, column]):
+        squares[row[part], column[part]] = values
     changed = np.unique(row)
-    order = np.lexsort((indices[changed], distances[changed]), axis=1)
-    for values in (distances, indices):
+    order = np.lexsort((indices[changed], squares[changed]), axis=1)
+    for values in (squares, indices):
         values[changed] = np.take_along_axis(values[changed], order, axis=1)
-    return distances, indices
+    return squares[:, :k], indices[:, :k]

@@ -63,7 +63,7 @@ def search(
 
     Args:
       queries: [Q, D] real numbers, compared by their cosine.
-      gallery: [G, D]; the same object if the queries search each other.
+      gallery: [G, D]; equal to the queries if they search each other.
       k: number of rows per query.
       k1: neighbourhood size.
       k2: number of nearest encodings to average.
@@ -78,8 +78,8 @@ def search(
       DataError: see `neighbors.search`; k1, k2 or weight out of range.
     """
     query_rows = check_inputs.embeddings(queries, name="queries")
-    among_themselves = gallery is queries
-    gallery_rows = query_rows if among_themselves else check_inputs.embeddings(gallery, name="gallery")
+    gallery_rows = query_rows if gallery is queries else check_inputs.embeddings(gallery, name="gallery")
+    among_themselves = check_inputs.equal_rows(query_rows, gallery_rows)
     check_inputs.check_same_width(query_rows, gallery_rows)
     candidates = len(gallery_rows) - bool(exclude_self)
     if not 0 < k <= candidates:

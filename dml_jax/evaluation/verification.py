@@ -5,6 +5,8 @@ from typing import NamedTuple
 import numpy as np
 
 from dml_jax.errors import DataError
+from dml_jax.evaluation import check_inputs
+from dml_jax.evaluation._ranking.tiles import normalize
 
 BLOCK = 512  # rows compared at once
 PAIRED = 10_000  # rows of a sample
@@ -57,8 +59,10 @@ def summary(embeddings: np.ndarray, labels: np.ndarray) -> dict[str, float]:
 
 def sample_rates(embeddings: np.ndarray, labels: np.ndarray) -> Verification:
     """Error rates over all pairs of at most `PAIRED` random rows; see `error_rates`."""
-    rows = np.random.default_rng(0).permutation(len(labels))[:PAIRED]
-    return error_rates(embeddings[rows], labels[rows])
+    points = check_inputs.embeddings(embeddings)
+    classes = check_inputs.labels(labels, len(points))
+    rows = np.random.default_rng(0).permutation(len(classes))[:PAIRED]
+    return error_rates(points[rows], classes[rows])
 
 
 def error_rates(embeddings: np.ndarray, labels: np.ndarray, *, bins: int = 4000) -> Verification:
@@ -70,11 +74,12 @@ def error_rates(embeddings: np.ndarray, labels: np.ndarray, *, bins: int = 4000)
       bins: histogram bins over [-1, 1]; thresholds are exact to 2 / bins.
 
     Raises:
-      DataError: there is no pair of the same class, or none of different classes.
+      DataError: wrong shapes or types, rows that are not finite, or no pair of the same class or of different classes.
     """
-    rows = np.asarray(embeddings, np.float32)
-    length = np.linalg.norm(rows, axis=1, keepdims=True)
-    rows = (rows / np.where(length > 0, length, 1)).astype(np.float32)
+    unit = check_inputs.embeddings(embeddings).astype(np.float64)
+    labels = check_inputs.labels(labels, len(unit))
+    normalize(unit)
+    rows = unit.astype(np.float32)
     edges = np.linspace(-1, 1, bins + 1)
     same, different = np.zeros(bins, np.int64), np.zeros(bins, np.int64)
     for start in range(0, len(rows), BLOCK):

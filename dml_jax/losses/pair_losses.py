@@ -11,6 +11,7 @@ import jax.numpy as jnp
 
 from dml_jax.losses import mining as miners
 from dml_jax.losses import pairwise
+from dml_jax.losses.check_batch import check_batch
 from dml_jax.losses.mining import Triplets
 from dml_jax.losses.pairwise import Candidates
 from dml_jax.losses.safe_norms import at_least_float32, log_sum_exp, root
@@ -47,6 +48,7 @@ def contrastive(
       average: mean over all pairs of a kind, or over those with a positive hinge.
       candidates: what the anchors are compared with; None for the batch itself.
     """
+    check_batch(embeddings, labels, candidates=candidates)
     x, others = pairwise.compared(embeddings, labels, candidates)
     pull, push = contrastive_hinges(
         pairwise.distances(x, others.embeddings), others.positive, others.negative,
@@ -101,6 +103,7 @@ def triplet(
       candidates: what the anchors are compared with; None for the batch itself.
       key: random key; not needed for mining="hard".
     """
+    check_batch(embeddings, labels, candidates=candidates)
     x, others = pairwise.compared(embeddings, labels, candidates)
     triplets = _mine(mining, key, x, others)
     return triplet_loss(x, triplets, margin=margin, squared=squared, candidates=others.embeddings)
@@ -168,6 +171,7 @@ def margin(
       candidates: what the anchors are compared with; None for the batch itself.
       key: random key; not needed for mining="hard".
     """
+    check_batch(embeddings, labels, candidates=candidates)
     x, others = pairwise.compared(embeddings, labels, candidates)
     triplets = _mine(mining, key, x, others)
     return margin_loss(x, labels, triplets, beta, margin=margin, nu=nu, divisor=divisor, candidates=others.embeddings)
@@ -194,7 +198,8 @@ def margin_loss(
       triplets: T of them.
       beta: float [C], boundary between near and far for anchors of each class; learnable.
       margin: half the width of the gap around beta.
-      nu: weight of the sum of beta_{y_a} over all triplets, which keeps beta small; divisor "pairs" divides it, too.
+      nu: weight of the sum of beta_{y_a} over all triplets, which keeps beta small; divisor "pairs" divides it, too, or
+        drops it if no pair is active.
       divisor: the number of triplets with an active hinge, or of active hinges as in pytorch-metric-learning.
       candidates: float [M, D] that positives and negatives index; None for `embeddings`.
     """
@@ -204,7 +209,7 @@ def margin_loss(
     loss = jnp.sum(pull + push) / jnp.maximum(active, 1)
     if nu:
         total = jnp.sum(jnp.where(triplets.valid, _boundary(beta, labels, triplets), 0))
-        loss += nu * (total / jnp.maximum(active, 1) if divisor == "pairs" else total)
+        loss += nu * (jnp.where(active > 0, total / jnp.maximum(active, 1), 0) if divisor == "pairs" else total)
     return loss
 
 
@@ -238,7 +243,7 @@ def _boundary(beta: jax.Array, labels: jax.Array, triplets: Triplets) -> jax.Arr
 
 
 def _mine(mining: Mining, key: jax.Array | None, x: jax.Array, others: Candidates) -> Triplets:
-    distances = pairwise.distances(x, others.embeddings)
+    distances = pairwise.distances(*jax.lax.stop_gradient((x, others.embeddings)))
     return miners.mine(mining, key, distances, others.positive, others.negative, dim=x.shape[-1])
 
 
@@ -259,6 +264,7 @@ def lifted_structure(
       normalize: use unit vectors; the paper uses embeddings as they are.
       candidates: what the anchors are compared with; None for the batch itself.
     """
+    check_batch(embeddings, labels, candidates=candidates)
     x, others = pairwise.compared(embeddings, labels, candidates, normalize=normalize)
     distances = pairwise.distances(x, others.embeddings)
     return _mean(lifted_structure_losses(distances, others.positive, others.negative, margin=margin), others.positive)
@@ -304,6 +310,7 @@ def n_pair(
       candidates: what the anchors are compared with; None for the batch itself.
       key: random key.
     """
+    check_batch(embeddings, labels, candidates=candidates)
     x = at_least_float32(embeddings)
     if candidates is not None:
         positives, valid = miners.draw_uniform(key, candidates.positive)

@@ -1,5 +1,7 @@
 """Pairwise similarities and distances between two sets of embeddings, and which pairs share a class."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -46,16 +48,68 @@ def distances(a: jax.Array, b: jax.Array) -> jax.Array:
     return root(squared_distances(a, b))
 
 
+# Squared distances below this fraction of |a|^2 + |b|^2 are computed from the differences of the rows.
+CLOSE = 1e-3
+
+
+@jax.custom_vjp
 def squared_distances(a: jax.Array, b: jax.Array) -> jax.Array:
     """Squared Euclidean distances [N, M] between the rows of a [N, D] and b [M, D]; exactly 0 where rows are equal.
 
-    |a|^2 + |b|^2 - 2 <a, b> alone has an error of about 1e-7 (|a|^2 + |b|^2) in float32, and may be negative.
+    |a|^2 + |b|^2 - 2 <a, b> has an error of about 1e-7 (|a|^2 + |b|^2) in float32, and its gradient a similar one. Of
+    close rows both are therefore computed from the differences of the rows; the time this takes grows with the largest
+    number of rows that are close to any one, and no array [N, M, D] is stored.
     """
-    a, b = at_least_float32(a), at_least_float32(b)
-    lengths = jnp.sum(a * a, axis=-1)[:, None] + jnp.sum(b * b, axis=-1)[None, :]
-    squares = lengths - 2 * inner_products(a, b)
-    equal = (_hash_rows(a)[:, None] == _hash_rows(b)[None, :]) & (squares < 1e-3 * lengths)
-    return jnp.where(equal, 0, squares)
+    return _squared_distances(a, b)[0]
+
+
+def _squared_distances(a: jax.Array, b: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array, jax.Array]]:
+    x, y = at_least_float32(a), at_least_float32(b)
+    lengths = jnp.sum(x * x, axis=-1)[:, None] + jnp.sum(y * y, axis=-1)[None, :]
+    squares = lengths - 2 * inner_products(x, y)
+    small = squares < CLOSE * lengths
+    equal = small & (_hash_rows(x)[:, None] == _hash_rows(y)[None, :])
+    close = small & ~equal
+
+    def recompute(columns: jax.Array, squares: jax.Array) -> jax.Array:
+        exact = jnp.sum((x - y[columns]) ** 2, axis=-1)
+        return squares.at[jnp.arange(len(x)), columns].set(exact, mode="drop", unique_indices=True)
+
+    return _over_pairs(close, recompute, jnp.where(equal, 0, squares)), (a, b, close)
+
+
+def _backward(saved: tuple[jax.Array, jax.Array, jax.Array], gradient: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def one_side(x: jax.Array, y: jax.Array, close: jax.Array, gradient: jax.Array) -> jax.Array:
+        """The sum over j of gradient_ij (x_i - y_j)."""
+        far = jnp.where(close, 0, gradient)
+
+        def add(columns: jax.Array, sums: jax.Array) -> jax.Array:
+            weights = jnp.take_along_axis(gradient, columns[:, None], axis=1, mode="fill", fill_value=0)
+            return sums + weights * (x - y[columns])
+
+        return _over_pairs(close, add, jnp.sum(far, axis=1)[:, None] * x - inner_products(far, y.T))
+
+    a, b, close = saved
+    x, y = at_least_float32(a), at_least_float32(b)
+    of_x, of_y = one_side(x, y, close, gradient), one_side(y, x, close.T, gradient.T)
+    return (2 * of_x).astype(a.dtype), (2 * of_y).astype(b.dtype)
+
+
+squared_distances.defvjp(_squared_distances, _backward)
+
+
+def _over_pairs(pairs: jax.Array, step: Callable[[jax.Array, jax.Array], jax.Array], start: jax.Array) -> jax.Array:
+    """Folds `step(columns [N], carry)` over the pairs, bool [N, M], one of each row at a time.
+
+    The column is M for rows that have no further pair.
+    """
+
+    def fold(start: jax.Array) -> jax.Array:
+        count = jnp.cumsum(pairs, axis=1, dtype=jnp.int32)
+        search = jax.vmap(partial(jnp.searchsorted, method="scan_unrolled"), (0, None))
+        return jax.lax.fori_loop(0, count[:, -1].max(), lambda i, carry: step(search(count, i + 1), carry), start)
+
+    return jax.lax.cond(jnp.any(pairs), fold, lambda start: start, start)
 
 
 def _hash_rows(x: jax.Array) -> jax.Array:

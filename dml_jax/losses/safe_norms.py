@@ -6,7 +6,7 @@ import jax.numpy as jnp
 
 def at_least_float32(x: jax.Array) -> jax.Array:
     """Widens low-precision input to float32; float64 stays."""
-    return x.astype(jnp.promote_types(x.dtype, jnp.float32))
+    return jnp.asarray(x, jnp.promote_types(x.dtype, jnp.float32))
 
 
 def root(x: jax.Array) -> jax.Array:

@@ -27,6 +27,14 @@ BY_CLASS = Needs(
     misleads=True,
 )
 CROPPED = Needs("a data.crop", lambda c: c.data.crop != "none", misleads=True)
+RESIZED = Needs("a data.crop", lambda c: c.data.crop != "none")
+OF_ANY_SIZE = Needs(
+    "a convolutional network as the backbone, as others have positions for one size of images",
+    lambda c: c.backbone.name not in ("vit", "deit"),
+    misleads=True,
+)
+# Features are computed of crops, flipped at random, as large as those of the evaluation.
+ON_IMAGES = Needs("train.feature_views=0", lambda c: not c.train.feature_views)
 RANDOM_RESIZED = Needs("data.crop='random_resized'", lambda c: c.data.crop == "random_resized")
 THREADED = Needs("data.workers=0", lambda c: c.data.workers == 0)
 
@@ -42,8 +50,13 @@ class Data:
     images_per_class: Annotated[PositiveInt, BY_CLASS] = 4  # in a batch, and in test-time batches
     crop: Crop = "none"  # in training; evaluation crops the centre
     image_size: Annotated[NonNegativeInt, CROPPED] = 0  # side of the crop in pixels
+    # Side of the crop in training if it differs, for convolutional networks: smaller crops make training faster, and
+    # objects look as large in a random part of an image as they will in a larger crop of the whole.
+    training_size: Annotated[NonNegativeInt, CROPPED, OF_ANY_SIZE, ON_IMAGES] = 0
     # Shorter side in pixels before "random", "centre" and the crop of the evaluation.
     resize: Annotated[NonNegativeInt, CROPPED] = 0
+    # Of every resizing.
+    interpolation: Annotated[Literal["bilinear", "bicubic"], RESIZED] = "bilinear"
     resize_first: Annotated[bool, RANDOM_RESIZED] = False  # also before "random_resized"
     # Shrinks large JPEG files while they are decoded, to a shorter side of `resize` or more: faster if it is half the
     # original or less, but pixel values differ, also in evaluation, and crops of a small part of an image lose detail.
@@ -52,9 +65,11 @@ class Data:
     crop_scale: Annotated[tuple[Positive, Positive], RANDOM_RESIZED] = (0.08, 1.0)
     crop_ratio: Annotated[tuple[Positive, Positive], RANDOM_RESIZED] = (3 / 4, 4 / 3)  # its width / height
     flip: Probability = 0.0  # probability of a horizontal flip; this and the following apply to training only
-    jitter: Annotated[float, Ge(0), Lt(1)] = 0.0  # largest relative change of brightness, contrast and saturation
-    greyscale: Probability = 0.0  # probability of conversion to greyscale
-    erasing: Probability = 0.0  # probability of erasing a random box, after normalisation (MPN)
+    # Largest relative change of brightness, contrast and saturation.
+    jitter: Annotated[float, Ge(0), Lt(1), ON_IMAGES] = 0.0
+    greyscale: Annotated[Probability, ON_IMAGES] = 0.0  # probability of conversion to greyscale
+    # Probability of erasing a random box, after normalisation (MPN).
+    erasing: Annotated[Probability, ON_IMAGES] = 0.0
     validation_share: Fraction = 0.0  # of the training classes, held out if the data set has no validation split
     threads: Annotated[PositiveInt, THREADED] = 2  # that read batches ahead
     workers: NonNegativeInt = 0  # processes that read batches instead of threads; 0: none
@@ -74,6 +89,11 @@ class Data:
             low, high = getattr(self, key)
             require(low <= high, key, (low, high), "must be increasing")
         require(self.crop_scale[1] <= 1, "crop_scale", self.crop_scale, "must not exceed 1")
+
+    @property
+    def training_side(self) -> int:
+        """Side of the crop in training, in pixels."""
+        return self.training_size or self.image_size
 
     @property
     def decoded_side(self) -> int:

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from dml_jax.errors import ConfigError
 
+HEAD = "head."  # beginning of the keys of a second section of the kind of `train`
 Given = Collection[str] | None  # dotted keys that the user gave; None: all
 
 
@@ -103,27 +104,28 @@ def dropped(key: str, value: Any, what: str, *, misleads: bool) -> Problem:
 def unused(config: Any) -> list[Problem]:
     """Options of a configuration that differ from their defaults but are not used."""
     return [
-        dropped(key, value, need.what, misleads=need.misleads)
+        dropped(key, value, _named(key, need.what), misleads=need.misleads)
         for key, value, default, need in _declared(config)
-        if isinstance(need, Needs) and value != default and not need.holds(config)
+        if isinstance(need, Needs) and value != default and not need.holds(_seen(config, key))
     ]
 
 
 def broken(config: Any) -> list[Problem]:
     """The rules of a configuration that do not hold."""
     return [
-        Problem(key, f"{key}={value!r}: {rule.problem}", True, False, rule.also)
+        Problem(key, f"{key}={value!r}: {_named(key, rule.problem)}", True, False, rule.also)
         for key, value, _, rule in _declared(config)
-        if isinstance(rule, Rule) and not rule.holds(config)
+        if isinstance(rule, Rule) and not rule.holds(_seen(config, key))
     ]
 
 
-def broken_by_run(config: Any, run: Run) -> list[Problem]:
-    """The rules of a configuration that do not hold in its run."""
+def broken_by_run(config: Any, run: Run, head: Run | None = None) -> list[Problem]:
+    """The rules of a configuration that do not hold in its run, or in that of its `head`."""
     return [
-        Problem(key, f"{key}={value!r}: {rule.problem}", rule.misleads, False)
+        Problem(key, f"{key}={value!r}: {_named(key, rule.problem)}", rule.misleads, False)
         for key, value, _, rule in _declared(config)
-        if isinstance(rule, RunRule) and not rule.holds(config, run)
+        if isinstance(rule, RunRule) and (of := head if key.startswith(HEAD) else run)
+        if not rule.holds(_seen(config, key), of)
     ]
 
 
@@ -148,6 +150,16 @@ def without(values: Mapping[str, Any], keys: Collection[str], path: str = "") ->
         for key, value in values.items()
         if f"{path}{key}" not in keys
     }
+
+
+def _seen(config: Any, key: str) -> Any:
+    """The configuration that an option is looked at in: those of `head` are the `train` of a run of their own."""
+    return dataclasses.replace(config, train=config.head, head=None) if key.startswith(HEAD) else config
+
+
+def _named(key: str, text: str) -> str:
+    """What is said of an option of `train`, in the words of its section."""
+    return text.replace("train.", HEAD) if key.startswith(HEAD) else text
 
 
 def _declared(section: Any, path: str = "") -> Iterator[tuple[str, Any, Any, Needs | Rule | RunRule]]:

@@ -9,7 +9,20 @@ from dml_jax.options.fields import Fraction, NonNegative, NonNegativeInt, Positi
 from dml_jax.options.needs import Needs, Run, RunRule
 
 Optimizer = Literal["adam", "adamw", "radam", "sgd", "rmsprop", "lion", "muon"]
+# The optimizers that use an option.
+USERS = {
+    "momentum": ("sgd", "rmsprop"), "nesterov": ("sgd",), "alpha": ("rmsprop",),
+    "betas": ("adam", "adamw", "radam", "lion"),
+}  # fmt: skip
 
+
+def _used_by(key: str) -> Needs:
+    users = USERS[key]
+    what = f"train.optimizer={' or '.join(map(repr, users))}"
+    return Needs(what, lambda c: c.train.optimizer in users, misleads=True)
+
+
+MOVING = Needs("a positive train.momentum", lambda c: c.train.momentum > 0, misleads=True)
 LATE = Needs("train.warmup_epochs", lambda c: c.train.warmup_epochs, misleads=True)
 STEPPED = Needs("train.schedule='step'", lambda c: c.train.schedule == "step", misleads=True)
 WITH_MILESTONES = Needs("train.milestones", lambda c: c.train.schedule != "step" or c.train.milestones, misleads=True)
@@ -37,7 +50,8 @@ class Group:
     weight_decay: NonNegative = 0.0  # decoupled in AdamW, RAdam, Lion and Muon, else added to the gradient
     # Whether the group is trained in the warm-up epochs.
     warmup: Annotated[Literal["train", "freeze"], LATE] = "train"
-    freeze: bool = False  # never trained
+    # Never trained; its batch statistics stay as they are, too, and a backbone normalises by them.
+    freeze: bool = False
 
 
 @section
@@ -50,6 +64,9 @@ class Train:
     warmup_epochs: NonNegativeInt = 0  # before these epochs, at the full learning rate
     # Steps in which all learning rates rise linearly from zero.
     linear_warmup: Annotated[NonNegativeInt, RunRule(TOO_LATE, lambda c, run: c.train.linear_warmup <= run.steps)] = 0
+    # Trains on features of the frozen backbone, computed once for this many views of each training image: that of the
+    # evaluation, then random crops. 0: trains on images.
+    feature_views: NonNegativeInt = 0
     chunks: PositiveInt = 1  # parts in which a batch is encoded, for batches larger than the memory; same results
     precision: Dtype = "float32"  # of the backbone's activations and of the operands of the heads' products
     # Spread tables of classes (proxies, classifiers) over the devices; same results.
@@ -60,7 +77,12 @@ class Train:
             lambda c, run: not c.train.shard_classes or run.tables,
         ),
     ] = False
-    optimizer: Optimizer = "adam"  # with PyTorch's conventions
+    optimizer: Optimizer = "adam"  # with PyTorch's conventions and defaults
+    momentum: Annotated[Fraction, _used_by("momentum")] = 0.0  # of sgd and rmsprop
+    nesterov: Annotated[bool, _used_by("nesterov"), MOVING] = False  # Nesterov's momentum, of sgd
+    alpha: Annotated[Fraction, _used_by("alpha")] = 0.99  # decay of rmsprop's mean of squared gradients
+    # Of adam, adamw, radam (default 0.9, 0.999) and lion (0.9, 0.99).
+    betas: Annotated[tuple[Fraction, ...], _used_by("betas")] = ()
     clip_norm: NonNegative = 0.0  # largest global norm of the gradient of all groups without `freeze`; 0: no limit
     ema: Fraction = 0.0  # decay per step of a moving average of the model, which is the one evaluated; 0: none
     schedule: Annotated[Literal["constant", "cosine", "step"], WITH_MILESTONES] = "constant"  # of all learning rates
@@ -101,3 +123,4 @@ class Train:
         require((self.steps > 0) != (self.epochs > 0), "steps", self.steps, rule)
         increasing = list(self.milestones) == sorted(set(self.milestones))
         require(increasing, "milestones", self.milestones, "must be increasing")
+        require(len(self.betas) in (0, 2), "betas", self.betas, "give two numbers, or none for the default")

@@ -22,13 +22,23 @@ class JsonLines:
         self.active = active
 
     def write(self, line: dict[str, Any]) -> None:
-        """Appends a line, which is on disk on return, so that no checkpoint is ever ahead of the log."""
+        """Appends a line, which is on disk on return, so that no checkpoint is ever ahead of the log.
+
+        Raises:
+          CheckpointError: the directory is not there any more.
+        """
         if not self.active:
             return
-        with name_file(self.path), open(self.path, "a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
+        try:
+            with name_file(self.path), open(self.path, "a", encoding="utf-8") as file:
+                file.write(json.dumps(line) + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+        except FileNotFoundError:
+            raise CheckpointError(
+                f"{self.path.parent}: was moved or deleted while it was used; give the same command with its new path "
+                "as --workdir"
+            ) from None
 
     def read(self) -> list[dict[str, Any]]:
         """All complete lines; an incomplete last one, left by a killed run, is ignored.

@@ -21,7 +21,7 @@ from dml_jax.methods.contract import Batch, Method
 from dml_jax.options.fields import validate
 from dml_jax.train.state import TrainState
 
-SIDE = 224  # pixels; networks for larger images are also evaluated on these
+LARGEST = 224  # pixels
 BATCH = 32  # images at once
 
 
@@ -31,8 +31,13 @@ def is_converted(directory: Path) -> bool:
 
 
 def image_side(directory: Path) -> int:
-    """Side in pixels of the images for a network: those that its weights were learned for, at most `SIDE`."""
-    return min(SIDE, *converted_files.read_metadata(directory).get("image_shape", (SIDE,)))
+    """Side in pixels of the images for a network: those that its weights were learned for.
+
+    Transformers for images of more than `LARGEST` pixels get images of that size.
+    """
+    metadata = converted_files.read_metadata(directory)
+    side: int = min(metadata.get("image_shape", (LARGEST,)))
+    return min(LARGEST, side) if metadata["architecture"].get("name") in ("deit", "vit") else side
 
 
 def load(directory: Path, dtype: str | None = None) -> tuple[Config, Method, TrainState]:
@@ -52,9 +57,12 @@ def load(directory: Path, dtype: str | None = None) -> tuple[Config, Method, Tra
     except ConfigError as error:
         raise WeightsError(f"{directory / converted_files.METADATA}: {error}; convert the weights again") from error
     side = image_side(directory)
-    data = Data(name="folder", crop="centre", image_size=side, resize=round(side * 256 / 224))
+    recorded = converted_files.read_metadata(directory)
+    resize = round(side / recorded.get("crop_fraction", 0.875))
+    interpolation = recorded.get("interpolation", "bilinear")
+    data = Data(name="folder", crop="centre", image_size=side, resize=resize, interpolation=interpolation)
     train = Train(groups={}, steps=1)
-    config = Config(directory.name, data, backbone, None, train, Evaluation(batch_size=BATCH))
+    config = Config(directory.name, data, backbone, None, train, evaluation=Evaluation(batch_size=BATCH))
     method = features(backbone)
     params, model_state = method.init(jax.random.key(0), _example(side))
     return config, method, TrainState(jnp.zeros((), jnp.int32), params, model_state, ())

@@ -18,6 +18,7 @@ class Case(NamedTuple):
     size: int
     stride: int
     groups: int = 1
+    same: bool = False  # as TensorFlow pads, not equally on all sides
 
 
 CASES = {
@@ -28,14 +29,29 @@ CASES = {
     "3x3, stride 2, even": Case(8, 4, 3, 2),
     "3x3, many channels": Case(5, 130, 3, 2),
     "7x7, stride 2": Case(12, 3, 7, 2),
+    "3x3, stride 2, more after": Case(7, 4, 3, 2, same=True),
     "groups": Case(6, 4, 3, 1, groups=2),
+    "depthwise, wide": Case(30, 6, 3, 1, groups=6),
+    "depthwise, stride beyond the kernel": Case(7, 6, 1, 2, groups=6),
+    **{
+        f"depthwise, {size}x{size}, stride {stride}{', more after' if same else ''}": Case(8, 6, size, stride, 6, same)
+        for size in (3, 5)
+        for stride in (1, 2)
+        for same in (False, True)
+    },
 }
+
+
+def padding(side: int, case: Case) -> tuple[int, int]:
+    if not case.same:
+        return case.size // 2, case.size // 2
+    total = max((-(-side // case.stride) - 1) * case.stride + case.size - side, 0)
+    return total // 2, total - total // 2
 
 
 def convolve(x: np.ndarray, kernel: np.ndarray, case: Case) -> np.ndarray:
     """The definition: every output is the sum of the products of a window and the kernel."""
-    half = case.size // 2
-    padded = np.pad(x, ((0, 0), (half, half), (half, half), (0, 0)))
+    padded = np.pad(x, ((0, 0), padding(x.shape[1], case), padding(x.shape[2], case), (0, 0)))
     windows = sliding_window_view(padded, (case.size, case.size), (1, 2))[:, :: case.stride, :: case.stride]
     shares = zip(np.split(windows, case.groups, 3), np.split(kernel, case.groups, 3), strict=True)
     return np.concatenate([np.einsum("bhwcij,ijcd->bhwd", x, k) for x, k in shares], 3)
@@ -44,8 +60,9 @@ def convolve(x: np.ndarray, kernel: np.ndarray, case: Case) -> np.ndarray:
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_convolution(case: Case) -> None:
     rng = np.random.default_rng(0)
-    layer = conv(6, case.size, case.stride, padding=case.size // 2, groups=case.groups, dtype=None, name="conv")
-    x = rng.normal(size=(2, case.side, case.side, case.channels)).astype(np.float32)
+    pad = "SAME" if case.same else case.size // 2
+    layer = conv(6, case.size, case.stride, padding=pad, groups=case.groups, dtype=None, name="conv")
+    x = rng.normal(size=(2, case.side, case.side + 1, case.channels)).astype(np.float32)
     kernel = rng.normal(size=(case.size, case.size, case.channels // case.groups, 6)).astype(np.float32)
 
     result, pull = jax.vjp(lambda x, kernel: layer.apply({"params": {"kernel": kernel}}, x), x, kernel)
@@ -59,6 +76,14 @@ def test_convolution(case: Case) -> None:
         v, k = rng.normal(size=x.shape), rng.normal(size=kernel.shape)
         np.testing.assert_allclose((x_grad * v).sum(), (grad * convolve(v, kernel, case)).sum(), rtol=1e-4, atol=1e-2)
         np.testing.assert_allclose((kernel_grad * k).sum(), (grad * convolve(x, k, case)).sum(), rtol=1e-4, atol=1e-2)
+
+
+def test_depthwise_convolutions_on_a_cpu_are_not_left_to_xla() -> None:
+    layer = conv(6, 3, 2, padding="SAME", groups=6, dtype=None, name="conv")
+    x, kernel = jax.device_put((np.zeros((2, 8, 8, 6)), np.zeros((3, 3, 1, 6))), jax.devices("cpu")[0])
+    gradient = jax.grad(lambda x, kernel: layer.apply({"params": {"kernel": kernel}}, x).sum(), (0, 1))
+    program = jax.jit(gradient).lower(x, kernel).compile()
+    assert "convolution(" not in program.as_text()
 
 
 @pytest.mark.parametrize("mean", [0.0, 3e4], ids=["centred", "far from 0"])

@@ -6,6 +6,7 @@ import pytest
 
 from dml_jax.errors import DataError
 from dml_jax.evaluation import kmeans
+from tests.evaluation import brute
 
 
 def blobs(seed, k=12, count=600, width=16, spread=0.6):
@@ -135,6 +136,21 @@ def test_float64(x64):
     np.testing.assert_array_equal(result.assignments, nearest)
     np.testing.assert_allclose(result.centers, centers, rtol=1e-10, atol=1e-12)
     assert result.inertia == pytest.approx(inertia, rel=1e-12)
+
+
+@pytest.mark.parametrize("init", ["k-means++", "given"])
+def test_far_groups(init):
+    points, _ = brute.far_groups()
+    result = kmeans.fit(points, 20, init=points[:20] if init == "given" else init, restarts=5)
+    assert result.centers.dtype == np.float32
+    if init == "given":
+        centers, nearest, inertia, _ = lloyd(points, points[:20], 300)
+        np.testing.assert_array_equal(result.assignments, nearest)
+        assert result.inertia == pytest.approx(inertia, rel=1e-6)
+        np.testing.assert_allclose(result.centers, centers, rtol=1e-6)
+    means = np.stack([points[result.assignments == i].mean(axis=0, dtype=np.float64) for i in range(20)])
+    distances = np.linalg.norm(points[:, None].astype(np.float64) - means[None], axis=-1)
+    np.testing.assert_array_equal(result.assignments, distances.argmin(axis=1))
 
 
 def test_invalid_input():

@@ -66,6 +66,8 @@ def test_queries_search_each_other():
     np.fill_diagonal(far, np.inf)
     distances, indices = reranking.search(x, x, 40, k1=10, k2=4, exclude_self=True)
     check(far, distances, indices)
+    copied = reranking.search(x, x.copy(), 40, k1=10, k2=4, exclude_self=True)
+    np.testing.assert_array_equal(copied[1], indices)
     expected = brute.retrieval(far, labels, labels, (1, 5, 40), exclusion="index")[0]
     found = ranked_lists.retrieval(indices, labels, ks=(1, 5, 40))
     assert {key: found[key] for key in expected} == pytest.approx(expected)

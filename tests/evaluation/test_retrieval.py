@@ -189,7 +189,7 @@ def test_the_same_gallery_needs_exclude():
     points, labels = sample(14, [4] * 10)
     own = metrics.retrieval(points, labels, ks=(1,))
     explicit = {"ks": (1,), "gallery": points.copy(), "gallery_labels": labels}
-    assert metrics.retrieval(points, labels, exclude=np.arange(40), **explicit) == own
+    assert metrics.retrieval(points, labels, exclude=np.arange(40), **explicit) == pytest.approx(own, rel=1e-12)
     assert metrics.retrieval(points, labels, exclude_self=False, **explicit)["recall@1"] == 1
 
 
@@ -203,7 +203,7 @@ def test_results_do_not_depend_on_the_devices(small_tiles, monkeypatch, count, t
     assert all_devices.size == 8
     one, other = (metrics.retrieval(points, labels, per_query=True, mesh=mesh) for mesh in (few, all_devices))
     for key, value in one.items():
-        np.testing.assert_array_equal(value, other[key], err_msg=key)
+        np.testing.assert_allclose(value, other[key], rtol=1e-12, err_msg=key)
 
 
 def test_positive_and_negative_zero_tie():
@@ -229,12 +229,25 @@ def test_a_shift_does_not_change_euclidean_ranks():
     np.testing.assert_array_equal(plain["rank"], scaled["rank"])
 
 
+@pytest.mark.parametrize("position", [True, False])
+@pytest.mark.parametrize(("top_r_from", "sort_above"), [(1, 256), (1 << 30, 256), (1 << 30, 5)])
+def test_close_rows_are_ranked_in_float64(monkeypatch, top_r_from, sort_above, position):
+    monkeypatch.setattr(plan, "TOP_R_FROM", top_r_from)
+    monkeypatch.setattr(plan, "SORT_ABOVE", sort_above)
+    for dtype in (np.float32, np.float64):
+        points, labels = brute.far_groups(dtype)
+        check_against_brute_force(points, labels, metric="euclidean", position=position)
+    check_against_brute_force(*brute.narrow_cone(), position=position, full_ranking=top_r_from > 1)
+
+
 def test_long_and_short_rows_by_cosine():
     points, labels = sample(9, [5] * 20)
     plain = metrics.retrieval(points, labels, per_query=True)
     for factor in (2.0**80, 2.0**-80):
         scaled = metrics.retrieval(points * np.float32(factor), labels, per_query=True)
         np.testing.assert_array_equal(plain["rank"], scaled["rank"])
+    beyond_float32 = metrics.retrieval(points.astype(np.float64) * 1e300, labels, per_query=True)
+    np.testing.assert_array_equal(plain["rank"], beyond_float32["rank"])
 
 
 def test_zero_rows_and_equal_rows():

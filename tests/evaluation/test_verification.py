@@ -26,7 +26,8 @@ def test_against_every_pair() -> None:
     rejected, accepted = (cosines[same] < found.threshold).mean(), (cosines[~same] >= found.threshold).mean()
     assert rejected == pytest.approx(accepted, abs=2e-3)
     assert found.equal_error_rate == pytest.approx((rejected + accepted) / 2, abs=1e-3)
-    np.testing.assert_allclose(error_rates(rows / 1000, labels).false_accepts, found.false_accepts, atol=1e-3)
+    for scale in (1e-300, 1e-25, 1e-3, 1e20, 1e300):
+        np.testing.assert_allclose(error_rates(rows * scale, labels).false_accepts, found.false_accepts, atol=1e-3)
 
 
 def test_false_non_matches_at_a_false_match_rate() -> None:
@@ -58,9 +59,13 @@ def test_separable_classes() -> None:
     assert 0 < found.threshold <= 1
 
 
-def test_labels_without_both_kinds_of_pairs() -> None:
+def test_invalid_input() -> None:
     with pytest.raises(DataError, match="at least one pair of the same class"):
         error_rates(np.eye(3), np.arange(3))
+    with pytest.raises(DataError, match="1 of 3 rows hold NaN or infinity, first row 1"):
+        summary(np.diag([1, np.nan, 1]), np.zeros(3, int))
+    with pytest.raises(DataError, match="2 for 3 rows of embeddings"):
+        summary(np.eye(3), np.zeros(2, int))
 
 
 def test_a_rate_that_is_met_exactly() -> None:

@@ -58,6 +58,12 @@ def test_margin_loss_per_active_pair(x64: None) -> None:
     np.testing.assert_allclose(found, (sum(active) + 0.1 * reward) / len(active), rtol=1e-12)
 
 
+def test_margin_loss_per_pair_without_an_active_pair() -> None:
+    x, labels = jnp.array([[0.0, 1], [0.0, 1], [1.0, 0]]), jnp.array([0, 0, 1])
+    triplets = as_triplets(np.array([[0, 1, 2]]), np.array([True]))
+    assert pair_losses.margin_loss(x, labels, triplets, jnp.ones(2), margin=0.2, nu=0.1, divisor="pairs") == 0
+
+
 def test_triplet_loss_is_the_mean_over_valid_triplets(x64: None) -> None:
     x, _, indices, valid, _ = case(1)
     for squared, power in ((True, 1), (False, 0.5)):

@@ -15,7 +15,7 @@ from dml_jax.errors import ConfigError
 from dml_jax.options import needs
 from dml_jax.options.methods import baseline
 from dml_jax.train import experiment as experiments
-from dml_jax.train import workdir
+from dml_jax.train import run_rules, workdir
 from tests.train.experiments import values
 
 ROOT = Path(__file__).parents[2]
@@ -25,7 +25,14 @@ MISLEADING = [
     "digits_hist data.path=photos/",
     "digits_hist data.image_size=32",
     "digits_hist data.decode_scaled=true",
+    "digits_hist data.training_size=16",
+    "folder_vit data.training_size=160",
     "cub_hist data.images_per_class=2",
+    "digits_hist train.momentum=0.9",
+    "digits_hist train.optimizer=sgd train.nesterov=true",
+    "digits_hist train.optimizer=sgd train.alpha=0.9",
+    "digits_hist train.optimizer=muon train.betas=0.9,0.99",
+    *(f"folder_baseline head.{option}" for option in ("momentum=0.9", "gamma=0.5", "patience=2")),
     "digits_hist train.schedule=step",
     "digits_hist train.milestones=3,",
     "digits_hist train.gamma=0.5",
@@ -49,6 +56,8 @@ MISLEADING = [
     "cub_crt method.lambda1=1.0,0.0 method.tested_branch=branch2",
 ]
 UNUSED = [
+    "digits_hist data.interpolation=bicubic",
+    *(f"folder_baseline:frozen data.{o}" for o in ("training_size=160", "jitter=0.3", "greyscale=0.3", "erasing=0.3")),
     "digits_hist data.crop_scale=0.5,1.0",
     "cub_baseline data.crop_ratio=1.0,1.0",  # normalised softmax: random crops
     "cub_baseline data.resize_first=true",
@@ -117,6 +126,9 @@ def test_weight_that_another_override_takes_away() -> None:
         ("cars_hist", {"train.schedule": "cosine"}, {"train.milestones": (), "train.gamma": 0.1}),
         ("cars_hist", {"train.milestones": "()"}, {"train.schedule": "constant", "train.gamma": 0.1}),
         ("cars_hist", {"data.crop": "none"}, {"data.image_size": 0, "data.resize": 0}),
+        ("cub_baseline", {"train.optimizer": "adam"}, {"train.momentum": 0.0}),
+        ("cub_baseline", {"train.optimizer": "rmsprop"}, {"train.momentum": 0.9}),
+        ("folder_baseline", {}, {"data.training_size": 160}),  # without effect on the head only
         ("cars_hist", {"train.warmup_epochs": "0"}, {"train.groups.backbone.warmup": "train"}),
         ("omniglot_hist", {"data.name": "digits"}, {"data.path": ""}),
         ("digits_baseline:triplet-memory", {"method.loss": "proxy_anchor"}, {"method.memory": 0}),
@@ -175,6 +187,7 @@ def test_stored_runs_stay_readable(tmp_path: Path) -> None:
     facts = {"config": stored, "data_hash": "x", "classes": 40, "images": 7208, "shape": [16, 16]}
     (tmp_path / "config.json").write_text(json.dumps(facts))
     workdir.check_same_run(tmp_path, made)
+    workdir.check_same_facts(tmp_path, facts, facts)
     assert cli.resolved(str(tmp_path / "config.json"), {})[0] == made
     with pytest.raises(ConfigError, match=r"data\.path='elsewhere/'"):
         cli.resolved(str(tmp_path / "config.json"), {"data.path": "elsewhere/"})
@@ -218,6 +231,16 @@ def test_rules_of_a_run(train: dict[str, Any], run: dict[str, Any], broken: set[
                 needs.report([problem], (problem.key,))
 
 
+def test_the_training_of_the_head() -> None:
+    """Its options are checked in its own run; it does not record the augmentation that features do not have."""
+    made, _ = cli.resolved(str(ROOT / "configs" / "folder_baseline.py"), {"head.linear_warmup": "11"})
+    found = needs.broken_by_run(made, RUN._replace(steps=300), RUN)
+    assert [problem.key for problem in found] == ["head.linear_warmup"]
+    assert modes.head_config(made).data.training_size == 0
+    with pytest.raises(ConfigError, match=r"^head\.milestones=\(3,\): has no effect without head\.schedule='step'; "):
+        cli.resolved(str(ROOT / "configs" / "folder_baseline.py"), {"head.milestones": "3,"})
+
+
 @pytest.mark.parametrize(("after", "ramp", "broken"), [(9, 10, set()), (10, 11, {"memory_after", "ramp"})])
 def test_rules_of_a_baseline(after: int, ramp: int, broken: set[str]) -> None:
     method = baseline.make_config("triplet", memory=8, memory_after=after, final_weights=(2.0,), ramp=(2, ramp))
@@ -231,15 +254,15 @@ def test_the_run_is_that_of_the_data(capsys: pytest.CaptureFixture[str]) -> None
     given["evaluation"]["ks"] = (1, 895, 896)  # the 896 test images are compared with one another
     experiment = experiments.build(configs.resolve(given))
     with Console() as console:
-        modes.check_options(experiment, ("train.steps",), console)
+        run_rules.check(experiment, ("train.steps",), console)
     shown = capsys.readouterr().out
     for key in ("train.linear_warmup=40", "train.milestones=(2,)", "evaluation.ks=(1, 895, 896)"):
         assert f"warning: {key}: " in shown
     for key in ("train.linear_warmup", "train.milestones", "evaluation.ks"):
         with Console() as console, pytest.raises(ConfigError, match=f"^{key}="):
-            modes.check_options(experiment, (key,), console)
+            run_rules.check(experiment, (key,), console)
     with Console() as console:
-        modes.check_options(experiment, ("train.linear_warmup",), console, of="evaluation.")
+        run_rules.check(experiment, ("train.linear_warmup",), console, of="evaluation.")
 
 
 def test_the_checkpoint_of_a_training() -> None:

@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import safetensors.numpy
@@ -32,6 +32,8 @@ class Metadata:
     architecture: dict[str, Any]
     weights_sha256: str
     image_shape: tuple[int, int] = (224, 224)
+    crop_fraction: float = 0.875
+    interpolation: Literal["bilinear", "bicubic"] = "bilinear"
 
 
 def check_output(directory: Path) -> None:

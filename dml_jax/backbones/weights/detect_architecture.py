@@ -3,17 +3,26 @@
 import math
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from itertools import groupby
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from dml_jax.backbones import bn_inception, deit, googlenet, mit, resnet, vit
+from dml_jax.backbones import bn_inception, deit, efficientnet_lite, googlenet, mit, resnet, vit
 from dml_jax.backbones.pixels import Pixels
 from dml_jax.backbones.weights.tensor_files import Tensor, concatenate
-from dml_jax.errors import WeightsError
+from dml_jax.errors import ConfigError, WeightsError
 
 StateDict = dict[str, Tensor]
-BackboneConfig = bn_inception.Config | deit.Config | googlenet.Config | mit.Config | resnet.Config | vit.Config
+BackboneConfig = (
+    bn_inception.Config
+    | deit.Config
+    | efficientnet_lite.Config
+    | googlenet.Config
+    | mit.Config
+    | resnet.Config
+    | vit.Config
+)
 ReadConfig = Callable[[StateDict], tuple[BackboneConfig, tuple[int, int]]]  # also (height, width) of the images
 
 
@@ -32,6 +41,17 @@ class Weights(NamedTuple):
     config: BackboneConfig
     image_shape: tuple[int, int]
     tensors: StateDict
+
+    @property
+    def crop_fraction(self) -> float:
+        """Side of the centre crop with which the published accuracy was measured, divided by the resized image's."""
+        sizes = {efficientnet_lite.lite1(): 0.882, efficientnet_lite.lite2(): 0.890}
+        return sizes.get(self.config, 0.875)  # type: ignore[arg-type]  # of another network: not among them
+
+    @property
+    def interpolation(self) -> Literal["bilinear", "bicubic"]:
+        """How images were resized for it."""
+        return "bilinear" if self.config.name in ("resnet", "googlenet", "bn_inception") else "bicubic"
 
 
 def recognise(tensors: Mapping[str, Tensor], source: str) -> Weights:
@@ -54,6 +74,8 @@ def recognise(tensors: Mapping[str, Tensor], source: str) -> Weights:
                 config, image_shape = read_config(kept)
             except _MissingTensor as error:
                 raise WeightsError(f"{source}: missing: {error.name}") from None
+            except ConfigError as error:
+                raise WeightsError(f"{source}: looks like {layout}'s weights, but {error}") from None
             return Weights(layout, config, image_shape, kept)
     names = ", ".join(list(tensors)[:3])
     raise WeightsError(f"{source}: contains none of the known networks (its first tensors are {names})")
@@ -152,6 +174,20 @@ def _mit(tensors: StateDict) -> tuple[BackboneConfig, tuple[int, int]]:
         reductions=tuple(reduction(s) for s in stages),  # type: ignore[arg-type]
     )
     return config, (224, 224)
+
+
+def _efficientnet_lite(tensors: StateDict) -> tuple[BackboneConfig, tuple[int, int]]:
+    blocks = range(_count(tensors, lambda i: f"_blocks.{i}._bn2.weight"))
+    widths = [_length(tensors, f"_blocks.{i}._bn2.weight") for i in blocks]
+    stages = {width: len(list(group)) for width, group in groupby(widths)}  # each stage is wider than the one before
+    config = efficientnet_lite.Config(
+        depths=tuple(stages.values()),
+        widths=tuple(stages),
+        stem=_length(tensors, "_bn0.weight"),
+        channels=_length(tensors, "_bn1.weight"),
+    )
+    side = {efficientnet_lite.lite1(): 240, efficientnet_lite.lite2(): 260}.get(config, 224)
+    return config, (side, side)
 
 
 def _fixed(config: BackboneConfig) -> ReadConfig:
@@ -261,6 +297,7 @@ _HUGGING_FACE_RESNET: list[Rule] = [
 _LAYOUTS: list[tuple[str, str, list[Rule], ReadConfig]] = [
     ("torchvision", "layer1.0.conv1.weight", [], _resnet),
     ("torchvision", "inception3a.branch1.conv.weight", [], _fixed(googlenet.Config())),
+    ("efficientnet_lite_pytorch", "_blocks.0._depthwise_conv.weight", [], _efficientnet_lite),
     ("Cadene", "conv1_7x7_s2.weight", [], _fixed(bn_inception.Config())),
     ("SegFormer", "patch_embed1.proj.weight", [], _mit),
     ("Hugging Face", "encoder.patch_embeddings.0.proj.weight", _HUGGING_FACE_MIT, _mit),

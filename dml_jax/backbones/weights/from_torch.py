@@ -49,6 +49,8 @@ class Converted(NamedTuple):
             "layout": self.weights.layout,
             "kind": self.kind,
             "image_shape": list(self.weights.image_shape),
+            "crop_fraction": self.weights.crop_fraction,
+            "interpolation": self.weights.interpolation,
             "parameters": sum(size for path, size in sizes.items() if path.startswith("backbone/params/")),
             "source": source,
             "source_sha256": dict(digests),

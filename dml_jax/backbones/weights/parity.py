@@ -1,6 +1,6 @@
 """Comparing converted weights with torch, layer by layer.
 
-The network runs on random pixels, and torch computes each convolution, linear layer and norm again, from the same input
+The network runs on an image, and torch computes each convolution, linear layer and norm again, from the same input
 and with the tensors of the published file. This detects wrong axes, paddings, epsilons and mixed-up tensors without
 torch's definition of the network.
 """
@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from dml_jax.backbones import convolution
 from dml_jax.backbones.batch_norm import BatchNorm
 from dml_jax.backbones.contract import Backbone
 from dml_jax.backbones.layers import Dense
@@ -29,11 +30,13 @@ class Report(NamedTuple):
       layers: number of layers compared.
       worst: the layer with the largest deviation, by its name in the file.
       deviation: its largest deviation from torch, relative to its largest output.
+      features: float [1, h, w, K], the feature map where torch computes every layer.
     """
 
     layers: int
     worst: str
     deviation: float
+    features: np.ndarray
 
 
 def compare_layers(
@@ -42,16 +45,16 @@ def compare_layers(
     stats: Any,
     tensors: Mapping[str, Tensor],
     names: Mapping[str, str],
-    image_shape: tuple[int, int],
+    inputs: np.ndarray,
 ) -> Report:
-    """Runs a backbone, and each of its layers again in torch, in float32.
+    """Runs a backbone, and each of its layers again in torch, in float32; torch's output goes on to the next layer.
 
     Args:
       backbone: the network.
       params, stats: converted weights.
       tensors: the state_dict they come from, with torch's axes.
       names: "backbone/params/..." -> name in the state_dict.
-      image_shape: (height, width) of the random image.
+      inputs: float [1, H, W, 3], a normalised image.
 
     Raises:
       ImportError: torch is not installed.
@@ -67,13 +70,14 @@ def compare_layers(
             theirs = _torch_output(layer, np.asarray(arguments[0]), tensors, name)
             deviation = float(np.abs(np.asarray(ours) - theirs).max() / max(np.abs(theirs).max(), 1e-30))
             deviations[name] = deviation if math.isfinite(deviation) else math.inf
+            return jnp.asarray(theirs)
         return ours
 
-    x = jnp.asarray(np.random.default_rng(0).standard_normal((1, *image_shape, 3)), jnp.float32)
+    x = jnp.asarray(inputs, jnp.float32)
     with nn.intercept_methods(compare), jax.default_matmul_precision("highest"):
-        backbone.apply(params, stats, x, train=False, key=None)
+        features, _ = backbone.apply(params, stats, x, train=False, key=None)
     worst = max(deviations, key=lambda name: deviations[name])
-    return Report(len(deviations), worst, deviations[worst])
+    return Report(len(deviations), worst, deviations[worst], np.asarray(features))
 
 
 def _torch_output(layer: Layer, x: np.ndarray, tensors: Mapping[str, Tensor], name: str) -> np.ndarray:
@@ -96,6 +100,10 @@ def _torch_output(layer: Layer, x: np.ndarray, tensors: Mapping[str, Tensor], na
         )
         result = functional.batch_norm(images, mean, var, scale, shift, eps=layer.epsilon)
     else:
-        padding = int(np.asarray(layer.padding)[0, 0])  # the same on all sides
-        result = functional.conv2d(images, weight, bias, layer.strides, padding, groups=layer.feature_group_count)
+        padding: Any = nn.linear.canonicalize_padding(layer.padding, 2)
+        size: Any = layer.kernel_size
+        strides: Any = layer.strides
+        rows, columns = convolution.explicit(padding, x.shape, size, strides)
+        padded = functional.pad(images, (*columns, *rows))
+        result = functional.conv2d(padded, weight, bias, strides, groups=layer.feature_group_count)
     return result.permute(0, 2, 3, 1).numpy()

@@ -1,23 +1,24 @@
 """Loading converted weights as the initial parameters and state of a backbone or method."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 import jax.numpy as jnp
 from flax import traverse_util
 
-from dml_jax.backbones.weights import converted_files
+from dml_jax.backbones.weights import converted_files, packaged
 from dml_jax.backbones.weights.check_shapes import check_shapes, leaf_shapes
 from dml_jax.errors import WeightsError
 
-# Options by network that change its features but not the shapes of its weights. Convolutional networks may get other
-# pixels than those that they were trained with, as in the code of MPN and DiVA.
+# Options of any network that its shapes follow from, so that another size is said in a few words.
+SIZES = ("block", "depths", "widths", "stem", "channels", "depth", "width", "patch", "registers", "distilled")
+# Options by network that change its features but not the shapes of its weights.
 UNSEEN = {
-    "deit": ("heads", "mlp", "pixels"),
-    "mit": ("heads", "pixels"),
-    "vit": ("heads", "mlp", "pixels"),
+    "deit": ("heads", "mlp"),
+    "mit": ("heads",),
+    "vit": ("heads", "mlp"),
 }
 
 
@@ -29,10 +30,10 @@ def load_backbone(options: Mapping[str, Any], source: str) -> tuple[Any, Any]:
       source: where the weights are published, for the message.
 
     Raises:
-      WeightsError: missing, damaged, or of another architecture.
+      WeightsError: missing, damaged, or of another architecture; a package that is not installed.
     """
     directory, architecture = options["pretrained"], options["name"]
-    path = Path(directory).expanduser()
+    path = packaged.directory(Path(directory).expanduser())
     if not directory or not path.is_dir():
         raise WeightsError(
             f"backbone.pretrained={directory!r}: no converted weights found; create them with "
@@ -43,19 +44,40 @@ def load_backbone(options: Mapping[str, Any], source: str) -> tuple[Any, Any]:
     found = metadata["architecture"].get("name")
     if found != architecture:
         raise WeightsError(f"backbone.pretrained={directory!r}: weights of {found}, but backbone.name={architecture!r}")
-    if wrong := differences(metadata["architecture"], options):
+    if wrong := differences(metadata["architecture"], options, SIZES):
+        raise WeightsError(
+            f"backbone.pretrained={directory!r}: weights of another {architecture}: {', '.join(wrong)}; set these "
+            "values, or give other weights"
+        )
+    if wrong := differences(metadata["architecture"], options, UNSEEN.get(architecture, ())):
         raise WeightsError(f"backbone.pretrained={directory!r}: was trained with {', '.join(wrong)}; set these values")
     return converted_files.subtree(arrays, "backbone/params/"), converted_files.subtree(arrays, "backbone/stats/")
 
 
-def differences(recorded: Mapping[str, Any], options: Mapping[str, Any]) -> list[str]:
+def overridden_pixels(options: Mapping[str, Any]) -> list[str]:
+    """`backbone.pixels.key=value instead of value` of each way in which pixels differ from those of the weights.
+
+    The code of MPN and DiVA gives networks other pixels on purpose; by mistake, they cost much and show nowhere.
+
+    Raises:
+      WeightsError: see `load_backbone`.
+    """
+    if options["pretrained"] == "none":
+        return []
+    directory = packaged.directory(Path(options["pretrained"]).expanduser())
+    if not directory.is_dir():
+        return []
+    return differences(converted_files.read_metadata(directory)["architecture"], options, ("pixels",))
+
+
+def differences(recorded: Mapping[str, Any], options: Mapping[str, Any], keys: Collection[str]) -> list[str]:
     """What the shapes do not show: `backbone.key=value instead of value` of each option that differs from the weights.
 
     Args:
       recorded: "architecture" of `weights.json`; what it does not have is not compared.
       options: the configuration of the backbone as a dict.
+      keys: of the options that are compared.
     """
-    keys = UNSEEN.get(options["name"], ())
     found, wanted = (
         traverse_util.flatten_dict(json.loads(json.dumps({key: values[key] for key in keys if key in values})), sep=".")
         for values in (recorded, options)

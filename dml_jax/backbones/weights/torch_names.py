@@ -43,9 +43,14 @@ def _mit(modules: Path) -> str:
     return joined.replace("mlp.dwconv", "mlp.dwconv.dwconv")
 
 
+def _efficientnet_lite(modules: Path) -> str:
+    return ".".join(f"_{_dotted(name)}" for name in modules)
+
+
 _MODULES: dict[str, Callable[[Path], str]] = {
     "resnet": _resnet,
     "bn_inception": _bn_inception,
+    "efficientnet_lite": _efficientnet_lite,
     "googlenet": _googlenet,
     "deit": _vit,
     "vit": _vit,
@@ -56,6 +61,7 @@ _MODULES: dict[str, Callable[[Path], str]] = {
 CLASSIFIERS: dict[str, tuple[str, ...]] = {
     "resnet": ("fc",),
     "bn_inception": ("last_linear",),
+    "efficientnet_lite": ("_fc",),
     "googlenet": ("fc",),
     "deit": ("head", "head_dist"),
     "vit": ("head",),
@@ -67,12 +73,12 @@ def torch_name(architecture: str, path: Path) -> str:
     """Torch's name of a parameter or running statistic.
 
     Args:
-      architecture: name of the backbone module: "resnet", "bn_inception", "googlenet", "deit", "vit" or "mit".
+      architecture: name of the backbone module, e.g. "resnet".
       path: of the leaf in `params` or `stats`, e.g. ("layer1_0", "conv1", "kernel").
 
     Returns:
-      The name in torchvision (resnet, googlenet), in Cadene's pretrained-models.pytorch (bn_inception), in timm (deit,
-      vit) or in the SegFormer repository (mit).
+      The name in torchvision (resnet, googlenet), in Cadene's pretrained-models.pytorch (bn_inception), in the package
+      efficientnet_lite_pytorch, in timm (deit, vit) or in the SegFormer repository (mit).
     """
     modules = _MODULES[architecture](path[:-1])
     leaf = _LEAVES.get(path[-1], path[-1])

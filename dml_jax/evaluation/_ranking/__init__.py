@@ -2,7 +2,7 @@
 
 The engine behind `metrics.retrieval`. `make_plan` chooses the tiles and the algorithm for given embeddings; `execute`
 runs the plan and returns, per query, the rank of the first relevant row, R-precision, average precision at R, and R.
-Other modules use only `tiles`: rows in tiles, devices, memory, and the product of two tiles.
+Other modules use only `tiles` (rows in tiles, devices, memory, the product of two tiles) and `exact`.
 
 A row is relevant to a query if it has the query's class; R is the number of relevant rows. The rank of a relevant row
 is one plus the number of candidates that precede it: those with a larger score, and those with an equal score and a
@@ -24,6 +24,9 @@ The cost of counting grows with R, so classes with many rows are handled differe
 rows sort their row of scores on the host (`sort`). On CPUs, from R = 16, only the first relevant rank is counted;
 R-precision and average precision at R, which depend on the first R ranks alone, come from the best R candidates, which
 the host collects while the tiles pass (`top_r`). `plan` chooses between them and combines the results.
+
+Queries whose nearest relevant row is so close that rounding could decide are ranked once more, in float64 on the host
+(`exact`).
 """
 
 from dml_jax.evaluation._ranking.plan import Plan, QueryResults, execute, make_plan

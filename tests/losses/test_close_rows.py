@@ -1,0 +1,81 @@
+"""Rows that nearly coincide: distances, mined triplets, losses and gradients in float32 against float64."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from dml_jax.losses import mining, pairwise, proxies
+from tests.losses.test_duplicates import LOSSES
+
+LABELS = np.arange(24) // 2
+CLOSE = ["contrastive, default margins", "contrastive, squared", "contrastive, memory", "triplet, hard", "margin"]
+CLOSE += ["lifted_structure", "lifted structure, any norm"]
+
+
+def close_rows(distance: float, width: int) -> np.ndarray:
+    """24 unit rows float32 in three groups, in each of which they are about `distance` apart; two rows are equal."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(3, width))[np.arange(24) % 3] + distance / 2**0.5 * rng.normal(size=(24, width))
+    x[23] = x[20]
+    return (x / np.linalg.norm(x, axis=1, keepdims=True)).astype(np.float32)
+
+
+def exact_distances(x: np.ndarray) -> np.ndarray:
+    return np.linalg.norm(x[:, None].astype(np.float64) - x[None], axis=-1)
+
+
+@pytest.mark.parametrize("width", [128, 512])
+def test_distances_and_their_gradients(width: int) -> None:
+    """Under jit, and with a batch that is divided among devices."""
+    weights = np.random.default_rng(1).normal(size=(24, 24)).astype(np.float32)
+    by_rows = NamedSharding(Mesh(np.array(jax.devices()), ("data",)), P("data"))
+    function = jax.jit(lambda x: (pairwise.distances(x, x), jnp.sum(weights * pairwise.distances(x, x))))
+    gradient = jax.jit(jax.grad(lambda x: function(x)[1]))
+    for distance in (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0):
+        x = close_rows(distance, width)
+        exact = exact_distances(x)
+        both = np.where(exact > 0, (weights + weights.T) / np.where(exact > 0, exact, 1), 0)
+        expected = np.einsum("ij,ijd->id", both, x[:, None].astype(np.float64) - x[None])
+        for rows in (jnp.asarray(x), jax.device_put(x, by_rows)):
+            np.testing.assert_allclose(function(rows)[0], exact, rtol=1e-4, atol=1e-12)
+            error = np.linalg.norm(gradient(rows) - expected) / np.linalg.norm(expected)
+            assert error < 1e-4, distance
+
+
+@pytest.mark.parametrize("name", CLOSE)
+def test_losses(name: str, x64: None) -> None:
+    function = jax.jit(jax.value_and_grad(lambda x: LOSSES[name](x, jnp.asarray(np.arange(12) // 2)).astype(x.dtype)))
+    for distance in (1e-4, 1e-3, 1e-2):
+        x = close_rows(distance, 128)[:12]
+        (value, gradient), (exact_value, exact) = function(jnp.asarray(x)), function(jnp.asarray(x, jnp.float64))
+        np.testing.assert_allclose(value, exact_value, rtol=1e-5)
+        assert np.linalg.norm(gradient - exact) < 1e-3 * np.linalg.norm(exact), distance
+
+
+@pytest.mark.parametrize("distance", [1e-4, 1e-3, 1e-2, 1.0])
+def test_mined_rows_are_at_the_right_distance(distance: float) -> None:
+    x = close_rows(distance, 128)
+    exact, key = exact_distances(x), jax.random.key(0)
+    positive, negative = (np.array(mask) for mask in pairwise.masks(jnp.asarray(LABELS)))
+    found = jax.jit(lambda x: pairwise.distances(x, x))(x)
+    rows = np.arange(24)
+    hard = mining.hard_triplets(found, positive, negative)
+    nearest = np.where(negative, exact, np.inf).min(axis=1)
+    np.testing.assert_allclose(exact[rows, hard.negatives], nearest, rtol=1e-4)
+    semi_hard = mining.semi_hard_triplets(key, found, positive, negative)
+    limit = exact[rows, semi_hard.positives][:, None]
+    beyond = np.where(negative & (exact > limit), exact, np.inf).min(axis=1)
+    expected = np.where(np.isfinite(beyond), beyond, np.where(negative, exact, 0).max(axis=1))
+    np.testing.assert_allclose(exact[rows, semi_hard.negatives], expected, rtol=1e-4)
+
+
+def test_centers_of_a_class(x64: None) -> None:
+    centers = close_rows(1e-3, 16).reshape(2, 12, 16)
+    found, exact = (
+        jax.value_and_grad(proxies.center_spread)(jnp.asarray(centers, dtype)) for dtype in (jnp.float32, jnp.float64)
+    )
+    np.testing.assert_allclose(found[0], exact[0], rtol=1e-5)
+    assert np.linalg.norm(found[1] - exact[1]) < 1e-3 * np.linalg.norm(exact[1])
