@@ -11,9 +11,8 @@ TOLERANCE = 1e-6  # largest distance of two copies, relative to their length: ro
 
 
 def warning(queries: np.ndarray, gallery: np.ndarray, metric: str) -> str:
-    """What to say if nearly every query of several has a gallery row at distance 0; empty otherwise."""
-    found = count(queries, gallery, metric)
-    if len(queries) == 1 or found < NEARLY_ALL * len(queries):
+    """What to say if the gallery seems to contain the queries: nearly every one has a row at distance 0; else empty."""
+    if not 1 < len(queries) <= len(gallery) or (found := count(queries, gallery, metric)) < NEARLY_ALL * len(queries):
         return ""
     return (
         f"gallery: {found:,} of {len(queries):,} queries have a gallery row at distance 0 and find themselves; leave "
