@@ -35,7 +35,7 @@ def main() -> None:
     state: TrainState = jax.jit(partial(step.initial, method, optax.adam(1e-4)))(jax.random.key(0), batch)
     waited: dict[bool, list[float]] = {True: [], False: []}
     with tempfile.TemporaryDirectory() as directory:
-        checkpoints = Checkpoints(Path(directory), lambda: state, None)
+        checkpoints = Checkpoints(Path(directory), lambda: state, None, run={})
         for number in range(1, 2 * rounds + 1):
             state = jax.block_until_ready(jax.tree.map(jnp.copy, state._replace(step=jnp.asarray(number, jnp.int32))))
             background = number % 2 == 0

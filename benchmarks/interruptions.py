@@ -22,11 +22,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.table import Row
+from dml_jax import xla_flags
 from tests.reliability.sandbox import ROOT, Outcome
 
 INTERRUPTIONS = 5  # at most, of one run
 PATIENCE = 600.0  # seconds for a run that takes ten, because the machine may be busy
-UNOPTIMIZED = "--xla_backend_optimization_level=0"  # compiling takes longer than training
 SMALL = (
     "data.name=digits", "data.path=", "data.crop=none", "data.batch_size=16", "data.threads=1", "backbone.stem=small",
     "backbone.depths=(1,)", "backbone.widths=(4,)", "evaluation.controls=false", "evaluation.cluster=false",
@@ -135,11 +135,12 @@ def start(name: str, folder: Path, directory: Path) -> subprocess.Popen[bytes]:
     config, *own = RUNS[name]
     file, colon, variant = config.partition(":")
     overrides = [f"--config.{text.format(folder=folder)}" for text in (*SMALL, *own)]
+    environment = os.environ | {"XLA_FLAGS": xla_flags.with_known(xla_flags.UNOPTIMIZED)}
     with open(f"{directory}.log", "ab") as log:
         return subprocess.Popen(
             [sys.executable, "-X", "faulthandler", "-m", "dml_jax.main",
              f"--config=configs/{file}.py{colon}{variant}", *overrides, f"--workdir={directory}"],
-            cwd=ROOT, env=os.environ | {"XLA_FLAGS": UNOPTIMIZED}, stdout=log, stderr=subprocess.STDOUT,
+            cwd=ROOT, env=environment, stdout=log, stderr=subprocess.STDOUT,
         )  # fmt: skip
 
 

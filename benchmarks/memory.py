@@ -12,8 +12,10 @@ compiler: it is the part of the temporary memory that grows with the batch.
 
 import os
 
-os.environ["JAX_PLATFORMS"] = "cpu"
-os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0"
+from dml_jax import xla_flags
+
+os.environ |= {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "8"}
+os.environ["XLA_FLAGS"] = xla_flags.with_known(xla_flags.UNOPTIMIZED)
 
 from functools import partial
 from itertools import product

@@ -55,7 +55,7 @@ def get_config(variant: str = "") -> ConfigDict:
     groups = {"embedding": Group(3e-4, weight_decay=1e-4), "loss": Group(1e-2, weight_decay=1e-4)}
     head = Train(
         groups={"backbone": Group(0.0, freeze=True), **groups},
-        feature_views=4,
+        feature_views=2,
         steps=600,
         optimizer="adamw",
         schedule="cosine",

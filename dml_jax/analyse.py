@@ -15,7 +15,7 @@ which has the first five from the start.
   overfitting   retrieval of training classes beside test classes over the kept models
   calibration   whether a threshold keeps its error rate on other classes
   spectra       singular values, density, uniformity, alignment; for DiVA also by task
-  tsne, umap    maps with thumbnails; umap needs pip install -e ".[umap]"
+  tsne, umap    maps with thumbnails; umap needs pip install umap-learn
   attention     MPN: divergence from uniform, weight on the own class, one node's weights over the kept models
   influence     MPN: whose pixels a prediction depends on
   heat_maps     CRT: where prototypes respond
@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 from dml_jax import cli, files
 from dml_jax.analysis.subjects import BY_SPLIT, SUBJECTS
-from dml_jax.errors import CheckpointError, ConfigError, suggest
+from dml_jax.errors import CheckpointError, ConfigError, DataError, suggest
 
 if TYPE_CHECKING:
     from dml_jax.analysis.trained_run import TrainedRun
@@ -107,7 +107,7 @@ def run_config(options: Namespace, overrides: dict[str, str]) -> tuple["Config",
     """The configuration of the run, with overrides applied, and its work directory.
 
     Raises:
-      UserError: no run there, or an override of what the run was trained with.
+      UserError: no run there, an override of what the run was trained with, or its data are not there.
     """
     from dml_jax import config as configs
     from dml_jax.train import workdir
@@ -120,7 +120,13 @@ def run_config(options: Namespace, overrides: dict[str, str]) -> tuple["Config",
         if key not in MOVABLE:
             raise ConfigError(f"--config.{key}: belongs to the run; only {', '.join(MOVABLE)} can be given")
         cli.apply_override(values, key, text)
-    return configs.resolve(values), directory
+    config = configs.resolve(values)
+    if config.data.path and not Path(config.data.path).expanduser().is_dir():
+        raise DataError(
+            f"data.path={config.data.path}: the data of the run are not there; give their directory with "
+            "--config.data.path=DIRECTORY"
+        )
+    return config, directory
 
 
 def applicable(run: "TrainedRun", subjects: tuple[str, ...], *, required: bool) -> dict[str, Any]:

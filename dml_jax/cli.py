@@ -110,10 +110,10 @@ def choices(option: str, text: str, known: Collection[str]) -> tuple[str, ...]:
     return names
 
 
-def check_installed(option: str, module: str, extra: str) -> None:
-    """Raises ConfigError unless there is a module, which an option needs and an extra of this package brings."""
+def check_installed(option: str, module: str, packages: str) -> None:
+    """Raises ConfigError unless there is a module, which an option needs and these packages bring."""
     if importlib.util.find_spec(module) is None:
-        raise ConfigError(f'{option}: {module} is not installed: pip install -e ".[{extra}]"')
+        raise ConfigError(f"{option}: {module} is not installed: pip install {packages}")
 
 
 def configs_root() -> Path:
@@ -199,11 +199,13 @@ def _stored_config(path: str) -> dict[str, Any]:
     file = expand_path("--config", path)
     if not file.is_file():
         raise ConfigError(f"--config={path}: there is no such file")
+    from dml_jax.config import upgraded
+
     content = read_json(file, dict[str, Any], "give the config.json of a run", ConfigError)
     values = content.get("config", content)
     if not isinstance(values, dict) or not isinstance(values.get("train"), dict):
         raise ConfigError(f"--config={path}: holds no configuration; give the config.json of a run")
-    return values
+    return upgraded(values)
 
 
 def load_config(path: str, overrides: dict[str, str]) -> dict[str, Any]:
@@ -233,6 +235,7 @@ def load_config(path: str, overrides: dict[str, str]) -> dict[str, Any]:
             config: ConfigDict = module.get_config(variant) if colon else module.get_config()
             values = config.to_dict()
     from dml_jax.config import SAME_EXPERIMENT, Train
+    from dml_jax.options.train import USERS
 
     for key, text in overrides.items():
         apply_override(values, key, text)
@@ -242,6 +245,9 @@ def load_config(path: str, overrides: dict[str, str]) -> dict[str, Any]:
     unused: dict[str, Any] = {}  # details of a choice in the file that the new choice does not have
     if overrides.get("train.schedule", "step") != "step":
         unused |= {"train.milestones": Train.milestones, "train.gamma": Train.gamma}
+    if "train.optimizer" in overrides:
+        chosen = overrides["train.optimizer"]
+        unused |= {f"train.{name}": getattr(Train, name) for name, users in USERS.items() if chosen not in users}
     if overrides.get("data.crop") == "none":
         unused |= {"data.image_size": 0, "data.resize": 0}
     for key in unused.keys() - overrides.keys():
@@ -284,6 +290,18 @@ def _parsed(key: str, text: str, old: Any) -> Any:
     raise ConfigError(f"{key}: is a section; set the keys in it one by one: {', '.join(sorted(old or {}))}")
 
 
+def _in_one_line(show: Callable[..., None]) -> Callable[..., None]:
+    """Shows the warnings of this package like its errors, all others as before."""
+
+    def shown(message: Warning | str, category: type[Warning], filename: str, *rest: Any) -> None:
+        if category is UserWarning and Path(filename).is_relative_to(Path(__file__).parent):
+            print(f"warning: {printable(' '.join(str(message).split()))}", file=sys.stderr)
+        else:
+            show(message, category, filename, *rest)
+
+    return shown
+
+
 def exit_code(body: Callable[[], object]) -> int:
     """Runs the body of a command; returns 0, 2 after an error the user can fix, or 128 + the number of a signal."""
     for stream in (sys.stdout, sys.stderr):
@@ -294,6 +312,7 @@ def exit_code(body: Callable[[], object]) -> int:
             # About details of a file; they would be printed beside the result or the error line.
             warnings.filterwarnings("ignore", category=UserWarning, module=r"PIL\.")
             warnings.filterwarnings("ignore", "Reading `.npy`", UserWarning)
+            warnings.showwarning = _in_one_line(warnings.showwarning)
             body()
     except UserError as error:
         print(f"error: {printable(' '.join(str(error).split()))}", file=sys.stderr)

@@ -20,9 +20,9 @@ from dml_jax.files import utf8_path
 from dml_jax.options.data import WITHOUT_CLASSES, Data
 from dml_jax.options.evaluation import Evaluation, Refine
 from dml_jax.options.fields import keys, section, validate
-from dml_jax.options.train import Group, Optimizer, Train
+from dml_jax.options.train import USERS, Group, Train
 
-__all__ = ["Config", "Data", "Evaluation", "Group", "Optimizer", "Refine", "Train"]
+__all__ = ["Config", "Data", "Evaluation", "Group", "Refine", "Train"]
 
 
 @section
@@ -142,6 +142,19 @@ def resolve(values: Mapping[str, Any]) -> Config:
             "one size of images; set it to 0"
         )
     return config
+
+
+def upgraded(values: Mapping[str, Any]) -> dict[str, Any]:
+    """A stored configuration with the keys that it lacks because an earlier version has written it.
+
+    That version trained "sgd" with Nesterov's momentum and "rmsprop" with momentum, both of 0.9.
+    """
+    train = values.get("train")
+    if not isinstance(train, Mapping) or not USERS.keys().isdisjoint(train):
+        return dict(values)
+    then = {"sgd": {"momentum": 0.9, "nesterov": True}, "rmsprop": {"momentum": 0.9, "alpha": 0.9}}
+    added = {key: getattr(Train, key) for key in USERS} | then.get(str(train.get("optimizer")), {})
+    return {**values, "train": {**train, **added}}
 
 
 def known_keys(values: Mapping[str, Any]) -> Iterator[str]:

@@ -222,6 +222,7 @@ def verify_photo(
     Raises:
       WeightsError: the weights have no classifier of ImageNet.
     """
+    import jax.numpy as jnp
     import numpy as np
 
     from dml_jax.backbones.weights import verify
@@ -232,7 +233,7 @@ def verify_photo(
     side = weights.image_shape[0]
     pixels = transforms.resize_shorter(photo, round(side / weights.crop_fraction), weights.interpolation)
     backbone, params, stats = build(converted, arrays)
-    inputs = backbone.preprocess(transforms.centre_crop(pixels, side)[None])
+    inputs = backbone.preprocess(jnp.asarray(transforms.centre_crop(pixels, side)[None]))
     features, _ = backbone.apply(params, stats, inputs, train=False)
     columns = [verify.likeliest(np.asarray(features), kernel, bias)]
     title = f"likeliest of 1,000 classes, at {side} pixels, {weights.interpolation}"

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from http.client import HTTPException
 from pathlib import Path, PurePosixPath
 from typing import IO, NamedTuple
-from urllib.error import HTTPError
+from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
 
 from dml_jax.errors import UserError
@@ -87,7 +87,8 @@ def fetch(
             if isinstance(problem, OSError) and problem.errno in UNWRITABLE:
                 raise
             file.flush()
-            failed = problem if isinstance(problem, _Failed) else _Failed(reason(problem))
+            cause = problem.reason if isinstance(problem, URLError) and isinstance(problem.reason, OSError) else problem
+            failed = cause if isinstance(cause, _Failed) else _Failed(reason(cause))
             size = os.fstat(file.fileno()).st_size if source.sha256 and failed.keep else 0
             if not size:
                 part.unlink()

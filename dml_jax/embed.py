@@ -6,10 +6,11 @@
 Writes embeddings.npy (float32, rows of unit length), ids.json and manifest.json; with --query also neighbors.png, a
 figure of the images nearest to the query.
 
-Meanwhile the rows are kept in numbered files in <output>.shards, so the same command continues where it was killed, and
-the result is the same, bit for bit; once it is complete, the command does nothing. All devices and cores of the machine
-are used. Several machines divide the work if each runs the command with --processes=8 --process=0 (… 7) and they share
-the directories; each may be stopped and started at any time, and the last to finish writes the output.
+Meanwhile the rows are kept in numbered files in <output>.shards, so the same command continues where it was killed;
+once it is complete, the command does nothing. All devices and cores of the machine are used. Several machines divide
+the work if each runs the command with --processes=8 --process=0 (… 7) and they share the directories; each may be
+stopped and started at any time, and the last to finish writes the output. The result is the same bit for bit if the
+machines have the same processors or accelerators, and as many; otherwise it is the same up to rounding.
 """
 
 import os
@@ -20,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dml_jax import cli
-from dml_jax.data.prepare.source_files import IMAGE_SUFFIXES, walk
+from dml_jax.data.prepare.source_files import IMAGE_SUFFIXES, is_image, walk
 from dml_jax.errors import ConfigError, DataError, printable
 from dml_jax.files import expand_path, utf8_path
 
@@ -48,8 +49,7 @@ def image_files(paths: list[str], output: Path | None = None) -> list[str]:
             files += [
                 str(file.path)
                 for name, file in walk(path)
-                if name.lower().endswith(IMAGE_SUFFIXES)
-                and not (file.path.name == FIGURE and os.path.realpath(file.path) == figure)
+                if is_image(name) and not (file.path.name == FIGURE and os.path.realpath(file.path) == figure)
             ]
         elif path.is_file():
             files.append(str(path))
@@ -119,7 +119,7 @@ def execute(arguments: list[str]) -> None:
                 names = usable_images(files, shards, skip_bad=options.skip_bad)
                 exported = embedding_files.write(
                     output, shards.usable_rows(), None, names,
-                    config_hash=facts["config_hash"], step=model.step, plan=plan,
+                    config_hash=facts["config_hash"], step=model.step, finished=model.finished, plan=plan,
                 )  # fmt: skip
         exported = exported or embedding_shards.finished(output, plan)
         if not exported:

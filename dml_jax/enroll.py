@@ -3,10 +3,11 @@
     python -m dml_jax.enroll --workdir=runs/birds --index=birds.npz gallery/            # class folders, as for training
     python -m dml_jax.enroll --workdir=runs/birds --index=birds.npz --classify photos/
 
-The first creates the index or adds to an existing one; --remove=wren removes a class. The second prints one
-tab-separated line per image: class or "unknown", similarity to the best class, the image, the nearest image of that
-class. Strangers are told by a threshold on the similarity, which is measured on the unseen classes of the run for an
-index of this size and --false_accept_rate; what to expect of it is printed to stderr.
+The first creates the index or adds to an existing one, without the images that it holds already; --remove=wren removes
+a class, --list prints the number of images and the name of each. The second prints one tab-separated line per image:
+class or "unknown", similarity to the best class, the image, the nearest image of that class. Strangers are told by a
+threshold on the similarity, which is measured on the unseen classes of the run for an index of this size and
+--false_accept_rate; what to expect of it is printed to stderr.
 """
 
 import argparse
@@ -14,6 +15,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from dml_jax import cli, decision_options
 from dml_jax.data.prepare.source_files import Options, walk
@@ -42,11 +45,12 @@ def class_folders(paths: list[str]) -> dict[str, list[Path]]:
         if not path.is_dir():
             raise DataError(f"{name}: there is no such directory; give a directory with one folder of images per class")
         try:
-            entries = folder.find(dict(sorted(walk(path))), Options())
+            found = dict(sorted(walk(path)))
+            entries = folder.find(found, Options())
         except DataError as error:
             raise DataError(f"{name}: {error}") from error
-        if not entries:
-            raise DataError(f"{name}: holds no class folders with images")
+        if note := folder.skipped(found):
+            print(note)
         for entry in entries:
             if directory_of.setdefault(entry.class_name, name) != name:
                 raise DataError(
@@ -56,11 +60,18 @@ def class_folders(paths: list[str]) -> dict[str, list[Path]]:
     return classes
 
 
-def usable(model: "Model", files: Sequence[str | Path]) -> list[str | Path]:
+def new_images(index: "Index", classes: dict[str, list[Path]]) -> dict[str, list[Path]]:
+    """The images by class that are not yet enrolled as what they are."""
+    enrolled = {(index.classes[label], name) for label, name in zip(index.labels, index.images, strict=True)}
+    new = {name: [f for f in files if (name, str(f.resolve())) not in enrolled] for name, files in classes.items()}
+    return {name: files for name, files in new.items() if files}
+
+
+def usable(model: "Model", files: Sequence[str | Path], *, needed: bool = True) -> list[str | Path]:
     """The images that the model can embed; the others are listed on stderr with the reason.
 
     Raises:
-      DataError: there is none.
+      DataError: there is none, but one is needed.
     """
     kept = []
     for file in files:
@@ -69,7 +80,7 @@ def usable(model: "Model", files: Sequence[str | Path]) -> list[str | Path]:
             kept.append(file)
         except DataError as error:
             print(f"left out: {printable(str(error))}", file=sys.stderr)
-    if not kept:
+    if not kept and needed:
         raise DataError(f"none of {len(files)} images can be used; the reasons are listed above")
     return kept
 
@@ -87,13 +98,16 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     flags.add_argument("--index", help=".npz file with the enrolled classes")
     flags.add_argument("--classify", action="store_true", help="classify images instead of enrolling classes")
     flags.add_argument("--remove", metavar="CLASS", action="append", default=[], help="class to remove; repeatable")
+    flags.add_argument("--list", action="store_true", help="print the enrolled classes and their numbers of images")
     decision_options.add(flags)
     flags.add_argument("--skip_bad", action="store_true", help="leave out unusable images instead of stopping")
     options = flags.parse_args(arguments)
     for key in ("workdir", "index"):
         if not getattr(options, key):
             raise ConfigError(f"--{key}: missing; e.g. --workdir=runs/birds --index=birds.npz")
-    if not options.paths and (options.classify or not options.remove):
+    if options.list and (options.paths or options.classify or options.remove):
+        raise ConfigError("--list: cannot be combined with images, --classify or --remove; give it alone")
+    if not options.paths and (options.classify or not (options.remove or options.list)):
         raise ConfigError("DIRECTORY|IMAGE: missing; give directories of class folders or, with --classify, images")
     if options.threshold is not None and not options.classify:
         raise ConfigError("--threshold: needs --classify; give that too")
@@ -113,7 +127,7 @@ def execute(arguments: list[str]) -> None:
     path = cli.file_to_write("--index", options.index)
     if path.suffix != ".npz":
         raise ConfigError(f"--index={options.index}: must end in .npz")
-    if (options.classify or options.remove) and not path.is_file():
+    if (options.classify or options.remove or options.list) and not path.is_file():
         raise ConfigError(f"--index={options.index}: there is no such file; enroll classes first")
     files = image_files(options.paths) if options.classify else []
     classes = class_folders(options.paths) if options.paths and not options.classify else {}
@@ -122,17 +136,24 @@ def execute(arguments: list[str]) -> None:
     from dml_jax.enrolled_classes import EMPTY, Index
 
     model = dml_jax.load(utf8_path("--workdir", options.workdir), options.checkpoint)
-    if options.skip_bad and options.paths:
-        kept = set(usable(model, files or [file for images in classes.values() for file in images]))
-        files = [file for file in files if file in kept]
-        classes = {name: chosen for name, images in classes.items() if (chosen := [f for f in images if f in kept])}
     if options.classify:
-        _classify(Index.load(model, path), files, options)
+        kept = usable(model, files) if options.skip_bad else files
+        _classify(Index.load(model, path), kept, options)
         return
     found = _version(path)
     index = Index.load(model, path) if path.exists() else Index(model)
+    if options.list:
+        for name, count in zip(index.classes, np.bincount(index.labels, minlength=len(index.classes)), strict=True):
+            print(f"{count}\t{printable(name)}")
+        return
     for name in options.remove:
         index.remove(name)
+    given = sum(map(len, classes.values()))
+    classes = new_images(index, classes)
+    known = given - sum(map(len, classes.values()))
+    if options.skip_bad and classes:
+        good = set(usable(model, [file for images in classes.values() for file in images], needed=not known))
+        classes = {name: chosen for name, images in classes.items() if (chosen := [f for f in images if f in good])}
     if classes:
         index.add(classes)
     try:
@@ -141,10 +162,13 @@ def execute(arguments: list[str]) -> None:
         expected = f"warning: no threshold for unknown images: {error}"
     if _version(path) != found:
         raise DataError(f"--index={options.index}: another command has changed it; run this one again")
-    index.save(path)
+    if classes or options.remove:
+        index.save(path)
     done = [f"removed {printable(', '.join(options.remove))}"] if options.remove else []
     if classes:
         done.append(f"enrolled {sum(map(len, classes.values()))} images of {len(classes)} classes")
+    if known:
+        done.append(f"skipped {known} images that are already enrolled")
     print(f"{path}: {'; '.join(done)}; now {len(index.images)} images of {len(index.classes)} classes")
     print(expected)
 

@@ -99,8 +99,9 @@ def execute(arguments: list[str]) -> None:
         for split, exported in members.items():
             embedding_files.write(
                 output / "embeddings" / split, combined[split], labels[split], exported[0].ids,
-                config_hash=None, step=None, members=[member.manifest for member in exported],
-                metadata=exported[0].metadata,
+                config_hash=None, step=None,
+                finished=all(member.manifest.get("finished", True) for member in exported),
+                members=[member.manifest for member in exported], metadata=exported[0].metadata,
             )  # fmt: skip
         query_results.write(output, queries)
         files.write_json(output / "results.json", results)

@@ -1,4 +1,4 @@
-"""Browses the images of a finished run by their neighbours, in a browser (`pip install -e ".[serve]"`):
+"""Browses a run's images by their neighbours in a browser (`pip install starlette uvicorn python-multipart`):
 
     python -m dml_jax.explore --workdir=runs/birds [--split=test] [--port=8001]
 
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from dml_jax.trained_model import Model
 
 HOST = "127.0.0.1"
-NAMES = (HOST, "localhost")  # by which a browser on this machine, or at the end of an SSH tunnel, calls it
 
 
 def parser() -> cli.Parser:
@@ -49,34 +48,35 @@ def execute(arguments: list[str]) -> None:
         from dml_jax import explorer, http_service
         from dml_jax.batched_answers import Answers
     except ImportError as error:
-        raise ConfigError(f'{error.name} is not installed: pip install -e ".[serve]"') from None
+        raise ConfigError(f"{error.name} is not installed: pip install starlette uvicorn python-multipart") from None
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     with serve.listen(HOST, options.port) as listener:
         import dml_jax
         from dml_jax.main import enable_compilation_cache
 
         enable_compilation_cache()
-        split = chosen_split(config, options.split)
+        splits = all_splits(config, options.split)
+        split, hashes = splits[options.split], data_hashes(directory, splits)
         model = dml_jax.load(directory, options.checkpoint)
         answers = Answers(model, batch=serve.BATCH, waiting=serve.WAITING)
-        queries = explorer.Part(split, embeddings(model, split, directory / "embeddings" / options.split))
+        queries = explorer.Part(split, embeddings(model, split, directory / "embeddings" / options.split, *hashes))
         gallery = None
         if split.gallery is not None:
-            rows = embeddings(model, split.gallery, directory / "embeddings" / "gallery")
+            rows = embeddings(model, split.gallery, directory / "embeddings" / "gallery", *hashes)
             gallery = explorer.Part(split.gallery, rows)
         shown = explorer.Explorer(f"{config.name}, {options.split} images", queries, gallery)
         answers.compile()
         print(f"http://{HOST}:{listener.getsockname()[1]}/", flush=True)
         http_service.server(
-            answers, model.read, http_service.Limits(), complete=shown.complete, routes=shown.routes(), hosts=NAMES
+            answers, model.read, http_service.Limits(), complete=shown.complete, routes=shown.routes()
         ).run([listener])
 
 
-def chosen_split(config: "Config", name: str) -> "Split":
-    """A split of the data of a run.
+def all_splits(config: "Config", name: str) -> "dict[str, Split]":
+    """The data of a run, by split.
 
     Raises:
-      UserError: the data cannot be read, or the run has no such split.
+      UserError: it cannot be read, or the run has no split `name`.
     """
     from dml_jax.data import datasets
     from dml_jax.data.holdout import hold_out
@@ -86,18 +86,38 @@ def chosen_split(config: "Config", name: str) -> "Split":
         splits["train"], splits["validation"] = hold_out(splits["train"], config.data.validation_share)
     if name not in splits:
         raise ConfigError(f"--split={name}: the run has none; give {' or '.join(splits)}")
-    return splits[name]
+    return splits
 
 
-def embeddings(model: "Model", split: "Split", exported: Path) -> "np.ndarray":
-    """Embeddings of a split, float32 [N, D]: those that the run has exported, if they are of this model and split."""
+def data_hashes(directory: Path, splits: "dict[str, Split]") -> tuple[str, str]:
+    """The hash of the data as they are, and as the run was trained on; warns if they differ."""
+    from dml_jax.train import workdir
+    from dml_jax.train.experiment import data_hash
+
+    here, trained = data_hash(splits), str(workdir.read_config(directory)["data_hash"])
+    if here != trained:
+        print(f"warning: the data are not those that the run in {directory} was trained on", file=sys.stderr)
+    return here, trained
+
+
+def embeddings(model: "Model", split: "Split", exported: Path, data_hash: str, trained: str) -> "np.ndarray":
+    """Embeddings of a split, float32 [N, D]: those that the run has exported, if they are of this model and these data.
+
+    Args:
+      model: of the run.
+      split: of its data as they are.
+      exported: where the embeddings may be.
+      data_hash: of the data as they are.
+      trained: of the data that the run was trained on; also of the embeddings, unless they say otherwise.
+    """
     import numpy as np
 
     from dml_jax.export import embedding_files
 
     if (exported / "manifest.json").exists():
         stored = embedding_files.read(exported)
-        if stored.manifest.get("checkpoint_step") == model.step and stored.ids == list(split.ids):
+        same_data = stored.manifest.get("data_hash", trained) == data_hash and stored.ids == list(split.ids)
+        if stored.manifest.get("checkpoint_step") == model.step and same_data:
             return np.asarray(stored.embeddings)
     count, size = len(split.labels), model.config.evaluation.batch_size
     print(f"embedding {count:,} images", flush=True)

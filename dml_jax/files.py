@@ -1,6 +1,7 @@
 """Paths and files: `~` in user input, reading with errors that name the file, writing completely or not at all."""
 
 import contextlib
+import csv
 import errno
 import hashlib
 import json
@@ -8,12 +9,14 @@ import math
 import os
 import re
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from dml_jax.errors import ConfigError, DataError, UserError
 
+FORMULA_STARTS = tuple("=+-@\uff1d\uff0b\uff0d\uff20")  # of a spreadsheet, full-width ones included
+HARMLESS = re.compile(r"[+-](inf|[\d\s.,±%]*(e[+-]?\d+)?)")  # numbers and differences
 UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS}  # of the disk that is written to
 
 
@@ -109,7 +112,7 @@ def reason(problem: Exception) -> str:
         first = problem.errors(include_url=False)[0]
         return f"{'.'.join(map(str, first['loc'])) or 'JSON'}: {first['msg'][0].lower()}{first['msg'][1:]}"
     text = (isinstance(problem, OSError) and problem.strerror) or str(problem).strip().partition("\n")[0]
-    return text[:200] or type(problem).__name__
+    return re.sub(r"^\[Errno -?\d+\] ", "", text)[:200] or type(problem).__name__
 
 
 def read_json(path: Path, kind: Any, remedy: str = "write or copy it again", error: type[UserError] = DataError) -> Any:
@@ -133,11 +136,22 @@ def read_json(path: Path, kind: Any, remedy: str = "write or copy it again", err
 
 @contextlib.contextmanager
 def name_file(path: Path) -> Iterator[None]:
-    """Within this context, an OSError that names no file, as that of a full disk, names `path`."""
+    """Within this context, an OSError that names no file, as that of a full disk, names `path`.
+
+    Libraries that write files themselves raise exceptions of other types, whose text ends in that of the operating
+    system: these become an OSError.
+    """
     try:
         yield
+    except UserError:
+        raise
     except OSError as error:
         error.filename = error.filename or str(path)
+        raise
+    except Exception as error:
+        for number in UNWRITABLE:
+            if os.strerror(number) in str(error):
+                raise OSError(number, os.strerror(number), str(path)) from error
         raise
 
 
@@ -173,6 +187,16 @@ def make_accessible(path: Path) -> None:
     umask = os.umask(0)
     os.umask(umask)
     path.chmod((0o777 if path.is_dir() else 0o666) & ~umask)
+
+
+def write_csv(file: TextIO, rows: Iterable[Iterable[Any]]) -> None:
+    """Writes rows of a table; text that a spreadsheet would compute gets an apostrophe in front."""
+    csv.writer(file, lineterminator="\n").writerows([_not_a_formula(cell) for cell in row] for row in rows)
+
+
+def _not_a_formula(cell: Any) -> Any:
+    formula = isinstance(cell, str) and cell.lstrip().startswith(FORMULA_STARTS) and not HARMLESS.fullmatch(cell)
+    return f"'{cell}" if formula else cell
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -1,10 +1,11 @@
 """The HTTP side of `dml_jax.serve` and `dml_jax.explore`.
 
 Nothing that a client sends or withholds holds up the others: a request has one deadline; bodies are limited, each and
-together; and beyond `Limits.connections`, the connection that has been sending for longest is closed.
+together; and beyond `Limits.connections`, the connection that has been waiting for its client for longest is closed.
 """
 
 import asyncio
+import ipaddress
 import itertools
 import logging
 import os
@@ -13,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar
+from urllib.parse import urlsplit
 
 import h11
 import numpy as np
@@ -23,7 +25,6 @@ from starlette.datastructures import Headers, UploadFile
 from starlette.exceptions import HTTPException
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.middleware import Middleware
-from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
@@ -155,18 +156,57 @@ async def explain(request: Request, error: Exception) -> Response:
     return JSONResponse({"error": text}, status, headers | {"connection": "close"})
 
 
-class OwnPages:
-    """Refuses requests that a browser marks as coming from another site, except for links to the page."""
+class Guard:
+    """Refuses requests that pages of other sites make a browser send, except for links to a page of this server.
 
-    def __init__(self, app: ASGIApp):
+    Such a page may give its own name the address of this server, so requests to unknown names are refused, too; an
+    address cannot be given to another machine.
+
+    Args:
+      app: the guarded application.
+      hosts: names of this server.
+    """
+
+    def __init__(self, app: ASGIApp, hosts: Sequence[str]):
         self._app = app
+        self._hosts = {host.lower() for host in hosts if not _is_address(host)}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        app, headers = self._app, Headers(scope=scope) if scope["type"] == "http" else {}
-        link = scope.get("method") == "GET" and headers.get("sec-fetch-dest") == "document"
-        if headers.get("sec-fetch-site") in ("cross-site", "same-site") and not link:
-            app = JSONResponse({"error": "not for pages of other sites"}, 403, {"connection": "close"})
+        app = self._app
+        if scope["type"] == "http" and (refusal := self._refusal(scope["method"], Headers(scope=scope))):
+            status, text = refusal
+            app = JSONResponse({"error": text}, status, {"connection": "close"})
         await app(scope, receive, send)
+
+    def _refusal(self, method: str, headers: Headers) -> tuple[int, str] | None:
+        host, origin = headers.get("host"), headers.get("origin")
+        if host is not None and not (_is_address(name := _without_port(host)) or name in {"localhost", *self._hosts}):
+            return 400, (
+                f"Host: {host[:100]} is not a name of this server; use its address, or give the name to dml_jax.serve "
+                "as --host_name"
+            )
+        link = method == "GET" and headers.get("sec-fetch-dest") == "document"
+        elsewhere = headers.get("sec-fetch-site") in ("cross-site", "same-site")
+        if origin is not None:
+            site = origin.partition("://")[2].lower()
+            elsewhere |= site != (host or "").lower() and site not in self._hosts
+        return (403, "not for pages of other sites") if elsewhere and not link else None
+
+
+def _without_port(host: str) -> str:
+    """The name or address in a Host header, in lower case; empty if it is malformed."""
+    try:
+        return (urlsplit(f"//{host}").hostname or "") if "@" not in host else ""
+    except ValueError:
+        return ""
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
 
 
 class Connection(H11Protocol):
@@ -180,13 +220,14 @@ class Connection(H11Protocol):
         self.turn = next(self.turns)
         self._deadline = self._new_deadline()
         if len(self.connections) > self.limits.connections:
-            sending = [each for each in self.connections if isinstance(each, Connection) and each.is_sending()]
-            min(sending, key=lambda each: each.turn).transport.abort()
+            waiting = [each for each in self.connections if isinstance(each, Connection) and each.is_waiting()]
+            min(waiting, key=lambda each: each.turn).transport.abort()
 
-    def is_sending(self) -> bool:
-        """Whether the connection is open and its next bytes are to come from the client."""
-        waiting = self.cycle is None or self.cycle.more_body or self.cycle.response_complete
-        return waiting and not self.transport.is_closing()
+    def is_waiting(self) -> bool:
+        """Whether the connection is open and waits for the client, or the client does not wait for its answers."""
+        sending = self.cycle is None or self.cycle.more_body or self.cycle.response_complete
+        ahead = self.flow.write_paused or bool(self.conn.trailing_data[0])
+        return (sending or ahead) and not self.transport.is_closing()
 
     def _new_deadline(self) -> asyncio.TimerHandle:
         # Twice, because `Service.post` counts from the end of the headers.
@@ -238,8 +279,7 @@ def server(
       read, limits: see `Service`.
       complete: makes of an answer the one that is sent; in a thread.
       routes: further ones.
-      hosts: names of this server, if it is for its own page only; requests to other names, which another site could
-        have given this address, and those of pages of other sites are refused.
+      hosts: names of this server besides localhost, see `Guard`.
     """
 
     @asynccontextmanager
@@ -252,11 +292,10 @@ def server(
         found = await answers.of(image)
         return await asyncio.to_thread(complete, found) if complete else found
 
-    guards = [Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts), www_redirect=False), Middleware(OwnPages)]
     post = Route("/", Service(answer, read, limits).post, methods=["POST"])
     app = Starlette(
         routes=[post, Route("/health", health), *routes],
-        middleware=guards if hosts else [],
+        middleware=[Middleware(Guard, hosts=hosts)],
         exception_handlers={HTTPException: explain, Exception: explain},
         lifespan=lifespan,
     )

@@ -24,7 +24,7 @@ Mode = Literal["train", "evaluate", "export", "check", "show"]
 MODES = get_args(Mode)
 HELP = ("-h", "--help")
 KEPT_MEMORY = {-1: -1, -4: 0, -8: 1}  # M_TRIM_THRESHOLD, M_MMAP_MAX and M_ARENA_MAX of <malloc.h>
-LOGGERS = {"tensorboard": "tensorboardX", "wandb": "wandb"}  # by name, also that of the extra: the module
+LOGGERS = {"tensorboard": "tensorboardX", "wandb": "wandb"}  # by name: the module, also that of the package
 
 
 def parser() -> cli.Parser:
@@ -76,7 +76,7 @@ def execute(arguments: list[str]) -> None:
     check_options(options)
     log = cli.choices("--log", options.log, LOGGERS) if options.log else ()
     for name in log:
-        cli.check_installed(f"--log={options.log}", LOGGERS[name], name)
+        cli.check_installed(f"--log={options.log}", LOGGERS[name], LOGGERS[name])
     directory = work_directory(options)
     output = cli.file_to_write("--output", options.output) if options.output else None
     from dml_jax import config as configs  # pydantic takes a while to import, which --help need not wait for

@@ -14,6 +14,7 @@ from dml_jax import config as configs
 from dml_jax import files, final_results
 from dml_jax.analysis import report
 from dml_jax.analysis.trained_run import TrainedRun
+from dml_jax.backbones.weights import pretrained
 from dml_jax.config import Config
 from dml_jax.console import Console
 from dml_jax.errors import CheckpointError, ConfigError, DataError
@@ -21,8 +22,10 @@ from dml_jax.export import embedding_files, query_results, stablehlo
 from dml_jax.train import (
     device_memory,
     frozen_features,
+    frozen_groups,
     inference,
     loop,
+    manifest,
     mesh,
     process_group,
     teacher,
@@ -73,18 +76,20 @@ def train(
     metrics = trackers.TrackedLines(directory / "metrics.jsonl", log, config, main)
     with workdir.locked(directory, active=main), metrics, console:
         workdir.check_same_run(directory, config)  # again, because another run may have used it in the meantime
+        facts = facts_of(experiment)
         if is_finished(directory, experiment):
+            _check_same_sources(directory, {key: facts[key] for key in ("config", "data_hash")})
             console.print(f"{directory}: already finished, {experiment.steps} steps; see {directory / 'report.html'}")
             console.print("--mode=evaluate evaluates it again, --mode=export writes the embeddings of all splits")
             return
         experiment = teacher.with_teacher(experiment, console)
         print_summary(experiment, directory, console)
+        facts |= {"teacher": experiment.teacher.origin} if experiment.teacher else {}
         if main:
             for name in _with_gallery(experiment):  # before training, not when they are written
                 embedding_files.check_replaceable(directory / "embeddings" / name)
-            known = facts(experiment)
-            _check_same_sources(directory, known)
-            files.write_json(directory / "config.json", known)
+            _check_same_sources(directory, workdir.identity(facts))
+            files.write_json(directory / "config.json", facts)
         console.log_to(directory / "logs" / f"{process_name()}.log")
         console.log(
             f"process {jax.process_index()} of {jax.process_count()} on {socket.gethostname()}, "
@@ -92,7 +97,7 @@ def train(
         )
         if config.head:
             experiment = train_head(experiment, directory, console, stop)
-        state = fit(experiment, directory, console, stop, metrics, traced)
+        state = fit(experiment, directory, facts, console, stop, metrics, traced)
         stop.stop_immediately()
         with device_memory.of_evaluation(config):
             final, embeddings = final_results.final(experiment, state, config.train.select, console)
@@ -106,7 +111,7 @@ def train(
                 for name, split in _with_gallery(experiment).items()
             }
             query_results.write(directory, queries)
-            _write_embeddings(experiment, directory, embeddings, int(state.step))
+            _write_embeddings(experiment, directory, embeddings, int(state.step), finished=True)
             report.write(TrainedRun(directory, experiment, state, console, embeddings), final)
             files.write_json(directory / "results.json", final)
             metrics.finish(final)
@@ -117,6 +122,7 @@ def train(
 def fit(
     experiment: Experiment,
     directory: Path,
+    facts: dict[str, Any],
     console: Console,
     stop: Stop,
     metrics: JsonLines,
@@ -126,7 +132,7 @@ def fit(
     on_progress = lambda done: stop.raise_if_stopped()  # noqa: E731
     experiment = frozen_features.with_features(experiment, directory, console, on_progress)
     config = experiment.config
-    checkpoints = open_checkpoints(experiment, directory, console, writing=True)
+    checkpoints = open_checkpoints(experiment, directory, console, facts, writing=True)
     trace = Trace(directory / "profile" / process_name(), traced)
     timing = JsonLines(directory / "timing.jsonl", mesh.is_main_process())
     outputs = loop.Outputs(checkpoints, metrics, timing, console, trace)
@@ -136,13 +142,10 @@ def fit(
         return checkpoints.select("reported", config.train.select) if config.train.select != "last" else state
 
 
-def facts(experiment: Experiment) -> dict[str, Any]:
-    """The contents of `config.json`."""
-    split = experiment.splits["train"]
-    known = workdir.provenance(
-        experiment.config, experiments.data_hash(experiment), len(split.classes), len(split.labels), experiment.shape
-    )
-    return known | ({"teacher": experiment.teacher.origin} if experiment.teacher else {})
+def facts_of(experiment: Experiment) -> dict[str, Any]:
+    """The contents of `config.json`, except for the teacher."""
+    split, data_hash = experiment.splits["train"], experiments.data_hash(experiment.splits)
+    return workdir.provenance(experiment.config, data_hash, len(split.classes), len(split.labels), experiment.shape)
 
 
 def process_name() -> str:
@@ -150,18 +153,22 @@ def process_name() -> str:
     return f"host-{jax.process_index()}"
 
 
+def head_config(config: Config) -> Config:
+    """The configuration of the training on frozen features that precedes a run."""
+    assert config.head is not None
+    return replace(config, name=f"{config.name}-{HEAD}", train=config.head, head=None)
+
+
 def train_head(experiment: Experiment, directory: Path, console: Console, stop: Stop) -> Experiment:
     """Trains everything but the backbone, in `<workdir>/head`; the experiment that starts from there."""
-    config = experiment.config
-    assert config.head is not None
-    head = directory / HEAD
+    config, head = experiment.config, directory / HEAD
     console.print(f"training all but the backbone first, on frozen features: {head}")
-    first = build(replace(config, name=f"{config.name}-{HEAD}", train=config.head, head=None))
+    first = build(head_config(config))
+    facts = facts_of(first)
     if mesh.is_main_process():
         head.mkdir(exist_ok=True)
-        files.write_json(head / "config.json", facts(first))
-    metrics = JsonLines(head / "metrics.jsonl", mesh.is_main_process())
-    fit(first, head, console, stop, metrics)
+        files.write_json(head / "config.json", facts)
+    fit(first, head, facts, console, stop, JsonLines(head / "metrics.jsonl", mesh.is_main_process()))
     return experiment._replace(start=str(head))
 
 
@@ -195,7 +202,8 @@ def export(config: Config, directory: Path, checkpoint: str, console: Console) -
     splits = _with_gallery(experiment)
     with device_memory.of_evaluation(config):
         embeddings = {name: inference.embed_split(experiment, embedder, state, split) for name, split in splits.items()}
-    _write_embeddings(experiment, directory, embeddings, int(state.step))
+    finished = not workdir.unfinished(directory, int(state.step), reported=checkpoint == "reported")
+    _write_embeddings(experiment, directory, embeddings, int(state.step), finished=finished)
     console.print(f"embeddings of {', '.join(splits)} at step {int(state.step)}: {directory / 'embeddings'}")
     params, model_state = jax.tree.map(mesh.to_host, (state.params, state.model_state))
     file = directory / "model.stablehlo"
@@ -212,6 +220,8 @@ def check(config: Config, console: Console) -> None:
       DivergedError: the loss, the gradient or the state after that step is not finite.
     """
     experiment = teacher.with_teacher(build(config), console)
+    if config.head:
+        build(head_config(config))
     print_summary(experiment, None, console)
     with device_memory.of_training(config):
         state = warm_start.initial_state(experiment, console)
@@ -240,17 +250,20 @@ def build(config: Config) -> Experiment:
     experiment = experiments.build(config)
     options = {key: value for key, value in configs.flatten(asdict(config)).items() if key not in PER_PROCESS}
     libraries = {f"version of {name}": number for name, number in workdir.versions().items()}
-    digests = {"data (SHA-256)": experiments.data_hash(experiment), "code (SHA-256)": workdir.source_digest()}
+    digests = {"data (SHA-256)": experiments.data_hash(experiment.splits), "code (SHA-256)": workdir.source_digest()}
     process_group.check_same(options | libraries | digests)
     return experiment
 
 
-def open_checkpoints(experiment: Experiment, directory: Path, console: Console, *, writing: bool) -> Checkpoints:
-    """The checkpoints of a work directory."""
+def open_checkpoints(
+    experiment: Experiment, directory: Path, console: Console, facts: dict[str, Any], *, writing: bool
+) -> Checkpoints:
+    """The checkpoints of a work directory, of the run with these facts."""
     return Checkpoints(
         directory / "checkpoints",
         lambda: experiments.template(experiment),
         lambda text: console.print(f"warning: {text}"),
+        run=workdir.identity(facts),
         writing=writing,
     )
 
@@ -279,20 +292,29 @@ def restore(config: Config, directory: Path, checkpoint: str, console: Console) 
     workdir.check_same_run(directory, config)
     experiment = build(config)
     _check_data_fits(directory, facts, experiment, console)
-    checkpoints = open_checkpoints(experiment, directory, console, writing=False)
-    state = checkpoints.select(checkpoint, config.train.select)
-    checkpoints.close()
+    checkpoints = open_checkpoints(experiment, directory, console, facts, writing=False)
+    with closing(checkpoints):
+        state = checkpoints.select(checkpoint, config.train.select)
+    reported = checkpoint == "reported"
+    if reported and (unfinished := workdir.unfinished(directory, int(state.step), reported=True)):
+        console.print(f"warning: {unfinished}")
     return experiment, state
 
 
 def _check_same_sources(directory: Path, facts: dict[str, Any]) -> None:
-    """Raises CheckpointError if the run was started with other images or another teacher."""
-    if not (directory / "config.json").exists():
-        return
-    started = workdir.read_config(directory)
-    for key, what in (("data_hash", "data set"), ("teacher", "teacher")):
-        if started.get(key) != facts.get(key):
-            raise CheckpointError(f"{directory}: the {what} has changed since this run started; give another --workdir")
+    """Raises CheckpointError if the directory, or its newest checkpoint, is of a run with other facts."""
+    known = (directory / "config.json").exists()
+    if known:
+        workdir.check_same_facts(directory, workdir.read_config(directory), facts)
+    if newest := manifest.newest(directory / "checkpoints" / "latest"):
+        checkpoint, run = newest
+        if run is not None:
+            workdir.check_same_facts(checkpoint, run, facts)
+        elif not known:
+            raise CheckpointError(
+                f"{checkpoint}: does not say which run it belongs to, and {directory / 'config.json'} is missing; "
+                "restore that file from a copy, or give another --workdir"
+            )
 
 
 def _check_data_fits(directory: Path, facts: dict[str, Any], experiment: Experiment, console: Console) -> None:
@@ -305,12 +327,16 @@ def _check_data_fits(directory: Path, facts: dict[str, Any], experiment: Experim
                 f"data.path={data.path}: has training {key} {here}, the run in {directory} had {facts[key]}; give the "
                 "data of the run, or evaluate other data with dml_jax.embed and dml_jax.evaluate"
             )
-    if facts["data_hash"] != experiments.data_hash(experiment):
+    if facts["data_hash"] != experiments.data_hash(experiment.splits):
         console.print(f"warning: data.path={data.path}: not the images that the run in {directory} was trained on")
 
 
 def print_summary(experiment: Experiment, directory: Path | None, console: Console) -> None:
-    """Prints what will be trained on which data and devices."""
+    """Prints what will be trained on which data and devices.
+
+    Raises:
+      ConfigError: nothing would be trained.
+    """
     config = experiment.config
     sizes = "  ".join(
         f"{name} {len(split.labels):,} images of {len(split.classes):,} classes"
@@ -321,8 +347,14 @@ def print_summary(experiment: Experiment, directory: Path | None, console: Conso
         f"{experiment.steps} steps of {config.data.batch_size}"
     )
     console.print(f"data: {sizes}")
-    count = sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(experiments.template(experiment).params))
+    if note := experiment.splits["test"].note:
+        console.print(note)
+    params = experiments.template(experiment).params
+    frozen_groups.check_trainable(config.train.groups, experiment.method, params)
+    count = sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(params))
     console.print(f"{count:,} parameters, {jax.device_count()} {jax.devices()[0].platform} device(s)")
+    if pixels := pretrained.overridden_pixels(asdict(config.backbone)):
+        console.print(f"warning: {config.backbone.pretrained} was trained with {', '.join(pixels)}")
     if directory is not None:
         console.print(f"work directory: {directory}")
 
@@ -334,12 +366,12 @@ def _with_gallery(experiment: Experiment) -> dict[str, Any]:
 
 
 def _write_embeddings(
-    experiment: Experiment, directory: Path, embeddings: dict[str, np.ndarray], checkpoint_step: int
+    experiment: Experiment, directory: Path, embeddings: dict[str, np.ndarray], checkpoint_step: int, *, finished: bool
 ) -> None:
     """Writes embeddings, by name of their split, below `<workdir>/embeddings`."""
     if not mesh.is_main_process():
         return
-    splits = _with_gallery(experiment)
+    splits, data_hash = _with_gallery(experiment), experiments.data_hash(experiment.splits)
     for name, rows in embeddings.items():
         split = splits[name]
         embedding_files.write(
@@ -349,5 +381,7 @@ def _write_embeddings(
             split.ids,
             config_hash=configs.digest(experiment.config),
             step=checkpoint_step,
+            finished=finished,
+            data_hash=data_hash,
             metadata={"class_name": [split.classes[label] for label in split.labels], **split.metadata},
         )

@@ -1,4 +1,4 @@
-"""Serves the model of a finished run over HTTP (`pip install -e ".[serve]"`):
+"""Serves the model of a finished run over HTTP (`pip install starlette uvicorn python-multipart`):
 
     python -m dml_jax.serve --workdir=runs/birds [--index=birds.npz] [--host=0.0.0.0] [--port=8000]
     curl -F file=@photo.jpg http://localhost:8000/                  # or: curl --data-binary @photo.jpg ...
@@ -8,6 +8,7 @@ The address is printed once the programs are compiled. `POST /` answers {"embedd
 {"status": "ok"}. Errors are answered with {"error": ...} and a status of 400 or more.
 """
 
+import re
 import signal
 import socket
 import sys
@@ -50,18 +51,25 @@ def execute(arguments: list[str]) -> None:
     flags.add_argument("--index", help=".npz file with enrolled classes")
     decision_options.add(flags)
     flags.add_argument("--host", default="127.0.0.1", help="default 127.0.0.1; 0.0.0.0 to be reachable from elsewhere")
+    flags.add_argument(
+        "--host_name", metavar="NAME", action="append", default=[],
+        help="further name by which clients or a proxy call this server; repeatable (its addresses need none)",
+    )  # fmt: skip
     flags.add_argument("--port", type=int, default=8000, help="default 8000; 0 for any free one")
     options = flags.parse_args(arguments)
     if not options.workdir:
         raise ConfigError("--workdir: missing; e.g. --workdir=runs/birds")
     if options.threshold is not None and not options.index:
         raise ConfigError("--threshold: needs --index; give that too")
+    for name in options.host_name:
+        if not re.fullmatch(r"[\w.-]+", name):
+            raise ConfigError(f"--host_name={name}: is not a name; give it as in an address, e.g. birds.example.org")
     decision = decision_options.given(options)
     try:
         from dml_jax import http_service
         from dml_jax.batched_answers import Answers
     except ImportError as error:
-        raise ConfigError(f'{error.name} is not installed: pip install -e ".[serve]"') from None
+        raise ConfigError(f"{error.name} is not installed: pip install starlette uvicorn python-multipart") from None
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     with listen(options.host, options.port) as listener:
         import dml_jax
@@ -78,7 +86,8 @@ def execute(arguments: list[str]) -> None:
         answers.compile()
         host, port = listener.getsockname()[:2]
         print(f"http://{f'[{host}]' if ':' in host else host}:{port}/", flush=True)
-        http_service.server(answers, model.read, http_service.Limits()).run([listener])
+        names = (options.host, socket.gethostname(), *options.host_name)
+        http_service.server(answers, model.read, http_service.Limits(), hosts=names).run([listener])
 
 
 def main() -> int:

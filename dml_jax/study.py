@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dml_jax import cli, files
+from dml_jax import cli, files, xla_flags
 from dml_jax.errors import ConfigError, UserError
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def execute(arguments: list[str]) -> None:
         raise ConfigError("--study: give a study file, or --compare with two or more configurations")
     if options.protocol not in ("clean", "paper"):
         raise ConfigError(f"--protocol={options.protocol}: must be clean or paper")
-    from dml_jax.studies import outcomes, plan, runner, smoke, summary
+    from dml_jax.studies import lengths, outcomes, plan, runner, summary
 
     name, study = plan.load(options.study) if options.study else plan.comparison(options.compare)
     default = Path("runs/studies") / (f"{name}-smoke" if options.smoke else name)
@@ -63,7 +63,8 @@ def execute(arguments: list[str]) -> None:
     settings = plan.Settings(root, seeds, overrides, options.protocol == "paper", options.smoke)
     jobs = runner.slots(options.jobs)
     if options.smoke:
-        jobs = [slot._replace(environment=slot.environment | smoke.ENVIRONMENT) for slot in jobs]
+        fast = {"XLA_FLAGS": xla_flags.with_known(xla_flags.UNOPTIMIZED)}
+        jobs = [slot._replace(environment=slot.environment | fast) for slot in jobs]
     again = shlex.join(["python", "-m", "dml_jax.study", *(a for a in arguments if a not in ("--list", "--worker"))])
     if study.search is not None:
         run_search(name, study, settings, options, jobs, again)
@@ -71,9 +72,8 @@ def execute(arguments: list[str]) -> None:
     for option in ("trials", "storage"):
         if getattr(options, option) is not None:
             raise ConfigError(f"--{option}={getattr(options, option)}: {name} is not a search")
-    trials = plan.trials(study, settings)
+    trials = lengths.apart(plan.trials(study, settings))
     plan.check_root(root, name, trials, smoke=options.smoke)
-    outcomes.check_needs(trials)
     if options.list:
         show_list(root, trials, len(jobs), again)
         return

@@ -31,6 +31,7 @@ class Model:
     Attributes:
       config: of the run.
       step: of the checkpoint.
+      finished: whether the run has finished; its reported model is otherwise the newest or best so far, with a warning.
       shape: (H, W) in pixels of the images that the network sees.
 
     Raises:
@@ -44,7 +45,8 @@ class Model:
         directory = self._directory = packaged.directory(utf8_path("directory", directory))
         self.shape = warm_start.image_shape(directory)
         # Falling back to an earlier checkpoint would silently give a different model from the requested one.
-        self.config, method, state = warm_start.load_trained(directory, checkpoint, warn=None)
+        self.config, method, state, unfinished = warm_start.load_trained(directory, checkpoint, warn=None)
+        self.finished = not unfinished
         self.step = int(state.step)
         self._variables = (state.params, state.model_state)
         self._network = Network(method.embed, *self._variables, self.shape, self.config.evaluation.batch_size)

@@ -156,5 +156,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Fills in what is generated."""
+    """Fills in what is generated; links to files that are read outside of the site lead to the pages made from them."""
+    markdown = re.sub(r"(?<=\]\()((?:\.\./)*)\.\./benchmarks/RESULTS\.md", r"\1results.md", markdown)
+    markdown = re.sub(r"(?<=/notebooks/)(\w+)\.ipynb(?=[)#])", r"\1.md", markdown)
     return re.sub(r"^<!-- generated: (\w+) -->$", lambda found: PARTS[found[1]](), markdown, flags=re.MULTILINE)

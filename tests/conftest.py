@@ -4,14 +4,21 @@ import atexit
 import gc
 import os
 import shutil
+import socket
 import tempfile
+import time
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tests.hub import Hub
+
+from dml_jax import xla_flags
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
-# Most of the time is spent compiling small programs; LLVM's optimisations affect nothing that is tested.
-os.environ["XLA_FLAGS"] += " --xla_backend_optimization_level=0"
-os.environ["XLA_FLAGS"] += " --xla_cpu_use_fusion_emitters=false"  # the older emitters compile a third faster
+os.environ["JAX_NUM_CPU_DEVICES"] = "8"
+# Most of the time is spent compiling small programs. The older emitters of XLA before 2026 compile a third faster.
+os.environ["XLA_FLAGS"] = xla_flags.with_known(xla_flags.UNOPTIMIZED, "--xla_cpu_use_fusion_emitters=false")
 if "JAX_COMPILATION_CACHE_DIR" not in os.environ:  # shared with the processes that tests start
     os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="dml_jax-compiled-")
     atexit.register(shutil.rmtree, os.environ["JAX_COMPILATION_CACHE_DIR"], ignore_errors=True)
@@ -19,6 +26,18 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
 
 import jax
 import pytest
+
+# Read by the client of the Hugging Face hub when it is imported. The socket only reserves the address, which refuses
+# connections unless a test uses the fixture `hub`.
+_reserved = socket.socket()
+atexit.register(_reserved.close)
+_reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+_reserved.bind(("127.0.0.1", 0))
+os.environ["HF_ENDPOINT"] = f"http://127.0.0.1:{_reserved.getsockname()[1]}"
+os.environ["HF_HOME"] = tempfile.mkdtemp(prefix="dml_jax-hub-")
+os.environ |= {"HF_HUB_ETAG_TIMEOUT": "1", "HF_HUB_DOWNLOAD_TIMEOUT": "1"}  # seconds
+os.environ.pop("HF_TOKEN", None)
+atexit.register(shutil.rmtree, os.environ["HF_HOME"], ignore_errors=True)
 
 gc.set_threshold(100_000, 50, 100)  # with all programs of a worker in memory, collecting garbage takes a while
 jax.config.update("jax_numpy_rank_promotion", "raise")
@@ -34,3 +53,13 @@ def x64() -> Iterator[None]:
     """Float64 arithmetic inside the test."""
     with jax.enable_x64(True):
         yield
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> "Iterator[Hub]":
+    """A Hugging Face hub without repositories; its client has nothing in its cache and does not pause."""
+    from tests import hub
+
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    with hub.running() as state:
+        yield state

@@ -46,14 +46,14 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     state = experiments.initial_state(experiment)
     split = experiment.splits["train"]
     facts = workdir.provenance(
-        config, experiments.data_hash(experiment), len(split.classes), len(split.labels), experiment.shape
+        config, experiments.data_hash(experiment.splits), len(split.classes), len(split.labels), experiment.shape
     )
     files.write_json(directory / "config.json", facts)
-    store = Checkpoints(directory / "checkpoints", lambda: state, pytest.fail)
+    store = Checkpoints(directory / "checkpoints", lambda: state, pytest.fail, run=workdir.identity(facts))
     store.save("latest", state._replace(step=jnp.asarray(4, jnp.int32)), {})
     store.close()
     for step in (2, 4):
-        kept_models.write(store.kept, state._replace(step=jnp.asarray(step, jnp.int32)))
+        kept_models.write(store.kept, state._replace(step=jnp.asarray(step, jnp.int32)), store.run)
     line: dict[str, Any] = {"loss": 1.0, "grad_norm": 2.0, "health/effective_rank": 3.0}
     line |= {f"health/{kind}_p{q}": 0.3 for kind in ("same", "different") for q in (10, 50, 90)}
     lines = [{"step": step, **line} for step in (2, 4)]
@@ -102,6 +102,10 @@ def test_analyses_are_gathered_in_the_report(run: Path, capsys: pytest.CaptureFi
         (["--workdir={}", "--split=train", "--what=health"], "--split=train: health is not made by split"),
         (["--workdir={}", "--config.method.layers=2"], "--config.method.layers: belongs to the run; only data.path"),
         (["--workdir={}", "--checkpoint=3"], "--checkpoint=3: not in"),
+        (
+            ["--workdir={}", "--config.data.path={}/no"],
+            "the data of the run are not there; give their directory with --co",
+        ),
     ],
 )
 def test_invalid_input(

@@ -1,22 +1,26 @@
-"""The documentation: the site, the notebooks, and every command and link that a page shows."""
+"""The documentation: the site, the notebooks, and every command, Python snippet and link that a page shows."""
 
 import importlib
-import io
 import json
+import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
-from contextlib import redirect_stdout
-from functools import cache
 from pathlib import Path
-from unittest import mock
 
+import numpy as np
 import pytest
 
+import dml_jax
 from dml_jax import cli
+from dml_jax import config as configs
 from dml_jax.__main__ import COMMANDS, MODULES
-from dml_jax.config import flatten
+from dml_jax.evaluation.open_set import Calibration
+from dml_jax.export import stablehlo
+from tests import tiny_model
+from tests.data import pictures
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -87,48 +91,218 @@ def test_the_notebook_on_photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert found["cosines"][found["same"]].mean() > found["cosines"][~found["same"]].mean()  # type: ignore
 
 
-@cache
-def help_of(command: str) -> str:
-    output = io.StringIO()
-    with mock.patch.object(sys, "argv", [command, "--help"]), redirect_stdout(output):
-        importlib.import_module(f"dml_jax.{MODULES.get(command, command)}").main()
-    return output.getvalue()
+class Reached(Exception):
+    """Raised instead of the work of a command, once its command line and configuration have been resolved."""
 
 
-@cache
-def keys_of(config: str) -> set[str]:
-    return set(flatten(cli.load_config(config, {})))
+WORK = {  # command: the function that first needs data, weights, devices, a port or a network
+    "main": "dml_jax.main.run_mode",
+    "prepare": "dml_jax.data.prepare.prepare_dataset.prepare",
+    "convert": "dml_jax.backbones.weights.download.fetch",
+    "evaluate": "dml_jax.evaluate.evaluate",
+    "embed": "dml_jax.load",
+    "enroll": "dml_jax.load",
+    "ensemble": "dml_jax.export.embedding_files.read",
+    "export": "dml_jax.export.__main__.export",
+    "serve": "dml_jax.serve.listen",
+    "study": "dml_jax.studies.outcomes.check_needs",
+    "report": "dml_jax.studies.summary.of_runs",
+    "analyse": "dml_jax.train.workdir.read_config",
+    "explore": "dml_jax.train.workdir.read_config",
+}
+OUTPUT = ("digits_hist: hist on digits",)  # first words of blocks that are no commands
+OTHER_PROGRAMS = {  # first words of a line -> why it is only looked at: files that it names must exist
+    "bash launch/": "installs everything",
+    ". .venv/bin/activate": "changes the shell",
+    "pip install": "needs a network",
+    "uv pip compile": "needs a network",
+    "curl": "needs a server; test_serve.py asks one",
+    "tensorboard": "serves until it is stopped",
+    "sbatch": "needs a cluster; test_manifests.py checks the launch files",
+    "kubectl": "needs a cluster; test_manifests.py checks the launch files",
+    "TPU=": "needs a cluster; test_manifests.py checks the launch files",
+    "docker": "needs Docker",
+}
+NOT_EXECUTED = {  # part of a command -> why the slow test does not execute it
+    "…": "schematic",
+    "HOST:PORT": "schematic",
+    "--coordinator=auto": "needs a cluster",
+    "configs/cub_": "needs CUB-200-2011",
+    "configs/cars_": "needs Cars196",
+    "sop_": "needs SOP",
+    "omniglot_": "needs Omniglot",
+    "hist_layers": "needs CUB-200-2011 or Omniglot, and hours",
+    "--name=cub": "needs a network",
+    "--name=cars": "needs Cars196",
+    "--name=parquet": "needs a Parquet data set; test_parquet.py has one",
+    "hf://": "needs a network",
+    "weights/": "needs published weights",
+    "configs/folder_vit.py": "needs published weights",
+    "--config=configs/folder_baseline.py --": "needs published weights",
+    "--config=configs/folder_baseline.py\n": "needs published weights",
+    "dml_jax.serve": "serves until it is stopped; test_main.py does so",
+    "dml_jax.explore": "serves until it is stopped; test_main.py does so",
+    "--push": "needs an account",
+    "onnx": "needs an optional package; test_onnx.py",
+    "wandb": "needs an optional package; test_trackers.py",
+    "runs/a runs/b": "needs two runs; test_ensemble.py",
+    "--compare": "takes long; tests/e2e/test_studies.py",
+}
+SNIPPETS_NOT_EXECUTED = {  # part of a snippet -> why
+    "onnxruntime": "needs an optional package; test_onnx.py",
+    "pandas": "needs an optional package",
+    "faiss": "needs an optional package; test_search_indexes.py",
+}
+
+
+def blocks(page: Path) -> list[tuple[str, str]]:
+    """Language and content of the code blocks of a page; lines that end in a backslash continue."""
+    text = re.sub(r"\\\n\s*", "", page.read_text(encoding="utf-8"))
+    return re.findall(r"^```([\w{}.]*)[^\n]*\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL)
 
 
 def shown_commands(page: Path) -> list[tuple[str, list[str]]]:
-    """The commands on a page with their arguments; lines that end in a backslash continue."""
+    """The commands on a page, in blocks and in the text, with their arguments."""
     text = re.sub(r"\\\n\s*", "", page.read_text(encoding="utf-8"))
     return [(module, shlex.split(rest)) for module, rest in COMMAND.findall(text)]
 
 
+def stand_in(path: str) -> None:
+    """Creates what an argument names: an image, a folder with a class of images, or an empty file."""
+    file = Path(path)
+    image = file if file.suffix == ".jpg" else file / "wren" / "1.jpg"
+    if file.suffix in ("", ".jpg"):
+        pictures.write(image, 1)
+    else:
+        file.touch()
+
+
+ALL_COMMANDS = sorted({(module, *arguments) for page in PAGES for module, arguments in shown_commands(page)})
+
+
+@pytest.mark.parametrize("command", ALL_COMMANDS, ids=" ".join)
+def test_every_command_resolves(
+    command: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its options exist and go together, its configuration or study resolves; it ends where the work would begin."""
+    module, *arguments = command
+    assert module in {MODULES.get(name, name).removesuffix(".__main__") for name in COMMANDS}
+    if any("…" in argument for argument in arguments):
+        arguments = ["--help"]
+    monkeypatch.chdir(tmp_path)
+    for argument in arguments:
+        option, _, value = argument.rpartition("=")
+        if not argument.startswith(("-", "configs/")) or option in ("--query", "--index"):
+            stand_in(value)
+
+    def reach(*_: object, **__: object) -> None:
+        raise Reached
+
+    monkeypatch.setattr(WORK[module], reach)
+    monkeypatch.setattr(cli, "check_installed", lambda *_: None)
+    arguments = [argument.replace("HOST:PORT", "localhost:1234") for argument in arguments]
+    name = f"dml_jax.{module}"
+    monkeypatch.setattr(sys, "argv", [name, *arguments])
+    run = importlib.import_module(f"{name}.__main__" if module == "export" else name).main
+    if "--help" in arguments or "--mode=show" in arguments:
+        assert run() == 0
+        return
+    try:
+        code = run()
+    except Reached:
+        return
+    pytest.fail(f"exit code {code}: {capsys.readouterr().err}")
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_every_command_and_option_on_a_page_exists(page: Path) -> None:
-    for module, arguments in shown_commands(page):
-        assert module in {MODULES.get(name, name).removesuffix(".__main__") for name in COMMANDS}
-        config = next((a.removeprefix("--config=") for a in arguments if a.startswith("--config=")), "")
-        for argument in arguments:
-            option, _, value = argument.partition("=")
-            if option.startswith("--config."):
-                assert not config or option.removeprefix("--config.") in keys_of(config), (argument, config)
-            elif option.startswith("--"):
-                assert re.search(rf"{option}\b", help_of(module)), (module, argument)
-            if option == "--study":
-                cli.find_file(option, value.partition(":")[0])
-            if value.startswith("configs/") and option == "--config":
-                keys_of(value)
+def test_every_other_program_is_known(page: Path) -> None:
+    for language, content in blocks(page):
+        if language not in ("", "bash") or content.startswith(OUTPUT):
+            continue
+        for line in filter(None, map(str.strip, content.splitlines())):
+            if line.startswith(("python -m dml_jax", "#")):
+                continue
+            assert line.startswith(tuple(OTHER_PROGRAMS)), line
+            for file in re.findall(r"(?:launch|configs)/[\w./]+", line):
+                assert (ROOT / file).is_file(), line
+
+
+class Tiny(tiny_model.Tiny):
+    """A model whose threshold for strangers is that of no run."""
+
+    def calibrate(self, sizes: np.ndarray) -> Calibration:
+        similarities = np.tile(np.linspace(-1, 1, 100, dtype=np.float32), (3, 1))
+        return Calibration(similarities, similarities, np.ones(3), 100, 10)
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if "```python" in page.read_text()], ids=lambda page: page.name
+)
+def test_python_snippets(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The snippets of a page, one after the other, with a random projection in place of every trained model."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(dml_jax, "load", lambda *_: Tiny())
+    for i, name in enumerate("abcdx"):
+        pictures.write(tmp_path / f"{name}.jpg", i)
+    rows = np.random.default_rng(0).normal(size=(1200, 4)).astype(np.float32)
+    images = np.zeros((2, 16, 16, 3), np.uint8)
+    stablehlo.write(tmp_path / "model.stablehlo", lambda x: x.mean(axis=(1, 2)) / 255.0, (16, 16))
+    variables = {  # which the text around the snippets introduces
+        "guides/embeddings.md": {
+            "embeddings": rows,
+            "labels": np.arange(1200) % 9,
+            "queries": rows[:5],
+            "gallery": rows,
+        },
+        "guides/serve.md": {"images": images},
+    }
+    given: dict[str, object] = dict(next((v for name, v in variables.items() if str(page).endswith(name)), {}))
+    for language, content in blocks(page):
+        if language == "python" and not any(part in content for part in SNIPPETS_NOT_EXECUTED):
+            exec(compile(content, page.name, "exec"), given)
+    if callable(make := given.get("get_config")):
+        configs.resolve(make().to_dict())
+
+
+@pytest.mark.slow
+def test_every_command_runs(tmp_path: Path) -> None:
+    """In the order of the pages, on small photographs and with short trainings."""
+    for seed in range(18):
+        for i in range(4):
+            pictures.write(tmp_path / "photos" / ("wren" if seed == 0 else f"class {seed}") / f"{i}.jpg", 20 * seed + i)
+    for name in ("gallery", "new_photos"):
+        shutil.copytree(tmp_path / "photos", tmp_path / name)
+    pictures.write(tmp_path / "this_one.jpg", 900)
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "folder_baseline").symlink_to("folder_baseline-small")
+    rng = np.random.default_rng(0)
+    np.save(tmp_path / "embeddings.npy", rng.normal(size=(40, 4)))
+    np.save(tmp_path / "labels.npy", np.arange(40) % 4)
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    ran = 0
+    for module, *arguments in dict.fromkeys((m, *a) for page in PAGES for m, a in shown_commands(page)):
+        shown = f"dml_jax.{module} {' '.join(arguments)}\n"
+        if "--mode=show" not in arguments and any(part in shown for part in NOT_EXECUTED):
+            continue
+        short = {"--config=configs/folder_baseline.py:small": ["--config.train.epochs=1"]}
+        short["--config=configs/digits_hist.py"] = ["--config.train.steps=4"]
+        more = short.get(arguments[0], []) if arguments and module == "main" else []
+        command = [sys.executable, "-m", f"dml_jax.{module}", *arguments, *more]
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=900)
+        assert done.returncode == 0, f"{shown}{done.stderr}"
+        ran += 1
+    assert ran >= 10
 
 
 def test_pages_show_commands() -> None:
-    assert sum(len(shown_commands(page)) for page in PAGES) > 30
+    assert len(ALL_COMMANDS) > 30
 
 
-@pytest.mark.parametrize("page", PAGES[:2], ids=lambda page: page.name)
-def test_every_link_of_a_page_outside_the_site_leads_to_a_file(page: Path) -> None:
-    targets = [target.partition("#")[0] for target in re.findall(r"\]\(([^)]+)\)", page.read_text())]
-    assert targets
-    assert [target for target in targets if not target.startswith("http") and not (ROOT / target).exists()] == []
+LINKING = [*PAGES, ROOT / "CHANGELOG.md", *sorted((ROOT / "docs/notebooks").glob("*.ipynb"))]
+
+
+@pytest.mark.parametrize("page", LINKING, ids=lambda page: page.name)
+def test_every_link_leads_to_a_file(page: Path) -> None:
+    """Also when the pages are read as files, without the site."""
+    targets = [target.partition("#")[0] for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text())]
+    assert [t for t in targets if t and not t.startswith("http") and not (page.parent / t).exists()] == []

@@ -33,6 +33,7 @@ class Server:
       breaks: path -> bytes of an answer after which the connection is closed.
       ranges: whether parts are sent.
       moved: path -> new path.
+      failures: statuses of the answers to the next requests; 0 for none.
       asked: (path, value of the header Range) of each request.
     """
 
@@ -42,17 +43,24 @@ class Server:
         self.breaks: dict[str, int] = {}
         self.ranges = True
         self.moved: dict[str, str] = {}
+        self.failures: list[int] = []
         self.asked: list[tuple[str, str | None]] = []
 
 
 @pytest.fixture
 def server() -> Iterator[Server]:
-    state = Server()
+    state, stopped = Server(), threading.Event()
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             asked = self.headers["Range"]
             state.asked.append((self.path, asked))
+            if state.failures:
+                if status := state.failures.pop():
+                    self.send_error(status)
+                else:
+                    stopped.wait(30)
+                return
             if self.path in state.moved:
                 self.send_response(302)
                 self.send_header("Location", state.moved[self.path])
@@ -82,6 +90,7 @@ def server() -> Iterator[Server]:
         thread.start()
         state.address = f"http://127.0.0.1:{running.server_port}"
         yield state
+        stopped.set()
         running.shutdown()
         thread.join()
 
@@ -117,6 +126,24 @@ def test_an_interrupted_download_is_continued(server: Server, tmp_path: Path, ra
     assert target.read_bytes() == CONTENT
     assert [p.name for p in tmp_path.iterdir()] == ["x"]
     assert [asked for _, asked in server.asked] == [None, "bytes=100000-", f"bytes={done[-1]}-"]
+
+
+@pytest.mark.parametrize(
+    ("status", "why"), [(0, "timed out"), (503, "HTTP 503: Service Unavailable"), (403, "HTTP 403: Forbidden")]
+)
+def test_a_server_that_does_not_answer(
+    status: int, why: str, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What has been downloaded before is kept."""
+    monkeypatch.setattr(downloads, "SECONDS", 0.2)
+    target = tmp_path / "x"
+    part(target).write_bytes(CONTENT[:1000])
+    server.files["/x"], server.failures = CONTENT, [status]
+    with pytest.raises(DataError, match=rf"\({why}\); run the same command again to continue after 1000 bytes, or ask"):
+        fetch(server, target)
+    fetch(server, target)
+    assert server.asked[-1] == ("/x", "bytes=1000-")
+    assert target.read_bytes() == CONTENT
 
 
 def test_without_a_digest_nothing_is_continued(server: Server, tmp_path: Path) -> None:

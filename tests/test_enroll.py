@@ -255,6 +255,19 @@ def test_the_command(photos, tmp_path, monkeypatch, capsys):
     assert (code, "enrolled 9 images of 3 classes; now 9 images of 3 classes" in text) == (0, True)
     code, text = run(later)
     assert (code, "enrolled 3 images of 1 classes; now 12 images of 4 classes" in text) == (0, True)
+    before = (tmp_path / "i.npz").read_bytes()
+    code, text = run(gallery, later)
+    assert (code, "i.npz: skipped 12 images that are already enrolled; now 12 images of 4 classes\n" in text) == (
+        0,
+        True,
+    )
+    assert (tmp_path / "i.npz").read_bytes() == before
+    picture(gallery / "red" / "9.png", "red", 5)
+    (gallery / "red" / "notes.txt").write_text("text")
+    code, text = run(gallery)
+    assert (code, text.splitlines()[0]) == (0, "skipped 1 files that are not images, e.g. red/notes.txt")
+    assert "enrolled 1 images of 1 classes; skipped 9 images that are already enrolled; now 13 images of" in text
+    assert run("--list") == (0, "3\tgreen\n3\tgrey\n4\tred\n3\tblue\n")
     new = picture(tmp_path / "new" / "x.png", "blue", 4)
     code, text = run("--classify", new)
     name, cosine, file, nearest = text.rstrip("\n").split("\t")
@@ -286,6 +299,8 @@ def test_the_command(photos, tmp_path, monkeypatch, capsys):
     assert run("--classify", "--threshold=0.9", new)[1].startswith("blue\t")
     (tmp_path / "i.npz").write_bytes(complete)
 
+    (tmp_path / "moved").mkdir()
+    (tmp_path / "moved" / "lime").symlink_to(gallery / "green")
     picture(tmp_path / "twice" / "red" / "r.png", "red")
     (tmp_path / "hollow" / "lilac").mkdir(parents=True)
     for arguments, message in (
@@ -293,7 +308,9 @@ def test_the_command(photos, tmp_path, monkeypatch, capsys):
         ((gallery, tmp_path / "twice"), "also has a class red"),
         ((tmp_path / "hollow",), "hollow: there is no class folder with images"),
         ((tmp_path / "new",), "new: 1 images, e.g. x.png, are in no class folder"),
-        ((gallery,), "is already enrolled as green"),
+        ((tmp_path / "moved",), ".png: is already enrolled as green; give each image once"),
+        (("--list", gallery), "--list: cannot be combined with"),
+        (("--list", "--classify"), "--list: cannot be combined with"),
         ((tmp_path / "none",), "there is no such directory"),
         (("--threshold=0.5", gallery), "--threshold: needs --classify"),
         (("--remove=wren",), "wren: is not enrolled"),
@@ -307,10 +324,17 @@ def test_the_command(photos, tmp_path, monkeypatch, capsys):
 
 
 def test_the_class_folders_of_training(tmp_path):
-    """Nested folders, folders of splits, hidden and empty folders, files without a suffix."""
-    for name in ("Fruit/Apple/Pink-Lady/1", "Fruit/Apple/Pink-Lady/2", "Fruit/Pear/1", "Dairy/1", "Dairy/Milk/1"):
+    """Nested folders, folders of splits, hidden and empty folders, files that are not images."""
+    for name in (
+        "Fruit/Apple/Pink-Lady/1",
+        "Fruit/Apple/Pink-Lady/2",
+        "Fruit/Pear/1",
+        "Dairy/1",
+        "Dairy/2",
+        "Dairy/Milk/1",
+    ):
         picture(tmp_path / "flat" / f"{name}.png", "red")
-    (tmp_path / "flat" / "Dairy" / "2").write_bytes((tmp_path / "flat" / "Dairy" / "1.png").read_bytes())
+    (tmp_path / "flat" / "Dairy" / "notes.txt").write_text("text")
     picture(tmp_path / "flat" / ".cache" / "1.png", "red")
     (tmp_path / "flat" / "empty").mkdir()
     shutil.copytree(tmp_path / "flat" / "Fruit", tmp_path / "split" / "train" / "Fruit")

@@ -19,7 +19,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from dml_jax import explore, serve
+from dml_jax import config as configs
+from dml_jax import explore, files, serve
 from dml_jax.data.split import Split
 from dml_jax.errors import DataError
 from dml_jax.explorer import PAGE, SHOWN, Explorer, Part
@@ -27,6 +28,7 @@ from dml_jax.export import embedding_files
 from tests.analysis.runs import Run
 from tests.analysis.test_page import Page
 from tests.test_http_service import Colours, ask, picture, serving
+from tests.train.experiments import values
 
 COUNT = 150
 
@@ -79,7 +81,7 @@ def part(run: Run) -> Part:
 
 def explored(queries: Run, gallery: Run | None = None) -> dict[str, Any]:
     made = Explorer("a <title>", part(queries), part(gallery) if gallery else None)
-    return {"complete": made.complete, "routes": made.routes(), "hosts": explore.NAMES}
+    return {"complete": made.complete, "routes": made.routes()}
 
 
 @pytest.fixture(scope="module")
@@ -243,15 +245,36 @@ def test_embeddings_of_the_run_are_used_if_they_fit(tmp_path: Path) -> None:
     computed = np.eye(2)[np.arange(6) % 2]
     stored = np.full((6, 2), 0.5**0.5, np.float32)
     model: Any = Model()
-    for name, step, names, expected in (
-        ("fits", 7, ids, stored),
-        ("step", 8, ids, computed),
-        ("ids", 7, ids[::-1], computed),
-        ("none", None, [], computed),
+    for name, step, names, data_hash, trained, expected in (
+        ("fits", 7, ids, "here", "then", stored),
+        ("an earlier version", 7, ids, None, "here", stored),
+        ("step", 8, ids, "here", "here", computed),
+        ("ids", 7, ids[::-1], "here", "here", computed),
+        ("images replaced since", 7, ids, None, "then", computed),
+        ("images replaced since the export", 7, ids, "then", "here", computed),
+        ("none", None, [], None, "here", computed),
     ):
         if names:
-            embedding_files.write(tmp_path / name, stored, None, names, config_hash="x", step=step)
-        np.testing.assert_array_equal(explore.embeddings(model, split, tmp_path / name), expected)
+            embedding_files.write(tmp_path / name, stored, None, names, config_hash="x", step=step, data_hash=data_hash)
+        found = explore.embeddings(model, split, tmp_path / name, "here", trained)
+        np.testing.assert_array_equal(found, expected, err_msg=name)
+
+
+def test_data_that_have_moved(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from dml_jax.train import workdir  # imports absl, whose handler takes the captured stderr with it
+
+    config = configs.resolve(values(steps=1) | {"data": {"name": "folder", "path": "photos/"}})
+    facts = workdir.provenance(config, "x", 2, 4, (8, 8))
+    files.write_json(tmp_path / "config.json", facts)
+    monkeypatch.setattr(sys, "argv", ["dml_jax.explore", f"--workdir={tmp_path}"])
+    monkeypatch.chdir(tmp_path)
+    assert explore.main() == 2
+    wanted = (
+        "data.path=photos/: the data of the run are not there; give their directory with --config.data.path=DIRECTORY"
+    )
+    assert capsys.readouterr().err == f"error: {wanted}\n"
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Every failure of reading a file is one error that names it; outputs with long names; names of all kinds."""
 
+import csv
 import errno
 import io
 import lzma
@@ -131,6 +132,29 @@ def test_mistakes_in_the_program_are_not_hidden() -> None:
     for mistake in (FileNotFoundError(errno.ENOENT, "gone", "x"), KeyError("x"), ValueError("x")):
         with pytest.raises(type(mistake)):
             cli.exit_code(lambda mistake=mistake: (_ for _ in ()).throw(mistake))
+
+
+def test_a_library_that_writes_its_files_itself_states_the_error_in_text() -> None:
+    stated = RuntimeError("Failed to finalize writing: write() failed: No space left on device; at byte 25")
+    with (
+        pytest.raises(OSError, match=r"^\[Errno 28\] No space left on device: 'data/x'$"),
+        files.name_file(Path("data/x")),
+    ):
+        raise stated
+    for other in (RuntimeError("Failed"), DataError("x: No space left on device")):
+        with pytest.raises(type(other)), files.name_file(Path("data/x")):
+            raise other
+
+
+def test_cells_of_tables_are_not_formulas() -> None:
+    """Text that a spreadsheet would compute gets an apostrophe in front; numbers and differences stay."""
+    formulas = ["=cmd|'/c calc'!A1", "+cmd|x", "-2+3+cmd|x", "@SUM(A1)", " =1+1", "\t=1", "\uff1d1+1"]
+    harmless = ["-0.5", "-0.3 ± 0.1", "+1.2 %", "-inf", "oak=1", "", "-", "'x"]
+    file = io.StringIO()
+    files.write_csv(file, [formulas, [*harmless, -1.5, 2]])
+    first, second = csv.reader(file.getvalue().splitlines())
+    assert first == [f"'{text}" for text in formulas]
+    assert second == [*harmless, "-1.5", "2"]
 
 
 def test_messages_are_printable(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,6 +38,7 @@ class Colours:
         self.batches: list[int] = []
         self.free = threading.Event()  # cleared to make the network wait
         self.free.set()
+        self.waiting: Callable[[], int] = lambda: 0  # number of images that wait for the network
 
     def read(self, file: bytes) -> np.ndarray:
         try:
@@ -61,6 +62,7 @@ def serving(
 ) -> Iterator[int]:
     """A running server, with further arguments in `also`: its port."""
     answers = Answers(model, classify, batch=4, waiting=waiting)
+    model.waiting = answers._waiting.qsize
     service = server(answers, model.read, Limits(**{"seconds": 60, **limits}), **(also or {}))
     with serve.listen("127.0.0.1", 0) as listener:
         thread = threading.Thread(target=service.run, args=([listener],))
@@ -77,6 +79,12 @@ def serving(
 @pytest.fixture(scope="module")
 def port() -> Iterator[int]:
     with serving(Colours(), body=10 << 20) as port:
+        yield port
+
+
+@pytest.fixture(scope="module")
+def guarded() -> Iterator[int]:
+    with serving(Colours(), also={"hosts": ["127.0.0.1", "model.example"]}) as port:
         yield port
 
 
@@ -187,21 +195,21 @@ def test_too_large_bodies(port: int) -> None:
     for body in (bytes(18 << 20), (bytes(1 << 20) for _ in range(18))):  # announced, and in chunks
         status, answer = ask(port, body)
         assert (status, "the body has more than 10485760 bytes" in answer["error"]) == (413, True)
-    post = b"POST / HTTP/1.1\r\nHost: x\r\n"
+    post = b"POST / HTTP/1.1\r\nHost: localhost\r\n"
     for headers in (b"Content-Length: 1000000000000", b"Content-Length: 10485761\r\nExpect: 100-continue"):
         assert exchange(port, post + headers + b"\r\n\r\n").startswith(b"HTTP/1.1 413 ")
 
 
 def test_what_is_not_http_and_clients_that_hang_up(silent: int) -> None:
     port = silent
-    post = b"POST / HTTP/1.1\r\nHost: x\r\n"
+    post = b"POST / HTTP/1.1\r\nHost: localhost\r\n"
     for head in (b"\x16\x03\x01", post + b"Content-Length: x", post + b"Content-Length: -1", post + b"X: " + bytes(99)):
         answer = exchange(port, head + b"\r\n\r\n")
         assert answer.startswith(b"HTTP/1.1 400 ")
         assert json.loads(answer.partition(b"\r\n\r\n")[2]) == {"error": "not a valid HTTP request"}
     chunked = post + b"Transfer-Encoding: chunked\r\n\r\n"
     assert exchange(port, chunked, b"zz\r\n").startswith(b"HTTP/1.1 400 ")
-    early = b"POST /none HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+    early = b"POST /none HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
     assert exchange(port, early, b"5\r\nhello\r\n", b"zz\r\n").startswith(b"HTTP/1.1 404 ")
     file = picture()
     for sent in (b"", post, post + b"Content-Length: %d\r\n\r\n" % len(file), chunked + b"5\r\nhe"):
@@ -221,7 +229,7 @@ def test_images_that_arrive_together_share_a_batch() -> None:
         first = clients.submit(ask, port, picture(colour=colours[0]))
         until(lambda: model.batches == [1])
         others = [clients.submit(ask, port, picture(colour=colour)) for colour in colours[1:]]
-        time.sleep(0.3)  # they wait for the network
+        until(lambda: model.waiting() == len(others))
         model.free.set()
         answers = [client.result(60) for client in (first, *others)]
     for (status, answer), colour in zip(answers, colours, strict=True):
@@ -279,7 +287,7 @@ def test_an_embedding_that_is_not_finite_is_refused_alone() -> None:
         first = clients.submit(ask, port, picture())
         until(lambda: model.batches[-1] == 1)
         others = [clients.submit(ask, port, picture(colour=colour)) for colour in (0, (9, 200, 9))]
-        time.sleep(0.3)  # they wait for the network
+        until(lambda: model.waiting() == len(others))
         model.free.set()
         assert first.result(60) == others[0].result(60) == (400, refused)
         status, answer = others[1].result(60)
@@ -291,7 +299,7 @@ def test_an_embedding_that_is_not_finite_is_refused_alone() -> None:
 def test_slow_clients() -> None:
     """The deadline is that of the request, however often a byte arrives; nobody else waits."""
     drip = [b"x"] * 1000  # for ten seconds
-    post = b"POST / HTTP/1.1\r\nHost: x\r\n"
+    post = b"POST / HTTP/1.1\r\nHost: localhost\r\n"
     with serving(Colours(), seconds=0.5) as port, ThreadPoolExecutor(8) as clients:
         slow = [
             clients.submit(exchange, port, *parts)
@@ -310,8 +318,22 @@ def test_more_connections_than_allowed() -> None:
         assert [client.recv(1) for client in idle[:5]] == [b""] * 5  # the oldest were closed
 
 
+def test_connections_that_send_requests_ahead_make_room() -> None:
+    """With always another request behind the one being answered, they would keep all others out."""
+    model, file = Colours(), picture()
+    ahead = b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(file) + file
+    with serving(model, connections=4) as port, ExitStack() as stack:
+        model.free.clear()
+        for i in range(4):
+            client = stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=60))
+            client.sendall(2 * ahead)
+            if i == 0:
+                until(lambda: model.batches == [1])
+        until(lambda: ask(port, None, path="health")[0] == 200)
+
+
 def test_bodies_that_are_too_large_together() -> None:
-    post = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n"
+    post = b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n"
     with socket.socket() as unfinished, serving(Colours(), memory=1500) as port:
         with socket.create_connection(("127.0.0.1", port)) as other:
             other.sendall(post + bytes(999))
@@ -319,6 +341,47 @@ def test_bodies_that_are_too_large_together() -> None:
         until(lambda: ask(port, picture() + bytes(600))[0] == 200)
         unfinished.connect(("127.0.0.1", port))
         unfinished.sendall(post + b"x")  # does not delay the end of the server
+
+
+@pytest.mark.parametrize(
+    ("host", "origin", "status"),
+    [
+        ("127.0.0.1", None, 200),
+        ("127.0.0.1:8000", None, 200),
+        ("[::1]:8000", None, 200),
+        ("192.0.2.7", None, 200),  # nobody can give an address to another machine
+        ("localhost:1", None, 200),
+        ("Model.Example", None, 200),
+        ("attacker.example", None, 400),  # a name that its owner can give to any machine
+        ("attacker.example:8000", None, 400),
+        ("x.model.example", None, 400),
+        ("localhost@attacker.example", None, 400),
+        ("[::1", None, 400),
+        ("", None, 400),
+        ("127.0.0.1:8000", "http://127.0.0.1:8000", 200),
+        ("model.example", "https://model.example", 200),
+        ("127.0.0.1:8000", "https://model.example", 200),  # by a proxy that changes the Host
+        ("127.0.0.1:8000", "https://model.example:444", 403),
+        ("127.0.0.1:8000", "http://127.0.0.1:9000", 403),  # another server of the same machine
+        ("127.0.0.1:8000", "https://attacker.example", 403),
+        ("127.0.0.1:8000", "null", 403),
+        ("127.0.0.1:8000", "http://[", 403),
+        ("127.0.0.1:8000", "", 403),
+    ],
+)
+def test_names_and_pages_of_others_are_refused(host: str, origin: str | None, status: int, guarded: int) -> None:
+    """Pages of other sites could make a browser send images, and read the answers under a name of theirs."""
+    file = picture()
+    lines = [f"Host: {host}", f"Content-Length: {len(file)}", "Connection: close"]
+    lines += [] if origin is None else [f"Origin: {origin}"]
+    answer = exchange(guarded, b"POST / HTTP/1.1\r\n" + "\r\n".join(lines).encode() + b"\r\n\r\n" + file)
+    assert answer.startswith(b"HTTP/1.1 %d " % status), answer
+    assert ("embedding" if status == 200 else "error") in json.loads(answer.partition(b"\r\n\r\n")[2])
+
+
+def test_clients_without_a_host(guarded: int) -> None:
+    """Some load balancers ask so; no browser does."""
+    assert exchange(guarded, b"GET /health HTTP/1.0\r\n\r\n").startswith(b"HTTP/1.1 200 ")
 
 
 def test_classes_of_an_index() -> None:

@@ -6,8 +6,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1] / "dml_jax"
 LAYERS = (
     {"errors"},
-    {"console", "files"},
-    {"downloads"},
+    {"console", "files", "xla_flags"},
+    {"downloads", "hub_client"},
     {"options"},
     {"config"},
     {"losses"},

@@ -3,10 +3,8 @@
 import json
 import os
 import platform
-import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -25,12 +23,12 @@ TINY = (
     "--config.backbone.depths=(1,)", "--config.backbone.widths=(4,)", "--config.data.batch_size=16",
     "--config.method.embedding_dim=8", "--config.method.hidden_dim=8", "--config.evaluation.cluster=false",
 )  # fmt: skip
-UNOPTIMIZED = "--xla_backend_optimization_level=0"  # the networks are so small that compiling them takes longest
 CACHE_OPTIONS = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")  # set by the command
 
 
 def environment() -> dict[str, str]:
-    return {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": UNOPTIMIZED, "PYTHONPATH": str(ROOT)}
+    """One device; otherwise as the tests themselves run."""
+    return {**os.environ, "JAX_NUM_CPU_DEVICES": "1", "PYTHONPATH": str(ROOT)}
 
 
 def command(*arguments: str, module: str = "dml_jax.main") -> CompletedProcess[str]:
@@ -194,12 +192,11 @@ def test_full_disk(tmp_path: Path) -> None:
     assert not (ROOT / ".git" / "index.lock").exists()  # nor is git's index touched, to which the limit applies, too
 
 
-def test_help_is_fast() -> None:
-    start = time.monotonic()
-    done = command("--help")
-    assert done.returncode == 0
+def test_help_does_not_import_jax() -> None:
+    code = "import sys; from dml_jax import main; print(main.main(), 'jax' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code, "--help"], env=environment(), capture_output=True, text=True)
     assert "--workdir" in done.stdout
-    assert time.monotonic() - start < 10  # about one second on an idle machine, because JAX is not imported
+    assert done.stdout.endswith("0 False\n"), done.stdout
 
 
 FAULTS = """
@@ -234,6 +231,21 @@ def test_programs_get_the_memory_of_those_before() -> None:
     assert float(done.stdout) < 5000**2 * 4 / 2  # bytes of pages that were fetched, by a product of 100 MB
 
 
+STOPPED = """
+import os, signal, sys
+from dml_jax import main
+from dml_jax.train import jsonl
+
+def write(lines, line, write=jsonl.JsonLines.write):
+    write(lines, line)
+    if lines.path.name == "metrics.jsonl":
+        os.kill(os.getpid(), signal.SIGTERM)
+
+jsonl.JsonLines.write = write
+sys.exit(main.main())
+"""
+
+
 def test_run_from_start_to_finish(in_process: InProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Training, a real SIGTERM, resuming, finishing, refusal of another configuration, evaluation, export, serving."""
     run = tmp_path / "run"
@@ -245,17 +257,13 @@ def test_run_from_start_to_finish(in_process: InProcess, tmp_path: Path, monkeyp
         "--config.train.evaluate_every=200",
     ]
     process = subprocess.Popen(
-        [sys.executable, "-m", "dml_jax.main", *arguments, "--profile=3:5"],
+        [sys.executable, "-c", STOPPED, *arguments, "--profile=3:5"],
         cwd=ROOT,
         env=environment(),
         stdout=subprocess.PIPE,
         text=True,
     )
-    deadline = time.monotonic() + 240
-    while not (run / "metrics.jsonl").exists() and time.monotonic() < deadline:
-        time.sleep(0.05)
-    process.send_signal(signal.SIGTERM)
-    printed = process.communicate(timeout=120)[0]
+    printed = process.communicate(timeout=600)[0]
     assert process.returncode == 143, printed
     assert "stopped by SIGTERM" in printed
     assert list((run / "profile" / "host-0").rglob("*.xplane.pb"))
@@ -331,7 +339,7 @@ def test_run_from_start_to_finish(in_process: InProcess, tmp_path: Path, monkeyp
     assert (other.returncode, "has training classes 40, the run in" in other.stderr) == (2, True), other.stderr
     config.write_text(json.dumps(facts | {"data_hash": "of other images"}))
     other = in_process(*arguments, "--mode=evaluate", "--config.evaluation.controls=false")
-    assert (other.returncode, "not the images that the run" in other.stdout) == (0, True), other.stderr
+    assert (other.returncode, "the data set has changed since" in other.stderr) == (2, True), other.stderr
     config.write_text(json.dumps(facts))
     missing = in_process(*arguments, "--mode=evaluate", "--checkpoint=7")
     assert (missing.returncode, "--checkpoint=7: not in" in missing.stderr) == (2, True), missing.stderr

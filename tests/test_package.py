@@ -151,3 +151,18 @@ def test_the_extras_that_messages_name_exist() -> None:
     }
     assert named
     assert named <= set(extras)
+
+
+def test_messages_name_packages_that_can_be_installed_anywhere() -> None:
+    """An extra of this package could only be installed from a checkout."""
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    known = {re.match(r"[\w-]+", package)[0] for packages in extras.values() for package in packages}  # type: ignore[index]
+    known |= {"kubernetes", "requests"}  # `train.cluster` is for environments that have them
+    asked = {
+        word
+        for file in (ROOT / "dml_jax").rglob("*.py")
+        for words in re.findall(r"pip install((?: +[\w.-]+)+)", file.read_text())
+        for word in words.split()
+    }
+    assert "uvicorn" in asked
+    assert asked <= known, asked - known

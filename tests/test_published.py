@@ -78,7 +78,7 @@ def test_control_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     values["data"] |= {"path": str(tmp_path / "photos"), "batch_size": 8, "images_per_class": 4, "image_size": 32,
                        "resize": 37}  # fmt: skip
     values["backbone"] = asdict(RESNET) | {"pretrained": str(tmp_path / "w")}
-    values["evaluation"] |= {"cluster": False, "batch_size": 8}
+    values["evaluation"] |= {"cluster": False, "batch_size": 8, "controls": False}
     experiment = experiments.build(configs.resolve(values))
     results, _ = final_results.final(experiment, experiments.initial_state(experiment), "last", Console(active=False))
     test = experiment.splits["test"]

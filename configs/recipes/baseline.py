@@ -21,10 +21,10 @@ here it is constant, as it is with the memory.
 Differences: for the contrastive loss the shared recipe samples pairs by distance, for lifted structure it compares all
 positives with all negatives, and its hard triplet mining is soft; here these losses have the papers' own forms.
 Gradients are not clipped. The memory's contrastive loss is on cosines with margin 0.5, here on distances with margin 1,
-which is the same boundary. Zhai & Wu resize images to 256 x 256 without keeping the aspect ratio before cropping, and
-their SGD does not use Nesterov momentum. ProxyNCA++ uses Adam with an epsilon of 1, which for its small gradients is
-SGD with momentum at a tenth of the rate. Where SGD trains proxies, the rate is multiplied by the ratio of our initial
-squared proxy length to theirs: only the direction of a proxy matters, and longer proxies turn more slowly.
+which is the same boundary. Zhai & Wu resize images to 256 x 256 without keeping the aspect ratio before cropping.
+ProxyNCA++ uses Adam with an epsilon of 1, which for its small gradients is SGD with momentum at a tenth of the rate.
+Where SGD trains proxies, the rate is multiplied by the ratio of our initial squared proxy length to theirs: only the
+direction of a proxy matters, and longer proxies turn more slowly.
 """
 
 from dataclasses import replace
@@ -131,6 +131,7 @@ def _normalized_softmax(dataset: str) -> Recipe:
         epochs=30,
         warmup_epochs=1,
         optimizer="sgd",
+        momentum=0.9,
         schedule="step",
         milestones=(15,),
         gamma=0.1,
@@ -164,6 +165,7 @@ def _proxy_nca_pp(dataset: str) -> Recipe:
         epochs=40 if small else 80,
         warmup_epochs=5,
         optimizer="sgd",
+        momentum=0.9,
     )
     data = {
         "batch_size": 32 if small else 192, "images_per_class": 4 if small else 3, "image_size": 256, "resize": 288,

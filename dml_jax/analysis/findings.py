@@ -10,7 +10,6 @@ Each subject is a module of this package with
 from which the report is made. At its end, a run writes those of STANDARD into `<workdir>/figures/` in the same way.
 """
 
-import csv
 import importlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
@@ -22,7 +21,7 @@ import pydantic
 from dml_jax.analysis.subjects import SUBJECTS
 from dml_jax.analysis.views import View
 from dml_jax.errors import CheckpointError, printable
-from dml_jax.files import atomic_write, reading, write_json
+from dml_jax.files import atomic_write, reading, write_csv, write_json
 
 DIRECTORY, STANDARD_DIRECTORY = "analysis", "figures"
 
@@ -101,9 +100,7 @@ def write(
     for finding in found:
         file = target / f"{finding.name}{suffix}.csv"
         with atomic_write(file) as draft, draft.open("w", newline="", encoding="utf-8") as stream:
-            writer = csv.writer(stream)
-            writer.writerow(finding.columns)
-            writer.writerows([_cell(value) for value in row] for row in finding.rows)
+            write_csv(stream, [finding.columns, *([_cell(value) for value in row] for row in finding.rows)])
         finding.plot(file.with_suffix(".png"))
     shown = [Shown(f"{to}/{finding.name}{suffix}", finding.caption, finding.view) for finding in found]
     write_json(target / f"{name}{suffix}.json", _printable(asdict(Section(title, step, shown))))

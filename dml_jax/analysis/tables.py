@@ -24,7 +24,7 @@ def print_results(
     """
     columns = [entry for entry in metric_table.columns(results) if not entry.secondary]
     table = Table(title=escape(printable(title)), title_justify="left")
-    table.add_column("", no_wrap=True)
+    table.add_column("", max_width=26)
     for entry in columns:
         table.add_column(entry.heading, justify="right", no_wrap=True)
     for name, numbers in rows:

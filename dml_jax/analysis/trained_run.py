@@ -16,7 +16,7 @@ from dml_jax.data.split import Split
 from dml_jax.errors import UserError
 from dml_jax.methods.contract import Batch, Embed
 from dml_jax.train import experiment as experiments
-from dml_jax.train import inference, kept_models, warm_start
+from dml_jax.train import inference, kept_models, warm_start, workdir
 from dml_jax.train.experiment import Experiment
 from dml_jax.train.jsonl import JsonLines
 from dml_jax.train.state import TrainState
@@ -101,10 +101,10 @@ class TrainedRun:
             yield warm_start.initial_state(self.experiment, Console(active=False))
         except UserError as error:
             self.console.print(f"warning: the model before the first step cannot be made: {error}")
-        template = experiments.template(self.experiment)
+        template, run = experiments.template(self.experiment), workdir.identity(workdir.read_config(self.directory))
         for step in self.kept_steps:
             if step < self.step:
-                state = kept_models.read(self._kept, step, template)
+                state = kept_models.read(self._kept, step, template, run)
                 yield experiments.place(self.experiment, state)
         yield self.state
 

@@ -15,7 +15,7 @@ NEIGHBORS = 15
 def reason_not_to(run: TrainedRun) -> str:
     """Why it does not apply; empty if it does."""
     installed = importlib.util.find_spec("umap") is not None
-    return "" if installed else 'umap-learn is not installed: pip install -e ".[umap]"'
+    return "" if installed else "umap-learn is not installed: pip install umap-learn"
 
 
 def project(rows: np.ndarray) -> np.ndarray:

@@ -7,7 +7,7 @@ matrix products to begin with. Depthwise convolutions, one kernel per channel, a
 `benchmarks/backbones.py` compares the networks with torch.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
@@ -36,7 +36,7 @@ def plain() -> Iterator[None]:
 
 
 def explicit(
-    padding: Padding | str, shape: tuple[int, ...], size: tuple[int, ...], strides: tuple[int, int]
+    padding: str | Sequence[tuple[int, int]], shape: tuple[int, ...], size: Sequence[int], strides: Sequence[int]
 ) -> Padding:
     """Zeros before and after the rows and the columns, for a padding that may be called "SAME" or "VALID".
 
@@ -46,9 +46,8 @@ def explicit(
       size: of the kernel, (rows, columns).
       strides: in both directions.
     """
-    if isinstance(padding, str):
-        padding = lax.padtype_to_pads(shape[1:3], size, strides, padding)
-    rows, columns = padding
+    pads = lax.padtype_to_pads(shape[1:3], size, strides, padding) if isinstance(padding, str) else padding
+    rows, columns = pads
     return (int(rows[0]), int(rows[1])), (int(columns[0]), int(columns[1]))
 
 

@@ -60,7 +60,7 @@ class EfficientNetLite(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array, train: bool) -> jax.Array:
-        """float [B, H, W, 3] -> float [B, h, w, head]."""
+        """float [B, H, W, 3] -> float [B, h, w, channels]."""
         config, dtype = self.config, compute_dtype(self.config.dtype)
         x = conv(config.stem, 3, 2, padding="SAME", dtype=dtype, name="conv_stem")(x)
         x = nn.relu6(batch_norm(config, "bn0", epsilon=1e-3)(x, train))
@@ -72,7 +72,7 @@ class EfficientNetLite(nn.Module):
                 first = stride if index == 0 else 1
                 x = block(config, width, expansion, kernel, first, name=f"blocks_{number}")(x, train)
                 number += 1
-        x = conv(config.head, 1, dtype=dtype, name="conv_head")(x)
+        x = conv(config.channels, 1, dtype=dtype, name="conv_head")(x)
         return nn.relu6(batch_norm(config, "bn1", epsilon=1e-3)(x, train))
 
 
@@ -82,4 +82,4 @@ def build(config: Config) -> Backbone:
     Raises:
       WeightsError: by `init`, if `config.pretrained` does not contain weights of this network.
     """
-    return as_backbone(EfficientNetLite(config), config.head, config, source=SOURCE)
+    return as_backbone(EfficientNetLite(config), config.channels, config, source=SOURCE)

@@ -127,7 +127,7 @@ def _register_heic() -> None:
     try:
         import pillow_heif
     except ImportError:
-        raise DataError('is HEIC, which needs an extra: pip install -e ".[heic]"') from None
+        raise DataError("is HEIC, which needs one more package: pip install pillow-heif") from None
     pillow_heif.register_heif_opener(thumbnails=False, depth_images=False, aux_images=False)
 
 

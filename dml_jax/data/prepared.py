@@ -134,6 +134,8 @@ def load(data: Data, name: str, unprepared: Recipe | None = None) -> dict[str, S
         raise ConfigError("data.path: missing; give the directory of a data set prepared by dml_jax.prepare")
     directory = Path(path).expanduser()
     remedy = f"python -m dml_jax.prepare --name={name} --source=… --output={path} creates one"
+    if unprepared is not None:
+        remedy = "give one with --config.data.path, prepared or with one subfolder per class"
     if not directory.is_dir():
         raise DataError(f"data.path={path}: no such directory; {remedy}")
     marker = read_marker(directory)
@@ -169,6 +171,7 @@ def _splits(
             split.classes,
             content=content or split.content,
             metadata=split.metadata,
+            note=split.note,
         )
         for name, split in splits.items()
     }

@@ -23,6 +23,7 @@ class Split(NamedTuple):
       content: SHA-256 of the data set that the split belongs to, pixels included; empty if it is built in or one of
         tensorflow_datasets.
       metadata: further columns of the table that the images were listed in: name -> N values.
+      note: a sentence for the user on how the data set was read; the same for all splits.
     """
 
     labels: np.ndarray
@@ -32,6 +33,7 @@ class Split(NamedTuple):
     gallery: "Split | None" = None
     content: str = ""
     metadata: Mapping[str, Sequence[Scalar]] = {}
+    note: str = ""
 
 
 def check_disjoint(splits: Mapping[str, Split]) -> None:

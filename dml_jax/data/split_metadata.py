@@ -31,6 +31,7 @@ class SplitMetadata(NamedTuple):
       files: N absolute paths of image files; empty if the images are packed.
       content: SHA-256 of all images of the data set, the same for all splits; empty if not computed.
       metadata: further columns: name -> N values.
+      note: a sentence for the user on how the data set was read; not stored.
     """
 
     labels: np.ndarray
@@ -39,6 +40,7 @@ class SplitMetadata(NamedTuple):
     files: Sequence[str] = ()
     content: str = ""
     metadata: Mapping[str, Sequence[Scalar]] = {}
+    note: str = ""
 
 
 def from_entries(entries: Sequence[Entry]) -> dict[str, SplitMetadata]:

@@ -29,7 +29,8 @@ def scan(directory: Path, recipe: Recipe) -> Mapping[str, SplitMetadata]:
       DataError: no classes, or unusable images (how many, and the first of them).
     """
     files = dict(sorted(walk(directory.resolve())))
-    return split_metadata.cached(_fingerprint(directory, files), lambda: _scan(directory, files, recipe))
+    splits = split_metadata.cached(_fingerprint(directory, files), lambda: _scan(directory, files, recipe))
+    return {name: split._replace(note=recipe.skipped(files)) for name, split in splits.items()}
 
 
 def _scan(directory: Path, files: Files, recipe: Recipe) -> Mapping[str, SplitMetadata]:
@@ -58,6 +59,6 @@ def _scan(directory: Path, files: Files, recipe: Recipe) -> Mapping[str, SplitMe
 
 def _fingerprint(directory: Path, files: Files) -> bytes:
     """Names, sizes, modification and change times of the files."""
-    lines = ["splits: 2", str(directory.resolve())]  # the number rises when folders are read as other splits
+    lines = ["splits: 3", str(directory.resolve())]  # the number rises when folders are read as other splits
     lines += [f"{name}\0{stamp(file.path)}" for name, file in files.items()]
     return "\n".join(lines).encode(errors="surrogateescape")

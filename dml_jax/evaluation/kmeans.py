@@ -1,6 +1,6 @@
 """k-means: k-means++ or random initialisation, Lloyd's iterations, restarts.
 
-A seed gives bit-identical results, whatever the number of devices.
+One device computes it. On one machine, a seed gives bit-identical results; another processor may round differently.
 """
 
 import math

@@ -173,7 +173,7 @@ def calibrate(
         counts = np.zeros(len(names), np.int64)
         counts[chosen] = rng.choice(sizes, drawn)
         rows = _random_rows(source_labels, np.minimum(counts, usable), rng)
-        wanted, enrolled = wanted + counts.sum(), enrolled + len(rows)
+        wanted, enrolled = wanted + int(counts.sum()), enrolled + len(rows)
         free = rng.permutation(len(labels) if gallery is not None else np.delete(np.arange(len(labels)), rows))
         slot = np.full(len(names) + 1, -1)  # position in `chosen`; the last entry serves classes outside of the gallery
         slot[chosen] = np.arange(drawn)

@@ -47,11 +47,13 @@ def execute(arguments: list[str]) -> None:
         raise ConfigError(f"--to: missing; give some of {','.join(FORMS)}, or --push=user/name")
     forms = cli.choices("--to", options.to, FORMS) if options.to else ()
     if "onnx" in forms:
-        cli.check_installed(f"--to={options.to}", "jax2onnx", "onnx")
+        cli.check_installed(f"--to={options.to}", "jax2onnx", "jax2onnx onnxruntime")
     if options.checkpoint != "reported" and "parquet" in forms:
         raise ConfigError(f"--checkpoint={options.checkpoint}: the run has embeddings of the reported one only")
     if options.push:
-        cli.check_installed(f"--push={options.push}", "huggingface_hub", "hub")
+        if options.push.count("/") != 1:
+            raise ConfigError(f"--push={options.push}: must be user/name")
+        cli.check_installed(f"--push={options.push}", "huggingface_hub", "huggingface_hub")
         if options.checkpoint != "reported":
             raise ConfigError(f"--checkpoint={options.checkpoint}: --push uploads the reported one with its results")
     workdir = utf8_path("--workdir", options.workdir)

@@ -101,6 +101,8 @@ def write(
     *,
     config_hash: str | None,
     step: int | None,
+    finished: bool | None = None,
+    data_hash: str | None = None,
     members: Sequence[Mapping[str, Any]] = (),
     metadata: Mapping[str, Sequence[Scalar]] = {},
     plan: Mapping[str, Any] | None = None,
@@ -116,6 +118,8 @@ def write(
       ids: N image names.
       config_hash: of the run; None for an ensemble.
       step: of the checkpoint; None for an ensemble.
+      finished: whether the run had finished, or all runs of an ensemble; None if unknown.
+      data_hash: of the run's data at this time, see `experiment.data_hash`; None for other images.
       members: for an ensemble, the manifests of its members.
       metadata: further columns of the data set: name -> N values.
       plan: what was embedded, see `embedding_shards`.
@@ -148,6 +152,8 @@ def write(
         "checkpoint_step": step,
         "sha256": {name: sha256(draft / name) for name in arrays},
     }
+    manifest |= {} if finished is None else {"finished": finished}
+    manifest |= {} if data_hash is None else {"data_hash": data_hash}
     if members:
         manifest["members"] = list(members)
     if plan:

@@ -4,18 +4,18 @@ A repository holds `config.json`, `results.json`, `model/<step>.safetensors` and
 and none of these can hold code.
 """
 
-import importlib
+import fnmatch
 import shutil
 import tempfile
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from dml_jax import files
+from dml_jax import files, hub_client
 from dml_jax.data.prepare.source_files import SPLITS
 from dml_jax.errors import ConfigError, DataError
 from dml_jax.evaluation import metric_table
-from dml_jax.files import reason
 from dml_jax.train import kept_models, workdir
 from dml_jax.train.state import TrainState
 from dml_jax.train.warm_start import MODEL
@@ -42,10 +42,11 @@ def create(repository: str, *, private: bool) -> None:
     Raises:
       ConfigError: it cannot be created.
     """
+    library = hub_client.client(ConfigError, f"--push={repository}")
     try:
-        _library().create_repo(repository, private=private, exist_ok=True)
-    except Exception as error:  # the hub's client also raises errors of the libraries it uses
-        raise ConfigError(f"--push={repository}: {reason(error)}") from None
+        library.HfApi().create_repo(repository, private=private, exist_ok=True)
+    except Exception as problem:  # the client also raises errors of the libraries it uses
+        raise ConfigError(f"--push={repository}: cannot be created {hub_client.explain(problem)}") from None
 
 
 def results_of(directory: Path, state: TrainState) -> dict[str, Any]:
@@ -85,19 +86,22 @@ def push(repository: str, directory: Path, state: TrainState, exported: Sequence
         staged = Path(name)
         files.write_json(staged / "config.json", facts)
         files.write_json(staged / "results.json", results)
-        kept_models.write(staged / MODEL, state)
+        kept_models.write(staged / MODEL, state, workdir.identity(facts))
         (staged / "README.md").write_text(card(repository, facts["config"], results), encoding="utf-8")
         for path in exported:
             shutil.copy(path, staged)
+        library = hub_client.client(DataError, f"--push={repository}")
+        library.utils.disable_progress_bars()  # to whose line an error would be appended
         try:
-            _library().upload_folder(repo_id=repository, folder_path=staged, delete_patterns=list(REPLACED))
-        except Exception as error:
-            raise DataError(f"--push={repository}: cannot be uploaded ({reason(error)}); try again") from None
+            with warnings.catch_warnings(action="ignore"):  # of Parquet files, which belong to data sets
+                library.HfApi().upload_folder(repo_id=repository, folder_path=staged, delete_patterns=list(REPLACED))
+        except Exception as problem:
+            raise DataError(f"--push={repository}: cannot be uploaded {hub_client.explain(problem)}") from None
 
 
 def card(repository: str, config: dict[str, Any], results: dict[str, Any]) -> str:
     """The model card: metadata in YAML, the results with their protocol, and how to load the model."""
-    library = _library()
+    library = hub_client.client(DataError, f"--push={repository}")
     data, method = config["data"]["name"], config["method"]["name"]
     columns = metric_table.columns(results)
     metadata = library.ModelCardData(
@@ -135,20 +139,13 @@ def pull(address: str) -> Path:
       DataError: it cannot be downloaded, or is not a run of this package.
     """
     repository, _, revision = address.removeprefix(PREFIX).partition("@")
-    try:
-        found = _library().snapshot_download(repository, revision=revision or None, allow_patterns=list(PULLED))
-    except Exception as error:
-        if isinstance(error, ConfigError):
-            raise
-        raise DataError(f"{address}: cannot be downloaded ({reason(error)})") from None
-    missing = [pattern for pattern in PULLED if not any(Path(found).glob(pattern))]
-    if missing:
-        raise DataError(f"{address}: holds no run of dml_jax ({missing[0]} is missing)")
-    return Path(found)
 
+    def run(names: Sequence[str]) -> list[str]:
+        """The files of a run; none if some are missing."""
+        files_of = [fnmatch.filter(names, pattern) for pattern in PULLED]
+        return [name for found in files_of for name in found] if all(files_of) else []
 
-def _library() -> Any:
-    try:
-        return importlib.import_module("huggingface_hub")
-    except ImportError:
-        raise ConfigError('huggingface_hub is not installed: pip install -e ".[hub]"') from None
+    found = hub_client.fetch(repository, revision or None, run, DataError)
+    if not found:
+        raise DataError(f"{address}: holds no run of dml_jax, which is {', '.join(PULLED)}")
+    return found[PULLED[0]].parent

@@ -8,6 +8,7 @@ CosFace is Wang et al. (CVPR 2018); sub-center ArcFace is Deng et al. (ECCV 2020
 import jax
 import jax.numpy as jnp
 
+from dml_jax.losses.check_batch import check_batch
 from dml_jax.losses.pairwise import class_cosine, class_indices, own_class
 from dml_jax.losses.products import product
 from dml_jax.losses.safe_norms import at_least_float32, root
@@ -55,6 +56,7 @@ def softmax(
       bias: float [C].
       smoothing: epsilon of the label smoothing.
     """
+    check_batch(embeddings, labels, kernel=(kernel, "DC"))
     return cross_entropy(linear_logits(embeddings, kernel, bias), labels, smoothing=smoothing).mean()
 
 
@@ -70,6 +72,7 @@ def normalized_softmax(
       temperature: sigma, divides the cosines; 0.05 in the paper.
       smoothing: epsilon of the label smoothing; none in the paper.
     """
+    check_batch(embeddings, labels, proxies=(proxies, "CD"))
     return cross_entropy(class_cosine(embeddings, proxies) / temperature, labels, smoothing=smoothing).mean()
 
 
@@ -107,6 +110,7 @@ def arcface(
       margin: added to the angle between a sample and its own proxy, in radians.
       scale: multiplies the cosines.
     """
+    check_batch(embeddings, labels, proxies=(proxies, "CD"))
     return cross_entropy(
         scale * angular_margin(class_cosine(embeddings, proxies), labels, margin=margin), labels
     ).mean()
@@ -124,6 +128,7 @@ def cosface(
       margin: subtracted from the cosine of a sample and its own proxy.
       scale: multiplies the cosines.
     """
+    check_batch(embeddings, labels, proxies=(proxies, "CD"))
     cosines = class_cosine(embeddings, proxies)
     return cross_entropy(scale * _with_target(cosines, labels, _own(cosines, labels) - margin), labels).mean()
 
@@ -140,6 +145,7 @@ def subcenter_arcface(
       margin: added to the angle between a sample and its own class, in radians.
       scale: multiplies the cosines.
     """
+    check_batch(embeddings, labels, proxies=(proxies, "CKD"))
     cosines = nearest_center(embeddings, proxies)
     return cross_entropy(scale * angular_margin(cosines, labels, margin=margin), labels).mean()
 

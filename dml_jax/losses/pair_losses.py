@@ -11,6 +11,7 @@ import jax.numpy as jnp
 
 from dml_jax.losses import mining as miners
 from dml_jax.losses import pairwise
+from dml_jax.losses.check_batch import check_batch
 from dml_jax.losses.mining import Triplets
 from dml_jax.losses.pairwise import Candidates
 from dml_jax.losses.safe_norms import at_least_float32, log_sum_exp, root
@@ -47,6 +48,7 @@ def contrastive(
       average: mean over all pairs of a kind, or over those with a positive hinge.
       candidates: what the anchors are compared with; None for the batch itself.
     """
+    check_batch(embeddings, labels, candidates=candidates)
     x, others = pairwise.compared(embeddings, labels, candidates)
     pull, push = contrastive_hinges(
         pairwise.distances(x, others.embeddings), others.positive, others.negative,
@@ -101,6 +103,7 @@ def triplet(
       candidates: what the anchors are compared with; None for the batch itself.
       key: random key; not needed for mining="hard".
     """
+    check_batch(embeddings, labels, candidates=candidates)
     x, others = pairwise.compared(embeddings, labels, candidates)
     triplets = _mine(mining, key, x, others)
     return triplet_loss(x, triplets, margin=margin, squared=squared, candidates=others.embeddings)
@@ -168,6 +171,7 @@ def margin(
       candidates: what the anchors are compared with; None for the batch itself.
       key: random key; not needed for mining="hard".
     """
+    check_batch(embeddings, labels, candidates=candidates)
     x, others = pairwise.compared(embeddings, labels, candidates)
     triplets = _mine(mining, key, x, others)
     return margin_loss(x, labels, triplets, beta, margin=margin, nu=nu, divisor=divisor, candidates=others.embeddings)
@@ -259,6 +263,7 @@ def lifted_structure(
       normalize: use unit vectors; the paper uses embeddings as they are.
       candidates: what the anchors are compared with; None for the batch itself.
     """
+    check_batch(embeddings, labels, candidates=candidates)
     x, others = pairwise.compared(embeddings, labels, candidates, normalize=normalize)
     distances = pairwise.distances(x, others.embeddings)
     return _mean(lifted_structure_losses(distances, others.positive, others.negative, margin=margin), others.positive)
@@ -304,6 +309,7 @@ def n_pair(
       candidates: what the anchors are compared with; None for the batch itself.
       key: random key.
     """
+    check_batch(embeddings, labels, candidates=candidates)
     x = at_least_float32(embeddings)
     if candidates is not None:
         positives, valid = miners.draw_uniform(key, candidates.positive)

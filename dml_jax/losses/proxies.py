@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 
+from dml_jax.losses.check_batch import check_batch
 from dml_jax.losses.classification import cross_entropy
 from dml_jax.losses.pairwise import class_cosine, own_class, squared_distances
 from dml_jax.losses.safe_norms import log1p_sum_exp, unit
@@ -26,6 +27,7 @@ def proxy_nca(embeddings: jax.Array, labels: jax.Array, proxies: jax.Array, *, s
       proxies: float [C, D], C >= 2, any norm.
       scale: length to which embeddings and proxies are normalised.
     """
+    check_batch(embeddings, labels, proxies=(proxies, "CD"))
     cosines, own = _compared(embeddings, labels, proxies)
     distances = 2 * scale**2 * (1 - cosines)
     others = jax.nn.logsumexp(jnp.where(own, -jnp.inf, -distances), axis=1)
@@ -45,6 +47,7 @@ def proxy_nca_pp(
       proxies: float [C, D], any norm.
       temperature: divides the squared distances of unit vectors.
     """
+    check_batch(embeddings, labels, proxies=(proxies, "CD"))
     return cross_entropy(2 * (class_cosine(embeddings, proxies) - 1) / temperature, labels).mean()
 
 
@@ -63,6 +66,7 @@ def proxy_anchor(
       margin: delta, in cosine.
       alpha: steepness.
     """
+    check_batch(embeddings, labels, proxies=(proxies, "CD"))
     cosines, own = _compared(embeddings, labels, proxies)
     present = jnp.any(own, axis=0)
     pull = log1p_sum_exp(-alpha * (cosines - margin), own, axis=0)
@@ -93,6 +97,7 @@ def soft_triple(
       margin: delta, subtracted from the similarity to the own class.
       spread: tau, weight of the regulariser `center_spread`.
     """
+    check_batch(embeddings, labels, proxies=(proxies, "CKD"))
     classes, count, dim = proxies.shape
     rows = proxies.swapaxes(0, 1).reshape(-1, dim)  # classes along the last axis, where the softmax is fast
     cosines = class_cosine(embeddings, rows).reshape(-1, count, classes)

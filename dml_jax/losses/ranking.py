@@ -25,6 +25,7 @@ import jax
 import jax.numpy as jnp
 
 from dml_jax.losses import pairwise
+from dml_jax.losses.check_batch import check_batch
 from dml_jax.losses.pairwise import Candidates
 
 
@@ -45,6 +46,7 @@ def smooth_ap(
       rank_query: within a batch, each query is a positive of itself, as in the authors' code.
       candidates: what the queries are compared with; None for the batch itself.
     """
+    check_batch(embeddings, labels, candidates=candidates)
     x, others = pairwise.compared(embeddings, labels, candidates)
     positive = others.positive
     if rank_query and candidates is None:
@@ -78,6 +80,7 @@ def recall_at_k(
       rank_query: within a batch, each query is a candidate of its own ranking, as in the authors' code.
       candidates: what the queries are compared with; None for the batch itself.
     """
+    check_batch(embeddings, labels, candidates=candidates)
     x, others = pairwise.compared(embeddings, labels, candidates)
     ranked = others.positive | others.negative
     if rank_query and candidates is None:

@@ -33,6 +33,7 @@ import jax
 import jax.numpy as jnp
 
 from dml_jax.losses import pairwise
+from dml_jax.losses.check_batch import check_batch
 from dml_jax.losses.pairwise import Candidates
 from dml_jax.losses.safe_norms import at_least_float32, log1p_sum_exp, log_sum_exp
 from dml_jax.options.methods.losses import MultiSimilarity
@@ -61,6 +62,7 @@ def multi_similarity(
       alpha, beta, base, epsilon, mining, copies, divisor: see `options.methods.losses.MultiSimilarity`.
       candidates: what the anchors are compared with; None for the batch itself.
     """
+    check_batch(embeddings, labels, candidates=candidates)
     options = MultiSimilarity(alpha, beta, base, epsilon, mining, copies, divisor)
     x, others = pairwise.compared(embeddings, labels, candidates)
     similarity = pairwise.inner_products(x, others.embeddings)
@@ -149,6 +151,7 @@ def circle(
       gamma: scale; 80 for fine-grained retrieval, 256 for face recognition.
       candidates: what the anchors are compared with; None for the batch itself.
     """
+    check_batch(embeddings, labels, candidates=candidates)
     x, others = pairwise.compared(embeddings, labels, candidates)
     s = pairwise.inner_products(x, others.embeddings)
     alpha_n, alpha_p = jax.lax.stop_gradient((jax.nn.relu(s + margin), jax.nn.relu(1 + margin - s)))
@@ -169,6 +172,7 @@ def sup_con(
       temperature: divides the cosines; 0.1 in the paper.
       candidates: what the anchors are compared with; None for the batch itself.
     """
+    check_batch(embeddings, labels, candidates=candidates)
     x, others = pairwise.compared(embeddings, labels, candidates)
     logits = pairwise.inner_products(x, others.embeddings) / temperature
     normalizer = log_sum_exp(logits, others.positive | others.negative, axis=1)

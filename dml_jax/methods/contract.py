@@ -113,7 +113,8 @@ class Method(NamedTuple):
         the number of updates so far, for schedules of coefficients.
       embed: (params, model_state, images uint8 [B, H, W, 3]) -> [B, D], normalised as in the paper.
       groups: names of the optimizer's parameter groups.
-      group: path of a parameter, a tuple of dict keys -> name of its group.
+      group: path of a parameter, a tuple of dict keys -> name of its group. Also of an entry of `model_state` that is
+        not `history`: batch statistics belong to the group of the layers whose they are.
       after: (params, model_state, carry of the loss) -> model_state, after the parameters have been updated.
       fill: (params, model_state, batches) -> model_state, before the first step; None if there is nothing to fill.
       refine: (params, model_state, queries [Q, D], gallery [G, D] or None, groups=None) -> the queries refined at test

@@ -294,7 +294,7 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
         batch_loss,
         heads.unit_embed(encode),
         GROUPS,
-        group=lambda path: path[0],
+        group=lambda path: "mpn" if path[0] == "neck" else path[0],  # whose batch statistics these are
         refine=None if config.losses == "auxiliary" else refine_at_test,
         teach=teach,
     )

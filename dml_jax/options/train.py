@@ -8,6 +8,11 @@ from dml_jax.options.backbones import Dtype
 from dml_jax.options.fields import Fraction, NonNegative, NonNegativeInt, PositiveInt, require, section
 
 Optimizer = Literal["adam", "adamw", "radam", "sgd", "rmsprop", "lion", "muon"]
+# The optimizers that use an option.
+USERS = {
+    "momentum": ("sgd", "rmsprop"), "nesterov": ("sgd",), "alpha": ("rmsprop",),
+    "betas": ("adam", "adamw", "radam", "lion"),
+}  # fmt: skip
 
 
 @section
@@ -17,7 +22,7 @@ class Group:
     learning_rate: NonNegative  # before the schedule
     weight_decay: NonNegative = 0.0  # decoupled in AdamW, RAdam, Lion and Muon, else added to the gradient
     warmup: Literal["train", "freeze"] = "train"  # whether the group is trained in the warm-up epochs
-    freeze: bool = False  # never trained
+    freeze: bool = False  # never trained; its batch statistics stay as they are, too, and a backbone normalises by them
 
 
 @section
@@ -35,7 +40,11 @@ class Train:
     chunks: PositiveInt = 1  # parts in which a batch is encoded, for batches larger than the memory; same results
     precision: Dtype = "float32"  # of the backbone's activations and of the operands of the heads' products
     shard_classes: bool = False  # spread tables of classes (proxies, classifiers) over the devices; same results
-    optimizer: Optimizer = "adam"  # with PyTorch's conventions
+    optimizer: Optimizer = "adam"  # with PyTorch's conventions and defaults
+    momentum: Fraction = 0.0  # of sgd and rmsprop
+    nesterov: bool = False  # Nesterov's momentum, of sgd
+    alpha: Fraction = 0.99  # decay of rmsprop's mean of squared gradients
+    betas: tuple[Fraction, ...] = ()  # of adam, adamw, radam (default 0.9, 0.999) and lion (0.9, 0.99)
     clip_norm: NonNegative = 0.0  # largest global norm of the gradient of all groups without `freeze`; 0: no limit
     ema: Fraction = 0.0  # decay per step of a moving average of the model, which is the one evaluated; 0: none
     schedule: Literal["constant", "cosine", "step"] = "constant"  # of all learning rates
@@ -59,6 +68,12 @@ class Train:
             rule = f"schedule={self.schedule!r} does not use it; remove it, or set schedule='step'"
             require(not self.milestones, "milestones", self.milestones, rule)
             require(self.gamma == Train.gamma, "gamma", self.gamma, rule)
+        for key, users in USERS.items():
+            value, default = getattr(self, key), getattr(Train, key)
+            rule = f"optimizer={self.optimizer!r} does not use it; remove it, or choose {' or '.join(users)}"
+            require(value == default or self.optimizer in users, key, value, rule)
+        require(not self.nesterov or self.momentum > 0, "nesterov", self.nesterov, "needs a positive momentum")
+        require(len(self.betas) in (0, 2), "betas", self.betas, "give two numbers, or none for the default")
         rule = "needs select='validation'; early stopping on test images would select by them"
         require(not self.patience or self.select == "validation", "patience", self.patience, rule)
         rule = "needs evaluations before the end; with train.steps, set evaluate_every"

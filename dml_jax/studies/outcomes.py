@@ -64,20 +64,6 @@ def finished(trials: Iterable[Trial]) -> set[str]:
     return done
 
 
-def check_needs(trials: Sequence[Trial]) -> None:
-    """Raises ConfigError if a run would be continued from whose model another trial has already started."""
-    by_name = {trial.name: trial for trial in trials}
-    for trial in trials:
-        if not (trial.directory / "config.json").exists():
-            continue
-        for other in (by_name[name] for name in trial.needs):
-            if has_results(other.directory) and not is_finished(other):
-                raise ConfigError(
-                    f"{trial.directory}: started from {other.name} with {missing(other)}; a run that others have "
-                    "started from cannot be continued; give another --root, or the length of before"
-                )
-
-
 @dataclass(frozen=True)
 class Run:
     """A finished run or ensemble.
@@ -114,7 +100,7 @@ def read_run(directory: Path, row: str = "") -> Run:
     data_hash = ""
     with suppress(DataError, KeyError):
         facts = read_json(directory / "config.json", dict[str, Any])
-        config, data_hash = facts["config"], str(facts.get("data_hash", ""))
+        config, data_hash = configs.upgraded(facts["config"]), str(facts.get("data_hash", ""))
     times = results.get("timing")
     if times is None and config:
         times = timing.summary(read_lines(directory / "timing.jsonl"), config["data"]["batch_size"])

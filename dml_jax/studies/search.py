@@ -34,7 +34,7 @@ def library() -> Any:
     try:
         optuna = importlib.import_module("optuna")
     except ImportError:
-        raise ConfigError('a search needs optuna: pip install -e ".[search]"') from None
+        raise ConfigError("a search needs optuna: pip install optuna") from None
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
     return optuna
@@ -46,9 +46,12 @@ def open_storage(optuna: Any, url: str, name: str) -> Any:
     Raises:
       ConfigError: the storage cannot be used.
     """
+    from sqlalchemy.pool import NullPool  # optuna needs it; it closes a connection after each use
+
     try:
         return optuna.create_study(
-            storage=url, study_name=name, direction="maximize", load_if_exists=True,
+            storage=optuna.storages.RDBStorage(url, engine_kwargs={"poolclass": NullPool}),
+            study_name=name, direction="maximize", load_if_exists=True,
             pruner=optuna.pruners.MedianPruner(n_startup_trials=BEFORE_PRUNING),
         )  # fmt: skip
     except Exception as error:  # each database has errors of its own
@@ -111,7 +114,7 @@ def sampler(optuna: Any, search: Search, number: int) -> Any:
             return optuna.samplers.TPESampler(seed=number, multivariate=True)
         case "gp":
             if importlib.util.find_spec("torch") is None:
-                raise ConfigError('sampler="gp": needs torch: pip install -e ".[search,torch]"')
+                raise ConfigError('sampler="gp": needs torch: pip install torch')
             return optuna.samplers.GPSampler(seed=number)
 
 

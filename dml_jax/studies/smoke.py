@@ -13,7 +13,6 @@ from dml_jax.options.backbones import resnet
 STEPS = 4
 LARGEST = {"embedding_dim": 128, "hidden_dim": 64, "psi_dim": 64, "queue_batches": 4, "clusters": 20}
 CLUSTERS = 100  # of test-time batches
-ENVIRONMENT = {"XLA_FLAGS": "--xla_backend_optimization_level=0"}  # most of the time is spent compiling
 KEPT = ("sampler", "batch_size", "images_per_class", "jitter", "greyscale", "validation_share")
 
 

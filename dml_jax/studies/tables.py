@@ -1,6 +1,5 @@
 """The table of a group of rows, and its text, Markdown, LaTeX and CSV."""
 
-import csv
 import io
 import math
 import re
@@ -17,6 +16,7 @@ from dml_jax.analysis.page import Cell
 from dml_jax.errors import printable
 from dml_jax.evaluation import metric_table
 from dml_jax.evaluation.metric_table import MetricEntry
+from dml_jax.files import write_csv
 from dml_jax.studies import outcomes
 from dml_jax.studies.outcomes import Group, Run
 
@@ -222,15 +222,15 @@ def comma_separated(table: Table) -> str:
     The last column is the title, which tells the tables of a file apart.
     """
     valued = [any(not math.isnan(row[i].value) for row in table.rows) for i in range(len(table.head))]
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
     head: list[str] = []
     for heading, has_value in zip(table.head, valued, strict=True):
         head += [heading or "row", f"{heading} (value)"] if has_value else [heading or "row"]
-    writer.writerow([*head, "table"])
+    rows = [[*head, "table"]]
     for row in table.rows:
         cells: list[str] = []
         for cell, has_value in zip(row, valued, strict=True):
             cells += [cell.text, "" if math.isnan(cell.value) else repr(cell.value)] if has_value else [cell.text]
-        writer.writerow([*cells, table.title])
+        rows.append([*cells, table.title])
+    out = io.StringIO()
+    write_csv(out, rows)
     return out.getvalue()

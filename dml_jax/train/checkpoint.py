@@ -1,9 +1,9 @@
 """Checkpoints of the complete train state, verified before they are read.
 
 `<workdir>/checkpoints/latest` keeps the newest few and `…/best` the best few, in separate directories so that neither
-deletes the other's. Orbax writes each into a temporary directory and renames it; a manifest with the SHA-256 of every
-file, written last, marks it as complete. A killed run leaves nothing that could be mistaken for a checkpoint, and
-damage is found before anything is restored.
+deletes the other's. Orbax writes each into a temporary directory and renames it; a manifest, written last, marks it as
+complete and says which run it belongs to. A killed run leaves nothing that could be mistaken for a checkpoint, and
+damage and checkpoints of another run are found before anything is restored.
 
 Training may go on while a checkpoint is written, but never beyond the next one: whatever reads, deletes or writes
 checkpoints first waits for it. So they are complete in the order in which they were saved.
@@ -14,7 +14,7 @@ import shutil
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -25,13 +25,12 @@ import jax
 import orbax.checkpoint as ocp
 
 from dml_jax.errors import CheckpointError
-from dml_jax.files import read_json, reading, reason, sha256, write_json
-from dml_jax.train import process_group
+from dml_jax.files import reading, reason
+from dml_jax.train import manifest, process_group, workdir
 from dml_jax.train.state import TrainState, check_finite, evaluated
 
 # More than one: there is something to fall back on if one is corrupt, or if the best is newer than the latest.
 KEPT = {"latest": 3, "best": 2}
-MANIFEST = "sha256.json"
 NONE = -1  # instead of a step
 NEVER_STARTED = r"coroutine '(async_serialize_from_host|_read_array_index_and_device_put|Store\.)"  # of orbax
 ON_DISK = ("step", "params", "method", "optimizer", "average")  # names of the fields of `TrainState` in a checkpoint
@@ -39,15 +38,6 @@ ON_DISK = ("step", "params", "method", "optimizer", "average")  # names of the f
 
 def _to_disk(state: TrainState) -> dict[str, Any]:
     return {name: part for name, part in zip(ON_DISK, state, strict=True) if part is not None}
-
-
-def digests(directory: Path) -> dict[str, str]:
-    """SHA-256 of every file below a directory by relative path, without its manifest."""
-    found = {}
-    for path in sorted(directory.rglob("*")):
-        if path.is_file() and path.name != MANIFEST:
-            found[str(path.relative_to(directory))] = sha256(path)
-    return found
 
 
 class Checkpoints:
@@ -58,10 +48,12 @@ class Checkpoints:
       template: () -> a TrainState with the structure, shapes, dtypes and shardings to restore (arrays or
         ShapeDtypeStructs).
       warn: called with one sentence for each checkpoint that cannot be read; None to raise instead of falling back.
+      run: see `workdir.identity`; written with each checkpoint, and compared whenever one is read.
       writing: False for readers, which must not touch what a run may be writing at the same time.
 
     Attributes:
       directory: as given, absolute.
+      run: as given.
       kept: where `kept_models` keeps models for analyses.
     """
 
@@ -71,11 +63,13 @@ class Checkpoints:
         template: Callable[[], TrainState],
         warn: Callable[[str], None] | None,
         *,
+        run: Mapping[str, Any],
         writing: bool = True,
     ):
         logging.getLogger("absl").setLevel(logging.CRITICAL)  # orbax also raises the errors it logs
         _ignore_abandoned_transfers()
         self.directory = directory.absolute()
+        self.run = run
         self.kept = self.directory / "kept"
         self._template = template
         self._warn = warn
@@ -89,7 +83,7 @@ class Checkpoints:
     def _remove_incomplete(self) -> int:
         """Removes the remains of a killed run; returns their number."""
         found = [path for path in self.directory.glob("*/*") if path.parent.name in KEPT and path.name.isdigit()]
-        incomplete = [path for path in found if not (path / MANIFEST).exists()]
+        incomplete = set(found).difference(*(manifest.complete(self.directory / kind) for kind in KEPT))
         for path in incomplete:
             shutil.rmtree(path)
         return len(incomplete)
@@ -134,7 +128,7 @@ class Checkpoints:
             saved = manager.save(step, args=items)
         if not saved:
             raise CheckpointError(f"{path}: was not written, because there is a newer one")
-        self._pending = self._background.submit(_commit, manager, path)
+        self._pending = self._background.submit(_commit, manager, path, self.run)
         if not background:
             self.wait()
 
@@ -155,8 +149,7 @@ class Checkpoints:
 
     def steps(self, kind: str = "latest") -> list[int]:
         """Steps of the complete checkpoints on disk, oldest first."""
-        directory = self.directory / kind
-        return sorted(int(path.parent.name) for path in directory.glob(f"*/{MANIFEST}") if path.parent.name.isdigit())
+        return [int(path.name) for path in manifest.complete(self.directory / kind)]
 
     def restore(self, kind: str = "latest", step: int | None = None) -> tuple[TrainState, dict[str, Any]] | None:
         """Reads a checkpoint; if the newest is corrupt, warns, deletes it and reads the one before it.
@@ -172,7 +165,8 @@ class Checkpoints:
 
         Raises:
           CheckpointError: `step` does not exist or is corrupt, all checkpoints are corrupt, the newest manifest cannot
-            be opened, or the checkpoint that was being written in the background could not be.
+            be opened, the checkpoint belongs to another run, or the one that was being written in the background could
+            not be.
         """
         self.wait()
         if step is not None:
@@ -180,7 +174,8 @@ class Checkpoints:
             if step not in steps:
                 known = ", ".join(map(str, steps)) or "none"
                 raise CheckpointError(f"--checkpoint={step}: not in {self.directory / kind}; available: {known}")
-            _check_unchanged(self.directory / kind / str(step))
+            manifest.check(self.directory / kind / str(step))
+            self._check_run(self.directory / kind / str(step))
             return self._read(kind, step)
         newest = process_group.decided_by_first(lambda: self._newest_intact(kind))
         if newest == NONE:
@@ -193,9 +188,9 @@ class Checkpoints:
         """The newest checkpoint that is not corrupt, or `NONE`; see `restore`."""
         steps = self.steps(kind)
         for candidate in reversed(steps):
+            path = self.directory / kind / str(candidate)
             try:
-                _check_unchanged(self.directory / kind / str(candidate))
-                return candidate
+                manifest.check(path)
             except CheckpointError as error:
                 if isinstance(error.__cause__, OSError):  # such as missing permissions: the files may be intact
                     raise
@@ -205,8 +200,15 @@ class Checkpoints:
                     raise CheckpointError(f"{error}; load an earlier one with --checkpoint=STEP") from error
                 self._warn(f"{error}; falling back to the previous one")
                 if self._writing:
-                    shutil.rmtree(self.directory / kind / str(candidate))
+                    shutil.rmtree(path)
+            else:
+                self._check_run(path)
+                return candidate
         return NONE
+
+    def _check_run(self, checkpoint: Path) -> None:
+        if (stored := manifest.run_of(checkpoint)) is not None:
+            workdir.check_same_facts(checkpoint, stored, self.run)
 
     def select(self, checkpoint: str, select: str) -> TrainState:
         """The state that a value of `--checkpoint` selects, with the moving average as its model if the run has one.
@@ -271,12 +273,12 @@ def _writing(path: Path) -> Iterator[None]:
         raise CheckpointError(f"{path}: cannot be written ({reason(error)})") from error
 
 
-def _commit(manager: ocp.CheckpointManager, path: Path) -> None:
+def _commit(manager: ocp.CheckpointManager, path: Path, run: Mapping[str, Any]) -> None:
     """Waits for orbax and marks the checkpoint as complete."""
     with _writing(path):
         manager.wait_until_finished()
         if jax.process_index() == 0:
-            write_json(path / MANIFEST, digests(path))
+            manifest.write(path, run)
 
 
 def _ignore_abandoned_transfers() -> None:
@@ -303,12 +305,3 @@ def _is_not_from_orbax(record: logging.LogRecord) -> bool:
 
 def _in_orbax(trace: TracebackType | None) -> bool:
     return any("orbax" in Path(frame.f_code.co_filename).parts for frame, _ in traceback.walk_tb(trace))
-
-
-def _check_unchanged(path: Path) -> None:
-    """Raises CheckpointError unless every file is unchanged since it was written."""
-    expected = read_json(path / MANIFEST, dict[str, str], "the checkpoint is incomplete", CheckpointError)
-    found = digests(path)
-    damaged = sorted(name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name))
-    if damaged:
-        raise CheckpointError(f"{path}: the checkpoint is corrupt, {damaged[0]} has changed since it was written")

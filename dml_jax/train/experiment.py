@@ -1,7 +1,8 @@
 """From a configuration to the parts of a run: data, method, optimizer, mesh. Everything is validated here, early."""
 
 import hashlib
-from functools import partial
+from collections.abc import Mapping
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import jax
@@ -10,6 +11,7 @@ import optax
 from jax.sharding import Mesh
 
 from dml_jax import config as configs
+from dml_jax import xla_flags
 from dml_jax.backbones.contract import Backbone
 from dml_jax.backbones.linen_backbone import on_features
 from dml_jax.config import Config, Data
@@ -21,14 +23,9 @@ from dml_jax.data.split import Split
 from dml_jax.errors import ConfigError, DataError
 from dml_jax.evaluation import refinement_batches
 from dml_jax.methods.contract import Batch, Method, PyTree, TrainingSet, no_classes
-from dml_jax.train import chunks, class_tables, optimizers, precision, step
+from dml_jax.train import chunks, class_tables, frozen_groups, optimizers, precision, step
 from dml_jax.train import mesh as meshes
 from dml_jax.train.state import TrainState
-
-# Runs once, so compiling it fast matters more than the speed of its code.
-_compiled_initial = jax.jit(
-    step.initial, static_argnums=(0, 1, 4), compiler_options={"xla_backend_optimization_level": 0}
-)
 
 
 class Teacher(NamedTuple):
@@ -36,7 +33,8 @@ class Teacher(NamedTuple):
 
     Attributes:
       teach: images uint8 [B, H, W, 3] -> Teaching; a pytree whose leaves, the model's variables, are on every device.
-      origin: which model it is, for `config.json`: "hash" of its configuration, "step", "sha256" of its variables.
+      origin: which model it is, for `config.json`: "hash" of its configuration, "step", "sha256" of its variables,
+        and whether its run had "finished".
     """
 
     teach: jax.tree_util.Partial
@@ -129,12 +127,20 @@ def build(config: Config) -> Experiment:
 def build_method(config: Config, data: TrainingSet) -> Method:
     """The method of a configuration on its backbone, with random erasing if the configuration asks for it."""
     backbone = configs.module("backbone", config.backbone.name).build(config.backbone)
-    if config.train.feature_views:
-        backbone = on_features(backbone)
+    backbone = on_features(backbone) if config.train.feature_views else _with_erasing(backbone, config.data)
     methods = configs.module("method", config.method.name)
 
+    frozen = {name for name, group in config.train.groups.items() if group.freeze}
+
     def build_for(classes: int) -> Method:
-        return methods.build(config.method, _with_erasing(backbone, config.data), data._replace(classes=classes))
+        def build_on(backbone: Backbone) -> Method:
+            built: Method = methods.build(config.method, backbone, data._replace(classes=classes))
+            return built
+
+        method = build_on(backbone)
+        if method.group(("backbone",)) in frozen:
+            method = build_on(frozen_groups.as_evaluated(backbone))
+        return frozen_groups.keeping_state(method, frozen)
 
     method = build_for(data.classes)
     if config.train.shard_classes:
@@ -170,7 +176,9 @@ def check_split(name: str, split: Split) -> None:
             f"classes must be 0 to {classes - 1}"
         )
     if split.labels.min() == split.labels.max():
-        raise DataError(f"the {name} split has one class only; at least 2 are needed")
+        raise DataError(
+            f"the {name} split has one class only; at least 2 are needed (4 in a folder, half of which are tested)"
+        )
 
 
 def _check_batch_size(config: Config, devices: int) -> None:
@@ -259,7 +267,7 @@ def device_batch(experiment: Experiment, images: np.ndarray, labels: np.ndarray,
 def initial_state(experiment: Experiment) -> TrainState:
     """The state before the first step, on every device; a pure function of the seed."""
     key = jax.random.fold_in(run_key(experiment.config), 2**31 - 1)
-    initial = step.initial if _reads_weights(experiment.config) else _compiled_initial
+    initial = step.initial if _reads_weights(experiment.config) else _compiled_initial()
     ema = experiment.config.train.ema
     state = initial(experiment.method, experiment.optimizer, key, example_batch(experiment), ema)
     return place(experiment, state)
@@ -268,6 +276,12 @@ def initial_state(experiment: Experiment) -> TrainState:
 def place(experiment: Experiment, variables: PyTree) -> PyTree:
     """Copies a state, or parts of one, to the devices as the method wants it."""
     return meshes.place(experiment.mesh, variables, experiment.method.class_axis)
+
+
+@cache
+def _compiled_initial() -> Any:
+    """`step.initial`, compiled fast rather than into fast code, because it runs once."""
+    return jax.jit(step.initial, static_argnums=(0, 1, 4), compiler_options=xla_flags.unoptimized())
 
 
 def _reads_weights(config: Config) -> bool:
@@ -284,7 +298,7 @@ def state_shapes(
     if _reads_weights(config):
         shapes = jax.eval_shape(partial(step.initial, method, optimizer, ema=config.train.ema), key, batch)
     else:
-        shapes = _compiled_initial.eval_shape(method, optimizer, key, batch, config.train.ema)
+        shapes = _compiled_initial().eval_shape(method, optimizer, key, batch, config.train.ema)
     shardings = meshes.shardings(mesh, shapes, method.class_axis)
     return jax.tree.map(
         lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), shapes, shardings
@@ -314,10 +328,10 @@ def template(experiment: Experiment) -> TrainState:
     return state_shapes(experiment.config, experiment.method, experiment.optimizer, experiment.shape, experiment.mesh)
 
 
-def data_hash(experiment: Experiment) -> str:
+def data_hash(splits: Mapping[str, Split]) -> str:
     """SHA-256 of the image names and labels of all splits and, except for tensorflow_datasets, of the images."""
     digest = hashlib.sha256()
-    for name, split in sorted(experiment.splits.items()):
+    for name, split in sorted(splits.items()):
         digest.update(f"{name} {len(split.labels)}".encode())
         digest.update(np.ascontiguousarray(split.labels).data)
         for start in range(0, len(split.ids), BLOCK):  # ten million names at once would take a gigabyte

@@ -12,6 +12,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from dml_jax import config as configs
@@ -56,8 +57,9 @@ def with_features(
     if not config.train.feature_views:
         return experiment
     state = warm_start.initial_state(experiment, console)
-    compute = inference.compile_embedder(experiment, _features(config))
-    _check_method(experiment, compute, state)
+    features = _features(config)
+    _check_method(experiment, features, state)
+    compute = inference.compile_embedder(experiment, features)
     split, data = experiment.splits["train"], config.data
     digest = _digest(experiment, state)
     uncropped = replace(data, crop="none", image_size=0, resize=0, training_size=0)
@@ -112,13 +114,15 @@ def _crops(split: Split, data: Data, seed: int, view: int) -> Split:
 
 def _check_method(experiment: Experiment, compute: Embed, state: TrainState) -> None:
     """Raises ConfigError unless embeddings of features are those of the images they were computed from."""
+    embed = experiment.method.embed
+
+    def both(params: PyTree, model_state: PyTree, images: jax.Array) -> jax.Array:
+        features = compute(params, model_state, images)
+        return jnp.stack([embed(params, model_state, inputs) for inputs in (images, features)])
+
     pixels = np.random.default_rng(0).integers(0, 256, (jax.device_count(), *experiment.shape, 3), np.uint8)
-    first = jax.make_array_from_process_local_data(meshes.row_sharded(experiment.mesh), pixels)
-    embed = inference.compile_embedder(experiment)
-    images, features = (
-        np.asarray(embed(state.params, state.model_state, inputs))
-        for inputs in (first, compute(state.params, state.model_state, first))
-    )
+    rows = jax.make_array_from_process_local_data(meshes.row_sharded(experiment.mesh), pixels, pixels.shape)
+    images, features = np.asarray(inference.compile_embedder(experiment, both)(state.params, state.model_state, rows))
     if not np.allclose(images, features, atol=TOLERANCE):
         raise ConfigError(
             f"train.feature_views={experiment.config.train.feature_views}: method {experiment.config.method.name} "
@@ -129,7 +133,7 @@ def _check_method(experiment: Experiment, compute: Embed, state: TrainState) -> 
 def _digest(experiment: Experiment, state: TrainState) -> str:
     config = experiment.config
     facts = {
-        "data": experiments.data_hash(experiment),
+        "data": experiments.data_hash(experiment.splits),
         "backbone": fingerprint(state.model_state["backbone"]),
         "pixels": asdict(config.backbone.pixels),
         "dtype": config.backbone.dtype,

@@ -117,7 +117,7 @@ def train(experiment: Experiment, out: Outputs, stop: Stop) -> TrainState:
                 check_finite(previous, done - 1)
                 state = refresh_state(experiment, out, features, state, notes, stop)
                 clock.restart(done - 1)
-            logging = done % config.log_every == 0 or done == total
+            logging = logging_due(experiment, done)
             evaluating = evaluation_due(experiment, done)
             batch = experiments.device_batch(experiment, *arrays)
             proxies = monitor.proxies(state) if logging or evaluating else None
@@ -142,7 +142,7 @@ def train(experiment: Experiment, out: Outputs, stop: Stop) -> TrainState:
             if evaluating or saving or keeping:
                 check_state(state)
             if keeping:
-                kept_models.write(out.checkpoints.kept, evaluated(state))
+                kept_models.write(out.checkpoints.kept, evaluated(state), out.checkpoints.run)
             line: dict[str, Any] = {"step": done, **values, "learning_rate_factor": float(rate_factor(done - 1))}
             if logging:
                 speed = clock.read(done)
@@ -197,12 +197,25 @@ def resume_or_start(experiment: Experiment, out: Outputs) -> tuple[TrainState, N
     kept_models.drop_newer(out.checkpoints.kept, start)
     out.metrics.truncate(start - 1 if notes.pending else start)
     out.timing.truncate(start)
-    if mesh.is_main_process() and (missing := notes.lines - len(out.metrics.read())) > 0:
+    return state, checked_lines(experiment, out, notes, start) if mesh.is_main_process() else notes
+
+
+def checked_lines(experiment: Experiment, out: Outputs, notes: Notes, start: int) -> Notes:
+    """Compares the lines of metrics up to a step with the notes; warns if some are missing.
+
+    The line at the end of a shorter run is removed, where this run has none.
+    """
+    lines = out.metrics.read()
+    due = logging_due(experiment, start) or evaluation_due(experiment, start)
+    if lines and lines[-1]["step"] == start and not due:
+        out.metrics.truncate(start - 1)
+        lines, notes = lines[:-1], notes._replace(lines=notes.lines - 1)
+    if (missing := notes.lines - len(lines)) > 0:
         out.console.print(
             f"warning: {out.metrics.path}: {missing} of {notes.lines} lines up to step {start} are missing; the report "
             "will show the others"
         )
-    return state, notes
+    return notes
 
 
 def check_finite(metrics: dict[str, jax.Array], step: int) -> dict[str, float]:
@@ -216,6 +229,11 @@ def check_finite(metrics: dict[str, jax.Array], step: int) -> dict[str, float]:
         shown = ", ".join(f"{name}={values[name]}" for name in bad)
         raise DivergedError(f"training diverged at step {step}: {shown}; lower the learning rates and start again")
     return values
+
+
+def logging_due(experiment: Experiment, step: int) -> bool:
+    """Whether a line of metrics follows this step, evaluated or not."""
+    return step % experiment.config.train.log_every == 0 or step == experiment.steps
 
 
 def evaluation_due(experiment: Experiment, step: int) -> bool:

@@ -1,7 +1,7 @@
 """Optimizers with PyTorch's conventions, one per parameter group, and the schedule they share.
 
 Coupled decay ("adam", "sgd", "rmsprop") is added to the gradient; decoupled decay ("adamw", "radam", "lion", "muon") to
-the update. PyTorch has no Lion; it is that of its paper (Chen et al., NeurIPS 2023).
+the update. The defaults are PyTorch's, too, and those of Lion its paper's (Chen et al., NeurIPS 2023).
 """
 
 import re
@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import optax
 from optax import contrib
 
-from dml_jax.config import Group, Optimizer, Train
+from dml_jax.config import Group, Train
 from dml_jax.errors import ConfigError, suggest
 from dml_jax.methods.contract import Method
 from dml_jax.train.radam import scale_by_radam
@@ -58,26 +58,28 @@ def rate_factor(train: Train, *, start: int, stop: int, milestones: tuple[int, .
     return rising if train.linear_warmup else chosen
 
 
-def _direction(name: Optimizer, decay: float) -> optax.GradientTransformation:
+def _direction(train: Train, decay: float) -> optax.GradientTransformation:
     """The direction of an update including weight decay, before the learning rate."""
     coupled, decoupled = optax.add_decayed_weights(decay), optax.add_decayed_weights(decay)
-    match name:
+    b1, b2 = train.betas or ((0.9, 0.99) if train.optimizer == "lion" else (0.9, 0.999))
+    momentum = optax.trace(train.momentum, nesterov=train.nesterov) if train.momentum else optax.identity()
+    match train.optimizer:
         case "adam":
-            return optax.chain(coupled, optax.scale_by_adam())
+            return optax.chain(coupled, optax.scale_by_adam(b1, b2))
         case "adamw":
-            return optax.chain(optax.scale_by_adam(), decoupled)
+            return optax.chain(optax.scale_by_adam(b1, b2), decoupled)
         case "radam":
-            return optax.chain(scale_by_radam(), decoupled)
+            return optax.chain(scale_by_radam(b1, b2), decoupled)
         case "sgd":
-            return optax.chain(coupled, optax.trace(0.9, nesterov=True))
+            return optax.chain(coupled, momentum)
         case "rmsprop":
-            return optax.chain(coupled, optax.scale_by_rms(0.9, eps_in_sqrt=False), optax.trace(0.9))
+            return optax.chain(coupled, optax.scale_by_rms(train.alpha, eps_in_sqrt=False), momentum)
         case "lion":
-            return optax.chain(optax.scale_by_lion(), decoupled)
+            return optax.chain(optax.scale_by_lion(b1, b2), decoupled)
         case "muon":
             return optax.chain(_scale_by_muon(), decoupled)
         case _:
-            assert_never(name)
+            assert_never(train.optimizer)
 
 
 def _scale_by_muon() -> optax.GradientTransformation:
@@ -103,13 +105,13 @@ def _scale_by_muon() -> optax.GradientTransformation:
     )
 
 
-def _group_optimizer(name: Optimizer, group: Group, schedule: Schedule, start: int) -> optax.GradientTransformation:
+def _group_optimizer(train: Train, group: Group, schedule: Schedule, start: int) -> optax.GradientTransformation:
     if group.freeze:
         return optax.set_to_zero()
     late = start if group.warmup == "freeze" else 0
     # The inner step count starts when the group is unfrozen: bias corrections start over, the schedule does not.
     rate = optax.scale_by_schedule(lambda count: -group.learning_rate * schedule(count + late))
-    inner = optax.chain(_direction(name, group.weight_decay), rate)
+    inner = optax.chain(_direction(train, group.weight_decay), rate)
     return optax.transforms.conditionally_mask(inner, lambda step: step >= late) if late else inner
 
 
@@ -158,7 +160,7 @@ def build(train: Train, method: Method, schedule: Schedule, *, warmup_steps: int
     def labels(params: Any) -> Any:
         return jax.tree_util.tree_map_with_path(lambda path, _: method.group(tuple(p.key for p in path)), params)
 
-    transforms = {n: _group_optimizer(train.optimizer, g, schedule, warmup_steps) for n, g in train.groups.items()}
+    transforms = {n: _group_optimizer(train, g, schedule, warmup_steps) for n, g in train.groups.items()}
     optimizer = optax.partition(transforms, labels)
     if train.clip_norm:
 

@@ -10,6 +10,7 @@ bias-corrected v; here it is added to the root of v itself, which matters where 
 """
 
 import math
+import sys
 from typing import Any, NamedTuple
 
 import jax
@@ -28,6 +29,7 @@ class RAdamState(NamedTuple):
 def scale_by_radam(b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8) -> optax.GradientTransformation:
     """The direction u of an update, without learning rate, sign and decay."""
     limit = 2 / (1 - b2) - 1
+    log_b1, log_b2 = (math.log(max(b, sys.float_info.min)) for b in (b1, b2))
 
     def init(params: Any) -> RAdamState:
         mean, square = (jax.tree.map(jnp.zeros_like, params) for _ in range(2))  # two buffers, because both are donated
@@ -39,12 +41,12 @@ def scale_by_radam(b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8) -> opt
         mean = jax.tree.map(lambda m, g: b1 * m + (1 - b1) * g, state.mean, updates)
         square = jax.tree.map(lambda v, g: b2 * v + (1 - b2) * g * g, state.square, updates)
         # 1 - b2^t starts near 0; expm1 keeps its digits in float32.
-        growth = -t * math.log(b2)
+        growth = -t * log_b2
         rho = limit - 2 * t / jnp.expm1(growth)
         rectified = rho >= 5
         safe = jnp.where(rectified, rho, 5)
         factor = (safe - 4) / (limit - 4) * (safe - 2) / safe * limit / (limit - 2)
-        size = jnp.where(rectified, jnp.sqrt(-jnp.expm1(-growth) * factor), 1) / -jnp.expm1(t * math.log(b1))
+        size = jnp.where(rectified, jnp.sqrt(-jnp.expm1(-growth) * factor), 1) / -jnp.expm1(t * log_b1)
 
         def direction(m: jax.Array, v: jax.Array) -> jax.Array:
             return size.astype(m.dtype) * jnp.where(rectified, m / (jnp.sqrt(v) + eps), m)

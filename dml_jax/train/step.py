@@ -44,14 +44,15 @@ def loss(
 def moving_average(average: PyTree, new: PyTree, step: jax.Array, decay: float) -> PyTree:
     """min(decay, step / (step + 10)) average + (1 - …) new; whole numbers, such as labels in a memory, are the new.
 
-    The smaller decay at first lets the initial model, which `average` holds at step 0, vanish at once.
+    The smaller decay at first lets the initial model, which `average` holds at step 0, vanish at once. What never
+    changes stays as it is, bit for bit.
     """
     kept = jnp.minimum(decay, step.astype(float) / (step + 10))
 
     def of(a: jax.Array, x: jax.Array) -> jax.Array:
         if not jnp.issubdtype(x.dtype, jnp.floating):
             return jnp.copy(x)
-        return kept.astype(x.dtype) * a + (1 - kept).astype(x.dtype) * x
+        return a + (1 - kept).astype(x.dtype) * (x - a)
 
     return jax.tree.map(of, average, new)
 

@@ -33,7 +33,7 @@ def with_teacher(experiment: Experiment, console: Console) -> Experiment:
     except UserError as error:
         raise CheckpointError(f"{key}: {error}") from error
     classes, (height, width) = len(experiment.splits["train"].classes), experiment.shape
-    if facts["data_hash"] != experiments.data_hash(experiment):
+    if facts["data_hash"] != experiments.data_hash(experiment.splits):
         raise CheckpointError(
             f"{key}: was trained on other data, {config.data.name} with {facts['classes']} classes; this run uses "
             f"{experiment.config.data.name} with {classes}, and the teacher needs the same images in the same splits"
@@ -47,6 +47,7 @@ def with_teacher(experiment: Experiment, console: Console) -> Experiment:
         raise CheckpointError(f"{key}: {error}") from error
     variables = meshes.replicate(experiment.mesh, (model.state.params, model.state.model_state))
     origin = {"hash": configs.digest(config), "step": int(model.state.step), "sha256": fingerprint(variables)}
+    origin |= {"finished": not model.unfinished}
     teach = jax.tree_util.Partial(teaching(model.method), *variables)
     experiment = experiment._replace(teacher=Teacher(teach, origin))
     _check_teacher_fits(experiment)

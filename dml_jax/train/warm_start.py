@@ -1,6 +1,8 @@
 """Starting from the variables of another run or of a published checkpoint."""
 
+import warnings
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,17 +27,27 @@ MODEL = (
 
 
 class TrainedModel(NamedTuple):
-    """The model of a run, without its data."""
+    """The model of a run, without its data.
+
+    Attributes:
+      config: of the run.
+      method: the pure functions.
+      state: the model.
+      unfinished: says that the run has not finished; empty if it has.
+    """
 
     config: configs.Config
     method: Method
     state: TrainState
+    unfinished: str = ""
 
 
 def load_trained(
     directory: Path, checkpoint: str, warn: Callable[[str], None] | None, *, dtype: str | None = None
 ) -> TrainedModel:
     """A run's configuration, method and one of its states, or those of a published network.
+
+    Warns if the reported model is asked for and the run has not finished.
 
     Args:
       directory: its work directory; what `export.hub` has pulled, which holds one model; or converted weights.
@@ -52,6 +64,7 @@ def load_trained(
             raise CheckpointError(f"--checkpoint={checkpoint}: {directory} holds published weights, not checkpoints")
         return TrainedModel(*published.load(directory, dtype))
     facts = workdir.read_config(directory)
+    run = workdir.identity(facts)
     given = configs.resolve(facts["config"])
     # The variables come from the checkpoint, so what they were initialised with need not exist any more.
     backbone = replace(given.backbone, pretrained="none", dtype=dtype or given.backbone.dtype)
@@ -64,12 +77,13 @@ def load_trained(
     if steps := kept_models.steps(directory / MODEL):
         if checkpoint not in ("reported", str(steps[-1])):
             raise CheckpointError(f"checkpoint={checkpoint}: {directory} holds only the model of step {steps[-1]}")
-        return TrainedModel(given, method, kept_models.read(directory / MODEL, steps[-1], template))
-    checkpoints = Checkpoints(directory / "checkpoints", lambda: template, warn, writing=False)
-    try:
-        return TrainedModel(given, method, checkpoints.select(checkpoint, config.train.select))
-    finally:
-        checkpoints.close()
+        return TrainedModel(given, method, kept_models.read(directory / MODEL, steps[-1], template, run))
+    with closing(Checkpoints(directory / "checkpoints", lambda: template, warn, run=run, writing=False)) as checkpoints:
+        state = checkpoints.select(checkpoint, config.train.select)
+    unfinished = workdir.unfinished(directory, int(state.step), reported=checkpoint == "reported")
+    if unfinished and checkpoint == "reported":
+        warnings.warn(unfinished, stacklevel=4)  # the caller of `dml_jax.load`
+    return TrainedModel(given, method, state, unfinished)
 
 
 def image_shape(directory: Path) -> tuple[int, int]:
@@ -135,7 +149,7 @@ def _from_run(
     """
     try:
         checkpoint = "reported" if kept_models.steps(source / MODEL) else "latest"
-        _, their_method, other = load_trained(source, checkpoint, console.print)
+        _, their_method, other, _ = load_trained(source, checkpoint, console.print)
         their_classes = workdir.read_config(source)["classes"]
     except CheckpointError as error:
         raise CheckpointError(f"init_from={source}: {error}") from error

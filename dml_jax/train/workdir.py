@@ -6,7 +6,7 @@ import hashlib
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
@@ -19,7 +19,7 @@ from pydantic import StrictInt
 import dml_jax
 from dml_jax import config as configs
 from dml_jax.config import Config
-from dml_jax.errors import CheckpointError, ConfigError
+from dml_jax.errors import CheckpointError, ConfigError, DataError
 from dml_jax.files import read_json, sha256
 
 SHOWN = 5  # differences that an error message lists
@@ -30,7 +30,13 @@ DIRECTORIES = (
     *("logs", "profile", "tensorboard", "wandb"),
 )
 LIBRARIES = ("jax", "flax", "optax", "orbax-checkpoint", "grain", "numpy", "pillow")
-
+# The facts, besides the configuration, that tell one run from another, and what to say where they differ.
+DATA = "the data set has changed since this run started"
+WHAT = {
+    "data_hash": DATA, "classes": DATA, "images": DATA, "shape": DATA,
+    "teacher": "the teacher has changed since this run started",
+    "x64": "JAX_ENABLE_X64 has changed since this run started, which would go on in another precision; restore it",
+}  # fmt: skip
 
 Count = Annotated[StrictInt, Ge(1), Lt(2**31)]
 
@@ -44,6 +50,8 @@ class Facts:
     classes: Count
     images: Count
     shape: tuple[Count, Count]
+    x64: bool = False
+    teacher: dict[str, Any] | None = None
 
 
 def read_config(workdir: Path) -> dict[str, Any]:
@@ -56,33 +64,77 @@ def read_config(workdir: Path) -> dict[str, Any]:
     if not path.exists():
         raise CheckpointError(f"{workdir}: is not a work directory (no config.json)")
     facts: dict[str, Any] = read_json(path, Facts, "restore it from a copy, or give another --workdir", CheckpointError)
-    return facts
+    return facts | {"config": configs.upgraded(facts["config"])}
+
+
+def identity(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """The facts that tell one run from another: configuration, data, precision and teacher."""
+    return {key: facts[key] for key in ("config", *WHAT) if key in facts}
 
 
 def check_same_run(workdir: Path, config: Config) -> None:
     """Raises CheckpointError unless the directory is unused or belongs to a run of this configuration.
 
-    Options that change no bit of the model, and a larger number of steps, may differ.
+    Options that change no bit of the model may differ, and the number of steps may be larger where a longer run makes
+    the same steps.
     """
-    if not (workdir / "config.json").exists():
-        return
-    stored = read_config(workdir)["config"]
+    if (workdir / "config.json").exists():
+        _check_same_config(workdir, read_config(workdir)["config"], asdict(config))
+
+
+def check_same_facts(where: Path, stored: Mapping[str, Any], here: Mapping[str, Any]) -> None:
+    """Raises CheckpointError if what is stored, in `config.json` or with a checkpoint, is of another run.
+
+    Args:
+      where: what the message names.
+      stored: see `identity`; what an earlier version has not stored is not compared.
+      here: that of this run, or a part of it.
+    """
+    if "config" in here:
+        _check_same_config(where, configs.upgraded(stored.get("config", {})), here["config"])
+    for key, what in WHAT.items():
+        before, now = (_comparable(facts.get(key, False if key == "x64" else None)) for facts in (stored, here))
+        if key in here and before != now:
+            raise CheckpointError(f"{where}: {what}; give another --workdir")
+
+
+def _comparable(fact: Any) -> Any:
+    """JSON has no tuples; a teacher is known by its variables, whatever else a version notes about it."""
+    return fact.get("sha256") if isinstance(fact, Mapping) else list(fact) if isinstance(fact, tuple) else fact
+
+
+def _check_same_config(where: Path, stored: Mapping[str, Any], here: Mapping[str, Any]) -> None:
     with suppress(ConfigError):  # of another version or edited by hand: compared unresolved
         stored = asdict(configs.resolve(stored))
-    here = asdict(config)
     old, new = configs.decisive(stored), configs.decisive(here)
     keys = sorted(key for key in old.keys() | new.keys() if old.get(key) != new.get(key))
     old, new = configs.flatten(stored), configs.flatten(here)
-    for key in ("train.steps", "train.epochs"):
-        if not isinstance(old.get(key), int) or new[key] < old[key]:
-            keys.append(key)
+    lengths = ("train.steps", "train.epochs")
+    keys += [key for key in lengths if not isinstance(old.get(key), int) or new[key] < old[key]]
     if keys:
         shown = ["method.name"] if "method.name" in keys else keys[:SHOWN]  # another method has other options
         differences = ", ".join(f"{key} ({old.get(key)!r} there, {new.get(key)!r} here)" for key in shown)
         more = f" and {len(keys) - len(shown)} more" if len(keys) > len(shown) else ""
         raise CheckpointError(
-            f"{workdir}: belongs to a run of another configuration: {differences}{more}; give another --workdir"
+            f"{where}: belongs to a run of another configuration: {differences}{more}; give another --workdir"
         )
+    for key in lengths:
+        if new[key] > old[key] and (reason := _why_not_longer(new, old["train.steps"])):
+            raise CheckpointError(
+                f"{where}: belongs to a shorter run, {key} ({old[key]} there, {new[key]} here), which cannot be "
+                f"continued: {reason}; give another --workdir"
+            )
+
+
+def _why_not_longer(config: Mapping[str, Any], steps: int) -> str:
+    """Why a longer run, given by dotted keys, would not begin with one of `steps` steps (0: of epochs); else empty."""
+    if config["train.schedule"] == "cosine":
+        return "train.schedule='cosine' depends on the length"
+    every = config["train.evaluate_every"]
+    regular = every and not config["train.warmup_epochs"] and steps % every == 0 if steps else not every
+    if config["train.select"] != "last" and not regular:
+        return "the evaluation at its end, which the longer run would not make, may have selected the model"
+    return ""
 
 
 def check_entries(workdir: Path) -> None:
@@ -150,6 +202,8 @@ def provenance(config: Config, data_hash: str, classes: int, images: int, shape:
       images: number of training images.
       shape: (height, width) of an image; with these numbers the model can be rebuilt without the data.
     """
+    import jax  # which studies, that only compare configurations, need not wait for
+
     return {
         "config": asdict(config),
         "hash": configs.digest(config),
@@ -157,9 +211,28 @@ def provenance(config: Config, data_hash: str, classes: int, images: int, shape:
         "classes": classes,
         "images": images,
         "shape": list(shape),
+        "x64": bool(jax.config.read("jax_enable_x64")),
         "commit": _commit(),
         "versions": versions(),
     }
+
+
+def unfinished(workdir: Path, step: int, *, reported: bool) -> str:
+    """Says that a run has not finished; empty if it has.
+
+    Args:
+      workdir: of the run.
+      step: of one of its models.
+      reported: whether that would be the reported model, which has results once the run has finished.
+    """
+    train = read_config(workdir)["config"]["train"]
+    length = {key: train.get(key) for key in ("steps", "epochs")}
+    with suppress(DataError):
+        results = read_json(workdir / "results.json", dict[str, Any])
+        if results.get("length", length) == length and (not reported or results.get("step") == step):
+            return ""
+    wanted = " and ".join(f"{count} {unit}" for unit, count in length.items() if count)
+    return f"{workdir}: this run of {wanted} has not finished; its model is so far that of step {step}"
 
 
 def versions() -> dict[str, str]:

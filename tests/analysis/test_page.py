@@ -116,7 +116,7 @@ def test_structure(text: str) -> None:
     assert all(after <= before + 1 for before, after in itertools.pairwise(levels))
     words = " ".join(" ".join(shown.texts).split())
     for expected in (
-        "For 50.0% of the test images", "raw pixels, 20.0%; untrained, 10.0%", "is 30.0 points",
+        "For 50.0% of the test images", "raw pixels, 20.0%; untrained, 10.0%", "raw pixels: Recall@1 +30.0 points, ",
         "1 h 2 min (120 images/s)", "1 x <cpu>, 2.0 GiB", "800 of 100 classes", "step 20: is <zero>",
         "ties broken by lower index", "of the variance", "worst first", "✓", "✗",
     ):  # fmt: skip
@@ -174,15 +174,26 @@ def test_a_chart_that_was_edited(width: str, look: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("recall", "protocol", "words"),
+    ("recall", "ranking", "protocol", "words"),
     [
-        (0.5, "clean protocol", "nearest other image shows the same class"),
-        (0.5, "clean protocol; separate gallery", "nearest gallery image shows the same class"),
-        (0.5, "clean protocol", "gain over the better of these, b, is 10.0 points"),
-        (0.41, "clean protocol", "not clearly better than b"),
+        (0.5, 0.3, "clean protocol", "nearest other image shows the same class"),
+        (0.5, 0.3, "clean protocol; separate gallery", "nearest gallery image shows the same class"),
+        (0.5, 0.3, "clean protocol", "over the best, colour histogram: Recall@1 +10.0 points, MAP@R +20.0 points"),
+        (
+            0.41,
+            0.3,
+            "clean protocol",
+            "not clearly better than that of colour histogram, but the ranking is: Recall@1 +1",
+        ),
+        (0.41, 0.1, "clean protocol", "This run is not clearly better than colour histogram"),
+        (
+            *(0.3, 0.2, "clean protocol"),
+            "A colour histogram does better than this run: Recall@1 40.0 against 30.0, MAP@R 10.0 against 20.0",
+        ),
+        (0.39, 0.09, "clean protocol", "A colour histogram does better than this run"),
     ],
 )
-def test_controls_in_words(recall: float, protocol: str, words: str) -> None:
-    controls = {"a": {"recall@1": 0.2}, "b": {"recall@1": 0.4}}
-    results = {"recall@1": recall, "recall@1_stderr": 0.01, "controls": controls, "protocol": protocol}
-    assert words in report.in_words(results)
+def test_controls_in_words(recall: float, ranking: float, protocol: str, words: str) -> None:
+    controls = {"raw pixels": {"recall@1": 0.2, "map@r": 0.05}, "colour histogram": {"recall@1": 0.4, "map@r": 0.1}}
+    results = {"recall@1": recall, "map@r": ranking, "recall@1_stderr": 0.01, "map@r_stderr": 0.01}
+    assert words in report.in_words(results | {"controls": controls, "protocol": protocol})

@@ -45,7 +45,7 @@ SMALL: dict[str, tuple[ModuleType, Any]] = {
     "bottleneck": (resnet, resnet.Config(depths=(1, 1, 1), widths=(4, 6, 8))),
     "efficientnet_lite": (
         efficientnet_lite,
-        efficientnet_lite.Config(depths=(1, 1, 1, 1, 1, 1, 1), widths=(2, 3, 4, 5, 6, 7, 8), stem=4, head=12),
+        efficientnet_lite.Config(depths=(1, 1, 1, 1, 1, 1, 1), widths=(2, 3, 4, 5, 6, 7, 8), stem=4, channels=12),
     ),
     "deit": (deit, deit.Config(depth=2, width=32, heads=2, patch=8, drop_path=0.5)),
     "vit": (
@@ -198,6 +198,10 @@ MODULES: dict[str, type[nn.Module]] = {
 }
 
 
+def assert_close(a: Any, b: Any) -> None:
+    np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7)  # of two programs
+
+
 @pytest.mark.parametrize(
     ("module", "config"),
     [
@@ -216,8 +220,8 @@ def test_linen_modules_initialise_themselves(module: ModuleType, config: Any) ->
     expected = MODULES[config.name](config).init(jax.random.key(3), jnp.zeros((1, 32, 32, 3)), False)
     for remat in (False, True):
         params, stats = module.build(replace(config, remat=remat)).init(jax.random.key(3), (32, 32))
-        jax.tree.map(np.testing.assert_array_equal, params, expected["params"])
-        jax.tree.map(np.testing.assert_array_equal, stats, expected.get("batch_stats", {}))
+        jax.tree.map(assert_close, params, expected["params"])
+        jax.tree.map(assert_close, stats, expected.get("batch_stats", {}))
 
 
 def test_only_training_updates_the_statistics(small: tuple[ModuleType, Any]) -> None:
@@ -268,7 +272,7 @@ def test_two_updates_of_the_stage_statistics() -> None:
         run(resnet.build(c), 16, train=True)[1]
         for c in (config, replace(config, stage_bn_updates=2), replace(config, bn_momentum=0.19))
     )
-    np.testing.assert_array_equal(twice["bn1"]["mean"], once["bn1"]["mean"])
+    assert_close(twice["bn1"]["mean"], once["bn1"]["mean"])
     for leaf in ("mean", "var"):
         np.testing.assert_allclose(twice["layer2_1"]["bn2"][leaf], heavy["layer2_1"]["bn2"][leaf], rtol=1e-5)
     assert not np.allclose(twice["layer1_0"]["bn1"]["mean"], once["layer1_0"]["bn1"]["mean"])

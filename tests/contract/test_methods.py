@@ -341,7 +341,7 @@ def test_state_survives_a_checkpoint(name: str, tmp_path: Path) -> None:
     batch = toys.batch(made.views)
     optimizer = optax.adam(1e-3)
     state = started(made, optimizer, batch)
-    store = Checkpoints(tmp_path, lambda: state, pytest.fail)
+    store = Checkpoints(tmp_path, lambda: state, pytest.fail, run={})
     store.save("latest", state._replace(step=jnp.asarray(5, jnp.int32)), {})
     found = store.restore()
     store.close()

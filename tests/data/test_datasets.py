@@ -7,7 +7,6 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import cloudpickle
@@ -19,7 +18,7 @@ from dml_jax.config import Data
 from dml_jax.console import Console
 from dml_jax.data import datasets, decode, holdout, prepared, split_metadata, transforms
 from dml_jax.data.datasets import folder
-from dml_jax.data.prepare import prepare_dataset
+from dml_jax.data.prepare import prepare_dataset, source_files
 from dml_jax.data.prepare.source_files import File, Options
 from dml_jax.data.split import Split
 from dml_jax.data.split_metadata import SplitMetadata
@@ -29,11 +28,11 @@ from tests.data import layouts, pictures
 from tests.train.experiments import small
 
 
-def prepare(name: str, sources: list[Path], output: Path, **overrides: object) -> None:
+def prepare(name: str, sources: list[Path], output: Path, console: Console | None = None, **overrides: object) -> None:
     recipe = configs.module("data", name).RECIPE
     options = {"subset": True, "threads": 2} | overrides
     request = prepare_dataset.Request(name=name, sources=tuple(sources), output=output, **options)  # type: ignore[arg-type]
-    prepare_dataset.prepare(request, recipe, Console(active=False))
+    prepare_dataset.prepare(request, recipe, console or Console(active=False))
 
 
 def load(name: str, path: Path) -> dict[str, Split]:
@@ -314,6 +313,11 @@ def test_missing_csv_and_missing_images(tmp_path: Path) -> None:
         prepare("csv", [photos], tmp_path / "out")
     with pytest.raises(DataError, match=r"^missing$"):
         File(photos / "oak" / "1.jpg" / "2.jpg").read()
+    outside = tmp_path / "private.jpg"
+    pictures.write(outside, 1)
+    for path in (str(outside), "../private.jpg", f"{'../' * 30}{outside}"):
+        with pytest.raises(DataError, match=r"^missing$"):
+            source_files.file_at({}, path).read()
 
 
 def test_unprepared_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -341,6 +345,38 @@ def test_unprepared_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         DataError, match=r"data\.path=.*bare: there is no class folder with images; put the images of each"
     ):
         load("folder", tmp_path / "bare")
+
+
+def test_files_that_are_not_images_are_skipped_and_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also when the result of the first reading is used; a class without an image is none."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    photos = layouts.photos(tmp_path / "photos")
+    expected = load("folder", photos)
+    for name in ("oak/notes.txt", "oak/IMG_1.jpg.xmp", "README", "notes/plan.txt"):
+        (photos / name).parent.mkdir(exist_ok=True)
+        (photos / name).write_text("text")
+    skipped = "skipped 4 files that are not images, e.g. README"
+    for _ in range(2):
+        splits = load("folder", photos)
+        assert {name: list(split.ids) for name, split in splits.items()} == {
+            name: list(split.ids) for name, split in expected.items()
+        }
+        assert splits["test"].note == skipped
+    prepare("folder", [photos], tmp_path / "out", console=Console())
+    assert skipped in capsys.readouterr().out.splitlines()
+    (photos / "oak" / "broken.jpg").write_text("text")
+    with pytest.raises(DataError, match=r"1 of 13 images cannot be used, the first is oak/broken\.jpg: not an image"):
+        load("folder", photos)
+
+
+def test_images_outside_of_class_folders(tmp_path: Path) -> None:
+    pictures.write(layouts.photos(tmp_path / "p" / "train") / "1.jpg", 1)
+    layouts.photos(tmp_path / "p" / "test", ("d", "e"), seed=800)
+    for splits in ("auto", "folders", "classes"):
+        with pytest.raises(DataError, match=r"1 images, e\.g\. train/1\.jpg, are in no class folder"):
+            prepare("folder", [tmp_path / "p"], tmp_path / "out", options=Options(splits=splits))
 
 
 @pytest.mark.parametrize("name", ["cub", "cars", "sop", "inshop", "omniglot", "csv", "parquet"])
@@ -531,7 +567,7 @@ def test_data_hash_covers_the_prepared_pixels(tmp_path: Path) -> None:
         splits = load("folder", tmp_path / name)
         held = holdout.hold_out(splits["train"]._replace(classes=["a", "b", "c", "d"]), 0.5)[0]
         assert held.content == splits["train"].content
-        return experiments.data_hash(SimpleNamespace(splits=splits))  # type: ignore[arg-type]
+        return experiments.data_hash(splits)
 
     assert digest("a") == digest("b")
     assert digest("a") != digest("c")

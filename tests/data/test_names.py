@@ -48,4 +48,4 @@ def test_the_hash_of_data_does_not_depend_on_how_names_are_stored() -> None:
     expected = hashlib.sha256(f"train {count}".encode() + labels.tobytes() + "\n".join(ids).encode() + b"pixels")
     for stored in (ids, Names.of(ids)):
         made: Any = SimpleNamespace(splits={"train": SimpleNamespace(labels=labels, ids=stored, content="pixels")})
-        assert experiment.data_hash(made) == expected.hexdigest()
+        assert experiment.data_hash(made.splits) == expected.hexdigest()

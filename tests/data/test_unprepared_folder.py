@@ -25,7 +25,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def data_hash(folder: Path) -> str:
     splits = datasets.load(Data(name="folder", path=str(folder)))
-    return experiments.data_hash(SimpleNamespace(splits=splits))  # type: ignore[arg-type]
+    return experiments.data_hash(splits)
 
 
 def test_changed_pixels_under_the_same_name_change_the_hash(tmp_path: Path) -> None:

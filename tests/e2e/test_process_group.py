@@ -107,7 +107,7 @@ def test_a_lost_process_ends_the_other_with_a_message(how: signal.Signals, tmp_p
         assert time.monotonic() < deadline
         time.sleep(0.5)
     processes[1].send_signal(how)
-    error = processes[0].communicate(timeout=60)[1]
+    error = processes[0].communicate(timeout=300)[1]
     processes[1].kill()
     processes[1].communicate()
     assert processes[0].returncode == 2, error
@@ -140,7 +140,7 @@ def test_a_signal_during_an_evaluation(tmp_path: Path) -> None:
         assert time.monotonic() < deadline
         time.sleep(0.5)
     processes[1].terminate()
-    errors = [process.communicate(timeout=60)[1] for process in processes]
+    errors = [process.communicate(timeout=300)[1] for process in processes]
     assert [process.returncode for process in processes] == [143, 143], errors
     assert [path.name for path in (tmp_path / "run" / "checkpoints" / "latest").iterdir()] == ["1"]
     assert not (tmp_path / "run" / "metrics.jsonl").exists()
@@ -197,7 +197,12 @@ def test_the_first_process_decides(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_late_process_resumes_with_the_others(tmp_path: Path) -> None:
     """Process 0 finds the newest checkpoint corrupt and deletes it long before process 1 looks."""
     port, run = free_port(), f"--workdir={tmp_path / 'run'}"
-    options = [run, "--config.train.checkpoint_every=2", "--config.evaluation.controls=false"]
+    options = [
+        run,
+        "--config.train.schedule=constant",
+        "--config.train.checkpoint_every=2",
+        "--config.evaluation.controls=false",
+    ]
     late = (
         "import sys, time\n"
         "from dml_jax import main, modes\n"
@@ -213,7 +218,7 @@ def test_a_late_process_resumes_with_the_others(tmp_path: Path) -> None:
         processes = [start(*more, port=port, number=number, program=["-c", late]) for number in range(2)]
         errors = [process.communicate(timeout=300)[1] for process in processes]
         assert [process.returncode for process in processes] == [0, 0], errors
-        newest = tmp_path / "run" / "checkpoints" / "latest" / "4" / "sha256.json"
+        newest = tmp_path / "run" / "checkpoints" / "latest" / "4" / "manifest.json"
         if steps == 4:
             newest.write_text("{}")
         port = free_port()

@@ -87,6 +87,9 @@ def test_two_workers_and_a_dead_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize("file", sorted((ROOT / "configs" / "studies").glob("*.py")), ids=lambda file: file.stem)
 def test_every_study_in_small(file: Path, tmp_path: Path) -> None:
     """`--smoke` trains two trials and writes the table with its figures."""
-    done = command(f"--study={file}", "--smoke", f"--root={tmp_path / 'root'}", "--jobs=2", module="dml_jax.study")
+    jobs = min(2, len(os.sched_getaffinity(0)))
+    done = command(
+        f"--study={file}", "--smoke", f"--root={tmp_path / 'root'}", f"--jobs={jobs}", module="dml_jax.study"
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert (tmp_path / "root" / "report.html").read_text().count("<img") >= 2

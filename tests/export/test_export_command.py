@@ -1,9 +1,9 @@
 """`python -m dml_jax.export`: what it writes from a work directory alone, and pushing to and pulling from a hub."""
 
 import json
+import re
 import shutil
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +14,11 @@ import pytest
 from pyarrow import parquet as reader
 
 import dml_jax
-from dml_jax import cli
+from dml_jax import cli, hub_client
 from dml_jax.errors import ConfigError, DataError
 from dml_jax.export import __main__ as command
 from dml_jax.export import embedding_files
+from tests.hub import CACHE, Fault, Hub
 from tests.train.experiments import small
 from tests.train.test_teacher import trained
 
@@ -53,91 +54,60 @@ def test_a_model_and_tables_without_the_data(run: Path, tmp_path: Path) -> None:
     assert reader.read_table(out / "test.parquet").column_names == ["embedding", "id", "label", "class_name"]
 
 
-class Hub:
-    """Stands for huggingface_hub: repositories are directories."""
-
-    def __init__(self, directory: Path):
-        self.directory = directory
-        self.private: list[bool] = []
-
-        import huggingface_hub
-
-        self.ModelCardData, self.EvalResult = huggingface_hub.ModelCardData, huggingface_hub.EvalResult
-
-    def create_repo(self, repository: str, *, private: bool, exist_ok: bool) -> None:
-        if "/" not in repository:
-            raise ValueError("401 Client Error\nmore")
-        self.private.append(private)
-
-    def upload_folder(self, *, repo_id: str, folder_path: Path, delete_patterns: Sequence[str] = ()) -> None:
-        pushed = self.directory / repo_id
-        for path in [path for pattern in delete_patterns for path in pushed.glob(pattern)]:
-            path.unlink()
-        shutil.copytree(folder_path, pushed, dirs_exist_ok=True)
-
-    def snapshot_download(self, repository: str, *, revision: str | None, allow_patterns: list[str]) -> str:
-        assert revision in (None, "v1")
-        if not (self.directory / repository).is_dir():
-            raise ValueError("404 Client Error. (Request ID: x)\n\nRepository Not Found")
-        found = self.directory / "cache" / repository
-        for path in (self.directory / repository).rglob("*"):
-            name = path.relative_to(self.directory / repository)
-            if any(name.match(pattern) for pattern in allow_patterns):
-                (found / name).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy(path, found / name)
-        found.mkdir(parents=True, exist_ok=True)
-        return str(found)
-
-
 @pytest.fixture
-def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hub:
-    pytest.importorskip("huggingface_hub")
-    stub = Hub(tmp_path / "hub")
-    monkeypatch.setitem(sys.modules, "huggingface_hub", stub)  # type: ignore[arg-type]
-    monkeypatch.setattr(cli, "check_installed", lambda *names: None)
-    return stub
+def account(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> Hub:
+    """The hub, with a token of the user "me"."""
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    return hub
 
 
-def test_a_pushed_run_is_pulled_without_anything_that_could_hold_code(run: Path, hub: Hub) -> None:
-    command.execute([f"--workdir={run}", "--push=me/digits", "--private"])
-    assert hub.private == [True]
-    pushed = hub.directory / "me" / "digits"
-    files = sorted(str(path.relative_to(pushed)) for path in pushed.rglob("*") if path.is_file())
-    assert files == ["README.md", "config.json", "model/5.safetensors", "results.json"]
-    assert "/home/me" not in "".join((pushed / name).read_text() for name in files if name.endswith("json"))
-    (pushed / "model.py").write_text("raise SystemExit")
+def push(run: Path, *options: str) -> None:
+    command.execute([f"--workdir={run}", "--push=me/digits", *options])
 
-    model = dml_jax.load("hf://me/digits@v1")
-    np.testing.assert_array_equal(model.embed(list(IMAGES)), dml_jax.load(run).embed(list(IMAGES)))
-    assert model.step == 5
-    assert not list((hub.directory / "cache").rglob("*.py"))
+
+def test_a_pushed_run_is_pulled_without_anything_that_could_hold_code(run: Path, account: Hub) -> None:
+    push(run, "--private")
+    assert account.private == {"me/digits"}
+    pushed = account.repositories["me/digits"]
+    assert sorted(pushed) == [".gitattributes", "README.md", "config.json", "model/5.safetensors", "results.json"]
+    assert "/home/me" not in "".join(pushed[name].decode() for name in pushed if name.endswith("json"))
+    pushed["model.py"] = b"raise SystemExit"
+
+    for _ in range(2):
+        model = dml_jax.load("hf://me/digits@v1")
+        np.testing.assert_array_equal(model.embed(list(IMAGES)), dml_jax.load(run).embed(list(IMAGES)))
+        assert model.step == 5
+        account.fail("", Fault(status=503))  # what has been pulled is loaded without the hub
+    assert not list(CACHE.rglob("*.py"))
 
 
 def test_results_of_another_model_are_not_pushed(run: Path, hub: Hub, tmp_path: Path) -> None:
     copy = shutil.copytree(run, tmp_path / "run")
     (copy / "results.json").write_text(json.dumps(RESULTS | {"step": 4}))
     with pytest.raises(DataError, match=r"results\.json is of step 4, but the model of step 5; finish the run first"):
-        command.execute([f"--workdir={copy}", "--push=me/digits"])
-    assert hub.private == []  # no repository has been created
+        push(copy)
+    assert hub.asked == []
 
 
-def test_the_model_of_the_last_push_is_loaded(run: Path, hub: Hub) -> None:
+def test_the_model_of_the_last_push_is_loaded(run: Path, account: Hub, tmp_path: Path) -> None:
     """Although the one that it replaces has been trained for longer; other files of the repository are kept."""
-    pushed = hub.directory / "me" / "digits"
-    (pushed / "model").mkdir(parents=True)
-    for name in ("model/900.safetensors", "model.onnx", "test.parquet", "photo.jpg"):
-        (pushed / name).write_bytes(b"of another model")
-    command.execute([f"--workdir={run}", "--push=me/digits"])
+    names = ("model/900.safetensors", "model.onnx", "test.parquet", "photo.jpg")
+    account.repositories["me/digits"] = dict.fromkeys(names, b"of another model")
+    push(run, "--to=parquet", f"--output={tmp_path}")
     assert dml_jax.load("hf://me/digits").step == 5
-    files = sorted(str(path.relative_to(pushed)) for path in pushed.rglob("*") if path.is_file())
-    assert files == ["README.md", "config.json", "model/5.safetensors", "photo.jpg", "results.json"]
+    pushed = account.repositories["me/digits"]
+    assert sorted(pushed) == [
+        "README.md", "config.json", "gallery.parquet", "model/5.safetensors", "photo.jpg", "results.json",
+        "test.parquet",
+    ]  # fmt: skip
+    assert pushed["test.parquet"] == (tmp_path / "test.parquet").read_bytes()
 
 
-def test_the_model_card(run: Path, hub: Hub) -> None:
+def test_the_model_card(run: Path, account: Hub) -> None:
     import yaml
 
-    command.execute([f"--workdir={run}", "--push=me/digits"])
-    _, head, body = (hub.directory / "me" / "digits" / "README.md").read_text().split("---\n", 2)
+    push(run)
+    _, head, body = account.repositories["me/digits"]["README.md"].decode().split("---\n", 2)
     metadata: dict[str, Any] = yaml.safe_load(head)
     assert metadata["library_name"] == "dml_jax"
     (entry,) = metadata["model-index"]
@@ -149,14 +119,80 @@ def test_the_model_card(run: Path, hub: Hub) -> None:
     assert "| 51.2 ± 1.0 | 25.0 |" in body
 
 
-def test_what_the_hub_refuses(run: Path, hub: Hub) -> None:
-    with pytest.raises(ConfigError, match=r"^--push=digits: 401 Client Error$"):
-        command.execute([f"--workdir={run}", "--push=digits"])
-    with pytest.raises(DataError, match=r"^hf://no/run: cannot be downloaded \(404 Client Error"):
-        dml_jax.load("hf://no/run")
-    (hub.directory / "other" / "kind").mkdir(parents=True)
-    with pytest.raises(DataError, match=r"holds no run of dml_jax \(config.json is missing\)"):
-        dml_jax.load("hf://other/kind")
+@pytest.mark.parametrize(
+    ("pattern", "fault", "message"),
+    [
+        ("", Fault(silent=True), r"cannot be created \(timed out\); try again"),
+        ("", Fault(page=True), r"cannot be created \(the answer is not that of a hub, but e\.g\. a web page"),
+        ("PUT /store", Fault(status=503), r"cannot be uploaded \(HTTP 503: Service Unavailable\); try again"),
+        ("PUT /store", Fault(status=403), r"cannot be uploaded \(HTTP 403: Forbidden\); log in with `hf auth login`"),
+        ("/commit/", Fault(cut=0), r"cannot be uploaded \(peer closed connection .*\); try again"),
+    ],
+)
+def test_failures_of_a_push(
+    pattern: str, fault: Fault, message: str, run: Path, account: Hub, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """One sentence; the repository is as before, and the same command succeeds later."""
+    monkeypatch.setattr(hub_client, "SECONDS", 0.5)
+    account.repositories["me/digits"] = {"README.md": b"before"}
+    account.fail(pattern, fault)
+    assert cli.exit_code(lambda: push(run)) == 2
+    assert re.match(f"error: --push=me/digits: {message}", err := capsys.readouterr().err), err
+    assert err.count("\n") == 1
+    assert pattern == "/commit/" or account.repositories["me/digits"] == {"README.md": b"before"}
+    account.faults.clear()
+    push(run)
+    assert dml_jax.load("hf://me/digits").step == 5
+
+
+def test_who_may_not_push(
+    run: Path, hub: Hub, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hub.reader = True
+    for token, status in (("", "401: Invalid username or password"), ("hf_other", "403: You don't have the rights")):
+        monkeypatch.setenv("HF_TOKEN", token)
+        assert cli.exit_code(lambda: push(run)) == 2
+        wanted = rf"error: --push=me/digits: cannot be created \(HTTP {status}.*\); log in with `hf auth login` .*\n"
+        assert re.fullmatch(wanted, err := capsys.readouterr().err), err
+    assert hub.repositories == {}
+
+
+@pytest.mark.parametrize(
+    ("pattern", "fault", "message"),
+    [
+        ("", Fault(silent=True), r"\(timed out\); try again"),
+        ("GET /store", Fault(damaged=True), r"\(the digest of 5\.safetensors is \w{64} instead of \w{64}\); try again"),
+        ("GET .*/config.json", Fault(damaged=True), r"\(the digest of config\.json is \w{40} instead of \w{40}\); try"),
+        ("GET .*/results.json", Fault(cut=5), r"\(peer closed connection .*\(received 5 bytes, expected 1\d\d\)\)"),
+    ],
+)
+def test_failures_of_a_pull(pattern: str, fault: Fault, message: str, run: Path, account: Hub) -> None:
+    push(run)
+    account.fail(pattern, fault)
+    with pytest.raises(DataError, match=rf"^hf://me/digits: cannot be downloaded {message}"):
+        dml_jax.load("hf://me/digits")
+    account.faults.clear()
+    assert dml_jax.load("hf://me/digits").step == 5
+
+
+def test_what_cannot_be_pulled(hub: Hub) -> None:
+    hub.repositories |= {"other/kind": {"config.json": b"{}"}, "empty/one": {}}
+    for address, message in {
+        "no/run": r": cannot be downloaded \(there is no such repository, or it is private\); check the name",
+        "other/kind": r": holds no run of dml_jax, which is config\.json, results\.json, model/\*\.safetensors$",
+        "empty/one": r": holds no run of dml_jax",
+        "other/kind@v7": r": cannot be downloaded \(there is no such branch, tag or commit\); check the name",
+    }.items():
+        with pytest.raises(DataError, match=f"^hf://{address}{message}"):
+            dml_jax.load(f"hf://{address}")
+
+
+def test_without_a_network(run: Path) -> None:
+    with pytest.raises(ConfigError, match=r"^--push=me/digits: cannot be created \(Connection refused\); try again$"):
+        push(run)
+    with pytest.raises(DataError, match=r"^hf://me/digits: cannot be downloaded \(Connection refused\); try again$"):
+        dml_jax.load("hf://me/digits")
 
 
 @pytest.mark.parametrize(
@@ -167,8 +203,9 @@ def test_what_the_hub_refuses(run: Path, hub: Hub) -> None:
         (["--workdir=x"], "--to: missing; give some of onnx,stablehlo,parquet, or --push=user/name"),
         (["--workdir=x", "--to=parquet,onx"], "--to=parquet,onx: there is no 'onx'; did you mean onnx?"),
         (["--workdir=/no/such", "--to=stablehlo"], "/no/such: is not a work directory"),
-        (["--workdir=x", "--to=onnx"], '--to=onnx: jax2onnx is not installed: pip install -e ".[onnx]"'),
-        (["--workdir=x", "--push=a/b"], '--push=a/b: huggingface_hub is not installed: pip install -e ".[hub]"'),
+        (["--workdir=x", "--push=digits"], "--push=digits: must be user/name"),
+        (["--workdir=x", "--to=onnx"], "--to=onnx: jax2onnx is not installed: pip install jax2onnx onnxruntime"),
+        (["--workdir=x", "--push=a/b"], "--push=a/b: huggingface_hub is not installed: pip install huggingface_hub"),
         (["--workdir=x", "--to=stablehlo", f"--output={__file__}"], "is a file; give a directory"),
     ],
 )

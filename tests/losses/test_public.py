@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from dml_jax import losses
+from dml_jax.errors import DataError
 from dml_jax.losses import cross_batch_memory, mining
 
 RNG = np.random.default_rng(11)
@@ -311,3 +312,31 @@ def test_defaults(name: str) -> None:
 def test_mining_needs_a_key() -> None:
     with pytest.raises(ValueError, match="mining='semi_hard': draws at random; give key="):
         losses.triplet(jnp.asarray(X), jnp.asarray(LABELS))
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_shapes_that_do_not_fit(name: str) -> None:
+    """Named also while compiling, where JAX would report a broadcast or a contraction."""
+    x, labels = jnp.asarray(X), jnp.asarray(LABELS)
+    for wrong, message in (
+        ((x, labels[:7]), r"labels: have shape \[7\] for embeddings \[12, 5\]; give \[12\]"),
+        ((x, labels[:, None]), r"labels: have shape \[12, 1\] for embeddings \[12, 5\]; give \[12\]"),
+        ((x[:, None], labels), r"embeddings: have shape \[12, 1, 5\]; give \[N, D\]"),
+        ((x[0], labels), r"embeddings: have shape \[5\]; give \[N, D\]"),
+    ):
+        for call in (CALLS[name][0], jax.jit(CALLS[name][0])):
+            with pytest.raises(DataError, match=message):
+                call(*wrong)
+    if name in OF_CLASSES and name != "margin":
+        with pytest.raises(DataError, match=r"(kernel|proxies): has shape \[.*\] for embeddings \[12, 4\]; give \[.*4"):
+            CALLS[name][0](x[:, :4], labels)
+
+
+def test_candidates_that_do_not_fit() -> None:
+    x, labels = jnp.asarray(X), jnp.asarray(LABELS)
+    for among, mask, message in (
+        (x[:7, :4], jnp.ones((12, 7), bool), r"candidates\.embeddings: have shape \[7, 4\] for .*; give \[M, 5\]"),
+        (x[:7], jnp.ones((12, 6), bool), r"candidates\.positive: has shape \[12, 6\]; give \[12, 7\]"),
+    ):
+        with pytest.raises(DataError, match=message):
+            losses.sup_con(x, labels, candidates=losses.Candidates(among, mask, mask))

@@ -1,7 +1,6 @@
 """Hostile weights and checkpoints."""
 
 import functools
-import hashlib
 import json
 import tempfile
 from pathlib import Path
@@ -13,7 +12,8 @@ from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
 
 from dml_jax.backbones.weights import tensor_files
-from dml_jax.train.checkpoint import MANIFEST, Checkpoints
+from dml_jax.train import manifest
+from dml_jax.train.checkpoint import Checkpoints
 from dml_jax.train.state import TrainState
 from tests.backbones import state_dicts
 from tests.reliability import formats, mutations
@@ -51,7 +51,7 @@ def _state(step: int) -> TrainState:
 @functools.cache
 def _checkpoints() -> dict[str, bytes]:
     with tempfile.TemporaryDirectory() as folder:
-        store = Checkpoints(Path(folder), lambda: _state(0), None)
+        store = Checkpoints(Path(folder), lambda: _state(0), None, run={})
         for step in (1, 2):
             store.save("latest", _state(step), {"best": 0.5, "pending": None, "lines": 1})
         store.close()
@@ -70,17 +70,27 @@ def _damaged_checkpoint(draw: DrawFn) -> Files:
         else:
             del files[name]
             files |= {name: draw(st.sampled_from((None, Path("/nowhere"), Path("."))))} if what > 7 else {}
-    manifest = f"latest/2/{MANIFEST}"
-    if draw(st.booleans()) and isinstance(files.get(manifest), bytes):
-        names = [name for name in newest if isinstance(files.get(name), bytes) and name != manifest]
-        digests = {name.removeprefix("latest/2/"): hashlib.sha256(files[name]).hexdigest() for name in names}
-        files[manifest] = json.dumps(digests).encode()
+    agreeing = draw(st.sampled_from((None, manifest.NAME, manifest.FORMER)))
+    if agreeing and isinstance(files.get(f"latest/2/{manifest.NAME}"), bytes):
+        del files[f"latest/2/{manifest.NAME}"]
+        with tempfile.TemporaryDirectory() as folder:
+            for name in newest:
+                if isinstance(files.get(name), bytes):
+                    path = Path(folder) / name.removeprefix("latest/2/")
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    path.write_bytes(files[name])
+            manifest.write(Path(folder), {})
+            content = (Path(folder) / manifest.NAME).read_bytes()
+        if agreeing == manifest.FORMER:
+            digests = {name: entry["sha256"] for name, entry in json.loads(content)["files"].items()}
+            content = json.dumps(digests).encode()
+        files[f"latest/2/{agreeing}"] = content
     return files
 
 
 def _read_checkpoint(directory: Path) -> None:
     """Like a run that resumes; a checkpoint that is read must be one of those that were written."""
-    store = Checkpoints(directory, lambda: _state(0), lambda text: None)
+    store = Checkpoints(directory, lambda: _state(0), lambda text: None, run={})
     try:
         restored = store.restore()
         assert restored is not None

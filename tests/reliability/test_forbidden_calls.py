@@ -13,11 +13,13 @@ MODULES = {"pickle", "cPickle", "marshal", "shelve", "dill", "cloudpickle", "job
 ATTRIBUTES = {
     *("os.system", "os.popen", "yaml.load", "yaml.unsafe_load", "yaml.full_load", "torch.load", "tempfile.mktemp"),
     *("subprocess.getoutput", "subprocess.getstatusoutput", "pty.spawn"),
+    *("csv.writer", "csv.DictWriter"),  # would write formulas, which spreadsheets run
 }
 METHODS = {"extractall", "exec_module"}  # of any object
 KEYWORDS = {"shell", "allow_pickle"}  # forbidden unless the value is literally False
 REVIEWED = {
     ("dml_jax/cli.py", "exec_module"),  # a configuration file is a program of the user
+    ("dml_jax/files.py", "csv.writer"),  # where formulas are escaped
     ("benchmarks/input.py", "extractall"),  # zipfile keeps members inside the folder; the archive is the user's choice
     ("benchmarks/mutation.py", "exec"),  # runs changed copies of this project's own modules
     ("benchmarks/mutation.py", "compile"),

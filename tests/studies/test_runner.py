@@ -17,21 +17,24 @@ import pytest
 from dml_jax import cli
 from dml_jax import study as command
 from dml_jax.errors import ConfigError
-from dml_jax.studies import outcomes, plan, runner, summary
+from dml_jax.studies import lengths, outcomes, plan, runner, summary
 from dml_jax.studies.definition import Row, Study
 from dml_jax.studies.plan import Settings, Trial
 
 ROOT = Path(__file__).parents[2]
 REAL_COMMAND = runner.command
 DIGITS = str(ROOT / "configs" / "digits_hist.py")
-# Notes that it has started, waits, and leaves the results of a run; its arguments: work directory, seconds, tau.
+# Notes that it has started, waits at most some seconds, and leaves the results of a run.
+# Its arguments: work directory, seconds, tau.
 TRAIN = """
 import json, pathlib, sys, time
 directory, seconds, tau = pathlib.Path(sys.argv[1]), float(sys.argv[2]), float(sys.argv[3])
 with open(directory.parent / "starts.txt", "a") as starts:
     starts.write(directory.name + "\\n")
 directory.mkdir(exist_ok=True)
-time.sleep(seconds)
+deadline = time.monotonic() + seconds
+while time.monotonic() < deadline and not (directory.parent / "go on").exists():
+    time.sleep(0.01)
 if tau == 13:
     sys.exit("error: training diverged at step 3: loss=nan; lower the learning rates and start again")
 images = directory / "embeddings" / "test"
@@ -80,7 +83,7 @@ def run(root: Path, trials: list[Trial], jobs: int = 1, *, wait: bool = True) ->
 
 def work(root: str) -> None:
     """What another worker does, in a process of its own."""
-    runner.command = fake(1.0)
+    runner.command = fake(600.0)
     run(Path(root), prepared(Path(root), 1))
 
 
@@ -146,17 +149,22 @@ def test_a_dead_workers_trial_waits_for_its_process(tmp_path: Path, monkeypatch:
     worker.kill()
     worker.wait()
     assert runner.claim(tmp_path, trials[0].name) is None
+    (tmp_path / "go on").touch()
     run(tmp_path, trials)
     assert starts(tmp_path) == [trials[0].name]
 
 
 def test_a_signal_stops_all_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runner, "command", fake(60.0))
+    monkeypatch.setattr(runner, "command", fake(600.0))
     trials = prepared(tmp_path, 1, 2, 3)
-    threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGTERM)).start()
-    began = time.monotonic()
+
+    def stop_when_started() -> None:
+        while not (tmp_path / "starts.txt").exists():
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=stop_when_started).start()
     assert runner.run_all(tmp_path, trials, runner.slots(1), lambda line: None, wait=True) == 143
-    assert time.monotonic() - began < 30
     assert not outcomes.finished(trials)
     assert not runner.problems(tmp_path, trials, ())
     lock = runner.claim(tmp_path, trials[0].name)
@@ -259,84 +267,75 @@ manifest = json.dumps({"members": [read(path) for path in members]})
 """
 EMBED = """
 import json, pathlib, sys
-directory, steps = pathlib.Path(sys.argv[1]), int(sys.argv[2])
+directory, steps, config = pathlib.Path(sys.argv[1]), int(sys.argv[2]), json.loads(sys.argv[3])
 (directory / "embeddings" / "test").mkdir(parents=True, exist_ok=True)
 manifest = json.dumps({"sha256": {"embeddings.npy": str(steps)}})
 (directory / "embeddings" / "test" / "manifest.json").write_text(manifest)
+facts = {"config": config, "data_hash": "", "classes": 1, "images": 1, "shape": [24, 24]}
+(directory / "config.json").write_text(json.dumps(facts))
 results = {"recall@1": steps / 1000, "protocol": "clean", "length": {"steps": steps, "epochs": 0}}
 (directory / "results.json").write_text(json.dumps(results))
 """
 
 
-def continued(root: Path, steps: int, monkeypatch: pytest.MonkeyPatch) -> tuple[list[Trial], list[str]]:
-    """The trials of a study with an ensemble, and the names in the order of their processes."""
-    study = Study("A study", rows=(Row("both", members=("tau=1", "tau=2")), *rows(1, 2)))
+def planned(root: Path, steps: int, monkeypatch: pytest.MonkeyPatch) -> tuple[list[Trial], list[str]]:
+    """The trials of a study with an ensemble and a student, and the names in the order of their processes."""
+    student = Row("student", DIGITS, {"init_from": "@tau=1"})
+    study = Study("A study", rows=(Row("both", members=("tau=1", "tau=2")), *rows(1, 2), student))
     settings = Settings(root, overrides={"train.steps": str(steps)})
-    trials = plan.trials(study, settings)
+    trials = lengths.apart(plan.trials(study, settings))
+    plan.check_root(root, "name", trials, smoke=False)
     plan.write_facts(root, "name", study, settings, {"trials": plan.state_trials(trials)})
     started: list[str] = []
 
     def made(root: Path, trial: Trial) -> list[str]:
         started.append(trial.name)
-        script, *arguments = (ENSEMBLE, *trial.members) if trial.members else (EMBED, steps)
+        of_run = (EMBED, steps, json.dumps(trial.config))
+        script, *arguments = (ENSEMBLE, *trial.members) if trial.members else of_run
         return [sys.executable, "-S", "-c", script, str(trial.directory), *map(str, arguments)]
 
     monkeypatch.setattr(runner, "command", made)
     return trials, started
 
 
-def test_a_study_that_is_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its ensembles are evaluated again; results of the former length and of former members are in no table."""
-    trials, started = continued(tmp_path, 300, monkeypatch)
+def test_a_study_of_another_length_has_trials_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the ensembles of these and what starts from them; the former ones are still there, and found again."""
+    trials, started = planned(tmp_path, 300, monkeypatch)
     run(tmp_path, trials)
-    assert started == ["tau-1-seed0", "tau-2-seed0", "both-seed0"]
+    short = ["tau-1-seed0", "tau-2-seed0", "both-seed0", "student-seed0"]
+    assert sorted(started) == sorted(short)
     assert summary.of_study(tmp_path).failed == []
-    trials, started = continued(tmp_path, 600, monkeypatch)
-    run(tmp_path, trials[:1])
-    found = summary.of_study(tmp_path)
-    assert [run.row for run in found.runs] == ["tau=1"]
-    assert found.failed == [
-        "both-seed0: not of the present embeddings of its members",
-        "tau-2-seed0: 300 of 600 steps",
-    ]
-    run(tmp_path, trials)
-    assert started == ["tau-1-seed0", "tau-2-seed0", "both-seed0"]
-    assert summary.of_study(tmp_path).failed == []
-    run(tmp_path, trials)
-    assert len(started) == 3
-
-
-def test_an_ensemble_waits_for_members_that_are_to_be_continued(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    trials, _ = continued(tmp_path, 300, monkeypatch)
-    run(tmp_path, trials)
-    trials, started = continued(tmp_path, 600, monkeypatch)
+    long = ["tau-1-600steps-seed0", "tau-2-600steps-seed0", "both-600steps-seed0", "student-600steps-seed0"]
+    trials, started = planned(tmp_path, 600, monkeypatch)
+    by_name = {trial.name: trial for trial in trials}
+    assert by_name[long[2]].members == tuple(tmp_path / name for name in long[:2])
+    assert by_name[long[3]].config["init_from"] == str(tmp_path / long[0])
     assert outcomes.finished(trials) == set()
-    assert summary.of_study(tmp_path).failed[0] == "both-seed0: its members are not finished"
+    run(tmp_path, trials)
+    assert sorted(started) == sorted(long)
+    assert summary.of_study(tmp_path).failed == []
+    assert {run.results["recall@1"] for run in summary.of_study(tmp_path).runs} == {0.6, 0.5}
+    for steps, names in ((600, long), (300, short)):
+        trials, started = planned(tmp_path, steps, monkeypatch)
+        assert sorted(trial.name for trial in trials) == sorted(names)
+        run(tmp_path, trials)
+        assert started == []
+
+
+def test_an_ensemble_waits_for_its_members(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trials, _ = planned(tmp_path, 300, monkeypatch)
+    run(tmp_path, trials)
+    by_name = {trial.name: trial for trial in trials}
+    for name in ("tau-1-seed0", "tau-2-seed0"):
+        (by_name[name].directory / "results.json").unlink()
+    assert outcomes.finished(trials) == {"student-seed0"}
+    assert "both-seed0: its members are not finished" in summary.of_study(tmp_path).failed
     lock = runner.claim(tmp_path, "tau-2-seed0")
     assert lock is not None
+    trials, started = planned(tmp_path, 300, monkeypatch)
     with lock:
         run(tmp_path, trials, wait=False)
     assert started == ["tau-1-seed0"]
-
-
-def test_what_others_started_from_is_not_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    student = Row("student", DIGITS, {"init_from": "@tau=1"})
-
-    def trials(steps: int) -> list[Trial]:
-        settings = Settings(tmp_path, overrides={"train.steps": str(steps)})
-        return plan.trials(Study("A study", rows=(*rows(1), student)), settings)
-
-    trials(300)[0].directory.mkdir()
-    results = {"protocol": "clean", "length": {"steps": 300, "epochs": 0}}
-    (trials(300)[0].directory / "results.json").write_text(json.dumps(results))
-    outcomes.check_needs(trials(600))
-    trials(300)[1].directory.mkdir()
-    (trials(300)[1].directory / "config.json").write_text("{}")
-    outcomes.check_needs(trials(300))
-    with pytest.raises(ConfigError, match="student-seed0: started from tau-1-seed0 with 300 of 600 steps"):
-        outcomes.check_needs(trials(600))
 
 
 def test_slots(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from dml_jax.errors import CheckpointError, DivergedError
-from dml_jax.train import checkpoint, process_group
+from dml_jax.train import manifest, process_group
 from dml_jax.train.checkpoint import Checkpoints
 from dml_jax.train.state import TrainState
 
@@ -46,7 +46,7 @@ def warned() -> Warned:
 
 @pytest.fixture
 def store(tmp_path: Path, warned: Warned) -> Iterator[Checkpoints]:
-    opened = Checkpoints(tmp_path, lambda: state(0), warned)
+    opened = Checkpoints(tmp_path, lambda: state(0), warned, run={})
     for step in (10, 20):
         opened.save("latest", state(step), {"best": step / 100})
     yield opened
@@ -125,7 +125,7 @@ def test_damage_is_survived(
         if damaged(tmp_path, copy, number, how) is None:
             break
         warned = Warned()
-        other = Checkpoints(copy, lambda: state(0), warned)
+        other = Checkpoints(copy, lambda: state(0), warned, run={})
         found = other.restore()
         assert found is not None
         assert str(copy / "latest" / "20") in warned[0]
@@ -147,21 +147,21 @@ def test_nothing_left(store: Checkpoints, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["null", "5", "[]", '"x"', '{"a": 5}', "{", "\xff"])
 def test_a_damaged_manifest_is_survived(text: str, store: Checkpoints, tmp_path: Path, warned: Warned) -> None:
-    (tmp_path / "latest" / "20" / "sha256.json").write_text(text, encoding="latin-1")
+    (tmp_path / "latest" / "20" / manifest.NAME).write_text(text, encoding="latin-1")
     found = store.restore()
     assert found is not None
     assert equal(found[0], 10)
-    assert "20/sha256.json: is truncated or damaged" in warned[0]
+    assert "20/manifest.json: is truncated or damaged" in warned[0]
     assert not (tmp_path / "latest" / "20").exists()
 
 
 def test_a_manifest_that_cannot_be_opened_deletes_nothing(store: Checkpoints, tmp_path: Path) -> None:
-    manifest = tmp_path / "latest" / "20" / "sha256.json"
-    manifest.unlink()
-    manifest.mkdir()
-    with pytest.raises(CheckpointError, match=r"20/sha256\.json: cannot be read"):
+    path = tmp_path / "latest" / "20" / manifest.NAME
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(CheckpointError, match=r"20/manifest\.json: cannot be read"):
         store.restore()
-    assert manifest.exists()
+    assert path.exists()
 
 
 def test_another_process_reads_what_the_first_has_chosen(
@@ -170,7 +170,7 @@ def test_another_process_reads_what_the_first_has_chosen(
     """The first process has found step 20 corrupt; this one is so late, or so early, that its files look otherwise."""
     chosen = iter([10, 10, -1])
     monkeypatch.setattr(process_group, "decided_by_first", lambda decide: next(chosen))
-    monkeypatch.setattr(checkpoint, "digests", None)  # reading files that the first process may be deleting
+    monkeypatch.setattr(manifest, "digests", None)  # reading files that the first process may be deleting
     found = store.restore()
     assert found is not None
     assert equal(found[0], 10)
@@ -186,19 +186,19 @@ def test_damage_that_orbax_finds_first(store: Checkpoints, tmp_path: Path) -> No
     """Orbax reads this file of every checkpoint before any is restored."""
     (tmp_path / "latest" / "20" / "_CHECKPOINT_METADATA").write_text('{"item_handlers": 3, "metrics": -1}')
     with pytest.raises(CheckpointError, match=r"latest: is truncated or damaged .*; delete the newest checkpoint"):
-        Checkpoints(tmp_path, lambda: state(0), pytest.fail)
+        Checkpoints(tmp_path, lambda: state(0), pytest.fail, run={})
 
 
 def test_unfinished_ones_are_ignored(store: Checkpoints, tmp_path: Path, warned: Warned) -> None:
     """The remains of a killed save are not listed and are removed."""
     shutil.copytree(tmp_path / "latest" / "20", tmp_path / "latest" / "30.orbax-checkpoint-tmp")
     shutil.copytree(tmp_path / "latest" / "20", tmp_path / "latest" / "40")
-    (tmp_path / "latest" / "40" / "sha256.json").unlink()
-    reader = Checkpoints(tmp_path, lambda: state(0), warned, writing=False)
+    (tmp_path / "latest" / "40" / manifest.NAME).unlink()
+    reader = Checkpoints(tmp_path, lambda: state(0), warned, run={}, writing=False)
     assert reader.steps() == [10, 20]
     reader.close()
     assert (tmp_path / "latest" / "40").exists()
-    other = Checkpoints(tmp_path, lambda: state(0), warned)
+    other = Checkpoints(tmp_path, lambda: state(0), warned, run={})
     assert other.steps() == [10, 20]
     other.save("latest", state(30), {})
     assert other.steps() == [10, 20, 30]
@@ -239,13 +239,13 @@ def test_a_save_in_the_background_is_complete_when_the_next_one_starts(
     """It returns before the manifest is written, and the state may be overwritten by then."""
     written, order = threading.Event(), []
 
-    def slow(path: Path) -> dict[str, str]:
+    def slow(path: Path) -> dict[str, Any]:
         order.append(f"{path.parent.name}/{path.name}")
         assert written.wait(60)
         return digests(path)
 
-    digests = checkpoint.digests
-    monkeypatch.setattr(checkpoint, "digests", slow)
+    digests = manifest.digests
+    monkeypatch.setattr(manifest, "digests", slow)
     saved = state(30)
     store.save("best", saved, {}, background=True)
     assert store.steps("best") == []
@@ -267,19 +267,19 @@ def test_a_save_in_the_background_is_complete_when_the_next_one_starts(
 def test_what_fails_in_the_background_is_raised_by_whatever_follows(
     following: str, store: Checkpoints, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checkpoint, "digests", raising(OSError(errno.ENOSPC, "No space left on device")))
+    monkeypatch.setattr(manifest, "digests", raising(OSError(errno.ENOSPC, "No space left on device")))
     store.save("latest", state(30), {}, background=True)
     arguments: dict[str, Any] = {"save": ("best", state(30), {}), "holds": (30,), "drop_newer": ("latest", 20)}
     with pytest.raises(CheckpointError, match=r"latest/30: cannot be written \(No space left on device\)"):
         getattr(store, following)(*arguments.get(following, ()))
     monkeypatch.undo()
-    again = Checkpoints(tmp_path, lambda: state(0), pytest.fail)
+    again = Checkpoints(tmp_path, lambda: state(0), pytest.fail, run={})
     assert again.steps() == [10, 20]
     again.close()
 
 
-def raising(error: Exception) -> Callable[[Path], dict[str, str]]:
-    def fail(path: Path) -> dict[str, str]:
+def raising(error: Exception) -> Callable[[Path], dict[str, Any]]:
+    def fail(path: Path) -> dict[str, Any]:
         raise error
 
     return fail
@@ -299,7 +299,7 @@ def test_transfers_that_end_after_a_failure_are_not_reported(
     reported = []
     monkeypatch.setattr(sys, "unraisablehook", lambda unraisable: reported.append(str(unraisable.exc_value)))
     for _ in range(2):
-        Checkpoints(tmp_path, lambda: state(0), None, writing=False).close()
+        Checkpoints(tmp_path, lambda: state(0), None, run={}, writing=False).close()
     _FailsWhenDeleted("Event loop is closed")
     _FailsWhenDeleted("another")
     assert reported == ["another"]
@@ -316,10 +316,10 @@ def test_reads_abandoned_after_a_failure_are_not_reported(
     reported: list[object] = []
     monkeypatch.setattr(sys, "unraisablehook", lambda unraisable: reported.append(unraisable.object))
     for _ in range(3):
-        with closing(Checkpoints(tmp_path, lambda: state(3), None)) as store:
+        with closing(Checkpoints(tmp_path, lambda: state(3), None, run={})) as store:
             store.save("latest", state(3), {})
         with (
-            closing(Checkpoints(tmp_path, lambda: state(4), None)) as store,
+            closing(Checkpoints(tmp_path, lambda: state(4), None, run={})) as store,
             pytest.raises(CheckpointError, match=r"does not fit this model \(.*\(4, 2\) is not compatible"),
         ):
             store.restore()

@@ -1,5 +1,6 @@
 """Models kept for analyses: exact round trip, damage."""
 
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -7,10 +8,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import safetensors.numpy
 
 from dml_jax.errors import CheckpointError
 from dml_jax.train import kept_models
 from dml_jax.train.state import TrainState
+from tests.train.experiments import small
+
+RUN = {"config": asdict(small(steps=5)), "data_hash": "x"}
 
 
 def state(step: int) -> TrainState:
@@ -25,10 +30,10 @@ def state(step: int) -> TrainState:
 
 def test_round_trip(tmp_path: Path) -> None:
     for step in (20, 3):
-        kept_models.write(tmp_path / "kept", state(step))
+        kept_models.write(tmp_path / "kept", state(step), RUN)
     (tmp_path / "kept" / f"{2**31}.safetensors").touch()  # a step is an int32
     assert kept_models.steps(tmp_path / "kept") == [3, 20]
-    found, original = kept_models.read(tmp_path / "kept", 20, state(0)), state(20)
+    found, original = kept_models.read(tmp_path / "kept", 20, state(0), RUN), state(20)
     assert int(found.step) == 20
     assert found.opt_state == ()
     both = (found.params, found.model_state), (original.params, original.model_state)
@@ -42,11 +47,29 @@ def test_round_trip(tmp_path: Path) -> None:
 
 
 def test_damage_and_other_models_are_named(tmp_path: Path) -> None:
-    kept_models.write(tmp_path, state(5))
+    kept_models.write(tmp_path, state(5), RUN)
     other: Any = state(0)._replace(params={"w": jnp.zeros((2, 2))})
     with pytest.raises(CheckpointError, match=r"5.safetensors: is not a model of this run \(0/w\)"):
-        kept_models.read(tmp_path, 5, other)
+        kept_models.read(tmp_path, 5, other, RUN)
+    with pytest.raises(
+        CheckpointError, match=r"5.safetensors: belongs to a run of another .*: seed \(0 there, 7 here\)"
+    ):
+        kept_models.read(tmp_path, 5, state(0), {"config": asdict(replace(small(steps=5), seed=7))})
     file = tmp_path / "5.safetensors"
-    file.write_bytes(file.read_bytes()[:-30])
+    content = bytearray(file.read_bytes())
+    content[-3] ^= 0x10
+    file.write_bytes(bytes(content))
+    with pytest.raises(CheckpointError, match=r"5.safetensors: has changed since it was written"):
+        kept_models.read(tmp_path, 5, state(0), RUN)
+    file.write_bytes(content[:-30])
     with pytest.raises(CheckpointError, match=r"5.safetensors: is truncated or damaged"):
-        kept_models.read(tmp_path, 5, state(0))
+        kept_models.read(tmp_path, 5, state(0), RUN)
+
+
+def test_a_model_of_an_earlier_version(tmp_path: Path) -> None:
+    """Without metadata."""
+    safetensors.numpy.save_file(
+        {"0/w": np.ones((3, 4), np.float32), "1/seen": np.int32(5)[...]}, tmp_path / "5.safetensors"
+    )
+    found = kept_models.read(tmp_path, 5, state(0), RUN)
+    np.testing.assert_array_equal(found.params["w"], np.ones((3, 4)))

@@ -1,6 +1,7 @@
 """Optimizers against torch's update rules in NumPy; groups with rates, decay, warm-up and freezing of their own."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -37,39 +38,46 @@ def batches() -> list[Batch]:
     return [Batch(jnp.zeros((1, 1, 1, 1, 3)), jnp.asarray([f]), jnp.zeros(1, jnp.int32)) for f in factors]
 
 
-def adam(x: np.ndarray, g: np.ndarray, memory: dict[str, Any], rate: float, *, coupled: bool) -> np.ndarray:
+def adam(
+    x: np.ndarray, g: np.ndarray, memory: dict[str, Any], rate: float, *, coupled: bool, betas: Any = (0.9, 0.999)
+) -> np.ndarray:
     t = memory["t"] = memory.get("t", 0) + 1
     if coupled:
         g = g + DECAY * x
-    memory["m"] = 0.9 * memory.get("m", 0) + 0.1 * g
-    memory["v"] = 0.999 * memory.get("v", 0) + 0.001 * g * g
-    move = memory["m"] / (1 - 0.9**t) / (np.sqrt(memory["v"] / (1 - 0.999**t)) + 1e-8)
+    b1, b2 = betas
+    memory["m"] = b1 * memory.get("m", 0) + (1 - b1) * g
+    memory["v"] = b2 * memory.get("v", 0) + (1 - b2) * g * g
+    move = memory["m"] / (1 - b1**t) / (np.sqrt(memory["v"] / (1 - b2**t)) + 1e-8)
     return x - rate * move - (0 if coupled else rate * DECAY * x)
 
 
-def sgd(x: np.ndarray, g: np.ndarray, memory: dict[str, Any], rate: float) -> np.ndarray:
+def sgd(
+    x: np.ndarray, g: np.ndarray, memory: dict[str, Any], rate: float, *, momentum: float = 0, nesterov: bool = False
+) -> np.ndarray:
     g = g + DECAY * x
-    memory["m"] = 0.9 * memory["m"] + g if "m" in memory else g
-    return x - rate * (g + 0.9 * memory["m"])
+    memory["m"] = momentum * memory["m"] + g if "m" in memory else g
+    return x - rate * (g + momentum * memory["m"] if nesterov else memory["m"])
 
 
-def rmsprop(x: np.ndarray, g: np.ndarray, memory: dict[str, Any], rate: float) -> np.ndarray:
+def rmsprop(
+    x: np.ndarray, g: np.ndarray, memory: dict[str, Any], rate: float, *, alpha: float = 0.99, momentum: float = 0
+) -> np.ndarray:
     g = g + DECAY * x
-    memory["v"] = 0.9 * memory.get("v", 0) + 0.1 * g * g
-    memory["m"] = 0.9 * memory.get("m", 0) + g / (np.sqrt(memory["v"]) + 1e-8)
+    memory["v"] = alpha * memory.get("v", 0) + (1 - alpha) * g * g
+    memory["m"] = momentum * memory.get("m", 0) + g / (np.sqrt(memory["v"]) + 1e-8)
     return x - rate * memory["m"]
 
 
-def lion(x: np.ndarray, g: np.ndarray, memory: dict[str, Any], rate: float) -> np.ndarray:
+def lion(x: np.ndarray, g: np.ndarray, memory: dict[str, Any], rate: float, *, betas: Any = (0.9, 0.99)) -> np.ndarray:
     """Chen et al. (NeurIPS 2023), Algorithm 2."""
-    m = memory.get("m", 0)
-    memory["m"] = 0.99 * m + 0.01 * g
-    return x - rate * (np.sign(0.9 * m + 0.1 * g) + DECAY * x)
+    m, (b1, b2) = memory.get("m", 0), betas
+    memory["m"] = b2 * m + (1 - b2) * g
+    return x - rate * (np.sign(b1 * m + (1 - b1) * g) + DECAY * x)
 
 
 RULES: dict[str, Callable[..., np.ndarray]] = {
-    "adam": lambda *a: adam(*a, coupled=True),
-    "adamw": lambda *a: adam(*a, coupled=False),
+    "adam": partial(adam, coupled=True),
+    "adamw": partial(adam, coupled=False),
     "sgd": sgd,
     "rmsprop": rmsprop,
     "lion": lion,
@@ -90,11 +98,22 @@ def run(train: Train, made: Method, warmup: int = 0, milestones: tuple[int, ...]
     return trajectory
 
 
-@pytest.mark.parametrize("name", RULES)
-def test_rules_and_groups(name: str, x64: None) -> None:
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        *((name, {}) for name in RULES),  # with PyTorch's defaults
+        ("adam", {"betas": (0.0, 0.9)}),
+        ("adamw", {"betas": (0.8, 0.95)}),
+        ("sgd", {"momentum": 0.9}),
+        ("sgd", {"momentum": 0.8, "nesterov": True}),
+        ("rmsprop", {"alpha": 0.9, "momentum": 0.9}),
+        ("lion", {"betas": (0.95, 0.98)}),
+    ],
+)
+def test_rules_and_groups(name: str, options: dict[str, Any], x64: None) -> None:
     """A staircase after steps 4 and 9; the slow group is frozen for three steps and starts from there."""
     groups = {g: Group(rate, DECAY, "freeze" if g == "slow" else "train") for g, rate in RATES.items()}
-    train = Train(groups=groups, steps=STEPS, optimizer=name, schedule="step", gamma=0.5)  # type: ignore[arg-type]
+    train = Train(groups=groups, steps=STEPS, optimizer=name, schedule="step", gamma=0.5, **options)  # type: ignore[arg-type]
     found = run(train, method(), warmup=3, milestones=(4, 9))
     x: dict[str, np.ndarray] = {g: np.full(6, 0.5) for g in RATES}
     memory: dict[str, dict[str, Any]] = {g: {} for g in RATES}
@@ -103,14 +122,15 @@ def test_rules_and_groups(name: str, x64: None) -> None:
             if g == "slow" and t < 3:
                 continue
             gradient = 2 * (x[g] - TARGET * int(batch.labels[0]))
-            x[g] = RULES[name](x[g], gradient, memory[g], rate * 0.5 ** ((t >= 4) + (t >= 9)))
+            x[g] = RULES[name](x[g], gradient, memory[g], rate * 0.5 ** ((t >= 4) + (t >= 9)), **options)
         for g in RATES:
             np.testing.assert_allclose(found[t][g], x[g], rtol=1e-10, atol=1e-12, err_msg=f"{g} after {t + 1}")
 
 
-def test_radam_runs_donated() -> None:
+@pytest.mark.parametrize("betas", [(), (0.0, 0.9), (0.9, 0.0)])
+def test_radam_runs_donated(betas: tuple[float, ...]) -> None:
     """Its values are compared with the authors' in tests/golden/test_mpn.py."""
-    train = Train(groups={g: Group(0.01) for g in RATES}, steps=STEPS, optimizer="radam")
+    train = Train(groups={g: Group(0.01) for g in RATES}, steps=STEPS, optimizer="radam", betas=betas)
     assert np.isfinite(run(train, method())[-1]["fast"]).all()
 
 
@@ -127,15 +147,12 @@ def test_clipping_by_the_norm_of_all_trained_groups(x64: None) -> None:
     groups = {"fast": Group(0.1), "slow": Group(0.01), "still": Group(0.1, freeze=True)}
     found = run(Train(groups=groups, steps=STEPS, optimizer="sgd", clip_norm=8.0), made)
     x = {g: np.full(6, 0.5) for g in RATES}
-    velocity: dict[str, Any] = dict.fromkeys(RATES, 0)
     norms = []
     for t, batch in enumerate(batches()):
         gradients = {g: 2 * (x[g] - TARGET * int(batch.labels[0])) for g in RATES}
         norms.append(float(np.sqrt(sum((g**2).sum() for g in gradients.values()))))
         for g in RATES:
-            clipped = gradients[g] * min(1, 8 / norms[-1])
-            velocity[g] = 0.9 * velocity[g] + clipped
-            x[g] = x[g] - RATES[g] * (clipped + 0.9 * velocity[g])
+            x[g] = x[g] - RATES[g] * gradients[g] * min(1, 8 / norms[-1])
             np.testing.assert_allclose(found[t][g], x[g], rtol=1e-10)
     assert min(norms) < 8 < max(norms)
 
@@ -185,6 +202,11 @@ def test_linear_warmup(x64: None) -> None:
         ({"ema": 1.0}, "ema=1.0: must be less than 1"),
         ({"milestones": (3,)}, r"milestones=\(3,\): schedule='constant' does not use it; .* set schedule='step'"),
         ({"gamma": 0.5, "schedule": "cosine"}, "gamma=0.5: schedule='cosine' does not use it"),
+        ({"momentum": 0.9}, "momentum=0.9: optimizer='adam' does not use it; remove it, or choose sgd or rmsprop"),
+        ({"optimizer": "sgd", "nesterov": True}, "nesterov=True: needs a positive momentum"),
+        ({"alpha": 0.9, "optimizer": "sgd"}, "alpha=0.9: optimizer='sgd' does not use it"),
+        ({"betas": (0.9, 0.99), "optimizer": "muon"}, "betas=.*: optimizer='muon' does not use it"),
+        ({"betas": (0.9,)}, "betas=.*: give two numbers"),
     ],
 )
 def test_invalid_options(values: dict[str, Any], wanted: str) -> None:

@@ -35,13 +35,15 @@ def trained(directory: Path, config: Config, step: int = 5) -> Path:
     state = experiments.initial_state(experiment)._replace(step=np.asarray(step, np.int32))  # type: ignore[arg-type]
     split = experiment.splits["train"]
     facts = workdir.provenance(
-        config, experiments.data_hash(experiment), len(split.classes), len(split.labels), experiment.shape
+        config, experiments.data_hash(experiment.splits), len(split.classes), len(split.labels), experiment.shape
     )
     directory.mkdir(exist_ok=True)
     files.write_json(directory / "config.json", facts)
-    store = Checkpoints(directory / "checkpoints", lambda: state, pytest.fail)
+    store = Checkpoints(directory / "checkpoints", lambda: state, pytest.fail, run=workdir.identity(facts))
     store.save("latest", state, {})
     store.close()
+    length = {"steps": config.train.steps, "epochs": config.train.epochs}
+    files.write_json(directory / "results.json", {"step": step, "length": length})
     return directory
 
 

@@ -46,15 +46,14 @@ def saved(experiment: Experiment, directory: Path) -> PyTree:
     facts = workdir.provenance(experiment.config, "", len(train.classes), len(train.labels), experiment.shape)
     directory.mkdir()
     files.write_json(directory / "config.json", facts)
-    store = Checkpoints(directory / "checkpoints", lambda: template, None)
+    store = Checkpoints(directory / "checkpoints", lambda: template, None, run=workdir.identity(facts))
     store.save("latest", experiments.place(experiment, state), {})
     store.close()
     return state.params
 
 
 def started(experiment: Experiment, source: Path) -> Any:
-    config = configs.replace(experiment.config, init_from=str(source))
-    return warm_start.initial_state(experiment._replace(config=config), Console(quiet=True))
+    return warm_start.initial_state(experiment._replace(start=str(source)), Console(quiet=True))
 
 
 def assert_equal(a: PyTree, b: PyTree) -> None:
@@ -115,6 +114,7 @@ def test_a_frozen_part_of_the_backbone_may_be_trained_later(tmp_path: Path) -> N
 def test_the_one_model_of_a_run_from_the_hub(tmp_path: Path) -> None:
     run, pulled = tmp_path / "run", tmp_path / "pulled"
     params = saved(build(PROXIES), run)
-    kept_models.write(pulled / warm_start.MODEL, warm_start.load_trained(run, "latest", None).state)
+    facts = workdir.identity(workdir.read_config(run))
+    kept_models.write(pulled / warm_start.MODEL, warm_start.load_trained(run, "latest", None).state, facts)
     (run / "config.json").rename(pulled / "config.json")
     assert_equal(started(build(PROXIES), pulled).params, params)

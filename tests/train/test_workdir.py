@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from dml_jax import files
+from dml_jax.config import Config
 from dml_jax.errors import CheckpointError
 from dml_jax.train import workdir
 from tests.train.experiments import small
@@ -16,21 +17,35 @@ from tests.train.experiments import small
 CONFIG = small(steps=20)
 
 
-def written(directory: Path) -> Path:
-    facts = {"config": asdict(CONFIG), "data_hash": "", "classes": 40, "images": 7, "shape": [24, 24]}
+def written(directory: Path, config: Config = CONFIG) -> Path:
+    facts = {"config": asdict(config), "data_hash": "", "classes": 40, "images": 7, "shape": [24, 24]}
     files.write_json(directory / "config.json", facts)
     return directory / "config.json"
 
 
-def longer(steps: int) -> object:
-    return replace(CONFIG, train=replace(CONFIG.train, steps=steps))
-
-
-def test_more_steps_are_allowed_and_fewer_are_not(tmp_path: Path) -> None:
-    written(tmp_path)
-    workdir.check_same_run(tmp_path, longer(30))
+@pytest.mark.parametrize(
+    ("options", "refused"),
+    [
+        ({}, ""),
+        ({"schedule": "step", "milestones": (1, 2), "gamma": 0.5}, ""),
+        ({"linear_warmup": 5}, ""),
+        ({"select": "test", "evaluate_every": 10}, ""),
+        ({"schedule": "cosine"}, "train.schedule='cosine' depends on the length"),
+        ({"select": "test", "evaluate_every": 8}, "the evaluation at its end, which the longer run would not make"),
+        ({"select": "test"}, "the evaluation at its end, which the longer run would not make"),
+    ],
+)
+def test_more_steps_are_allowed_where_they_begin_alike(options: dict[str, Any], refused: str, tmp_path: Path) -> None:
+    written(tmp_path, small(steps=20, **options))
+    workdir.check_same_run(tmp_path, small(steps=20, **options))
     with pytest.raises(CheckpointError, match=r"train.steps \(20 there, 10 here\)"):
-        workdir.check_same_run(tmp_path, longer(10))
+        workdir.check_same_run(tmp_path, small(steps=10, **options))
+    if not refused:
+        workdir.check_same_run(tmp_path, small(steps=30, **options))
+        return
+    message = rf"shorter run, train\.steps \(20 there, 30 here\), which cannot be continued: {refused}.*; give another"
+    with pytest.raises(CheckpointError, match=message):
+        workdir.check_same_run(tmp_path, small(steps=30, **options))
 
 
 def test_another_method_is_one_difference(tmp_path: Path) -> None:

@@ -184,7 +184,7 @@ def _efficientnet_lite(tensors: StateDict) -> tuple[BackboneConfig, tuple[int, i
         depths=tuple(stages.values()),
         widths=tuple(stages),
         stem=_length(tensors, "_bn0.weight"),
-        head=_length(tensors, "_bn1.weight"),
+        channels=_length(tensors, "_bn1.weight"),
     )
     side = {efficientnet_lite.lite1(): 240, efficientnet_lite.lite2(): 260}.get(config, 224)
     return config, (side, side)

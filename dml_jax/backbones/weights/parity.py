@@ -100,8 +100,10 @@ def _torch_output(layer: Layer, x: np.ndarray, tensors: Mapping[str, Tensor], na
         )
         result = functional.batch_norm(images, mean, var, scale, shift, eps=layer.epsilon)
     else:
-        padding = nn.linear.canonicalize_padding(layer.padding, 2)
-        rows, columns = convolution.explicit(padding, x.shape, layer.kernel_size, layer.strides)
+        padding: Any = nn.linear.canonicalize_padding(layer.padding, 2)
+        size: Any = layer.kernel_size
+        strides: Any = layer.strides
+        rows, columns = convolution.explicit(padding, x.shape, size, strides)
         padded = functional.pad(images, (*columns, *rows))
-        result = functional.conv2d(padded, weight, bias, layer.strides, groups=layer.feature_group_count)
+        result = functional.conv2d(padded, weight, bias, strides, groups=layer.feature_group_count)
     return result.permute(0, 2, 3, 1).numpy()

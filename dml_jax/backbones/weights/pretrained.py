@@ -12,6 +12,8 @@ from dml_jax.backbones.weights import converted_files, packaged
 from dml_jax.backbones.weights.check_shapes import check_shapes, leaf_shapes
 from dml_jax.errors import WeightsError
 
+# Options of any network that its shapes follow from, so that another size is said in a few words.
+SIZES = ("block", "depths", "widths", "stem", "channels", "depth", "width", "patch", "registers", "distilled")
 # Options by network that change its features but not the shapes of its weights.
 UNSEEN = {
     "deit": ("heads", "mlp"),
@@ -42,6 +44,11 @@ def load_backbone(options: Mapping[str, Any], source: str) -> tuple[Any, Any]:
     found = metadata["architecture"].get("name")
     if found != architecture:
         raise WeightsError(f"backbone.pretrained={directory!r}: weights of {found}, but backbone.name={architecture!r}")
+    if wrong := differences(metadata["architecture"], options, SIZES):
+        raise WeightsError(
+            f"backbone.pretrained={directory!r}: weights of another {architecture}: {', '.join(wrong)}; set these "
+            "values, or give other weights"
+        )
     if wrong := differences(metadata["architecture"], options, UNSEEN.get(architecture, ())):
         raise WeightsError(f"backbone.pretrained={directory!r}: was trained with {', '.join(wrong)}; set these values")
     return converted_files.subtree(arrays, "backbone/params/"), converted_files.subtree(arrays, "backbone/stats/")

@@ -4,12 +4,13 @@ A pickle is a program for a stack machine, whose instructions can import any nam
 This interpreter imports nothing: names must be in the caller's table, and only entries of the table are called. The
 standard library's `pickletools` parses the instructions; it executes nothing. Time and memory are proportional to the
 size of the pickle: keys and names must be of types that are hashed in constant time, unlike nested tuples, and the
-numbers of instructions and of elements that functions get are limited, as one list may be passed again and again.
+numbers of bytes, of instructions and of elements that functions get are limited, as one list may be passed again and
+again, and a sparse file may have any size.
 """
 
 import pickletools
 from collections.abc import Callable, Mapping, Sized
-from typing import IO, Any
+from typing import IO, Any, cast
 
 
 class Malformed(ValueError):
@@ -23,6 +24,7 @@ class Refused(Malformed):
 Names = Mapping[tuple[str, str], Any]
 
 MAX_INSTRUCTIONS = 2**21  # a pickle with the weights of ResNet-101 has 19,147
+MAX_BYTES = 2**28  # of a pickle; the numbers of tensors are not in it
 MAX_ELEMENTS = 2**20  # passed to functions, in all
 _MARK = object()
 _IGNORED = {"PROTO", "FRAME"}
@@ -33,6 +35,27 @@ _VALUES = {
     *("BINBYTES", "SHORT_BINBYTES", "BINBYTES8"),
 }
 _TUPLES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
+
+
+class _Limited:
+    """What `pickletools` needs of a file, with at most `MAX_BYTES`."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file, self._left, self.tell = file, MAX_BYTES, file.tell
+
+    def read(self, size: int) -> bytes:
+        self._count(size)
+        return self._file.read(size)
+
+    def readline(self) -> bytes:
+        line = self._file.readline(self._left + 1)
+        self._count(len(line))
+        return line
+
+    def _count(self, size: int) -> None:
+        self._left -= size
+        if self._left < 0:
+            raise Malformed(f"it has more than {MAX_BYTES >> 20} MiB beside its numbers")
 
 
 def load(file: IO[bytes], names: Names, persistent: Callable[[Any], Any]) -> Any:
@@ -58,7 +81,7 @@ def load(file: IO[bytes], names: Names, persistent: Callable[[Any], Any]) -> Any
         return values[::-1]
 
     argument: Any
-    for number, (opcode, argument, _) in enumerate(pickletools.genops(file)):
+    for number, (opcode, argument, _) in enumerate(pickletools.genops(cast(IO[bytes], _Limited(file)))):
         if number == MAX_INSTRUCTIONS:
             raise Malformed(f"it has more than {MAX_INSTRUCTIONS} instructions")
         match opcode.name:

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     import pyarrow
 
 ROWS = 16  # that are decoded at a time; the page of the file that holds them is also in memory
-BUFFER = 2**20  # bytes of a column that are read from the disk at a time
 SPLITS = {name: SPLIT_NAMES[name] for name in ("train", "val", "validation", "test")}
 
 
@@ -135,7 +134,8 @@ def _entries(source: Path, name: str, file: IO[bytes], split: str) -> Iterator[E
     if not source.is_file():
         raise DataError("is not a regular file")
     left = archives.max_unpacked(source)
-    options = {"buffer_size": BUFFER, "pre_buffer": False, "page_checksum_verification": True}
+    # Mapped, because a reader with a buffer makes it as large as the header of a damaged page demands.
+    options = {"memory_map": True, "pre_buffer": False, "page_checksum_verification": True}
     with parquet.ParquetFile(source, **options) as table:
         columns = _columns(table.schema_arrow)
         rows = (

@@ -1,7 +1,6 @@
 """Preparing a data set from archives or folders, in steps that can be resumed after an interruption."""
 
 import contextlib
-import csv
 import os
 import shutil
 from collections.abc import Mapping, Sequence
@@ -26,7 +25,7 @@ from dml_jax.data.prepare.source_files import (
     walk,
 )
 from dml_jax.errors import ConfigError, DataError
-from dml_jax.files import read_json, write_json
+from dml_jax.files import read_json, write_csv, write_json
 
 UNFINISHED = ".unfinished"  # temporary folder inside the output directory
 MOVED = "moved.json"  # in it: the names of what is moved from it to the output directory
@@ -160,6 +159,8 @@ def _prepare(request: Request, recipe: Recipe, console: Console, temporary: Path
         raise DataError(f"{sources}: {error}") from error
     if recipe.counts and not request.subset and (wrong := check_images.count_mismatches(entries, recipe.counts)):
         raise DataError(f"{'; '.join(wrong)}: use --subset to accept a part of {request.name}")
+    if note := recipe.skipped(files):
+        console.print(note)
     _check_number_of_classes(entries, sources)
     console.start_progress("checking images", len(entries))
     entries, hashes, reasons = writer.check(
@@ -303,7 +304,7 @@ def _near_duplicates(entries: Sequence[Entry], hashes: Sequence[ImageHashes]) ->
 
 def _report_near_duplicates(path: Path, pairs: Sequence[tuple[Entry, Entry]], console: Console) -> None:
     with path.open("w", newline="", encoding="utf-8") as file:
-        csv.writer(file).writerows([("train", "test"), *((a.id, b.id) for a, b in pairs)])
+        write_csv(file, [("train", "test"), *((a.id, b.id) for a, b in pairs)])
     if pairs:
         console.print(
             f"near-duplicates between training and test: {len(pairs)} pairs, each image with the first it resembles, "

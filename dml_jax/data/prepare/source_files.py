@@ -18,7 +18,10 @@ SPLIT_NAMES = {  # in folders and tables -> split
     "query": "test",
     "gallery": "gallery",
 }
-IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm", ".heic", ".heif")
+IMAGE_SUFFIXES = (
+    *(".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm", ".pnm"),
+    *(".heic", ".heif"),
+)
 IGNORED_NAMES = ("thumbs.db", "desktop.ini", "__macosx")  # created by file managers; hidden files are ignored as well
 MAX_BYTES = 2**28  # of a single file
 
@@ -90,6 +93,7 @@ class Recipe(NamedTuple):
 
     Attributes:
       find: (files, options) -> the images. Raises DataError if the files are not this data set.
+      skipped: files -> a sentence on those that `find` leaves out, if the user should know of them.
       counts: split -> (images, classes) of the complete data set; None if they are not fixed.
       nested: whether archives among the files are unpacked as well.
       home: web page of the data set.
@@ -99,6 +103,7 @@ class Recipe(NamedTuple):
     """
 
     find: Callable[[Files, Options], list[Entry]]
+    skipped: Callable[[Files], str] = lambda files: ""
     counts: Mapping[str, tuple[int, int]] | None = None
     nested: bool = False
     home: str = ""
@@ -137,6 +142,11 @@ def stamp(path: str | Path) -> str:
     except OSError:
         return "0"
     return str((status.st_size, status.st_mtime_ns, status.st_ctime_ns))
+
+
+def is_image(path: str) -> bool:
+    """Whether a name has the suffix of an image."""
+    return path.lower().endswith(IMAGE_SUFFIXES)
 
 
 def is_ignored(path: str) -> bool:
@@ -196,4 +206,4 @@ def read_rows(files: Files, path: str) -> list[list[str]]:
 
 def file_at(files: Files, path: str) -> File:
     """The file at a path; if it is missing, a `File` that raises DataError when read."""
-    return files.get(path, File(Path(os.devnull, path)))
+    return files.get(path, File(Path(f"{os.devnull}/{path}")))  # also of an absolute path

@@ -11,7 +11,7 @@ import tensorflow_datasets as tfds
 from array_record.python.array_record_module import ArrayRecordReader, ArrayRecordWriter
 from tensorflow_datasets.proto import tf_example_pb2
 
-from dml_jax.files import atomic_write
+from dml_jax.files import atomic_write, name_file
 
 Example = tuple[bytes, str, str]  # encoded image, class name, image name
 
@@ -82,7 +82,7 @@ def write(
     """
     tfds.disable_progress_bar()
     builder = DeepMetricLearning(examples=examples, classes=classes, about=about, data_dir=str(directory))
-    with contextlib.redirect_stdout(io.StringIO()):
+    with contextlib.redirect_stdout(io.StringIO()), name_file(directory):
         builder.download_and_prepare()
     shutil.rmtree(directory / "downloads", ignore_errors=True)  # empty: nothing was downloaded
     if not compressed:

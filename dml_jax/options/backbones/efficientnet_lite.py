@@ -18,7 +18,7 @@ class Config:
     depths: Annotated[tuple[PositiveInt, ...], Len(7, 7)] = (1, 2, 2, 3, 3, 4, 1)  # blocks of each stage
     widths: Annotated[tuple[PositiveInt, ...], Len(7, 7)] = (16, 24, 40, 80, 112, 192, 320)  # channels of each stage
     stem: PositiveInt = 32  # channels of the first convolution
-    head: PositiveInt = 1280  # channels of the last convolution, and of the feature map
+    channels: PositiveInt = 1280  # channels of the last convolution, and of the feature map
     pretrained: str = "none"  # "lite0" for the installed package, a directory of converted weights, or "none"
     freeze_bn: bool = False  # use the running statistics in training, too, and never update them
     freeze_bn_affine: bool = False  # do not train or decay the scales and biases of batch norms

@@ -1,0 +1,53 @@
+"""Trials of another length are other trials: a run is never continued beyond the length that its study gave it."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from dml_jax.errors import CheckpointError
+from dml_jax.studies.plan import Trial, Values, slug
+from dml_jax.train import workdir
+
+
+def apart(trials: Sequence[Trial]) -> list[Trial]:
+    """The trials; one whose work directory holds a run of another length gets its own, as do those that need it.
+
+    Args:
+      trials: in an order in which a trial follows those that it needs.
+    """
+    names: dict[str, str] = {}
+    lengths: dict[str, dict[str, int]] = {}
+    found = []
+    for trial in trials:
+        length = lengths[trial.name] = trial.length or lengths[trial.needs[0]]  # of an ensemble: of its members
+        needs = tuple(names[name] for name in trial.needs)
+        name = trial.name
+        if needs != trial.needs or _stored_length(trial.directory) not in ({}, length):
+            numbers = "".join(f"-{count}{unit}" for unit, count in length.items() if count)
+            name = f"{slug(trial.row)}{numbers}-seed{trial.seed}"
+        names[trial.name] = name
+        root = trial.directory.parent
+        directories = {str(root / old): str(root / new) for old, new in names.items()}
+        members = tuple(Path(directories[str(path)]) for path in trial.members)
+        config = _replaced(trial.config, directories)
+        found.append(replace(trial, name=name, directory=root / name, config=config, needs=needs, members=members))
+    return found
+
+
+def _stored_length(directory: Path) -> dict[str, int]:
+    """The length of the run in a work directory, as `Trial.length`; empty if there is none."""
+    with suppress(CheckpointError, KeyError):
+        train = workdir.read_config(directory)["config"]["train"]
+        return {key: train[key] for key in ("steps", "epochs")}
+    return {}
+
+
+def _replaced(values: Values, texts: Mapping[str, str]) -> Values:
+    """A configuration with some of its texts replaced."""
+
+    def of(value: Any) -> Any:
+        return _replaced(value, texts) if isinstance(value, dict) else texts.get(value, value)
+
+    return {key: of(value) if isinstance(value, dict | str) else value for key, value in values.items()}

@@ -1,0 +1,102 @@
+"""Training on features of a frozen backbone: the same as training with the backbone frozen, and faster."""
+
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dml_jax import config as configs
+from dml_jax.backbones.layers import global_pool
+from dml_jax.backbones.linen_backbone import pooled_cells
+from dml_jax.config import Group
+from dml_jax.console import Console
+from dml_jax.errors import ConfigError
+from dml_jax.methods import baseline, crt
+from dml_jax.train import experiment as experiments
+from dml_jax.train import frozen_features, warm_start
+from dml_jax.train.experiment import Experiment
+from tests.train.experiments import values
+
+STEPS = 3
+
+
+def build(**train: Any) -> Experiment:
+    given = values(steps=STEPS, optimizer="sgd", **train)
+    given["method"] = baseline.as_values(baseline.make_config("proxy_anchor", embedding_dim=4, pooling="avg+max"))
+    given["train"]["groups"] = {name: asdict(Group(1e-2)) for name in baseline.GROUPS}
+    given["train"]["groups"]["backbone"] = asdict(Group(0.0, freeze=True))
+    given["backbone"] |= {"freeze_bn": True}
+    experiment = experiments.build(configs.resolve(given))
+    split = experiment.splits["train"]
+    # Digits are drawn at random in training; here each image is always the same.
+    splits = experiment.splits | {"train": split._replace(read=lambda index, rng: split.read(index, None))}
+    return experiment._replace(splits=splits)
+
+
+def with_features(experiment: Experiment, directory: Path) -> Experiment:
+    return frozen_features.with_features(experiment, directory, Console(active=False), lambda done: None)
+
+
+def trained(experiment: Experiment) -> Any:
+    state = warm_start.initial_state(experiment, Console(active=False))
+    step, key = experiments.jitted_step(experiment), experiments.run_key(experiment.config)
+    with experiments.training_batches(experiment, 0, STEPS) as batches:
+        for arrays in batches:
+            state, _ = step(state, experiments.device_batch(experiment, *arrays), key)
+    return state
+
+
+@pytest.mark.parametrize("kind", ["avg", "max", "avg+max"])
+def test_two_cells_pool_like_the_map(kind: Any) -> None:
+    maps = np.random.default_rng(0).normal(size=(3, 4, 5, 6)).astype(np.float32)
+    mean, largest = maps.mean(axis=(1, 2)), maps.max(axis=(1, 2))
+    expected = {"avg": mean, "max": largest, "avg+max": mean + largest}[kind]
+    np.testing.assert_allclose(global_pool(pooled_cells(jnp.asarray(maps)), kind), expected, atol=1e-6)
+
+
+def test_same_as_a_frozen_backbone(tmp_path: Path) -> None:
+    """The head learns what it learns from images, and the whole network embeds images afterwards."""
+    images, features = build(), with_features(build(feature_views=1), tmp_path)
+    expected, found = trained(images), trained(features)
+    for name in ("embedding", "loss"):
+        jax.tree.map(
+            lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6),
+            found.params[name],
+            expected.params[name],
+        )
+    start = warm_start.initial_state(images, Console(active=False))
+    assert np.abs(found.params["embedding"]["kernel"] - start.params["embedding"]["kernel"]).max() > 1e-3
+    pixels = np.stack([images.splits["test"].read(i, None) for i in range(8)])
+    np.testing.assert_allclose(
+        features.method.embed(found.params, found.model_state, pixels),
+        images.method.embed(expected.params, expected.model_state, pixels),
+        atol=1e-5,
+    )
+
+
+def test_features_are_kept_and_follow_the_weights(tmp_path: Path) -> None:
+    first = with_features(build(feature_views=2), tmp_path)
+    files = {path: path.read_bytes() for path in (tmp_path / "features").iterdir()}
+    assert len(files) == 2
+    for path in files:  # what is on disk is used
+        np.save(path, np.load(path) + 1)
+    assert first.features is not None
+    again = with_features(build(feature_views=2), tmp_path)
+    np.testing.assert_array_equal(again.features, first.features + 1)
+    other = build(feature_views=2)
+    seeded = other._replace(config=replace(other.config, seed=1))  # other random weights
+    with_features(seeded, tmp_path)
+    assert len(list((tmp_path / "features").iterdir())) == 4
+
+
+def test_methods_that_need_maps_are_refused(tmp_path: Path) -> None:
+    given = values(steps=1, feature_views=1)
+    given["method"] = asdict(crt.Config(embedding_dims=(4, 4), prototypes=(4, 4), hidden_dim=4))
+    given["train"]["groups"] = {name: asdict(Group(1e-2)) for name in crt.GROUPS}
+    experiment = experiments.build(configs.resolve(given))
+    with pytest.raises(ConfigError, match="feature_views=1: method crt needs whole feature maps"):
+        with_features(experiment, tmp_path)

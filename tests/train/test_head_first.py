@@ -1,0 +1,70 @@
+"""Training a head on frozen features before the whole network: `head` of a configuration."""
+
+import json
+import shutil
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from dml_jax import config as configs
+from dml_jax import modes
+from dml_jax.config import Config, Group, Train
+from dml_jax.console import Console
+from dml_jax.errors import ConfigError
+from dml_jax.methods import hist
+from dml_jax.train import warm_start
+from dml_jax.train.stop_signals import Stop
+from tests.train.experiments import values
+
+
+def config(**head: Any) -> Config:
+    given = values(steps=2)
+    groups = {name: Group(1e-2) for name in hist.GROUPS} | {"backbone": Group(0.0, freeze=True)}
+    given["head"] = asdict(Train(groups=groups, **{"steps": 4, "feature_views": 1} | head))
+    given["evaluation"] |= {"controls": True}
+    return configs.resolve(given)
+
+
+def train(directory: Path) -> dict[str, Any]:
+    with Stop(lambda: None) as stop:
+        modes.train(config(), directory, Console(active=False), stop)
+    found: dict[str, Any] = json.loads((directory / "results.json").read_text())
+    return found
+
+
+def test_the_network_starts_from_the_head(tmp_path: Path) -> None:
+    directory = tmp_path / "run"
+    results = train(directory)
+    experiment = modes.build(config())._replace(start=str(directory / "head"))
+    start = warm_start.initial_state(experiment, Console(active=False))
+    head = warm_start.load_trained(directory / "head", "latest", None)
+    assert int(head.state.step) == 4
+    jax.tree.map(np.testing.assert_array_equal, start.params["embedding"], head.state.params["embedding"])
+    random = warm_start.initial_state(modes.build(config()), Console(active=False))
+    jax.tree.map(np.testing.assert_array_equal, start.params["backbone"], random.params["backbone"])
+    assert np.any(start.params["embedding"]["kernel"] != random.params["embedding"]["kernel"])
+    pixels = np.stack([experiment.splits["test"].read(i, None) for i in range(4)])
+    np.testing.assert_allclose(
+        experiment.method.embed(start.params, start.model_state, pixels),
+        head.method.embed(head.state.params, head.state.model_state, pixels),
+        atol=1e-6,
+    )
+    assert set(results["controls"]) == {"raw pixels", "colour histogram", "head on frozen features"}
+
+    # After an interruption before the first checkpoint of the network, head and features are used as they are.
+    features = {path: path.stat().st_mtime_ns for path in (directory / "head" / "features").iterdir()}
+    embeddings = (directory / "embeddings" / "test" / "embeddings.npy").read_bytes()
+    shutil.rmtree(directory / "checkpoints")
+    (directory / "results.json").unlink()
+    assert train(directory)["recall@1"] == results["recall@1"]
+    assert (directory / "embeddings" / "test" / "embeddings.npy").read_bytes() == embeddings
+    assert {path: path.stat().st_mtime_ns for path in features} == features
+
+
+def test_a_head_needs_features() -> None:
+    with pytest.raises(ConfigError, match=r"head\.feature_views: must be positive"):
+        config(feature_views=0)

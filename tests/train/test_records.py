@@ -1,0 +1,191 @@
+"""What a work directory says about its run is true: checkpoints are bound to configuration, data and precision."""
+
+import json
+import shutil
+import signal
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import dml_jax
+from dml_jax import final_results, modes
+from dml_jax.analysis import report
+from dml_jax.config import Config
+from dml_jax.console import Console
+from dml_jax.errors import CheckpointError
+from dml_jax.export import embedding_files, stablehlo
+from dml_jax.train import experiment as experiments
+from dml_jax.train import inference, loop, manifest, warm_start
+from dml_jax.train.experiment import Experiment
+from dml_jax.train.state import TrainState
+from dml_jax.train.stop_signals import Interrupted, Stop
+from tests.train.experiments import small
+from tests.train.test_loop import StopAt
+
+QUIET = Console(quiet=True)
+CONFIG = small(steps=6, log_every=2, checkpoint_every=2)
+CONFIG = replace(CONFIG, evaluation=replace(CONFIG.evaluation, controls=False))
+
+
+def quick(experiment: Experiment, out: loop.Outputs, stop: Stop) -> TrainState:
+    """Stands in for the training loop: counts the steps, and stops after the fourth if it is to be stopped."""
+    restored = out.checkpoints.restore()
+    state = restored[0] if restored else experiments.initial_state(experiment)
+    for step in range(int(state.step) + 2, experiment.steps + 1, 2):
+        state = state._replace(step=jnp.asarray(step, jnp.int32))
+        out.checkpoints.save("latest", state, {})
+        if step == 4 and isinstance(stop, StopAt):
+            raise Interrupted(signal.SIGTERM)
+    return state
+
+
+def results(experiment: Experiment, state: TrainState, *_: Any) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """Stands in for the final evaluation."""
+    length = {"steps": experiment.config.train.steps, "epochs": experiment.config.train.epochs}
+    return {"step": int(state.step), "steps": experiment.steps, "length": length}, {"test": np.eye(896, 8)}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def nothing_is_computed() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "train", quick)
+        patch.setattr(final_results, "final", results)
+        patch.setattr(inference, "embed_split", lambda experiment, embedder, state, split: np.eye(len(split.labels), 8))
+        patch.setattr(stablehlo, "write", lambda *_: 0.0)
+        for name in ("write", "print_table"):
+            patch.setattr(report, name, lambda *_: None)
+        yield
+
+
+@pytest.fixture(scope="module")
+def interrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that was stopped after 4 of 6 steps; read-only."""
+    directory = tmp_path_factory.mktemp("runs") / "interrupted"
+    with pytest.raises(Interrupted):
+        modes.train(CONFIG, directory, QUIET, StopAt(4))
+    return directory
+
+
+@pytest.fixture(scope="module")
+def finished(interrupted: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same run at its end; read-only."""
+    directory = Path(shutil.copytree(interrupted, tmp_path_factory.mktemp("runs") / "finished"))
+    modes.train(CONFIG, directory, QUIET, Stop())
+    return directory
+
+
+def of_earlier_version(directory: Path) -> None:
+    """Rewrites the records of a run as version 0.1.0 wrote them."""
+    for path in directory.glob("checkpoints/*/*/"):
+        files = json.loads((path / manifest.NAME).read_text())["files"]
+        (path / manifest.NAME).unlink()
+        (path / "sha256.json").write_text(json.dumps({name: entry["sha256"] for name, entry in files.items()}))
+    facts = json.loads((directory / "config.json").read_text())
+    del facts["x64"]
+    for key in ("momentum", "nesterov", "alpha", "betas"):
+        del facts["config"]["train"][key]
+    (directory / "config.json").write_text(json.dumps(facts))
+
+
+def test_a_manifest_says_everything(interrupted: Path) -> None:
+    facts = json.loads((interrupted / "config.json").read_text())
+    for checkpoint in manifest.complete(interrupted / "checkpoints" / "latest"):
+        content = json.loads((checkpoint / manifest.NAME).read_text())
+        keys = ("config", "data_hash", "classes", "images", "shape", "x64")
+        assert content["run"] == {key: facts[key] for key in keys}
+        for name, entry in content["files"].items():
+            assert (checkpoint / name).stat().st_size == entry["size"]
+
+
+@pytest.mark.parametrize("end", ["interrupted", "finished"])
+def test_without_config_json_another_run_is_refused(end: str, request: Any, tmp_path: Path) -> None:
+    """And nothing is written that claims otherwise; the same run goes on."""
+    directory = Path(shutil.copytree(request.getfixturevalue(end), tmp_path / "run"))
+    (directory / "config.json").unlink()
+    groups = {name: replace(group, learning_rate=0.5) for name, group in CONFIG.train.groups.items()}
+    other = replace(CONFIG, seed=7, train=replace(CONFIG.train, groups=groups))
+    message = r"latest/\d: belongs to a run of another configuration: seed \(0 there, 7 here\), train.groups"
+    with pytest.raises(CheckpointError, match=message):
+        modes.train(other, directory, QUIET, Stop())
+    assert not (directory / "config.json").exists()
+    modes.train(CONFIG, directory, QUIET, Stop())
+    assert (directory / "results.json").exists()
+
+
+def test_a_checkpoint_of_another_run_is_never_read(interrupted: Path, tmp_path: Path) -> None:
+    """Neither to continue nor to evaluate or load; nor is it taken for damage and deleted."""
+    directory = Path(shutil.copytree(interrupted, tmp_path / "run"))
+    facts = json.loads((directory / "config.json").read_text())
+    facts["config"]["method"]["tau"] = 99.0
+    (directory / "config.json").write_text(json.dumps(facts))
+    other: Config = replace(CONFIG, method=replace(CONFIG.method, tau=99.0))
+    for read in (
+        lambda: modes.train(other, directory, QUIET, Stop()),
+        lambda: modes.restore(other, directory, "reported", QUIET),
+        lambda: modes.restore(other, directory, "2", QUIET),
+        lambda: warm_start.load_trained(directory, "latest", print),
+    ):
+        with pytest.raises(CheckpointError, match=r"latest/\d: belongs to .* method\.tau \(16\.0 there, 99\.0 here\)"):
+            read()
+    assert len(manifest.complete(directory / "checkpoints" / "latest")) == 2
+
+
+def test_a_run_in_float32_does_not_go_on_in_float64(interrupted: Path, tmp_path: Path, x64: None) -> None:
+    directory = Path(shutil.copytree(interrupted, tmp_path / "run"))
+    with pytest.raises(CheckpointError, match="JAX_ENABLE_X64 has changed since this run started"):
+        modes.train(CONFIG, directory, QUIET, Stop())
+    of_earlier_version(directory)
+    with pytest.raises(CheckpointError, match="JAX_ENABLE_X64 has changed since this run started"):
+        modes.train(CONFIG, directory, QUIET, Stop())
+
+
+@pytest.mark.parametrize("end", ["interrupted", "finished"])
+def test_images_replaced_under_a_run(
+    end: str, request: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They are not trained on, nor is the run said to have finished on them; evaluating them says what they are."""
+    directory = Path(shutil.copytree(request.getfixturevalue(end), tmp_path / "run"))
+    monkeypatch.setattr(experiments, "data_hash", lambda splits: "of other images")
+    with pytest.raises(CheckpointError, match="the data set has changed since this run started; give another"):
+        modes.train(CONFIG, directory, QUIET, Stop())
+    modes.restore(CONFIG, directory, "latest", Console(quiet=True))
+    assert "not the images that the run" in capsys.readouterr().out
+
+
+def test_a_run_that_has_not_finished_says_so(
+    interrupted: Path, finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    message = "interrupted: this run of 6 steps has not finished; its model is so far that of step 4"
+    with pytest.warns(UserWarning, match=message):
+        model = dml_jax.load(interrupted)
+    assert (model.step, model.finished) == (4, False)
+    assert dml_jax.load(finished).finished
+    assert dml_jax.load(finished, "2").finished
+    assert not dml_jax.load(interrupted, "latest").finished  # which was asked for
+    for source, checkpoint in ((finished, "reported"), (interrupted, "reported"), (interrupted, "4")):
+        directory = Path(shutil.copytree(source, tmp_path / f"{source.name}-{checkpoint}"))
+        modes.export(CONFIG, directory, checkpoint, QUIET)
+        warned = "has not finished" in capsys.readouterr().out
+        assert warned == (source is interrupted and checkpoint == "reported")
+        assert embedding_files.read(directory / "embeddings" / "test").manifest["finished"] == (source is finished)
+
+
+def test_runs_of_an_earlier_version(interrupted: Path, finished: Path, tmp_path: Path) -> None:
+    """They are read and continued, and refused only where nothing says what they are."""
+    directory = Path(shutil.copytree(interrupted, tmp_path / "run"))
+    of_earlier_version(directory)
+    assert dml_jax.load(directory, "latest").step == 4
+    unknown = Path(shutil.copytree(directory, tmp_path / "unknown"))
+    (unknown / "config.json").unlink()
+    with pytest.raises(CheckpointError, match=r"latest/4: does not say which run it belongs to, and .*config\.json"):
+        modes.train(CONFIG, unknown, QUIET, Stop())
+    modes.train(CONFIG, directory, QUIET, Stop())
+    written = [manifest.run_of(run / "checkpoints" / "latest" / "6") for run in (directory, finished)]
+    assert written[0] == written[1] is not None
+    modes.train(CONFIG, directory, QUIET, Stop())  # it has finished
+    assert dml_jax.load(directory).step == 6
