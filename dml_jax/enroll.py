@@ -178,7 +178,7 @@ def _version(path: Path) -> tuple[int, int] | None:
     return (path.stat().st_ino, path.stat().st_mtime_ns) if path.exists() else None
 
 
-def _classify(index: "Index", files: Sequence[str], options: argparse.Namespace) -> None:
+def _classify(index: "Index", files: Sequence[str | Path], options: argparse.Namespace) -> None:
     """Prints the class of each image, or "unknown"."""
     if options.threshold is None:
         print(_expected(index, options), file=sys.stderr)

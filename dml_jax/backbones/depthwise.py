@@ -5,6 +5,7 @@ channel, it is one loop over contiguous channels, which XLA vectorises; so is th
 The images must be padded in a loop of their own, hence the barriers: otherwise every shift would test for the border.
 """
 
+from collections.abc import Sequence
 from functools import partial
 from itertools import product
 
@@ -50,11 +51,11 @@ def _backward(strides: Pair, padding: Padding, saved: Saved, grad: jax.Array) ->
     return around[:, *inside], _kernel_gradient(padded, kernel, grad, strides)
 
 
-def _pad(images: jax.Array, padding: Padding) -> jax.Array:
+def _pad(images: jax.Array, padding: Sequence[Pair]) -> jax.Array:
     return lax.optimization_barrier(jnp.pad(images, ((0, 0), *padding, (0, 0))))
 
 
-def _shifts(padded: jax.Array, size: Pair, strides: Pair) -> list[jax.Array]:
+def _shifts(padded: jax.Array, size: tuple[int, ...], strides: Pair) -> list[jax.Array]:
     """For each cell of a kernel of this size, the pixels that it multiplies: [B, H', W', C]."""
     padded = at_least_float32(padded)
     rows, columns = (n - k + 1 for n, k in zip(padded.shape[1:3], size, strict=True))
@@ -68,7 +69,7 @@ def _convolve(padded: jax.Array, kernel: jax.Array, strides: Pair) -> jax.Array:
     return sum(products[1:], products[0]).astype(padded.dtype)
 
 
-def _image_gradient(grad: jax.Array, kernel: jax.Array, size: Pair, strides: Pair) -> jax.Array:
+def _image_gradient(grad: jax.Array, kernel: jax.Array, size: tuple[int, ...], strides: Pair) -> jax.Array:
     """The gradient with respect to padded images of `size` pixels.
 
     Row i of the kernel multiplies row s o + i of the images for row o of the result. So the rows s q + r of the
@@ -78,7 +79,7 @@ def _image_gradient(grad: jax.Array, kernel: jax.Array, size: Pair, strides: Pai
     needed = [-(-n // stride) for n, stride in zip(size, strides, strict=True)]
     before = [(k - 1) // stride for k, stride in zip(kernel.shape[:2], strides, strict=True)]
     after = [n - m for n, m in zip(needed, grad.shape[1:3], strict=True)]
-    surrounded = _pad(grad, tuple(zip(before, after, strict=True)))
+    surrounded = _pad(grad, list(zip(before, after, strict=True)))
 
     def part(r: int, c: int) -> jax.Array:
         cells = kernel[r :: strides[0], c :: strides[1]][::-1, ::-1]
