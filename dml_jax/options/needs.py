@@ -172,7 +172,7 @@ def _declared(section: Any, path: str = "") -> Iterator[tuple[str, Any, Any, Nee
             for name, entry in value.items():
                 if dataclasses.is_dataclass(entry):
                     yield from _declared(entry, f"{key}.{name}.")
-        for declared in _declarations(type(section)).get(field.name, ()):
+        for declared in _declarations(section.__class__).get(field.name, ()):
             yield key, value, field.default, declared
 
 
