@@ -62,7 +62,7 @@ def fit(
       restarts: number of initialisations; ignored if the centres are given.
       max_iterations: of Lloyd's algorithm, which stops when no assignment changes.
       progress: called with the iterations done and their maximum over all restarts; iterations that a restart did not
-        need count as done.
+        need count as done. Counts again from 0 if everything is computed in float64.
 
     Raises:
       DataError: wrong shapes or types, rows that are not finite, or k not in 1..N.
@@ -70,16 +70,16 @@ def fit(
     checked = check_inputs.embeddings(points, name="points")
     if not 0 < k <= len(checked):
         raise DataError(f"k={k}: must be in 1..{len(checked)}, the number of points")
-    initial = None if isinstance(init, str) else check_inputs.embeddings(init, name="init")
-    if initial is None and init not in ("k-means++", "random"):
+    start = init if isinstance(init, str) else check_inputs.embeddings(init, name="init")
+    if isinstance(start, str) and start not in ("k-means++", "random"):
         raise DataError(f"init={init!r}: give 'k-means++', 'random' or an array of centres")
-    if initial is not None and initial.shape != (k, checked.shape[1]):
-        raise DataError(f"init: has shape {list(initial.shape)}; give [{k}, {checked.shape[1]}]")
+    if not isinstance(start, str) and start.shape != (k, checked.shape[1]):
+        raise DataError(f"init: has shape {list(start.shape)}; give [{k}, {checked.shape[1]}]")
     if restarts < 1 or max_iterations < 1:
         raise DataError(f"restarts={restarts}, max_iterations={max_iterations}: both must be positive")
 
     dtype = check_inputs.compute_dtype(checked)
-    run = partial(_fit, checked, k, init if initial is None else initial, seed, restarts, max_iterations, progress)
+    run = partial(_fit, checked, k, start, seed, restarts, max_iterations, progress)
     result, reliable = run(dtype)
     if not reliable:
         with jax.enable_x64(True):
@@ -125,13 +125,13 @@ def _fit(
     inertia, (centers, nearest, squares, iterations) = best
     rows = tiles.TiledRows(points, np.arange(len(points)), len(points), "euclidean", centering, dtype)
     close = exact.unreliable(rows, -np.asarray(squares) / 2) & (np.asarray(squares) > 0)
-    result = KMeans(
+    clustering = KMeans(
         np.asarray(centers) / centering.scale + centering.center,
         np.asarray(nearest),
         inertia / centering.scale**2,
         int(iterations),
     )
-    return result, dtype == np.float64 or bool(close.mean() < CLOSE_POINTS)
+    return clustering, dtype == np.float64 or bool(close.mean() < CLOSE_POINTS)
 
 
 def _assign(x: jax.Array, centers: jax.Array) -> jax.Array:
