@@ -35,7 +35,7 @@ TESTS = {
     "losses/cross_batch_memory": ("losses/test_cross_batch_memory", "losses/test_public", "methods/test_baseline"),
     "losses/mining": ("losses/test_mining", "golden/test_losses"),
     "losses/pair_losses": ("losses/test_pair_losses", "losses/test_public", "golden/test_losses"),
-    "losses/pairwise": ("losses/test_pairwise", "losses/test_duplicates"),
+    "losses/pairwise": ("losses/test_pairwise", "losses/test_duplicates", "losses/test_close_rows"),
     "losses/proxies": ("losses/test_proxies", "losses/test_public"),
     "losses/ranking": ("losses/test_ranking", "losses/test_public"),
     "losses/safe_norms": ("losses/test_safe_norms", "losses/test_duplicates"),

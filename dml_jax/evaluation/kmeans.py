@@ -1,6 +1,6 @@
 """k-means: k-means++ or random initialisation, Lloyd's iterations, restarts.
 
-One device computes it. On one machine, a seed gives bit-identical results; another processor may round differently.
+A seed gives bit-identical results, whatever the number of devices.
 """
 
 import math
@@ -62,7 +62,7 @@ def fit(
       restarts: number of initialisations; ignored if the centres are given.
       max_iterations: of Lloyd's algorithm, which stops when no assignment changes.
       progress: called with the iterations done and their maximum over all restarts; iterations that a restart did not
-        need count as done.
+        need count as done. Counts again from 0 if everything is computed in float64.
 
     Raises:
       DataError: wrong shapes or types, rows that are not finite, or k not in 1..N.
@@ -125,13 +125,13 @@ def _fit(
     inertia, (centers, nearest, squares, iterations) = best
     rows = tiles.TiledRows(points, np.arange(len(points)), len(points), "euclidean", centering, dtype)
     close = exact.unreliable(rows, -np.asarray(squares) / 2) & (np.asarray(squares) > 0)
-    found = KMeans(
+    clustering = KMeans(
         np.asarray(centers) / centering.scale + centering.center,
         np.asarray(nearest),
         inertia / centering.scale**2,
         int(iterations),
     )
-    return found, dtype == np.float64 or bool(close.mean() < CLOSE_POINTS)
+    return clustering, dtype == np.float64 or bool(close.mean() < CLOSE_POINTS)
 
 
 def _assign(x: jax.Array, centers: jax.Array) -> jax.Array:

@@ -207,9 +207,9 @@ def _correct(
     """
     lengths = exact.squared_lengths(queries)[:, None]
     if queries.metric == "cosine":
-        squares, bound = 2 - 2 * scores, 4 * exact.error_bound(queries) * lengths
+        squares, bound = 2 - 2 * scores, 2 * exact.error_bound(queries) * lengths
     else:  # |y|^2 <= 2 |x|^2 + 2 |x - y|^2
-        squares, bound = -2 * scores, 2 * exact.error_bound(queries) * (3 * lengths - 4 * scores[:, -1:])
+        squares, bound = -2 * scores, exact.error_bound(queries) * (3 * lengths - 4 * scores[:, -1:])
     uncertain = np.zeros(len(scores), bool)
     if scores.shape[1] < len(gallery.source) - exclude_self:
         uncertain = squares[:, -1] - squares[:, k - 1] <= 2 * bound[:, 0]

@@ -111,11 +111,12 @@ def count_ranks(
     scores = passes.run(read_thresholds, left, right, near, right.thresholds.dtype)
     used, thresholds, own, ties = positions[:, :-1] >= 0, scores[:, :-1], scores[:, -1:], right.ties
     reached = np.where(used, thresholds, np.iinfo(thresholds.dtype).min)
-    nearest_scores = scores_of_keys(np.partition(reached, -1 - drop, axis=1)[:, -1 - drop])
+    nearest = np.partition(reached, -1 - drop, axis=1)[:, -1 - drop] if drop else reached.max(axis=1)
+    nearest_scores = scores_of_keys(nearest)
     if top_r is not None:
         top_r.start_collecting()
         passes.num_targets, group = np.minimum(num_targets, 1), 1
-        thresholds, nearest = reached, reached.max(axis=1, keepdims=True)
+        thresholds, nearest = reached, nearest[:, None]
         ties = np.where(used & (thresholds == nearest), ties, PADDING_INDEX).min(axis=1, keepdims=True)
         used, thresholds, positions = np.any(used, axis=1, keepdims=True), nearest, positions[:, -1:]
     unreachable = np.iinfo(thresholds.dtype).max

@@ -1,7 +1,7 @@
 """Squared distances in float64 on the host, and when they are needed.
 
-The product of two prepared rows x and y has an error of up to about sqrt(W) eps (|x|^2 + |y|^2), where W is their width
-and eps that of their type: far rows are ranked correctly, but rows much closer to each other than to the origin are
+The product of two prepared rows x and y has an error of up to about (4 + sqrt(W)) u (|x|^2 + |y|^2) / 2, where W is their
+width and u the unit roundoff of their type (Higham & Mary, SIAM J. Sci. Comput. 2019; 4 for preparing them): far rows are ranked correctly, but rows much closer to each other than to the origin are
 not. That depends on the embeddings (groups that are far apart, or a narrow cone), so it is decided for each query.
 """
 
@@ -13,14 +13,18 @@ from dml_jax.evaluation import check_inputs
 from dml_jax.evaluation._ranking.tiles import TiledRows, normalize
 
 # Distances are reliable where the error above is at most this fraction of their square; the usual error is far smaller.
-RELATIVE_ERROR = 5e-4
-RELATIVE_ERROR_IN_FLOAT64 = 1e-6
+RELATIVE_ERROR = 2.5e-4
+RELATIVE_ERROR_IN_FLOAT64 = 5e-7
 BLOCK_ELEMENTS = 1 << 23  # squared distances held at once
 
 
 def error_bound(rows: TiledRows) -> float:
-    """Error of a product of `rows`, relative to the sum of the squared lengths."""
-    return float(np.sqrt(rows.width) * np.finfo(rows.dtype).eps)
+    """Error of squared distances between `rows`, relative to the sum of the squared lengths."""
+    return _error(rows.width, rows.dtype)
+
+
+def _error(width: int, dtype: np.dtype) -> float:
+    return float((4 + np.sqrt(width)) * np.finfo(dtype).eps / 2)
 
 
 def squared_lengths(rows: TiledRows) -> np.ndarray:
@@ -83,7 +87,7 @@ def _between(left: np.ndarray, right: np.ndarray, unit: bool) -> np.ndarray:
     lengths = 2.0 if unit else (left**2).sum(axis=1)[:, None] + (right**2).sum(axis=1)[None]
     squares *= -2
     squares += lengths
-    error = np.sqrt(left.shape[1]) * np.finfo(np.float64).eps
+    error = _error(left.shape[1], left.dtype)
     row, column = np.nonzero(squares * RELATIVE_ERROR_IN_FLOAT64 < error * lengths)
     step = max(1, check_inputs.BLOCK_ELEMENTS // (8 * left.shape[1]))
     for start in range(0, len(row), step):

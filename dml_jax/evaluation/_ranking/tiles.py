@@ -154,7 +154,8 @@ class TiledRows(NamedTuple):
             columns = rows[:, self.width - self.source.shape[1] :]
             raw = np.asarray(self.source[part])
             if self.metric == "cosine":
-                unit = raw.astype(np.float64 if raw.dtype == np.float64 else self.dtype)
+                unit = raw.astype(np.float64) if raw.dtype == np.float64 else columns
+                unit[:] = raw
                 normalize(unit)
                 columns[:] = unit
             else:
