@@ -31,11 +31,11 @@ DIRECTORIES = (
 )
 LIBRARIES = ("jax", "flax", "optax", "orbax-checkpoint", "grain", "numpy", "pillow")
 # The facts, besides the configuration, that tell one run from another, and what to say where they differ.
-DATA = "the data set has changed since this run started"
+DATA = "the data set has changed since this run started; give another --workdir"
 WHAT = {
     "data_hash": DATA, "classes": DATA, "images": DATA, "shape": DATA,
-    "teacher": "the teacher has changed since this run started",
-    "x64": "JAX_ENABLE_X64 has changed since this run started, which would go on in another precision; restore it",
+    "teacher": "the teacher has changed since this run started; give another --workdir",
+    "x64": "JAX_ENABLE_X64, and so the precision, has changed since this run started; set it as it was",
 }  # fmt: skip
 
 Count = Annotated[StrictInt, Ge(1), Lt(2**31)]
@@ -95,18 +95,12 @@ def check_same_facts(where: Path, stored: Mapping[str, Any], here: Mapping[str, 
     for key, what in WHAT.items():
         before, now = (_comparable(facts.get(key, False if key == "x64" else None)) for facts in (stored, here))
         if key in here and before != now:
-            raise CheckpointError(f"{where}: {what}; give another --workdir")
+            raise CheckpointError(f"{where}: {what}")
 
 
 def _comparable(fact: Any) -> Any:
     """JSON has no tuples; a teacher is known by its variables, whatever else a version notes about it."""
     return fact.get("sha256") if isinstance(fact, Mapping) else list(fact) if isinstance(fact, tuple) else fact
-
-
-def _resolved(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    with suppress(ConfigError):  # of another version or edited by hand: compared unresolved
-        return asdict(configs.resolve(config, given=()))
-    return config
 
 
 def _check_same_config(where: Path, stored: Mapping[str, Any], here: Mapping[str, Any]) -> None:
@@ -115,7 +109,8 @@ def _check_same_config(where: Path, stored: Mapping[str, Any], here: Mapping[str
     keys = sorted(key for key in old.keys() | new.keys() if old.get(key) != new.get(key))
     old, new = configs.flatten(stored), configs.flatten(here)
     lengths = ("train.steps", "train.epochs")
-    keys += [key for key in lengths if not isinstance(old.get(key), int) or new[key] < old[key]]
+    numbers = {key: (old.get(key), new.get(key)) for key in lengths}
+    keys += [key for key, (a, b) in numbers.items() if not (isinstance(a, int) and isinstance(b, int) and a <= b)]
     if keys:
         shown = ["method.name"] if "method.name" in keys else keys[:SHOWN]  # another method has other options
         differences = ", ".join(f"{key} ({old.get(key)!r} there, {new.get(key)!r} here)" for key in shown)
@@ -131,13 +126,20 @@ def _check_same_config(where: Path, stored: Mapping[str, Any], here: Mapping[str
             )
 
 
+def _resolved(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A configuration with the options that it lacks; as it is if it is of another version or edited by hand."""
+    with suppress(ConfigError):
+        return asdict(configs.resolve(config, given=()))
+    return config
+
+
 def _why_not_longer(config: Mapping[str, Any], steps: int) -> str:
     """Why a longer run, given by dotted keys, would not begin with one of `steps` steps (0: of epochs); else empty."""
-    if config["train.schedule"] == "cosine":
+    if config.get("train.schedule") == "cosine":
         return "train.schedule='cosine' depends on the length"
-    every = config["train.evaluate_every"]
-    regular = every and not config["train.warmup_epochs"] and steps % every == 0 if steps else not every
-    if config["train.select"] != "last" and not regular:
+    every = config.get("train.evaluate_every")
+    regular = every and not config.get("train.warmup_epochs") and steps % every == 0 if steps else not every
+    if config.get("train.select") != "last" and not regular:
         return "the evaluation at its end, which the longer run would not make, may have selected the model"
     return ""
 
