@@ -14,7 +14,7 @@ from dml_jax.data import split_metadata
 from dml_jax.data.prepare.source_files import Scalar
 from dml_jax.errors import DataError
 from dml_jax.evaluation import check_inputs
-from dml_jax.files import below_a_file, read_json, reading, sha256, write_json
+from dml_jax.files import below_a_file, name_file, read_json, reading, sha256, write_json
 
 WRITTEN = {"embeddings.npy", "labels.npy", "ids.json", "metadata.json", "manifest.json", "neighbors.png"}
 REMEDY = "export it again"
@@ -135,30 +135,35 @@ def write(
     draft = directory.with_name(f".{directory.name}.tmp")
     shutil.rmtree(draft, ignore_errors=True)
     draft.mkdir(parents=True)
-    parts = [embeddings] if isinstance(embeddings, np.ndarray) else embeddings
-    save_rows(draft / "embeddings.npy", parts, len(ids))
-    if labels is not None:
-        np.save(draft / "labels.npy", labels.astype(np.int64))
-    arrays = {path.name: np.load(path, mmap_mode="r") for path in sorted(draft.glob("*.npy"))}
-    (draft / "ids.json").write_text(json.dumps(list(ids)), encoding="utf-8")
-    if metadata:
-        (draft / "metadata.json").write_text(json.dumps(dict(metadata)), encoding="utf-8")
-    manifest: dict[str, Any] = {
-        "shapes": {name: list(array.shape) for name, array in arrays.items()},
-        "dtypes": {name: str(array.dtype) for name, array in arrays.items()},
-        "normalised": True,
-        "distance": "cosine",
-        "config_hash": config_hash,
-        "checkpoint_step": step,
-        "sha256": {name: sha256(draft / name) for name in arrays},
-    }
-    manifest |= {} if finished is None else {"finished": finished}
-    manifest |= {} if data_hash is None else {"data_hash": data_hash}
-    if members:
-        manifest["members"] = list(members)
-    if plan:
-        manifest["plan"] = dict(plan)
-    write_json(draft / "manifest.json", manifest)
+    try:
+        with name_file(directory):
+            parts = [embeddings] if isinstance(embeddings, np.ndarray) else embeddings
+            save_rows(draft / "embeddings.npy", parts, len(ids))
+            if labels is not None:
+                np.save(draft / "labels.npy", labels.astype(np.int64))
+            arrays = {path.name: np.load(path, mmap_mode="r") for path in sorted(draft.glob("*.npy"))}
+            (draft / "ids.json").write_text(json.dumps(list(ids)), encoding="utf-8")
+            if metadata:
+                (draft / "metadata.json").write_text(json.dumps(dict(metadata)), encoding="utf-8")
+            manifest: dict[str, Any] = {
+                "shapes": {name: list(array.shape) for name, array in arrays.items()},
+                "dtypes": {name: str(array.dtype) for name, array in arrays.items()},
+                "normalised": True,
+                "distance": "cosine",
+                "config_hash": config_hash,
+                "checkpoint_step": step,
+                "sha256": {name: sha256(draft / name) for name in arrays},
+            }
+            manifest |= {} if finished is None else {"finished": finished}
+            manifest |= {} if data_hash is None else {"data_hash": data_hash}
+            if members:
+                manifest["members"] = list(members)
+            if plan:
+                manifest["plan"] = dict(plan)
+            write_json(draft / "manifest.json", manifest)
+    except BaseException:
+        shutil.rmtree(draft, ignore_errors=True)
+        raise
     shutil.rmtree(directory, ignore_errors=True)
     os.replace(draft, directory)
     return Exported(arrays["embeddings.npy"], arrays.get("labels.npy"), list(ids), manifest, metadata)

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import resource
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -103,3 +104,15 @@ def test_the_current_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.chdir(tmp_path / "here")
     write(Path("."))
     assert (tmp_path / "here" / "embeddings.npy").exists()
+
+
+def test_a_full_disk_is_named_and_gets_its_space_back(tmp_path: Path) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (140, limits[1]))  # the embeddings have more bytes
+    try:
+        with pytest.raises(OSError, match="File too large") as caught:
+            write(tmp_path / "test")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert caught.value.filename == str(tmp_path / "test")
+    assert list(tmp_path.iterdir()) == []
