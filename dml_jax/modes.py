@@ -19,7 +19,18 @@ from dml_jax.console import Console
 from dml_jax.errors import CheckpointError, ConfigError, DataError
 from dml_jax.export import embedding_files, query_results, stablehlo
 from dml_jax.options import needs
-from dml_jax.train import device_memory, inference, loop, mesh, process_group, teacher, trackers, warm_start, workdir
+from dml_jax.train import (
+    device_memory,
+    inference,
+    loop,
+    mesh,
+    process_group,
+    run_facts,
+    teacher,
+    trackers,
+    warm_start,
+    workdir,
+)
 from dml_jax.train import experiment as experiments
 from dml_jax.train import timing as timing_summary
 from dml_jax.train.checkpoint import Checkpoints
@@ -58,7 +69,8 @@ def train(
     """
     workdir.check_same_run(directory, config)
     experiment = build(config)
-    check_options(experiment, given, console)
+    started = (directory / "config.json").exists()  # such a run can be continued all the same
+    check_options(experiment, () if started else given, console)
     if traced and traced[1] > experiment.steps:
         raise ConfigError(f"--profile={traced[0]}:{traced[1]}: the run has {experiment.steps} steps")
     main = mesh.is_main_process()
@@ -216,18 +228,8 @@ def check_options(experiment: Experiment, given: Collection[str], console: Conso
     Raises:
       ConfigError: such an option was given and misleads.
     """
-    config, sampler, test = experiment.config, experiment.sampler, experiment.splits["test"]
-    params = experiments.template(experiment).params if config.train.shard_classes else {}
-    paths = (mesh.dict_keys(path) for path, _ in jax.tree_util.tree_leaves_with_path(params))
-    first = config.train.evaluate_every or (sampler.first_step(1) if config.train.epochs else experiment.steps)
-    run = needs.Run(
-        steps=experiment.steps,
-        epoch_end=lambda epoch: sampler.first_step(config.train.warmup_epochs + epoch),
-        first_evaluation=first if first < experiment.steps else 0,
-        candidates=len(test.labels) - 1 if test.gallery is None else len(test.gallery.labels),
-        tables=any(experiment.method.class_axis(path) is not None for path in paths),
-    )
-    found = [problem for problem in needs.broken_by_run(config, run) if problem.key.startswith(of)]
+    problems = needs.broken_by_run(experiment.config, run_facts.of(experiment))
+    found = [problem for problem in problems if problem.key.startswith(of)]
     needs.report(found, given, lambda text: console.print(f"warning: {text}"))
 
 
