@@ -1,8 +1,9 @@
 """Squared distances in float64 on the host, and when they are needed.
 
-The product of two prepared rows x and y has an error of up to about (4 + sqrt(W)) u (|x|^2 + |y|^2) / 2, where W is their
-width and u the unit roundoff of their type (Higham & Mary, SIAM J. Sci. Comput. 2019; 4 for preparing them): far rows are ranked correctly, but rows much closer to each other than to the origin are
-not. That depends on the embeddings (groups that are far apart, or a narrow cone), so it is decided for each query.
+The product of two prepared rows x and y has an error of up to about (4 + sqrt(W)) u (|x|^2 + |y|^2) / 2, where W is
+their width and u the unit roundoff of their type (Higham & Mary, SIAM J. Sci. Comput. 2019; 4 for preparing them): far
+rows are ranked correctly, but rows much closer to each other than to the origin are not. That depends on the embeddings
+(groups that are far apart, or a narrow cone), so it is decided for each query.
 """
 
 from collections.abc import Iterator
