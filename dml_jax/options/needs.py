@@ -152,6 +152,7 @@ def without(values: Mapping[str, Any], keys: Collection[str], path: str = "") ->
 
 def _declared(section: Any, path: str = "") -> Iterator[tuple[str, Any, Any, Needs | Rule | RunRule]]:
     """(key, value, default, what is declared) of all options of a section and of those in it."""
+    kind: Any = type(section)
     for field in dataclasses.fields(section):
         key, value = f"{path}{field.name}", getattr(section, field.name)
         if dataclasses.is_dataclass(value):
@@ -160,7 +161,7 @@ def _declared(section: Any, path: str = "") -> Iterator[tuple[str, Any, Any, Nee
             for name, entry in value.items():
                 if dataclasses.is_dataclass(entry):
                     yield from _declared(entry, f"{key}.{name}.")
-        for declared in _declarations(type(section)).get(field.name, ()):
+        for declared in _declarations(kind).get(field.name, ()):
             yield key, value, field.default, declared
 
 
