@@ -98,14 +98,13 @@ def check_options(options: Namespace) -> None:
     if options.mode not in MODES:
         raise ConfigError(f"--mode={options.mode}: {suggest(options.mode, MODES)}")
     checkpoint = options.checkpoint
-    if checkpoint is None:
-        options.checkpoint = "reported"
-    elif options.mode not in ("evaluate", "export"):
+    if not (checkpoint in (None, "reported", "latest", "best") or checkpoint.isdecimal()):
+        raise ConfigError(f"--checkpoint={checkpoint}: must be reported, latest, best or a step")
+    if checkpoint and options.mode not in ("evaluate", "export"):
         raise ConfigError(
             f"--checkpoint={checkpoint}: only --mode=evaluate and export use it; training continues from the latest"
         )
-    elif not (checkpoint in ("reported", "latest", "best") or checkpoint.isdecimal()):
-        raise ConfigError(f"--checkpoint={checkpoint}: must be reported, latest, best or a step")
+    options.checkpoint = checkpoint or "reported"
     if options.log and options.mode != "train":
         raise ConfigError(f"--log={options.log}: only --mode=train has something to show")
     if options.output and options.mode != "evaluate":

@@ -164,6 +164,7 @@ def _named(key: str, text: str) -> str:
 
 def _declared(section: Any, path: str = "") -> Iterator[tuple[str, Any, Any, Needs | Rule | RunRule]]:
     """(key, value, default, what is declared) of all options of a section and of those in it."""
+    kind: Any = type(section)
     for field in dataclasses.fields(section):
         key, value = f"{path}{field.name}", getattr(section, field.name)
         if dataclasses.is_dataclass(value):
@@ -172,7 +173,7 @@ def _declared(section: Any, path: str = "") -> Iterator[tuple[str, Any, Any, Nee
             for name, entry in value.items():
                 if dataclasses.is_dataclass(entry):
                     yield from _declared(entry, f"{key}.{name}.")
-        for declared in _declarations(section.__class__).get(field.name, ()):
+        for declared in _declarations(kind).get(field.name, ()):
             yield key, value, field.default, declared
 
 
