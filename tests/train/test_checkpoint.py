@@ -313,6 +313,7 @@ def test_reads_abandoned_after_a_failure_are_not_reported(
     def state(rows: int) -> TrainState:
         return TrainState(jnp.asarray(0, jnp.int32), {f"w{i}": jnp.zeros((rows, 2)) for i in range(8)}, {}, {})
 
+    gc.collect()  # what other tests have left
     reported: list[object] = []
     monkeypatch.setattr(sys, "unraisablehook", lambda unraisable: reported.append(unraisable.object))
     for _ in range(3):
