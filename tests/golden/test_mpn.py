@@ -248,14 +248,14 @@ def test_refine(name: str, dtype: str, x64: None) -> None:
 def test_radam(name: str, dtype: str, x64: None) -> None:
     z, meta, tolerance = load(name, dtype)
     drop = meta["lr_drop_before_step"]
-    train = Train({}, steps=meta["steps"], schedule="step", gamma=meta["lr_drop_factor"])
+    train = Train({}, steps=meta["steps"], optimizer="radam", schedule="step", gamma=meta["lr_drop_factor"])
     milestones = (drop - 1,) if drop else ()
     schedule = optimizers.rate_factor(train, start=0, stop=meta["steps"], milestones=milestones)
     group = Group(meta["lr"], meta["weight_decay"])
     for i in range(2):
         has_grad = jnp.asarray(z[f"p{i}_has_grad"], bool)
         own = jnp.flatnonzero(has_grad)  # the schedule counts the steps of the run, not the updates of this parameter
-        rule = optimizers._group_optimizer("radam", group, lambda count, own=own: schedule(own[count]), 0)
+        rule = optimizers._group_optimizer(train, group, lambda count, own=own: schedule(own[count]), 0)
         rule = optax.transforms.conditionally_mask(rule, lambda t, has_grad=has_grad: has_grad[t])
         params = jnp.asarray(z[f"p{i}_init"])
         state, trajectory = rule.init(params), []
