@@ -120,7 +120,7 @@ def run_config(options: Namespace, overrides: dict[str, str]) -> tuple["Config",
         if key not in MOVABLE:
             raise ConfigError(f"--config.{key}: belongs to the run; only {', '.join(MOVABLE)} can be given")
         cli.apply_override(values, key, text)
-    config = configs.resolve(values, given=())
+    config = configs.resolve(values, given=overrides)
     if config.data.path and not Path(config.data.path).expanduser().is_dir():
         raise DataError(
             f"data.path={config.data.path}: the data of the run are not there; give their directory with "

@@ -12,11 +12,10 @@ threshold on the similarity, which is measured on the unseen classes of the run 
 
 import argparse
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-import numpy as np
 
 from dml_jax import cli, decision_options
 from dml_jax.data.prepare.source_files import Options, walk
@@ -143,8 +142,9 @@ def execute(arguments: list[str]) -> None:
     found = _version(path)
     index = Index.load(model, path) if path.exists() else Index(model)
     if options.list:
-        for name, count in zip(index.classes, np.bincount(index.labels, minlength=len(index.classes)), strict=True):
-            print(f"{count}\t{printable(name)}")
+        counts = Counter(int(label) for label in index.labels)
+        for label, name in enumerate(index.classes):
+            print(f"{counts[label]}\t{printable(name)}")
         return
     for name in options.remove:
         index.remove(name)

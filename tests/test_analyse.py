@@ -104,7 +104,7 @@ def test_analyses_are_gathered_in_the_report(run: Path, capsys: pytest.CaptureFi
         (["--workdir={}", "--checkpoint=3"], "--checkpoint=3: not in"),
         (
             ["--workdir={}", "--config.data.path={}/no"],
-            "the data of the run are not there; give their directory with --co",
+            "has no effect without another data.name than digits",
         ),
     ],
 )

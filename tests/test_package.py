@@ -140,19 +140,6 @@ def test_invalid_values_are_reported_before_heavy_imports(arguments: list[str]) 
     assert found & HEAVY == set()
 
 
-def test_the_extras_that_messages_name_exist() -> None:
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    sources = [path.read_text() for path in (ROOT / "dml_jax").rglob("*.py")]
-    named = {
-        name
-        for text in sources
-        for found in re.findall(r'(?:\.|dml_jax)\[([a-z,]+)\]"', text)
-        for name in found.split(",")
-    }
-    assert named
-    assert named <= set(extras)
-
-
 def test_messages_name_packages_that_can_be_installed_anywhere() -> None:
     """An extra of this package could only be installed from a checkout."""
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]

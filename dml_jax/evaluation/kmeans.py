@@ -123,8 +123,8 @@ def _fit(
             best = inertia, result
     assert best is not None
     inertia, (centers, nearest, squares, iterations) = best
-    rows = tiles.TiledRows(points, np.arange(len(points)), len(points), "euclidean", centering, dtype)
-    close = exact.unreliable(rows, -np.asarray(squares) / 2) & (np.asarray(squares) > 0)
+    lengths, reached = np.asarray(jnp.sum(x * x, axis=1)), np.asarray(squares)
+    close = (reached > 0) & exact.unreliable(reached, lengths, exact.error_bound(x.shape[1], dtype))
     clustering = KMeans(
         np.asarray(centers) / centering.scale + centering.center,
         np.asarray(nearest),

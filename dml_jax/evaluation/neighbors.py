@@ -18,7 +18,7 @@ from dml_jax.evaluation.check_inputs import ArrayLike
 # Squared distances below this fraction of the squared lengths are recomputed from the differences of the rows: in
 # float32 the product leaves them few correct digits.
 RECOMPUTE_BELOW = 1e-2
-SPARE = 4  # candidates beyond the k-th, plus an eighth of k, which show whether rounding may have excluded a nearer row
+SPARE = 2  # candidates beyond the k-th, plus k / 16, which show whether rounding may have excluded a nearer row
 
 
 def search(
@@ -69,7 +69,7 @@ def search(
     found = _top_k(
         left,
         right,
-        min(k + SPARE + k // 8, candidates),
+        min(k + SPARE + k // 16, candidates),
         exclude_self,
         mesh,
         memory or tiles.memory_budget(mesh),
@@ -205,11 +205,11 @@ def _correct(
     Returns:
       squared distances [Q, k] in the scale of prepared rows, of unit rows for a cosine, and indices int32 [Q, k].
     """
-    lengths = exact.squared_lengths(queries)[:, None]
+    lengths, error = exact.squared_lengths(queries)[:, None], exact.error_bound(queries.width, queries.dtype)
     if queries.metric == "cosine":
-        squares, bound = 2 - 2 * scores, 2 * exact.error_bound(queries) * lengths
+        squares, bound = 2 - 2 * scores, 2 * error * lengths
     else:  # |y|^2 <= 2 |x|^2 + 2 |x - y|^2
-        squares, bound = -2 * scores, exact.error_bound(queries) * (3 * lengths - 4 * scores[:, -1:])
+        squares, bound = -2 * scores, error * (3 * lengths - 4 * scores[:, -1:])
     uncertain = np.zeros(len(scores), bool)
     if scores.shape[1] < len(gallery.source) - exclude_self:
         uncertain = squares[:, -1] - squares[:, k - 1] <= 2 * bound[:, 0]

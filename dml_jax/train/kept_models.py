@@ -22,6 +22,7 @@ from dml_jax.train import mesh, workdir
 from dml_jax.train.state import TrainState, fingerprint
 
 SUFFIX = ".safetensors"
+ABOUT = "dml_jax"  # the entry of the metadata
 
 
 def write(directory: Path, state: TrainState, run: Mapping[str, Any]) -> None:
@@ -39,8 +40,9 @@ def write(directory: Path, state: TrainState, run: Mapping[str, Any]) -> None:
         return
     directory.mkdir(parents=True, exist_ok=True)
     with atomic_write(directory / f"{int(state.step)}{SUFFIX}") as draft:
-        metadata = {"run": json.dumps(dict(run)), "sha256": fingerprint(arrays)}
-        draft.write_bytes(safetensors.numpy.save(arrays, metadata))
+        about = {"run": dict(run), "sha256": fingerprint(arrays)}
+        # One entry, because safetensors writes several in random order.
+        draft.write_bytes(safetensors.numpy.save(arrays, {ABOUT: json.dumps(about)}))
 
 
 def steps(directory: Path) -> list[int]:
@@ -76,10 +78,11 @@ def read(directory: Path, step: int, template: TrainState, run: Mapping[str, Any
     with reading(path, "delete it", CheckpointError):
         with safetensors.safe_open(path, "np") as file:
             metadata = file.metadata() or {}  # an earlier version has written none
+            about = TypeAdapter(dict[str, Any]).validate_json(metadata.get(ABOUT, "{}"))
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        stored = TypeAdapter(dict[str, Any]).validate_json(metadata.get("run", "{}"))
+        stored = TypeAdapter(dict[str, Any]).validate_python(about.get("run", {}))
         config = TypeAdapter(dict[str, Any]).validate_python(stored.get("config", {}))
-    if metadata and metadata.get("sha256") != fingerprint(arrays):
+    if about and about.get("sha256") != fingerprint(arrays):
         raise CheckpointError(f"{path}: has changed since it was written; delete it")
     if config:
         workdir.check_same_facts(path, stored, run)

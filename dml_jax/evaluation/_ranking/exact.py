@@ -1,7 +1,7 @@
 """Squared distances in float64 on the host, and when they are needed.
 
 The product of two prepared rows x and y has an error of up to about (4 + sqrt(W)) u (|x|^2 + |y|^2) / 2, where W is
-their width and u the unit roundoff of their type (Higham & Mary, SIAM J. Sci. Comput. 2019; 4 for preparing them): far
+their width and u the unit roundoff of their type (Higham & Mary, SIAM J. Sci. Comput. 2019; 4 for preparing them). Far
 rows are ranked correctly, but rows much closer to each other than to the origin are not. That depends on the embeddings
 (groups that are far apart, or a narrow cone), so it is decided for each query.
 """
@@ -19,32 +19,22 @@ RELATIVE_ERROR_IN_FLOAT64 = 5e-7
 BLOCK_ELEMENTS = 1 << 23  # squared distances held at once
 
 
-def error_bound(rows: TiledRows) -> float:
-    """Error of squared distances between `rows`, relative to the sum of the squared lengths."""
-    return _error(rows.width, rows.dtype)
-
-
-def _error(width: int, dtype: np.dtype) -> float:
+def error_bound(width: int, dtype: np.dtype) -> float:
+    """Error of squared distances between rows, relative to the sum of their squared lengths."""
     return float((4 + np.sqrt(width)) * np.finfo(dtype).eps / 2)
 
 
 def squared_lengths(rows: TiledRows) -> np.ndarray:
-    """Squared lengths of the rows of the source after centring and scaling, float64 [N]; 1 for the cosine."""
+    """Squared lengths of the rows of the source after centring and scaling, float [N]; 1 for the cosine."""
     if rows.metric == "cosine":
         return np.ones(len(rows.source))
-    blocks = check_inputs.row_blocks(rows.source)
-    return np.concatenate([np.sum(_centred(block, rows) ** 2, axis=1) for block in blocks])
+    blocks = (rows.centering.apply(block, rows.dtype) for block in check_inputs.row_blocks(rows.source))
+    return np.concatenate([np.einsum("nd,nd->n", block, block) for block in blocks])
 
 
-def unreliable(rows: TiledRows, scores: np.ndarray) -> np.ndarray:
-    """For each row of the source, whether its distance from the row with this score is too small to rely on: bool [N].
-
-    Args:
-      rows: queries.
-      scores: float [N], NaN for none.
-    """
-    squares = 2 - 2 * scores.astype(np.float64) if rows.metric == "cosine" else -2 * scores.astype(np.float64)
-    return squares * RELATIVE_ERROR < error_bound(rows) * 2 * squared_lengths(rows)
+def unreliable(squares: np.ndarray, lengths: np.ndarray, error: float) -> np.ndarray:
+    """Whether squared distances [N] are too small to rely on, from the squared lengths [N] and `error_bound`; bool."""
+    return squares * RELATIVE_ERROR < error * 2 * lengths
 
 
 def squared_distances(queries: TiledRows, gallery: TiledRows) -> Iterator[tuple[slice, np.ndarray]]:
@@ -88,7 +78,7 @@ def _between(left: np.ndarray, right: np.ndarray, unit: bool) -> np.ndarray:
     lengths = 2.0 if unit else (left**2).sum(axis=1)[:, None] + (right**2).sum(axis=1)[None]
     squares *= -2
     squares += lengths
-    error = _error(left.shape[1], left.dtype)
+    error = error_bound(left.shape[1], left.dtype)
     row, column = np.nonzero(squares * RELATIVE_ERROR_IN_FLOAT64 < error * lengths)
     step = max(1, check_inputs.BLOCK_ELEMENTS // (8 * left.shape[1]))
     for start in range(0, len(row), step):

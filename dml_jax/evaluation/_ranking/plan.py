@@ -265,7 +265,9 @@ def execute(plan: Plan, progress: Progress | None = None) -> QueryResults:
             if full is not None:
                 full[order] = full_ranking(ranks, plan.full_ks or ())
     _rank_by_sorting(plan, plan.sorted_queries, results, False, progress)
-    close = np.flatnonzero(exact.unreliable(plan.queries, nearest))
+    squares = 2 - 2 * nearest if plan.queries.metric == "cosine" else -2 * nearest
+    error = exact.error_bound(plan.queries.width, plan.queries.dtype)
+    close = np.flatnonzero(exact.unreliable(squares, exact.squared_lengths(plan.queries), error))
     _rank_by_sorting(plan, close, results, True, progress)
     return QueryResults(first, precision, average, relevant, full)
 
