@@ -2,9 +2,9 @@
 
 On CPUs, XLA computes the gradient of a convolution with respect to its kernel as a convolution whose "kernel" is a
 whole image, which is several times slower than the sum of matrix products that it stands for; 1x1 convolutions are
-matrix products to begin with. Depthwise convolutions, one kernel per channel, are sums of shifted products
-(`depthwise.py`). Accelerators always run XLA's own convolutions. Values and gradients agree to rounding;
-`benchmarks/backbones.py` compares the networks with torch.
+matrix products to begin with, and those of few channels after copying the shifted images. Depthwise convolutions, one
+kernel per channel, are sums of shifted products (`depthwise.py`). Accelerators always run XLA's own convolutions.
+Values and gradients agree to rounding; `benchmarks/backbones.py` compares the networks with torch.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from dml_jax.backbones.depthwise import depthwise
+from dml_jax.backbones.depthwise import depthwise, pad, shifts
 
 Convolution = Callable[[jax.Array, jax.Array], jax.Array]
 Padding = tuple[tuple[int, int], tuple[int, int]]
@@ -95,13 +95,18 @@ def _pointwise(strides: tuple[int, int], inputs: jax.Array, kernel: jax.Array) -
 def _convolve(
     general: Convolution, strides: tuple[int, int], padding: Padding, x: jax.Array, kernel: jax.Array
 ) -> jax.Array:
-    return general(x, kernel)
+    if kernel[..., 0].size > kernel.shape[-1]:
+        return general(x, kernel)
+    # So few channels that the shifted inputs are no larger than the result: XLA's convolution would run on one core.
+    moved = jnp.concatenate(shifts(pad(x, padding), kernel.shape[:2], strides), axis=-1)
+    product = moved.reshape(-1, moved.shape[-1]) @ kernel.reshape(-1, kernel.shape[-1])
+    return product.reshape(*moved.shape[:-1], -1)
 
 
 def _forward(
     general: Convolution, strides: tuple[int, int], padding: Padding, x: jax.Array, kernel: jax.Array
 ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-    return general(x, kernel), (x, kernel)
+    return _convolve(general, strides, padding, x, kernel), (x, kernel)
 
 
 def _backward(

@@ -36,11 +36,11 @@ def depthwise(strides: Pair, padding: Padding, images: jax.Array, kernel: jax.Ar
     Returns:
       float [B, H', W', C]; sums are accumulated in at least float32.
     """
-    return _convolve(_pad(images, padding), kernel, strides)
+    return _convolve(pad(images, padding), kernel, strides)
 
 
 def _forward(strides: Pair, padding: Padding, images: jax.Array, kernel: jax.Array) -> tuple[jax.Array, Saved]:
-    padded = _pad(images, padding)
+    padded = pad(images, padding)
     return _convolve(padded, kernel, strides), (padded, kernel)
 
 
@@ -51,13 +51,13 @@ def _backward(strides: Pair, padding: Padding, saved: Saved, grad: jax.Array) ->
     return around[:, *inside], _kernel_gradient(padded, kernel, grad, strides)
 
 
-def _pad(images: jax.Array, padding: Sequence[Pair]) -> jax.Array:
+def pad(images: jax.Array, padding: Sequence[Pair]) -> jax.Array:
+    """Images [B, H, W, C] with zeros around them, computed before anything that uses them."""
     return lax.optimization_barrier(jnp.pad(images, ((0, 0), *padding, (0, 0))))
 
 
-def _shifts(padded: jax.Array, size: tuple[int, ...], strides: Pair) -> list[jax.Array]:
+def shifts(padded: jax.Array, size: tuple[int, ...], strides: Pair) -> list[jax.Array]:
     """For each cell of a kernel of this size, the pixels that it multiplies: [B, H', W', C]."""
-    padded = at_least_float32(padded)
     rows, columns = (n - k + 1 for n, k in zip(padded.shape[1:3], size, strict=True))
     cells = product(range(size[0]), range(size[1]))
     return [padded[:, i : i + rows : strides[0], j : j + columns : strides[1]] for i, j in cells]
@@ -65,7 +65,8 @@ def _shifts(padded: jax.Array, size: tuple[int, ...], strides: Pair) -> list[jax
 
 def _convolve(padded: jax.Array, kernel: jax.Array, strides: Pair) -> jax.Array:
     weights = at_least_float32(kernel).reshape(-1, 1, 1, 1, kernel.shape[-1])
-    products = [shift * cell for shift, cell in zip(_shifts(padded, kernel.shape[:2], strides), weights, strict=True)]
+    moved = shifts(at_least_float32(padded), kernel.shape[:2], strides)
+    products = [each * cell for each, cell in zip(moved, weights, strict=True)]
     return sum(products[1:], products[0]).astype(padded.dtype)
 
 
@@ -79,7 +80,7 @@ def _image_gradient(grad: jax.Array, kernel: jax.Array, size: tuple[int, ...], s
     needed = [-(-n // stride) for n, stride in zip(size, strides, strict=True)]
     before = [(k - 1) // stride for k, stride in zip(kernel.shape[:2], strides, strict=True)]
     after = [n - m for n, m in zip(needed, grad.shape[1:3], strict=True)]
-    surrounded = _pad(grad, list(zip(before, after, strict=True)))
+    surrounded = pad(grad, list(zip(before, after, strict=True)))
 
     def part(r: int, c: int) -> jax.Array:
         cells = kernel[r :: strides[0], c :: strides[1]][::-1, ::-1]
@@ -97,7 +98,7 @@ def _kernel_gradient(padded: jax.Array, kernel: jax.Array, grad: jax.Array, stri
     One reduction with an accumulator per cell reads the images once; sums of each row or image are added afterwards.
     """
     wide = at_least_float32(grad)
-    products = tuple(shift * wide for shift in _shifts(padded, kernel.shape[:2], strides))
+    products = tuple(each * wide for each in shifts(at_least_float32(padded), kernel.shape[:2], strides))
     zeros = (np.zeros((), wide.dtype),) * len(products)
     axes = (2,) if grad.shape[2] >= WIDE else (1, 2)
     sums = lax.reduce(products, zeros, lambda a, b: tuple(map(jnp.add, a, b)), axes)

@@ -30,6 +30,8 @@ CASES = {
     "3x3, many channels": Case(5, 130, 3, 2),
     "7x7, stride 2": Case(12, 3, 7, 2),
     "3x3, stride 2, more after": Case(7, 4, 3, 2, same=True),
+    "2x2, one channel": Case(8, 1, 2, 1),
+    "2x2, one channel, stride 2, more after": Case(7, 1, 2, 2, same=True),
     "groups": Case(6, 4, 3, 1, groups=2),
     "depthwise, wide": Case(30, 6, 3, 1, groups=6),
     "depthwise, stride beyond the kernel": Case(7, 6, 1, 2, groups=6),
