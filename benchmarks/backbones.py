@@ -24,8 +24,8 @@ import optax
 from benchmarks.timing import Row, row, table
 from dml_jax.backbones import resnet, vit
 from dml_jax.backbones.contract import Backbone, PyTree
-from dml_jax.backbones.weights import converted_files, from_torch, tensor_files
-from dml_jax.main import keep_freed_memory
+from dml_jax.backbones.weights import convert, store, tensor_files
+from dml_jax.commands.runtime import keep_freed_memory
 
 
 def initialisation() -> float:
@@ -84,10 +84,10 @@ def compare(batch: int, side: int, repeats: int) -> list[Row]:
         file = Path(directory) / "resnet50.pth"
         torch.save(theirs.state_dict(), file)
         print(f"conversion: {conversion(file)}")
-        converted = from_torch.convert({"resnet50": tensor_files.read(file)})
+        converted = convert.convert({"resnet50": tensor_files.read(file)})
         arrays = {name: tensor.read() for name, tensor in converted.tensors.items()}
     params, stats = (
-        jax.tree.map(jnp.asarray, converted_files.subtree(arrays, f"backbone/{part}/")) for part in ("params", "stats")
+        jax.tree.map(jnp.asarray, store.subtree(arrays, f"backbone/{part}/")) for part in ("params", "stats")
     )
     backbone = resnet.build(resnet.resnet50())
 

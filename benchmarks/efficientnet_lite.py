@@ -23,7 +23,7 @@ from benchmarks.backbones import training_step
 from benchmarks.timing import Row, installed, row, table
 from dml_jax.backbones import efficientnet_lite
 from dml_jax.backbones.contract import Backbone
-from dml_jax.main import keep_freed_memory
+from dml_jax.commands.runtime import keep_freed_memory
 
 
 def embed_torch(images: np.ndarray) -> Callable[[], np.ndarray]:

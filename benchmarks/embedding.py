@@ -4,7 +4,7 @@
 
 Generates JPEG files. Reading alone by all cores, the network alone and embedding alternate in one process; compiling
 comes first. Where the network shares the cores with reading, it cannot be faster than both in turn. Then
-`dml_jax.embed` is killed with SIGKILL when 1/6, …, 5/6 of its files are written, continued each time,
+`dml-jax embed` is killed with SIGKILL when 1/6, …, 5/6 of its files are written, continued each time,
 and its output compared with that of an uninterrupted command.
 """
 
@@ -19,11 +19,11 @@ from pathlib import Path
 import numpy as np
 
 import dml_jax
-from dml_jax import embed
-from dml_jax.batched_inference import CHUNK, usable_cores
+from dml_jax.commands import embed
 from dml_jax.export import embedding_shards
 from dml_jax.files import sha256
-from dml_jax.trained_model import Model
+from dml_jax.inference.batches import CHUNK, usable_cores
+from dml_jax.inference.model import Model
 from tests.data import pictures
 
 SIZE = (120, 160)  # of the images in pixels, unless the model does not crop
@@ -81,7 +81,7 @@ def kill_and_continue(workdir: Path, photos: Path, folder: Path) -> None:
     """Prints whether a command that is killed five times gives the output of an uninterrupted one."""
 
     def start(name: str) -> subprocess.Popen[bytes]:
-        command = ["-m", "dml_jax.embed", f"--workdir={workdir}", f"--output={folder / name}", str(photos)]
+        command = ["-m", "dml_jax", "embed", f"--workdir={workdir}", f"--output={folder / name}", str(photos)]
         return subprocess.Popen([sys.executable, *command], stdout=subprocess.DEVNULL)
 
     assert start("whole").wait() == 0

@@ -34,10 +34,11 @@ from PIL import Image
 
 from benchmarks import timing
 from dml_jax.config import Data
-from dml_jax.data import pipeline, prepared, samplers, split_metadata, transforms
-from dml_jax.data.datasets import folder
-from dml_jax.data.prepared import FileReader
+from dml_jax.data import pipeline, samplers, split_metadata, transforms
+from dml_jax.data import store as prepared
+from dml_jax.data.formats import folder
 from dml_jax.data.split import Split
+from dml_jax.data.store import FileReader
 from dml_jax.train import experiment
 
 BATCH, SIDE, SEED, CLASSES, STEPS = 32, 224, 0, 10, 3_000
@@ -223,10 +224,10 @@ def rows(photos: Path, *, seconds: float = 3.0, rounds: int = 5) -> list[timing.
 
 
 def prepare(name: str, source: Path, output: Path, *more: str) -> float:
-    """Runs dml_jax.prepare and returns the seconds it took."""
+    """Runs dml-jax prepare and returns the seconds it took."""
     flags = [f"--name={name}", f"--source={source}", f"--output={output}", "--threads=2", "--quiet", *more]
     began = time.perf_counter()
-    subprocess.run([sys.executable, "-m", "dml_jax.prepare", *flags], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run([sys.executable, "-m", "dml_jax", "prepare", *flags], check=True, stdout=subprocess.DEVNULL)
     return time.perf_counter() - began
 
 
@@ -235,7 +236,7 @@ import sys, time
 began = time.perf_counter()
 from dml_jax.config import Data
 from dml_jax.data import pipeline, samplers
-from dml_jax.data.datasets import folder
+from dml_jax.data.formats import folder
 def main():
     data = Data(name="folder", path=sys.argv[1], batch_size=64, images_per_class=16)
     split = folder.load(data)["train"]

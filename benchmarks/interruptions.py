@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.table import Row
-from dml_jax import xla_flags
+from dml_jax.train.distributed import xla_flags
 from tests.reliability.sandbox import ROOT, Outcome
 
 INTERRUPTIONS = 5  # at most, of one run
@@ -166,7 +166,8 @@ def printed(directory: Path) -> str:
 
 def result(directory: Path) -> dict[str, str]:
     """Digests of what a finished run left: the whole state, the metrics and the embeddings."""
-    from dml_jax.train import state, warm_start
+    from dml_jax.train import state
+    from dml_jax.train.start import warm_start
 
     files = [directory / "metrics.jsonl", *sorted(directory.glob("embeddings/*/*.npy"))]
     found = {str(file.relative_to(directory)): hashlib.sha256(file.read_bytes()).hexdigest() for file in files}

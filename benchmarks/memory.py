@@ -12,7 +12,7 @@ compiler: it is the part of the temporary memory that grows with the batch.
 
 import os
 
-from dml_jax import xla_flags
+from dml_jax.train.distributed import xla_flags
 
 os.environ |= {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "8"}
 os.environ["XLA_FLAGS"] = xla_flags.with_known(xla_flags.UNOPTIMIZED)
@@ -28,11 +28,12 @@ from jax.sharding import AxisType, Mesh
 from jax.stages import Lowered
 
 from dml_jax.backbones import convolution, resnet
+from dml_jax.losses.options import CLASSIFIERS
 from dml_jax.methods import baseline
 from dml_jax.methods.contract import Batch, Method, TrainingSet
-from dml_jax.options.methods.losses import CLASSIFIERS
-from dml_jax.train import chunks, class_tables, precision, step
-from dml_jax.train import mesh as meshes
+from dml_jax.train import step
+from dml_jax.train.distributed import mesh as meshes
+from dml_jax.train.variants import chunks, class_tables, precision
 
 SIZES = (64, 128)
 BATCHES = ((64, 1), (128, 1), (4096, 64), (4096, 128))  # images, chunks

@@ -17,7 +17,7 @@ from benchmarks import collectives, memory  # the latter sets up eight virtual d
 from dml_jax.backbones import convolution, resnet
 from dml_jax.methods import baseline, hist
 from dml_jax.methods.contract import Method, TrainingSet
-from dml_jax.train.meter import PEAK_RATES
+from dml_jax.train.records.meter import PEAK_RATES
 
 SIDE, DIM, DATA = 224, 512, TrainingSet(classes=100, images=5864)  # CUB
 ROWS = 61  # images of each device in the compiled programs, see `collectives.growth`

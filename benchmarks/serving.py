@@ -2,7 +2,7 @@
 
     python -m benchmarks.serving --workdir=runs/folder_baseline [--minutes=10]
 
-Starts `dml_jax.serve` and measures the latency of honest clients, which post an image and pause in turn: four alone,
+Starts `dml-jax serve` and measures the latency of honest clients, which post an image and pause in turn: four alone,
 100 at once, then four beside clients that send headers or bodies byte by byte, too much, noise, large images, half a
 request, or nothing at all. Resets are connections that end without an answer. The hostile clients run in a process of
 their own; all share the processors with the server.
@@ -169,7 +169,7 @@ def main() -> None:
     facts = json.loads((options.workdir / "config.json").read_text())
     height, width = facts["shape"] if facts["config"]["data"]["crop"] == "none" else (480, 640)
     body = image(width, height, "JPEG")
-    command = [sys.executable, "-m", "dml_jax.serve", f"--workdir={options.workdir}", "--port=0"]
+    command = [sys.executable, "-m", "dml_jax", "serve", f"--workdir={options.workdir}", "--port=0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None

@@ -2,7 +2,7 @@
 
 Batch 90, random resized crops of 224 pixels, AdamW, 49 epochs after 1 of warm-up.
 
-    python -m dml_jax.convert --weights=hf://timm/vit_small_patch14_dinov2.lvd142m
+    dml-jax convert --weights=hf://timm/vit_small_patch14_dinov2.lvd142m
     python -m dml_jax.main --config=configs/cars_vit.py                        Proxy-Anchor from DINOv2, clean protocol
     python -m dml_jax.main --config=configs/cars_vit.py:hist-vit_small         another loss, other weights
     python -m dml_jax.main --config=configs/cars_vit.py:hist-vit_small-paper   under the authors' protocol

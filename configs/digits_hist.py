@@ -10,9 +10,9 @@ from dataclasses import asdict
 from ml_collections import ConfigDict
 
 from configs.base import base
+from dml_jax.backbones import resnet
 from dml_jax.config import Group, Train
-from dml_jax.options.backbones import resnet
-from dml_jax.options.methods import hist
+from dml_jax.methods import hist
 
 
 def get_config() -> ConfigDict:

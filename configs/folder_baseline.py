@@ -9,7 +9,7 @@ computed; `small` trains a small network from scratch on 64 x 64 pixels, for ima
 
 The folder may also be prepared first, which reads large photographs faster:
 
-    python -m dml_jax.prepare --name=folder --source=photos/ --output=data/photos --short_side=256
+    dml-jax prepare --name=folder --source=photos/ --output=data/photos --short_side=256
 """
 
 from dataclasses import asdict
@@ -17,9 +17,9 @@ from dataclasses import asdict
 from ml_collections import ConfigDict
 
 from configs.base import base
+from dml_jax.backbones import efficientnet_lite, resnet
 from dml_jax.config import Group, Train
-from dml_jax.options.backbones import efficientnet_lite, resnet
-from dml_jax.options.methods import baseline
+from dml_jax.methods import baseline
 
 VARIANTS = ("frozen", "small")
 

@@ -9,7 +9,7 @@ from ml_collections import ConfigDict
 
 from configs.folder_baseline import photographs
 from dml_jax.config import Group, Train
-from dml_jax.options.methods import hist
+from dml_jax.methods import hist
 
 VARIANTS = ("small",)
 

@@ -1,12 +1,12 @@
 """Custom image folders: normalised softmax on DINOv2's ViT-S/14, on the data of `folder_baseline`.
 
-    python -m dml_jax.convert --weights=hf://timm/vit_small_patch14_dinov2.lvd142m
+    dml-jax convert --weights=hf://timm/vit_small_patch14_dinov2.lvd142m
     python -m dml_jax.main --config=configs/folder_vit.py --config.data.path=photos/
 
-The results contain those of the published weights without further training, a strong baseline; without a run, `python
--m dml_jax.embed --backbone=weights/dinov2_vits14 photos/` uses them as they are. The lower blocks are trained at lower
-rates, and the variant `frozen` trains the last two blocks only, for few images or no GPU. The rates were chosen by
-convention (AdamW, a factor of 0.75 from block to block), not by a search.
+The results contain those of the published weights without further training, a strong baseline; without a run, `dml-jax
+embed --backbone=weights/dinov2_vits14 photos/` uses them as they are. The lower blocks are trained at lower rates, and
+the variant `frozen` trains the last two blocks only, for few images or no GPU. The rates were chosen by convention
+(AdamW, a factor of 0.75 from block to block), not by a search.
 """
 
 from dataclasses import asdict, replace
@@ -14,9 +14,9 @@ from dataclasses import asdict, replace
 from ml_collections import ConfigDict
 
 from configs.folder_baseline import photographs
+from dml_jax.backbones import vit
 from dml_jax.config import Group, Train
-from dml_jax.options.backbones import vit
-from dml_jax.options.methods import baseline
+from dml_jax.methods import baseline
 
 VARIANTS = ("frozen",)
 

@@ -9,7 +9,7 @@ from ml_collections import ConfigDict
 
 from configs import omniglot_hist
 from dml_jax.config import Group, Train
-from dml_jax.options.methods import crt
+from dml_jax.methods import crt
 
 
 def get_config() -> ConfigDict:

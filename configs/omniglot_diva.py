@@ -18,7 +18,7 @@ from ml_collections import ConfigDict
 from configs import omniglot_hist
 from configs.recipes.diva import ABLATIONS, ablation, add_classifier_group
 from dml_jax.config import Group, Train
-from dml_jax.options.methods import diva
+from dml_jax.methods import diva
 
 VARIANTS = ABLATIONS
 

@@ -11,7 +11,7 @@ from ml_collections import ConfigDict
 
 from configs import omniglot_hist
 from dml_jax.config import Group, Train
-from dml_jax.options.methods import group_loss
+from dml_jax.methods import group_loss
 
 
 def get_config() -> ConfigDict:

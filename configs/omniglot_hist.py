@@ -6,7 +6,7 @@ Recall@1 of about 0.25. All `omniglot_*.py` share the network, the number of ste
 network's learning rate; tau and the learning rate of the distributions were selected from five settings on these test
 characters.
 
-    python -m dml_jax.prepare --name=omniglot --source=images_background_small1.zip \\
+    dml-jax prepare --name=omniglot --source=images_background_small1.zip \\
         --source=images_background_small2.zip --output=data/omniglot
     python -m dml_jax.main --config=configs/omniglot_hist.py
 
@@ -18,9 +18,9 @@ from dataclasses import asdict
 from ml_collections import ConfigDict
 
 from configs.base import base
+from dml_jax.backbones import resnet
 from dml_jax.config import Group, Train
-from dml_jax.options.backbones import resnet
-from dml_jax.options.methods import hist
+from dml_jax.methods import hist
 
 
 def get_config() -> ConfigDict:

@@ -20,7 +20,7 @@ from ml_collections import ConfigDict
 
 from configs import omniglot_hist
 from dml_jax.config import Group, Train
-from dml_jax.options.methods import student
+from dml_jax.methods import student
 
 VARIANTS = ("distillation_kl", "imitation", "relational")
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from dml_jax import evaluation, losses, methods
-    from dml_jax.trained_model import Model
+    from dml_jax.inference.model import Model
 
 __all__ = ["evaluation", "load", "losses", "methods"]
 
@@ -32,14 +32,14 @@ def load(workdir: str | Path, checkpoint: str = "reported") -> "Model":
       checkpoint: "reported", "latest", "best" or a step.
 
     Returns:
-      A `dml_jax.trained_model.Model`; `load(workdir).embed(paths)` gives float32 [N, D].
+      A `dml_jax.inference.model.Model`; `load(workdir).embed(paths)` gives float32 [N, D].
 
     Raises:
       CheckpointError: no run there, or no such checkpoint.
       DataError: it cannot be downloaded.
     """
     from dml_jax.export import hub  # importing JAX takes a second
-    from dml_jax.trained_model import Model
+    from dml_jax.inference.model import Model
 
     if str(workdir).startswith(hub.PREFIX):
         workdir = hub.pull(str(workdir))

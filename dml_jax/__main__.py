@@ -1,11 +1,12 @@
 """The console command `dml-jax`, also `python -m dml_jax`.
 
-`dml-jax train …` is `python -m dml_jax.main …`, and `dml-jax embed …` is `python -m dml_jax.embed …`.
+`dml-jax train …` is `python -m dml_jax.main …`.
 """
 
 import importlib
 import sys
 
+from dml_jax.commands import cli
 from dml_jax.errors import suggest
 
 COMMANDS = {
@@ -23,7 +24,6 @@ COMMANDS = {
     "analyse": "figures and numbers about a run",
     "explore": "browse the images of a run and their neighbours",
 }
-MODULES = {"train": "main", "export": "export.__main__"}  # where the name differs
 
 
 def main() -> int:
@@ -36,12 +36,12 @@ def main() -> int:
     if name == "--version":
         print(importlib.import_module("dml_jax").__version__)
         return 0
-    if name not in COMMANDS:
-        print(f"error: {name}: there is no such command; {suggest(name, COMMANDS)}", file=sys.stderr)
-        return 2
     sys.argv[:2] = [f"dml-jax {name}"]
-    code: int = importlib.import_module(f"dml_jax.{MODULES.get(name, name)}").main()
-    return code
+    if name not in COMMANDS:
+        print(f"error: {name}: unknown command; {suggest(name, COMMANDS)}", file=sys.stderr)
+        return 2
+    command = importlib.import_module("dml_jax.main" if name == "train" else f"dml_jax.commands.{name}")
+    return cli.exit_code(lambda: command.execute(sys.argv[1:]))
 
 
 if __name__ == "__main__":

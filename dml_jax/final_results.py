@@ -12,12 +12,13 @@ from dml_jax.analysis import spectra
 from dml_jax.console import Console
 from dml_jax.errors import UserError
 from dml_jax.evaluation import protocol, verification
-from dml_jax.train import controls as without_learning
 from dml_jax.train import experiment as experiments
-from dml_jax.train import inference, published, split_metrics, test_time_refinement, warm_start
-from dml_jax.train import mesh as meshes
+from dml_jax.train.distributed import mesh as meshes
 from dml_jax.train.experiment import Experiment
+from dml_jax.train.start import warm_start
 from dml_jax.train.state import TrainState
+from dml_jax.train.testing import controls as without_learning
+from dml_jax.train.testing import embedding, pretrained_features, split_metrics, test_time_refinement
 
 
 def final(
@@ -37,7 +38,7 @@ def final(
     """
     config = experiment.config
     test = experiment.splits["test"]
-    embedder = inference.compile_embedder(experiment)
+    embedder = embedding.compile_embedder(experiment)
     embeddings = split_metrics.embed_with_gallery(experiment, embedder, state, "test")
     console.print("evaluating on the unseen classes")
     cluster = config.evaluation.cluster
@@ -89,11 +90,11 @@ def final(
 
 def _published(experiment: Experiment) -> dict[str, Any]:
     """Metrics of the features of the pretrained backbone, see `published`."""
-    config, method = experiment.config, published.features(experiment.config.backbone)
+    config, method = experiment.config, pretrained_features.features(experiment.config.backbone)
     variables = method.init(jax.random.key(0), experiments.example_batch(experiment))
     params, model_state = meshes.replicate(experiment.mesh, variables)
     state = TrainState(jnp.zeros((), jnp.int32), params, model_state, ())
-    embedder = inference.compile_embedder(experiment._replace(method=method))
+    embedder = embedding.compile_embedder(experiment._replace(method=method))
     found = split_metrics.embed_with_gallery(experiment, embedder, state, "test")
     gallery = found.get("gallery")
     return split_metrics.metrics(

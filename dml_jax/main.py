@@ -7,14 +7,14 @@ success; 2 invalid input, explained in one line; 143 or 130 after SIGTERM or Ctr
 on disk.
 """
 
-import ctypes
 import sys
 from argparse import Namespace
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, assert_never, get_args
 
-from dml_jax import cli, files
+from dml_jax import files
+from dml_jax.commands import cli, runtime
+from dml_jax.config import files as config_files
 from dml_jax.errors import ConfigError, suggest
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 Mode = Literal["train", "evaluate", "export", "check", "show"]
 MODES = get_args(Mode)
 HELP = ("-h", "--help")
-KEPT_MEMORY = {-1: -1, -4: 0, -8: 1}  # M_TRIM_THRESHOLD, M_MMAP_MAX and M_ARENA_MAX of <malloc.h>
 LOGGERS = {"tensorboard": "tensorboardX", "wandb": "wandb"}  # by name: the module, also that of the package
 
 
@@ -77,16 +76,16 @@ def execute(arguments: list[str]) -> None:
         cli.check_installed(f"--log={options.log}", LOGGERS[name], LOGGERS[name])
     directory = work_directory(options)
     output = cli.file_to_write("--output", options.output) if options.output else None
-    config, given = cli.resolved(options.config, overrides, lambda text: print(f"warning: {text}", flush=True))
+    config, given = config_files.resolved(options.config, overrides, lambda text: print(f"warning: {text}", flush=True))
     if explain or options.mode == "show":
-        from dml_jax import show_config
+        from dml_jax.config import show
 
         if explain:
             parser().print_help()
             print()
-            show_config.print_options(config)
+            show.print_options(config)
         else:
-            show_config.print_values(config)
+            show.print_values(config)
         return
     run_mode(options, config, given, directory, output, log)
 
@@ -150,12 +149,12 @@ def run_mode(
     log: tuple[str, ...],
 ) -> None:  # fmt: skip
     """Starts JAX and runs the mode."""
-    enable_compilation_cache()
-    keep_freed_memory()
+    runtime.enable_compilation_cache()
+    runtime.keep_freed_memory()
     from dml_jax import modes
     from dml_jax.console import Console
-    from dml_jax.train import cluster, mesh, process_group
-    from dml_jax.train.stop_signals import Interrupted, Stop
+    from dml_jax.train.distributed import cluster, mesh, process_group
+    from dml_jax.train.distributed.stop_signals import Interrupted, Stop
 
     mode: Mode = options.mode
     if options.coordinator:
@@ -181,28 +180,6 @@ def run_mode(
     except Interrupted as interrupted:
         console.print(f"stopped by {interrupted}{'; the same command continues' if mode == 'train' else ''}")
         sys.exit(interrupted.code)
-
-
-def enable_compilation_cache() -> None:
-    """Keeps compiled programs between runs, in the user's cache directory unless JAX is configured otherwise."""
-    import jax
-
-    if not jax.config.values["jax_compilation_cache_dir"]:
-        jax.config.update("jax_compilation_cache_dir", str(files.cache_dir() / "jax"))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-
-
-def keep_freed_memory() -> None:
-    """Keeps glibc from returning freed memory to the operating system, so that training steps on a CPU reuse it.
-
-    XLA allocates the temporary memory of a program, tens of megabytes for a small network, each time it runs. Fetching
-    and clearing its pages took 40 % of the time of such a network's step. Memory is only kept in glibc's main arena, so
-    all threads share that one; the arenas of other threads are too small for it.
-    """
-    with suppress(AttributeError, OSError):  # not glibc
-        change = ctypes.CDLL(None).mallopt
-        for parameter, value in KEPT_MEMORY.items():
-            change(parameter, value)
 
 
 def main() -> int:

@@ -12,36 +12,27 @@ import numpy as np
 
 from dml_jax import config as configs
 from dml_jax import files, final_results
-from dml_jax.analysis import report
+from dml_jax.analysis import run_report
 from dml_jax.analysis.trained_run import TrainedRun
 from dml_jax.backbones.weights import pretrained
 from dml_jax.config import Config
 from dml_jax.console import Console
 from dml_jax.errors import CheckpointError, ConfigError, DataError
 from dml_jax.export import embedding_files, query_results, stablehlo
-from dml_jax.train import (
-    device_memory,
-    frozen_features,
-    frozen_groups,
-    inference,
-    loop,
-    manifest,
-    mesh,
-    process_group,
-    run_rules,
-    teacher,
-    trackers,
-    warm_start,
-    workdir,
-)
 from dml_jax.train import experiment as experiments
-from dml_jax.train import timing as timing_summary
+from dml_jax.train import loop, run_rules
 from dml_jax.train.checkpoint import Checkpoints
+from dml_jax.train.distributed import device_memory, mesh, process_group
+from dml_jax.train.distributed.stop_signals import Stop
 from dml_jax.train.experiment import Experiment
-from dml_jax.train.jsonl import JsonLines
+from dml_jax.train.records import manifest, trackers, workdir
+from dml_jax.train.records import timing as timing_summary
+from dml_jax.train.records.jsonl import JsonLines
+from dml_jax.train.records.trace import Trace
+from dml_jax.train.start import frozen_features, teacher, warm_start
 from dml_jax.train.state import TrainState, check_finite, evaluated
-from dml_jax.train.stop_signals import Stop
-from dml_jax.train.trace import Trace
+from dml_jax.train.testing import embedding
+from dml_jax.train.variants import frozen_groups
 
 HEAD = "head"  # in a work directory: that of the training on frozen features which came first
 PER_PROCESS = ("data.path", "data.threads", "data.workers", "data.prefetch")  # may differ between processes
@@ -117,10 +108,10 @@ def train(
             }
             query_results.write(directory, queries)
             _write_embeddings(experiment, directory, embeddings, int(state.step), finished=True)
-            report.write(TrainedRun(directory, experiment, state, console, embeddings), final)
+            run_report.write(TrainedRun(directory, experiment, state, console, embeddings), final)
             files.write_json(directory / "results.json", final)
             metrics.finish(final)
-            report.print_table(config, final, console.rich)
+            run_report.print_table(config, final, console.rich)
             console.print(f"report: {directory / 'report.html'}   embeddings: {directory / 'embeddings'}")
 
 
@@ -201,7 +192,7 @@ def evaluate(
     with device_memory.of_evaluation(config):
         final, _ = final_results.final(experiment, state, model, console)
     query_results.split_off(final)
-    report.print_table(config, final, console.rich)
+    run_report.print_table(config, final, console.rich)
     if output is not None and mesh.is_main_process():
         files.write_json(output, final)
     return final
@@ -210,10 +201,10 @@ def evaluate(
 def export(config: Config, directory: Path, checkpoint: str, console: Console) -> None:
     """Writes the embeddings of every split for a checkpoint of a run, and its model as StableHLO."""
     experiment, state = restore(config, directory, checkpoint, console)
-    embedder = inference.compile_embedder(experiment)
+    embedder = embedding.compile_embedder(experiment)
     splits = _with_gallery(experiment)
     with device_memory.of_evaluation(config):
-        embeddings = {name: inference.embed_split(experiment, embedder, state, split) for name, split in splits.items()}
+        embeddings = {name: embedding.embed_split(experiment, embedder, state, split) for name, split in splits.items()}
     finished = not workdir.unfinished(directory, int(state.step), reported=checkpoint == "reported")
     _write_embeddings(experiment, directory, embeddings, int(state.step), finished=finished)
     console.print(f"embeddings of {', '.join(splits)} at step {int(state.step)}: {directory / 'embeddings'}")
@@ -339,7 +330,7 @@ def _check_data_fits(directory: Path, facts: dict[str, Any], experiment: Experim
         if facts[key] != here:
             raise CheckpointError(
                 f"data.path={data.path}: has training {key} {here}, the run in {directory} had {facts[key]}; give the "
-                "data of the run, or evaluate other data with dml_jax.embed and dml_jax.evaluate"
+                "data of the run, or evaluate other data with dml-jax embed and dml-jax evaluate"
             )
     if facts["data_hash"] != experiments.data_hash(experiment.splits):
         console.print(f"warning: data.path={data.path}: not the images that the run in {directory} was trained on")

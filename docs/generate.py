@@ -5,7 +5,6 @@ becomes a page, and so do `RESULTS.md` and `TIMINGS.md` of `benchmarks/`.
 """
 
 import dataclasses
-import importlib
 import io
 import json
 import re
@@ -20,14 +19,14 @@ from unittest import mock
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
-from dml_jax import cli
-from dml_jax.__main__ import COMMANDS, MODULES
-from dml_jax.config import choices, options_module
-from dml_jax.options.data import Data
-from dml_jax.options.evaluation import Evaluation
-from dml_jax.options.fields import meanings, type_name
-from dml_jax.options.methods import losses
-from dml_jax.options.train import Group, Train
+from dml_jax.__main__ import COMMANDS, main
+from dml_jax.config import choices, module
+from dml_jax.config import files as config_files
+from dml_jax.config.data import Data
+from dml_jax.config.evaluation import Evaluation
+from dml_jax.config.fields import meanings, type_name
+from dml_jax.config.train import Group, Train
+from dml_jax.losses import options as losses
 from dml_jax.studies import plan
 
 ROOT = Path(__file__).parents[1]
@@ -43,7 +42,7 @@ def table(header: list[str], rows: list[list[str]]) -> str:
 
 def published(file: str) -> dict[str, dict[str, float]]:
     """The numbers that a paper states for a configuration, by variant under the authors' protocol."""
-    module = cli.run_file("--config", file)
+    module = config_files.run_file("--config", file)
     variants = [name for name in getattr(module, "VARIANTS", ()) if "paper" in name.split("-")]
     return {name: numbers for name in variants if (numbers := module.get_config(name).paper.to_dict())}
 
@@ -66,7 +65,7 @@ def papers() -> str:
                 + [f"{100 * numbers[key]:.1f}" if key in numbers else "–" for key in keys]
                 for name, numbers in rows.items()
             ]
-            summary = (cli.run_file("--config", str(path)).__doc__ or "").partition("\n")[0]
+            summary = (config_files.run_file("--config", str(path)).__doc__ or "").partition("\n")[0]
             text.append(f"### {path.stem}\n\n{summary}\n\n{table(['command', *header], body)}")
     return "\n".join(text)
 
@@ -77,7 +76,7 @@ def studies() -> str:
     for path in sorted((ROOT / "configs/studies").glob("*.py")):
         _, study = plan.load(str(path))
         title = study.title.partition(":")[0]  # without the data set, of which a study may have several
-        rows.append([title, study.source, f"`python -m dml_jax.study --study={path.stem}`"])
+        rows.append([title, study.source, f"`dml-jax study --study={path.stem}`"])
     return table(["study", "source", "command"], rows)
 
 
@@ -85,11 +84,10 @@ def commands() -> str:
     """What each command prints with --help."""
     text = []
     for name in COMMANDS:
-        module = f"dml_jax.{MODULES.get(name, name)}"
         output = io.StringIO()
-        arguments = mock.patch.object(sys, "argv", [f"python -m {module.removesuffix('.__main__')}", "--help"])
+        arguments = mock.patch.object(sys, "argv", ["dml-jax", name, "--help"])
         with arguments, mock.patch.dict("os.environ", {"COLUMNS": WIDTH}), redirect_stdout(output):
-            importlib.import_module(module).main()
+            main()
         text.append(f"## {name}\n\n```text\n{output.getvalue().strip()}\n```\n")
     return "\n".join(text)
 
@@ -118,7 +116,7 @@ def options() -> str:
     }
     for kind in ("backbone", "method"):
         for name in choices(kind):
-            sections[f"{kind}.name={name}"] = rows_of(options_module(kind, name).Config, f"{kind}.")
+            sections[f"{kind}.name={name}"] = rows_of(module(kind, name).Config, f"{kind}.")
     for name, section in losses.OPTIONS.items():
         sections[f"method.loss={name}"] = rows_of(section, f"method.{name}.")
     header = ["key", "type", "default", "meaning"]

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from jax.sharding import AxisType
 
 from benchmarks.collectives import Collective, collectives, growth, seconds, total
-from dml_jax.train import mesh as meshes
+from dml_jax.train.distributed import mesh as meshes
 
 TEXT = """
   %all-reduce.1 = (f32[3,4]{1,0:T(8,128)}, bf16[5]{0}) all-reduce(%a, %b), channel_id=1, to_apply=%add, metadata={op_name="jit(f)/sum"}

@@ -22,11 +22,13 @@ from configs.recipes import group_loss as group_loss_recipe
 from configs.recipes import hist as hist_recipe
 from configs.recipes import mpn as mpn_recipe
 from configs.recipes.published import without_protocol
-from dml_jax import cli, convert, main
 from dml_jax import config as configs
+from dml_jax import main
 from dml_jax.backbones.contract import Backbone
 from dml_jax.backbones.weights import pretrained
+from dml_jax.commands import convert
 from dml_jax.config import Config, flatten
+from dml_jax.config import files as config_files
 from dml_jax.errors import ConfigError, WeightsError
 from dml_jax.methods.contract import Batch, Method, TrainingSet
 from dml_jax.train import optimizers, step
@@ -52,7 +54,7 @@ def module(name: str) -> ModuleType:
 @cache
 def resolved(name: str, variant: str = "") -> Config:
     path = str(ROOT / "configs" / f"{name}.py") + (f":{variant}" if variant else "")
-    return configs.resolve(cli.load_config(path, {}))
+    return configs.resolve(config_files.load_config(path, {}))
 
 
 @pytest.mark.parametrize(
@@ -72,9 +74,9 @@ def test_a_stored_configuration_without_momentum_means_that_of_its_version(
     values["train"]["optimizer"] = optimizer
     stored = tmp_path / "config.json"
     stored.write_text(json.dumps({"config": values}))
-    train = cli.resolved(str(stored), {})[0].train
+    train = config_files.resolved(str(stored), {})[0].train
     assert {key: getattr(train, key) for key in then} == then
-    another = cli.resolved(str(stored), {"train.optimizer": "lion"})[0].train  # without momentum
+    another = config_files.resolved(str(stored), {"train.optimizer": "lion"})[0].train  # without momentum
     assert another == replace(train, optimizer="lion", momentum=0.0, nesterov=False, alpha=0.99)
 
 
@@ -265,7 +267,7 @@ def test_weights_are_directories_that_convert_writes(name: str) -> None:
 
 def test_missing_weights_name_the_command() -> None:
     backbone = configs.module("backbone", "mit").build(resolved("cub_crt").backbone)
-    wanted = "python -m dml_jax.convert --weights=hf://nvidia/mit-b2 --output=weights/mit_b2"
+    wanted = "dml-jax convert --weights=hf://nvidia/mit-b2 --output=weights/mit_b2"
     with pytest.raises(WeightsError, match=re.escape(wanted)):
         backbone.init(jax.random.key(0), (227, 227))
 
@@ -287,7 +289,7 @@ def test_docstrings(name: str) -> None:
     for program, _, target, *arguments in commands:
         assert (program, target) == ("python", "dml_jax.main")
         found, overrides = main.parser().read(arguments)
-        configs.resolve(cli.load_config(str(ROOT / found.config), overrides))
+        configs.resolve(config_files.load_config(str(ROOT / found.config), overrides))
         chosen.append(found.config)
     assert f"configs/{name}.py" in chosen
     assert any(re.fullmatch(rf"configs/{name}\.py:(\w+-)*paper", path) for path in chosen)
@@ -299,10 +301,10 @@ def test_docstrings(name: str) -> None:
 @pytest.mark.parametrize("variant", ["", ":paper"])
 def test_published_results_are_dropped_with_the_experiment(variant: str) -> None:
     path = str(ROOT / "configs" / "cars_hist.py") + variant
-    assert cli.load_config(path, {})["paper"]["recall@1"] == 0.898
-    assert cli.load_config(path, {"seed": "3", "data.path": "elsewhere"})["paper"]["recall@1"] == 0.898
+    assert config_files.load_config(path, {})["paper"]["recall@1"] == 0.898
+    assert config_files.load_config(path, {"seed": "3", "data.path": "elsewhere"})["paper"]["recall@1"] == 0.898
     for key, value in (("method.tau", "16"), ("train.epochs", "2"), ("data.image_size", "128"), ("seed", "1")):
-        kept = cli.load_config(path, {key: value})["paper"]
+        kept = config_files.load_config(path, {key: value})["paper"]
         assert bool(kept) == (key == "seed"), key
 
 

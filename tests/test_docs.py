@@ -1,6 +1,5 @@
 """The documentation: the site, the notebooks, and every command, Python snippet and link that a page shows."""
 
-import importlib
 import json
 import os
 import re
@@ -14,9 +13,9 @@ import numpy as np
 import pytest
 
 import dml_jax
-from dml_jax import cli
 from dml_jax import config as configs
-from dml_jax.__main__ import COMMANDS, MODULES
+from dml_jax.__main__ import COMMANDS, main
+from dml_jax.commands import cli
 from dml_jax.evaluation.open_set import Calibration
 from dml_jax.export import stablehlo
 from tests import tiny_model
@@ -24,7 +23,7 @@ from tests.data import pictures
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
-COMMAND = re.compile(r"python -m dml_jax\.(\w+)([^`\n#]*)")
+COMMAND = re.compile(rf"(python -m dml_jax\.main|dml-jax (?:{'|'.join(COMMANDS)}))\b([^`\n#]*)")
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +42,7 @@ def test_the_site_lists_the_papers_numbers_with_their_commands(site: Path) -> No
     rows = {line.split()[0]: line.split() for line in re.split(r"python -m dml_jax\.main --config=", text)[1:]}
     assert rows["cars_hist:paper"][1:5] == ["89.8", "94.0", "96.5", "75.5"]
     assert len(rows) > 150
-    assert "python -m dml_jax.study --study=hist_alpha" in text
+    assert "dml-jax study --study=hist_alpha" in text
 
 
 def test_the_site_documents_commands_options_and_functions(site: Path) -> None:
@@ -99,16 +98,16 @@ WORK = {  # command: the function that first needs data, weights, devices, a por
     "main": "dml_jax.main.run_mode",
     "prepare": "dml_jax.data.prepare.prepare_dataset.prepare",
     "convert": "dml_jax.backbones.weights.download.fetch",
-    "evaluate": "dml_jax.evaluate.evaluate",
+    "evaluate": "dml_jax.commands.evaluate.evaluate",
     "embed": "dml_jax.load",
     "enroll": "dml_jax.load",
     "ensemble": "dml_jax.export.embedding_files.read",
-    "export": "dml_jax.export.__main__.export",
-    "serve": "dml_jax.serve.listen",
+    "export": "dml_jax.commands.export.export",
+    "serve": "dml_jax.commands.serve.listen",
     "study": "dml_jax.studies.plan.check_root",
     "report": "dml_jax.studies.summary.of_runs",
-    "analyse": "dml_jax.train.workdir.read_config",
-    "explore": "dml_jax.train.workdir.read_config",
+    "analyse": "dml_jax.train.records.workdir.read_config",
+    "explore": "dml_jax.train.records.workdir.read_config",
 }
 OUTPUT = ("digits_hist: hist on digits",)  # first words of blocks that are no commands
 OTHER_PROGRAMS = {  # first words of a line -> why it is only looked at: files that it names must exist
@@ -139,8 +138,8 @@ NOT_EXECUTED = {  # part of a command -> why the slow test does not execute it
     "weights/": "needs published weights",
     "configs/folder_vit.py": "needs published weights",
     "--config=configs/folder_baseline.py --config": "takes minutes; tests/train/test_head_first.py",
-    "dml_jax.serve": "serves until it is stopped; test_main.py does so",
-    "dml_jax.explore": "serves until it is stopped; test_main.py does so",
+    "serve ": "serves until it is stopped; test_main.py does so",
+    "explore ": "serves until it is stopped; test_main.py does so",
     "--push": "needs an account",
     "onnx": "needs an optional package; test_onnx.py",
     "wandb": "needs an optional package; test_trackers.py",
@@ -163,7 +162,9 @@ def blocks(page: Path) -> list[tuple[str, str]]:
 def shown_commands(page: Path) -> list[tuple[str, list[str]]]:
     """The commands on a page, in blocks and in the text, with their arguments."""
     text = re.sub(r"\\\n\s*", "", page.read_text(encoding="utf-8"))
-    return [(module, shlex.split(rest)) for module, rest in COMMAND.findall(text)]
+    return [
+        (program.split()[-1].removeprefix("dml_jax."), shlex.split(rest)) for program, rest in COMMAND.findall(text)
+    ]
 
 
 def stand_in(path: str) -> None:
@@ -185,7 +186,6 @@ def test_every_command_resolves(
 ) -> None:
     """Its options exist and go together, its configuration or study resolves; it ends where the work would begin."""
     module, *arguments = command
-    assert module in {MODULES.get(name, name).removesuffix(".__main__") for name in COMMANDS}
     if any("…" in argument for argument in arguments):
         arguments = ["--help"]
     monkeypatch.chdir(tmp_path)
@@ -200,14 +200,12 @@ def test_every_command_resolves(
     monkeypatch.setattr(WORK[module], reach)
     monkeypatch.setattr(cli, "check_installed", lambda *_: None)
     arguments = [argument.replace("HOST:PORT", "localhost:1234") for argument in arguments]
-    name = f"dml_jax.{module}"
-    monkeypatch.setattr(sys, "argv", [name, *arguments])
-    run = importlib.import_module(f"{name}.__main__" if module == "export" else name).main
+    monkeypatch.setattr(sys, "argv", ["dml-jax", "train" if module == "main" else module, *arguments])
     if "--help" in arguments or "--mode=show" in arguments:
-        assert run() == 0
+        assert main() == 0
         return
     try:
-        code = run()
+        code = main()
     except Reached:
         return
     pytest.fail(f"exit code {code}: {capsys.readouterr().err}")
@@ -219,7 +217,7 @@ def test_every_other_program_is_known(page: Path) -> None:
         if language not in ("", "bash") or content.startswith(OUTPUT):
             continue
         for line in filter(None, map(str.strip, content.splitlines())):
-            if line.startswith(("python -m dml_jax", "#")):
+            if line.startswith(("python -m dml_jax", "dml-jax", "#")):
                 continue
             assert line.startswith(tuple(OTHER_PROGRAMS)), line
             for file in re.findall(r"(?:launch|configs)/[\w./]+", line):
@@ -280,13 +278,13 @@ def test_every_command_runs(tmp_path: Path) -> None:
     environment = os.environ | {"PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(tmp_path / "cache")}
     ran = 0
     for module, *arguments in dict.fromkeys((m, *a) for page in PAGES for m, a in shown_commands(page)):
-        shown = f"dml_jax.{module} {' '.join(arguments)}\n"
+        shown = f"{module} {' '.join(arguments)}\n"
         if "--mode=show" not in arguments and any(part in shown for part in NOT_EXECUTED):
             continue
         short = {"--config=configs/folder_baseline.py:small": ["--config.train.epochs=1"]}
         short["--config=configs/digits_hist.py"] = ["--config.train.steps=4"]
         more = short.get(arguments[0], []) if arguments and module == "main" else []
-        command = [sys.executable, "-m", f"dml_jax.{module}", *arguments, *more]
+        command = [sys.executable, "-m", "dml_jax", "train" if module == "main" else module, *arguments, *more]
         done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=900)
         assert done.returncode == 0, f"{shown}{done.stderr}"
         ran += 1

@@ -17,8 +17,9 @@ import numpy as np
 import pytest
 from pydantic import StrictInt
 
-from dml_jax import cli, files
-from dml_jax.backbones.weights import converted_files
+from dml_jax import files
+from dml_jax.backbones.weights import store
+from dml_jax.commands import cli
 from dml_jax.errors import ConfigError, DataError, WeightsError, printable
 
 
@@ -101,7 +102,7 @@ def test_permissions_follow_the_umask(mask: int, tmp_path: Path) -> None:
     before = os.umask(mask)
     try:
         files.write_json(tmp_path / "x.json", {})
-        converted_files.write(tmp_path / "weights", {"x": np.zeros(1, np.float32)}, {})
+        store.write(tmp_path / "weights", {"x": np.zeros(1, np.float32)}, {})
     finally:
         os.umask(before)
     for path in tmp_path.rglob("*"):
@@ -163,8 +164,8 @@ def test_a_cache_of_programs_that_cannot_be_used_is_not_needed(tmp_path: Path) -
     (tmp_path / "cache").write_text("")
     script = """
 import jax, sys
-from dml_jax import cli, main
-sys.exit(cli.exit_code(lambda: (main.enable_compilation_cache(), print(jax.jit(lambda x: x + 1)(1)))))
+from dml_jax.commands import cli, runtime
+sys.exit(cli.exit_code(lambda: (runtime.enable_compilation_cache(), print(jax.jit(lambda x: x + 1)(1)))))
 """
     environment = os.environ | {"XDG_CACHE_HOME": str(tmp_path / "cache"), "JAX_PLATFORMS": "cpu"}
     environment.pop("JAX_COMPILATION_CACHE_DIR", None)

@@ -6,15 +6,20 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1] / "dml_jax"
 LAYERS = (
     {"errors"},
-    {"console", "files", "xla_flags"},
-    {"downloads", "hub_client"},
-    {"options"},
+    {"console", "files", "numerics"},
+    {"remote"},
     {"config"},
     {"losses"},
     {"data", "backbones", "evaluation"},
     {"methods"},
     {"train"},
-    {"export", "analysis"},
+    {"export"},
+    {"inference"},
+    {"analysis"},
+    {"serving"},
+    {"run"},
+    {"studies"},
+    {"commands"},
 )
 COMMANDS = len(LAYERS)
 

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from dml_jax import main
-from tests import test_explore
-from tests.test_serve import check_command
+from tests.commands import test_explore
+from tests.commands.test_serve import check_command
 
 ROOT = Path(__file__).parents[1]
 CONFIG = "--config=configs/digits_hist.py"
@@ -204,9 +204,9 @@ import ctypes
 import resource
 import jax
 import jax.numpy as jnp
-from dml_jax import main
+from dml_jax.commands import runtime
 
-main.keep_freed_memory()
+runtime.keep_freed_memory()
 program = jax.jit(lambda x: (x @ x.T) @ x)
 x = jnp.ones((5000, 4))
 libc = ctypes.CDLL(None)

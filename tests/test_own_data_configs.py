@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import pytest
 
 from configs.recipes import hist, small_baseline
-from dml_jax import cli
 from dml_jax import config as configs
+from dml_jax.config import files as config_files
 from dml_jax.config import flatten
 from dml_jax.methods import baseline
 from dml_jax.methods.contract import Batch
@@ -35,7 +35,7 @@ LARGE = [
 
 def values(file: str, variant: str, **data: object) -> dict[str, object]:
     path = str(ROOT / "configs" / f"{file}.py") + (f":{variant}" if variant else "")
-    found = cli.load_config(path, {})
+    found = config_files.load_config(path, {})
     found["data"].update(data)
     return found
 

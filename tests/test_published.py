@@ -1,4 +1,4 @@
-"""Published weights as the model: `dml_jax.load` and `dml_jax.embed --backbone`."""
+"""Published weights as the model: `dml_jax.load` and `dml-jax embed --backbone`."""
 
 import json
 from dataclasses import asdict, replace
@@ -12,10 +12,12 @@ import pytest
 from flax import traverse_util
 
 import dml_jax
-from dml_jax import cli, embed, final_results
 from dml_jax import config as configs
+from dml_jax import final_results
 from dml_jax.backbones import resnet, vit
-from dml_jax.backbones.weights import converted_files
+from dml_jax.backbones.weights import store
+from dml_jax.commands import cli, embed
+from dml_jax.config import files as config_files
 from dml_jax.console import Console
 from dml_jax.data import transforms
 from dml_jax.evaluation import metrics
@@ -33,7 +35,7 @@ def write(directory: Path, module: Any, config: Any) -> Any:
     noise = jax.tree.map(lambda x: np.asarray(x) + np.random.default_rng(0).normal(0, 0.1, x.shape), params)
     arrays = traverse_util.flatten_dict({"backbone": {"params": noise, "stats": stats}}, sep="/")
     arrays = {path: np.asarray(array, np.float32) for path, array in arrays.items()}
-    converted_files.write(directory, arrays, {"architecture": asdict(config), "image_shape": [32, 32]})
+    store.write(directory, arrays, {"architecture": asdict(config), "image_shape": [32, 32]})
     return noise, stats
 
 
@@ -74,7 +76,7 @@ def test_control_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     write(tmp_path / "w", resnet, RESNET)
     layouts.photos(tmp_path / "photos", tuple(f"class {i}" for i in range(6)), each=4)
-    values = cli.load_config(str(Path(__file__).parents[1] / "configs" / "folder_baseline.py") + ":small", {})
+    values = config_files.load_config(str(Path(__file__).parents[1] / "configs" / "folder_baseline.py") + ":small", {})
     values["data"] |= {"path": str(tmp_path / "photos"), "batch_size": 8, "images_per_class": 4, "image_size": 32,
                        "resize": 37}  # fmt: skip
     values["backbone"] = asdict(RESNET) | {"pretrained": str(tmp_path / "w")}
@@ -94,8 +96,8 @@ def test_invalid_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: 
     photos = layouts.photos(tmp_path / "photos", ("a",), each=1)
     arrays: Any = {"backbone/params/x": np.zeros(1, np.float32)}
     architecture = json.loads(json.dumps(asdict(replace(VIT, depth=2))))
-    converted_files.write(Path("other"), arrays, {"architecture": architecture, "image_shape": [32, 32]})
-    converted_files.write(Path("old"), arrays, {"architecture": architecture | {"size": 3}, "image_shape": [32, 32]})
+    store.write(Path("other"), arrays, {"architecture": architecture, "image_shape": [32, 32]})
+    store.write(Path("old"), arrays, {"architecture": architecture | {"size": 3}, "image_shape": [32, 32]})
     Path("empty").mkdir()
     for options, message in (
         ([], "--workdir: missing; give the work directory of a run, or --backbone=DIRECTORY of converted weights"),

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dml_jax import cli
+from dml_jax.commands import cli
 from tests.test_main import CONFIG, ROOT
 
 URL = "gs://bucket/run"

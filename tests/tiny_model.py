@@ -13,9 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from dml_jax import config as configs
-from dml_jax.batched_inference import Network
 from dml_jax.data import transforms
-from dml_jax.trained_model import Model
+from dml_jax.inference.batches import Network
+from dml_jax.inference.model import Model
 from tests.train.experiments import values
 
 SIDE, DIM = 16, 6
@@ -51,7 +51,7 @@ class Tiny(Model):
 
 
 def embed_killed_at(moment: int, arguments: list[str]) -> int:
-    """Runs `dml_jax.embed` in a fork of this process, which is killed when files are about to change.
+    """Runs `dml-jax embed` in a fork of this process, which is killed when files are about to change.
 
     Args:
       moment: number of renamed files and removed directories, each counted before and after, at which it is killed.
@@ -65,7 +65,7 @@ def embed_killed_at(moment: int, arguments: list[str]) -> int:
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
     import dml_jax
-    from dml_jax import embed
+    from dml_jax.commands import cli, embed
     from dml_jax.export import embedding_shards
 
     count = 0
@@ -85,7 +85,7 @@ def embed_killed_at(moment: int, arguments: list[str]) -> int:
     dml_jax.load = lambda *_: Tiny()  # type: ignore[assignment]
     embedding_shards.ROWS = 8
     sys.argv = ["embed", "--workdir=w", *arguments]
-    code = embed.main()
+    code = cli.exit_code(lambda: embed.execute(sys.argv[1:]))
     sys.stdout.flush()
     os._exit(code)
 

@@ -34,9 +34,9 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from configs.recipes.published import Reported, experiment, without_protocol
+from dml_jax.backbones import resnet
 from dml_jax.config import Group, Train
-from dml_jax.options.backbones import resnet
-from dml_jax.options.methods import baseline
+from dml_jax.methods import baseline
 
 CLASSES = {"cub": 100, "cars": 98, "sop": 11_318, "inshop": 3_997}  # in training
 IMAGES = {"cub": 5_864, "cars": 8_054, "sop": 59_551, "inshop": 25_882}

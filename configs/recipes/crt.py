@@ -21,9 +21,9 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from configs.recipes.published import Reported, experiment, without_protocol
+from dml_jax.backbones import bn_inception, deit, googlenet, mit, resnet
 from dml_jax.config import Group, Train
-from dml_jax.options.backbones import bn_inception, deit, googlenet, mit, resnet
-from dml_jax.options.methods import crt
+from dml_jax.methods import crt
 
 BACKBONES: dict[str, Any] = {
     "mit_b2": replace(mit.mit_b2(), pretrained="weights/mit_b2", drop_path=0.1),

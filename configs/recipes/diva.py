@@ -14,7 +14,7 @@ loss in the ranking tasks, with otherwise the same settings, since no others are
     Table 3
     no_decorrelation   DiVA without decorrelation
     separate_discriminative, separate_dance, separate_shared, separate_intra
-                       one network per task, 128 dimensions; `python -m dml_jax.ensemble` concatenates the four runs
+                       one network per task, 128 dimensions; `dml-jax ensemble` concatenates the four runs
 
     Figure 4: what replaces DaNCE beside the discriminative task
     nce              plain NCE
@@ -43,14 +43,15 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from configs.recipes.published import Reported, experiment, without_protocol
+from dml_jax.backbones import bn_inception, resnet
 from dml_jax.config import Group, Train
-from dml_jax.options.backbones import bn_inception, resnet
-from dml_jax.options.methods import diva
+from dml_jax.methods import diva
+from dml_jax.methods.diva.options import Task
 
 # The constants of these weights, 128, 117, 104 and 1 of 255, rounded as in the authors' code.
 CAFFE = resnet.Pixels(mean=(0.4078, 0.4588, 0.502), std=(0.0039, 0.0039, 0.0039), order="bgr")
 
-TABLE_1: dict[str, tuple[diva.Task, ...]] = {
+TABLE_1: dict[str, tuple[Task, ...]] = {
     "discriminative": ("discriminative",),
     "dance": ("discriminative", "selfsimilarity"),
     "shared": ("discriminative", "shared"),
@@ -60,7 +61,7 @@ TABLE_1: dict[str, tuple[diva.Task, ...]] = {
     "dance_shared": ("discriminative", "selfsimilarity", "shared"),
     "all": diva.TASKS,
 }
-SEPARATE: dict[str, diva.Task] = {
+SEPARATE: dict[str, Task] = {
     "separate_discriminative": "discriminative",
     "separate_dance": "selfsimilarity",
     "separate_shared": "shared",

@@ -12,9 +12,9 @@ classes until all classes have the same size, which is not done here.
 from ml_collections import ConfigDict
 
 from configs.recipes.published import Reported, experiment
+from dml_jax.backbones import bn_inception
 from dml_jax.config import Group, Train
-from dml_jax.options.backbones import bn_inception
-from dml_jax.options.methods import group_loss
+from dml_jax.methods import group_loss
 
 
 def recipe(

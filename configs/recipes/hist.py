@@ -12,9 +12,9 @@ averages the entropies in NMI geometrically, and so does the paper protocol.
 from ml_collections import ConfigDict
 
 from configs.recipes.published import Reported, experiment
+from dml_jax.backbones import bn_inception, resnet
 from dml_jax.config import Group, Train
-from dml_jax.options.backbones import bn_inception, resnet
-from dml_jax.options.methods import hist
+from dml_jax.methods import hist
 
 
 def recipe(

@@ -25,9 +25,9 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from configs.recipes.published import Reported, experiment, without_protocol
+from dml_jax.backbones import resnet
 from dml_jax.config import Group, Train
-from dml_jax.options.backbones import resnet
-from dml_jax.options.methods import mpn, student
+from dml_jax.methods import mpn, student
 
 BACKBONE = replace(
     resnet.resnet50(),

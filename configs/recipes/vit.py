@@ -16,9 +16,9 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from configs.recipes.published import Reported, experiment, variants, without_protocol
+from dml_jax.backbones import vit
 from dml_jax.config import Group, Train
-from dml_jax.options.backbones import vit
-from dml_jax.options.methods import baseline, hist
+from dml_jax.methods import baseline, hist
 
 WEIGHTS = ("dinov2_vits14", "dino_vits16", "vit_small")
 LOSSES = ("proxy_anchor", "multi_similarity", "hist")

@@ -3,8 +3,8 @@
 The paper tests the first branch, with 128 dimensions; for the second, with 1,024, no results are published. Variants:
 the data sets.
 
-    python -m dml_jax.study --study=configs/studies/crt_branches.py
-    python -m dml_jax.study --study=configs/studies/crt_branches.py:omniglot
+    dml-jax study --study=configs/studies/crt_branches.py
+    dml-jax study --study=configs/studies/crt_branches.py:omniglot
 """
 
 from dml_jax.studies.definition import Row, Study

@@ -2,8 +2,8 @@
 
 Variants: the data sets.
 
-    python -m dml_jax.study --study=configs/studies/crt_components.py
-    python -m dml_jax.study --study=configs/studies/crt_components.py:omniglot
+    dml-jax study --study=configs/studies/crt_components.py
+    dml-jax study --study=configs/studies/crt_components.py:omniglot
 """
 
 from dml_jax.studies.definition import Row, Study

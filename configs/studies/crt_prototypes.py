@@ -2,8 +2,8 @@
 
 Variants: the data sets.
 
-    python -m dml_jax.study --study=configs/studies/crt_prototypes.py
-    python -m dml_jax.study --study=configs/studies/crt_prototypes.py:omniglot
+    dml-jax study --study=configs/studies/crt_prototypes.py
+    dml-jax study --study=configs/studies/crt_prototypes.py:omniglot
 """
 
 from dml_jax.studies.definition import Study, grid, percent

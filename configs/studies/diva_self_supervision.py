@@ -2,8 +2,8 @@
 
 Variants: the data sets.
 
-    python -m dml_jax.study --study=configs/studies/diva_self_supervision.py
-    python -m dml_jax.study --study=configs/studies/diva_self_supervision.py:omniglot
+    dml-jax study --study=configs/studies/diva_self_supervision.py
+    dml-jax study --study=configs/studies/diva_self_supervision.py:omniglot
 """
 
 from dml_jax.studies.definition import Row, Study

@@ -2,8 +2,8 @@
 
 The embeddings of the separate models are weighted as those of DiVA. Variants: the data sets; the paper's is CUB.
 
-    python -m dml_jax.study --study=configs/studies/diva_separate.py
-    python -m dml_jax.study --study=configs/studies/diva_separate.py:omniglot
+    dml-jax study --study=configs/studies/diva_separate.py
+    dml-jax study --study=configs/studies/diva_separate.py:omniglot
 """
 
 from dml_jax.studies.definition import Row, Study, percent

@@ -2,8 +2,8 @@
 
 All rows have about 512 dimensions in total (256 on Omniglot). Variants: the data sets.
 
-    python -m dml_jax.study --study=configs/studies/diva_tasks.py
-    python -m dml_jax.study --study=configs/studies/diva_tasks.py:omniglot
+    dml-jax study --study=configs/studies/diva_tasks.py
+    dml-jax study --study=configs/studies/diva_tasks.py:omniglot
 """
 
 from dml_jax.studies.definition import Row, Study

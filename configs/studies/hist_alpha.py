@@ -2,8 +2,8 @@
 
 Other classes weigh less than the own one only if alpha is positive.
 
-    python -m dml_jax.study --study=configs/studies/hist_alpha.py
-    python -m dml_jax.study --study=configs/studies/hist_alpha.py:omniglot
+    dml-jax study --study=configs/studies/hist_alpha.py
+    dml-jax study --study=configs/studies/hist_alpha.py:omniglot
 """
 
 from dml_jax.studies.definition import Study, grid, percent

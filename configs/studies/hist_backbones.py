@@ -2,8 +2,8 @@
 
 Variants: the data sets.
 
-    python -m dml_jax.study --study=configs/studies/hist_backbones.py
-    python -m dml_jax.study --study=configs/studies/hist_backbones.py:sop
+    dml-jax study --study=configs/studies/hist_backbones.py
+    dml-jax study --study=configs/studies/hist_backbones.py:sop
 """
 
 from dml_jax.studies.definition import Row, Study

@@ -2,8 +2,8 @@
 
 The learning rates are the same for all sizes.
 
-    python -m dml_jax.study --study=configs/studies/hist_batch_size.py
-    python -m dml_jax.study --study=configs/studies/hist_batch_size.py:omniglot
+    dml-jax study --study=configs/studies/hist_batch_size.py
+    dml-jax study --study=configs/studies/hist_batch_size.py:omniglot
 """
 
 from dml_jax.studies.definition import Study, grid, percent

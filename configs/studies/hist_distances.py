@@ -2,8 +2,8 @@
 
 The Manhattan distance is not in the table.
 
-    python -m dml_jax.study --study=configs/studies/hist_distances.py
-    python -m dml_jax.study --study=configs/studies/hist_distances.py:omniglot
+    dml-jax study --study=configs/studies/hist_distances.py
+    dml-jax study --study=configs/studies/hist_distances.py:omniglot
 """
 
 from dml_jax.studies.definition import Study, grid, percent

@@ -3,8 +3,8 @@
 The reproduction does not say what its L, 1 to 5, counts. As its two layers (Tables 8 and 9) are those of the authors'
 network, L is taken for the number of hidden layers plus one.
 
-    python -m dml_jax.study --study=configs/studies/hist_layers.py
-    python -m dml_jax.study --study=configs/studies/hist_layers.py:omniglot
+    dml-jax study --study=configs/studies/hist_layers.py
+    dml-jax study --study=configs/studies/hist_layers.py:omniglot
 """
 
 from dml_jax.studies.definition import Study, grid, percent

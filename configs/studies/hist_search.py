@@ -3,8 +3,8 @@
 Variants: the data sets with ResNet-50, or with BN-Inception. The reproduction trained about 200 settings per backbone
 (30 on SOP) with a Bayesian search, and compared them on the test classes (`--protocol=paper`). Here the default is 60.
 
-    python -m dml_jax.study --study=configs/studies/hist_search.py
-    python -m dml_jax.study --study=configs/studies/hist_search.py:omniglot
+    dml-jax study --study=configs/studies/hist_search.py
+    dml-jax study --study=configs/studies/hist_search.py:omniglot
 """
 
 from dml_jax.studies.definition import Search, Study

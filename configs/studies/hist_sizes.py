@@ -2,8 +2,8 @@
 
 Variants: the data sets.
 
-    python -m dml_jax.study --study=configs/studies/hist_sizes.py
-    python -m dml_jax.study --study=configs/studies/hist_sizes.py:omniglot
+    dml-jax study --study=configs/studies/hist_sizes.py
+    dml-jax study --study=configs/studies/hist_sizes.py:omniglot
 """
 
 from configs.cars_hist import FIGURE_3A

@@ -2,8 +2,8 @@
 
 Variants: the data sets. The sampler is the authors' with fixed numbers.
 
-    python -m dml_jax.study --study=configs/studies/mpn_batches.py
-    python -m dml_jax.study --study=configs/studies/mpn_batches.py:omniglot
+    dml-jax study --study=configs/studies/mpn_batches.py
+    dml-jax study --study=configs/studies/mpn_batches.py:omniglot
 """
 
 from dml_jax.studies.definition import Row, Study

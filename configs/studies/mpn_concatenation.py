@@ -2,8 +2,8 @@
 
 The authors' code concatenates them on Cars196 only; the paper does not mention it and gives no results.
 
-    python -m dml_jax.study --study=configs/studies/mpn_concatenation.py
-    python -m dml_jax.study --study=configs/studies/mpn_concatenation.py:omniglot
+    dml-jax study --study=configs/studies/mpn_concatenation.py
+    dml-jax study --study=configs/studies/mpn_concatenation.py:omniglot
 """
 
 from dml_jax.studies.definition import Study, grid

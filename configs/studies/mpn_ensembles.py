@@ -2,8 +2,8 @@
 
 The networks of an ensemble differ in the seed. Variants: the data sets.
 
-    python -m dml_jax.study --study=configs/studies/mpn_ensembles.py
-    python -m dml_jax.study --study=configs/studies/mpn_ensembles.py:omniglot
+    dml-jax study --study=configs/studies/mpn_ensembles.py
+    dml-jax study --study=configs/studies/mpn_ensembles.py:omniglot
 """
 
 from dml_jax.studies.definition import Row, Study

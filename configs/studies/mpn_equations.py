@@ -2,8 +2,8 @@
 
 The differences are in the docstring of `dml_jax/methods/mpn.py`; no results are published.
 
-    python -m dml_jax.study --study=configs/studies/mpn_equations.py
-    python -m dml_jax.study --study=configs/studies/mpn_equations.py:omniglot
+    dml-jax study --study=configs/studies/mpn_equations.py
+    dml-jax study --study=configs/studies/mpn_equations.py:omniglot
 """
 
 from dml_jax.studies.definition import Study, grid

@@ -1,10 +1,10 @@
 """MPN beside the Group Loss (Seidenschwarz et al., ICML 2021, Tables 1 and 4, Figure 8).
 
 Variants: the data sets. The Group Loss uses BN-Inception except on Omniglot. Figure 8, the recall on training classes,
-is drawn by `python -m dml_jax.analyse`.
+is drawn by `dml-jax analyse`.
 
-    python -m dml_jax.study --study=configs/studies/mpn_group_loss.py
-    python -m dml_jax.study --study=configs/studies/mpn_group_loss.py:omniglot
+    dml-jax study --study=configs/studies/mpn_group_loss.py
+    dml-jax study --study=configs/studies/mpn_group_loss.py:omniglot
 """
 
 from dml_jax.studies.definition import Row, Study

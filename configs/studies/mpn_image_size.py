@@ -2,8 +2,8 @@
 
 Variants: the data sets.
 
-    python -m dml_jax.study --study=configs/studies/mpn_image_size.py
-    python -m dml_jax.study --study=configs/studies/mpn_image_size.py:omniglot
+    dml-jax study --study=configs/studies/mpn_image_size.py
+    dml-jax study --study=configs/studies/mpn_image_size.py:omniglot
 """
 
 from dml_jax.studies.definition import Row, Study

@@ -2,8 +2,8 @@
 
 Variants: the data sets. On Cars196 the classifier sees the concatenated outputs of all layers, as in the authors' code.
 
-    python -m dml_jax.study --study=configs/studies/mpn_layers_heads.py
-    python -m dml_jax.study --study=configs/studies/mpn_layers_heads.py:omniglot
+    dml-jax study --study=configs/studies/mpn_layers_heads.py
+    dml-jax study --study=configs/studies/mpn_layers_heads.py:omniglot
 """
 
 from dml_jax.studies.definition import Study, grid

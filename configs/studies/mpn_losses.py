@@ -2,8 +2,8 @@
 
 Variants: the data sets. On Cars196 the authors evaluate another network after message passing, with one layer.
 
-    python -m dml_jax.study --study=configs/studies/mpn_losses.py
-    python -m dml_jax.study --study=configs/studies/mpn_losses.py:omniglot
+    dml-jax study --study=configs/studies/mpn_losses.py
+    dml-jax study --study=configs/studies/mpn_losses.py:omniglot
 """
 
 from dml_jax.studies.definition import Row, Study, percent

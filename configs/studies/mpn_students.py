@@ -2,8 +2,8 @@
 
 Each seed has a teacher of its own. Variants: the data sets.
 
-    python -m dml_jax.study --study=configs/studies/mpn_students.py
-    python -m dml_jax.study --study=configs/studies/mpn_students.py:omniglot
+    dml-jax study --study=configs/studies/mpn_students.py
+    dml-jax study --study=configs/studies/mpn_students.py:omniglot
 """
 
 from dml_jax.studies.definition import Row, Study, percent

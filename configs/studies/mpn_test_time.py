@@ -2,8 +2,8 @@
 
 One network is evaluated after message passing in batches of eight kinds. Variants: the data sets.
 
-    python -m dml_jax.study --study=configs/studies/mpn_test_time.py
-    python -m dml_jax.study --study=configs/studies/mpn_test_time.py:omniglot
+    dml-jax study --study=configs/studies/mpn_test_time.py
+    dml-jax study --study=configs/studies/mpn_test_time.py:omniglot
 """
 
 from typing import Any

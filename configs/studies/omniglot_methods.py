@@ -2,8 +2,8 @@
 
 Variants: the four papers and cross-entropy; every method and baseline; pair losses with a memory.
 
-    python -m dml_jax.study --study=configs/studies/omniglot_methods.py --seeds=0,1,2 --jobs=2
-    python -m dml_jax.study --study=configs/studies/omniglot_methods.py:all --config.train.steps=600
+    dml-jax study --study=configs/studies/omniglot_methods.py --seeds=0,1,2 --jobs=2
+    dml-jax study --study=configs/studies/omniglot_methods.py:all --config.train.steps=600
 """
 
 from configs.recipes.small_baseline import MEMORIES, OPTIONS

@@ -3,8 +3,8 @@
 The authors trained 30 settings for 40 epochs each and compared them on the test classes (`--protocol=paper`). In their
 code the number of layers is drawn but not used. Variants: the data sets.
 
-    python -m dml_jax.study --study=configs/studies/re_mpn_table1.py
-    python -m dml_jax.study --study=configs/studies/re_mpn_table1.py:omniglot
+    dml-jax study --study=configs/studies/re_mpn_table1.py
+    dml-jax study --study=configs/studies/re_mpn_table1.py:omniglot
 """
 
 from collections.abc import Mapping

@@ -3,8 +3,8 @@
 One table per data set with the paper's numbers, the authors' weights re-evaluated, and the reproduction's. Variants:
 a data set alone.
 
-    python -m dml_jax.study --study=configs/studies/re_mpn_table2.py
-    python -m dml_jax.study --study=configs/studies/re_mpn_table2.py:cub
+    dml-jax study --study=configs/studies/re_mpn_table2.py
+    dml-jax study --study=configs/studies/re_mpn_table2.py:cub
 """
 
 from dml_jax.studies.definition import Row, Study

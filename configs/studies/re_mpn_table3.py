@@ -2,8 +2,8 @@
 
 Variants: the data sets.
 
-    python -m dml_jax.study --study=configs/studies/re_mpn_table3.py
-    python -m dml_jax.study --study=configs/studies/re_mpn_table3.py:cars
+    dml-jax study --study=configs/studies/re_mpn_table3.py
+    dml-jax study --study=configs/studies/re_mpn_table3.py:cars
 """
 
 from dml_jax.studies.definition import Row, Study, percent

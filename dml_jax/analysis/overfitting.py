@@ -9,7 +9,7 @@ from dml_jax.analysis import curves, drawing
 from dml_jax.analysis.findings import Finding
 from dml_jax.analysis.trained_run import TrainedRun
 from dml_jax.data.holdout import some_classes
-from dml_jax.train import split_metrics
+from dml_jax.train.testing import split_metrics
 
 TITLE = "Training classes beside test classes"
 METRICS = {"recall@1": "Recall@1", "map@r": "MAP@R"}

@@ -11,7 +11,7 @@ from dml_jax.analysis.findings import Finding
 from dml_jax.analysis.trained_run import TrainedRun
 from dml_jax.config import Config
 from dml_jax.evaluation import geometry
-from dml_jax.options.methods import diva
+from dml_jax.methods import diva
 
 TITLE = "Geometry of the embedding space"
 PAIRED = 10_000  # images whose pairs determine the uniformity
@@ -55,7 +55,7 @@ def parts(config: Config, embeddings: np.ndarray) -> dict[str, np.ndarray]:
     """The embedding [N, D] and, for DiVA, the parts [N, D / tasks] that tasks with a positive weight contribute."""
     found = {"embedding": embeddings}
     if config.method.name == "diva":
-        tasks = diva.embedding_tasks(config.method)
+        tasks = diva.options.embedding_tasks(config.method)
         for task, part in zip(tasks, np.split(embeddings, len(tasks), axis=1), strict=True):
             if config.method.ensemble[diva.TASKS.index(task)] > 0:
                 found[task] = part / np.maximum(np.linalg.norm(part, axis=1, keepdims=True), 1e-12)

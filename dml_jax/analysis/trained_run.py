@@ -16,10 +16,12 @@ from dml_jax.data.split import Split
 from dml_jax.errors import UserError
 from dml_jax.methods.contract import Batch, Embed
 from dml_jax.train import experiment as experiments
-from dml_jax.train import inference, kept_models, warm_start, workdir
 from dml_jax.train.experiment import Experiment
-from dml_jax.train.jsonl import JsonLines
+from dml_jax.train.records import kept_models, workdir
+from dml_jax.train.records.jsonl import JsonLines
+from dml_jax.train.start import warm_start
 from dml_jax.train.state import TrainState
+from dml_jax.train.testing import embedding
 
 
 class TrainedRun:
@@ -57,7 +59,7 @@ class TrainedRun:
     @cached_property
     def embedder(self) -> Embed:
         """The compiled embedding."""
-        return inference.compile_embedder(self.experiment)
+        return embedding.compile_embedder(self.experiment)
 
     def split(self, name: str) -> Split:
         """A split; "gallery" is that of the test split."""
@@ -71,7 +73,7 @@ class TrainedRun:
         """Embeddings of a split by the model, float32 [N, D]; computed once."""
         if name not in self._embeddings:
             self.console.print(f"embedding the images of {name}")
-            self._embeddings[name] = inference.embed_split(self.experiment, self.embedder, self.state, self.split(name))
+            self._embeddings[name] = embedding.embed_split(self.experiment, self.embedder, self.state, self.split(name))
         return self._embeddings[name]
 
     def images(self, name: str, indices: np.ndarray) -> np.ndarray:

@@ -13,8 +13,8 @@ from typing import Literal
 import numpy as np
 from PIL import Image
 
-from dml_jax.analysis import drawing, page
-from dml_jax.analysis.page import Cell, text
+from dml_jax.analysis import drawing, html
+from dml_jax.analysis.html import Cell, text
 
 SIDE = 96  # pixels of a thumbnail's longer side
 QUALITY = 70  # of JPEG
@@ -155,7 +155,7 @@ def as_html(view: View, name: str, caption: str) -> str:
         case Listing():
             cells = [[Cell(entry, math.nan if v is None else v) for entry, v in row] for row in view.rows]
             more = f'<p class="note">The first {len(view.rows):,} of {view.total:,} rows.</p>'
-            return page.table(view.head, cells, f"table {name}") + (more if view.total > len(view.rows) else "")
+            return html.table(view.head, cells, f"table {name}") + (more if view.total > len(view.rows) else "")
         case Map():
             return f'<figure id="{text(name)}">{_map(view, name)}<figcaption>{caption}</figcaption></figure>'
 

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from flax.typing import Dtype
 
-from dml_jax.losses.safe_norms import at_least_float32
+from dml_jax.numerics import at_least_float32
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(3,))

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from dml_jax.losses.safe_norms import at_least_float32
+from dml_jax.numerics import at_least_float32
 
 Pair = tuple[int, int]
 Padding = tuple[Pair, Pair]

@@ -13,9 +13,9 @@ from flax.typing import Dtype, Initializer
 
 from dml_jax.backbones.convolution import conv_general_dilated
 from dml_jax.backbones.initializers import he_fan_out, normal_init, uniform_fan_in
-from dml_jax.losses.products import product
-from dml_jax.losses.safe_norms import at_least_float32
-from dml_jax.options.methods import Pooling
+from dml_jax.numerics import at_least_float32, product
+
+Pooling = Literal["avg", "max", "avg+max"]  # of the feature map; "avg+max" is the sum of both
 
 
 class Dense(nn.Module):

@@ -13,11 +13,50 @@ import jax
 
 from dml_jax.backbones.contract import Backbone
 from dml_jax.backbones.layers import DropPath, attention, compute_dtype, conv, layer_norm, transformer_dense
-from dml_jax.backbones.linen_backbone import as_backbone
+from dml_jax.backbones.linen import as_backbone
+from dml_jax.backbones.pixels import Pixels
+from dml_jax.config.fields import Dtype, Fraction, PositiveInt, require, section
 from dml_jax.errors import ConfigError
-from dml_jax.options.backbones.mit import Config, mit_b0, mit_b1, mit_b2
 
 __all__ = ["Config", "build", "mit_b0", "mit_b1", "mit_b2"]
+
+Stages = tuple[PositiveInt, PositiveInt, PositiveInt, PositiveInt]
+
+
+@section
+class Config:
+    """Options of a Mix Transformer; the defaults are MiT-B1."""
+
+    name: str = "mit"
+    depths: Stages = (2, 2, 2, 2)  # blocks of each stage
+    widths: Stages = (64, 128, 320, 512)  # channels of each stage
+    heads: Stages = (1, 2, 5, 8)  # of the attention
+    reductions: Stages = (8, 4, 2, 1)  # downsampling of the map for keys and values
+    drop_path: Fraction = 0.1  # rate of stochastic depth in the last block; increases linearly from 0 in the first
+    pretrained: str = "none"  # directory written by `dml-jax convert`, or "none"
+    pixels: Pixels = Pixels()
+    remat: bool = False  # recompute blocks in the backward pass: less memory, more time
+    dtype: Dtype = "float32"  # of activations; train.precision sets it for the heads as well
+
+    def __post_init__(self) -> None:
+        divisible = all(width % heads == 0 for width, heads in zip(self.widths, self.heads, strict=True))
+        require(divisible, "widths", self.widths, f"must be multiples of heads={self.heads}")
+
+
+def mit_b0() -> Config:
+    """3,319,392 parameters, 256 channels."""
+    return Config(widths=(32, 64, 160, 256))
+
+
+def mit_b1() -> Config:
+    """13,151,424 parameters, 512 channels."""
+    return Config()
+
+
+def mit_b2() -> Config:
+    """24,196,288 parameters, 512 channels."""
+    return Config(depths=(3, 4, 6, 3))
+
 
 OUTER = 1e-6  # epsilon of the norms before attention and MLP and at the end of each stage
 INNER = 1e-5  # epsilon of the norms inside patch embedding and attention

@@ -1,13 +1,37 @@
 """Normalisation of uint8 images as published weights expect it."""
 
 from collections.abc import Callable
+from typing import Annotated, Literal
 
 import jax
 import jax.numpy as jnp
 
-from dml_jax.options.backbones import CAFFE, Pixels
+from dml_jax.config.fields import Positive, section
+from dml_jax.config.needs import Rule
 
 __all__ = ["CAFFE", "Pixels", "preprocess"]
+
+FreezeBatchNorm = Annotated[
+    bool,
+    Rule(
+        "the running statistics of a network without pretrained weights do not normalise; set it to false, or give "
+        "backbone.pretrained or init_from",
+        lambda c: not c.backbone.freeze_bn or c.backbone.pretrained != "none" or c.init_from,
+    ),
+]
+
+
+@section
+class Pixels:
+    """(x - mean) / std, where x are pixels rescaled to [0, top], with their channels in `order`."""
+
+    mean: tuple[float, float, float] = (0.485, 0.456, 0.406)  # in `order`, in [0, top]
+    std: tuple[Positive, Positive, Positive] = (0.229, 0.224, 0.225)
+    top: Positive = 1.0  # value of the pixel 255: 1 or 255
+    order: Literal["rgb", "bgr"] = "rgb"
+
+
+CAFFE = Pixels(mean=(104.0, 117.0, 128.0), std=(1.0, 1.0, 1.0), top=255.0, order="bgr")  # of BN-Inception's weights
 
 
 def preprocess(pixels: Pixels) -> Callable[[jax.Array], jax.Array]:

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from dml_jax.config import Data
     from dml_jax.data import pipeline, samplers
-    from dml_jax.data.datasets import load
+    from dml_jax.data.formats import load
     from dml_jax.data.split import Split
 
 __all__ = ["Data", "Split", "load", "pipeline", "samplers"]
 
-_HOME = {"Data": "dml_jax.config", "Split": "dml_jax.data.split", "load": "dml_jax.data.datasets"}
+_HOME = {"Data": "dml_jax.config", "Split": "dml_jax.data.split", "load": "dml_jax.data.formats"}
 
 
 def __getattr__(name: str) -> Any:

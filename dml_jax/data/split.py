@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dml_jax.data.prepare.source_files import Scalar
+from dml_jax.data.prepare.sources import Scalar
 from dml_jax.errors import DataError
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from pydantic import TypeAdapter
 
 from dml_jax.data.names import Names
-from dml_jax.data.prepare.source_files import SPLITS, Entry, Scalar
+from dml_jax.data.prepare.sources import SPLITS, Entry, Scalar
 from dml_jax.errors import DataError
 from dml_jax.files import atomic_write, cache_dir, reading
 

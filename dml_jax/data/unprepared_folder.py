@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from dml_jax.data import split_metadata
-from dml_jax.data.prepare import check_images
-from dml_jax.data.prepare.source_files import Files, Options, Recipe, check_disjoint_classes, stamp, walk
+from dml_jax.data.prepare import check
+from dml_jax.data.prepare.sources import Files, Options, Recipe, check_disjoint_classes, stamp, walk
 from dml_jax.data.split_metadata import SplitMetadata
 from dml_jax.errors import DataError
 
@@ -39,14 +39,14 @@ def _scan(directory: Path, files: Files, recipe: Recipe) -> Mapping[str, SplitMe
         check_disjoint_classes(entries)
     except DataError as error:
         raise DataError(f"data.path={directory}: {error}") from error
-    hashes, reasons = check_images.inspect_images(entries, os.cpu_count() or 1)
-    reasons |= check_images.find_invalid(entries, hashes)
+    hashes, reasons = check.inspect_images(entries, os.cpu_count() or 1)
+    reasons |= check.find_invalid(entries, hashes)
     if reasons:
         first = min(reasons)
         source, output = shlex.quote(str(directory)), shlex.quote(f"{directory.resolve()}_prepared")
         raise DataError(
             f"data.path={directory}: {len(reasons)} of {len(entries)} images cannot be used, the first is "
-            f"{entries[first].id}: {reasons[first]}; python -m dml_jax.prepare --name=folder --source={source} "
+            f"{entries[first].id}: {reasons[first]}; dml-jax prepare --name=folder --source={source} "
             f"--output={output} lists all of them, and with --skip_bad leaves them out"
         )
     content = hashlib.sha256()

@@ -10,7 +10,7 @@ from jax.sharding import Mesh, NamedSharding
 
 from dml_jax.errors import DataError
 from dml_jax.evaluation import check_inputs
-from dml_jax.evaluation._ranking import tiles
+from dml_jax.evaluation._engine import tiles
 from dml_jax.evaluation.check_inputs import ArrayLike
 
 

@@ -8,8 +8,8 @@ import numpy as np
 from jax.sharding import Mesh
 
 from dml_jax.errors import DataError, DataWarning
-from dml_jax.evaluation import _ranking, check_inputs, copies
-from dml_jax.evaluation._ranking.sharing import among_processes
+from dml_jax.evaluation import _engine, check_inputs, copies
+from dml_jax.evaluation._engine.sharing import among_processes
 from dml_jax.evaluation.check_inputs import ArrayLike
 from dml_jax.evaluation.clustering import ami, f1_pairs, nmi, nmi_stderr
 from dml_jax.evaluation.geometry import alignment, density, effective_rank, singular_values, spectral_decay, uniformity
@@ -119,7 +119,7 @@ def retrieval(
     for k in ks:
         if not 0 < k <= candidates:
             raise DataError(f"ks: K={k}, but there are {candidates} candidates; K must be in 1..{candidates}")
-    plan = _ranking.make_plan(
+    plan = _engine.make_plan(
         points,
         classes,
         None if gallery is None else gallery_points,
@@ -135,7 +135,7 @@ def retrieval(
     )
     if announce is not None:
         announce(plan.describe())
-    results = _ranking.execute(plan, progress)
+    results = _engine.execute(plan, progress)
     summarized: dict[str, Any] = summary(
         results.first_rank, results.r_precision, results.average_precision, results.relevant, classes, ks
     )

@@ -11,8 +11,8 @@ from jax.sharding import PartitionSpec as P
 
 from dml_jax.errors import DataError
 from dml_jax.evaluation import check_inputs
-from dml_jax.evaluation._ranking import exact, sort, tiles
-from dml_jax.evaluation._ranking.tiles import REPLICATED, SHARDED, Metric, TiledRows
+from dml_jax.evaluation._engine import exact, sort, tiles
+from dml_jax.evaluation._engine.tiles import REPLICATED, SHARDED, Metric, TiledRows
 from dml_jax.evaluation.check_inputs import ArrayLike
 
 # Squared distances below this fraction of the squared lengths are recomputed from the differences of the rows: in

@@ -5,12 +5,17 @@ threshold for single pairs accepts nearly every stranger. `calibrate` therefore 
 classes whose labels are known.
 """
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
 from dml_jax.errors import DataError
-from dml_jax.options.decisions import RULES, VOTES, Rule
+
+Rule = Literal["nearest", "vote", "mean"]
+RULES: tuple[Rule, ...] = get_args(Rule)
+VOTES = 5  # nearest images that vote
+FALSE_ACCEPT_RATE = 0.05
+
 
 TRIALS, QUERIES = 100, 100  # imitated indexes; images compared with each, strangers and known ones
 TOO_FEW = "a threshold needs several unseen classes with two images or more; give a threshold"

@@ -6,7 +6,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from dml_jax.evaluation import check_inputs, kmeans, metric_table, metrics
-from dml_jax.evaluation._ranking.tiles import Metric, normalize
+from dml_jax.evaluation._engine.tiles import Metric, normalize
 from dml_jax.evaluation.check_inputs import ArrayLike
 from dml_jax.evaluation.clustering import Average
 

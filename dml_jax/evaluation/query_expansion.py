@@ -12,7 +12,7 @@ import numpy as np
 
 from dml_jax.errors import DataError
 from dml_jax.evaluation import check_inputs, neighbors
-from dml_jax.evaluation._ranking.tiles import normalize
+from dml_jax.evaluation._engine.tiles import normalize
 from dml_jax.evaluation.check_inputs import ArrayLike
 
 K, ALPHA = 10, 3.0

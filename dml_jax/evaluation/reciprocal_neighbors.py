@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from dml_jax.losses.safe_norms import at_least_float32
+from dml_jax.numerics import at_least_float32
 
 Rule = Literal["authors", "paper"]
 BLOCK = 128  # queries whose distances to the whole gallery are in memory at once

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, assert_never
 
 import numpy as np
 
+from dml_jax.config.evaluation import DENSITY_BASED, FIXED_COUNT
 from dml_jax.errors import ConfigError, DataError
 from dml_jax.evaluation import neighbors
-from dml_jax.options.evaluation import DENSITY_BASED, FIXED_COUNT
 
 if TYPE_CHECKING:
     from sklearn.base import ClusterMixin

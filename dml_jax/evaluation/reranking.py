@@ -26,7 +26,7 @@ from scipy import sparse
 
 from dml_jax.errors import DataError
 from dml_jax.evaluation import check_inputs, neighbors
-from dml_jax.evaluation._ranking.tiles import normalize
+from dml_jax.evaluation._engine.tiles import normalize
 from dml_jax.evaluation.check_inputs import ArrayLike
 
 K1, K2, WEIGHT = 20, 6, 0.3  # of the paper's experiments

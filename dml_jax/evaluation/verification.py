@@ -6,7 +6,7 @@ import numpy as np
 
 from dml_jax.errors import DataError
 from dml_jax.evaluation import check_inputs
-from dml_jax.evaluation._ranking.tiles import normalize
+from dml_jax.evaluation._engine.tiles import normalize
 
 BLOCK = 512  # rows compared at once
 PAIRED = 10_000  # rows of a sample

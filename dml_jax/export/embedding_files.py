@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from dml_jax.data import split_metadata
-from dml_jax.data.prepare.source_files import Scalar
+from dml_jax.data.prepare.sources import Scalar
 from dml_jax.errors import DataError
 from dml_jax.evaluation import check_inputs
 from dml_jax.files import below_a_file, name_file, read_json, reading, sha256, write_json

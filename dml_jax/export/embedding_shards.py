@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from dml_jax.data.prepare.source_files import stamp
+from dml_jax.data.prepare.sources import stamp
 from dml_jax.errors import DataError
 from dml_jax.export import embedding_files
 from dml_jax.files import atomic_write, read_json, reading, write_json

@@ -12,13 +12,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from dml_jax import files, hub_client
-from dml_jax.data.prepare.source_files import SPLITS
+from dml_jax import files
+from dml_jax.data.prepare.sources import SPLITS
 from dml_jax.errors import ConfigError, DataError
 from dml_jax.evaluation import metric_table
-from dml_jax.train import kept_models, workdir
+from dml_jax.remote import hub_client
+from dml_jax.train.records import kept_models, workdir
+from dml_jax.train.start.warm_start import MODEL
 from dml_jax.train.state import TrainState
-from dml_jax.train.warm_start import MODEL
 
 PREFIX = "hf://"
 MODELS = f"{MODEL}/*{kept_models.SUFFIX}"

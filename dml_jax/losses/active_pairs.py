@@ -12,8 +12,8 @@ import jax.numpy as jnp
 from dml_jax.losses import mining as miners
 from dml_jax.losses import pair_losses, pairwise, similarity_losses
 from dml_jax.losses.mining import Triplets
+from dml_jax.losses.options import Mining, MultiSimilarity
 from dml_jax.losses.pair_losses import ROUNDING
-from dml_jax.options.methods.losses import Mining, MultiSimilarity
 
 
 def _share(active: jax.Array, of: jax.Array) -> jax.Array:

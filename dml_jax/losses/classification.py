@@ -10,8 +10,7 @@ import jax.numpy as jnp
 
 from dml_jax.losses.check_batch import check_batch
 from dml_jax.losses.pairwise import class_cosine, class_indices, own_class
-from dml_jax.losses.products import product
-from dml_jax.losses.safe_norms import at_least_float32, root
+from dml_jax.numerics import at_least_float32, product, root
 
 
 def _own(values: jax.Array, labels: jax.Array) -> jax.Array:

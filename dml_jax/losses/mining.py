@@ -15,8 +15,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from dml_jax.losses.options import Mining
 from dml_jax.losses.pairwise import distances, masks, same_class
-from dml_jax.options.methods.losses import Mining
 
 
 class Triplets(NamedTuple):

@@ -13,9 +13,9 @@ from dml_jax.losses import mining as miners
 from dml_jax.losses import pairwise
 from dml_jax.losses.check_batch import check_batch
 from dml_jax.losses.mining import Triplets
+from dml_jax.losses.options import Mining
 from dml_jax.losses.pairwise import Candidates
-from dml_jax.losses.safe_norms import at_least_float32, log_sum_exp, root
-from dml_jax.options.methods.losses import Mining
+from dml_jax.numerics import at_least_float32, log_sum_exp, root
 
 ROUNDING = 1e-6  # of distances in float32; a smaller hinge is not counted as active
 

@@ -7,8 +7,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from dml_jax.losses.products import product
-from dml_jax.losses.safe_norms import at_least_float32, root, unit
+from dml_jax.numerics import at_least_float32, product, root, unit
 
 
 class Candidates(NamedTuple):

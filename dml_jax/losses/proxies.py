@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from dml_jax.losses.check_batch import check_batch
 from dml_jax.losses.classification import cross_entropy
 from dml_jax.losses.pairwise import class_cosine, own_class
-from dml_jax.losses.safe_norms import log1p_sum_exp, unit
+from dml_jax.numerics import log1p_sum_exp, unit
 
 
 def _compared(embeddings: jax.Array, labels: jax.Array, proxies: jax.Array) -> tuple[jax.Array, jax.Array]:

@@ -34,9 +34,9 @@ import jax.numpy as jnp
 
 from dml_jax.losses import pairwise
 from dml_jax.losses.check_batch import check_batch
+from dml_jax.losses.options import MultiSimilarity
 from dml_jax.losses.pairwise import Candidates
-from dml_jax.losses.safe_norms import at_least_float32, log1p_sum_exp, log_sum_exp
-from dml_jax.options.methods.losses import MultiSimilarity
+from dml_jax.numerics import at_least_float32, log1p_sum_exp, log_sum_exp
 
 COPY = 1e-5  # 1 - S up to which two embeddings count as copies of one image
 

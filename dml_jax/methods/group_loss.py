@@ -20,19 +20,47 @@ R@1 on CUB, Cars196, SOP: 65.5, 85.6, 75.1; NMI: 69.0, 72.7, 90.8 (1,024-d, as q
 2021).
 """
 
+from typing import Annotated
+
 import jax
 import jax.numpy as jnp
 
 from dml_jax.backbones import functional
 from dml_jax.backbones.contract import Backbone
-from dml_jax.backbones.layers import Dense
+from dml_jax.backbones.layers import Dense, Pooling
+from dml_jax.config.data import WITHOUT_CLASSES
+from dml_jax.config.fields import NonNegative, NonNegativeInt, Positive, section
+from dml_jax.config.needs import Rule
 from dml_jax.errors import ConfigError
 from dml_jax.losses import pairwise
 from dml_jax.losses.classification import cross_entropy
-from dml_jax.losses.safe_norms import at_least_float32, unit
 from dml_jax.methods import heads
 from dml_jax.methods.contract import Aux, Batch, Method, PyTree, Teaching, TrainingSet
-from dml_jax.options.methods.group_loss import GROUPS, Config
+from dml_jax.numerics import at_least_float32, unit
+
+GROUPS = ("backbone", "embedding", "classifier")  # of parameters
+ONLY_CROSS_ENTROPY = "leaves only the cross-entropy"
+SOME_LEFT = Rule(
+    f"{ONLY_CROSS_ENTROPY}, because all images are anchors; lower it below data.images_per_class",
+    lambda c: c.data.sampler in WITHOUT_CLASSES or c.method.anchors < c.data.images_per_class,
+    also=("data.images_per_class",),
+)
+ITERATED = Rule("leaves the probabilities as they are; give 1 or more", lambda c: c.method.iterations > 0)
+WEIGHTED = Rule(f"{ONLY_CROSS_ENTROPY}; give a positive weight", lambda c: c.method.weight > 0)
+
+
+@section
+class Config:
+    """Options of the Group Loss; the defaults are those of the authors' CUB run."""
+
+    name: str = "group_loss"
+    embedding_dim: NonNegativeInt = 0  # of a linear layer after the pooling; 0: the pooled features are the embedding
+    pooling: Pooling = "avg"  # of the feature map
+    anchors: Annotated[NonNegativeInt, SOME_LEFT] = 2  # images of each class whose label is given
+    iterations: Annotated[NonNegativeInt, ITERATED] = 1  # t_end; 1 in the authors' code
+    temperature: Positive = 24.0  # T, divides the logits in the priors
+    weight: Annotated[NonNegative, WEIGHTED] = 1.0  # of the group loss; the cross-entropy has weight 1
+
 
 FLOOR = 1e-30  # lower bound of the support, which is 0 if an embedding is constant
 

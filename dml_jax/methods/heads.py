@@ -7,8 +7,8 @@ import jax
 
 from dml_jax.backbones.contract import Backbone
 from dml_jax.backbones.layers import Dense, Pooling, global_pool, layer_norm
-from dml_jax.losses.safe_norms import unit
 from dml_jax.methods.contract import Batch, Embed, Encode, PyTree
+from dml_jax.numerics import unit
 
 Head = Callable[[PyTree, jax.Array], PyTree]
 

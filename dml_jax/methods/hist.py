@@ -15,7 +15,7 @@ The hypergraph network is used in training only. Expected Recall@1 with ResNet-5
 81.4 (the authors); 70.1, 89.8, 80.7 (reproduction by Yuan et al., MLRC 2022, who also tuned it to 72.3, 90.2, 81.0).
 """
 
-from typing import NamedTuple, assert_never
+from typing import Literal, NamedTuple, assert_never
 
 import flax.linen as nn
 import jax
@@ -26,13 +26,32 @@ from dml_jax.backbones import functional
 from dml_jax.backbones.batch_norm import BatchNorm
 from dml_jax.backbones.contract import Backbone
 from dml_jax.backbones.initializers import he_fan_out, normal_init, uniform_fan_in
-from dml_jax.backbones.layers import Dense, global_pool, layer_norm
+from dml_jax.backbones.layers import Dense, Pooling, global_pool, layer_norm
+from dml_jax.config.fields import NonNegative, NonNegativeInt, Positive, PositiveInt, section
 from dml_jax.losses.pairwise import inner_products
-from dml_jax.losses.products import product
-from dml_jax.losses.safe_norms import at_least_float32, unit
 from dml_jax.methods import heads
 from dml_jax.methods.contract import Aux, Batch, Method, PyTree, TrainingSet
-from dml_jax.options.methods.hist import GROUPS, Config, Distance
+from dml_jax.numerics import at_least_float32, product, unit
+
+Distance = Literal["mahalanobis", "euclidean", "cosine", "manhattan"]
+GROUPS = ("backbone", "embedding", "distributions", "hgnn")  # of parameters
+
+
+@section
+class Config:
+    """Options of HIST; the defaults are those of the authors' Cars196 run except for `drop_underflow`."""
+
+    name: str = "hist"
+    embedding_dim: PositiveInt = 512  # D
+    hidden_dim: PositiveInt = 512  # width of the hypergraph network
+    hidden_layers: NonNegativeInt = 1  # blocks before its output layer; the reproduction's "L" is this plus one
+    tau: Positive = 32.0  # scale of the distances in the distribution loss
+    alpha: float = 0.9  # how fast membership decays with distance; if negative, other classes weigh more than one's own
+    lambda_s: NonNegative = 1.0  # weight of the hypergraph network's cross-entropy
+    distance: Distance = "mahalanobis"  # the others are ablations and leave the variances untrained
+    pooling: Pooling = "avg+max"  # of the feature map
+    layer_norm: bool = True  # of the embedding, without scale and bias
+    drop_underflow: bool = False  # drop samples whose probability underflows to 0 from L_D, as the authors' code does
 
 
 class Embedding(nn.Module):

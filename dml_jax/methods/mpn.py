@@ -22,6 +22,7 @@ Challenge).
 """
 
 import functools
+from typing import Annotated, Literal
 
 import flax.linen as nn
 import jax
@@ -33,15 +34,48 @@ from dml_jax.backbones import functional
 from dml_jax.backbones.batch_norm import BatchNorm
 from dml_jax.backbones.contract import Backbone
 from dml_jax.backbones.initializers import normal_init
-from dml_jax.backbones.layers import Dense, attend, attention_weights, layer_norm
+from dml_jax.backbones.layers import Dense, Pooling, attend, attention_weights, layer_norm
+from dml_jax.config.fields import AtLeastTwo, Fraction, Positive, PositiveInt, require, section
+from dml_jax.config.needs import Needs
 from dml_jax.errors import ConfigError
 from dml_jax.evaluation import reciprocal_neighbors
 from dml_jax.evaluation.refinement_batches import Groups
 from dml_jax.losses.classification import cross_entropy
-from dml_jax.losses.safe_norms import unit
 from dml_jax.methods import heads
 from dml_jax.methods.contract import Aux, Batch, Method, PyTree, Teaching, TrainingSet
-from dml_jax.options.methods.mpn import GROUPS, Config, Equations
+from dml_jax.numerics import unit
+
+Equations = Literal["authors", "transformer", "paper"]
+GROUPS = ("backbone", "embedding", "auxiliary", "mpn")  # of parameters
+PASSING = Needs("message passing (method.losses='both' or 'mpn')", lambda c: c.method.losses != "auxiliary")
+RECIPROCAL = Needs("'reciprocal' in evaluation.refine", lambda c: "reciprocal" in c.evaluation.refine)
+
+
+@section
+class Config:
+    """Options of MPN; the defaults are those of the authors' CUB run."""
+
+    name: str = "mpn"
+    # "transformer": the authors' with a plain softmax; "paper": as printed.
+    equations: Annotated[Equations, PASSING] = "authors"
+    layers: Annotated[PositiveInt, PASSING] = 1  # L, message passing layers
+    heads: Annotated[PositiveInt, PASSING] = 2  # M, attention heads
+    # Classify the concatenated outputs of all layers instead of those of the last layer.
+    concatenate: Annotated[bool, PASSING] = False
+    embedding_dim: PositiveInt = 512  # d
+    losses: Literal["both", "auxiliary", "mpn"] = "both"  # "auxiliary": without the message passing network
+    temperature: Positive = 0.2  # T, divides the logits of both losses
+    smoothing: Fraction = 0.1  # epsilon of the label smoothing
+    dropout: Annotated[Fraction, PASSING] = 0.1  # of attention weights, messages, and twice in FF
+    pooling: Pooling = "max"  # of the feature map
+    k: Annotated[AtLeastTwo, RECIPROCAL] = 30  # reciprocal neighbours for the batches at test time
+    k_r: Annotated[AtLeastTwo, RECIPROCAL] = 7  # images per batch at test time, including the query
+
+    def __post_init__(self) -> None:
+        rule = f"must divide embedding_dim={self.embedding_dim}"
+        divides = self.losses == "auxiliary" or self.embedding_dim % self.heads == 0
+        require(divides, "heads", self.heads, rule)
+
 
 NODES = 2048  # nodes of the test-time batches that are refined at once
 

@@ -22,7 +22,7 @@ Reported R@1 and NMI (Table 8), CUB and Cars196: distillation 65.7, 70.3 and 85.
 70.9; relational 64.9, 68.7 and 84.7, 70.5; for comparison, MPN's own backbone 70.3, 74.0 and 88.1, 74.8.
 """
 
-from typing import assert_never
+from typing import Annotated, Literal, assert_never
 
 import jax
 import jax.numpy as jnp
@@ -31,13 +31,48 @@ from jax import lax
 
 from dml_jax.backbones import functional
 from dml_jax.backbones.contract import Backbone
-from dml_jax.backbones.layers import Dense
+from dml_jax.backbones.layers import Dense, Pooling
+from dml_jax.config.fields import Fraction, NonNegative, Positive, PositiveInt, require, section
+from dml_jax.config.needs import Needs
 from dml_jax.errors import ConfigError
 from dml_jax.losses.classification import cross_entropy
-from dml_jax.losses.safe_norms import at_least_float32, unit
 from dml_jax.methods import heads
 from dml_jax.methods.contract import Aux, Batch, Method, PyTree, Teaching, TrainingSet
-from dml_jax.options.methods.student import GROUPS, Config
+from dml_jax.numerics import at_least_float32, unit
+
+Kind = Literal["distillation", "distillation_kl", "imitation", "relational"]
+GROUPS = ("backbone", "embedding", "auxiliary")  # of parameters
+DISTILLED = Needs(
+    "a positive method.weight and a distillation as method.kind",
+    lambda c: c.method.weight > 0 and c.method.kind.startswith("distillation"),
+)
+LABELLED = Needs("a positive method.label_weight", lambda c: c.method.label_weight > 0)
+
+
+@section
+class Config:
+    """Options of a student; the defaults are those of the authors' CUB configuration."""
+
+    name: str = "student"
+    teacher: str = ""  # work directory of the teacher's run, on the same data
+    kind: Kind = "distillation"  # what is learned from the teacher
+    weight: NonNegative = 1.0  # w, of the teacher's term; 0.01 for "relational" in the authors' code
+    label_weight: NonNegative = 1.0  # w_l, of the cross-entropy with the labels; 0: learn from the teacher alone
+    # tau, divides both logits of a distillation; 10 on the authors' other data sets.
+    soft_temperature: Annotated[Positive, DISTILLED] = 1.0
+    embedding_dim: PositiveInt = 512  # D
+    temperature: Annotated[Positive, LABELLED] = 0.2  # T, divides the logits of the cross-entropy
+    smoothing: Annotated[Fraction, LABELLED] = 0.1  # epsilon of the label smoothing
+    pooling: Pooling = "max"  # of the feature map
+
+    def __post_init__(self) -> None:
+        require(self.teacher != "", "teacher", self.teacher, "must be the work directory of a trained run")
+        require(
+            self.weight + self.label_weight > 0,
+            "weight",
+            self.weight,
+            f"leaves no loss to minimise together with label_weight={self.label_weight}; set one above 0",
+        )
 
 
 def distillation(logits: jax.Array, teacher_logits: jax.Array, *, temperature: float) -> jax.Array:

@@ -8,7 +8,7 @@ from typing import Any
 
 from dml_jax.errors import CheckpointError
 from dml_jax.studies.plan import Trial, Values, slug
-from dml_jax.train import workdir
+from dml_jax.train.records import workdir
 
 
 def apart(trials: Sequence[Trial]) -> list[Trial]:

@@ -16,7 +16,7 @@ from dml_jax import config as configs
 from dml_jax.errors import CheckpointError, ConfigError, DataError
 from dml_jax.files import read_json, sha256
 from dml_jax.studies.plan import Trial
-from dml_jax.train import timing
+from dml_jax.train.records import timing
 
 
 def read_results(directory: Path) -> dict[str, Any]:

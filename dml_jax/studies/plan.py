@@ -8,12 +8,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dml_jax import cli, files
 from dml_jax import config as configs
+from dml_jax import files
+from dml_jax.config import files as config_files
 from dml_jax.errors import ConfigError, DataError, suggest
 from dml_jax.studies import smoke as smoke_test
 from dml_jax.studies.definition import Row, Study
-from dml_jax.train import workdir
+from dml_jax.train.records import workdir
 
 Values = dict[str, Any]
 
@@ -76,14 +77,14 @@ def load(path: str) -> tuple[str, Study]:
       ConfigError: no such file or variant, or an error in it.
     """
     file, colon, variant = path.partition(":")
-    module = cli.run_file("--study", file)
+    module = config_files.run_file("--study", file)
     if not hasattr(module, "get_study"):
         raise ConfigError(f"--study={path}: has no get_study(), so it is not a study")
     variants = tuple(getattr(module, "VARIANTS", ()))
     if colon and variant not in variants:
         known = suggest(variant, variants) if variants else "this study has none"
         raise ConfigError(f"--study={path}: there is no variant {variant!r}; {known}")
-    with cli.running(f"--study={path}"):
+    with config_files.running(f"--study={path}"):
         study = module.get_study(variant) if colon else module.get_study()
     if not isinstance(study, Study):
         raise ConfigError(f"--study={path}: get_study() must return a Study, not {type(study).__name__}")
@@ -205,7 +206,7 @@ def resolved(path: str, overrides: Mapping[str, str], settings: Settings) -> tup
       ConfigError: an unknown key or an invalid value.
     """
     path, merged = in_protocol(path, overrides, settings)
-    config, given = cli.resolved(path, merged)
+    config, given = config_files.resolved(path, merged)
     if settings.smoke:
         return asdict(configs.resolve(smoke_test.shrunk(asdict(config)), given=())), ()
     of_protocol = merged.keys() - overrides.keys() - settings.overrides.keys()
@@ -218,7 +219,7 @@ def in_protocol(path: str, overrides: Mapping[str, str], settings: Settings) -> 
     file, _, variant = path.partition(":")
     if settings.paper and "paper" not in variant.split("-"):
         authors = "-".join(filter(None, (variant, "paper")))
-        if not file.endswith(".json") and authors in getattr(cli.run_file("--config", file), "VARIANTS", ()):
+        if not file.endswith(".json") and authors in getattr(config_files.run_file("--config", file), "VARIANTS", ()):
             path = f"{file}:{authors}"
         else:
             overrides = {"train.select": "test", "evaluation.protocol": "paper", **overrides}
@@ -272,8 +273,8 @@ def check_sources(made: Sequence[Trial]) -> None:
             if path in ("", "none") or path in own or files.expand_path(key, path).exists():
                 continue
             remedy = {
-                "data.path": "prepare the data (see `python -m dml_jax.prepare --help`) or give --config.data.path=…",
-                "backbone.pretrained": "get the weights with `python -m dml_jax.convert`, or start from scratch with "
+                "data.path": "prepare the data (see `dml-jax prepare --help`) or give --config.data.path=…",
+                "backbone.pretrained": "get the weights with `dml-jax convert`, or start from scratch with "
                 "--config.backbone.pretrained=none",
             }.get(key, "give another")
             raise ConfigError(f"row {trial.row!r}: {key}={path}: does not exist; {remedy}; --smoke needs neither")

@@ -273,7 +273,7 @@ def command(root: Path, trial: Trial) -> list[str]:
     if trial.members:
         weights = [f"--weights={','.join(map(str, trial.weights))}"] if trial.weights else []
         members = map(str, trial.members)
-        return [sys.executable, "-m", "dml_jax.ensemble", *members, f"--output={trial.directory}", *weights]
+        return [sys.executable, "-m", "dml_jax", "ensemble", *members, f"--output={trial.directory}", *weights]
     config = root / "trials" / f"{trial.name}.json"
     files.write_json(config, {"config": trial.config, "given": trial.given})
     return [sys.executable, "-m", "dml_jax.main", f"--config={config}", f"--workdir={trial.directory}", "--quiet"]

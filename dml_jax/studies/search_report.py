@@ -10,8 +10,8 @@ from rich.console import Console
 
 from dml_jax.errors import CheckpointError
 from dml_jax.evaluation import metric_table
-from dml_jax.studies import outcomes, page, plan, search, summary, tables
-from dml_jax.studies.tables import Cell, Table
+from dml_jax.studies import group_tables, outcomes, plan, search, study_page, summary
+from dml_jax.studies.group_tables import Cell, Table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure, SubFigure
@@ -36,14 +36,16 @@ def publish(root: Path, output: Path, console: Console) -> None:
     if not done:
         raise CheckpointError(f"{root}: no trial of the search is finished; see the logs in {root / 'trials'}")
     table = _table(study, facts, root)
-    tables.print_table(table, console)
+    group_tables.print_table(table, console)
     summary.write_texts(output, [table])
     directories = {f"trial {trial.number}": root / f"trial-{trial.number:04d}" for trial in done}
     trained = {name: path for name, path in directories.items() if outcomes.has_results(path)}  # see `Worker._run`
     runs = [outcomes.read_run(path, name) for name, path in trained.items()]
     group = outcomes.Group("", "", {run.row: [run] for run in runs})
     figures = _figures(optuna, study)
-    page.write(output / "report.html", facts["title"], facts["source"], [(table, group)], facts["metric"], figures)
+    study_page.write(
+        output / "report.html", facts["title"], facts["source"], [(table, group)], facts["metric"], figures
+    )
     console.print(f"report: {output / 'report.html'}   also report.md, .tex, .csv", markup=False, soft_wrap=True)
 
 

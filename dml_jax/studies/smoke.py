@@ -7,8 +7,8 @@ varies is executed.
 from dataclasses import asdict
 from typing import Any
 
+from dml_jax.backbones import resnet
 from dml_jax.config import Data
-from dml_jax.options.backbones import resnet
 
 STEPS = 4
 LARGEST = {"embedding_dim": 128, "hidden_dim": 64, "psi_dim": 64, "queue_batches": 4, "clusters": 20}

@@ -9,11 +9,11 @@ from rich.console import Console
 from dml_jax import files
 from dml_jax.errors import CheckpointError, ConfigError
 from dml_jax.evaluation import metric_table
-from dml_jax.studies import outcomes, page, plan, runner, tables
+from dml_jax.studies import group_tables, outcomes, plan, runner, study_page
+from dml_jax.studies.group_tables import Table
 from dml_jax.studies.outcomes import Run
-from dml_jax.studies.tables import Table
 
-WRITERS = {"md": tables.markdown, "tex": tables.latex, "csv": tables.comma_separated}
+WRITERS = {"md": group_tables.markdown, "tex": group_tables.latex, "csv": group_tables.comma_separated}
 
 
 class Summary(NamedTuple):
@@ -93,7 +93,7 @@ def parts(summary: Summary) -> list[tuple[Table, outcomes.Group]]:
         raise CheckpointError(f"{summary.title}: no run is finished{reasons}")
     for run in summary.runs:
         found = (entry.name for entry in metric_table.columns(run.results) if entry.percent)  # the best is the highest
-        known = [name for name in found if tables.numbers([run], name)]
+        known = [name for name in found if group_tables.numbers([run], name)]
         if summary.metric not in known:
             raise ConfigError(
                 f"--metric={summary.metric}: {run.directory} has no such result to compare by; it has "
@@ -104,7 +104,7 @@ def parts(summary: Summary) -> list[tuple[Table, outcomes.Group]]:
     for number, group in enumerate(groups, start=1):
         # Rows of other images or protocols cannot be compared, so they are in tables of their own.
         title = summary.title if len(groups) == 1 else f"{summary.title}: {group.data or 'group'} ({number})"
-        made.append((tables.build(title, group, summary.metric, summary.reported), group))
+        made.append((group_tables.build(title, group, summary.metric, summary.reported), group))
     return made
 
 
@@ -118,7 +118,7 @@ def publish(summary: Summary, output: Path | None, console: Console) -> None:
     """
     made = parts(summary)
     for table, _ in made:
-        tables.print_table(table, console)
+        group_tables.print_table(table, console)
     if len(made) > 1:
         console.print(
             f"{len(made)} tables: the runs have different test images or protocols, so that they cannot be compared",
@@ -130,7 +130,7 @@ def publish(summary: Summary, output: Path | None, console: Console) -> None:
         return
     write_texts(output, [table for table, _ in made])
     target = output / "report.html"
-    page.write(target, summary.title, summary.lead, made, summary.metric, failed=summary.failed)
+    study_page.write(target, summary.title, summary.lead, made, summary.metric, failed=summary.failed)
     console.print(f"report: {target}   also report.md, .tex, .csv", markup=False, soft_wrap=True)
 
 

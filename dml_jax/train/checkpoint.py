@@ -26,7 +26,8 @@ import orbax.checkpoint as ocp
 
 from dml_jax.errors import CheckpointError
 from dml_jax.files import reading, reason
-from dml_jax.train import manifest, process_group, workdir
+from dml_jax.train.distributed import process_group
+from dml_jax.train.records import manifest, workdir
 from dml_jax.train.state import TrainState, check_finite, evaluated
 
 # More than one: there is something to fall back on if one is corrupt, or if the best is newer than the latest.

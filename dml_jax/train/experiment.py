@@ -11,11 +11,10 @@ import optax
 from jax.sharding import Mesh
 
 from dml_jax import config as configs
-from dml_jax import xla_flags
 from dml_jax.backbones.contract import Backbone
-from dml_jax.backbones.linen_backbone import on_features
+from dml_jax.backbones.linen import on_features
 from dml_jax.config import Config, Data, Train
-from dml_jax.data import augment, datasets, pipeline, samplers, transforms
+from dml_jax.data import augment, formats, pipeline, samplers, transforms
 from dml_jax.data.holdout import hold_out
 from dml_jax.data.names import BLOCK
 from dml_jax.data.samplers import Sampler
@@ -23,9 +22,11 @@ from dml_jax.data.split import Split
 from dml_jax.errors import ConfigError, DataError
 from dml_jax.evaluation import refinement_batches
 from dml_jax.methods.contract import Batch, Method, PyTree, TrainingSet, no_classes
-from dml_jax.train import chunks, class_tables, frozen_groups, optimizers, precision, step
-from dml_jax.train import mesh as meshes
+from dml_jax.train import optimizers, step
+from dml_jax.train.distributed import mesh as meshes
+from dml_jax.train.distributed import xla_flags
 from dml_jax.train.state import TrainState
+from dml_jax.train.variants import chunks, class_tables, frozen_groups, precision
 
 
 class Teacher(NamedTuple):
@@ -83,7 +84,7 @@ def build(config: Config) -> Experiment:
       UserError: the configuration or the data do not fit together.
     """
     data, train = config.data, config.train
-    splits = datasets.load(data)
+    splits = formats.load(data)
     if data.validation_share and "validation" in splits:
         raise ConfigError(
             f"data.validation_share={data.validation_share}: the data set has its own validation split; set it to 0"

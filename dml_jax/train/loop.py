@@ -14,25 +14,19 @@ from dml_jax.config import Train
 from dml_jax.console import Console
 from dml_jax.errors import DivergedError
 from dml_jax.methods.contract import Embed
-from dml_jax.train import (
-    device_memory,
-    health,
-    inference,
-    kept_models,
-    mesh,
-    meter,
-    split_metrics,
-    training_set_refresh,
-    warm_start,
-)
 from dml_jax.train import experiment as experiments
+from dml_jax.train import training_set_refresh
 from dml_jax.train.checkpoint import Checkpoints
+from dml_jax.train.distributed import device_memory, mesh
+from dml_jax.train.distributed.stop_signals import Interrupted, Stop
 from dml_jax.train.experiment import Experiment
-from dml_jax.train.jsonl import JsonLines
+from dml_jax.train.records import health, kept_models, meter
+from dml_jax.train.records.jsonl import JsonLines
+from dml_jax.train.records.trace import Trace
+from dml_jax.train.start import warm_start
 from dml_jax.train.state import TrainState, evaluated
 from dml_jax.train.state import check_finite as check_state
-from dml_jax.train.stop_signals import Interrupted, Stop
-from dml_jax.train.trace import Trace
+from dml_jax.train.testing import embedding, split_metrics
 
 
 class Outputs(NamedTuple):
@@ -87,7 +81,7 @@ def train(experiment: Experiment, out: Outputs, stop: Stop) -> TrainState:
     config, total = experiment.config.train, experiment.steps
     state, notes = resume_or_start(experiment, out)
     start = int(state.step)
-    embedder = inference.compile_embedder(experiment)
+    embedder = embedding.compile_embedder(experiment)
     if notes.pending:
         notes = evaluate_and_record(experiment, out, embedder, state, notes.pending, notes._replace(pending=None), stop)
     if start == total or waited_enough(config, notes):

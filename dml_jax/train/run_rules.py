@@ -4,11 +4,10 @@ from collections.abc import Collection
 
 import jax
 
-from dml_jax.config import Train
+from dml_jax.config import Train, needs
 from dml_jax.console import Console
-from dml_jax.options import needs
 from dml_jax.train import experiment as experiments
-from dml_jax.train import mesh
+from dml_jax.train.distributed import mesh
 from dml_jax.train.experiment import Experiment
 
 

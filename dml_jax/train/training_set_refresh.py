@@ -8,10 +8,11 @@ import jax
 
 from dml_jax.methods.contract import Embed
 from dml_jax.train import experiment as experiments
-from dml_jax.train import inference, mesh
+from dml_jax.train.distributed import mesh
+from dml_jax.train.distributed.stop_signals import Stop
 from dml_jax.train.experiment import Experiment
 from dml_jax.train.state import TrainState
-from dml_jax.train.stop_signals import Stop
+from dml_jax.train.testing import embedding
 
 
 def due_steps(experiment: Experiment) -> frozenset[int]:
@@ -28,7 +29,7 @@ def due_steps(experiment: Experiment) -> frozenset[int]:
 def compile_features(experiment: Experiment) -> Embed | None:
     """The jitted features of the method's refresh; None if it has none."""
     refresh = experiment.method.refresh
-    return inference.compile_embedder(experiment, refresh.features) if refresh else None
+    return embedding.compile_embedder(experiment, refresh.features) if refresh else None
 
 
 def refreshed(experiment: Experiment, features: Embed, state: TrainState, stop: Stop) -> TrainState:
@@ -44,7 +45,7 @@ def refreshed(experiment: Experiment, features: Embed, state: TrainState, stop: 
       Interrupted: on a signal.
     """
     assert experiment.method.refresh is not None
-    found = inference.embed_split(
+    found = embedding.embed_split(
         experiment, features, state, experiment.splits["train"], lambda done: stop.raise_if_stopped()
     )
     stream = jax.random.fold_in(experiments.run_key(experiment.config), 2**31 - 2)

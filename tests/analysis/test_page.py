@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from dml_jax import files
-from dml_jax.analysis import findings, page, report, subjects
-from dml_jax.analysis.page import Cell
-from dml_jax.train import workdir
+from dml_jax.analysis import findings, html, run_report, subjects
+from dml_jax.analysis.html import Cell
+from dml_jax.train.records import workdir
 from tests.analysis.runs import Run
 from tests.test_configs import resolved
 
@@ -89,7 +89,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "data": {"test": {"images": 800, "classes": 100}},
     }  # fmt: skip
     lines = [{"step": 20, "loss": 1.0, "warnings": {"gradient": "is <zero>"}}]
-    report.write_page(directory, config, results, lines)
+    run_report.write_page(directory, config, results, lines)
     return directory
 
 
@@ -162,7 +162,7 @@ def test_one_row_for_each_class(text: str) -> None:
 
 
 def test_tables_are_sorted_by_values() -> None:
-    made = page.table(("name", "x < y"), [[Cell("<b>"), Cell("1.5 ± 2", 1.5, 1)]], "a & b", ours=0)
+    made = html.table(("name", "x < y"), [[Cell("<b>"), Cell("1.5 ± 2", 1.5, 1)]], "a & b", ours=0)
     assert 'aria-label="a &amp; b"' in made
     assert "<button type=button>x &lt; y</button>" in made
     assert '<tr class=ours><td>&lt;b&gt;</td><td class="best" data-value="1.5">1.5 ± 2</td></tr>' in made
@@ -170,7 +170,7 @@ def test_tables_are_sorted_by_values() -> None:
 
 @pytest.mark.parametrize(("width", "look"), [("1050.5", ' style="max-width:100rem"'), ("1.2.3", ""), (".", "")])
 def test_a_chart_that_was_edited(width: str, look: str) -> None:
-    assert f"<img{look} src=" in page.chart(f'<svg height="1pt" width="{width}pt">', "a", "")
+    assert f"<img{look} src=" in html.chart(f'<svg height="1pt" width="{width}pt">', "a", "")
 
 
 @pytest.mark.parametrize(
@@ -196,4 +196,4 @@ def test_a_chart_that_was_edited(width: str, look: str) -> None:
 def test_controls_in_words(recall: float, ranking: float, protocol: str, words: str) -> None:
     controls = {"raw pixels": {"recall@1": 0.2, "map@r": 0.05}, "colour histogram": {"recall@1": 0.4, "map@r": 0.1}}
     results = {"recall@1": recall, "map@r": ranking, "recall@1_stderr": 0.01, "map@r_stderr": 0.01}
-    assert words in report.in_words(results | {"controls": controls, "protocol": protocol})
+    assert words in run_report.in_words(results | {"controls": controls, "protocol": protocol})

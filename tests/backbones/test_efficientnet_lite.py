@@ -16,9 +16,9 @@ import pytest
 from sklearn import datasets
 
 import dml_jax
-from dml_jax import cli, convert
 from dml_jax.backbones import efficientnet_lite
-from dml_jax.backbones.weights import converted_files, packaged, pretrained
+from dml_jax.backbones.weights import packaged, pretrained, store
+from dml_jax.commands import cli, convert
 from dml_jax.errors import WeightsError
 
 IMAGES = Path(datasets.__file__).parent / "images"
@@ -91,7 +91,7 @@ def test_verify_names_the_class(capsys: pytest.CaptureFixture[str], reference: d
     logits = reference["logits"][0].astype(np.float64)
     probability = np.exp(logits - logits.max()).max() / np.exp(logits - logits.max()).sum()
     assert f"daisy {probability:.1%}" in printed
-    assert converted_files.read_metadata(Path("weights/lite0"))["interpolation"] == "bicubic"
+    assert store.read_metadata(Path("weights/lite0"))["interpolation"] == "bicubic"
 
 
 def test_another_network_or_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,10 +119,10 @@ def test_another_network_or_file_is_refused(tmp_path: Path, monkeypatch: pytest.
 
 def test_damaged_cache_is_replaced() -> None:
     directory = packaged.converted("lite0")
-    weights = directory / converted_files.WEIGHTS
+    weights = directory / store.WEIGHTS
     intact = weights.read_bytes()
     weights.write_bytes(intact[:-1])
-    assert (packaged.converted("lite0") / converted_files.WEIGHTS).read_bytes() == intact
+    assert (packaged.converted("lite0") / store.WEIGHTS).read_bytes() == intact
     shutil.rmtree(directory)
 
 

@@ -17,8 +17,8 @@ from dml_jax.backbones.contract import Backbone, PyTree
 from dml_jax.backbones.layers import DropPath
 from dml_jax.backbones.pixels import CAFFE, Pixels, preprocess
 from dml_jax.config import choices
+from dml_jax.config.fields import validate
 from dml_jax.errors import ConfigError
-from dml_jax.options.fields import validate
 
 # Module, config, number of parameters, side of the feature map by side of the image.
 PUBLISHED: list[tuple[ModuleType, Any, int, dict[int, int]]] = [

@@ -12,7 +12,7 @@ import pytest
 from flax import traverse_util
 
 from dml_jax.backbones import vit
-from dml_jax.backbones.weights import converted_files, pretrained
+from dml_jax.backbones.weights import pretrained, store
 from dml_jax.errors import WeightsError
 
 SMALL = vit.Config(depth=2, width=16, heads=2, patch=8, layer_scale=0.1)
@@ -39,7 +39,7 @@ def test_published_sizes(name: str, parameters: int) -> None:
 def written(directory: Path, architecture: dict[str, Any]) -> str:
     params, _ = vit.build(SMALL).init(jax.random.key(0), (16, 16))
     arrays = {f"backbone/params/{k}": np.asarray(v) for k, v in traverse_util.flatten_dict(params, sep="/").items()}
-    converted_files.write(directory, arrays, {"architecture": architecture})
+    store.write(directory, arrays, {"architecture": architecture})
     return str(directory)
 
 

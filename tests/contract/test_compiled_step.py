@@ -15,7 +15,7 @@ from dml_jax.data import augment
 from dml_jax.methods import baseline, crt, diva, group_loss, hist, mpn, student
 from dml_jax.methods.contract import Batch, Method, TrainingSet, teaching
 from dml_jax.train import experiment, step
-from dml_jax.train import mesh as meshes
+from dml_jax.train.distributed import mesh as meshes
 from tests import toys
 from tests.train.experiments import small
 

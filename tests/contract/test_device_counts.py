@@ -19,8 +19,9 @@ from jax.sharding import AxisType
 from dml_jax.backbones import pixels
 from dml_jax.config import Group, Train
 from dml_jax.data import augment
-from dml_jax.train import cluster, optimizers, step
-from dml_jax.train import mesh as meshes
+from dml_jax.train import optimizers, step
+from dml_jax.train.distributed import cluster
+from dml_jax.train.distributed import mesh as meshes
 from tests import toys
 from tests.contract.test_compiled_step import BATCH, METHODS, build
 from tests.e2e.test_process_group import free_port

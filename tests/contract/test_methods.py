@@ -20,11 +20,12 @@ from dml_jax.evaluation import metrics
 from dml_jax.losses.mining import Triplets
 from dml_jax.methods import baseline, crt, diva, group_loss, hist, mpn, student
 from dml_jax.methods.contract import Aux, Batch, Method, TrainingSet, teaching
-from dml_jax.train import mesh as meshes
-from dml_jax.train import precision, step
+from dml_jax.train import step
 from dml_jax.train.checkpoint import Checkpoints
-from dml_jax.train.chunks import chunked
+from dml_jax.train.distributed import mesh as meshes
 from dml_jax.train.state import TrainState
+from dml_jax.train.variants import precision
+from dml_jax.train.variants.chunks import chunked
 from tests import toys
 
 DATA = TrainingSet(classes=8, images=64)

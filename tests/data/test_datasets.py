@@ -16,10 +16,11 @@ import pytest
 from dml_jax import config as configs
 from dml_jax.config import Data
 from dml_jax.console import Console
-from dml_jax.data import datasets, decode, holdout, prepared, split_metadata, transforms
-from dml_jax.data.datasets import folder
-from dml_jax.data.prepare import prepare_dataset, source_files
-from dml_jax.data.prepare.source_files import File, Options
+from dml_jax.data import decode, formats, holdout, split_metadata, store, transforms
+from dml_jax.data.formats import folder
+from dml_jax.data.prepare import prepare_dataset
+from dml_jax.data.prepare import sources as source_files
+from dml_jax.data.prepare.sources import File, Options
 from dml_jax.data.split import Split
 from dml_jax.data.split_metadata import SplitMetadata
 from dml_jax.errors import ConfigError, DataError
@@ -36,7 +37,7 @@ def prepare(name: str, sources: list[Path], output: Path, console: Console | Non
 
 
 def load(name: str, path: Path) -> dict[str, Split]:
-    return datasets.load(Data(name=name, path=str(path)))
+    return formats.load(Data(name=name, path=str(path)))
 
 
 def counts(splits: dict[str, Split]) -> dict[str, tuple[int, int]]:
@@ -106,7 +107,7 @@ def test_prepare_and_load(tmp_path: Path, case: str) -> None:
             assert image.shape[2] == 3
             np.testing.assert_array_equal(unpickled(i, None), image)
     assert not (tmp_path / "out" / prepare_dataset.UNFINISHED).exists()
-    prepared.verify(tmp_path / "out")
+    store.verify(tmp_path / "out")
 
 
 @pytest.mark.parametrize("prepared_first", [True, False])
@@ -119,7 +120,7 @@ def test_scaled_decoding_is_an_option_of_the_data(prepared_first: bool, tmp_path
         path = tmp_path / "out"
     cropped = Data(name="folder", path=str(path), crop="centre", image_size=32, resize=40)
     for data, shape in ((cropped, (80, 120, 3)), (dataclasses.replace(cropped, decode_scaled=True), (40, 60, 3))):
-        read = datasets.load(data)["train"].read
+        read = formats.load(data)["train"].read
         assert cloudpickle.loads(cloudpickle.dumps(read))(0, None).shape == shape
 
 
@@ -137,7 +138,7 @@ def test_archive_and_unpacked_folder_give_the_same(tmp_path: Path) -> None:
     archive = layouts.cub(tmp_path)
     prepare("cub", [archive], tmp_path / "a")
     prepare("cub", [tmp_path / "CUB_200_2011"], tmp_path / "b")
-    first, second = (json.loads((tmp_path / x / prepared.MARKER).read_text())["sha256"] for x in "ab")
+    first, second = (json.loads((tmp_path / x / store.MARKER).read_text())["sha256"] for x in "ab")
     assert first == second
 
 
@@ -272,7 +273,7 @@ def test_validation_and_metadata_columns_of_a_csv(tmp_path: Path) -> None:
             "price": [price[path] for path in split.ids],
         }
     assert len(held.ids) == 3
-    assert prepare_dataset.summary(prepared.read_marker(tmp_path / "out" / "x") or {})[3] == "metadata: price, shop"
+    assert prepare_dataset.summary(store.read_marker(tmp_path / "out" / "x") or {})[3] == "metadata: price, shop"
     (tmp_path / "t.csv").write_text(text.replace("elm,val", "yew,val"), encoding="utf-8")
     with pytest.raises(DataError, match=r"1 classes are in both validation and test \(yew\): test classes must be new"):
         prepare("csv", [tmp_path / "t.csv"], tmp_path / "out" / "y")
@@ -282,9 +283,9 @@ def test_validation_and_metadata_columns_of_a_csv(tmp_path: Path) -> None:
 
 
 def test_a_data_set_with_a_validation_split_selects_on_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    given = datasets.load(Data())
+    given = formats.load(Data())
     given["validation"] = holdout.subset(given["test"], np.arange(3))
-    monkeypatch.setattr(datasets, "load", lambda _: dict(given))
+    monkeypatch.setattr(formats, "load", lambda _: dict(given))
     config = small(steps=1, select="validation")
     assert experiments.build(config).splits["validation"] is given["validation"]
     share = dataclasses.replace(config, data=dataclasses.replace(config.data, validation_share=0.2))
@@ -329,9 +330,7 @@ def test_unprepared_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     for name, split in load("folder", tmp_path / "out").items():
         assert list(split.ids) == list(splits[name].ids)
         np.testing.assert_array_equal(split.read(3, None), splits[name].read(3, None))
-    monkeypatch.setattr(
-        "dml_jax.data.prepare.check_images.inspect_images", None
-    )  # the second time, the cached result is used
+    monkeypatch.setattr("dml_jax.data.prepare.check.inspect_images", None)  # the second time, the cached result is used
     load("folder", photos)
     monkeypatch.undo()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -382,7 +381,7 @@ def test_images_outside_of_class_folders(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["cub", "cars", "sop", "inshop", "omniglot", "csv", "parquet"])
 def test_unprepared_data_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(ConfigError, match=r"data\.path: missing"):
-        datasets.load(Data(name=name))
+        formats.load(Data(name=name))
     with pytest.raises(DataError, match=rf"no such directory; python -m dml_jax\.prepare --name={name} .*nowhere"):
         load(name, tmp_path / "nowhere")
     with pytest.raises(DataError, match=rf"not a prepared data set; python -m dml_jax\.prepare --name={name}"):
@@ -401,11 +400,11 @@ def test_damage_after_preparation(tmp_path: Path) -> None:
     records.write_bytes(whole[:100] + bytes([whole[100] ^ 1]) + whole[101:])
     load("folder", tmp_path / "out")
     with pytest.raises(DataError, match="differs from what was written"):
-        prepared.verify(tmp_path / "out")
+        store.verify(tmp_path / "out")
     records.unlink()
     with pytest.raises(DataError, match=f"^{records}: is missing; prepare the data set again"):
-        prepared.verify(tmp_path / "out")
-    marker = tmp_path / "out" / prepared.MARKER
+        store.verify(tmp_path / "out")
+    marker = tmp_path / "out" / store.MARKER
     marker.write_text(marker.read_text()[:-5])
     with pytest.raises(DataError, match="damaged"):
         load("folder", tmp_path / "out")
@@ -416,14 +415,14 @@ WRONG = {"none": None, "number": 5, "list": [], "text": "x", "nested": {"a": "b"
 
 def test_a_marker_with_wrong_fields(tmp_path: Path) -> None:
     prepare("folder", [layouts.photos(tmp_path / "photos")], tmp_path / "out")
-    marker = tmp_path / "out" / prepared.MARKER
+    marker = tmp_path / "out" / store.MARKER
     whole = json.loads(marker.read_text())
     kinds = {"format": int, "name": str, "sha256": str, "records": str, "skipped": list}
     for key in ("format", "name", "sha256", "splits", "records", "files", "request", "skipped"):
         wrong = [{**whole, key: value} for value in WRONG.values() if not isinstance(value, kinds.get(key, dict))]
         for content in (*wrong, {k: v for k, v in whole.items() if k != key}):
             marker.write_text(json.dumps(content))
-            for act in (load, lambda _, path: prepared.verify(path)):
+            for act in (load, lambda _, path: store.verify(path)):
                 with pytest.raises(DataError, match=rf"^{marker}: is truncated or damaged \({key}.*; prepare the data"):
                     act("folder", tmp_path / "out")
 
@@ -470,7 +469,7 @@ def test_labels_that_do_not_fit(change: dict[str, Any], message: str, tmp_path: 
 def test_image_formats_are_kept_or_become_png(tmp_path: Path) -> None:
     from PIL import Image
 
-    from dml_jax.data.prepare import writer
+    from dml_jax.data.prepare import records as writer
 
     def encode(data: bytes, short_side: int = 0, pixels: bool = False) -> bytes:
         return writer.encode(data, decode.rgb(data), short_side, pixels)

@@ -13,10 +13,10 @@ from pyarrow import parquet as pq
 
 from dml_jax.config import Data
 from dml_jax.console import Console
-from dml_jax.data import datasets, decode
-from dml_jax.data.datasets import parquet
+from dml_jax.data import decode, formats
+from dml_jax.data.formats import parquet
 from dml_jax.data.prepare import prepare_dataset
-from dml_jax.data.prepare.source_files import File, Options
+from dml_jax.data.prepare.sources import File, Options
 from dml_jax.data.split import Split
 from dml_jax.errors import DataError
 from tests.data import pictures
@@ -44,7 +44,7 @@ def table(rows: range, **columns: pa.Array) -> pa.Table:
 def prepare(source: Path, output: Path, options: Options = Options()) -> dict[str, Split]:  # noqa: B008
     request = prepare_dataset.Request("parquet", (source,), output, options, threads=2)
     prepare_dataset.prepare(request, parquet.RECIPE, Console(active=False))
-    return datasets.load(Data(name="parquet", path=str(output)))
+    return formats.load(Data(name="parquet", path=str(output)))
 
 
 def test_images_labels_and_metadata(tmp_path: Path) -> None:

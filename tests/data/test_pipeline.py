@@ -12,8 +12,8 @@ import pytest
 
 from dml_jax.config import Data
 from dml_jax.data import pipeline, samplers, transforms
-from dml_jax.data.prepared import FileReader
 from dml_jax.data.split import Split
+from dml_jax.data.store import FileReader
 from dml_jax.errors import DataError
 from tests.data import pictures
 

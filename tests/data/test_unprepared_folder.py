@@ -8,11 +8,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from dml_jax import trained_model
 from dml_jax.config import Data
-from dml_jax.data import datasets
-from dml_jax.data.prepare import check_images
+from dml_jax.data import formats
+from dml_jax.data.prepare import check
 from dml_jax.errors import DataError
+from dml_jax.inference import model
 from dml_jax.train import experiment as experiments
 from tests.data import layouts, pictures
 
@@ -24,7 +24,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def data_hash(folder: Path) -> str:
-    splits = datasets.load(Data(name="folder", path=str(folder)))
+    splits = formats.load(Data(name="folder", path=str(folder)))
     return experiments.data_hash(splits)
 
 
@@ -65,7 +65,7 @@ def test_a_damaged_cache_is_replaced(
     [file] = cache.iterdir()
     file.write_bytes(file.read_bytes()[:-100] if content is None else content)
     assert data_hash(photos) == before
-    monkeypatch.setattr(check_images, "inspect_images", None)  # the replaced cache is used again
+    monkeypatch.setattr(check, "inspect_images", None)  # the replaced cache is used again
     assert data_hash(photos) == before
 
 
@@ -104,5 +104,5 @@ def test_pipes_and_devices_are_rejected(tmp_path: Path, kind: str) -> None:
     error = within_seconds(data_hash, photos)
     assert "1 of 13 images cannot be used, the first is oak/odd.jpg: not a regular file" in str(error)
     reader = SimpleNamespace(_preprocess=lambda image, name: image)
-    error = within_seconds(trained_model.Model.read, reader, odd)
+    error = within_seconds(model.Model.read, reader, odd)
     assert str(error) == f"{odd}: not a regular file"

@@ -15,7 +15,7 @@ import jax
 import pytest
 
 from dml_jax.errors import ConfigError
-from dml_jax.train import process_group
+from dml_jax.train.distributed import process_group
 from tests.test_main import CONFIG, ROOT, TINY, environment
 
 

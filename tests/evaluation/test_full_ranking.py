@@ -6,7 +6,7 @@ from sklearn.metrics import average_precision_score, recall_score
 
 from dml_jax.errors import DataError
 from dml_jax.evaluation import metrics, protocol, ranked_lists
-from dml_jax.evaluation._ranking import plan, tiles
+from dml_jax.evaluation._engine import plan, tiles
 from tests.evaluation import brute
 from tests.evaluation.test_retrieval import sample
 

@@ -5,7 +5,7 @@ import pytest
 
 from dml_jax.errors import DataError
 from dml_jax.evaluation import check_inputs, metrics
-from dml_jax.evaluation._ranking import tiles
+from dml_jax.evaluation._engine import tiles
 
 
 def rows(seed, count=90, width=10):

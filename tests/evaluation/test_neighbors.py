@@ -7,7 +7,7 @@ from jax.sharding import Mesh
 
 from dml_jax.errors import DataError
 from dml_jax.evaluation import neighbors
-from dml_jax.evaluation._ranking import tiles
+from dml_jax.evaluation._engine import tiles
 from tests.evaluation import brute
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from dml_jax.errors import DataError
 from dml_jax.evaluation import open_set, verification
-from dml_jax.options.decisions import RULES, Rule
+from dml_jax.evaluation.open_set import RULES, Rule
 
 
 def clusters(classes: int, images: int, seed: int) -> tuple[np.ndarray, np.ndarray]:

@@ -7,7 +7,7 @@ from jax.sharding import Mesh
 
 from dml_jax.errors import DataWarning
 from dml_jax.evaluation import metrics
-from dml_jax.evaluation._ranking import plan, sort, tiles
+from dml_jax.evaluation._engine import plan, sort, tiles
 from tests.evaluation import brute
 
 KS = (1, 2, 10, 40)

@@ -10,9 +10,9 @@ import pytest
 from jax.sharding import Mesh
 
 from dml_jax.evaluation import metrics
-from dml_jax.evaluation._ranking import plan, tiles
-from dml_jax.evaluation._ranking.counting_kernels import sum_over_devices
-from dml_jax.evaluation._ranking.sharing import Share
+from dml_jax.evaluation._engine import plan, tiles
+from dml_jax.evaluation._engine.counting_kernels import sum_over_devices
+from dml_jax.evaluation._engine.sharing import Share
 
 KS = (1, 10)
 

@@ -16,8 +16,8 @@ import pytest
 
 from dml_jax.backbones import batch_norm, bn_inception, deit, googlenet, layers, mit, resnet, vit
 from dml_jax.backbones.contract import PyTree
-from dml_jax.backbones.weights import converted_files
-from dml_jax.backbones.weights.from_torch import convert
+from dml_jax.backbones.weights import store
+from dml_jax.backbones.weights.convert import convert
 from dml_jax.backbones.weights.tensor_files import Tensor
 from dml_jax.backbones.weights.torch_names import CLASSIFIERS, to_jax_axes, torch_name, torch_shape
 from tests.backbones.state_dicts import to_torch
@@ -282,7 +282,7 @@ def stored(tensors: dict[str, np.ndarray]) -> dict[str, Tensor]:
 def as_trees(tensors: dict[str, Tensor]) -> tuple[PyTree, PyTree]:
     """(params, stats) from converted tensors."""
     arrays = {name: tensor.read() for name, tensor in tensors.items()}
-    return converted_files.subtree(arrays, "backbone/params/"), converted_files.subtree(arrays, "backbone/stats/")
+    return store.subtree(arrays, "backbone/params/"), store.subtree(arrays, "backbone/stats/")
 
 
 def test_published_sizes() -> None:

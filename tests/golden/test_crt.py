@@ -16,10 +16,10 @@ from dml_jax.config import Group, Train
 from dml_jax.evaluation import metrics
 from dml_jax.losses import pairwise
 from dml_jax.losses import similarity_losses as ms
-from dml_jax.losses.safe_norms import unit
+from dml_jax.losses.options import MultiSimilarity
 from dml_jax.methods import crt
 from dml_jax.methods.contract import Batch, TrainingSet
-from dml_jax.options.methods.losses import MultiSimilarity
+from dml_jax.numerics import unit
 from dml_jax.train import optimizers, step
 from dml_jax.train.state import TrainState
 from tests.golden import fixtures

@@ -15,7 +15,7 @@ import pytest
 
 from dml_jax import losses
 from dml_jax.losses import classification, pair_losses, pairwise
-from dml_jax.losses.safe_norms import unit
+from dml_jax.numerics import unit
 from tests.golden import fixtures
 
 ANCHORS = [n for n in fixtures.names("hist") if fixtures.load("hist", n)[1]["kind"] == "proxy_anchor"]

@@ -14,9 +14,9 @@ from dml_jax.backbones.contract import Backbone
 from dml_jax.backbones.layers import Dense
 from dml_jax.config import Group, Train
 from dml_jax.evaluation import reciprocal_neighbors
-from dml_jax.losses.safe_norms import unit
 from dml_jax.methods import mpn
 from dml_jax.methods.contract import Batch, TrainingSet
+from dml_jax.numerics import unit
 from dml_jax.train import optimizers, step
 from dml_jax.train.state import TrainState
 from tests.golden import fixtures

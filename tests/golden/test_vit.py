@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 
 from dml_jax.backbones import deit, vit
-from dml_jax.backbones.weights import converted_files, from_torch
+from dml_jax.backbones.weights import convert as from_torch
+from dml_jax.backbones.weights import store
 from dml_jax.backbones.weights.tensor_files import Tensor
 from tests.golden import fixtures, vit_reference
 from tests.golden.test_backbones import draw, image
@@ -52,7 +53,7 @@ def convert(state: dict[str, np.ndarray]) -> from_torch.Converted:
 
 def parameters(converted: from_torch.Converted) -> Any:
     arrays = {path: tensor.read() for path, tensor in converted.tensors.items()}
-    return converted_files.subtree(arrays, "backbone/params/")
+    return store.subtree(arrays, "backbone/params/")
 
 
 def state_of(case: str) -> dict[str, np.ndarray]:

@@ -13,7 +13,7 @@ from jax._src import clusters, xla_bridge
 
 from dml_jax import main
 from dml_jax.errors import ConfigError
-from dml_jax.train import cluster
+from dml_jax.train.distributed import cluster
 from tests.test_main import ROOT
 
 LAUNCH = ROOT / "launch"

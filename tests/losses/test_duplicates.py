@@ -10,9 +10,9 @@ import pytest
 
 from dml_jax import losses
 from dml_jax.losses import pairwise
-from dml_jax.losses.safe_norms import unit
 from dml_jax.methods import baseline
 from dml_jax.methods.baseline import Criterion
+from dml_jax.numerics import unit
 from tests.losses.test_public import CALLS, LABELS
 
 Loss = Callable[[jax.Array, jax.Array], jax.Array]

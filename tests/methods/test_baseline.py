@@ -17,9 +17,9 @@ from dml_jax.backbones import functional
 from dml_jax.backbones.contract import Backbone
 from dml_jax.backbones.layers import Dense
 from dml_jax.errors import ConfigError
+from dml_jax.losses.options import OPTIONS
 from dml_jax.methods import baseline
 from dml_jax.methods.contract import Batch, TrainingSet
-from dml_jax.options.methods.losses import OPTIONS
 from dml_jax.train import step
 
 LOSSES = tuple(baseline.LOSSES)

@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from dml_jax.losses.options import CLASSIFIERS
 from dml_jax.methods import baseline
 from dml_jax.methods.baseline import LOSSES, Criterion, class_sampling
-from dml_jax.options.methods.losses import CLASSIFIERS
 
 LABELS = jnp.asarray([700, 3, 999, 3, 0, 512], jnp.int32)
 CLASSES, DIM = 1000, 4

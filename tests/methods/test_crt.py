@@ -14,10 +14,10 @@ from jax.sharding import PartitionSpec as P
 from dml_jax.backbones import functional
 from dml_jax.backbones.contract import Backbone
 from dml_jax.backbones.layers import Dense
+from dml_jax.config.fields import validate
 from dml_jax.errors import ConfigError
 from dml_jax.methods import crt
 from dml_jax.methods.contract import Batch, TrainingSet
-from dml_jax.options.fields import validate
 from dml_jax.train import step
 
 SMALL = {"embedding_dims": (4, 6), "prototypes": (3, 3), "hidden_dim": 5}

@@ -15,12 +15,13 @@ from dml_jax.backbones import functional
 from dml_jax.backbones.batch_norm import BatchNorm
 from dml_jax.backbones.contract import Backbone
 from dml_jax.backbones.layers import Dense
+from dml_jax.config.fields import validate
 from dml_jax.errors import ConfigError, DataError
-from dml_jax.losses.safe_norms import unit
 from dml_jax.methods import diva
 from dml_jax.methods.contract import Batch, TrainingSet
-from dml_jax.options.fields import validate
-from dml_jax.train import mesh, step
+from dml_jax.numerics import unit
+from dml_jax.train import step
+from dml_jax.train.distributed import mesh
 
 SMALL = diva.Config(embedding_dim=6, psi_dim=5, queue_batches=2, rho=(3.0,), temperature=0.1)
 DATA = TrainingSet(classes=4, images=16)

@@ -10,12 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from dml_jax.config.fields import validate
 from dml_jax.errors import ConfigError
 from dml_jax.evaluation import kmeans
 from dml_jax.methods import diva
 from dml_jax.methods.contract import TrainingSet
 from dml_jax.methods.diva import self_supervision
-from dml_jax.options.fields import validate
 from dml_jax.train import step
 from tests import toys
 

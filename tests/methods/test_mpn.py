@@ -15,13 +15,13 @@ from dml_jax.backbones import functional
 from dml_jax.backbones.contract import Backbone
 from dml_jax.backbones.layers import Dense, global_pool
 from dml_jax.config import Group, Train
+from dml_jax.config.fields import validate
 from dml_jax.errors import ConfigError
 from dml_jax.evaluation import reciprocal_neighbors
 from dml_jax.evaluation.refinement_batches import Groups
-from dml_jax.losses.safe_norms import unit
 from dml_jax.methods import mpn
 from dml_jax.methods.contract import Batch, TrainingSet
-from dml_jax.options.fields import validate
+from dml_jax.numerics import unit
 from dml_jax.train import optimizers, step
 
 SMALL = mpn.Config(embedding_dim=8, heads=2, k=4, k_r=3)

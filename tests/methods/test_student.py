@@ -9,11 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from dml_jax.config.fields import validate
 from dml_jax.errors import ConfigError
-from dml_jax.losses.safe_norms import unit
 from dml_jax.methods import baseline, hist, mpn, student
 from dml_jax.methods.contract import Batch, Method, Teaching, TrainingSet, teaching
-from dml_jax.options.fields import validate
+from dml_jax.numerics import unit
 from tests import toys
 
 CLASSES = 4

@@ -14,9 +14,9 @@ from PIL import Image
 from pyarrow import parquet as pyarrow_parquet
 
 from dml_jax.data import decode, transforms, unprepared_folder
-from dml_jax.data.datasets import csv as csv_tables
-from dml_jax.data.datasets import parquet
-from dml_jax.data.prepare import archives, source_files
+from dml_jax.data.formats import csv as csv_tables
+from dml_jax.data.formats import parquet
+from dml_jax.data.prepare import archives, sources
 from dml_jax.evaluation import check_inputs
 from tests.data import pictures
 from tests.reliability import formats, mutations
@@ -30,7 +30,7 @@ ROWS = [
 
 
 def _read_table(directory: Path) -> None:
-    unprepared_folder._scan(directory, dict(source_files.walk(directory)), csv_tables.RECIPE)
+    unprepared_folder._scan(directory, dict(sources.walk(directory)), csv_tables.RECIPE)
 
 
 @functools.cache
@@ -49,7 +49,7 @@ def _parquet() -> tuple[bytes, ...]:
 
 
 def _read_parquet(directory: Path) -> None:
-    entries = parquet.find(dict(source_files.walk(directory)), source_files.Options(scratch=directory))
+    entries = parquet.find(dict(sources.walk(directory)), sources.Options(scratch=directory))
     assert all(isinstance(entry.file.read(), bytes) for entry in entries)
 
 
@@ -117,7 +117,7 @@ def _image(draw: DrawFn) -> Files:
 
 
 def _read_image(directory: Path) -> None:
-    pixels = decode.rgb(source_files.File(directory / "a" / "x.jpg").read())
+    pixels = decode.rgb(sources.File(directory / "a" / "x.jpg").read())
     assert pixels.dtype == np.uint8
     assert pixels.shape[2:] == (3,)
     transforms.centre_crop(transforms.resize_shorter(pixels, 16), 16)

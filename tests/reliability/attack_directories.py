@@ -16,13 +16,13 @@ from hypothesis.strategies import DrawFn
 
 from dml_jax import config as configs
 from dml_jax import modes
-from dml_jax.backbones.weights import converted_files
-from dml_jax.data import prepared, split_metadata
-from dml_jax.enrolled_classes import Index
+from dml_jax.backbones.weights import store as converted
+from dml_jax.data import split_metadata, store
 from dml_jax.evaluation.open_set import RULES, Calibration
 from dml_jax.export import embedding_files, embedding_shards
-from dml_jax.train import workdir
-from dml_jax.train.jsonl import JsonLines
+from dml_jax.inference.index import Index
+from dml_jax.train.records import workdir
+from dml_jax.train.records.jsonl import JsonLines
 from tests.reliability import mutations, sandbox
 from tests.reliability.sandbox import CONFIG, Attack, Files
 from tests.train import experiments
@@ -67,29 +67,29 @@ def _prepared() -> dict[str, bytes]:
         for name in ("train", "test")
     }
     with tempfile.TemporaryDirectory() as folder:
-        split_metadata.save(Path(folder) / prepared.INDEX, splits)
-        index = (Path(folder) / prepared.INDEX).read_bytes()
-    entry = {prepared.INDEX: [len(index), hashlib.sha256(index).hexdigest()]}
-    marker = {"format": prepared.FORMAT, "name": "folder", "sha256": "0", "records": "r", "files": entry}
-    return {prepared.INDEX: index, prepared.MARKER: json.dumps(marker).encode()}
+        split_metadata.save(Path(folder) / store.INDEX, splits)
+        index = (Path(folder) / store.INDEX).read_bytes()
+    entry = {store.INDEX: [len(index), hashlib.sha256(index).hexdigest()]}
+    marker = {"format": store.FORMAT, "name": "folder", "sha256": "0", "records": "r", "files": entry}
+    return {store.INDEX: index, store.MARKER: json.dumps(marker).encode()}
 
 
 @st.composite
 def _prepared_data(draw: DrawFn) -> Files:
     files: dict[str, bytes | Path | None] = dict(_prepared())
     if draw(st.booleans()):
-        files[prepared.MARKER] = draw(mutations.json_file(json.loads(_prepared()[prepared.MARKER])))
+        files[store.MARKER] = draw(mutations.json_file(json.loads(_prepared()[store.MARKER])))
     else:
-        files[prepared.INDEX] = draw(mutations.damaged(_prepared()[prepared.INDEX]) | st.sampled_from((b"", None)))
+        files[store.INDEX] = draw(mutations.damaged(_prepared()[store.INDEX]) | st.sampled_from((b"", None)))
     return files
 
 
 def _read_prepared(directory: Path) -> None:
     sandbox.read_all(
         [
-            lambda: prepared.load(configs.Data(name="folder", path=str(directory)), "folder"),
-            lambda: prepared.verify(directory),
-            lambda: split_metadata.load(directory / prepared.INDEX),
+            lambda: store.load(configs.Data(name="folder", path=str(directory)), "folder"),
+            lambda: store.verify(directory),
+            lambda: split_metadata.load(directory / store.INDEX),
         ]
     )
 
@@ -121,7 +121,7 @@ def _exports() -> dict[str, bytes]:
         index.expect()  # so that the calibration is saved as well
         index.save(root / "i.npz")
         embedding_shards.Shards(root / "s", SHARDS_PLAN).write(0, rows)
-        converted_files.write(root / "w", {"backbone/params/a": rows}, {"architecture": "resnet"})
+        converted.write(root / "w", {"backbone/params/a": rows}, {"architecture": "resnet"})
         return {str(p.relative_to(root)): p.read_bytes() for p in sorted(root.rglob("*")) if p.is_file()}
 
 
@@ -145,7 +145,7 @@ def _read_exports(directory: Path) -> None:
             lambda: embedding_files.read(directory / "e"),
             lambda: list(embedding_shards.Shards(directory / "s", SHARDS_PLAN).usable_rows()),
             lambda: Index.load(_Embedder(), directory / "i.npz").classify([np.zeros((2, 2, 3), np.uint8)]),
-            lambda: converted_files.read(directory / "w"),
+            lambda: converted.read(directory / "w"),
         ]
     )
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
 
 from dml_jax.backbones.weights import tensor_files
-from dml_jax.train import manifest
 from dml_jax.train.checkpoint import Checkpoints
+from dml_jax.train.records import manifest
 from dml_jax.train.state import TrainState
 from tests.backbones import state_dicts
 from tests.reliability import formats, mutations

@@ -8,7 +8,7 @@ from hypothesis.strategies import DrawFn
 
 from dml_jax import config as configs
 from dml_jax import main
-from dml_jax.cli import load_config
+from dml_jax.config.files import load_config
 from tests.reliability import attack_data, attack_directories, attack_models
 from tests.reliability.sandbox import CONFIG, Attack, Files
 

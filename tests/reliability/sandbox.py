@@ -21,7 +21,7 @@ from typing import Any, Literal, NamedTuple
 
 from hypothesis.strategies import SearchStrategy
 
-from dml_jax import cli
+from dml_jax.commands import cli
 from dml_jax.errors import UserError
 
 SECONDS = 30.0  # of CPU time, for milliseconds of work

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dml_jax import cli
+from dml_jax.config import files as config_files
 from dml_jax.errors import CheckpointError, ConfigError
 from dml_jax.studies import plan, search
 from dml_jax.studies.definition import Row, Study, grid, percent
@@ -33,7 +33,7 @@ def study(*rows: Row) -> Study:
 def test_study_files(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All rows of the default variant, and those of a smoke test of every other, are valid configurations."""
     monkeypatch.chdir(ROOT)
-    module = cli.run_file("--study", str(file))
+    module = config_files.run_file("--study", str(file))
     text = module.__doc__ or ""
     commands = re.findall(r"^    python -m dml_jax\.study --study=(\S+)", text, re.MULTILINE)
     assert commands[0] == f"configs/studies/{file.name}"
@@ -66,7 +66,7 @@ def test_an_edited_file_is_read_again(tmp_path: Path, monkeypatch: pytest.Monkey
     for value in (1, 2):
         file.write_text(f"value = {value}\n")
         os.utime(file, (1e9, 1e9))
-        assert cli.run_file("--study", str(file)).value == value
+        assert config_files.run_file("--study", str(file)).value == value
     assert list(tmp_path.iterdir()) == [file]
 
 
@@ -197,7 +197,7 @@ def test_stored_configurations(tmp_path: Path) -> None:
     stored = tmp_path / "config.json"
     values = plan.trials(study(Row("a", DIGITS)), settings())[0].config
     stored.write_text(json.dumps({"config": values, "data_hash": "x"}))
-    found = cli.load_config(str(stored), {"method.tau": "5"})
+    found = config_files.load_config(str(stored), {"method.tau": "5"})
     assert (found["method"]["tau"], found["method"]["alpha"]) == (5.0, values["method"]["alpha"])
     made = plan.trials(study(Row("a", str(stored), {"method.tau": 6})), settings(paper=True))
     assert made[0].config["evaluation"]["protocol"] == "paper"
@@ -209,9 +209,9 @@ def test_stored_configurations(tmp_path: Path) -> None:
     ):
         stored.write_text(text)
         with pytest.raises(ConfigError, match=message):
-            cli.load_config(str(stored), {})
+            config_files.load_config(str(stored), {})
     with pytest.raises(ConfigError, match=r"there is no such file"):
-        cli.load_config(str(tmp_path / "no.json"), {})
+        config_files.load_config(str(tmp_path / "no.json"), {})
 
 
 def test_invalid_files(tmp_path: Path) -> None:

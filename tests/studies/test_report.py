@@ -18,12 +18,12 @@ import pytest
 from rich.console import Console
 from scipy import stats
 
-from dml_jax import report
+from dml_jax.commands import report
 from dml_jax.errors import CheckpointError, ConfigError, printable
-from dml_jax.studies import outcomes, page, plan, summary, tables
+from dml_jax.studies import group_tables, outcomes, plan, study_page, summary
 from dml_jax.studies.definition import Row, Study, percent
 from dml_jax.studies.plan import Settings
-from dml_jax.train import timing
+from dml_jax.train.records import timing
 from tests.studies.runs import PROTOCOL, hits, write_run
 from tests.test_configs import resolved
 
@@ -48,13 +48,13 @@ def directory(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def table_of(directory: Path, names: str = "tau*") -> tables.Table:
+def table_of(directory: Path, names: str = "tau*") -> group_tables.Table:
     found = summary.of_runs(sorted(directory.glob(names)), "recall@1")
     (made,) = summary.parts(found)
     return made[0]
 
 
-def column(table: tables.Table, heading: str) -> dict[str, tables.Cell]:
+def column(table: group_tables.Table, heading: str) -> dict[str, group_tables.Cell]:
     place = table.head.index(heading)
     return {row[0].text: row[place] for row in table.rows}
 
@@ -89,7 +89,7 @@ def test_without_published_numbers(tmp_path: Path) -> None:
     write_run(tmp_path / "x-seed0", hits(0.5), config=config(), **{"macro_recall@1": 0.4})
     (made,) = summary.parts(summary.of_study(tmp_path))
     assert not any("ublished" in note for note in made[0].notes)
-    (axes,) = page.plot_rows(made[1], made[0], "recall@1").axes
+    (axes,) = study_page.plot_rows(made[1], made[0], "recall@1").axes
     assert axes.get_legend() is None
 
 
@@ -121,7 +121,7 @@ def test_undefined_metrics(tmp_path: Path) -> None:
     assert found == {"a": "50.0", "a + ward": "–", "b": "40.0"}
     assert {name: cell.text for name, cell in column(table, "NMI").items()} == {"a": "–", "a + ward": "–", "b": "50.0"}
     assert not any(note.startswith("p: ") for note in table.notes)  # as no p is known
-    page.plot_rows(group, table, metric)
+    study_page.plot_rows(group, table, metric)
 
 
 def test_significance(directory: Path) -> None:
@@ -190,7 +190,7 @@ def test_published_numbers(tmp_path: Path) -> None:
         **{"macro_recall@1": 0.4},
     )  # fmt: skip
     (made,) = summary.parts(summary.of_study(tmp_path))
-    (axes,) = page.plot_rows(made[1], made[0], "recall@1").axes
+    (axes,) = study_page.plot_rows(made[1], made[0], "recall@1").axes
     assert set(axes.get_legend_handles_labels()[1]) == {"these runs", "paper", "authors' weights"}
     assert [row[0].text for row in made[0].rows] == ["x", "x + reciprocal"]
     assert {n: c.text for n, c in column(made[0], "R@1 paper").items()} == {"x": "70.3", "x + reciprocal": "70.8"}
@@ -243,15 +243,15 @@ def test_formats(directory: Path) -> None:
 
 
 def test_special_characters() -> None:
-    cells = (tables.Cell("a_b & <c> | 50% [x]"), tables.Cell("<0.001", 0.0))
-    table = tables.Table("T_1", ("n",), ("", "p"), (cells,), (0, 1))
-    assert r"a\_b \& $<$c$>$ | 50\%" in tables.latex(table)
-    assert r"| a_b & <c> \| 50% [x] |" in tables.markdown(table)
-    cells = (tables.Cell("[/] ~/a --b ---c\\", rank=1),)
-    table = tables.Table("T [/bold]", (), ("[/x] p",), (cells,), (0,))
-    assert r"\textbf{[/] \textasciitilde{}/a -{}-b -{}-{}-c\textbackslash{}}" in tables.latex(table)
+    cells = (group_tables.Cell("a_b & <c> | 50% [x]"), group_tables.Cell("<0.001", 0.0))
+    table = group_tables.Table("T_1", ("n",), ("", "p"), (cells,), (0, 1))
+    assert r"a\_b \& $<$c$>$ | 50\%" in group_tables.latex(table)
+    assert r"| a_b & <c> \| 50% [x] |" in group_tables.markdown(table)
+    cells = (group_tables.Cell("[/] ~/a --b ---c\\", rank=1),)
+    table = group_tables.Table("T [/bold]", (), ("[/x] p",), (cells,), (0,))
+    assert r"\textbf{[/] \textasciitilde{}/a -{}-b -{}-{}-c\textbackslash{}}" in group_tables.latex(table)
     console = Console(file=io.StringIO(), width=80)
-    tables.print_table(table, console)
+    group_tables.print_table(table, console)
     printed = console.file.getvalue()  # type: ignore[attr-defined]
     assert all(text in printed for text in ("T [/bold]", "[/x] p", "[/] ~/a --b ---c\\"))
 
@@ -279,7 +279,7 @@ def test_names_of_directories(tmp_path: Path, name: str, capsys: pytest.CaptureF
         (["no/such"], ConfigError, "no/such: there is no such directory"),
         (["."], CheckpointError, r"\.: holds no finished run"),
         ([".", "--output=README.md"], ConfigError, "--output=README.md: is a file"),
-        ([".", "--config.seed=1"], ConfigError, "dml_jax.report has no configuration"),
+        ([".", "--config.seed=1"], ConfigError, "dml-jax report has no configuration"),
     ],
 )
 def test_invalid_command_lines(

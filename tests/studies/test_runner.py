@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from dml_jax import cli
-from dml_jax import study as command
+from dml_jax.commands import study as command
+from dml_jax.config import files as config_files
 from dml_jax.errors import ConfigError
 from dml_jax.studies import lengths, outcomes, plan, runner, summary
 from dml_jax.studies.definition import Row, Study
@@ -239,12 +239,12 @@ def test_the_list(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lock = runner.claim(tmp_path, trials[1].name)
     assert lock is not None
     with lock:
-        command.show_list(tmp_path, trials, 1, "python -m dml_jax.study --study=x.py")
+        command.show_list(tmp_path, trials, 1, "dml-jax study --study=x.py")
     printed = capsys.readouterr().out
     states = [re.split(r"\s+", line, maxsplit=1)[1] for line in printed.splitlines()[:4]]
     assert states == ["failed: training diverged", "running", "interrupted", "to be trained"]
     assert "1 running" in printed
-    assert "1 failed; to try again: python -m dml_jax.study --study=x.py\n" in printed
+    assert "1 failed; to try again: dml-jax study --study=x.py\n" in printed
     assert "2 to do" in printed
     assert "--array=1-2 " in printed
     for trial in trials[2:]:
@@ -365,7 +365,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     command.execute([*arguments, "--list"])
     listed = capsys.readouterr().out
     assert listed.count("to be trained") == 4
-    assert f"--wrap='python -m dml_jax.study --study={file} --root={root} --seeds=0,1" in listed
+    assert f"--wrap='dml-jax study --study={file} --root={root} --seeds=0,1" in listed
     assert not root.exists()
     command.execute(arguments)
     printed = capsys.readouterr().out
@@ -416,11 +416,11 @@ def test_the_processes_of_trials(tmp_path: Path) -> None:
     arguments = REAL_COMMAND(tmp_path, plain)
     config = tmp_path / "trials" / "tau-3-seed0.json"
     assert arguments[1:] == ["-m", "dml_jax.main", f"--config={config}", f"--workdir={plain.directory}", "--quiet"]
-    assert cli.load_config(str(config), {"seed": "4"})["method"]["tau"] == 3.0
-    assert cli.load_config(str(config), {"seed": "4"})["seed"] == 4
+    assert config_files.load_config(str(config), {"seed": "4"})["method"]["tau"] == 3.0
+    assert config_files.load_config(str(config), {"seed": "4"})["seed"] == 4
     ensemble = Trial("e", "e", 0, Path("r/e"), {}, members=(Path("r/b"), Path("r/c")), weights=(1.0, 2.0))
     assert REAL_COMMAND(tmp_path, ensemble)[2:] == [
-        "dml_jax.ensemble",
+        "dml-jax ensemble",
         "r/b",
         "r/c",
         "--output=r/e",

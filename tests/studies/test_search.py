@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from dml_jax import report
-from dml_jax import study as command
+from dml_jax.commands import report
+from dml_jax.commands import study as command
 from dml_jax.errors import ConfigError
 from dml_jax.studies import outcomes, plan, runner, search, search_report
 from dml_jax.studies.definition import Integers, Search, Uniform

@@ -13,10 +13,10 @@ from jax.sharding import AxisType, Mesh
 from dml_jax import config as configs
 from dml_jax.methods import baseline
 from dml_jax.train import loop, step
-from dml_jax.train import mesh as meshes
+from dml_jax.train.distributed import mesh as meshes
+from dml_jax.train.distributed.stop_signals import Interrupted
 from dml_jax.train.experiment import Experiment
 from dml_jax.train.state import TrainState, evaluated
-from dml_jax.train.stop_signals import Interrupted
 from tests import toys
 from tests.train.experiments import values
 from tests.train.test_loop import StopAt, bits, built, checkpoints, compiled_once, train  # noqa: F401

@@ -19,8 +19,9 @@ import numpy as np
 import pytest
 
 from dml_jax.errors import CheckpointError, DivergedError
-from dml_jax.train import manifest, process_group
 from dml_jax.train.checkpoint import Checkpoints
+from dml_jax.train.distributed import process_group
+from dml_jax.train.records import manifest
 from dml_jax.train.state import TrainState
 
 

@@ -10,7 +10,8 @@ import pytest
 from dml_jax.config import Config
 from dml_jax.errors import ConfigError
 from dml_jax.methods import baseline
-from dml_jax.train import chunks, experiment, step
+from dml_jax.train import experiment, step
+from dml_jax.train.variants import chunks
 from tests import toys
 from tests.train.experiments import small
 

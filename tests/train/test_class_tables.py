@@ -11,15 +11,16 @@ import numpy as np
 import optax
 import pytest
 
-from dml_jax import cli
 from dml_jax import config as configs
+from dml_jax.config import files as config_files
 from dml_jax.errors import ConfigError
 from dml_jax.methods import baseline, diva, hist, mpn
 from dml_jax.methods.contract import Method
-from dml_jax.train import class_tables, experiment, step
-from dml_jax.train import mesh as meshes
+from dml_jax.train import experiment, step
 from dml_jax.train.checkpoint import Checkpoints
+from dml_jax.train.distributed import mesh as meshes
 from dml_jax.train.state import TrainState
+from dml_jax.train.variants import class_tables
 from tests import toys
 from tests.train.experiments import small
 
@@ -184,7 +185,7 @@ def test_too_many_devices(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_images_without_a_crop() -> None:
     """Their size is known with the data only, and the axes of the tables do not depend on it."""
-    config = configs.resolve(cli.load_config("configs/digits_baseline.py", {"train.shard_classes": "true"}))
+    config = configs.resolve(config_files.load_config("configs/digits_baseline.py", {"train.shard_classes": "true"}))
     assert config.data.image_size == 0
     method = experiment.build_method(config, toys.training_set(40))
     assert method.class_axis is not None

@@ -11,8 +11,9 @@ import pytest
 from dml_jax import modes
 from dml_jax.console import Console
 from dml_jax.errors import ConfigError
-from dml_jax.train import device_memory, inference, split_metrics
-from dml_jax.train.stop_signals import Stop
+from dml_jax.train.distributed import device_memory
+from dml_jax.train.distributed.stop_signals import Stop
+from dml_jax.train.testing import embedding, split_metrics
 from tests.train.experiments import small
 
 
@@ -62,7 +63,7 @@ def test_too_little_memory_for_an_evaluation(monkeypatch: pytest.MonkeyPatch, tm
             changed = replace(config, train=replace(config.train, **changes))
             with pytest.raises(ConfigError, match=message):
                 modes.train(changed, tmp_path / str(len(changes)), Console(quiet=True), stop)
-    monkeypatch.setattr(inference, "embed_split", too_large)
+    monkeypatch.setattr(embedding, "embed_split", too_large)
     for mode in (modes.evaluate, modes.export):
         with pytest.raises(ConfigError, match=message):
             mode(config, tmp_path / "0", "latest", Console(quiet=True))

@@ -11,14 +11,14 @@ import pytest
 
 from dml_jax import config as configs
 from dml_jax.backbones.layers import global_pool
-from dml_jax.backbones.linen_backbone import pooled_cells
+from dml_jax.backbones.linen import pooled_cells
 from dml_jax.config import Group
 from dml_jax.console import Console
 from dml_jax.errors import ConfigError
 from dml_jax.methods import baseline, crt
 from dml_jax.train import experiment as experiments
-from dml_jax.train import frozen_features, warm_start
 from dml_jax.train.experiment import Experiment
+from dml_jax.train.start import frozen_features, warm_start
 from tests.train.experiments import values
 
 STEPS = 3

@@ -16,8 +16,8 @@ from dml_jax.config import Config, Group, Train
 from dml_jax.console import Console
 from dml_jax.errors import ConfigError
 from dml_jax.methods import hist
-from dml_jax.train import warm_start
-from dml_jax.train.stop_signals import Stop
+from dml_jax.train.distributed.stop_signals import Stop
+from dml_jax.train.start import warm_start
 from tests.train.experiments import values
 
 

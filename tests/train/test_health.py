@@ -13,7 +13,8 @@ from dml_jax.console import Console
 from dml_jax.losses import active_pairs
 from dml_jax.methods import baseline, hist
 from dml_jax.methods.contract import TrainingSet
-from dml_jax.train import health, mesh
+from dml_jax.train.distributed import mesh
+from dml_jax.train.records import health
 from dml_jax.train.state import TrainState
 from tests import toys
 

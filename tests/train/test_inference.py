@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dml_jax.train import experiment as experiments
-from dml_jax.train import inference
+from dml_jax.train.testing import embedding
 from tests.train.experiments import small
 
 
@@ -28,7 +28,7 @@ def test_each_process_reads_its_share(host: int, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(jax, "process_index", lambda: host)
     monkeypatch.setattr(jax, "make_array_from_process_local_data", joined)
     state: Any = SimpleNamespace(params=None, model_state=None)
-    rows = inference.embed_split(experiment, lambda *inputs: inputs[2].reshape(448, -1), state, split)
+    rows = embedding.embed_split(experiment, lambda *inputs: inputs[2].reshape(448, -1), state, split)
     first = [*range(224 * host, 224 * (host + 1))]
     rest = [*range(448, 600)] if host == 0 else [599]  # whose shape the padding has
     assert sorted(read) == first + rest

@@ -7,7 +7,7 @@ import pytest
 
 from dml_jax import files
 from dml_jax.errors import CheckpointError
-from dml_jax.train.jsonl import JsonLines
+from dml_jax.train.records.jsonl import JsonLines
 
 WHOLE = ['{"step": 1, "loss": 0.5}', '{"step": 2, "loss": 0.25}', '{"step": 3, "loss": 0.125}']
 

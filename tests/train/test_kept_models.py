@@ -11,7 +11,7 @@ import pytest
 import safetensors.numpy
 
 from dml_jax.errors import CheckpointError
-from dml_jax.train import kept_models
+from dml_jax.train.records import kept_models
 from dml_jax.train.state import TrainState
 from tests.train.experiments import small
 

@@ -22,12 +22,15 @@ from dml_jax.data import pipeline
 from dml_jax.errors import DivergedError
 from dml_jax.methods.contract import Batch
 from dml_jax.train import experiment as experiments
-from dml_jax.train import health, kept_models, loop, manifest, mesh, meter, split_metrics, step
+from dml_jax.train import loop, step
 from dml_jax.train.checkpoint import Checkpoints
+from dml_jax.train.distributed import mesh
+from dml_jax.train.distributed.stop_signals import Interrupted, Stop
 from dml_jax.train.experiment import Experiment
-from dml_jax.train.jsonl import JsonLines
+from dml_jax.train.records import health, kept_models, manifest, meter
+from dml_jax.train.records.jsonl import JsonLines
 from dml_jax.train.state import TrainState
-from dml_jax.train.stop_signals import Interrupted, Stop
+from dml_jax.train.testing import split_metrics
 from tests.train.experiments import small
 
 STEPS = 20

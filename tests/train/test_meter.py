@@ -11,9 +11,9 @@ import pytest
 
 from dml_jax.methods.contract import Aux
 from dml_jax.train import experiment as experiments
-from dml_jax.train import meter
 from dml_jax.train.experiment import Experiment
-from dml_jax.train.trace import Trace
+from dml_jax.train.records import meter
+from dml_jax.train.records.trace import Trace
 from tests.train.experiments import small
 
 

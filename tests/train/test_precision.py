@@ -13,8 +13,9 @@ import pytest
 from dml_jax import config as configs
 from dml_jax.errors import CheckpointError
 from dml_jax.files import write_json
-from dml_jax.losses.products import in_bfloat16, product
-from dml_jax.train import experiment, workdir
+from dml_jax.numerics import in_bfloat16, product
+from dml_jax.train import experiment
+from dml_jax.train.records import workdir
 from tests.train.experiments import small, values
 
 

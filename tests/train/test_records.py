@@ -14,16 +14,19 @@ import pytest
 
 import dml_jax
 from dml_jax import final_results, modes
-from dml_jax.analysis import report
+from dml_jax.analysis import run_report
 from dml_jax.config import Config
 from dml_jax.console import Console
 from dml_jax.errors import CheckpointError
 from dml_jax.export import embedding_files, stablehlo
 from dml_jax.train import experiment as experiments
-from dml_jax.train import inference, loop, manifest, warm_start
+from dml_jax.train import loop
+from dml_jax.train.distributed.stop_signals import Interrupted, Stop
 from dml_jax.train.experiment import Experiment
+from dml_jax.train.records import manifest
+from dml_jax.train.start import warm_start
 from dml_jax.train.state import TrainState
-from dml_jax.train.stop_signals import Interrupted, Stop
+from dml_jax.train.testing import embedding
 from tests.train.experiments import small
 from tests.train.test_loop import StopAt
 
@@ -55,10 +58,10 @@ def nothing_is_computed() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loop, "train", quick)
         patch.setattr(final_results, "final", results)
-        patch.setattr(inference, "embed_split", lambda experiment, embedder, state, split: np.eye(len(split.labels), 8))
+        patch.setattr(embedding, "embed_split", lambda experiment, embedder, state, split: np.eye(len(split.labels), 8))
         patch.setattr(stablehlo, "write", lambda *_: 0.0)
         for name in ("write", "print_table"):
-            patch.setattr(report, name, lambda *_: None)
+            patch.setattr(run_report, name, lambda *_: None)
         yield
 
 

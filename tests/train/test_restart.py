@@ -8,8 +8,8 @@ import pytest
 from jax.sharding import AxisType
 
 from dml_jax.train import experiment
-from dml_jax.train import mesh as meshes
 from dml_jax.train.checkpoint import Checkpoints
+from dml_jax.train.distributed import mesh as meshes
 from dml_jax.train.experiment import Experiment
 from dml_jax.train.state import TrainState, fingerprint
 from tests.train.experiments import small

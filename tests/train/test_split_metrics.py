@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dml_jax.data.split import Split
-from dml_jax.train import inference, split_metrics
+from dml_jax.train.testing import embedding, split_metrics
 from tests.train import experiments
 
 
@@ -33,7 +33,7 @@ def test_a_sample_of_training_classes(
         rows[0] = rows[-1]  # an image like those of another class
         return rows
 
-    monkeypatch.setattr(inference, "embed_split", embed_split)
+    monkeypatch.setattr(embedding, "embed_split", embed_split)
     experiment: Any = SimpleNamespace(config=experiments.small(steps=20), splits={"train": split(*train)})
     none: Any = None
     found = split_metrics.of_training_classes(experiment, none, none, split(*like), none)

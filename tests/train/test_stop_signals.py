@@ -9,8 +9,8 @@ import jax
 import numpy as np
 import pytest
 
-from dml_jax.train import stop_signals
-from dml_jax.train.stop_signals import Interrupted, Stop
+from dml_jax.train.distributed import stop_signals
+from dml_jax.train.distributed.stop_signals import Interrupted, Stop
 
 
 def test_the_second_signal_stops_immediately() -> None:

@@ -13,9 +13,9 @@ from dml_jax import modes
 from dml_jax.console import Console
 from dml_jax.errors import ConfigError
 from dml_jax.train import experiment as experiments
-from dml_jax.train import trackers
-from dml_jax.train.jsonl import JsonLines
-from dml_jax.train.stop_signals import Interrupted, Stop
+from dml_jax.train.distributed.stop_signals import Interrupted, Stop
+from dml_jax.train.records import trackers
+from dml_jax.train.records.jsonl import JsonLines
 from tests.train.experiments import small
 from tests.train.test_loop import StopAt, train
 

@@ -13,8 +13,8 @@ from dml_jax.config import Group
 from dml_jax.methods import diva
 from dml_jax.train import experiment as experiments
 from dml_jax.train import training_set_refresh
+from dml_jax.train.distributed.stop_signals import Interrupted, Stop
 from dml_jax.train.experiment import Experiment
-from dml_jax.train.stop_signals import Interrupted, Stop
 from tests.train import test_loop
 from tests.train.experiments import values
 from tests.train.test_loop import StopAt, compiled_once  # noqa: F401 (a fixture: every restart compiles the same)

@@ -9,15 +9,16 @@ import numpy as np
 
 from dml_jax import config as configs
 from dml_jax import files
-from dml_jax.backbones.weights import converted_files
+from dml_jax.backbones.weights import store as converted_files
 from dml_jax.config import Group
 from dml_jax.console import Console
 from dml_jax.methods import baseline, diva
 from dml_jax.methods.contract import PyTree
 from dml_jax.train import experiment as experiments
-from dml_jax.train import kept_models, warm_start, workdir
 from dml_jax.train.checkpoint import Checkpoints
 from dml_jax.train.experiment import Experiment
+from dml_jax.train.records import kept_models, workdir
+from dml_jax.train.start import warm_start
 from tests.train.experiments import values
 
 MEMORY = baseline.make_config(loss="triplet", embedding_dim=4, memory=16)

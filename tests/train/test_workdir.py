@@ -11,7 +11,7 @@ import pytest
 from dml_jax import files
 from dml_jax.config import Config
 from dml_jax.errors import CheckpointError
-from dml_jax.train import workdir
+from dml_jax.train.records import workdir
 from tests.train.experiments import small
 
 CONFIG = small(steps=20)

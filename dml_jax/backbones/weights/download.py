@@ -6,10 +6,10 @@ import urllib.parse
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
-from dml_jax import downloads, hub_client
 from dml_jax.backbones.weights import packaged, tensor_files
 from dml_jax.errors import WeightsError
 from dml_jax.files import atomic_write, expand_path, sha256
+from dml_jax.remote import downloads, hub_client
 
 # Usual names of weight files in repositories of the hub, in order of preference.
 _HUB_FILES = ("model.safetensors", "pytorch_model.safetensors", "pytorch_model.bin")

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import dml_jax
 from dml_jax import files
-from dml_jax.backbones.weights import converted_files, tensor_files
+from dml_jax.backbones.weights import store, tensor_files
 from dml_jax.errors import WeightsError
 
 
@@ -68,19 +68,19 @@ def converted(name: str) -> Path:
     directory = files.cache_dir() / "weights" / f"{name}-{package.sha256[:8]}-{dml_jax.__version__}"
     if directory.is_dir():
         with contextlib.suppress(WeightsError):  # damaged: converted again
-            converted_files.read(directory)
+            store.read(directory)
             return directory
         shutil.rmtree(directory, ignore_errors=True)
     file = source(name)
-    from dml_jax.backbones.weights import from_torch  # imports the backbones, which import this module
+    from dml_jax.backbones.weights import convert  # imports the backbones, which import this module
 
-    found = from_torch.convert({str(file): tensor_files.read(file)})
+    found = convert.convert({str(file): tensor_files.read(file)})
     arrays = tensor_files.read_finite(found.tensors, str(file))
     try:
         directory.parent.mkdir(parents=True, exist_ok=True)
         # Written beside its final place, because another process may be converting the same file.
         draft = Path(tempfile.mkdtemp(prefix=".", dir=directory.parent))
-        converted_files.write(draft / name, arrays, found.metadata(package.name, {file.name: package.sha256}))
+        store.write(draft / name, arrays, found.metadata(package.name, {file.name: package.sha256}))
         try:
             (draft / name).rename(directory)
         except OSError:

@@ -8,7 +8,7 @@ from typing import Any
 import jax.numpy as jnp
 from flax import traverse_util
 
-from dml_jax.backbones.weights import converted_files, packaged
+from dml_jax.backbones.weights import packaged, store
 from dml_jax.backbones.weights.check_shapes import check_shapes, leaf_shapes
 from dml_jax.errors import WeightsError
 
@@ -37,10 +37,10 @@ def load_backbone(options: Mapping[str, Any], source: str) -> tuple[Any, Any]:
     if not directory or not path.is_dir():
         raise WeightsError(
             f"backbone.pretrained={directory!r}: no converted weights found; create them with "
-            f"`python -m dml_jax.convert --weights={source} --output={directory or 'weights/NAME'}`, "
+            f"`dml-jax convert --weights={source} --output={directory or 'weights/NAME'}`, "
             "or train from scratch with --config.backbone.pretrained=none"
         )
-    arrays, metadata = converted_files.read(path)
+    arrays, metadata = store.read(path)
     found = metadata["architecture"].get("name")
     if found != architecture:
         raise WeightsError(f"backbone.pretrained={directory!r}: weights of {found}, but backbone.name={architecture!r}")
@@ -51,7 +51,7 @@ def load_backbone(options: Mapping[str, Any], source: str) -> tuple[Any, Any]:
         )
     if wrong := differences(metadata["architecture"], options, UNSEEN.get(architecture, ())):
         raise WeightsError(f"backbone.pretrained={directory!r}: was trained with {', '.join(wrong)}; set these values")
-    return converted_files.subtree(arrays, "backbone/params/"), converted_files.subtree(arrays, "backbone/stats/")
+    return store.subtree(arrays, "backbone/params/"), store.subtree(arrays, "backbone/stats/")
 
 
 def overridden_pixels(options: Mapping[str, Any]) -> list[str]:
@@ -67,7 +67,7 @@ def overridden_pixels(options: Mapping[str, Any]) -> list[str]:
     directory = packaged.directory(Path(options["pretrained"]).expanduser())
     if not directory.is_dir():
         return []
-    return differences(converted_files.read_metadata(directory)["architecture"], options, ("pixels",))
+    return differences(store.read_metadata(directory)["architecture"], options, ("pixels",))
 
 
 def differences(recorded: Mapping[str, Any], options: Mapping[str, Any], keys: Collection[str]) -> list[str]:
@@ -122,7 +122,7 @@ def load_method(directory: str, params: Any, state: Any) -> tuple[Any, Any, list
     only the loss uses; those keep their initial values.
 
     Args:
-      directory: written by `python -m dml_jax.convert`.
+      directory: written by `dml-jax convert`.
       params, state: as `Method.init` returns them.
 
     Returns:
@@ -131,7 +131,7 @@ def load_method(directory: str, params: Any, state: Any) -> tuple[Any, Any, list
     Raises:
       WeightsError: naming tensors that the method does not have or has in another shape.
     """
-    arrays, _ = converted_files.read(Path(directory).expanduser())
+    arrays, _ = store.read(Path(directory).expanduser())
     prefixes = {
         "backbone/params/": "params/backbone/",
         "backbone/stats/": "state/backbone/",

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dml_jax.console import Console
-from dml_jax.data import prepared
-from dml_jax.data.prepare import archives, check_images, near_duplicates, published, writer
-from dml_jax.data.prepare.check_images import ImageHashes
-from dml_jax.data.prepare.source_files import (
+from dml_jax.data import store
+from dml_jax.data.prepare import archives, check, known_archives, near_duplicates, records
+from dml_jax.data.prepare.check import ImageHashes
+from dml_jax.data.prepare.sources import (
     SPLITS,
     Entry,
     File,
@@ -82,7 +82,7 @@ def prepare(request: Request, recipe: Recipe, console: Console) -> dict[str, Any
       ConfigError: the output directory is in use for something else.
       DataError: the sources are not the data set, or images cannot be used; all of those have been printed.
     """
-    done = prepared.read_marker(request.output)
+    done = store.read_marker(request.output)
     if done is not None:
         differing = [key for key, value in request.identity().items() if done["request"].get(key) != value]
         if differing:
@@ -139,7 +139,7 @@ def _begun(output: Path, temporary: Path) -> list[Path]:
         moved = read_json(temporary / MOVED, list[str])
     found = [path for path in sorted(output.iterdir()) if path != temporary]
     for path in found:
-        if path.name not in moved and not path.name.startswith(f".{prepared.MARKER}."):  # a draft of the marker
+        if path.name not in moved and not path.name.startswith(f".{store.MARKER}."):  # a draft of the marker
             raise ConfigError(
                 f"--output={output}: holds {path.name} beside an interrupted preparation; move it away, or choose "
                 "another directory"
@@ -149,7 +149,7 @@ def _begun(output: Path, temporary: Path) -> list[Path]:
 
 def _prepare(request: Request, recipe: Recipe, console: Console, temporary: Path) -> dict[str, Any]:
     if request.download:
-        published.fetch(recipe, request.sources, console)
+        known_archives.fetch(recipe, request.sources, console)
     files = _list_files(request, recipe.nested, console, temporary)
     sources = " ".join(f"--source={source}" for source in request.sources)
     try:
@@ -157,17 +157,17 @@ def _prepare(request: Request, recipe: Recipe, console: Console, temporary: Path
         check_disjoint_classes(entries)
     except DataError as error:
         raise DataError(f"{sources}: {error}") from error
-    if recipe.counts and not request.subset and (wrong := check_images.count_mismatches(entries, recipe.counts)):
+    if recipe.counts and not request.subset and (wrong := check.count_mismatches(entries, recipe.counts)):
         raise DataError(f"{'; '.join(wrong)}: use --subset to accept a part of {request.name}")
     if note := recipe.skipped(files):
         console.print(note)
     _check_number_of_classes(entries, sources)
     console.start_progress("checking images", len(entries))
-    entries, hashes, reasons = writer.check(
+    entries, hashes, reasons = records.check(
         entries, temporary / "encoded", request.short_side, request.pixels, request.threads, console.update_progress
     )
     if recipe.counts is None:
-        reasons |= check_images.find_invalid(entries, hashes)
+        reasons |= check.find_invalid(entries, hashes)
     for i in sorted(reasons):
         console.print(f"{entries[i].id}: {reasons[i]}")
     if reasons and not request.skip_bad:
@@ -187,7 +187,7 @@ def _prepare(request: Request, recipe: Recipe, console: Console, temporary: Path
     }
     data = temporary / "data"
     data.mkdir()
-    content = writer.write(
+    content = records.write(
         data, kept, about, compressed=not request.pixels, threads=request.threads, progress=console.update_progress
     )
     pairs = _near_duplicates(kept, [hashes[i] for i in usable])
@@ -201,7 +201,7 @@ def _prepare(request: Request, recipe: Recipe, console: Console, temporary: Path
     write_json(temporary / MOVED, [path.name for path in finished])
     for path in finished:
         path.replace(request.output / path.name)
-    prepared.write_marker(request.output, content)
+    store.write_marker(request.output, content)
     shutil.rmtree(temporary)
     return content
 

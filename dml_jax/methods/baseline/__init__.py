@@ -24,14 +24,14 @@ from dml_jax.backbones import functional
 from dml_jax.backbones.contract import Backbone
 from dml_jax.errors import ConfigError
 from dml_jax.losses import cross_batch_memory
+from dml_jax.losses.options import CLASSIFIERS, PAIR_LOSSES
 from dml_jax.losses.pairwise import Candidates
-from dml_jax.losses.safe_norms import unit
 from dml_jax.methods import heads
 from dml_jax.methods.baseline import class_sampling
+from dml_jax.methods.baseline.options import GROUPS, Config, as_values, make_config, resolve
 from dml_jax.methods.baseline.registry import LOSSES, Params
 from dml_jax.methods.contract import Aux, Batch, Method, PyTree, Teaching, TrainingSet
-from dml_jax.options.methods.baseline import GROUPS, Config, as_values, make_config, resolve
-from dml_jax.options.methods.losses import CLASSIFIERS, PAIR_LOSSES
+from dml_jax.numerics import unit
 
 __all__ = ["GROUPS", "LOSSES", "PAIR_LOSSES", "Config", "Criterion", "as_values", "build", "make_config", "resolve"]
 

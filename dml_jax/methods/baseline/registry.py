@@ -1,6 +1,6 @@
 """The losses a baseline can be trained with: one entry of LOSSES per loss.
 
-The options of a loss, `method.<loss>.<option>` in a configuration, are in `dml_jax.options.methods.losses`; the losses
+The options of a loss, `method.<loss>.<option>` in a configuration, are in `dml_jax.losses.options`; the losses
 themselves are functions of `dml_jax.losses`.
 """
 
@@ -15,8 +15,8 @@ from dml_jax import losses
 from dml_jax.backbones.initializers import normal_init, uniform_fan_in
 from dml_jax.losses import active_pairs
 from dml_jax.losses.classification import linear_logits, nearest_center
+from dml_jax.losses.options import Margin, SoftTriple, SubCenterArcFace
 from dml_jax.losses.pairwise import class_cosine
-from dml_jax.options.methods.losses import Margin, SoftTriple, SubCenterArcFace
 
 Params = dict[str, jax.Array]
 Shapes = dict[str, tuple[Initializer, tuple[int, ...]]]  # initialiser and shape by name

@@ -17,7 +17,7 @@ normalised. The paper's Figure 4 replaces DaNCE by other self-supervised tasks (
     self_supervision   the other self-supervised tasks of Figure 4
     method             `build`
 
-`Config` is in `dml_jax/options/methods/diva.py`.
+`Config` is in `dml_jax/methods/diva.py`.
 
 Expected R@1 with ResNet-50, 4 x 128-d: CUB 69.2, Cars196 87.6, SOP 79.6.
 """
@@ -33,7 +33,7 @@ from dml_jax.methods.diva.equations import (
     reverse_gradient,
 )
 from dml_jax.methods.diva.method import GROUPS, Miner, build
-from dml_jax.options.methods.diva import TASKS, Config
+from dml_jax.methods.diva.options import TASKS, Config
 
 __all__ = [
     "GROUPS",

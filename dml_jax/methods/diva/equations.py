@@ -26,10 +26,9 @@ from dml_jax.backbones import functional
 from dml_jax.losses import active_pairs as active
 from dml_jax.losses import mining, pair_losses
 from dml_jax.losses.mining import Triplets
-from dml_jax.losses.safe_norms import at_least_float32, root, unit
 from dml_jax.methods.contract import PyTree
 from dml_jax.methods.diva.modules import Psi
-from dml_jax.options.methods.diva import (
+from dml_jax.methods.diva.options import (
     TASKS,
     Config,
     decorrelation_weights,
@@ -37,6 +36,7 @@ from dml_jax.options.methods.diva import (
     ranking_tasks,
     self_supervised_task,
 )
+from dml_jax.numerics import at_least_float32, root, unit
 
 
 def loss_init(key: jax.Array, config: Config, classes: int) -> dict[str, PyTree]:

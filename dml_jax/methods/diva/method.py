@@ -17,7 +17,7 @@ from dml_jax.methods import heads, momentum_queue
 from dml_jax.methods.contract import Aux, Batch, Method, PyTree, Refresh, TrainingSet, keep_state
 from dml_jax.methods.diva import equations, self_supervision
 from dml_jax.methods.diva.modules import Encoded, Heads
-from dml_jax.options.methods.diva import (
+from dml_jax.methods.diva.options import (
     CLASSIFIERS,
     GROUPS,
     Config,

@@ -7,7 +7,7 @@ import flax.linen as nn
 import jax
 
 from dml_jax.backbones.layers import Dense
-from dml_jax.losses.safe_norms import unit
+from dml_jax.numerics import unit
 
 
 class Heads(nn.Module):

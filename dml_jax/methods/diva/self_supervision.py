@@ -26,10 +26,10 @@ from dml_jax.backbones.layers import Dense
 from dml_jax.errors import ConfigError
 from dml_jax.evaluation import kmeans
 from dml_jax.losses.classification import cross_entropy
-from dml_jax.losses.safe_norms import at_least_float32, unit
 from dml_jax.methods.contract import PyTree
 from dml_jax.methods.diva.modules import Encoded
-from dml_jax.options.methods.diva import Config, Figure4Task, self_supervised_task
+from dml_jax.methods.diva.options import Config, Figure4Task, self_supervised_task
+from dml_jax.numerics import at_least_float32, unit
 
 TURNS = 4
 KMEANS_ITERATIONS = 20  # of DeepCluster, as in the authors' code

@@ -1,0 +1,165 @@
+"""Analyses a trained run: figures with the numbers behind them, gathered in its report:
+
+    dml-jax analyse --workdir=runs/digits_hist [--what=tsne,classes] [--split=test]
+
+Without --what, everything that applies to the run. For curves over the training, train with
+--config.train.keep_every=N. Writes analysis/*.png, *.svg and *.csv into the work directory and renews report.html,
+which has the first five from the start.
+
+  retrieval     retrieved images, worst and best queries
+  classes       Recall@1 by class, most confused pairs
+  components    map on the first principal components
+  distances     histograms of pairs of one class and of different classes
+  verification  error rates over the threshold of "same class", ROC curve
+  health        distances, effective rank, gradient, active pairs, proxies over the steps
+  overfitting   retrieval of training classes beside test classes over the kept models
+  calibration   whether a threshold keeps its error rate on other classes
+  spectra       singular values, density, uniformity, alignment; for DiVA also by task
+  tsne, umap    maps with thumbnails; umap needs pip install umap-learn
+  attention     MPN: divergence from uniform, weight on the own class, one node's weights over the kept models
+  influence     MPN: whose pixels a prediction depends on
+  heat_maps     CRT: where prototypes respond
+"""
+
+from argparse import Namespace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dml_jax import files
+from dml_jax.analysis.subjects import BY_SPLIT, SUBJECTS
+from dml_jax.commands import cli
+from dml_jax.config import files as config_files
+from dml_jax.errors import CheckpointError, ConfigError, DataError, suggest
+
+if TYPE_CHECKING:
+    from dml_jax.analysis.trained_run import TrainedRun
+    from dml_jax.config import Config
+
+SPLITS = ("test", "train", "validation")
+# Keys of the run's configuration that may be overridden, e.g. because its data has moved.
+MOVABLE = ("data.path", "data.threads", "data.workers", "data.prefetch", "evaluation.batch_size")
+
+
+def parser() -> cli.Parser:
+    """The options of the command."""
+    flags = cli.Parser(__doc__)
+    flags.add_argument("--workdir", metavar="DIRECTORY", help="work directory of the run")
+    flags.add_argument("--what", metavar="NAME,NAME", help="analyses (default: all that apply)")
+    flags.add_argument("--split", default="test", help="test (default), train or validation")
+    flags.add_argument("--checkpoint", default="reported", help="reported (default), latest, best or a step")
+    flags.add_argument("--quiet", action="store_true", help="print messages but no progress")
+    return flags
+
+
+def execute(arguments: list[str]) -> None:
+    """Reads the command line, makes the analyses and renews the report.
+
+    Raises:
+      UserError: invalid input.
+    """
+    options, overrides = parser().read(arguments)
+    subjects = chosen_subjects(options)
+    config, directory = run_config(options, overrides)
+
+    from dml_jax import modes
+    from dml_jax.analysis import findings
+    from dml_jax.analysis.trained_run import TrainedRun
+    from dml_jax.commands import runtime
+    from dml_jax.console import Console
+
+    runtime.enable_compilation_cache()
+    runtime.keep_freed_memory()
+    console = Console(quiet=options.quiet)
+    experiment, state = modes.restore(config, directory, options.checkpoint, console)
+    if options.split not in experiment.splits:
+        raise ConfigError(f"--split={options.split}: the run has none; give {' or '.join(experiment.splits)}")
+    run = TrainedRun(directory, experiment, state, console)
+    modules = applicable(run, subjects, required=options.what is not None)
+    suffix = "" if options.split == "test" else f"-{options.split}"
+    for name, module in modules.items():
+        console.print(f"analysing: {name}")
+        own = suffix if name in BY_SPLIT else ""
+        found = module.findings(run, options.split)
+        title = f"{module.TITLE}: {options.split} images" if own else module.TITLE
+        findings.write(directory, name, title, run.step, found, suffix=own)
+    console.print(f"figures and numbers: {directory / findings.DIRECTORY}")
+    renew_report(run)
+
+
+def chosen_subjects(options: Namespace) -> tuple[str, ...]:
+    """The names in --what, or all of the split.
+
+    Raises:
+      ConfigError: an unknown name or split, or an analysis that is of no split in particular.
+    """
+    if options.split not in SPLITS:
+        raise ConfigError(f"--split={options.split}: {suggest(options.split, SPLITS)}")
+    if options.what is None:
+        return SUBJECTS if options.split == "test" else BY_SPLIT
+    names = tuple(dict.fromkeys(options.what.split(",")))
+    for name in names:
+        if name not in SUBJECTS:
+            raise ConfigError(f"--what={name}: there is no such analysis; {suggest(name, SUBJECTS)}")
+        if options.split != "test" and name not in BY_SPLIT:
+            raise ConfigError(f"--split={options.split}: {name} is not made by split; leave --split out")
+    return names
+
+
+def run_config(options: Namespace, overrides: dict[str, str]) -> tuple["Config", Path]:
+    """The configuration of the run, with overrides applied, and its work directory.
+
+    Raises:
+      UserError: no run there, an override of what the run was trained with, or its data are not there.
+    """
+    from dml_jax import config as configs
+    from dml_jax.train.records import workdir
+
+    if not options.workdir:
+        raise ConfigError("--workdir: missing; give the work directory of a run")
+    directory = files.expand_path("--workdir", options.workdir)
+    values = workdir.read_config(directory)["config"]
+    for key, text in overrides.items():
+        if key not in MOVABLE:
+            raise ConfigError(f"--config.{key}: belongs to the run; only {', '.join(MOVABLE)} can be given")
+        config_files.apply_override(values, key, text)
+    config = configs.resolve(values, given=overrides)
+    if config.data.path and not Path(config.data.path).expanduser().is_dir():
+        raise DataError(
+            f"data.path={config.data.path}: the data of the run are not there; give their directory with "
+            "--config.data.path=DIRECTORY"
+        )
+    return config, directory
+
+
+def applicable(run: "TrainedRun", subjects: tuple[str, ...], *, required: bool) -> dict[str, Any]:
+    """The modules of the subjects that apply to the run, by name; says why others do not.
+
+    Raises:
+      ConfigError: one does not apply although it is required.
+    """
+    from dml_jax.analysis import findings
+
+    modules = {}
+    for name in subjects:
+        module = findings.subject(name)
+        reason = module.reason_not_to(run) if hasattr(module, "reason_not_to") else ""
+        if reason and required:
+            raise ConfigError(f"--what={name}: {reason}")
+        if reason:
+            run.console.print(f"left out: {name} ({reason})")
+        else:
+            modules[name] = module
+    return modules
+
+
+def renew_report(run: "TrainedRun") -> None:
+    """Writes `report.html` again, with all analyses; a run that is not finished has none yet."""
+    from dml_jax.analysis import run_report
+
+    path = run.directory / "results.json"
+    if not path.exists():
+        run.console.print("the run is not finished, so there is no report yet; finishing it will include the analyses")
+        return
+    results = files.read_json(path, dict, "write it again with --mode=evaluate --output", CheckpointError)
+    run_report.write_page(run.directory, run.config, results, run.metrics())
+    run.console.print(f"report: {run.directory / 'report.html'}")

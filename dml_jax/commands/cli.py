@@ -1,0 +1,154 @@
+"""Command lines: options, a configuration file and overrides of its keys; invalid input ends in one sentence."""
+
+import argparse
+import errno
+import importlib.util
+import io
+import sys
+import warnings
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from dml_jax.errors import ConfigError, DataWarning, UserError, printable, suggest
+from dml_jax.files import UNWRITABLE, expand_path
+
+if TYPE_CHECKING:
+    pass
+
+# File-system errors that the user can fix: a full or failing disk, missing permissions, something else of that name.
+FIXABLE = UNWRITABLE | {
+    *(errno.EACCES, errno.EPERM, errno.EIO, errno.EEXIST, errno.EISDIR, errno.ENOTDIR, errno.ENOTEMPTY, errno.ELOOP),
+    errno.ENAMETOOLONG,
+}
+
+
+class Parser(argparse.ArgumentParser):
+    """An argparse parser that raises ConfigError and understands `--config.section.key=value`."""
+
+    def __init__(self, description: str | None):
+        spec = None if sys.argv[0].startswith("dml-jax ") else getattr(sys.modules["__main__"], "__spec__", None)
+        super().__init__(
+            prog=f"python -m {spec.name.removesuffix('.__main__')}" if spec else None,
+            description=description, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False,
+        )  # fmt: skip
+
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(message.removeprefix("argument "))
+
+    def read(self, arguments: Sequence[str]) -> tuple[argparse.Namespace, dict[str, str]]:
+        """(options, overrides by dotted key) from the arguments that follow the name of the program.
+
+        Raises:
+          ConfigError: an unknown option or an unexpected argument.
+        """
+        plain = [a for a in arguments if not a.startswith("--config.")]
+        overrides = {}
+        for argument in arguments:
+            if argument.startswith("--config."):
+                key, equals, value = argument.removeprefix("--config.").partition("=")
+                if not equals:
+                    raise ConfigError(f"{argument}: give the value after an equals sign")
+                overrides[key] = value
+        options, rest = self.parse_known_args(plain)
+        for argument in rest:
+            if not argument.startswith("-"):
+                raise ConfigError(f"{argument}: unexpected argument; options are written --name=value")
+            known = [name for action in self._actions for name in action.option_strings]
+            raise ConfigError(f"{argument}: there is no such option; {suggest(argument.split('=')[0], known)}")
+        return options, overrides
+
+    def read_plain(self, arguments: Sequence[str], command: str) -> argparse.Namespace:
+        """The options of a command, e.g. "dml-jax report", that has no configuration.
+
+        Raises:
+          ConfigError: an unknown option, an unexpected argument, or an override.
+        """
+        options, overrides = self.read(arguments)
+        if overrides:
+            raise ConfigError(f"--config.{next(iter(overrides))}: {command} has no configuration; remove it")
+        return options
+
+
+def check_process(processes: int, process: int) -> None:
+    """Raises ConfigError unless `--process` is the index of one of `--processes`."""
+    if processes < 1:
+        raise ConfigError(f"--processes={processes}: must be positive")
+    if not 0 <= process < processes:
+        raise ConfigError(f"--process={process}: must be one of 0 to {processes - 1}, as --processes={processes}")
+
+
+def file_to_write(option: str, path: str) -> Path:
+    """The file that an option names.
+
+    Raises:
+      ConfigError: it is a directory, or its directory does not exist.
+    """
+    file = expand_path(option, path)
+    if file.is_dir():
+        raise ConfigError(f"{option}={path}: is a directory; give a file")
+    if not file.parent.is_dir():
+        raise ConfigError(f"{option}={path}: there is no directory {file.parent}")
+    return file
+
+
+def choices(option: str, text: str, known: Collection[str]) -> tuple[str, ...]:
+    """The names, separated by commas, that an option gives, without duplicates.
+
+    Raises:
+      ConfigError: one of them is not known.
+    """
+    names = tuple(dict.fromkeys(text.split(",")))
+    for name in names:
+        if name not in known:
+            raise ConfigError(f"{option}={text}: there is no {name!r}; {suggest(name, known)}")
+    return names
+
+
+def check_installed(option: str, module: str, packages: str) -> None:
+    """Raises ConfigError unless there is a module, which an option needs and these packages bring."""
+    if importlib.util.find_spec(module) is None:
+        raise ConfigError(f"{option}: {module} is not installed: pip install {packages}")
+
+
+def _in_one_line(show: Callable[..., None]) -> Callable[..., None]:
+    """Shows the warnings of this package like its errors, all others as before."""
+
+    def shown(message: Warning | str, category: type[Warning], filename: str, *rest: Any) -> None:
+        if category in (UserWarning, DataWarning) and Path(filename).is_relative_to(Path(__file__).parents[1]):
+            print(f"warning: {printable(' '.join(str(message).split()))}", file=sys.stderr)
+        else:
+            show(message, category, filename, *rest)
+
+    return shown
+
+
+def exit_code(body: Callable[[], object]) -> int:
+    """Runs the body of a command; returns 0, 2 after an error the user can fix, or 128 + the number of a signal."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # names of files need not be in the encoding of the terminal
+            stream.reconfigure(errors="backslashreplace")
+    try:
+        with warnings.catch_warnings():
+            # About details of a file; they would be printed beside the result or the error line.
+            warnings.filterwarnings("ignore", category=UserWarning, module=r"PIL\.")
+            warnings.filterwarnings("ignore", "Reading `.npy`", UserWarning)
+            warnings.simplefilter("default", DataWarning)
+            warnings.showwarning = _in_one_line(warnings.showwarning)
+            # JAX then compiles; a cache on a full or read-only disk is not needed.
+            warnings.filterwarnings("ignore", "Error (reading|writing) persistent compilation cache", UserWarning)
+            body()
+    except UserError as error:
+        print(f"error: {printable(' '.join(str(error).split()))}", file=sys.stderr)
+        return 2
+    except OSError as error:
+        if error.errno not in FIXABLE:
+            raise
+        name = printable(str(error.filename or "a file"))
+        print(f"error: {name}: cannot be used ({error.strerror})", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    except SystemExit as end:  # --help, or a signal that a command handles
+        return int(end.code or 0)
+    return 0

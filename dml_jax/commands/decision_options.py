@@ -1,0 +1,40 @@
+"""Options of the commands that classify images with an index of enrolled classes."""
+
+import argparse
+from typing import Any
+
+from dml_jax.errors import ConfigError, DataError
+from dml_jax.evaluation.open_set import FALSE_ACCEPT_RATE, RULES, VOTES
+
+
+def add(flags: argparse.ArgumentParser) -> None:
+    """Adds --decide, --false_accept_rate and --threshold."""
+    flags.add_argument(
+        "--decide",
+        choices=RULES,
+        default="nearest",
+        help=f"class of the nearest image (default), most votes of the {VOTES} nearest, or nearest class mean",
+    )
+    limit = flags.add_mutually_exclusive_group()
+    limit.add_argument(
+        "--false_accept_rate",
+        type=float,
+        default=FALSE_ACCEPT_RATE,
+        help=f"fraction of strangers that may be given a class (default: {FALSE_ACCEPT_RATE})",
+    )
+    limit.add_argument("--threshold", type=float, help="similarity below which an image is unknown")
+
+
+def given(options: argparse.Namespace) -> dict[str, Any]:
+    """The options as arguments for `Index.classify`.
+
+    Raises:
+      ConfigError: one is out of range.
+    """
+    from dml_jax.evaluation import open_set
+
+    try:
+        open_set.check(options.decide, options.false_accept_rate, options.threshold)
+    except DataError as error:
+        raise ConfigError(f"--{error}") from None
+    return {name: getattr(options, name) for name in ("decide", "false_accept_rate", "threshold")}

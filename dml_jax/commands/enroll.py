@@ -1,0 +1,201 @@
+"""Enrolls new classes with the model of a finished run, without training, and classifies images:
+
+    dml-jax enroll --workdir=runs/birds --index=birds.npz gallery/            # class folders, as for training
+    dml-jax enroll --workdir=runs/birds --index=birds.npz --classify photos/
+
+The first creates the index or adds to an existing one, without the images that it holds already; --remove=wren removes
+a class, --list prints the number of images and the name of each. The second prints one tab-separated line per image:
+class or "unknown", similarity to the best class, the image, the nearest image of that class. Strangers are told by a
+threshold on the similarity, which is measured on the unseen classes of the run for an index of this size and
+--false_accept_rate; what to expect of it is printed to stderr.
+"""
+
+import argparse
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dml_jax.commands import cli, decision_options
+from dml_jax.commands.embed import image_files
+from dml_jax.data.prepare.sources import Options, walk
+from dml_jax.errors import ConfigError, DataError, UserError, printable
+from dml_jax.files import expand_path, utf8_path
+
+if TYPE_CHECKING:
+    from dml_jax.inference.index import Index
+    from dml_jax.inference.model import Model
+
+
+def class_folders(paths: list[str]) -> dict[str, list[Path]]:
+    """Image files by class, with the classes that training finds in each directory (`datasets.folder`).
+
+    Raises:
+      DataError: a path is not a directory, it holds no class folders or images outside of them, or two have a class of
+        the same name.
+    """
+    from dml_jax.data.formats import folder
+
+    classes: dict[str, list[Path]] = {}
+    directory_of: dict[str, str] = {}
+    for name in paths:
+        path = expand_path("DIRECTORY", name)
+        if not path.is_dir():
+            raise DataError(f"{name}: there is no such directory; give a directory with one folder of images per class")
+        try:
+            found = dict(sorted(walk(path)))
+            entries = folder.find(found, Options())
+        except DataError as error:
+            raise DataError(f"{name}: {error}") from error
+        if note := folder.skipped(found):
+            print(note)
+        for entry in entries:
+            if directory_of.setdefault(entry.class_name, name) != name:
+                raise DataError(
+                    f"{name}: {directory_of[entry.class_name]} also has a class {entry.class_name}; rename one"
+                )
+            classes.setdefault(entry.class_name, []).append(entry.file.path)
+    return classes
+
+
+def new_images(index: "Index", classes: dict[str, list[Path]]) -> dict[str, list[Path]]:
+    """The images by class that are not yet enrolled as what they are."""
+    enrolled = {(index.classes[label], name) for label, name in zip(index.labels, index.images, strict=True)}
+    new = {name: [f for f in files if (name, str(f.resolve())) not in enrolled] for name, files in classes.items()}
+    return {name: files for name, files in new.items() if files}
+
+
+def usable(model: "Model", files: Sequence[str | Path], *, needed: bool = True) -> list[str | Path]:
+    """The images that the model can embed; the others are listed on stderr with the reason.
+
+    Raises:
+      DataError: there is none, but one is needed.
+    """
+    kept = []
+    for file in files:
+        try:
+            model.read(file)
+            kept.append(file)
+        except DataError as error:
+            print(f"left out: {printable(str(error))}", file=sys.stderr)
+    if not kept and needed:
+        raise DataError(f"none of {len(files)} images can be used; the reasons are listed above")
+    return kept
+
+
+def parse(arguments: list[str]) -> argparse.Namespace:
+    """The options of the command line.
+
+    Raises:
+      ConfigError: an option is missing, unknown, out of range, or does not go with the others.
+    """
+    flags = cli.Parser(__doc__)
+    flags.add_argument("paths", nargs="*", metavar="DIRECTORY|IMAGE", help="directories of class folders, or images")
+    flags.add_argument("--workdir", help="work directory of the run whose model is used")
+    flags.add_argument("--checkpoint", default="reported", help="reported (default), latest, best or a step")
+    flags.add_argument("--index", help=".npz file with the enrolled classes")
+    flags.add_argument("--classify", action="store_true", help="classify images instead of enrolling classes")
+    flags.add_argument("--remove", metavar="CLASS", action="append", default=[], help="class to remove; repeatable")
+    flags.add_argument("--list", action="store_true", help="print the enrolled classes and their numbers of images")
+    decision_options.add(flags)
+    flags.add_argument("--skip_bad", action="store_true", help="leave out unusable images instead of stopping")
+    options = flags.parse_args(arguments)
+    for key in ("workdir", "index"):
+        if not getattr(options, key):
+            raise ConfigError(f"--{key}: missing; e.g. --workdir=runs/birds --index=birds.npz")
+    if options.list and (options.paths or options.classify or options.remove):
+        raise ConfigError("--list: cannot be combined with images, --classify or --remove; give it alone")
+    if not options.paths and (options.classify or not (options.remove or options.list)):
+        raise ConfigError("DIRECTORY|IMAGE: missing; give directories of class folders or, with --classify, images")
+    if options.threshold is not None and not options.classify:
+        raise ConfigError("--threshold: needs --classify; give that too")
+    decision_options.given(options)
+    if options.classify and options.remove:
+        raise ConfigError("--remove: cannot be combined with --classify; remove first, then classify")
+    return options
+
+
+def execute(arguments: list[str]) -> None:
+    """Reads the command line; enrolls classes or classifies images.
+
+    Raises:
+      UserError: invalid input.
+    """
+    options = parse(arguments)
+    path = cli.file_to_write("--index", options.index)
+    if path.suffix != ".npz":
+        raise ConfigError(f"--index={options.index}: must end in .npz")
+    if (options.classify or options.remove or options.list) and not path.is_file():
+        raise ConfigError(f"--index={options.index}: there is no such file; enroll classes first")
+    files = image_files(options.paths) if options.classify else []
+    classes = class_folders(options.paths) if options.paths and not options.classify else {}
+
+    import dml_jax
+    from dml_jax.inference.index import EMPTY, Index
+
+    model = dml_jax.load(utf8_path("--workdir", options.workdir), options.checkpoint)
+    if options.classify:
+        kept = usable(model, files) if options.skip_bad else files
+        _classify(Index.load(model, path), kept, options)
+        return
+    found = _version(path)
+    index = Index.load(model, path) if path.exists() else Index(model)
+    if options.list:
+        counts = Counter(int(label) for label in index.labels)
+        for label, name in enumerate(index.classes):
+            print(f"{counts[label]}\t{printable(name)}")
+        return
+    for name in options.remove:
+        index.remove(name)
+    given = sum(map(len, classes.values()))
+    classes = new_images(index, classes)
+    known = given - sum(map(len, classes.values()))
+    if options.skip_bad and classes:
+        good = set(usable(model, [file for images in classes.values() for file in images], needed=not known))
+        classes = {name: chosen for name, images in classes.items() if (chosen := [f for f in images if f in good])}
+    if classes:
+        index.add(classes)
+    try:
+        expected = _expected(index, options) if index.images else EMPTY
+    except UserError as error:  # with an explicit threshold, the index can be used all the same
+        expected = f"warning: no threshold for unknown images: {error}"
+    if _version(path) != found:
+        raise DataError(f"--index={options.index}: another command has changed it; run this one again")
+    if classes or options.remove:
+        index.save(path)
+    done = [f"removed {printable(', '.join(options.remove))}"] if options.remove else []
+    if classes:
+        done.append(f"enrolled {sum(map(len, classes.values()))} images of {len(classes)} classes")
+    if known:
+        done.append(f"skipped {known} images that are already enrolled")
+    print(f"{path}: {'; '.join(done)}; now {len(index.images)} images of {len(index.classes)} classes")
+    print(expected)
+
+
+def _version(path: Path) -> tuple[int, int] | None:
+    """Tells one content of a file that is replaced on writing from another; None without the file."""
+    return (path.stat().st_ino, path.stat().st_mtime_ns) if path.exists() else None
+
+
+def _classify(index: "Index", files: Sequence[str | Path], options: argparse.Namespace) -> None:
+    """Prints the class of each image, or "unknown"."""
+    if options.threshold is None:
+        print(_expected(index, options), file=sys.stderr)
+    found = index.nearest(files, **decision_options.given(options))
+    for name, similarity, nearest, file in zip(*found, files, strict=True):
+        print("\t".join(map(printable, (name, f"{similarity:.4f}", str(file), index.images[nearest]))))
+
+
+def _expected(index: "Index", options: argparse.Namespace) -> str:
+    """What is to be expected of the threshold for the rule and the rate, as a sentence."""
+    rate = options.false_accept_rate
+    expected = index.expect(rate, options.decide)
+    few = rate * expected.images < expected.growth
+    return (
+        f"--decide={options.decide} --false_accept_rate={rate:g}: unknown below {expected.threshold:.4f}; expected: "
+        f"{'at most ' if expected.growth > 1 else ''}{100 * expected.false_accepts:.1f} % of strangers accepted, "
+        f"{100 * expected.false_rejects:.1f} % of images of enrolled classes rejected (measured on "
+        f"{expected.images:,} images of {expected.classes:,} unseen classes"
+        f"{', which are too few for this rate' if few else ''})"
+    )

@@ -1,0 +1,239 @@
+"""Evaluates the embeddings of any model:
+
+    dml-jax evaluate --embeddings=embeddings.npy --labels=labels.npy [--output=results.json]
+    dml-jax evaluate --embeddings=gallery.npy --labels=gallery_labels.npy
+                               --query_embeddings=queries.npy --query_labels=query_labels.npy
+
+Embeddings are real numbers [N, D], memory-mapped, so they may be larger than the memory. Labels are integers or strings
+[N], or a text file with one class per line. Without queries, every row searches all other rows. --rerank and --expand
+add the metrics after k-reciprocal re-ranking and query expansion; both load the embeddings into memory.
+"""
+
+import argparse
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dml_jax import files
+from dml_jax.commands import cli, rerank_options
+from dml_jax.errors import ConfigError, DataError, printable
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from dml_jax.console import Console
+
+KS = (1, 2, 4, 8, 10, 100, 1000)
+MAX_RESTARTS = 10_000
+CHOICES = {
+    "metric": ("cosine", "euclidean"),
+    "protocol": ("clean", "paper"),
+    "nmi_average": ("arithmetic", "geometric"),
+}
+
+
+def parser() -> cli.Parser:
+    """The options of the command."""
+    flags = cli.Parser(__doc__)
+    flags.add_argument("--embeddings", metavar="FILE", help=".npy, [N, D]")
+    flags.add_argument("--labels", metavar="FILE", help=".npy, [N] integers or strings, or text, one class per line")
+    flags.add_argument("--query_embeddings", metavar="FILE", help="queries that search the embeddings")
+    flags.add_argument("--query_labels", metavar="FILE", help="labels of the queries")
+    flags.add_argument(
+        "--ks", metavar="K,K,…", help=f"K of Recall@K (default: {','.join(map(str, KS))}, as far as possible)"
+    )
+    flags.add_argument("--metric", default="cosine", help="cosine (default) or euclidean")
+    flags.add_argument(
+        "--protocol", default="clean", help="clean (default), or paper: drop the first neighbour, as the authors' code"
+    )
+    flags.add_argument("--nmi_average", default="arithmetic", help="arithmetic (default), or geometric as HIST's code")
+    flags.add_argument("--no_clustering", action="store_true", help="skip k-means and NMI")
+    flags.add_argument("--restarts", type=int, help="restarts of k-means (default: 10; 1 above 1000 classes)")
+    flags.add_argument("--seed", type=int, default=0, help="seed of k-means (default: 0)")
+    rerank_options.add_to(flags)
+    flags.add_argument(
+        "--full_ranking", action="store_true", help="add MAP over the whole ranking and precision@K; slower"
+    )
+    flags.add_argument(
+        "--verification", action="store_true", help="add error rates of pairs, by cosine: EER, FNMR at FMR"
+    )
+    flags.add_argument("--geometry", action="store_true", help="add density, spectral decay, uniformity, alignment")
+    flags.add_argument("--memory", type=int, metavar="MIB", help="device memory to use at most")
+    flags.add_argument("--output", metavar="FILE", help="JSON file to write")
+    flags.add_argument("--quiet", action="store_true", help="print the table only, no progress")
+    return flags
+
+
+def parse_ks(text: str | None) -> tuple[int, ...] | None:
+    """The numbers given as `--ks`, without duplicates.
+
+    Raises:
+      ConfigError: not positive integers separated by commas.
+    """
+    if text is None:
+        return None
+    try:
+        ks = tuple(dict.fromkeys(int(k) for k in text.split(",")))
+    except ValueError:
+        ks = ()
+    if not ks or min(ks) < 1:
+        raise ConfigError(f"--ks={text}: must be positive integers separated by commas, e.g. --ks=1,10,100")
+    return ks
+
+
+def execute(arguments: list[str]) -> None:
+    """Reads the command line, evaluates, prints the table and writes the output.
+
+    Raises:
+      UserError: invalid input.
+    """
+    options = parser().read_plain(arguments, "dml-jax evaluate")
+    for key in ("embeddings", "labels"):
+        if not getattr(options, key):
+            raise ConfigError(f"--{key}: missing; e.g. --embeddings=embeddings.npy --labels=labels.npy")
+    if bool(options.query_embeddings) != bool(options.query_labels):
+        raise ConfigError("--query_embeddings and --query_labels: give both or neither")
+    if options.verification and options.query_embeddings:
+        raise ConfigError("--verification: compares the pairs of one set; leave out the queries")
+    for key, known in CHOICES.items():
+        if getattr(options, key) not in known:
+            raise ConfigError(f"--{key}={getattr(options, key)}: must be {' or '.join(known)}")
+    for key in ("restarts", "memory"):
+        if getattr(options, key) is not None and getattr(options, key) < 1:
+            raise ConfigError(f"--{key}={getattr(options, key)}: must be positive")
+    if (options.restarts or 0) > MAX_RESTARTS:
+        raise ConfigError(f"--restarts={options.restarts}: must be at most {MAX_RESTARTS}")
+    if not 0 <= options.seed < 1 << 31:
+        raise ConfigError(f"--seed={options.seed}: must be in 0..{(1 << 31) - 1}")
+    rerank_options.check(options)
+    ks = parse_ks(options.ks)
+    output = cli.file_to_write("--output", options.output) if options.output else None
+
+    started = time.monotonic()
+    results = evaluate(options, ks)
+    results["seconds"] = round(time.monotonic() - started, 3)
+    if output is not None:
+        files.write_json(output, results)
+    print_table(results, output)
+
+
+def evaluate(options: argparse.Namespace, ks: tuple[int, ...] | None) -> dict[str, Any]:
+    """All requested metrics, the protocol, and the names and sizes of the inputs.
+
+    Raises:
+      DataError: files that cannot be used.
+      ConfigError: options that do not fit the number of rows.
+    """
+    import numpy as np
+
+    from dml_jax.console import Console
+    from dml_jax.evaluation import protocol, verification
+
+    queries, labels = _load(options, "embeddings", "labels")
+    gallery, gallery_labels = None, None
+    if options.query_embeddings:
+        gallery, gallery_labels = queries, labels
+        queries, labels = _load(options, "query_embeddings", "query_labels")
+    elif len(queries) < 2:
+        raise DataError("--embeddings: has one row; give at least two, or queries")
+    candidates = len(queries) - 1 if gallery is None else len(gallery)
+    if ks is not None and max(ks) > candidates:
+        raise ConfigError(f"--ks={options.ks}: there are {candidates} candidates; every K must be at most that")
+    rerank_options.check_sizes(options, len(queries), None if gallery is None else len(gallery))
+    classes = len(np.unique(labels))
+
+    settings: dict[str, Any] = {
+        "cluster": not options.no_clustering,
+        "seed": options.seed,
+        "restarts": options.restarts,
+        "average": options.nmi_average,
+        "metric": options.metric,
+    }
+    with Console(quiet=options.quiet) as console:
+        results = protocol.evaluate(
+            queries,
+            labels,
+            ks=ks or KS,
+            protocol=options.protocol,
+            geometry=options.geometry,
+            full_ranking=options.full_ranking,
+            gallery=gallery,
+            gallery_labels=gallery_labels,
+            memory=None if options.memory is None else options.memory << 20,
+            announce=None if options.quiet else console.print,
+            progress=_progress(console, "retrieval"),
+            cluster_progress=_progress(console, "k-means, maximum iterations"),
+            **settings,
+        )
+        if options.verification:
+            results |= verification.summary(queries, labels)
+        results |= rerank_options.evaluate(options, queries, labels, gallery, gallery_labels, ks or KS, console)
+    results["protocol"] = protocol.description(
+        options.protocol, classes=classes, gallery=gallery is not None, **settings
+    )
+    results |= {"rows": len(queries), "columns": queries.shape[1], "classes": classes}
+    results |= {key: str(getattr(options, key)) for key in ("embeddings", "labels")}
+    if gallery is not None:
+        results["gallery_rows"] = len(gallery)
+        results |= {key: str(getattr(options, key)) for key in ("query_embeddings", "query_labels")}
+    return results
+
+
+def _load(options: argparse.Namespace, embeddings: str, labels: str) -> "tuple[np.ndarray, np.ndarray]":
+    """Embeddings [N, D], memory-mapped, and labels [N], from the files that two options name."""
+    from dml_jax.evaluation import check_inputs
+
+    def load(key: str) -> "np.ndarray":
+        return check_inputs.load(files.expand_path(f"--{key}", getattr(options, key)), name=f"--{key}")
+
+    points = check_inputs.embeddings(load(embeddings), name=f"--{embeddings}")
+    path = files.expand_path(f"--{labels}", getattr(options, labels))
+    classes = load(labels) if path.suffix == ".npy" else check_inputs.read_lines(path, name=f"--{labels}")
+    return points, check_inputs.labels(classes, len(points), name=f"--{labels}", of=f"--{embeddings}")
+
+
+def _progress(console: "Console", title: str) -> Callable[[int, int], None]:
+    """A callback (done, total) that shows a progress bar; a new total begins a new bar."""
+    current = 0
+
+    def progress(done: int, total: int) -> None:
+        nonlocal current
+        if current != total or done == 1:  # begin after the first part, whose time includes the compilation
+            console.start_progress(title, total, done)
+            current = total
+        else:
+            console.update_progress(done, f"{done / total:.0%}")
+
+    return progress
+
+
+def print_table(results: dict[str, Any], output: Path | None) -> None:
+    """Prints one row per metric and one column per ranking, then the protocols."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    from dml_jax.evaluation import metric_table
+    from dml_jax.evaluation.verification import FALSE_MATCH_RATES, PAIRED
+
+    rankings = {"plain": results} | {name: results[name] for name in rerank_options.NAMES if name in results}
+    table = Table(box=box.SIMPLE, title=f"{results['rows']:,} rows, {results['classes']:,} classes; metrics in %")
+    table.add_column("metric")
+    for name in rankings:
+        table.add_column(name if len(rankings) > 1 else "value ± standard error", justify="right")
+    for entry in metric_table.columns(results):
+        heading = entry.heading if entry.percent else f"{entry.heading} (not in %)"
+        table.add_row(heading, *(metric_table.cell(ranking, entry, digits=2) for ranking in rankings.values()))
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(table)
+    if results["lone_queries"]:
+        console.print(f"{results['lone_queries']:,} queries have no relevant row")
+    if "equal_error_rate" in results:
+        rates = "  ".join(f"FNMR@FMR={rate:g} {results[f'fnmr@{rate}']:.2%}" for rate in FALSE_MATCH_RATES)
+        error = f"{results['equal_error_rate']:.2%}"
+        console.print(f"pairs of up to {PAIRED:,} rows by their cosine: EER {error}  {rates}", markup=False)
+    for ranking in rankings.values():
+        console.print(ranking["protocol"], markup=False)
+    written = f"; written to {printable(str(output))}" if output else ""
+    console.print(f"{results['seconds']:.1f} s{written}", markup=False)

@@ -1,0 +1,125 @@
+"""Browses a run's images by their neighbours in a browser (`pip install starlette uvicorn python-multipart`):
+
+    dml-jax explore --workdir=runs/birds [--split=test] [--port=8001]
+
+Open the address that it prints: choose an image to see those nearest to it, or drop a photograph in. Only this machine
+can reach it. Needs the data of the run; --config.data.path=… if it has moved.
+"""
+
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dml_jax.commands import analyse, cli, serve
+from dml_jax.errors import ConfigError, suggest
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from dml_jax.config import Config
+    from dml_jax.data.split import Split
+    from dml_jax.inference.model import Model
+
+HOST = "127.0.0.1"
+
+
+def parser() -> cli.Parser:
+    """The options of the command."""
+    flags = cli.Parser(__doc__)
+    flags.add_argument("--workdir", metavar="DIRECTORY", help="work directory of the run")
+    flags.add_argument("--split", default="test", help="test (default), train or validation")
+    flags.add_argument("--checkpoint", default="reported", help="reported (default), latest, best or a step")
+    flags.add_argument("--port", type=int, default=8001, help="default 8001; 0 for any free one")
+    return flags
+
+
+def execute(arguments: list[str]) -> None:
+    """Reads the command line; serves until SIGTERM or Ctrl-C.
+
+    Raises:
+      UserError: invalid input.
+    """
+    options, overrides = parser().read(arguments)
+    if options.split not in analyse.SPLITS:
+        raise ConfigError(f"--split={options.split}: {suggest(options.split, analyse.SPLITS)}")
+    config, directory = analyse.run_config(options, overrides)
+    try:
+        from dml_jax.serving import explorer, http_service
+        from dml_jax.serving.batched_answers import Answers
+    except ImportError as error:
+        raise ConfigError(f"{error.name} is not installed: pip install starlette uvicorn python-multipart") from None
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    with serve.listen(HOST, options.port) as listener:
+        import dml_jax
+        from dml_jax.commands import runtime
+
+        runtime.enable_compilation_cache()
+        splits = all_splits(config, options.split)
+        split, hashes = splits[options.split], data_hashes(directory, splits)
+        model = dml_jax.load(directory, options.checkpoint)
+        answers = Answers(model, batch=serve.BATCH, waiting=serve.WAITING)
+        queries = explorer.Part(split, embeddings(model, split, directory / "embeddings" / options.split, *hashes))
+        gallery = None
+        if split.gallery is not None:
+            rows = embeddings(model, split.gallery, directory / "embeddings" / "gallery", *hashes)
+            gallery = explorer.Part(split.gallery, rows)
+        shown = explorer.Explorer(f"{config.name}, {options.split} images", queries, gallery)
+        answers.compile()
+        print(f"http://{HOST}:{listener.getsockname()[1]}/", flush=True)
+        http_service.server(
+            answers, model.read, http_service.Limits(), complete=shown.complete, routes=shown.routes()
+        ).run([listener])
+
+
+def all_splits(config: "Config", name: str) -> "dict[str, Split]":
+    """The data of a run, by split.
+
+    Raises:
+      UserError: it cannot be read, or the run has no split `name`.
+    """
+    from dml_jax.data import formats
+    from dml_jax.data.holdout import hold_out
+
+    splits = formats.load(config.data)
+    if config.data.validation_share:
+        splits["train"], splits["validation"] = hold_out(splits["train"], config.data.validation_share)
+    if name not in splits:
+        raise ConfigError(f"--split={name}: the run has none; give {' or '.join(splits)}")
+    return splits
+
+
+def data_hashes(directory: Path, splits: "dict[str, Split]") -> tuple[str, str]:
+    """The hash of the data as they are, and as the run was trained on; warns if they differ."""
+    from dml_jax.train.experiment import data_hash
+    from dml_jax.train.records import workdir
+
+    here, trained = data_hash(splits), str(workdir.read_config(directory)["data_hash"])
+    if here != trained:
+        print(f"warning: the data are not those that the run in {directory} was trained on", file=sys.stderr)
+    return here, trained
+
+
+def embeddings(model: "Model", split: "Split", exported: Path, data_hash: str, trained: str) -> "np.ndarray":
+    """Embeddings of a split, float32 [N, D]: those that the run has exported, if they are of this model and these data.
+
+    Args:
+      model: of the run.
+      split: of its data as they are.
+      exported: where the embeddings may be.
+      data_hash: of the data as they are.
+      trained: of the data that the run was trained on; also of the embeddings, unless they say otherwise.
+    """
+    import numpy as np
+
+    from dml_jax.export import embedding_files
+
+    if (exported / "manifest.json").exists():
+        stored = embedding_files.read(exported)
+        same_data = stored.manifest.get("data_hash", trained) == data_hash and stored.ids == list(split.ids)
+        if stored.manifest.get("checkpoint_step") == model.step and same_data:
+            return np.asarray(stored.embeddings)
+    count, size = len(split.labels), model.config.evaluation.batch_size
+    print(f"embedding {count:,} images", flush=True)
+    batches = (range(start, min(start + size, count)) for start in range(0, count, size))
+    return np.concatenate([model.embed([split.read(i, None) for i in batch]) for batch in batches])

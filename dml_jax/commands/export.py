@@ -1,0 +1,113 @@
+"""Hands a finished run on to other programs, without its data set:
+
+    dml-jax export --workdir=runs/birds --to=onnx,parquet [--output=DIRECTORY] [--push=user/name]
+
+  onnx        model.onnx, for onnxruntime, TensorRT, OpenVINO, …; activations are float32 (extra "onnx")
+  stablehlo   model.stablehlo, for any program with JAX
+  parquet     <split>.parquet from the run's embeddings: embedding, id, label, class_name, metadata
+
+Both models take "images", uint8 [batch, height, width, 3] in RGB, resized and cropped as for the evaluation; they
+include the normalisation, and give "embeddings", float32 [batch, D]. --push uploads the model with a card of its
+results to the Hugging Face hub (extra "hub"), from where `dml_jax.load("hf://user/name")` loads it.
+"""
+
+from functools import partial
+from pathlib import Path
+
+from dml_jax.commands import cli
+from dml_jax.errors import ConfigError, DataError, printable
+from dml_jax.files import expand_path, utf8_path
+
+FORMS = ("onnx", "stablehlo", "parquet")
+
+
+def parser() -> cli.Parser:
+    """The options of the command."""
+    flags = cli.Parser(__doc__)
+    flags.add_argument("--workdir", metavar="DIRECTORY", help="work directory of the run")
+    flags.add_argument("--to", metavar="FORM,…", help="onnx, stablehlo, parquet")
+    flags.add_argument("--checkpoint", default="reported", help="reported (default), latest, best or a step")
+    flags.add_argument("--output", metavar="DIRECTORY", help="default: the work directory")
+    flags.add_argument("--push", metavar="USER/NAME", help="repository on the Hugging Face hub to upload to")
+    flags.add_argument("--private", action="store_true", help="if the repository is new, only its owner sees it")
+    return flags
+
+
+def execute(arguments: list[str]) -> None:
+    """Reads the command line and writes the files.
+
+    Raises:
+      UserError: invalid input.
+    """
+    options = parser().read_plain(arguments, "dml_jax.export")
+    if not options.workdir:
+        raise ConfigError("--workdir: missing; e.g. --workdir=runs/birds")
+    if not (options.to or options.push):
+        raise ConfigError(f"--to: missing; give some of {','.join(FORMS)}, or --push=user/name")
+    forms = cli.choices("--to", options.to, FORMS) if options.to else ()
+    if "onnx" in forms:
+        cli.check_installed(f"--to={options.to}", "jax2onnx", "jax2onnx onnxruntime")
+    if options.checkpoint != "reported" and "parquet" in forms:
+        raise ConfigError(f"--checkpoint={options.checkpoint}: the run has embeddings of the reported one only")
+    if options.push:
+        if options.push.count("/") != 1:
+            raise ConfigError(f"--push={options.push}: must be user/name")
+        cli.check_installed(f"--push={options.push}", "huggingface_hub", "huggingface_hub")
+        if options.checkpoint != "reported":
+            raise ConfigError(f"--checkpoint={options.checkpoint}: --push uploads the reported one with its results")
+    workdir = utf8_path("--workdir", options.workdir)
+    output = expand_path("--output", options.output) if options.output else workdir
+    if output.exists() and not output.is_dir():
+        raise ConfigError(f"--output={options.output}: is a file; give a directory")
+    export(workdir, forms, options.checkpoint, output, options.push, private=options.private)
+
+
+def export(
+    workdir: Path, forms: tuple[str, ...], checkpoint: str, output: Path, repository: str | None, *, private: bool
+) -> None:
+    """Writes the forms into `output`, and pushes them with the model to a repository.
+
+    Raises:
+      UserError: no such run, checkpoint or embeddings, or the hub refuses.
+    """
+    import jax
+
+    from dml_jax.export import embedding_files, hub, onnx, parquet, stablehlo
+    from dml_jax.train.records.workdir import read_config
+    from dml_jax.train.start import warm_start
+
+    height, width = read_config(workdir)["shape"]
+    splits = exported_splits(workdir) if "parquet" in forms else []
+    if repository:
+        state = warm_start.load_trained(workdir, checkpoint, None).state
+        hub.results_of(workdir, state)  # before anything is created
+        hub.create(repository, private=private)
+    output.mkdir(parents=True, exist_ok=True)
+    written = []
+    for split in splits:
+        written.append(output / f"{split.name}.parquet")
+        parquet.write(written[-1], embedding_files.read(split))
+        print(printable(str(written[-1])))
+    for form, write in (("stablehlo", stablehlo.write), ("onnx", onnx.write)):
+        if form in forms:
+            # bfloat16 is rare among the operators of ONNX runtimes.
+            model = warm_start.load_trained(workdir, checkpoint, None, dtype="float32" if form == "onnx" else None)
+            variables = jax.device_get((model.state.params, model.state.model_state))
+            written.append(output / f"model.{form}")
+            difference = write(written[-1], partial(model.method.embed, *variables), (height, width))
+            print(f"{printable(str(written[-1]))}: largest difference from the model {difference:.1e}")
+    if repository:
+        hub.push(repository, workdir, state, written)
+        print(f"https://huggingface.co/{repository}")
+
+
+def exported_splits(workdir: Path) -> list[Path]:
+    """The directories of the run's embeddings.
+
+    Raises:
+      DataError: there are none.
+    """
+    found = sorted(path.parent for path in (workdir / "embeddings").glob("*/manifest.json"))
+    if not found:
+        raise DataError(f"{workdir}: holds no embeddings; write them with --mode=export of dml_jax.main")
+    return found

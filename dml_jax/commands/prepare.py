@@ -1,0 +1,136 @@
+"""Prepares a data set from the archives or folders that its authors distribute:
+
+    dml-jax prepare --name=cub --download
+    dml-jax prepare --name=cub --source=CUB_200_2011.tgz --output=data/cub
+    dml-jax prepare --name=folder --source=photos/ --output=data/photos --short_side=256
+
+Every image is decoded, and all images that cannot be used are listed. Running the same command again resumes an
+interrupted preparation or download. --source can be repeated for data sets that consist of several archives.
+"""
+
+import os
+import sys
+
+from dml_jax import files
+from dml_jax.commands import cli
+from dml_jax.data.prepare.sources import Options, Recipe
+from dml_jax.errors import ConfigError
+
+MAX_THREADS = 1024
+
+
+def parser() -> cli.Parser:
+    """The options of the command."""
+    flags = cli.Parser(__doc__)
+    flags.add_argument("--name", metavar="DATA_SET", help="cub, cars, sop, inshop, omniglot, folder, csv or parquet")
+    flags.add_argument(
+        "--source", metavar="PATH", action="append", default=[], help="archive, folder, .csv or .parquet file"
+    )
+    flags.add_argument(
+        "--download", action="store_true", help="cub, sop and omniglot: from their owners, whose terms are printed"
+    )
+    flags.add_argument(
+        "--output",
+        metavar="DIRECTORY",
+        help="directory to create; value of data.path in configurations (default with --download: data/NAME)",
+    )
+    flags.add_argument(
+        "--short_side",
+        type=int,
+        default=0,
+        metavar="PIXELS",
+        help="resize larger images to this shorter side; 0 to keep the size (default)",
+    )
+    flags.add_argument(
+        "--pixels", action="store_true", help="store uncompressed pixels: fastest to read, needs much space"
+    )
+    flags.add_argument("--skip_bad", action="store_true", help="leave out unusable images instead of stopping")
+    flags.add_argument("--subset", action="store_true", help="accept a part of a data set whose size is known")
+    flags.add_argument(
+        "--test_share",
+        type=float,
+        default=0.5,
+        metavar="FRACTION",
+        help="share of the classes used for test if there are no splits (default 0.5)",
+    )
+    flags.add_argument(
+        "--splits",
+        default="auto",
+        help="folders: use the folders train and test; classes: divide the classes; auto: folders if present (default)",
+    )
+    flags.add_argument(
+        "--threads",
+        type=int,
+        default=os.cpu_count() or 1,
+        metavar="NUMBER",
+        help="threads that decode images (default: number of cores)",
+    )
+    flags.add_argument("--quiet", action="store_true", help="no progress bars")
+    flags.add_argument(
+        "--verify", metavar="DIRECTORY", help="only check the files of a prepared data set against their SHA-256"
+    )
+    return flags
+
+
+def execute(arguments: list[str]) -> None:
+    """Reads the command line and prepares or verifies a data set.
+
+    Raises:
+      UserError: invalid input.
+    """
+    options = parser().read_plain(arguments, "dml-jax prepare")
+    from dml_jax import config as configs
+    from dml_jax.console import Console
+    from dml_jax.data import store
+
+    console = Console(quiet=options.quiet)
+    console.rich.file = sys.stdout  # this stream, even while tfds_builder redirects sys.stdout
+    if options.verify:
+        store.verify(files.expand_path("--verify", options.verify))
+        console.print(f"{options.verify}: all files are unchanged")
+        return
+    if options.download and options.source:
+        raise ConfigError("--source: is not used with --download; give one of them")
+    if options.download and options.name:
+        options.output = options.output or f"data/{options.name}"
+    for key in ("name", *(() if options.download else ("source",)), "output"):
+        if not getattr(options, key):
+            raise ConfigError(f"--{key}: missing; e.g. --name=folder --source=photos/ --output=data/photos")
+    if options.splits not in ("auto", "folders", "classes"):
+        raise ConfigError(f"--splits={options.splits}: must be auto, folders or classes")
+    if not 0 < options.test_share < 1:
+        raise ConfigError(f"--test_share={options.test_share}: must be between 0 and 1 (exclusive)")
+    if options.short_side < 0:
+        raise ConfigError(f"--short_side={options.short_side}: must be at least 0 (0 keeps the size of the images)")
+    if not 1 <= options.threads <= MAX_THREADS:
+        raise ConfigError(f"--threads={options.threads}: must be in 1..{MAX_THREADS}")
+    recipe: Recipe | None = getattr(configs.module("data", options.name, "--name"), "RECIPE", None)
+    if recipe is None:
+        raise ConfigError(
+            f"--name={options.name}: needs no preparation; use it directly with --config.data.name={options.name}"
+        )
+    from dml_jax.data.prepare import (  # imports tensorflow_datasets, which takes a second
+        known_archives,
+        prepare_dataset,
+    )
+
+    given = tuple(files.expand_path("--source", source) for source in options.source)
+    request = prepare_dataset.Request(
+        name=options.name,
+        sources=known_archives.archives(options.name, recipe) if options.download else given,
+        output=files.utf8_path("--output", options.output),
+        options=Options(options.test_share, options.splits),
+        short_side=options.short_side,
+        pixels=options.pixels,
+        skip_bad=options.skip_bad,
+        subset=options.subset,
+        threads=options.threads,
+        download=options.download,
+    )
+    with console:
+        content = prepare_dataset.prepare(request, recipe, console)
+    for line in prepare_dataset.summary(content):
+        console.print(line)
+    console.print(
+        f"written: {options.output}; use with --config.data.name={options.name} --config.data.path={options.output}"
+    )

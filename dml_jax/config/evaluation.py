@@ -1,0 +1,50 @@
+"""Options of the evaluation."""
+
+from typing import Annotated, Literal
+
+from dml_jax.config.fields import AtLeastTwo, NonEmpty, Positive, PositiveInt, require, section
+from dml_jax.config.needs import Needs, RunRule
+
+# Batches for test-time refinement: the method's own, chunks of nearest neighbours, or drawn from clusters.
+Refine = Literal["reciprocal", "neighbors", "kmeans", "ward", "spectral", "birch", "dbscan", "optics"]
+FIXED_COUNT = ("kmeans", "ward", "spectral", "birch")  # find a given number of clusters
+DENSITY_BASED = ("dbscan", "optics")  # determine the number of clusters, and label outliers as noise
+
+
+def _refined(kinds: tuple[str, ...]) -> Needs:
+    what = f"one of {', '.join(kinds)} in evaluation.refine"
+    return Needs(what, lambda c: not set(kinds).isdisjoint(c.evaluation.refine), misleads=True)
+
+
+FOUND = RunRule(
+    "a K exceeds the number of images that a query is compared with, so Recall@K is not computed; give smaller ones",
+    lambda c, run: max(c.evaluation.ks) <= run.candidates,
+)
+
+
+@section
+class Evaluation:
+    """How embeddings are evaluated."""
+
+    protocol: Literal["clean", "paper"] = "clean"  # excludes the query by its index, or the first neighbour (authors)
+    ks: Annotated[tuple[PositiveInt, ...], NonEmpty, FOUND] = (1, 2, 4, 8)  # of Recall@K
+    full_ranking: bool = False  # also MAP over the whole ranking and precision@K; slower with large classes
+    batch_size: PositiveInt = 256  # images embedded at once
+    cluster: bool = True  # computes NMI with k-means at the end; slow with many thousand classes
+    # Of the entropies in NMI; geometric in HIST's code.
+    nmi_average: Annotated[
+        Literal["arithmetic", "geometric"], Needs("evaluation.cluster", lambda c: c.evaluation.cluster)
+    ] = "arithmetic"
+    refine: tuple[Refine, ...] = ()  # also evaluates the method's test-time refinement in these batches (MPN)
+    # Number of clusters for "kmeans", "ward", "spectral" and "birch".
+    refine_clusters: Annotated[AtLeastTwo, _refined(FIXED_COUNT)] = 900
+    # Largest distance of neighbours for "dbscan" and "optics", between unit embeddings.
+    refine_eps: Annotated[Positive, _refined(DENSITY_BASED)] = 0.9
+    refine_min_samples: Annotated[AtLeastTwo, _refined(DENSITY_BASED)] = (
+        5  # neighbours of a core point for the same two
+    )
+    controls: bool = False  # also evaluates raw pixels and the untrained network; for small images
+
+    def __post_init__(self) -> None:
+        require(1 in self.ks, "ks", self.ks, "must contain 1: models are selected and reported by Recall@1")
+        require(len(set(self.refine)) == len(self.refine), "refine", self.refine, "must not contain a name twice")

@@ -1,0 +1,192 @@
+"""Sections of a configuration: frozen dataclasses whose rules are declared at the field and checked by pydantic.
+
+    @section
+    class Config:
+        tau: Positive = 32.0  # scale of the distances
+
+Rules across fields are checked in `__post_init__` with `require`.
+"""
+
+import dataclasses
+import functools
+import inspect
+import io
+import json
+import re
+import tokenize
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Annotated, Any, Literal, TypeVar, dataclass_transform, get_args
+
+import pydantic
+import pydantic.dataclasses
+from annotated_types import Ge, Gt, Le, Lt, MinLen
+
+from dml_jax.errors import ConfigError, suggest
+
+T = TypeVar("T")
+
+LIMIT = 2**31  # of whole numbers: sizes and steps are 32-bit integers in JAX
+PositiveInt = Annotated[int, Gt(0), Lt(LIMIT)]
+NonNegativeInt = Annotated[int, Ge(0), Lt(LIMIT)]
+AtLeastTwo = Annotated[int, Ge(2), Lt(LIMIT)]
+LARGEST = 3.4028234663852886e38  # float32; JAX would make infinity of larger numbers
+Positive = Annotated[float, Gt(0), Le(LARGEST)]
+NonNegative = Annotated[float, Ge(0), Le(LARGEST)]
+Probability = Annotated[float, Ge(0), Le(1)]
+Fraction = Annotated[float, Ge(0), Lt(1)]  # 1 excluded
+NonEmpty = MinLen(1)
+Dtype = Literal["float32", "bfloat16"]
+
+
+class BrokenRule(ValueError):
+    """A rule across fields that does not hold."""
+
+    def __init__(self, key: str, value: Any, rule: str):
+        super().__init__(f"{key}={value!r}: {rule}")
+        self.key, self.value, self.rule = key, value, rule
+
+
+def require(condition: bool, key: str, value: Any, rule: str) -> None:
+    """Raises BrokenRule unless `condition` holds; for `__post_init__`, with the key relative to the section."""
+    if not condition:
+        raise BrokenRule(key, value, rule)
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field,))
+def section(cls: type[T]) -> type[T]:
+    """Makes a class a frozen dataclass that validates types and rules, and raises ConfigError when constructed."""
+    config = pydantic.ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+    made: Any = pydantic.dataclasses.dataclass(cls, frozen=True, config=config)
+    validated = made.__init__
+
+    @functools.wraps(validated)
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        try:
+            validated(self, *args, **kwargs)
+        except pydantic.ValidationError as error:
+            raise ConfigError(_message(error, "", list(keys(made)))) from None
+
+    made.__init__ = init
+    return made
+
+
+def validate(kind: type[T], values: Mapping[str, Any], path: str = "", known: Iterable[str] = ()) -> T:
+    """A section from a nested mapping.
+
+    Args:
+      kind: a section.
+      values: the mapping; missing keys take their defaults, lists become tuples.
+      path: dotted name of the section, for messages.
+      known: all dotted keys of the whole configuration, to suggest where a misplaced key belongs.
+
+    Raises:
+      ConfigError: an unknown or missing key, a wrong type or a broken rule.
+    """
+    try:
+        # JSON has no tuples and no classes, so that strict validation accepts lists and mappings in their place.
+        return pydantic.TypeAdapter(kind).validate_json(json.dumps(values))
+    except pydantic.ValidationError as error:
+        raise ConfigError(_message(error, path, [*known, *keys(kind, path)])) from None
+    except TypeError as error:
+        raise ConfigError(f"{path}: holds a value of a type that no key has ({error})") from None
+
+
+def _message(problems: pydantic.ValidationError, path: str, known: list[str]) -> str:
+    """One sentence for the first of pydantic's errors, unknown keys before others: key, value, rule, remedy."""
+    errors = problems.errors(include_url=False)
+    error = min(errors, key=lambda e: e["type"] not in ("unexpected_keyword_argument", "extra_forbidden"))
+    places = [part for part in error["loc"] if not (isinstance(part, str) and part.startswith(("tuple[", "dict[")))]
+    key = path
+    for place in places:
+        key += f"[{place}]" if isinstance(place, int) else f".{place}" if key else str(place)
+    value, context = error["input"], error.get("ctx", {})
+    match error["type"]:
+        case "unexpected_keyword_argument" | "extra_forbidden":
+            return f"{key}: there is no such key; {suggest(key, known)}"
+        case "missing" | "missing_argument" if not isinstance(places[-1], int):
+            return f"{key}: missing, and it has no default"
+        case "value_error" if isinstance(context.get("error"), BrokenRule):
+            broken = context["error"]
+            return f"{key}.{broken.key}={broken.value!r}: {broken.rule}" if key else str(broken)
+        case "literal_error":
+            choices = re.findall(r"'([^']*)'", context["expected"])
+            return f"{key}={value!r}: {suggest(str(value), choices)}"
+        case "greater_than":
+            rule = "must be positive" if context["gt"] == 0 else f"must be greater than {context['gt']}"
+        case "greater_than_equal":
+            rule = "must not be negative" if context["ge"] == 0 else f"must be at least {context['ge']}"
+        case "less_than":
+            rule = f"must be less than {context['lt']}"
+        case "less_than_equal":
+            rule = f"must be at most {context['le']}"
+        case "finite_number":
+            rule = "must be a finite number"
+        case "too_short" if not value:
+            rule = "must not be empty"
+        case "missing" | "missing_argument" | "too_short" | "too_long":
+            key = key.removesuffix(f"[{places[-1]}]")
+            rule = "has the wrong number of values"
+        case "tuple_type":
+            rule = "must be a list of values"
+        case "dataclass_type" | "dict_type":
+            rule = "must be a section"
+        case kind if kind.endswith(("_type", "_parsing")):
+            names = {"int": "a whole number", "float": "a number", "string": "text", "bool": "true or false"}
+            wanted = names.get(kind.rpartition("_")[0], kind.rpartition("_")[0])
+            rule = f"must be {wanted}, not {type(value).__name__}"
+        case _:
+            rule = error["msg"][0].lower() + error["msg"][1:]
+    return f"{key}={value!r}: {rule}"
+
+
+def keys(kind: type, path: str = "") -> Iterator[str]:
+    """The dotted keys of a section and of the sections in it."""
+    for field in dataclasses.fields(kind):
+        key = f"{path}.{field.name}" if path else field.name
+        inner = field.type if isinstance(field.type, type) and dataclasses.is_dataclass(field.type) else None
+        if inner is not None:
+            yield from keys(inner, key)
+        else:
+            yield key
+
+
+def meanings(kind: type) -> dict[str, str]:
+    """What each field means: the comment behind it, or above it."""
+    found: dict[str, str] = {}
+    for owner in reversed(kind.__mro__):
+        if not dataclasses.is_dataclass(owner) or not inspect.getmodule(owner):
+            continue
+        fields = {field.name for field in dataclasses.fields(owner)}
+        above: list[str] = []
+        name = ""
+        for token in tokenize.generate_tokens(io.StringIO(inspect.getsource(owner)).readline):
+            if token.type == tokenize.COMMENT:
+                text = token.string.lstrip("# ")
+                alone = token.line.strip().startswith("#")
+                if alone:
+                    above.append(text)
+                elif name:
+                    found[name] = text
+            elif token.string in fields and token.string != name and token.line.strip().startswith(f"{token.string}:"):
+                name = token.string
+                if above:
+                    found[name] = " ".join(above)
+                above = []
+    return found
+
+
+def type_name(annotation: Any) -> str:
+    """How a type is written in a listing of the options."""
+    args = get_args(annotation)
+    if getattr(annotation, "__metadata__", None):
+        rules = [rule for rule in annotation.__metadata__ if rule not in (Lt(LIMIT), Le(LARGEST))]
+        signs = {Gt: (">", "gt"), Ge: (">=", "ge"), Lt: ("<", "lt"), Le: ("<=", "le")}
+        bounds = [f"{signs[type(r)][0]} {getattr(r, signs[type(r)][1]):g}" for r in rules if type(r) in signs]
+        return " ".join([type_name(args[0]), *bounds])
+    if str(annotation).startswith("typing.Literal"):
+        return " | ".join(map(str, args))
+    if args and args[-1] is Ellipsis:
+        return f"{type_name(args[0])}, …"
+    if args:
+        return ", ".join(type_name(a) for a in args)
+    return getattr(annotation, "__name__", str(annotation))

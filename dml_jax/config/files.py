@@ -1,0 +1,205 @@
+"""Configuration files: found, executed, and overridden by keys of the command line."""
+
+import ast
+import re
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from difflib import get_close_matches
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
+from types import CodeType, ModuleType
+from typing import TYPE_CHECKING, Any
+
+from dml_jax.config.resolve import SAME_EXPERIMENT, Config, flatten, misleading, resolve, upgraded
+from dml_jax.errors import ConfigError, UserError, suggest
+from dml_jax.files import expand_path, read_json
+
+if TYPE_CHECKING:
+    from ml_collections import ConfigDict
+
+
+def configs_root() -> Path:
+    """The directory that holds `configs`: inside the installed package, or the checkout."""
+    package = Path(__file__).parents[1]
+    return next(root for root in (package / "shipped", package.parent) if (root / "configs").is_dir())
+
+
+def find_file(option: str, path: str) -> Path:
+    """A configuration or study file: the user's own, or else the one of this name that comes with the package.
+
+    Args:
+      option: "--study" for a study; otherwise it is a configuration.
+      path: without a variant; for a file of the package "configs/cars_hist.py" or "cars_hist", for a study
+        "configs/studies/hist_alpha.py" or "hist_alpha".
+
+    Raises:
+      ConfigError: no such file.
+    """
+    file = expand_path(option, path)
+    if file.is_file():
+        return file
+    folder = "configs/studies" if option == "--study" else "configs"
+    known = {file.stem: file for file in (configs_root() / folder).glob("*.py")}
+    name = path.removeprefix(f"{folder}/").removesuffix(".py")
+    if name in known:
+        return known[name]
+    near = [f"; did you mean {folder}/{match}.py?" for match in get_close_matches(name, known, 1)]
+    raise ConfigError(f"{option}={path}: there is no such file{''.join(near)}")
+
+
+def run_file(option: str, path: str) -> ModuleType:
+    """Executes a configuration or study file.
+
+    Args:
+      option: that names the file, for messages.
+      path: see `find_file`.
+
+    Raises:
+      ConfigError: no such file, or an error in it.
+    """
+    file = find_file(option, path)
+    if file.suffix != ".py":
+        raise ConfigError(f"{option}={path}: is not a Python file")
+    loader = _SourceLoader(file.stem, str(file))
+    module = ModuleType(file.stem)
+    module.__file__ = str(file)
+    parents = [*file.resolve().parents]
+    root = str(next((parent.parent for parent in parents if parent.name == "configs"), parents[:2][-1]))
+    if root not in sys.path:  # configuration files import each other as `configs.…`
+        sys.path.insert(0, root)
+    if (shipped := str(configs_root())) not in sys.path:  # and may import those of the package
+        sys.path.append(shipped)
+    with running(f"{option}={path}"):
+        loader.exec_module(module)
+    return module
+
+
+class _SourceLoader(SourceFileLoader):
+    """Always reads the source: Python recognises a compiled file by size and second, which two versions may share."""
+
+    def get_code(self, fullname: str) -> CodeType:
+        return self.source_to_code(self.get_data(self.path), self.path)
+
+
+@contextmanager
+def running(file: str) -> Iterator[None]:
+    """Turns every error of a user's file, whose code runs within this context, into a ConfigError that names the file.
+
+    Args:
+      file: the option with its value.
+    """
+    try:
+        yield
+    except UserError as error:
+        raise ConfigError(f"{file}: {error}") from error
+    except Exception as error:
+        raise ConfigError(f"{file}: cannot be run ({type(error).__name__}: {error})") from error
+
+
+def _stored_config(path: str) -> tuple[dict[str, Any], list[str]]:
+    """The configuration in a JSON file, the `config.json` of a run or the configuration alone, and the "given" keys."""
+    file = expand_path("--config", path)
+    if not file.is_file():
+        raise ConfigError(f"--config={path}: there is no such file")
+    content = read_json(file, dict[str, Any], "give the config.json of a run", ConfigError)
+    values = content.get("config", content)
+    if not isinstance(values, dict) or not isinstance(values.get("train"), dict):
+        raise ConfigError(f"--config={path}: holds no configuration; give the config.json of a run")
+    given = content.get("given")
+    return upgraded(values), [str(key) for key in given] if isinstance(given, list) else []
+
+
+def resolved(
+    path: str, overrides: dict[str, str], warn: Callable[[str], None] | None = None
+) -> tuple[Config, frozenset[str]]:
+    """The configuration in a file with overrides, and the keys that the user gave, see `needs.report`.
+
+    These are the overrides and the options that the file names, as opposed to those of a recipe that it imports, unless
+    it is an override that makes them pointless. The `config.json` of a run only has those of its study.
+
+    Args:
+      path: see `load_config`.
+      overrides: see `load_config`.
+      warn: called with a sentence about each value that has no effect or not the one that is expected.
+
+    Raises:
+      ConfigError: see `load_config` and `config.resolve`.
+    """
+    values = load_config(path, overrides)
+    if path.endswith(".json"):
+        given = {*overrides, *_stored_config(path)[1]}
+        return resolve(values, given, warn), frozenset(given)
+    source = find_file("--config", path.partition(":")[0]).read_text(encoding="utf-8")
+    words = set(re.findall(r"\w+", source))
+    named = {key for key in flatten(values) if key.rpartition(".")[2] in words}
+    given = {*overrides, *(named & misleading(load_config(path, {})))}
+    config = resolve(values, given, warn)
+    shortened = not {"train.steps", "train.epochs"}.isdisjoint(overrides)
+    return config, frozenset(given if shortened else given | named)
+
+
+def load_config(path: str, overrides: dict[str, str]) -> dict[str, Any]:
+    """The configuration in a file as a nested dict, with overrides applied.
+
+    Args:
+      path: the file; `FILE:variant` calls its `get_config(variant)`; `config.json` of a run is a configuration, too.
+      overrides: text by dotted key; parsed as the type that the key has in the file.
+
+    Raises:
+      ConfigError: no such file, variant or key, or a value of another type.
+    """
+    if path.endswith(".json"):
+        values, _ = _stored_config(path)
+    else:
+        name, colon, variant = path.partition(":")
+        module = run_file("--config", name)
+        if not hasattr(module, "get_config"):
+            raise ConfigError(
+                f"--config={path}: has no get_config(), so it is not a configuration; other files import it"
+            )
+        variants = getattr(module, "VARIANTS", ())
+        if colon and variant not in variants:
+            known = suggest(variant, variants) if variants else "this configuration has none"
+            raise ConfigError(f"--config={path}: there is no variant {variant!r}; {known}")
+        with running(f"--config={path}"):
+            config: ConfigDict = module.get_config(variant) if colon else module.get_config()
+            values = config.to_dict()
+    for key, text in overrides.items():
+        apply_override(values, key, text)
+    for own, other in (("steps", "epochs"), ("epochs", "steps")):  # a new length replaces the one in the file
+        if f"train.{own}" in overrides and f"train.{other}" not in overrides and values["train"][own]:
+            values["train"][other] = 0
+    if not set(overrides) <= set(SAME_EXPERIMENT):
+        values["paper"] = {}  # it is not the experiment of the paper any more
+    return values
+
+
+def apply_override(values: dict[str, Any], key: str, text: str) -> None:
+    """Sets the dotted `key` of a nested dict to `text`, parsed as the type of the present value."""
+    *sections, last = key.split(".")
+    section: Any = values
+    for part in (*sections, last):
+        if not isinstance(section, dict):
+            raise ConfigError(f"{key}: {part} is below a value, not in a section")
+        if part not in section:
+            raise ConfigError(f"{key}: there is no such key; {suggest(key, flatten(values))}")
+        holder, section = section, section[part]
+    holder[last] = _parsed(key, text, section)
+
+
+def _parsed(key: str, text: str, old: Any) -> Any:
+    kinds: dict[type, Callable[[str], Any]] = {int: int, float: float, str: str}
+    try:
+        if isinstance(old, bool):
+            return {"true": True, "1": True, "false": False, "0": False}[text.lower()]
+        if type(old) in kinds:
+            return kinds[type(old)](text)
+        if isinstance(old, tuple | list):
+            words = text.split(",")
+            value = words if all(map(str.isidentifier, words)) else ast.literal_eval(text)
+            return tuple(value) if isinstance(value, tuple | list) else (value,)
+    except (KeyError, ValueError, SyntaxError, TypeError):
+        wanted = "true or false" if isinstance(old, bool) else f"{type(old).__name__}, e.g. {old!r}"
+        raise ConfigError(f"{key}={text}: must be {wanted}") from None
+    raise ConfigError(f"{key}: is a section; set the keys in it one by one: {', '.join(sorted(old or {}))}")

@@ -1,0 +1,95 @@
+"""What `--mode=show` and `--config=FILE --help` print: a resolved experiment, and all its options."""
+
+import dataclasses
+import typing
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from rich.console import Console
+from rich.table import Table
+
+from dml_jax.config import Config
+from dml_jax.config.fields import meanings, type_name
+
+CHANGED = "*"  # marks values that differ from the default
+
+
+class Option(NamedTuple):
+    """One key of a configuration.
+
+    Attributes:
+      key: dotted name.
+      value: in the resolved configuration.
+      default: None where there is none.
+      type: as text.
+      meaning: from the options' source.
+    """
+
+    key: str
+    value: Any
+    default: Any
+    type: str
+    meaning: str
+
+    @property
+    def changed(self) -> bool:
+        """Whether the value differs from the default."""
+        return self.value != self.default
+
+
+def options(section: Any, path: str = "") -> Iterator[Option]:
+    """All options of a resolved configuration, or of one of its sections, in order."""
+    hints = typing.get_type_hints(type(section), include_extras=True)
+    texts = meanings(type(section))
+    for field in dataclasses.fields(section):
+        key, value = f"{path}{field.name}", getattr(section, field.name)
+        if dataclasses.is_dataclass(value):
+            yield from options(value, f"{key}.")
+        elif isinstance(value, dict) and any(map(dataclasses.is_dataclass, value.values())):
+            for name, entry in value.items():
+                yield from options(entry, f"{key}.{name}.")
+        else:
+            default = field.default if field.default is not dataclasses.MISSING else None
+            if field.default_factory is not dataclasses.MISSING:
+                default = field.default_factory()
+            yield Option(key, value, default, type_name(hints[field.name]), texts.get(field.name, ""))
+
+
+def print_values(config: Config) -> None:
+    """Prints every key of an experiment with its value; those that differ from the default are marked."""
+    console = Console(highlight=False, soft_wrap=True)
+    section = ""
+    for option in options(config):
+        head = option.key.partition(".")[0] if "." in option.key else ""
+        if head != section:
+            console.print()
+            section = head
+        mark, style = (CHANGED, "bold") if option.changed else (" ", "dim")
+        note = f"  (default {_text(option.default)})" if option.changed and option.default is not None else ""
+        console.print(f"{mark} {option.key} = {_text(option.value)}{note}", style=style, markup=False)
+    console.print(f"\n{CHANGED} differs from the default; --config=FILE --help explains every key", markup=False)
+
+
+def print_options(config: Config) -> None:
+    """Prints every key of a configuration with its type, default and meaning."""
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = 160
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in ("--config.KEY", "type", "default", "here", "meaning"):
+        table.add_column(heading, overflow="fold")
+    for option in options(config):
+        here = _text(option.value) if option.changed else ""
+        default = "" if option.default is None else _text(option.default)
+        table.add_row(option.key, option.type, default, here, option.meaning)
+    console.print(table, markup=False)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, tuple):
+        return ",".join(map(_text, value)) or "()"
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {entry:g}" for key, entry in value.items()) or "{}"
+    if isinstance(value, float):
+        return f"{value:.12g}"
+    return str(value) if value != "" else "''"

@@ -1,0 +1,97 @@
+"""Cars196 (Stanford Cars): the first 98 of 196 classes for training, the last 98 for test.
+
+The data set's own split, which is for classification, is ignored. The original site is gone, so the three layouts in
+circulation are read: the original archives (cars_train, cars_test and a devkit with .mat files), all images in car_ims
+with one cars_annos.mat, and class folders.
+"""
+
+import io
+
+import numpy as np
+
+from dml_jax.config import Data
+from dml_jax.data import store
+from dml_jax.data.prepare.sources import Entry, File, Files, Options, Recipe, file_at, find_folder
+from dml_jax.data.split import Split
+from dml_jax.errors import DataError
+
+CLASSES, TRAINING_CLASSES = 196, 98
+
+
+def find(files: Files, options: Options) -> list[Entry]:
+    """Reads whichever of the three layouts it finds."""
+    short = {"/".join(path.split("/")[-2:]): path for path in files}  # folder and file name -> path
+    names = {path.split("/")[-1] for path in files}
+    if "cars_train_annos.mat" in names:
+        rows = []
+        for folder, table in (
+            ("cars_train", "cars_train_annos.mat"),
+            ("cars_test", "cars_test_annos_withlabels.mat"),
+        ):
+            for row in _annotations(files, table):
+                rows.append((f"{folder}/{row['fname']}", int(row["class"])))
+    elif "cars_annos.mat" in names:
+        rows = [(str(row["relative_im_path"]), int(row["class"])) for row in _annotations(files, "cars_annos.mat")]
+    else:
+        return _folders(files)
+    title = _titles(files, names)
+    return [_entry(path, file_at(files, short.get(path, path)), number, title.get(number, "")) for path, number in rows]
+
+
+def _entry(name: str, file: File, number: int, title: str) -> Entry:
+    if not 1 <= number <= CLASSES:
+        raise DataError(f"{name}: class {number} is not in 1..{CLASSES}")
+    split = "train" if number <= TRAINING_CLASSES else "test"
+    return Entry(name, file, f"{number:03d} {title}".strip(), split)
+
+
+def _folders(files: Files) -> list[Entry]:
+    """Reads class folders, merging those of train/ and test/; sorted by name they are in the official order."""
+    images = {path: path.split("/")[-2] for path in files if path.count("/") and path.lower().endswith(".jpg")}
+    titles = sorted(set(images.values()))
+    if not titles:
+        raise DataError("neither cars_train_annos.mat nor cars_annos.mat nor class folders found: not Cars196")
+    half = TRAINING_CLASSES if len(titles) == CLASSES else len(titles) // 2
+    number = {title: i + 1 if i < half else i + 1 + TRAINING_CLASSES - half for i, title in enumerate(titles)}
+    return [_entry(path, files[path], number[title], title) for path, title in images.items()]
+
+
+def _annotations(files: Files, table: str) -> np.ndarray:
+    rows = _mat(files, table).get("annotations")
+    if rows is None or rows.dtype.names is None or "class" not in rows.dtype.names:
+        raise DataError(f"{table}: contains no labels; those of the test set are in cars_test_annos_withlabels.mat")
+    return rows
+
+
+def _titles(files: Files, names: set[str]) -> dict[int, str]:
+    for table in ("cars_meta.mat", "cars_annos.mat"):
+        if table in names and "class_names" in (content := _mat(files, table)):
+            return {i: str(title) for i, title in enumerate(content["class_names"], start=1)}
+    return {}
+
+
+def _mat(files: Files, table: str) -> dict[str, np.ndarray]:
+    from scipy.io import loadmat
+
+    path = find_folder(files, table, "Cars196") + table
+    try:
+        return {
+            key: np.atleast_1d(value) for key, value in loadmat(io.BytesIO(files[path].read()), squeeze_me=True).items()
+        }
+    except Exception as error:  # SciPy raises many types of exceptions for damaged files
+        raise DataError(f"{path} cannot be read: {error}") from error
+
+
+RECIPE = Recipe(
+    find,
+    counts={"train": (8_054, 98), "test": (8_131, 98)},
+    nested=True,
+    home="https://ai.stanford.edu/~jkrause/cars/car_dataset.html",
+    citation="Krause, Stark, Deng, Fei-Fei: 3D Object Representations for Fine-Grained Categorization, 3dRR 2013",
+    terms="its owners have not published it since 2023, when their addresses began to answer 404",
+)
+
+
+def load(data: Data) -> dict[str, Split]:
+    """The splits "train" (8,054 images of 98 classes) and "test" (8,131 images of 98 classes)."""
+    return store.load(data, "cars")

@@ -1,0 +1,72 @@
+"""Custom images listed in a table with the columns path, label, and optionally split (train, val, test) and role.
+
+    path,label,split,role,shop
+    images/1.jpg,oak,train,,north
+    images/7.jpg,elm,test,query,north
+    images/8.jpg,elm,test,gallery,south
+
+Paths are relative to the folder of the table. Without a split column, the classes are split into training and test.
+Other columns, such as shop, are kept as metadata and exported with the embeddings.
+"""
+
+import csv
+import io
+
+from dml_jax.config import Data
+from dml_jax.data import store
+from dml_jax.data.formats.folder import test_classes
+from dml_jax.data.prepare.sources import Entry, Files, Options, Recipe, file_at
+from dml_jax.data.split import Split
+from dml_jax.errors import DataError
+
+USED = ("path", "label", "split", "role")  # all other columns are metadata
+SPLIT = {
+    ("train", ""): "train",
+    ("val", ""): "validation",
+    ("validation", ""): "validation",
+    ("test", ""): "test",
+    ("test", "query"): "test",
+    ("test", "gallery"): "gallery",
+}
+
+
+def find(files: Files, options: Options) -> list[Entry]:
+    """Reads the only .csv file among the files."""
+    tables = [path for path in files if path.lower().endswith(".csv")]
+    if len(tables) != 1:
+        found = f"{len(tables)} .csv files ({', '.join(tables[:3])})" if tables else "no .csv file"
+        raise DataError(f"found {found}, exactly one is needed; give it as --source")
+    base = tables[0].rpartition("/")[0]
+    try:
+        text = files[tables[0]].read().decode("utf-8-sig")
+        table = csv.DictReader(io.StringIO(text, newline=""), strict=True)
+        rows = list(table)
+    except (DataError, UnicodeDecodeError, csv.Error) as error:
+        raise DataError(f"{tables[0]} cannot be read as a UTF-8 table: {error}") from error
+    columns = table.fieldnames or ()
+    if not {"path", "label"} <= set(columns):
+        raise DataError(
+            f"{tables[0]}: has the columns {', '.join(sorted(columns))}; must have path, label[, split, role]"
+        )
+    if wrong := [name for name in columns if not name or columns.count(name) > 1]:
+        raise DataError(f"{tables[0]}: the column {wrong[0]!r} has no name or occurs twice; rename or remove it")
+    tested = test_classes({row["label"] for row in rows if row["label"]}, options.test_share)
+    entries = []
+    for number, row in enumerate(rows, start=2):
+        path, label = row["path"], row["label"]
+        if not path or not label or None in row:
+            raise DataError(f"{tables[0]}, line {number}: has no path, no label or too many columns")
+        given = (row.get("split") or ("test" if label in tested else "train"), row.get("role") or "")
+        if given not in SPLIT:
+            raise DataError(f"{tables[0]}, line {number}: split {given[0]!r} with role {given[1]!r} is not supported")
+        metadata = {name: row[name] for name in columns if name not in USED}
+        entries.append(Entry(path, file_at(files, f"{base}/{path}" if base else path), label, SPLIT[given], metadata))
+    return entries
+
+
+RECIPE = Recipe(find)
+
+
+def load(data: Data) -> dict[str, Split]:
+    """The splits of a prepared data set."""
+    return store.load(data, "csv")

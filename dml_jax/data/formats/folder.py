@@ -1,0 +1,59 @@
+"""Custom image folders with one subfolder per class.
+
+    photos/oak/1.jpg              the classes are split into training and test classes,
+
+    photos/train/oak/1.jpg        or the split is given by folders train, test (or query), optionally val and gallery
+    photos/test/elm/7.jpg
+
+Class folders may be nested; the name of a class is then its whole path.
+"""
+
+import hashlib
+
+from dml_jax.config import Data
+from dml_jax.data import store
+from dml_jax.data.prepare.sources import IMAGE_SUFFIXES, SPLIT_NAMES, Entry, Files, Options, Recipe, is_image
+from dml_jax.data.split import Split
+from dml_jax.errors import DataError
+
+
+def find(files: Files, options: Options) -> list[Entry]:
+    """Takes every file with the suffix of an image as one; its class is the path of its folder."""
+    paths = {path: path.split("/") for path in files if is_image(path)}
+    given = {parts[0] for parts in paths.values() if len(parts) > 1} <= set(SPLIT_NAMES)
+    labels = {path: "/".join(parts[1 if given else 0 : -1]) for path, parts in paths.items()}
+    if stray := [path for path, label in labels.items() if not label]:
+        raise DataError(
+            f"{len(stray)} images, e.g. {stray[0]}, are in no class folder: put the images of each class into a folder"
+        )
+    if not paths:
+        raise DataError(
+            "there is no class folder with images; put the images of each class into a folder, with names that end in "
+            f"{', '.join(IMAGE_SUFFIXES)}"
+        )
+    if options.splits != "classes" and given:
+        return [Entry(path, files[path], labels[path], SPLIT_NAMES[parts[0]]) for path, parts in paths.items()]
+    if options.splits == "folders":
+        raise DataError(f"--splits=folders: the folders must be called {', '.join(SPLIT_NAMES)}")
+    tested = test_classes(set(labels.values()), options.test_share)
+    return [Entry(path, files[path], label, "test" if label in tested else "train") for path, label in labels.items()]
+
+
+def test_classes(classes: set[str], share: float) -> set[str]:
+    """Chooses the classes with the smallest SHA-256 of their name, so that adding a class moves few others."""
+    ranked = sorted(classes, key=lambda name: hashlib.sha256(name.encode(errors="surrogateescape")).digest())
+    return set(ranked[: round(share * len(ranked))])
+
+
+def skipped(files: Files) -> str:
+    """A sentence on the files that `find` leaves out; empty if there are none."""
+    others = [path for path in files if not is_image(path)]
+    return f"skipped {len(others)} files that are not images, e.g. {others[0]}" if others else ""
+
+
+RECIPE = Recipe(find, skipped=skipped)
+
+
+def load(data: Data) -> dict[str, Split]:
+    """The splits of a prepared data set, or of an unprepared folder, whose images are checked the first time."""
+    return store.load(data, "folder", unprepared=RECIPE)

@@ -1,0 +1,64 @@
+"""Omniglot: characters of many alphabets, each drawn by twenty people; training and test alphabets are disjoint.
+
+Either the full sets, images_background and images_evaluation, or the two small background sets. Of the latter, the
+second repeats two alphabets of the first, which are left out of the test split.
+"""
+
+from dml_jax.config import Data
+from dml_jax.data import store
+from dml_jax.data.prepare.sources import Entry, Files, Options, Recipe
+from dml_jax.data.split import Split
+from dml_jax.errors import DataError
+from dml_jax.remote.downloads import Source
+
+PAIRS = (("images_background", "images_evaluation"), ("images_background_small1", "images_background_small2"))
+
+
+def find(files: Files, options: Options) -> list[Entry]:
+    """Finds the images <set>/<alphabet>/<character>/<drawing>.png."""
+    drawings: dict[str, list[tuple[str, str, str]]] = {}
+    for path in files:
+        if path.endswith(".png") and path.count("/") >= 3:
+            _, part, alphabet, character, _ = f"/{path}".rsplit("/", 4)
+            drawings.setdefault(part, []).append((path, alphabet, character))
+    for pair in PAIRS:
+        if set(pair) <= set(drawings):
+            break
+    else:
+        needed = " or ".join(" and ".join(pair) for pair in PAIRS)
+        raise DataError(f"found {', '.join(sorted(drawings)) or 'nothing'} of Omniglot; needed are {needed}")
+    trained = {alphabet for _, alphabet, _ in drawings[pair[0]]}
+    entries = []
+    for split, part in zip(("train", "test"), pair, strict=True):
+        for path, alphabet, character in drawings[part]:
+            if split == "train" or alphabet not in trained:
+                name = f"{alphabet}/{character}/{path.rsplit('/', 1)[1]}"
+                entries.append(Entry(name, files[path], f"{alphabet}/{character}", split))
+    return entries
+
+
+RECIPE = Recipe(
+    find,
+    nested=True,
+    home="https://github.com/brendenlake/omniglot",
+    citation="Lake, Salakhutdinov, Tenenbaum: Human-level concept learning through probabilistic program induction, "
+    "Science 2015",
+    downloads=(  # the small sets, which the configurations use; length and SHA-256 are those in tensorflow_datasets
+        Source(
+            "https://github.com/brendenlake/omniglot/raw/master/python/images_background_small1.zip",
+            1_319_022,
+            "f38eb80f801274ac2b4dff5b24289016bfaba4a7d5bb50deebf27104ad6cb8a4",
+        ),
+        Source(
+            "https://github.com/brendenlake/omniglot/raw/master/python/images_background_small2.zip",
+            1_580_917,
+            "3ccaa407515a8778e5d0861875af38b17e418f301ad5bb3b5a6b65d901a41c7f",
+        ),
+    ),
+    terms="MIT licence, copyright 2015 Brenden Lake",
+)
+
+
+def load(data: Data) -> dict[str, Split]:
+    """The splits "train" and "test"; with the small sets, 2,720 images of 136 classes and 2,120 images of 106."""
+    return store.load(data, "omniglot")

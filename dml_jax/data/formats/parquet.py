@@ -1,0 +1,186 @@
+"""Images inside Parquet files, in the form of Hugging Face data sets: one file, or a folder with files.
+
+    image    struct of bytes and path, or binary: the content of an image file
+    label    name of the class; or its number, with the names in the schema's metadata "huggingface"
+    split    optional: train, val or test
+
+An image or label column of another name is found if it is the only one with this feature type of Hugging Face. Other
+columns of text, numbers, truth values and dates are kept as metadata, and so is the path of the image.
+
+Without a column split, the names of files and folders give it (`data/train-00000-of-00002.parquet`), if there are both
+training and test files. Otherwise, and with --splits=classes, the classes are split into training and test.
+"""
+
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
+
+from dml_jax.config import Data
+from dml_jax.data import store
+from dml_jax.data.formats.folder import test_classes
+from dml_jax.data.prepare import archives
+from dml_jax.data.prepare.sources import MAX_BYTES, SPLIT_NAMES, Entry, File, Files, Options, Recipe, Scalar
+from dml_jax.data.split import Split
+from dml_jax.errors import DataError
+from dml_jax.files import name_file, reading
+
+if TYPE_CHECKING:
+    import pyarrow
+
+ROWS = 16  # that are decoded at a time; the page of the file that holds them is also in memory
+SPLITS = {name: SPLIT_NAMES[name] for name in ("train", "val", "validation", "test")}
+
+
+def find(files: Files, options: Options) -> list[Entry]:
+    """Copies the images of all .parquet files to `options.scratch`, where they can be read in any order."""
+    tables = {path: files[path] for path in files if path.lower().endswith(".parquet")}
+    if not tables:
+        raise DataError("found no .parquet file; give one, or a folder with some, as --source")
+    if packed := [path for path, file in tables.items() if file.size >= 0]:
+        raise DataError(f"{packed[0]} is in an archive; unpack it and give the .parquet files")
+    named = {path: _split_in(path) for path in tables}
+    if not {"train", "test"} <= set(named.values()) or "" in named.values():
+        if options.splits == "folders":
+            raise DataError("--splits=folders: the names of the .parquet files must contain train or test")
+        named = dict.fromkeys(tables, "")
+    entries: list[Entry] = []
+    for number, (path, table) in enumerate(tables.items()):
+        target = options.scratch / f"images-{number}"
+        with reading(path), target.open("wb") as file:
+            entries += _entries(table.path, path, file, named[path])
+    undivided = {entry.class_name for entry in entries if options.splits == "classes" or not entry.split}
+    tested = test_classes(undivided, options.test_share)
+    return [
+        entry._replace(split="test" if entry.class_name in tested else "train")
+        if options.splits == "classes" or not entry.split
+        else entry
+        for entry in entries
+    ]
+
+
+def _split_in(path: str) -> str:
+    """The split that a word of a path names, the last one if there are several; empty if none does."""
+    found = [SPLITS[word] for word in re.split("[^a-z]+", path.lower()) if word in SPLITS]
+    return found[-1] if found else ""
+
+
+class _Columns(NamedTuple):
+    """How a table is read.
+
+    Attributes:
+      image, label: names of these columns.
+      types: of these and all metadata columns, as they are read.
+      class_names: by column of class numbers.
+    """
+
+    image: str
+    label: str
+    types: "pyarrow.Schema"
+    class_names: Mapping[str, list[Any]]
+
+
+def _columns(schema: "pyarrow.Schema") -> _Columns:
+    """Finds the columns.
+
+    Raises:
+      DataError: there is no image or label column, or it has another type.
+    """
+    import pyarrow as pa
+
+    text = (schema.metadata or {}).get(b"huggingface", b"{}")
+    described = json.loads(text).get("info", {}).get("features", {})
+    features = {key: feature for key, feature in described.items() if isinstance(feature, dict)}
+
+    def column(name: str, kind: str) -> str:
+        typed = [key for key in schema.names if features.get(key, {}).get("_type") == kind]
+        if name not in schema.names and len(typed) != 1:
+            raise DataError(f"has no column {name!r}; it has {', '.join(schema.names)}; rename one of them")
+        return name if name in schema.names else typed[0]
+
+    image, label = column("image", "Image"), column("label", "ClassLabel")
+    kind = schema.field(image).type
+    content = kind.field("bytes").type if pa.types.is_struct(kind) and "bytes" in kind.names else kind
+    if not (pa.types.is_binary(content) or pa.types.is_large_binary(content)):
+        raise DataError(f"column {image!r} is {kind} instead of binary or struct<bytes: binary>: the files themselves")
+    if not _is_scalar(schema.field(label).type):
+        raise DataError(f"column {label!r} is {schema.field(label).type} instead of text or whole numbers")
+    kept = [field for field in schema if field.name in (image, label) or _is_scalar(field.type)]
+    types = [field.with_type(pa.string()) if pa.types.is_temporal(field.type) else field for field in kept]
+    names = {key: feature["names"] for key, feature in features.items() if feature.get("_type") == "ClassLabel"}
+    return _Columns(image, label, pa.schema(types), names)
+
+
+def _is_scalar(kind: "pyarrow.DataType") -> bool:
+    from pyarrow import types
+
+    kind = kind.value_type if types.is_dictionary(kind) else kind
+    return types.is_primitive(kind) or types.is_string(kind) or types.is_large_string(kind)
+
+
+def _entries(source: Path, name: str, file: IO[bytes], split: str) -> Iterator[Entry]:
+    """The images of one Parquet file, whose contents are written to `file`.
+
+    Args:
+      source: the Parquet file.
+      name: by which its images are called: that in row 7 is <name>/7.
+      file: to write to.
+      split: of rows for which the table names none.
+    """
+    from pyarrow import parquet
+
+    if not source.is_file():
+        raise DataError("is not a regular file")
+    left = archives.max_unpacked(source)
+    # Mapped, because a reader with a buffer makes it as large as the header of a damaged page demands.
+    options = {"memory_map": True, "pre_buffer": False, "page_checksum_verification": True}
+    with parquet.ParquetFile(source, **options) as table:
+        columns = _columns(table.schema_arrow)
+        rows = (
+            row
+            for batch in table.iter_batches(ROWS, columns=columns.types.names)
+            for row in batch.cast(columns.types).to_pylist()
+        )
+        for number, row in enumerate(rows):
+            image = row.pop(columns.image)
+            content, path = (image["bytes"], image.get("path")) if isinstance(image, dict) else (image, None)
+            values = {key: _value(value, columns.class_names.get(key)) for key, value in row.items()}
+            label = values.pop(columns.label)
+            for column, value in ((columns.image, content), (columns.label, label)):
+                if value in (None, ""):
+                    raise DataError(f"row {number} (from 0): column {column!r} is empty; remove such rows")
+            left -= len(content)
+            if left < 0 or len(content) > MAX_BYTES:
+                raise DataError(f"row {number} (from 0): column {columns.image!r} is too large for an image")
+            given = values.pop("split", None)
+            if given not in (None, "", *SPLITS):
+                raise DataError(f"row {number} (from 0): column 'split' is {given!r} instead of {', '.join(SPLITS)}")
+            offset = file.tell()
+            with name_file(Path(file.name)):
+                file.write(content)
+            yield Entry(
+                f"{name}/{number}",
+                File(Path(file.name), offset, len(content)),
+                str(label),
+                SPLITS[str(given)] if given else split,
+                {"path": path} | values if path else values,
+            )
+
+
+def _value(value: Scalar, names: list[Any] | None) -> Scalar:
+    """A cell, with the number of a class replaced by its name, and NaN and infinity, which JSON lacks, by None."""
+    if isinstance(value, int) and names is not None:
+        if not 0 <= value < len(names):
+            raise DataError(f"class number {value} is not one of its {len(names)} classes")
+        return str(names[value])
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+RECIPE = Recipe(find)
+
+
+def load(data: Data) -> dict[str, Split]:
+    """The splits of a prepared data set."""
+    return store.load(data, "parquet")

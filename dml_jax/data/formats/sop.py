@@ -1,0 +1,45 @@
+"""Stanford Online Products: images of 22,634 products, in the official split."""
+
+from dml_jax.config import Data
+from dml_jax.data import store
+from dml_jax.data.prepare.sources import Entry, Files, Options, Recipe, file_at, find_folder, read_rows
+from dml_jax.data.split import Split
+from dml_jax.errors import DataError
+from dml_jax.remote.downloads import Source
+
+
+def find(files: Files, options: Options) -> list[Entry]:
+    """Reads `Ebay_train.txt` and `Ebay_test.txt` of the official archive, Stanford_Online_Products.zip."""
+    base = find_folder(files, "Ebay_train.txt", "Stanford Online Products")
+    entries = []
+    for split in ("train", "test"):
+        header, *rows = read_rows(files, f"{base}Ebay_{split}.txt")
+        if header != ["image_id", "class_id", "super_class_id", "path"]:
+            raise DataError(f"{base}Ebay_{split}.txt: begins with {' '.join(header)!r} instead of the column names")
+        for row in rows:
+            if len(row) != 4 or not row[1].isdigit():
+                raise DataError(f"{base}Ebay_{split}.txt: {' '.join(row)!r} does not have four columns")
+            entries.append(Entry(row[3], file_at(files, base + row[3]), f"{int(row[1]):05d}", split))
+    return entries
+
+
+RECIPE = Recipe(
+    find,
+    counts={"train": (59_551, 11_318), "test": (60_502, 11_316)},
+    nested=True,
+    home="https://cvgl.stanford.edu/projects/lifted_struct/",
+    citation="Song, Xiang, Jegelka, Savarese: Deep Metric Learning via Lifted Structured Feature Embedding, CVPR 2016",
+    downloads=(  # length and SHA-256 are those in tensorflow_datasets; its address, by FTP, is of the same server
+        Source(
+            "http://ftp.cs.stanford.edu/cs/cvgl/Stanford_Online_Products.zip",
+            3_083_860_082,
+            "b04fa78210e69fab050ce73939550e1cd0f96890bdd98ec9fee732c3b756ef48",
+        ),
+    ),
+    terms="no licence is known; the photographs are from eBay and belong to their owners",
+)
+
+
+def load(data: Data) -> dict[str, Split]:
+    """The splits "train" (59,551 images of 11,318 classes) and "test" (60,502 images of 11,316 classes)."""
+    return store.load(data, "sop")

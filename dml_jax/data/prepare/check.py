@@ -1,0 +1,159 @@
+"""Checking a data set before it is written: every image is decoded, and all problems are found in one pass."""
+
+import hashlib
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from itertools import islice
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+from PIL import Image
+
+from dml_jax.data import decode, transforms
+from dml_jax.data.prepare.sources import Entry, File
+from dml_jax.errors import DataError
+
+MIN_SIDE = 8  # pixels
+CONTRAST = 2  # levels by which neighbouring patches must differ to set a bit of the difference hash
+
+S = TypeVar("S")
+T = TypeVar("T")
+
+
+class ImageHashes(NamedTuple):
+    """Hashes of an image that can be decoded.
+
+    Attributes:
+      sha256: of the file.
+      difference: uint8 [16], see `difference_hash`.
+    """
+
+    sha256: bytes
+    difference: np.ndarray
+
+
+def ordered_map(function: Callable[[S], T], items: Iterable[S], threads: int) -> Iterator[T]:
+    """Maps in threads; yields the results in order and computes only a few of them ahead."""
+    with ThreadPoolExecutor(threads) as pool:
+        source = iter(items)
+        waiting = deque(pool.submit(function, item) for item in islice(source, 8 * threads))
+        while waiting:
+            result = waiting.popleft().result()
+            waiting.extend(pool.submit(function, item) for item in islice(source, 1))
+            yield result
+
+
+def inspect_image(file: File, use: Callable[[bytes, np.ndarray], None]) -> ImageHashes | str:
+    """Decodes an image file; returns its hashes, or the reason why it cannot be used; `use`: see `inspect_images`."""
+    try:
+        data = file.read()
+        pixels = decode.rgb(data)
+        transforms.check_aspect(pixels)
+    except DataError as error:
+        return str(error)
+    height, width, _ = pixels.shape
+    if min(height, width) < MIN_SIDE:
+        return f"only {width}x{height} pixels"
+    use(data, pixels)
+    return ImageHashes(hashlib.sha256(data).digest(), difference_hash(pixels))
+
+
+def difference_hash(pixels: np.ndarray) -> np.ndarray:
+    """Perceptual hash of 128 bits (uint8 [16]): comparisons of horizontal and vertical neighbours in a 9 x 9 image."""
+    green = Image.fromarray(np.ascontiguousarray(pixels[:, :, 1]))
+    small = np.asarray(green.resize((9, 9), Image.Resampling.BOX)).astype(np.int16)
+    across = small[:8, 1:] > small[:8, :-1] + CONTRAST
+    down = small[1:, :8] > small[:-1, :8] + CONTRAST
+    return np.packbits(np.concatenate([across.ravel(), down.ravel()]))
+
+
+def inspect_images(
+    entries: Sequence[Entry],
+    threads: int,
+    progress: Callable[[int], None] = lambda done: None,
+    use: Callable[[int, bytes, np.ndarray], None] = lambda i, data, pixels: None,
+) -> tuple[dict[int, ImageHashes], dict[int, str]]:
+    """Decodes all images.
+
+    Args:
+      entries: the images.
+      threads: number of threads.
+      progress: called with the number of images decoded so far.
+      use: called in the threads with index, content of the file and pixels, uint8 [H, W, 3], of each usable image.
+
+    Returns:
+      Hashes of the usable and reasons of the unusable images, both by index.
+    """
+    hashes: dict[int, ImageHashes] = {}
+    reasons: dict[int, str] = {}
+
+    def inspect(i: int) -> ImageHashes | str:
+        return inspect_image(entries[i].file, partial(use, i))
+
+    for i, result in enumerate(ordered_map(inspect, range(len(entries)), threads)):
+        if isinstance(result, str):
+            reasons[i] = result
+        else:
+            hashes[i] = result
+        progress(i + 1)
+    return hashes, reasons
+
+
+def find_invalid(entries: Sequence[Entry], hashes: Mapping[int, ImageHashes]) -> dict[int, str]:
+    """Decodable images that are invalid as part of the data set: index -> reason.
+
+    Invalid are duplicate names, the same file in two classes, names that are not UTF-8, the only image of a class, and
+    queries whose class is not in the gallery.
+    """
+    reasons: dict[int, str] = {}
+    names: set[str] = set()
+    classes_of_file: dict[bytes, set[str]] = {}
+    for i in hashes:
+        classes_of_file.setdefault(hashes[i].sha256, set()).add(entries[i].class_name)
+    for i in hashes:
+        entry = entries[i]
+        classes = classes_of_file[hashes[i].sha256]
+        if entry.id in names:
+            reasons[i] = "is listed twice"
+        elif len(classes) > 1:
+            reasons[i] = f"the same file is in the classes {' and '.join(sorted(classes))}"
+        elif not _utf8(entry.id):
+            reasons[i] = "its name is not UTF-8"
+        names.add(entry.id)
+    return reasons | _find_unmatched(entries, set(hashes) - set(reasons))
+
+
+def _find_unmatched(entries: Sequence[Entry], usable: set[int]) -> dict[int, str]:
+    """Images without another image of their class to be retrieved: index -> reason."""
+    counts = Counter((entries[i].split, entries[i].class_name) for i in usable)
+    gallery = any(split == "gallery" for split, _ in counts)
+    reasons = {}
+    for i in sorted(usable):
+        split, name = entries[i].split, entries[i].class_name
+        if split == "test" and gallery:
+            if not counts["gallery", name]:
+                reasons[i] = f"its class {name!r} is not in the gallery"
+        elif split != "gallery" and counts[split, name] == 1:
+            reasons[i] = f"the only image of its class {name!r}"
+    return reasons
+
+
+def count_mismatches(entries: Sequence[Entry], counts: Mapping[str, tuple[int, int]]) -> list[str]:
+    """One message per split whose numbers of images and classes differ from `counts`."""
+    wrong = []
+    for split, (images, classes) in counts.items():
+        members = [entry.class_name for entry in entries if entry.split == split]
+        got = (len(members), len(set(members)))
+        if got != (images, classes):
+            wrong.append(f"{split} has {got[0]} images of {got[1]} classes instead of {images} of {classes}")
+    return wrong
+
+
+def _utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -1,0 +1,133 @@
+"""Encoding the images of a data set while they are checked, and writing them as records with an index."""
+
+import hashlib
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import simplejpeg
+
+from dml_jax.data import decode, split_metadata, transforms
+from dml_jax.data.prepare import check as check_images
+from dml_jax.data.prepare import tfds_builder
+from dml_jax.data.prepare.check import ImageHashes
+from dml_jax.data.prepare.sources import Entry, File
+from dml_jax.data.store import FORMAT, INDEX
+from dml_jax.files import name_file, sha256
+
+JPEG_QUALITY = 90  # of resized images
+
+
+def encode(data: bytes, image: np.ndarray, short_side: int = 0, pixels: bool = False) -> bytes:
+    """The stored form of an image file: JPEG (except CMYK) and 8-bit RGB PNG unchanged, all others as RGB PNG.
+
+    Args:
+      data: content of the file.
+      image: its pixels, uint8 [H, W, 3].
+      short_side: images whose shorter side is longer are resized to it and stored as JPEG; 0 for no resizing.
+      pixels: store uncompressed pixels (PPM), which need no decoding but much more space.
+    """
+    large = 0 < short_side < min(image.shape[:2])
+    if large:
+        image = np.ascontiguousarray(transforms.resize_shorter(image, short_side))
+    if pixels:
+        return decode.encode_ppm(image)
+    if large:
+        return simplejpeg.encode_jpeg(image, quality=JPEG_QUALITY, colorspace="RGB", colorsubsampling="420")
+    return data if decode.is_plain(data) else decode.encode_png(image)
+
+
+def check(
+    entries: Sequence[Entry],
+    spool: Path,
+    short_side: int,
+    pixels: bool,
+    threads: int,
+    progress: Callable[[int], None],
+) -> tuple[list[Entry], dict[int, ImageHashes], dict[int, str]]:
+    """Decodes every image, once, and encodes the usable ones.
+
+    Args:
+      entries: the images.
+      spool: file for the images that are not stored as they are.
+      short_side, pixels: see `encode`.
+      threads: number of threads that decode.
+      progress: called with the number of images checked so far.
+
+    Returns:
+      The entries, with the encoded images as files; hashes of the usable and reasons of the unusable images, by index.
+    """
+    encoded, lock = list(entries), threading.Lock()
+
+    def keep(i: int, data: bytes, image: np.ndarray) -> None:
+        stored = encode(data, image, short_side, pixels)
+        if stored is not data:
+            with lock:
+                encoded[i] = entries[i]._replace(file=File(spool, file.tell(), file.write(stored)))
+
+    with name_file(spool), spool.open("wb") as file:
+        hashes, reasons = check_images.inspect_images(entries, threads, progress, keep)
+    return encoded, hashes, reasons
+
+
+def write(
+    directory: Path,
+    entries: Sequence[Entry],
+    about: Mapping[str, str],
+    *,
+    compressed: bool,
+    threads: int,
+    progress: Callable[[int], None],
+) -> dict[str, Any]:
+    """Writes the images and the index of a checked data set.
+
+    Args:
+      directory: to write to.
+      entries: the images, as `check` returns them.
+      about: name, home, citation and description of the data set.
+      compressed: whether the records are compressed.
+      threads: number of threads that read.
+      progress: called with the number of images written so far.
+
+    Returns:
+      Content of the marker file, which the caller writes last.
+    """
+    splits = split_metadata.from_entries(entries)
+    by_split = {split: [entry for entry in entries if entry.split == split] for split in splits}
+    done = 0
+    content = hashlib.sha256()
+
+    def examples(split: str) -> Iterator[tfds_builder.Example]:
+        nonlocal done
+        members = by_split[split]
+        images = check_images.ordered_map(lambda entry: entry.file.read(), members, threads)
+        for entry, image in zip(members, images, strict=True):
+            content.update(hashlib.sha256(image).digest())
+            content.update(f"{split}\n{entry.class_name}\n{entry.id}\n".encode())
+            done += 1
+            progress(done)
+            yield image, entry.class_name, entry.id
+
+    classes = sorted({name for split in splits.values() for name in split.classes})
+    records = tfds_builder.write(
+        directory, {split: examples(split) for split in splits}, classes, about, compressed=compressed
+    )
+    split_metadata.save(directory / INDEX, {name: split._replace(files=()) for name, split in splits.items()})
+    return {
+        "format": FORMAT,
+        "name": about["name"],
+        "sha256": content.hexdigest(),
+        "splits": {
+            name: {"images": len(split.labels), "classes": len(set(split.labels.tolist()))}
+            for name, split in splits.items()
+        },
+        "metadata": sorted({column for split in splits.values() for column in split.metadata}),
+        "records": records.relative_to(directory).as_posix(),
+        "files": {
+            path.relative_to(directory).as_posix(): [path.stat().st_size, sha256(path)]
+            for path in sorted(directory.rglob("*"))
+            if path.is_file()
+        },
+    }

@@ -1,0 +1,209 @@
+"""The files and images of an unprepared data set, listed without opening an image."""
+
+import os
+import stat
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from dml_jax.errors import DataError
+from dml_jax.remote.downloads import Source
+
+SPLITS = ("train", "validation", "test", "gallery")  # if there is a gallery, the test images are the queries
+SPLIT_NAMES = {  # in folders and tables -> split
+    "train": "train",
+    "val": "validation",
+    "validation": "validation",
+    "test": "test",
+    "query": "test",
+    "gallery": "gallery",
+}
+IMAGE_SUFFIXES = (
+    *(".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm", ".pnm"),
+    *(".heic", ".heif"),
+)
+IGNORED_NAMES = ("thumbs.db", "desktop.ini", "__macosx")  # created by file managers; hidden files are ignored as well
+MAX_BYTES = 2**28  # of a single file
+
+
+class File(NamedTuple):
+    """Content of a file: the whole file at `path`, or `size` bytes of it starting at `offset`."""
+
+    path: Path
+    offset: int = 0
+    size: int = -1
+
+    def read(self) -> bytes:
+        """The content.
+
+        Raises:
+          DataError: missing, a broken link, not a regular file (a pipe or device may have no end), unreadable or larger
+            than `MAX_BYTES`.
+        """
+        try:
+            if self.size >= 0:
+                with self.path.open("rb") as file:
+                    file.seek(self.offset)
+                    return file.read(self.size)
+            status = self.path.stat()
+            if not stat.S_ISREG(status.st_mode):
+                raise DataError("not a regular file")
+            if status.st_size > MAX_BYTES:
+                raise DataError(f"larger than {MAX_BYTES // 2**20} MiB")
+            return self.path.read_bytes()
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise DataError("a broken link" if self.path.is_symlink() else "missing") from error
+        except OSError as error:
+            raise DataError(f"cannot be read: {error.strerror}") from error
+        except ValueError as error:
+            raise DataError("its name contains a NUL") from error
+
+
+Files = Mapping[str, File]  # path relative to the source, with slashes -> file
+Scalar = str | int | float | bool | None  # a value of metadata
+
+
+class Entry(NamedTuple):
+    """An image: its name in the data set, its file, its class, its split and what else is known about it, by column."""
+
+    id: str
+    file: File
+    class_name: str
+    split: str
+    metadata: Mapping[str, Scalar] = {}
+
+
+class Options(NamedTuple):
+    """How to split a data set that has no official splits.
+
+    Attributes:
+      test_share: share of the classes that become test classes.
+      splits: "folders" to use the folders train and test, "classes" to divide the classes by `test_share`, "auto" to
+        use the folders if there are any.
+      scratch: folder for unfinished work, where recipes may write files.
+    """
+
+    test_share: float = 0.5
+    splits: str = "auto"
+    scratch: Path = Path()
+
+
+class Recipe(NamedTuple):
+    """How to read a data set as its authors distribute it.
+
+    Attributes:
+      find: (files, options) -> the images. Raises DataError if the files are not this data set.
+      skipped: files -> a sentence on those that `find` leaves out, if the user should know of them.
+      counts: split -> (images, classes) of the complete data set; None if they are not fixed.
+      nested: whether archives among the files are unpacked as well.
+      home: web page of the data set.
+      citation: paper to cite.
+      downloads: the archives, where the owners publish them.
+      terms: under which the owners publish them, or why they cannot be downloaded.
+    """
+
+    find: Callable[[Files, Options], list[Entry]]
+    skipped: Callable[[Files], str] = lambda files: ""
+    counts: Mapping[str, tuple[int, int]] | None = None
+    nested: bool = False
+    home: str = ""
+    citation: str = ""
+    downloads: Sequence[Source] = ()
+    terms: str = ""
+
+
+def walk(root: Path) -> Iterator[tuple[str, File]]:
+    """All files below a folder except ignored ones, sorted by name; links to folders are followed once.
+
+    Raises:
+      DataError: the folder cannot be read.
+    """
+
+    def fail(error: OSError) -> None:
+        raise DataError(f"{error.filename}: {error.strerror}") from error
+
+    seen = set()
+    for folder, folders, names in os.walk(root, followlinks=True, onerror=fail):
+        real = os.path.realpath(folder)
+        folders[:] = sorted(name for name in folders if not _is_ignored_name(name)) if real not in seen else []
+        if real in seen:
+            continue
+        seen.add(real)
+        base = Path(folder).relative_to(root).as_posix()
+        for name in sorted(names):
+            if not _is_ignored_name(name):
+                yield (name if base == "." else f"{base}/{name}"), File(Path(folder, name))
+
+
+def stamp(path: str | Path) -> str:
+    """Size, modification time and change time of a file, which tell whether it has changed; "0" if there is none."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return "0"
+    return str((status.st_size, status.st_mtime_ns, status.st_ctime_ns))
+
+
+def is_image(path: str) -> bool:
+    """Whether a name has the suffix of an image."""
+    return path.lower().endswith(IMAGE_SUFFIXES)
+
+
+def is_ignored(path: str) -> bool:
+    """Whether a path in an archive is hidden or was created by a file manager."""
+    return any(_is_ignored_name(name) for name in path.split("/"))
+
+
+def _is_ignored_name(name: str) -> bool:
+    return name.startswith(".") or name.lower() in IGNORED_NAMES
+
+
+def check_disjoint_classes(entries: Iterable[Entry]) -> None:
+    """Checks that no test class is in training or validation; validation may have new images of training classes.
+
+    Raises:
+      DataError: naming the shared classes.
+    """
+    classes: dict[str, set[str]] = {split: set() for split in SPLITS}
+    for entry in entries:
+        classes[entry.split].add(entry.class_name)
+    for name, split in (("training", "train"), ("validation", "validation")):
+        if shared := sorted(classes[split] & (classes["test"] | classes["gallery"])):
+            names = ", ".join(shared[:5]) + (", ..." if len(shared) > 5 else "")
+            raise DataError(
+                f"{len(shared)} classes are in both {name} and test ({names}): test classes must be new to the model; "
+                "divide the classes with dml-jax prepare --splits=classes"
+            )
+
+
+def find_folder(files: Files, name: str, data_set: str) -> str:
+    """The folder that contains the file `name` (a file name or relative path): "" or a path that ends in a slash.
+
+    Raises:
+      DataError: there is no such file, or more than one.
+    """
+    found = [path[: -len(name)] for path in files if path == name or path.endswith(f"/{name}")]
+    if len(found) != 1:
+        what = "is missing" if not found else f"exists {len(found)} times"
+        raise DataError(f"{name} {what}: these are not the files of {data_set}")
+    return found[0]
+
+
+def read_rows(files: Files, path: str) -> list[list[str]]:
+    """The words of each non-empty line of a text file.
+
+    Raises:
+      DataError: it is missing or not UTF-8.
+    """
+    try:
+        text = files[path].read().decode("utf-8-sig")
+    except KeyError as error:
+        raise DataError(f"{path} is missing") from error
+    except (DataError, UnicodeDecodeError) as error:
+        raise DataError(f"{path} cannot be read: {error}") from error
+    return [line.split() for line in text.splitlines() if line.strip()]
+
+
+def file_at(files: Files, path: str) -> File:
+    """The file at a path; if it is missing, a `File` that raises DataError when read."""
+    return files.get(path, File(Path(f"{os.devnull}/{path}")))  # also of an absolute path

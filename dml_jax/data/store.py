@@ -1,0 +1,181 @@
+"""Prepared data sets: packed images, an index of labels and names, and a marker file that is written last."""
+
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from pydantic import StrictInt
+
+from dml_jax.config import Data
+from dml_jax.data import decode, split_metadata
+from dml_jax.data.prepare.sources import File, Recipe
+from dml_jax.data.split import Split, check_disjoint
+from dml_jax.data.split_metadata import SplitMetadata
+from dml_jax.errors import ConfigError, DataError
+from dml_jax.files import read_json, reading, sha256
+
+FORMAT = 1
+MARKER, INDEX = "prepared.json", "index.npz"
+REMEDY = "prepare the data set again"
+
+
+@dataclass
+class Marker:
+    """The fields of the marker file.
+
+    Attributes:
+      format: `FORMAT` of the version that wrote it.
+      name: of the data set.
+      sha256: of all images with their names and classes.
+      splits: split -> numbers of "images" and "classes".
+      records: directory of the packed images.
+      files: path -> (size in bytes, SHA-256).
+      request: what was asked for.
+      skipped: images that were left out, with the reasons.
+    """
+
+    format: Literal[1]
+    name: str
+    sha256: str
+    splits: dict[str, dict[str, StrictInt]]
+    records: str
+    files: dict[str, tuple[StrictInt, str]]
+    request: dict[str, Any]
+    skipped: list[Any]
+
+
+class RecordReader:
+    """`Split.read` for packed images. When pickled for a worker process, it opens the files there."""
+
+    def __init__(self, directory: str, split: str, min_side: int = 0) -> None:
+        self.directory, self.split, self.min_side = directory, split, min_side
+        self._source: Callable[[int], bytes] | None = None
+
+    def __call__(self, index: int, rng: np.random.Generator | None) -> np.ndarray:
+        if self._source is None:
+            from dml_jax.data.prepare import tfds_builder  # imports tensorflow_datasets, which takes a second
+
+            with reading(self.directory, REMEDY):
+                self._source = tfds_builder.open_split(self.directory, self.split)
+        with reading(f"{self.directory}, image {index} of {self.split}", REMEDY):
+            return decode.rgb(self._source(index), self.min_side)
+
+    def __reduce__(self) -> tuple[type["RecordReader"], tuple[str, str, int]]:
+        return RecordReader, (self.directory, self.split, self.min_side)
+
+
+class FileReader:
+    """`Split.read` for images in separate files."""
+
+    def __init__(self, files: Sequence[str], min_side: int = 0) -> None:
+        self.files, self.min_side = files, min_side
+
+    def __call__(self, index: int, rng: np.random.Generator | None) -> np.ndarray:
+        with reading(self.files[index]):
+            return decode.rgb(File(Path(self.files[index])).read(), self.min_side)
+
+
+def write_marker(directory: Path, content: Mapping[str, Any]) -> None:
+    """Marks a prepared data set as complete. The marker file is written atomically."""
+    temporary = directory / f".{MARKER}"
+    with temporary.open("w") as file:
+        json.dump(content, file, indent=1)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(directory / MARKER)
+
+
+def read_marker(directory: Path) -> dict[str, Any] | None:
+    """The content of the marker file, or None if there is none.
+
+    Raises:
+      DataError: damaged, or written by another version; names the field.
+    """
+    path = directory / MARKER
+    if not path.is_file():
+        return None
+    content: dict[str, Any] = read_json(path, Marker, REMEDY)
+    return content
+
+
+def verify(directory: Path) -> None:
+    """Reads every file of a prepared data set and compares its SHA-256 with the recorded one.
+
+    Raises:
+      DataError: names the first file that is missing or differs.
+    """
+    marker = read_marker(directory)
+    if marker is None:
+        raise DataError(f"{directory}: not a prepared data set")
+    for name, (_, digest) in marker["files"].items():
+        with reading(directory / name, REMEDY):
+            if sha256(directory / name) != digest:
+                raise DataError(f"differs from what was written; {REMEDY}")
+
+
+def load(data: Data, name: str, unprepared: Recipe | None = None) -> dict[str, Split]:
+    """Loads the splits of a prepared data set.
+
+    Args:
+      data: its directory, and how images are decoded.
+      name: the expected data set.
+      unprepared: if given, the directory may also be an unprepared folder, whose images this recipe finds.
+
+    Raises:
+      ConfigError: `data.path` is empty.
+      DataError: no such directory, not prepared, another data set, or damaged.
+    """
+    path, side = data.path, data.decoded_side
+    if not path:
+        raise ConfigError("data.path: missing; give the directory of a data set prepared by dml-jax prepare")
+    directory = Path(path).expanduser()
+    remedy = f"dml-jax prepare --name={name} --source=… --output={path} creates one"
+    if unprepared is not None:
+        remedy = "give one with --config.data.path, prepared or with one subfolder per class"
+    if not directory.is_dir():
+        raise DataError(f"data.path={path}: no such directory; {remedy}")
+    marker = read_marker(directory)
+    if marker is None and unprepared is not None:
+        from dml_jax.data import unprepared_folder
+
+        return _splits(unprepared_folder.scan(directory, unprepared), lambda _, split: FileReader(split.files, side))
+    if marker is None:
+        raise DataError(f"data.path={path}: not a prepared data set; {remedy}")
+    if marker["name"] != name:
+        raise DataError(f"data.path={path}: contains the data set {marker['name']!r}, but data.name is {name!r}")
+    for file, (size, _) in marker["files"].items():
+        if not (directory / file).is_file() or (directory / file).stat().st_size != size:
+            raise DataError(f"{directory / file}: missing or of the wrong size; {REMEDY}")
+    records = str(directory / marker["records"])
+    return _splits(
+        split_metadata.load(directory / INDEX),
+        lambda split, _: RecordReader(records, split, side),
+        content=marker["sha256"],
+    )
+
+
+def _splits(
+    splits: Mapping[str, SplitMetadata],
+    reader: Callable[[str, SplitMetadata], RecordReader | FileReader],
+    content: str = "",
+) -> dict[str, Split]:
+    loaded = {
+        name: Split(
+            split.labels,
+            split.ids,
+            reader(name, split),
+            split.classes,
+            content=content or split.content,
+            metadata=split.metadata,
+            note=split.note,
+        )
+        for name, split in splits.items()
+    }
+    if "gallery" in loaded:
+        loaded["test"] = loaded["test"]._replace(gallery=loaded["gallery"])
+    check_disjoint(loaded)
+    return loaded

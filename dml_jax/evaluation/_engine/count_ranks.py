@@ -1,0 +1,292 @@
+"""Ranks of relevant rows by counting: the two passes over the tiles, and what is kept on the devices meanwhile."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from dml_jax.evaluation._engine.counting_kernels import (
+    Reduction,
+    Side,
+    accumulate,
+    make_counter,
+    read_thresholds,
+    sum_over_devices,
+)
+from dml_jax.evaluation._engine.sharing import Share
+from dml_jax.evaluation._engine.tiles import PADDING_INDEX, REPLICATED, SHARDED, TiledRows, product, scores_of_keys
+from dml_jax.evaluation._engine.top_r import TopR
+
+Pair = tuple[int, int]  # a tile of the gallery and a tile of the queries
+Progress = Callable[[int, int], None]
+
+
+class Targets(NamedTuple):
+    """The gallery rows whose ranks are counted for each query: consecutive positions, without the query's own.
+
+    Attributes:
+      start: int32 [m, T], first position of the query's class.
+      size: int32 [m, T], number of targets, 0 for a query whose ranks are not counted.
+      own: int32 [m, T], the position of the gallery row that the query excludes, usually itself; -1 if none.
+    """
+
+    start: np.ndarray
+    size: np.ndarray
+    own: np.ndarray
+
+    def positions(self, width: int) -> np.ndarray:
+        """Position of each target, -1 if unused, followed by the query's own: int32 [m, width + 1, T]."""
+        target = np.arange(width, dtype=np.int32)[None, :, None]
+        start, own, size = self.start[:, None], self.own[:, None], self.size[:, None]
+        position = start + target
+        position = np.where(target < size, position + ((own >= start) & (position >= own)), -1)
+        return np.concatenate([position, np.where(size > 0, own, -1)], axis=1).astype(np.int32)
+
+
+class Budget(NamedTuple):
+    """Limits per device, in tiles.
+
+    Attributes:
+      panel_tiles: tiles of either operand that are resident at once.
+      cached_tiles: tiles of scores kept from the first pass for the second.
+    """
+
+    panel_tiles: int
+    cached_tiles: int
+
+
+def count_ranks(
+    gallery: TiledRows,
+    queries: TiledRows,
+    targets: Targets,
+    *,
+    mesh: Mesh,
+    budget: Budget,
+    share: Share,
+    progress: Progress | None = None,
+    top_r: TopR | None = None,
+    drop: int = 0,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Ranks of the targets of each query, and the score of the nearest one.
+
+    Args:
+      gallery: the rows that are ranked.
+      queries: the same object where the queries are their own gallery.
+      targets: the rows whose ranks are wanted.
+      mesh: devices; the result does not depend on them.
+      budget: limits per device.
+      share: of the tiles.
+      progress: called with the number of this process's tiles done and the total.
+      top_r: receives every tile; then only the first of each query's targets is ranked.
+      drop: number of nearest targets whose score is not wanted.
+
+    Returns:
+      int32 [m, R, T] (R = 1 with `top_r`), 1-based, not counting the query's own row where `targets.own` gives it; 0
+      for unused targets. And float [m, T], NaN for queries without targets.
+    """
+    symmetric = queries is gallery
+    width = max(1, int(targets.size.max()))
+    group = 2 if width <= 16 else -(-width // -(-width // 12))
+    positions = targets.positions(-(-width // group) * group)
+    right = make_side(queries, positions, gallery)
+    unused = np.full((gallery.num_tiles, group + 1, gallery.tile_size), -1, np.int32)
+    left = right if symmetric else make_side(gallery, unused, gallery)
+
+    num_targets = targets.size.max(axis=1)
+    near = pairs_with_targets(positions, gallery.tile_size, symmetric)
+    far = [
+        (a, b)
+        for b in range(queries.num_tiles)
+        for a in range(b + 1 if symmetric else gallery.num_tiles)
+        if num_targets[b] or (symmetric and num_targets[a])
+    ]
+    far = sorted(set(far) - set(near), key=lambda pair: pair[::-1])
+    near, far = list(share.of(near)), list(share.of(far))
+    total = 2 * len(near) + len(far)
+    passes = TilePasses(gallery, queries, num_targets, symmetric, mesh, budget, share, progress, top_r, total)
+    scores = passes.run(read_thresholds, left, right, near, right.thresholds.dtype)
+    used, thresholds, own, ties = positions[:, :-1] >= 0, scores[:, :-1], scores[:, -1:], right.ties
+    reached = np.where(used, thresholds, np.iinfo(thresholds.dtype).min)
+    nearest = np.partition(reached, -1 - drop, axis=1)[:, -1 - drop] if drop else reached.max(axis=1)
+    nearest_scores = scores_of_keys(nearest)
+    if top_r is not None:
+        top_r.start_collecting()
+        passes.num_targets, group = np.minimum(num_targets, 1), 1
+        thresholds, nearest = reached, nearest[:, None]
+        ties = np.where(used & (thresholds == nearest), ties, PADDING_INDEX).min(axis=1, keepdims=True)
+        used, thresholds, positions = np.any(used, axis=1, keepdims=True), nearest, positions[:, -1:]
+    unreachable = np.iinfo(thresholds.dtype).max
+    right = right._replace(positions=positions, thresholds=np.where(used, thresholds, unreachable), ties=ties)
+    left = right if symmetric else left
+    counts = passes.run(make_counter(group, False), left, right, near, np.dtype(np.int32))
+    counts += passes.run(make_counter(group, tiles_in_index_order(gallery)), left, right, far, np.dtype(np.int32))
+    # Padding rows have score 0, whose key is 0, and the largest index, so they precede only negative thresholds.
+    counts -= gallery.padding * (thresholds < 0)
+    own_position = targets.own[:, None]
+    own_index = gallery.indices().reshape(-1)[own_position]
+    counts -= (own_position >= 0) & ((own > thresholds) | ((own == thresholds) & (own_index < ties)))
+    return np.where(used, counts + 1, 0), nearest_scores
+
+
+def make_side(rows: TiledRows, positions: np.ndarray, gallery: TiledRows) -> Side[np.ndarray]:
+    """A side with the targets at `positions`, whose thresholds are not known yet."""
+    targets = positions[:, :-1]
+    ties = np.where(targets >= 0, gallery.indices().reshape(-1)[targets], 0).astype(np.int32)
+    first = np.arange(rows.num_tiles, dtype=np.int32) * rows.tile_size
+    kind: type[np.signedinteger] = np.int32 if rows.dtype == np.float32 else np.int64
+    thresholds = np.full(targets.shape, np.iinfo(kind).max, kind)
+    return Side(first, rows.indices(), positions.astype(np.int32), thresholds, ties)
+
+
+def tiles_in_index_order(rows: TiledRows) -> bool:
+    """Whether every index in a tile is below every index in the next."""
+    index = rows.indices()
+    return bool(np.all(index[:-1].max(axis=1) < index[1:].min(axis=1)))
+
+
+def pairs_with_targets(positions: np.ndarray, tile_size: int, symmetric: bool) -> list[Pair]:
+    """The pairs of tiles that contain targets; if symmetric, only those on and above the diagonal."""
+    pairs = set()
+    first = np.where(positions >= 0, positions, np.iinfo(np.int32).max).min(axis=(1, 2))
+    last = positions.max(axis=(1, 2))
+    for b, (start, end) in enumerate(zip(first.tolist(), last.tolist(), strict=True)):
+        for a in range(start // tile_size, end // tile_size + 1 if end >= 0 else 0):
+            pairs.add((min(a, b), max(a, b)) if symmetric else (a, b))
+    return sorted(pairs)
+
+
+@dataclass
+class TilePasses:
+    """Passes over the tiles, with their caches and progress.
+
+    Attributes:
+      gallery: left operand of the product.
+      queries: right operand.
+      num_targets: int [m], largest number of targets in each tile of queries.
+      symmetric: whether each tile is reduced along both axes.
+      mesh: devices.
+      budget: limits per device.
+      share: of this process, to whose tiles the passes are limited.
+      progress: called with the number of tiles done and the total.
+      top_r: receives every tile.
+      total: tiles in all passes.
+      done: tiles done.
+      cached_scores: tiles of the first pass, by their pairs.
+      operands: prepared rows on the devices, the two panels used last.
+    """
+
+    gallery: TiledRows
+    queries: TiledRows
+    num_targets: np.ndarray
+    symmetric: bool
+    mesh: Mesh
+    budget: Budget
+    share: Share
+    progress: Progress | None
+    top_r: TopR | None
+    total: int
+    done: int = 0
+    cached_scores: dict[bytes, jax.Array] = field(default_factory=dict)
+    operands: dict[tuple[int, bool], jax.Array] = field(default_factory=dict)
+
+    def run(
+        self,
+        reduction: Reduction,
+        left: Side[np.ndarray],
+        right: Side[np.ndarray],
+        pairs: Sequence[Pair],
+        dtype: np.dtype,
+    ) -> np.ndarray:
+        """One pass: the sum over the `pairs` of all processes of the reduction of each tile.
+
+        Returns:
+          [m, R, T] (R + 1 for `read_thresholds`).
+        """
+        result = np.zeros((self.queries.num_tiles, result_depth(reduction, right), self.queries.tile_size), dtype)
+        step = self.budget.panel_tiles
+        for j in range(0, self.queries.num_tiles, step):
+            for i in range(0, self.gallery.num_tiles, step):
+                inside = [p for p in pairs if i <= p[0] < i + step and j <= p[1] < j + step]
+                if inside:
+                    row_tiles, column_tiles = slice(i, i + step), slice(j, j + step)
+                    rows, columns = self._run_panel(reduction, left, right, inside, row_tiles, column_tiles, dtype)
+                    result[column_tiles] += columns
+                    if self.symmetric:
+                        result[row_tiles] += rows
+        return self.share.sum(result)
+
+    def _run_panel(
+        self,
+        reduction: Reduction,
+        left: Side[np.ndarray],
+        right: Side[np.ndarray],
+        pairs: Sequence[Pair],
+        row_tiles: slice,
+        column_tiles: slice,
+        dtype: np.dtype,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Sums for the queries along the rows and along the columns of the tiles `row_tiles` x `column_tiles`."""
+        a, b = self._operand(self.gallery, row_tiles, False), self._operand(self.queries, column_tiles, True)
+        sides = [Side(*(x[part] for x in side)) for side, part in ((left, row_tiles), (right, column_tiles))]
+        shapes = [(len(side.first), result_depth(reduction, side), side.indices.shape[1]) for side in sides]
+        if left is right and row_tiles == column_tiles:
+            device_sides = [self._put(sides[0], REPLICATED)] * 2
+        else:
+            device_sides = self._put(sides, REPLICATED)
+        rows, columns = self._put([np.zeros((self.mesh.size, *shape), dtype) for shape in shapes], SHARDED)
+        recent: list[jax.Array] = []
+        for chosen, batch, num_targets in self._device_batches(pairs):
+            local = batch - np.array([[row_tiles.start, column_tiles.start]], np.int32)
+            key = batch.tobytes()
+            scores = self.cached_scores.pop(key, None)
+            if scores is None:
+                scores = product(a, b, local, self.mesh, as_keys=True)
+                if reduction is read_thresholds and len(self.cached_scores) < self.budget.cached_tiles:
+                    self.cached_scores[key] = scores
+            rows, columns = accumulate(scores, *device_sides, rows, columns, local, num_targets, self.mesh, reduction)
+            if self.top_r is not None:
+                (self.top_r.estimate_bounds if reduction is read_thresholds else self.top_r.collect)(scores, chosen)
+            # Dispatch at most two tiles ahead, or all tiles would be allocated at once.
+            recent = [*recent, scores][-3:]
+            if len(recent) == 3:
+                recent[0].block_until_ready()
+            self.done += len(batch)
+            if self.progress is not None:
+                self.progress(min(self.done, self.total), self.total)
+        return np.asarray(sum_over_devices(rows, self.mesh)), np.asarray(sum_over_devices(columns, self.mesh))
+
+    def _device_batches(self, pairs: Sequence[Pair]) -> Iterator[tuple[list[Pair], np.ndarray, np.ndarray]]:
+        """Pairs for up to n devices, then, for all n, pairs and numbers of targets (rows, columns): int32 [n, 2].
+
+        A device without work repeats the first pair with no targets.
+        """
+        for start in range(0, len(pairs), self.mesh.size):
+            chosen = list(pairs[start : start + self.mesh.size])
+            num_targets = [
+                [self.num_targets[a] if self.symmetric and a != b else 0, self.num_targets[b]] for a, b in chosen
+            ]
+            idle = self.mesh.size - len(chosen)
+            batch = np.array(chosen + chosen[:1] * idle, np.int32)
+            yield chosen, batch, np.array(num_targets + [[0, 0]] * idle, np.int32)
+
+    def _operand(self, rows: TiledRows, panel: slice, right: bool) -> jax.Array:
+        """Prepared rows of some tiles, replicated; the two panels used last are kept."""
+        right = right and not (self.symmetric and rows.metric == "cosine")
+        key = (panel.start, right)
+        if key not in self.operands:
+            while len(self.operands) > 1:
+                self.operands.pop(next(iter(self.operands)))
+            self.operands[key] = self._put(rows.operand(panel, right=right), REPLICATED)
+        return self.operands[key]
+
+    def _put(self, tree: Any, spec: P) -> Any:
+        return jax.device_put(tree, NamedSharding(self.mesh, spec))
+
+
+def result_depth(reduction: Reduction, side: Side[np.ndarray]) -> int:
+    """Length of the target axis of a reduction's result."""
+    return side.positions.shape[1] if reduction is read_thresholds else side.thresholds.shape[1]

@@ -1,0 +1,321 @@
+"""Chooses how the ranks of each query are computed, runs the plan, and turns ranks into metrics per query."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+from jax.sharding import Mesh
+
+from dml_jax.evaluation._engine import exact, sort, tiles, top_r
+from dml_jax.evaluation._engine.count_ranks import Budget, Progress, Targets, count_ranks
+from dml_jax.evaluation._engine.rank_metrics import full_ranking, metrics_from_ranks
+from dml_jax.evaluation._engine.sharing import Share
+from dml_jax.evaluation._engine.tiles import Metric, TiledRows
+
+# Queries with more relevant rows than this are sorted: about where the cost of counting meets that of sorting.
+SORT_ABOVE = 256
+# Number of relevant rows from which a CPU collects the best candidates instead of counting for each relevant row, if
+# the buffers fit into so many bytes.
+TOP_R_FROM = 16
+TOP_R_BYTES = 1 << 29
+# Relative cost of counting one threshold if tiles interleave in index order, and if they do not (see
+# `counting_kernels.make_counter`).
+COST_INTERLEAVED, COST_DISJOINT = 10, 6
+
+
+class QueryResults(NamedTuple):
+    """Results per query.
+
+    Attributes:
+      first_rank: int32 [Q], 1-based rank of the nearest relevant row, 0 if there is none.
+      r_precision: float64 [Q], NaN without a relevant row.
+      average_precision: float64 [Q], average precision at R, NaN without a relevant row.
+      relevant: int64 [Q], R, the number of relevant rows.
+      full: float64 [Q, 1 + len(ks)], see `rank_metrics.full_ranking`; None unless the plan has `full_ks`.
+    """
+
+    first_rank: np.ndarray
+    r_precision: np.ndarray
+    average_precision: np.ndarray
+    relevant: np.ndarray
+    full: np.ndarray | None
+
+
+class Plan(NamedTuple):
+    """Layout and choice of algorithm for given embeddings.
+
+    Attributes:
+      gallery: candidates in tiles.
+      queries: the same object where the queries are their own gallery.
+      targets: relevant rows whose ranks are counted.
+      sorted_queries: int [Q'], queries that are ranked by sorting.
+      budget: limits per device.
+      mesh: devices.
+      share: of the tiles and sorted queries.
+      labels: int [Q], classes numbered from 0.
+      gallery_labels: int [G], likewise.
+      relevant: int64 [Q], R.
+      excluded: int [Q], index of the candidate that each query excludes; -1 if none.
+      drop_nearest: whether each query excludes its nearest candidate.
+      use_top_r: whether `top_r` replaces counting for all but the first relevant rank.
+      full_ks: K of the precision at K, if the metrics of the whole ranking are wanted; else None.
+    """
+
+    gallery: TiledRows
+    queries: TiledRows
+    targets: Targets
+    sorted_queries: np.ndarray
+    budget: Budget
+    mesh: Mesh
+    share: Share
+    labels: np.ndarray
+    gallery_labels: np.ndarray
+    relevant: np.ndarray
+    excluded: np.ndarray
+    drop_nearest: bool
+    use_top_r: bool
+    full_ks: tuple[int, ...] | None
+
+    def describe(self) -> str:
+        """One line with sizes, devices and an estimate of the memory per device."""
+        gallery, queries, sizes = self.gallery, self.queries, self.targets.size
+        symmetric = gallery is queries
+        operands = [gallery] if symmetric and gallery.metric == "cosine" else [gallery, queries]
+        itemsize = gallery.dtype.itemsize
+        panel_bytes = sum(
+            min(rows.num_tiles, self.budget.panel_tiles) * rows.tile_size * rows.width * itemsize for rows in operands
+        )
+        tile_bytes = gallery.tile_size * queries.tile_size * itemsize
+        last = np.maximum(self.targets.start + sizes, 1) // gallery.tile_size
+        first = self.targets.start.min(axis=1) // gallery.tile_size
+        near_tiles = int(np.sum(last.max(axis=1) - first + 1))
+        target_bytes = 4 * max(1, int(sizes.max())) * queries.num_tiles * queries.tile_size * itemsize
+        if self.use_top_r:
+            target_bytes += top_r.buffer_bytes(len(queries.order), int(sizes.max()))
+        score_bytes = (min(self.budget.cached_tiles, near_tiles) + 4) * tile_bytes
+        resident = all(rows.num_tiles <= self.budget.panel_tiles for rows in operands)
+        return (
+            f"{len(queries.order):,} queries x {len(gallery.order):,} candidates x {gallery.source.shape[1]} on "
+            f"{self.mesh.size} device{'s' * (self.mesh.size > 1)} ({self.mesh.devices.flat[0].platform})"
+            f"{f' of each of {self.share.processes} processes' * (self.share.processes > 1)}; "
+            f"tiles {gallery.tile_size} x {queries.tile_size}"
+            f"{', half of them by symmetry' if symmetric and sizes.any() else ''}; "
+            f"embeddings {'resident' if resident else 'streamed'}; "
+            f"at most about {(panel_bytes + target_bytes + score_bytes) / 2**20:,.0f} MiB per device"
+        )
+
+
+def make_plan(
+    queries: np.ndarray,
+    labels: np.ndarray,
+    gallery: np.ndarray | None,
+    gallery_labels: np.ndarray,
+    *,
+    metric: Metric,
+    excluded: np.ndarray | None = None,
+    drop_nearest: bool = False,
+    dtype: np.dtype,
+    share: Share,
+    mesh: Mesh | None = None,
+    memory: int | None = None,
+    full_ks: tuple[int, ...] | None = None,
+) -> Plan:
+    """Chooses tiles, the order of the gallery, and which queries are counted and which sorted.
+
+    Args:
+      queries: [Q, D].
+      labels: int [Q].
+      gallery: [G, D], None where the queries are their own gallery.
+      gallery_labels: int [G], equal to `labels` where the queries are their own gallery.
+      metric: ranks the gallery.
+      excluded: int [Q], index of the candidate of its class that each query excludes; -1 or None for none.
+      drop_nearest: exclude the nearest candidate of each query, as if it were of the query's class.
+      dtype: float32 or float64.
+      share: of this process.
+      mesh: devices, by default all of this process.
+      memory: bytes to use per device; by default see `tiles.memory_budget`.
+      full_ks: see `Plan`; every relevant row is then ranked, which excludes the shortcut for large classes on CPUs.
+    """
+    mesh = mesh or tiles.local_mesh()
+    memory = memory or tiles.memory_budget(mesh)
+    symmetric = gallery is None
+    candidates = queries if gallery is None else gallery
+    classes = np.unique(np.concatenate([labels, gallery_labels]), return_inverse=True)[1].astype(np.int64)
+    gallery_classes = classes[len(labels) :]
+    query_classes = gallery_classes if symmetric else classes[: len(labels)]
+    class_sizes = np.bincount(gallery_classes, minlength=classes.max() + 1)
+    excluded = np.full(len(queries), -1) if excluded is None else excluded
+    relevant = class_sizes[query_classes] - (excluded >= 0) - drop_nearest
+    by_sorting = relevant > SORT_ABOVE
+    num_targets = np.where(by_sorting, 0, relevant + drop_nearest)
+
+    centering = tiles.choose_centering([candidates] if symmetric else [queries, candidates], metric)
+    gallery_tile, query_tile = tiles.choose_tile_size(len(candidates), mesh), tiles.choose_tile_size(len(queries), mesh)
+    order, query_order, class_start = _choose_order(
+        gallery_classes, None if symmetric else query_classes, num_targets, query_tile
+    )
+    gallery_rows = TiledRows(candidates, order, gallery_tile, metric, centering, dtype)
+    query_rows = gallery_rows
+    if not symmetric:
+        query_rows = TiledRows(queries, query_order, query_tile, metric, centering, dtype)
+    position = np.empty(len(order), np.int64)
+    position[order] = np.arange(len(order))
+    zeros = np.zeros(query_rows.num_tiles * query_tile, np.int32)
+    start, size, own = zeros.copy(), zeros.copy(), zeros - 1
+    start[: len(query_order)] = class_start[query_classes[query_order]]
+    size[: len(query_order)] = num_targets[query_order]
+    own[: len(query_order)] = np.where(excluded >= 0, position[excluded], -1)[query_order]
+    shape = (query_rows.num_tiles, query_tile)
+    targets = Targets(start.reshape(shape), size.reshape(shape), own.reshape(shape))
+
+    tile_bytes = max(gallery_tile * query_tile * dtype.itemsize, 1)
+    panel_tiles = max(1, memory // 4 // (max(gallery_tile, query_tile) * gallery_rows.width * dtype.itemsize))
+    budget = Budget(panel_tiles=panel_tiles, cached_tiles=memory // 2 // tile_bytes)
+    use_top_r = (
+        symmetric
+        and full_ks is None
+        and bool(np.all(excluded == np.arange(len(queries))))
+        and tiles.is_cpu(mesh)
+        and dtype == np.float32
+        and int(num_targets.max()) >= TOP_R_FROM
+        and gallery_tile <= top_r.MAX_TILE_SIZE
+        and len(order) <= top_r.MAX_ROWS
+        and top_r.buffer_bytes(len(order), int(num_targets.max())) <= TOP_R_BYTES
+    )
+    return Plan(
+        gallery=gallery_rows,
+        queries=query_rows,
+        targets=targets,
+        sorted_queries=np.flatnonzero(by_sorting),
+        budget=budget,
+        mesh=mesh,
+        share=share,
+        labels=query_classes,
+        gallery_labels=gallery_classes,
+        relevant=relevant,
+        excluded=excluded,
+        drop_nearest=drop_nearest,
+        use_top_r=use_top_r,
+        full_ks=full_ks,
+    )
+
+
+def _choose_order(
+    gallery_classes: np.ndarray, query_classes: np.ndarray | None, num_targets: np.ndarray, query_tile: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The cheapest order of the gallery that groups its classes.
+
+    Sorting the classes by size minimises the cost of targets that a tile pads; if the rows are grouped by class
+    already, keeping their order makes ties cheaper.
+
+    Args:
+      gallery_classes: int [G], classes numbered from 0.
+      query_classes: int [Q], None where the queries are their own gallery.
+      num_targets: int [Q].
+      query_tile: rows per tile of queries.
+
+    Returns:
+      order of the gallery int [G], order of the queries int [Q], and the first position of each class.
+    """
+    num_classes = 1 + max(gallery_classes.max(), 0 if query_classes is None else query_classes.max())
+    class_sizes = np.bincount(gallery_classes, minlength=num_classes)
+    orders = [np.lexsort((np.arange(len(gallery_classes)), gallery_classes, class_sizes[gallery_classes]))]
+    if np.count_nonzero(np.diff(gallery_classes)) == np.count_nonzero(class_sizes) - 1:
+        orders.append(np.arange(len(gallery_classes)))
+    choices = []
+    for order, cost in zip(orders, (COST_INTERLEAVED, COST_DISJOINT), strict=False):
+        class_start = np.zeros(num_classes, np.int64)  # 0 for classes without gallery rows
+        class_start[gallery_classes[order][::-1]] = np.arange(len(order))[::-1]
+        query_order = order if query_classes is None else np.argsort(class_start[query_classes], kind="stable")
+        targets_per_tile = np.maximum.reduceat(num_targets[query_order], np.arange(0, len(query_order), query_tile))
+        choices.append((cost * int(targets_per_tile.sum()), order, query_order, class_start))
+    return min(choices, key=lambda choice: choice[0])[1:]
+
+
+def execute(plan: Plan, progress: Progress | None = None) -> QueryResults:
+    """Runs a plan; `progress` is called with the number of tiles done and the total."""
+    relevant = plan.relevant
+    first = np.zeros(len(relevant), np.int32)
+    precision, average, nearest = np.full((3, len(first)), np.nan)
+    full = None if plan.full_ks is None else np.full((len(first), 1 + len(plan.full_ks)), np.nan)
+    results = first, precision, average, full, nearest
+    if plan.targets.size.any():
+        order = plan.queries.order
+        by_sorting = np.isin(np.arange(len(first)), plan.sorted_queries)
+        best = top_r.TopR(plan.gallery, np.where(by_sorting, 0, relevant), plan.share) if plan.use_top_r else None
+        ranks, scores = count_ranks(
+            plan.gallery,
+            plan.queries,
+            plan.targets,
+            mesh=plan.mesh,
+            budget=plan.budget,
+            share=plan.share,
+            progress=progress,
+            top_r=best,
+            drop=int(plan.drop_nearest),
+        )
+        nearest[order] = scores.reshape(-1)[: len(first)]
+        ranks = ranks.transpose(0, 2, 1).reshape(-1, ranks.shape[1])[: len(first)]
+        if best is not None:
+            first[order] = ranks[:, 0]
+            precision[:], average[:] = best.finish(plan.labels)
+        else:
+            ranks -= plan.drop_nearest
+            first[order], precision[order], average[order] = metrics_from_ranks(ranks, relevant[order])
+            if full is not None:
+                full[order] = full_ranking(ranks, plan.full_ks or ())
+    _rank_by_sorting(plan, plan.sorted_queries, results, False, progress)
+    squares = 2 - 2 * nearest if plan.queries.metric == "cosine" else -2 * nearest
+    error = exact.error_bound(plan.queries.width, plan.queries.dtype)
+    close = np.flatnonzero(exact.unreliable(squares, exact.squared_lengths(plan.queries), error))
+    _rank_by_sorting(plan, close, results, True, progress)
+    return QueryResults(first, precision, average, relevant, full)
+
+
+def _rank_by_sorting(
+    plan: Plan,
+    queries: np.ndarray,
+    results: tuple[np.ndarray | None, ...],
+    in_float64: bool,
+    progress: Progress | None,
+) -> None:
+    """Writes the metrics of some queries, and the scores of their nearest relevant rows, into `results` by query."""
+    chosen = plan.share.of(queries)
+    found: tuple[np.ndarray | None, ...] = (None,) * len(results)
+    if len(chosen):
+        found = sort.metrics_by_sorting(
+            _scores_in_float64(plan, chosen) if in_float64 else _device_scores(plan, chosen, progress),
+            plan.labels[chosen],
+            plan.gallery_labels,
+            plan.excluded[chosen],
+            drop=int(plan.drop_nearest),
+            full_ks=plan.full_ks,
+        )
+    for result, part in zip(results if len(queries) else (), found, strict=False):
+        if result is not None:
+            own = np.zeros_like(result)
+            if part is not None:
+                own[chosen] = part
+            result[queries] = plan.share.sum(own)[queries]
+
+
+def _scores_in_float64(plan: Plan, chosen: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
+    queries = plan.queries._replace(order=chosen)
+    return ((part, -squares) for part, squares in exact.squared_distances(queries, plan.gallery))
+
+
+def _device_scores(plan: Plan, chosen: np.ndarray, progress: Progress | None) -> Iterator[tuple[slice, np.ndarray]]:
+    gallery = plan.gallery._replace(order=np.arange(len(plan.gallery.order)))
+    tile_size = plan.queries.tile_size
+    if gallery.num_tiles <= plan.budget.panel_tiles:  # else the gallery is streamed for every tile of queries
+        tile_size = min(tile_size, 1024 if gallery.tile_size > 1152 else 128)
+    queries = plan.queries._replace(order=chosen, tile_size=tile_size)
+    done, total = 0, queries.num_tiles * gallery.num_tiles
+
+    def advance(new_tiles: int) -> None:
+        nonlocal done
+        done += new_tiles
+        if progress is not None:
+            progress(done, total)
+
+    return sort.device_scores(gallery, queries, panel_tiles=plan.budget.panel_tiles, mesh=plan.mesh, progress=advance)

@@ -1,0 +1,155 @@
+"""Options of a baseline: those that all losses share, and the section of the chosen loss, or of each loss of a sum.
+
+A configuration file may hold the sections of all losses (see `as_values`), so that a command line can choose another
+loss and set its options; the resolved configuration holds the sections of the chosen losses only.
+"""
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, field
+from functools import cache
+from typing import Annotated, Any
+
+from dml_jax.backbones.layers import Pooling
+from dml_jax.config import needs
+from dml_jax.config.fields import NonNegative, NonNegativeInt, PositiveInt, Probability, require, section, validate
+from dml_jax.config.needs import Needs, RunRule
+from dml_jax.errors import ConfigError, suggest
+from dml_jax.losses.options import CLASSIFIERS, OPTIONS, PAIR_LOSSES
+
+# "loss" holds a classifier, proxies or boundaries; for most pair losses it is empty.
+GROUPS = ("backbone", "embedding", "loss")
+
+
+def _one_of(losses: tuple[str, ...]) -> Needs:
+    what = f"one of {', '.join(losses)} in method.loss"
+    return Needs(what, lambda c: not set(losses).isdisjoint(c.method.losses), misleads=True)
+
+
+REMEMBERED = Needs("method.memory", lambda c: c.method.memory, misleads=True)
+REACHED = RunRule(
+    "the memory is not used before the last step; lower it, or train for longer",
+    lambda c, run: not c.method.memory or c.method.memory_after < run.steps,
+)
+COMPLETED = RunRule(
+    "goes beyond the last step, so the final weights are not reached; lower it, or train for longer",
+    lambda c, run: c.method.ramp[1] <= run.steps,
+)
+
+
+@section
+class Config:
+    """The options that all losses share; `config_type` adds those of a loss, `make_config` builds both."""
+
+    name: str = "baseline"
+    loss: str = "normalized_softmax"  # one of OPTIONS, or a sum such as "triplet+arcface"; sections of these names
+    weights: tuple[NonNegative, ...] = ()  # of the losses; by default 1 each
+    final_weights: tuple[NonNegative, ...] = ()  # reached linearly over `ramp`; by default the weights stay
+    # First and last step of the change of the weights.
+    ramp: Annotated[tuple[NonNegativeInt, NonNegativeInt], COMPLETED] = (0, 0)
+    embedding_dim: PositiveInt = 512  # D
+    pooling: Pooling = "avg"  # of the feature map
+    layer_norm: bool = False  # of the pooled features, without scale and bias, as in Zhai & Wu and ProxyNCA++
+    # Part of the classes, drawn for each step, that classifiers tell apart.
+    sample_classes: Annotated[Probability, _one_of(CLASSIFIERS)] = 1.0
+    # Number of embeddings of past batches that pair losses also compare with.
+    memory: Annotated[NonNegativeInt, _one_of(PAIR_LOSSES)] = 0
+    memory_weight: Annotated[NonNegative, REMEMBERED] = 1.0  # of the loss against the memory
+    # Steps before the memory is used; 1,000 in its paper.
+    memory_after: Annotated[NonNegativeInt, REMEMBERED, REACHED] = 0
+
+    def __post_init__(self) -> None:
+        for key in ("weights", "final_weights"):
+            given = getattr(self, key)
+            require(len(given) in (0, len(self.losses)), key, given, f"give one for each loss of loss={self.loss}")
+        require(bool(self.final_weights) == (self.ramp != (0, 0)), "ramp", self.ramp, "give it with final_weights")
+        require(self.ramp[0] <= self.ramp[1], "ramp", self.ramp, "must not end before it starts")
+
+    @property
+    def losses(self) -> tuple[str, ...]:
+        """The losses that are summed."""
+        return tuple(self.loss.split("+"))
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options of each loss."""
+        return {loss: getattr(self, loss) for loss in self.losses}
+
+
+@cache
+def _with_losses(loss: str) -> type[Config]:
+    """`Config` with the section of each loss of a sum."""
+    sections: dict[str, tuple[type, Any]] = {"loss": (str, loss)}
+    for name in loss.split("+"):
+        sections[name] = (OPTIONS[name], field(default_factory=OPTIONS[name]))
+    annotations = {name: kind for name, (kind, _) in sections.items()}
+    defaults = {name: default for name, (_, default) in sections.items()}
+    return section(type("Config", (Config,), {"__annotations__": annotations, **defaults}))
+
+
+def config_type(values: Mapping[str, Any]) -> type[Config]:
+    """`Config` with the section of each loss that `values` choose.
+
+    Raises:
+      ConfigError: there is no such loss, or a sum names one twice.
+    """
+    loss = values.get("loss", Config.loss)
+    names = loss.split("+") if isinstance(loss, str) else [str(loss)]
+    for name in names:
+        if name not in OPTIONS:
+            raise ConfigError(f"method.loss={loss!r}: {suggest(name, OPTIONS)}")
+    if len(set(names)) < len(names):
+        raise ConfigError(f"method.loss={loss!r}: names a loss twice; give it a weight instead (method.weights)")
+    return _with_losses(loss)
+
+
+def resolve(values: Mapping[str, Any], path: str = "method", known: Iterable[str] = ()) -> Config:
+    """Validates a section of a configuration; sections of other losses are dropped.
+
+    Args:
+      values: the section, with the options of the chosen loss below its name.
+      path: dotted name of the section, for messages.
+      known: see `fields.validate`.
+
+    Raises:
+      ConfigError: an unknown loss, or an invalid value.
+    """
+    kind, others = config_type(values), _other_losses(values)
+    for other in others:
+        validate(OPTIONS[other], values[other], f"{path}.{other}")
+    return validate(kind, {key: value for key, value in values.items() if key not in others}, path, known)
+
+
+def _other_losses(values: Mapping[str, Any]) -> list[str]:
+    """The losses whose sections are in `values` although they are not chosen."""
+    return [name for name in OPTIONS if name in values and name not in values.get("loss", Config.loss).split("+")]
+
+
+def unused(values: Mapping[str, Any], path: str = "method") -> Iterator[needs.Problem]:
+    """Options in a valid section that belong to a loss that is not chosen and differ from their defaults."""
+    for other in _other_losses(values):
+        for option in dataclasses.fields(OPTIONS[other]):
+            value = values[other].get(option.name, option.default)
+            value = tuple(value) if isinstance(value, list) else value
+            if value != option.default:
+                yield needs.dropped(f"{path}.{other}.{option.name}", value, f"{other} in {path}.loss", misleads=True)
+
+
+def make_config(loss: str = "normalized_softmax", options: Mapping[str, Any] | None = None, **shared: Any) -> Config:
+    """The configuration of a baseline, e.g. `make_config("triplet", {"mining": "hard"}, embedding_dim=64)`.
+
+    Args:
+      loss: one of OPTIONS, or a sum of several.
+      options: of the loss, or of each loss of a sum by its name; the others take their defaults.
+      **shared: fields of `Config`.
+
+    Raises:
+      ConfigError: an unknown loss or option, or an invalid value.
+    """
+    sections = (options or {}) if "+" in loss else {loss: options or {}}
+    return resolve({"loss": loss, **sections, **shared})
+
+
+def as_values(config: Config) -> dict[str, Any]:
+    """The configuration as nested values for a configuration file, with the default sections of all other losses."""
+    return {name: asdict(options()) for name, options in OPTIONS.items()} | asdict(config)

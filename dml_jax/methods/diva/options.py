@@ -1,0 +1,161 @@
+"""Options of DiVA and of the self-supervised tasks of its Figure 4."""
+
+from collections.abc import Callable
+from typing import Annotated, Any, Literal
+
+from dml_jax.config.fields import (
+    AtLeastTwo,
+    NonEmpty,
+    NonNegative,
+    Positive,
+    PositiveInt,
+    Probability,
+    require,
+    section,
+)
+from dml_jax.config.needs import Needs
+
+Task = Literal["discriminative", "selfsimilarity", "shared", "intra"]
+Figure4Task = Literal["instance", "spread", "rotnet", "deepcluster"]
+SelfSupervision = Literal["contrast", Figure4Task]
+TASKS: tuple[Task, ...] = ("discriminative", "selfsimilarity", "shared", "intra")
+CLASSIFIERS = ("rotnet", "deepcluster")  # classify the backbone's features and have no embedding
+GROUPS = ("model", "beta", "psi", "temperature")  # of parameters
+
+
+def _needs(what: str, holds: Callable[["Config"], Any]) -> Needs:
+    return Needs(what, lambda c: holds(c.method))
+
+
+def _task(*names: Task) -> Needs:
+    return _needs(f"{' or '.join(names)} in method.tasks", lambda c: not set(names).isdisjoint(c.tasks))
+
+
+def _self_supervision(*kinds: SelfSupervision) -> Needs:
+    what = f"the task selfsimilarity with method.selfsimilarity={' or '.join(map(repr, kinds))}"
+    return _needs(what, lambda c: self_supervised_task(c) in kinds)
+
+
+TRIPLETS = _needs("a task with triplets in method.tasks", lambda c: ranking_tasks(c))
+BOUNDARIES = _needs("method.base='margin' and a task with triplets", lambda c: c.base == "margin" and ranking_tasks(c))
+DIVERSE = _needs("method.learners='diverse'", lambda c: c.learners == "diverse")
+DECORRELATED = _needs("two tasks that method.directions decorrelate", lambda c: decorrelation_weights(c))
+WEIGHTED = _needs(
+    "method.equations='authors' and method.dance", lambda c: c.equations == "authors" and c.dance != "off"
+)
+BOUNDED = _needs("method.equations='paper' and method.dance", lambda c: c.equations == "paper" and c.dance != "off")
+DANCE = _self_supervision("contrast")
+
+
+@section
+class Config:
+    """Options of DiVA; the defaults are those of the authors' CUB run with ResNet-50."""
+
+    name: str = "diva"
+    tasks: Annotated[tuple[Task, ...], NonEmpty] = TASKS  # that are trained
+    # "discriminative" trains every task with discriminative triplets: the ensemble that DiVA is compared with.
+    learners: Literal["diverse", "discriminative"] = "diverse"
+    embedding_dim: PositiveInt = 128  # D of each task
+    # Weight of this loss; that of the discriminative loss is 1.
+    alpha_selfsimilarity: Annotated[NonNegative, _task("selfsimilarity")] = 0.3
+    alpha_shared: Annotated[NonNegative, _task("shared")] = 0.3  # weight of this loss
+    alpha_intra: Annotated[NonNegative, _task("intra")] = 0.3  # weight of this loss
+    # Test-time weights in the order of TASKS; only their ratios matter.
+    ensemble: tuple[NonNegative, NonNegative, NonNegative, NonNegative] = (0.75, 1.25, 1.25, 1.25)
+    base: Annotated[Literal["margin", "triplet"], TRIPLETS] = "margin"  # loss of the triplets
+    margin: Annotated[NonNegative, TRIPLETS] = 0.2  # of that loss
+    # Initial boundary of the margin loss, which is learned per class and task.
+    beta: Annotated[Positive, BOUNDARIES] = 1.2
+    # Shared triplets: discriminative triplets after permuting the labels; or three different classes with a
+    # distance-weighted negative ("standard") and also a distance-weighted positive ("full").
+    shared: Annotated[Literal["random", "standard", "full"], _task("shared"), DIVERSE] = "random"
+    lower_cutoff: Positive = 0.5  # smaller distances are raised to this value, in mining and in DaNCE
+    upper_cutoff: Annotated[Positive, DANCE, WEIGHTED] = 1.4  # queue entries farther away have weight 0 in DaNCE
+    # The self-similarity task: DaNCE ("contrast") or one of the tasks in `self_supervision`.
+    selfsimilarity: Annotated[SelfSupervision, _task("selfsimilarity")] = "contrast"
+    # Weights of DaNCE: normalised over the queries, as in the code first published ("original"); over the queue, as
+    # corrected there later ("fixed"); all 1, which is plain NCE ("off").
+    dance: Annotated[Literal["original", "fixed", "off"], DANCE] = "original"
+    # Upper bound of 1/q with equations="paper"; not given in the paper.
+    dance_lambda: Annotated[Positive, DANCE, BOUNDED] = 1.0
+    temperature: Annotated[Positive, DANCE] = 0.01  # tau of DaNCE; 0.1 in the paper
+    learn_temperature: Annotated[bool, DANCE] = False  # start tau at this value and train it
+    queue_batches: Annotated[PositiveInt, DANCE] = 30  # length of the queue in batches
+    momentum: Annotated[Probability, DANCE] = 0.9  # of the key network
+    # For "instance" and "spread".
+    instance_temperature: Annotated[Positive, _self_supervision("instance", "spread")] = 0.1
+    # For "instance": of the rows of its memory.
+    memory_momentum: Annotated[Probability, _self_supervision("instance")] = 0.5
+    clusters: Annotated[AtLeastTwo, _self_supervision("deepcluster")] = 300  # for "deepcluster"
+    # For "deepcluster": epochs between two clusterings.
+    cluster_epochs: Annotated[PositiveInt, _self_supervision("deepcluster")] = 2
+    # Decorrelated pairs, source-target, used if both tasks have an embedding; psi maps the source to the target.
+    directions: tuple[str, ...] = tuple(f"{task}-discriminative" for task in TASKS[1:])
+    # Weight of each direction, or one for all.
+    rho: Annotated[tuple[NonNegative, ...], DECORRELATED] = (1500.0,)
+    psi_dim: Annotated[PositiveInt, DECORRELATED] = 512  # hidden width of psi
+    equations: Literal["authors", "paper"] = "authors"  # of the code, or as printed
+
+    def __post_init__(self) -> None:
+        def rule(holds: bool, field: str, text: str) -> None:
+            require(holds, field, getattr(self, field), text)
+
+        for field in ("tasks", "directions"):
+            names = getattr(self, field)
+            rule(len(set(names)) == len(names), field, "must not contain a name twice")
+        rule(
+            self.learners == "diverse" or self.selfsimilarity == "contrast",
+            "learners",
+            f"cannot be combined with selfsimilarity={self.selfsimilarity!r}; set the latter to 'contrast'",
+        )
+        rule(
+            len(embedding_tasks(self)) > 0,
+            "selfsimilarity",
+            f"has no embedding; add another task to tasks={self.tasks!r}",
+        )
+        weighted = [task for task, weight in zip(TASKS, self.ensemble, strict=True) if weight > 0]
+        rule(
+            bool(set(weighted) & set(embedding_tasks(self))),
+            "ensemble",
+            f"must have a positive weight for one of tasks={self.tasks!r} that has an embedding",
+        )
+        rule(
+            self.lower_cutoff < self.upper_cutoff,
+            "lower_cutoff",
+            f"must be below upper_cutoff={self.upper_cutoff}",
+        )
+        pairs = {f"{a}-{b}" for a in TASKS for b in TASKS if a != b}
+        rule(
+            set(self.directions) <= pairs,
+            "directions",
+            "must be source-target pairs of two different tasks from " + ", ".join(TASKS),
+        )
+        rule(
+            len(self.rho) in (1, len(self.directions)),
+            "rho",
+            "must hold one number, or one per direction in directions",
+        )
+
+
+def embedding_tasks(config: Config) -> tuple[Task, ...]:
+    """The tasks in `config.tasks` that have an embedding, in the order of TASKS."""
+    without = {"selfsimilarity"} if config.selfsimilarity in CLASSIFIERS else set()
+    return tuple(task for task in TASKS if task in set(config.tasks) - without)
+
+
+def ranking_tasks(config: Config) -> tuple[Task, ...]:
+    """The tasks trained with triplets."""
+    others = () if config.learners == "discriminative" else ("selfsimilarity",)
+    return tuple(task for task in embedding_tasks(config) if task not in others)
+
+
+def self_supervised_task(config: Config) -> SelfSupervision | None:
+    """What the self-similarity task learns; None if it is off or trained with triplets."""
+    return config.selfsimilarity if "selfsimilarity" in config.tasks and config.learners == "diverse" else None
+
+
+def decorrelation_weights(config: Config) -> dict[str, float]:
+    """rho of each direction whose two tasks have an embedding."""
+    rho = config.rho * len(config.directions) if len(config.rho) == 1 else config.rho
+    pairs = zip(config.directions, rho, strict=True)
+    return {d: r for d, r in pairs if set(d.split("-")) <= set(embedding_tasks(config))}

@@ -1,0 +1,104 @@
+"""Norms with finite gradients, and matrix products at full precision."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+
+def at_least_float32(x: jax.Array) -> jax.Array:
+    """Widens low-precision input to float32; float64 stays."""
+    return jnp.asarray(x, jnp.promote_types(x.dtype, jnp.float32))
+
+
+def root(x: jax.Array) -> jax.Array:
+    """sqrt(max(x, 0)) with gradient 0 where x <= 0."""
+    positive = x > 0
+    return jnp.where(positive, jnp.sqrt(jnp.where(positive, x, 1)), 0)
+
+
+def unit(x: jax.Array, axis: int = -1, floor: float = 1e-12) -> jax.Array:
+    """x / max(|x|, floor) along `axis`, in at least float32; the zero vector stays zero, with gradient 0."""
+    x = at_least_float32(x)
+    length = root(jnp.sum(x * x, axis=axis, keepdims=True))
+    return jnp.where(length > 0, x / jnp.maximum(length, floor), 0)
+
+
+def log_sum_exp(values: jax.Array, where: jax.Array, axis: int) -> jax.Array:
+    """log of the sum of exp(values) over the entries in `where`; a very negative number with gradient 0 for none."""
+    lowest = jnp.finfo(values.dtype).min / 4
+    return jax.nn.logsumexp(jnp.where(where, values, lowest), axis=axis)
+
+
+def log1p_sum_exp(values: jax.Array, where: jax.Array, axis: int) -> jax.Array:
+    """log(1 + the sum of exp(values) over the entries in `where`), without overflow."""
+    values = jnp.where(where, values, -jnp.inf)
+    shift = jax.lax.stop_gradient(jnp.max(values, axis=axis, initial=0.0))
+    return shift + jnp.log(jnp.exp(-shift) + jnp.sum(jnp.exp(values - jnp.expand_dims(shift, axis)), axis=axis))
+
+
+_ROUNDED = ContextVar("rounded", default=False)
+
+
+@contextmanager
+def in_bfloat16() -> Iterator[None]:
+    """Within this context, `product` is traced with operands in bfloat16.
+
+    A function that is jitted on its own keeps what it was traced with first.
+    """
+    token = _ROUNDED.set(True)
+    try:
+        yield
+    finally:
+        _ROUNDED.reset(token)
+
+
+def product(equation: str, a: jax.Array, b: jax.Array, **options: Any) -> jax.Array:
+    """`jnp.einsum` of two arrays; float32 operands are rounded to bfloat16 within `in_bfloat16`.
+
+    Args:
+      equation: every index of an operand is also one of the other operand or of the result.
+      a, b: float, of any shapes.
+      **options: of `jnp.einsum`, for operands that are not rounded.
+    """
+    if _ROUNDED.get() and a.dtype == b.dtype == jnp.float32:
+        return _rounded_product(equation, a, b)
+    return jnp.einsum(equation, a, b, **options)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _rounded_product(equation: str, a: jax.Array, b: jax.Array) -> jax.Array:
+    def in_float32(a: jax.Array, b: jax.Array) -> jax.Array:
+        # XLA has no such product for CPUs. It would leave out a cast to bfloat16 and back, but not this.
+        a, b = (lax.reduce_precision(x.astype(jnp.float32), exponent_bits=8, mantissa_bits=7) for x in (a, b))
+        return jnp.einsum(equation, a, b)
+
+    def native(a: jax.Array, b: jax.Array) -> jax.Array:
+        a, b = a.astype(jnp.bfloat16), b.astype(jnp.bfloat16)
+        return jnp.einsum(equation, a, b, preferred_element_type=jnp.float32)
+
+    product: jax.Array = lax.platform_dependent(a, b, cpu=in_float32, default=native)
+    return product
+
+
+def _forward(equation: str, a: jax.Array, b: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+    a, b = a.astype(jnp.bfloat16), b.astype(jnp.bfloat16)
+    return _rounded_product(equation, a, b), (a, b)
+
+
+def _backward(equation: str, saved: tuple[jax.Array, jax.Array], grad: jax.Array) -> tuple[jax.Array, jax.Array]:
+    # JAX's own rule would multiply the float32 gradient with an operand widened to float32.
+    a, b = saved
+    operands, result = equation.split("->")
+    left, right = operands.split(",")
+    return _rounded_product(f"{result},{right}->{left}", grad, b), _rounded_product(
+        f"{left},{result}->{right}", a, grad
+    )
+
+
+_rounded_product.defvjp(_forward, _backward)

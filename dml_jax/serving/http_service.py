@@ -1,0 +1,307 @@
+"""The HTTP side of `dml-jax serve` and `dml-jax explore`.
+
+Nothing that a client sends or withholds holds up the others: a request has one deadline; bodies are limited, each and
+together; and beyond `Limits.connections`, the connection that has been waiting for its client for longest is closed.
+"""
+
+import asyncio
+import ipaddress
+import itertools
+import logging
+import os
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, ClassVar
+from urllib.parse import urlsplit
+
+import h11
+import numpy as np
+import python_multipart  # noqa: F401  needed by MultiPartParser
+import uvicorn
+from starlette.applications import Starlette
+from starlette.datastructures import Headers, UploadFile
+from starlette.exceptions import HTTPException
+from starlette.formparsers import MultiPartException, MultiPartParser
+from starlette.middleware import Middleware
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from dml_jax.errors import DataError
+from dml_jax.serving.batched_answers import Answer, Answers
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Limits on what clients may use.
+
+    Attributes:
+      seconds: from the headers of a request to its answer.
+      body: bytes of a request.
+      memory: bytes of all bodies that are being received or decoded.
+      connections: open at once; well below 1,024, the usual limit of open files.
+    """
+
+    seconds: float = 30.0
+    body: int = 32 << 20
+    memory: int = 1 << 30
+    connections: int = 768
+
+
+class Service:
+    """The handler of `POST /`.
+
+    Args:
+      answer: for one image from `read`.
+      read: decodes and transforms an image file, see `Model.read`.
+      limits: what clients may use.
+    """
+
+    def __init__(
+        self, answer: Callable[[np.ndarray], Awaitable[Answer]], read: Callable[[bytes], np.ndarray], limits: Limits
+    ):
+        self._answer, self._read, self._limits = answer, read, limits
+        self._held = 0  # bytes of all bodies that are being received or decoded
+        self._decoders = ThreadPoolExecutor(min(os.cpu_count() or 1, 8))
+
+    async def post(self, request: Request) -> Response:
+        """Answers for the image in a request."""
+        late = HTTPException(408, f"the body did not arrive within {self._limits.seconds:g} seconds")
+        try:
+            async with asyncio.timeout(self._limits.seconds):
+                async with self._file(request) as file:
+                    late = HTTPException(503, "too busy to answer in time; try again later")
+                    image = await asyncio.get_running_loop().run_in_executor(self._decoders, self._read, file)
+                return JSONResponse(await self._answer(image))
+        except TimeoutError:
+            raise late from None
+        except asyncio.QueueFull:
+            raise HTTPException(503, "too many images are waiting; try again later") from None
+        except DataError as error:
+            raise HTTPException(400, str(error)) from None
+        except ClientDisconnect:
+            return Response()  # which nobody receives
+
+    @asynccontextmanager
+    async def _file(self, request: Request) -> AsyncIterator[bytes]:
+        """The image file in a request: the body or, in a form, the first file."""
+        held = 0
+
+        async def chunks() -> AsyncGenerator[bytes, None]:
+            nonlocal held
+            async for chunk in self._chunks(request):
+                held += len(chunk)
+                self._held += len(chunk)
+                if self._held > self._limits.memory:
+                    raise HTTPException(503, "too many images are being received; try again later")
+                yield chunk
+
+        try:
+            if request.headers.get("content-type", "").lower().startswith("multipart/"):
+                yield await self._first_file(request, chunks())
+            else:
+                yield b"".join([chunk async for chunk in chunks()])
+        finally:
+            self._held -= held
+
+    async def _chunks(self, request: Request) -> AsyncIterator[bytes]:
+        """The body of a request.
+
+        Most clients read no answer before they have sent everything, so of a body that is too large as much again is
+        read and dropped; clients that ask before they send are answered at once.
+        """
+        limit, size = self._limits.body, 0
+        too_large = HTTPException(413, f"the body has more than {limit} bytes; send a smaller image")
+        if int(request.headers.get("content-length", 0)) > (limit if "expect" in request.headers else 2 * limit):
+            raise too_large
+        async for chunk in request.stream():
+            size += len(chunk)
+            if size <= limit:
+                yield chunk
+            elif size > 2 * limit:
+                break
+        if size > limit:
+            raise too_large
+
+    async def _first_file(self, request: Request, chunks: AsyncGenerator[bytes, None]) -> bytes:
+        parser = MultiPartParser(request.headers, chunks, max_files=1, max_fields=16)
+        parser.spool_max_size = self._limits.body  # in memory, not in a temporary file
+        try:
+            form = await parser.parse()
+        except MultiPartException as error:
+            raise HTTPException(400, f"the form cannot be read: {error.message}") from None
+        for _, value in form.multi_items():
+            if isinstance(value, UploadFile):
+                with value.file as file:
+                    return file.read()
+        raise HTTPException(400, "the form holds no complete file; send one, e.g. with curl -F file=@photo.jpg")
+
+
+async def health(request: Request) -> Response:
+    """The handler of `GET /health`."""
+    return JSONResponse({"status": "ok"})
+
+
+async def explain(request: Request, error: Exception) -> Response:
+    """The answer after an error; ends the connection, because the body may not have been read."""
+    status, text, headers = 500, "internal error; the server has printed it", {}
+    if isinstance(error, HTTPException):
+        status, text, headers = error.status_code, error.detail, dict(error.headers or {})
+    if text in ("Not Found", "Method Not Allowed"):  # Starlette's own
+        text = f"{text}; send an image with POST /, or GET /health"
+    return JSONResponse({"error": text}, status, headers | {"connection": "close"})
+
+
+class Guard:
+    """Refuses requests that pages of other sites make a browser send, except for links to a page of this server.
+
+    Such a page may give its own name the address of this server, so requests to unknown names are refused, too; an
+    address cannot be given to another machine.
+
+    Args:
+      app: the guarded application.
+      hosts: names of this server.
+    """
+
+    def __init__(self, app: ASGIApp, hosts: Sequence[str]):
+        self._app = app
+        self._hosts = {host.lower() for host in hosts if not _is_address(host)}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        app = self._app
+        if scope["type"] == "http" and (refusal := self._refusal(scope["method"], Headers(scope=scope))):
+            status, text = refusal
+            app = JSONResponse({"error": text}, status, {"connection": "close"})
+        await app(scope, receive, send)
+
+    def _refusal(self, method: str, headers: Headers) -> tuple[int, str] | None:
+        host, origin = headers.get("host"), headers.get("origin")
+        if host is not None and not (_is_address(name := _without_port(host)) or name in {"localhost", *self._hosts}):
+            return 400, (
+                f"Host: {host[:100]} is not a name of this server; use its address, or give the name to dml-jax serve "
+                "as --host_name"
+            )
+        link = method == "GET" and headers.get("sec-fetch-dest") == "document"
+        elsewhere = headers.get("sec-fetch-site") in ("cross-site", "same-site")
+        if origin is not None:
+            site = origin.partition("://")[2].lower()
+            elsewhere |= site != (host or "").lower() and site not in self._hosts
+        return (403, "not for pages of other sites") if elsewhere and not link else None
+
+
+def _without_port(host: str) -> str:
+    """The name or address in a Host header, in lower case; empty if it is malformed."""
+    try:
+        return (urlsplit(f"//{host}").hostname or "") if "@" not in host else ""
+    except ValueError:
+        return ""
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+class Connection(H11Protocol):
+    """A connection with a deadline for every request; uvicorn has one for idle connections only."""
+
+    limits: ClassVar[Limits]
+    turns = itertools.count()  # in the order in which the present requests could begin
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self.turn = next(self.turns)
+        self._deadline = self._new_deadline()
+        if len(self.connections) > self.limits.connections:
+            waiting = [each for each in self.connections if isinstance(each, Connection) and each.is_waiting()]
+            min(waiting, key=lambda each: each.turn).transport.abort()
+
+    def is_waiting(self) -> bool:
+        """Whether the connection is open and waits for the client, or the client does not wait for its answers."""
+        sending = self.cycle is None or self.cycle.more_body or self.cycle.response_complete
+        ahead = self.flow.write_paused or bool(self.conn.trailing_data[0])
+        return (sending or ahead) and not self.transport.is_closing()
+
+    def _new_deadline(self) -> asyncio.TimerHandle:
+        # Twice, because `Service.post` counts from the end of the headers.
+        return self.loop.call_later(2 * self.limits.seconds, self.transport.abort)
+
+    def on_response_complete(self) -> None:
+        self.turn = next(self.turns)
+        self._deadline.cancel()
+        self._deadline = self._new_deadline()
+        super().on_response_complete()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._deadline.cancel()
+        super().connection_lost(exc)
+
+    def shutdown(self) -> None:
+        """Ends the connection after the answer, or at once if the request is incomplete."""
+        if self.cycle is not None and self.cycle.more_body:
+            self.transport.abort()
+        else:
+            super().shutdown()
+
+    def send_400_response(self, msg: str) -> None:
+        """Answers what is not HTTP, unless an answer has been sent already."""
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            headers = [("content-type", "application/json"), ("connection", "close")]
+            for event in (
+                h11.Response(status_code=400, headers=headers),
+                h11.Data(b'{"error":"not a valid HTTP request"}'),
+                h11.EndOfMessage(),
+            ):
+                self.transport.write(self.conn.send(event) or b"")
+        self.transport.close()
+
+
+def server(
+    answers: Answers,
+    read: Callable[[bytes], np.ndarray],
+    limits: Limits,
+    *,
+    complete: Callable[[Answer], Answer] | None = None,
+    routes: Sequence[Route] = (),
+    hosts: Sequence[str] = (),
+) -> uvicorn.Server:
+    """A server of `POST /` and `GET /health`.
+
+    Args:
+      answers: computes the answers.
+      read, limits: see `Service`.
+      complete: makes of an answer the one that is sent; in a thread.
+      routes: further ones.
+      hosts: names of this server besides localhost, see `Guard`.
+    """
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        task = asyncio.create_task(answers.run())
+        yield
+        task.cancel()
+
+    async def answer(image: np.ndarray) -> Answer:
+        found = await answers.of(image)
+        return await asyncio.to_thread(complete, found) if complete else found
+
+    post = Route("/", Service(answer, read, limits).post, methods=["POST"])
+    app = Starlette(
+        routes=[post, Route("/health", health), *routes],
+        middleware=[Middleware(Guard, hosts=hosts)],
+        exception_handlers={HTTPException: explain, Exception: explain},
+        lifespan=lifespan,
+    )
+    logging.getLogger("python_multipart").setLevel(logging.ERROR)  # it warns of every malformed form
+    connection = type("LimitedConnection", (Connection,), {"limits": limits})
+    config = uvicorn.Config(
+        app, http=connection, ws="none", lifespan="on", log_level="error", access_log=False, proxy_headers=False
+    )
+    return uvicorn.Server(config)

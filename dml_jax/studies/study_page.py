@@ -1,0 +1,136 @@
+"""One HTML page about many runs: sortable tables, learning curves, rows beside published numbers, links to reports."""
+
+import math
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+from dml_jax import files
+from dml_jax.analysis import drawing, html
+from dml_jax.analysis.html import text
+from dml_jax.evaluation import metric_table
+from dml_jax.studies import group_tables, outcomes
+from dml_jax.studies.group_tables import Table
+from dml_jax.studies.outcomes import Group, Run
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure, SubFigure
+
+
+def write(
+    path: Path,
+    title: str,
+    lead: str,
+    parts: Sequence[tuple[Table, Group]],
+    metric: str,
+    figures: "Mapping[str, Figure | SubFigure] | None" = None,
+    failed: Sequence[str] = (),
+) -> None:
+    """Writes the page.
+
+    Args:
+      path: HTML file to write.
+      title: of the page.
+      lead: paragraph below the title.
+      parts: tables with the runs behind them.
+      metric: drawn in the figures.
+      figures: by caption, instead of the one that compares rows.
+      failed: lines about trials without results.
+    """
+    heading, parts_of_page = _heading(metric), []
+    for number, (table, group) in enumerate(parts, start=1):
+        notes = "".join(f'<p class="note">{text(note)}</p>' for note in table.notes)
+        charts = []
+        if figures is None:
+            caption = f"{heading} by row: mean and standard deviation over seeds."
+            charts.append(html.chart(drawing.svg(plot_rows(group, table, metric)), f"rows-{number}", caption))
+        if curves := plot_curves(group, metric):
+            caption = f"{heading} during training, one line per run; rows as in the table."
+            charts.append(html.chart(drawing.svg(curves), f"curves-{number}", caption))
+        parts_of_page.append(
+            html.heading(table.title)
+            + html.table(("row", *table.head[1:]), table.rows, table.title)
+            + notes
+            + "".join(charts)
+        )
+    for number, (caption, figure) in enumerate((figures or {}).items(), start=1):
+        parts_of_page.append(html.chart(drawing.png(figure), f"search-{number}", text(caption)))
+    if failed:
+        lines = "".join(f"<li>{text(line)}</li>" for line in failed)
+        parts_of_page.append(f"{html.heading('Without results')}<ul>{lines}</ul>")
+    links = "".join(_link(path.parent, run) for _, group in parts for runs in group.rows.values() for run in runs)
+    parts_of_page.append(f"{html.heading('Runs')}<ul class=runs>{links}</ul>")
+    body = f'<h1>{text(title)}</h1><p class="lead">{text(lead)}</p>{"".join(parts_of_page)}'
+    with files.atomic_write(path) as draft:
+        draft.write_text(html.document(title, body), encoding="utf-8")
+
+
+def _heading(metric: str) -> str:
+    return next((entry.heading for entry in metric_table.columns({metric: 0})), metric)
+
+
+def _link(directory: Path, run: Run) -> str:
+    report = run.directory / "report.html"
+    target = report if report.exists() else run.directory / "results.json"
+    address = quote(os.fsencode(os.path.relpath(target, directory)))  # names may hold "#", "?" and "%"
+    return f'<li><a href="{address}">{text(run.directory.name)}</a></li>'
+
+
+def plot_rows(group: Group, table: Table, metric: str) -> "Figure":
+    """Mean and standard deviation of each row, beside published numbers, in %."""
+    heading = _heading(metric)
+    rows = outcomes.refined_rows(group)  # as in the table
+    figure = drawing.figure(7.5, 1.1 + 0.24 * len(rows))
+    axes = drawing.style(figure.subplots())
+    spreads = [outcomes.spread(group_tables.numbers(runs, metric) or [math.nan]) for runs in rows.values()]
+    places = range(len(rows))
+    errors = [0 if math.isnan(s.deviation) else 100 * s.deviation for s in spreads]
+    axes.errorbar(
+        [100 * s.mean for s in spreads], places, xerr=errors, fmt="o", color=drawing.BLUE, capsize=2, label="these runs"
+    )
+    shown = [table.head[i] for i in table.narrow]  # without "R@1 per class", which is of these runs, too
+    sources = [h.removeprefix(f"{heading} ") for h in shown if h.startswith(f"{heading} ")]
+    for source, marker, colour in zip(sources, drawing.MARKERS[1:], drawing.SERIES[1:], strict=False):
+        column = table.head.index(f"{heading} {source}")
+        points = [(100 * row[column].value, i) for i, row in enumerate(table.rows) if not math.isnan(row[column].value)]
+        axes.plot(
+            *zip(*points, strict=True), marker, color=colour, fillstyle="none", linestyle="none",
+            label=drawing.text(source, 60),
+        )  # fmt: skip
+    axes.set(yticks=list(places), yticklabels=[drawing.text(name, 60) for name in rows], xlabel=f"{heading}, %")
+    axes.invert_yaxis()
+    axes.grid(axis="x", linewidth=0.4, color=drawing.GREY, alpha=0.5)
+    if sources:
+        drawing.legend(axes, loc="center left", bbox_to_anchor=(1, 0.5))
+    return figure
+
+
+def plot_curves(group: Group, metric: str) -> "Figure | None":
+    """The metric at every evaluation of every run; None if no run was evaluated during training."""
+    found = {
+        name: [(split, points) for split, points in (outcomes.curve(run, metric) for run in runs) if points]
+        for name, runs in group.rows.items()
+    }
+    found = {name: curves for name, curves in found.items() if curves}
+    if not found:
+        return None
+    figure = drawing.figure(7.5, 3.6)
+    axes = drawing.style(figure.subplots())
+    final = {name: sum(points[-1][1] for _, points in curves) / len(curves) for name, curves in found.items()}
+    best = sorted(found, key=lambda name: -final[name])[: len(drawing.SERIES)]
+    colours = dict(zip([name for name in found if name in best], drawing.SERIES, strict=False))
+    markers = dict(zip(colours, drawing.MARKERS, strict=False))
+    splits = {split for curves in found.values() for split, _ in curves}
+    for number, name in enumerate(sorted(found, key=lambda name: name in colours)):  # coloured ones on top
+        label = drawing.text(name, 60) if name in colours else "_" if number else "others"
+        for i, (_, points) in enumerate(found[name]):
+            axes.plot(
+                *zip(*((step, 100 * value) for step, value in points), strict=True), linewidth=1.2, markersize=3.5,
+                color=colours.get(name, drawing.GREY), marker=markers.get(name, "."), label=label if i == 0 else "_",
+            )  # fmt: skip
+    axes.set(xlabel="step", ylabel=f"{_heading(metric)} on {' or '.join(sorted(splits))} classes, %")
+    axes.grid(axis="y", linewidth=0.4, color=drawing.GREY, alpha=0.5)
+    drawing.legend(axes, loc="center left", bbox_to_anchor=(1, 0.5))
+    return figure

@@ -1,0 +1,181 @@
+"""The processes of a run start with the same experiment and end together.
+
+If one fails, is stopped or is lost, the others end with a message instead of waiting.
+"""
+
+import itertools
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from atexit import register
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import jax
+
+from dml_jax.errors import ConfigError, UserError, printable
+from dml_jax.train.distributed.stop_signals import Interrupted
+
+# Keys in JAX's key-value store.
+FAILED, SEEN, ALIVE = "dml_jax/failed", "dml_jax/seen", "dml_jax/alive"
+FACTS, DECIDED = "dml_jax/facts", "dml_jax/decided"
+PATIENCE = 10.0  # seconds that process 0, which hosts the store, waits until the others have read the reason
+SILENCE = 5.0  # seconds without a sign of life, about one per second, after which a process counts as lost
+HANGING = 30.0  # the same while nothing has failed, because the others wait for it
+SHOWN = 5  # differences that an error message lists
+_decisions = itertools.count()  # numbers the calls of `decided_by_first`, which are the same on all processes
+
+
+@contextmanager
+def end_together() -> Iterator[Callable[[int], None]]:
+    """Within this context, an exception in one process of several is reported by the others, which then end too.
+
+    Yields:
+      A function that ends this process at once with an exit code; may be called from any thread.
+    """
+    if jax.process_count() == 1:
+        yield os._exit
+        return
+    store = _store()
+    over, ending = threading.Event(), threading.Lock()
+
+    def end_now(code: int) -> None:
+        _announce(store, code, signal.Signals(code - 128).name)
+        _exit(store, code)
+
+    watch = threading.Thread(target=_watch, args=(store, over, ending), daemon=True)
+    watch.start()
+    try:
+        yield end_now
+    except Exception as error:
+        if isinstance(error, Interrupted) and not error.alone:  # all processes have agreed to stop
+            raise
+        code = error.code if isinstance(error, Interrupted) else 2 if isinstance(error, UserError | OSError) else 1
+        lost = _lost(store) if code == 1 else []
+        over.set()
+        _exit_if_announced(store, ending)  # this error may be a consequence of another process having ended
+        if lost:
+            _end_without(store, lost)
+        _announce(store, code, printable(" ".join(str(error).split())) or type(error).__name__)
+        register(_exit, store, code)  # after the error has been printed, and before JAX waits for the others
+        raise
+    finally:
+        over.set()
+    watch.join()
+    store.key_value_delete(f"{ALIVE}/{jax.process_index()}")  # it may end before the others
+
+
+def check_same(facts: dict[str, Any]) -> None:
+    """Checks that all processes run the same experiment; each waits here for the others.
+
+    Args:
+      facts: what must be equal, by name; JSON values.
+
+    Raises:
+      ConfigError: on all processes, if any of them has other facts than the first; names them.
+    """
+    if jax.process_count() == 1:
+        return
+    store = _store()
+    store.key_value_set(f"{FACTS}/{jax.process_index()}", json.dumps(facts), allow_overwrite=True)
+    first, *others = (json.loads(_wait_for(store, f"{FACTS}/{index}")) for index in range(jax.process_count()))
+    for index, other in enumerate(others, start=1):
+        keys = [key for key in first | other if first.get(key) != other.get(key)]
+        if keys:
+            shown = ", ".join(f"{key} ({first.get(key)!r} and {other.get(key)!r})" for key in keys[:SHOWN])
+            more = f" and {len(keys) - SHOWN} more" if len(keys) > SHOWN else ""
+            raise ConfigError(
+                f"processes 0 and {index} differ in {shown}{more}; start all with the same options, data and versions"
+            )
+
+
+def decided_by_first(decide: Callable[[], int]) -> int:
+    """The value of `decide` in process 0, which alone calls it; the others wait for the value here.
+
+    For what depends on files that process 0 may change before another process has looked at them.
+    """
+    if jax.process_count() == 1:
+        return decide()
+    store, key = _store(), f"{DECIDED}/{next(_decisions)}"
+    if jax.process_index() == 0:
+        store.key_value_set(key, str(decide()))
+    return int(_wait_for(store, key))
+
+
+def _store() -> Any:
+    """JAX's key-value store, which the processes share."""
+    from jax._src import distributed  # it has no public name
+
+    return distributed.global_state.client
+
+
+def _wait_for(store: Any, key: str) -> str:
+    """A value of the store, as soon as its process has set it."""
+    while True:
+        try:
+            return str(store.key_value_try_get(key))
+        except jax.errors.JaxRuntimeError:
+            time.sleep(0.1)
+
+
+def _watch(store: Any, over: threading.Event, ending: threading.Lock) -> None:
+    seen: dict[str, tuple[str, float]] = {}  # signs of life, and when process 0 has first seen them
+    while not over.wait(1.0):
+        store.key_value_set(f"{ALIVE}/{jax.process_index()}", str(time.monotonic()), allow_overwrite=True)
+        _exit_if_announced(store, ending)
+        if jax.process_index() == 0:
+            now, before = time.monotonic(), seen
+            values = store.key_value_dir_get(ALIVE)
+            seen = {key: before[key] if before.get(key, ("",))[0] == value else (value, now) for key, value in values}
+            if silent := [key for key, (_, since) in seen.items() if now - since > HANGING]:
+                with ending:
+                    _end_without(store, [int(key.rpartition("/")[2]) for key in silent])
+
+
+def _announce(store: Any, code: int, reason: str) -> None:
+    message = f"{code} process {jax.process_index()} has stopped: {reason}"
+    store.key_value_set(FAILED, message, allow_overwrite=True)
+
+
+def _end_without(store: Any, lost: list[int]) -> None:
+    """Ends this process and all others because some are lost."""
+    reason = f"process {', '.join(map(str, lost))} was killed or its machine failed"
+    _announce(store, 2, reason)
+    print(f"error: {reason}; start all processes again to continue", file=sys.stderr)
+    _exit(store, 2, len(lost))
+
+
+def _lost(store: Any) -> list[int]:
+    """The indices of the other processes that give no sign of life; takes a few seconds."""
+    before = dict(store.key_value_dir_get(ALIVE))
+    time.sleep(SILENCE)
+    alive = {key.rpartition("/")[2] for key, value in store.key_value_dir_get(ALIVE) if before.get(key) != value}
+    return [index for index in range(jax.process_count()) if index != jax.process_index() and str(index) not in alive]
+
+
+def _exit_if_announced(store: Any, ending: threading.Lock) -> None:
+    """Ends this process, once, if another has announced that it ends."""
+    with ending:
+        try:
+            code, _, message = store.key_value_try_get(FAILED).partition(" ")
+        except jax.errors.JaxRuntimeError:  # nothing has been announced
+            return
+        print(f"error: {message}", file=sys.stderr)
+        _exit(store, int(code))
+
+
+def _exit(store: Any, code: int, lost: int = 0) -> None:
+    """Ends this process; process 0 first gives the others, except the lost ones, time to read the reason."""
+    store.key_value_set(f"{SEEN}/{jax.process_index()}", "", allow_overwrite=True)
+    deadline = time.monotonic() + PATIENCE
+    while jax.process_index() == 0 and time.monotonic() < deadline:
+        if len(store.key_value_dir_get(SEEN)) >= jax.process_count() - lost:
+            break
+        time.sleep(0.1)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)

@@ -1,0 +1,132 @@
+"""SIGTERM and Ctrl-C: a request to stop, honoured at the next step, or at once when there is nothing to save."""
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from functools import cache
+from types import FrameType, TracebackType
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+
+from dml_jax.train.distributed import mesh
+
+GRACE = 5.0  # seconds between an exception in a signal handler and the end of the process
+
+
+class Interrupted(Exception):
+    """The run stopped on a signal, with its last step on disk.
+
+    Attributes:
+      code: the exit code, 128 + the signal.
+      alone: the other processes do not know yet.
+    """
+
+    def __init__(self, number: int, *, alone: bool = False):
+        super().__init__(signal.Signals(number).name)
+        self.code = 128 + number
+        self.alone = alone
+
+
+class Stop:
+    """Context manager that records the first SIGTERM or SIGINT; a second one stops the process at once.
+
+    Args:
+      leave: ends the process with an exit code; called from another thread.
+
+    Attributes:
+      signal: the recorded one, 0 for none.
+    """
+
+    def __init__(self, leave: Callable[[int], None] = os._exit) -> None:
+        self.signal = 0
+        self._leave = leave
+        self._immediate = False
+        self._asked: jax.Array | None = None
+        self._previous: dict[int, object] = {}
+        self._end: threading.Timer | None = None
+        self._report = sys.unraisablehook
+
+    def __enter__(self) -> "Stop":
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self._previous[number] = signal.signal(number, self._receive)
+        self._report, sys.unraisablehook = sys.unraisablehook, self._swallowed
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._end:
+            self._end.cancel()
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)  # type: ignore[arg-type]
+        sys.unraisablehook = self._report
+
+    def _swallowed(self, error: "sys.UnraisableHookArgs") -> None:
+        """Hides the traceback of a swallowed `Interrupted`: the timer of `_receive` ends the process."""
+        if not isinstance(error.exc_value, Interrupted):
+            self._report(error)
+
+    def _receive(self, number: int, frame: FrameType | None) -> None:
+        if self.signal or self._immediate:
+            # The interpreter swallows exceptions raised during a callback, e.g. of the garbage collector; the timer
+            # ends the process all the same.
+            self._end = threading.Timer(GRACE, self._leave, (128 + number,))
+            self._end.daemon = True
+            self._end.start()
+            raise Interrupted(number, alone=True)
+        self.signal = number
+
+    def stop_immediately(self) -> None:
+        """From here on there is nothing to save: a signal ends the run without waiting for a step.
+
+        All processes must call this.
+
+        Raises:
+          Interrupted: any process has received a signal before.
+        """
+        self._immediate = True
+        if number := self.agreed():
+            raise Interrupted(number)
+
+    def poll(self) -> int:
+        """The signal that any process had received when all last called this, 0 for none.
+
+        As it asks for the next call, not for this one, the devices never wait; all processes must call this equally
+        often.
+        """
+        if jax.process_count() == 1:
+            return self.agreed()
+        asked, self._asked = self._asked, _largest(self.signal)
+        return 0 if asked is None else int(asked)
+
+    def raise_if_stopped(self) -> None:
+        """Raises Interrupted after a signal; all processes must call this equally often."""
+        if number := self.signal if jax.process_count() == 1 else self.poll():
+            raise Interrupted(number)
+
+    def agreed(self) -> int:
+        """The signal that any process has received, 0 for none; all processes must call this at the same step."""
+        if jax.process_count() == 1:
+            return self.signal
+        from jax.experimental import multihost_utils
+
+        return int(np.max(multihost_utils.process_allgather(np.int32(self.signal))))
+
+
+def _largest(value: int) -> jax.Array:
+    """The largest of the values of all processes, as soon as it is computed; int32 []."""
+    devices, largest = _reduction()
+    local = np.full(jax.local_device_count(), value, np.int32)
+    result: jax.Array = largest(jax.make_array_from_process_local_data(mesh.row_sharded(devices), local))
+    return result
+
+
+@cache
+def _reduction() -> tuple[Mesh, Callable[[jax.Array], jax.Array]]:
+    devices = mesh.make()
+    return devices, jax.jit(jnp.max, out_shardings=mesh.replicated(devices))

@@ -1,0 +1,106 @@
+"""Models kept during training for analyses (`train.keep_every`), as `<workdir>/checkpoints/kept/<step>.safetensors`.
+
+They hold the parameters and the model state, but neither the optimizer's state nor anything for resuming, so that a
+run can keep many. The training never reads them. Their metadata say which run they belong to, and give the SHA-256 of
+the arrays.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import safetensors.numpy
+from pydantic import TypeAdapter
+
+from dml_jax.errors import CheckpointError
+from dml_jax.files import atomic_write, reading
+from dml_jax.methods.contract import PyTree
+from dml_jax.train.distributed import mesh
+from dml_jax.train.records import workdir
+from dml_jax.train.state import TrainState, fingerprint
+
+SUFFIX = ".safetensors"
+ABOUT = "dml_jax"  # the entry of the metadata
+
+
+def write(directory: Path, state: TrainState, run: Mapping[str, Any]) -> None:
+    """Writes `<directory>/<step>.safetensors`, completely or not at all; the first process does, all must call.
+
+    Args:
+      directory: created if necessary.
+      state: the model.
+      run: see `workdir.identity`.
+    """
+    arrays = {
+        _name(path): mesh.to_host(leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(_kept(state)) if leaf.size
+    }
+    if not mesh.is_main_process():
+        return
+    directory.mkdir(parents=True, exist_ok=True)
+    with atomic_write(directory / f"{int(state.step)}{SUFFIX}") as draft:
+        about = {"run": dict(run), "sha256": fingerprint(arrays)}
+        # One entry, because safetensors writes several in random order.
+        draft.write_bytes(safetensors.numpy.save(arrays, {ABOUT: json.dumps(about)}))
+
+
+def steps(directory: Path) -> list[int]:
+    """Steps of the models in a directory, in increasing order."""
+    names = (path.stem for path in directory.glob(f"*{SUFFIX}"))
+    return sorted(int(name) for name in names if name.isdecimal() and len(name) < 10)  # fits int32
+
+
+def drop_newer(directory: Path, step: int) -> None:
+    """Deletes models after `step`: the resumed run writes them again."""
+    if mesh.is_main_process():
+        for newer in steps(directory):
+            if newer > step:
+                (directory / f"{newer}{SUFFIX}").unlink()
+
+
+def read(directory: Path, step: int, template: TrainState, run: Mapping[str, Any]) -> TrainState:
+    """Reads a model.
+
+    Args:
+      directory: where `write` put it.
+      step: one of `steps`.
+      template: a state of the run, or the shapes of one.
+      run: see `workdir.identity`.
+
+    Returns:
+      The state with NumPy arrays, and with an empty state of the optimizer.
+
+    Raises:
+      CheckpointError: the file is damaged or holds a model of another run.
+    """
+    path = directory / f"{step}{SUFFIX}"
+    with reading(path, "delete it", CheckpointError):
+        with safetensors.safe_open(path, "np") as file:
+            metadata = file.metadata() or {}  # an earlier version has written none
+            about = TypeAdapter(dict[str, Any]).validate_json(metadata.get(ABOUT, "{}"))
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        stored = TypeAdapter(dict[str, Any]).validate_python(about.get("run", {}))
+        config = TypeAdapter(dict[str, Any]).validate_python(stored.get("config", {}))
+    if about and about.get("sha256") != fingerprint(arrays):
+        raise CheckpointError(f"{path}: has changed since it was written; delete it")
+    if config:
+        workdir.check_same_facts(path, stored, run)
+
+    def find(key_path: PyTree, wanted: PyTree) -> np.ndarray:
+        found = np.zeros(wanted.shape, wanted.dtype) if 0 in wanted.shape else arrays.get(_name(key_path))
+        if found is None or (found.shape, found.dtype) != (wanted.shape, wanted.dtype):
+            raise CheckpointError(f"{path}: is not a model of this run ({_name(key_path)}); delete it")
+        return found
+
+    params, model_state = jax.tree_util.tree_map_with_path(find, _kept(template))
+    return TrainState(np.int32(step), params, model_state, ())  # type: ignore[arg-type]
+
+
+def _kept(state: TrainState) -> tuple[PyTree, PyTree]:
+    return state.params, state.model_state
+
+
+def _name(path: PyTree) -> str:
+    return jax.tree_util.keystr(path, simple=True, separator="/")

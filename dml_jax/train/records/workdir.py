@@ -1,0 +1,274 @@
+"""The work directory of a run: one configuration, one writing process at a time."""
+
+import errno
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated, Any
+
+from annotated_types import Ge, Lt
+from pydantic import StrictInt
+
+import dml_jax
+from dml_jax import config as configs
+from dml_jax.config import Config
+from dml_jax.errors import CheckpointError, ConfigError, DataError
+from dml_jax.files import read_json, sha256
+
+SHOWN = 5  # differences that an error message lists
+# What a run writes into its work directory.
+FILES = ("config.json", "metrics.jsonl", "timing.jsonl", "results.json", "report.html")
+DIRECTORIES = (
+    *("checkpoints", "checkpoints/latest", "checkpoints/best", "embeddings", "figures"),
+    *("logs", "profile", "tensorboard", "wandb"),
+)
+LIBRARIES = ("jax", "flax", "optax", "orbax-checkpoint", "grain", "numpy", "pillow")
+# The facts, besides the configuration, that tell one run from another, and what to say where they differ.
+DATA = "the data set has changed since this run started; give another --workdir"
+WHAT = {
+    "data_hash": DATA, "classes": DATA, "images": DATA, "shape": DATA,
+    "teacher": "the teacher has changed since this run started; give another --workdir",
+    "x64": "JAX_ENABLE_X64, and so the precision, has changed since this run started; set it as it was",
+}  # fmt: skip
+
+Count = Annotated[StrictInt, Ge(1), Lt(2**31)]
+
+
+@dataclass
+class Facts:
+    """The entries of config.json that are read again, see `provenance`."""
+
+    config: dict[str, Any]
+    data_hash: str
+    classes: Count
+    images: Count
+    shape: tuple[Count, Count]
+    x64: bool = False
+    teacher: dict[str, Any] | None = None
+
+
+def read_config(workdir: Path) -> dict[str, Any]:
+    """The `config.json` of a work directory.
+
+    Raises:
+      CheckpointError: there is none, or it is damaged; names the entry.
+    """
+    path = workdir / "config.json"
+    if not path.exists():
+        raise CheckpointError(f"{workdir}: is not a work directory (no config.json)")
+    facts: dict[str, Any] = read_json(path, Facts, "restore it from a copy, or give another --workdir", CheckpointError)
+    return facts | {"config": configs.upgraded(facts["config"])}
+
+
+def identity(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """The facts that tell one run from another: configuration, data, precision and teacher."""
+    return {key: facts[key] for key in ("config", *WHAT) if key in facts}
+
+
+def check_same_run(workdir: Path, config: Config) -> None:
+    """Raises CheckpointError unless the directory is unused or belongs to a run of this configuration.
+
+    Options that change no bit of the model may differ, and the number of steps may be larger where a longer run makes
+    the same steps.
+    """
+    if (workdir / "config.json").exists():
+        _check_same_config(workdir, read_config(workdir)["config"], asdict(config))
+
+
+def check_same_facts(where: Path, stored: Mapping[str, Any], here: Mapping[str, Any]) -> None:
+    """Raises CheckpointError if what is stored, in `config.json` or with a checkpoint, is of another run.
+
+    Args:
+      where: what the message names.
+      stored: see `identity`; what an earlier version has not stored is not compared.
+      here: that of this run, or a part of it.
+    """
+    if "config" in here:
+        _check_same_config(where, configs.upgraded(stored.get("config", {})), here["config"])
+    for key, what in WHAT.items():
+        before, now = (_comparable(facts.get(key, False if key == "x64" else None)) for facts in (stored, here))
+        if key in here and before != now:
+            raise CheckpointError(f"{where}: {what}")
+
+
+def _comparable(fact: Any) -> Any:
+    """JSON has no tuples; a teacher is known by its variables, whatever else a version notes about it."""
+    return fact.get("sha256") if isinstance(fact, Mapping) else list(fact) if isinstance(fact, tuple) else fact
+
+
+def _check_same_config(where: Path, stored: Mapping[str, Any], here: Mapping[str, Any]) -> None:
+    stored, here = _resolved(stored), _resolved(here)
+    old, new = configs.decisive(stored), configs.decisive(here)
+    keys = sorted(key for key in old.keys() | new.keys() if old.get(key) != new.get(key))
+    old, new = configs.flatten(stored), configs.flatten(here)
+    lengths = ("train.steps", "train.epochs")
+    numbers = {key: (old.get(key), new.get(key)) for key in lengths}
+    keys += [key for key, (a, b) in numbers.items() if not (isinstance(a, int) and isinstance(b, int) and a <= b)]
+    if keys:
+        shown = ["method.name"] if "method.name" in keys else keys[:SHOWN]  # another method has other options
+        differences = ", ".join(f"{key} ({old.get(key)!r} there, {new.get(key)!r} here)" for key in shown)
+        more = f" and {len(keys) - len(shown)} more" if len(keys) > len(shown) else ""
+        raise CheckpointError(
+            f"{where}: belongs to a run of another configuration: {differences}{more}; give another --workdir"
+        )
+    for key in lengths:
+        if new[key] > old[key] and (reason := _why_not_longer(new, old["train.steps"])):
+            raise CheckpointError(
+                f"{where}: belongs to a shorter run, {key} ({old[key]} there, {new[key]} here), which cannot be "
+                f"continued: {reason}; give another --workdir"
+            )
+
+
+def _resolved(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A configuration with the options that it lacks; as it is if it is of another version or edited by hand."""
+    with suppress(ConfigError):
+        return asdict(configs.resolve(config, given=()))
+    return config
+
+
+def _why_not_longer(config: Mapping[str, Any], steps: int) -> str:
+    """Why a longer run, given by dotted keys, would not begin with one of `steps` steps (0: of epochs); else empty."""
+    if config.get("train.schedule") == "cosine":
+        return "train.schedule='cosine' depends on the length"
+    every = config.get("train.evaluate_every")
+    regular = every and not config.get("train.warmup_epochs") and steps % every == 0 if steps else not every
+    if config.get("train.select") != "last" and not regular:
+        return "the evaluation at its end, which the longer run would not make, may have selected the model"
+    return ""
+
+
+def check_entries(workdir: Path) -> None:
+    """Raises CheckpointError if anything is in the way of what a run writes, so that no work is lost at its end."""
+    for names, wanted, kind in ((FILES, Path.is_file, "file"), (DIRECTORIES, Path.is_dir, "directory")):
+        for path in (workdir / name for name in names):
+            if (path.exists() or path.is_symlink()) and not wanted(path):
+                raise CheckpointError(f"{path}: is not a {kind}; remove it, or give another --workdir")
+
+
+@contextmanager
+def locked(workdir: Path, *, active: bool = True) -> Iterator[Path]:
+    """Creates the directory, checks that it is writable and locks it against a second run.
+
+    Args:
+      workdir: the directory.
+      active: False on all processes but the first, which do not touch it.
+
+    Raises:
+      CheckpointError: something is in the way, the directory is not writable, or another run uses it.
+    """
+    if not active:
+        yield workdir
+        return
+    existed = workdir.exists()
+    try:
+        workdir.mkdir(parents=True, exist_ok=True)
+        # Nothing is written, and what a link points to is not opened.
+        lock = os.fdopen(os.open(workdir / ".lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666), "r+b", 0)
+    except FileExistsError:
+        raise CheckpointError(f"--workdir={workdir}: is a file, not a directory") from None
+    except NotADirectoryError:
+        raise CheckpointError(f"--workdir={workdir}: a parent of this path is a file, not a directory") from None
+    except OSError as error:
+        what = ".lock is a link; remove it" if error.errno == errno.ELOOP else f"is not writable ({error.strerror})"
+        raise CheckpointError(f"--workdir={workdir}: {what}") from error
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise CheckpointError(f"--workdir={workdir}: another run is using it") from None
+        try:
+            check_entries(workdir)
+            yield workdir
+        finally:
+            _remove_unused(workdir, existed)
+
+
+def _remove_unused(workdir: Path, existed: bool) -> None:
+    """Removes a new directory that has neither a checkpoint nor metrics, because the run failed before."""
+    if not workdir.is_dir():  # moved or deleted while it was used
+        return
+    entries = {entry.name for entry in workdir.iterdir()}
+    trained = any(path.is_file() for path in (workdir / "checkpoints").rglob("*"))
+    unused = {".lock", "config.json", "checkpoints", "logs", "tensorboard", "wandb"}
+    if not existed and not trained and entries <= unused:
+        shutil.rmtree(workdir)
+
+
+def provenance(config: Config, data_hash: str, classes: int, images: int, shape: tuple[int, int]) -> dict[str, Any]:
+    """The contents of `config.json`: the resolved configuration, the data, the commit and the library versions.
+
+    Args:
+      config: of the run.
+      data_hash: see `experiment.data_hash`.
+      classes: number of training classes.
+      images: number of training images.
+      shape: (height, width) of an image; with these numbers the model can be rebuilt without the data.
+    """
+    import jax  # which studies, that only compare configurations, need not wait for
+
+    return {
+        "config": asdict(config),
+        "hash": configs.digest(config),
+        "data_hash": data_hash,
+        "classes": classes,
+        "images": images,
+        "shape": list(shape),
+        "x64": bool(jax.config.read("jax_enable_x64")),
+        "commit": _commit(),
+        "versions": versions(),
+    }
+
+
+def unfinished(workdir: Path, step: int, *, reported: bool) -> str:
+    """Says that a run has not finished; empty if it has.
+
+    Args:
+      workdir: of the run.
+      step: of one of its models.
+      reported: whether that would be the reported model, which has results once the run has finished.
+    """
+    train = read_config(workdir)["config"]["train"]
+    length = {key: train.get(key) for key in ("steps", "epochs")}
+    with suppress(DataError):
+        results = read_json(workdir / "results.json", dict[str, Any])
+        if results.get("length", length) == length and (not reported or results.get("step") == step):
+            return ""
+    wanted = " and ".join(f"{count} {unit}" for unit, count in length.items() if count)
+    return f"{workdir}: this run of {wanted} has not finished; its model is so far that of step {step}"
+
+
+def versions() -> dict[str, str]:
+    """The versions of this package and of the libraries that affect its results, by name."""
+    return {"dml_jax": dml_jax.__version__, **{name: version(name) for name in LIBRARIES}}
+
+
+def source_digest() -> str:
+    """SHA-256 of the Python files of this package, with their names."""
+    root = Path(__file__).parents[2]
+    digest = hashlib.sha256()
+    for path in sorted(root.rglob("*.py")):
+        digest.update(f"{path.relative_to(root)} {sha256(path)}".encode())
+    return digest.hexdigest()
+
+
+def _commit() -> str | None:
+    """The git commit of this package, followed by "-dirty" if files differ; None outside a checkout."""
+    root = Path(__file__).parents[3]
+    if not (root / ".git").exists():
+        return None
+    # `git describe --dirty` would lock the index, and on a full disk leave the lock behind.
+    command = ["git", "--no-optional-locks", "status", "--porcelain=v2", "--branch", "--untracked-files=no"]
+    try:
+        lines = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False).stdout.splitlines()
+    except OSError:
+        return None
+    commit = next((line.split()[2] for line in lines if line.startswith("# branch.oid ")), None)
+    dirty = any(not line.startswith("#") for line in lines)
+    return f"{commit}-dirty" if commit and dirty else commit

@@ -1,0 +1,181 @@
+"""Starting from the variables of another run or of a published checkpoint."""
+
+import warnings
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+
+from dml_jax import config as configs
+from dml_jax.backbones.weights import pretrained
+from dml_jax.console import Console
+from dml_jax.errors import CheckpointError, ConfigError
+from dml_jax.methods.contract import Method, PyTree, TrainingSet, no_classes
+from dml_jax.train import experiment as experiments
+from dml_jax.train import optimizers
+from dml_jax.train.checkpoint import Checkpoints
+from dml_jax.train.distributed import mesh as meshes
+from dml_jax.train.experiment import Experiment
+from dml_jax.train.records import kept_models, workdir
+from dml_jax.train.state import TrainState
+from dml_jax.train.testing import pretrained_features
+from dml_jax.train.variants import class_tables
+
+MODEL = (
+    "model"  # directory of the one model, written by `kept_models`, that a run on the hub has instead of checkpoints
+)
+
+
+class TrainedModel(NamedTuple):
+    """The model of a run, without its data.
+
+    Attributes:
+      config: of the run.
+      method: the pure functions.
+      state: the model.
+      unfinished: says that the run has not finished; empty if it has.
+    """
+
+    config: configs.Config
+    method: Method
+    state: TrainState
+    unfinished: str = ""
+
+
+def load_trained(
+    directory: Path, checkpoint: str, warn: Callable[[str], None] | None, *, dtype: str | None = None
+) -> TrainedModel:
+    """A run's configuration, method and one of its states, or those of a published network.
+
+    Warns if the reported model is asked for and the run has not finished.
+
+    Args:
+      directory: its work directory; what `export.hub` has pulled, which holds one model; or converted weights.
+      checkpoint: "reported", "latest", "best" or a step.
+      warn: see `Checkpoints`.
+      dtype: of the activations, instead of the configuration's.
+
+    Raises:
+      CheckpointError: no run there, or no such checkpoint.
+      WeightsError: see `published.load`.
+    """
+    if pretrained_features.is_converted(directory):
+        if checkpoint != "reported":
+            raise CheckpointError(f"--checkpoint={checkpoint}: {directory} holds published weights, not checkpoints")
+        return TrainedModel(*pretrained_features.load(directory, dtype))
+    facts = workdir.read_config(directory)
+    run = workdir.identity(facts)
+    given = configs.resolve(facts["config"], given=())
+    # The variables come from the checkpoint, so what they were initialised with need not exist any more.
+    backbone = replace(given.backbone, pretrained="none", dtype=dtype or given.backbone.dtype)
+    config = replace(given, backbone=backbone)
+    method = experiments.build_method(config, TrainingSet(facts["classes"], facts["images"]))
+    optimizer = optimizers.build(config.train, method, lambda step: 1.0, warmup_steps=config.train.warmup_epochs)
+    shape = (facts["shape"][0], facts["shape"][1])
+    everywhere = method._replace(class_axis=no_classes)
+    template = experiments.state_shapes(config, everywhere, optimizer, shape, meshes.make())
+    if steps := kept_models.steps(directory / MODEL):
+        if checkpoint not in ("reported", str(steps[-1])):
+            raise CheckpointError(f"checkpoint={checkpoint}: {directory} holds only the model of step {steps[-1]}")
+        return TrainedModel(given, method, kept_models.read(directory / MODEL, steps[-1], template, run))
+    with closing(Checkpoints(directory / "checkpoints", lambda: template, warn, run=run, writing=False)) as checkpoints:
+        state = checkpoints.select(checkpoint, config.train.select)
+    unfinished = workdir.unfinished(directory, int(state.step), reported=checkpoint == "reported")
+    if unfinished and checkpoint == "reported":
+        warnings.warn(unfinished, stacklevel=4)  # the caller of `dml_jax.load`
+    return TrainedModel(given, method, state, unfinished)
+
+
+def image_shape(directory: Path) -> tuple[int, int]:
+    """(height, width) in pixels of the images for the model that `load_trained` returns.
+
+    Raises:
+      CheckpointError: no run and no weights there.
+      WeightsError: see `published.load`.
+    """
+    if pretrained_features.is_converted(directory):
+        side = pretrained_features.image_side(directory)
+        return side, side
+    if not (directory / "config.json").exists():
+        raise CheckpointError(
+            f"{directory}: is not a work directory (no config.json) and holds no converted weights (no weights.json)"
+        )
+    height, width = workdir.read_config(directory)["shape"]
+    return height, width
+
+
+def initial_state(experiment: Experiment, console: Console) -> TrainState:
+    """The state before the first step, with the variables in `experiment.start`.
+
+    Raises:
+      UserError: they cannot be read, or the backbone there differs.
+    """
+    state = experiments.initial_state(experiment)
+    if not experiment.start:
+        return state
+    source = Path(experiment.start).expanduser()
+    if not source.is_dir():
+        raise ConfigError(
+            f"init_from={source}: there is no such directory; give a work directory or one of converted weights"
+        )
+    method = experiment.method
+    own = class_tables.unpadded(state.params, method.class_axis, len(experiment.splits["train"].classes))
+    if (source / "config.json").exists():
+        params, model_state, kept = _from_run(source, own, state.model_state, method.history, console)
+    else:
+        params, model_state, kept = pretrained.load_method(str(source), own, state.model_state)
+    params = class_tables.padded(params, method.class_axis)
+    groups = sorted({name.split("/")[1] for name in kept})
+    console.print(f"starting from {source}" + (f"; newly initialised: {', '.join(groups)}" if groups else ""))
+    return state._replace(
+        params=experiments.place(experiment, params), model_state=experiments.place(experiment, model_state)
+    )
+
+
+def _from_run(
+    source: Path, params: PyTree, model_state: PyTree, history: tuple[str, ...], console: Console
+) -> tuple[PyTree, PyTree, list[str]]:
+    """Replaces variables by those of the same path and shape in another run's latest model.
+
+    Args:
+      source: work directory of the run.
+      params: initial parameters, with tables of classes without their padding.
+      model_state: initial state.
+      history: see `Method`.
+      console: shows warnings.
+
+    Returns:
+      (params, model_state, paths of the variables that were not replaced).
+    """
+    try:
+        checkpoint = "reported" if kept_models.steps(source / MODEL) else "latest"
+        _, their_method, other, _ = load_trained(source, checkpoint, console.print)
+        their_classes = workdir.read_config(source)["classes"]
+    except CheckpointError as error:
+        raise CheckpointError(f"init_from={source}: {error}") from error
+    their_params = class_tables.unpadded(other.params, their_method.class_axis, their_classes)
+    theirs = {
+        jax.tree_util.keystr(path, simple=True, separator="/"): leaf
+        for path, leaf in jax.tree_util.tree_leaves_with_path({"params": their_params, "state": other.model_state})
+    }
+    kept = []
+
+    def choose(path: Any, own: jax.Array) -> jax.Array:
+        name = jax.tree_util.keystr(path, simple=True, separator="/")
+        collection, entry, *rest = name.split("/")
+        found = theirs.get(name)
+        if entry == "backbone" and found is None:  # what is never trained, such as a frozen block, is in the state
+            found = theirs.get("/".join([{"params": "state", "state": "params"}[collection], entry, *rest]))
+        if found is not None and found.shape == own.shape and not (collection == "state" and entry in history):
+            return found
+        if entry == "backbone":
+            problem = "is missing" if found is None else f"has shape {found.shape} there, {own.shape} here"
+            raise ConfigError(f"init_from={source}: the backbones differ, {name} {problem}")
+        kept.append(name)
+        return own
+
+    both = jax.tree_util.tree_map_with_path(choose, {"params": params, "state": model_state})
+    return both["params"], both["state"], kept

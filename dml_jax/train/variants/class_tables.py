@@ -1,0 +1,118 @@
+"""Tables with one row per training class, spread over the devices (`train.shard_classes`).
+
+Proxies, classifiers and class statistics grow with the number of classes, and so do their optimizer moments; with a
+million classes they fill a device. Spread, each device holds and updates its share of the rows. The rows are padded
+with zeros to a multiple of `MULTIPLE`, so that a checkpoint fits any number of devices; the method itself only sees the
+rows of its classes, and its values and gradients are the same up to rounding.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from dml_jax.backbones.contract import PyTree
+from dml_jax.methods.baseline import class_sampling
+from dml_jax.methods.contract import Batch, Method
+from dml_jax.train.distributed import mesh as meshes
+
+# Moving from padded to unpadded shares costs a transfer of up to MULTIPLE rows a step, so it is not larger.
+MULTIPLE = class_sampling.MOST_GROUPS  # of the rows; every number of devices must divide it
+
+ClassAxis = Callable[[tuple[str, ...]], int | None]
+
+
+def spread(build: Callable[[int], Method], classes: int, batch: Batch) -> Method:
+    """A method whose tables of classes are padded and spread over the devices.
+
+    Args:
+      build: number of classes -> the method.
+      classes: number of classes C.
+      batch: gives the shapes of the images.
+    """
+    method = build(classes)
+    class_axis = class_axes(method, build(classes + 1), batch).get
+
+    def own_rows(function: Any) -> Any:
+        """A function of unpadded parameters and other arguments as one of padded parameters; None remains None."""
+
+        def call(params: PyTree, *arguments: Any, **options: Any) -> Any:
+            return function(unpadded(params, class_axis, classes), *arguments, **options)
+
+        return function and call
+
+    def init(key: jax.Array, batch: Batch) -> tuple[PyTree, PyTree]:
+        params, model_state = method.init(key, batch)
+        return padded(params, class_axis), model_state
+
+    def loss(
+        params: PyTree, model_state: PyTree, encoded: PyTree, batch: Batch, step: jax.Array, key: jax.Array
+    ) -> Any:
+        # Each device compares its classes with all images. Left to itself, the compiler may gather the tables instead.
+        everywhere = meshes.replicated(meshes.make())
+        encoded, labels = jax.lax.with_sharding_constraint((encoded, batch.labels), everywhere)
+        return method.loss(params, model_state, encoded, batch._replace(labels=labels), step, key)
+
+    refresh = method.refresh
+    if refresh is not None:
+        update = own_rows(refresh.update)
+
+        def padded_update(*arguments: Any) -> tuple[PyTree, PyTree]:
+            params, model_state = update(*arguments)
+            return padded(params, class_axis), model_state
+
+        refresh = refresh._replace(features=own_rows(refresh.features), update=padded_update)
+    return method._replace(
+        init=init,
+        encode=own_rows(method.encode),
+        loss=own_rows(loss),
+        embed=own_rows(method.embed),
+        after=own_rows(method.after),
+        fill=own_rows(method.fill),
+        refine=own_rows(method.refine),
+        refresh=refresh,
+        teach=own_rows(method.teach),
+        proxies=own_rows(method.proxies),
+        active_pairs=own_rows(method.active_pairs),
+        class_axis=class_axis,
+    )
+
+
+def unpadded(params: PyTree, class_axis: ClassAxis, classes: int) -> PyTree:
+    """The parameters with tables of `classes` rows; `class_axis` as in `Method`."""
+    return _resized(params, class_axis, lambda leaf, axis: jax.lax.slice_in_dim(leaf, 0, classes, axis=axis))
+
+
+def padded(params: PyTree, class_axis: ClassAxis) -> PyTree:
+    """The parameters with tables of a multiple of `MULTIPLE` rows; `class_axis` as in `Method`."""
+
+    def pad(leaf: jax.Array, axis: int) -> jax.Array:
+        return jnp.pad(leaf, [(0, -leaf.shape[i] % MULTIPLE if i == axis else 0) for i in range(leaf.ndim)])
+
+    return _resized(params, class_axis, pad)
+
+
+def _resized(params: PyTree, class_axis: ClassAxis, resize: Callable[[jax.Array, int], jax.Array]) -> PyTree:
+    def one(path: Any, leaf: jax.Array) -> jax.Array:
+        axis = class_axis(meshes.dict_keys(path))
+        return leaf if axis is None else resize(leaf, axis)
+
+    return jax.tree_util.tree_map_with_path(one, params)
+
+
+def class_axes(method: Method, larger: Method, batch: Batch) -> Mapping[tuple[str, ...], int]:
+    """The axis along which each parameter grows with the number of classes, by path; others are left out.
+
+    Args:
+      method: of some number of classes.
+      larger: of one more.
+      batch: gives the shapes of the images.
+    """
+    both = [jax.eval_shape(made.init, jax.random.key(0), batch)[0] for made in (method, larger)]
+    leaves = zip(jax.tree_util.tree_leaves_with_path(both[0]), jax.tree.leaves(both[1]), strict=True)
+    return {
+        meshes.dict_keys(path): next(i for i, (a, b) in enumerate(zip(leaf.shape, other.shape, strict=True)) if a != b)
+        for (path, leaf), other in leaves
+        if leaf.shape != other.shape
+    }

@@ -1,0 +1,145 @@
+"""The command: what it writes for a run, and invalid input."""
+
+import csv
+import json
+import re
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import pytest
+
+from dml_jax import config as configs
+from dml_jax import files, modes
+from dml_jax.analysis.subjects import SUBJECTS
+from dml_jax.commands import analyse, cli
+from dml_jax.config import Group, Train
+from dml_jax.console import Console
+from dml_jax.methods import mpn
+from dml_jax.train import experiment as experiments
+from dml_jax.train.checkpoint import Checkpoints
+from dml_jax.train.distributed.stop_signals import Stop
+from dml_jax.train.records import kept_models, workdir
+from tests.train.experiments import values
+
+MADE = (
+    "retrieval", "worst_queries", "best_queries", "classes", "confused_classes", "components", "distances", "errors",
+    "calibration", "health", "overfitting", "spectra", "geometry", "tsne", "attention", "attention_node", "influence",
+    "influence_means",
+)  # fmt: skip
+
+
+def tiny() -> configs.Config:
+    """MPN on digits for four steps, keeping two models."""
+    groups = {group: Group(1e-3) for group in mpn.GROUPS}
+    train = Train(groups=groups, steps=4, keep_every=2, log_every=2)
+    method = asdict(mpn.Config(embedding_dim=8, heads=2))
+    return configs.resolve(values(steps=4) | {"name": "tiny", "method": method, "train": asdict(train)})
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What a finished run leaves, with the untrained model in all places."""
+    directory, config = tmp_path_factory.mktemp("run"), tiny()
+    experiment = experiments.build(config)
+    state = experiments.initial_state(experiment)
+    split = experiment.splits["train"]
+    facts = workdir.provenance(
+        config, experiments.data_hash(experiment.splits), len(split.classes), len(split.labels), experiment.shape
+    )
+    files.write_json(directory / "config.json", facts)
+    store = Checkpoints(directory / "checkpoints", lambda: state, pytest.fail, run=workdir.identity(facts))
+    store.save("latest", state._replace(step=jnp.asarray(4, jnp.int32)), {})
+    store.close()
+    for step in (2, 4):
+        kept_models.write(store.kept, state._replace(step=jnp.asarray(step, jnp.int32)), store.run)
+    line: dict[str, Any] = {"loss": 1.0, "grad_norm": 2.0, "health/effective_rank": 3.0}
+    line |= {f"health/{kind}_p{q}": 0.3 for kind in ("same", "different") for q in (10, 50, 90)}
+    lines = [{"step": step, **line} for step in (2, 4)]
+    lines[1]["warnings"] = {"gradient": "the gradient is <zero>"}
+    (directory / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    files.write_json(directory / "results.json", {"model": "last", "step": 4, "recall@1": 0.5, "protocol": "clean"})
+    return directory
+
+
+def table(directory: Path, name: str) -> list[dict[str, str]]:
+    with (directory / "analysis" / f"{name}.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def figures(report: str) -> list[str]:
+    """The names of the figures of a page."""
+    return re.findall('<figure [^>]*?id="([\\w-]+)"', report)
+
+
+def test_analyses_are_gathered_in_the_report(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Also those of an earlier command and of another split."""
+    analyse.execute([f"--workdir={run}", "--what=attention", "--quiet"])
+    analyse.execute([f"--workdir={run}", "--what=classes,health", "--quiet"])
+    assert [row["step"] for row in table(run, "attention")] == ["0", "0", "2", "2", "4", "4"]
+    assert [row["step"] for row in table(run, "health")] == ["2", "4"]
+    assert sum(int(row["queries"]) for row in table(run, "classes")) == 896
+    report = (run / "report.html").read_text()
+    shown = figures(report)
+    assert shown == ["classes", "confused_classes", "health", "attention", "attention_node"]
+    assert all((run / "analysis" / f"{name}.png").stat().st_size > 5000 for name in shown)
+    assert all(f'href="analysis/{name}.csv"' in report for name in shown)
+    assert "step 4: the gradient is &lt;zero&gt;" in report
+    assert '<meta name="viewport"' in report
+    assert "report: " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "--workdir: missing"),
+        (["--workdir={}/checkpoints"], "is not a work directory"),
+        (["--workdir={}", "--what=atention"], "--what=atention: there is no such analysis; did you mean attention?"),
+        (["--workdir={}", "--what=heat_maps"], "--what=heat_maps: method mpn has no prototypes on the feature map"),
+        (["--workdir={}", "--split=tets"], "--split=tets: did you mean test?"),
+        (["--workdir={}", "--split=validation"], "--split=validation: the run has none; give train or test"),
+        (["--workdir={}", "--split=train", "--what=health"], "--split=train: health is not made by split"),
+        (["--workdir={}", "--config.method.layers=2"], "--config.method.layers: belongs to the run; only data.path"),
+        (["--workdir={}", "--checkpoint=3"], "--checkpoint=3: not in"),
+        (
+            ["--workdir={}", "--config.data.path={}/no"],
+            "has no effect without another data.name than digits",
+        ),
+    ],
+)
+def test_invalid_input(
+    arguments: list[str],
+    message: str,
+    run: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["dml-jax analyse", *(argument.format(run) for argument in arguments)])
+    assert cli.exit_code(lambda: analyse.execute(sys.argv[1:])) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ")
+    assert message in error
+    assert error.count("\n") == 1
+
+
+@pytest.mark.slow
+def test_everything_of_a_trained_run(tmp_path: Path) -> None:
+    with Stop() as stop:
+        modes.train(tiny(), tmp_path, Console(quiet=True), stop)
+    analyse.execute(
+        [f"--workdir={tmp_path}", f"--what={','.join(s for s in SUBJECTS if s not in ('umap', 'heat_maps'))}"]
+    )
+    analyse.execute([f"--workdir={tmp_path}", "--what=distances", "--split=train"])
+    report = (tmp_path / "report.html").read_text()
+    at = MADE.index("distances") + 1
+    assert figures(report) == ["loss", "recall", *MADE[:at], "distances-train", *MADE[at:]]
+    results = json.loads((tmp_path / "results.json").read_text())
+    recalls = table(tmp_path, "overfitting")
+    assert [(row["step"], row["classes"]) for row in recalls] == [(s, c) for s in "024" for c in ("train", "test")]
+    assert float(recalls[-1]["recall@1"]) == pytest.approx(results["recall@1"])
+    by_class = [(float(row["recall@1"]), int(row["queries"])) for row in table(tmp_path, "classes")]
+    assert sum(recall * count for recall, count in by_class) == pytest.approx(results["recall@1"] * 896, abs=1e-2)
+    for scalar in ("density", "uniformity", "alignment", "effective_rank"):
+        assert float(table(tmp_path, "geometry")[0][scalar]) == pytest.approx(results["geometry"][scalar], rel=1e-5)

@@ -1,0 +1,262 @@
+"""The command `dml-jax evaluate`: output and error messages."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dml_jax.commands import cli, evaluate
+from dml_jax.evaluation import metrics, query_expansion, ranked_lists, reranking
+
+ROOT = Path(__file__).parents[2]
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    """(exit code, standard output, standard error)."""
+    sys.argv = ["evaluate", *arguments]
+    code = cli.exit_code(lambda: evaluate.execute(sys.argv[1:]))
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+@pytest.fixture(autouse=True)
+def _arguments(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["evaluate"])
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> dict[str, Path]:
+    """Embeddings and labels of 60 rows in 6 classes, and of 20 queries."""
+    rng = np.random.default_rng(0)
+    means, labels = rng.normal(size=(6, 8)), np.arange(80) % 6
+    points = (means[labels] + rng.normal(size=(80, 8))).astype(np.float32)
+    arrays = {"x": points[:60], "y": labels[:60], "xq": points[60:], "yq": labels[60:]}
+    for name, array in arrays.items():
+        np.save(tmp_path / f"{name}.npy", array)
+    return {name: tmp_path / f"{name}.npy" for name in arrays}
+
+
+def test_table_and_json(capsys: pytest.CaptureFixture[str], files: dict[str, Path], tmp_path: Path) -> None:
+    output = tmp_path / "results.json"
+    pair = f"--embeddings={files['x']}", f"--labels={files['y']}"
+    code, out, err = run(capsys, *pair, "--geometry", f"--output={output}")
+    assert (code, err) == (0, "")
+    result = json.loads(output.read_text())
+    x, y = np.load(files["x"]), np.load(files["y"])
+    expected = metrics.retrieval(x, y, ks=(1, 2, 4, 8, 10))
+    assert {key: result[key] for key in expected} == expected
+    assert "recall@100" not in result
+    assert result["density"] == metrics.density(x, y)
+    assert result["uniformity"] == metrics.uniformity(x)
+    assert (result["rows"], result["columns"], result["classes"]) == (60, 8, 6)
+    for text in (
+        "60 queries x 60 candidates x 8",
+        "MiB",
+        f"{100 * expected['recall@1']:.2f}",
+        "clean protocol",
+        "NMI",
+    ):
+        assert text in out
+
+
+def test_names_in_text_files_and_all_metrics(
+    capsys: pytest.CaptureFixture[str], files: dict[str, Path], tmp_path: Path
+) -> None:
+    """Class names, one per line or in an array, give the results of numbers."""
+    names, output = tmp_path / "names.txt", tmp_path / "results.json"
+    y = np.load(files["y"])
+    names.write_text("".join(f"Früchte/{'abcdef'[label]}\n" for label in y), encoding="utf-8")
+    np.save(tmp_path / "names.npy", names.read_text(encoding="utf-8").split())
+    options = ("--full_ranking", "--verification", "--no_clustering", "--ks=1,5", f"--output={output}")
+    found = []
+    for labels in (files["y"], names, tmp_path / "names.npy"):
+        code, out, err = run(capsys, f"--embeddings={files['x']}", f"--labels={labels}", *options)
+        assert (code, err) == (0, "")
+        found.append(json.loads(output.read_text()))
+    numbers, strings, arrays = ({k: v for k, v in r.items() if k not in ("labels", "seconds")} for r in found)
+    assert numbers == strings == arrays
+    expected = metrics.retrieval(np.load(files["x"]), y, ks=(1, 5), full_ranking=True)
+    assert {key: strings[key] for key in expected} == expected
+    for text in ("MRR", "MAP", "P@5", f"{100 * expected['map']:.2f}", f"EER {strings['equal_error_rate']:.2%}"):
+        assert text in out
+    assert f"FNMR@FMR=0.001 {strings['fnmr@0.001']:.2%}" in out
+
+
+def test_queries_and_gallery(capsys: pytest.CaptureFixture[str], files: dict[str, Path], tmp_path: Path) -> None:
+    output = tmp_path / "results.json"
+    code, out, _ = run(
+        capsys,
+        f"--embeddings={files['x']}",
+        f"--labels={files['y']}",
+        f"--query_embeddings={files['xq']}",
+        f"--query_labels={files['yq']}",
+        "--ks=1,20",
+        "--metric=euclidean",
+        "--no_clustering",
+        "--quiet",
+        f"--output={output}",
+    )
+    assert code == 0
+    x, y, xq, yq = (np.load(files[name]) for name in ("x", "y", "xq", "yq"))
+    expected = metrics.retrieval(xq, yq, ks=(1, 20), metric="euclidean", gallery=x, gallery_labels=y)
+    result = json.loads(output.read_text())
+    assert {key: result[key] for key in expected} == expected
+    assert "separate gallery" in result["protocol"]
+    assert "nmi" not in result
+    assert "candidates" not in out
+
+
+def test_queries_of_the_gallery(capsys: pytest.CaptureFixture[str], files: dict[str, Path], tmp_path: Path) -> None:
+    for key in ("x", "y"):
+        np.save(tmp_path / f"part_{key}.npy", np.load(files[key])[40:])
+    pair = f"--embeddings={files['x']}", f"--labels={files['y']}"
+    queries = f"--query_embeddings={tmp_path / 'part_x.npy'}", f"--query_labels={tmp_path / 'part_y.npy'}"
+    code, _, err = run(capsys, *pair, *queries, "--no_clustering", "--quiet")
+    assert code == 0
+    assert err.startswith("warning: gallery: 20 of 20 queries have a gallery row at distance 0")
+    assert err.count("\n") == 1
+
+
+def test_nan_is_written_as_null(capsys: pytest.CaptureFixture[str], files: dict[str, Path], tmp_path: Path) -> None:
+    np.save(tmp_path / "alone.npy", np.arange(60))
+    output = tmp_path / "results.json"
+    pair = f"--embeddings={files['x']}", f"--labels={tmp_path / 'alone.npy'}"
+    code, out, _ = run(capsys, *pair, "--no_clustering", f"--output={output}")
+    assert code == 0
+    assert json.loads(output.read_text())["map@r"] is None
+    assert "60 queries have no relevant row" in out
+
+
+def test_invalid_input(capsys: pytest.CaptureFixture[str], files: dict[str, Path], tmp_path: Path) -> None:
+    bad = np.load(files["x"])
+    bad[[5, 9]] = np.nan
+    np.save(tmp_path / "bad.npy", bad)
+    np.save(tmp_path / "floats.npy", np.zeros(60))
+    np.save(tmp_path / "objects.npy", np.array([{}] * 60), allow_pickle=True)
+    (tmp_path / "short.npy").write_bytes(files["x"].read_bytes()[:-100])
+    pair = f"--embeddings={files['x']}", f"--labels={files['y']}"
+    (tmp_path / "gap.txt").write_text("a\n\nb\n")
+    (tmp_path / "bytes.txt").write_bytes(b"\xff\xfe\xfa")
+    for arguments, message in (
+        ((), "--embeddings: missing"),
+        (pair[:1], "--labels: missing"),
+        ((*pair, "--embedding=x"), "there is no such option"),
+        ((*pair, "extra"), "unexpected argument"),
+        ((*pair, "--config.seed=1"), "has no configuration"),
+        ((*pair, "--ks=1,x"), "--ks=1,x: must be positive integers"),
+        ((*pair, "--ks=0"), "--ks=0: must be positive integers"),
+        ((*pair, "--ks=1,60"), "--ks=1,60: there are 59 candidates"),
+        ((*pair, "--metric=manhattan"), "--metric=manhattan: must be cosine or euclidean"),
+        ((*pair, "--protocol=dirty"), "--protocol=dirty: must be clean or paper"),
+        ((*pair, "--restarts=0"), "--restarts=0: must be positive"),
+        ((*pair, "--seed=-1"), "--seed=-1: must be in 0..2147483647"),
+        ((*pair, "--seed=2147483648"), "--seed=2147483648: must be in 0..2147483647"),
+        ((*pair, f"--output={tmp_path}"), f"--output={tmp_path}: is a directory; give a file"),
+        ((*pair, "--query_labels=y.npy"), "give both or neither"),
+        ((*pair, "--output=/nowhere/at/all.json"), "there is no directory"),
+        ((*pair, "--k1=5"), "--k1: needs --rerank"),
+        ((*pair, "--rerank", "--k1=60"), "--k1=60: must be smaller than the 60 rows in total"),
+        ((*pair, "--rerank", "--k1=5", "--k2=7"), "--k2=7: must be at most k1 + 1 = 6"),
+        ((*pair, "--rerank", "--weight=2"), "--weight=2.0: must be in 0..1"),
+        ((*pair, "--rerank", "--metric=euclidean"), "--rerank and --expand need --metric=cosine"),
+        ((*pair, "--expand=dba"), "--expand=dba: must be aqe or alpha"),
+        ((*pair, "--expand=aqe", "--alpha=2"), "--alpha: needs --expand=alpha"),
+        ((*pair, "--expand=alpha", "--alpha=nan"), "--alpha=nan: must be at least 0"),
+        ((*pair, "--expand=alpha", "--alpha=inf"), "--alpha=inf: must be at least 0"),
+        ((*pair, "--weight=0"), "--weight: needs --rerank"),
+        ((*pair, "--expand=aqe", "--expand_by=60"), "--expand_by=60: there are 59 candidates"),
+        (
+            (*pair, "--verification", f"--query_embeddings={files['x']}", f"--query_labels={files['y']}"),
+            "--verification: ",
+        ),
+        ((pair[0], f"--labels={files['x'].parent / 'gap.txt'}"), "gap.txt: line 2 has 0 characters"),
+        ((pair[0], f"--labels={files['x'].parent / 'none.txt'}"), "there is no such file"),
+        ((pair[0], f"--labels={files['x'].parent / 'bytes.txt'}"), "bytes.txt: is not text in UTF-8"),
+        (("--embeddings=none.npy", pair[1]), "--embeddings=none.npy: there is no such file"),
+        ((pair[0], f"--labels={tmp_path / 'floats.npy'}"), "--labels: holds float64; give integers"),
+        ((pair[0], f"--labels={files['yq']}"), "--labels: 20 for 60 rows of --embeddings"),
+        ((f"--embeddings={tmp_path / 'bad.npy'}", pair[1]), "2 of 60 rows hold NaN or infinity, first row 5"),
+        ((f"--embeddings={tmp_path / 'objects.npy'}", pair[1]), "holds Python objects"),
+        ((f"--embeddings={tmp_path / 'short.npy'}", pair[1]), "is truncated or damaged"),
+        ((f"--embeddings={files['y']}", pair[1]), "--embeddings: has shape [60]"),
+    ):
+        code, out, err = run(capsys, *arguments)
+        assert (code, out) == (2, ""), arguments
+        assert err.startswith("error: "), err
+        assert err.count("\n") == 1, err
+        assert message in err, err
+
+
+@pytest.mark.slow
+def test_one_and_eight_devices_give_the_same_results(files: dict[str, Path], tmp_path: Path) -> None:
+    results = []
+    for count in (1, 8):
+        output = tmp_path / f"{count}.json"
+        subprocess.run(
+            [sys.executable, "-m", "dml_jax", "evaluate", f"--embeddings={files['x']}", f"--labels={files['y']}",
+             f"--output={output}", "--restarts=2"],
+            cwd=ROOT,
+            env=os.environ | {"JAX_NUM_CPU_DEVICES": str(count)},
+            check=True,
+            capture_output=True,
+        )  # fmt: skip
+        result = json.loads(output.read_text())
+        results.append({key: value for key, value in result.items() if key != "seconds"})
+    words = [{key: value for key, value in result.items() if isinstance(value, str)} for result in results]
+    numbers = [{key: value for key, value in result.items() if key not in words[0]} for result in results]
+    assert words[0] == words[1]
+    assert numbers[0] == pytest.approx(numbers[1], rel=1e-6)
+
+
+@pytest.mark.parametrize("separate", [False, True])
+def test_reranking_and_expansion(
+    capsys: pytest.CaptureFixture[str], files: dict[str, Path], tmp_path: Path, separate: bool
+) -> None:
+    x, y, xq, yq = (np.load(files[name]) for name in ("x", "y", "xq", "yq"))
+    output = tmp_path / "results.json"
+    queries = [f"--query_embeddings={files['xq']}", f"--query_labels={files['yq']}"] if separate else []
+    code, out, err = run(
+        capsys, f"--embeddings={files['x']}", f"--labels={files['y']}", *queries, "--no_clustering", "--ks=1,5",
+        "--rerank", "--k1=8", "--k2=3", "--weight=0.2", "--expand=alpha", "--expand_by=4", "--alpha=2",
+        f"--output={output}",
+    )  # fmt: skip
+    assert (code, err) == (0, "")
+    result = json.loads(output.read_text())
+    points, labels = (xq, yq) if separate else (x, y)
+    own = not separate
+    _, indices = reranking.search(points, x if separate else points, 10, k1=8, k2=3, weight=0.2, exclude_self=own)
+    reranked = ranked_lists.retrieval(indices, labels, y if separate else None, ks=(1, 5))
+    better = query_expansion.expand(points, x if separate else points, 4, alpha=2, exclude_self=own)
+    expanded = metrics.retrieval(better, labels, ks=(1, 5), gallery=x, gallery_labels=y, exclude_self=own)
+    for name, expected in (("reranked", reranked), ("expanded", expanded)):
+        assert {key: result[name][key] for key in expected} == expected
+        assert expected["map@r"] != result["map@r"]
+        assert f"{100 * expected['map@r']:.2f}" in out
+        assert result[name]["protocol"].startswith(name)
+        assert result[name]["protocol"] in out
+    assert f"{100 * result['map@r']:.2f}" in out
+    assert ("queries and gallery together" in result["reranked"]["protocol"]) == separate
+
+
+def test_reranking_and_expansion_by_the_paper_protocol(
+    capsys: pytest.CaptureFixture[str], files: dict[str, Path], tmp_path: Path
+) -> None:
+    """Without duplicates, dropping the first neighbour is the same as excluding the query."""
+    found = []
+    for protocol in ("clean", "paper"):
+        output = tmp_path / f"{protocol}.json"
+        code, _, _ = run(
+            capsys, f"--embeddings={files['x']}", f"--labels={files['y']}", "--no_clustering", "--rerank",
+            "--expand=aqe", "--augment", f"--protocol={protocol}", f"--output={output}",
+        )  # fmt: skip
+        assert code == 0
+        found.append(json.loads(output.read_text()))
+    for result in found:
+        del result["reranked"]["seconds"]
+    assert found[0]["reranked"] == found[1]["reranked"]
+    assert "recall@10" in found[0]["reranked"]
+    assert "equal weights, after expanding each gallery row" in found[0]["expanded"]["protocol"]

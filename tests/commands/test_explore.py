@@ -1,0 +1,302 @@
+"""The explorer: what its server answers, to whom, and its command."""
+
+import io
+import json
+import logging.config
+import re
+import signal
+import socket
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from dml_jax import config as configs
+from dml_jax import files
+from dml_jax.commands import cli, explore, serve
+from dml_jax.data.split import Split
+from dml_jax.errors import DataError
+from dml_jax.export import embedding_files
+from dml_jax.serving.explorer import PAGE, SHOWN, Explorer, Part
+from tests.analysis.runs import Run
+from tests.analysis.test_page import Page
+from tests.serving.test_http_service import Colours, ask, picture, serving
+from tests.train.experiments import values
+
+COUNT = 150
+
+
+def check_command(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Explores a run that `test_main.py` trains, with the model's answer for a photograph; SIGTERM ends it."""
+    # By which uvicorn would close all handlers; absl's takes the captured stderr with it.
+    monkeypatch.setattr(logging.config, "dictConfig", lambda values: None)
+    listeners: list[socket.socket] = []
+    listen = serve.listen
+    monkeypatch.setattr(serve, "listen", lambda *where: listeners.append(listen(*where)) or listeners[0])
+
+    def visit() -> tuple[Any, Any]:
+        deadline = time.monotonic() + 120
+        while not listeners and time.monotonic() < deadline:
+            time.sleep(0.05)
+        port = listeners[0].getsockname()[1]  # requests wait until the server accepts them
+        try:
+            _, content = fetch(port, "images/query/large/5")
+            return ask(port, None, path="neighbors/5")[1], ask(port, content)[1]
+        finally:
+            signal.raise_signal(signal.SIGTERM)
+
+    before = signal.getsignal(signal.SIGTERM)
+    with ThreadPoolExecutor(1) as pool:
+        answers = pool.submit(visit)
+        with pytest.raises(SystemExit, match="143"):
+            explore.execute([f"--workdir={run}", "--port=0"])
+    signal.signal(signal.SIGTERM, before)
+    listed, photograph = answers.result()
+    embeddings = np.load(run / "embeddings" / "test" / "embeddings.npy")
+    cosines = embeddings @ embeddings[5]
+    cosines[5] = -2
+    assert listed["neighbors"][0]["cosine"] == pytest.approx(cosines.max(), abs=1e-5)
+    assert photograph["neighbors"][0]["cosine"] > 0.9  # the image itself, but for JPEG
+
+
+NAMES = ("<script>alert(1)</script>", "green & blue", "caf\udce9")
+
+
+def colours(count: int, seed: int, gallery: Run | None = None) -> Run:
+    """Images whose embeddings are those of a colour, as in `Colours`."""
+    rows = np.random.default_rng(seed).random((count, 3))
+    return Run(rows, np.arange(count) % 3, NAMES, gallery, ids=[f"{i}<b>.png" for i in range(count)])
+
+
+def part(run: Run) -> Part:
+    return Part(run.split("test"), run.embeddings("test"))
+
+
+def explored(queries: Run, gallery: Run | None = None) -> dict[str, Any]:
+    made = Explorer("a <title>", part(queries), part(gallery) if gallery else None)
+    return {"complete": made.complete, "routes": made.routes()}
+
+
+@pytest.fixture(scope="module")
+def run() -> Run:
+    return colours(COUNT, 0)
+
+
+@pytest.fixture(scope="module")
+def port(run: Run) -> Iterator[int]:
+    with serving(Colours(), also=explored(run)) as port:
+        yield port
+
+
+def fetch(port: int, path: str, host: str = "") -> tuple[int, bytes]:
+    request = urllib.request.Request(f"http://127.0.0.1:{port}/{path}", headers={"Host": host} if host else {})
+    try:
+        with urllib.request.urlopen(request, timeout=60) as reply:
+            return reply.status, reply.read()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read()
+
+
+def test_page(port: int) -> None:
+    """Loads nothing from elsewhere; names of classes are text."""
+    status, content = fetch(port, "")
+    assert status == 200
+    shown = Page(content.decode())
+    assert len(shown.all("script")) == 1
+    assert [attrs for _, attrs in shown.tags if "src" in attrs] == []
+    assert any("a <title>" in text for text in shown.texts)
+    assert any(f"{NAMES[0]} (50)" in text for text in shown.texts)
+    (policy,) = (attrs["content"] or "" for attrs in shown.all("meta") if "http-equiv" in attrs)
+    assert "connect-src 'self'" in policy
+    assert "unsafe-inline" not in policy.partition("script-src")[2]
+
+
+@pytest.mark.parametrize("separate", [False, True])
+def test_neighbours_are_the_nearest(separate: bool, run: Run) -> None:
+    """Against brute force; without the image itself, unless there is a gallery."""
+    gallery = colours(40, 1) if separate else None
+    queries = colours(COUNT, 0, gallery)
+    with serving(Colours(), also=explored(queries, gallery)) as port:
+        status, found = ask(port, None, path="neighbors/7")
+        assert status == 200
+        assert found["query"] == {"part": "query", "index": 7, "name": "7<b>.png", "class": NAMES[1]}
+        cosines = (gallery or queries).rows @ queries.rows[7]
+        if not separate:
+            cosines[7] = -2
+        expected = np.argsort(-cosines)[:SHOWN]
+        assert [near["index"] for near in found["neighbors"]] == expected.tolist()
+        assert [near["cosine"] for near in found["neighbors"]] == pytest.approx(cosines[expected], abs=1e-6)
+        assert [near["same"] for near in found["neighbors"]] == (expected % 3 == 1).tolist()
+        assert {near["link"] for near in found["neighbors"]} == {not separate}
+
+
+def test_a_photograph(port: int, run: Run) -> None:
+    """Its neighbours by the model's embedding; its class is unknown."""
+    status, found = ask(port, picture(colour=(200, 60, 20)))
+    assert status == 200
+    row = np.array([201.0, 61.0, 21.0])
+    expected = np.argsort(-run.rows @ (row / np.linalg.norm(row)))[:SHOWN]
+    assert [near["index"] for near in found["neighbors"]] == expected.tolist()
+    assert all("same" not in near for near in found["neighbors"])
+    assert ask(port, b"no image")[0] == 400
+
+
+def test_lists(port: int, run: Run) -> None:
+    wrong = []
+    for i in range(COUNT):
+        cosines = run.rows @ run.rows[i]
+        cosines[i] = -2
+        if run.labels[np.argmax(cosines)] != run.labels[i]:
+            wrong.append(i)
+
+    def listed(query: str) -> list[int]:
+        _, found = ask(port, None, path=f"list?{query}")
+        assert len(found["images"]) == min(PAGE, found["total"])
+        return [image["index"] for image in found["images"]]
+
+    assert listed("") == list(range(PAGE))
+    assert listed("class=2") == list(range(2, COUNT, 3))
+    assert listed("wrong=1") == wrong[:PAGE]
+    assert listed("wrong=1&class=1") == [i for i in wrong if i % 3 == 1]
+    _, found = ask(port, None, path="list?start=120")
+    assert ([image["index"] for image in found["images"]], found["total"]) == (list(range(120, COUNT)), COUNT)
+    assert ask(port, None, path="list?start=x") == (400, {"error": "start must be a whole number"})
+    assert ask(port, None, path="list?start=-5&class=9")[1]["total"] == 0
+
+
+def test_images(port: int) -> None:
+    status, content = fetch(port, "images/query/small/9")
+    assert status == 200
+    with Image.open(io.BytesIO(content)) as image:
+        assert image.format == "JPEG"
+        assert image.size == (4, 5)
+        assert np.abs(np.asarray(image).astype(int) - 9).max() <= 2
+    assert fetch(port, "images/gallery/large/9")[0] == 200
+
+
+def test_an_image_that_has_been_moved(run: Run, capfd: pytest.CaptureFixture[str]) -> None:
+    def read(index: int, rng: np.random.Generator | None) -> np.ndarray:
+        raise DataError(f"caf\udce9/{index}.png: missing")
+
+    queries = part(run)
+    made = Explorer("title", queries._replace(split=queries.split._replace(read=read)))
+    with serving(Colours(), also={"routes": made.routes()}) as port:
+        assert ask(port, None, path="images/query/small/9") == (404, {"error": r"caf\udce9/9.png: missing"})
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "images/query/small/150", "images/query/small/-1", "images/train/small/1", "images/query/huge/1",
+        "images/query/small/..%2f..%2fetc%2fpasswd", "images/query/small/1.5", "images/query/small/x",
+        "neighbors/150", "neighbors/99999999999999999999", "../etc/passwd", "pages/page.css",
+    ],
+)  # fmt: skip
+def test_only_images_by_index(port: int, path: str) -> None:
+    status, content = fetch(port, path)
+    assert status == 404
+    assert "error" in json.loads(content)
+
+
+def test_other_names_of_this_machine_are_refused(port: int) -> None:
+    """A page of another site can give its own name the address 127.0.0.1, and could then read the answers."""
+    assert fetch(port, "list", host=f"attacker.example:{port}")[0] == 400
+    assert fetch(port, "list", host=f"localhost:{port}")[0] == 200
+
+
+def test_pages_of_other_sites_are_refused(port: int) -> None:
+    """They could make the browser send photographs here; a link from elsewhere opens the page."""
+    own, other = {"Sec-Fetch-Site": "same-origin"}, {"Sec-Fetch-Site": "cross-site"}
+    link = {"Sec-Fetch-Dest": "document"}
+    refused = (403, {"error": "not for pages of other sites"})
+    for headers in (other, {"Sec-Fetch-Site": "same-site"}, other | link, other | {"Sec-Fetch-Mode": "no-cors"}):
+        assert ask(port, picture(), headers) == refused
+    assert ask(port, None, other | {"Sec-Fetch-Dest": "iframe"}, "list") == refused
+    for headers in (own, {"Sec-Fetch-Site": "none"}, other | link):
+        assert ask(port, None, headers, "list")[0] == 200
+    assert ask(port, picture(), own)[0] == 200
+
+
+class Model:
+    """Stands in for a model at step 7."""
+
+    step = 7
+
+    def __init__(self) -> None:
+        self.config = type("Config", (), {"evaluation": type("Evaluation", (), {"batch_size": 4})})
+
+    def embed(self, images: list[np.ndarray]) -> np.ndarray:
+        return np.stack([np.eye(2, dtype=np.float32)[image[0, 0, 0] % 2] for image in images])
+
+
+def test_embeddings_of_the_run_are_used_if_they_fit(tmp_path: Path) -> None:
+    """Those of another checkpoint or of other images are computed again."""
+    ids = [str(i) for i in range(6)]
+    split = Split(np.zeros(6, np.int64), ids, lambda i, rng: np.full((1, 1, 3), i, np.uint8), ["a"])
+    computed = np.eye(2)[np.arange(6) % 2]
+    stored = np.full((6, 2), 0.5**0.5, np.float32)
+    model: Any = Model()
+    for name, step, names, data_hash, trained, expected in (
+        ("fits", 7, ids, "here", "then", stored),
+        ("an earlier version", 7, ids, None, "here", stored),
+        ("step", 8, ids, "here", "here", computed),
+        ("ids", 7, ids[::-1], "here", "here", computed),
+        ("images replaced since", 7, ids, None, "then", computed),
+        ("images replaced since the export", 7, ids, "then", "here", computed),
+        ("none", None, [], None, "here", computed),
+    ):
+        if names:
+            embedding_files.write(tmp_path / name, stored, None, names, config_hash="x", step=step, data_hash=data_hash)
+        found = explore.embeddings(model, split, tmp_path / name, "here", trained)
+        np.testing.assert_array_equal(found, expected, err_msg=name)
+
+
+def test_data_that_have_moved(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from dml_jax.train.records import workdir  # imports absl, whose handler takes the captured stderr with it
+
+    config = configs.resolve(values(steps=1) | {"data": {"name": "folder", "path": "photos/"}})
+    facts = workdir.provenance(config, "x", 2, 4, (8, 8))
+    files.write_json(tmp_path / "config.json", facts)
+    monkeypatch.setattr(sys, "argv", ["dml-jax explore", f"--workdir={tmp_path}"])
+    monkeypatch.chdir(tmp_path)
+    assert cli.exit_code(lambda: explore.execute(sys.argv[1:])) == 2
+    wanted = (
+        "data.path=photos/: the data of the run are not there; give their directory with --config.data.path=DIRECTORY"
+    )
+    assert capsys.readouterr().err == f"error: {wanted}\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "--workdir: missing"),
+        (["{}"], "unexpected argument; options are written --name=value"),
+        (["--workdir={}"], "is not a work directory"),
+        (["--workdir={}", "--split=tets"], "--split=tets: did you mean test?"),
+        (["--workdir={}", "--host=0.0.0.0"], "--host=0.0.0.0: there is no such option"),
+    ],
+)
+def test_invalid_command_lines(
+    arguments: list[str],
+    message: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["dml-jax explore", *(argument.format(tmp_path) for argument in arguments)])
+    assert cli.exit_code(lambda: explore.execute(sys.argv[1:])) == 2
+    error = capsys.readouterr().err
+    assert re.fullmatch("error: .*\n", error)
+    assert message in error

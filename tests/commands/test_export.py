@@ -1,0 +1,234 @@
+"""`dml-jax export`: what it writes from a work directory alone, and pushing to and pulling from a hub."""
+
+import json
+import re
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.export
+import numpy as np
+import pytest
+from pyarrow import parquet as reader
+
+import dml_jax
+from dml_jax.commands import cli
+from dml_jax.commands import export as command
+from dml_jax.errors import ConfigError, DataError
+from dml_jax.export import embedding_files
+from dml_jax.remote import hub_client
+from dml_jax.train.records import manifest, workdir
+from tests.hub import CACHE, Fault, Hub
+from tests.train.experiments import small
+from tests.train.test_teacher import trained
+
+IMAGES = np.random.default_rng(0).integers(0, 256, (3, 24, 24, 3), dtype=np.uint8)
+RESULTS = {
+    "recall@1": 0.512, "recall@1_stderr": 0.01, "map@r": 0.25, "protocol": "clean; exact", "model": "last", "step": 5,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that started from published weights, which are not there any more."""
+    directory = trained(tmp_path_factory.mktemp("runs") / "digits", small(steps=5))
+    facts = json.loads((directory / "config.json").read_text())
+    facts["config"]["backbone"]["pretrained"] = "/no/such/weights"
+    facts["config"]["data"]["path"] = "/home/me/photos"
+    (directory / "config.json").write_text(json.dumps(facts))
+    for checkpoint in manifest.complete(directory / "checkpoints" / "latest"):
+        manifest.write(checkpoint, workdir.identity(facts))
+    (directory / "results.json").write_text(json.dumps(RESULTS))
+    for split in ("gallery", "test"):
+        embedding_files.write(
+            directory / "embeddings" / split, np.eye(3, 8), np.arange(3), ["a", "b", "c"], config_hash="", step=5,
+            metadata={"class_name": ["x", "y", "z"]},
+        )  # fmt: skip
+    return directory
+
+
+def test_a_model_and_tables_without_the_data(run: Path, tmp_path: Path) -> None:
+    command.execute([f"--workdir={run}", "--to=parquet,stablehlo", f"--output={tmp_path / 'new' / 'out'}"])
+    out = tmp_path / "new" / "out"
+    assert sorted(path.name for path in out.iterdir()) == ["gallery.parquet", "model.stablehlo", "test.parquet"]
+    embed = jax.export.deserialize(bytearray((out / "model.stablehlo").read_bytes())).call
+    np.testing.assert_allclose(embed(IMAGES), dml_jax.load(run).embed(list(IMAGES)), atol=1e-6)
+    assert reader.read_table(out / "test.parquet").column_names == ["embedding", "id", "label", "class_name"]
+
+
+@pytest.fixture
+def account(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> Hub:
+    """The hub, with a token of the user "me"."""
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    return hub
+
+
+def push(run: Path, *options: str) -> None:
+    command.execute([f"--workdir={run}", "--push=me/digits", *options])
+
+
+def test_a_pushed_run_is_pulled_without_anything_that_could_hold_code(run: Path, account: Hub) -> None:
+    push(run, "--private")
+    assert account.private == {"me/digits"}
+    pushed = account.repositories["me/digits"]
+    assert sorted(pushed) == [".gitattributes", "README.md", "config.json", "model/5.safetensors", "results.json"]
+    assert "/home/me" not in "".join(pushed[name].decode() for name in pushed if name.endswith("json"))
+    pushed["model.py"] = b"raise SystemExit"
+
+    for _ in range(2):
+        model = dml_jax.load("hf://me/digits@v1")
+        np.testing.assert_array_equal(model.embed(list(IMAGES)), dml_jax.load(run).embed(list(IMAGES)))
+        assert model.step == 5
+        account.fail("", Fault(status=503))  # what has been pulled is loaded without the hub
+    assert not list(CACHE.rglob("*.py"))
+
+
+def test_results_of_another_model_are_not_pushed(run: Path, hub: Hub, tmp_path: Path) -> None:
+    copy = shutil.copytree(run, tmp_path / "run")
+    (copy / "results.json").write_text(json.dumps(RESULTS | {"step": 4}))
+    message = r"results\.json is of step 4, but the model of step 5; finish the run first"
+    with pytest.warns(UserWarning, match="has not finished"), pytest.raises(DataError, match=message):
+        push(copy)
+    assert hub.asked == []
+
+
+def test_the_model_of_the_last_push_is_loaded(run: Path, account: Hub, tmp_path: Path) -> None:
+    """Although the one that it replaces has been trained for longer; other files of the repository are kept."""
+    names = ("model/900.safetensors", "model.onnx", "test.parquet", "photo.jpg")
+    account.repositories["me/digits"] = dict.fromkeys(names, b"of another model")
+    push(run, "--to=parquet", f"--output={tmp_path}")
+    assert dml_jax.load("hf://me/digits").step == 5
+    pushed = account.repositories["me/digits"]
+    assert sorted(pushed) == [
+        "README.md", "config.json", "gallery.parquet", "model/5.safetensors", "photo.jpg", "results.json",
+        "test.parquet",
+    ]  # fmt: skip
+    assert pushed["test.parquet"] == (tmp_path / "test.parquet").read_bytes()
+
+
+def test_the_model_card(run: Path, account: Hub) -> None:
+    import yaml
+
+    push(run)
+    _, head, body = account.repositories["me/digits"]["README.md"].decode().split("---\n", 2)
+    metadata: dict[str, Any] = yaml.safe_load(head)
+    assert metadata["library_name"] == "dml_jax"
+    (entry,) = metadata["model-index"]
+    assert entry["results"][0]["dataset"]["type"] == "digits"
+    metrics = {metric["type"]: metric["value"] for metric in entry["results"][0]["metrics"]}
+    assert metrics == {"recall@1": 0.512, "map@r": 0.25}
+    assert RESULTS["protocol"] in body
+    assert 'dml_jax.load("hf://me/digits")' in body
+    assert "| 51.2 ± 1.0 | 25.0 |" in body
+
+
+@pytest.mark.parametrize(
+    ("pattern", "fault", "message"),
+    [
+        ("", Fault(silent=True), r"cannot be created \(timed out\); try again"),
+        ("", Fault(page=True), r"cannot be created \(the answer is not that of a hub, but e\.g\. a web page"),
+        ("PUT /store", Fault(status=503), r"cannot be uploaded \(HTTP 503: Service Unavailable\); try again"),
+        ("PUT /store", Fault(status=403), r"cannot be uploaded \(HTTP 403: Forbidden\); log in with `hf auth login`"),
+        ("/commit/", Fault(cut=0), r"cannot be uploaded \(peer closed connection .*\); try again"),
+    ],
+)
+def test_failures_of_a_push(
+    pattern: str, fault: Fault, message: str, run: Path, account: Hub, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """One sentence; the repository is as before, and the same command succeeds later."""
+    monkeypatch.setattr(hub_client, "SECONDS", 0.5)
+    account.repositories["me/digits"] = {"README.md": b"before"}
+    account.fail(pattern, fault)
+    assert cli.exit_code(lambda: push(run)) == 2
+    assert re.match(f"error: --push=me/digits: {message}", err := capsys.readouterr().err), err
+    assert err.count("\n") == 1
+    assert pattern == "/commit/" or account.repositories["me/digits"] == {"README.md": b"before"}
+    account.faults.clear()
+    push(run)
+    assert dml_jax.load("hf://me/digits").step == 5
+
+
+def test_who_may_not_push(
+    run: Path, hub: Hub, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hub.reader = True
+    for token, status in (("", "401: Invalid username or password"), ("hf_other", "403: You don't have the rights")):
+        monkeypatch.setenv("HF_TOKEN", token)
+        assert cli.exit_code(lambda: push(run)) == 2
+        wanted = rf"error: --push=me/digits: cannot be created \(HTTP {status}.*\); log in with `hf auth login` .*\n"
+        assert re.fullmatch(wanted, err := capsys.readouterr().err), err
+    assert hub.repositories == {}
+
+
+@pytest.mark.parametrize(
+    ("pattern", "fault", "message"),
+    [
+        ("", Fault(silent=True), r"\(timed out\); try again"),
+        ("GET /store", Fault(damaged=True), r"\(the digest of 5\.safetensors is \w{64} instead of \w{64}\); try again"),
+        ("GET .*/config.json", Fault(damaged=True), r"\(the digest of config\.json is \w{40} instead of \w{40}\); try"),
+        ("GET .*/results.json", Fault(cut=5), r"\(peer closed connection .*\(received 5 bytes, expected 1\d\d\)\)"),
+    ],
+)
+def test_failures_of_a_pull(pattern: str, fault: Fault, message: str, run: Path, account: Hub) -> None:
+    push(run)
+    account.fail(pattern, fault)
+    with pytest.raises(DataError, match=rf"^hf://me/digits: cannot be downloaded {message}"):
+        dml_jax.load("hf://me/digits")
+    account.faults.clear()
+    assert dml_jax.load("hf://me/digits").step == 5
+
+
+def test_what_cannot_be_pulled(hub: Hub) -> None:
+    hub.repositories |= {"other/kind": {"config.json": b"{}"}, "empty/one": {}}
+    for address, message in {
+        "no/run": r": cannot be downloaded \(there is no such repository, or it is private\); check the name",
+        "other/kind": r": holds no run of dml_jax, which is config\.json, results\.json, model/\*\.safetensors$",
+        "empty/one": r": holds no run of dml_jax",
+        "other/kind@v7": r": cannot be downloaded \(there is no such branch, tag or commit\); check the name",
+    }.items():
+        with pytest.raises(DataError, match=f"^hf://{address}{message}"):
+            dml_jax.load(f"hf://{address}")
+
+
+def test_without_a_network(run: Path) -> None:
+    with pytest.raises(ConfigError, match=r"^--push=me/digits: cannot be created \(Connection refused\); try again$"):
+        push(run)
+    with pytest.raises(DataError, match=r"^hf://me/digits: cannot be downloaded \(Connection refused\); try again$"):
+        dml_jax.load("hf://me/digits")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "wanted"),
+    [
+        ([], "--workdir: missing"),
+        (["--workdir=x", "--to=parquet", "--checkpoint=8"], "--checkpoint=8: the run has embeddings of the reported"),
+        (["--workdir=x"], "--to: missing; give some of onnx,stablehlo,parquet, or --push=user/name"),
+        (["--workdir=x", "--to=parquet,onx"], "--to=parquet,onx: there is no 'onx'; did you mean onnx?"),
+        (["--workdir=/no/such", "--to=stablehlo"], "/no/such: is not a work directory"),
+        (["--workdir=x", "--push=digits"], "--push=digits: must be user/name"),
+        (["--workdir=x", "--to=onnx"], "--to=onnx: jax2onnx is not installed: pip install jax2onnx onnxruntime"),
+        (["--workdir=x", "--push=a/b"], "--push=a/b: huggingface_hub is not installed: pip install huggingface_hub"),
+        (["--workdir=x", "--to=stablehlo", f"--output={__file__}"], "is a file; give a directory"),
+    ],
+)
+def test_one_line_errors(
+    arguments: list[str], wanted: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("jax2onnx", "huggingface_hub"):
+        monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.setattr(sys, "argv", ["dml_jax.export", *arguments])
+    assert cli.exit_code(lambda: command.execute(sys.argv[1:])) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ")
+    assert wanted in error
+    assert error.count("\n") == 1
+
+
+def test_a_run_without_embeddings(tmp_path: Path) -> None:
+    facts = {"config": {}, "data_hash": "", "classes": 5, "images": 9, "shape": [8, 8]}
+    (tmp_path / "config.json").write_text(json.dumps(facts))
+    with pytest.raises(DataError, match="holds no embeddings; write them with --mode=export"):
+        command.execute([f"--workdir={tmp_path}", "--to=parquet"])

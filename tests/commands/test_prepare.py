@@ -1,0 +1,440 @@
+"""The command `dml-jax prepare`: results, invalid input, unusable images and interruptions."""
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from dml_jax.commands import cli, prepare
+from dml_jax.config import Data
+from dml_jax.data import decode, store
+from dml_jax.data.formats import folder
+from dml_jax.data.prepare import check, near_duplicates, prepare_dataset, records
+from dml_jax.data.prepare.sources import Entry, File
+from tests.data import layouts, pictures
+
+ROOT = Path(__file__).parents[2]
+NOT_UTF8 = b"caf\xe9"
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    """(exit code, standard output, standard error)."""
+    sys.argv = ["prepare", *arguments]
+    code = cli.exit_code(lambda: prepare.execute(sys.argv[1:]))
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def flags(name: str, source: Path, output: Path, *more: str) -> list[str]:
+    return [f"--name={name}", f"--source={source}", f"--output={output}", "--threads=2", *more]
+
+
+@pytest.fixture(autouse=True)
+def _arguments(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["prepare"])
+
+
+def test_a_finished_data_set_is_left_unchanged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    photos = layouts.photos(tmp_path / "photos")
+    code, out, err = run(capsys, *flags("folder", photos, tmp_path / "out"))
+    assert (code, err) == (0, "")
+    assert "train: 6 images of 2 classes\ntest: 6 images of 2 classes\nsha256 " in out
+    assert out.endswith(
+        f"\nwritten: {tmp_path / 'out'}; use with --config.data.name=folder --config.data.path={tmp_path / 'out'}\n"
+    )
+    before = (tmp_path / "out" / store.MARKER).read_bytes()
+    code, out, _ = run(capsys, *flags("folder", photos, tmp_path / "out"))
+    assert code == 0
+    assert "is already prepared" in out
+    assert (tmp_path / "out" / store.MARKER).read_bytes() == before
+    code, _, err = run(capsys, *flags("folder", photos, tmp_path / "out", "--short_side=16"))
+    assert code == 2
+    assert "was prepared with another short_side" in err
+    assert run(capsys, f"--verify={tmp_path / 'out'}")[0] == 0
+
+
+def test_the_same_files_give_the_same_hash(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    photos = layouts.photos(tmp_path / "photos")
+
+    def printed(number: int, *more: str) -> str:
+        return run(capsys, *flags("folder", photos, tmp_path / f"out{number}", *more))[1].partition("written: ")[0]
+
+    outs = [printed(threads, f"--threads={threads}") for threads in (1, 3)]
+    assert outs[0] == outs[1]
+    pictures.write(photos / "oak" / "0.jpg", 12_345)
+    assert printed(9) != outs[0]
+
+
+@pytest.mark.parametrize("options", [(), ("--short_side=16",), ("--short_side=16", "--pixels")])
+def test_each_image_is_decoded_once_on_all_cores(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...]
+) -> None:
+    photos = layouts.photos(tmp_path / "photos")  # 12 images
+    Image.fromarray(pictures.pixels(9)).convert("RGBA").save(photos / "oak" / "1.jpg", "PNG")  # is converted
+    Image.fromarray(pictures.pixels(9, 8, 90)).save(photos / "oak" / "2.jpg", "BMP")  # is not resized
+    given = [path.read_bytes() for path in photos.rglob("*.jpg")]
+    decoded = []
+    others = threading.Barrier(4)  # until as many threads as cores have arrived
+    decode_image = decode.rgb
+
+    def count(data: bytes, min_side: int = 0) -> np.ndarray:
+        decoded.append(data)
+        others.wait(60)
+        return decode_image(data, min_side)
+
+    monkeypatch.setattr(os, "cpu_count", lambda: 4)
+    monkeypatch.setattr(decode, "rgb", count)
+    arguments = ["--name=folder", f"--source={photos}", f"--output={tmp_path / 'out'}", *options]
+    code, _, err = run(capsys, *arguments)
+    assert (code, err) == (0, "")
+    assert sorted(decoded) == sorted(given)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "--name: missing"),
+        (["--name=folder"], "--source: missing"),
+        (["--name=folder", "--source=x"], "--output: missing"),
+        (["--name=foldr", "--source=x", "--output=y"], "--name='foldr'.*folder"),
+        (["--name=digits", "--source=x", "--output=y"], "--name=digits: needs no preparation"),
+        (["--name=folder", "--source=nowhere", "--output=y"], "--source=nowhere: must be an existing folder"),
+        (["--name=folder", "--source=x", "--output=y", "--test_share=1"], "--test_share=1.0"),
+        (["--name=folder", "--source=x", "--output=y", "--splits=odd"], "--splits=odd"),
+        (["--name=folder", "--source=x", "--output=y", "--threads=0"], r"--threads=0: must be in 1\.\.1024"),
+        (["--name=folder", "--source=x", "--output=y", f"--threads={10**20}"], "--threads=1000"),
+        (["--name=folder", f"--source={300 * 'x'}", "--output=y"], "File name too long"),
+        (["--name=folder", "--source=.", f"--output={300 * 'y'}"], "File name too long"),
+        ([f"--verify={300 * 'z'}"], "File name too long"),
+        (["--name=folder", "--source=.", f"--output={os.fsdecode(NOT_UTF8)}"], r"--output=caf\\udce9: is not UTF-8"),
+        (
+            ["--name=folder", "--source=x", "--output=y", "--short_side=-3"],
+            "error: --short_side=-3: must be at least 0",
+        ),
+        (["--name=folder", "--source=x", "--output=y", "--sourse=z"], "--sourse=z.*--source"),
+        (["--name=folder", "--source=x", "--output=y", "stray"], "stray"),
+        (["--name=folder", "--source=x", "--output=/proc/nope"], "/proc/nope"),
+        (["--verify=nowhere"], "nowhere"),
+    ],
+)
+def test_errors_are_one_line(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    arguments: list[str],
+    message: str,
+) -> None:
+    import re
+
+    monkeypatch.chdir(tmp_path)
+    code, _, err = run(capsys, *arguments)
+    assert code == 2
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+    assert re.search(message, err)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_output_directory_in_use_is_rejected(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    photos = layouts.photos(tmp_path / "photos")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("my work")
+    code, _, err = run(capsys, *flags("folder", photos, tmp_path / "mine"))
+    assert code == 2
+    assert "is not empty" in err
+    assert (tmp_path / "mine" / "thesis.txt").read_text() == "my work"
+    code, _, err = run(capsys, *flags("folder", photos, photos / "prepared"))
+    assert code == 2
+    assert "is inside the source" in err
+    assert not (photos / "prepared").exists()
+
+
+def bad_photos(root: Path) -> dict[str, str]:
+    """Creates a folder with unusable images; returns the reason expected for each."""
+    layouts.photos(root, each=4)
+    good = pictures.encoded(1)
+    oak = root / "oak"
+    wide = Image.new("L", (12_000, 9_000))
+    bomb = io.BytesIO()
+    wide.save(bomb, "PNG")
+    files = {
+        "empty.jpg": (b"", "empty"),
+        "cut.jpg": (good[: len(good) // 2], "damaged"),
+        "text.jpg": (b"<html>not found</html>", "not an image"),
+        "one.png": (pictures.encoded(2, 1, 1, "PNG"), "only 1x1 pixels"),
+        "huge.png": (bomb.getvalue(), "more than 89478485 pixels"),
+        "half.png": (pictures.encoded(3, kind="PNG")[:300], "damaged"),
+    }
+    expected = {}
+    for name, (data, reason) in files.items():
+        (oak / name).write_bytes(data)
+        expected[f"oak/{name}"] = reason
+    (oak / "link.jpg").symlink_to(root / "nowhere.jpg")
+    expected["oak/link.jpg"] = "a broken link"
+    pictures.write(root / "alone" / "1.jpg", 4)
+    expected["alone/1.jpg"] = "the only image of its class 'alone'"
+    (oak / "copied.jpg").write_bytes((root / "elm" / "1.jpg").read_bytes())
+    for name in ("oak/copied.jpg", "elm/1.jpg"):
+        expected[name] = "the same file is in the classes elm and oak"
+    return expected
+
+
+def test_all_unusable_images_are_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    expected = bad_photos(tmp_path / "photos")
+    (tmp_path / "photos" / ".DS_Store").write_bytes(b"clutter")
+    (tmp_path / "photos" / "oak" / "Thumbs.db").write_bytes(b"clutter")
+    code, out, err = run(capsys, *flags("folder", tmp_path / "photos", tmp_path / "out"))
+    assert code == 2
+    assert err.startswith(f"error: {len(expected)} of 25 images cannot be used (all are listed above)")
+    assert err.count("\n") == 1
+    for name, reason in expected.items():
+        assert any(line.startswith(f"{name}: {reason}") for line in out.splitlines()), (name, out)
+    assert not (tmp_path / "out").exists()
+
+    code, out, err = run(capsys, *flags("folder", tmp_path / "photos", tmp_path / "out", "--skip_bad"))
+    assert (code, err) == (0, "")
+    assert f"{len(expected)} images were left out" in out
+    skipped = json.loads((tmp_path / "out" / store.MARKER).read_text())["skipped"]
+    assert {name for name, _ in skipped} == set(expected)
+    splits = folder.load(Data(name="folder", path=str(tmp_path / "out")))
+    assert sum(len(split.labels) for split in splits.values()) == 15
+    for split in splits.values():
+        assert all(split.read(i, None).ndim == 3 for i in range(len(split.ids)))
+
+
+def test_image_formats_and_modes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    photos = layouts.photos(tmp_path / "photos", each=2)
+    picture = Image.fromarray(pictures.pixels(9, 30, 40))
+    for mode, kind in (
+        ("CMYK", "jpg"),
+        ("RGBA", "png"),
+        ("P", "gif"),
+        ("L", "jpg"),
+        ("1", "png"),
+        ("RGB", "webp"),
+        ("RGB", "tif"),
+    ):
+        picture.convert(mode).save(photos / "oak" / f"{mode}.{kind}")
+    Image.fromarray(np.arange(1200, dtype=np.uint16).reshape(30, 40) * 50).save(photos / "oak" / "sixteen.png")
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    picture.save(photos / "oak" / "turned.jpg", exif=exif)
+    (photos / "oak" / "named.png").write_bytes(pictures.encoded(10))
+    (photos / "oak" / "grüße 図.jpg").write_bytes(pictures.encoded(11))
+    code, _, err = run(capsys, *flags("folder", photos, tmp_path / "out"))
+    assert (code, err) == (0, "")
+    shapes = {}
+    for split in folder.load(Data(name="folder", path=str(tmp_path / "out"))).values():
+        for i, name in enumerate(split.ids):
+            image = split.read(i, None)
+            assert image.dtype == np.uint8
+            shapes[name] = image.shape
+    assert shapes["oak/turned.jpg"] == (40, 30, 3)
+    assert shapes["oak/sixteen.png"] == (30, 40, 3)
+    assert shapes["oak/grüße 図.jpg"] == (24, 32, 3)
+
+
+def test_names_that_are_not_utf8(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    photos = layouts.photos(tmp_path / "photos")
+    try:
+        Path(os.fsdecode(os.fsencode(photos / "oak") + b"/\xff.jpg")).write_bytes(pictures.encoded(5))
+    except OSError:
+        pytest.skip("this file system supports only UTF-8 names")
+    code, out, _ = run(capsys, *flags("folder", photos, tmp_path / "out"))
+    assert code == 2
+    assert "its name is not UTF-8" in out
+
+
+def test_names_with_control_characters_are_escaped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    photos = layouts.photos(tmp_path / "photos")
+    (photos / "oak" / "\x1b[2J\r.png").write_text("no")
+    code, out, err = run(capsys, *flags("folder", photos, tmp_path / "out\x1b"))
+    assert code == 2
+    assert "oak/\\x1b[2J\\r.png: not an image" in out
+    assert "\x1b" not in out + err
+
+
+@pytest.mark.parametrize("name", ["request.json", "source-0.json"])
+@pytest.mark.parametrize("text", ["{", "[]", "3", "{}", '{"archive": [1, 2]}', '{"archive": 1, "members": 2}', "\xff"])
+def test_a_damaged_record_of_an_interrupted_preparation_is_made_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive, out = layouts.cub(tmp_path), tmp_path / "out"
+    with monkeypatch.context() as patch:
+        patch.setattr(check, "inspect_images", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        assert run(capsys, *flags("cub", archive, out, "--subset"))[0] == 130
+    (out / prepare_dataset.UNFINISHED / name).write_text(text, encoding="latin-1")
+    monkeypatch.setattr(records, "write", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))  # saves time
+    code, printed, err = run(capsys, *flags("cub", archive, out, "--subset"))
+    assert (code, err) == (130, "")
+    assert f"unpacking {archive}" in printed
+
+
+@pytest.mark.parametrize("when", ["inspect_images", "write", "write_marker"])
+def test_an_interrupted_preparation_is_resumed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    archive = layouts.cub(tmp_path)
+    out = tmp_path / "out"
+    module = {"inspect_images": check, "write": records, "write_marker": store}[when]
+
+    def interrupt(*arguments: object, **options: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, when, interrupt)
+        assert run(capsys, *flags("cub", archive, out, "--subset"))[0] == 130
+    assert not (out / store.MARKER).exists()
+    code, printed, err = run(capsys, *flags("cub", archive, out, "--subset"))
+    assert (code, err) == (0, "")
+    assert "resuming an interrupted preparation" in printed
+    assert "unpacking" not in printed
+    assert not (out / prepare_dataset.UNFINISHED).exists()
+    run(capsys, *flags("cub", archive, tmp_path / "other", "--subset"))
+    first, second = (json.loads((path / store.MARKER).read_text()) for path in (out, tmp_path / "other"))
+    assert first == second
+
+
+@pytest.mark.parametrize("when", ["inspect_images", "write_marker"])
+def test_files_beside_an_interrupted_preparation_are_not_removed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    def interrupt(*arguments: object, **options: object) -> None:
+        raise KeyboardInterrupt
+
+    archive, out = layouts.cub(tmp_path), tmp_path / "out"
+    with monkeypatch.context() as patch:
+        patch.setattr(check if when == "inspect_images" else store, when, interrupt)
+        run(capsys, *flags("cub", archive, out, "--subset"))
+    moved = archive.rename(out / archive.name)
+    before = sorted(out.rglob("*"))
+    code, _, err = run(capsys, *flags("cub", moved, out, "--subset"))
+    assert (code, f"--output={out}: holds {archive.name} beside an interrupted preparation" in err) == (2, True)
+    assert sorted(out.rglob("*")) == before
+    moved.rename(archive)
+    assert run(capsys, *flags("cub", archive, out, "--subset"))[0] == 0
+
+
+def test_another_request_starts_from_scratch(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*arguments: object, **options: object) -> None:
+        raise KeyboardInterrupt
+
+    archive = layouts.cub(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(records, "write", interrupt)
+        run(capsys, *flags("cub", archive, tmp_path / "out", "--subset"))
+    code, printed, _ = run(capsys, *flags("cub", archive, tmp_path / "out", "--subset", "--short_side=16"))
+    assert code == 0
+    assert "resuming" not in printed
+    assert "unpacking" in printed
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_a_full_disk_is_named_while_images_are_encoded(tmp_path: Path) -> None:
+    entry = Entry("1.jpg", File(pictures.write(tmp_path / "1.jpg", 1)), "oak", "train")
+    with pytest.raises(OSError, match="No space left on device: '/dev/full'"):
+        records.check([entry], Path("/dev/full"), 0, True, 1, lambda done: None)
+
+
+@pytest.mark.slow
+def test_killed_at_any_moment(tmp_path: Path) -> None:
+    photos = layouts.photos(tmp_path / "photos", tuple(f"class {i}" for i in range(40)), each=25)
+    command = [sys.executable, "-m", "dml_jax", "prepare", *flags("folder", photos, tmp_path / "out")]
+    for delay in (1.0, 2.0, 2.5, 3.0, 3.5, 4.0, 5.0):
+        process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        time.sleep(delay)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        if (tmp_path / "out" / store.MARKER).exists():
+            store.verify(tmp_path / "out")
+    subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+    store.verify(tmp_path / "out")
+    splits = folder.load(Data(name="folder", path=str(tmp_path / "out")))
+    assert sum(len(split.labels) for split in splits.values()) == 1_000
+
+
+def test_hostile_archives_leave_no_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    import zipfile
+
+    with zipfile.ZipFile(tmp_path / "x.zip", "w") as file:
+        file.writestr("a/1.jpg", pictures.encoded(0))
+        file.writestr("../../evil.jpg", pictures.encoded(1))
+    code, _, err = run(capsys, *flags("folder", tmp_path / "x.zip", tmp_path / "deep" / "out"))
+    assert code == 2
+    assert "leads outside" in err
+    assert sorted(path.name for path in tmp_path.rglob("*") if path.is_file()) == ["x.zip"]
+
+
+def test_near_duplicates_are_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    layouts.photos(tmp_path / "p" / "train", ("a", "b"))
+    layouts.photos(tmp_path / "p" / "test", ("c", "d"), seed=800)
+    picture = Image.open(tmp_path / "p" / "train" / "b" / "1.jpg")
+    picture.resize((picture.width * 2, picture.height * 2)).save(
+        tmp_path / "p" / "test" / "c" / "again.jpg", quality=80
+    )
+    code, out, _ = run(capsys, *flags("folder", tmp_path / "p", tmp_path / "out"))
+    assert code == 0
+    assert "near-duplicates between training and test: 1 pairs" in out
+    table = (tmp_path / "out" / prepare_dataset.NEAR_DUPLICATES).read_text().splitlines()
+    assert table == ["train,test", "train/b/1.jpg,test/c/again.jpg"]
+
+
+def test_near_duplicates_agree_with_brute_force() -> None:
+    rng = np.random.default_rng(0)
+    first = rng.integers(0, 256, (300, 16), dtype=np.uint8)
+    second = rng.integers(0, 256, (200, 16), dtype=np.uint8)
+    first[250:] = first[200:250]
+    for i in range(100):  # up to six bits away from one of the first
+        second[i] = first[rng.integers(300)]
+        for bit in rng.choice(128, i % 7, replace=False):
+            second[i, bit // 8] ^= 1 << (bit % 8)
+    first[:20], second[190:] = 0, 0  # too few set bits
+    bits = np.unpackbits(first, axis=1).astype(int), np.unpackbits(second, axis=1).astype(int)
+    distance = (bits[0][:, None] != bits[1][None]).sum(2)
+    sparse = bits[0].sum(1)[:, None] < near_duplicates.MIN_BITS, bits[1].sum(1)[None] < near_duplicates.MIN_BITS
+    expected = np.argwhere((distance <= near_duplicates.MAX_DISTANCE) & ~sparse[0] & ~sparse[1])
+    assert len(expected) > 50
+    pairs = [tuple(pair) for pair in expected.tolist()]
+    with_the_first = {min(other for other in pairs if other[axis] == pair[axis]) for axis in (0, 1) for pair in pairs}
+    assert len(with_the_first) < len(pairs)
+    assert near_duplicates.find_pairs(first, second) == sorted(with_the_first)
+    assert near_duplicates.find_pairs(first[:0], second) == []
+
+
+def test_repeated_images_take_little_memory() -> None:
+    """Of each of 20,000 equal images one pair, not 100 million."""
+    equal = np.full((10_000, 16), 255, np.uint8)
+    pairs = near_duplicates.find_pairs(equal, equal)
+    assert len(pairs) == 2 * 10_000 - 1
+    assert pairs[9_998:10_002] == [(0, 9_998), (0, 9_999), (1, 0), (2, 0)]
+
+
+def test_many_equal_hashes_are_compared_in_chunks() -> None:
+    first, second = np.full((3_000, 16), 255, np.uint8), np.full((1_500, 16), 255, np.uint8)
+    keys = near_duplicates._keys(first[:, :4]), near_duplicates._keys(second[:, :4])
+    assert sum(len(i) for i, _ in near_duplicates._equal_pairs(*keys)) == 4_500_000
+
+
+@pytest.mark.parametrize(("classes", "message"), [
+    (("photos",), "3 images of 1 class ('photos'): 1 training and 0 test classes"),
+    (("a", "b", "c"), "9 images of 3 classes ('a', 'b', 'c'): 1 training and 2 test classes"),
+])  # fmt: skip
+def test_too_few_classes_are_found_before_the_images_are_checked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], classes: tuple[str, ...], message: str
+) -> None:
+    layouts.photos(tmp_path / "photos", classes)
+    code, out, err = run(capsys, *flags("folder", tmp_path / "photos", tmp_path / "out"))
+    assert code == 2
+    assert "checking" not in out
+    assert err == f"error: --source={tmp_path / 'photos'}: {message}; at least 2 of each are needed\n"

@@ -1,0 +1,74 @@
+"""The command that serves a run, which `test_main.py` trains; `test_http_service.py` tests the answers."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import dml_jax
+from dml_jax.commands import cli, serve
+from dml_jax.data import decode
+from tests.serving.test_http_service import ask
+
+
+def check_command(run: Path) -> None:
+    """Serves a run and an index: the library's answers for images of either kind; SIGTERM ends the process."""
+    model = dml_jax.load(run)
+    images = np.random.default_rng(0).integers(0, 256, (2, *model.shape, 3), dtype=np.uint8)
+    index = model.enroll({"one": [images[0]], "other": [images[1] // 2]})
+    index.save(run / "index.npz")
+    environment = {**os.environ, "JAX_NUM_CPU_DEVICES": "1"}
+    options = (f"--workdir={run}", f"--index={run / 'index.npz'}", "--threshold=0.99999", "--port=0")
+    with subprocess.Popen(
+        [sys.executable, "-m", "dml_jax", "serve", *options],
+        cwd=Path(__file__).parents[2], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        port = int(process.stdout.readline().strip().rstrip("/").rpartition(":")[2])
+        answers = [ask(port, decode.encode_png(image)) for image in images]
+        with socket.create_connection(("127.0.0.1", port)) as unfinished:
+            unfinished.sendall(b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\nhello")
+            assert ask(port, None, path="health") == (200, {"status": "ok"})
+            process.send_signal(signal.SIGTERM)
+            assert process.communicate(timeout=300) == ("", "")
+    assert process.returncode == 143
+    names, cosines = index.classify(list(images), threshold=0.99999)
+    assert names == ["one", "unknown"]
+    for (status, answer), row, name, cosine in zip(answers, model.embed(list(images)), names, cosines, strict=True):
+        assert (status, answer["class"]) == (200, name)
+        np.testing.assert_allclose(answer["embedding"], row, atol=1e-5)
+        assert answer["cosine"] == pytest.approx(float(cosine), abs=1e-5)
+
+
+def test_invalid_options(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def run(*arguments: str) -> str:
+        monkeypatch.setattr(sys, "argv", ["serve", *arguments])
+        assert cli.exit_code(lambda: serve.execute(sys.argv[1:])) == 2
+        out, err = capsys.readouterr()
+        assert (out, err.count("\n"), err.startswith("error: ")) == ("", 1, True)
+        return err
+
+    with serve.listen("127.0.0.1", 0) as taken:
+        used = taken.getsockname()[1]
+        for arguments, words in (
+            ((), "--workdir: missing"),
+            (("--workdir=none", "--threshold=0.5"), "--threshold: needs --index"),
+            (("--workdir=none", "--decide=nearest"), "--decide: needs --index"),
+            (("--workdir=none", "--false_accept_rate", "0.05"), "--false_accept_rate: needs --index"),
+            (("--workdir=none", "--port=http"), "--port: invalid int value"),
+            (("--workdir=none", "--port=65536"), "--port=65536: must be in 0..65535"),
+            (("--workdir=none", "--host=nowhere.invalid"), "--host=nowhere.invalid --port=8000: cannot listen there"),
+            (("--workdir=none", f"--port={used}"), f"--port={used}: cannot listen there (Address already in use"),
+            (("--workdir=none", "--host_name=http://x.org"), "--host_name=http://x.org: is not a name; give it as in"),
+            (("--workdir=none", "--port=0"), "none: is not a work directory"),
+        ):
+            assert words in run(*arguments)
+    monkeypatch.delitem(sys.modules, "dml_jax.serving.http_service")
+    monkeypatch.delattr("dml_jax.serving.http_service")
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    assert run("--workdir=none") == "error: uvicorn is not installed: pip install starlette uvicorn python-multipart\n"

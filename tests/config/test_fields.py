@@ -1,0 +1,132 @@
+"""Rules at fields: every kind of invalid value becomes one sentence with the key, the value and the rule."""
+
+from dataclasses import is_dataclass, replace
+from typing import Any, Literal
+
+import pytest
+
+from dml_jax import config as configs
+from dml_jax.config import fields
+from dml_jax.config.fields import AtLeastTwo, Fraction, Positive, PositiveInt, Probability, require, section, validate
+from dml_jax.errors import ConfigError, suggest
+from dml_jax.losses.options import OPTIONS
+from tests.train.experiments import values
+
+
+@section
+class Inner:
+    """A section in a section."""
+
+    rate: Positive = 1.0  # of something
+
+
+@section
+class Outer:
+    """All kinds of fields."""
+
+    tau: Positive = 32.0  # scale
+    # Explained above
+    # in two lines.
+    count: PositiveInt = 3
+    kind: Literal["mean", "sum"] = "mean"  # how to reduce
+    pair: tuple[PositiveInt, PositiveInt] = (1, 2)
+    many: tuple[PositiveInt, ...] = (1, 2)
+    share: Fraction = 0.5
+    chance: Probability = 1.0
+    two: AtLeastTwo = 2
+    flag: bool = False
+    inner: Inner = Inner()
+
+    def __post_init__(self) -> None:
+        require(self.count < 10, "count", self.count, "must be below ten")
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"tau": -1}, "method.tau=-1: must be positive"),
+        ({"tau": "x"}, "method.tau='x': must be a number, not str"),
+        ({"tau": True}, "method.tau=True: must be a number, not bool"),
+        ({"tau": 1e39}, "method.tau=1e+39: must be at most 3.4028234663852886e+38"),
+        ({"tau": float("inf")}, "method.tau=inf: must be a finite number"),
+        ({"tau": float("nan")}, "method.tau=nan: must be a finite number"),
+        ({"count": 3.0}, "method.count=3.0: must be a whole number, not float"),
+        ({"count": True}, "method.count=True: must be a whole number, not bool"),
+        ({"count": 10**20}, f"method.count={10**20}: must be less than 2147483648"),
+        ({"count": 12}, "method.count=12: must be below ten"),
+        ({"kind": "men"}, "method.kind='men': did you mean mean?"),
+        ({"pair": [1]}, "method.pair=[1]: has the wrong number of values"),
+        ({"pair": [1, 2, 3]}, "method.pair=[1, 2, 3]: has the wrong number of values"),
+        ({"pair": [1, -2]}, "method.pair[1]=-2: must be positive"),
+        ({"pair": 3}, "method.pair=3: must be a list of values"),
+        ({"many": [1, 0]}, "method.many[1]=0: must be positive"),
+        ({"share": 1}, "method.share=1: must be less than 1"),
+        ({"chance": 1.5}, "method.chance=1.5: must be at most 1"),
+        ({"two": 1}, "method.two=1: must be at least 2"),
+        ({"flag": 1}, "method.flag=1: must be true or false, not int"),
+        ({"inner": {"rate": 0}}, "method.inner.rate=0: must be positive"),
+        ({"inner": 3}, "method.inner=3: must be a section"),
+        ({"inner": {"speed": 1}}, "method.inner.speed: there is no such key; known: rate"),
+        ({"tua": 1}, "method.tua: there is no such key; did you mean tau?"),
+        ({"tua": 1, "count": -1}, "method.tua: there is no such key; did you mean tau?"),
+        ({"tau": {1, 2}}, "method: holds a value of a type that no key has"),
+    ],
+)
+def test_invalid_values(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        validate(Outer, given, "method")
+    assert str(caught.value).startswith(message)
+    assert "\n" not in str(caught.value)
+
+
+def test_valid_values() -> None:
+    made = validate(Outer, {"tau": 3, "pair": [4, 5], "many": [], "inner": {"rate": 2}})
+    assert made == Outer(tau=3.0, pair=(4, 5), many=(), inner=Inner(2.0))
+    assert isinstance(made.tau, float)
+    assert isinstance(made.pair, tuple)
+    assert hash(made) == hash(replace(Outer(), tau=3.0, pair=(4, 5), many=(), inner=Inner(2.0)))
+
+
+def test_sections_are_also_validated_when_constructed() -> None:
+    with pytest.raises(ConfigError, match="tau=-1: must be positive"):
+        Outer(tau=-1)
+    with pytest.raises(ConfigError, match="count=11: must be below ten"):
+        replace(Outer(), count=11)
+
+
+@pytest.mark.parametrize(
+    ("word", "known", "expected"),
+    [
+        ("evaluation.every", ["train.evaluate_every", "evaluation.ks"], "did you mean train.evaluate_every?"),
+        ("method.tua", ["method.tau", "method.alpha"], "did you mean tau?"),
+        ("tau", ["method.tau", "seed"], "did you mean method.tau?"),
+        ("method.nonsense", ["method.tau", "method.alpha", "seed"], "known: alpha, tau"),
+        ("hits", ["hist", "mpn"], "did you mean hist?"),
+    ],
+)  # fmt: skip
+def test_suggestions(word: str, known: list[str], expected: str) -> None:
+    assert suggest(word, known) == expected
+
+
+def test_meanings_are_the_comments() -> None:
+    assert fields.meanings(Outer) == {
+        "tau": "scale", "count": "Explained above in two lines.", "kind": "how to reduce",
+    }  # fmt: skip
+    assert list(fields.keys(Inner, "a")) == ["a.rate"]
+
+
+def test_every_option_has_a_meaning() -> None:
+    sections: list[Any] = [configs.Data, configs.Train, configs.Evaluation, configs.Group, *OPTIONS.values()]
+    for kind in ("backbone", "method"):
+        sections += [configs.module(kind, name).Config for name in configs.choices(kind)]
+    for kind in sections:
+        known = fields.meanings(kind)
+        for name, field in kind.__dataclass_fields__.items():
+            assert name in known or name == "name" or is_dataclass(field.type), (kind, name)
+
+
+def test_a_misplaced_key_of_a_configuration() -> None:
+    given = values(steps=5)
+    given["evaluation"]["every"] = 3
+    with pytest.raises(ConfigError, match=r"evaluation\.every: there is no such key; .*train\.evaluate_every"):
+        configs.resolve(given)

@@ -1,0 +1,315 @@
+"""Downloads from a local server that sends parts, breaks off, moves files and changes them."""
+
+import fcntl
+import hashlib
+import http.server
+import re
+import resource
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import tensorflow_datasets
+
+from dml_jax.commands import cli, prepare
+from dml_jax.data import store
+from dml_jax.data.formats import cub, omniglot, sop
+from dml_jax.errors import DataError
+from dml_jax.remote import downloads
+from tests.data import layouts
+
+CONTENT = bytes(range(256)) * 1000
+DIGEST = hashlib.sha256(CONTENT).hexdigest()
+
+
+class Server:
+    """What is served by path, how, and which parts were asked for.
+
+    Attributes:
+      files: content by path.
+      breaks: path -> bytes of an answer after which the connection is closed.
+      ranges: whether parts are sent.
+      moved: path -> new path.
+      failures: statuses of the answers to the next requests; 0 for none.
+      asked: (path, value of the header Range) of each request.
+    """
+
+    def __init__(self) -> None:
+        self.address = ""
+        self.files: dict[str, bytes] = {}
+        self.breaks: dict[str, int] = {}
+        self.ranges = True
+        self.moved: dict[str, str] = {}
+        self.failures: list[int] = []
+        self.asked: list[tuple[str, str | None]] = []
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    state, stopped = Server(), threading.Event()
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked = self.headers["Range"]
+            state.asked.append((self.path, asked))
+            if state.failures:
+                if status := state.failures.pop():
+                    self.send_error(status)
+                else:
+                    stopped.wait(30)
+                return
+            if self.path in state.moved:
+                self.send_response(302)
+                self.send_header("Location", state.moved[self.path])
+                self.end_headers()
+                return
+            if self.path not in state.files:
+                self.send_error(404)
+                return
+            content = state.files[self.path]
+            start = int(asked.removeprefix("bytes=").removesuffix("-")) if asked and state.ranges else 0
+            if start >= len(content) > 0 and start:
+                self.send_error(416)
+                return
+            self.send_response(206 if start else 200)
+            if start:
+                self.send_header("Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}")
+            self.send_header("Content-Type", "text/html" if self.path.endswith("html") else "application/gzip")
+            self.send_header("Content-Length", str(len(content) - start))
+            self.end_headers()
+            self.wfile.write(content[start:][: state.breaks.get(self.path)])
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as running:
+        thread = threading.Thread(target=running.serve_forever, args=(0.01,))
+        thread.start()
+        state.address = f"http://127.0.0.1:{running.server_port}"
+        yield state
+        stopped.set()
+        running.shutdown()
+        thread.join()
+
+
+def fetch(
+    server: Server, target: Path, size: int | None = len(CONTENT), sha256: str = DIGEST, path: str = "/x"
+) -> None:
+    downloads.fetch(downloads.Source(server.address + path, size, sha256), target, DataError, "ask the owner")
+
+
+def part(target: Path) -> Path:
+    return target.with_name(f"{target.name}.part")
+
+
+@pytest.mark.parametrize("ranges", [True, False])
+def test_an_interrupted_download_is_continued(server: Server, tmp_path: Path, ranges: bool) -> None:
+    """Twice interrupted; a server that sends no parts begins again."""
+    server.files["/x"], server.ranges = CONTENT, ranges
+    target, done = tmp_path / "x", []
+    for break_after in (100_000, 1_000):
+        server.breaks["/x"] = break_after
+        done.append(sum(done) * ranges + break_after)
+        message = (
+            rf"\(ended after {done[-1]} of 256000 bytes\); run the same command again to continue after {done[-1]} "
+        )
+        done = done[-1:]
+        with pytest.raises(DataError, match=rf"^{server.address}/x: cannot be downloaded {message}bytes, or ask the"):
+            fetch(server, target)
+        assert part(target).read_bytes() == CONTENT[: done[-1]]
+        assert not target.exists()
+    server.breaks.clear()
+    fetch(server, target)
+    assert target.read_bytes() == CONTENT
+    assert [p.name for p in tmp_path.iterdir()] == ["x"]
+    assert [asked for _, asked in server.asked] == [None, "bytes=100000-", f"bytes={done[-1]}-"]
+
+
+@pytest.mark.parametrize(
+    ("status", "why"), [(0, "timed out"), (503, "HTTP 503: Service Unavailable"), (403, "HTTP 403: Forbidden")]
+)
+def test_a_server_that_does_not_answer(
+    status: int, why: str, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What has been downloaded before is kept."""
+    monkeypatch.setattr(downloads, "SECONDS", 0.2)
+    target = tmp_path / "x"
+    part(target).write_bytes(CONTENT[:1000])
+    server.files["/x"], server.failures = CONTENT, [status]
+    with pytest.raises(DataError, match=rf"\({why}\); run the same command again to continue after 1000 bytes, or ask"):
+        fetch(server, target)
+    fetch(server, target)
+    assert server.asked[-1] == ("/x", "bytes=1000-")
+    assert target.read_bytes() == CONTENT
+
+
+def test_without_a_digest_nothing_is_continued(server: Server, tmp_path: Path) -> None:
+    server.files["/x"], server.breaks["/x"] = CONTENT, 1000
+    for _ in range(2):
+        with pytest.raises(DataError, match=r"ended after 1000 of 256000 bytes\); try again, or ask the owner"):
+            fetch(server, tmp_path / "x", None, "")
+        assert list(tmp_path.iterdir()) == []
+    part(tmp_path / "x").write_bytes(b"of a killed process")
+    server.breaks.clear()
+    fetch(server, tmp_path / "x", None, "")
+    assert (tmp_path / "x").read_bytes() == CONTENT
+    assert {asked for _, asked in server.asked} == {None}
+
+
+def test_bytes_of_another_file_are_noticed(server: Server, tmp_path: Path) -> None:
+    """The digest covers what was there before; a wrong file is not kept, so that the next attempt begins again."""
+    target = tmp_path / "x"
+    server.files["/x"] = CONTENT
+    for before in (b"y" * 1000, b"y" * len(CONTENT)):
+        part(target).write_bytes(before)
+        wrong = hashlib.sha256(before + CONTENT[len(before) :]).hexdigest()
+        with pytest.raises(DataError, match=rf"\(its SHA-256 is {wrong} instead of {DIGEST}\); try again"):
+            fetch(server, target)
+        assert list(tmp_path.iterdir()) == []
+    part(target).write_bytes(CONTENT + b"too much")
+    fetch(server, target)
+    part(target).write_bytes(CONTENT)  # complete, of unknown length: the server has no more
+    fetch(server, target, None, DIGEST[:8])
+    assert target.read_bytes() == CONTENT
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("/gone", r"\(HTTP 404: Not Found\); ask the owner"),
+        ("/page.html", r"\(the answer is a web page instead of the file, which has moved\); ask the owner"),
+        ("/moved", r"\(the answer is a web page instead of the file, which has moved\); ask the owner"),
+        ("/longer", r"\(it has 256001 bytes instead of 256000: another file is at this address\); ask the owner"),
+    ],
+)
+def test_moved_and_changed_files(server: Server, tmp_path: Path, path: str, message: str) -> None:
+    server.files |= {"/page.html": CONTENT, "/longer": CONTENT + b"!"}
+    server.moved["/moved"] = "/page.html"
+    with pytest.raises(DataError, match=rf"^{server.address}{path}: cannot be downloaded {message}$"):
+        fetch(server, tmp_path / "x", path=path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_disk(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is noticed before the download; if it becomes full on the way, what is there is continued."""
+    server.files["/x"], target = CONTENT, tmp_path / "x"
+    with monkeypatch.context() as patch:
+        patch.setattr(downloads.shutil, "disk_usage", lambda _: type("Usage", (), {"free": 10**5}))
+        with pytest.raises(DataError, match=r"256000 bytes are missing, 100000 are free on the disk of .*; make room"):
+            fetch(server, target)
+    limits, handler = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))
+    try:
+        with pytest.raises(OSError, match="File too large") as caught:
+            fetch(server, target)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, handler)
+    assert caught.value.filename == str(part(target))
+    assert part(target).read_bytes() == CONTENT[:100_000]
+    fetch(server, target)
+    assert server.asked[-1] == ("/x", "bytes=100000-")
+    assert target.read_bytes() == CONTENT
+
+
+def test_two_processes(server: Server, tmp_path: Path) -> None:
+    with part(tmp_path / "x").open("wb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with pytest.raises(DataError, match="another process is downloading it to"):
+            fetch(server, tmp_path / "x")
+        assert part(tmp_path / "x").exists()
+
+
+@pytest.mark.parametrize(
+    ("module", "table"),
+    [
+        (cub, "url_checksums/caltech_birds2011.txt"),
+        (omniglot, "url_checksums/omniglot.txt"),
+        (sop, "datasets/stanford_online_products/checksums.tsv"),
+    ],
+)
+def test_lengths_and_digests_are_those_of_tensorflow_datasets(module: ModuleType, table: str) -> None:
+    lines = Path(tensorflow_datasets.__path__[0], table).read_text().splitlines()
+    known = {tuple(line.split("\t")[1:]) for line in lines}
+    for source in module.RECIPE.downloads:
+        assert (str(source.size), source.sha256, source.name) in known
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    sys.argv = ["prepare", "--threads=2", *arguments]
+    code = cli.exit_code(lambda: prepare.execute(sys.argv[1:]))
+    return code, *capsys.readouterr()
+
+
+def test_prepare_downloads(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(sys, "argv", [])
+    monkeypatch.chdir(tmp_path)
+    content = layouts.cub(tmp_path).read_bytes()
+    server.files["/CUB.tgz?download=1"] = content
+    server.breaks["/CUB.tgz?download=1"] = len(content) // 2
+    source = downloads.Source(f"{server.address}/CUB.tgz?download=1", len(content), hashlib.sha256(content).hexdigest())
+    monkeypatch.setattr(cub, "RECIPE", cub.RECIPE._replace(downloads=(source,)))
+    command = ("--name=cub", "--download", "--subset")
+    code, out, err = run(capsys, *command)
+    assert code == 2
+    assert re.fullmatch(
+        rf"error: {server.address}/CUB\.tgz\?download=1: cannot be downloaded \(ended after {len(content) // 2} of "
+        rf"{len(content)} bytes\); run the same command again to continue after {len(content) // 2} bytes, or download "
+        r"it in a browser, from https://www\.vision\.caltech\.edu/\S*, and give it as --source\n",
+        err,
+    )
+    assert out.startswith(f"terms: {cub.RECIPE.terms}\nowners: https://www.vision.caltech.edu/")
+    assert not (tmp_path / "data").exists() or list((tmp_path / "data").iterdir()) == []
+    server.breaks.clear()
+    code, out, err = run(capsys, *command)
+    assert (code, err) == (0, "")
+    assert "train: 9 images of 3 classes" in out
+    store.verify(tmp_path / "data" / "cub")
+    assert server.asked[-1][1] == f"bytes={len(content) // 2}-"
+    requests = len(server.asked)
+    assert run(capsys, *command)[0] == 0
+    code, out, err = run(capsys, *command, "--output=again", "--short_side=16")  # the archive was kept
+    assert (code, err) == (0, "")
+    assert len(server.asked) == requests
+    (tmp_path / "used").mkdir()
+    (tmp_path / "used" / "x").touch()
+    (tmp_path / "cache" / "dml_jax" / "downloads" / "cub" / "CUB.tgz").write_bytes(b"damaged")
+    code, out, err = run(capsys, *command, "--output=used")
+    assert (code, "is not empty" in err, len(server.asked)) == (2, True, requests)  # before a download
+    code, out, err = run(capsys, *command, "--output=third")
+    assert (code, len(server.asked)) == (0, requests + 1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ["--name=cars"],
+            r"--download: cars cannot be downloaded: its owners have not published it since 2023, .*; get it yourself",
+        ),
+        (["--name=inshop"], r"--download: inshop cannot be downloaded: .*DeepFashion.* and give it as --source"),
+        (["--name=folder"], "--download: folder cannot be downloaded: it is your own data; give it as --source"),
+        (["--name=cub", "--source=x"], "--source: is not used with --download"),
+        ([], "--name: missing"),
+    ],
+)
+def test_what_cannot_be_downloaded(
+    arguments: list[str],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(sys, "argv", [])
+    monkeypatch.chdir(tmp_path)
+    code, _, err = run(capsys, "--download", *arguments)
+    assert code == 2
+    assert re.match(rf"error: {message}", err)
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,215 @@
+"""Weights from a hub on this machine, by its real client, through the command `convert`."""
+
+import re
+import resource
+import shutil
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+import safetensors.numpy
+
+from dml_jax.backbones import resnet
+from dml_jax.commands import cli, convert
+from dml_jax.errors import WeightsError
+from dml_jax.remote import hub_client
+from tests.backbones import state_dicts
+from tests.hub import CACHE, Fault, Hub
+
+NAME = "timm/tiny.tv_in1k"
+TINY = resnet.Config(depths=(1, 1), widths=(4, 6))
+ARGUMENTS = ("--skip_parity", "--output=out")
+HEAD, STORE = "HEAD /timm", "GET /store/"
+
+
+@pytest.fixture(scope="module")
+def weights() -> bytes:
+    """A small ResNet in timm's format, with its classifier."""
+    tensors = state_dicts.random_state_dict(resnet.build(TINY), "resnet")
+    head = {"fc.weight": np.ones((1000, 24), np.float32), "fc.bias": np.zeros(1000, np.float32)}
+    whole = {name: np.ascontiguousarray(array) for name, array in (tensors | head).items()}
+    return safetensors.numpy.save(whole, {"format": "pt"})
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, weights: bytes) -> None:
+    """The command converts the small network as well."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(convert, "named_configs", lambda: {"tiny": TINY})
+
+
+@pytest.fixture
+def timm(hub: Hub, weights: bytes) -> dict[str, bytes]:
+    """The files of a repository of timm, which has the weights twice."""
+    hub.repositories[NAME] = {"config.json": b"{}\n", "model.safetensors": weights, "pytorch_model.bin": b"pickle"}
+    return hub.repositories[NAME]
+
+
+def run(capsys: pytest.CaptureFixture[str], source: str = NAME) -> tuple[int, str, str]:
+    code = cli.exit_code(lambda: convert.execute([f"--weights=hf://{source}", *ARGUMENTS]))
+    return code, *capsys.readouterr()
+
+
+def blobs() -> list[Path]:
+    """The contents that the client keeps."""
+    return [path for path in CACHE.rglob("blobs/*") if path.is_file()]
+
+
+def check_converted(printed: tuple[int, str, str], weights: bytes) -> None:
+    code, out, err = printed
+    assert (code, err) == (0, "")
+    assert f"hf://{NAME}: tiny, names of torchvision, backbone" in out
+    assert [blob.read_bytes() for blob in blobs()] == [weights]
+    written = safetensors.numpy.load_file(next(Path("out").glob("*.safetensors")))
+    kernel = safetensors.numpy.load(weights)["conv1.weight"].transpose(2, 3, 1, 0)
+    np.testing.assert_array_equal(written["backbone/params/conv1/kernel"], kernel)
+
+
+def test_weights_are_downloaded_once(
+    hub: Hub, timm: dict[str, bytes], weights: bytes, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Then they are the client's, with the hub or without: until there are others."""
+    check_converted(run(capsys), weights)
+    assert run(capsys, f"{NAME}/model.safetensors")[0] == 2  # out already exists
+    assert len(hub.requests(STORE)) == 1
+    hub.fail("", Fault(status=503))
+    Path("out").rename("first")
+    check_converted(run(capsys), weights)
+    hub.faults.clear()
+    timm["model.safetensors"] = weights[:-4] + b"\0\0\0\0"
+    Path("out").rename("second")
+    assert run(capsys)[0] == 0
+    assert sorted(len(blob.read_bytes()) for blob in blobs()) == [len(weights)] * 2
+
+
+@pytest.mark.parametrize(
+    ("fault", "parts"),
+    [
+        (Fault(cut=10_000), [None, "bytes=8192-"]),
+        (Fault(silent=True), [None, None]),
+        (Fault(cut=0), [None, None]),
+    ],
+)
+def test_the_client_continues(
+    fault: Fault, parts: list[str | None], hub: Hub, timm: dict[str, bytes], weights: bytes,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.setattr(hub_client.client(WeightsError, NAME).constants, "DOWNLOAD_CHUNK_SIZE", 4096)
+    hub.fail(STORE, fault, times=1)
+    check_converted(run(capsys), weights)
+    assert hub.requests(STORE) == parts
+
+
+@pytest.mark.parametrize(
+    ("pattern", "fault", "message"),
+    [
+        (STORE, Fault(cut=0), r"\(peer closed connection without .*\(received 0 bytes, expected \d+\)\); try again"),
+        (STORE, Fault(damaged=True), r"\(the digest of model.safetensors is \w{64} instead of \w{64}\); try again, or"),
+        (STORE, Fault(cut=9, shorter=True), r"\(.* file should be of size \d+ but has size 9 .*\); try again, or"),
+        (STORE, Fault(status=403), r"\(HTTP 403: Forbidden\); log in with `hf auth login` as a user who may do this$"),
+        (STORE, Fault(status=500), r"\(HTTP 500: Internal Server Error\); try again, or"),
+        (HEAD, Fault(status=503), r"\(HTTP 503: Service Unavailable\); try again, or, on a machine with network acc"),
+        ("", Fault(status=429), r"\(HTTP 429: Too Many Requests\); try again, or"),
+        ("", Fault(page=True), r"\(the answer is not that of a hub, but e\.g\. a web page of the network\); try again"),
+        ("", Fault(silent=True), r"\(timed out\); try again, or, on a machine with network access, download the file "),
+        ("", Fault(cut=0), r"\(peer closed connection without sending complete message body .*\); try again, or"),
+    ],
+)
+def test_failures(
+    pattern: str, fault: Fault, message: str, hub: Hub, timm: dict[str, bytes], weights: bytes,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """One sentence; nothing is kept, neither here nor by the client; then the same command succeeds."""
+    hub.fail(pattern, fault)
+    code, out, err = run(capsys)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert re.match(rf"error: hf://{NAME}: cannot be downloaded {message}", err.removesuffix("\n")), err
+    assert list(Path().iterdir()) == []
+    assert not [path for path in CACHE.rglob("*") if path.is_file() and path.stat().st_size > 1000]
+    hub.faults.clear()
+    check_converted(run(capsys), weights)
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("timm/none", r"timm/none: cannot be downloaded \(there is no such repository, or it is private\); check"),
+        ("timm/secret", r"timm/secret: cannot be downloaded \(there is no such repository, or it is private\); check"),
+        (
+            "timm/gated",
+            r"timm/gated: cannot be downloaded \(HTTP 401: Access to model timm/gated is restricted\. Please log in\.\)"
+            r"; accept its conditions on its page of the hub, and log in with `hf auth login`",
+        ),
+        ("timm/empty", r"timm/empty: contains none of model.safetensors, .*, pytorch_model.bin; name the file"),
+        ("timm/empty/w.pth", r"timm/empty/w\.pth: contains none of w\.pth; name the file"),
+        ("timm/a--b", r"timm/a--b: cannot be downloaded \(.*\); give owner/name"),
+        ("timm", r"timm: must be hf://owner/repository or hf://owner/repository/file"),
+    ],
+)
+def test_what_is_not_there(source: str, message: str, hub: Hub, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("secret", "gated", "empty"):
+        hub.repositories[f"timm/{name}"] = {} if name == "empty" else {"model.safetensors": b"x"}
+    hub.private.add("timm/secret")
+    hub.gated.add("timm/gated")
+    code, out, err = run(capsys, source)
+    assert (code, out) == (2, "")
+    assert re.fullmatch(rf"error: hf://{message}.*\n", err), err
+    assert list(Path().iterdir()) == []
+
+
+def test_a_token_opens_private_repositories(
+    hub: Hub, timm: dict[str, bytes], weights: bytes, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    hub.private.add(NAME)
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    check_converted(run(capsys), weights)
+
+
+def test_a_damaged_cache(hub: Hub, timm: dict[str, bytes], weights: bytes, capsys: pytest.CaptureFixture[str]) -> None:
+    """The client, which other programs use as well, checks lengths only."""
+    assert run(capsys)[0] == 0
+    shutil.rmtree("out")
+    blobs()[0].write_bytes(weights[:-1] + b"?")
+    code, _, err = run(capsys)
+    assert (code, "the digest of model.safetensors is" in err) == (2, True)
+    check_converted(run(capsys), weights)
+
+
+def test_a_full_disk(
+    hub: Hub, timm: dict[str, bytes], weights: bytes, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "disk_usage", lambda _: type("Usage", (), {"free": 10**5}))
+        code, _, err = run(capsys)
+    assert (code, err.count("\n")) == (2, 1)
+    assert re.search(r"\(Not enough free disk space.*only has 0\.10 MB free.*\); make room\n", err)
+    limits, handler = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, limits[1]))
+    try:
+        code, _, err = run(capsys)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, handler)
+    assert (code, err) == (2, f"error: {CACHE}/hub: cannot be used (File too large)\n")
+    check_converted(run(capsys), weights)
+
+
+@pytest.mark.parametrize("name", [None, "hub.invalid"])
+def test_without_a_network(
+    name: str | None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nobody listens at the address, or no server for names knows it."""
+    if name:
+        monkeypatch.setattr(hub_client.client(WeightsError, NAME).constants, "ENDPOINT", f"http://{name}")
+    code, out, err = run(capsys)
+    why = r"\(.*[Nn]ame.*\)" if name else r"\(Connection refused\)"
+    assert (code, out) == (2, "")
+    assert re.fullmatch(
+        rf"error: hf://{NAME}: cannot be downloaded {why}; try again, or, on a machine with network access, download "
+        rf"the file from https://huggingface\.co/{NAME} and give its path\n",
+        err,
+    ), err
+    assert list(Path().iterdir()) == []

@@ -1,0 +1,398 @@
+"""The server, in a thread of the tests, with the mean colour as its model."""
+
+import io
+import json
+import socket
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from dml_jax.commands import serve
+from dml_jax.config import Data
+from dml_jax.data import decode, transforms
+from dml_jax.errors import DataError
+from dml_jax.inference.index import Index
+from dml_jax.serving.batched_answers import Answers
+from dml_jax.serving.http_service import Limits, server
+
+transform = transforms.evaluation(Data(name="folder", crop="centre", resize=20, image_size=16))
+
+
+class Colours:
+    """A stand-in for a model, whose embedding is the normalised mean colour."""
+
+    shape = (16, 16)
+    fingerprint = "of colours"
+
+    def __init__(self) -> None:
+        self.batches: list[int] = []
+        self.free = threading.Event()  # cleared to make the network wait
+        self.free.set()
+        self.waiting: Callable[[], int] = lambda: 0  # number of images that wait for the network
+
+    def read(self, file: bytes) -> np.ndarray:
+        try:
+            return transform(decode.rgb(file))
+        except DataError as error:
+            raise DataError(f"image: {error}") from error
+
+    def embed_pixels(self, pixels: np.ndarray) -> np.ndarray:
+        self.batches.append(len(pixels))
+        assert self.free.wait(60)
+        rows = pixels.reshape(len(pixels), -1, 3).mean(axis=1) + 1
+        return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
+
+    def embed(self, images: list[np.ndarray]) -> np.ndarray:
+        return self.embed_pixels(np.stack([transform(image) for image in images]))
+
+
+@contextmanager
+def serving(
+    model: Colours, classify: Any = None, *, waiting: int = 64, also: dict[str, Any] | None = None, **limits: Any
+) -> Iterator[int]:
+    """A running server, with further arguments in `also`: its port."""
+    answers = Answers(model, classify, batch=4, waiting=waiting)
+    model.waiting = answers._waiting.qsize
+    service = server(answers, model.read, Limits(**{"seconds": 60, **limits}), **(also or {}))
+    with serve.listen("127.0.0.1", 0) as listener:
+        thread = threading.Thread(target=service.run, args=([listener],))
+        thread.start()
+        try:
+            yield listener.getsockname()[1]
+        finally:
+            model.free.set()
+            service.should_exit = True
+            thread.join(30)
+            assert not thread.is_alive()
+
+
+@pytest.fixture(scope="module")
+def port() -> Iterator[int]:
+    with serving(Colours(), body=10 << 20) as port:
+        yield port
+
+
+@pytest.fixture(scope="module")
+def guarded() -> Iterator[int]:
+    with serving(Colours(), also={"hosts": ["127.0.0.1", "model.example"]}) as port:
+        yield port
+
+
+@pytest.fixture
+def silent(capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture) -> Iterator[int]:
+    """A server that must print and log nothing."""
+    with serving(Colours()) as port:
+        yield port
+    assert capfd.readouterr() == ("", "")
+    assert caplog.messages == []
+
+
+def picture(kind: str = "PNG", size: tuple[int, int] = (20, 20), mode: str = "RGB", colour: Any = 0) -> bytes:
+    file = io.BytesIO()
+    Image.new(mode, size, colour).save(file, kind)
+    return file.getvalue()
+
+
+def ask(port: int, body: Any, headers: dict[str, str] | None = None, path: str = "") -> tuple[int, Any]:
+    """The status and the answer."""
+    request = urllib.request.Request(f"http://127.0.0.1:{port}/{path}", body, headers or {})
+    try:
+        with urllib.request.urlopen(request, timeout=60) as reply:
+            return reply.status, json.load(reply)
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, json.load(error)
+
+
+def exchange(port: int, *parts: bytes) -> bytes:
+    """What the server sends after raw bytes until it closes the connection."""
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as client:
+        received = b""
+        with suppress(ConnectionError):  # answered and closed before everything was sent
+            for part in parts:
+                client.sendall(part)
+                time.sleep(0.01)
+        with suppress(ConnectionError):
+            while more := client.recv(1 << 16):
+                received += more
+        return received
+
+
+def form(name: str, data: bytes) -> tuple[bytes, dict[str, str]]:
+    """A form with a text field and a file, as curl sends it, and its header."""
+    head = b'--x\r\nContent-Disposition: form-data; name="note"\r\n\r\nhello\r\n--x\r\nContent-Disposition: form-data; '
+    body = head + f'name="{name}"; filename="a.jpg"\r\n\r\n'.encode() + data + b"\r\n--x--\r\n"
+    return body, {"Content-Type": "multipart/form-data; boundary=x"}
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_images_are_embedded_as_by_the_library(port: int) -> None:
+    rng = np.random.default_rng(0)
+    files = []
+    for kind, shape in (("JPEG", (33, 50)), ("PNG", (71, 40)), ("WEBP", (20, 20)), ("BMP", (900, 800))):
+        file = io.BytesIO()
+        Image.fromarray(rng.integers(0, 256, (*shape, 3), dtype=np.uint8)).save(file, kind)
+        files.append((file.getvalue(), decode.rgb(file.getvalue())))
+    deep = rng.integers(0, 2**16, (20, 20), dtype=np.uint16)
+    file = io.BytesIO()
+    Image.fromarray(deep).save(file, "PNG")
+    files.append((file.getvalue(), np.repeat((deep >> 8).astype(np.uint8)[:, :, None], 3, axis=2)))
+    for data, pixels in files:
+        for body, headers in ((data, {}), form("file", data), form("image", data)):
+            status, answer = ask(port, body, headers)
+            assert (status, list(answer)) == (200, ["embedding"])
+            np.testing.assert_allclose(answer["embedding"], Colours().embed([pixels])[0], atol=1e-6)
+    assert ask(port, None, path="health") == (200, {"status": "ok"})
+
+
+# Starlette leaves the part of a form that is cut off to the garbage collector; it is in memory, not in a file.
+@pytest.mark.filterwarnings("ignore:.*SpooledTemporaryFile:pytest.PytestUnraisableExceptionWarning")
+def test_wrong_bodies(silent: int) -> None:
+    port = silent
+    for body, words in (
+        (b"", "image: empty"),
+        (b"no image", "image: not an image"),
+        (picture("PNG", (1, 6000)), "image: 1x6000 pixels: one side is more than 100 times the other"),
+        (picture("TIFF", mode="F"), "image: has floating-point pixels"),
+        (picture("EPS"), "image: not an image"),
+        (picture("PNG", (300, 300))[:-60], "image: damaged"),
+    ):
+        for sent, headers in ((body, {}), form("file", body)):
+            status, answer = ask(port, sent, headers)
+            assert (status, words in answer["error"]) == (400, True), answer
+    whole, headers = form("file", picture())
+    for sent, kind, words in (
+        (whole[:-20], headers["Content-Type"], "the form holds no complete file"),
+        (b"", headers["Content-Type"], "the form holds no complete file"),
+        (b"--x--\r\n", headers["Content-Type"], "the form holds no complete file"),
+        (b"no form", headers["Content-Type"], "the form cannot be read"),
+        (whole, "multipart/form-data", "the form cannot be read: Missing boundary"),
+        (whole[:-4] + whole[3:], headers["Content-Type"], "the form cannot be read: Too many files"),
+    ):
+        status, answer = ask(port, sent, {"Content-Type": kind})
+        assert (status, words in answer["error"]) == (400, True), answer
+    assert ask(port, None) == (405, {"error": "Method Not Allowed; send an image with POST /, or GET /health"})
+    assert ask(port, b"", path="image") == (404, {"error": "Not Found; send an image with POST /, or GET /health"})
+
+
+def test_too_large_bodies(port: int) -> None:
+    for body in (bytes(18 << 20), (bytes(1 << 20) for _ in range(18))):  # announced, and in chunks
+        status, answer = ask(port, body)
+        assert (status, "the body has more than 10485760 bytes" in answer["error"]) == (413, True)
+    post = b"POST / HTTP/1.1\r\nHost: localhost\r\n"
+    for headers in (b"Content-Length: 1000000000000", b"Content-Length: 10485761\r\nExpect: 100-continue"):
+        assert exchange(port, post + headers + b"\r\n\r\n").startswith(b"HTTP/1.1 413 ")
+
+
+def test_what_is_not_http_and_clients_that_hang_up(silent: int) -> None:
+    port = silent
+    post = b"POST / HTTP/1.1\r\nHost: localhost\r\n"
+    for head in (b"\x16\x03\x01", post + b"Content-Length: x", post + b"Content-Length: -1", post + b"X: " + bytes(99)):
+        answer = exchange(port, head + b"\r\n\r\n")
+        assert answer.startswith(b"HTTP/1.1 400 ")
+        assert json.loads(answer.partition(b"\r\n\r\n")[2]) == {"error": "not a valid HTTP request"}
+    chunked = post + b"Transfer-Encoding: chunked\r\n\r\n"
+    assert exchange(port, chunked, b"zz\r\n").startswith(b"HTTP/1.1 400 ")
+    early = b"POST /none HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+    assert exchange(port, early, b"5\r\nhello\r\n", b"zz\r\n").startswith(b"HTTP/1.1 404 ")
+    file = picture()
+    for sent in (b"", post, post + b"Content-Length: %d\r\n\r\n" % len(file), chunked + b"5\r\nhe"):
+        for rest in (b"", file[:40]):
+            with socket.create_connection(("127.0.0.1", port)) as client:
+                client.sendall(sent + rest)
+    with socket.create_connection(("127.0.0.1", port)) as client:  # hangs up before the answer
+        client.sendall(post + b"Content-Length: %d\r\n\r\n" % len(file) + file)
+    assert ask(port, file)[0] == 200
+
+
+def test_images_that_arrive_together_share_a_batch() -> None:
+    model = Colours()
+    colours = [(255, 0, 0), (0, 255, 0), (0, 0, 255), (255, 255, 0), (0, 255, 255), (255, 255, 255), (9, 200, 9)]
+    with serving(model) as port, ThreadPoolExecutor(8) as clients:
+        model.free.clear()
+        first = clients.submit(ask, port, picture(colour=colours[0]))
+        until(lambda: model.batches == [1])
+        others = [clients.submit(ask, port, picture(colour=colour)) for colour in colours[1:]]
+        until(lambda: model.waiting() == len(others))
+        model.free.set()
+        answers = [client.result(60) for client in (first, *others)]
+    for (status, answer), colour in zip(answers, colours, strict=True):
+        row = np.array(colour) + 1.0
+        assert status == 200
+        np.testing.assert_allclose(answer["embedding"], row / np.linalg.norm(row), atol=1e-6)
+    assert max(model.batches) == 4
+    answers = Answers(model, batch=4, waiting=1)
+    model.batches = []
+    answers.compile()
+    assert model.batches == [1, 2, 4]
+
+
+def test_more_than_the_network_can_do() -> None:
+    """A full queue and a late answer are refused; a failed batch does not end the server."""
+    model = Colours()
+    with serving(model, waiting=1) as port, ThreadPoolExecutor(8) as clients:
+        model.free.clear()
+        first = clients.submit(ask, port, picture())
+        until(lambda: model.batches == [1])
+        others = [clients.submit(ask, port, picture()) for _ in range(3)]
+        until(lambda: sum(client.done() for client in others) == 2)
+        model.free.set()
+        assert first.result(60)[0] == 200
+        statuses = sorted(client.result(60)[0] for client in others)
+        assert statuses == [200, 503, 503]
+    with serving(model, seconds=0.5) as port:
+        model.free.clear()
+        assert ask(port, picture()) == (503, {"error": "too busy to answer in time; try again later"})
+        model.free.set()
+        until(lambda: ask(port, picture())[0] == 200)
+
+
+def test_a_failure_of_the_network_ends_its_batch_only(capfd: pytest.CaptureFixture[str]) -> None:
+    model = Colours()
+    with serving(model) as port:
+        model.embed_pixels = lambda pixels: 1 / 0
+        assert ask(port, picture()) == (500, {"error": "internal error; the server has printed it"})
+        del model.embed_pixels
+        assert ask(port, picture())[0] == 200
+    assert "ZeroDivisionError" in capfd.readouterr().err
+
+
+def test_an_embedding_that_is_not_finite_is_refused_alone() -> None:
+    model = Colours()
+    index = Index(model)
+    index.add({"caf\udce9": [np.full((20, 20, 3), 200, np.uint8)]})
+    embed = model.embed_pixels
+    model.embed_pixels = lambda pixels: np.where(pixels.any(axis=(1, 2, 3))[:, None], embed(pixels), np.nan)
+    answers = Answers(model, partial(index.classify, threshold=-1), batch=4, waiting=4)
+    answers.compile()  # with black images
+    refused = {"error": "image: the model's embedding is not finite; send another image"}
+    with serving(model, partial(index.classify, threshold=-1)) as port, ThreadPoolExecutor(8) as clients:
+        model.free.clear()
+        first = clients.submit(ask, port, picture())
+        until(lambda: model.batches[-1] == 1)
+        others = [clients.submit(ask, port, picture(colour=colour)) for colour in (0, (9, 200, 9))]
+        until(lambda: model.waiting() == len(others))
+        model.free.set()
+        assert first.result(60) == others[0].result(60) == (400, refused)
+        status, answer = others[1].result(60)
+    assert (status, answer["class"]) == (200, r"caf\udce9")  # JSON is UTF-8, the name of the folder was not
+    row = np.array([10.0, 201.0, 10.0])
+    np.testing.assert_allclose(answer["embedding"], row / np.linalg.norm(row), atol=1e-6)
+
+
+def test_slow_clients() -> None:
+    """The deadline is that of the request, however often a byte arrives; nobody else waits."""
+    drip = [b"x"] * 1000  # for ten seconds
+    post = b"POST / HTTP/1.1\r\nHost: localhost\r\n"
+    with serving(Colours(), seconds=0.5) as port, ThreadPoolExecutor(8) as clients:
+        slow = [
+            clients.submit(exchange, port, *parts)
+            for parts in ([b""], [post], [post, b"X: ", *drip], [post + b"Content-Length: 2000\r\n\r\n", *drip])
+        ]
+        assert ask(port, picture())[0] == 200
+        nothing, headers, slow_headers, slow_body = [client.result(60) for client in slow]
+    assert nothing == headers == slow_headers == b""
+    assert slow_body.startswith(b"HTTP/1.1 408 ")
+
+
+def test_more_connections_than_allowed() -> None:
+    with serving(Colours(), connections=4) as port, ExitStack() as stack:
+        idle = [stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=60)) for _ in range(9)]
+        assert ask(port, picture())[0] == 200
+        assert [client.recv(1) for client in idle[:5]] == [b""] * 5  # the oldest were closed
+
+
+def test_connections_that_send_requests_ahead_make_room() -> None:
+    """With always another request behind the one being answered, they would keep all others out."""
+    model, file = Colours(), picture()
+    ahead = b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(file) + file
+    with serving(model, connections=4) as port, ExitStack() as stack:
+        model.free.clear()
+        for i in range(4):
+            client = stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=60))
+            client.sendall(2 * ahead)
+            if i == 0:
+                until(lambda: model.batches == [1])
+        until(lambda: ask(port, None, path="health")[0] == 200)
+
+
+def test_bodies_that_are_too_large_together() -> None:
+    post = b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n"
+    with socket.socket() as unfinished, serving(Colours(), memory=1500) as port:
+        with socket.create_connection(("127.0.0.1", port)) as other:
+            other.sendall(post + bytes(999))
+            until(lambda: ask(port, bytes(600))[0] == 503)
+        until(lambda: ask(port, picture() + bytes(600))[0] == 200)
+        unfinished.connect(("127.0.0.1", port))
+        unfinished.sendall(post + b"x")  # does not delay the end of the server
+
+
+@pytest.mark.parametrize(
+    ("host", "origin", "status"),
+    [
+        ("127.0.0.1", None, 200),
+        ("127.0.0.1:8000", None, 200),
+        ("[::1]:8000", None, 200),
+        ("192.0.2.7", None, 200),  # nobody can give an address to another machine
+        ("localhost:1", None, 200),
+        ("Model.Example", None, 200),
+        ("attacker.example", None, 400),  # a name that its owner can give to any machine
+        ("attacker.example:8000", None, 400),
+        ("x.model.example", None, 400),
+        ("localhost@attacker.example", None, 400),
+        ("[::1", None, 400),
+        ("", None, 400),
+        ("127.0.0.1:8000", "http://127.0.0.1:8000", 200),
+        ("model.example", "https://model.example", 200),
+        ("127.0.0.1:8000", "https://model.example", 200),  # by a proxy that changes the Host
+        ("127.0.0.1:8000", "https://model.example:444", 403),
+        ("127.0.0.1:8000", "http://127.0.0.1:9000", 403),  # another server of the same machine
+        ("127.0.0.1:8000", "https://attacker.example", 403),
+        ("127.0.0.1:8000", "null", 403),
+        ("127.0.0.1:8000", "http://[", 403),
+        ("127.0.0.1:8000", "", 403),
+    ],
+)
+def test_names_and_pages_of_others_are_refused(host: str, origin: str | None, status: int, guarded: int) -> None:
+    """Pages of other sites could make a browser send images, and read the answers under a name of theirs."""
+    file = picture()
+    lines = [f"Host: {host}", f"Content-Length: {len(file)}", "Connection: close"]
+    lines += [] if origin is None else [f"Origin: {origin}"]
+    answer = exchange(guarded, b"POST / HTTP/1.1\r\n" + "\r\n".join(lines).encode() + b"\r\n\r\n" + file)
+    assert answer.startswith(b"HTTP/1.1 %d " % status), answer
+    assert ("embedding" if status == 200 else "error") in json.loads(answer.partition(b"\r\n\r\n")[2])
+
+
+def test_clients_without_a_host(guarded: int) -> None:
+    """Some load balancers ask so; no browser does."""
+    assert exchange(guarded, b"GET /health HTTP/1.0\r\n\r\n").startswith(b"HTTP/1.1 200 ")
+
+
+def test_classes_of_an_index() -> None:
+    model = Colours()
+    index = Index(model)
+    red, green = (np.full((20, 20, 3), colour, np.uint8) for colour in ((255, 0, 0), (0, 255, 0)))
+    index.add({"red": [red], "green": [green]})
+    with serving(model, partial(index.classify, threshold=0.9)) as port:
+        for colour, wanted in (((250, 9, 9), "red"), ((9, 250, 9), "green"), ((255, 255, 255), "unknown")):
+            status, answer = ask(port, picture(colour=colour))
+            row = np.array(colour) + 1.0
+            cosine = max(row[:2]) / np.linalg.norm(row)
+            assert (status, list(answer), answer["class"]) == (200, ["embedding", "class", "cosine"], wanted)
+            assert answer["cosine"] == pytest.approx(cosine, abs=0.01)
