@@ -1,7 +1,7 @@
-"""Which share of its pairs or triplets a pair loss still learns from; the others have no gradient.
+"""Fraction of its pairs or triplets that a pair loss still learns from; the others have no gradient.
 
-Each function takes the arguments of the loss of its name, with which it shares mining and hinges. It returns a scalar
-in [0, 1]; 0 also where there are no pairs.
+Each function takes the arguments of the loss of the same name, with which it shares mining and hinges. It returns a
+scalar in [0, 1], and 0 if there are no pairs.
 """
 
 from typing import Any, Literal
@@ -28,7 +28,7 @@ def contrastive(
     negative_margin: float = 1.0,
     **_: Any,
 ) -> jax.Array:
-    """Of all pairs of a batch, those with a positive hinge."""
+    """Fraction of the pairs of a batch with a positive hinge."""
     x, others = pairwise.compared(embeddings, labels, None)
     pull, push = pair_losses.contrastive_hinges(
         pairwise.distances(x, others.embeddings), others.positive, others.negative,
@@ -40,7 +40,7 @@ def contrastive(
 def triplet(
     embeddings: jax.Array, labels: jax.Array, *, margin: float, squared: bool, mining: Mining, key: jax.Array
 ) -> jax.Array:
-    """Of the mined triplets, those that violate the margin."""
+    """Fraction of the mined triplets that violate the margin."""
     x, triplets = _mined(embeddings, labels, mining, key)
     return of_triplets(x, triplets, margin=margin, squared=squared)
 
@@ -55,7 +55,7 @@ def margin(
     key: jax.Array,
     **_: Any,
 ) -> jax.Array:
-    """Of the mined triplets, those with one of the two hinges positive."""
+    """Fraction of the mined triplets with at least one positive hinge."""
     x, triplets = _mined(embeddings, labels, mining, key)
     return of_margin_triplets(x, labels, triplets, beta, margin=margin)
 
@@ -72,7 +72,7 @@ def multi_similarity(
     copies: Literal["drop", "keep"],
     divisor: Literal["batch", "active"],
 ) -> jax.Array:
-    """Of all pairs of a batch, those that the mining keeps."""
+    """Fraction of the pairs of a batch that mining keeps."""
     options = MultiSimilarity(alpha, beta, base, epsilon, mining, copies, divisor)
     x, others = pairwise.compared(embeddings, labels, None)
     similarity = pairwise.inner_products(x, others.embeddings)
@@ -81,7 +81,7 @@ def multi_similarity(
 
 
 def of_triplets(embeddings: jax.Array, triplets: Triplets, *, margin: float, squared: bool) -> jax.Array:
-    """Of the valid triplets, those with a positive hinge; arguments as for `pair_losses.triplet_loss`."""
+    """Fraction of the valid triplets with a positive hinge; arguments as for `pair_losses.triplet_loss`."""
     hinges = pair_losses.triplet_hinges(embeddings, triplets, margin=margin, squared=squared)
     return _share(hinges > ROUNDING, triplets.valid)
 
@@ -89,7 +89,7 @@ def of_triplets(embeddings: jax.Array, triplets: Triplets, *, margin: float, squ
 def of_margin_triplets(
     embeddings: jax.Array, labels: jax.Array, triplets: Triplets, beta: jax.Array, *, margin: float
 ) -> jax.Array:
-    """Of the valid triplets, those with a positive hinge; arguments as for `pair_losses.margin_loss`."""
+    """Fraction of the valid triplets with a positive hinge; arguments as for `pair_losses.margin_loss`."""
     pull, push = pair_losses.margin_hinges(embeddings, labels, triplets, beta, margin=margin)
     return _share((pull > ROUNDING) | (push > ROUNDING), triplets.valid)
 

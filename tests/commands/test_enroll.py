@@ -135,7 +135,7 @@ def test_the_rule_is_applied(photos):
         names, cosines, positions = index.nearest(at(0), decide=rule)
         assert (names, positions.tolist()) == ([name], [nearest])
         assert cosines[0] == pytest.approx(np.cos(np.radians(angle)), abs=1e-6)
-    with pytest.raises(DataError, match="decide='median': there is no such rule; give one of nearest, vote, mean"):
+    with pytest.raises(DataError, match="decide='median': is not a decision rule; give one of nearest, vote, mean"):
         index.classify(at(0), threshold=0, decide="median")
 
 

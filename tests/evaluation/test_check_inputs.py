@@ -83,7 +83,7 @@ def test_any_integers_are_valid_labels():
         ({"exclusion": "name"}, "exclusion='name': give 'index' or 'position'"),
         ({"gallery": X[:5], "gallery_labels": Y[:5], "exclude_self": True}, "exclude_self: "),
         ({"gallery": X, "gallery_labels": Y[::-1], "exclude_self": True}, "exclude_self: "),
-        ({"gallery": X, "gallery_labels": Y}, "gallery: equals the queries, so that every query would find itself"),
+        ({"gallery": X, "gallery_labels": Y}, "gallery: equals the queries, so every query would find itself"),
         ({"gallery": X.copy(), "gallery_labels": Y}, "gallery: equals the queries"),
         ({"exclude": np.arange(12)}, "exclude: give it with a gallery"),
         ({"gallery": X, "gallery_labels": Y, "exclude": np.arange(5)}, r"exclude: int64 \[5\] for 12 queries"),
