@@ -10,9 +10,9 @@ heads refine their embeddings f. Two label-smoothed cross-entropies LS with temp
     h_i'       = LayerNorm(FF(g_i) + g_i)                                            eq. 6
     L          = LS(U f / T) + LS(V h^L / T)                                         auxiliary loss and MPN loss
 
-The results of the paper were obtained with code that differs from these equations: the denominator of the softmax has
-1 added to it, scores are divided by sqrt(d / M), projections have biases, one linear layer follows the concatenated
-heads and another precedes the first message passing layer, and batch normalisation without a bias precedes V
+The published results come from code that differs from these equations: the denominator of the softmax has 1 added to
+it, scores are divided by sqrt(d / M), projections have biases, one linear layer follows the concatenated heads and
+another precedes the first message passing layer, and batch normalisation without a bias precedes V
 (`equations="authors"`).
 
 The network is used in training only, unless it also refines the test embeddings, in batches of reciprocal neighbours
@@ -66,8 +66,8 @@ class Config:
     losses: Literal["both", "auxiliary", "mpn"] = "both"  # "auxiliary": without the message passing network
     temperature: Positive = 0.2  # T, divides the logits of both losses
     smoothing: Fraction = 0.1  # epsilon of the label smoothing
-    dropout: Annotated[Fraction, PASSING] = 0.1  # of attention weights, messages, and twice in FF
-    pooling: Pooling = "max"  # of the feature map
+    dropout: Annotated[Fraction, PASSING] = 0.1  # rate for attention weights, messages, and twice in FF
+    pooling: Pooling = "max"  # pooling of the feature map
     k: Annotated[AtLeastTwo, RECIPROCAL] = 30  # reciprocal neighbours for the batches at test time
     k_r: Annotated[AtLeastTwo, RECIPROCAL] = 7  # images per batch at test time, including the query
 
@@ -77,16 +77,15 @@ class Config:
         require(divides, "heads", self.heads, rule)
 
 
-NODES = 2048  # nodes of the test-time batches that are refined at once
+NODES = 2048  # nodes refined at once at test time
 
 
 def attention(queries: jax.Array, keys: jax.Array, equations: Equations) -> jax.Array:
-    """Attention weights a (eq. 3).
+    """Attention weights a (eq. 3); `equations` determines softmax and scale.
 
     Args:
       queries: W_q h of the receivers, float [..., R, M, d / M].
       keys: W_k h of the senders, float [..., S, M, d / M].
-      equations: determines softmax and scale.
 
     Returns:
       [..., M, R, S]; rows sum to 1, or to less in the authors' form.
@@ -164,12 +163,9 @@ class MessagePassingNetwork(nn.Module):
     def propagate(
         self, nodes: jax.Array, *, first: int | None = None, train: bool = False
     ) -> list[tuple[jax.Array, jax.Array]]:
-        """All layers on one batch.
+        """Applies all layers to one batch of nodes h^0, float [N, d].
 
-        Args:
-          nodes: h^0, float [N, d].
-          first: number of nodes to return, the first ones, and to compute in the last layer; None for all.
-          train: apply dropout.
+        With `first`, the last layer computes only the first nodes, and only those are returned.
 
         Returns:
           (h^l [N or first, d], attention weights) of each layer l.
@@ -207,8 +203,8 @@ def loss(
       stats: batch statistics of the network.
       embeddings: f, float [N, d], of any norm.
       labels: int [N], in 0..C-1.
-      network: the network, with its options.
-      key: of the dropout; not needed if its rate is 0.
+      network: the message passing network, whose `config` holds the options.
+      key: random key of the dropout; not needed if its rate is 0.
 
     Returns:
       (scalar, (stats, terms)).
@@ -231,13 +227,13 @@ def loss(
 def refine(
     params: PyTree, embeddings: jax.Array, batches: jax.Array, network: MessagePassingNetwork, first: int = 1
 ) -> jax.Array:
-    """Message passing at test time.
+    """Refines embeddings by message passing at test time.
 
     Args:
-      params: of the network.
+      params: parameters of the network.
       embeddings: float [n, d].
       batches: int [B, S], row indices of `embeddings`.
-      network: the network, with its options.
+      network: the message passing network.
       first: number of nodes to return per batch, the first ones.
 
     Returns:
