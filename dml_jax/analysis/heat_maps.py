@@ -18,7 +18,7 @@ IMAGES, PROTOTYPES = 6, 7  # rows and columns of the figure
 
 
 def reason_not_to(run: TrainedRun) -> str:
-    """Why it does not apply to a run; empty if it does."""
+    """Why the analysis does not apply to a run; empty if it does."""
     method = run.config.method
     if method.name != "crt":
         return f"method {method.name} has no prototypes on the feature map"
@@ -26,15 +26,7 @@ def reason_not_to(run: TrainedRun) -> str:
 
 
 def correlations(prototypes: jax.Array, maps: jax.Array) -> jax.Array:
-    """Weights of the residuals.
-
-    Args:
-      prototypes: float [K, L].
-      maps: float [N, h, w, L], feature maps.
-
-    Returns:
-      float [N, h, w, K], not negative.
-    """
+    """Weights of the residuals of feature maps [N, h, w, L] to prototypes [K, L]: float [N, h, w, K], not negative."""
     return jax.nn.softplus(
         jnp.einsum("nhwl,kl->nhwk", maps.astype(jnp.float32), prototypes, precision=jax.lax.Precision.HIGHEST)
     )
@@ -77,7 +69,7 @@ def findings(run: TrainedRun, split: str) -> list[Finding]:
 
 
 def plot_maps(path: Path, *, images: np.ndarray, weights: np.ndarray, prototypes: np.ndarray) -> None:
-    """One row per image [N, H, W, 3], one column per prototype, from weights [N, h, w, K]."""
+    """Draws one row per image [N, H, W, 3] and one column per prototype, from weights [N, h, w, K]."""
     count, columns = len(images), weights.shape[-1] + 1
     figure = drawing.figure(columns + 0.9, count + 0.5)
     cells = figure.subplots(count, columns, squeeze=False)
