@@ -84,7 +84,7 @@ def in_process(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[st
             "--process=2: must be one of 0 to 1",
         ),
         ([CONFIG, "--coordinator=localhost:1234", "--processes=0"], "--processes=0: must be positive"),
-        ([CONFIG, "--config.init_from=~no-such-user/run"], "init_from=~no-such-user/run: there is no such user's home"),
+        ([CONFIG, "--config.init_from=~no-such-user/run"], "init_from=~no-such-user/run: this home directory does not"),
         (
             ["--config=configs/omniglot_student.py", "--config.method.teacher=~no-such-user/run"],
             "method.teacher=~no-such-user/run: there",
@@ -160,7 +160,10 @@ def test_work_directory_that_cannot_be_created(path: str, wanted: str, in_proces
 
 def test_home_directory_of_an_unknown_user(in_process: InProcess) -> None:
     done = in_process(CONFIG, "--workdir=~no-such-user/run")
-    assert (done.returncode, done.stderr) == (2, "error: --workdir=~no-such-user/run: there is no such user's home\n")
+    assert (done.returncode, done.stderr) == (
+        2,
+        "error: --workdir=~no-such-user/run: this home directory does not exist; give another path\n",
+    )
 
 
 def test_configuration_file_that_raises(in_process: InProcess, tmp_path: Path) -> None:

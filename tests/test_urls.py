@@ -64,5 +64,5 @@ def test_a_url_is_refused(
     assert cli.exit_code(lambda: module.execute(arguments)) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert URL in line
-    assert ": is a URL; give a path, e.g. in a folder where the bucket is mounted (gcsfuse, mount-s3)" in line
+    assert ": is a URL; give a path, e.g. one where the bucket is mounted (gcsfuse, mount-s3)" in line
     assert sorted(tmp_path.iterdir()) == before

@@ -1,6 +1,6 @@
-"""The images of a run by their neighbours, and the routes by which the explorer's page asks for them.
+"""The explorer's routes: lists of a run's images, and the nearest neighbours of each.
 
-A client names images by their index only, never by a path.
+Clients refer to images by index only, never by path.
 """
 
 import io
@@ -23,17 +23,17 @@ from dml_jax.evaluation import neighbors
 from dml_jax.serving.batched_answers import Answer
 
 SHOWN = 24  # neighbours
-PAGE = 60  # images of a list
-# Another run may be browsed at the same address later, and other sites must not show these images.
+PAGE = 60  # images per page of a list
+# Another run may be served at the same address later, and other sites must not show these images.
 IMAGE_HEADERS = {"Cache-Control": "no-store", "Cross-Origin-Resource-Policy": "same-origin"}
 SIDES = {"small": 128, "large": 512}  # pixels of the longer side
 
 
 class Part(NamedTuple):
-    """Images that are queries or are searched.
+    """A set of images: the queries or the gallery.
 
     Attributes:
-      split: gives the images.
+      split: reads the images.
       embeddings: float32 [N, D], rows of unit length.
     """
 
@@ -42,12 +42,12 @@ class Part(NamedTuple):
 
 
 class Explorer:
-    """The neighbours of images of a split, and of photographs from elsewhere.
+    """Nearest neighbours of the images of a split, and of uploaded photographs.
 
     Args:
-      title: of the page.
-      queries: the images that are listed.
-      gallery: the images among which neighbours are sought; None for the queries themselves.
+      title: page title.
+      queries: the images to list.
+      gallery: the images to search; None for the queries themselves.
     """
 
     def __init__(self, title: str, queries: Part, gallery: Part | None = None):
@@ -59,7 +59,7 @@ class Explorer:
         self._wrong = searched.split.labels[np.asarray(first)[:, 0]] != queries.split.labels
 
     def routes(self) -> list[Route]:
-        """The page, lists of images, neighbours, and images."""
+        """Routes of the page, lists of images, neighbours, and images."""
         return [
             Route("/", self._page),
             Route("/list", self._answering(self._list)),
@@ -68,7 +68,7 @@ class Explorer:
         ]
 
     def complete(self, answer: Answer) -> Answer:
-        """The neighbours of a photograph, from its embedding."""
+        """The neighbours of an uploaded photograph, from its embedding."""
         row = np.asarray(answer["embedding"], np.float32)
         return {"query": None, "neighbors": self._nearest(row, None)}
 
@@ -95,7 +95,7 @@ class Explorer:
         )
 
     def _list(self, request: Request) -> Answer:
-        """Images, of one class or all, or only those whose nearest image is wrong; PAGE of them from `start`."""
+        """PAGE images from `start`, of one class or all, or only those whose nearest image is of another class."""
         start, label = (_whole(request, name, default) for name, default in (("start", 0), ("class", -1)))
         chosen = np.ones(len(self._wrong), bool) if label < 0 else self._parts["query"].split.labels == label
         if request.query_params.get("wrong") == "1":
@@ -112,7 +112,7 @@ class Explorer:
         }
 
     def _nearest(self, row: np.ndarray, query: int | None) -> list[Answer]:
-        """The images nearest to an embedding [D]; of a listed image without itself, and whether they have its class."""
+        """The images nearest to an embedding [D]; a listed image is excluded, and compared with their classes."""
         searched = self._parts["gallery"]
         cosines = searched.embeddings @ row
         if query is not None and self._itself:
@@ -134,17 +134,17 @@ class Explorer:
     def _checked(self, part: str, request: Request) -> int:
         text, count = request.path_params["index"], len(self._parts[part].split.labels)
         if not text.isdecimal() or len(text) > 9 or int(text) >= count:
-            raise HTTPException(404, f"there is no image {text[:20]}; there are {count}, from 0 to {count - 1}")
+            raise HTTPException(404, f"image {text[:20]} does not exist; give a number from 0 to {count - 1}")
         return int(text)
 
     async def _image(self, request: Request) -> Response:
         part, size = request.path_params["part"], request.path_params["size"]
         if part not in self._parts or size not in SIDES:
-            raise HTTPException(404, "there is no such kind of image; use query or gallery, small or large")
+            raise HTTPException(404, "unknown kind of image; use query or gallery, and small or large")
         index = self._checked(part, request)
         try:
             content = await run_in_threadpool(self._jpeg, part, index, SIDES[size])
-        except DataError as error:  # the data may have been moved since
+        except DataError as error:  # the data may have moved since
             raise HTTPException(404, printable(str(error))) from None
         return Response(content, media_type="image/jpeg", headers=IMAGE_HEADERS)
 
@@ -157,7 +157,7 @@ class Explorer:
 
 
 def _whole(request: Request, name: str, default: int) -> int:
-    """A whole number from the query part of an address."""
+    """An integer from the query string."""
     text = request.query_params.get(name, str(default))
     if not text.removeprefix("-").isdecimal() or len(text) > 9:
         raise HTTPException(400, f"{name} must be a whole number")
