@@ -427,7 +427,7 @@ def test_unreachable_url(server: str, why: str, capsys: pytest.CaptureFixture[st
 
 def test_missing_weights_name_the_convert_command() -> None:
     backbone = resnet.build(replace(resnet.resnet50(), pretrained="weights/resnet50"))
-    wanted = r"python -m dml_jax\.convert --weights=hf://timm/resnet50\.tv_in1k --output=weights/resnet50"
+    wanted = r"dml-jax convert --weights=hf://timm/resnet50\.tv_in1k --output=weights/resnet50"
     with pytest.raises(WeightsError, match=wanted) as caught:
         backbone.init(jax.random.key(0), (224, 224))
     assert "--config.backbone.pretrained=none" in str(caught.value)
@@ -436,7 +436,7 @@ def test_missing_weights_name_the_convert_command() -> None:
         (deit, deit.deit_small()),
         (bn_inception, bn_inception.Config()),
     ):
-        with pytest.raises(WeightsError, match=r"dml_jax\.convert --weights=(hf|http)"):
+        with pytest.raises(WeightsError, match=r"dml-jax convert --weights=(hf|http)"):
             module.build(replace(config, pretrained="nowhere")).init(jax.random.key(0), (224, 224))
 
 
