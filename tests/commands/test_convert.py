@@ -4,6 +4,7 @@ import hashlib
 import http.server
 import json
 import re
+import resource
 import sys
 import threading
 from collections.abc import Iterator
@@ -251,6 +252,18 @@ def test_wrong_fields_of_weights_json(content: Any) -> None:
     Path("w/weights.json").write_text(json.dumps(whole | content if isinstance(content, dict) and content else content))
     with pytest.raises(WeightsError, match=r"w/weights\.json: is truncated or damaged \(.*convert the weights again"):
         store.read(Path("w"))
+
+
+def test_weights_that_do_not_fit_on_the_disk(tmp_path: Path) -> None:
+    """Nothing is left behind."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+    try:
+        with pytest.raises(WeightsError, match=r"w: cannot be written \(.*File too large"):
+            store.write(tmp_path / "w", {"x": np.ones(1000, np.float32)}, {})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_every_mismatch_is_named(tiny: state_dicts.StateDict, capsys: pytest.CaptureFixture[str]) -> None:
