@@ -54,7 +54,7 @@ def findings(run: TrainedRun, split: str) -> list[Finding]:
 
     def examples(a: int, b: int) -> list[Picture]:
         found = np.flatnonzero(((data.labels == a) & (nearest == b)) | ((data.labels == b) & (nearest == a)))
-        shown: dict[frozenset[str], list[Picture]] = {}  # two images that are each other's nearest are shown once
+        shown: dict[frozenset[str], list[Picture]] = {}  # show mutual nearest neighbours once
         for query in found[np.argsort(distances[found, 0], kind="stable")].tolist():
             other = int(indices[query, 0])
             images = frozenset((data.ids[query], gallery.ids[other]))

@@ -6,7 +6,7 @@ from typing import Any
 
 from dml_jax.analysis import drawing
 
-# Splits by colour and marker; controls by line.
+# Splits differ in colour and marker, controls in line style.
 SPLITS = ("test", "validation", "train")
 LABELS = {"train": "training classes", "validation": "validation classes", "test": "test classes"}
 LINES = (":", "-.", (0, (1, 4)), (0, (5, 3)))

@@ -128,7 +128,7 @@ def chart(picture: str | bytes, name: str, caption: str) -> str:
         kind, data, look = "svg+xml", picture.encode(), ""
         if found := re.search(r'<svg [^>]*?width="(\d+(?:\.\d+)?)pt"', picture):
             width = float(found[1])
-            look = f' style="max-width:{width / 10.5:.0f}rem"'  # letters of one size in all charts
+            look = f' style="max-width:{width / 10.5:.0f}rem"'  # the same font size in all charts
     else:
         kind, data, look = "png", picture, ' class="photo"'
     wide = " wide" if width > WIDE or kind == "png" else ""

@@ -78,7 +78,7 @@ def write(run: TrainedRun, results: dict[str, Any]) -> None:
     controls = {name: numbers["recall@1"] for name, numbers in results.get("controls", {}).items()}
     curves.plot_recall(figures / "recall.png", curves.recalls(lines, results), controls)
     for name in subjects.STANDARD:
-        (directory / findings.DIRECTORY / f"{name}.json").unlink(missing_ok=True)  # of an earlier model
+        (directory / findings.DIRECTORY / f"{name}.json").unlink(missing_ok=True)  # from an earlier model
         module = findings.subject(name)
         if not (hasattr(module, "reason_not_to") and module.reason_not_to(run)):
             findings.write(directory, name, module.TITLE, run.step, module.findings(run, "test"), to=STANDARD_DIRECTORY)

@@ -17,7 +17,7 @@ from dml_jax.analysis import drawing, html
 from dml_jax.analysis.html import Cell, text
 
 SIDE = 96  # pixels of a thumbnail's longer side
-QUALITY = 70  # of JPEG
+QUALITY = 70  # JPEG
 SHEET_SIDE = 56  # pixels of a picture on the sheet of a map
 SHEET_COLUMNS = 25
 ROWS = 300  # shown in a table; the CSV file has all

@@ -107,7 +107,7 @@ def labels(values: ArrayLike, rows: int, *, name: str = "labels", of: str = "emb
       int64 [N]; uint64 or strings if the input is.
     """
     array = np.asarray(values)
-    if array.dtype == object and all(isinstance(value, str) for value in array.flat):  # as pandas stores strings
+    if array.dtype == object and all(isinstance(value, str) for value in array.flat):  # pandas' strings
         array = array.astype(str)
     if array.dtype.kind not in "iuU":
         raise DataError(f"{name}: holds {array.dtype}; give integers or strings, one class per row")

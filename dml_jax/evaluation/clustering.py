@@ -137,7 +137,7 @@ def expected_information(class_sizes: np.ndarray, cluster_sizes: np.ndarray) -> 
 
     The expectation of a cell depends only on its two group sizes, so equal sizes are computed once.
     """
-    from scipy.special import gammaln  # slow to import, which a training run should not wait for
+    from scipy.special import gammaln  # imported here because it is slow and training does not need it
 
     rows = int(class_sizes.sum())
     unique_class_sizes, class_counts = np.unique(class_sizes, return_counts=True)

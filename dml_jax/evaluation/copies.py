@@ -6,8 +6,8 @@ import numpy as np
 
 from dml_jax.evaluation.check_inputs import row_blocks
 
-NEARLY_ALL = 0.9  # of the queries
-TOLERANCE = 1e-6  # largest distance of two copies, relative to their length: rounding in float32
+NEARLY_ALL = 0.9  # fraction of the queries
+TOLERANCE = 1e-6  # largest distance of two copies relative to their length, for rounding in float32
 
 
 def warning(queries: np.ndarray, gallery: np.ndarray, metric: str) -> str:

@@ -89,7 +89,7 @@ def error_rates(embeddings: np.ndarray, labels: np.ndarray, *, bins: int = 4000)
     if not same.any() or not different.any():
         raise DataError("labels: need at least one pair of the same class and one pair of different classes")
     rejects = np.concatenate([[0], np.cumsum(same)]) / same.sum()
-    # Divided only once, so that a rate of 1 in 100 is the float 0.01, with which `lowest` compares.
+    # A single division, so that a rate of 1 in 100 is exactly the float 0.01 of `lowest`.
     accepts = np.concatenate([np.cumsum(different[::-1])[::-1], [0]]) / different.sum()
     crossing = int(np.argmax(rejects >= accepts))
     return Verification(

@@ -16,8 +16,8 @@ from dml_jax.losses.options import Mining, MultiSimilarity
 from dml_jax.losses.pair_losses import ROUNDING
 
 
-def _share(active: jax.Array, of: jax.Array) -> jax.Array:
-    return jnp.sum(active & of) / jnp.maximum(of.sum(), 1)
+def _fraction(active: jax.Array, counted: jax.Array) -> jax.Array:
+    return jnp.sum(active & counted) / jnp.maximum(counted.sum(), 1)
 
 
 def contrastive(
@@ -34,7 +34,7 @@ def contrastive(
         pairwise.distances(x, others.embeddings), others.positive, others.negative,
         positive_margin=positive_margin, negative_margin=negative_margin,
     )  # fmt: skip
-    return _share(pull + push > ROUNDING, others.positive | others.negative)
+    return _fraction(pull + push > ROUNDING, others.positive | others.negative)
 
 
 def triplet(
@@ -77,13 +77,13 @@ def multi_similarity(
     x, others = pairwise.compared(embeddings, labels, None)
     similarity = pairwise.inner_products(x, others.embeddings)
     positive, negative = similarity_losses.select(similarity, others.positive, others.negative, options)
-    return _share(positive | negative, others.positive | others.negative)
+    return _fraction(positive | negative, others.positive | others.negative)
 
 
 def of_triplets(embeddings: jax.Array, triplets: Triplets, *, margin: float, squared: bool) -> jax.Array:
     """Fraction of the valid triplets with a positive hinge; arguments as for `pair_losses.triplet_loss`."""
     hinges = pair_losses.triplet_hinges(embeddings, triplets, margin=margin, squared=squared)
-    return _share(hinges > ROUNDING, triplets.valid)
+    return _fraction(hinges > ROUNDING, triplets.valid)
 
 
 def of_margin_triplets(
@@ -91,7 +91,7 @@ def of_margin_triplets(
 ) -> jax.Array:
     """Fraction of the valid triplets with a positive hinge; arguments as for `pair_losses.margin_loss`."""
     pull, push = pair_losses.margin_hinges(embeddings, labels, triplets, beta, margin=margin)
-    return _share((pull > ROUNDING) | (push > ROUNDING), triplets.valid)
+    return _fraction((pull > ROUNDING) | (push > ROUNDING), triplets.valid)
 
 
 def _mined(embeddings: jax.Array, labels: jax.Array, mining: Mining, key: jax.Array) -> tuple[jax.Array, Triplets]:

@@ -30,7 +30,7 @@ def enqueue(queue: Any, rows: Any) -> Any:
     def push(old: jax.Array, new: jax.Array) -> jax.Array:
         new = new[-len(old) :].astype(old.dtype)
         kept = jnp.roll(old, -len(new), axis=0)
-        # Written in place, a replicated queue stays replicated; a concatenation would inherit the sharding of the rows.
+        # Updating in place keeps a replicated queue replicated; concatenation would inherit the sharding of the rows.
         return lax.dynamic_update_slice_in_dim(kept, new, len(old) - len(new), axis=0)
 
     return jax.tree.map(push, queue, rows)

@@ -200,7 +200,7 @@ def class_pairs(key: jax.Array, labels: jax.Array) -> tuple[jax.Array, jax.Array
     """
     order = jax.random.permutation(key, labels.shape[0])
     same = same_class(labels)
-    rank = jnp.sum(same & (order[None, :] < order[:, None]), axis=1)  # in a random order of the class
+    rank = jnp.sum(same & (order[None, :] < order[:, None]), axis=1)  # within the class, in random order
     second = same & (rank == 1)[None, :]
     return jnp.argmax(second, axis=1), (rank == 0) & jnp.any(second, axis=1)
 

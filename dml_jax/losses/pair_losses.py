@@ -18,7 +18,7 @@ from dml_jax.losses.options import Mining
 from dml_jax.losses.pairwise import Candidates
 from dml_jax.numerics import at_least_float32, log_sum_exp, root
 
-ROUNDING = 1e-6  # of distances in float32; a smaller hinge is not counted as active
+ROUNDING = 1e-6  # error of float32 distances; a smaller hinge does not count as active
 
 
 def _mean(values: jax.Array, where: jax.Array) -> jax.Array:

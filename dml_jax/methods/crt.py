@@ -40,7 +40,7 @@ from dml_jax.methods import heads
 from dml_jax.methods.contract import Aux, Batch, Method, PyTree, TrainingSet
 from dml_jax.numerics import at_least_float32, product, unit
 
-GROUPS = ("backbone", "prototypes", "embedding")  # of parameters
+GROUPS = ("backbone", "prototypes", "embedding")  # parameter groups
 RESIDUAL = Needs("method.transform='residual'", lambda c: c.method.transform == "residual")
 CONSISTENT = Needs("method.lambda2", lambda c: c.method.lambda2 > 0)
 TRAINED = Rule(
@@ -278,7 +278,7 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
 
     def embed(params: PyTree, model_state: PyTree, images: jax.Array) -> jax.Array:
         branches, _ = encode(params, model_state, images[None], train=False)
-        return unit(branches[BRANCHES.index(config.tested_branch)])  # jit eliminates the other one
+        return unit(branches[BRANCHES.index(config.tested_branch)])  # jit eliminates the other branch
 
     def group(path: tuple[str, ...]) -> str:
         if path[0] == "backbone":

@@ -38,7 +38,7 @@ from dml_jax.methods import heads
 from dml_jax.methods.contract import Aux, Batch, Method, PyTree, Teaching, TrainingSet
 from dml_jax.numerics import at_least_float32, unit
 
-GROUPS = ("backbone", "embedding", "classifier")  # of parameters
+GROUPS = ("backbone", "embedding", "classifier")  # parameter groups
 ONLY_CROSS_ENTROPY = "leaves only the cross-entropy"
 SOME_LEFT = Rule(
     f"{ONLY_CROSS_ENTROPY}, because all images are anchors; lower it below data.images_per_class",

@@ -34,7 +34,7 @@ from dml_jax.methods.contract import Aux, Batch, Method, PyTree, TrainingSet
 from dml_jax.numerics import at_least_float32, product, unit
 
 Distance = Literal["mahalanobis", "euclidean", "cosine", "manhattan"]
-GROUPS = ("backbone", "embedding", "distributions", "hgnn")  # of parameters
+GROUPS = ("backbone", "embedding", "distributions", "hgnn")  # parameter groups
 
 
 @section
@@ -44,7 +44,7 @@ class Config:
     name: str = "hist"
     embedding_dim: PositiveInt = 512  # D
     hidden_dim: PositiveInt = 512  # width of the hypergraph network
-    hidden_layers: NonNegativeInt = 1  # blocks before its output layer; the reproduction's "L" is this plus one
+    hidden_layers: NonNegativeInt = 1  # blocks before the output layer; the reproduction's "L" minus one
     tau: Positive = 32.0  # scale of the distances in the distribution loss
     alpha: float = 0.9  # decay of membership with distance; if negative, other classes weigh more than a sample's own
     lambda_s: NonNegative = 1.0  # weight of the hypergraph network's cross-entropy
@@ -116,7 +116,7 @@ def distribution_loss(d: jax.Array, labels: jax.Array, *, tau: float, drop_under
     """
     log_p = -optax.softmax_cross_entropy_with_integer_labels(-tau * d, labels)
     info = jnp.finfo(log_p.dtype)
-    zero = (info.minexp - info.nmant - 1) * jnp.log(2.0)  # of p; exp(log_p) would depend on the device
+    zero = (info.minexp - info.nmant - 1) * jnp.log(2.0)  # log of the smallest p; exp(log_p) would depend on the device
     kept = log_p > zero if drop_underflow else jnp.ones_like(log_p, bool)
     return -jnp.sum(jnp.where(kept, log_p, 0)) / jnp.maximum(kept.sum(), 1)
 

@@ -46,7 +46,7 @@ from dml_jax.methods.contract import Aux, Batch, Method, PyTree, Teaching, Train
 from dml_jax.numerics import unit
 
 Equations = Literal["authors", "transformer", "paper"]
-GROUPS = ("backbone", "embedding", "auxiliary", "mpn")  # of parameters
+GROUPS = ("backbone", "embedding", "auxiliary", "mpn")  # parameter groups
 PASSING = Needs("message passing (method.losses='both' or 'mpn')", lambda c: c.method.losses != "auxiliary")
 RECIPROCAL = Needs("'reciprocal' in evaluation.refine", lambda c: "reciprocal" in c.evaluation.refine)
 
@@ -309,7 +309,7 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
         groups: Groups | None = None,
     ) -> jax.Array:
         if groups is not None:
-            positions = np.unique(groups.batches[:, : groups.refined], return_index=True)[1]  # of each row's first node
+            positions = np.unique(groups.batches[:, : groups.refined], return_index=True)[1]  # each row's first node
             return refine_groups(params["mpn"], queries, groups.batches, positions, first=groups.refined)
         if gallery is not None and config.concatenate and config.layers > 1:
             raise ConfigError(
@@ -324,7 +324,7 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
         batch_loss,
         heads.unit_embed(encode),
         GROUPS,
-        group=lambda path: "mpn" if path[0] == "neck" else path[0],  # whose batch statistics these are
+        group=lambda path: "mpn" if path[0] == "neck" else path[0],  # these batch statistics belong to the network
         refine=None if config.losses == "auxiliary" else refine_at_test,
         teach=teach,
     )

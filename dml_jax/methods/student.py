@@ -41,7 +41,7 @@ from dml_jax.methods.contract import Aux, Batch, Method, PyTree, Teaching, Train
 from dml_jax.numerics import at_least_float32, unit
 
 Kind = Literal["distillation", "distillation_kl", "imitation", "relational"]
-GROUPS = ("backbone", "embedding", "auxiliary")  # of parameters
+GROUPS = ("backbone", "embedding", "auxiliary")  # parameter groups
 DISTILLED = Needs(
     "a positive method.weight and a distillation as method.kind",
     lambda c: c.method.weight > 0 and c.method.kind.startswith("distillation"),

@@ -293,7 +293,7 @@ def server(
         exception_handlers={HTTPException: explain, Exception: explain},
         lifespan=lifespan,
     )
-    logging.getLogger("python_multipart").setLevel(logging.ERROR)  # it warns of every malformed form
+    logging.getLogger("python_multipart").setLevel(logging.ERROR)  # silences a warning for every malformed form
     connection = type("LimitedConnection", (Connection,), {"limits": limits})
     config = uvicorn.Config(
         app, http=connection, ws="none", lifespan="on", log_level="error", access_log=False, proxy_headers=False

@@ -20,7 +20,7 @@ Figure4Task = Literal["instance", "spread", "rotnet", "deepcluster"]
 SelfSupervision = Literal["contrast", Figure4Task]
 TASKS: tuple[Task, ...] = ("discriminative", "selfsimilarity", "shared", "intra")
 CLASSIFIERS = ("rotnet", "deepcluster")  # classify the backbone's features and have no embedding
-GROUPS = ("model", "beta", "psi", "temperature")  # of parameters
+GROUPS = ("model", "beta", "psi", "temperature")  # parameter groups
 
 
 def _needs(what: str, holds: Callable[["Config"], Any]) -> Needs:
