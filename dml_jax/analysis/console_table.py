@@ -17,10 +17,8 @@ def print_results(
     """Prints a table, and the evaluation protocol below it.
 
     Args:
-      title: printed above the table.
       rows: name and metrics of each row.
       results: the main row, printed bold; it determines the columns and names the `protocol`.
-      console: where to print.
     """
     columns = [entry for entry in metric_table.columns(results) if not entry.secondary]
     table = Table(title=escape(printable(title)), title_justify="left")

@@ -50,8 +50,6 @@ def findings(run: TrainedRun, split: str, project: Project | None, name: str, ti
     """A map of at most MOST random images of a split.
 
     Args:
-      run: the trained run.
-      split: name of the split.
       project: rows [N, D] -> points [N, 2]; None for the first principal components.
       name: stem of the file names.
       title: name of the projection in captions.

@@ -68,7 +68,6 @@ def plot_retrieved_images(
     """Draws one row per query, followed by its neighbours, nearest first.
 
     Args:
-      path: PNG file to write.
       rows: images uint8 [H, W, 3], the query first, the same number in each row.
       correct: whether each neighbour has the query's class (solid blue frame) or not (dashed orange frame); None for
         grey frames.

@@ -83,11 +83,8 @@ def write(
     """Writes the figures and numbers of a subject.
 
     Args:
-      directory: the work directory.
       name: subject, which names the JSON file.
-      title: heading in the report.
       step: step of the analysed model.
-      found: findings of the subject.
       suffix: appended to all file names, for splits other than the test split.
       to: folder in the work directory.
     """

@@ -47,9 +47,8 @@ def findings(run: TrainedRun, split: str) -> list[Finding]:
     backbone = configs.module("backbone", run.config.backbone.name).build(run.config.backbone)
     params, stats = run.state.params, run.state.model_state["backbone"]
     maps, _ = jax.jit(partial(backbone.apply, train=False))(params["backbone"], stats, backbone.preprocess(images))
-    prototypes = params[run.config.method.tested_branch].get(
-        "prototypes", crt.own_prototypes(params)[0]
-    )  # branch 1 if shared
+    shared = crt.own_prototypes(params)[0]
+    prototypes = params[run.config.method.tested_branch].get("prototypes", shared)
     weights = np.asarray(correlations(prototypes, maps), np.float64)
     shown = most_selective(weights, PROTOTYPES)
     return [

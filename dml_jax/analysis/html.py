@@ -18,7 +18,6 @@ class Cell(NamedTuple):
     """One entry of a table.
 
     Attributes:
-      text: displayed text.
       value: sort key; NaN if there is none.
       rank: 1 for the best of its column, 2 for the second best, 0 for others.
     """
@@ -45,7 +44,6 @@ def document(title: str, body: str, *, styles: Sequence[str] = (), script: str =
     whatever the displayed names contain.
 
     Args:
-      title: window title.
       body: HTML.
       styles: files of `dml_jax/pages` in addition to the common style.
       script: file of `dml_jax/pages`.
@@ -93,7 +91,6 @@ def table(
     """A table in a scrollable frame.
 
     Args:
-      head: column headings.
       rows: as many cells as headings.
       label: what the table shows, for screen readers.
       ours: index of the row to emphasise.

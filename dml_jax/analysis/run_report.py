@@ -86,13 +86,7 @@ def write(run: TrainedRun, results: dict[str, Any]) -> None:
 
 
 def write_page(directory: Path, config: Config, results: dict[str, Any], lines: list[dict[str, Any]]) -> None:
-    """Writes `report.html` from the results, the figures on disk and the stored analyses.
-
-    Args:
-      directory: the work directory.
-      results: content of `results.json`.
-      lines: entries of `metrics.jsonl`.
-    """
+    """Writes `report.html` from the results, the lines of `metrics.jsonl`, the figures and the stored analyses."""
     sections = {
         "Results": _results(config, results),
         "Training warnings": _warnings(lines),

@@ -28,10 +28,6 @@ class TrainedRun:
     """A run with one of its models.
 
     Args:
-      directory: the work directory.
-      experiment: the parts of the run.
-      state: state of the model.
-      console: shows progress.
       embeddings: known embeddings [N, D], by name of the split.
     """
 

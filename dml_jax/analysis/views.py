@@ -39,7 +39,6 @@ class Picture:
 
     Attributes:
       jpeg: a JPEG file in base64.
-      image: name of the image.
       name: name of its class.
       note: text below the class, e.g. a cosine.
       mark: the query, or whether it has the query's class; empty for neither.
@@ -144,7 +143,6 @@ def as_html(view: View, name: str, caption: str) -> str:
     """A view as HTML.
 
     Args:
-      name: identifier in the page.
       caption: HTML.
     """
     match view:

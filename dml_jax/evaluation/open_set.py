@@ -86,7 +86,6 @@ def decide(
       queries: float32 [Q, D], rows of unit length, like those of `enrolled`.
       enrolled: float32 [N, D].
       labels: int [N], classes of `enrolled`.
-      rule: one of the above.
       without: int [Q], a class that each query ignores; another one must remain.
     """
     classes, position = np.unique(labels, return_inverse=True)

@@ -66,13 +66,11 @@ def evaluate(
         published codes do, so that a query with a duplicate ranked first counts as its own hit.
       cluster: also run k-means on the queries with as many clusters as classes, and compute the NMI.
       geometry: also compute density, spectral decay, uniformity and alignment of the queries.
-      seed: random seed of k-means.
       restarts: restarts of k-means; None for the default of `kmeans_options`.
       average: mean of the entropies in the NMI; HIST's code uses the geometric mean, the others the arithmetic mean.
       gallery: [G, D] to search instead of the other queries; nothing is excluded then.
       gallery_labels: [G], of the same kind as `labels`.
       metric: distance that ranks the gallery; with "cosine", k-means runs on rows of unit length.
-      cluster_progress: `progress` of `kmeans.fit`.
 
     Returns:
       The entries of `metric_table.METRICS` that were requested, each with "..._stderr" if known, and "lone_queries",

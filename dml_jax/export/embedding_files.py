@@ -108,7 +108,6 @@ def write(
     The directory is written completely or not at all. It may hold only files of an earlier export, which are replaced.
 
     Args:
-      directory: e.g. `<workdir>/embeddings/test`.
       embeddings: float [N, D], rows of unit length; or consecutive blocks of them, which need not fit in memory
         together.
       labels: int [N], or None for unlabelled images.

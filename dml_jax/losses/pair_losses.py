@@ -111,7 +111,6 @@ def triplet_loss(
 
     Args:
       embeddings: float [B, D].
-      triplets: T triplets.
       margin: distance by which the negative must be farther than the positive.
       squared: compare squared Euclidean distances (FaceNet, Schroff et al., CVPR 2015); otherwise plain ones.
       candidates: float [M, D] that positives and negatives index; None for `embeddings`.
@@ -178,7 +177,6 @@ def margin_loss(
     Args:
       embeddings: float [B, D].
       labels: int [B], in 0..C-1, or the loss is NaN.
-      triplets: T triplets.
       beta: float [C], boundary between near and far for anchors of each class; learnable.
       margin: half the width of the gap around beta.
       nu: weight of the sum of beta_{y_a} over all triplets, which keeps beta small; divisor "pairs" divides it, too, or

@@ -40,7 +40,6 @@ def update(
 
     Args:
       model_state: contains "key" and "queue".
-      params: parameters after the update.
       outputs: float [B, D], outputs of the key network for this batch, appended to the queue.
       averaged: names of the subtrees of `params` that the key network averages; its other variables stay unchanged.
       momentum: weight of the old average.

@@ -108,7 +108,6 @@ class MessagePassingLayer(nn.Module):
         Args:
           receivers: the nodes to update, float [..., R, d].
           senders: all nodes, float [..., S, d].
-          train: apply dropout.
 
         Returns:
           (updated receivers [..., R, d], attention weights before dropout [..., M, R, S]).
@@ -230,10 +229,8 @@ def refine(
     """Refines embeddings by message passing at test time.
 
     Args:
-      params: parameters of the network.
       embeddings: float [n, d].
       batches: int [B, S], row indices of `embeddings`.
-      network: the message passing network.
       first: number of nodes to return per batch, the first ones.
 
     Returns:

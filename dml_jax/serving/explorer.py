@@ -33,7 +33,6 @@ class Part(NamedTuple):
     """A set of images: the queries or the gallery.
 
     Attributes:
-      split: reads the images.
       embeddings: float32 [N, D], rows of unit length.
     """
 
@@ -45,7 +44,6 @@ class Explorer:
     """Nearest neighbours of the images of a split, and of uploaded photographs.
 
     Args:
-      title: page title.
       queries: the images to list.
       gallery: the images to search; None for the queries themselves.
     """

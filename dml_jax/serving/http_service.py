@@ -269,10 +269,7 @@ def server(
     """Builds a server of `POST /` and `GET /health`.
 
     Args:
-      answers: computes the answers.
-      read: see `Service`.
       complete: maps an answer to the one that is sent; runs in a thread.
-      routes: additional routes.
       hosts: names of this server besides localhost, see `Guard`.
     """
 
