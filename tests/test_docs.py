@@ -109,7 +109,7 @@ WORK = {  # command: the function that first needs data, weights, devices, a por
     "analyse": "dml_jax.train.records.workdir.read_config",
     "explore": "dml_jax.train.records.workdir.read_config",
 }
-OUTPUT = ("digits_hist: hist on digits",)  # first words of blocks that are no commands
+OUTPUT = ("digits_hist: unseen classes",)  # first words of blocks that are no commands
 OTHER_PROGRAMS = {  # first words of a line -> why it is only looked at: files that it names must exist
     "bash launch/": "installs everything",
     ". .venv/bin/activate": "changes the shell",
