@@ -114,7 +114,7 @@ def labels(values: ArrayLike, rows: int, *, name: str = "labels", of: str = "emb
     if array.ndim != 1:
         raise DataError(f"{name}: has shape {list(array.shape)}; give [N], one class per row")
     if len(array) != rows:
-        raise DataError(f"{name}: {len(array)} for {rows} rows of {of}; give one for each row")
+        raise DataError(f"{name}: has {len(array)} entries for {rows} rows of {of}; give one per row")
     return array if array.dtype == np.uint64 or array.dtype.kind == "U" else array.astype(np.int64)
 
 

@@ -62,7 +62,7 @@ def retrieval(
     relevant = relevant_counts(queries, gallery, exclude_self=exclude_self)
     needed = max(*ks, int(relevant.max(initial=0)), 1)
     if lists.shape[1] < needed:
-        raise DataError(f"indices: lists of {lists.shape[1]} rows; these K and class sizes need {needed}")
+        raise DataError(f"indices: lists have {lists.shape[1]} rows, but these K and class sizes need {needed}")
     hits = gallery[lists] == queries[:, None]
     first = np.where(hits.any(axis=1), 1 + hits.argmax(axis=1), 0)
     rank = np.arange(1, lists.shape[1] + 1)[None, :]

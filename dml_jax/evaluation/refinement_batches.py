@@ -32,7 +32,7 @@ def check_options(kinds: Sequence[str], count: int, min_samples: int, images: in
                 f"evaluation.refine_clusters={count}: {kind} cannot find more clusters than the {images} images"
             )
         if kind in DENSITY_BASED and min_samples > images:
-            raise ConfigError(f"evaluation.refine_min_samples={min_samples}: there are only {images} images")
+            raise ConfigError(f"evaluation.refine_min_samples={min_samples}: must not exceed the {images} images")
         if kind in QUADRATIC_MEMORY and images > QUADRATIC_LIMIT:
             raise ConfigError(
                 f"evaluation.refine={kind}: may need one value per pair of the {images:,} test images and is limited "

@@ -52,7 +52,7 @@ def test_all_real_dtypes_are_accepted(dtype):
         (Y.astype(float), "labels: holds float64; give integers"),
         (Y.astype(object), "labels: holds object"),
         (Y > 1, "labels: holds bool"),
-        (Y[:5], "labels: 5 for 12 rows of queries"),
+        (Y[:5], "labels: has 5 entries for 12 rows of queries"),
         (Y[:, None], r"labels: has shape \[12, 1\]"),
     ],
 )
@@ -78,7 +78,7 @@ def test_any_integers_are_valid_labels():
         ({"gallery": X}, "give both or neither"),
         ({"gallery": X[:0], "gallery_labels": Y[:0]}, "gallery: is empty"),
         ({"gallery": X[:, :2], "gallery_labels": Y}, "gallery: has 2 columns and the queries 4"),
-        ({"gallery": X, "gallery_labels": Y[:2]}, "gallery_labels: 2 for 12 rows of gallery"),
+        ({"gallery": X, "gallery_labels": Y[:2]}, "gallery_labels: has 2 entries for 12 rows of gallery"),
         ({"metric": "manhattan"}, "metric='manhattan': give 'cosine' or 'euclidean'"),
         ({"exclusion": "name"}, "exclusion='name': give 'index' or 'position'"),
         ({"gallery": X[:5], "gallery_labels": Y[:5], "exclude_self": True}, "exclude_self: "),
