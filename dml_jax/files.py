@@ -183,10 +183,10 @@ def make_accessible(path: Path) -> None:
 
 def write_csv(file: TextIO, rows: Iterable[Iterable[Any]]) -> None:
     """Writes rows of a table; text that a spreadsheet would evaluate is prefixed with an apostrophe."""
-    csv.writer(file, lineterminator="\n").writerows([_not_a_formula(cell) for cell in row] for row in rows)
+    csv.writer(file, lineterminator="\n").writerows([_escape_formula(cell) for cell in row] for row in rows)
 
 
-def _not_a_formula(cell: Any) -> Any:
+def _escape_formula(cell: Any) -> Any:
     formula = isinstance(cell, str) and cell.lstrip().startswith(FORMULA_STARTS) and not HARMLESS.fullmatch(cell)
     return f"'{cell}" if formula else cell
 

@@ -123,13 +123,13 @@ def _facts(directory: Path, config: Config, results: Mapping[str, Any]) -> list[
         *sizes,
         ("training", training),
         ("machine", results.get("machine", "") + memory if results.get("machine") else ""),
-        ("commit", _short(known.get("commit") or "")),
+        ("commit", _short_commit(known.get("commit") or "")),
         ("versions", ", ".join(f"{name} {version}" for name, version in versions.items())),
         ("seed", str(config.seed)),
     ]
 
 
-def _short(commit: str) -> str:
+def _short_commit(commit: str) -> str:
     digest, dash, dirty = commit.partition("-")
     return digest[:12] + dash + dirty
 
@@ -151,7 +151,7 @@ def _results(config: Config, results: dict[str, Any]) -> str:
     rules = "".join(f"<li>{text(rule)}</li>" for rule in results["protocol"].split("; "))
     return (
         f"<p>{text(in_words(results))}</p>{table}"
-        f'<p class="note">± is one standard error over the queries. {text(_meanings(results))}</p>'
+        f'<p class="note">± is one standard error over the queries. {text(_explanations(results))}</p>'
         f"{_verification(results)}<h3>How it was measured</h3><ul>{rules}</ul>"
     )
 
@@ -190,7 +190,7 @@ def verdict(results: Mapping[str, Any]) -> str:
     return f"This run is not clearly better than {best}, so it does not show that the training helped: {points}. "
 
 
-def _meanings(results: Mapping[str, Any]) -> str:
+def _explanations(results: Mapping[str, Any]) -> str:
     """Explains the controls and the metrics."""
     controls = [f"{name}: {CONTROLS[name][0]}" for name in results.get("controls", {}) if name in CONTROLS]
     about = [

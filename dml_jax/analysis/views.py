@@ -108,10 +108,10 @@ def jpeg(image: np.ndarray, side: int = SIDE) -> str:
     """An image uint8 [H, W, 3] as a small JPEG file in base64."""
     small = Image.fromarray(image)
     small.thumbnail((side, side))
-    return _encoded(small)
+    return _jpeg_base64(small)
 
 
-def _encoded(picture: Image.Image) -> str:
+def _jpeg_base64(picture: Image.Image) -> str:
     file = io.BytesIO()
     picture.save(file, "JPEG", quality=QUALITY, optimize=True)
     return base64.b64encode(file.getvalue()).decode()
@@ -119,7 +119,7 @@ def _encoded(picture: Image.Image) -> str:
 
 def sheet(images: Iterable[np.ndarray], count: int) -> str:
     """`count` images uint8 [H, W, 3] on white, SHEET_COLUMNS in a row, as a JPEG file in base64."""
-    return _encoded(Image.fromarray(drawing.montage(images, count, SHEET_COLUMNS, SHEET_SIDE)))
+    return _jpeg_base64(Image.fromarray(drawing.montage(images, count, SHEET_COLUMNS, SHEET_SIDE)))
 
 
 def listing(head: Sequence[str], rows: Sequence[Sequence[str | float | tuple[str, float]]]) -> Listing:

@@ -105,7 +105,7 @@ def decide(
             best[rows], similarity[rows] = to_means.argmax(axis=1), to_means.max(axis=1)
             nearest[rows] = np.where(position == best[rows, None], cosines, -np.inf).argmax(axis=1)
         else:
-            nearest[rows] = cosines.argmax(axis=1) if rule == "nearest" else _elected(cosines, position)
+            nearest[rows] = cosines.argmax(axis=1) if rule == "nearest" else _majority_image(cosines, position)
             best[rows] = position[nearest[rows]]
             similarity[rows] = np.take_along_axis(cosines, nearest[rows, None], axis=1)[:, 0]
     return Decision(classes[best], similarity, nearest)
@@ -119,7 +119,7 @@ def _class_means(rows: np.ndarray, position: np.ndarray) -> np.ndarray:
     return (sums / np.where(length > 0, length, 1)).astype(np.float32)
 
 
-def _elected(cosines: np.ndarray, position: np.ndarray) -> np.ndarray:
+def _majority_image(cosines: np.ndarray, position: np.ndarray) -> np.ndarray:
     """Column of the nearest image of the most frequent class among the `VOTES` nearest images."""
     votes = min(VOTES, cosines.shape[1])
     columns = np.sort(np.argpartition(-cosines, votes - 1, axis=1)[:, :votes], axis=1)
@@ -179,7 +179,7 @@ def calibrate(
         free = rng.permutation(len(labels) if gallery is not None else np.delete(np.arange(len(labels)), rows))
         slot = np.full(len(names) + 1, -1)  # position in `chosen`; the last entry is for classes outside the gallery
         slot[chosen] = np.arange(drawn)
-        strangers, known, ignored = _questions(free, slot[own], drawn, rng)
+        strangers, known, ignored = _sample_queries(free, slot[own], drawn, rng)
         queries = embeddings[np.concatenate([strangers, known])]
         scores = [
             decide(queries, source[rows], source_labels[rows], rule, chosen[ignored]).similarities for rule in RULES
@@ -208,7 +208,7 @@ def _random_rows(labels: np.ndarray, counts: np.ndarray, rng: np.random.Generato
     return order[rank < counts[labels[order]]]
 
 
-def _questions(
+def _sample_queries(
     free: np.ndarray, slots: np.ndarray, drawn: int, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Images to classify as strangers and as known ones, and the enrolled class each ignores; slot -1 for none."""

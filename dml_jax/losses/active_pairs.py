@@ -41,7 +41,7 @@ def triplet(
     embeddings: jax.Array, labels: jax.Array, *, margin: float, squared: bool, mining: Mining, key: jax.Array
 ) -> jax.Array:
     """Fraction of the mined triplets that violate the margin."""
-    x, triplets = _mined(embeddings, labels, mining, key)
+    x, triplets = _mine(embeddings, labels, mining, key)
     return of_triplets(x, triplets, margin=margin, squared=squared)
 
 
@@ -56,7 +56,7 @@ def margin(
     **_: Any,
 ) -> jax.Array:
     """Fraction of the mined triplets with at least one positive hinge."""
-    x, triplets = _mined(embeddings, labels, mining, key)
+    x, triplets = _mine(embeddings, labels, mining, key)
     return of_margin_triplets(x, labels, triplets, beta, margin=margin)
 
 
@@ -94,7 +94,7 @@ def of_margin_triplets(
     return _fraction((pull > ROUNDING) | (push > ROUNDING), triplets.valid)
 
 
-def _mined(embeddings: jax.Array, labels: jax.Array, mining: Mining, key: jax.Array) -> tuple[jax.Array, Triplets]:
+def _mine(embeddings: jax.Array, labels: jax.Array, mining: Mining, key: jax.Array) -> tuple[jax.Array, Triplets]:
     x, others = pairwise.compared(embeddings, labels, None)
     distances = pairwise.distances(x, x)
     return x, miners.mine(mining, key, distances, others.positive, others.negative, dim=x.shape[-1])

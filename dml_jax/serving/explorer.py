@@ -51,17 +51,17 @@ class Explorer:
     def __init__(self, title: str, queries: Part, gallery: Part | None = None):
         self._title = title
         self._parts = {"query": queries, "gallery": gallery or queries}
-        self._itself = gallery is None
+        self._same_set = gallery is None
         searched = self._parts["gallery"]
-        _, first = neighbors.search(queries.embeddings, searched.embeddings, 1, exclude_self=self._itself)
+        _, first = neighbors.search(queries.embeddings, searched.embeddings, 1, exclude_self=self._same_set)
         self._wrong = searched.split.labels[np.asarray(first)[:, 0]] != queries.split.labels
 
     def routes(self) -> list[Route]:
         """Routes of the page, lists of images, neighbours, and images."""
         return [
             Route("/", self._page),
-            Route("/list", self._answering(self._list)),
-            Route("/neighbors/{index}", self._answering(self._neighbors)),
+            Route("/list", self._json_handler(self._list)),
+            Route("/neighbors/{index}", self._json_handler(self._neighbors)),
             Route("/images/{part}/{size}/{index}", self._image),
         ]
 
@@ -70,7 +70,7 @@ class Explorer:
         row = np.asarray(answer["embedding"], np.float32)
         return {"query": None, "neighbors": self._nearest(row, None)}
 
-    def _answering(self, answer: Callable[[Request], Any]) -> Callable[[Request], Any]:
+    def _json_handler(self, answer: Callable[[Request], Any]) -> Callable[[Request], Any]:
         async def handler(request: Request) -> Response:
             return JSONResponse(await run_in_threadpool(answer, request))
 
@@ -94,18 +94,18 @@ class Explorer:
 
     def _list(self, request: Request) -> Answer:
         """PAGE images from `start`, of one class or all, or only those whose nearest image is of another class."""
-        start, label = (_whole(request, name, default) for name, default in (("start", 0), ("class", -1)))
+        start, label = (_integer(request, name, default) for name, default in (("start", 0), ("class", -1)))
         chosen = np.ones(len(self._wrong), bool) if label < 0 else self._parts["query"].split.labels == label
         if request.query_params.get("wrong") == "1":
             chosen = chosen & self._wrong
         rows = np.flatnonzero(chosen)
-        images = [self._described("query", int(i)) for i in rows[max(start, 0) :][:PAGE]]
+        images = [self._entry("query", int(i)) for i in rows[max(start, 0) :][:PAGE]]
         return {"total": len(rows), "page": PAGE, "images": images}
 
     def _neighbors(self, request: Request) -> Answer:
-        index = self._checked("query", request)
+        index = self._parse_index("query", request)
         return {
-            "query": self._described("query", index),
+            "query": self._entry("query", index),
             "neighbors": self._nearest(self._parts["query"].embeddings[index], index),
         }
 
@@ -113,23 +113,23 @@ class Explorer:
         """The images nearest to an embedding [D]; a listed image is excluded, and compared with their classes."""
         searched = self._parts["gallery"]
         cosines = searched.embeddings @ row
-        if query is not None and self._itself:
+        if query is not None and self._same_set:
             cosines[query] = -np.inf
-        count = min(SHOWN, len(cosines) - (query is not None and self._itself))
+        count = min(SHOWN, len(cosines) - (query is not None and self._same_set))
         found = []
         for index in np.argsort(-cosines, kind="stable")[:count].tolist():
-            entry = self._described("gallery", index) | {"cosine": float(cosines[index]), "link": self._itself}
+            entry = self._entry("gallery", index) | {"cosine": float(cosines[index]), "link": self._same_set}
             if query is not None:
                 entry["same"] = bool(searched.split.labels[index] == self._parts["query"].split.labels[query])
             found.append(entry)
         return found
 
-    def _described(self, part: str, index: int) -> Answer:
+    def _entry(self, part: str, index: int) -> Answer:
         split = self._parts[part].split
         name, label = printable(split.ids[index]), printable(split.classes[split.labels[index]])
         return {"part": part, "index": index, "name": name, "class": label}
 
-    def _checked(self, part: str, request: Request) -> int:
+    def _parse_index(self, part: str, request: Request) -> int:
         text, count = request.path_params["index"], len(self._parts[part].split.labels)
         if not text.isdecimal() or len(text) > 9 or int(text) >= count:
             raise HTTPException(404, f"image {text[:20]} does not exist; give a number from 0 to {count - 1}")
@@ -139,7 +139,7 @@ class Explorer:
         part, size = request.path_params["part"], request.path_params["size"]
         if part not in self._parts or size not in SIDES:
             raise HTTPException(404, "unknown kind of image; use query or gallery, and small or large")
-        index = self._checked(part, request)
+        index = self._parse_index(part, request)
         try:
             content = await run_in_threadpool(self._jpeg, part, index, SIDES[size])
         except DataError as error:  # the data may have moved since
@@ -154,7 +154,7 @@ class Explorer:
         return file.getvalue()
 
 
-def _whole(request: Request, name: str, default: int) -> int:
+def _integer(request: Request, name: str, default: int) -> int:
     """An integer from the query string."""
     text = request.query_params.get(name, str(default))
     if not text.removeprefix("-").isdecimal() or len(text) > 9:
