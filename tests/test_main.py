@@ -87,7 +87,7 @@ def in_process(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[st
         ([CONFIG, "--config.init_from=~no-such-user/run"], "init_from=~no-such-user/run: this home directory does not"),
         (
             ["--config=configs/omniglot_student.py", "--config.method.teacher=~no-such-user/run"],
-            "method.teacher=~no-such-user/run: there",
+            "method.teacher=~no-such-user/run: this home directory",
         ),
         ([CONFIG, "--config.seed"], "--config.seed: give the value after an equals sign"),
         ([CONFIG, "--config.train=3"], "train: is a section"),

@@ -179,7 +179,7 @@ def test_invalid_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: 
         ((a, a), f"{a}: is given twice"),
         ((a, tmp_path / "none"), f"{tmp_path / 'none'}: there is no such directory"),
         ((a, tmp_path / "foreign"), "foreign/embeddings/test: contains no embeddings (no manifest.json)"),
-        ((a, b, "--split=train"), "a/embeddings/train: holds no embeddings"),
+        ((a, b, "--split=train"), "a/embeddings/train: contains no embeddings"),
         ((a, tmp_path / "short"), "hold 24 and 1 images"),
         ((a, tmp_path / "other"), 'hold different images, "test0.png" and "other0" in row 0'),
         ((a, tmp_path / "labels"), "hold the same images with different labels"),

@@ -186,7 +186,7 @@ def test_what_cannot_be_pulled(hub: Hub) -> None:
     for address, message in {
         "no/run": r": cannot be downloaded \(there is no such repository, or it is private\); check the name",
         "other/kind": r": is not a run of dml_jax; it must contain config\.json, results\.json, model/\*\.safetensors$",
-        "empty/one": r": holds no run of dml_jax",
+        "empty/one": r": is not a run of dml_jax",
         "other/kind@v7": r": cannot be downloaded \(there is no such branch, tag or commit\); check the name",
     }.items():
         with pytest.raises(DataError, match=f"^hf://{address}{message}"):
