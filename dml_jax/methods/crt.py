@@ -11,8 +11,8 @@ embeddings of different size must agree on the similarities within the batch (eq
     L     = w_div L_DIV + sum over branches b of lambda1_b L_MS(f_b) + lambda2 L_CON
 
 L_MS is the multi-similarity loss. Branch 1 gives the embedding used for retrieval. No code is public; what the paper
-leaves open is an option in `Config`. Its main results use shared prototypes and K = 64 (sections 3.3 and 4.4 give 49
-and 64 prototypes as an example, which could not be shared).
+leaves open is an option in `Config`. Its main results use shared prototypes and K = 64 (sections 3.3 and 4.4 disagree:
+the 49 and 64 prototypes of the example could not be shared).
 
 Expected R@1 with MiT-B2, 128-d: CUB 78.98, Cars196 91.16, SOP 83.41, In-Shop 94.48; with ResNet-50: 64.20, 83.29,
 78.97, 92.38, compared with 62.64, 79.92, 76.49, 90.11 for the multi-similarity loss alone (Tables 3 to 5).

@@ -157,8 +157,8 @@ async def explain(request: Request, error: Exception) -> Response:
 class Guard:
     """Refuses requests that other sites' pages make a browser send, except links to a page of this server.
 
-    Such a page could let its own name resolve to this server's address, so requests for unknown host names are refused,
-    too; an IP address cannot be redirected in this way. `hosts` are the known names.
+    Such a page could let its own name resolve to this server's address (DNS rebinding), so requests for unknown host
+    names are refused, too; an IP address cannot be rebound. `hosts` are the known names.
     """
 
     def __init__(self, app: ASGIApp, hosts: Sequence[str]):
