@@ -184,7 +184,7 @@ def test_invalid_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: 
         ((a, tmp_path / "other"), 'hold different images, "test0.png" and "other0" in row 0'),
         ((a, tmp_path / "labels"), "hold the same images with different labels"),
         ((a, tmp_path / "changed"), "changed/embeddings/test/embeddings.npy: has changed since it was written"),
-        ((a, b, f"--output={tmp_path / 'full'}"), "holds thesis.tex"),
+        ((a, b, f"--output={tmp_path / 'full'}"), "contains thesis.tex"),
         ((a, b, f"--output={a}"), "holds a run or is a member"),
         ((a, b, f"--output={tmp_path / 'short'}"), "holds a run or is a member"),
         ((a, b, f"--output={tmp_path / 'note'}"), "note: is a file; give a directory"),
