@@ -176,8 +176,8 @@ def _load_arrow(path: Path) -> dict[str, SplitMetadata]:
 
 
 def _load_npz(path: Path) -> dict[str, SplitMetadata]:
-    with np.load(path, allow_pickle=False) as file:
-        arrays = dict(file)
+    with path.open("rb") as file:
+        arrays = dict(np.load(file, allow_pickle=False))
 
     def names(key: str) -> Any:
         text = arrays[key].tobytes()

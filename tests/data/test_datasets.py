@@ -528,6 +528,37 @@ def test_image_formats_are_kept_or_become_png(tmp_path: Path) -> None:
         decode.rgb(raw[:-1])
 
 
+def test_version_1_of_the_format_is_still_read(tmp_path: Path) -> None:
+    """A directory of tensorflow_datasets, with an index in arrays of NumPy."""
+    prepare("folder", [layouts.photos(tmp_path / "photos")], tmp_path / "new")
+    expected = load("folder", tmp_path / "new")
+    old = tmp_path / "old"
+    rows = {
+        name: [(decode.encode_png(split.read(i, None)), split.classes[split.labels[i]]) for i in range(6)]
+        for name, split in expected.items()
+    }
+    records = tfds_directories.write(old, rows)
+    arrays = {}
+    for name, split in expected.items():
+        ids = [image.encode() for image in split.ids]
+        arrays[f"{name}/labels"] = split.labels
+        arrays[f"{name}/ids"] = np.frombuffer(b"".join(ids), np.uint8)
+        arrays[f"{name}/ids_ends"] = np.cumsum([len(image) for image in ids])
+        for key, value in (("classes", split.classes), ("metadata", {"price": list(range(6))})):
+            arrays[f"{name}/{key}"] = np.frombuffer(json.dumps(value).encode(), np.uint8)
+    np.savez(old / "index.npz", **arrays)
+    marker = json.loads((tmp_path / "new" / store.MARKER).read_text())
+    files = {path.relative_to(old).as_posix(): [path.stat().st_size, ""] for path in old.rglob("*") if path.is_file()}
+    marker |= {"format": 1, "records": records.relative_to(old).as_posix(), "files": files}
+    (old / store.MARKER).write_text(json.dumps(marker))
+    found = load("folder", old)
+    for name, split in expected.items():
+        assert found[name].metadata == {"price": list(range(6))}
+        for i in range(6):
+            np.testing.assert_array_equal(found[name].read(i, None), split.read(i, None))
+    assert experiments.data_hash(found) == experiments.data_hash(expected)
+
+
 def test_tfds_directories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Splits that share classes are merged; others keep theirs."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
