@@ -72,11 +72,7 @@ def parser() -> cli.Parser:
 
 
 def execute(arguments: list[str]) -> None:
-    """Reads the command line and prepares or verifies a data set.
-
-    Raises:
-      UserError: invalid input.
-    """
+    """Reads the command line and prepares or verifies a data set."""
     options = parser().read_plain(arguments, "dml-jax prepare")
     from dml_jax import config as configs
     from dml_jax.console import Console

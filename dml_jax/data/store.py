@@ -35,13 +35,11 @@ class Marker:
     """The fields of the marker file.
 
     Attributes:
-      format: version of the format.
-      name: of the data set.
-      sha256: of all images with their names and classes.
+      sha256: digest of all images with their names and classes.
       splits: split -> numbers of "images" and "classes".
       records: directory of the packed images.
       files: path -> (size in bytes, SHA-256).
-      request: what was asked for.
+      request: the options of the preparation that determine its result.
       skipped: images that were left out, with the reasons.
     """
 
@@ -60,8 +58,6 @@ class RecordReader:
     """`Split.read` for packed images. When pickled for a worker process, it opens the files there.
 
     Attributes:
-      directory: of the records.
-      split: whose images are read.
       examples: whether the records are those of version 1.
       min_side: see `decode.rgb`.
     """
@@ -138,7 +134,6 @@ def load(data: Data, name: str, unprepared: Recipe | None = None) -> dict[str, S
 
     Args:
       data: its directory, and how images are decoded.
-      name: the expected data set.
       unprepared: if given, the directory may also be an unprepared folder, whose images this recipe finds.
 
     Raises:

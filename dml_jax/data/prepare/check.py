@@ -26,7 +26,7 @@ class ImageHashes(NamedTuple):
     """Hashes of an image that can be decoded.
 
     Attributes:
-      sha256: of the file.
+      sha256: digest of the file.
       difference: uint8 [16], see `difference_hash`.
     """
 
@@ -110,8 +110,6 @@ def inspect_images(
     """Decodes all images.
 
     Args:
-      entries: the images.
-      threads: number of threads.
       progress: called with the number of images decoded so far.
       use: called in the threads with index, content of the file and pixels, uint8 [H, W, 3], of each usable image.
 

@@ -24,10 +24,9 @@ class Request(NamedTuple):
     """A preparation.
 
     Attributes:
-      name: of the data set.
+      name: the data set.
       sources: archives, folders, .csv and .parquet files.
       output: directory to create.
-      options: how classes are split.
       short_side, pixels: see `records.encode`.
       skip_bad: leave out unusable images instead of stopping.
       subset: accept other counts than those of the complete data set.
@@ -120,11 +119,7 @@ def _temporary_folder(request: Request, console: Console) -> Path:
 
 
 def _begun(output: Path, temporary: Path) -> list[Path]:
-    """What an interrupted run has moved into the output directory.
-
-    Raises:
-      ConfigError: the directory also holds something else, which is not for us to remove.
-    """
+    """What an interrupted run has moved into the output; raises ConfigError if the directory holds anything else."""
     moved: list[str] = []
     with contextlib.suppress(DataError):  # absent, if nothing was moved
         moved = read_json(temporary / MOVED, list[str])

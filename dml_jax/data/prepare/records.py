@@ -1,4 +1,4 @@
-"""Encoding the images of a data set while they are checked, and writing them as records with an index."""
+"""The third step of a preparation: images, encoded while they were checked, become records with an index."""
 
 import contextlib
 import hashlib
@@ -26,7 +26,7 @@ def encode(data: bytes, image: np.ndarray, short_side: int = 0, pixels: bool = F
     """The stored form of an image file: JPEG (except CMYK) and 8-bit RGB PNG unchanged, all others as RGB PNG.
 
     Args:
-      data: content of the file.
+      data: an image file.
       image: its pixels, uint8 [H, W, 3].
       short_side: images whose shorter side is longer are resized to it and stored as JPEG; 0 for no resizing.
       pixels: store uncompressed pixels (PPM), which need no decoding but much more space.
@@ -52,10 +52,8 @@ def check(
     """Decodes every image, once, and encodes the usable ones.
 
     Args:
-      entries: the images.
       spool: file for the images that are not stored as they are.
       short_side, pixels: see `encode`.
-      threads: number of threads that decode.
       progress: called with the number of images checked so far.
 
     Returns:
@@ -85,10 +83,9 @@ def write(
     """Writes the images and the index of a checked data set.
 
     Args:
-      directory: to write to.
+      directory: a new folder.
       entries: the images, as `check` returns them.
       compressed: whether the records are compressed.
-      threads: number of threads that read.
       progress: called with the number of images written so far.
 
     Returns:

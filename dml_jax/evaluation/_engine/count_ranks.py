@@ -76,8 +76,7 @@ def count_ranks(
       queries: the same object where the queries are their own gallery.
       targets: the rows whose ranks are wanted.
       mesh: devices; the result does not depend on them.
-      budget: limits per device.
-      share: of the tiles.
+      share: this process's part of the tiles.
       progress: called with the number of this process's tiles done and the total.
       drop: number of nearest targets whose score is not wanted.
 
@@ -159,9 +158,7 @@ class TilePasses:
       queries: right operand.
       num_targets: int [m], largest number of targets in each tile of queries.
       symmetric: whether each tile is reduced along both axes.
-      mesh: devices.
-      budget: limits per device.
-      share: of this process, to whose tiles the passes are limited.
+      share: the passes are limited to the tiles of this process.
       progress: called with the number of tiles done and the total.
       total: tiles in all passes.
       done: tiles done.
@@ -247,10 +244,7 @@ class TilePasses:
         return np.asarray(sum_over_devices(rows, self.mesh)), np.asarray(sum_over_devices(columns, self.mesh))
 
     def _device_batches(self, pairs: Sequence[Pair]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Pairs for up to n devices, then, for all n, pairs and numbers of targets (rows, columns): int32 [n, 2].
-
-        A device without work repeats the first pair with no targets.
-        """
+        """Pairs for n devices and their targets, int32 [n, 2]; idle devices repeat a pair, with no targets."""
         for start in range(0, len(pairs), self.mesh.size):
             chosen = list(pairs[start : start + self.mesh.size])
             num_targets = [

@@ -45,9 +45,7 @@ class Plan(NamedTuple):
       queries: the same object where the queries are their own gallery.
       targets: relevant rows whose ranks are counted.
       sorted_queries: int [Q'], queries that are ranked by sorting.
-      budget: limits per device.
-      mesh: devices.
-      share: of the tiles and sorted queries.
+      share: this process's part of the tiles and sorted queries.
       labels: int [Q], classes numbered from 0.
       gallery_labels: int [G], likewise.
       relevant: int64 [Q], R.
@@ -119,11 +117,9 @@ def make_plan(
       labels: int [Q].
       gallery: [G, D], None where the queries are their own gallery.
       gallery_labels: int [G], equal to `labels` where the queries are their own gallery.
-      metric: ranks the gallery.
       excluded: int [Q], index of the candidate of its class that each query excludes; -1 or None for none.
       drop_nearest: exclude the nearest candidate of each query, as if it were of the query's class.
       dtype: float32 or float64.
-      share: of this process.
       mesh: devices, by default all of this process.
       memory: bytes to use per device; by default see `tiles.memory_budget`.
       full_ks: see `Plan`.

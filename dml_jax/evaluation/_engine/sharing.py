@@ -17,7 +17,7 @@ class Share(NamedTuple):
     """The part of this process. All processes must call `sum` equally often, with arrays of equal shapes.
 
     Attributes:
-      process: its index.
+      process: index of this process.
       processes: their number; 1 if nothing is shared.
     """
 
