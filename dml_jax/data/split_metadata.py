@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, overload
 
 import numpy as np
 import pyarrow as pa
+from flatbuffers.table import Table
 from pydantic import TypeAdapter
 
 from dml_jax.data.prepare.sources import SPLITS, Entry, Scalar
@@ -145,15 +146,20 @@ def load(path: Path) -> dict[str, SplitMetadata]:
 
 
 def _load_arrow(path: Path) -> dict[str, SplitMetadata]:
-    file = pa.ipc.open_file(pa.memory_map(str(path)))
-    batches = [file.get_batch(i) for i in range(file.num_record_batches)]
-    for batch in batches:
-        batch.validate(full=True)
-    schema, header = file.schema, file.schema.metadata[b"splits"]
-    if _digest(header, schema, batches) != schema.metadata[b"sha256"]:
-        raise ValueError("it differs from what was written")
+    source = pa.memory_map(str(path))
+    source.seek(8)  # after its magic number, the file is a stream of messages
+    described, *messages = pa.ipc.MessageReader.open_stream(source)
+    schema = pa.ipc.read_schema(described)
+    header = schema.metadata[b"splits"]
     if list(zip(schema.names, schema.types, strict=True))[: len(COLUMNS)] != COLUMNS:
         raise ValueError("it has other columns")
+    if any(_is_compressed(message) for message in messages):
+        raise ValueError("it is compressed")
+    batches = [pa.ipc.read_record_batch(message, schema) for message in messages]
+    for batch in batches:
+        batch.validate(full=True)
+    if _digest(header, schema, batches) != schema.metadata[b"sha256"]:
+        raise ValueError("it differs from what was written")
     splits = {}
     for about, batch in zip(json.loads(header), batches, strict=True):
         labels, ids, files, *others = batch.columns
@@ -173,6 +179,14 @@ def _load_arrow(path: Path) -> dict[str, SplitMetadata]:
             metadata=checked_columns(columns, len(labels)),
         )
     return splits
+
+
+def _is_compressed(message: pa.ipc.Message) -> bool:
+    """Whether a record batch is compressed, as hostile ones are: a small file could fill the memory."""
+    content = message.metadata.to_pybytes()
+    root = Table(content, int.from_bytes(content[:4], "little"))
+    batch = Table(content, root.Indirect(root.Pos + root.Offset(8)))  # Message.header
+    return bool(batch.Offset(10) != 0)  # RecordBatch.compression
 
 
 def _load_npz(path: Path) -> dict[str, SplitMetadata]:

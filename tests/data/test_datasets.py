@@ -606,6 +606,22 @@ def test_metadata_keeps_any_name(tmp_path: Path) -> None:
         split_metadata.load(tmp_path / "i.arrow")
 
 
+def test_a_compressed_index_is_refused_unread(tmp_path: Path) -> None:
+    """So that a file of some kilobytes cannot take gigabytes."""
+    count = 2**22
+    columns = [np.zeros(count, np.int64), *[pyarrow.nulls(count, pyarrow.large_binary())] * 2]
+    schema = pyarrow.schema(split_metadata.COLUMNS, {"splits": "[]", "sha256": ""})
+    batch = pyarrow.record_batch(columns, schema=schema)
+    for compression in ("zstd", "lz4"):
+        options = pyarrow.ipc.IpcWriteOptions(compression=compression)
+        with pyarrow.ipc.new_file(str(tmp_path / "i.arrow"), schema, options=options) as writer:
+            writer.write_batch(batch)
+        before = pyarrow.total_allocated_bytes()
+        with pytest.raises(DataError, match=r"i\.arrow: is truncated or damaged \(it is compressed\)"):
+            split_metadata.load(tmp_path / "i.arrow")
+        assert pyarrow.total_allocated_bytes() - before < 2**20
+
+
 def test_names_are_mapped_not_read(tmp_path: Path) -> None:
     ids = [f"images/{i:030}.jpg" for i in range(200_000)]
     split = SplitMetadata(np.arange(len(ids)) % 2, ids, ["x", "y"])
