@@ -63,7 +63,6 @@ def retrieval(
         gallery equal to the queries is an error unless this or `exclude` is given.
       exclusion: exclude the query by its index, or, as in the code of several papers, whatever is ranked first.
       full_ranking: also return "map", the mean average precision over the whole ranking, and "precision@K" for `ks`.
-        They need the rank of every relevant row, which takes longer for classes of more than 16 rows on CPUs.
       per_query: also return "rank" (int [Q], 1-based rank of the nearest relevant row, 0 if there is none),
         "r_precision_per_query" and "map@r_per_query" (float [Q], NaN for queries without a relevant row).
       mesh: devices, by default all of this process; the results do not depend on them.
