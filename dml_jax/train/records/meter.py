@@ -13,6 +13,7 @@ import jax
 from dml_jax.data.pipeline import BatchReader
 from dml_jax.methods.contract import Batch, TrainingSet
 from dml_jax.train import experiment as experiments
+from dml_jax.train import on_devices
 from dml_jax.train.experiment import Experiment
 from dml_jax.train.records import timing
 from dml_jax.train.state import TrainState
@@ -50,7 +51,7 @@ def step_flops(experiment: Experiment, state: TrainState, batch: Batch, key: jax
     if experiment.config.train.chunks > 1:  # XLA counts the body of a loop once
         split = experiment.splits["train"]
         method = experiments.build_method(experiment.config, TrainingSet(len(split.classes), len(split.labels)))
-    step = experiments.jitted_step(experiment._replace(method=method))
+    step = on_devices.jitted_step(experiment._replace(method=method))
     cost: dict[str, float] = step.lower(state, batch, key).cost_analysis() or {}
     return cost.get("flops", 0.0)
 
@@ -67,16 +68,16 @@ class Meter:
 
     Args:
       batches: the reader, which counts the seconds waited.
-      experiment: its batch size and devices.
+      batch_size: images in a batch, on all devices together.
+      devices: number of devices.
       step: number of steps done.
 
     Attributes:
       fastest: see `fastest_step`; None leaves the utilisation out.
     """
 
-    def __init__(self, batches: BatchReader[Any], experiment: Experiment, step: int):
-        self._batches, self._batch_size = batches, experiment.config.data.batch_size
-        self._devices = experiment.mesh.devices.size
+    def __init__(self, batches: BatchReader[Any], batch_size: int, devices: int, step: int):
+        self._batches, self._batch_size, self._devices = batches, batch_size, devices
         self.fastest: float | None = None
         self.restart(step)
 
