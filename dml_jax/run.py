@@ -168,12 +168,12 @@ def export(config: Config, directory: Path, checkpoint: str, console: Console) -
     splits = with_gallery(experiment.splits)
     with device_memory.of_evaluation(config):
         embeddings = {name: embedding.embed_split(embedder, state, split) for name, split in splits.items()}
+    params, model_state = jax.tree.map(mesh.to_host, (state.params, state.model_state))  # together, where it is spread
     if not mesh.is_main_process():
         return
     finished = not workdir.unfinished(directory, int(state.step), reported=checkpoint == "reported")
     write_embeddings(experiment, directory, embeddings, int(state.step), finished=finished)
     console.print(f"embeddings of {', '.join(splits)} at step {int(state.step)}: {directory / 'embeddings'}")
-    params, model_state = jax.tree.map(mesh.to_host, (state.params, state.model_state))
     file = directory / "model.stablehlo"
     model = lambda images: experiment.method.embed(params, model_state, images)  # noqa: E731
     difference = stablehlo.write(file, model, experiment.shape)
@@ -212,7 +212,7 @@ def restore(config: Config, directory: Path, checkpoint: str, console: Console) 
     """The experiment of an existing run and one of its states.
 
     Args:
-      config: the configuration of the run.
+      config: must be that of the run.
       directory: its work directory.
       checkpoint: "reported", "latest", "best" or a step.
       console: shows warnings.

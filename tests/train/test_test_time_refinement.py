@@ -30,7 +30,7 @@ def test_fewer_images_than_a_batch_holds() -> None:
 
 
 def run(**options: Any) -> Any:
-    """A configuration, and a refinement that moves every embedding to the mean of the first batch it heads, and own batches by -1."""
+    """A configuration and a refinement: the mean of the first batch that an embedding heads; own batches by -1."""
 
     def refined(params: Any, state: Any, queries: Any, gallery: Any = None, *, groups: Groups | None = None) -> Any:
         if groups is None:

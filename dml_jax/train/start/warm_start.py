@@ -60,7 +60,7 @@ def load_trained(
 
     Raises:
       CheckpointError: no run there, or no such checkpoint.
-      WeightsError: see `published.load`.
+      WeightsError: see `pretrained_features.load`.
     """
     if pretrained_features.is_converted(directory):
         if checkpoint != "reported":
@@ -94,7 +94,7 @@ def image_shape(directory: Path) -> tuple[int, int]:
 
     Raises:
       CheckpointError: no run and no weights there.
-      WeightsError: see `published.load`.
+      WeightsError: see `pretrained_features.load`.
     """
     if pretrained_features.is_converted(directory):
         side = pretrained_features.image_side(directory)

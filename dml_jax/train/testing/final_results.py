@@ -28,7 +28,7 @@ def final(
     """Evaluates a model on the test split.
 
     Args:
-      experiment: of the run.
+      experiment: the splits, and how the model is evaluated.
       state: the model.
       model: how it was selected, for the record.
       console: shows progress and warnings.

@@ -36,7 +36,7 @@ def refined(
     and gallery alike.
 
     Args:
-      config: of the run.
+      config: sizes of the batches, options of the clustering, seed.
       refine: see `Hooks`.
       state: the trained model.
       kind: of batches.
