@@ -7,6 +7,7 @@ import socket
 from collections.abc import Collection, Sequence
 from contextlib import closing
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -95,7 +96,8 @@ def train(
             experiment = head_first.with_head(experiment, directory, console, stop)
 
         experiment = frozen_features.with_features(experiment, directory, console, stop)
-        recorded = outputs.opened(experiment, directory, run, console, metrics, traced)
+        template = partial(on_devices.template, experiment)
+        recorded = outputs.opened(directory, run, template, console, metrics, traced)
         with recorded as out, device_memory.of_training(config):
             state = evaluated(loop.train(experiment, out, stop))
             if config.train.select != "last":
@@ -224,7 +226,8 @@ def restore(config: Config, directory: Path, checkpoint: str, console: Console) 
     workdir.check_same_run(directory, config)
     experiment = facts.build(config)
     facts.check_data_fits(directory, run, experiment, console)
-    with closing(outputs.open_checkpoints(experiment, directory, console, run, writing=False)) as checkpoints:
+    template = partial(on_devices.template, experiment)
+    with closing(outputs.open_checkpoints(directory, run, template, console, writing=False)) as checkpoints:
         state = checkpoints.select(checkpoint, config.train.select)
     reported = checkpoint == "reported"
     if reported and (unfinished := workdir.unfinished(directory, int(state.step), reported=True)):

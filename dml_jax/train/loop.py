@@ -101,7 +101,8 @@ def train(experiment: Experiment, out: Outputs, stop: Stop) -> TrainState:
                 clock.restart(done)  # writing the trace takes a while
             if done == start + 1:
                 jax.block_until_ready(metrics)  # keeps the compilation out of the throughput
-                clock.fastest = meter.fastest_step(experiment, state, batch, key)
+                whole = on_devices.whole_batch_step(experiment)
+                clock.fastest = meter.fastest_step(whole, experiment.mesh, state, batch, key)
                 monitor.compile(state, batch, key)
                 out.console.start_progress("training", total, done)
                 clock.restart(done)

@@ -10,7 +10,8 @@ from jax.sharding import Mesh
 
 from dml_jax.config import Config
 from dml_jax.data import pipeline
-from dml_jax.methods.contract import Batch, Method, no_classes, zeros
+from dml_jax.methods.contract import Batch, Method, TrainingSet, no_classes, zeros
+from dml_jax.train import experiment as experiments
 from dml_jax.train import step
 from dml_jax.train.distributed import mesh as meshes
 from dml_jax.train.distributed import xla_flags
@@ -104,3 +105,12 @@ def jitted_step(experiment: Experiment) -> Any:
     ema = experiment.config.train.ema
     update = step.build(experiment.method, experiment.optimizer, experiment.augment, ema=ema)
     return jax.jit(update, donate_argnums=0, out_shardings=(layout, everywhere))
+
+
+def whole_batch_step(experiment: Experiment) -> Any:
+    """The step without `train.chunks`, whose FLOPs are counted: of the body of a loop, XLA counts one repetition."""
+    if experiment.config.train.chunks > 1:
+        split = experiment.splits["train"]
+        data = TrainingSet(len(split.classes), len(split.labels))
+        experiment = experiment._replace(method=experiments.build_method(experiment.config, data))
+    return jitted_step(experiment)

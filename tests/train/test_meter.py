@@ -26,7 +26,7 @@ def experiment() -> Experiment:
 def flops(experiment: Experiment) -> float:
     key = jax.eval_shape(lambda: on_devices.run_key(experiment.config.seed))
     batch = on_devices.example_batch(experiment)
-    return meter.step_flops(experiment, on_devices.template(experiment), batch, key)
+    return meter.step_flops(on_devices.whole_batch_step(experiment), on_devices.template(experiment), batch, key)
 
 
 def test_flops_of_a_linear_model(experiment: Experiment) -> None:

@@ -1,13 +1,14 @@
 """A head is trained on frozen features before the whole network (`head` of a configuration)."""
 
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 
 from dml_jax import config as configs
 from dml_jax import files
 from dml_jax.config import Config
 from dml_jax.console import Console
-from dml_jax.train import loop
+from dml_jax.train import loop, on_devices
 from dml_jax.train.distributed import device_memory, mesh
 from dml_jax.train.distributed.stop_signals import Stop
 from dml_jax.train.experiment import Experiment
@@ -36,6 +37,7 @@ def with_head(experiment: Experiment, directory: Path, console: Console, stop: S
         files.write_json(head / "config.json", run)
     first = frozen_features.with_features(first, head, console, stop)
     metrics = JsonLines(head / "metrics.jsonl", mesh.is_main_process())
-    with outputs.opened(first, head, run, console, metrics) as out, device_memory.of_training(first.config):
+    recorded = outputs.opened(head, run, partial(on_devices.template, first), console, metrics)
+    with recorded as out, device_memory.of_training(first.config):
         loop.train(first, out, stop)
     return experiment._replace(start=str(head))
