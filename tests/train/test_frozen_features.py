@@ -18,6 +18,7 @@ from dml_jax.errors import ConfigError
 from dml_jax.methods import baseline, crt
 from dml_jax.train import experiment as experiments
 from dml_jax.train import on_devices
+from dml_jax.train.distributed.stop_signals import Stop
 from dml_jax.train.experiment import Experiment
 from dml_jax.train.start import frozen_features, warm_start
 from tests.train.experiments import values
@@ -38,7 +39,7 @@ def build(**train: Any) -> Experiment:
 
 
 def with_features(experiment: Experiment, directory: Path) -> Experiment:
-    return frozen_features.with_features(experiment, directory, Console(active=False), lambda done: None)
+    return frozen_features.with_features(experiment, directory, Console(active=False), Stop())
 
 
 def trained(experiment: Experiment) -> Any:
