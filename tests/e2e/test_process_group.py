@@ -63,7 +63,7 @@ def test_ctrl_c_in_one_process_outside_training(swallowed: bool) -> None:
     program = (
         "import os, signal, sys, time\n"
         "from dml_jax import main, run\n"
-        "def busy(config, console):\n"
+        "def busy(*_):\n"
         "    try:\n"
         "        if '--process=1' in sys.argv: os.kill(os.getpid(), signal.SIGINT)\n"
         "        time.sleep(1)\n"

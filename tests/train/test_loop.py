@@ -309,7 +309,7 @@ def test_a_finished_schedule_is_not_compiled_again(
     train(experiment, tmp_path)
     capsys.readouterr()
     monkeypatch.setattr(step, "build", lambda *arguments: pytest.fail("the training step was built"))
-    monkeypatch.setattr(experiments, "training_batches", lambda *arguments: pytest.fail("batches were read"))
+    monkeypatch.setattr(on_devices, "training_batches", lambda *arguments: pytest.fail("batches were read"))
     assert bits(train(experiment, tmp_path)) == whole[0]
     assert capsys.readouterr().out == f"resuming from step {STEPS}\n"
 
@@ -345,7 +345,7 @@ def test_reload_best_continues_from_the_best_model(experiment: Experiment, tmp_p
     with pipeline.training(plain.splits["train"], plain.sampler, data, seed=0, start=45, stop=46) as batches:
         batch = mesh.shard_batch(plain.mesh, *next(batches))
     expected, _ = jax.jit(step.build(plain.method, plain.optimizer, plain.augment))(
-        expected, batch, on_devices.run_key(short)
+        expected, batch, on_devices.run_key(short.seed)
     )
 
     reloading = built(replace(short, train=replace(short.train, reload_best_epochs=(1,))))

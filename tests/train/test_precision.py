@@ -57,7 +57,7 @@ def test_one_option_sets_backbone_and_heads() -> None:
     assert config.backbone.dtype == "bfloat16"
     assert configs.resolve(asdict(config)) == config  # as config.json says
     made = experiment.build(config)
-    state, key = on_devices.template(made), jax.eval_shape(lambda: on_devices.run_key(config))
+    state, key = on_devices.template(made), jax.eval_shape(lambda: on_devices.run_key(config.seed))
     update = on_devices.jitted_step(made).trace(state, on_devices.example_batch(made), key)
     text = update.lower(lowering_platforms=("cuda",)).as_text()
     convolutions = [line for line in text.splitlines() if "stablehlo.convolution" in line]
