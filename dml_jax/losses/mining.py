@@ -9,14 +9,15 @@ is the density of distances between uniform points of the unit sphere in D dimen
 likely. No gradient flows through the sampling.
 """
 
-from typing import NamedTuple, assert_never
+from typing import Literal, NamedTuple, assert_never
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
-from dml_jax.losses.options import Mining
 from dml_jax.losses.pairwise import distances, masks, same_class
+
+Mining = Literal["random", "semi_hard", "hard", "distance_weighted"]
 
 
 class Triplets(NamedTuple):
