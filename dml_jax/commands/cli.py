@@ -22,6 +22,8 @@ FIXABLE = UNWRITABLE | {
     errno.ENAMETOOLONG,
 }
 
+TRUST_CODE = "import the modules of other packages that a run's configuration names, which runs their code"
+
 
 class Parser(argparse.ArgumentParser):
     """An argparse parser that raises ConfigError and understands `--config.section.key=value`."""

@@ -102,6 +102,10 @@ def import_code(values: Mapping[str, Any], keys: Collection[str] | None = None) 
             importlib.import_module(path)
         except UserError as error:
             raise ConfigError(f"{key}={name!r}: {error}") from error
+        except ModuleNotFoundError as error:
+            raise ConfigError(
+                f"{key}={name!r}: cannot be imported ({error}); install it, or put its folder into PYTHONPATH"
+            ) from error
         except Exception as error:
             raise ConfigError(f"{key}={name!r}: cannot be imported ({type(error).__name__}: {error})") from error
 

@@ -149,7 +149,7 @@ def make_config(loss: str = "normalized_softmax", options: Mapping[str, Any] | N
     Raises:
       ConfigError: an unknown loss or option, or an invalid value.
     """
-    sections = (options or {}) if "+" in loss else {loss: options or {}}
+    sections = (options or {}) if "+" in loss else {section_name(loss): options or {}}
     return resolve({"loss": loss, **sections, **shared})
 
 
