@@ -13,8 +13,10 @@ from dml_jax import config as configs
 from dml_jax import main
 from dml_jax.commands import cli, embed
 from dml_jax.config import files as config_files
+from dml_jax.data import formats
 from dml_jax.errors import ConfigError, WeightsError
 from dml_jax.train.testing import pretrained_features
+from tests.train.experiments import values
 
 MODULES = {
     "__init__": "",
@@ -189,17 +191,12 @@ def test_a_command_line_names_code(paper: Path) -> None:
     assert marks() == {"losses"}
 
 
-def test_the_data_of_a_model_are_not_needed_to_use_it(paper: Path) -> None:
-    assert (
-        status("--config=digits_hist", "--config.train.steps=2", "--config.evaluation.controls=false", "--workdir=run")
-        == 0
-    )
-    path = Path("run/config.json")
-    facts = json.loads(path.read_text())
-    facts["config"]["data"]["name"] = "mypaper.photos"
-    path.write_text(json.dumps(facts))
-    assert dml_jax.load("run").step == 2
+def test_the_code_of_the_data_is_not_needed_to_use_a_model(paper: Path) -> None:
+    sys.path.insert(0, str(paper))
+    config = configs.resolve(values(steps=1) | {"data": {"name": "mypaper.photos"}}, given=())
     assert marks() == set()
+    with pytest.raises(ConfigError, match=r"data\.name='mypaper\.photos': .* --trust_code"):
+        formats.load(config.data)
 
 
 @pytest.mark.parametrize(
