@@ -99,7 +99,7 @@ def config_type(values: Mapping[str, Any]) -> type[Config]:
     loss = values.get("loss", Config.loss)
     names = loss.split("+") if isinstance(loss, str) else [str(loss)]
     for name in names:
-        registry.find(name)
+        registry.find(name, loss)
     if len({section_name(name) for name in names}) < len(names):
         raise ConfigError(f"method.loss={loss!r}: names a loss twice; give it a weight instead (method.weights)")
     return _with_losses(loss)

@@ -130,8 +130,12 @@ CLASSIFIERS = tuple(name for name, entry in LOSSES.items() if entry.logits)
 PAIR_LOSSES = tuple(name for name, entry in LOSSES.items() if entry.compares_pairs)
 
 
-def find(name: str) -> Entry:
+def find(name: str, given: Any = None) -> Entry:
     """The entry of a loss, in LOSSES or in a module of another package, which has been imported.
+
+    Args:
+      name: of the loss.
+      given: the whole of `method.loss`, for the message.
 
     Raises:
       ConfigError: there is none, or a stored configuration names code that may not be imported.
@@ -139,9 +143,9 @@ def find(name: str) -> Entry:
     if name in LOSSES:
         return LOSSES[name]
     module, _, attribute = name.rpartition(".")
-    key = f"method.loss={name!r}"
     if not module:
-        raise ConfigError(f"{key}: {suggest(name, LOSSES)}")
+        raise ConfigError(f"method.loss={(given or name)!r}: {suggest(name, LOSSES)}")
+    key = f"method.loss={name!r}"
     entry = getattr(imported(key, module), attribute, None)
     if not isinstance(entry, Entry):
         raise ConfigError(f"{key}: {module} has no Entry (dml_jax.methods.baseline) called {attribute}")
