@@ -28,7 +28,6 @@ from jax.sharding import AxisType, Mesh
 from jax.stages import Lowered
 
 from dml_jax.backbones import convolution, resnet
-from dml_jax.losses.options import CLASSIFIERS
 from dml_jax.methods import baseline
 from dml_jax.methods.contract import Batch, Method, TrainingSet
 from dml_jax.train import step
@@ -125,7 +124,7 @@ def main() -> None:
             return baseline.build(config, body, TrainingSet(classes, 1))
 
         rows = {"": build(CLASSES), ", spread": class_tables.spread(build, CLASSES, batch)}
-        if loss in CLASSIFIERS:
+        if loss in baseline.CLASSIFIERS:
             sampled = partial(build, part=SAMPLED)
             rows[f", spread, {SAMPLED} of the classes"] = class_tables.spread(sampled, CLASSES, batch)
         for name, made in rows.items():

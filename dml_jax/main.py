@@ -50,6 +50,7 @@ def parser() -> cli.Parser:
         help="writes a trace of these training steps to WORKDIR/profile, for XProf or ui.perfetto.dev",
     )
     flags.add_argument("--log", metavar="NAME,…", help="show the training in tensorboard, wandb or both")
+    flags.add_argument("--trust_code", action="store_true", help=cli.TRUST_CODE)
     flags.add_argument("--quiet", action="store_true", help="print messages but no progress")
     flags.add_argument(
         "--coordinator",
@@ -76,7 +77,12 @@ def execute(arguments: list[str]) -> None:
         cli.check_installed(f"--log={options.log}", LOGGERS[name], LOGGERS[name])
     directory = work_directory(options)
     output = cli.file_to_write("--output", options.output) if options.output else None
-    config, given = config_files.resolved(options.config, overrides, lambda text: print(f"warning: {text}", flush=True))
+    config, given = config_files.resolved(
+        options.config,
+        overrides,
+        lambda text: print(f"warning: {text}", flush=True),
+        trust_code=options.trust_code,
+    )
     if explain or options.mode == "show":
         from dml_jax.config import show
 

@@ -12,12 +12,11 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from dml_jax.config import Group, Train
-from dml_jax.losses import options as losses
 from dml_jax.methods import baseline
 
 OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {  # by variant: the loss, and its options that are not the defaults
     "normalized_softmax": ("normalized_softmax", {}),
-    **{loss: (loss, {}) for loss in losses.OPTIONS},
+    **{loss: (loss, {}) for loss in baseline.LOSSES},
     "arcface": ("arcface", {"margin": 0.2, "scale": 20.0}),
     "subcenter_arcface": ("subcenter_arcface", {"margin": 0.2, "scale": 20.0, "centers": 2}),
     "cosface": ("cosface", {"margin": 0.1, "scale": 20.0}),

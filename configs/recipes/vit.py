@@ -50,7 +50,7 @@ def recipe(dataset: str, variant: str, *, tau: float, alpha: float) -> ConfigDic
         dataset,
         variant,
         REPORTED,
-        backbone=replace(vit.published()[weights], pretrained=f"weights/{weights}"),
+        backbone=replace(vit.PUBLISHED[weights], pretrained=f"weights/{weights}"),
         method=method,
         train=Train(groups=groups, epochs=49, warmup_epochs=1, optimizer="adamw", schedule="cosine"),
     )

@@ -19,6 +19,7 @@ from dml_jax.backbones.initializers import he_fan_in
 from dml_jax.backbones.layers import AveragePool, MaxPool, compute_dtype, conv
 from dml_jax.backbones.linen import as_backbone
 from dml_jax.backbones.pixels import CAFFE, FreezeBatchNorm, Pixels
+from dml_jax.backbones.weights.layouts import Layout, Network
 from dml_jax.config.fields import Dtype, Probability, section
 from dml_jax.errors import ConfigError
 
@@ -144,3 +145,13 @@ def build(config: Config) -> Backbone:
       WeightsError: by `init`, if `config.pretrained` does not contain weights of this network.
     """
     return as_backbone(BNInception(config), CHANNELS, config, source=SOURCE)
+
+
+def torch_module(modules: tuple[str, ...]) -> str:
+    """The name in Cadene's pretrained-models.pytorch of a module."""
+    return "_".join(modules)
+
+
+PUBLISHED = {"bn_inception": Config()}
+CLASSIFIERS = ("last_linear",)
+LAYOUTS = [Layout("Cadene", "conv1_7x7_s2.weight", lambda tensors: Network(Config(), interpolation="bilinear"))]

@@ -1,12 +1,28 @@
 """The interface between backbones and methods."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from dataclasses import Field
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import jax
 
+from dml_jax.backbones.pixels import Pixels
+
 PyTree = Any  # nested dicts of arrays
 ImageShape = tuple[int, int]  # (height, width) in pixels
+
+
+class Config(Protocol):
+    """The options that the configurations of all networks have."""
+
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def pretrained(self) -> str: ...
+    @property
+    def pixels(self) -> Pixels: ...
 
 
 class Apply(Protocol):

@@ -1,14 +1,22 @@
 """Training data-efficient image transformers & distillation through attention (Touvron et al., ICML 2021).
 
 DeiT-S is the ViT-S/16 of `vit.py`; the distilled variant has a second token and a second classifier. 21,665,664
-parameters without the classifier, 21,666,432 distilled.
+parameters without the classifier, 21,666,432 distilled. The layouts of published weights are those of all vision
+transformers, as tensors do not tell DeiT from ViT and DINO.
 """
 
-from typing import Literal
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Literal
+
+import numpy as np
 
 from dml_jax.backbones import vit
 from dml_jax.backbones.contract import Backbone
 from dml_jax.backbones.pixels import Pixels
+from dml_jax.backbones.weights.layouts import Layout, Network, Rule, StateDict, count, length
+from dml_jax.backbones.weights.tensor_files import Tensor
 from dml_jax.config.fields import section
 
 __all__ = ["Config", "build", "deit_base", "deit_small", "deit_small_distilled"]
@@ -43,3 +51,89 @@ def build(config: Config) -> Backbone:
     size = "base" if config.width == 768 else "small"
     source = f"hf://timm/deit_{size}_{'distilled_' if config.distilled else ''}patch16_224.fb_in1k"
     return vit.build(config, source)
+
+
+torch_module = vit.torch_module
+PUBLISHED = {"deit_small": deit_small(), "deit_small_distilled": deit_small_distilled(), "deit_base": deit_base()}
+UNSUPPORTED = {
+    "DeiT-Ti or ViT-Ti": Config(width=192, heads=3),
+    "distilled DeiT-B": replace(deit_base(), distilled=True),
+}
+CLASSIFIERS = ("head", "head_dist")
+UNSEEN = vit.UNSEEN
+
+
+def reader(interpolation: vit.Interpolation) -> Callable[[StateDict], Network]:
+    """The function that derives a vision transformer whose library interpolates like this.
+
+    A plain one is taken for a DeiT: its tensors do not tell how it was trained.
+    """
+
+    def read(tensors: StateDict) -> Network:
+        width, distilled = length(tensors, "norm.weight"), "dist_token" in tensors
+        patch = (tensors["patch_embed.proj.weight"].shape or (16,))[-1] if "patch_embed.proj.weight" in tensors else 16
+        registers = length(tensors, "reg_token") // width if "reg_token" in tensors else 0
+        options: dict[str, Any] = {
+            "distilled": distilled,
+            "registers": registers,
+            "depth": count(tensors, lambda i: f"blocks.{i}.norm1.weight"),
+            "width": width,
+            "heads": max(1, width // 64),  # all published networks have heads of 64 channels
+            "patch": patch,
+            "mlp": "gelu" if length(tensors, "blocks.0.mlp.fc1.bias") == 4 * width else "swiglu",
+            "layer_scale": 1e-5 if "blocks.0.ls1.gamma" in tensors else 0.0,
+            "interpolation": "antialiased" if registers else interpolation,
+        }
+        positions = length(tensors, "pos_embed") // width
+        if registers and math.isqrt(positions) ** 2 == positions:  # timm adds the class token's position to the token
+            tensors["pos_embed"] = _with_zero_position(tensors["pos_embed"])
+            positions += 1
+        side = math.isqrt(max(positions - (2 if distilled else 1), 1)) * patch
+        plain = not registers and not options["layer_scale"] and options["mlp"] == "gelu"
+        config: vit.Config = Config(**options) if plain else vit.Config(**options, pixels=Pixels())
+        return Network(config, side)
+
+    return read
+
+
+def _with_zero_position(positions: Tensor) -> Tensor:
+    """Positions [1, N, C] after one of zeros."""
+    _, count, width = positions.shape
+    return Tensor((1, count + 1, width), lambda: np.pad(positions.read(), ((0, 0), (1, 0), (0, 0))))
+
+
+# ViT, DeiT, DINOv2 with and without registers; the names of transformers 4, which the hub has, and of transformers 5.
+HUGGING_FACE: tuple[Rule, ...] = (
+    (r"^(cls_classifier|classifier)\.", "head."),
+    (r"^distillation_classifier\.", "head_dist."),
+    (r"^embeddings\.patch_embeddings\.projection", "patch_embed.proj"),
+    (r"^embeddings\.distillation_token", "dist_token"),
+    (r"^embeddings\.register_tokens", "reg_token"),
+    (r"^embeddings\.position_embeddings", "pos_embed"),
+    (r"^embeddings\.", ""),
+    (r"^(encoder\.layer|layers)\.", "blocks."),
+    (r"\.attention\.(attention\.query|q_proj)", ".attn.qkv@0"),
+    (r"\.attention\.(attention\.key|k_proj)", ".attn.qkv@1"),
+    (r"\.attention\.(attention\.value|v_proj)", ".attn.qkv@2"),
+    (r"\.attention\.(output\.dense|o_proj)", ".attn.proj"),
+    (r"\.layernorm_before", ".norm1"),
+    (r"\.layernorm_after", ".norm2"),
+    (r"\.layer_scale(\d)\.lambda1", r".ls\1.gamma"),
+    (r"\.intermediate\.dense|\.mlp\.weights_in", ".mlp.fc1"),
+    (r"^(blocks\.\d+)\.output\.dense", r"\1.mlp.fc2"),
+    (r"\.mlp\.gate_proj", ".mlp.fc1@0"),
+    (r"\.mlp\.up_proj", ".mlp.fc1@1"),
+    (r"\.mlp\.(weights_out|down_proj)", ".mlp.fc2"),
+    (r"^layernorm\.", "norm."),
+)
+DINOV2: tuple[Rule, ...] = (
+    (r"^register_tokens", "reg_token"),
+    (r"\.mlp\.w12\.", ".mlp.fc1."),
+    (r"\.mlp\.w3\.", ".mlp.fc2."),
+)
+
+LAYOUTS = [
+    Layout("Hugging Face", "embeddings.patch_embeddings.projection.weight", reader("bicubic"), HUGGING_FACE),
+    Layout("DINOv2", "mask_token", reader("offset"), DINOV2),
+    Layout("timm", "blocks.0.attn.qkv.weight", reader("antialiased")),
+]

@@ -9,6 +9,7 @@ Lite0: 3,371,008 parameters without the classifier. ImageNet top-1: 75.1, 76.7, 
 260 pixels. Convolutions start as N(0, 2 / fan out).
 """
 
+from itertools import groupby
 from typing import Annotated
 
 import flax.linen as nn
@@ -20,6 +21,7 @@ from dml_jax.backbones.contract import Backbone
 from dml_jax.backbones.layers import compute_dtype, conv
 from dml_jax.backbones.linen import as_backbone
 from dml_jax.backbones.pixels import FreezeBatchNorm, Pixels
+from dml_jax.backbones.weights.layouts import Layout, Network, StateDict, count, dotted, length
 from dml_jax.config.fields import Dtype, PositiveInt, Probability, section
 
 __all__ = ["Config", "build", "lite0", "lite1", "lite2"]
@@ -123,3 +125,28 @@ def build(config: Config) -> Backbone:
       WeightsError: by `init`, if `config.pretrained` does not contain weights of this network.
     """
     return as_backbone(EfficientNetLite(config), config.channels, config, source=SOURCE)
+
+
+def torch_module(modules: tuple[str, ...]) -> str:
+    """The name in the package efficientnet_lite_pytorch of a module."""
+    return ".".join(f"_{dotted(name)}" for name in modules)
+
+
+def read(tensors: StateDict) -> Network:
+    """The EfficientNet-Lite with these tensors."""
+    blocks = range(count(tensors, lambda i: f"_blocks.{i}._bn2.weight"))
+    widths = [length(tensors, f"_blocks.{i}._bn2.weight") for i in blocks]
+    stages = {width: len(list(group)) for width, group in groupby(widths)}  # each stage is wider than the one before
+    config = Config(
+        depths=tuple(stages.values()),
+        widths=tuple(stages),
+        stem=length(tensors, "_bn0.weight"),
+        channels=length(tensors, "_bn1.weight"),
+    )
+    side, crop_fraction = {lite1(): (240, 0.882), lite2(): (260, 0.890)}.get(config, (224, 0.875))
+    return Network(config, side, crop_fraction)
+
+
+PUBLISHED = {"lite0": lite0(), "lite1": lite1(), "lite2": lite2()}
+CLASSIFIERS = ("_fc",)
+LAYOUTS = [Layout("efficientnet_lite_pytorch", "_blocks.0._depthwise_conv.weight", read)]

@@ -17,6 +17,7 @@ from dml_jax.backbones.initializers import normal_init
 from dml_jax.backbones.layers import MaxPool, compute_dtype, conv
 from dml_jax.backbones.linen import as_backbone
 from dml_jax.backbones.pixels import FreezeBatchNorm, Pixels
+from dml_jax.backbones.weights.layouts import Layout, Network, dotted
 from dml_jax.config.fields import Dtype, Probability, section
 from dml_jax.errors import ConfigError
 
@@ -145,3 +146,17 @@ def build(config: Config) -> Backbone:
       WeightsError: by `init`, if `config.pretrained` does not contain weights of this network.
     """
     return as_backbone(GoogLeNet(config), CHANNELS, config, source=SOURCE)
+
+
+def torch_module(modules: tuple[str, ...]) -> str:
+    """The name in torchvision of a module."""
+    return dotted(".".join(modules))
+
+
+PUBLISHED = {"googlenet": Config()}
+CLASSIFIERS = ("fc",)
+LAYOUTS = [
+    Layout(
+        "torchvision", "inception3a.branch1.conv.weight", lambda tensors: Network(Config(), interpolation="bilinear")
+    )
+]

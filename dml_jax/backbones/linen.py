@@ -1,8 +1,7 @@
 """From a Linen module and its configuration to a `Backbone`."""
 
 from collections.abc import Callable, Collection
-from dataclasses import Field, asdict
-from typing import Any, ClassVar, Protocol
+from dataclasses import asdict
 
 import flax.linen as nn
 import jax
@@ -10,23 +9,10 @@ import jax.numpy as jnp
 from flax import traverse_util
 
 from dml_jax.backbones import functional
-from dml_jax.backbones.contract import Backbone, ImageShape, PyTree
-from dml_jax.backbones.pixels import Pixels, preprocess
+from dml_jax.backbones.contract import Backbone, Config, ImageShape, PyTree
+from dml_jax.backbones.pixels import preprocess
 from dml_jax.backbones.weights import pretrained
 from dml_jax.numerics import at_least_float32
-
-
-class Config(Protocol):
-    """The options that the configurations of all networks have."""
-
-    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def pretrained(self) -> str: ...
-    @property
-    def pixels(self) -> Pixels: ...
 
 
 def _unchanged(params: PyTree, image_shape: ImageShape) -> PyTree:

@@ -8,6 +8,8 @@ Parameters without the classifier: B0 3,319,392, B1 13,151,424, B2 24,196,288. I
 (without truncation): convolutions N(0, 2 / fan out), linear layers N(0, 0.02^2), biases 0.
 """
 
+import re
+
 import flax.linen as nn
 import jax
 
@@ -15,6 +17,7 @@ from dml_jax.backbones.contract import Backbone
 from dml_jax.backbones.layers import DropPath, attention, compute_dtype, conv, layer_norm, transformer_dense
 from dml_jax.backbones.linen import as_backbone
 from dml_jax.backbones.pixels import Pixels
+from dml_jax.backbones.weights.layouts import Layout, Network, Rule, StateDict, count, length, numbered
 from dml_jax.config.fields import Dtype, Fraction, PositiveInt, require, section
 from dml_jax.errors import ConfigError
 
@@ -179,3 +182,73 @@ def build(config: Config) -> Backbone:
     """
     source = SOURCES.get((config.depths, config.widths[-1]), "FILE")
     return as_backbone(MixTransformer(config), config.widths[-1], config, source=source)
+
+
+def torch_module(modules: tuple[str, ...]) -> str:
+    """The name in the SegFormer repository of a module."""
+    joined = re.sub(r"^stage(\d)_(patch_embed|norm)", r"\2\1", ".".join(modules))
+    joined = re.sub(r"^stage(\d)_block(\d+)", r"block\1.\2", joined)
+    return joined.replace("mlp.dwconv", "mlp.dwconv.dwconv")
+
+
+def read(tensors: StateDict) -> Network:
+    """The Mix Transformer with these tensors, in SegFormer's names."""
+    stages = (1, 2, 3, 4)
+
+    def reduction(stage: int) -> int:
+        kernel = tensors.get(f"block{stage}.0.attn.sr.weight")
+        return kernel.shape[-1] if kernel is not None and kernel.shape else 1
+
+    config = Config(
+        depths=tuple(count(tensors, lambda i, s=s: f"block{s}.{i}.norm1.weight") for s in stages),  # type: ignore
+        widths=tuple(length(tensors, f"norm{s}.weight") for s in stages),  # type: ignore[arg-type]
+        reductions=tuple(reduction(s) for s in stages),  # type: ignore[arg-type]
+    )
+    return Network(config)
+
+
+HUGGING_FACE: tuple[Rule, ...] = (
+    (r"^encoder\.", ""),
+    (r"^classifier\.", "head."),
+    (r"^patch_embeddings\.(\d)\.", numbered("patch_embed{}.")),
+    (r"^layer_norm\.(\d)", numbered("norm{}")),
+    (r"^block\.(\d)", numbered("block{}")),
+    (r"\.attention\.self\.query", ".attn.q"),
+    (r"\.attention\.self\.key", ".attn.kv@0"),
+    (r"\.attention\.self\.value", ".attn.kv@1"),
+    (r"\.attention\.self\.sr", ".attn.sr"),
+    (r"\.attention\.self\.layer_norm", ".attn.norm"),
+    (r"\.attention\.output\.dense", ".attn.proj"),
+    (r"\.layer_norm_(\d)", r".norm\1"),
+    (r"(patch_embed\d)\.layer_norm", r"\1.norm"),
+    (r"\.mlp\.dense", ".mlp.fc"),
+)
+TRANSFORMERS_5: tuple[Rule, ...] = (
+    (r"^classifier\.", "head."),
+    (r"^stages\.(\d)\.patch_embeddings\.layer_norm", numbered("patch_embed{}.norm")),
+    (r"^stages\.(\d)\.patch_embeddings", numbered("patch_embed{}")),
+    (r"^stages\.(\d)\.layer_norm", numbered("norm{}")),
+    (r"^stages\.(\d)\.blocks", numbered("block{}")),
+    (r"\.attention\.q_proj", ".attn.q"),
+    (r"\.attention\.k_proj", ".attn.kv@0"),
+    (r"\.attention\.v_proj", ".attn.kv@1"),
+    (r"\.attention\.o_proj", ".attn.proj"),
+    (r"\.attention\.sequence_reduction\.sequence_reduction", ".attn.sr"),
+    (r"\.attention\.sequence_reduction\.layer_norm", ".attn.norm"),
+    (r"\.layernorm_before", ".norm1"),
+    (r"\.layernorm_after", ".norm2"),
+)
+
+PUBLISHED = {"mit_b0": mit_b0(), "mit_b1": mit_b1(), "mit_b2": mit_b2()}
+UNSUPPORTED = {
+    "MiT-B3": Config(depths=(3, 4, 18, 3)),
+    "MiT-B4": Config(depths=(3, 8, 27, 3)),
+    "MiT-B5": Config(depths=(3, 6, 40, 3)),
+}
+CLASSIFIERS = ("head",)
+UNSEEN = ("heads",)
+LAYOUTS = [
+    Layout("SegFormer", "patch_embed1.proj.weight", read),
+    Layout("Hugging Face", "encoder.patch_embeddings.0.proj.weight", read, HUGGING_FACE),
+    Layout("Hugging Face", "stages.0.patch_embeddings.proj.weight", read, TRANSFORMERS_5),
+]

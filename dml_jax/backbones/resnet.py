@@ -16,6 +16,7 @@ from dml_jax.backbones.contract import Backbone
 from dml_jax.backbones.layers import MaxPool, compute_dtype, conv
 from dml_jax.backbones.linen import as_backbone
 from dml_jax.backbones.pixels import FreezeBatchNorm, Pixels
+from dml_jax.backbones.weights.layouts import Layout, Network, Rule, StateDict, count, dotted, length, numbered
 from dml_jax.config.fields import Dtype, NonEmpty, PositiveInt, Probability, require, section
 
 __all__ = ["Config", "build", "resnet18", "resnet34", "resnet50", "resnet101"]
@@ -64,6 +65,9 @@ def resnet101() -> Config:
     return Config(depths=(3, 4, 23, 3))
 
 
+PUBLISHED = {"resnet18": resnet18(), "resnet34": resnet34(), "resnet50": resnet50(), "resnet101": resnet101()}
+UNSUPPORTED = {"ResNet-152": Config(depths=(3, 8, 36, 3))}
+CLASSIFIERS = ("fc",)
 # (block, depths): where torchvision's first ImageNet weights ("V1"), which the papers started from, are published.
 SOURCES: dict[tuple[str, tuple[int, ...]], str] = {
     ("basic", (2, 2, 2, 2)): "hf://timm/resnet18.tv_in1k",
@@ -146,3 +150,39 @@ def build(config: Config) -> Backbone:
     channels = EXPANSION[config.block] * config.widths[-1]
     source = SOURCES.get((config.block, config.depths), "FILE")
     return as_backbone(ResNet(config), channels, config, source=source)
+
+
+def torch_module(modules: tuple[str, ...]) -> str:
+    """The name in torchvision of a module."""
+    joined = ".".join(modules)
+    return dotted(joined.replace("downsample_conv", "downsample.0").replace("downsample_bn", "downsample.1"))
+
+
+def read(tensors: StateDict) -> Network:
+    """The residual network with these tensors, in torchvision's names."""
+    stages = range(1, 1 + count(tensors, lambda s: f"layer{s + 1}.0.conv1.weight"))
+    stem = tensors["conv1.weight"].shape[-1:] if "conv1.weight" in tensors else ()
+    config = Config(
+        block="bottleneck" if "layer1.0.conv3.weight" in tensors else "basic",
+        depths=tuple(count(tensors, lambda b, s=s: f"layer{s}.{b}.conv1.weight") for s in stages),  # type: ignore[misc]
+        widths=tuple(length(tensors, f"layer{s}.0.bn1.weight") for s in stages),
+        stem="small" if stem == (3,) else "imagenet",
+    )
+    return Network(config, interpolation="bilinear")
+
+
+HUGGING_FACE: tuple[Rule, ...] = (
+    (r"^classifier\.1\.", "fc."),
+    (r"^embedder\.embedder\.convolution", "conv1"),
+    (r"^embedder\.embedder\.normalization", "bn1"),
+    (r"^encoder\.stages\.(\d)\.layers", numbered("layer{}")),
+    (r"shortcut\.convolution", "downsample.0"),
+    (r"shortcut\.normalization", "downsample.1"),
+    (r"layer\.(\d)\.convolution", numbered("conv{}")),
+    (r"layer\.(\d)\.normalization", numbered("bn{}")),
+)
+
+LAYOUTS = [
+    Layout("torchvision", "layer1.0.conv1.weight", read),
+    Layout("Hugging Face", "embedder.embedder.convolution.weight", read, HUGGING_FACE),
+]

@@ -23,10 +23,11 @@ from dml_jax.backbones.initializers import normal_init
 from dml_jax.backbones.layers import DropPath, attention, compute_dtype, conv, layer_norm, transformer_dense
 from dml_jax.backbones.linen import as_backbone, freeze
 from dml_jax.backbones.pixels import Pixels
+from dml_jax.backbones.weights.layouts import dotted
 from dml_jax.config.fields import Dtype, Fraction, NonNegative, NonNegativeInt, PositiveInt, require, section
 from dml_jax.errors import ConfigError
 
-__all__ = ["Config", "build", "dino", "dinov2", "published", "vit"]
+__all__ = ["Config", "build", "dino", "dinov2", "vit"]
 
 Size = Literal["small", "base", "large", "giant"]
 Interpolation = Literal["antialiased", "bicubic", "offset"]
@@ -97,8 +98,7 @@ def dinov2(size: Size, *, registers: bool = False) -> Config:
     )
 
 
-def published() -> dict[str, Config]:
-    """The published networks by name, as their authors call them."""
+def _published() -> dict[str, Config]:
     letters: dict[str, Size] = {"s": "small", "b": "base", "l": "large", "g": "giant"}
     found = {"vit_small": vit("small"), "vit_base": vit("base"), "vit_large": vit("large")}
     found |= {"dino_vits16": dino("small", 16), "dino_vits8": dino("small", 8)}
@@ -109,6 +109,9 @@ def published() -> dict[str, Config]:
     return found
 
 
+PUBLISHED = _published()  # by name, as their authors call them
+CLASSIFIERS: tuple[str, ...] = ("head",)
+UNSEEN = ("heads", "mlp")
 EPSILON = 1e-6
 
 
@@ -294,3 +297,9 @@ def _source(config: Config) -> str:
     if config.pixels.mean[0] == 0.5:
         return f"hf://timm/vit_{size}_patch{config.patch}_224.augreg_in21k_ft_in1k"
     return f"hf://timm/vit_{size}_patch{config.patch}_224.dino"
+
+
+def torch_module(modules: tuple[str, ...]) -> str:
+    """The name in timm of a module."""
+    joined = dotted(".".join(modules)).replace("mlp_", "mlp.")
+    return "patch_embed.proj" if joined == "patch_embed" else joined

@@ -47,6 +47,7 @@ def parser() -> cli.Parser:
     flags.add_argument("--what", metavar="NAME,NAME", help="analyses (default: all that apply)")
     flags.add_argument("--split", default="test", help="test (default), train or validation")
     flags.add_argument("--checkpoint", default="reported", help="reported (default), latest, best or a step")
+    flags.add_argument("--trust_code", action="store_true", help=cli.TRUST_CODE)
     flags.add_argument("--quiet", action="store_true", help="print messages but no progress")
     return flags
 
@@ -122,6 +123,8 @@ def run_config(options: Namespace, overrides: dict[str, str]) -> tuple["Config",
         if key not in MOVABLE:
             raise ConfigError(f"--config.{key}: belongs to the run; only {', '.join(MOVABLE)} can be given")
         config_files.apply_override(values, key, text)
+    if options.trust_code:
+        configs.import_code(values)
     config = configs.resolve(values, given=overrides)
     if config.data.path and not Path(config.data.path).expanduser().is_dir():
         raise DataError(

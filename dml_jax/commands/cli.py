@@ -8,19 +8,18 @@ import sys
 import warnings
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from dml_jax.errors import ConfigError, DataWarning, UserError, printable, suggest
 from dml_jax.files import UNWRITABLE, expand_path
-
-if TYPE_CHECKING:
-    pass
 
 # File-system errors that the user can fix: a full or failing disk, missing permissions, something else of that name.
 FIXABLE = UNWRITABLE | {
     *(errno.EACCES, errno.EPERM, errno.EIO, errno.EEXIST, errno.EISDIR, errno.ENOTDIR, errno.ENOTEMPTY, errno.ELOOP),
     errno.ENAMETOOLONG,
 }
+
+TRUST_CODE = "import the modules of other packages that a run's configuration names, which runs their code"
 
 
 class Parser(argparse.ArgumentParser):

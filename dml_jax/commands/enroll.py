@@ -94,6 +94,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     flags.add_argument("paths", nargs="*", metavar="DIRECTORY|IMAGE", help="directories of class folders, or images")
     flags.add_argument("--workdir", help="work directory of the run whose model is used")
     flags.add_argument("--checkpoint", default="reported", help="reported (default), latest, best or a step")
+    flags.add_argument("--trust_code", action="store_true", help=cli.TRUST_CODE)
     flags.add_argument("--index", help=".npz file with the enrolled classes")
     flags.add_argument("--classify", action="store_true", help="classify images instead of enrolling classes")
     flags.add_argument("--remove", metavar="CLASS", action="append", default=[], help="class to remove; repeatable")
@@ -134,7 +135,7 @@ def execute(arguments: list[str]) -> None:
     import dml_jax
     from dml_jax.inference.index import EMPTY, Index
 
-    model = dml_jax.load(utf8_path("--workdir", options.workdir), options.checkpoint)
+    model = dml_jax.load(utf8_path("--workdir", options.workdir), options.checkpoint, trust_code=options.trust_code)
     if options.classify:
         kept = usable(model, files) if options.skip_bad else files
         _classify(Index.load(model, path), kept, options)

@@ -30,6 +30,7 @@ def parser() -> cli.Parser:
     flags.add_argument("--workdir", metavar="DIRECTORY", help="work directory of the run")
     flags.add_argument("--split", default="test", help="test (default), train or validation")
     flags.add_argument("--checkpoint", default="reported", help="reported (default), latest, best or a step")
+    flags.add_argument("--trust_code", action="store_true", help=cli.TRUST_CODE)
     flags.add_argument("--port", type=int, default=8001, help="default 8001; 0 for any free one")
     return flags
 

@@ -27,6 +27,7 @@ def parser() -> cli.Parser:
     flags.add_argument("--workdir", metavar="DIRECTORY", help="work directory of the run")
     flags.add_argument("--to", metavar="FORM,…", help="onnx, stablehlo, parquet")
     flags.add_argument("--checkpoint", default="reported", help="reported (default), latest, best or a step")
+    flags.add_argument("--trust_code", action="store_true", help=cli.TRUST_CODE)
     flags.add_argument("--output", metavar="DIRECTORY", help="default: the work directory")
     flags.add_argument("--push", metavar="USER/NAME", help="repository on the Hugging Face hub to upload to")
     flags.add_argument("--private", action="store_true", help="if the repository is new, only its owner sees it")
@@ -59,11 +60,20 @@ def execute(arguments: list[str]) -> None:
     output = expand_path("--output", options.output) if options.output else workdir
     if output.exists() and not output.is_dir():
         raise ConfigError(f"--output={options.output}: is a file; give a directory")
-    export(workdir, forms, options.checkpoint, output, options.push, private=options.private)
+    export(
+        workdir, forms, options.checkpoint, output, options.push, private=options.private, trust_code=options.trust_code
+    )
 
 
 def export(
-    workdir: Path, forms: tuple[str, ...], checkpoint: str, output: Path, repository: str | None, *, private: bool
+    workdir: Path,
+    forms: tuple[str, ...],
+    checkpoint: str,
+    output: Path,
+    repository: str | None,
+    *,
+    private: bool,
+    trust_code: bool,
 ) -> None:
     """Writes the forms into `output`, and pushes them with the model to a repository.
 
@@ -72,11 +82,15 @@ def export(
     """
     import jax
 
+    from dml_jax import config as configs
     from dml_jax.export import embedding_files, hub, onnx, parquet, stablehlo
     from dml_jax.train.records.workdir import read_config
     from dml_jax.train.start import warm_start
 
-    height, width = read_config(workdir)["shape"]
+    facts = read_config(workdir)
+    if trust_code:
+        configs.import_code(facts["config"])
+    height, width = facts["shape"]
     splits = exported_splits(workdir) if "parquet" in forms else []
     if repository:
         state = warm_start.load_trained(workdir, checkpoint, None).state

@@ -98,6 +98,7 @@ def execute(arguments: list[str]) -> None:
         raise ConfigError(f"--short_side={options.short_side}: must be at least 0 (0 keeps the size of the images)")
     if not 1 <= options.threads <= MAX_THREADS:
         raise ConfigError(f"--threads={options.threads}: must be in 1..{MAX_THREADS}")
+    configs.import_code({"data": {"name": options.name}})
     recipe: Recipe | None = getattr(configs.module("data", options.name, "--name"), "RECIPE", None)
     if recipe is None:
         raise ConfigError(

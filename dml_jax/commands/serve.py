@@ -48,6 +48,7 @@ def execute(arguments: list[str]) -> None:
     flags = cli.Parser(__doc__)
     flags.add_argument("--workdir", help="work directory of the run whose model is served")
     flags.add_argument("--checkpoint", default="reported", help="reported (default), latest, best or a step")
+    flags.add_argument("--trust_code", action="store_true", help=cli.TRUST_CODE)
     flags.add_argument("--index", help=".npz file with enrolled classes")
     decision_options.add(flags)
     flags.add_argument("--host", default="127.0.0.1", help="default 127.0.0.1; 0.0.0.0 to be reachable from elsewhere")
@@ -78,7 +79,7 @@ def execute(arguments: list[str]) -> None:
         from dml_jax.inference.index import Index
 
         runtime.enable_compilation_cache()
-        model = dml_jax.load(utf8_path("--workdir", options.workdir), options.checkpoint)
+        model = dml_jax.load(utf8_path("--workdir", options.workdir), options.checkpoint, trust_code=options.trust_code)
         classify = None
         if options.index:
             index = Index.load(model, expand_path("--index", options.index))

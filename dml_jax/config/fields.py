@@ -150,6 +150,17 @@ def keys(kind: type, path: str = "") -> Iterator[str]:
             yield key
 
 
+def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested mapping -> dotted keys."""
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            flat |= flatten(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = list(value) if isinstance(value, tuple) else value
+    return flat
+
+
 def meanings(kind: type) -> dict[str, str]:
     """What each field means: the comment behind it, or above it."""
     found: dict[str, str] = {}

@@ -11,7 +11,10 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import TYPE_CHECKING, Any
 
-from dml_jax.config.resolve import SAME_EXPERIMENT, Config, flatten, misleading, resolve, upgraded
+from dml_jax.config.fields import flatten
+from dml_jax.config.identity import SAME_EXPERIMENT
+from dml_jax.config.modules import import_code
+from dml_jax.config.resolve import Config, misleading, resolve, upgraded
 from dml_jax.errors import ConfigError, UserError, suggest
 from dml_jax.files import expand_path, read_json
 
@@ -65,9 +68,11 @@ def run_file(option: str, path: str) -> ModuleType:
     module = ModuleType(file.stem)
     module.__file__ = str(file)
     parents = [*file.resolve().parents]
-    root = str(next((parent.parent for parent in parents if parent.name == "configs"), parents[:2][-1]))
-    if root not in sys.path:  # configuration files import each other as `configs.…`
-        sys.path.insert(0, root)
+    root = next((parent.parent for parent in parents if parent.name == "configs"), None)
+    # Configuration files import each other as `configs.…`, and the code of a paper lies beside them.
+    for folder in map(str, (root,) if root else (*parents[1:2], parents[0])):
+        if folder not in sys.path:
+            sys.path.insert(0, folder)
     if (shipped := str(configs_root())) not in sys.path:  # and may import those of the package
         sys.path.append(shipped)
     with running(f"{option}={path}"):
@@ -111,7 +116,11 @@ def _stored_config(path: str) -> tuple[dict[str, Any], list[str]]:
 
 
 def resolved(
-    path: str, overrides: dict[str, str], warn: Callable[[str], None] | None = None
+    path: str,
+    overrides: dict[str, str],
+    warn: Callable[[str], None] | None = None,
+    *,
+    trust_code: bool = False,
 ) -> tuple[Config, frozenset[str]]:
     """The configuration in a file with overrides, and the keys that the user gave, see `needs.report`.
 
@@ -122,11 +131,12 @@ def resolved(
       path: see `load_config`.
       overrides: see `load_config`.
       warn: called with a sentence about each value that has no effect or not the one that is expected.
+      trust_code: see `load_config`.
 
     Raises:
       ConfigError: see `load_config` and `config.resolve`.
     """
-    values = load_config(path, overrides)
+    values = load_config(path, overrides, trust_code=trust_code)
     if path.endswith(".json"):
         given = {*overrides, *_stored_config(path)[1]}
         return resolve(values, given, warn), frozenset(given)
@@ -139,15 +149,18 @@ def resolved(
     return config, frozenset(given if shortened else given | named)
 
 
-def load_config(path: str, overrides: dict[str, str]) -> dict[str, Any]:
+def load_config(path: str, overrides: dict[str, str], *, trust_code: bool = False) -> dict[str, Any]:
     """The configuration in a file as a nested dict, with overrides applied.
+
+    What the user's own file or the overrides name by an import path is imported.
 
     Args:
       path: the file; `FILE:variant` calls its `get_config(variant)`; `config.json` of a run is a configuration, too.
       overrides: text by dotted key; parsed as the type that the key has in the file.
+      trust_code: also imports what the `config.json` of a run names by an import path.
 
     Raises:
-      ConfigError: no such file, variant or key, or a value of another type.
+      ConfigError: no such file, variant or key, or a value of another type; or see `import_code`.
     """
     if path.endswith(".json"):
         values, _ = _stored_config(path)
@@ -172,6 +185,7 @@ def load_config(path: str, overrides: dict[str, str]) -> dict[str, Any]:
             values["train"][other] = 0
     if not set(overrides) <= set(SAME_EXPERIMENT):
         values["paper"] = {}  # it is not the experiment of the paper any more
+    import_code(values, overrides if path.endswith(".json") and not trust_code else None)
     return values
 
 

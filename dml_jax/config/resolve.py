@@ -1,30 +1,23 @@
 """The configuration of a run, as a file in `configs/` gives it, after validation.
 
-The sections `backbone` and `method` have a key `name`, which is the name of a module, and the options in
-`dml_jax/backbones` and `dml_jax/methods`.
+The sections `backbone` and `method` have a key `name`, which is the name of a module, and the options of its `Config`.
 """
 
-import hashlib
-import importlib
-import json
-import pkgutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import asdict, field, replace
-from types import ModuleType
+from dataclasses import field, replace
 from typing import Annotated, Any
 
 from annotated_types import Ge, Lt
 
 from dml_jax.config import needs
-from dml_jax.config.data import WITHOUT_CLASSES, Data
-from dml_jax.config.evaluation import Evaluation, Refine
-from dml_jax.config.fields import keys, section, validate
-from dml_jax.config.train import USERS, Group, Train
+from dml_jax.config.data import Data
+from dml_jax.config.evaluation import Evaluation
+from dml_jax.config.fields import flatten, keys, section, validate
+from dml_jax.config.modules import choices, module
+from dml_jax.config.train import USERS, Train
 from dml_jax.errors import ConfigError, suggest
 from dml_jax.files import utf8_path
-
-__all__ = ["Config", "Data", "Evaluation", "Group", "Refine", "Train"]
 
 
 @section
@@ -43,61 +36,8 @@ class Config:
     init_from: str = ""  # work directory or directory of converted weights to start from
 
 
-# Keys that change no bit of the trained model, so that a run may be resumed with other values. (If the best model is
-# selected, when and how it is evaluated does matter, see `decisive`.)
-INDIFFERENT = (
-    "data.path", "data.threads", "data.workers", "data.prefetch", "train.steps", "train.epochs", "train.log_every",
-    "train.evaluate_every", "train.checkpoint_every", "train.keep_every", "evaluation", "method.k", "method.k_r",
-    "paper",
-)  # fmt: skip
-# Keys that do not change what a published number was measured with.
-SAME_EXPERIMENT = (
-    "seed", "data.path", "data.threads", "data.workers", "data.prefetch", "train.log_every", "train.checkpoint_every",
-    "train.keep_every", "evaluation.ks", "evaluation.full_ranking", "evaluation.batch_size", "evaluation.refine",
-    "evaluation.refine_clusters", "evaluation.refine_eps", "evaluation.refine_min_samples", "evaluation.controls",
-    "backbone.pretrained",
-)  # fmt: skip
 # Keys that hold a path.
 PATHS = ("data.path", "init_from", "backbone.pretrained", "method.teacher")
-# The packages whose modules `data.name`, `backbone.name` and `method.name` name, below `dml_jax`.
-MODULES = {"data": "data.formats", "backbone": "backbones", "method": "methods"}
-LABELS = {"data": "data set", "backbone": "backbone", "method": "method"}
-ENTRY_POINTS = {"data": "load", "backbone": "build", "method": "build"}  # what such a module defines
-
-
-def choices(kind: str) -> list[str]:
-    """The names that `data.name`, `backbone.name` or `method.name` can have; `kind` is "data", "backbone", "method"."""
-    package = importlib.import_module(f"dml_jax.{MODULES[kind]}")
-    names = (found.name for found in pkgutil.iter_modules(package.__path__))
-    return sorted(name for name in names if _import(kind, name) is not None)
-
-
-def module(kind: str, name: Any, key: str = "") -> ModuleType:
-    """Imports the module of a data set, backbone or method.
-
-    Args:
-      kind: "data", "backbone" or "method".
-      name: of a module.
-      key: for the message; by default the key of the configuration.
-
-    Raises:
-      ConfigError: there is no such module; names the nearest one.
-    """
-    if isinstance(name, str) and name.isidentifier() and (found := _import(kind, name)):
-        return found
-    raise ConfigError(f"{key or f'{kind}.name'}={name!r}: unknown {LABELS[kind]}; {suggest(str(name), choices(kind))}")
-
-
-def _import(kind: str, name: str) -> ModuleType | None:
-    """The module of that name, unless it is missing or one of the package's helpers."""
-    package = f"dml_jax.{MODULES[kind]}"
-    try:
-        found = importlib.import_module(f"{package}.{name}")
-    except ModuleNotFoundError as error:
-        if error.name != f"{package}.{name}":
-            raise
-        return None
-    return found if hasattr(found, ENTRY_POINTS[kind]) else None
 
 
 def resolve(values: Mapping[str, Any], given: needs.Given = None, warn: Callable[[str], None] | None = None) -> Config:
@@ -166,7 +106,8 @@ def _validated(values: Mapping[str, Any]) -> Config:
         if key not in Config.__dataclass_fields__:
             raise ConfigError(f"{key}: there is no such key; {suggest(key, known)}")
     config = Config(**sections)
-    module("data", config.data.name)
+    if "." not in config.data.name:  # a model can be used without the code of its data set
+        module("data", config.data.name)
     if config.head and not (config.head.feature_views and not config.train.feature_views):
         raise ConfigError(
             "head.feature_views: must be positive, and train.feature_views 0: head trains on features first"
@@ -195,30 +136,3 @@ def known_keys(values: Mapping[str, Any]) -> Iterator[str]:
         kinds[kind] = found.config_type(values[kind]) if hasattr(found, "config_type") else found.Config
     for key in keys(Config):
         yield from keys(kinds[key], key) if key in kinds else (key,)
-
-
-def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested mapping -> dotted keys."""
-    flat: dict[str, Any] = {}
-    for key, value in values.items():
-        if isinstance(value, Mapping):
-            flat |= flatten(value, f"{prefix}{key}.")
-        else:
-            flat[f"{prefix}{key}"] = list(value) if isinstance(value, tuple) else value
-    return flat
-
-
-def decisive(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The keys, with values, that determine the trained model."""
-    flat = flatten(values)
-    # A configuration that was edited by hand may lack any key.
-    chosen = set() if flat.get("train.select") == "last" else {"train.evaluate_every", "evaluation.protocol"}
-    # With a sampler that does not draw by class, this is the size of test-time batches only.
-    ignored = INDIFFERENT + (("data.images_per_class",) if flat.get("data.sampler") in WITHOUT_CLASSES else ())
-    return {k: v for k, v in flat.items() if k in chosen or not any(k == i or k.startswith(f"{i}.") for i in ignored)}
-
-
-def digest(config: Config) -> str:
-    """SHA-256 of everything in the configuration that determines the trained model."""
-    text = json.dumps(decisive(asdict(config)), sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()

@@ -27,6 +27,7 @@ class Model:
     Args:
       directory: the run's work directory, a directory of converted weights, or the name of packaged ones ("lite0").
       checkpoint: "reported" (the one that `results.json` describes), "latest", "best" or a step.
+      trust_code: see `dml_jax.load`.
 
     Attributes:
       config: of the run.
@@ -39,13 +40,15 @@ class Model:
       WeightsError: damaged weights.
     """
 
-    def __init__(self, directory: str | Path, checkpoint: str = "reported"):
+    def __init__(self, directory: str | Path, checkpoint: str = "reported", *, trust_code: bool = False):
         from dml_jax.train.start import warm_start  # orbax takes seconds to import
 
         directory = self._directory = packaged.directory(utf8_path("directory", directory))
         self.shape = warm_start.image_shape(directory)
         # Falling back to an earlier checkpoint would silently give a different model from the requested one.
-        self.config, method, state, unfinished = warm_start.load_trained(directory, checkpoint, warn=None)
+        self.config, method, state, unfinished = warm_start.load_trained(
+            directory, checkpoint, warn=None, trust_code=trust_code
+        )
         self.finished = not unfinished
         self.step = int(state.step)
         self._variables = (state.params, state.model_state)

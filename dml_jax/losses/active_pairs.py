@@ -11,9 +11,9 @@ import jax.numpy as jnp
 
 from dml_jax.losses import mining as miners
 from dml_jax.losses import pair_losses, pairwise, similarity_losses
-from dml_jax.losses.mining import Triplets
-from dml_jax.losses.options import Mining, MultiSimilarity
+from dml_jax.losses.mining import Mining, Triplets
 from dml_jax.losses.pair_losses import ROUNDING
+from dml_jax.losses.similarity_losses import MultiSimilarity
 
 
 def _fraction(active: jax.Array, counted: jax.Array) -> jax.Array:

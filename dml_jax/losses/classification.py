@@ -8,6 +8,7 @@ Wang et al. (CVPR 2018); sub-center ArcFace, Deng et al. (ECCV 2020).
 import jax
 import jax.numpy as jnp
 
+from dml_jax.config.fields import Fraction, NonNegative, Positive, PositiveInt, section
 from dml_jax.losses.check_batch import check_batch
 from dml_jax.losses.pairwise import class_cosine, class_indices, own_class
 from dml_jax.numerics import at_least_float32, product, root
@@ -43,6 +44,13 @@ def linear_logits(embeddings: jax.Array, kernel: jax.Array, bias: jax.Array) -> 
     return product("nd,dc->nc", embeddings, kernel) + bias[None]
 
 
+@section
+class CrossEntropy:
+    """Options of `softmax`."""
+
+    smoothing: Fraction = 0.0  # of the labels
+
+
 def softmax(
     embeddings: jax.Array, labels: jax.Array, kernel: jax.Array, bias: jax.Array, *, smoothing: float = 0.0
 ) -> jax.Array:
@@ -55,6 +63,14 @@ def softmax(
     """
     check_batch(embeddings, labels, kernel=(kernel, "DC"))
     return cross_entropy(linear_logits(embeddings, kernel, bias), labels, smoothing=smoothing).mean()
+
+
+@section
+class NormalizedSoftmax:
+    """Options of `normalized_softmax`."""
+
+    temperature: Positive = 0.05  # divides the cosines
+    smoothing: Fraction = 0.0  # of the labels
 
 
 def normalized_softmax(
@@ -87,6 +103,14 @@ def angular_margin(cosines: jax.Array, labels: jax.Array, *, margin: float) -> j
     return _with_target(cosines, labels, jnp.where(own > -jnp.cos(margin), shifted, linear))
 
 
+@section
+class ArcFace:
+    """Options of `arcface`."""
+
+    margin: NonNegative = 0.5  # radians
+    scale: Positive = 64.0  # of the cosines
+
+
 def arcface(
     embeddings: jax.Array, labels: jax.Array, proxies: jax.Array, *, margin: float = 0.5, scale: float = 64.0
 ) -> jax.Array:
@@ -102,6 +126,14 @@ def arcface(
     ).mean()
 
 
+@section
+class CosFace:
+    """Options of `cosface`."""
+
+    margin: NonNegative = 0.35  # in cosine
+    scale: Positive = 64.0  # of the cosines
+
+
 def cosface(
     embeddings: jax.Array, labels: jax.Array, proxies: jax.Array, *, margin: float = 0.35, scale: float = 64.0
 ) -> jax.Array:
@@ -114,6 +146,13 @@ def cosface(
     check_batch(embeddings, labels, proxies=(proxies, "CD"))
     cosines = class_cosine(embeddings, proxies)
     return cross_entropy(scale * _with_target(cosines, labels, _own(cosines, labels) - margin), labels).mean()
+
+
+@section
+class SubCenterArcFace(ArcFace):
+    """Options of `subcenter_arcface`."""
+
+    centers: PositiveInt = 3  # per class
 
 
 def subcenter_arcface(

@@ -12,14 +12,15 @@ Miners take distances float [N, M] between unit vectors and the pairs to choose 
 [N, M]; row i is anchor i. They return one triplet per anchor.
 """
 
-from typing import NamedTuple, assert_never
+from typing import Literal, NamedTuple, assert_never
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
-from dml_jax.losses.options import Mining
 from dml_jax.losses.pairwise import distances, masks, same_class
+
+Mining = Literal["random", "semi_hard", "hard", "distance_weighted"]
 
 
 class Triplets(NamedTuple):

@@ -10,11 +10,11 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 
+from dml_jax.config.fields import NonNegative, section
 from dml_jax.losses import mining as miners
 from dml_jax.losses import pairwise
 from dml_jax.losses.check_batch import check_batch
-from dml_jax.losses.mining import Triplets
-from dml_jax.losses.options import Mining
+from dml_jax.losses.mining import Mining, Triplets
 from dml_jax.losses.pairwise import Candidates
 from dml_jax.numerics import at_least_float32, log_sum_exp, root
 
@@ -28,6 +28,16 @@ def _mean(values: jax.Array, where: jax.Array) -> jax.Array:
 
 def _squared(x: jax.Array, y: jax.Array) -> jax.Array:
     return jnp.sum((x - y) ** 2, axis=-1)
+
+
+@section
+class Contrastive:
+    """Options of `contrastive`."""
+
+    positive_margin: NonNegative = 0.0  # closer positive pairs have no loss
+    negative_margin: NonNegative = 1.0  # more distant negative pairs have no loss
+    squared: bool = False  # half the squared hinges, as first published
+    average: Literal["all", "active"] = "active"  # over all pairs of a kind, or those with a positive hinge
 
 
 def contrastive(
@@ -77,6 +87,15 @@ def contrastive_hinges(
     pull = jnp.where(positive, jax.nn.relu(distances - positive_margin), 0)
     push = jnp.where(negative, jax.nn.relu(negative_margin - distances), 0)
     return (pull**2 / 2, push**2 / 2) if squared else (pull, push)
+
+
+@section
+class Triplet:
+    """Options of `triplet`."""
+
+    margin: NonNegative = 0.2  # by which the positive must be closer
+    squared: bool = True  # compare squared distances
+    mining: Mining = "semi_hard"  # how negatives are chosen
 
 
 def triplet(
@@ -135,6 +154,17 @@ def triplet_hinges(
     if not squared:
         near, far = root(near), root(far)
     return jax.nn.relu(near - far + margin)
+
+
+@section
+class Margin:
+    """Options of `margin`."""
+
+    margin: NonNegative = 0.2  # alpha
+    beta: NonNegative = 1.2  # initial boundary of every class
+    nu: NonNegative = 0.0  # weight of the boundaries
+    divisor: Literal["triplets", "pairs"] = "triplets"  # active ones; pairs as in pytorch-metric-learning
+    mining: Mining = "distance_weighted"  # how negatives are chosen
 
 
 def margin(
@@ -228,6 +258,14 @@ def _mine(mining: Mining, key: jax.Array | None, x: jax.Array, others: Candidate
     return miners.mine(mining, key, distances, others.positive, others.negative, dim=x.shape[-1])
 
 
+@section
+class LiftedStructure:
+    """Options of `lifted_structure`."""
+
+    margin: NonNegative = 1.0  # alpha
+    normalize: bool = True  # unit embeddings; the paper uses them as they are
+
+
 def lifted_structure(
     embeddings: jax.Array,
     labels: jax.Array,
@@ -265,6 +303,13 @@ def lifted_structure_losses(
     columns = log_sum_exp(margin - distances, negative, axis=0)
     j = jnp.logaddexp(rows[:, None], columns[None, :]) + distances
     return jnp.where(positive, jax.nn.relu(j) ** 2 / 2, 0)
+
+
+@section
+class NPair:
+    """Options of `n_pair`."""
+
+    l2: NonNegative = 0.002  # weight of the mean squared length of the embeddings, which are not normalised
 
 
 def n_pair(

@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 
+from dml_jax.config.fields import NonNegative, Positive, PositiveInt, section
 from dml_jax.losses.check_batch import check_batch
 from dml_jax.losses.classification import cross_entropy
 from dml_jax.losses.pairwise import class_cosine, own_class
@@ -13,6 +14,13 @@ def _compared(embeddings: jax.Array, labels: jax.Array, proxies: jax.Array) -> t
     """Cosines [B, C] with the proxies, NaN for labels outside 0..C-1; and each sample's own proxy, bool [B, C]."""
     own = own_class(labels, len(proxies))
     return jnp.where(own.any(axis=1, keepdims=True), class_cosine(embeddings, proxies), jnp.nan), own
+
+
+@section
+class ProxyNCA:
+    """Options of `proxy_nca`."""
+
+    scale: Positive = 3.0  # length of embeddings and proxies
 
 
 def proxy_nca(embeddings: jax.Array, labels: jax.Array, proxies: jax.Array, *, scale: float = 3.0) -> jax.Array:
@@ -28,6 +36,15 @@ def proxy_nca(embeddings: jax.Array, labels: jax.Array, proxies: jax.Array, *, s
     return jnp.mean(jnp.sum(distances, axis=1, where=own) + others)
 
 
+@section
+class ProxyNCAPP:
+    """Options of `proxy_nca_pp`."""
+
+    """Options of `proxy_nca`."""
+
+    temperature: Positive = 1 / 9  # divides the squared distances
+
+
 def proxy_nca_pp(
     embeddings: jax.Array, labels: jax.Array, proxies: jax.Array, *, temperature: float = 1 / 9
 ) -> jax.Array:
@@ -37,6 +54,14 @@ def proxy_nca_pp(
     """
     check_batch(embeddings, labels, proxies=(proxies, "CD"))
     return cross_entropy(2 * (class_cosine(embeddings, proxies) - 1) / temperature, labels).mean()
+
+
+@section
+class ProxyAnchor:
+    """Options of `proxy_anchor`."""
+
+    margin: NonNegative = 0.1  # delta, in cosine
+    alpha: Positive = 32.0  # steepness
 
 
 def proxy_anchor(
@@ -55,6 +80,17 @@ def proxy_anchor(
     pull = log1p_sum_exp(-alpha * (cosines - margin), own, axis=0)
     push = log1p_sum_exp(alpha * (cosines + margin), ~own, axis=0)
     return pull.sum() / present.sum() + push.mean()
+
+
+@section
+class SoftTriple:
+    """Options of `soft_triple`."""
+
+    centers: PositiveInt = 10  # per class
+    scale: Positive = 20.0  # lambda
+    gamma: Positive = 0.1  # temperature of the weights of a class's centers
+    margin: NonNegative = 0.01  # delta
+    spread: NonNegative = 0.2  # tau, weight of the regulariser
 
 
 def soft_triple(

@@ -20,13 +20,23 @@ For N queries, M candidates and at most P positives per query, time is O(N M P) 
 """
 
 from functools import partial
+from typing import Annotated
 
 import jax
 import jax.numpy as jnp
 
+from dml_jax.config.fields import NonEmpty, Positive, PositiveInt, require, section
 from dml_jax.losses import pairwise
 from dml_jax.losses.check_batch import check_batch
 from dml_jax.losses.pairwise import Candidates
+
+
+@section
+class SmoothAP:
+    """Options of `smooth_ap`."""
+
+    temperature: Positive = 0.01  # of the ranks, in cosine
+    rank_query: bool = False  # each query is a positive of itself, as in the authors' code
 
 
 def smooth_ap(
@@ -54,6 +64,20 @@ def smooth_ap(
     ratios = jnp.where(positive, among_positives / jnp.where(positive, among_all, 1), 0)
     precision = ratios.sum(axis=1) / jnp.maximum(positive.sum(axis=1), 1)
     return _mean_over_queries(1 - precision, positive)
+
+
+@section
+class RecallAtK:
+    """Options of `recall_at_k`."""
+
+    ks: Annotated[tuple[PositiveInt, ...], NonEmpty] = (1, 2, 4, 8, 16)  # of the recalls that are averaged
+    k_temperatures: tuple[Positive, ...] = (1.0, 2.0, 4.0, 8.0, 16.0)  # in ranks, one for each k
+    temperature: Positive = 0.01  # of the ranks, in cosine
+    rank_query: bool = False  # each query is a candidate of its own ranking, as in the authors' code
+
+    def __post_init__(self) -> None:
+        same = len(self.k_temperatures) == len(self.ks)
+        require(same, "k_temperatures", self.k_temperatures, f"give one for each of ks={self.ks}")
 
 
 def recall_at_k(

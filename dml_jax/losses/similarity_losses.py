@@ -32,13 +32,26 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 
+from dml_jax.config.fields import NonNegative, Positive, section
 from dml_jax.losses import pairwise
 from dml_jax.losses.check_batch import check_batch
-from dml_jax.losses.options import MultiSimilarity
 from dml_jax.losses.pairwise import Candidates
 from dml_jax.numerics import at_least_float32, log1p_sum_exp, log_sum_exp
 
 COPY = 1e-5  # largest 1 - S of two embeddings that count as copies of one image
+
+
+@section
+class MultiSimilarity:
+    """Options of `multi_similarity`; the defaults are those of the authors' repository."""
+
+    alpha: Positive = 2.0  # steepness for positive pairs
+    beta: Positive = 40.0  # steepness for negative pairs; the paper: 50
+    base: float = 0.5  # lambda, the similarity from which pairs are weighted; the paper: 1
+    epsilon: NonNegative = 0.1  # margin of the mining
+    mining: bool = True  # False: every pair counts
+    copies: Literal["drop", "keep"] = "drop"  # positive pairs of similarity 1
+    divisor: Literal["batch", "active"] = "batch"  # mean over all anchors, or over those with a pair left
 
 
 def multi_similarity(
@@ -125,6 +138,14 @@ def anchor_losses(
     return log1p_sum_exp(-alpha * s, positive, axis=1) / alpha + log1p_sum_exp(beta * s, negative, axis=1) / beta
 
 
+@section
+class Circle:
+    """Options of `circle`."""
+
+    margin: NonNegative = 0.4  # m; 0.25 for face recognition
+    gamma: Positive = 80.0  # scale; 256 for face recognition
+
+
 def circle(
     embeddings: jax.Array,
     labels: jax.Array,
@@ -147,6 +168,13 @@ def circle(
     pull = log_sum_exp(-gamma * alpha_p * (s - (1 - margin)), others.positive, axis=1)
     valid = others.positive.any(axis=1) & others.negative.any(axis=1)
     return jnp.sum(jax.nn.softplus(push + pull), where=valid) / jnp.maximum(valid.sum(), 1)
+
+
+@section
+class SupCon:
+    """Options of `sup_con`."""
+
+    temperature: Positive = 0.1  # divides the cosines
 
 
 def sup_con(

@@ -35,7 +35,7 @@ from dml_jax.errors import ConfigError
 from dml_jax.losses import active_pairs as active
 from dml_jax.losses import pairwise
 from dml_jax.losses import similarity_losses as ms
-from dml_jax.losses.options import MultiSimilarity
+from dml_jax.losses.similarity_losses import MultiSimilarity
 from dml_jax.methods import heads
 from dml_jax.methods.contract import Aux, Batch, Hooks, Method, PyTree, TrainingSet
 from dml_jax.numerics import at_least_float32, product, unit

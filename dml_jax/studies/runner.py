@@ -274,9 +274,17 @@ def command(root: Path, trial: Trial) -> list[str]:
         weights = [f"--weights={','.join(map(str, trial.weights))}"] if trial.weights else []
         members = map(str, trial.members)
         return [sys.executable, "-m", "dml_jax", "ensemble", *members, f"--output={trial.directory}", *weights]
-    config = root / "trials" / f"{trial.name}.json"
+    config = root / "trials" / f"{trial.name}.json"  # written here, so its code is that of the user's own study
     files.write_json(config, {"config": trial.config, "given": trial.given})
-    return [sys.executable, "-m", "dml_jax.main", f"--config={config}", f"--workdir={trial.directory}", "--quiet"]
+    return [
+        sys.executable,
+        "-m",
+        "dml_jax.main",
+        f"--config={config}",
+        f"--workdir={trial.directory}",
+        "--quiet",
+        "--trust_code",
+    ]
 
 
 def last_line(log: Path) -> str:

@@ -32,7 +32,7 @@ SMALL = vit.Config(depth=2, width=16, heads=2, patch=8, layer_scale=0.1)
 )
 def test_published_sizes(name: str, parameters: int) -> None:
     side = 518 if "dinov2" in name else 224
-    params, _ = jax.eval_shape(lambda: vit.build(vit.published()[name]).init(jax.random.key(0), (side, side)))
+    params, _ = jax.eval_shape(lambda: vit.build(vit.PUBLISHED[name]).init(jax.random.key(0), (side, side)))
     assert sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(params)) == parameters
 
 

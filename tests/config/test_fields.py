@@ -9,7 +9,7 @@ from dml_jax import config as configs
 from dml_jax.config import fields
 from dml_jax.config.fields import AtLeastTwo, Fraction, Positive, PositiveInt, Probability, require, section, validate
 from dml_jax.errors import ConfigError, suggest
-from dml_jax.losses.options import OPTIONS
+from dml_jax.methods.baseline import LOSSES
 from tests.train.experiments import values
 
 
@@ -116,7 +116,13 @@ def test_meanings_are_the_comments() -> None:
 
 
 def test_every_option_has_a_meaning() -> None:
-    sections: list[Any] = [configs.Data, configs.Train, configs.Evaluation, configs.Group, *OPTIONS.values()]
+    sections: list[Any] = [
+        configs.Data,
+        configs.Train,
+        configs.Evaluation,
+        configs.Group,
+        *(entry.options for entry in LOSSES.values()),
+    ]
     for kind in ("backbone", "method"):
         sections += [configs.module(kind, name).Config for name in configs.choices(kind)]
     for kind in sections:

@@ -14,12 +14,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from dml_jax import config as configs
 from dml_jax.backbones import batch_norm, bn_inception, deit, googlenet, layers, mit, resnet, vit
 from dml_jax.backbones.contract import PyTree
 from dml_jax.backbones.weights import store
 from dml_jax.backbones.weights.convert import convert
 from dml_jax.backbones.weights.tensor_files import Tensor
-from dml_jax.backbones.weights.torch_names import CLASSIFIERS, to_jax_axes, torch_name, torch_shape
+from dml_jax.backbones.weights.torch_names import to_jax_axes, torch_name, torch_shape
 from tests.backbones.state_dicts import to_torch
 from tests.golden import fixtures
 
@@ -93,7 +94,7 @@ def rebuild(net: str, seed: int, image_shape: tuple[int, int], sums: dict[str, f
         return np.ascontiguousarray(to_jax_axes(path, tensor))
 
     params, stats = [jax.tree_util.tree_map_with_path(fill, tree) for tree in shapes(net, image_shape)]
-    heads = tuple(f"{name}." for name in CLASSIFIERS[architecture])
+    heads = tuple(f"{name}." for name in configs.module("backbone", architecture).CLASSIFIERS)
     assert checked == {name for name in sums if not name.startswith(heads)}
     return params, stats
 
@@ -102,7 +103,7 @@ def classifiers(net: str, seed: int) -> dict[str, Any]:
     """Classifiers of a network, drawn by the rule of the files, float64."""
     module, config, _ = NETS[net]
     architecture = module.__name__.rpartition(".")[2]
-    names = CLASSIFIERS[architecture][: 2 if getattr(config, "distilled", False) else 1]
+    names = configs.module("backbone", architecture).CLASSIFIERS[: 2 if getattr(config, "distilled", False) else 1]
     channels = module.build(config).channels
     return {
         name: {
@@ -245,7 +246,7 @@ def test_forward(net: str, tag: str) -> None:
         if module is deit:
             logits = token_logits(heads, tokens)
         else:
-            logits = pooled_logits(heads[CLASSIFIERS[module.__name__.rpartition(".")[2]][0]], features)
+            logits = pooled_logits(heads[module.CLASSIFIERS[0]], features)
         check_vector(z, f"{tag}.logits", np.asarray(logits), rtol)
         known |= {"logits", "logits_norm"}
     assert {key.removeprefix(f"{tag}.") for key in z if key.startswith(f"{tag}.")} <= known

@@ -16,7 +16,7 @@ from dml_jax.config import Group, Train
 from dml_jax.evaluation import metrics
 from dml_jax.losses import pairwise
 from dml_jax.losses import similarity_losses as ms
-from dml_jax.losses.options import MultiSimilarity
+from dml_jax.losses.similarity_losses import MultiSimilarity
 from dml_jax.methods import crt
 from dml_jax.methods.contract import Batch, TrainingSet
 from dml_jax.numerics import unit

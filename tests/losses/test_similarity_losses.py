@@ -11,7 +11,7 @@ from dml_jax import losses
 from dml_jax.errors import ConfigError
 from dml_jax.losses import pairwise
 from dml_jax.losses import similarity_losses as ms
-from dml_jax.losses.options import MultiSimilarity
+from dml_jax.losses.similarity_losses import MultiSimilarity
 
 RNG = np.random.default_rng(5)
 EMBEDDINGS = RNG.normal(size=(12, 4))

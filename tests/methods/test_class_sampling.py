@@ -7,9 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dml_jax.losses.options import CLASSIFIERS
 from dml_jax.methods import baseline
-from dml_jax.methods.baseline import LOSSES, Criterion, class_sampling
+from dml_jax.methods.baseline import CLASSIFIERS, LOSSES, Criterion, class_sampling
 
 LABELS = jnp.asarray([700, 3, 999, 3, 0, 512], jnp.int32)
 CLASSES, DIM = 1000, 4
@@ -81,7 +80,3 @@ def test_loss_and_gradients_are_those_among_the_drawn_classes(loss: str) -> None
     whole = Criterion(config.options, CLASSES, DIM)
     complete = whole.apply({"params": params}, embeddings, LABELS, key, method="values")[loss]  # type: ignore[index]
     assert complete > value(params)  # it has more negatives
-
-
-def test_the_losses_that_can_sample_are_the_classifiers() -> None:
-    assert set(CLASSIFIERS) == {name for name, entry in LOSSES.items() if entry.logits}

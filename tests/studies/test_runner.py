@@ -415,7 +415,8 @@ def test_the_processes_of_trials(tmp_path: Path) -> None:
     plain = prepared(tmp_path, 3)[0]
     arguments = REAL_COMMAND(tmp_path, plain)
     config = tmp_path / "trials" / "tau-3-seed0.json"
-    assert arguments[1:] == ["-m", "dml_jax.main", f"--config={config}", f"--workdir={plain.directory}", "--quiet"]
+    expected = ["-m", "dml_jax.main", f"--config={config}", f"--workdir={plain.directory}", "--quiet", "--trust_code"]
+    assert arguments[1:] == expected
     assert config_files.load_config(str(config), {"seed": "4"})["method"]["tau"] == 3.0
     assert config_files.load_config(str(config), {"seed": "4"})["seed"] == 4
     ensemble = Trial("e", "e", 0, Path("r/e"), {}, members=(Path("r/b"), Path("r/c")), weights=(1.0, 2.0))

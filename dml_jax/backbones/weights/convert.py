@@ -1,6 +1,5 @@
 """Converting the tensors of published torch weights to arrays by path; every tensor must be accounted for."""
 
-import importlib
 import math
 import re
 from collections.abc import Mapping
@@ -10,10 +9,13 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from dml_jax.backbones.contract import Config
 from dml_jax.backbones.weights.check_shapes import Shape, check_shapes, leaf_shapes
-from dml_jax.backbones.weights.recognise import BackboneConfig, StateDict, Weights, recognise
+from dml_jax.backbones.weights.layouts import StateDict
+from dml_jax.backbones.weights.recognise import Weights, recognise
 from dml_jax.backbones.weights.tensor_files import Tensor, concatenate
-from dml_jax.backbones.weights.torch_names import CLASSIFIERS, to_jax_axes, torch_name, torch_shape
+from dml_jax.backbones.weights.torch_names import to_jax_axes, torch_name, torch_shape
+from dml_jax.config.modules import module
 from dml_jax.errors import WeightsError
 
 MPN_TENSOR = "gnn_model.node_model.layers.0.att.q_linear.weight"  # identifies a message passing network of MPN
@@ -90,10 +92,10 @@ def _to_jax(path: tuple[str, ...], tensor: Tensor, shape: Shape) -> Tensor:
     return Tensor(shape, lambda: to_jax_axes(path, tensor.read().reshape(torch_shape(path, shape))))
 
 
-def expected_shapes(config: BackboneConfig, image_shape: tuple[int, int]) -> dict[str, Shape]:
+def expected_shapes(config: Config, image_shape: tuple[int, int]) -> dict[str, Shape]:
     """Shapes of a backbone's arrays by path, in JAX order."""
-    module = importlib.import_module(f"dml_jax.backbones.{config.name}")
-    params, stats = jax.eval_shape(lambda: module.build(config).init(jax.random.key(0), image_shape))
+    backbone = module("backbone", config.name).build(config)
+    params, stats = jax.eval_shape(lambda: backbone.init(jax.random.key(0), image_shape))
     return leaf_shapes({"backbone": {"params": params, "stats": stats}})
 
 
@@ -121,23 +123,24 @@ def _heads(weights: Weights, tensors: StateDict) -> tuple[dict[str, tuple[str, T
     under `last_linear`, those of MPN `red` (or `embed`) and an auxiliary classifier `fc`.
     """
     reduced = any(f"{name}.weight" in tensors for name in ("red", "embed"))
-    channels = importlib.import_module(f"dml_jax.backbones.{weights.config.name}").build(weights.config).channels
+    network = module("backbone", weights.config.name)
+    channels = network.build(weights.config).channels
     # (pattern of the module's torch name, path, kind of checkpoint)
     rules: list[tuple[str, str, str]] = [
         (r"embedding", "method/params/embedding", "HIST"),
         (r"red|embed", "method/params/embedding", "MPN"),
         (r"last_linear\.(\w+)", r"method/params/heads/\1", "DiVA"),
         (r"fc", "method/params/auxiliary", "MPN") if reduced else (r"fc", "classifier/fc", ""),
-        *((re.escape(name), f"classifier/{name}", "") for name in CLASSIFIERS[weights.config.name] if name != "fc"),
+        *((re.escape(name), f"classifier/{name}", "") for name in network.CLASSIFIERS if name != "fc"),
     ]
     heads: dict[str, tuple[str, Tensor]] = {}
     kind = "backbone"
     for name, tensor in tensors.items():
-        module, _, leaf = name.rpartition(".")
-        rule = next((rule for rule in rules if re.fullmatch(rule[0], module)), None)
+        owner, _, leaf = name.rpartition(".")
+        rule = next((rule for rule in rules if re.fullmatch(rule[0], owner)), None)
         if rule is None or leaf not in ("weight", "bias") or len(tensor.shape) != (2 if leaf == "weight" else 1):
             continue
-        layer = re.sub(rule[0], rule[1], module)
+        layer = re.sub(rule[0], rule[1], owner)
         if leaf == "weight" and tensor.shape[1] != channels and not layer.endswith("auxiliary"):
             continue
         path = f"{layer}/{'kernel' if leaf == 'weight' else 'bias'}"

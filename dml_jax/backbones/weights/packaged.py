@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import dml_jax
 from dml_jax import files
-from dml_jax.backbones.weights import store, tensor_files
+from dml_jax.backbones.weights import convert, store, tensor_files
 from dml_jax.errors import WeightsError
 
 
@@ -72,8 +72,6 @@ def converted(name: str) -> Path:
             return directory
         shutil.rmtree(directory, ignore_errors=True)
     file = source(name)
-    from dml_jax.backbones.weights import convert  # imports the backbones, which import this module
-
     found = convert.convert({str(file): tensor_files.read(file)})
     arrays = tensor_files.read_finite(found.tensors, str(file))
     try:

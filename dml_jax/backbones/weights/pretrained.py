@@ -10,16 +10,11 @@ from flax import traverse_util
 
 from dml_jax.backbones.weights import packaged, store
 from dml_jax.backbones.weights.check_shapes import check_shapes, leaf_shapes
+from dml_jax.config.modules import module
 from dml_jax.errors import WeightsError
 
 # Options of any network that its shapes follow from, so that another size is said in a few words.
 SIZES = ("block", "depths", "widths", "stem", "channels", "depth", "width", "patch", "registers", "distilled")
-# Options by network that change its features but not the shapes of its weights.
-UNSEEN = {
-    "deit": ("heads", "mlp"),
-    "mit": ("heads",),
-    "vit": ("heads", "mlp"),
-}
 
 
 def load_backbone(options: Mapping[str, Any], source: str) -> tuple[Any, Any]:
@@ -49,7 +44,8 @@ def load_backbone(options: Mapping[str, Any], source: str) -> tuple[Any, Any]:
             f"backbone.pretrained={directory!r}: weights of another {architecture}: {', '.join(wrong)}; set these "
             "values, or give other weights"
         )
-    if wrong := differences(metadata["architecture"], options, UNSEEN.get(architecture, ())):
+    unseen = getattr(module("backbone", architecture), "UNSEEN", ())
+    if wrong := differences(metadata["architecture"], options, unseen):
         raise WeightsError(f"backbone.pretrained={directory!r}: was trained with {', '.join(wrong)}; set these values")
     return store.subtree(arrays, "backbone/params/"), store.subtree(arrays, "backbone/stats/")
 

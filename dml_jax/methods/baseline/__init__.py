@@ -1,10 +1,10 @@
 """A loss of the literature on any backbone, so that losses can be compared under one training recipe.
 
 Global pooling and a linear layer give the embedding, as in Musgrave et al., "A metric learning reality check" (ECCV
-2020), and Roth et al., "Revisiting training strategies" (ICML 2020). `method.loss` names a loss of `registry.LOSSES`: a
-classifier, a loss against proxies, or a loss on pairs; the section of the same name holds its options. It can also be a
-sum of several, "triplet+arcface", with weights w that may change linearly between two steps. Pair losses can also be
-computed against a memory of past batches (Wang et al., CVPR 2020):
+2020), and Roth et al., "Revisiting training strategies" (ICML 2020). `method.loss` names a loss of `registry.LOSSES` or
+of another package: a classifier, a loss against proxies, or a loss on pairs; the section of the same name holds its
+options. It can also be a sum of several, "triplet+arcface", with weights w that may change linearly between two steps.
+Pair losses can also be computed against a memory of past batches (Wang et al., CVPR 2020):
 
     L = sum over the losses of w loss(batch, batch) + memory_weight sum over the pair losses of w loss(batch, memory)
 
@@ -24,26 +24,25 @@ from dml_jax.backbones import functional
 from dml_jax.backbones.contract import Backbone
 from dml_jax.errors import ConfigError
 from dml_jax.losses import cross_batch_memory
-from dml_jax.losses.options import CLASSIFIERS, PAIR_LOSSES
 from dml_jax.losses.pairwise import Candidates
 from dml_jax.methods import heads
 from dml_jax.methods.baseline import class_sampling
 from dml_jax.methods.baseline.options import GROUPS, Config, as_values, config_type, make_config, resolve, unused
-from dml_jax.methods.baseline.registry import LOSSES, Params
+from dml_jax.methods.baseline.registry import CLASSIFIERS, LOSSES, PAIR_LOSSES, Entry, Params, find, section_name
 from dml_jax.methods.contract import Aux, Batch, Hooks, Method, PyTree, Teaching, TrainingSet
 from dml_jax.numerics import unit
 
 __all__ = [
-    "GROUPS", "LOSSES", "PAIR_LOSSES", "Config", "Criterion", "as_values", "build", "config_type", "make_config",
-    "resolve", "unused",
+    "CLASSIFIERS", "GROUPS", "LOSSES", "PAIR_LOSSES", "Config", "Criterion", "Entry", "as_values", "build",
+    "config_type", "make_config", "resolve", "unused",
 ]  # fmt: skip
 
 
 class Criterion(nn.Module):
-    """One or several entries of LOSSES with their learned parameters.
+    """One or several losses with their learned parameters.
 
     Attributes:
-      options: dataclass of the options of each loss, by its key in LOSSES.
+      options: dataclass of the options of each loss, by its name, see `registry.find`.
       classes: number of classes C.
       dim: length D of the embeddings.
       sample_classes: the part of the classes that classifiers see in each step.
@@ -58,15 +57,15 @@ class Criterion(nn.Module):
         """Learned parameters; in a sum, their names begin with that of the loss."""
         learned = {}
         for loss, options in self.options.items():
-            shapes = LOSSES[loss].parameters(options, self.classes, self.dim)
-            prefix = f"{loss}_" if len(self.options) > 1 else ""
+            shapes = find(loss).parameters(options, self.classes, self.dim)
+            prefix = f"{section_name(loss)}_" if len(self.options) > 1 else ""
             learned[loss] = {name: self.param(prefix + name, init, shape) for name, (init, shape) in shapes.items()}
         self.learned = learned
 
     def __call__(self, embeddings: jax.Array) -> jax.Array | None:
         """Embeddings [N, D] -> logits [N, C] without margins of the first classifier; None if there is none."""
         for loss, options in self.options.items():
-            if logits := LOSSES[loss].logits:
+            if logits := find(loss).logits:
                 return logits(options, self.learned[loss], embeddings)
         return None
 
@@ -80,8 +79,8 @@ class Criterion(nn.Module):
 
         The arguments are those of `values`.
         """
-        loss = next(loss for loss in self.options if LOSSES[loss].active)
-        entry = LOSSES[loss]
+        loss = next(loss for loss in self.options if find(loss).active)
+        entry = find(loss)
         assert entry.active is not None
         arguments = {**vars(self.options[loss]), **self.learned[loss]} | ({"key": key} if entry.mines else {})
         return entry.active(embeddings, labels, **arguments)
@@ -99,17 +98,18 @@ class Criterion(nn.Module):
         """
         found = {}
         for i, (loss, options) in enumerate(self.options.items()):
-            if candidates is not None and loss not in PAIR_LOSSES:
+            entry = find(loss)
+            if candidates is not None and not entry.compares_pairs:
                 continue
             learned, targets = self.learned[loss], labels
-            if loss in CLASSIFIERS and self.sample_classes < 1:
+            if entry.logits and self.sample_classes < 1:
                 learned, targets = self.sampled(learned, labels, jax.random.fold_in(key, i))
             arguments = {**vars(options), **learned}
-            if loss in PAIR_LOSSES:
+            if entry.compares_pairs:
                 arguments["candidates"] = candidates
-            if LOSSES[loss].mines:
+            if entry.mines:
                 arguments["key"] = jax.random.fold_in(key, i) if i else key
-            found[loss] = LOSSES[loss].loss(embeddings, targets, **arguments)
+            found[loss] = entry.loss(embeddings, targets, **arguments)
         return found
 
     def sampled(self, learned: Params, labels: jax.Array, key: jax.Array) -> tuple[Params, jax.Array]:
@@ -174,7 +174,7 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
     ) -> tuple[jax.Array, Aux]:
         key_batch, key_memory = jax.random.split(key)
         values = apply_criterion(params, encoded, batch.labels, key_batch, method="values")
-        terms = {f"loss_{loss}": value for loss, value in values.items()} if len(values) > 1 else {}
+        terms = {f"loss_{section_name(loss)}": value for loss, value in values.items()} if len(values) > 1 else {}
         total = weighted(values, step)
         if not config.memory:
             return total, Aux(model_state, terms)
@@ -195,7 +195,7 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
         return apply_criterion(params, encoded, batch.labels, key, method="active")
 
     sizes = (data.classes, config.embedding_dim)
-    has_proxies = any("proxies" in LOSSES[loss].parameters(options, *sizes) for loss, options in config.options.items())
+    has_proxies = any("proxies" in find(loss).parameters(options, *sizes) for loss, options in config.options.items())
     return Method(
         init,
         encode,
@@ -207,7 +207,7 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
             after=after if config.memory else None,
             teach=teach,
             proxies=(lambda params: apply_criterion(params, method="proxies")) if has_proxies else None,
-            active_pairs=active_pairs if any(LOSSES[loss].active for loss in config.losses) else None,
+            active_pairs=active_pairs if any(find(loss).active for loss in config.losses) else None,
             history=("memory", "seen"),
         ),
     )

@@ -5,7 +5,7 @@ loss and set its options; the resolved configuration holds the sections of the c
 """
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, field
 from functools import cache
 from typing import Annotated, Any
@@ -14,16 +14,17 @@ from dml_jax.backbones.layers import Pooling
 from dml_jax.config import needs
 from dml_jax.config.fields import NonNegative, NonNegativeInt, PositiveInt, Probability, require, section, validate
 from dml_jax.config.needs import Needs, RunRule
-from dml_jax.errors import ConfigError, suggest
-from dml_jax.losses.options import CLASSIFIERS, OPTIONS, PAIR_LOSSES
+from dml_jax.errors import ConfigError
+from dml_jax.methods.baseline import registry
+from dml_jax.methods.baseline.registry import CLASSIFIERS, LOSSES, PAIR_LOSSES, Entry, section_name
 
 # "loss" holds a classifier, proxies or boundaries; for most pair losses it is empty.
 GROUPS = ("backbone", "embedding", "loss")
 
 
-def _one_of(losses: tuple[str, ...]) -> Needs:
+def _one_of(losses: tuple[str, ...], suits: Callable[[Entry], Any]) -> Needs:
     what = f"one of {', '.join(losses)} in method.loss"
-    return Needs(what, lambda c: not set(losses).isdisjoint(c.method.losses), misleads=True)
+    return Needs(what, lambda c: any(suits(registry.find(loss)) for loss in c.method.losses), misleads=True)
 
 
 REMEMBERED = Needs("method.memory", lambda c: c.method.memory, misleads=True)
@@ -42,7 +43,8 @@ class Config:
     """The options that all losses share; `config_type` adds those of a loss, `make_config` builds both."""
 
     name: str = "baseline"
-    loss: str = "normalized_softmax"  # one of OPTIONS, or a sum such as "triplet+arcface"; sections of these names
+    # One of LOSSES, a sum such as "triplet+arcface", or the import path of an Entry; sections of these names.
+    loss: str = "normalized_softmax"
     weights: tuple[NonNegative, ...] = ()  # of the losses; by default 1 each
     final_weights: tuple[NonNegative, ...] = ()  # reached linearly over `ramp`; by default the weights stay
     # First and last step of the change of the weights.
@@ -51,9 +53,9 @@ class Config:
     pooling: Pooling = "avg"  # of the feature map
     layer_norm: bool = False  # of the pooled features, without scale and bias, as in Zhai & Wu and ProxyNCA++
     # Part of the classes, drawn for each step, that classifiers tell apart.
-    sample_classes: Annotated[Probability, _one_of(CLASSIFIERS)] = 1.0
+    sample_classes: Annotated[Probability, _one_of(CLASSIFIERS, lambda entry: entry.logits)] = 1.0
     # Number of embeddings of past batches that pair losses also compare with.
-    memory: Annotated[NonNegativeInt, _one_of(PAIR_LOSSES)] = 0
+    memory: Annotated[NonNegativeInt, _one_of(PAIR_LOSSES, lambda entry: entry.compares_pairs)] = 0
     memory_weight: Annotated[NonNegative, REMEMBERED] = 1.0  # of the loss against the memory
     # Steps before the memory is used; 1,000 in its paper.
     memory_after: Annotated[NonNegativeInt, REMEMBERED, REACHED] = 0
@@ -73,7 +75,7 @@ class Config:
     @property
     def options(self) -> dict[str, Any]:
         """The options of each loss."""
-        return {loss: getattr(self, loss) for loss in self.losses}
+        return {loss: getattr(self, section_name(loss)) for loss in self.losses}
 
 
 @cache
@@ -81,7 +83,8 @@ def _with_losses(loss: str) -> type[Config]:
     """`Config` with the section of each loss of a sum."""
     sections: dict[str, tuple[type, Any]] = {"loss": (str, loss)}
     for name in loss.split("+"):
-        sections[name] = (OPTIONS[name], field(default_factory=OPTIONS[name]))
+        kind = registry.find(name).options
+        sections[section_name(name)] = (kind, field(default_factory=kind))
     annotations = {name: kind for name, (kind, _) in sections.items()}
     defaults = {name: default for name, (_, default) in sections.items()}
     return section(type("Config", (Config,), {"__annotations__": annotations, **defaults}))
@@ -96,9 +99,8 @@ def config_type(values: Mapping[str, Any]) -> type[Config]:
     loss = values.get("loss", Config.loss)
     names = loss.split("+") if isinstance(loss, str) else [str(loss)]
     for name in names:
-        if name not in OPTIONS:
-            raise ConfigError(f"method.loss={loss!r}: {suggest(name, OPTIONS)}")
-    if len(set(names)) < len(names):
+        registry.find(name, loss)
+    if len({section_name(name) for name in names}) < len(names):
         raise ConfigError(f"method.loss={loss!r}: names a loss twice; give it a weight instead (method.weights)")
     return _with_losses(loss)
 
@@ -116,19 +118,20 @@ def resolve(values: Mapping[str, Any], path: str = "method", known: Iterable[str
     """
     kind, others = config_type(values), _other_losses(values)
     for other in others:
-        validate(OPTIONS[other], values[other], f"{path}.{other}")
+        validate(LOSSES[other].options, values[other], f"{path}.{other}")
     return validate(kind, {key: value for key, value in values.items() if key not in others}, path, known)
 
 
 def _other_losses(values: Mapping[str, Any]) -> list[str]:
     """The losses whose sections are in `values` although they are not chosen."""
-    return [name for name in OPTIONS if name in values and name not in values.get("loss", Config.loss).split("+")]
+    chosen = {section_name(loss) for loss in values.get("loss", Config.loss).split("+")}
+    return [name for name in LOSSES if name in values and name not in chosen]
 
 
 def unused(values: Mapping[str, Any], path: str = "method") -> Iterator[needs.Problem]:
     """Options in a valid section that belong to a loss that is not chosen and differ from their defaults."""
     for other in _other_losses(values):
-        for option in dataclasses.fields(OPTIONS[other]):
+        for option in dataclasses.fields(LOSSES[other].options):
             value = values[other].get(option.name, option.default)
             value = tuple(value) if isinstance(value, list) else value
             if value != option.default:
@@ -139,17 +142,17 @@ def make_config(loss: str = "normalized_softmax", options: Mapping[str, Any] | N
     """The configuration of a baseline, e.g. `make_config("triplet", {"mining": "hard"}, embedding_dim=64)`.
 
     Args:
-      loss: one of OPTIONS, or a sum of several.
+      loss: one of LOSSES, or a sum of several.
       options: of the loss, or of each loss of a sum by its name; the others take their defaults.
       **shared: fields of `Config`.
 
     Raises:
       ConfigError: an unknown loss or option, or an invalid value.
     """
-    sections = (options or {}) if "+" in loss else {loss: options or {}}
+    sections = (options or {}) if "+" in loss else {section_name(loss): options or {}}
     return resolve({"loss": loss, **sections, **shared})
 
 
 def as_values(config: Config) -> dict[str, Any]:
     """The configuration as nested values for a configuration file, with the default sections of all other losses."""
-    return {name: asdict(options()) for name, options in OPTIONS.items()} | asdict(config)
+    return {name: asdict(entry.options()) for name, entry in LOSSES.items()} | asdict(config)

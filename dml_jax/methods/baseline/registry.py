@@ -1,11 +1,14 @@
 """The losses a baseline can be trained with: one entry of LOSSES per loss.
 
-The options of a loss, `method.<loss>.<option>` in a configuration, are in `dml_jax.losses.options`; the losses
-themselves are functions of `dml_jax.losses`.
+The losses and the sections of their options, `method.<loss>.<option>` in a configuration, are in `dml_jax.losses`. A
+loss of another package is an `Entry` in one of its modules, `method.loss="mypaper.losses.my_loss"`; its options are
+below the last part of that name, `method.my_loss`.
 """
 
+import inspect
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -13,9 +16,10 @@ from flax.typing import Initializer
 
 from dml_jax import losses
 from dml_jax.backbones.initializers import normal_init, uniform_fan_in
-from dml_jax.losses import active_pairs
+from dml_jax.config.modules import imported
+from dml_jax.errors import ConfigError, suggest
+from dml_jax.losses import active_pairs, classification, pair_losses, proxies, ranking, similarity_losses
 from dml_jax.losses.classification import linear_logits, nearest_center
-from dml_jax.losses.options import Margin, SoftTriple, SubCenterArcFace
 from dml_jax.losses.pairwise import class_cosine
 
 Params = dict[str, jax.Array]
@@ -31,7 +35,7 @@ def classifier(options: Any, classes: int, dim: int) -> Shapes:
     return {"kernel": (uniform_fan_in(dim), (dim, classes)), "bias": (uniform_fan_in(dim), (classes,))}
 
 
-def proxies(options: Any, classes: int, dim: int) -> Shapes:
+def class_proxies(options: Any, classes: int, dim: int) -> Shapes:
     """One proxy per class, N(0, 2 / C) as in Proxy-Anchor's code.
 
     Only the direction of a proxy enters the loss; its length determines how fast it turns.
@@ -39,33 +43,45 @@ def proxies(options: Any, classes: int, dim: int) -> Shapes:
     return {"proxies": (normal_init((2 / classes) ** 0.5), (classes, dim))}
 
 
-def centers(options: SoftTriple | SubCenterArcFace, classes: int, dim: int) -> Shapes:
+def class_centers(options: Any, classes: int, dim: int) -> Shapes:
     """Several proxies per class."""
     return {"proxies": (normal_init((2 / classes) ** 0.5), (classes, options.centers, dim))}
 
 
-def boundaries(options: Margin, classes: int, dim: int) -> Shapes:
+def boundaries(options: Any, classes: int, dim: int) -> Shapes:
     return {"beta": (nn.initializers.constant(options.beta), (classes,))}
 
 
-class Entry(NamedTuple):
+@dataclass(frozen=True)
+class Entry:
     """A loss that a baseline can be trained with.
 
     Attributes:
-      loss: (embeddings [N, D], labels [N], **options, **parameters) -> scalar; those in PAIR_LOSSES also take
-        `candidates`. A parameter takes precedence over the option of the same name, its initial value.
+      options: the section of its options.
+      loss: (embeddings [N, D], labels [N], **options, **parameters) -> scalar. A parameter takes precedence over the
+        option of the same name, its initial value. A loss that mines at random takes `key`. One that compares pairs of
+        embeddings takes `candidates`, so that it can also compare a batch with a memory of past ones.
       parameters: (options, classes C, D) -> the parameters it learns.
       logits: (options, parameters, embeddings [N, D]) -> class scores [N, C] without margins; None if the loss does not
         train a classifier.
-      mines: `loss` takes a random `key`.
       active: takes the arguments of `loss` without candidates; see `Hooks.active_pairs`.
     """
 
+    options: Any
     loss: Callable[..., jax.Array]
     parameters: Callable[[Any, int, int], Shapes] = no_parameters
     logits: Callable[[Any, Params, jax.Array], jax.Array] | None = None
-    mines: bool = False
     active: Callable[..., jax.Array] | None = None
+
+    @property
+    def mines(self) -> bool:
+        """Whether the loss takes a random key."""
+        return "key" in inspect.signature(self.loss).parameters
+
+    @property
+    def compares_pairs(self) -> bool:
+        """Whether the loss takes candidates."""
+        return "candidates" in inspect.signature(self.loss).parameters
 
 
 def without_centers(loss: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
@@ -74,27 +90,68 @@ def without_centers(loss: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
 
 
 LOSSES: dict[str, Entry] = {
-    "cross_entropy": Entry(losses.softmax, classifier, lambda o, p, x: linear_logits(x, **p)),
+    "cross_entropy": Entry(
+        classification.CrossEntropy, losses.softmax, classifier, logits=lambda o, p, x: linear_logits(x, **p)
+    ),
     "normalized_softmax": Entry(
-        losses.normalized_softmax, proxies, lambda o, p, x: class_cosine(x, p["proxies"]) / o.temperature
+        classification.NormalizedSoftmax, losses.normalized_softmax, class_proxies,
+        logits=lambda o, p, x: class_cosine(x, p["proxies"]) / o.temperature,
     ),
-    "arcface": Entry(losses.arcface, proxies, lambda o, p, x: o.scale * class_cosine(x, p["proxies"])),
+    "arcface": Entry(
+        classification.ArcFace, losses.arcface, class_proxies,
+        logits=lambda o, p, x: o.scale * class_cosine(x, p["proxies"]),
+    ),
     "subcenter_arcface": Entry(
-        without_centers(losses.subcenter_arcface), centers, lambda o, p, x: o.scale * nearest_center(x, p["proxies"])
+        classification.SubCenterArcFace, without_centers(losses.subcenter_arcface), class_centers,
+        logits=lambda o, p, x: o.scale * nearest_center(x, p["proxies"]),
     ),
-    "cosface": Entry(losses.cosface, proxies, lambda o, p, x: o.scale * class_cosine(x, p["proxies"])),
-    "proxy_nca": Entry(losses.proxy_nca, proxies),
-    "proxy_nca_pp": Entry(losses.proxy_nca_pp, proxies),
-    "proxy_anchor": Entry(losses.proxy_anchor, proxies),
-    "soft_triple": Entry(without_centers(losses.soft_triple), centers),
-    "contrastive": Entry(losses.contrastive, active=active_pairs.contrastive),
-    "triplet": Entry(losses.triplet, mines=True, active=active_pairs.triplet),
-    "margin": Entry(losses.margin, boundaries, mines=True, active=active_pairs.margin),
-    "n_pair": Entry(losses.n_pair, mines=True),
-    "lifted_structure": Entry(losses.lifted_structure),
-    "multi_similarity": Entry(losses.multi_similarity, active=active_pairs.multi_similarity),
-    "circle": Entry(losses.circle),
-    "sup_con": Entry(losses.sup_con),
-    "smooth_ap": Entry(losses.smooth_ap),
-    "recall_at_k": Entry(losses.recall_at_k),
-}
+    "cosface": Entry(
+        classification.CosFace, losses.cosface, class_proxies,
+        logits=lambda o, p, x: o.scale * class_cosine(x, p["proxies"]),
+    ),
+    "proxy_nca": Entry(proxies.ProxyNCA, losses.proxy_nca, class_proxies),
+    "proxy_nca_pp": Entry(proxies.ProxyNCAPP, losses.proxy_nca_pp, class_proxies),
+    "proxy_anchor": Entry(proxies.ProxyAnchor, losses.proxy_anchor, class_proxies),
+    "soft_triple": Entry(proxies.SoftTriple, without_centers(losses.soft_triple), class_centers),
+    "contrastive": Entry(pair_losses.Contrastive, losses.contrastive, active=active_pairs.contrastive),
+    "triplet": Entry(pair_losses.Triplet, losses.triplet, active=active_pairs.triplet),
+    "margin": Entry(pair_losses.Margin, losses.margin, boundaries, active=active_pairs.margin),
+    "n_pair": Entry(pair_losses.NPair, losses.n_pair),
+    "lifted_structure": Entry(pair_losses.LiftedStructure, losses.lifted_structure),
+    "multi_similarity": Entry(
+        similarity_losses.MultiSimilarity, losses.multi_similarity, active=active_pairs.multi_similarity
+    ),
+    "circle": Entry(similarity_losses.Circle, losses.circle),
+    "sup_con": Entry(similarity_losses.SupCon, losses.sup_con),
+    "smooth_ap": Entry(ranking.SmoothAP, losses.smooth_ap),
+    "recall_at_k": Entry(ranking.RecallAtK, losses.recall_at_k),
+}  # fmt: skip
+CLASSIFIERS = tuple(name for name, entry in LOSSES.items() if entry.logits)
+PAIR_LOSSES = tuple(name for name, entry in LOSSES.items() if entry.compares_pairs)
+
+
+def find(name: str, given: Any = None) -> Entry:
+    """The entry of a loss, in LOSSES or in a module of another package, which has been imported.
+
+    Args:
+      name: of the loss.
+      given: the whole of `method.loss`, for the message.
+
+    Raises:
+      ConfigError: there is none, or a stored configuration names code that may not be imported.
+    """
+    if name in LOSSES:
+        return LOSSES[name]
+    module, _, attribute = name.rpartition(".")
+    if not module:
+        raise ConfigError(f"method.loss={(given or name)!r}: {suggest(name, LOSSES)}")
+    key = f"method.loss={name!r}"
+    entry = getattr(imported(key, module), attribute, None)
+    if not isinstance(entry, Entry):
+        raise ConfigError(f"{key}: {module} has no Entry (dml_jax.methods.baseline) called {attribute}")
+    return entry
+
+
+def section_name(loss: str) -> str:
+    """The key of a loss's options: its name, without the module of another package."""
+    return loss.rpartition(".")[2]

@@ -46,7 +46,12 @@ class TrainedModel(NamedTuple):
 
 
 def load_trained(
-    directory: Path, checkpoint: str, warn: Callable[[str], None] | None, *, dtype: str | None = None
+    directory: Path,
+    checkpoint: str,
+    warn: Callable[[str], None] | None,
+    *,
+    dtype: str | None = None,
+    trust_code: bool = False,
 ) -> TrainedModel:
     """A run's configuration, method and one of its states, or those of a published network.
 
@@ -57,6 +62,7 @@ def load_trained(
       checkpoint: "reported", "latest", "best" or a step.
       warn: see `Checkpoints`.
       dtype: of the activations, instead of the configuration's.
+      trust_code: see `dml_jax.load`.
 
     Raises:
       CheckpointError: no run there, or no such checkpoint.
@@ -68,6 +74,8 @@ def load_trained(
         return TrainedModel(*pretrained_features.load(directory, dtype))
     facts = workdir.read_config(directory)
     run = workdir.identity(facts)
+    if trust_code:
+        configs.import_code(facts["config"])
     given = configs.resolve(facts["config"], given=())
     # The variables come from the checkpoint, so what they were initialised with need not exist any more.
     backbone = replace(given.backbone, pretrained="none", dtype=dtype or given.backbone.dtype)

@@ -1,0 +1,89 @@
+"""What a backbone module says about its published weights, for `dml-jax convert`.
+
+PUBLISHED        the published networks by name: dict[str, Config]
+UNSUPPORTED      optional: networks of the same layers and other sizes, by name, for the error message
+LAYOUTS          the names that libraries and authors give its tensors: list[Layout]
+CLASSIFIERS      torch names of the ImageNet classifiers, which are not part of the backbone
+torch_module     path of a module in `params` -> its torch name, in the layout without rules
+UNSEEN           optional: options that change its features but not the shapes of its weights
+"""
+
+import math
+import re
+from collections.abc import Callable
+from typing import Literal, NamedTuple
+
+from dml_jax.backbones.contract import Config
+from dml_jax.backbones.weights.tensor_files import Tensor
+
+StateDict = dict[str, Tensor]
+Rule = tuple[str, str | Callable[[re.Match[str]], str]]  # pattern of a tensor's name, and its replacement
+
+
+class Network(NamedTuple):
+    """A network that tensors belong to.
+
+    Attributes:
+      config: its options.
+      side: in pixels, of the images that the position embeddings were learned for, or of published accuracies.
+      crop_fraction: side of the centre crop with which the published accuracy was measured, divided by the resized
+        image's.
+      interpolation: how images were resized for it.
+    """
+
+    config: Config
+    side: int = 224
+    crop_fraction: float = 0.875
+    interpolation: Literal["bilinear", "bicubic"] = "bicubic"
+
+
+class Layout(NamedTuple):
+    """The names that a library or the authors of a network give its tensors.
+
+    Attributes:
+      library: for messages.
+      marker: a tensor that identifies the layout.
+      read: derives the network from the renamed tensors. It should look at one-dimensional ones, so that a transposed
+        kernel does not lead to a wrong configuration but is reported as a wrong shape.
+      rules: rename the tensors to those of `torch_module`, in order; tensors that become `name@0.leaf`, `name@1.leaf`,
+        … are concatenated.
+    """
+
+    library: str
+    marker: str
+    read: Callable[[StateDict], Network]
+    rules: tuple[Rule, ...] = ()
+
+
+class MissingTensor(Exception):
+    """A tensor that determines the size of a network is missing."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.name = name
+
+
+def count(tensors: StateDict, name: Callable[[int], str]) -> int:
+    """How many of the numbered tensors name(0), name(1), … there are."""
+    return next(n for n in range(len(tensors) + 1) if name(n) not in tensors)
+
+
+def length(tensors: StateDict, name: str) -> int:
+    """Number of elements of a tensor, at least 1.
+
+    Raises:
+      MissingTensor: there is none of that name.
+    """
+    if name not in tensors:
+        raise MissingTensor(name)
+    return max(1, math.prod(tensors[name].shape))
+
+
+def numbered(template: str) -> Callable[[re.Match[str]], str]:
+    """`template` with the first group plus one: Hugging Face counts from 0 where the authors count from 1."""
+    return lambda match: template.format(int(match[1]) + 1)
+
+
+def dotted(modules: str) -> str:
+    """Indices as in torch's nn.Sequential: layer1_0 -> layer1.0."""
+    return re.sub(r"_(\d+)", r".\1", modules)

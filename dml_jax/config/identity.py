@@ -1,0 +1,42 @@
+"""Which keys of a configuration tell one run, or one experiment, from another."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from dml_jax.config.data import WITHOUT_CLASSES
+from dml_jax.config.fields import flatten
+from dml_jax.config.resolve import Config
+
+# Keys that change no bit of the trained model, so that a run may be resumed with other values. (If the best model is
+# selected, when and how it is evaluated does matter, see `decisive`.)
+INDIFFERENT = (
+    "data.path", "data.threads", "data.workers", "data.prefetch", "train.steps", "train.epochs", "train.log_every",
+    "train.evaluate_every", "train.checkpoint_every", "train.keep_every", "evaluation", "method.k", "method.k_r",
+    "paper",
+)  # fmt: skip
+# Keys that do not change what a published number was measured with.
+SAME_EXPERIMENT = (
+    "seed", "data.path", "data.threads", "data.workers", "data.prefetch", "train.log_every", "train.checkpoint_every",
+    "train.keep_every", "evaluation.ks", "evaluation.full_ranking", "evaluation.batch_size", "evaluation.refine",
+    "evaluation.refine_clusters", "evaluation.refine_eps", "evaluation.refine_min_samples", "evaluation.controls",
+    "backbone.pretrained",
+)  # fmt: skip
+
+
+def decisive(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys, with values, that determine the trained model."""
+    flat = flatten(values)
+    # A configuration that was edited by hand may lack any key.
+    chosen = set() if flat.get("train.select") == "last" else {"train.evaluate_every", "evaluation.protocol"}
+    # With a sampler that does not draw by class, this is the size of test-time batches only.
+    ignored = INDIFFERENT + (("data.images_per_class",) if flat.get("data.sampler") in WITHOUT_CLASSES else ())
+    return {k: v for k, v in flat.items() if k in chosen or not any(k == i or k.startswith(f"{i}.") for i in ignored)}
+
+
+def digest(config: Config) -> str:
+    """SHA-256 of everything in the configuration that determines the trained model."""
+    text = json.dumps(decisive(asdict(config)), sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()

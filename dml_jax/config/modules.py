@@ -1,0 +1,123 @@
+"""The modules that a configuration names: data sets, backbones, methods and losses.
+
+A name without dots is that of a module of this package. One with dots is an import path, so that the code of a paper
+needs no place in this package. Code is only imported where a user's own configuration file or command line names it,
+see `import_code`. A stored configuration, such as that of a model from the hub, can name what is already imported.
+"""
+
+import importlib
+import pkgutil
+import sys
+from collections.abc import Collection, Iterator, Mapping
+from types import ModuleType
+from typing import Any
+
+from dml_jax.errors import ConfigError, UserError, suggest
+
+# The packages whose modules `data.name`, `backbone.name` and `method.name` name, below `dml_jax`.
+MODULES = {"data": "data.formats", "backbone": "backbones", "method": "methods"}
+LABELS = {"data": "data set", "backbone": "backbone", "method": "method"}
+ENTRY_POINTS = {"data": "load", "backbone": "build", "method": "build"}  # what such a module defines
+
+
+def choices(kind: str) -> list[str]:
+    """The names in this package for `data.name`, `backbone.name` or `method.name`.
+
+    Args:
+      kind: "data", "backbone" or "method".
+    """
+    package = importlib.import_module(f"dml_jax.{MODULES[kind]}")
+    names = (found.name for found in pkgutil.iter_modules(package.__path__))
+    return sorted(name for name in names if _import(kind, name) is not None)
+
+
+def module(kind: str, name: Any, key: str = "") -> ModuleType:
+    """The module of a data set, backbone or method.
+
+    Args:
+      kind: "data", "backbone" or "method".
+      name: of a module of this package, or an import path.
+      key: for the message; by default the key of the configuration.
+
+    Raises:
+      ConfigError: there is no such module, and which name is nearest; or see `imported`.
+    """
+    where = f"{key or f'{kind}.name'}={name!r}"
+    if isinstance(name, str) and "." in name:
+        found = imported(where, name)
+        if not hasattr(found, ENTRY_POINTS[kind]):
+            raise ConfigError(f"{where}: does not define {ENTRY_POINTS[kind]}()")
+        if kind != "data" and getattr(getattr(found, "Config", None), "name", None) != name:
+            raise ConfigError(f"{where}: must define a Config whose first field is name: str = {name!r}")
+        return found
+    if isinstance(name, str) and name.isidentifier() and (own := _import(kind, name)):
+        return own
+    raise ConfigError(f"{where}: unknown {LABELS[kind]}; {suggest(str(name), choices(kind))}")
+
+
+def _import(kind: str, name: str) -> ModuleType | None:
+    """The module of that name, unless it is missing or one of the package's helpers."""
+    package = f"dml_jax.{MODULES[kind]}"
+    try:
+        found = importlib.import_module(f"{package}.{name}")
+    except ModuleNotFoundError as error:
+        if error.name != f"{package}.{name}":
+            raise
+        return None
+    return found if hasattr(found, ENTRY_POINTS[kind]) else None
+
+
+def imported(where: str, path: str) -> ModuleType:
+    """The module at an import path, which has been imported.
+
+    Args:
+      where: key and value, for the message.
+      path: of the module.
+
+    Raises:
+      ConfigError: it has not, because it is a stored configuration that names it.
+    """
+    if path not in sys.modules:
+        raise ConfigError(
+            f"{where}: {path} is not imported, because a stored configuration names it; if you trust this code, give "
+            "--trust_code (in Python, trust_code=True), or import it yourself"
+        )
+    return sys.modules[path]
+
+
+def import_code(values: Mapping[str, Any], keys: Collection[str] | None = None) -> None:
+    """Imports the modules that a configuration names by their import paths, which runs their code.
+
+    Args:
+      values: nested mapping; that of the user's own configuration, or of one whose code the user trusts.
+      keys: dotted keys to which this is limited; None for all.
+
+    Raises:
+      ConfigError: a module cannot be imported.
+    """
+    for key, name, path in _named(values):
+        if keys is not None and key not in keys:
+            continue
+        try:
+            importlib.import_module(path)
+        except UserError as error:
+            raise ConfigError(f"{key}={name!r}: {error}") from error
+        except ModuleNotFoundError as error:
+            raise ConfigError(
+                f"{key}={name!r}: cannot be imported ({error}); install it, or put its folder into PYTHONPATH"
+            ) from error
+        except Exception as error:
+            raise ConfigError(f"{key}={name!r}: cannot be imported ({type(error).__name__}: {error})") from error
+
+
+def _named(values: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """(key, value, path of a module) of each import path in a configuration."""
+    for kind in MODULES:
+        section = values.get(kind)
+        name = section.get("name") if isinstance(section, Mapping) else None
+        if isinstance(name, str) and "." in name:
+            yield f"{kind}.name", name, name
+        if isinstance(section, Mapping) and (kind, name) == ("method", "baseline"):
+            for loss in str(section.get("loss", "")).split("+"):
+                if "." in loss:
+                    yield "method.loss", loss, loss.rpartition(".")[0]
