@@ -1,5 +1,6 @@
 """Work directories: one configuration, one run at a time, and foreign files are never removed."""
 
+import fcntl
 import json
 import os
 from dataclasses import asdict, replace
@@ -75,19 +76,28 @@ def test_a_key_missing_in_config_json_is_named(key: str, tmp_path: Path) -> None
         workdir.check_same_run(tmp_path, CONFIG)
 
 
-def test_a_second_run_is_refused_and_does_not_disturb_the_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_second_run_is_refused_and_does_not_disturb_the_first(tmp_path: Path) -> None:
     directory = tmp_path / "run"
     with workdir.locked(directory):
-        # As if both had looked before either created it.
-        monkeypatch.setattr(Path, "exists", lambda self: False)
         with pytest.raises(CheckpointError, match="another run is using it"), workdir.locked(directory):
             pass
-        monkeypatch.undo()
         assert (directory / ".lock").exists()
         (directory / "kept").touch()
     assert (directory / "kept").exists()
+
+
+def test_a_run_that_loses_the_race_for_a_new_directory_leaves_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other one locks the directory after both have seen that it does not exist."""
+
+    def taken(*_: object) -> None:
+        raise BlockingIOError
+
+    monkeypatch.setattr(fcntl, "flock", taken)
+    with pytest.raises(CheckpointError, match="another run is using it"), workdir.locked(tmp_path / "run"):
+        pass
+    assert (tmp_path / "run" / ".lock").exists()
 
 
 @pytest.mark.parametrize(
@@ -113,29 +123,40 @@ def test_a_stored_configuration_without_its_keys_is_another_one(stored: dict[str
         workdir.check_same_run(tmp_path, CONFIG)
 
 
-@pytest.mark.parametrize("name", [*workdir.FILES, *workdir.DIRECTORIES])
-@pytest.mark.parametrize("kind", ["file", "folder", "broken link", "loop", "pipe"])
+IN_THE_WAY = {
+    "file": Path.touch,
+    "folder": Path.mkdir,
+    "broken link": lambda path: path.symlink_to("nowhere"),
+    "loop": lambda path: path.symlink_to(path),
+    "pipe": os.mkfifo,
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        *((name, "folder") for name in workdir.FILES),
+        *((name, "file") for name in workdir.DIRECTORIES),
+        *((name, kind) for name in ("results.json", "figures") for kind in ("broken link", "loop", "pipe")),
+    ],
+)
 def test_what_is_in_the_way_is_named_before_training(name: str, kind: str, tmp_path: Path) -> None:
     path = tmp_path / name
     path.parent.mkdir(exist_ok=True)
-    match kind:
-        case "file":
-            path.touch()
-        case "folder":
-            path.mkdir()
-        case "broken link":
-            path.symlink_to(tmp_path / "nowhere")
-        case "loop":
-            path.symlink_to(path)
-        case "pipe":
-            os.mkfifo(path)
+    IN_THE_WAY[kind](path)
     wanted = "file" if name in workdir.FILES else "directory"
-    if kind.replace("folder", "directory") == wanted:
-        with workdir.locked(tmp_path):
-            return
     with pytest.raises(CheckpointError, match=rf"^{path}: is not a {wanted}; remove it"), workdir.locked(tmp_path):
         pass
     assert path.is_symlink() or path.exists()
+
+
+def test_what_a_run_has_written_is_not_in_the_way(tmp_path: Path) -> None:
+    for name in workdir.FILES:
+        (tmp_path / name).touch()
+    for name in workdir.DIRECTORIES:
+        (tmp_path / name).mkdir(parents=True, exist_ok=True)
+    with workdir.locked(tmp_path):
+        pass
 
 
 def test_the_lock_neither_follows_links_nor_truncates(tmp_path: Path) -> None:
