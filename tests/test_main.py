@@ -103,9 +103,9 @@ def in_process(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[st
         ([CONFIG, "--config.data.batch_size=63"], "must divide batch_size=63"),
         ([CONFIG, "--config.data.batch_size=4"], "a batch would hold one class only (images_per_class=4)"),
         ([CONFIG, "--config.method.distance=euclid"], "did you mean euclidean?"),
-        ([CONFIG, "--config.method.name=hits"], "method.name='hits': there is none; did you mean hist?"),
+        ([CONFIG, "--config.method.name=hits"], "method.name='hits': unknown method; did you mean hist?"),
         ([CONFIG, "--config.method.name=mpn"], "method."),
-        ([CONFIG, "--config.data.name=digit"], "data.name='digit': there is none; did you mean digits?"),
+        ([CONFIG, "--config.data.name=digit"], "data.name='digit': unknown data set; did you mean digits?"),
         ([CONFIG, "--config.train.select=validation"], "set data.validation_share"),
         ([CONFIG, "--config.init_from=/no/such/run"], "init_from=/no/such/run: there is no such directory"),
         ([CONFIG, "--config.backbone.pretrained=/no/weights"], "/no/weights"),
@@ -234,7 +234,7 @@ def test_programs_get_the_memory_of_those_before() -> None:
 STOPPED = """
 import os, signal, sys
 from dml_jax import main
-from dml_jax.train import jsonl
+from dml_jax.train.records import jsonl
 
 def write(lines, line, write=jsonl.JsonLines.write):
     write(lines, line)

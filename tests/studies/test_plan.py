@@ -35,7 +35,7 @@ def test_study_files(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     module = config_files.run_file("--study", str(file))
     text = module.__doc__ or ""
-    commands = re.findall(r"^    python -m dml_jax\.study --study=(\S+)", text, re.MULTILINE)
+    commands = re.findall(r"^    dml-jax study --study=(\S+)", text, re.MULTILINE)
     assert commands[0] == f"configs/studies/{file.name}"
     for command in commands:
         plan.load(command)
