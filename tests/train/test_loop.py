@@ -254,8 +254,8 @@ def _poisoned(experiment: Experiment, step: int) -> Experiment:
 
 
 def test_divergence_stops_before_the_next_checkpoint(experiment: Experiment, tmp_path: Path) -> None:
-    with pytest.raises(DivergedError, match=r"at step 12: .*loss=nan"):
-        train(_poisoned(experiment, 12), tmp_path)
+    with pytest.raises(DivergedError, match=r"at step 13: .*loss=nan"):
+        train(_poisoned(experiment, 13), tmp_path)
     store = checkpoints(experiment, tmp_path)
     assert store.steps()[-1] == 8  # the evaluation at 8 found a best model
     store.close()
