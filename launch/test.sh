@@ -7,6 +7,14 @@ prepare requirements.txt requirements-dev.txt
 export JAX_PLATFORMS=cpu
 .venv/bin/ruff check .
 .venv/bin/ruff format --check .
-.venv/bin/mypy
+# The type checker uses one core only, so it runs beside the tests; its output follows theirs.
+output=$(mktemp)
+.venv/bin/mypy >"$output" 2>&1 &
+checker=$!
+trap 'kill "$checker" 2>/dev/null || true; rm "$output"' EXIT
 # All tests of a file run on one worker, which compiles its programs once; the slowest files start first.
-exec .venv/bin/python -m pytest -n auto --dist loadfile --no-loadscope-reorder "$@"
+tests=0 types=0
+.venv/bin/python -m pytest -n auto --dist loadfile --no-loadscope-reorder "$@" || tests=$?
+wait "$checker" || types=$?
+cat "$output"
+exit $((tests ? tests : types))

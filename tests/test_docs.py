@@ -36,6 +36,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
+@pytest.mark.slow
 def test_the_site_lists_the_papers_numbers_with_their_commands(site: Path) -> None:
     """The numbers are copied from the papers' tables."""
     text = re.sub(r"<[^>]+>", " ", (site / "papers/index.html").read_text())
@@ -45,6 +46,7 @@ def test_the_site_lists_the_papers_numbers_with_their_commands(site: Path) -> No
     assert "dml-jax study --study=hist_alpha" in text
 
 
+@pytest.mark.slow
 def test_the_site_documents_commands_options_and_functions(site: Path) -> None:
     commands, options = ((site / f"{name}/index.html").read_text() for name in ("commands", "options"))
     assert all(f'<h2 id="{name}">' in commands for name in COMMANDS)
@@ -55,6 +57,7 @@ def test_the_site_documents_commands_options_and_functions(site: Path) -> None:
     assert "img" in (site / "notebooks/digits/index.html").read_text()
 
 
+@pytest.mark.slow
 def test_the_site_loads_nothing_from_elsewhere(site: Path) -> None:
     for page in site.rglob("*.html"):
         assert re.findall(r'<(?:script|img|iframe)[^>]+src="(?:https?:)?//', page.read_text()) == [], page
@@ -73,6 +76,7 @@ def run_notebook(name: str, directory: Path, monkeypatch: pytest.MonkeyPatch) ->
     return variables
 
 
+@pytest.mark.slow
 def test_the_notebook_on_metrics_and_losses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = run_notebook("metrics_and_losses", tmp_path, monkeypatch)
     assert found["after"]["map@r"] > 2 * found["found"]["map@r"]  # type: ignore[index]

@@ -40,6 +40,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return site
 
 
+@pytest.mark.slow
 def test_a_wheel_holds_the_package_and_the_configurations(installed: Path) -> None:
     tracked = subprocess.run(["git", "ls-files", "dml_jax", "configs"], cwd=ROOT, capture_output=True, text=True)
     expected = [f"dml_jax/shipped/{n}" if n.startswith("configs/") else n for n in tracked.stdout.split()]
@@ -49,6 +50,7 @@ def test_a_wheel_holds_the_package_and_the_configurations(installed: Path) -> No
     assert {path.name for path in installed.iterdir()} == {"dml_jax", f"dml_jax-{dml_jax.__version__}.dist-info", "bin"}
 
 
+@pytest.mark.slow
 def test_an_installed_package_finds_its_configurations(installed: Path, tmp_path: Path) -> None:
     arguments = ("--config=cars_hist:retuned", "--mode=show")
     done = python("-m", "dml_jax.main", *arguments, directory=tmp_path, path=installed)
@@ -57,6 +59,7 @@ def test_an_installed_package_finds_its_configurations(installed: Path, tmp_path
     assert "recall@1 0.902" in done.stdout
 
 
+@pytest.mark.slow
 def test_an_own_configuration_comes_first_and_imports_those_of_the_package(installed: Path, tmp_path: Path) -> None:
     (tmp_path / "configs").mkdir()
     own = (
@@ -117,10 +120,17 @@ def test_importing_the_package_imports_no_other() -> None:
     assert imported("import dml_jax") & {*HEAVY, "numpy", "pydantic", "PIL"} == set()
 
 
-@pytest.mark.parametrize("command", sorted(COMMANDS))
-def test_help_is_printed_without_heavy_imports(command: str) -> None:
-    found = imported(f"from dml_jax import __main__\nsys.argv[1:] = [{command!r}, '--help']\n__main__.main()")
-    assert found & HEAVY == set()
+HELP = f"""
+from dml_jax import __main__
+for command in {sorted(COMMANDS)}:
+    sys.argv[1:] = [command, "--help"]
+    __main__.main()
+    assert not {HEAVY} & sys.modules.keys(), command
+"""
+
+
+def test_help_is_printed_without_heavy_imports() -> None:
+    imported(HELP)
 
 
 def test_messages_name_packages_that_can_be_installed_anywhere() -> None:

@@ -23,8 +23,8 @@ class Patches(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array, train: bool) -> jax.Array:
-        """float [B, 8, 8, 3] -> [B, 2, 2, channels]."""
-        count, side = x.shape[0], SIDE // PATCH
+        """float [B, S, S, 3] -> [B, S / 4, S / 4, channels]."""
+        count, side = x.shape[0], x.shape[1] // PATCH
         x = x.reshape(count, side, PATCH, side, PATCH, 3).transpose(0, 1, 3, 2, 4, 5).reshape(count, side, side, -1)
         kernel = self.param("kernel", nn.initializers.normal(0.2), (x.shape[-1], self.channels))
         dtype = self.dtype or kernel.dtype

@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import asdict, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -200,6 +201,7 @@ def test_segformer_as_transformers_names_it() -> None:
 # Errors.
 
 
+@cache
 def zeros(architecture: str, config: Any) -> dict[str, Tensor]:
     """The tensors of a complete file, without their values."""
     module = sys.modules[f"dml_jax.backbones.{architecture}"]
@@ -500,7 +502,7 @@ def test_networks_with_the_same_tensors(
     source: str, option: str, found: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The file's name tells for which pixels they were trained, or --backbone does."""
-    monkeypatch.setattr(tensor_files, "read", lambda _: zeros("deit", deit.deit_small()))
+    monkeypatch.setattr(tensor_files, "read", lambda _: dict(zeros("deit", deit.deit_small())))
     monkeypatch.setattr(tensor_files, "read_finite", lambda *_: {"backbone/params/x": np.zeros(1, np.float32)})
     Path(source).parent.mkdir(exist_ok=True)
     Path(source).touch()

@@ -104,6 +104,11 @@ def update(name: str, dtype: Any = None) -> Any:
     return jax.jit(step.build(method(name, dtype), optax.sgd(0.01)))
 
 
+@cache
+def embed(name: str) -> Any:
+    return jax.jit(method(name).embed)
+
+
 def leaves(tree: Any) -> list[np.ndarray]:
     return [np.asarray(leaf) for leaf in jax.tree.leaves(tree)]
 
@@ -151,11 +156,11 @@ def test_batch_statistics_are_updated_in_training_and_used_at_test_time(name: st
         **after.model_state,
         "backbone": jax.tree.map(lambda x: x + 1.0, after.model_state["backbone"]),
     }
-    embed, others = jax.jit(made.embed), batch.images[0].at[1:].set(0)
-    embeddings = embed(after.params, after.model_state, batch.images[0])
-    alone = embed(after.params, after.model_state, others)  # a row does not depend on the others
+    others = batch.images[0].at[1:].set(0)
+    embeddings = embed(name)(after.params, after.model_state, batch.images[0])
+    alone = embed(name)(after.params, after.model_state, others)  # a row does not depend on the others
     np.testing.assert_allclose(embeddings[:1], alone[:1], rtol=1e-5, atol=1e-6)
-    assert not np.allclose(embed(after.params, shifted, batch.images[0]), embeddings)
+    assert not np.allclose(embed(name)(after.params, shifted, batch.images[0]), embeddings)
 
 
 @every_method
@@ -268,7 +273,7 @@ def test_zero_vector_embeddings_are_finite(name: str) -> None:
     state, terms = run(start._replace(params=start.params | blank), usual, jax.random.key(KEY))
     assert all(np.isfinite(term) for term in terms.values()), terms
     assert all(np.isfinite(leaf).all() for leaf in leaves(state.params))
-    assert np.isfinite(made.embed(start.params | blank, start.model_state, usual.images[0])).all()
+    assert np.isfinite(embed(name)(start.params | blank, start.model_state, usual.images[0])).all()
 
 
 @every_method
@@ -363,7 +368,7 @@ def test_learns_a_few_images(name: str) -> None:
     state = started(made, optimizer, batch)
 
     def map_at_r() -> float:
-        embeddings = np.asarray(made.embed(state.params, state.model_state, batch.images[0]))
+        embeddings = np.asarray(embed(name)(state.params, state.model_state, batch.images[0]))
         np.testing.assert_allclose(np.linalg.norm(embeddings, axis=1), 1, rtol=1e-5)
         return float(metrics.retrieval(embeddings, np.asarray(batch.labels), ks=(1,))["map@r"])
 

@@ -51,7 +51,7 @@ RETRIEVAL = """
 import json, resource, sys, time
 import numpy as np
 from dml_jax.evaluation import metrics
-from dml_jax.train import cluster
+from dml_jax.train.distributed import cluster
 
 process, processes, port, file = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4]
 if processes > 1:

@@ -49,7 +49,7 @@ def rows(root: Path) -> list[str]:
 def test_a_killed_study_ends_with_the_same_table(tmp_path: Path) -> None:
     """Ten times at random moments; every step of every trial is logged once."""
     whole, killed = tmp_path / "whole", tmp_path / "killed"
-    done = command(*arguments(whole, 300), module="dml-jax study")
+    done = command("study", *arguments(whole, 300), module="dml_jax")
     assert done.returncode == 0, done.stdout + done.stderr
     moments = random.Random(0)
     for _ in range(10):
@@ -57,7 +57,7 @@ def test_a_killed_study_ends_with_the_same_table(tmp_path: Path) -> None:
         time.sleep(moments.uniform(1, 25))
         if process.poll() is None:
             kill(process)
-    done = command(*arguments(killed, 300), module="dml-jax study")
+    done = command("study", *arguments(killed, 300), module="dml_jax")
     assert done.returncode == 0, done.stdout + done.stderr
     assert rows(killed) == rows(whole)
     for run in whole.glob("*-seed*"):
@@ -75,7 +75,7 @@ def test_two_workers_and_a_dead_one(tmp_path: Path) -> None:
     kill(workers[0])
     printed = workers[1].communicate(timeout=600)[0]
     assert workers[1].returncode == 0, printed
-    done = command(*arguments(root, 200), module="dml-jax study")
+    done = command("study", *arguments(root, 200), module="dml_jax")
     assert done.returncode == 0, done.stdout + done.stderr
     for run in root.glob("*-seed*"):
         steps = [json.loads(line)["step"] for line in (run / "metrics.jsonl").read_text().splitlines()]
@@ -89,7 +89,7 @@ def test_every_study_in_small(file: Path, tmp_path: Path) -> None:
     """`--smoke` trains two trials and writes the table with its figures."""
     jobs = min(2, len(os.sched_getaffinity(0)))
     done = command(
-        f"--study={file}", "--smoke", f"--root={tmp_path / 'root'}", f"--jobs={jobs}", module="dml-jax study"
+        "study", f"--study={file}", "--smoke", f"--root={tmp_path / 'root'}", f"--jobs={jobs}", module="dml_jax"
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert (tmp_path / "root" / "report.html").read_text().count("<img") >= 2

@@ -75,7 +75,8 @@ def test_loss_and_gradients_are_those_among_the_drawn_classes(loss: str) -> None
         own = {name: table[:, drawn] if name == "kernel" else table[drawn] for name, table in params.items()}
         return LOSSES[loss].loss(embeddings, targets, **vars(config.options[loss]), **own)
 
-    for got, wanted in zip(*(jax.tree.leaves(jax.value_and_grad(f)(params)) for f in (value, expected)), strict=True):
+    found = (jax.tree.leaves(jax.jit(jax.value_and_grad(f))(params)) for f in (value, expected))
+    for got, wanted in zip(*found, strict=True):
         np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)
     whole = Criterion(config.options, CLASSES, DIM)
     complete = whole.apply({"params": params}, embeddings, LABELS, key, method="values")[loss]  # type: ignore[index]

@@ -14,6 +14,7 @@ from dml_jax.errors import DataError
 from tests.reliability import sandbox
 from tests.reliability.attacks import ATTACKS
 
+pytestmark = pytest.mark.slow
 CASES = 20  # times an attack's share; about 2,000 in all
 
 

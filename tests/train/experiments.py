@@ -3,10 +3,18 @@
 from dataclasses import asdict
 from typing import Any
 
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
 from dml_jax import config as configs
 from dml_jax.backbones import resnet
 from dml_jax.config import Config, Group, Train
-from dml_jax.methods import hist
+from dml_jax.methods import baseline, hist
+from dml_jax.methods.contract import TrainingSet
+from dml_jax.train import experiment as experiments
+from dml_jax.train.experiment import Experiment
+from tests import toys
 
 
 def values(**train: Any) -> dict[str, Any]:
@@ -25,3 +33,22 @@ def values(**train: Any) -> dict[str, Any]:
 def small(**train: Any) -> Config:
     """The same, resolved."""
     return configs.resolve(values(**train))
+
+
+def linear(*, data: Any = (), **train: Any) -> Config:
+    """A linear embedding trained with proxies, which compiles in a fraction of a second; see `on_patches`."""
+    given = values(**train)
+    given["data"] |= dict(data)
+    given["method"] = baseline.as_values(baseline.make_config("proxy_anchor", embedding_dim=8))
+    given["train"]["groups"] = {group: asdict(Group(1e-3, weight_decay=1e-4)) for group in baseline.GROUPS}
+    return configs.resolve(given)
+
+
+def on_patches(config: Config) -> Experiment:
+    """A baseline on `toys.backbone` and one device, with a test split of a hundred images."""
+    experiment = experiments.build(config)
+    train, test = experiment.splits["train"], experiment.splits["test"]
+    few = test._replace(labels=test.labels[:100], ids=test.ids[:100])
+    method = baseline.build(config.method, toys.backbone(4), TrainingSet(len(train.classes), len(train.labels)))
+    mesh = Mesh(np.asarray(jax.devices()[:1]), ("data",))
+    return experiment._replace(mesh=mesh, method=method, splits=experiment.splits | {"test": few})

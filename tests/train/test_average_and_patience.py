@@ -10,7 +10,6 @@ import optax
 import pytest
 from jax.sharding import AxisType, Mesh
 
-from dml_jax import config as configs
 from dml_jax.methods import baseline
 from dml_jax.train import loop, step
 from dml_jax.train.distributed import mesh as meshes
@@ -18,8 +17,8 @@ from dml_jax.train.distributed.stop_signals import Interrupted
 from dml_jax.train.experiment import Experiment
 from dml_jax.train.state import TrainState, evaluated
 from tests import toys
-from tests.train.experiments import values
-from tests.train.test_loop import StopAt, bits, built, checkpoints, compiled_once, train  # noqa: F401
+from tests.train.experiments import linear, on_patches
+from tests.train.test_loop import StopAt, bits, checkpoints, compiled_once, train  # noqa: F401
 
 RECALLS = {4: 0.5, 8: 0.6, 12: 0.6, 16: 0.5, 20: 0.9}  # validation Recall@1 by step
 
@@ -59,12 +58,11 @@ def test_average_on_one_and_on_eight_devices() -> None:
 
 @pytest.fixture(scope="module")
 def experiment() -> Experiment:
-    options = values(
+    config = linear(
         steps=20, log_every=5, evaluate_every=4, checkpoint_every=7, select="validation", patience=2, ema=0.5,
-        clip_norm=1.0, linear_warmup=6, optimizer="sgd",
+        clip_norm=1.0, linear_warmup=6, optimizer="sgd", data={"validation_share": 0.4},
     )  # fmt: skip
-    options["data"]["validation_share"] = 0.4
-    return built(configs.resolve(options))
+    return on_patches(config)
 
 
 def test_early_stopping_is_exact_across_interruptions(

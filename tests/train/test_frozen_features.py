@@ -31,6 +31,7 @@ def build(**train: Any) -> Experiment:
     given["method"] = baseline.as_values(baseline.make_config("proxy_anchor", embedding_dim=4, pooling="avg+max"))
     given["train"]["groups"] = {name: asdict(Group(1e-2)) for name in baseline.GROUPS}
     given["train"]["groups"]["backbone"] = asdict(Group(0.0, freeze=True))
+    given["data"] |= {"validation_share": 0.9}  # 720 images are left
     experiment = experiments.build(configs.resolve(given))
     split = experiment.splits["train"]
     # Digits are drawn at random in training; here each image is always the same.

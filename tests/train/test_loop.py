@@ -5,7 +5,7 @@ import signal
 import time
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +14,11 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from jax.sharding import Mesh
 
-from dml_jax.config import Config
 from dml_jax.console import Console
 from dml_jax.data import pipeline
 from dml_jax.errors import DivergedError
 from dml_jax.methods.contract import Batch
-from dml_jax.train import experiment as experiments
 from dml_jax.train import loop, on_devices, step
 from dml_jax.train.checkpoint import Checkpoints
 from dml_jax.train.distributed import mesh
@@ -32,28 +29,17 @@ from dml_jax.train.records.jsonl import JsonLines
 from dml_jax.train.records.outputs import Outputs
 from dml_jax.train.state import TrainState
 from dml_jax.train.testing import embedding
-from tests.train.experiments import small
+from tests.train.experiments import linear, on_patches
 
 STEPS = 20
 
 
 @pytest.fixture(scope="module", autouse=True)
 def compiled_once() -> Iterator[None]:
-    """Restarts of an experiment share the training step; of their other programs, even the smallest are cached."""
-    steps: dict[int, tuple[Experiment, Any]] = {}
-    build = on_devices.jitted_step
-
-    def built_once(experiment: Experiment) -> Any:
-        return steps.setdefault(id(experiment), (experiment, build(experiment)))[1]
-
-    before = jax.config.values["jax_persistent_cache_min_compile_time_secs"]
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+    """Restarts of an experiment share the training step."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(on_devices, "jitted_step", built_once)
+        patch.setattr(step, "build", cache(step.build))
         yield
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", before)
-    jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
 
 
 class StopAt(Stop):
@@ -88,21 +74,12 @@ def bits(state: TrainState) -> list[bytes]:
     return [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(state)]
 
 
-CONFIG = small(steps=STEPS, log_every=3, evaluate_every=8, checkpoint_every=7, select="test", optimizer="adam")
-
-
-def built(config: Config) -> Experiment:
-    """An experiment on one device with a test split of a hundred images."""
-    experiment = experiments.build(config)
-    one = Mesh(np.asarray(jax.devices()[:1]), ("data",))
-    test = experiment.splits["test"]
-    few = test._replace(labels=test.labels[:100], ids=test.ids[:100])
-    return experiment._replace(mesh=one, splits={**experiment.splits, "test": few})
+CONFIG = linear(steps=STEPS, log_every=3, evaluate_every=8, checkpoint_every=7, select="test", optimizer="adam")
 
 
 @pytest.fixture(scope="module")
 def experiment() -> Experiment:
-    return built(CONFIG)
+    return on_patches(CONFIG)
 
 
 @pytest.fixture(scope="module")
@@ -151,7 +128,7 @@ def test_a_longer_run_is_the_same_run(experiment: Experiment, whole: tuple[list[
 def test_a_longer_run_forgets_the_former_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """With the last model as the result, a run may end anywhere; the line of that step is not in a longer run."""
     config = replace(CONFIG, train=replace(CONFIG.train, steps=7, select="last", evaluate_every=0))
-    long = built(config)
+    long = on_patches(config)
     train(long, tmp_path / "whole")
     train(long._replace(steps=5), tmp_path / "parts")
     train(long, tmp_path / "parts")
@@ -230,7 +207,7 @@ def test_what_changes_no_bit(whole: tuple[list[bytes], str], tmp_path: Path) -> 
         train=replace(CONFIG.train, log_every=20, evaluate_every=0, checkpoint_every=100, select="last"),
         data=replace(CONFIG.data, threads=3, prefetch=1),
     )
-    assert bits(train(built(config), tmp_path)) == whole[0]
+    assert bits(train(on_patches(config), tmp_path)) == whole[0]
 
 
 def test_health_changes_no_bit(
@@ -248,7 +225,7 @@ def test_health_changes_no_bit(
 
 def test_models_are_kept_and_change_no_bit(whole: tuple[list[bytes], str], tmp_path: Path) -> None:
     """Also after a kill: models after the checkpoint are written again, with the same bytes."""
-    keeping = built(replace(CONFIG, train=replace(CONFIG.train, keep_every=5)))
+    keeping = on_patches(replace(CONFIG, train=replace(CONFIG.train, keep_every=5)))
     assert bits(train(keeping, tmp_path)) == whole[0]
     assert (tmp_path / "metrics.jsonl").read_text() == whole[1]
     kept = tmp_path / "checkpoints" / "kept"
@@ -277,8 +254,8 @@ def _poisoned(experiment: Experiment, step: int) -> Experiment:
 
 
 def test_divergence_stops_before_the_next_checkpoint(experiment: Experiment, tmp_path: Path) -> None:
-    with pytest.raises(DivergedError, match=r"at step 12: .*loss=nan"):
-        train(_poisoned(experiment, 12), tmp_path)
+    with pytest.raises(DivergedError, match=r"at step 13: .*loss=nan"):
+        train(_poisoned(experiment, 13), tmp_path)
     store = checkpoints(experiment, tmp_path)
     assert store.steps()[-1] == 8  # the evaluation at 8 found a best model
     store.close()
@@ -289,7 +266,7 @@ def test_a_state_that_is_not_finite_is_not_saved(evaluate_every: int, tmp_path: 
     """Loss and gradient of the only step are finite; the update is not."""
     select = "test" if evaluate_every else "last"
     config = replace(CONFIG, train=replace(CONFIG.train, steps=1, evaluate_every=evaluate_every, select=select))
-    diverging = built(config)._replace(optimizer=optax.sgd(float("inf")))
+    diverging = on_patches(config)._replace(optimizer=optax.sgd(float("inf")))
     with pytest.raises(DivergedError, match=r"at step 1: params/\S+ is not finite after the update; lower"):
         train(diverging, tmp_path)
     store = checkpoints(diverging, tmp_path)
@@ -332,7 +309,7 @@ def test_reload_best_continues_from_the_best_model(experiment: Experiment, tmp_p
     """At the start of the epoch, parameters and statistics become those of the best model; moments and steps do not."""
     data = replace(CONFIG.data, validation_share=0.9)  # four classes are left: epochs of 45 steps
     short = replace(CONFIG, data=data, train=replace(CONFIG.train, steps=46, evaluate_every=44))
-    plain = built(replace(short, train=replace(short.train, steps=45)))
+    plain = on_patches(replace(short, train=replace(short.train, steps=45)))
     assert plain.sampler.first_step(1) == 45
     train(plain, tmp_path / "plain")
     store = checkpoints(plain, tmp_path / "plain")
@@ -348,6 +325,6 @@ def test_reload_best_continues_from_the_best_model(experiment: Experiment, tmp_p
         expected, batch, on_devices.run_key(short.seed)
     )
 
-    reloading = built(replace(short, train=replace(short.train, reload_best_epochs=(1,))))
+    reloading = on_patches(replace(short, train=replace(short.train, reload_best_epochs=(1,))))
     close = partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-6)  # of two programs
     jax.tree.map(close, train(reloading, tmp_path / "reloading"), expected)

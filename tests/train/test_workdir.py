@@ -1,5 +1,6 @@
 """Work directories: one configuration, one run at a time, and foreign files are never removed."""
 
+import fcntl
 import json
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -74,19 +75,28 @@ def test_a_key_missing_in_config_json_is_named(key: str, tmp_path: Path) -> None
         workdir.check_same_run(tmp_path, CONFIG)
 
 
-def test_a_second_run_is_refused_and_does_not_disturb_the_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_second_run_is_refused_and_does_not_disturb_the_first(tmp_path: Path) -> None:
     directory = tmp_path / "run"
     with workdir.locked(directory):
-        # As if both had looked before either created it.
-        monkeypatch.setattr(Path, "exists", lambda self: False)
         with pytest.raises(CheckpointError, match="another run is using it"), workdir.locked(directory):
             pass
-        monkeypatch.undo()
         assert (directory / ".lock").exists()
         (directory / "kept").touch()
     assert (directory / "kept").exists()
+
+
+def test_a_run_that_loses_the_race_for_a_new_directory_leaves_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other one locks the directory after both have seen that it does not exist."""
+
+    def taken(*_: object) -> None:
+        raise BlockingIOError
+
+    monkeypatch.setattr(fcntl, "flock", taken)
+    with pytest.raises(CheckpointError, match="another run is using it"), workdir.locked(tmp_path / "run"):
+        pass
+    assert (tmp_path / "run" / ".lock").exists()
 
 
 @pytest.mark.parametrize(
