@@ -51,6 +51,7 @@ def final(
         classes=len(test.classes),
         average=config.evaluation.nmi_average,
         gallery=test.gallery is not None,
+        **config.evaluation.kmeans,
     )
     if test.gallery is None:
         try:

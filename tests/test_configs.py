@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import optax
 import pytest
+from configs.recipes.published import without_protocol
 
 from configs.recipes import baseline as baseline_recipe
 from configs.recipes import crt as crt_recipe
@@ -21,7 +22,6 @@ from configs.recipes import diva as diva_recipe
 from configs.recipes import group_loss as group_loss_recipe
 from configs.recipes import hist as hist_recipe
 from configs.recipes import mpn as mpn_recipe
-from configs.recipes.published import without_protocol
 from dml_jax import config as configs
 from dml_jax import main
 from dml_jax.backbones.contract import Backbone

@@ -70,6 +70,7 @@ def metrics(
         protocol=evaluation.protocol,
         cluster=cluster,
         average=evaluation.nmi_average,
+        **evaluation.kmeans,
         full_ranking=evaluation.full_ranking,
         per_query=per_query,
         shared=shared,
