@@ -198,12 +198,7 @@ def _trial(row: Row, seed: int, settings: Settings, study: Study) -> Trial:
 
 
 def resolved(path: str, overrides: Mapping[str, Any], settings: Settings) -> tuple[Values, tuple[str, ...]]:
-    """A validated configuration, and the keys that were given, see `needs.report`.
-
-    Args:
-      path: "configs/FILE.py[:VARIANT]".
-      overrides: by dotted key; those of the command line count more.
-      settings: protocol, and whether the configuration is shrunk.
+    """A validated configuration with overrides, of which those of the command line take precedence; and the given keys.
 
     Raises:
       ConfigError: an unknown key or an invalid value.
@@ -292,10 +287,6 @@ def write_facts(root: Path, name: str, study: Study, settings: Settings, more: M
     """Creates the directory of a study with `study.json`, from which reports are made.
 
     Args:
-      root: directory of the study.
-      name: of the study.
-      study: its title and metric, and published numbers.
-      settings: of the command line.
       more: the trials, or where a search is stored.
     """
     (root / "trials").mkdir(parents=True, exist_ok=True)
