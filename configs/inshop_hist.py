@@ -1,7 +1,7 @@
 """HIST on In-Shop Clothes: ResNet-50, 512-d (the method of Lim, Yun, Park, Choi, CVPR 2022).
 
-    python -m dml_jax.main --config=configs/inshop_hist.py                   clean protocol
-    python -m dml_jax.main --config=configs/inshop_hist.py --protocol=paper  the authors' protocol on other data sets
+    python -m dml_jax.main --config=configs/inshop_hist.py                      clean protocol
+    python -m dml_jax.main --config=configs/inshop_hist.py --protocol=paper     the authors' protocol elsewhere
 
 No results or settings are published for this data set, although the authors' code supports it. The settings are those
 of Stanford Online Products, which also has thousands of classes with few images each. For orientation: Proxy-Anchor, on
