@@ -282,11 +282,11 @@ def time_opening(rows: int, work: Path) -> None:
     labels = np.random.default_rng(SEED).permutation(np.repeat(np.arange(rows // 10), 10))
     ids = [f"images/class_{label:07}/photo_{i:08}.jpg" for i, label in enumerate(labels.tolist())]
     classes = [f"class_{label:07}" for label in range(rows // 10)]
-    split_metadata.save(work / "index.npz", {"train": split_metadata.SplitMetadata(labels, ids, classes)})
+    split_metadata.save(work / "index.arrow", {"train": split_metadata.SplitMetadata(labels, ids, classes)})
     print(f"{rows:,} images of {rows // 10:,} classes")
     print("| stage | CPU, s | memory so far, MiB | with mapped files, MiB |\n|---|--:|--:|--:|", flush=True)
     context = multiprocessing.get_context("spawn")
-    process = context.Process(target=_open, args=(work / "index.npz",))
+    process = context.Process(target=_open, args=(work / "index.arrow",))
     process.start()
     process.join()
 

@@ -11,16 +11,16 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from dml_jax.errors import printable
 
-REPORT_SECONDS = 20.0  # between two plain lines of progress
+REPORT_SECONDS = 20.0  # between plain progress lines
 FIRST_REPORT_SECONDS = 2.0
-LOG_WIDTH = 132  # columns of tables where the output is not a terminal
+LOG_WIDTH = 132  # table width if the output is not a terminal
 
 
 class Console:
-    """Prints what a command does.
+    """Prints messages and progress of a command.
 
     Args:
-      quiet: prints messages but no progress.
+      quiet: print messages but no progress.
       active: False on all processes but the first, which then print nothing.
     """
 
@@ -35,17 +35,17 @@ class Console:
         self._log: TextIO | None = None
 
     def log_to(self, file: Path) -> None:
-        """From here on, also appends messages and all progress to a file, with the time, even if nothing is printed."""
+        """From now on, also appends messages and all progress to a file, with the time, even if nothing is printed."""
         file.parent.mkdir(parents=True, exist_ok=True)
         self._log = open(file, "a", buffering=1, encoding="utf-8", errors="backslashreplace")  # noqa: SIM115
 
     def log(self, text: str) -> None:
-        """Writes a line to that file alone."""
+        """Writes a line to the log file only."""
         if self._log:
             self._log.write(f"{datetime.now().isoformat(' ', 'seconds')} {printable(text)}\n")
 
     def print(self, message: str) -> None:
-        """Prints a line that stays."""
+        """Prints a permanent line."""
         self.log(message)
         self._show(message)
 

@@ -1,4 +1,4 @@
-"""Errors that the user can fix, each one sentence that says what is wrong and how to fix it."""
+"""Errors that the user can fix, each a single sentence that says what is wrong and how to fix it."""
 
 import re
 from collections.abc import Iterable
@@ -18,7 +18,7 @@ class DataError(UserError):
 
 
 class DataWarning(UserWarning):
-    """Arrays that can be used, but whose results mislead; commands print it as one `warning: ...` line."""
+    """Input that can be used but makes results misleading; commands print it as one `warning: ...` line."""
 
 
 class WeightsError(UserError):
@@ -34,7 +34,7 @@ class DivergedError(UserError):
 
 
 def printable(text: str) -> str:
-    """The text on one line, with control characters and the undecodable bytes of file names escaped."""
+    """Text on one line, with control characters and the undecodable bytes of file names escaped."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
@@ -43,7 +43,7 @@ def printable(text: str) -> str:
 def suggest(word: str, known: Iterable[str]) -> str:
     """The end of an error message: the most similar known names, or all of them if none is similar.
 
-    Dotted keys are also compared by their words, so that `evaluation.every` finds `train.evaluate_every`.
+    Dotted keys are also compared word by word, so that `evaluation.every` finds `train.evaluate_every`.
     """
     names = sorted(set(known))
     scored = sorted(((_similarity(word, name), name) for name in names), reverse=True)
@@ -70,5 +70,5 @@ def _similarity(word: str, name: str) -> float:
 
     last = SequenceMatcher(None, word.rpartition(".")[2].lower(), name.rpartition(".")[2].lower()).ratio()
     shared, all_stems = stems(word) & stems(name), stems(word) | stems(name)
-    # Shared words say a little more than shared letters: `train.evaluate_every` comes before `train.log_every`.
+    # Shared words count slightly more than shared letters: `train.evaluate_every` comes before `train.log_every`.
     return max(letters if "." not in word else 0.0, last, 1.15 * len(shared) / len(all_stems))

@@ -1,4 +1,4 @@
-"""Paths and files: `~` in user input, reading with errors that name the file, writing completely or not at all."""
+"""Paths and files: `~` in user input, errors that name the file being read, atomic writes."""
 
 import contextlib
 import csv
@@ -15,45 +15,41 @@ from typing import Any, TextIO
 
 from dml_jax.errors import ConfigError, DataError, UserError
 
-FORMULA_STARTS = tuple("=+-@\uff1d\uff0b\uff0d\uff20")  # of a spreadsheet, full-width ones included
+FORMULA_STARTS = tuple("=+-@\uff1d\uff0b\uff0d\uff20")  # in spreadsheets, including full-width characters
 HARMLESS = re.compile(r"[+-](inf|[\d\s.,±%]*(e[+-]?\d+)?)")  # numbers and differences
-UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS}  # of the disk that is written to
+UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS}  # errors of the disk, not of the file
 
 
 def expand_path(option: str, path: str | Path) -> Path:
-    """The path that an option or configuration key gives, with `~` expanded.
+    """The path given for an option or configuration key, with `~` expanded.
 
     Raises:
-      ConfigError: a URL; `~name` where there is no user of that name; a path with a NUL or too long a name, which no
-        file can have, or in a directory that cannot be searched.
+      ConfigError: a URL; `~name` without a user of that name; a path that no file can have (a NUL, too long a name), or
+        in a directory that cannot be searched.
     """
     if re.match(r"[A-Za-z][\w+.-]*://", str(path)):
         raise ConfigError(
-            f"{option}={path}: is a URL; give a path, e.g. in a folder where the bucket is mounted (gcsfuse, mount-s3)"
+            f"{option}={path}: is a URL; give a path, e.g. one where the bucket is mounted (gcsfuse, mount-s3)"
         )
     if "\0" in str(path):
-        raise ConfigError(f"{option}={path}: contains a NUL; give a path without")
+        raise ConfigError(f"{option}={path}: contains a NUL character; remove it")
     try:
         expanded = Path(path).expanduser()
         expanded.is_dir()
         return expanded
     except RuntimeError:
-        raise ConfigError(f"{option}={path}: there is no such user's home") from None
+        raise ConfigError(f"{option}={path}: this home directory does not exist; give another path") from None
     except OSError as error:
         raise ConfigError(f"{option}={path}: cannot be used ({error.strerror})") from None
 
 
 def utf8_path(option: str, path: str | Path) -> Path:
-    """Like `expand_path`, for paths that are given to libraries which accept only names in UTF-8.
-
-    Raises:
-      ConfigError: see `expand_path`, or a name that is not UTF-8.
-    """
+    """Like `expand_path`, for libraries that only accept paths in UTF-8; raises `ConfigError` for any other."""
     expanded = expand_path(option, path)
     try:
         str(expanded.absolute()).encode()
     except UnicodeEncodeError:
-        raise ConfigError(f"{option}={path}: is not UTF-8; give a path with names in UTF-8") from None
+        raise ConfigError(f"{option}={path}: is not UTF-8; rename it") from None
     return expanded
 
 
@@ -63,7 +59,7 @@ def below_a_file(path: Path) -> bool:
 
 
 def cache_dir() -> Path:
-    """Where downloads, compiled programs and lists of checked images are kept: `$XDG_CACHE_HOME/dml_jax`.
+    """Cache for downloads, compiled programs and lists of checked images: `$XDG_CACHE_HOME/dml_jax`.
 
     An unset, empty or relative `XDG_CACHE_HOME` means `~/.cache`, as the XDG specification says.
     """
@@ -72,7 +68,7 @@ def cache_dir() -> Path:
 
 
 def sha256(path: Path) -> str:
-    """Hexadecimal SHA-256 of a file's contents."""
+    """Hexadecimal SHA-256 of a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -81,15 +77,15 @@ def sha256(path: Path) -> str:
 def reading(
     path: str | Path, remedy: str = "write or copy it again", error: type[UserError] = DataError
 ) -> Iterator[None]:
-    """Within this context, which does nothing but read one file, every exception becomes an error that names it.
+    """Context for reading one file, in which every exception becomes an error that names the file.
 
-    Libraries raise exceptions of many types for damaged files. Errors for the user get the name in front; those of a
-    full disk, which come from writing what was read, are left alone.
+    Libraries raise exceptions of many types for damaged files. A `UserError` gets the file name as a prefix; errors of
+    a full disk, which come from writing what was read, pass unchanged.
 
     Args:
-      path: the file, or what to call it.
-      remedy: the end of the message.
-      error: the type of the error.
+      path: the file, or its name in messages.
+      remedy: end of the message.
+      error: type of the error.
     """
     try:
         yield
@@ -105,7 +101,7 @@ def reading(
 
 
 def reason(problem: Exception) -> str:
-    """What an exception says, in a few words; its type if it says nothing."""
+    """Short message of an exception; its type if the message is empty."""
     import pydantic
 
     if isinstance(problem, pydantic.ValidationError):
@@ -116,15 +112,11 @@ def reason(problem: Exception) -> str:
 
 
 def read_json(path: Path, kind: Any, remedy: str = "write or copy it again", error: type[UserError] = DataError) -> Any:
-    """The content of a JSON file.
+    """Reads a JSON file.
 
     Args:
-      path: the file.
-      kind: type that the content must have; a dataclass for an object with these fields and possibly others.
-      remedy, error: see `reading`.
-
-    Raises:
-      UserError: of type `error`, if the file is missing, damaged or of another type; names the field.
+      kind: type of the content; a dataclass for an object with these fields and possibly others.
+      remedy, error: see `reading`; the message names the wrong field.
     """
     import pydantic
 
@@ -136,10 +128,10 @@ def read_json(path: Path, kind: Any, remedy: str = "write or copy it again", err
 
 @contextlib.contextmanager
 def name_file(path: Path) -> Iterator[None]:
-    """Within this context, an OSError that names no file, as that of a full disk, names `path`.
+    """Context in which an OSError that names no file, e.g. of a full disk, names `path`.
 
-    Libraries that write files themselves raise exceptions of other types, whose text ends in that of the operating
-    system: these become an OSError.
+    Libraries that write files themselves raise other exceptions whose text ends with the operating system's message;
+    these become an OSError.
     """
     try:
         yield
@@ -157,7 +149,7 @@ def name_file(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def atomic_write(path: Path) -> Iterator[Path]:
-    """Gives a temporary path beside `path`, which replaces `path` when the block ends without an exception.
+    """Context with a temporary path next to `path`, which replaces `path` if no exception occurs.
 
     Readers see the old file or the complete new one, never a part; the data is on disk before the name changes. A
     symbolic link is followed; a device such as /dev/stdout is written directly.
@@ -183,18 +175,18 @@ def atomic_write(path: Path) -> Iterator[Path]:
 
 
 def make_accessible(path: Path) -> None:
-    """Gives a temporary file or directory, which only its owner can read, the permissions of any new one."""
+    """Gives a temporary file or directory, readable only by its owner, the permissions of any new one."""
     umask = os.umask(0)
     os.umask(umask)
     path.chmod((0o777 if path.is_dir() else 0o666) & ~umask)
 
 
 def write_csv(file: TextIO, rows: Iterable[Iterable[Any]]) -> None:
-    """Writes rows of a table; text that a spreadsheet would compute gets an apostrophe in front."""
-    csv.writer(file, lineterminator="\n").writerows([_not_a_formula(cell) for cell in row] for row in rows)
+    """Writes rows of a table; text that a spreadsheet would evaluate is prefixed with an apostrophe."""
+    csv.writer(file, lineterminator="\n").writerows([_escape_formula(cell) for cell in row] for row in rows)
 
 
-def _not_a_formula(cell: Any) -> Any:
+def _escape_formula(cell: Any) -> Any:
     formula = isinstance(cell, str) and cell.lstrip().startswith(FORMULA_STARTS) and not HARMLESS.fullmatch(cell)
     return f"'{cell}" if formula else cell
 

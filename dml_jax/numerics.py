@@ -30,7 +30,7 @@ def unit(x: jax.Array, axis: int = -1, floor: float = 1e-12) -> jax.Array:
 
 
 def log_sum_exp(values: jax.Array, where: jax.Array, axis: int) -> jax.Array:
-    """log of the sum of exp(values) over the entries in `where`; a very negative number with gradient 0 for none."""
+    """log of the sum of exp(values) over the entries in `where`; if there are none, very negative with gradient 0."""
     lowest = jnp.finfo(values.dtype).min / 4
     return jax.nn.logsumexp(jnp.where(where, values, lowest), axis=axis)
 
@@ -47,9 +47,9 @@ _ROUNDED = ContextVar("rounded", default=False)
 
 @contextmanager
 def in_bfloat16() -> Iterator[None]:
-    """Within this context, `product` is traced with operands in bfloat16.
+    """Context in which `product` is traced with operands in bfloat16.
 
-    A function that is jitted on its own keeps what it was traced with first.
+    A function that is jitted on its own keeps the precision of its first trace.
     """
     token = _ROUNDED.set(True)
     try:
@@ -62,9 +62,8 @@ def product(equation: str, a: jax.Array, b: jax.Array, **options: Any) -> jax.Ar
     """`jnp.einsum` of two arrays; float32 operands are rounded to bfloat16 within `in_bfloat16`.
 
     Args:
-      equation: every index of an operand is also one of the other operand or of the result.
-      a, b: float, of any shapes.
-      **options: of `jnp.einsum`, for operands that are not rounded.
+      equation: every index of an operand must also occur in the other operand or in the result.
+      **options: options of `jnp.einsum`, used unless the operands are rounded.
     """
     if _ROUNDED.get() and a.dtype == b.dtype == jnp.float32:
         return _rounded_product(equation, a, b)
@@ -74,7 +73,7 @@ def product(equation: str, a: jax.Array, b: jax.Array, **options: Any) -> jax.Ar
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _rounded_product(equation: str, a: jax.Array, b: jax.Array) -> jax.Array:
     def in_float32(a: jax.Array, b: jax.Array) -> jax.Array:
-        # XLA has no such product for CPUs. It would leave out a cast to bfloat16 and back, but not this.
+        # XLA has no such product for CPUs. It would optimise away a cast to bfloat16 and back, but not this.
         a, b = (lax.reduce_precision(x.astype(jnp.float32), exponent_bits=8, mantissa_bits=7) for x in (a, b))
         return jnp.einsum(equation, a, b)
 

@@ -23,7 +23,7 @@ from tests.data import pictures
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
-COMMAND = re.compile(rf"(python -m dml_jax\.main|dml-jax (?:{'|'.join(COMMANDS)}))\b([^`\n#]*)")
+COMMAND = re.compile(rf"(python -m dml_jax\.main|dml-jax (?:{'|'.join(COMMANDS)}))( [^`\n#]+)")
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +111,7 @@ WORK = {  # command: the function that first needs data, weights, devices, a por
     "analyse": "dml_jax.train.records.workdir.read_config",
     "explore": "dml_jax.train.records.workdir.read_config",
 }
-OUTPUT = ("digits_hist: hist on digits",)  # first words of blocks that are no commands
+OUTPUT = ("digits_hist: unseen classes",)  # first words of blocks that are no commands
 OTHER_PROGRAMS = {  # first words of a line -> why it is only looked at: files that it names must exist
     "bash launch/": "installs everything",
     ". .venv/bin/activate": "changes the shell",
@@ -199,7 +199,7 @@ def test_every_command_resolves(
     def reach(*_: object, **__: object) -> None:
         raise Reached
 
-    monkeypatch.setattr(WORK[module], reach)
+    monkeypatch.setattr(WORK["main" if module == "train" else module], reach)
     monkeypatch.setattr(cli, "check_installed", lambda *_: None)
     arguments = [argument.replace("HOST:PORT", "localhost:1234") for argument in arguments]
     monkeypatch.setattr(sys, "argv", ["dml-jax", "train" if module == "main" else module, *arguments])

@@ -17,7 +17,8 @@ LAYERS = (
     {"inference"},
     {"analysis"},
     {"serving"},
-    {"run"},
+    {"final_results"},
+    {"modes", "run"},
     {"studies"},
     {"commands"},
 )

@@ -84,10 +84,10 @@ def in_process(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[st
             "--process=2: must be one of 0 to 1",
         ),
         ([CONFIG, "--coordinator=localhost:1234", "--processes=0"], "--processes=0: must be positive"),
-        ([CONFIG, "--config.init_from=~no-such-user/run"], "init_from=~no-such-user/run: there is no such user's home"),
+        ([CONFIG, "--config.init_from=~no-such-user/run"], "init_from=~no-such-user/run: this home directory does not"),
         (
             ["--config=configs/omniglot_student.py", "--config.method.teacher=~no-such-user/run"],
-            "method.teacher=~no-such-user/run: there",
+            "method.teacher=~no-such-user/run: this home directory",
         ),
         ([CONFIG, "--config.seed"], "--config.seed: give the value after an equals sign"),
         ([CONFIG, "--config.train=3"], "train: is a section"),
@@ -103,9 +103,9 @@ def in_process(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[st
         ([CONFIG, "--config.data.batch_size=63"], "must divide batch_size=63"),
         ([CONFIG, "--config.data.batch_size=4"], "a batch would hold one class only (images_per_class=4)"),
         ([CONFIG, "--config.method.distance=euclid"], "did you mean euclidean?"),
-        ([CONFIG, "--config.method.name=hits"], "method.name='hits': there is none; did you mean hist?"),
+        ([CONFIG, "--config.method.name=hits"], "method.name='hits': unknown method; did you mean hist?"),
         ([CONFIG, "--config.method.name=mpn"], "method."),
-        ([CONFIG, "--config.data.name=digit"], "data.name='digit': there is none; did you mean digits?"),
+        ([CONFIG, "--config.data.name=digit"], "data.name='digit': unknown data set; did you mean digits?"),
         ([CONFIG, "--config.train.select=validation"], "set data.validation_share"),
         ([CONFIG, "--config.init_from=/no/such/run"], "init_from=/no/such/run: there is no such directory"),
         ([CONFIG, "--config.backbone.pretrained=/no/weights"], "/no/weights"),
@@ -160,7 +160,10 @@ def test_work_directory_that_cannot_be_created(path: str, wanted: str, in_proces
 
 def test_home_directory_of_an_unknown_user(in_process: InProcess) -> None:
     done = in_process(CONFIG, "--workdir=~no-such-user/run")
-    assert (done.returncode, done.stderr) == (2, "error: --workdir=~no-such-user/run: there is no such user's home\n")
+    assert (done.returncode, done.stderr) == (
+        2,
+        "error: --workdir=~no-such-user/run: this home directory does not exist; give another path\n",
+    )
 
 
 def test_configuration_file_that_raises(in_process: InProcess, tmp_path: Path) -> None:
@@ -234,7 +237,7 @@ def test_programs_get_the_memory_of_those_before() -> None:
 STOPPED = """
 import os, signal, sys
 from dml_jax import main
-from dml_jax.train import jsonl
+from dml_jax.train.records import jsonl
 
 def write(lines, line, write=jsonl.JsonLines.write):
     write(lines, line)

@@ -39,8 +39,8 @@ URL = "gs://bucket/run"
         ("ensemble", ["photos", "photos/a", f"--output={URL}"]),
         ("analyse", [f"--workdir={URL}"]),
         ("explore", [f"--workdir={URL}", "--port=0"]),
-        ("export.__main__", [f"--workdir={URL}", "--to=parquet"]),
-        ("export.__main__", ["--workdir=.", "--to=parquet", f"--output={URL}"]),
+        ("export", [f"--workdir={URL}", "--to=parquet"]),
+        ("export", ["--workdir=.", "--to=parquet", f"--output={URL}"]),
         ("report", [URL]),
         ("report", [".", f"--output={URL}"]),
         ("study", ["--study=hist_alpha", f"--root={URL}", "--list"]),
@@ -60,9 +60,9 @@ def test_a_url_is_refused(
     Path("photos/a").mkdir(parents=True)
     Path("photos/a/x.jpg").touch()
     before = sorted(tmp_path.iterdir())
-    module = import_module(f"dml_jax.{command}")
+    module = import_module("dml_jax.main" if command == "main" else f"dml_jax.commands.{command}")
     assert cli.exit_code(lambda: module.execute(arguments)) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert URL in line
-    assert ": is a URL; give a path, e.g. in a folder where the bucket is mounted (gcsfuse, mount-s3)" in line
+    assert ": is a URL; give a path, e.g. one where the bucket is mounted (gcsfuse, mount-s3)" in line
     assert sorted(tmp_path.iterdir()) == before

@@ -1,4 +1,4 @@
-"""MPN's attention during training: how far from uniform, how much on the own class, and one node's weights.
+"""MPN's attention during training: divergence from uniform, weight on the own class, and the weights of one node.
 
 Measured on one fixed training batch without dropout, with the running batch statistics, after each kept model. With
 the authors' softmax, whose denominator has 1 added, rows sum to less than 1; here they are divided by their sum.
@@ -21,7 +21,7 @@ TITLE = "Attention of the message passing network"
 
 
 class Statistics(NamedTuple):
-    """Of the attention of each layer and head, means over the nodes of a batch: float [L, M] each.
+    """Attention of each layer and head, averaged over the nodes of a batch: float [L, M] each.
 
     Attributes:
       divergence: KL(weights || uniform), in nats; at most log N.
@@ -35,7 +35,7 @@ class Statistics(NamedTuple):
 
 
 def reason_not_to(run: TrainedRun) -> str:
-    """Why it does not apply to a run; empty if it does."""
+    """Why the analysis does not apply to a run; empty if it does."""
     method = run.config.method
     if method.name != "mpn":
         return f"method {method.name} has no message passing network"
@@ -45,13 +45,7 @@ def reason_not_to(run: TrainedRun) -> str:
 def weights(
     method: Method, network: mpn.MessagePassingNetwork, params: PyTree, model_state: PyTree, images: jax.Array
 ) -> jax.Array:
-    """Attention weights of a batch in evaluation mode.
-
-    Args:
-      method: MPN.
-      network: its network.
-      params, model_state: of the model.
-      images: uint8 [1, B, H, W, 3].
+    """Attention weights of a batch of images uint8 [1, B, H, W, 3], in evaluation mode.
 
     Returns:
       float [L, M, B, B]: layers, heads, receivers, senders, as the forward pass uses them.
@@ -64,12 +58,7 @@ def weights(
 
 
 def statistics(attention: np.ndarray, labels: np.ndarray) -> Statistics:
-    """Statistics of attention weights.
-
-    Args:
-      attention: float [L, M, B, B], not negative, with positive sums of the rows.
-      labels: int [B].
-    """
+    """Statistics of attention weights float [L, M, B, B], not negative with positive row sums, for labels int [B]."""
     rows = normalised(attention)
     own = labels[:, None] == labels[None, :]
     logs = np.log(np.where(rows > 0, rows * rows.shape[-1], 1))
@@ -99,12 +88,12 @@ def findings(run: TrainedRun, split: str) -> list[Finding]:
         node_rows.append(normalised(attention)[-1, :, 0].mean(axis=0))  # last layer, first node, mean of the heads
     series = Statistics(*(np.stack(values) for values in zip(*found, strict=True)))  # [T, L, M]
     nodes, uniform = np.stack(node_rows), float((labels[:, None] == labels).mean())
-    few = "" if run.kept_steps else " Set train.keep_every to see how it got there."
+    few = "" if run.kept_steps else " Set train.keep_every to see its development."
     return [
         Finding(
             "attention",
             "Attention on a fixed training batch by layer and head. Left: divergence from uniform weights (0: every "
-            "node attends to all others alike). Right: weight on nodes of the own class; grey line: with uniform "
+            "node attends to all others equally). Right: weight on nodes of the own class; grey line: with uniform "
             f"weights.{few}",
             partial(plot_statistics, steps=steps, series=series, uniform=uniform),
             ("step", "layer", "head", "kl_from_uniform_nats", "own_class_weight", "own_node_weight"),
@@ -116,8 +105,8 @@ def findings(run: TrainedRun, split: str) -> list[Finding]:
         ),
         Finding(
             "attention_node",
-            "To whom one node of this batch attends (last layer, mean over the heads), after different numbers of "
-            "steps. The nodes of its own class are those left of the line. Uniform weights would be "
+            "The nodes of this batch to which one node attends (last layer, mean over the heads), after different "
+            "numbers of steps. Nodes of its own class are left of the line. Uniform weights would be "
             f"{1 / len(labels):.3f}.",
             partial(plot_node, steps=steps, nodes=nodes, own=int((labels == labels[0]).sum())),
             ("step", "node", "class", "weight"),
@@ -131,7 +120,7 @@ def findings(run: TrainedRun, split: str) -> list[Finding]:
 
 
 def plot_statistics(path: Path, *, steps: list[int], series: Statistics, uniform: float) -> None:
-    """Two panels with one line per layer and head."""
+    """Draws two panels with one line per layer and head."""
     figure = drawing.figure(9, 3.4)
     left, right = figure.subplots(1, 2)
     for layer, head in np.ndindex(*series.divergence.shape[1:]):
@@ -155,7 +144,7 @@ def plot_statistics(path: Path, *, steps: list[int], series: Statistics, uniform
 
 
 def plot_node(path: Path, *, steps: list[int], nodes: np.ndarray, own: int) -> None:
-    """Weights [T, B] as an image with one row per step."""
+    """Draws weights [T, B] as an image with one row per step."""
     figure = drawing.figure(9, 1.6 + 0.28 * len(steps))
     axes = drawing.style(figure.subplots())
     image = axes.imshow(nodes, aspect="auto", cmap="cividis", vmin=0, interpolation="nearest")

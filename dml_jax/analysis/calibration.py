@@ -1,7 +1,7 @@
-"""Whether a cosine threshold keeps its false accept rate on classes that it was not chosen on.
+"""Whether a cosine threshold keeps its false accept rate on classes other than those it was chosen on.
 
-A threshold for "same class" is chosen for a target rate on some classes and applied to others: half of the test
-classes, whose images take no part in choosing it.
+A threshold for "same class" is chosen for a target rate on some classes and applied to a disjoint half of the test
+classes.
 """
 
 from functools import partial
@@ -19,7 +19,7 @@ from dml_jax.evaluation.verification import Verification
 
 TITLE = "Calibration of thresholds"
 TARGETS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3)  # false accept rates
-MOST = 5000  # images of each kind whose pairs are compared
+MOST = 5000  # images of each split whose pairs are compared
 
 
 class Transfer(NamedTuple):
@@ -27,7 +27,7 @@ class Transfer(NamedTuple):
 
     Attributes:
       target: false accept rate for which it was chosen.
-      threshold: the cosine.
+      threshold: cosine from which two images are accepted.
       false_accepts, false_rejects: rates on the other classes.
     """
 
@@ -38,15 +38,15 @@ class Transfer(NamedTuple):
 
 
 def reason_not_to(run: TrainedRun) -> str:
-    """Why it does not apply to a run; empty if it does."""
+    """Why the analysis does not apply to a run; empty if it does."""
     found = len(np.unique(run.split("test").labels))
     return "" if found >= 4 else f"the test split has {found} classes, and each half needs two"
 
 
 def transfer(chosen_on: Verification, applied_to: Verification, target: float) -> Transfer:
-    """The smallest threshold with at most the target rate of false accepts on some classes, applied to others.
+    """Takes the lowest threshold that keeps the target false accept rate on some classes, and applies it to others.
 
-    Both rates must have the same thresholds.
+    Both `Verification`s must have the same thresholds.
     """
     index = chosen_on.lowest(target)
     return Transfer(
@@ -65,7 +65,7 @@ def halves(labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def findings(run: TrainedRun, split: str) -> list[Finding]:
-    """Thresholds from training classes and from half of the test classes, applied to the other half."""
+    """Applies thresholds from training classes and from half of the test classes to the other half."""
     rng = np.random.default_rng(0)
 
     def rates(name: str, rows: np.ndarray) -> Verification:
@@ -80,15 +80,15 @@ def findings(run: TrainedRun, split: str) -> list[Finding]:
             "other test classes": rates("test", first),
         }
     except DataError as error:
-        run.console.print(f"calibration: left out ({error})")
+        run.console.print(f"calibration: skipped ({error})")
         return []
     found = {name: [transfer(source, applied_to, target) for target in TARGETS] for name, source in sources.items()}
     return [
         Finding(
             "calibration",
             "A cosine threshold for 'same class' is chosen for a false accept rate on some classes and applied to the "
-            "second half of the test classes. Left: the rate found there; on the dotted line it is the one asked for, "
-            "and rates of 0 are not drawn. Right: what the threshold rejects wrongly.",
+            "second half of the test classes. Left: the rate measured there; the dotted line is the target, and rates "
+            "of 0 are not drawn. Right: the rate of false rejects.",
             partial(plot, found=found),
             ("chosen_on", "target_false_accepts", "cosine_threshold", "false_accepts", "false_rejects"),
             [(name, *entry) for name, entries in found.items() for entry in entries],
@@ -97,15 +97,15 @@ def findings(run: TrainedRun, split: str) -> list[Finding]:
 
 
 def plot(path: Path, *, found: dict[str, list[Transfer]]) -> None:
-    """Found over target rates, and false rejects over target rates."""
+    """Draws measured false accepts, and false rejects, over target rates."""
     figure = drawing.figure(9, 3.4)
     left, right = figure.subplots(1, 2)
-    left.plot(TARGETS, TARGETS, color=drawing.GREY, linestyle=":", label="as asked for")
+    left.plot(TARGETS, TARGETS, color=drawing.GREY, linestyle=":", label="target")
     for i, (name, entries) in enumerate(found.items()):
         look = {"color": drawing.SERIES[i], "marker": drawing.MARKERS[i], "label": f"chosen on {name}"}
         left.plot(TARGETS, [entry.false_accepts or np.nan for entry in entries], **look)
         right.plot(TARGETS, [entry.false_rejects for entry in entries], **look)
-    drawing.style(left).set(xscale="log", yscale="log", title="False accepts", ylabel="rate found on unseen classes")
+    drawing.style(left).set(xscale="log", yscale="log", title="False accepts", ylabel="rate on unseen classes")
     drawing.style(right).set(xscale="log", title="False rejects", ylabel="rate on unseen classes", ylim=(0, 1.02))
     for axes in (left, right):
         axes.set_xlabel("target rate of false accepts")

@@ -12,15 +12,11 @@ from dml_jax.analysis.views import Picture, Pictures
 
 TITLE = "Classes"
 SHOWN = 10  # pairs in the figure
-EXAMPLES = 4  # pictures of each
+EXAMPLES = 4  # pictures of each pair
 
 
 def recall_by_class(labels: np.ndarray, nearest: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Recall@1 of each class that has queries.
-
-    Args:
-      labels: int [N], of the queries.
-      nearest: int [N], of their nearest neighbours.
+    """Recall@1 of each class, from the labels of the queries and of their nearest neighbours, int [N] each.
 
     Returns:
       (classes int [C], increasing; recall float [C]; number of queries int [C]).
@@ -31,11 +27,7 @@ def recall_by_class(labels: np.ndarray, nearest: np.ndarray) -> tuple[np.ndarray
 
 
 def confused_pairs(labels: np.ndarray, nearest: np.ndarray) -> list[tuple[int, int, int]]:
-    """Unordered pairs of classes, most confused first.
-
-    Args:
-      labels: int [N], of the queries.
-      nearest: int [N], of their nearest neighbours.
+    """Unordered pairs of classes, most confused first, from the labels of queries and nearest neighbours, int [N] each.
 
     Returns:
       (a, b, count) with a < b: how many queries of one have their nearest neighbour in the other; pairs with equal
@@ -62,7 +54,7 @@ def findings(run: TrainedRun, split: str) -> list[Finding]:
 
     def examples(a: int, b: int) -> list[Picture]:
         found = np.flatnonzero(((data.labels == a) & (nearest == b)) | ((data.labels == b) & (nearest == a)))
-        shown: dict[frozenset[str], list[Picture]] = {}  # two images that are each other's nearest are shown once
+        shown: dict[frozenset[str], list[Picture]] = {}  # show mutual nearest neighbours once
         for query in found[np.argsort(distances[found, 0], kind="stable")].tolist():
             other = int(indices[query, 0])
             images = frozenset((data.ids[query], gallery.ids[other]))
@@ -88,8 +80,8 @@ def findings(run: TrainedRun, split: str) -> list[Finding]:
         ),
         Finding(
             "confused_classes",
-            "The pairs of classes that are confused most, with the share of the queries of both whose nearest image is "
-            "of the other class. Each query is followed by that image and their cosine, most similar first.",
+            "The most frequently confused pairs of classes, with the fraction of the queries of both whose nearest "
+            "image is of the other class. Each query is followed by that image and their cosine, most similar first.",
             partial(
                 plot_pairs,
                 pairs=[
@@ -104,7 +96,7 @@ def findings(run: TrainedRun, split: str) -> list[Finding]:
 
 
 def plot_recall(path: Path, *, recall: np.ndarray) -> None:
-    """Recall of the classes in order, and their mean."""
+    """Draws the sorted recall of the classes, and their mean."""
     figure = drawing.figure(8, 3)
     axes = drawing.style(figure.subplots())
     axes.fill_between(np.arange(len(recall) + 1), np.append(recall, recall[-1]), step="post", color=drawing.BLUE)
@@ -115,15 +107,15 @@ def plot_recall(path: Path, *, recall: np.ndarray) -> None:
 
 
 def plot_pairs(path: Path, *, pairs: list[tuple[str, float, int]]) -> None:
-    """One bar per pair of classes: (name, share, count)."""
+    """Draws one bar per pair of classes: (name, fraction, count)."""
     figure = drawing.figure(8, 1.2 + 0.3 * len(pairs))
     axes = drawing.style(figure.subplots())
-    places = range(len(pairs))  # not the names, which may coincide once they are shortened
+    places = range(len(pairs))  # not the names, which may coincide when shortened
     bars = axes.barh(places, [share for _, share, _ in pairs], color=drawing.ORANGE)
     axes.bar_label(bars, labels=[str(count) for _, _, count in pairs], fontsize=8, padding=3)
     axes.set_yticks(places, [name for name, _, _ in pairs])
     axes.invert_yaxis()
-    axes.set(xlabel="share of the queries of both classes, and their number")
+    axes.set(xlabel="fraction of the queries of both classes, and their number")
     axes.margins(x=0.15)
     if not pairs:
         axes.set(title="no query has a nearest neighbour of another class", yticks=[])

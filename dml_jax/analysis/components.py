@@ -8,5 +8,5 @@ TITLE = "Map of the embeddings (principal components)"
 
 
 def findings(run: TrainedRun, split: str) -> list[Finding]:
-    """The map of a split."""
+    """A map of the split."""
     return embedding_maps.findings(run, split, None, "components", "Principal components")

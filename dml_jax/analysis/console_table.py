@@ -1,4 +1,4 @@
-"""Result tables on the console: one row per model, one column per metric."""
+"""Console tables of results: one row per model, one column per metric."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -14,13 +14,11 @@ from dml_jax.evaluation import metric_table
 def print_results(
     title: str, rows: Sequence[tuple[str, dict[str, Any]]], results: dict[str, Any], console: Console
 ) -> None:
-    """Prints the table and the evaluation protocol below it.
+    """Prints a table, and the evaluation protocol below it.
 
     Args:
-      title: of the table.
       rows: name and metrics of each row.
       results: the main row, printed bold; it determines the columns and names the `protocol`.
-      console: to print on.
     """
     columns = [entry for entry in metric_table.columns(results) if not entry.secondary]
     table = Table(title=escape(printable(title)), title_justify="left")

@@ -1,4 +1,4 @@
-"""Curves over the training: every term of the loss, and Recall@1 of training, validation and test classes."""
+"""Training curves: every term of the loss, and Recall@1 of training, validation and test classes."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -6,20 +6,20 @@ from typing import Any
 
 from dml_jax.analysis import drawing
 
-# Splits by colour and marker; controls by line.
+# Splits differ in colour and marker, controls in line style.
 SPLITS = ("test", "validation", "train")
 LABELS = {"train": "training classes", "validation": "validation classes", "test": "test classes"}
 LINES = (":", "-.", (0, (1, 4)), (0, (5, 3)))
 
 
 def loss_terms(lines: Sequence[Mapping[str, Any]]) -> dict[str, list[tuple[int, float]]]:
-    """Step and value of the loss and of each of its terms."""
+    """(step, value) points of the loss and of each of its terms."""
     names = dict.fromkeys(name for line in lines for name in line if name.startswith("loss"))
     return {name: [(line["step"], line[name]) for line in lines if name in line] for name in names}
 
 
 def recalls(lines: Sequence[Mapping[str, Any]], results: Mapping[str, Any]) -> dict[str, list[tuple[int, float]]]:
-    """Step and Recall@1 of each split that was evaluated; of the test classes at least that of the results."""
+    """(step, Recall@1) points of each evaluated split; of the test split at least the final result."""
     found = {
         name: [(line["step"], line[f"{name}/recall@1"]) for line in lines if f"{name}/recall@1" in line]
         for name in SPLITS
@@ -30,7 +30,7 @@ def recalls(lines: Sequence[Mapping[str, Any]], results: Mapping[str, Any]) -> d
 
 
 def plot_loss(path: Path, terms: Mapping[str, list[tuple[int, float]]]) -> None:
-    """One line per term, the whole loss in the colour of the text."""
+    """Draws one line per term; the total loss has the colour of the text."""
     figure = drawing.figure(5, 3.4)
     axes = drawing.style(figure.subplots())
     colours = (drawing.INK, *drawing.SERIES[:-1])
@@ -47,7 +47,7 @@ def plot_loss(path: Path, terms: Mapping[str, list[tuple[int, float]]]) -> None:
 
 
 def plot_recall(path: Path, recall: Mapping[str, list[tuple[int, float]]], controls: Mapping[str, float]) -> None:
-    """One line per split, and one across for each control."""
+    """Draws one line per split, and a horizontal line per control."""
     figure = drawing.figure(5, 3.4)
     axes = drawing.style(figure.subplots())
     for name, points in recall.items():

@@ -1,4 +1,4 @@
-"""Distances of pairs of one class and of pairs of different classes."""
+"""Histograms of the distances between images of the same class and of different classes."""
 
 from functools import partial
 from pathlib import Path
@@ -19,7 +19,7 @@ BLOCK = 512  # rows compared at once
 def histograms(
     rows: np.ndarray, labels: np.ndarray, others: np.ndarray | None = None, other_labels: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Numbers of pairs by their Euclidean distance.
+    """Counts pairs by their Euclidean distance.
 
     Args:
       rows: float [N, D], of unit length.
@@ -47,7 +47,7 @@ def histograms(
 
 
 def overlap(same: np.ndarray, different: np.ndarray) -> float:
-    """Common area of two histograms after each is divided by its sum: 0 (separate) to 1 (equal)."""
+    """Common area of two histograms, each normalised to area 1: 0 (separate) to 1 (equal)."""
     return float(np.minimum(same / max(same.sum(), 1), different / max(different.sum(), 1)).sum())
 
 
@@ -75,7 +75,7 @@ def findings(run: TrainedRun, split: str) -> list[Finding]:
 
 
 def plot(path: Path, *, same: np.ndarray, different: np.ndarray) -> None:
-    """Both histograms, each with area 1."""
+    """Draws both histograms, each with area 1."""
     figure = drawing.figure(7, 3.2)
     axes = drawing.style(figure.subplots())
     edges = np.linspace(0, 2, BINS + 1)

@@ -1,4 +1,4 @@
-"""What all figures share: canvas, axes and colours that colour-blind readers can tell apart (Okabe & Ito).
+"""Shared drawing code: figures, axes, and colours that colour-blind readers can tell apart (Okabe & Ito).
 
 matplotlib is imported only when a figure is drawn.
 """
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 INK, GREY = "#1f2933", "#8a949e"
 BLUE, ORANGE, GREEN, PURPLE, SKY, YELLOW = "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00"
 SERIES = (BLUE, ORANGE, GREEN, PURPLE, SKY, YELLOW, INK)
-MARKERS = ("o", "s", "^", "D", "v", "P", "X")  # one per colour of SERIES, so that no meaning rests on colour alone
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")  # one per colour of SERIES, so that colour alone carries no meaning
 CORRECT, WRONG = BLUE, ORANGE
-# Text and axes of an SVG figure, which have no colour of their own or one of these, are light on a dark page.
+# Text and axes of an SVG figure that have one of these colours, or none, turn light on a dark page.
 FOLLOWS_PAGE = (INK, "#000000")
 SVG_STYLE = (
     f"<style>svg{{color:{INK};fill:{INK}}}"
@@ -32,7 +32,7 @@ SVG_STYLE = (
 
 
 def figure(width: float, height: float) -> "Figure":
-    """An empty figure of a size in inches."""
+    """An empty figure; width and height in inches."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -42,7 +42,7 @@ def figure(width: float, height: float) -> "Figure":
 
 
 def svg(drawn: "Figure | SubFigure") -> str:
-    """A figure as an SVG document, which is legible on light and on dark pages."""
+    """A figure as an SVG document that is legible on light and dark pages."""
     import matplotlib
 
     file = io.BytesIO()
@@ -62,13 +62,13 @@ def png(drawn: "Figure | SubFigure") -> bytes:
 
 
 def save(drawn: "Figure", path: Path) -> None:
-    """Writes a figure as a PNG file and, beside it, as an SVG file for pages."""
+    """Writes a figure as a PNG file and, next to it, as an SVG file for pages."""
     drawn.savefig(path, dpi=130)
     path.with_suffix(".svg").write_text(svg(drawn), encoding="utf-8")
 
 
 def style(axes: "Axes") -> "Axes":
-    """The axes without a frame at the top and on the right."""
+    """Removes the top and right frame of the axes."""
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
     axes.tick_params(colors=INK, labelsize=8)
@@ -76,14 +76,13 @@ def style(axes: "Axes") -> "Axes":
 
 
 def montage(images: Iterable[np.ndarray], count: int, columns: int, side: int, gap: int = 0) -> np.ndarray:
-    """Images uint8 [h, w, 3] as large as fits into square cells, on white.
+    """Arranges images uint8 [h, w, 3] row by row in square cells on white, each scaled to fit.
 
     Args:
-      images: row by row.
       count: number of images.
-      columns: in a row.
-      side: of a cell, in pixels.
-      gap: pixels left free at each side of a cell.
+      columns: images per row.
+      side: width of a cell in pixels.
+      gap: empty pixels at each side of a cell.
 
     Returns:
       uint8 [H, columns * side, 3].
@@ -99,13 +98,13 @@ def montage(images: Iterable[np.ndarray], count: int, columns: int, side: int, g
 
 
 def legend(axes: "Axes", **options: Any) -> None:
-    """A legend without a frame, if anything has a label."""
+    """Adds a legend without a frame, if anything has a label."""
     if axes.get_legend_handles_labels()[0]:
         axes.legend(frameon=False, fontsize=8, **options)
 
 
 def text(name: str, length: int = 24) -> str:
-    """A name as a label: shortened in the middle, without control characters, and not typeset as a formula."""
+    """A name as a label: shortened in the middle, without control characters or formula markup."""
     name = printable(name)
     if len(name) > length:
         name = f"{name[: length // 2 - 1]}…{name[-(length // 2) :]}"

@@ -1,4 +1,4 @@
-"""Maps of embeddings in the plane, with classes as colours and with thumbnails; shared by PCA, t-SNE and UMAP."""
+"""Maps of embeddings in the plane, with coloured classes and thumbnails; shared by PCA, t-SNE and UMAP."""
 
 from collections.abc import Callable
 from functools import partial
@@ -11,21 +11,18 @@ from dml_jax.analysis.findings import Finding
 from dml_jax.analysis.trained_run import TrainedRun
 
 MOST = 6000  # images in a map
-PICTURED = 700  # of them in the report, with pictures
+PICTURED = 700  # images with pictures in the report
 CELLS = 16  # thumbnails per side
-COMPONENTS = 50  # principal components that the maps start from
+COMPONENTS = 50  # principal components from which the maps are computed
 
 Project = Callable[[np.ndarray], np.ndarray]
 
 
 def reduced(embeddings: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Principal components of rows of unit length.
-
-    Args:
-      embeddings: [N, D], rows of any length.
+    """Principal components of embeddings [N, D], whose rows are normalised first.
 
     Returns:
-      (float32 [N, at most COMPONENTS], share of the variance that each explains).
+      (float32 [N, at most COMPONENTS], fraction of the variance that each explains).
     """
     rows = np.asarray(embeddings, np.float64)
     rows = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
@@ -35,11 +32,7 @@ def reduced(embeddings: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def thumbnail_positions(points: np.ndarray, cells: int = CELLS) -> list[tuple[int, int, int]]:
-    """One point for each cell of a grid over the map that holds any.
-
-    Args:
-      points: float [N, 2].
-      cells: per side.
+    """Picks one of the points [N, 2] for each non-empty cell of a grid over the map.
 
     Returns:
       (index of the point nearest to the centre of the cell, column, row).
@@ -54,14 +47,12 @@ def thumbnail_positions(points: np.ndarray, cells: int = CELLS) -> list[tuple[in
 
 
 def findings(run: TrainedRun, split: str, project: Project | None, name: str, title: str) -> list[Finding]:
-    """A map of a split.
+    """A map of at most MOST random images of a split.
 
     Args:
-      run: the run.
-      split: whose images are shown, at most MOST of them at random.
       project: rows [N, D] -> points [N, 2]; None for the first principal components.
-      name: of the files.
-      title: of the projection, in captions.
+      name: stem of the file names.
+      title: name of the projection in captions.
     """
     data = run.split(split)
     rows = np.sort(np.random.default_rng(0).permutation(len(data.labels))[:MOST])
@@ -69,20 +60,20 @@ def findings(run: TrainedRun, split: str, project: Project | None, name: str, ti
     if project is None:
         points, axes = components[:, :2].astype(np.float64), ("first principal component", "second principal component")
         axes = (f"{axes[0]} ({share[0]:.0%} of the variance)", f"{axes[1]} ({share[1]:.0%})")
-        meaning = f"They explain {share[:2].sum():.0%} of the variance; what the other directions tell apart overlaps."
+        meaning = f"They explain {share[:2].sum():.0%} of the variance; classes separated by other directions overlap."
     else:
         run.console.print(f"{title} of {len(rows):,} embeddings")
         points, axes = project(components).astype(np.float64), (f"first coordinate of {title}", "second coordinate")
         meaning = (
-            f"Made from {components.shape[1]} principal components, which explain {share.sum():.0%} of the variance. "
-            "Distances between groups that are far apart mean little."
+            f"Computed from {components.shape[1]} principal components, which explain {share.sum():.0%} of the "
+            "variance. Distances between groups that are far apart mean little."
         )
     labels = data.labels[rows]
     return [
         Finding(
             name,
             f"{title} of the embeddings of the split '{split}' ({len(rows):,} of {len(data.labels):,} images): the "
-            f"largest classes in colours, all others in grey. {meaning}",
+            f"largest classes in colour, all others in grey. {meaning}",
             partial(plot, run=run, split=split, rows=rows, points=points, axes=axes),
             ("image", "class", "x", "y"),
             [
@@ -116,7 +107,7 @@ def view(run: TrainedRun, split: str, rows: np.ndarray, points: np.ndarray, axes
 def plot(
     path: Path, *, run: TrainedRun, split: str, rows: np.ndarray, points: np.ndarray, axes: tuple[str, str]
 ) -> None:
-    """Points by class, and thumbnails on a grid."""
+    """Draws points by class, and thumbnails on a grid."""
     figure = drawing.figure(12, 6)
     left, right = figure.subplots(1, 2)
     data = run.split(split)

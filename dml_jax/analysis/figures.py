@@ -1,4 +1,4 @@
-"""What several figures are made of: principal components, points by class, rows of retrieved images."""
+"""Building blocks of several figures: principal components, points by class, rows of retrieved images."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,7 +16,7 @@ QUERIES, NEIGHBORS = 10, 8  # rows and columns of the retrieval grid
 
 
 def principal_components(embeddings: np.ndarray, dimensions: int = 2) -> np.ndarray:
-    """Projects rows [N, D] on their first principal components: [N, dimensions], zeros beyond the D-th."""
+    """Projects rows [N, D] onto their first principal components: [N, dimensions], zero beyond the D-th."""
     centred = embeddings - embeddings.mean(axis=0)
     _, axes = np.linalg.eigh(centred.T @ centred)  # by increasing eigenvalue
     projected = centred @ axes[:, ::-1][:, :dimensions]
@@ -24,19 +24,16 @@ def principal_components(embeddings: np.ndarray, dimensions: int = 2) -> np.ndar
 
 
 def largest(labels: np.ndarray) -> list[int]:
-    """The classes that maps show in colours, increasing: those with most of the labels, int [N]."""
+    """The classes that maps show in colour, increasing: the most frequent ones in labels int [N]."""
     counts = np.bincount(labels)
     return sorted(int(c) for c in np.argsort(-counts, kind="stable")[: len(drawing.SERIES)] if counts[c])
 
 
 def scatter_classes(axes: "Axes", points: np.ndarray, labels: np.ndarray, classes: Sequence[str]) -> None:
-    """Points in the plane, those of the largest classes with a colour and marker each, the others in grey.
+    """Draws points [N, 2] in the plane: the largest classes with a colour and marker each, the others in grey.
 
     Args:
-      axes: to draw on.
-      points: [N, 2].
-      labels: int [N].
-      classes: name of each class.
+      labels: int [N], indices into the class names.
     """
     shown = largest(labels)
     rest = ~np.isin(labels, shown)
@@ -49,13 +46,10 @@ def scatter_classes(axes: "Axes", points: np.ndarray, labels: np.ndarray, classe
 
 
 def sample_queries(wrong: np.ndarray) -> np.ndarray:
-    """Up to QUERIES random queries: int [n].
+    """Samples up to QUERIES random queries: int [n].
 
-    Half of them are sampled from those whose nearest image is wrong, as far as there are enough, so that failures are
-    visible.
-
-    Args:
-      wrong: bool [N], for each query.
+    Half of them are sampled from those whose nearest image is wrong (bool [N]), if there are enough, so that failures
+    are visible.
     """
     rng = np.random.default_rng(0)
     failures = rng.permutation(np.flatnonzero(wrong))[: QUERIES // 2]
@@ -71,10 +65,9 @@ def plot_retrieved_images(
     first: str = "query",
     below: Sequence[Sequence[str]] | None = None,
 ) -> None:
-    """One row per query, followed by its neighbours, nearest first.
+    """Draws one row per query, followed by its neighbours, nearest first.
 
     Args:
-      path: PNG file to write.
       rows: images uint8 [H, W, 3], the query first, the same number in each row.
       correct: whether each neighbour has the query's class (solid blue frame) or not (dashed orange frame); None for
         grey frames.
@@ -84,7 +77,7 @@ def plot_retrieved_images(
     from matplotlib.patches import Rectangle
 
     columns, side = len(rows[0]), 72
-    height = 1.2 if below else 1.0  # of a row, in units of the width of a picture
+    height = 1.2 if below else 1.0  # row height, in units of the width of a picture
     figure = drawing.figure(columns + 0.6, max(1, len(rows)) * height + 0.4)
     axes = figure.subplots()
     for i, row in enumerate(rows):

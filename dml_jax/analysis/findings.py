@@ -1,13 +1,14 @@
-"""What an analysis yields: figures with the numbers behind them, on disk for the report.
+"""The results of an analysis: figures with the numbers behind them, stored for the report.
 
 Each subject is a module of this package with
 
     TITLE                                      heading in the report
-    reason_not_to(run) -> str                  why it does not apply to a run; empty, or no such function, if it does
-    findings(run, split) -> list[Finding]      numbers first, then drawn
+    reason_not_to(run) -> str                  optional: why it does not apply to a run; empty if it does
+    findings(run, split) -> list[Finding]      computes the numbers; drawing follows
 
 `<workdir>/analysis/` holds `<name>.png`, for charts also `<name>.svg`, `<name>.csv` and, per subject, the JSON file
-from which the report is made. At its end, a run writes those of STANDARD into `<workdir>/figures/` in the same way.
+from which the report is made. At the end of a run, the STANDARD subjects are written to `<workdir>/figures/` in the
+same way.
 """
 
 import importlib
@@ -30,12 +31,12 @@ class Finding(NamedTuple):
     """A figure and its numbers.
 
     Attributes:
-      name: of the files.
+      name: stem of the file names.
       caption: what the figure shows and how to read it.
-      plot: writes it as a PNG file.
-      columns: of the CSV file.
-      rows: of the CSV file, with one value per column.
-      view: what the report shows: pictures and maps instead of the figure, a table below it.
+      plot: writes the figure as a PNG file.
+      columns: header of the CSV file.
+      rows: rows of the CSV file, with one value per column.
+      view: what the report shows: pictures or a map instead of the figure, or a table below it.
     """
 
     name: str
@@ -48,12 +49,7 @@ class Finding(NamedTuple):
 
 @dataclass(frozen=True)
 class Shown:
-    """A finding as the report shows it.
-
-    Attributes:
-      file: of the figure, without suffix, in the work directory.
-      caption, view: of the finding.
-    """
+    """A finding as the report shows it; `file` is the figure's path in the work directory, without suffix."""
 
     file: str
     caption: str
@@ -70,7 +66,7 @@ class Section:
 
 
 def subject(name: str) -> Any:
-    """The module of a subject."""
+    """Imports the module of a subject."""
     return importlib.import_module(f"dml_jax.analysis.{name}")
 
 
@@ -87,12 +83,9 @@ def write(
     """Writes the figures and numbers of a subject.
 
     Args:
-      directory: the work directory.
-      name: of the subject.
-      title: for the report.
-      step: of the model.
-      found: by the subject.
-      suffix: of all file names; names a split that is not the test split.
+      name: subject, which names the JSON file.
+      step: step of the analysed model.
+      suffix: appended to all file names, for splits other than the test split.
       to: folder in the work directory.
     """
     target = directory / to
@@ -107,12 +100,9 @@ def write(
 
 
 def read(directory: Path) -> list[Section]:
-    """The sections that `write` has left in a work directory, in the order of SUBJECTS.
+    """Reads the sections that `write` stored in a work directory, in the order of SUBJECTS.
 
-    An analysis that was made again replaces the one from the end of the run.
-
-    Raises:
-      CheckpointError: a file is damaged.
+    A repeated analysis replaces the one from the end of the run. A damaged file raises `CheckpointError`.
     """
     sections = []
     folders = (STANDARD_DIRECTORY, DIRECTORY)
@@ -125,14 +115,14 @@ def read(directory: Path) -> list[Section]:
 
 
 def _cell(value: Any) -> Any:
-    """Floats with the seven digits that float32 has; names without control characters."""
+    """Formats floats with seven digits, the precision of float32, and escapes control characters in names."""
     if isinstance(value, str):
         return printable(value)
     return f"{value:.7g}" if isinstance(value, float) else value
 
 
 def _printable(value: Any) -> Any:
-    """The same without control characters and undecodable bytes in any text, as JSON must not hold the latter."""
+    """Escapes control characters and undecodable bytes in all strings, since JSON must not hold the latter."""
     match value:
         case str():
             return printable(value)

@@ -18,7 +18,7 @@ IMAGES, PROTOTYPES = 6, 7  # rows and columns of the figure
 
 
 def reason_not_to(run: TrainedRun) -> str:
-    """Why it does not apply to a run; empty if it does."""
+    """Why the analysis does not apply to a run; empty if it does."""
     method = run.config.method
     if method.name != "crt":
         return f"method {method.name} has no prototypes on the feature map"
@@ -26,15 +26,7 @@ def reason_not_to(run: TrainedRun) -> str:
 
 
 def correlations(prototypes: jax.Array, maps: jax.Array) -> jax.Array:
-    """Weights of the residuals.
-
-    Args:
-      prototypes: float [K, L].
-      maps: float [N, h, w, L], feature maps.
-
-    Returns:
-      float [N, h, w, K], not negative.
-    """
+    """Weights of the residuals of feature maps [N, h, w, L] to prototypes [K, L]: float [N, h, w, K], not negative."""
     return jax.nn.softplus(
         jnp.einsum("nhwl,kl->nhwk", maps.astype(jnp.float32), prototypes, precision=jax.lax.Precision.HIGHEST)
     )
@@ -55,7 +47,8 @@ def findings(run: TrainedRun, split: str) -> list[Finding]:
     backbone = configs.module("backbone", run.config.backbone.name).build(run.config.backbone)
     params, stats = run.state.params, run.state.model_state["backbone"]
     maps, _ = jax.jit(partial(backbone.apply, train=False))(params["backbone"], stats, backbone.preprocess(images))
-    prototypes = params[run.config.method.tested_branch].get("prototypes", crt.own_prototypes(params)[0])  # if shared
+    shared = crt.own_prototypes(params)[0]
+    prototypes = params[run.config.method.tested_branch].get("prototypes", shared)
     weights = np.asarray(correlations(prototypes, maps), np.float64)
     shown = most_selective(weights, PROTOTYPES)
     return [
@@ -77,7 +70,7 @@ def findings(run: TrainedRun, split: str) -> list[Finding]:
 
 
 def plot_maps(path: Path, *, images: np.ndarray, weights: np.ndarray, prototypes: np.ndarray) -> None:
-    """One row per image [N, H, W, 3], one column per prototype, from weights [N, h, w, K]."""
+    """Draws one row per image [N, H, W, 3] and one column per prototype, from weights [N, h, w, K]."""
     count, columns = len(images), weights.shape[-1] + 1
     figure = drawing.figure(columns + 0.9, count + 0.5)
     cells = figure.subplots(count, columns, squeeze=False)

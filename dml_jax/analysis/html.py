@@ -1,4 +1,4 @@
-"""HTML pages that are one file each: style, script and pictures are in the page, and nothing else is loaded."""
+"""Self-contained HTML pages: style, script and pictures are embedded, and nothing else is loaded."""
 
 import base64
 import hashlib
@@ -11,15 +11,14 @@ from typing import NamedTuple
 
 from dml_jax.errors import printable
 
-WIDE = 500  # points; wider charts keep more pixels on a narrow screen, and scroll
+WIDE = 500  # points; wider charts scroll on a narrow screen instead of shrinking
 
 
 class Cell(NamedTuple):
     """One entry of a table.
 
     Attributes:
-      text: as shown.
-      value: to sort by; NaN if there is none.
+      value: sort key; NaN if there is none.
       rank: 1 for the best of its column, 2 for the second best, 0 for others.
     """
 
@@ -29,26 +28,26 @@ class Cell(NamedTuple):
 
 
 def text(value: str) -> str:
-    """Text for HTML, also inside of quoted attributes."""
+    """Escapes text for HTML, also within quoted attributes."""
     return html.escape(printable(value))
 
 
 def resource(name: str) -> str:
-    """A file of `dml_jax/pages`."""
+    """Reads a file of `dml_jax/pages`."""
     return (resources.files("dml_jax") / "pages" / name).read_text(encoding="utf-8")
 
 
 def document(title: str, body: str, *, styles: Sequence[str] = (), script: str = "page.js", sources: str = "") -> str:
     """A whole page.
 
-    Its policy keeps a browser from loading anything, and from running any script but this one, whatever names hold.
+    Its content security policy stops a browser from loading anything, and from running any script but this one,
+    whatever the displayed names contain.
 
     Args:
-      title: of the window.
       body: HTML.
-      styles: files of `dml_jax/pages` beside the common style.
+      styles: files of `dml_jax/pages` in addition to the common style.
       script: file of `dml_jax/pages`.
-      sources: further rules of the policy, for a page that a server gives.
+      sources: further rules of the policy, for a page that a server delivers.
     """
     code = resource(script)
     digest = base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()
@@ -65,7 +64,7 @@ def document(title: str, body: str, *, styles: Sequence[str] = (), script: str =
 
 
 def heading(title: str, note: str = "") -> str:
-    """The heading of a section, to which `contents` links."""
+    """A section heading, to which `contents` links."""
     small = f" <small>{text(note)}</small>" if note else ""
     return f'<h2 id="{anchor(title)}">{text(title)}{small}</h2>'
 
@@ -82,21 +81,20 @@ def contents(titles: Iterable[str]) -> str:
 
 
 def facts(entries: Iterable[tuple[str, str]]) -> str:
-    """Names and values; those without a value are left out."""
+    """Names and values as a definition list; entries without a value are omitted."""
     return "<dl>" + "".join(f"<div><dt>{text(k)}</dt><dd>{text(v)}</dd></div>" for k, v in entries if v) + "</dl>"
 
 
 def table(
     head: Sequence[str], rows: Iterable[Sequence[Cell]], label: str, *, ours: int = -1, sortable: bool = True
 ) -> str:
-    """A table, in a frame that scrolls.
+    """A table in a scrollable frame.
 
     Args:
-      head: headings of the columns.
-      rows: cells, as many as headings.
+      rows: as many cells as headings.
       label: what the table shows, for screen readers.
-      ours: the row to emphasise.
-      sortable: whether pressing a heading sorts the rows.
+      ours: index of the row to emphasise.
+      sortable: whether clicking a heading sorts the rows.
     """
     names = {0: "", 1: ' class="best"', 2: ' class="second"'}
 
@@ -115,7 +113,7 @@ def table(
 
 
 def chart(picture: str | bytes, name: str, caption: str) -> str:
-    """A drawn figure.
+    """A figure as an HTML element.
 
     Args:
       picture: an SVG document (see `drawing.svg`), or a PNG file.
@@ -127,7 +125,7 @@ def chart(picture: str | bytes, name: str, caption: str) -> str:
         kind, data, look = "svg+xml", picture.encode(), ""
         if found := re.search(r'<svg [^>]*?width="(\d+(?:\.\d+)?)pt"', picture):
             width = float(found[1])
-            look = f' style="max-width:{width / 10.5:.0f}rem"'  # letters of one size in all charts
+            look = f' style="max-width:{width / 10.5:.0f}rem"'  # the same font size in all charts
     else:
         kind, data, look = "png", picture, ' class="photo"'
     wide = " wide" if width > WIDE or kind == "png" else ""

@@ -1,8 +1,8 @@
 """MPN: how much the images of a batch influence the prediction of one of them.
 
 The influence of image j on image i is |d log p_i(y_i) / d x_j|, the norm of the gradient of the log-probability that
-the network gives the class of image i, with respect to the pixels of image j. In evaluation mode only message passing
-connects the images.
+the network assigns to the class of image i, with respect to the pixels of image j. In evaluation mode only message
+passing connects the images.
 """
 
 from functools import partial
@@ -34,18 +34,15 @@ def gradient_norms(
     labels: jax.Array,
     anchors: jax.Array,
 ) -> jax.Array:
-    """Influence of every image of a batch on the predictions of some.
+    """Influence of every image of a batch on the predictions for some of them.
 
     Args:
-      method: MPN.
-      network: its network.
-      params, model_state: of the model.
       images: uint8 [1, B, H, W, 3].
       labels: int [B].
       anchors: int [A], positions of the images whose predictions are explained.
 
     Returns:
-      float [A, B], per unit of a pixel (0 to 255).
+      float [A, B], per grey level (0 to 255).
     """
     stats = {"neck": model_state["neck"]}
 
@@ -64,7 +61,7 @@ def mean_by_kind(norms: np.ndarray, anchors: np.ndarray, labels: np.ndarray) -> 
 
     Args:
       norms: float [A, B].
-      anchors: int [A].
+      anchors: int [A], positions in the batch.
       labels: int [B].
     """
     itself = np.arange(len(labels))[None, :] == anchors[:, None]
@@ -93,9 +90,9 @@ def findings(run: TrainedRun, split: str) -> list[Finding]:
     return [
         Finding(
             "influence",
-            "Images of a training batch (left column) and those of the other images that influence their predicted "
-            "probability most. Below each: its share of the influence of all other images. Solid blue frames: same "
-            "class; dashed orange frames: another class.",
+            "Images of a training batch (left column) and the other images that influence their predicted probability "
+            "most. Below each: its share of the influence of all other images. Solid blue frames: same class; dashed "
+            "orange frames: another class.",
             partial(plot_neighbors, images=np.asarray(batch.images[0]), labels=labels, anchors=anchors, norms=norms),
             ("image", "neighbor", "class", "class_of_neighbor", "gradient_norm"),
             pairs,
@@ -114,7 +111,7 @@ def findings(run: TrainedRun, split: str) -> list[Finding]:
 def plot_neighbors(
     path: Path, *, images: np.ndarray, labels: np.ndarray, anchors: np.ndarray, norms: np.ndarray
 ) -> None:
-    """One row per anchor with its most influential neighbours."""
+    """Draws one row per anchor with its most influential neighbours."""
     rows, correct, below = [], [], []
     for anchor, influence in zip(anchors, norms, strict=True):
         others = influence.copy()
@@ -127,7 +124,7 @@ def plot_neighbors(
 
 
 def plot_means(path: Path, *, means: dict[str, float]) -> None:
-    """One bar per kind of neighbour."""
+    """Draws one bar per kind of neighbour."""
     figure = drawing.figure(6, 2.2)
     axes = drawing.style(figure.subplots())
     names = list(means)[::-1]

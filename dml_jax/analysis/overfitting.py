@@ -1,4 +1,4 @@
-"""Retrieval of training classes beside that of test classes, during training."""
+"""Retrieval among training classes compared with test classes, during training."""
 
 from functools import partial
 from pathlib import Path
@@ -33,9 +33,9 @@ def findings(run: TrainedRun, split: str) -> list[Finding]:
     return [
         Finding(
             "overfitting",
-            "Retrieval among training classes and among the unseen test classes. There are at most as many training "
-            "classes and images as test classes and images, so that both are about equally hard; training images are "
-            f"cropped as for evaluation. A growing gap is overfitting to the training classes.{few}",
+            "Retrieval among training classes and among the unseen test classes. The training classes and images are a "
+            "sample no larger than the test split, so that both are about equally hard; training images are cropped as "
+            f"for evaluation. A growing gap is overfitting to the training classes.{few}",
             partial(plot, rows=rows),
             ("step", "classes", "recall@1", "map@r"),
             rows,
@@ -44,7 +44,7 @@ def findings(run: TrainedRun, split: str) -> list[Finding]:
 
 
 def plot(path: Path, *, rows: list[tuple[int, str, float, float]]) -> None:
-    """One panel per metric with a line for each kind of classes."""
+    """Draws one panel per metric with a line for training and one for test classes."""
     figure = drawing.figure(9, 3.3)
     for panel, (axes, title) in enumerate(zip(figure.subplots(1, 2), METRICS.values(), strict=True)):
         for name in ("train", "test"):

@@ -1,4 +1,4 @@
-"""Retrieved images: a sample of queries, the worst, and the best of some classes."""
+"""Retrieved images: a sample of queries, the worst queries, and the best of some classes."""
 
 from functools import partial
 from pathlib import Path
@@ -22,7 +22,7 @@ FRAMES = (
 
 
 def gallery_of(run: TrainedRun, split: str) -> str:
-    """Name of the split that the queries of a split search: "gallery", or the split itself."""
+    """Name of the split in which the queries of a split search: "gallery", or the split itself."""
     return split if run.split(split).gallery is None else "gallery"
 
 
@@ -37,9 +37,7 @@ def search(run: TrainedRun, split: str, count: int) -> tuple[np.ndarray, np.ndar
 def worst_first(first_rank: np.ndarray, average_precision: np.ndarray) -> np.ndarray:
     """Queries by decreasing rank of their first relevant image, then by increasing average precision: int [M].
 
-    Args:
-      first_rank: int [N]; 0 for queries without a relevant image, which are left out.
-      average_precision: float [N].
+    Queries without a relevant image, whose first_rank int [N] is 0, are left out.
     """
     order = np.lexsort((np.nan_to_num(average_precision), -first_rank))
     return order[first_rank[order] > 0]

@@ -1,4 +1,4 @@
-"""The results of a run for people: the table on the console, the figures, and the self-contained `report.html`."""
+"""Presentation of a run's results: the console table, the figures, and the self-contained `report.html`."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -18,17 +18,17 @@ from dml_jax.evaluation import metric_table
 from dml_jax.files import atomic_write, reading
 from dml_jax.train.records import workdir
 
-# By control: what it is, and how a sentence says that it does better.
+# By control: what it is, and the start of the sentence "... better than this run".
 CONTROLS = {
     "raw pixels": ("the images themselves, reduced to at most 32 x 32 pixels, without a network", "Raw pixels do"),
     "colour histogram": (
-        "shares of 192 colours (hue, saturation, value), without a network",
+        "fractions of 192 colours (hue, saturation, value), without a network",
         "A colour histogram does",
     ),
     "untrained": ("the same network before its first training step", "The untrained network does"),
     "before training": ("the same network before its first training step", "The network before this training does"),
     "head on frozen features": (
-        "all but the backbone trained on features of the published weights; where the training of the network started",
+        "all but the backbone trained on features of the published weights, before the network was trained",
         "The head on frozen features does",
     ),
     "published weights without further training": (
@@ -39,7 +39,7 @@ CONTROLS = {
 CURVES = {
     "loss": "The training loss and its terms.",
     "recall": "Recall@1 during training. Training classes: a random sample of at most 2,000 images, with no "
-    "more classes than the others have. Lines across, if any: controls on the test classes.",
+    "more classes than the other splits. Horizontal lines: controls on the test classes.",
 }
 
 
@@ -47,14 +47,14 @@ def rows(config: Config, results: dict[str, Any]) -> list[tuple[str, dict[str, A
     """Name and metrics of each row of the result table: baselines, this run, its refined embeddings, the paper."""
     ours = [(f"{config.method.name}, {results['model']} (step {results['step']})", results)]
     ours += [(_refined_name(kind, numbers), numbers) for kind, numbers in results.get("refined", {}).items()]
-    # Published numbers are those of the epoch that is best on the test set.
+    # Published numbers come from the best epoch on the test set.
     name = "paper" if config.train.select == "test" else "paper (selected on test)"
     paper = [(name, config.paper)] if config.paper else []
     return [*results.get("controls", {}).items(), *ours, *paper]
 
 
 def _refined_name(kind: str, numbers: dict[str, Any]) -> str:
-    """The kind of batches used for refinement, with the number of clusters and the run time where known."""
+    """The kind of batches used for refinement, with the number of clusters and the run time if known."""
     words = f"+ {kind}"
     if "clusters" in numbers:
         words += f", {numbers['clusters']:,} clusters"
@@ -69,12 +69,7 @@ def print_table(config: Config, results: dict[str, Any], console: Console) -> No
 
 
 def write(run: TrainedRun, results: dict[str, Any]) -> None:
-    """Writes `figures/` and `report.html` of a finished run.
-
-    Args:
-      run: with the reported model and its embeddings of the test split.
-      results: as in `results.json`.
-    """
+    """Writes `figures/` and `report.html` of a finished run, whose test embeddings are known."""
     directory, lines = run.directory, run.metrics()
     figures = directory / STANDARD_DIRECTORY
     figures.mkdir(exist_ok=True)
@@ -83,7 +78,7 @@ def write(run: TrainedRun, results: dict[str, Any]) -> None:
     controls = {name: numbers["recall@1"] for name, numbers in results.get("controls", {}).items()}
     curves.plot_recall(figures / "recall.png", curves.recalls(lines, results), controls)
     for name in subjects.STANDARD:
-        (directory / findings.DIRECTORY / f"{name}.json").unlink(missing_ok=True)  # of an earlier model
+        (directory / findings.DIRECTORY / f"{name}.json").unlink(missing_ok=True)  # from an earlier model
         module = findings.subject(name)
         if not (hasattr(module, "reason_not_to") and module.reason_not_to(run)):
             findings.write(directory, name, module.TITLE, run.step, module.findings(run, "test"), to=STANDARD_DIRECTORY)
@@ -91,17 +86,10 @@ def write(run: TrainedRun, results: dict[str, Any]) -> None:
 
 
 def write_page(directory: Path, config: Config, results: dict[str, Any], lines: list[dict[str, Any]]) -> None:
-    """Writes `report.html` from the results, the figures on disk and what analyses have found.
-
-    Args:
-      directory: the work directory.
-      config: of the run.
-      results: as in `results.json`.
-      lines: of `metrics.jsonl`.
-    """
+    """Writes `report.html` from the results, the lines of `metrics.jsonl`, the figures and the stored analyses."""
     sections = {
         "Results": _results(config, results),
-        "Warnings of the training": _warnings(lines),
+        "Training warnings": _warnings(lines),
         "Training": _curves(directory),
     }
     sections = {title: body for title, body in sections.items() if body}
@@ -110,8 +98,8 @@ def write_page(directory: Path, config: Config, results: dict[str, Any], lines: 
     settings = "\n".join(text(f"{key} = {value}") for key, value in flatten(asdict(config)).items())
     body = (
         f"<h1>{text(config.name)}</h1>"
-        f'<p class="lead">{text(config.method.name)} on {text(config.data.name)}: image retrieval on classes that were '
-        f"not seen in training.</p>{html.facts(_facts(directory, config, results))}{html.contents(titles)}"
+        f'<p class="lead">{text(config.method.name)} on {text(config.data.name)}: image retrieval on classes not seen '
+        f"in training.</p>{html.facts(_facts(directory, config, results))}{html.contents(titles)}"
         + "".join(html.heading(title) + content for title, content in sections.items())
         + "".join(_section(directory, section) for section in found)
         + f"{html.heading('Configuration')}<details><summary>All {settings.count(chr(10)) + 1} values</summary>"
@@ -122,7 +110,7 @@ def write_page(directory: Path, config: Config, results: dict[str, Any], lines: 
 
 
 def _facts(directory: Path, config: Config, results: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """What the results are of, and what they took."""
+    """Data, training, machine, versions and seed of the run."""
     known = workdir.read_config(directory)
     timing, versions = results.get("timing", {}), known.get("versions", {})
     counts = results.get("data", {})
@@ -135,13 +123,13 @@ def _facts(directory: Path, config: Config, results: Mapping[str, Any]) -> list[
         *sizes,
         ("training", training),
         ("machine", results.get("machine", "") + memory if results.get("machine") else ""),
-        ("commit", _short(known.get("commit") or "")),
+        ("commit", _short_commit(known.get("commit") or "")),
         ("versions", ", ".join(f"{name} {version}" for name, version in versions.items())),
         ("seed", str(config.seed)),
     ]
 
 
-def _short(commit: str) -> str:
+def _short_commit(commit: str) -> str:
     digest, dash, dirty = commit.partition("-")
     return digest[:12] + dash + dirty
 
@@ -163,13 +151,13 @@ def _results(config: Config, results: dict[str, Any]) -> str:
     rules = "".join(f"<li>{text(rule)}</li>" for rule in results["protocol"].split("; "))
     return (
         f"<p>{text(in_words(results))}</p>{table}"
-        f'<p class="note">± is one standard error over the queries. {text(_meanings(results))}</p>'
+        f'<p class="note">± is one standard error over the queries. {text(_explanations(results))}</p>'
         f"{_verification(results)}<h3>How it was measured</h3><ul>{rules}</ul>"
     )
 
 
 def in_words(results: Mapping[str, Any]) -> str:
-    """Recall@1 beside the controls, in sentences."""
+    """Recall@1 compared with the controls, in sentences."""
     recall = results["recall@1"]
     nearest = "gallery image" if "separate gallery" in results["protocol"] else "other image"
     words = f"For {recall:.1%} of the test images, the nearest {nearest} shows the same class (Recall@1). "
@@ -202,12 +190,12 @@ def verdict(results: Mapping[str, Any]) -> str:
     return f"This run is not clearly better than {best}, so it does not show that the training helped: {points}. "
 
 
-def _meanings(results: Mapping[str, Any]) -> str:
-    """What the controls and the metrics are."""
+def _explanations(results: Mapping[str, Any]) -> str:
+    """Explains the controls and the metrics."""
     controls = [f"{name}: {CONTROLS[name][0]}" for name in results.get("controls", {}) if name in CONTROLS]
     about = [
-        "R@K: share of the queries with an image of their class among the K nearest",
-        "MAP@R: how many of the nearest R images, R being the size of the class, are of the class, and how early",
+        "R@K: fraction of the queries with an image of their class among the K nearest",
+        "MAP@R: how many of the nearest R images, where R is the size of the class, are of the class, and how early",
         "NMI: agreement of clusters with classes",
     ]
     return ". ".join((*controls, *about)) + "."
@@ -229,7 +217,7 @@ def _curves(directory: Path) -> str:
 
 
 def _warnings(lines: Sequence[Mapping[str, Any]]) -> str:
-    """Each warning of the training with the first step that it was given at."""
+    """Each warning of the training with the first step at which it occurred."""
     first: dict[str, tuple[int, str]] = {}
     for line in lines:
         for name, words in line.get("warnings", {}).items():
@@ -239,7 +227,7 @@ def _warnings(lines: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _section(directory: Path, section: Section) -> str:
-    """What an analysis has found, with a heading for each part if there are several."""
+    """The findings of an analysis, with a heading for each if there are several."""
     parts = []
     for shown in section.shown:
         name = Path(shown.file).name
@@ -250,7 +238,7 @@ def _section(directory: Path, section: Section) -> str:
 
 
 def _shown(directory: Path, shown: Shown, name: str) -> str:
-    """The figure, or the pictures or the map instead of it, or the table below it."""
+    """The figure, optionally with a table below it, or pictures or a map instead."""
     caption = f'{text(shown.caption)} <a href="{text(shown.file)}.csv" title="a file beside this page">Numbers</a>'
     if shown.view is None or isinstance(shown.view, Listing):
         chart = _chart(directory / f"{shown.file}.png", name, caption)
@@ -259,8 +247,8 @@ def _shown(directory: Path, shown: Shown, name: str) -> str:
 
 
 def _chart(path: Path, name: str, caption: str) -> str:
-    """A figure on disk: the SVG file, if there is one beside the PNG file; `caption` is HTML."""
+    """A figure on disk, as SVG if there is an SVG file next to the PNG file; `caption` is HTML."""
     vector = path.with_suffix(".svg")
-    with reading(path, "make it again with dml-jax analyse", CheckpointError):
+    with reading(path, "create it again with dml-jax analyse", CheckpointError):
         picture = vector.read_text(encoding="utf-8") if vector.exists() else path.read_bytes()
     return html.chart(picture, name, caption)

@@ -1,4 +1,4 @@
-"""The geometry of an embedding space: singular values, density, uniformity and alignment; for DiVA, also per task."""
+"""Geometry of an embedding space: singular values, density, uniformity and alignment; for DiVA, also per task."""
 
 from functools import partial
 from pathlib import Path
@@ -23,7 +23,7 @@ class Space(NamedTuple):
     Attributes:
       singular_values: float [min(N, D)], largest first, divided by their sum.
       density: mean distance within classes over that between classes.
-      uniformity: lower is more even.
+      uniformity: log of the mean Gaussian potential; lower is more even.
       alignment: mean squared distance of pairs of one class.
       effective_rank: exp of the entropy of the singular values.
     """
@@ -39,7 +39,7 @@ SCALARS = Space._fields[1:]
 
 
 def measure(embeddings: np.ndarray, labels: np.ndarray) -> Space:
-    """The geometry of embeddings [N, D] of any norm with labels int [N]."""
+    """Computes the geometry of embeddings [N, D] of any norm with labels int [N]."""
     rows = np.random.default_rng(0).permutation(len(labels))[:PAIRED]
     values = geometry.singular_values(embeddings)
     return Space(
@@ -63,7 +63,7 @@ def parts(config: Config, embeddings: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def summary(config: Config, embeddings: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
-    """The scalars by name, for `results.json`; for DiVA, those of each task below its name."""
+    """The scalars by name, for `results.json`; for DiVA, also those of each task under its name."""
     found = {
         part: {name: value for name, value in measure(rows, labels)._asdict().items() if name in SCALARS}
         for part, rows in parts(config, embeddings).items()
@@ -79,7 +79,7 @@ def findings(run: TrainedRun, split: str) -> list[Finding]:
         Finding(
             "spectra",
             f"Singular values of the embeddings of the split '{split}', largest first, divided by their sum. A flat "
-            "curve uses all dimensions alike; a drop to zero shows unused ones.",
+            "curve uses all dimensions equally; a drop to zero shows unused ones.",
             partial(plot_spectra, spaces=spaces),
             ("space", "index", "share_of_singular_values"),
             [(name, i + 1, float(s)) for name, space in spaces.items() for i, s in enumerate(space.singular_values)],
@@ -88,7 +88,7 @@ def findings(run: TrainedRun, split: str) -> list[Finding]:
             "geometry",
             f"Geometry of the embeddings of the split '{split}'. Density: mean cosine distance within over that "
             "between classes. Uniformity: lower is more even. Alignment: mean squared distance of pairs of one class, "
-            "lower is tighter. Effective rank: number of directions that are used.",
+            "lower is tighter. Effective rank: number of directions in use.",
             partial(plot_scalars, spaces=spaces),
             ("space", *SCALARS),
             [(name, *(getattr(space, scalar) for scalar in SCALARS)) for name, space in spaces.items()],
@@ -97,7 +97,7 @@ def findings(run: TrainedRun, split: str) -> list[Finding]:
 
 
 def plot_spectra(path: Path, *, spaces: dict[str, Space]) -> None:
-    """One curve per space."""
+    """Draws one curve per space."""
     figure = drawing.figure(6.5, 3.6)
     axes = drawing.style(figure.subplots())
     for i, (name, space) in enumerate(spaces.items()):
@@ -113,7 +113,7 @@ def plot_spectra(path: Path, *, spaces: dict[str, Space]) -> None:
 
 
 def plot_scalars(path: Path, *, spaces: dict[str, Space]) -> None:
-    """One panel per scalar with one bar per space."""
+    """Draws one panel per scalar with one bar per space."""
     figure = drawing.figure(9, 1.2 + 0.3 * len(spaces))
     panels = figure.subplots(1, 4, sharey=True)
     names = list(spaces)[::-1]

@@ -1,4 +1,4 @@
-"""A trained run as the analyses see it: its data, its model, the models kept on the way, embeddings of its splits."""
+"""A trained run as input of the analyses: data, model, models kept during training, embeddings of its splits."""
 
 from collections.abc import Iterator, Mapping
 from functools import cached_property
@@ -28,11 +28,7 @@ class TrainedRun:
     """A run with one of its models.
 
     Args:
-      directory: its work directory.
-      experiment: the parts of the run.
-      state: the model.
-      console: shows progress.
-      embeddings: of splits, by name, where they are known already.
+      embeddings: known embeddings [N, D], by name of the split.
     """
 
     def __init__(
@@ -62,7 +58,7 @@ class TrainedRun:
         return embedding.compile_embedder(self.experiment)
 
     def split(self, name: str) -> Split:
-        """A split; "gallery" is that of the test split."""
+        """The split of this name; "gallery" is the gallery of the test split."""
         if name == "gallery":
             gallery = self.experiment.splits["test"].gallery
             assert gallery is not None
@@ -70,7 +66,7 @@ class TrainedRun:
         return self.experiment.splits[name]
 
     def embeddings(self, name: str) -> np.ndarray:
-        """Embeddings of a split by the model, float32 [N, D]; computed once."""
+        """The model's embeddings of a split, float32 [N, D]; computed once."""
         if name not in self._embeddings:
             self.console.print(f"embedding the images of {name}")
             self._embeddings[name] = embedding.embed_split(self.experiment, self.embedder, self.state, self.split(name))
@@ -87,7 +83,7 @@ class TrainedRun:
 
     @cached_property
     def kept_steps(self) -> list[int]:
-        """Steps of the models kept during training, up to that of the model."""
+        """Steps of the models kept during training, up to that of this model."""
         return [step for step in kept_models.steps(self._kept) if step <= self.step]
 
     @property
@@ -95,14 +91,14 @@ class TrainedRun:
         return self.directory / "checkpoints" / "kept"
 
     def models(self) -> Iterator[TrainState]:
-        """The untrained model, those kept during training, and the model itself, by step.
+        """Yields the untrained model, those kept during training, and this model, by step.
 
-        The untrained one is missing if what the run started from (`init_from`, pretrained weights) is.
+        The untrained one is missing if its starting point (`init_from`, pretrained weights) no longer exists.
         """
         try:
             yield warm_start.initial_state(self.experiment, Console(active=False))
         except UserError as error:
-            self.console.print(f"warning: the model before the first step cannot be made: {error}")
+            self.console.print(f"warning: the model before the first step cannot be restored: {error}")
         template, run = experiments.template(self.experiment), workdir.identity(workdir.read_config(self.directory))
         for step in self.kept_steps:
             if step < self.step:
@@ -115,7 +111,7 @@ class TrainedRun:
         """The images of the first training batch, cropped as for evaluation: uint8 [1, B, H, W, 3], with labels."""
         index = np.asarray(self.experiment.sampler.batch(0))
         labels = self.split("train").labels[index]
-        order = np.argsort(labels, kind="stable")  # classes together, as figures show them
+        order = np.argsort(labels, kind="stable")  # figures group the images by class
         index, labels = index[order], labels[order]
         images = self.images("train", index)[None]
         return Batch(jnp.asarray(images), jnp.asarray(labels, jnp.int32), jnp.asarray(index, jnp.int32))

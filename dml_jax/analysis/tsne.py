@@ -11,7 +11,7 @@ PERPLEXITY = 30.0  # effective number of neighbours
 
 
 def project(rows: np.ndarray) -> np.ndarray:
-    """t-SNE of rows [N, D], from their principal components and therefore the same in each run: float [N, 2]."""
+    """t-SNE of rows [N, D] -> float [N, 2], the same on every call; initialised with their principal components."""
     from sklearn.manifold import TSNE
 
     perplexity = min(PERPLEXITY, max(1.0, (len(rows) - 1) / 3))
@@ -20,5 +20,5 @@ def project(rows: np.ndarray) -> np.ndarray:
 
 
 def findings(run: TrainedRun, split: str) -> list[Finding]:
-    """The map of a split."""
+    """A map of the split."""
     return embedding_maps.findings(run, split, project, "tsne", "t-SNE")

@@ -13,13 +13,13 @@ NEIGHBORS = 15
 
 
 def reason_not_to(run: TrainedRun) -> str:
-    """Why it does not apply; empty if it does."""
+    """Why the analysis is not available; empty if it is."""
     installed = importlib.util.find_spec("umap") is not None
     return "" if installed else "umap-learn is not installed: pip install umap-learn"
 
 
 def project(rows: np.ndarray) -> np.ndarray:
-    """UMAP of rows [N, D], the same in each run: float [N, 2]."""
+    """UMAP of rows [N, D] -> float [N, 2], the same on every call."""
     import umap
 
     neighbors = min(NEIGHBORS, len(rows) - 1)
@@ -27,5 +27,5 @@ def project(rows: np.ndarray) -> np.ndarray:
 
 
 def findings(run: TrainedRun, split: str) -> list[Finding]:
-    """The map of a split."""
+    """A map of the split."""
     return embedding_maps.findings(run, split, project, "umap", "UMAP")

@@ -1,6 +1,6 @@
-"""What a page shows of an analysis beside or instead of a figure: tables, rows of pictures, maps.
+"""Interactive parts of a page: tables, rows of pictures, maps.
 
-The dataclasses are stored as JSON, see `findings.py`; names in them may hold anything and are escaped here.
+The dataclasses are stored as JSON, see `findings.py`; the names in them are not trusted and are escaped here.
 """
 
 import base64
@@ -17,11 +17,11 @@ from dml_jax.analysis import drawing, html
 from dml_jax.analysis.html import Cell, text
 
 SIDE = 96  # pixels of a thumbnail's longer side
-QUALITY = 70  # of JPEG
+QUALITY = 70  # JPEG
 SHEET_SIDE = 56  # pixels of a picture on the sheet of a map
 SHEET_COLUMNS = 25
-ROWS = 300  # of a table; a file holds the others
-# One per colour, so that no class is told by colour alone; within -5 to 5.
+ROWS = 300  # shown in a table; the CSV file has all
+# One per colour, so that colour alone distinguishes no class; coordinates within -5 to 5.
 SHAPES = (
     '<circle r="4"/>', '<path d="M-3.6-3.6h7.2v7.2h-7.2z"/>', '<path d="M0-4.8L4.6 3.6H-4.6z"/>',
     '<path d="M0-5L5 0L0 5L-5 0z"/>', '<path d="M0 4.8L4.6-3.6H-4.6z"/>',
@@ -38,10 +38,9 @@ class Picture:
     """A thumbnail.
 
     Attributes:
-      jpeg: base64 of a JPEG file.
-      image: name of the image.
-      name: of its class.
-      note: below the class, e.g. a cosine.
+      jpeg: a JPEG file in base64.
+      name: name of its class.
+      note: text below the class, e.g. a cosine.
       mark: the query, or whether it has the query's class; empty for neither.
     """
 
@@ -54,7 +53,7 @@ class Picture:
 
 @dataclass(frozen=True)
 class Pictures:
-    """Rows of thumbnails, each with a line above it, which may be empty."""
+    """Rows of thumbnails, each with a label above it, which may be empty."""
 
     rows: list[tuple[str, list[Picture]]]
 
@@ -64,9 +63,9 @@ class Listing:
     """A sortable table.
 
     Attributes:
-      head: headings.
-      rows: text and value of each cell; the value, if any, is sorted by.
-      total: number of rows that there are; `rows` may hold only the first.
+      head: column headings.
+      rows: text and value of each cell; the value, if any, is the sort key.
+      total: number of rows in all; `rows` may hold only the first.
     """
 
     head: list[str]
@@ -79,12 +78,12 @@ class Map:
     """Points in the plane whose pictures appear under the pointer.
 
     Attributes:
-      points: x and y in 0..1, y upwards, of each.
-      kinds: index into `names` of each; -1 for others.
-      titles: of each.
-      names: of the coloured classes.
+      points: (x, y) in 0..1, y upwards.
+      kinds: index into `names` of each point; -1 for others.
+      titles: tooltip of each point.
+      names: names of the coloured classes.
       axes: what x and y are.
-      sheet: base64 of a JPEG file with the pictures, SHEET_COLUMNS in a row.
+      sheet: a JPEG file in base64 with the pictures, SHEET_COLUMNS in a row.
     """
 
     points: list[tuple[float, float]]
@@ -95,7 +94,7 @@ class Map:
     sheet: str
 
     def __post_init__(self) -> None:
-        """Raises ValueError for lists that do not match, as in a file that was edited by hand."""
+        """Raises ValueError if the lists do not match, as in a file edited by hand."""
         if not len(self.points) == len(self.kinds) == len(self.titles):
             raise ValueError("points, kinds and titles have different lengths")
         if len(self.names) > len(SHAPES) or not all(-1 <= kind < len(self.names) for kind in self.kinds):
@@ -106,21 +105,21 @@ View = Pictures | Listing | Map
 
 
 def jpeg(image: np.ndarray, side: int = SIDE) -> str:
-    """Base64 of a small JPEG file of an image uint8 [H, W, 3]."""
+    """An image uint8 [H, W, 3] as a small JPEG file in base64."""
     small = Image.fromarray(image)
     small.thumbnail((side, side))
-    return _encoded(small)
+    return _jpeg_base64(small)
 
 
-def _encoded(picture: Image.Image) -> str:
+def _jpeg_base64(picture: Image.Image) -> str:
     file = io.BytesIO()
     picture.save(file, "JPEG", quality=QUALITY, optimize=True)
     return base64.b64encode(file.getvalue()).decode()
 
 
 def sheet(images: Iterable[np.ndarray], count: int) -> str:
-    """Base64 of a JPEG file with `count` images uint8 [H, W, 3] on white, SHEET_COLUMNS in a row."""
-    return _encoded(Image.fromarray(drawing.montage(images, count, SHEET_COLUMNS, SHEET_SIDE)))
+    """`count` images uint8 [H, W, 3] on white, SHEET_COLUMNS in a row, as a JPEG file in base64."""
+    return _jpeg_base64(Image.fromarray(drawing.montage(images, count, SHEET_COLUMNS, SHEET_SIDE)))
 
 
 def listing(head: Sequence[str], rows: Sequence[Sequence[str | float | tuple[str, float]]]) -> Listing:
@@ -141,11 +140,9 @@ def listing(head: Sequence[str], rows: Sequence[Sequence[str | float | tuple[str
 
 
 def as_html(view: View, name: str, caption: str) -> str:
-    """A view in the page.
+    """A view as HTML.
 
     Args:
-      view: the view.
-      name: identifier in the page.
       caption: HTML.
     """
     match view:

@@ -9,7 +9,6 @@ interrupted preparation or download. --source can be repeated for data sets that
 """
 
 import os
-import sys
 
 from dml_jax import files
 from dml_jax.commands import cli
@@ -73,18 +72,13 @@ def parser() -> cli.Parser:
 
 
 def execute(arguments: list[str]) -> None:
-    """Reads the command line and prepares or verifies a data set.
-
-    Raises:
-      UserError: invalid input.
-    """
+    """Reads the command line and prepares or verifies a data set."""
     options = parser().read_plain(arguments, "dml-jax prepare")
     from dml_jax import config as configs
     from dml_jax.console import Console
     from dml_jax.data import store
 
     console = Console(quiet=options.quiet)
-    console.rich.file = sys.stdout  # this stream, even while tfds_builder redirects sys.stdout
     if options.verify:
         store.verify(files.expand_path("--verify", options.verify))
         console.print(f"{options.verify}: all files are unchanged")
@@ -109,10 +103,7 @@ def execute(arguments: list[str]) -> None:
         raise ConfigError(
             f"--name={options.name}: needs no preparation; use it directly with --config.data.name={options.name}"
         )
-    from dml_jax.data.prepare import (  # imports tensorflow_datasets, which takes a second
-        known_archives,
-        prepare_dataset,
-    )
+    from dml_jax.data.prepare import known_archives, prepare_dataset, report
 
     given = tuple(files.expand_path("--source", source) for source in options.source)
     request = prepare_dataset.Request(
@@ -129,7 +120,7 @@ def execute(arguments: list[str]) -> None:
     )
     with console:
         content = prepare_dataset.prepare(request, recipe, console)
-    for line in prepare_dataset.summary(content):
+    for line in report.summary(content):
         console.print(line)
     console.print(
         f"written: {options.output}; use with --config.data.name={options.name} --config.data.path={options.output}"

@@ -67,7 +67,7 @@ def execute(arguments: list[str]) -> None:
     if options.smoke:
         fast = {"XLA_FLAGS": xla_flags.with_known(xla_flags.UNOPTIMIZED)}
         jobs = [slot._replace(environment=slot.environment | fast) for slot in jobs]
-    again = shlex.join(["python", "-m", "dml_jax", "study", *(a for a in arguments if a not in ("--list", "--worker"))])
+    again = shlex.join(["dml-jax", "study", *(a for a in arguments if a not in ("--list", "--worker"))])
     if study.search is not None:
         run_search(name, study, settings, options, jobs, again)
         return

@@ -85,6 +85,9 @@ class Data:
             require(self.image_size > 0, "image_size", self.image_size, f"crop={self.crop!r} needs a size")
             rule = f"must be at least image_size={self.image_size}"
             require(self.resize >= self.image_size, "resize", self.resize, rule)
+        if self.crop == "random":
+            rule = f"must not exceed resize={self.resize}, the side that crop='random' cuts from"
+            require(self.training_size <= self.resize, "training_size", self.training_size, rule)
         for key in ("crop_scale", "crop_ratio"):
             low, high = getattr(self, key)
             require(low <= high, key, (low, high), "must be increasing")

@@ -21,7 +21,7 @@ def apply(images: jax.Array, key: jax.Array, data: Data) -> jax.Array:
 
     Args:
       images: uint8 [..., H, W, 3].
-      key: of the step.
+      key: the step's random key.
       data: `flip`, `jitter` and `greyscale` are read.
 
     Returns:
@@ -68,11 +68,8 @@ def erase(inputs: jax.Array, key: jax.Array, probability: float) -> jax.Array:
 
     Args:
       inputs: float [B, H, W, 3], normalised images.
-      key: of the step.
+      key: the step's random key.
       probability: that a box of an image is erased.
-
-    Returns:
-      float [B, H, W, 3].
     """
     count, height, width, _ = inputs.shape
     boxes = erased_boxes(key, probability, count, height, width)
@@ -86,10 +83,9 @@ def erased_boxes(key: jax.Array, probability: float, count: int, height: int, wi
     """Draws a box for each of `count` images.
 
     Args:
-      key: of the step.
+      key: the step's random key.
       probability: that an image has a box.
-      count: number of images.
-      height, width: of the images in pixels.
+      height, width: size of the images in pixels.
 
     Returns:
       (top, left, height, width) of the boxes, int [count] each; height 0 where nothing is erased.
@@ -112,7 +108,7 @@ def erased_box(
       shares: float [T], share of the image's area.
       ratios: float [T], height / width.
       corners: float [T, 2] in [0, 1), position of the top left corner relative to the range in which the box fits.
-      height, width: of the image in pixels.
+      height, width: size of the image in pixels.
 
     Returns:
       int (top, left, height, width) of the box; height 0 if none fits.

@@ -36,7 +36,6 @@ def rgb(data: bytes, min_side: int = 0) -> np.ndarray:
     """Decodes an image file; of animations, the first frame. Of more than 8 bits per channel, the highest 8 are kept.
 
     Args:
-      data: content of the file.
       min_side: JPEG files are shrunk by 2 or more while being decoded, if both sides keep so many pixels; this changes
         pixel values. 0 for the full size.
 

@@ -135,10 +135,8 @@ def training(
     global batch.
 
     Args:
-      split: the training split.
       sampler: step -> indices into the split.
       data: how images are cropped, batched and prefetched.
-      seed: of the run.
       views: number of random crops of each image.
       host, hosts: index of this process and number of processes; each gets consecutive rows of the global batch.
 
@@ -186,8 +184,7 @@ def training_features(
     For each row, the view of its image is drawn by `default_rng((seed, step))`.
 
     Args:
-      features: [N, views, ...] of the images of the split.
-      split, sampler, data, seed, views, start, stop, host, hosts: see `training`.
+      features: [N, views, ...], in the order of the split; the other arguments are those of `training`.
 
     Returns:
       a reader of (features [views, B / hosts, ...], labels int32 [B / hosts], index int32 [B / hosts]).
@@ -211,9 +208,8 @@ def evaluation(
     """All images of a split in order, each once.
 
     Args:
-      split: to read.
       data: how images are cropped and prefetched; its batch size is not used.
-      batch_size: of the global batch, a multiple of `hosts`.
+      batch_size: images in the global batch, a multiple of `hosts`.
       host, hosts: index of this process and number of processes; each gets consecutive rows of the global batch.
 
     Returns:
@@ -252,11 +248,7 @@ def _errors_name(image_id: str) -> Iterator[None]:
 
 
 def _stack(images: list[np.ndarray], ids: list[str]) -> np.ndarray:
-    """Stacks images; those of several views follow each other, so that image i has the name ids[i % len(ids)].
-
-    Raises:
-      DataError: the images differ in size.
-    """
+    """Stacks images; those of several views follow each other, so that image i has the name ids[i % len(ids)]."""
     for i, image in enumerate(images):
         if image.shape != images[0].shape:
             raise DataError(

@@ -1,5 +1,10 @@
-"""Prepared data sets: packed images, an index of labels and names, and a marker file that is written last."""
+"""Prepared data sets: packed images, an index of labels and names, and a marker file that is written last.
 
+Version 2 of the format, which is written, has the encoded images as the records of an ArrayRecord file for each split
+and an Arrow file as its index. Version 1, which is still read, was a directory of tensorflow_datasets and a .npz file.
+"""
+
+import functools
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -8,18 +13,20 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+from array_record.python.array_record_data_source import ArrayRecordDataSource
 from pydantic import StrictInt
 
 from dml_jax.config import Data
 from dml_jax.data import decode, split_metadata
+from dml_jax.data.formats import tfds
 from dml_jax.data.prepare.sources import File, Recipe
 from dml_jax.data.split import Split, check_disjoint
 from dml_jax.data.split_metadata import SplitMetadata
 from dml_jax.errors import ConfigError, DataError
 from dml_jax.files import read_json, reading, sha256
 
-FORMAT = 1
-MARKER, INDEX = "prepared.json", "index.npz"
+FORMAT = 2
+MARKER, INDEX, INDEX_1 = "prepared.json", "index.arrow", "index.npz"
 REMEDY = "prepare the data set again"
 
 
@@ -28,17 +35,15 @@ class Marker:
     """The fields of the marker file.
 
     Attributes:
-      format: `FORMAT` of the version that wrote it.
-      name: of the data set.
-      sha256: of all images with their names and classes.
+      sha256: digest of all images with their names and classes.
       splits: split -> numbers of "images" and "classes".
       records: directory of the packed images.
       files: path -> (size in bytes, SHA-256).
-      request: what was asked for.
+      request: the options of the preparation that determine its result.
       skipped: images that were left out, with the reasons.
     """
 
-    format: Literal[1]
+    format: Literal[1, 2]
     name: str
     sha256: str
     splits: dict[str, dict[str, StrictInt]]
@@ -48,31 +53,38 @@ class Marker:
     skipped: list[Any]
 
 
+@dataclass(eq=False)
 class RecordReader:
-    """`Split.read` for packed images. When pickled for a worker process, it opens the files there."""
+    """`Split.read` for packed images. When pickled for a worker process, it opens the files there.
 
-    def __init__(self, directory: str, split: str, min_side: int = 0) -> None:
-        self.directory, self.split, self.min_side = directory, split, min_side
-        self._source: Callable[[int], bytes] | None = None
+    Attributes:
+      examples: whether the records are those of version 1.
+      min_side: see `decode.rgb`.
+    """
+
+    directory: str
+    split: str
+    examples: bool = False
+    min_side: int = 0
+
+    @functools.cached_property
+    def records(self) -> ArrayRecordDataSource:
+        with reading(self.directory, REMEDY):
+            return ArrayRecordDataSource(sorted(Path(self.directory).glob(f"*{self.split}.array_record*")))
 
     def __call__(self, index: int, rng: np.random.Generator | None) -> np.ndarray:
-        if self._source is None:
-            from dml_jax.data.prepare import tfds_builder  # imports tensorflow_datasets, which takes a second
-
-            with reading(self.directory, REMEDY):
-                self._source = tfds_builder.open_split(self.directory, self.split)
+        records = self.records
         with reading(f"{self.directory}, image {index} of {self.split}", REMEDY):
-            return decode.rgb(self._source(index), self.min_side)
-
-    def __reduce__(self) -> tuple[type["RecordReader"], tuple[str, str, int]]:
-        return RecordReader, (self.directory, self.split, self.min_side)
+            record = records[index]
+            return decode.rgb(tfds.encoded_image(record) if self.examples else record, self.min_side)
 
 
+@dataclass(eq=False)
 class FileReader:
     """`Split.read` for images in separate files."""
 
-    def __init__(self, files: Sequence[str], min_side: int = 0) -> None:
-        self.files, self.min_side = files, min_side
+    files: Sequence[str]
+    min_side: int = 0
 
     def __call__(self, index: int, rng: np.random.Generator | None) -> np.ndarray:
         with reading(self.files[index]):
@@ -122,7 +134,6 @@ def load(data: Data, name: str, unprepared: Recipe | None = None) -> dict[str, S
 
     Args:
       data: its directory, and how images are decoded.
-      name: the expected data set.
       unprepared: if given, the directory may also be an unprepared folder, whose images this recipe finds.
 
     Raises:
@@ -150,10 +161,10 @@ def load(data: Data, name: str, unprepared: Recipe | None = None) -> dict[str, S
     for file, (size, _) in marker["files"].items():
         if not (directory / file).is_file() or (directory / file).stat().st_size != size:
             raise DataError(f"{directory / file}: missing or of the wrong size; {REMEDY}")
-    records = str(directory / marker["records"])
+    records, old = str(directory / marker["records"]), marker["format"] == 1
     return _splits(
-        split_metadata.load(directory / INDEX),
-        lambda split, _: RecordReader(records, split, side),
+        split_metadata.load(directory / (INDEX_1 if old else INDEX)),
+        lambda split, _: RecordReader(records, split, old, side),
         content=marker["sha256"],
     )
 

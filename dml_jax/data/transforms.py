@@ -105,10 +105,9 @@ def random_resized_box(
     """The box of torchvision's RandomResizedCrop: 10 random tries, then the largest central box of an allowed shape.
 
     Args:
-      height, width: of the image in pixels.
+      height, width: size of the image in pixels.
       scale: range of the box's share of the image's area, drawn uniformly.
       ratio: range of the box's width / height, drawn log-uniformly.
-      rng: random numbers.
     """
     area, logs = height * width, (log(ratio[0]), log(ratio[1]))
     for _ in range(10):

@@ -5,7 +5,9 @@
     evaluation.retrieval(embeddings, labels, ks=(1, 10))
     evaluation.kmeans.fit(embeddings, 100)
 
-Modules and metrics are imported on first use, which keeps `import dml_jax.evaluation` fast.
+Metrics, searches and clusterings validate their arrays first and raise `DataError` for a wrong shape or type, lengths
+that differ, or rows that are not finite. Modules and metrics are imported on first use, which keeps
+`import dml_jax.evaluation` fast.
 """
 
 import importlib

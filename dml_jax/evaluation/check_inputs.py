@@ -1,4 +1,4 @@
-"""Checks of arrays and `.npy` files before any long computation, and reading them in blocks."""
+"""Validation of arrays and `.npy` files before any long computation, and reading them in blocks."""
 
 import operator
 from collections.abc import Iterator, Sequence
@@ -12,20 +12,17 @@ from dml_jax.files import reading
 
 ArrayLike = jax.Array | np.ndarray
 
-LONGEST_NAME = 1000  # characters of a class
+LONGEST_NAME = 1000  # characters per class name
 
-BLOCK_ELEMENTS = 1 << 25  # elements read at once, so that a memory-mapped array is never read as a whole
+BLOCK_ELEMENTS = 1 << 25  # read at once, so that a memory-mapped array is never in memory as a whole
 
 
 def load(path: str | Path, *, name: str = "file") -> np.ndarray:
-    """Opens a `.npy` file memory-mapped and read-only; pickled objects are never loaded.
-
-    Args:
-      path: the file.
-      name: its name in error messages.
+    """Opens a `.npy` file memory-mapped and read-only; `name` is what error messages call it.
 
     Raises:
-      DataError: the file does not exist, is not a `.npy` file, holds Python objects, or is truncated or damaged.
+      DataError: the file is missing, truncated or damaged, is not a `.npy` file, or holds pickled Python objects, which
+        are never loaded.
     """
     path = Path(path).expanduser()
     if not path.is_file():
@@ -45,14 +42,10 @@ def load(path: str | Path, *, name: str = "file") -> np.ndarray:
 
 
 def read_lines(path: Path, *, name: str = "file") -> np.ndarray:
-    """The lines of a text file in UTF-8 as strings [N], without spaces around them.
-
-    Args:
-      path: the file.
-      name: its name in error messages.
+    """Reads the lines of a UTF-8 text file as strings [N], stripped of surrounding spaces.
 
     Raises:
-      DataError: the file does not exist or is not text, or a line is empty or longer than `LONGEST_NAME`.
+      DataError: the file is missing or not UTF-8, or a line is empty or longer than `LONGEST_NAME`.
     """
     if not path.is_file():
         raise DataError(f"{name}={path}: there is no such file")
@@ -63,23 +56,20 @@ def read_lines(path: Path, *, name: str = "file") -> np.ndarray:
             raise DataError("is not text in UTF-8; give a .npy file, or text with one class per line") from None
         lines = [line.strip() for line in text.removesuffix("\n").split("\n")]
         for number, line in enumerate(lines, start=1):
-            if not 0 < len(line) <= LONGEST_NAME:  # an array of strings has the width of the longest
-                raise DataError(f"line {number} has {len(line)} characters; give the name of one class per line")
+            if not 0 < len(line) <= LONGEST_NAME:  # NumPy pads every string to the longest
+                raise DataError(f"line {number} has {len(line)} characters; give one class name per line")
         return np.array(lines)
 
 
 def embeddings(values: ArrayLike, *, name: str = "embeddings") -> np.ndarray:
-    """Checks a matrix of embeddings.
+    """Validates a matrix of embeddings, one per row.
 
     Args:
       values: [N, D] real numbers, NumPy (also memory-mapped) or JAX.
-      name: its name in error messages.
+      name: what error messages call it.
 
     Returns:
       The same numbers as a NumPy array; a NumPy array is not copied.
-
-    Raises:
-      DataError: not a matrix, no rows or columns, not real numbers, or rows that are not finite.
     """
     try:
         array = np.asarray(values)
@@ -105,29 +95,26 @@ def embeddings(values: ArrayLike, *, name: str = "embeddings") -> np.ndarray:
 
 
 def labels(values: ArrayLike, rows: int, *, name: str = "labels", of: str = "embeddings") -> np.ndarray:
-    """Checks the class labels of some rows.
+    """Validates one class label per row.
 
     Args:
       values: [N] integers or strings, any values.
-      rows: N.
-      name: their name in error messages.
-      of: the name of the rows in error messages.
+      rows: the N required.
+      name: what error messages call the labels.
+      of: what error messages call the rows.
 
     Returns:
       int64 [N]; uint64 or strings if the input is.
-
-    Raises:
-      DataError: not a vector, neither integers nor strings, or of another length.
     """
     array = np.asarray(values)
-    if array.dtype == object and all(isinstance(value, str) for value in array.flat):  # as pandas stores strings
+    if array.dtype == object and all(isinstance(value, str) for value in array.flat):  # pandas' strings
         array = array.astype(str)
     if array.dtype.kind not in "iuU":
         raise DataError(f"{name}: holds {array.dtype}; give integers or strings, one class per row")
     if array.ndim != 1:
         raise DataError(f"{name}: has shape {list(array.shape)}; give [N], one class per row")
     if len(array) != rows:
-        raise DataError(f"{name}: {len(array)} for {rows} rows of {of}; give one for each row")
+        raise DataError(f"{name}: has {len(array)} entries for {rows} rows of {of}; give one per row")
     return array if array.dtype == np.uint64 or array.dtype.kind == "U" else array.astype(np.int64)
 
 
@@ -149,26 +136,23 @@ def check_same_width(queries: np.ndarray, gallery: np.ndarray) -> None:
 
 
 def equal_rows(a: np.ndarray, b: np.ndarray) -> bool:
-    """Whether two matrices are one array or have equal values; stops at the first block that differs."""
+    """Whether two matrices are the same array or have equal values; stops at the first block that differs."""
     if a is b:
         return True
     return a.shape == b.shape and all(map(np.array_equal, row_blocks(a), row_blocks(b)))
 
 
 def excluded_rows(values: ArrayLike, labels: np.ndarray, gallery_labels: np.ndarray, *, name: str) -> np.ndarray:
-    """Checks which gallery row each query excludes.
+    """Validates the gallery row that each query excludes, which must be of the query's class.
 
     Args:
       values: int [Q], indices into the gallery; -1 for none.
       labels: int [Q].
       gallery_labels: int [G].
-      name: of the option in error messages.
+      name: what error messages call the option.
 
     Returns:
       int64 [Q].
-
-    Raises:
-      DataError: wrong type, shape or range, or a row that is not of the query's class.
     """
     array = np.asarray(values)
     if not np.issubdtype(array.dtype, np.integer) or array.shape != labels.shape:
@@ -192,11 +176,7 @@ def excluded_rows(values: ArrayLike, labels: np.ndarray, gallery_labels: np.ndar
 
 
 def recall_ks(ks: int | Sequence[int]) -> tuple[int, ...]:
-    """The values of K for Recall@K; a number is the only one.
-
-    Raises:
-      DataError: not integers.
-    """
+    """Returns the K of Recall@K as a tuple; a single integer becomes a tuple of one."""
     try:
         return tuple(map(operator.index, np.atleast_1d(ks)))
     except (TypeError, ValueError):

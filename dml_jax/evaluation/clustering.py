@@ -1,6 +1,6 @@
 """Agreement of a clustering with the classes: mutual information and pair counting.
 
-NumPy float64 on the non-empty cells of the contingency table.
+Computed in NumPy float64 from the non-empty cells of the contingency table.
 """
 
 from typing import Literal, NamedTuple, assert_never
@@ -21,8 +21,8 @@ class ContingencyTable(NamedTuple):
       counts: int64 [M], rows in each cell.
       classes: int64 [M], class of each cell.
       clusters: int64 [M], cluster of each cell.
-      class_sizes: int64 [C].
-      cluster_sizes: int64 [K].
+      class_sizes: int64 [C], rows of each class.
+      cluster_sizes: int64 [K], rows of each cluster.
     """
 
     counts: np.ndarray
@@ -33,11 +33,7 @@ class ContingencyTable(NamedTuple):
 
 
 def contingency_table(labels: ArrayLike, assignments: ArrayLike) -> ContingencyTable:
-    """Number of rows that each class shares with each cluster.
-
-    Raises:
-      DataError: not integers, not vectors, empty, or of different lengths.
-    """
+    """Counts the rows that each class shares with each cluster."""
     classes = check_inputs.labels(labels, len(np.atleast_1d(labels)))
     if len(classes) == 0:
         raise DataError("labels: is empty; give at least one row")
@@ -66,16 +62,12 @@ def nmi(labels: ArrayLike, assignments: ArrayLike, *, average: Average = "arithm
     """Normalised mutual information, I / mean(H(class), H(cluster)).
 
     Args:
-      labels: int [N], the classes.
-      assignments: int [N], the clusters.
+      labels, assignments: int [N].
       average: mean of the two entropies. Most published numbers use the arithmetic mean, 2I / (H + H); the NMI with
         the geometric mean, I / sqrt(H H), is never smaller.
 
     Returns:
       In [0, 1]; 1 if both sides have a single group, 0 if only one side has.
-
-    Raises:
-      DataError: not integers, not vectors, empty, or of different lengths.
     """
     cells = contingency_table(labels, assignments)
     if len(cells.class_sizes) == len(cells.cluster_sizes) == 1:
@@ -90,12 +82,9 @@ def nmi_stderr(labels: ArrayLike, assignments: ArrayLike, *, average: Average = 
     """Standard error of the NMI under resampling of rows, with the clustering held fixed (delta method).
 
     With pointwise information i, surprisals h of a row's class and cluster, and the mean M of the entropies H, the
-    influence of a row is f = (i - I - I dM / M) / M, and the error sqrt(mean(f^2) / N). Of the arithmetic mean,
-    dM = (h_class - H_class + h_cluster - H_cluster) / 2; of the geometric one,
+    influence of a row is f = (i - I - I dM / M) / M, and the error sqrt(mean(f^2) / N). For the arithmetic mean,
+    dM = (h_class - H_class + h_cluster - H_cluster) / 2; for the geometric mean,
     dM = M (h_class / H_class + h_cluster / H_cluster - 2) / 2.
-
-    Raises:
-      DataError: as `nmi`.
     """
     cells = contingency_table(labels, assignments)
     rows = cells.counts.sum()
@@ -128,15 +117,8 @@ def _mean(class_entropy: float, cluster_entropy: float, average: Average) -> flo
 def ami(labels: ArrayLike, assignments: ArrayLike) -> float:
     """Adjusted mutual information, (I - E[I]) / (mean(H, H) - E[I]) (Vinh, Epps & Bailey, JMLR 2010), arithmetic mean.
 
-    Args:
-      labels: int [N], the classes.
-      assignments: int [N], the clusters.
-
     Returns:
       1 for a perfect clustering, about 0 for a random one of any number of clusters.
-
-    Raises:
-      DataError: not integers, not vectors, empty, or of different lengths.
     """
     cells = contingency_table(labels, assignments)
     groups, rows = (len(cells.class_sizes), len(cells.cluster_sizes)), int(cells.counts.sum())
@@ -151,11 +133,11 @@ def ami(labels: ArrayLike, assignments: ArrayLike) -> float:
 
 
 def expected_information(class_sizes: np.ndarray, cluster_sizes: np.ndarray) -> float:
-    """E[I] in nats of two random groupings with the given group sizes (hypergeometric model).
+    """E[I] in nats between two random groupings with the given group sizes (hypergeometric model).
 
     The expectation of a cell depends only on its two group sizes, so equal sizes are computed once.
     """
-    from scipy.special import gammaln  # slow to import, which a training run should not wait for
+    from scipy.special import gammaln  # imported here because it is slow and training does not need it
 
     rows = int(class_sizes.sum())
     unique_class_sizes, class_counts = np.unique(class_sizes, return_counts=True)
@@ -176,17 +158,10 @@ def expected_information(class_sizes: np.ndarray, cluster_sizes: np.ndarray) -> 
 
 
 def f1_pairs(labels: ArrayLike, assignments: ArrayLike) -> float:
-    """F1 over pairs of rows, 2 TP / (pairs of the same class + pairs of the same cluster), TP being pairs of both.
-
-    Args:
-      labels: int [N], the classes.
-      assignments: int [N], the clusters.
+    """F1 over pairs of rows, 2 TP / (pairs of the same class + pairs of the same cluster), where TP are pairs in both.
 
     Returns:
       In [0, 1]; NaN if no two rows share a class or a cluster.
-
-    Raises:
-      DataError: not integers, not vectors, empty, or of different lengths.
     """
     cells = contingency_table(labels, assignments)
     both, same_class, same_cluster = (

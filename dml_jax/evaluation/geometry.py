@@ -26,9 +26,6 @@ def density(embeddings: ArrayLike, labels: ArrayLike) -> float:
 
     Returns:
       The ratio; NaN if no class has two rows or there is only one class.
-
-    Raises:
-      DataError: wrong shapes or types, or rows that are not finite.
     """
     points = check_inputs.embeddings(embeddings)
     _, members, sizes = np.unique(check_inputs.labels(labels, len(points)), return_inverse=True, return_counts=True)
@@ -52,11 +49,7 @@ def density(embeddings: ArrayLike, labels: ArrayLike) -> float:
 
 
 def singular_values(embeddings: ArrayLike) -> np.ndarray:
-    """Singular values of the embedding matrix, not centred: float64 [min(N, D)], largest first.
-
-    Raises:
-      DataError: wrong shape or type, or rows that are not finite.
-    """
+    """Singular values of the embedding matrix, not centred: float64 [min(N, D)], largest first."""
     points = check_inputs.embeddings(embeddings)
     # Stacked QR decompositions keep small values accurate, unlike the eigenvalues of X'X.
     factor = np.zeros((0, points.shape[1]))
@@ -69,17 +62,14 @@ def spectral_decay(embeddings: ArrayLike) -> float:
     """rho = KL(uniform || s / sum(s)) over the singular values s, in nats (Roth et al., ICML 2020).
 
     Lower values mean that the variance is spread over more directions. Shares below 1e-12 count as 1e-12, so that
-    unused directions leave rho finite.
+    unused directions leave rho finite. Raises `DataError` if all rows are zero.
 
     Args:
       embeddings: [N, D] real numbers; neither centred nor normalised here.
-
-    Raises:
-      DataError: wrong shape or type, rows that are not finite, or only zeros.
     """
     values = singular_values(embeddings)
     if values[0] == 0:
-        raise DataError("embeddings: every row is zero, so there is no spectrum; give embeddings that differ")
+        raise DataError("embeddings: every row is zero, so the spectrum is undefined; give rows that are not zero")
     share = np.maximum(values / values.sum(), 1e-12)
     return float(-np.log(len(values)) - np.mean(np.log(share)))
 
@@ -92,15 +82,12 @@ def effective_rank(embeddings: ArrayLike) -> float:
 
     Returns:
       From 1 (all rows are multiples of one vector; also if all are zero) to min(N, D).
-
-    Raises:
-      DataError: wrong shape or type, or rows that are not finite.
     """
     return rank_of_spectrum(singular_values(embeddings))
 
 
 def rank_of_spectrum(values: np.ndarray) -> float:
-    """The effective rank of a matrix with the singular values float [K], largest first; see `effective_rank`."""
+    """Effective rank of a matrix with singular values float [K], largest first; see `effective_rank`."""
     if values[0] == 0:
         return 1.0
     share = values / values.sum()
@@ -116,9 +103,6 @@ def alignment(embeddings: ArrayLike, labels: ArrayLike) -> float:
 
     Returns:
       From 0 (every class is a point) to 4; NaN if no class has two rows.
-
-    Raises:
-      DataError: wrong shapes or types, or rows that are not finite.
     """
     points = check_inputs.embeddings(embeddings)
     _, members, sizes = np.unique(check_inputs.labels(labels, len(points)), return_inverse=True, return_counts=True)
@@ -139,19 +123,16 @@ def uniformity(embeddings: ArrayLike, *, sharpness: float = 2.0, mesh: Mesh | No
     """log of the mean over pairs i != j of exp(-t |x_i - x_j|^2) for unit rows (Wang & Isola, ICML 2020, eq. 2).
 
     Args:
-      embeddings: [N, D] real numbers; normalised here, where zero rows stay zero.
+      embeddings: [N, D] real numbers, N >= 2; normalised here, where zero rows stay zero.
       sharpness: t.
       mesh: devices, by default all of this process.
 
     Returns:
       At most 0 (all rows equal); lower values mean that the rows cover the sphere more evenly.
-
-    Raises:
-      DataError: wrong shape or type, rows that are not finite, or fewer than two rows.
     """
     points = check_inputs.embeddings(embeddings)
     if len(points) < 2:
-        raise DataError("embeddings: has one row, and uniformity is a mean over pairs; give at least two rows")
+        raise DataError("embeddings: has one row, but uniformity is a mean over pairs; give at least two rows")
     mesh = mesh or tiles.local_mesh()
     tile_size = tiles.choose_tile_size(len(points), mesh)
     centering = tiles.choose_centering([points], "cosine")
@@ -183,17 +164,7 @@ def uniformity(embeddings: ArrayLike, *, sharpness: float = 2.0, mesh: Mesh | No
 
 @partial(jax.jit, static_argnames="sharpness")
 def _potential(scores: jax.Array, first: jax.Array, rows: int, sharpness: float) -> jax.Array:
-    """Sum of exp(-t |x_i - x_j|^2) over the pairs i < j of each tile.
-
-    Args:
-      scores: [n, T, T], cosines.
-      first: int32 [n, 2], index of the first row and column; columns beyond the end are not counted.
-      rows: N.
-      sharpness: t.
-
-    Returns:
-      [n, T], sums per column.
-    """
+    """Sums exp(-t |x_i - x_j|^2) over pairs i < j < `rows` of cosine tiles [n, T, T] that start at `first`: [n, T]."""
     offset = jnp.arange(scores.shape[1], dtype=jnp.int32)
     row = (first[:, :1] + offset[None, :])[:, :, None]
     column = (first[:, 1:] + offset[None, :])[:, None, :]
@@ -203,7 +174,7 @@ def _potential(scores: jax.Array, first: jax.Array, rows: int, sharpness: float)
 
 
 def _float64_blocks(rows: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
-    """Consecutive blocks of rows in float64, with their positions."""
+    """Yields consecutive blocks of rows in float64, with their positions."""
     step = max(1, check_inputs.BLOCK_ELEMENTS // rows.shape[1])
     for start in range(0, len(rows), step):
         part = slice(start, start + step)

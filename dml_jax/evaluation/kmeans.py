@@ -1,6 +1,6 @@
 """k-means: k-means++ or random initialisation, Lloyd's iterations, restarts.
 
-A seed gives bit-identical results, whatever the number of devices.
+The result is bit-identical for a given seed, whatever the number of devices.
 """
 
 import math
@@ -17,11 +17,11 @@ from dml_jax.evaluation import check_inputs
 from dml_jax.evaluation._engine import exact, tiles
 from dml_jax.evaluation.check_inputs import ArrayLike
 
-# Points are assigned in blocks of at least BLOCK points, larger for few centres: up to BLOCK_SCORES scores.
+# Points are assigned in blocks of at least BLOCK points, or more for few centres: up to BLOCK_SCORES scores.
 BLOCK = 1152
 BLOCK_SCORES = 1 << 21
-# In float32, a product tells near centres apart only if they are not much closer to each other than to the origin (see
-# `exact`). With this fraction of the points that close to their centres, everything is computed again in float64.
+# In float32, inner products cannot separate centres that are much closer to each other than to the origin (see
+# `exact`). If this fraction of the points is that close to its centre, everything is recomputed in float64.
 CLOSE_POINTS = 0.01
 
 
@@ -31,7 +31,7 @@ class KMeans(NamedTuple):
     Attributes:
       centers: float [k, D].
       assignments: int32 [N] in 0..k-1, the nearest centre of each point.
-      inertia: sum of squared distances of the points to their centres.
+      inertia: sum of squared distances from the points to their centres.
       iterations: Lloyd iterations of the best restart, including the last one, which changes no assignment.
     """
 
@@ -58,14 +58,11 @@ def fit(
       k: number of clusters, at most N.
       init: "k-means++" (Arthur & Vassilvitskii, SODA 2007; each centre is the best of 2 + ln k draws), "random" for
         random points, or the initial centres [k, D].
-      seed: of the initialisation.
+      seed: random seed of the initialisation.
       restarts: number of initialisations; ignored if the centres are given.
-      max_iterations: of Lloyd's algorithm, which stops when no assignment changes.
+      max_iterations: limit on Lloyd's iterations, which stop when no assignment changes.
       progress: called with the iterations done and their maximum over all restarts; iterations that a restart did not
-        need count as done. Counts again from 0 if everything is computed in float64.
-
-    Raises:
-      DataError: wrong shapes or types, rows that are not finite, or k not in 1..N.
+        need count as done. Starts again from 0 if everything is recomputed in float64.
     """
     checked = check_inputs.embeddings(points, name="points")
     if not 0 < k <= len(checked):
@@ -97,7 +94,7 @@ def _fit(
     progress: Callable[[int, int], None] | None,
     dtype: np.dtype,
 ) -> tuple[KMeans, bool]:
-    """`fit` in `dtype`, and whether that is precise enough for the distances of the points to the centres."""
+    """Runs `fit` in `dtype`; also returns whether that is precise enough for the distances to the centres."""
     centering = tiles.choose_centering([points], "euclidean")
     x = jnp.asarray(centering.apply(points, dtype))
     best = None
@@ -135,11 +132,9 @@ def _fit(
 
 
 def _assign(x: jax.Array, centers: jax.Array) -> jax.Array:
-    """Index of the nearest centre of each point, ties to the lower index: int32 [N].
-
-    The nearest centre has the largest score <x, c> - |c|^2 / 2. The maximum is taken by unrolled vector comparisons,
-    first within groups of centres and then between groups; on CPUs a plain argmax costs as much as the product.
-    """
+    """Index of the nearest centre of each point, ties to the lower index: int32 [N]."""
+    # The nearest centre has the largest score <x, c> - |c|^2 / 2. The maximum is taken by unrolled vector comparisons,
+    # first within groups of centres and then between groups; on CPUs a plain argmax costs as much as the product.
     k = len(centers)
     group_size = math.isqrt(k - 1) + 1
     groups = -(-k // group_size)
@@ -173,7 +168,7 @@ def _assign(x: jax.Array, centers: jax.Array) -> jax.Array:
 
 
 def _cluster_sums(x: jax.Array, nearest: jax.Array, k: int) -> tuple[jax.Array, jax.Array]:
-    """Sum [k, D] and number [k] of the points of each cluster, as products with one-hot blocks of assignments."""
+    """Sum [k, D] and number [k] of the points in each cluster, as products with one-hot blocks of assignments."""
     size = min(len(x), BLOCK)
     padding = -len(x) % size
     rows = jnp.pad(x, ((0, padding), (0, 0))).reshape(-1, size, x.shape[1])
@@ -197,18 +192,8 @@ def _lloyd(
     scatter: bool,
     report: Callable[[int], None] | None = None,
 ) -> tuple[jax.Array, jax.Array, jax.Array, int]:
-    """Lloyd's iterations until no assignment changes.
-
-    Args:
-      x: [N, D].
-      start: [k, D].
-      max_iterations: maximum number of updates of the centres.
-      scatter: see `_iterate`.
-      report: called after each iteration with their number; without it all iterations run in one jitted call.
-
-    Returns:
-      centres [k, D], assignments int32 [N], squared distances [N], number of iterations.
-    """
+    """Runs Lloyd's iterations -> centres [k, D], assignments int32 [N], squared distances [N], number of iterations."""
+    # Without `report`, all iterations run in one jitted call.
     state = _State(start, _assign_jitted(x, start), jnp.zeros((), jnp.int32), jnp.array(True))
     done, changed = 0, True
     while changed and done < max_iterations:
@@ -221,14 +206,7 @@ def _lloyd(
 
 
 class _State(NamedTuple):
-    """State between two iterations.
-
-    Attributes:
-      centers: [k, D].
-      nearest: int32 [N], assignments.
-      iterations: int32 [], iterations done.
-      changed: bool [], whether the last iteration changed an assignment.
-    """
+    """State between two iterations; `changed` says whether the last one changed an assignment."""
 
     centers: jax.Array
     nearest: jax.Array
@@ -247,15 +225,9 @@ def _squared_distances(x: jax.Array, centers: jax.Array, nearest: jax.Array) -> 
 
 @partial(jax.jit, static_argnames="scatter")
 def _iterate(x: jax.Array, state: _State, until: int, scatter: bool) -> _State:
-    """Lloyd's iterations until no assignment changes or `until` iterations are done.
-
-    Args:
-      x: [N, D].
-      state: the state to continue from.
-      until: total number of iterations.
-      scatter: sum points with a scatter, which on CPUs adds in a fixed order; elsewhere its order varies, and a
-        product with the one-hot assignments keeps the result reproducible.
-    """
+    """Runs Lloyd's iterations until no assignment changes or `until` iterations are done."""
+    # On CPUs a scatter adds in a fixed order; elsewhere its order varies, and a product with the one-hot assignments
+    # keeps the result reproducible.
     k = len(state.centers)
 
     def update(centers: jax.Array, nearest: jax.Array) -> jax.Array:
@@ -267,7 +239,7 @@ def _iterate(x: jax.Array, state: _State, until: int, scatter: bool) -> _State:
         means = sums / jnp.maximum(counts, 1)[:, None]
 
         def refill(means: jax.Array) -> jax.Array:
-            """Moves the centres of empty clusters to the points farthest from their centres."""
+            """Moves empty clusters' centres to the points farthest from theirs."""
             empty = counts == 0
             distances = _squared_distances(x, centers, nearest)
             order = jnp.argsort(-distances, stable=True)[jnp.clip(jnp.cumsum(empty) - 1, 0, len(x) - 1)]

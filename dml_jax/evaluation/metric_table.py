@@ -12,11 +12,11 @@ class MetricEntry(NamedTuple):
     """One metric.
 
     Attributes:
-      name: key in `results.json`; its standard error, where there is one, has the key `<name>_stderr`. A name with the
-        suffix "@K" stands for a family with one key per number K.
+      name: key in `results.json`; its standard error, if known, has the key `<name>_stderr`. A name with the suffix
+        "@K" stands for a family with one key per number K.
       heading: column heading; "@K" is replaced in the same way.
       percent: whether tables show it in percent.
-      secondary: left out of tables on the console that have one column per metric.
+      secondary: omitted from console tables that have one column per metric.
     """
 
     name: str
@@ -57,18 +57,15 @@ def columns(results: Mapping[str, Any]) -> list[MetricEntry]:
 
 
 def in_display_order(results: Mapping[str, Any]) -> dict[str, Any]:
-    """The same results: first each listed metric, followed by its standard error, then everything else."""
+    """Reorders results: each listed metric followed by its standard error, then everything else."""
     keys = [key for entry in columns(results) for key in (entry.name, f"{entry.name}_stderr") if key in results]
     return {key: results[key] for key in keys} | dict(results)
 
 
 def cell(results: Mapping[str, Any], entry: MetricEntry, *, digits: int = 1) -> str:
-    """A metric as table text with its standard error, if any; a dash where they lack it or it is undefined (null).
+    """Formats a metric with its standard error, if any; a dash if it is missing or undefined (null).
 
-    Args:
-      results: as in `results.json`.
-      entry: from `columns`.
-      digits: decimal places of percentages; other metrics have four.
+    `digits` are the decimal places of percentages; other metrics have four.
     """
     if results.get(entry.name) is None:
         return "–"

@@ -1,4 +1,4 @@
-"""All metrics in one place: retrieval, and those of clusterings (`clustering`) and embedding spaces (`geometry`)."""
+"""All metrics under one name: retrieval, clusterings (from `clustering`) and embedding spaces (from `geometry`)."""
 
 import warnings
 from collections.abc import Callable, Sequence
@@ -53,16 +53,16 @@ def retrieval(
     Args:
       queries: [Q, D] real numbers.
       labels: [Q] integers or strings.
-      ks: values of K for Recall@K.
+      ks: values of K for Recall@K, at most the number of candidates.
       metric: distance that ranks the gallery.
       gallery: [G, D]; by default the queries are their own gallery.
       gallery_labels: [G], of the same kind as `labels`.
-      exclude: int [Q], the gallery row that is left out for each query, -1 for none: where queries are part of the
-        gallery, each one's own row, because otherwise every query finds itself first.
-      exclude_self: whether query i excludes gallery row i; by default only if the queries are their own gallery.
+      exclude: int [Q], the gallery row to leave out for each query, -1 for none. If the queries are part of the
+        gallery, give each one's own row; otherwise every query finds itself first.
+      exclude_self: whether query i excludes gallery row i; by default only if the queries are their own gallery. A
+        gallery equal to the queries is an error unless this or `exclude` is given.
       exclusion: exclude the query by its index, or, as in the code of several papers, whatever is ranked first.
       full_ranking: also return "map", the mean average precision over the whole ranking, and "precision@K" for `ks`.
-        They need the rank of every relevant row, which takes longer for classes of more than 16 rows on CPUs.
       per_query: also return "rank" (int [Q], 1-based rank of the nearest relevant row, 0 if there is none),
         "r_precision_per_query" and "map@r_per_query" (float [Q], NaN for queries without a relevant row).
       mesh: devices, by default all of this process; the results do not depend on them.
@@ -79,10 +79,6 @@ def retrieval(
 
     Warns:
       DataWarning: nearly every query has a gallery row at distance 0, and none is excluded.
-
-    Raises:
-      DataError: wrong shapes or types, rows that are not finite, K larger than the number of candidates, or a gallery
-        that equals the queries, unless `exclude` or `exclude_self` says what to leave out.
     """
     points = check_inputs.embeddings(queries, name="queries")
     classes = check_inputs.labels(labels, len(points), of="queries")
@@ -102,8 +98,8 @@ def retrieval(
         check_inputs.check_same_kind(classes, gallery_classes)
         if exclude is None and exclude_self is None and check_inputs.equal_rows(points, gallery_points):
             raise DataError(
-                "gallery: equals the queries, so that every query would find itself; search the queries without a "
-                "gallery, or name what each query leaves out (exclude)"
+                "gallery: equals the queries, so every query would find itself; omit the gallery, or give the row that "
+                "each query must not find as exclude"
             )
     excluded = None
     if exclude is not None:
@@ -112,8 +108,8 @@ def retrieval(
         excluded = check_inputs.excluded_rows(exclude, classes, gallery_classes, name="exclude")
     elif exclude_self or (exclude_self is None and gallery is None):
         excluded = check_inputs.excluded_rows(np.arange(len(points)), classes, gallery_classes, name="exclude_self")
-    unsaid = gallery is not None and excluded is None and exclude_self is None
-    if unsaid and (problem := copies.warning(points, gallery_points, metric)):
+    unspecified = gallery is not None and excluded is None and exclude_self is None
+    if unspecified and (problem := copies.warning(points, gallery_points, metric)):
         warnings.warn(problem, DataWarning, stacklevel=2)
     candidates = len(gallery_points) - (excluded is not None and bool((excluded >= 0).any()))
     for k in ks:
@@ -163,7 +159,7 @@ def summary(
       first_rank: int [Q], 1-based rank of the nearest relevant row; 0 if there is none.
       r_precision: float [Q].
       average_precision: float [Q], average precision at R.
-      relevant: int [Q], R.
+      relevant: int [Q], the number R of relevant rows.
       labels: [Q], class of each query.
       ks: values of K for Recall@K.
     """
@@ -185,7 +181,7 @@ def summary(
 
 
 def _mean_with_error(name: str, values: np.ndarray) -> dict[str, float]:
-    """The mean and its standard error, by their keys; NaN if there are no values."""
+    """The mean and its standard error under their keys; NaN if there are no values."""
     if not len(values):
         return {name: float("nan"), f"{name}_stderr": float("nan")}
     return {name: float(values.mean()), f"{name}_stderr": float(values.std() / np.sqrt(len(values)))}

@@ -18,7 +18,7 @@ from dml_jax.evaluation.check_inputs import ArrayLike
 # Squared distances below this fraction of the squared lengths are recomputed from the differences of the rows: in
 # float32 the product leaves them few correct digits.
 RECOMPUTE_BELOW = 1e-2
-SPARE = 2  # candidates beyond the k-th, plus k / 16, which show whether rounding may have excluded a nearer row
+SPARE = 2  # candidates beyond the k-th, plus k / 16, to detect whether rounding may have excluded a nearer row
 
 
 def search(
@@ -32,12 +32,12 @@ def search(
     memory: int | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The k nearest gallery rows of every query, nearest first, ties by index.
+    """Finds the k nearest gallery rows of every query, nearest first, ties by index.
 
     Args:
       queries: [Q, D] real numbers, NumPy (also memory-mapped) or JAX.
       gallery: [G, D] real numbers.
-      k: number of neighbours.
+      k: number of neighbours, at most the number of candidates.
       metric: "cosine" or "euclidean".
       exclude_self: query i excludes gallery row i.
       mesh: devices, by default all of this process; the result does not depend on them.
@@ -46,9 +46,6 @@ def search(
 
     Returns:
       distances [Q, k], 1 - cosine or Euclidean (not squared), and indices int32 [Q, k].
-
-    Raises:
-      DataError: wrong shapes or types, rows that are not finite, or k larger than the number of candidates.
     """
     query_points = check_inputs.embeddings(queries, name="queries")
     gallery_points = query_points if gallery is queries else check_inputs.embeddings(gallery, name="gallery")
@@ -141,18 +138,7 @@ def _merge_panel(
     indices: jax.Array,
     mesh: Mesh,
 ) -> tuple[jax.Array, jax.Array]:
-    """Merges the candidates of some gallery tiles into the running top-k.
-
-    Args:
-      queries: [n, T, W], one tile per device.
-      excluded: int32 [n, T], index that each query excludes, -1 if none.
-      gallery: [p, S, W], replicated.
-      first: index of the first row of `gallery`.
-      candidates: number of real gallery rows; rows from this index on are padding.
-      scores: [n, T, k], the best so far.
-      indices: int32 [n, T, k], of the best so far.
-      mesh: n devices.
-    """
+    """Merges gallery tiles [p, S, W], from row `first` on, into the top-k [n, T, k] of query tiles [n, T, W]."""
 
     def local(
         queries: jax.Array,
@@ -193,18 +179,7 @@ def _merge_panel(
 def _correct(
     queries: TiledRows, gallery: TiledRows, scores: np.ndarray, indices: np.ndarray, k: int, exclude_self: bool
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The k nearest of the candidates by squared distances that are accurate wherever rounding could decide.
-
-    Args:
-      queries, gallery: the rows.
-      scores: [Q, k'], k' >= k, of the best candidates in descending order.
-      indices: int32 [Q, k'], of the candidates.
-      k: number of neighbours.
-      exclude_self: query i excludes gallery row i.
-
-    Returns:
-      squared distances [Q, k] in the scale of prepared rows, of unit rows for a cosine, and indices int32 [Q, k].
-    """
+    """The k nearest candidates by squared distances (prepared or unit rows), exact wherever rounding could decide."""
     lengths, error = exact.squared_lengths(queries)[:, None], exact.error_bound(queries.width, queries.dtype)
     if queries.metric == "cosine":
         squares, bound = 2 - 2 * scores, 2 * error * lengths

@@ -1,8 +1,8 @@
-"""Open-set classification by enrolled images: the decision rules, and their error rates on unseen classes.
+"""Open-set classification against enrolled images: decision rules, and their error rates on unseen classes.
 
-The similarity of an image to an index is that to the best of all enrolled images, so it grows with the index: a
-threshold for single pairs accepts nearly every stranger. `calibrate` therefore imitates the index with images of
-classes whose labels are known.
+The similarity of an image to an index is the maximum over all enrolled images, so it grows with the index: a threshold
+tuned on single pairs accepts nearly every stranger. `calibrate` therefore simulates the index with images of classes
+whose labels are known.
 """
 
 from typing import Literal, NamedTuple, get_args
@@ -15,11 +15,9 @@ Rule = Literal["nearest", "vote", "mean"]
 RULES: tuple[Rule, ...] = get_args(Rule)
 VOTES = 5  # nearest images that vote
 FALSE_ACCEPT_RATE = 0.05
-
-
-TRIALS, QUERIES = 100, 100  # imitated indexes; images compared with each, strangers and known ones
+TRIALS, QUERIES = 100, 100  # simulated indexes; strangers and known images compared with each
 TOO_FEW = "a threshold needs several unseen classes with two images or more; give a threshold"
-BLOCK_ELEMENTS = 1 << 22  # similarities held at once
+BLOCK_ELEMENTS = 1 << 22  # similarities in memory at once
 
 
 class Decision(NamedTuple):
@@ -27,7 +25,7 @@ class Decision(NamedTuple):
 
     Attributes:
       labels: int [Q].
-      similarities: float32 [Q]; an image is a stranger if it is below a threshold.
+      similarities: float32 [Q]; images below a threshold are rejected as strangers.
       nearest: int [Q], row of the nearest enrolled image of that class.
     """
 
@@ -37,14 +35,14 @@ class Decision(NamedTuple):
 
 
 class Calibration(NamedTuple):
-    """Similarities of images to imitated indexes, by rule.
+    """Similarities of images to simulated indexes, by rule.
 
     Attributes:
       strangers: float32 [3, S], ascending, of images whose class is not enrolled; rows in the order of `RULES`.
       known: float32 [3, K], of images whose class is enrolled.
-      growth: float64 [3], how many times larger the index is than the imitated ones, at least 1.
+      growth: float64 [3], how many times larger the index is than the simulated ones, at least 1.
       images: number of different images among the strangers.
-      classes: number of their classes.
+      classes: number of different classes among the strangers.
     """
 
     strangers: np.ndarray
@@ -55,15 +53,15 @@ class Calibration(NamedTuple):
 
 
 class Expected(NamedTuple):
-    """What a threshold is expected to do.
+    """Expected error rates of a threshold.
 
     Attributes:
-      threshold: on the similarity.
-      false_accepts: fraction of strangers that reach it; an upper bound if `growth` exceeds 1.
-      false_rejects: fraction of images of enrolled classes that do not.
-      growth: how many times larger the index is than the imitated ones, at least 1.
+      threshold: least similarity of an accepted image.
+      false_accepts: fraction of strangers accepted; an upper bound if `growth` exceeds 1.
+      false_rejects: fraction of images of enrolled classes rejected.
+      growth: how many times larger the index is than the simulated ones, at least 1.
       images: number of different images among the strangers.
-      classes: number of their classes.
+      classes: number of different classes among the strangers.
     """
 
     threshold: float
@@ -77,18 +75,17 @@ class Expected(NamedTuple):
 def decide(
     queries: np.ndarray, enrolled: np.ndarray, labels: np.ndarray, rule: Rule, without: np.ndarray | None = None
 ) -> Decision:
-    """Decides on a class for each query.
+    """Assigns a class to each query.
 
-    - "nearest": that of the nearest enrolled image; the similarity is the cosine to it.
-    - "vote": the most frequent among the 5 nearest enrolled images, on a tie the one with the nearest image; the
+    - "nearest": the class of the nearest enrolled image; the similarity is the cosine to it.
+    - "vote": the most frequent class among the 5 nearest enrolled images, ties to the one with the nearest image; the
       similarity is the cosine to its nearest image.
-    - "mean": that of the nearest class mean, the normalised sum of its images; the similarity is the cosine to it.
+    - "mean": the class with the nearest mean, the normalised sum of its images; the similarity is the cosine to it.
 
     Args:
       queries: float32 [Q, D], rows of unit length, like those of `enrolled`.
       enrolled: float32 [N, D].
-      labels: int [N].
-      rule: see above.
+      labels: int [N], classes of `enrolled`.
       without: int [Q], a class that each query ignores; another one must remain.
     """
     classes, position = np.unique(labels, return_inverse=True)
@@ -108,7 +105,7 @@ def decide(
             best[rows], similarity[rows] = to_means.argmax(axis=1), to_means.max(axis=1)
             nearest[rows] = np.where(position == best[rows, None], cosines, -np.inf).argmax(axis=1)
         else:
-            nearest[rows] = cosines.argmax(axis=1) if rule == "nearest" else _elected(cosines, position)
+            nearest[rows] = cosines.argmax(axis=1) if rule == "nearest" else _majority_image(cosines, position)
             best[rows] = position[nearest[rows]]
             similarity[rows] = np.take_along_axis(cosines, nearest[rows, None], axis=1)[:, 0]
     return Decision(classes[best], similarity, nearest)
@@ -122,15 +119,15 @@ def _class_means(rows: np.ndarray, position: np.ndarray) -> np.ndarray:
     return (sums / np.where(length > 0, length, 1)).astype(np.float32)
 
 
-def _elected(cosines: np.ndarray, position: np.ndarray) -> np.ndarray:
-    """Column of the nearest image of the class that most of the `VOTES` nearest images have."""
+def _majority_image(cosines: np.ndarray, position: np.ndarray) -> np.ndarray:
+    """Column of the nearest image of the most frequent class among the `VOTES` nearest images."""
     votes = min(VOTES, cosines.shape[1])
     columns = np.sort(np.argpartition(-cosines, votes - 1, axis=1)[:, :votes], axis=1)
     values = np.take_along_axis(cosines, columns, axis=1)
     order = np.argsort(-values, axis=1, kind="stable")
     columns, values = (np.take_along_axis(array, order, axis=1) for array in (columns, values))
     voters = position[columns]
-    # Images of an ignored class, at minus infinity, have no vote.
+    # Images of an ignored class, at minus infinity, do not vote.
     agree = (voters[:, :, None] == voters[:, None, :]) & np.isfinite(values)[:, None, :]
     winner = agree.sum(axis=2).argmax(axis=1)
     return np.take_along_axis(columns, winner[:, None], axis=1)[:, 0]
@@ -142,17 +139,17 @@ def calibrate(
     sizes: np.ndarray,
     gallery: tuple[np.ndarray, np.ndarray] | None = None,
 ) -> Calibration:
-    """Imitates an index with images of classes that were not trained on, and measures their similarities to it.
+    """Simulates an index with images of classes that were not trained on, and measures their similarities to it.
 
-    Each of `TRIALS` trials draws as many classes as the index has and one more, and enrolls as many random images of
-    each as a random class of the index has. Other images are classified as strangers, without their own class, or as
-    known images, without a random other class, so both see as many classes as the index has. A simulation needs no
-    assumption on the similarities, which differ between classes and are correlated within them. It is seeded; besides
-    the embeddings it holds those of one imitated index and `BLOCK_ELEMENTS` similarities.
+    Each of `TRIALS` trials draws one class more than the index has and enrolls as many random images of each as a
+    random class of the index has. Other images are classified as strangers, without their own class, or as known
+    images, without a random other class, so both see as many classes as the index has. Simulation needs no assumption
+    about the similarities, which differ between classes and are correlated within them. It is seeded. Besides the
+    embeddings, memory holds those of one simulated index and `BLOCK_ELEMENTS` similarities.
 
     The index may be larger than the split: at most all classes but one can be enrolled, and, without a gallery, all
-    images of a class but one. `growth` accounts for the rest: the chance that a stranger is accepted grows at most in
-    proportion to the index, since every part of the imitated size is equally likely to accept one. The size is the
+    images of a class but one. `growth` accounts for the rest: the chance of accepting a stranger grows at most in
+    proportion to the index, since every part of the simulated size is equally likely to accept one. The size is the
     number of images for "nearest" and "vote", of classes for "mean", as a mean hardly moves with more images.
 
     Args:
@@ -180,9 +177,9 @@ def calibrate(
         rows = _random_rows(source_labels, np.minimum(counts, usable), rng)
         wanted, enrolled = wanted + int(counts.sum()), enrolled + len(rows)
         free = rng.permutation(len(labels) if gallery is not None else np.delete(np.arange(len(labels)), rows))
-        slot = np.full(len(names) + 1, -1)  # position in `chosen`; the last entry serves classes outside of the gallery
+        slot = np.full(len(names) + 1, -1)  # position in `chosen`; the last entry is for classes outside the gallery
         slot[chosen] = np.arange(drawn)
-        strangers, known, ignored = _questions(free, slot[own], drawn, rng)
+        strangers, known, ignored = _sample_queries(free, slot[own], drawn, rng)
         queries = embeddings[np.concatenate([strangers, known])]
         scores = [
             decide(queries, source[rows], source_labels[rows], rule, chosen[ignored]).similarities for rule in RULES
@@ -204,24 +201,17 @@ def calibrate(
 
 
 def _random_rows(labels: np.ndarray, counts: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Rows of `counts[c]` random images of each class c, labels being in 0..C-1."""
+    """Rows of `counts[c]` random images of each class c, with labels in 0..C-1."""
     order = np.lexsort((rng.random(len(labels)), labels))  # by class, in random order within each
     first = np.searchsorted(labels[order], np.arange(len(counts)))
     rank = np.arange(len(labels)) - first[labels[order]]
     return order[rank < counts[labels[order]]]
 
 
-def _questions(
+def _sample_queries(
     free: np.ndarray, slots: np.ndarray, drawn: int, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Images to classify as strangers and as known ones, and the enrolled class that each of them ignores.
-
-    Args:
-      free: images that are not enrolled, in random order.
-      slots: int [N], position of the class of each image among the enrolled ones, -1 if it is not one of them.
-      drawn: number of enrolled classes.
-      rng: chooses among the classes.
-    """
+    """Images to classify as strangers and as known ones, and the enrolled class each ignores; slot -1 for none."""
     strangers, known = free[:QUERIES], free[slots[free] >= 0][:QUERIES]
     own_or_any = np.where(slots[strangers] >= 0, slots[strangers], rng.integers(drawn, size=len(strangers)))
     other = (slots[known] + rng.integers(1, drawn, size=len(known))) % drawn
@@ -229,11 +219,7 @@ def _questions(
 
 
 def expect(calibration: Calibration, rule: Rule, false_accept_rate: float) -> Expected:
-    """The lowest threshold at which at most the given fraction of strangers is expected to be accepted.
-
-    Raises:
-      DataError: no such rule, or a rate that is not between 0 and 1.
-    """
+    """The lowest threshold whose expected false accept rate, in (0, 1), does not exceed the given one."""
     check(rule, false_accept_rate)
     row = RULES.index(rule)
     strangers, growth = calibration.strangers[row], float(calibration.growth[row])
@@ -252,7 +238,7 @@ def expect(calibration: Calibration, rule: Rule, false_accept_rate: float) -> Ex
 def check(rule: str, false_accept_rate: float, threshold: float | None = None) -> None:
     """Raises DataError unless the rule is one of `RULES`, the rate between 0 and 1 and the threshold a cosine."""
     if rule not in RULES:
-        raise DataError(f"decide={rule!r}: there is no such rule; give one of {', '.join(RULES)}")
+        raise DataError(f"decide={rule!r}: is not a decision rule; give one of {', '.join(RULES)}")
     if not 0 < false_accept_rate < 1:
         raise DataError(f"false_accept_rate={false_accept_rate:g}: must be above 0 and below 1; e.g. 0.01")
     if threshold is not None and not -1 <= threshold <= 1:

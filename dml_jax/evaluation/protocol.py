@@ -1,4 +1,4 @@
-"""Evaluation of the embeddings of a split: all metrics, and one line that states how they were computed."""
+"""Evaluation of a split's embeddings: all metrics, and one line that states how they were computed."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
@@ -15,21 +15,15 @@ Initialisation = Literal["k-means++", "random"]
 
 
 class KMeansOptions(NamedTuple):
-    """How k-means is run.
-
-    Attributes:
-      init: see `kmeans.fit`.
-      restarts: number of initialisations.
-      iterations: maximum per initialisation.
-    """
+    """Arguments of `kmeans.fit`; `iterations` is its `max_iterations`."""
 
     init: Initialisation
     restarts: int
     iterations: int
 
 
-# The published codes cluster about a hundred classes with scikit-learn (k-means++, ten restarts, to convergence) and
-# many thousand with faiss (random rows, one start, 20 iterations), where k-means++ would dominate the cost.
+# Published code clusters about a hundred classes with scikit-learn (k-means++, ten restarts, to convergence) and many
+# thousands with faiss (random rows, one start, 20 iterations), where k-means++ would dominate the cost.
 FEW_CLASSES = KMeansOptions("k-means++", 10, 300)
 MANY_CLASSES = KMeansOptions("random", 1, 20)
 MANY = 1000  # classes; above it MANY_CLASSES applies
@@ -68,7 +62,7 @@ def evaluate(
     progress: Callable[[int, int], None] | None = None,
     cluster_progress: Callable[[int, int], None] | None = None,
 ) -> dict[str, Any]:
-    """Computes all metrics of a split, as fractions.
+    """Computes all metrics of a split, as fractions; a wrapper of `metrics.retrieval`, whose options it shares.
 
     Args:
       embeddings: [N, D], the queries.
@@ -78,21 +72,15 @@ def evaluate(
         published codes do, so that a query with a duplicate ranked first counts as its own hit.
       cluster: also run k-means on the queries with as many clusters as classes, and compute the NMI.
       geometry: also compute density, spectral decay, uniformity and alignment of the queries.
-      seed: seed of k-means.
       init, restarts, iterations: of k-means; None for the defaults of `kmeans_options`.
       average: mean of the entropies in the NMI; HIST's code uses the geometric mean, the others the arithmetic mean.
       gallery: [G, D] to search instead of the other queries; nothing is excluded then.
       gallery_labels: [G], of the same kind as `labels`.
       metric: distance that ranks the gallery; with "cosine", k-means runs on rows of unit length.
-      full_ranking, per_query, shared, memory, announce, progress: see `metrics.retrieval`.
-      cluster_progress: the `progress` of `kmeans.fit`.
 
     Returns:
-      The entries of `metric_table.METRICS` that were requested, each with "..._stderr" where it is known, and
-      "lone_queries", the number of queries without a relevant gallery row.
-
-    Raises:
-      DataError: see `metrics.retrieval`.
+      The entries of `metric_table.METRICS` that were requested, each with "..._stderr" if known, and "lone_queries",
+      the number of queries without a relevant gallery row.
     """
     points = check_inputs.embeddings(embeddings)
     candidates = len(points) - 1 if gallery is None else len(np.asarray(gallery))
@@ -149,12 +137,11 @@ def description(
     gallery: bool = False,
     metric: Metric = "cosine",
 ) -> str:
-    """One line that states how `evaluate` computed its metrics.
+    """One line that states how `evaluate` computed its metrics; options as for `evaluate`.
 
     Args:
       classes: number of classes among the queries.
       gallery: whether the queries search a separate gallery.
-      protocol, cluster, seed, init, restarts, iterations, average, metric: as for `evaluate`.
     """
     exclusion = {
         "clean": "query excluded by index",

@@ -1,9 +1,10 @@
-"""Query expansion: a query is replaced by the weighted mean of itself and its nearest gallery rows.
+"""Query expansion: replaces a query by the weighted mean of itself and its nearest gallery rows.
 
     q' = normalise(q + sum over the k nearest g of max(cos(q, g), 0)^alpha g)
 
 alpha = 0 is average query expansion (AQE; Chum et al., ICCV 2007), alpha around 3 is alpha-QE (Radenovic et al., TPAMI
-2019). Applying the same to every gallery row is database-side augmentation (Arandjelovic and Zisserman, CVPR 2012).
+2019). Expanding every gallery row in the same way is database-side augmentation (Arandjelovic and Zisserman, CVPR
+2012).
 """
 
 import jax
@@ -21,20 +22,18 @@ K, ALPHA = 10, 3.0
 def expand(
     queries: ArrayLike, gallery: ArrayLike, k: int = K, *, alpha: float = 0.0, exclude_self: bool = False
 ) -> np.ndarray:
-    """Expanded queries.
+    """Expands queries.
 
     Args:
       queries: [Q, D] real numbers; rows are normalised first.
       gallery: [G, D]; the same object for database-side augmentation.
       k: number of gallery rows added to each query.
-      alpha: exponent of the cosine in their weights; unless alpha is 0, rows with a negative cosine have weight 0.
+      alpha: exponent of the cosine in their weights, finite and at least 0; unless it is 0, rows with a negative cosine
+        have weight 0.
       exclude_self: query i does not retrieve gallery row i.
 
     Returns:
       float32 [Q, D], rows of unit length.
-
-    Raises:
-      DataError: see `neighbors.search`; alpha is negative or not finite.
     """
     if not 0 <= alpha < np.inf:
         raise DataError(f"alpha={alpha:g}: must be finite and not negative")

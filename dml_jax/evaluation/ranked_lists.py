@@ -10,7 +10,7 @@ from dml_jax.evaluation.check_inputs import ArrayLike
 
 
 def required_depth(labels: np.ndarray, gallery_labels: np.ndarray, *, exclude_self: bool) -> int:
-    """Length of the lists that R-precision and MAP@R need: the largest number R of relevant rows of any query.
+    """List length that R-precision and MAP@R need: the largest number R of relevant rows over all queries.
 
     Args:
       labels: int [Q].
@@ -21,7 +21,7 @@ def required_depth(labels: np.ndarray, gallery_labels: np.ndarray, *, exclude_se
 
 
 def relevant_counts(labels: np.ndarray, gallery_labels: np.ndarray, *, exclude_self: bool) -> np.ndarray:
-    """R of each query, the number of gallery rows of its class: int64 [Q]; arguments as for `required_depth`."""
+    """R of each query, the number of gallery rows in its class: int64 [Q]; arguments as for `required_depth`."""
     classes, sizes = np.unique(gallery_labels, return_counts=True)
     position = np.minimum(np.searchsorted(classes, labels), len(classes) - 1)
     return np.where(classes[position] == labels, sizes[position], 0) - exclude_self
@@ -37,7 +37,8 @@ def retrieval(
     """Recall@K, MRR, R-precision and MAP@R (Musgrave et al., ECCV 2020) of ranked lists.
 
     Args:
-      indices: int [Q, L], gallery rows, nearest first; without the query itself if the queries are the gallery.
+      indices: int [Q, L], gallery rows, nearest first; without the query itself if the queries are the gallery. L must
+        reach every K and the largest R (see `required_depth`).
       labels: [Q] integers or strings.
       gallery_labels: [G]; None if the queries are the gallery.
       ks: K of Recall@K, at most L.
@@ -45,9 +46,6 @@ def retrieval(
     Returns:
       The same dictionary as `metrics.retrieval`, by the same conventions; for "mrr", a relevant row beyond the end of a
       list is a miss.
-
-    Raises:
-      DataError: wrong shapes, or lists too short for a K or for the largest R (see `required_depth`).
     """
     lists = np.asarray(indices)
     if lists.ndim != 2 or not np.issubdtype(lists.dtype, np.integer):
@@ -64,7 +62,7 @@ def retrieval(
     relevant = relevant_counts(queries, gallery, exclude_self=exclude_self)
     needed = max(*ks, int(relevant.max(initial=0)), 1)
     if lists.shape[1] < needed:
-        raise DataError(f"indices: lists of {lists.shape[1]} rows; these K and class sizes need {needed}")
+        raise DataError(f"indices: lists have {lists.shape[1]} rows, but these K and class sizes need {needed}")
     hits = gallery[lists] == queries[:, None]
     first = np.where(hits.any(axis=1), 1 + hits.argmax(axis=1), 0)
     rank = np.arange(1, lists.shape[1] + 1)[None, :]

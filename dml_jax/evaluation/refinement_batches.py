@@ -21,25 +21,18 @@ if TYPE_CHECKING:
 
 Algorithm = Literal["kmeans", "ward", "spectral", "birch", "dbscan", "optics"]
 QUADRATIC_MEMORY = ("ward", "spectral", "dbscan")  # may store one value per pair of images
-QUADRATIC_LIMIT = 20_000  # images for those; some GiB
+QUADRATIC_LIMIT = 20_000  # images, which take a few GiB
 
 
 def check_options(kinds: Sequence[str], count: int, min_samples: int, images: int) -> None:
-    """Raises ConfigError if this number of images cannot be clustered in one of the requested ways.
-
-    Args:
-      kinds: of `config.Evaluation.refine`.
-      count: number of clusters.
-      min_samples: as in `cluster`.
-      images: number of test images.
-    """
+    """Raises ConfigError if a clustering in `kinds` (`evaluation.refine`) cannot handle this number of test images."""
     for kind in kinds:
         if kind in FIXED_COUNT and count > images:
             raise ConfigError(
                 f"evaluation.refine_clusters={count}: {kind} cannot find more clusters than the {images} images"
             )
         if kind in DENSITY_BASED and min_samples > images:
-            raise ConfigError(f"evaluation.refine_min_samples={min_samples}: there are only {images} images")
+            raise ConfigError(f"evaluation.refine_min_samples={min_samples}: must not exceed the {images} images")
         if kind in QUADRATIC_MEMORY and images > QUADRATIC_LIMIT:
             raise ConfigError(
                 f"evaluation.refine={kind}: may need one value per pair of the {images:,} test images and is limited "
@@ -53,7 +46,7 @@ class Groups(NamedTuple):
     Attributes:
       batches: int [B, S], row indices of the embeddings; an index that occurs twice is two nodes.
       refined: the first `refined` images of each batch are refined, the others only send messages. Every row of the
-        embeddings is among the refined ones at least once; its first occurrence is used.
+        embeddings is refined at least once; its first occurrence is used.
     """
 
     batches: np.ndarray
@@ -64,7 +57,7 @@ class Clusters(NamedTuple):
     """The result of a clustering.
 
     Attributes:
-      labels: int64 [N], in 0..C-1 without gaps; noise is one cluster like the others, as in the authors' code.
+      labels: int64 [N], in 0..C-1 without gaps; noise forms one more cluster, as in the authors' code.
       found: number of clusters, not counting noise.
       noise: number of images labelled as noise.
     """
@@ -87,17 +80,16 @@ def cluster(
 
     Args:
       points: float [N, D], rows of unit length.
-      algorithm: see `Algorithm`.
       count: number of clusters, at most N ("kmeans", "ward", "spectral", "birch"; Birch may find fewer).
       eps: largest Euclidean distance between neighbours ("dbscan", "optics").
       min_samples: neighbours of a core point, including itself ("dbscan", "optics").
-      seed: seed of k-means and spectral clustering.
+      seed: random seed of k-means and spectral clustering.
 
     Raises:
       DataError: fewer than two clusters are found, or scikit-learn fails.
     """
     with warnings.catch_warnings():
-        # scikit-learn warns of fewer clusters than requested, or none; the return value and the error below say so.
+        # scikit-learn warns if it finds fewer clusters than requested; the return value and the error below report it.
         warnings.simplefilter("ignore")
         try:
             labels = _estimator(algorithm, count, eps, min_samples, seed).fit_predict(points)
@@ -143,8 +135,7 @@ def neighbor_chunks(points: np.ndarray, *, chunk: int, chunks: int, seed: int = 
     Args:
       points: float [N, D], rows of unit length.
       chunk: images per chunk, including the anchor; at most N.
-      chunks: chunks per batch. Anchors are shuffled; the last batch is padded with the first anchors.
-      seed: seed of the shuffle.
+      chunks: chunks per batch. Anchors are shuffled with `seed`; the last batch is padded with the first anchors.
     """
     rows = len(points)
     order = np.random.default_rng(seed).permutation(rows)

@@ -1,4 +1,4 @@
-"""Verification of image pairs (same class or not): error rates over the cosine threshold, and their summary."""
+"""Verification of image pairs (same class or not): error rates by cosine threshold, and their summary."""
 
 from typing import NamedTuple
 
@@ -9,7 +9,7 @@ from dml_jax.evaluation import check_inputs
 from dml_jax.evaluation._engine.tiles import normalize
 
 BLOCK = 512  # rows compared at once
-PAIRED = 10_000  # rows of a sample
+PAIRED = 10_000  # rows sampled
 FALSE_MATCH_RATES = (0.01, 0.001)
 
 
@@ -31,11 +31,11 @@ class Verification(NamedTuple):
     threshold: float
 
     def lowest(self, target: float) -> int:
-        """Index of the lowest threshold whose false accepts, which fall as it rises, do not exceed a target rate."""
+        """Index of the lowest threshold whose false accept rate does not exceed the target."""
         return int(np.argmax(self.false_accepts <= target))
 
     def false_non_matches(self, false_match_rate: float) -> float:
-        """FNMR@FMR: the false rejects at the lowest threshold whose false accepts do not exceed a rate."""
+        """FNMR@FMR: false reject rate at the lowest threshold whose false accept rate does not exceed the given one."""
         return float(self.false_rejects[self.lowest(false_match_rate)])
 
 
@@ -48,9 +48,6 @@ def summary(embeddings: np.ndarray, labels: np.ndarray) -> dict[str, float]:
 
     Returns:
       "equal_error_rate" and its cosine, "equal_error_cosine"; and "fnmr@F" for each F of `FALSE_MATCH_RATES`.
-
-    Raises:
-      DataError: see `error_rates`.
     """
     rates = sample_rates(embeddings, labels)
     found = {"equal_error_rate": rates.equal_error_rate, "equal_error_cosine": rates.threshold}
@@ -68,13 +65,12 @@ def sample_rates(embeddings: np.ndarray, labels: np.ndarray) -> Verification:
 def error_rates(embeddings: np.ndarray, labels: np.ndarray, *, bins: int = 4000) -> Verification:
     """Error rates over all pairs, from a histogram of their cosines, so that no N×N matrix is stored.
 
+    There must be at least one pair of the same class and one of different classes.
+
     Args:
       embeddings: [N, D], rows of any length.
       labels: [N] integers or strings.
       bins: histogram bins over [-1, 1]; thresholds are exact to 2 / bins.
-
-    Raises:
-      DataError: wrong shapes or types, rows that are not finite, or no pair of the same class or of different classes.
     """
     unit = check_inputs.embeddings(embeddings).astype(np.float64)
     labels = check_inputs.labels(labels, len(unit))
@@ -93,7 +89,7 @@ def error_rates(embeddings: np.ndarray, labels: np.ndarray, *, bins: int = 4000)
     if not same.any() or not different.any():
         raise DataError("labels: need at least one pair of the same class and one pair of different classes")
     rejects = np.concatenate([[0], np.cumsum(same)]) / same.sum()
-    # Divided only once, so that a rate of 1 in 100 is the float 0.01, with which `lowest` compares.
+    # A single division, so that a rate of 1 in 100 is exactly the float 0.01 of `lowest`.
     accepts = np.concatenate([np.cumsum(different[::-1])[::-1], [0]]) / different.sum()
     crossing = int(np.argmax(rejects >= accepts))
     return Verification(

@@ -1,4 +1,4 @@
-"""Embeddings exported as NumPy arrays with a manifest."""
+"""Export of embeddings as NumPy arrays with a manifest."""
 
 import json
 import os
@@ -22,29 +22,29 @@ REMEDY = "export it again"
 
 @dataclass
 class Manifest:
-    """The field of `manifest.json` that is read again: SHA-256 by name of the file."""
+    """The field of `manifest.json` that is read back: SHA-256 by file name."""
 
     sha256: dict[Literal["embeddings.npy", "labels.npy"], str]
 
 
 def check_replaceable(directory: Path) -> None:
-    """Raises DataError unless `directory` is new or holds only exported files, which `write` may replace."""
+    """Raises `DataError` unless `directory` is new or holds only exported files, which `write` may replace."""
     if (directory.exists() or directory.is_symlink()) and not directory.is_dir():
         raise DataError(f"{directory}: is a file or a broken link; give another directory")
     if below_a_file(directory):
         raise DataError(f"{directory}: is below a file; give another directory")
     foreign = sorted({entry.name for entry in directory.iterdir()} - WRITTEN) if directory.exists() else []
     if foreign:
-        raise DataError(f"{directory}: holds {foreign[0]}, which is not an exported file; give another directory")
+        raise DataError(f"{directory}: contains {foreign[0]}, which is not an exported file; give another directory")
 
 
 class Exported(NamedTuple):
-    """The arrays in a directory written by `write`.
+    """The contents of a directory written by `write`.
 
     Attributes:
       embeddings: float32 [N, D], rows of unit length.
       labels: int64 [N], or None for unlabelled images.
-      ids: N image names.
+      ids: names of the N images.
       manifest: shapes, dtypes, checksums, and the run and checkpoint of the model.
       metadata: further columns of the data set: name -> N values.
     """
@@ -57,22 +57,18 @@ class Exported(NamedTuple):
 
 
 def read(directory: Path) -> Exported:
-    """Reads a directory written by `write`, memory-mapped, and verifies its checksums.
-
-    Raises:
-      DataError: no exported embeddings there, or files that are damaged or were modified.
-    """
+    """Reads a directory written by `write`, memory-mapped; raises `DataError` if a checksum differs."""
     if not (directory / "manifest.json").is_file():
-        raise DataError(f"{directory}: holds no embeddings (no manifest.json); export them with --mode=export")
+        raise DataError(f"{directory}: contains no embeddings (no manifest.json); export them with --mode=export")
     manifest = read_json(directory / "manifest.json", Manifest, REMEDY)
     ids = read_json(directory / "ids.json", list[str], REMEDY)
     for name, digest in manifest["sha256"].items():
         with reading(directory / name, REMEDY):
             if sha256(directory / name) != digest:
-                raise DataError(f"has changed since it was written (SHA-256); {REMEDY}")
+                raise DataError(f"has changed since it was written (SHA-256 differs); {REMEDY}")
     arrays = {name: check_inputs.load(directory / name, name="array") for name in manifest["sha256"]}
     if "embeddings.npy" not in arrays or len(arrays["embeddings.npy"]) != len(ids):
-        raise DataError(f"{directory}: the numbers of embeddings and of ids differ; export it again")
+        raise DataError(f"{directory}: the numbers of embeddings and ids differ; {REMEDY}")
     metadata = {}
     if (path := directory / "metadata.json").exists():
         with reading(path, REMEDY):
@@ -81,7 +77,7 @@ def read(directory: Path) -> Exported:
 
 
 def save_rows(path: Path, parts: Iterable[np.ndarray], count: int) -> None:
-    """Writes arrays [_, D], `count` rows in all, one below the other as one array float32 [count, D]."""
+    """Writes arrays [_, D] with `count` rows in all, below each other, as one array float32 [count, D]."""
     start = 0
     with path.open("wb") as file:
         for part in parts:
@@ -109,26 +105,23 @@ def write(
 ) -> Exported:
     """Writes `embeddings.npy`, `labels.npy`, `ids.json`, `manifest.json` and, if there is any, `metadata.json`.
 
-    The directory is written completely or not at all.
+    The directory is written completely or not at all. It may hold only files of an earlier export, which are replaced.
 
     Args:
-      directory: e.g. `<workdir>/embeddings/test`; replaced if it exists.
-      embeddings: float [N, D], rows of unit length; or such arrays, which need not be in memory together, in order.
+      embeddings: float [N, D], rows of unit length; or consecutive blocks of them, which need not fit in memory
+        together.
       labels: int [N], or None for unlabelled images.
-      ids: N image names.
-      config_hash: of the run; None for an ensemble.
-      step: of the checkpoint; None for an ensemble.
+      ids: names of the N images.
+      config_hash: identifies the run's configuration; None for an ensemble.
+      step: step of the checkpoint; None for an ensemble.
       finished: whether the run had finished, or all runs of an ensemble; None if unknown.
-      data_hash: of the run's data at this time, see `experiment.data_hash`; None for other images.
+      data_hash: identifies the run's data, see `experiment.data_hash`; None for other images.
       members: for an ensemble, the manifests of its members.
       metadata: further columns of the data set: name -> N values.
       plan: what was embedded, see `embedding_shards`.
 
     Returns:
-      What `read` would give.
-
-    Raises:
-      DataError: the directory holds other files, which would be lost.
+      What `read` would return.
     """
     check_replaceable(directory)
     directory = directory.resolve()  # "." has no name

@@ -1,7 +1,7 @@
 """Runs on the Hugging Face hub: pushed with a model card, pulled for `dml_jax.load("hf://user/name")` (extra "hub").
 
-A repository holds `config.json`, `results.json`, `model/<step>.safetensors` and `README.md`. Nothing else is pulled,
-and none of these can hold code.
+A repository holds `config.json`, `results.json`, `model/<step>.safetensors` and `README.md`. Only the first three are
+pulled; none of them can contain code.
 """
 
 import fnmatch
@@ -24,7 +24,7 @@ from dml_jax.train.state import TrainState
 PREFIX = "hf://"
 MODELS = f"{MODEL}/*{kept_models.SUFFIX}"
 PULLED = ("config.json", "results.json", MODELS)
-# What an earlier push may have left, of another model: `pull` would give the one of the highest step.
+# Files that an earlier push of another model may have left; `pull` would return the model of the highest step.
 REPLACED = (MODELS, "model.onnx", "model.stablehlo", *(f"{split}.parquet" for split in SPLITS))
 LOADING = """## How to use it
 
@@ -38,51 +38,40 @@ embeddings = model.embed(["a.jpg", "b.jpg"])  # float32 [2, D], rows of unit len
 
 
 def create(repository: str, *, private: bool) -> None:
-    """Creates the repository unless it exists, so that a wrong name or a missing login is known before any work.
-
-    Raises:
-      ConfigError: it cannot be created.
-    """
+    """Creates the repository unless it exists, so that a wrong name or a missing login fails before any other work."""
     library = hub_client.client(ConfigError, f"--push={repository}")
     try:
         library.HfApi().create_repo(repository, private=private, exist_ok=True)
-    except Exception as problem:  # the client also raises errors of the libraries it uses
+    except Exception as problem:  # the client also raises errors of its own dependencies
         raise ConfigError(f"--push={repository}: cannot be created {hub_client.explain(problem)}") from None
 
 
 def results_of(directory: Path, state: TrainState) -> dict[str, Any]:
-    """The results of a run.
-
-    Raises:
-      DataError: there are none, or those of another model than `state`.
-    """
+    """The results of a run; raises `DataError` if they are missing or describe another model than `state`."""
     results: dict[str, Any] = files.read_json(directory / "results.json", dict[str, Any], "finish the run first")
     if results.get("step") != int(state.step):
         raise DataError(
-            f"{directory}: results.json is of step {results.get('step')}, but the model of step {int(state.step)}; "
-            "finish the run first"
+            f"{directory}: results.json is for step {results.get('step')}, but the model is from step "
+            f"{int(state.step)}; finish the run first"
         )
     return results
 
 
 def push(repository: str, directory: Path, state: TrainState, exported: Sequence[Path]) -> None:
-    """Uploads a run with its model card, in place of what an earlier push has uploaded.
+    """Uploads a run with its model card, replacing an earlier push.
 
     Args:
-      repository: `user/name`; exists.
-      directory: work directory of the run, which has finished.
+      repository: `user/name`, which must exist.
+      directory: work directory of a finished run.
       state: the model that its results describe.
-      exported: further files, e.g. `model.onnx`.
-
-    Raises:
-      DataError: see `results_of`, or the hub cannot be reached.
+      exported: further files to upload, e.g. `model.onnx`.
     """
     facts, results = workdir.read_config(directory), results_of(directory, state)
     config = facts["config"]
     for key, section in (("init_from", ""), ("path", "data"), ("pretrained", "backbone"), ("teacher", "method")):
         values = config[section] if section else config
         if values.get(key):
-            values[key] = Path(values[key]).name  # the folders are of this machine
+            values[key] = Path(values[key]).name  # drops folders of this machine
     with tempfile.TemporaryDirectory() as name:
         staged = Path(name)
         files.write_json(staged / "config.json", facts)
@@ -92,9 +81,9 @@ def push(repository: str, directory: Path, state: TrainState, exported: Sequence
         for path in exported:
             shutil.copy(path, staged)
         library = hub_client.client(DataError, f"--push={repository}")
-        library.utils.disable_progress_bars()  # to whose line an error would be appended
+        library.utils.disable_progress_bars()  # an error would be appended to their line
         try:
-            with warnings.catch_warnings(action="ignore"):  # of Parquet files, which belong to data sets
+            with warnings.catch_warnings(action="ignore"):  # the hub expects Parquet files in data sets only
                 library.HfApi().upload_folder(repo_id=repository, folder_path=staged, delete_patterns=list(REPLACED))
         except Exception as problem:
             raise DataError(f"--push={repository}: cannot be uploaded {hub_client.explain(problem)}") from None
@@ -131,22 +120,18 @@ def card(repository: str, config: dict[str, Any], results: dict[str, Any]) -> st
 
 
 def pull(address: str) -> Path:
-    """The local copy of a pushed run, downloaded if necessary.
+    """Local copy of a pushed run, downloaded if necessary.
 
-    Args:
-      address: `hf://user/name`, optionally followed by `@` and a branch, tag or commit.
-
-    Raises:
-      DataError: it cannot be downloaded, or is not a run of this package.
+    `address` is `hf://user/name`, optionally followed by `@` and a branch, tag or commit.
     """
     repository, _, revision = address.removeprefix(PREFIX).partition("@")
 
     def run(names: Sequence[str]) -> list[str]:
-        """The files of a run; none if some are missing."""
+        """The files of a run; none if any is missing."""
         files_of = [fnmatch.filter(names, pattern) for pattern in PULLED]
         return [name for found in files_of for name in found] if all(files_of) else []
 
     found = hub_client.fetch(repository, revision or None, run, DataError)
     if not found:
-        raise DataError(f"{address}: holds no run of dml_jax, which is {', '.join(PULLED)}")
+        raise DataError(f"{address}: is not a run of dml_jax; it must contain {', '.join(PULLED)}")
     return found[PULLED[0]].parent

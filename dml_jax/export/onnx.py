@@ -3,8 +3,8 @@
     session = onnxruntime.InferenceSession("model.onnx")
     (embeddings,) = session.run(None, {"images": images})        # uint8 [B, H, W, 3] -> float32 [B, D], any B
 
-The normalisation of the pixels is part of the file. It is converted by jax2onnx and compared with the original in
-onnxruntime (extra "onnx").
+The file includes the normalisation of the pixels. jax2onnx converts the function, and the result is compared with the
+original in onnxruntime (extra "onnx").
 """
 
 import contextlib
@@ -25,7 +25,7 @@ from dml_jax.errors import DataError
 from dml_jax.export.stablehlo import Embed, deviation_of
 from dml_jax.files import atomic_write, reason
 
-OPSET = 18  # of 2022: also read by runtimes that are not of the newest version
+OPSET = 18  # from 2022, so that older runtimes can read it
 TOLERANCE = 1e-4
 
 
@@ -33,16 +33,14 @@ def write(path: Path, embed: Embed, image_shape: tuple[int, int]) -> float:
     """Exports an embedding function to a file, completely or not at all.
 
     Args:
-      path: file to write.
       embed: uint8 [B, H, W, 3] -> float [B, D]; arrays it closes over are stored in the file.
       image_shape: (H, W) in pixels, fixed in the file; B remains symbolic.
 
     Returns:
-      The largest difference from the original in onnxruntime, see `stablehlo.deviation_of`.
+      The deviation from the original in onnxruntime, see `stablehlo.deviation_of`.
 
     Raises:
-      DataError: the converter or onnxruntime does not support an operator, which the message names, or the difference
-        is too large.
+      DataError: the converter or onnxruntime does not support an operator, or the deviation is too large.
     """
     import onnxruntime
 
@@ -50,13 +48,13 @@ def write(path: Path, embed: Embed, image_shape: tuple[int, int]) -> float:
         model = _converted(path, embed, image_shape)
         content = model.SerializeToString()
         options = onnxruntime.SessionOptions()
-        options.log_severity_level = 4  # what it would print is in the exception
+        options.log_severity_level = 4  # the exception contains the same text
         try:
             session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
             difference = deviation_of(
                 lambda images: session.run(None, {"images": np.asarray(images)})[0], embed, image_shape
             )
-        except Exception as error:  # of onnxruntime, which has a type for each kind
+        except Exception as error:  # onnxruntime has one type per kind
             raise DataError(f"{path}: onnxruntime cannot run this model ({reason(error)}); export stablehlo") from error
     if not difference < TOLERANCE:
         raise DataError(f"{path}: differs from the model by {difference:.1e} in onnxruntime; export stablehlo")
@@ -67,10 +65,10 @@ def write(path: Path, embed: Embed, image_shape: tuple[int, int]) -> float:
 
 
 def _converted(path: Path, embed: Embed, image_shape: tuple[int, int]) -> Any:
-    """The ONNX model."""
+    """Converts the function to an ONNX model."""
     (batch,) = jax.export.symbolic_shape("batch")
     images = jax.ShapeDtypeStruct((batch, *image_shape, 3), jnp.uint8)
-    # jax2onnx replaces Flax's layers while it traces, by some that lack options of ours; a traced function has none.
+    # While tracing, jax2onnx replaces Flax's layers by its own, which lack options used here; hence it gets a jaxpr.
     traced = jax.make_jaxpr(embed)(images)
     with _silent():
         import jax2onnx
@@ -80,19 +78,17 @@ def _converted(path: Path, embed: Embed, image_shape: tuple[int, int]) -> Any:
                 jax.extend.core.jaxpr_as_fun(traced), [images], opset=OPSET, model_name="dml_jax",
                 input_names=["images"], output_names=["embeddings"],
             )  # fmt: skip
-        except Exception as error:  # of many types, for operators and for their options
+        except Exception as error:  # many types, for operators and for their options
             raise DataError(f"{path}: cannot be converted to ONNX ({reason(error)}); export stablehlo") from error
     _pool_images(model)
     return model
 
 
 def _pool_images(model: Any) -> None:
-    """Rewrites max pooling over [1, 1, B, H, W, C], the converter's form, as pooling over [B, C, H, W].
-
-    Runtimes pool over at most three dimensions.
-    """
+    """Rewrites max pooling over [1, 1, B, H, W, C], the converter's form, as pooling over [B, C, H, W]."""
     from onnx import helper, numpy_helper
 
+    # Runtimes pool over at most three dimensions.
     nodes = []
     for node in model.graph.node:
         options = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
@@ -128,7 +124,7 @@ def _pool_images(model: Any) -> None:
 
 @contextlib.contextmanager
 def _silent() -> Iterator[None]:
-    """Within this context, nothing below an error is logged or printed."""
+    """Suppresses output and log messages below errors."""
     disabled = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:

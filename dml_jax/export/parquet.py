@@ -1,4 +1,4 @@
-"""Exported embeddings as one Parquet file, as embedding-atlas, LanceDB, DuckDB and pandas read it."""
+"""Export of embeddings as one Parquet file, for embedding-atlas, LanceDB, DuckDB and pandas."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,12 +15,8 @@ OWN = ("embedding", "id", "label")
 def write(path: Path, exported: Exported) -> None:
     """Writes one row per image, completely or not at all.
 
-    Its columns are `embedding` (D float32 numbers), `id`, `label` where it is known, and those of the metadata, of
-    which `class_name` comes with every run. A column of the metadata whose name is taken gets `metadata_` before it.
-
-    Args:
-      path: file to write.
-      exported: from `embedding_files.read`.
+    The columns are `embedding` (D float32 numbers), `id`, `label` if known, and those of the metadata, including the
+    `class_name` of every run. A metadata column whose name is taken gets the prefix `metadata_`.
     """
     import pyarrow
     from pyarrow import parquet
@@ -42,7 +38,7 @@ def write(path: Path, exported: Exported) -> None:
 
 
 def _column(values: Sequence[Any]) -> Any:
-    """An Arrow array; of text if the values are of several types."""
+    """An Arrow array; as text if the values have several types."""
     import pyarrow
 
     try:

@@ -1,4 +1,4 @@
-"""The results of every test query, with which runs can be compared query by query."""
+"""Metrics of every single test query, for comparing runs query by query."""
 
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ ARRAYS = {"rank": "rank", "r_precision_per_query": "r_precision", "map@r_per_que
 
 
 def split_off(results: dict[str, Any]) -> dict[str, np.ndarray]:
-    """Removes the arrays from results, so that these can be written as JSON, and returns them."""
+    """Moves the per-query arrays out of the results, so that these can be written as JSON."""
     return {name: np.asarray(results.pop(key)) for key, name in ARRAYS.items() if key in results}
 
 

@@ -19,15 +19,11 @@ BATCH = 256  # points per request to Qdrant
 
 
 def faiss(exported: Exported, kind: Literal["flat", "hnsw"] = "flat", *, links: int = 32) -> Any:
-    """A faiss index for inner products, whose ids are row numbers; `faiss.write_index` saves it.
+    """A faiss index for inner products whose ids are row numbers; `faiss.write_index` saves it.
 
     Args:
-      exported: from `embedding_files.read`.
       kind: "flat" for exact search over all rows, "hnsw" for approximate search in a graph.
       links: neighbours per node of the graph.
-
-    Raises:
-      DataError: unknown kind, or faiss is not installed.
     """
     if kind not in ("flat", "hnsw"):
         raise DataError(f"kind={kind!r}: give 'flat' or 'hnsw'")
@@ -46,15 +42,11 @@ def qdrant(client: Any, collection: str, exported: Exported) -> None:
 
     Args:
       client: a `qdrant_client.QdrantClient`.
-      collection: name of the new collection.
-      exported: from `embedding_files.read`.
-
-    Raises:
-      DataError: a collection of that name exists, or qdrant-client is not installed.
+      collection: name of the collection, which must not exist yet.
     """
     models = _import("qdrant_client", "qdrant-client").models
     if client.collection_exists(collection):
-        raise DataError(f"{collection}: this collection already exists; delete it, or give another name")
+        raise DataError(f"{collection}: the collection already exists; delete it, or give another name")
     rows, labels, ids = exported.embeddings, exported.labels, exported.ids
     vectors = models.VectorParams(size=rows.shape[1], distance=models.Distance.COSINE)
     client.create_collection(collection, vectors_config=vectors)
@@ -73,12 +65,7 @@ def qdrant(client: Any, collection: str, exported: Exported) -> None:
 def scann(exported: Exported, neighbors: int = 10) -> Any:
     """A ScaNN searcher with exact search over all rows; use ScaNN's builder for partitioned search in larger sets.
 
-    Args:
-      exported: from `embedding_files.read`.
-      neighbors: default number of results of `search`.
-
-    Raises:
-      DataError: ScaNN is not installed.
+    `neighbors` is the default number of results of `search`.
     """
     builder = _import("scann", "scann").scann_ops_pybind.builder(
         np.array(exported.embeddings), neighbors, "dot_product"

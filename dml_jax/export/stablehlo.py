@@ -1,6 +1,6 @@
 """The trained embedding function as one StableHLO file, which runs without this package.
 
-It needs jax and flatbuffers only:
+It needs only jax and flatbuffers:
 
     import jax.export
     embed = jax.export.deserialize(open("model.stablehlo", "rb").read()).call
@@ -27,13 +27,12 @@ def write(path: Path, embed: Embed, image_shape: tuple[int, int], *, platforms: 
     """Exports an embedding function to a file, completely or not at all.
 
     Args:
-      path: file to write.
       embed: uint8 [B, H, W, 3] -> float [B, D]; arrays it closes over (parameters, statistics) are stored in the file.
       image_shape: (H, W) in pixels, fixed in the file; B remains symbolic.
-      platforms: that the file is compiled for when it is loaded.
+      platforms: platforms on which the file can be loaded.
 
     Returns:
-      The largest difference of what the file gives, see `deviation_of`.
+      The deviation of the written function from `embed`, see `deviation_of`.
     """
     (batch,) = jax.export.symbolic_shape("batch")
     images = jax.ShapeDtypeStruct((batch, *image_shape, 3), jnp.uint8)
@@ -50,20 +49,14 @@ def read(path: Path) -> Embed:
 
 
 def deviation(path: Path, embed: Embed, image_shape: tuple[int, int], batches: Sequence[int] = (1, 3)) -> float:
-    """`deviation_of` the function in a file written by `write`."""
+    """`deviation_of` for the function in a file written by `write`."""
     return deviation_of(jax.jit(read(path)), embed, image_shape, batches)
 
 
 def deviation_of(
     exported: Callable[[Any], Any], embed: Embed, image_shape: tuple[int, int], batches: Sequence[int] = (1, 3)
 ) -> float:
-    """Compares an exported function with the original on random pixels.
-
-    Args:
-      exported: what was exported.
-      embed: the original function.
-      image_shape: (H, W) in pixels.
-      batches: batch sizes to compare.
+    """Compares an exported function with the original on random pixels, images of (H, W) = `image_shape`.
 
     Returns:
       The largest absolute difference, divided by the largest absolute value of the batch; NaN if a value is NaN.

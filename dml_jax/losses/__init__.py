@@ -1,15 +1,20 @@
-"""Losses of deep metric learning, as functions of a batch.
-
-Every loss takes embeddings float [N, D] and labels int [N], then its learned parameters if it has any, and options by
-name. It returns a scalar. Embeddings need not be of unit length. Losses that mine at random take a `key`.
+"""Losses of deep metric learning, as functions of a batch that return a scalar.
 
     losses.triplet(embeddings, labels, margin=0.2, key=key)
     losses.multi_similarity(embeddings, labels)
     losses.proxy_anchor(embeddings, labels, proxies, margin=0.1, alpha=32)
 
-The modules also hold what the methods build upon: pairwise similarities and masks (`pairwise`), triplet mining
-(`mining`), the memory of past batches (`cross_batch_memory`), and losses of given pairs and triplets (`pair_losses`,
-`similarity_losses`).
+Arguments that several losses share, described here only:
+
+- `embeddings`: float [N, D] of any norm. Losses on distances or cosines normalise them; `softmax` and `n_pair` do not.
+- `labels`: int [N]. Losses with one learned parameter per class need 0..C-1 and are NaN for any other label.
+- `proxies`: float [C, D], or [C, K, D] for K centers per class, of any norm; learned, like `kernel`, `bias` and `beta`.
+- `candidates`: what the anchors of a pair loss are compared with; None for the batch itself.
+- `key`: random key of losses that mine at random.
+
+Wrong shapes raise `DataError`. The modules also hold what the methods build upon: pairwise similarities and masks
+(`pairwise`), triplet mining (`mining`), the memory of past batches (`cross_batch_memory`), and losses of given pairs
+and triplets (`pair_losses`, `similarity_losses`).
 """
 
 from dml_jax.losses.classification import arcface, cosface, normalized_softmax, softmax, subcenter_arcface

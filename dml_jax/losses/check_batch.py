@@ -1,4 +1,4 @@
-"""One check of what is given to the losses; it reads shapes only, so it costs nothing in a compiled program."""
+"""Validation of the arguments of the losses; it reads shapes only, so it costs nothing in a compiled program."""
 
 from typing import Any
 
@@ -11,16 +11,13 @@ from dml_jax.losses.pairwise import Candidates
 def check_batch(
     embeddings: Any, labels: Any, *, candidates: Candidates | None = None, **tables: tuple[Any, str]
 ) -> None:
-    """Checks the shapes of a batch.
+    """Raises `DataError` unless the shapes of a batch fit each other.
 
     Args:
       embeddings: float [N, D].
       labels: int [N].
-      candidates: what the embeddings are compared with.
+      candidates: positive and negative [N, M] over embeddings [M, D].
       tables: learned parameters with their axes, e.g. "CD" for [C, D].
-
-    Raises:
-      DataError: names the argument and the shapes.
     """
     shape = np.shape(embeddings)
     if len(shape) != 2:

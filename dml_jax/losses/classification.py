@@ -1,8 +1,8 @@
 """Losses of classifiers over the training classes.
 
-References, in the order of the functions: label smoothing is Szegedy et al. (CVPR 2016); normalised softmax is Zhai &
-Wu, "Classification is a strong baseline for deep metric learning" (BMVC 2019); ArcFace is Deng et al. (CVPR 2019);
-CosFace is Wang et al. (CVPR 2018); sub-center ArcFace is Deng et al. (ECCV 2020).
+Sources, in the order of the functions: label smoothing, Szegedy et al. (CVPR 2016); normalised softmax, Zhai & Wu,
+"Classification is a strong baseline for deep metric learning" (BMVC 2019); ArcFace, Deng et al. (CVPR 2019); CosFace,
+Wang et al. (CVPR 2018); sub-center ArcFace, Deng et al. (ECCV 2020).
 """
 
 import jax
@@ -49,8 +49,6 @@ def softmax(
     """Mean cross-entropy of a linear classifier, softmax(x kernel + bias) -> scalar.
 
     Args:
-      embeddings: float [B, D].
-      labels: int [B], in 0..C-1, or the loss is NaN.
       kernel: float [D, C].
       bias: float [C].
       smoothing: epsilon of the label smoothing.
@@ -65,10 +63,7 @@ def normalized_softmax(
     """Mean over the samples of -log softmax(cos(x, p_1..C) / temperature)_y -> scalar.
 
     Args:
-      embeddings: float [B, D], any norm.
-      labels: int [B], in 0..C-1, or the loss is NaN.
-      proxies: float [C, D], one per training class, any norm.
-      temperature: sigma, divides the cosines; 0.05 in the paper.
+      temperature: sigma; 0.05 in the paper.
       smoothing: epsilon of the label smoothing; none in the paper.
     """
     check_batch(embeddings, labels, proxies=(proxies, "CD"))
@@ -81,15 +76,10 @@ def _with_target(cosines: jax.Array, labels: jax.Array, target: jax.Array) -> ja
 
 
 def angular_margin(cosines: jax.Array, labels: jax.Array, *, margin: float) -> jax.Array:
-    """ArcFace's logits [B, C] before scaling: cos(theta + margin) for the own class (Eq. 3).
+    """ArcFace's logits before scaling, cos(theta + margin) for the own class (Eq. 3): cosines [B, C] -> [B, C].
 
-    Beyond theta = pi - margin, where that would rise again, it continues downwards linearly in the cosine, as in the
-    authors' code (deepinsight/insightface).
-
-    Args:
-      cosines: float [B, C].
-      labels: int [B].
-      margin: angle in radians.
+    Beyond theta = pi - margin, where cos(theta + margin) would rise again, it continues downwards linearly in the
+    cosine, as in the authors' code (deepinsight/insightface).
     """
     own = _own(cosines, labels)
     shifted = own * jnp.cos(margin) - root(1 - own * own) * jnp.sin(margin)
@@ -103,9 +93,6 @@ def arcface(
     """ArcFace, the softmax with an additive angular margin: mean over the samples -> scalar.
 
     Args:
-      embeddings: float [B, D], any norm.
-      labels: int [B], in 0..C-1, or the loss is NaN.
-      proxies: float [C, D], one per training class, any norm.
       margin: added to the angle between a sample and its own proxy, in radians.
       scale: multiplies the cosines.
     """
@@ -121,9 +108,6 @@ def cosface(
     """CosFace, the softmax with an additive cosine margin: mean over the samples -> scalar.
 
     Args:
-      embeddings: float [B, D], any norm.
-      labels: int [B], in 0..C-1, or the loss is NaN.
-      proxies: float [C, D], one per training class, any norm.
       margin: subtracted from the cosine of a sample and its own proxy.
       scale: multiplies the cosines.
     """
@@ -135,12 +119,9 @@ def cosface(
 def subcenter_arcface(
     embeddings: jax.Array, labels: jax.Array, proxies: jax.Array, *, margin: float = 0.5, scale: float = 64.0
 ) -> jax.Array:
-    """Sub-center ArcFace: ArcFace on the cosine to the nearest of K centers of each class -> scalar.
+    """Sub-center ArcFace: ArcFace on the cosine to the nearest of K centers of each class, [C, K, D] -> scalar.
 
     Args:
-      embeddings: float [B, D], any norm.
-      labels: int [B], in 0..C-1, or the loss is NaN.
-      proxies: float [C, K, D], the centers of each class, any norm.
       margin: added to the angle between a sample and its own class, in radians.
       scale: multiplies the cosines.
     """
@@ -150,7 +131,7 @@ def subcenter_arcface(
 
 
 def nearest_center(embeddings: jax.Array, centers: jax.Array) -> jax.Array:
-    """Embeddings [B, D] and centers [C, K, D] -> [B, C], the cosine to the nearest center of each class."""
+    """Cosine to the nearest center of each class: embeddings [B, D], centers [C, K, D] -> [B, C]."""
     classes, count, dim = centers.shape
     cosines = class_cosine(embeddings, centers.reshape(-1, dim)).reshape(-1, classes, count)
     # Selected by index: the gradient of a maximum, divided among equal entries, can be 0 / 0.

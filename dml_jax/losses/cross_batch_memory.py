@@ -1,6 +1,6 @@
 """Cross-batch memory (Wang, Zhang, Huang, Scott, CVPR 2020): pairs with the embeddings of past batches.
 
-There is one queue for the global batch: under `jit` every device holds a copy and appends the same rows.
+One queue serves the global batch: under `jit` every device holds a copy and appends the same rows.
 """
 
 from typing import Any
@@ -11,16 +11,16 @@ from jax import lax
 
 from dml_jax.losses.pairwise import Candidates
 
-EMPTY = -1  # label of a row that has not been filled yet
+EMPTY = -1  # label of an unfilled row
 
 
 def empty(size: int, dim: int) -> dict[str, jax.Array]:
-    """A memory for `size` embeddings of length `dim`, without any yet."""
+    """A memory for `size` embeddings of length `dim`, all rows unfilled."""
     return {"embeddings": jnp.zeros((size, dim)), "labels": jnp.full(size, EMPTY, jnp.int32)}
 
 
 def enqueue(queue: Any, rows: Any) -> Any:
-    """First in, first out: removes the oldest rows at the front and appends new ones.
+    """Removes the oldest rows from the front of a queue and appends new ones.
 
     Args:
       queue: tree of arrays [M, …].
@@ -30,27 +30,19 @@ def enqueue(queue: Any, rows: Any) -> Any:
     def push(old: jax.Array, new: jax.Array) -> jax.Array:
         new = new[-len(old) :].astype(old.dtype)
         kept = jnp.roll(old, -len(new), axis=0)
-        # Written in place, a replicated queue stays replicated; a concatenation would inherit the sharding of the rows.
+        # Updating in place keeps a replicated queue replicated; concatenation would inherit the sharding of the rows.
         return lax.dynamic_update_slice_in_dim(kept, new, len(old) - len(new), axis=0)
 
     return jax.tree.map(push, queue, rows)
 
 
 def masks(labels: jax.Array, memory_labels: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Positive and negative pairs of a batch with the memory.
-
-    Args:
-      labels: int [N] of the batch.
-      memory_labels: int [M] of the memory.
-
-    Returns:
-      bool [N, M] each; unfilled rows are in neither.
-    """
+    """Positive and negative pairs, bool [N, M] each, of labels [N] with memory_labels [M]; unfilled rows in neither."""
     same = labels[:, None] == memory_labels[None, :]
     filled = (memory_labels != EMPTY)[None, :]
     return same & filled, ~same & filled
 
 
 def candidates(memory: dict[str, jax.Array], labels: jax.Array) -> Candidates:
-    """The memory as the candidates of a pair loss for a batch with labels [N]."""
+    """The memory as candidates of a pair loss for a batch with labels [N]."""
     return Candidates(memory["embeddings"], *masks(labels, memory["labels"]))

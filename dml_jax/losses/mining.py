@@ -7,6 +7,9 @@ distance d with probability proportional to 1/q(d), where
 
 is the density of distances between uniform points of the unit sphere in D dimensions: all distances become equally
 likely. No gradient flows through the sampling.
+
+Miners take distances float [N, M] between unit vectors and the pairs to choose from, `positive` and `negative`, bool
+[N, M]; row i is anchor i. They return one triplet per anchor.
 """
 
 from typing import NamedTuple, assert_never
@@ -23,9 +26,7 @@ class Triplets(NamedTuple):
     """T triplets, as row indices into the batch.
 
     Attributes:
-      anchors: int [T].
-      positives: int [T].
-      negatives: int [T].
+      anchors, positives, negatives: int [T].
       valid: bool [T]; False where the batch has no positive or no negative for the anchor.
     """
 
@@ -60,7 +61,6 @@ def draw(key: jax.Array, logits: jax.Array, allowed: jax.Array) -> tuple[jax.Arr
     """Draws one allowed column per row.
 
     Args:
-      key: random key.
       logits: float [B, N], unnormalised log-probabilities.
       allowed: bool [B, N].
 
@@ -72,7 +72,7 @@ def draw(key: jax.Array, logits: jax.Array, allowed: jax.Array) -> tuple[jax.Arr
 
 
 def draw_uniform(key: jax.Array, allowed: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """As `draw`, with all allowed columns equally likely."""
+    """Like `draw`, with all allowed columns equally likely."""
     return draw(key, jnp.zeros(allowed.shape), allowed)
 
 
@@ -82,10 +82,9 @@ def distance_weighted(key: jax.Array, embeddings: jax.Array, labels: jax.Array, 
     A sample that is alone in its class, or a batch of a single class, gives no valid triplet.
 
     Args:
-      key: random key.
       embeddings: float [B, D], of unit length.
       labels: int [B].
-      lower: smaller distances are raised to this value, see `distance_logits`.
+      lower: see `distance_logits`.
     """
     x = lax.stop_gradient(embeddings)
     return weighted_triplets(key, distances(x, x), *masks(labels), dim=x.shape[-1], lower=lower)
@@ -100,11 +99,10 @@ def across_classes(
     well. A batch with fewer than three classes gives no valid triplet.
 
     Args:
-      key: random key.
       embeddings: float [B, D], of unit length.
       labels: int [B].
       weigh_positives: draw the positives distance-weighted too.
-      lower: smaller distances are raised to this value, see `distance_logits`.
+      lower: see `distance_logits`.
     """
     key_positive, key_negative = jax.random.split(key)
     logits = distance_logits(embeddings, lower=lower)
@@ -141,12 +139,7 @@ def within_class(key: jax.Array, labels: jax.Array) -> Triplets:
 
 
 def random_triplets(key: jax.Array, positive: jax.Array, negative: jax.Array) -> Triplets:
-    """One triplet per anchor, with uniform positive and negative.
-
-    Args:
-      key: random key.
-      positive, negative: bool [N, M], the pairs to choose from; row i is anchor i.
-    """
+    """Draws positive and negative of each anchor uniformly."""
     key_positive, key_negative = jax.random.split(key)
     positives, paired = draw_uniform(key_positive, positive)
     negatives, found = draw_uniform(key_negative, negative)
@@ -157,11 +150,6 @@ def semi_hard_triplets(key: jax.Array, distances: jax.Array, positive: jax.Array
     """A uniform positive and the nearest negative beyond it (Schroff et al., CVPR 2015, Section 3.2).
 
     If all negatives are nearer than the positive, the farthest of them.
-
-    Args:
-      key: random key.
-      distances: float [N, M].
-      positive, negative: bool [N, M], the pairs to choose from; row i is anchor i.
     """
     distances = lax.stop_gradient(distances)
     positives, paired = draw_uniform(key, positive)
@@ -173,12 +161,7 @@ def semi_hard_triplets(key: jax.Array, distances: jax.Array, positive: jax.Array
 
 
 def hard_triplets(distances: jax.Array, positive: jax.Array, negative: jax.Array) -> Triplets:
-    """The farthest positive and the nearest negative of each anchor (Hermans, Beyer, Leibe, 2017, "batch hard").
-
-    Args:
-      distances: float [N, M].
-      positive, negative: bool [N, M], the pairs to choose from; row i is anchor i.
-    """
+    """The farthest positive and the nearest negative of each anchor (Hermans, Beyer, Leibe, 2017, "batch hard")."""
     distances = lax.stop_gradient(distances)
     positives = jnp.argmax(jnp.where(positive, distances, -jnp.inf), axis=1)
     negatives = jnp.argmin(jnp.where(negative, distances, jnp.inf), axis=1)
@@ -195,14 +178,11 @@ def weighted_triplets(
     dim: int,
     lower: float = 0.5,
 ) -> Triplets:
-    """A uniform positive and a distance-weighted negative per anchor; as `distance_weighted`, for any pairs.
+    """A uniform positive and a distance-weighted negative per anchor; like `distance_weighted`, for any pairs.
 
     Args:
-      key: random key.
-      distances: float [N, M], between unit vectors.
-      positive, negative: bool [N, M], the pairs to choose from; row i is anchor i.
       dim: length D of the vectors.
-      lower: smaller distances are raised to this value.
+      lower: see `distance_logits`.
     """
     key_positive, key_negative = jax.random.split(key)
     positives, paired = draw_uniform(key_positive, positive)
@@ -212,11 +192,7 @@ def weighted_triplets(
 
 
 def class_pairs(key: jax.Array, labels: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """One random pair per class that has at least two samples.
-
-    Args:
-      key: random key.
-      labels: int [B].
+    """Draws one random pair from each class with at least two samples, given labels int [B].
 
     Returns:
       (positives int [B], valid bool [B]): where valid[i], which holds for one sample per class, samples i and
@@ -224,7 +200,7 @@ def class_pairs(key: jax.Array, labels: jax.Array) -> tuple[jax.Array, jax.Array
     """
     order = jax.random.permutation(key, labels.shape[0])
     same = same_class(labels)
-    rank = jnp.sum(same & (order[None, :] < order[:, None]), axis=1)  # in a random order of the class
+    rank = jnp.sum(same & (order[None, :] < order[:, None]), axis=1)  # within the class, in random order
     second = same & (rank == 1)[None, :]
     return jnp.argmax(second, axis=1), (rank == 0) & jnp.any(second, axis=1)
 
@@ -238,18 +214,7 @@ def mine(
     *,
     dim: int,
 ) -> Triplets:
-    """One triplet per anchor, by the named strategy.
-
-    Args:
-      mining: name of the strategy.
-      key: random key; "hard" needs none.
-      distances: float [N, M], between unit vectors.
-      positive, negative: bool [N, M], the pairs to choose from; row i is anchor i.
-      dim: length D of the vectors.
-
-    Raises:
-      ValueError: the strategy needs a key.
-    """
+    """One triplet per anchor by the named strategy, in D = `dim` dimensions; all but "hard" need a random key."""
     if mining == "hard":
         return hard_triplets(distances, positive, negative)
     if key is None:

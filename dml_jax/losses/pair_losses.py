@@ -1,7 +1,8 @@
 """Losses on the distances of pairs and triplets.
 
 A function named after a loss takes embeddings and labels and finds its pairs or triplets in the batch, or among other
-`candidates`. Those with the suffix `_loss`, `_losses` or `_hinges` take pairs or triplets as given.
+`candidates`; its embeddings are compared as unit vectors unless it says otherwise. A function with the suffix `_loss`,
+`_losses` or `_hinges` takes pairs or triplets as given.
 """
 
 from typing import Literal
@@ -17,7 +18,7 @@ from dml_jax.losses.options import Mining
 from dml_jax.losses.pairwise import Candidates
 from dml_jax.numerics import at_least_float32, log_sum_exp, root
 
-ROUNDING = 1e-6  # of distances in float32; a smaller hinge is not counted as active
+ROUNDING = 1e-6  # error of float32 distances; a smaller hinge does not count as active
 
 
 def _mean(values: jax.Array, where: jax.Array) -> jax.Array:
@@ -41,12 +42,7 @@ def contrastive(
 ) -> jax.Array:
     """Contrastive loss: the mean hinge of positive plus that of negative pairs, see `contrastive_hinges` -> scalar.
 
-    Args:
-      embeddings: float [N, D], any norm; distances are those of unit vectors.
-      labels: int [N].
-      positive_margin, negative_margin, squared: see `contrastive_hinges`.
-      average: mean over all pairs of a kind, or over those with a positive hinge.
-      candidates: what the anchors are compared with; None for the batch itself.
+    `average` takes the mean over all pairs of a kind, or over those with a positive hinge ("active").
     """
     check_batch(embeddings, labels, candidates=candidates)
     x, others = pairwise.compared(embeddings, labels, candidates)
@@ -95,13 +91,7 @@ def triplet(
 ) -> jax.Array:
     """Triplet loss with one mined triplet per anchor, see `triplet_loss` -> scalar.
 
-    Args:
-      embeddings: float [N, D], any norm; distances are those of unit vectors.
-      labels: int [N].
-      margin, squared: see `triplet_loss`.
-      mining: how positives and negatives are chosen, see `dml_jax.losses.mining`.
-      candidates: what the anchors are compared with; None for the batch itself.
-      key: random key; not needed for mining="hard".
+    `mining` chooses positives and negatives, see `dml_jax.losses.mining`; "hard" needs no key.
     """
     check_batch(embeddings, labels, candidates=candidates)
     x, others = pairwise.compared(embeddings, labels, candidates)
@@ -117,12 +107,11 @@ def triplet_loss(
     squared: bool = True,
     candidates: jax.Array | None = None,
 ) -> jax.Array:
-    """Mean over all valid triplets, inactive ones included, of [d_ap - d_an + margin]+ -> scalar.
+    """Mean over all valid triplets, inactive ones included, of [d_ap - d_an + margin]+ -> scalar; 0 if none is valid.
 
     Args:
       embeddings: float [B, D].
-      triplets: T of them; the loss is 0 if none is valid.
-      margin: by which the negative must be farther than the positive.
+      margin: distance by which the negative must be farther than the positive.
       squared: compare squared Euclidean distances (FaceNet, Schroff et al., CVPR 2015); otherwise plain ones.
       candidates: float [M, D] that positives and negatives index; None for `embeddings`.
     """
@@ -138,7 +127,7 @@ def triplet_hinges(
     squared: bool,
     candidates: jax.Array | None = None,
 ) -> jax.Array:
-    """[d_ap - d_an + margin]+ of each triplet, valid or not, [T]; the arguments are those of `triplet_loss`."""
+    """[d_ap - d_an + margin]+ of each triplet, valid or not: [T]; arguments as for `triplet_loss`."""
     x = at_least_float32(embeddings)
     others = x if candidates is None else at_least_float32(candidates)
     anchors = x[triplets.anchors]
@@ -162,14 +151,7 @@ def margin(
 ) -> jax.Array:
     """Margin loss with one mined triplet per anchor, see `margin_loss` -> scalar.
 
-    Args:
-      embeddings: float [N, D], any norm; distances are those of unit vectors.
-      labels: int [N], in 0..C-1, or the loss is NaN.
-      beta: float [C], see `margin_loss`.
-      margin, nu, divisor: see `margin_loss`.
-      mining: how positives and negatives are chosen, see `dml_jax.losses.mining`.
-      candidates: what the anchors are compared with; None for the batch itself.
-      key: random key; not needed for mining="hard".
+    `mining` chooses positives and negatives, see `dml_jax.losses.mining`; "hard" needs no key.
     """
     check_batch(embeddings, labels, candidates=candidates)
     x, others = pairwise.compared(embeddings, labels, candidates)
@@ -195,7 +177,6 @@ def margin_loss(
     Args:
       embeddings: float [B, D].
       labels: int [B], in 0..C-1, or the loss is NaN.
-      triplets: T of them.
       beta: float [C], boundary between near and far for anchors of each class; learnable.
       margin: half the width of the gap around beta.
       nu: weight of the sum of beta_{y_a} over all triplets, which keeps beta small; divisor "pairs" divides it, too, or
@@ -222,9 +203,9 @@ def margin_hinges(
     margin: float = 0.2,
     candidates: jax.Array | None = None,
 ) -> tuple[jax.Array, jax.Array]:
-    """[d_ap - beta_{y_a} + margin]+ and [beta_{y_a} - d_an + margin]+ of each triplet, as [T] and [T].
+    """[d_ap - beta_{y_a} + margin]+ and [beta_{y_a} - d_an + margin]+ of each triplet, [T] each.
 
-    Distances are Euclidean with 1e-8 under the root; invalid triplets give 0. The arguments are those of `margin_loss`.
+    Distances are Euclidean with 1e-8 under the root; invalid triplets give 0. Arguments as for `margin_loss`.
     """
     x = at_least_float32(embeddings)
     others = x if candidates is None else at_least_float32(candidates)
@@ -237,7 +218,7 @@ def margin_hinges(
 
 
 def _boundary(beta: jax.Array, labels: jax.Array, triplets: Triplets) -> jax.Array:
-    """beta [C] -> [T], that of each anchor's class; NaN for labels outside 0..C-1."""
+    """beta [C] -> [T], the value of each anchor's class; NaN for labels outside 0..C-1."""
     indices = pairwise.class_indices(labels[triplets.anchors], len(beta))
     return jnp.take(at_least_float32(beta), indices, mode="fill", fill_value=jnp.nan)
 
@@ -258,11 +239,8 @@ def lifted_structure(
     """Lifted structure loss: the mean of `lifted_structure_losses` over the positive pairs -> scalar.
 
     Args:
-      embeddings: float [N, D].
-      labels: int [N].
       margin: alpha.
       normalize: use unit vectors; the paper uses embeddings as they are.
-      candidates: what the anchors are compared with; None for the batch itself.
     """
     check_batch(embeddings, labels, candidates=candidates)
     x, others = pairwise.compared(embeddings, labels, candidates, normalize=normalize)
@@ -277,12 +255,11 @@ def lifted_structure_losses(
 
         J_ij = log(sum over negatives k of i of exp(margin - d_ik) + over negatives l of j of exp(margin - d_lj)) + d_ij
 
-    A pair without any negative gives 0.
+    A pair without any negative gives 0. The margin is the paper's alpha.
 
     Args:
       distances: float [N, M].
       positive, negative: bool [N, M].
-      margin: alpha.
     """
     rows = log_sum_exp(margin - distances, negative, axis=1)
     columns = log_sum_exp(margin - distances, negative, axis=0)
@@ -301,14 +278,10 @@ def n_pair(
     """N-pair loss (Sohn, NeurIPS 2016), on inner products: the mean of `n_pair_losses` over the anchors -> scalar.
 
     Within a batch one random pair per class is compared with the positives of the other classes, as published. Among
-    other candidates each anchor is compared with one random positive and all negatives.
+    other candidates each anchor is compared with one random positive and all negatives. Embeddings are not normalised.
 
     Args:
-      embeddings: float [N, D], not normalised.
-      labels: int [N].
       l2: weight of the mean squared length of the embeddings; not used with candidates.
-      candidates: what the anchors are compared with; None for the batch itself.
-      key: random key.
     """
     check_batch(embeddings, labels, candidates=candidates)
     x = at_least_float32(embeddings)

@@ -25,7 +25,7 @@ class Candidates(NamedTuple):
 
 
 def inner_products(a: jax.Array, b: jax.Array) -> jax.Array:
-    """Inner products [N, M] of the rows of a [N, D] and b [M, D], in full precision on accelerators too."""
+    """Inner products [N, M] of the rows of a [N, D] and b [M, D], in full precision even on accelerators."""
     return jnp.matmul(a, b.T, precision=jax.lax.Precision.HIGHEST)
 
 
@@ -47,7 +47,7 @@ def distances(a: jax.Array, b: jax.Array) -> jax.Array:
     return root(squared_distances(a, b))
 
 
-# Squared distances below this fraction of |a|^2 + |b|^2 are computed from the differences of the rows.
+# Below this fraction of |a|^2 + |b|^2, squared distances are computed from the differences of the rows.
 CLOSE = 1e-3
 
 
@@ -55,9 +55,9 @@ CLOSE = 1e-3
 def squared_distances(a: jax.Array, b: jax.Array) -> jax.Array:
     """Squared Euclidean distances [N, M] between the rows of a [N, D] and b [M, D]; exactly 0 where rows are equal.
 
-    |a|^2 + |b|^2 - 2 <a, b> has an error of about 1e-7 (|a|^2 + |b|^2) in float32, and its gradient a similar one. Of
-    close rows both are therefore computed from the differences of the rows; the time this takes grows with the largest
-    number of rows that are close to any one, and no array [N, M, D] is stored.
+    |a|^2 + |b|^2 - 2 <a, b> has an error of about 1e-7 (|a|^2 + |b|^2) in float32, and so has its gradient. For close
+    rows both are therefore computed from the differences of the rows. That takes time proportional to the largest
+    number of rows close to any one row; no array [N, M, D] is stored.
     """
     return _squared_distances(a, b)[0]
 
@@ -98,10 +98,7 @@ squared_distances.defvjp(_squared_distances, _backward)
 
 
 def _over_pairs(pairs: jax.Array, step: Callable[[jax.Array, jax.Array], jax.Array], start: jax.Array) -> jax.Array:
-    """Folds `step(columns [N], carry)` over the pairs, bool [N, M], one of each row at a time.
-
-    The column is M for rows that have no further pair.
-    """
+    """Folds `step(columns [N], carry)` over pairs bool [N, M], one per row at a time; column M where none is left."""
 
     def fold(start: jax.Array) -> jax.Array:
         count = jnp.cumsum(pairs, axis=1, dtype=jnp.int32)
@@ -112,7 +109,7 @@ def _over_pairs(pairs: jax.Array, step: Callable[[jax.Array, jax.Array], jax.Arr
 
 
 def _hash_rows(x: jax.Array) -> jax.Array:
-    """A number uint32 [N] per row of x [N, D], the same for equal rows; integer sums do not depend on their order."""
+    """Hashes the rows of x [N, D] to uint32 [N], equal rows equally; integer sums do not depend on their order."""
     bits = jax.lax.bitcast_convert_type(jnp.where(x == 0, 0, x), jnp.uint32).reshape(x.shape[0], -1)  # -0.0 equals 0.0
     columns = jnp.arange(1, bits.shape[1] + 1, dtype=jnp.uint32)
     mixed = bits + columns[None, :] * jnp.uint32(0x9E3779B9)
@@ -127,7 +124,7 @@ def own_class(labels: jax.Array, classes: int) -> jax.Array:
 
 
 def class_indices(labels: jax.Array, classes: int) -> jax.Array:
-    """Labels as indices: beyond the end instead of negative, as those would count from the end."""
+    """Labels as indices; negative ones become C, since JAX counts negative indices from the end."""
     return jnp.where(labels < 0, classes, labels.astype(jnp.promote_types(labels.dtype, jnp.int32)))
 
 
@@ -151,7 +148,7 @@ def compared(
 ) -> tuple[jax.Array, Candidates]:
     """The anchors [N, D] and what they are compared with: `candidates`, or the batch itself if None.
 
-    Both are L2-normalised if `normalize` is True, and in at least float32.
+    Both are in at least float32, and normalised if `normalize` is True.
     """
     prepare = unit if normalize else at_least_float32
     anchors = prepare(embeddings)

@@ -10,7 +10,7 @@ from dml_jax.numerics import log1p_sum_exp, unit
 
 
 def _compared(embeddings: jax.Array, labels: jax.Array, proxies: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Cosines [B, C] with the proxies, NaN for labels outside 0..C-1; and bool [B, C], each sample's own proxy."""
+    """Cosines [B, C] with the proxies, NaN for labels outside 0..C-1; and each sample's own proxy, bool [B, C]."""
     own = own_class(labels, len(proxies))
     return jnp.where(own.any(axis=1, keepdims=True), class_cosine(embeddings, proxies), jnp.nan), own
 
@@ -19,13 +19,7 @@ def proxy_nca(embeddings: jax.Array, labels: jax.Array, proxies: jax.Array, *, s
     """Proxy-NCA (Movshovitz-Attias et al., ICCV 2017, Eq. 4) -> scalar, not bounded below.
 
     The mean over the samples of -log exp(-d(x, p_y)) / sum_{c != y} exp(-d(x, p_c)), where d is the squared Euclidean
-    distance between vectors of length `scale`; a sample's own proxy is not in the denominator.
-
-    Args:
-      embeddings: float [B, D], any norm.
-      labels: int [B], in 0..C-1, or the loss is NaN.
-      proxies: float [C, D], C >= 2, any norm.
-      scale: length to which embeddings and proxies are normalised.
+    distance between vectors of length `scale`; a sample's own proxy is not in the denominator, so C must be at least 2.
     """
     check_batch(embeddings, labels, proxies=(proxies, "CD"))
     cosines, own = _compared(embeddings, labels, proxies)
@@ -39,13 +33,7 @@ def proxy_nca_pp(
 ) -> jax.Array:
     """ProxyNCA++ (Teh, DeVries, Taylor, ECCV 2020) -> scalar.
 
-    The mean over the samples of -log softmax(-d(x, p_1..C) / temperature)_y.
-
-    Args:
-      embeddings: float [B, D], any norm.
-      labels: int [B], in 0..C-1, or the loss is NaN.
-      proxies: float [C, D], any norm.
-      temperature: divides the squared distances of unit vectors.
+    The mean over the samples of -log softmax(-d(x, p_1..C) / temperature)_y, with squared distances d of unit vectors.
     """
     check_batch(embeddings, labels, proxies=(proxies, "CD"))
     return cross_entropy(2 * (class_cosine(embeddings, proxies) - 1) / temperature, labels).mean()
@@ -59,12 +47,7 @@ def proxy_anchor(
         mean over proxies with positives of log(1 + sum_{x of class c} exp(-alpha (cos(x, p_c) - margin)))
         + mean over all proxies of log(1 + sum_{x of other classes} exp(alpha (cos(x, p_c) + margin)))
 
-    Args:
-      embeddings: float [B, D], any norm.
-      labels: int [B], in 0..C-1, or the loss is NaN.
-      proxies: float [C, D], any norm.
-      margin: delta, in cosine.
-      alpha: steepness.
+    The margin is the paper's delta.
     """
     check_batch(embeddings, labels, proxies=(proxies, "CD"))
     cosines, own = _compared(embeddings, labels, proxies)
@@ -89,9 +72,7 @@ def soft_triple(
     The similarity to a class is the mean of those to its K centers, weighted by softmax_k(cos / gamma).
 
     Args:
-      embeddings: float [B, D], any norm.
-      labels: int [B], in 0..C-1, or the loss is NaN.
-      proxies: float [C, K, D], the centers of each class, any norm.
+      proxies: float [C, K, D], the centers of each class.
       scale: lambda, multiplies the similarities.
       gamma: temperature of the weights over the centers of a class.
       margin: delta, subtracted from the similarity to the own class.
@@ -107,12 +88,9 @@ def soft_triple(
 
 
 def center_spread(centers: jax.Array) -> jax.Array:
-    """SoftTriple's regulariser (Eq. 10) -> scalar: half the mean distance between two centers of a class.
+    """SoftTriple's regulariser (Eq. 10): half the mean distance between two centers of a class, [C, K, D] -> scalar.
 
-    Distances are Euclidean, with 1e-5 under the root as in the authors' code (idstcv/SoftTriple).
-
-    Args:
-      centers: float [C, K, D], any norm.
+    Distances are Euclidean between unit vectors, with 1e-5 under the root as in the authors' code (idstcv/SoftTriple).
     """
     classes, count, _ = centers.shape
     w = unit(centers)

@@ -1,4 +1,4 @@
-"""Losses that approximate a metric of the ranking of a batch, in which sigmoids replace the steps of the ranks.
+"""Losses that approximate a ranking metric of the batch by replacing the steps of the ranks with sigmoids.
 
 The rank of candidate j for query i among a set S of candidates, with cosines s and temperature t, is
 
@@ -12,8 +12,8 @@ The Recall@k surrogate (Patel, Tolias, Matas, CVPR 2022) is 1 - recall_i(k), ave
 
     recall_i(k) = min(k, sum over the positives j of sigmoid((k - R_i(j, all)) / t_k)) / min(k, number of positives).
 
-Its published results need batches of hundreds to thousands of images; their similarity mixup is not included. In the
-code of both (Andrew-Brown1/Smooth_AP, yash0307/RecallatK_surrogate) each query is also a candidate of its own ranking,
+Its published results need batches of hundreds to thousands of images; its similarity mixup is not implemented. In both
+papers' code (Andrew-Brown1/Smooth_AP, yash0307/RecallatK_surrogate) each query is also a candidate of its own ranking,
 for Smooth-AP as a positive: `rank_query`.
 
 For N queries, M candidates and at most P positives per query, time is O(N M P) and memory O(N M), gradients included.
@@ -40,11 +40,8 @@ def smooth_ap(
     """Smooth-AP: the mean over the queries that have positives -> scalar; 0 if there are none.
 
     Args:
-      embeddings: float [N, D], any norm.
-      labels: int [N].
-      temperature: of the ranks, in cosine.
+      temperature: t, in cosine.
       rank_query: within a batch, each query is a positive of itself, as in the authors' code.
-      candidates: what the queries are compared with; None for the batch itself.
     """
     check_batch(embeddings, labels, candidates=candidates)
     x, others = pairwise.compared(embeddings, labels, candidates)
@@ -72,13 +69,10 @@ def recall_at_k(
     """Recall@k surrogate: the mean over the queries that have positives -> scalar; 0 if there are none.
 
     Args:
-      embeddings: float [N, D], any norm.
-      labels: int [N].
-      ks: the k that are averaged.
+      ks: values of k to average over.
       k_temperatures: t_k, in ranks, one for each k.
-      temperature: of the ranks, in cosine.
+      temperature: t, in cosine.
       rank_query: within a batch, each query is a candidate of its own ranking, as in the authors' code.
-      candidates: what the queries are compared with; None for the batch itself.
     """
     check_batch(embeddings, labels, candidates=candidates)
     x, others = pairwise.compared(embeddings, labels, candidates)
@@ -95,7 +89,7 @@ def recall_at_k(
 
 
 def _mean_over_queries(losses: jax.Array, positive: jax.Array) -> jax.Array:
-    """The mean of losses [N] over the rows of positive [N, M] that have any."""
+    """Mean of losses [N] over the rows of positive [N, M] that contain any."""
     valid = positive.any(axis=1)
     return jnp.sum(losses, where=valid) / jnp.maximum(valid.sum(), 1)
 
@@ -104,14 +98,12 @@ def _mean_over_queries(losses: jax.Array, positive: jax.Array) -> jax.Array:
 def soft_ranks(similarity: jax.Array, wanted: jax.Array, among: jax.Array, temperature: float) -> jax.Array:
     """R_i(j, among) of every candidate j in `wanted`, 0 elsewhere: float [N, M].
 
-    One wanted candidate per query is ranked at a time, so that the N M^2 differences are never stored: neither for the
-    gradient, which is written out because the number of iterations depends on the labels.
+    One wanted candidate per query is ranked at a time, so that the N M^2 differences are never stored. The gradient
+    does the same; it is written out because the number of iterations depends on the labels.
 
     Args:
       similarity: float [N, M].
-      wanted: bool [N, M].
-      among: bool [N, M].
-      temperature: t.
+      wanted, among: bool [N, M].
     """
     number = jnp.cumsum(wanted, axis=1)
 
@@ -123,7 +115,7 @@ def soft_ranks(similarity: jax.Array, wanted: jax.Array, among: jax.Array, tempe
 
 
 def _steps(similarity: jax.Array, at: jax.Array, among: jax.Array, temperature: float) -> jax.Array:
-    """sigmoid((s_ik - s_ij) / t) for the one candidate j `at` which each row is, and all k != j in `among`; else 0."""
+    """sigmoid((s_ik - s_ij) / t) for each row's one candidate j `at` and all k != j in `among`; 0 elsewhere."""
     own = jnp.sum(similarity, axis=1, keepdims=True, where=at)
     return jnp.where(among & ~at, jax.nn.sigmoid((similarity - own) / temperature), 0)
 

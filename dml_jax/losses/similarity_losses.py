@@ -11,8 +11,8 @@ and the loss of anchor i is (Eq. 16)
     1/alpha log(1 + sum_{p in P_i} exp(-alpha (S_ip - base))) + 1/beta log(1 + sum_{n in N_i} exp(beta (S_in - base))).
 
 The paper states alpha=2, beta=50, base=1, epsilon=0.1; the authors' repository (MalongTech/research-ms-loss) has
-beta=40 and base=0.5. It also drops positive pairs with S >= 1 - 1e-5, copies of one image with which a small class was
-filled up; other implementations keep them.
+beta=40 and base=0.5. It also drops positive pairs with S >= 1 - 1e-5, which are repetitions of one image that fill up a
+small class; other implementations keep them.
 
 Circle loss for pair-wise labels (Sun et al., CVPR 2020, Eq. 6): with similarities s_p to the positives and s_n to the
 negatives of an anchor,
@@ -38,7 +38,7 @@ from dml_jax.losses.options import MultiSimilarity
 from dml_jax.losses.pairwise import Candidates
 from dml_jax.numerics import at_least_float32, log1p_sum_exp, log_sum_exp
 
-COPY = 1e-5  # 1 - S up to which two embeddings count as copies of one image
+COPY = 1e-5  # largest 1 - S of two embeddings that count as copies of one image
 
 
 def multi_similarity(
@@ -56,11 +56,7 @@ def multi_similarity(
 ) -> jax.Array:
     """Multi-similarity loss of a batch -> scalar; 0 if no anchor has a pair.
 
-    Args:
-      embeddings: float [N, D], any norm.
-      labels: int [N].
-      alpha, beta, base, epsilon, mining, copies, divisor: see `options.methods.losses.MultiSimilarity`.
-      candidates: what the anchors are compared with; None for the batch itself.
+    The other options are the fields of `MultiSimilarity`.
     """
     check_batch(embeddings, labels, candidates=candidates)
     options = MultiSimilarity(alpha, beta, base, epsilon, mining, copies, divisor)
@@ -77,7 +73,6 @@ def multi_similarity_loss(
     Args:
       similarity: float [N, M], cosines of anchors and candidates.
       positive, negative: bool [N, M]; an anchor is not its own positive.
-      options: of the loss.
 
     Returns:
       (scalar, {"positives", "negatives"}): the loss, 0 if no anchor has a pair, and how many pairs it uses.
@@ -101,15 +96,12 @@ def select(
 def mine(
     similarity: jax.Array, positive: jax.Array, negative: jax.Array, *, epsilon: float
 ) -> tuple[jax.Array, jax.Array]:
-    """The mined pairs P and N.
+    """The mined pairs P and N, bool [N, M] each; an anchor without pairs of one kind keeps none of the other.
 
     Args:
       similarity: float [N, M], anchors against a batch or a memory.
       positive, negative: bool [N, M], the pairs to choose from.
       epsilon: margin, in units of the similarity.
-
-    Returns:
-      Positive and negative pairs, bool [N, M] each; an anchor without pairs of one kind keeps none of the other.
     """
     similarity = jax.lax.stop_gradient(similarity)
     hardest_negative = jnp.max(similarity, axis=1, keepdims=True, initial=-jnp.inf, where=negative)
@@ -128,7 +120,6 @@ def anchor_losses(
     Args:
       similarity: float [N, M].
       positive, negative: bool [N, M], the pairs that count.
-      alpha, beta, base: see the module.
     """
     s = at_least_float32(similarity) - base
     return log1p_sum_exp(-alpha * s, positive, axis=1) / alpha + log1p_sum_exp(beta * s, negative, axis=1) / beta
@@ -145,11 +136,8 @@ def circle(
     """Circle loss: the mean over the anchors that have positives and negatives -> scalar; 0 if there are none.
 
     Args:
-      embeddings: float [N, D], any norm.
-      labels: int [N].
       margin: m; 0.4 for fine-grained retrieval (CUB, Cars196, SOP), 0.25 for face recognition.
       gamma: scale; 80 for fine-grained retrieval, 256 for face recognition.
-      candidates: what the anchors are compared with; None for the batch itself.
     """
     check_batch(embeddings, labels, candidates=candidates)
     x, others = pairwise.compared(embeddings, labels, candidates)
@@ -167,10 +155,7 @@ def sup_con(
     """Supervised contrastive loss: the mean over the anchors that have positives -> scalar; 0 if there are none.
 
     Args:
-      embeddings: float [N, D], any norm.
-      labels: int [N].
       temperature: divides the cosines; 0.1 in the paper.
-      candidates: what the anchors are compared with; None for the batch itself.
     """
     check_batch(embeddings, labels, candidates=candidates)
     x, others = pairwise.compared(embeddings, labels, candidates)

@@ -11,8 +11,8 @@ embeddings of different size must agree on the similarities within the batch (eq
     L     = w_div L_DIV + sum over branches b of lambda1_b L_MS(f_b) + lambda2 L_CON
 
 L_MS is the multi-similarity loss. Branch 1 gives the embedding used for retrieval. No code is public; what the paper
-leaves open is an option in `Config`. Its main results use shared prototypes and K = 64 (sections 3.3 and 4.4
-disagree: the example's 49 and 64 prototypes cannot be shared).
+leaves open is an option in `Config`. Its main results use shared prototypes and K = 64 (sections 3.3 and 4.4 disagree:
+the 49 and 64 prototypes of the example could not be shared).
 
 Expected R@1 with MiT-B2, 128-d: CUB 78.98, Cars196 91.16, SOP 83.41, In-Shop 94.48; with ResNet-50: 64.20, 83.29,
 78.97, 92.38, compared with 62.64, 79.92, 76.49, 90.11 for the multi-similarity loss alone (Tables 3 to 5).
@@ -40,11 +40,11 @@ from dml_jax.methods import heads
 from dml_jax.methods.contract import Aux, Batch, Method, PyTree, TrainingSet
 from dml_jax.numerics import at_least_float32, product, unit
 
-GROUPS = ("backbone", "prototypes", "embedding")  # of parameters
+GROUPS = ("backbone", "prototypes", "embedding")  # parameter groups
 RESIDUAL = Needs("method.transform='residual'", lambda c: c.method.transform == "residual")
 CONSISTENT = Needs("method.lambda2", lambda c: c.method.lambda2 > 0)
 TRAINED = Rule(
-    "this branch has weight 0 in method.lambda1, so its embedding is not trained by the labels; test the other",
+    "this branch has weight 0 in method.lambda1, so the labels do not train its embedding; test the other branch",
     lambda c: c.method.lambda1[c.method.tested_branch == "branch2"] > 0,
     also=("method.lambda1",),
 )
@@ -63,11 +63,11 @@ class Config:
     # single: one Gamma for all prototypes (Table 7).
     gamma: Annotated[Literal["per_prototype", "single"], RESIDUAL] = "per_prototype"
     transform: Literal["residual", "average"] = "residual"  # average: average-pooled features (Table 6, "-CRT")
-    lambda1: tuple[NonNegative, NonNegative] = (1.0, 0.1)  # of the multi-similarity losses; (1.0, 0.9) on SOP, In-Shop
+    lambda1: tuple[NonNegative, NonNegative] = (1.0, 0.1)  # multi-similarity weights; (1.0, 0.9) on SOP and In-Shop
     lambda2: NonNegative = 0.9  # weight of the consistency loss
     w_div: Annotated[NonNegative, RESIDUAL] = 1.0  # weight of the diversity loss of each set of prototypes
     consistency: Annotated[Literal["mean", "sum"], CONSISTENT] = "mean"  # over the N^2 entries; the sum as printed
-    tested_branch: Annotated[Literal["branch1", "branch2"], TRAINED] = "branch1"  # whose embedding is tested
+    tested_branch: Annotated[Literal["branch1", "branch2"], TRAINED] = "branch1"  # gives the test-time embedding
     multi_similarity: MultiSimilarity = MultiSimilarity()
 
     def __post_init__(self) -> None:
@@ -83,7 +83,7 @@ BRANCHES = ("branch1", "branch2")
 
 
 def coded_residuals(prototypes: jax.Array, features: jax.Array) -> jax.Array:
-    """Equation 1, rearranged so that no [N, P, K, L] is formed: sum_j s_kj x_j - (sum_j s_kj) c_k.
+    """Equation 1 without forming [N, P, K, L]: sum_j s_kj x_j - (sum_j s_kj) c_k.
 
     Args:
       prototypes: float [K, L].
@@ -99,12 +99,7 @@ def coded_residuals(prototypes: jax.Array, features: jax.Array) -> jax.Array:
 
 
 class GammaHidden(nn.Module):
-    """First half of Gamma: linear layer and exact GELU.
-
-    Attributes:
-      count: number of layers: one per prototype, or 1 for all.
-      features: number of outputs h.
-    """
+    """First half of Gamma: linear layer and exact GELU, with `count` layers: one per prototype, or 1 for all."""
 
     count: int
     features: int
@@ -121,9 +116,7 @@ class GammaHidden(nn.Module):
 class GammaOutput(nn.Module):
     """Second half of Gamma, and the mean over the prototypes (equation 2) without forming [N, K, d].
 
-    Attributes:
-      count: number of layers: one per prototype, or 1 for all.
-      features: number of outputs d.
+    There are `count` layers: one per prototype, or 1 for all.
     """
 
     count: int
@@ -131,7 +124,7 @@ class GammaOutput(nn.Module):
 
     @nn.compact
     def __call__(self, activations: jax.Array) -> jax.Array:
-        """Activations [N, K, h] -> f [N, d], of any length."""
+        """Activations [N, K, h] -> f [N, d], not normalised."""
         n, k, h = activations.shape
         kernel, bias = _stacked_layers(self, self.count, h, self.features)
         if self.count == 1:
@@ -148,14 +141,10 @@ def _stacked_layers(module: nn.Module, count: int, inputs: int, outputs: int) ->
 
 
 class Branch(nn.Module):
-    """One of the two branches.
+    """One of the two branches; `index`, 0 or 1, selects its values in the options.
 
     The paper does not say how prototypes are initialised; here they are drawn from U(±1/sqrt(L)), like the weights of
     a linear layer.
-
-    Attributes:
-      config: the options.
-      index: 0 or 1, selects the branch's values in them.
     """
 
     config: Config
@@ -167,7 +156,7 @@ class Branch(nn.Module):
 
         Args:
           features: float [N, P, L].
-          shared: hidden activations [N, K, h] of the other branch, to use instead of prototypes of its own.
+          shared: hidden activations [N, K, h] of the other branch, used instead of this branch's own prototypes.
 
         Returns:
           (f [N, d], hidden activations [N, K, h] or None).
@@ -191,13 +180,13 @@ class Branch(nn.Module):
 
 
 class Branches(nn.Module):
-    """Both branches; with shared prototypes the second one only has an output layer of its own."""
+    """Both branches; with shared prototypes, only the output layer of the second one is its own."""
 
     config: Config
 
     @nn.compact
     def __call__(self, features: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Feature maps [N, P, L] -> f1 [N, d1], f2 [N, d2], of any length."""
+        """Feature maps [N, P, L] -> f1 [N, d1], f2 [N, d2], not normalised."""
         f1, hidden = Branch(self.config, 0, name=BRANCHES[0])(features)
         shared = hidden if self.config.sharing == "shared" else None
         f2, _ = Branch(self.config, 1, name=BRANCHES[1])(features, shared)
@@ -212,7 +201,7 @@ def diversity(prototypes: jax.Array) -> jax.Array:
 
 
 def consistency(similarity1: jax.Array, similarity2: jax.Array, kind: Literal["mean", "sum"]) -> jax.Array:
-    """Equation 5 on the similarity matrices [N, N] of the two branches: mean or sum of |S(1) - S(2)|."""
+    """Equation 5 for the similarity matrices [N, N] of the two branches: mean or sum of |S(1) - S(2)|."""
     difference = jnp.abs(similarity1 - similarity2)
     match kind:
         case "mean":
@@ -229,10 +218,9 @@ def loss(
     """L of a batch.
 
     Args:
-      prototypes: float [K, L], one array per branch that has prototypes of its own.
-      embeddings: f1 [N, d1], f2 [N, d2], of any length.
+      prototypes: float [K, L], one array per branch that has its own prototypes.
+      embeddings: f1 [N, d1], f2 [N, d2], of any norm.
       labels: int [N].
-      config: the options.
 
     Returns:
       (scalar, terms): the losses before their weights, and the number of mined pairs per branch.
@@ -257,11 +245,7 @@ def own_prototypes(params: PyTree) -> list[jax.Array]:
 
 
 def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
-    """CRT on a backbone's feature map.
-
-    Raises:
-      ConfigError: fewer than two training classes, so that the loss has no negative pairs.
-    """
+    """CRT on a backbone's feature map; needs at least two training classes for negative pairs."""
     if data.classes < 2:
         raise ConfigError(
             f"method.name='crt': needs negative pairs, but the data has {data.classes} training class(es); "
@@ -294,7 +278,7 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
 
     def embed(params: PyTree, model_state: PyTree, images: jax.Array) -> jax.Array:
         branches, _ = encode(params, model_state, images[None], train=False)
-        return unit(branches[BRANCHES.index(config.tested_branch)])  # jit eliminates the other one
+        return unit(branches[BRANCHES.index(config.tested_branch)])  # jit eliminates the other branch
 
     def group(path: tuple[str, ...]) -> str:
         if path[0] == "backbone":
@@ -302,7 +286,7 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
         return "prototypes" if "prototypes" in path else "embedding"
 
     def active_pairs(params: PyTree, encoded: tuple[jax.Array, jax.Array], batch: Batch, key: jax.Array) -> jax.Array:
-        """Of the tested branch."""
+        """For the tested branch."""
         embeddings = encoded[BRANCHES.index(config.tested_branch)]
         return active.multi_similarity(embeddings, batch.labels, **vars(config.multi_similarity))
 

@@ -1,8 +1,8 @@
 """The Group Loss (Elezi, Vascon, Torcinovich, Pelillo, Leal-Taixé, ECCV 2020).
 
-The class probabilities of the images in a batch are refined with those of similar images, and the refined ones are
-trained to be correct, which requires images of the same class, and only those, to be similar. A few images per class
-are anchors, whose labels are given. With embeddings f_i, probabilities X [n, C] and similarities W [n, n]:
+The class probabilities of each image in a batch are refined with those of similar images. Training the refined
+probabilities to be correct makes images similar if, and only if, they share a class. A few images per class are anchors
+with given labels. With embeddings f_i, probabilities X [n, C] and similarities W [n, n]:
 
     W_ij      = max(0, (f_i - mean f_i) . (f_j - mean f_j) / (|f_i - mean f_i| |f_j - mean f_j|))     Pearson
     X(0)_i    = one-hot of y_i for an anchor, else softmax(logits_i / T)                              priors
@@ -12,10 +12,10 @@ are anchors, whose labels are given. With embeddings f_i, probabilities X [n, C]
 
 The means in W are over the dimensions of one embedding. As in the authors' code (dvl-tum/group_loss): W keeps its
 diagonal of ones; anchors, which the dynamics cannot change and whose loss is 0, count in the mean; the cross-entropy of
-the classifier is added, without T; the first images of each class in the batch are its anchors. Here the dynamics are
-computed in the log domain, whereas that code adds 1e-12 to the final probabilities.
+the classifier is added, without T; the first images of each class in the batch are its anchors. Unlike that code, which
+adds 1e-12 to the final probabilities, the dynamics are computed in the log domain.
 
-At test time the embedding is used alone. The authors' embedding is BN-Inception's pooled features (`embedding_dim=0`).
+At test time only the embedding is used. The authors' embedding is BN-Inception's pooled features (`embedding_dim=0`).
 R@1 on CUB, Cars196, SOP: 65.5, 85.6, 75.1; NMI: 69.0, 72.7, 90.8 (1,024-d, as quoted by Seidenschwarz et al., ICML
 2021).
 """
@@ -38,7 +38,7 @@ from dml_jax.methods import heads
 from dml_jax.methods.contract import Aux, Batch, Method, PyTree, Teaching, TrainingSet
 from dml_jax.numerics import at_least_float32, unit
 
-GROUPS = ("backbone", "embedding", "classifier")  # of parameters
+GROUPS = ("backbone", "embedding", "classifier")  # parameter groups
 ONLY_CROSS_ENTROPY = "leaves only the cross-entropy"
 SOME_LEFT = Rule(
     f"{ONLY_CROSS_ENTROPY}, because all images are anchors; lower it below data.images_per_class",
@@ -54,19 +54,19 @@ class Config:
     """Options of the Group Loss; the defaults are those of the authors' CUB run."""
 
     name: str = "group_loss"
-    embedding_dim: NonNegativeInt = 0  # of a linear layer after the pooling; 0: the pooled features are the embedding
-    pooling: Pooling = "avg"  # of the feature map
+    embedding_dim: NonNegativeInt = 0  # size of a linear layer on the pooled features; 0: no such layer
+    pooling: Pooling = "avg"  # pooling of the feature map
     anchors: Annotated[NonNegativeInt, SOME_LEFT] = 2  # images of each class whose label is given
     iterations: Annotated[NonNegativeInt, ITERATED] = 1  # t_end; 1 in the authors' code
     temperature: Positive = 24.0  # T, divides the logits in the priors
-    weight: Annotated[NonNegative, WEIGHTED] = 1.0  # of the group loss; the cross-entropy has weight 1
+    weight: Annotated[NonNegative, WEIGHTED] = 1.0  # weight of the group loss; the cross-entropy has weight 1
 
 
 FLOOR = 1e-30  # lower bound of the support, which is 0 if an embedding is constant
 
 
 def similarity(embeddings: jax.Array) -> jax.Array:
-    """W [N, N]: Pearson correlations of embeddings [N, D], with negative ones set to 0."""
+    """W [N, N]: Pearson correlations of embeddings [N, D], with negative values set to 0."""
     x = at_least_float32(embeddings)
     x = unit(x - x.mean(axis=1, keepdims=True))
     return jax.nn.relu(pairwise.inner_products(x, x))
@@ -91,7 +91,7 @@ def replicator_dynamics(
       iterations: t_end.
 
     Returns:
-      float [N, C]; the rows of anchors are meaningless, and a row without support keeps its priors.
+      float [N, C]; the rows of anchors are undefined, and a row without support keeps its priors.
     """
     one_hot = jax.nn.one_hot(labels, log_p.shape[1], dtype=log_p.dtype)
     for _ in range(iterations):
@@ -102,16 +102,12 @@ def replicator_dynamics(
 
 
 def group_loss(logits: jax.Array, embeddings: jax.Array, labels: jax.Array, config: Config) -> jax.Array:
-    """-log X(t_end)_{i, y_i} of each image; 0 for an anchor.
+    """-log X(t_end)_{i, y_i} of each image, float [N]; 0 for an anchor.
 
     Args:
-      logits: of the classifier, float [N, C].
+      logits: outputs of the classifier, float [N, C].
       embeddings: f, float [N, D].
       labels: int [N], in 0..C-1.
-      config: the options.
-
-    Returns:
-      float [N].
     """
     anchors = anchor_mask(labels, config.anchors)
     log_p = jax.nn.log_softmax(at_least_float32(logits) / config.temperature, axis=1)
@@ -120,14 +116,10 @@ def group_loss(logits: jax.Array, embeddings: jax.Array, labels: jax.Array, conf
 
 
 def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
-    """The Group Loss on a backbone.
-
-    Raises:
-      ConfigError: fewer than two training classes.
-    """
+    """The Group Loss on a backbone; needs at least two training classes."""
     if data.classes < 2:
         raise ConfigError(
-            f"method.name=group_loss: needs at least two training classes, but the data has {data.classes}"
+            f"method.name='group_loss': needs at least two training classes, but the data has {data.classes}"
         )
     embedding = heads.Embedding(config.embedding_dim, config.pooling)
     classifier = Dense(data.classes)

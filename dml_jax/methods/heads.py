@@ -1,4 +1,4 @@
-"""What the methods' forward passes share: backbone, pooling and an embedding layer."""
+"""Building blocks of the methods' forward passes: backbone, pooling and an embedding layer."""
 
 from collections.abc import Callable
 
@@ -18,8 +18,8 @@ class Embedding(nn.Module):
 
     Attributes:
       dim: size of the embedding; 0 for the pooled features without a linear layer.
-      pooling: of the feature map.
-      layer_norm: normalises the pooled features, without scale and bias.
+      pooling: how the feature map is pooled.
+      layer_norm: normalise the pooled features, without scale and bias.
     """
 
     dim: int
@@ -36,7 +36,7 @@ class Embedding(nn.Module):
 
 
 def backbone_init(backbone: Backbone, key: jax.Array, batch: Batch) -> tuple[PyTree, PyTree]:
-    """(params, batch statistics) of the backbone for the images of a batch."""
+    """Initialises the backbone for the images of a batch: (params, batch statistics)."""
     height, width = batch.images.shape[2:4]
     return backbone.init(key, (height, width))
 
@@ -45,7 +45,7 @@ def encoder(backbone: Backbone, head: Head) -> Encode:
     """`Method.encode` for a head on the feature map of the first view.
 
     Args:
-      backbone: with parameters and statistics under the key "backbone".
+      backbone: its parameters and statistics are under the key "backbone".
       head: (params, feature map [B, h, w, K]) -> a pytree with one row per image.
     """
 
@@ -60,7 +60,7 @@ def encoder(backbone: Backbone, head: Head) -> Encode:
 
 
 def unit_embed(encode: Encode) -> Embed:
-    """`Method.embed` where the embedding is what `encode` returns, brought to unit length."""
+    """`Method.embed` that normalises what `encode` returns."""
 
     def embed(params: PyTree, model_state: PyTree, images: jax.Array) -> jax.Array:
         return unit(encode(params, model_state, images[None], train=False)[0])

@@ -1,8 +1,8 @@
 """HIST: hypergraph-induced semantic tuplet loss for deep metric learning (Lim, Yun, Park, Choi, CVPR 2022).
 
 Each class c is a Gaussian on the unit sphere with mean mu_c and diagonal variance exp(relu6(log sigma2_c)). A batch
-becomes a hypergraph with one hyperedge per class; the closer a sample is to the class, the more it belongs to the
-hyperedge. Two losses are minimised together:
+becomes a hypergraph with one hyperedge per class; a sample's membership in a hyperedge decays with its distance to the
+class. Two losses are minimised together:
 
     d(i, c)   = sum_f (x_if - mu_cf)^2 / sigma2_cf                                 squared Mahalanobis distance
     L_D       = mean_i -log softmax_c(-tau d(i, c))_{y_i}                          distribution loss
@@ -34,7 +34,7 @@ from dml_jax.methods.contract import Aux, Batch, Method, PyTree, TrainingSet
 from dml_jax.numerics import at_least_float32, product, unit
 
 Distance = Literal["mahalanobis", "euclidean", "cosine", "manhattan"]
-GROUPS = ("backbone", "embedding", "distributions", "hgnn")  # of parameters
+GROUPS = ("backbone", "embedding", "distributions", "hgnn")  # parameter groups
 
 
 @section
@@ -44,18 +44,18 @@ class Config:
     name: str = "hist"
     embedding_dim: PositiveInt = 512  # D
     hidden_dim: PositiveInt = 512  # width of the hypergraph network
-    hidden_layers: NonNegativeInt = 1  # blocks before its output layer; the reproduction's "L" is this plus one
+    hidden_layers: NonNegativeInt = 1  # blocks before the output layer; the reproduction's "L" minus one
     tau: Positive = 32.0  # scale of the distances in the distribution loss
-    alpha: float = 0.9  # how fast membership decays with distance; if negative, other classes weigh more than one's own
+    alpha: float = 0.9  # decay of membership with distance; if negative, other classes weigh more than a sample's own
     lambda_s: NonNegative = 1.0  # weight of the hypergraph network's cross-entropy
     distance: Distance = "mahalanobis"  # the others are ablations and leave the variances untrained
-    pooling: Pooling = "avg+max"  # of the feature map
-    layer_norm: bool = True  # of the embedding, without scale and bias
+    pooling: Pooling = "avg+max"  # pooling of the feature map
+    layer_norm: bool = True  # normalise the embedding, without scale and bias
     drop_underflow: bool = False  # drop samples whose probability underflows to 0 from L_D, as the authors' code does
 
 
 class Embedding(nn.Module):
-    """Pooling, a linear layer and layer normalisation; the losses bring embeddings to unit length where needed."""
+    """Pooling, a linear layer and layer normalisation; the losses scale embeddings to unit length where needed."""
 
     config: Config
 
@@ -70,7 +70,7 @@ class Embedding(nn.Module):
 
 
 class Distributions(nn.Module):
-    """The Gaussians of the classes; means and log-variances start as N(0, 2/C) (He, fan out)."""
+    """The Gaussians of the classes; means and log-variances are initialised from N(0, 2/C) (He, fan out)."""
 
     classes: int
     config: Config
@@ -112,12 +112,11 @@ def distribution_loss(d: jax.Array, labels: jax.Array, *, tau: float, drop_under
     Args:
       d: distances [N, C].
       labels: int [N].
-      tau: scale.
       drop_underflow: drop samples whose probability is 0 in the precision of d, even with subnormal numbers.
     """
     log_p = -optax.softmax_cross_entropy_with_integer_labels(-tau * d, labels)
     info = jnp.finfo(log_p.dtype)
-    zero = (info.minexp - info.nmant - 1) * jnp.log(2.0)  # of p; exp(log_p) would depend on the device
+    zero = (info.minexp - info.nmant - 1) * jnp.log(2.0)  # log of the smallest p; exp(log_p) would depend on the device
     kept = log_p > zero if drop_underflow else jnp.ones_like(log_p, bool)
     return -jnp.sum(jnp.where(kept, log_p, 0)) / jnp.maximum(kept.sum(), 1)
 
@@ -137,7 +136,7 @@ def incidence(d: jax.Array, labels: jax.Array, *, alpha: float) -> tuple[jax.Arr
 
 
 class Propagation(NamedTuple):
-    """G = S diag(e) S^T in factors: with the rows of S on several devices, no [N, N] is exchanged, nor N^3 computed.
+    """G = S diag(e) S^T in factors: devices that share the rows of S exchange no [N, N] and compute no N^3.
 
     Attributes:
       scaled: S = Dv^-1/2 H, float [N, E].
@@ -148,7 +147,7 @@ class Propagation(NamedTuple):
     edges: jax.Array
 
     def times(self, x: jax.Array) -> jax.Array:
-        """G X of X [N, D]."""
+        """X [N, D] -> G X."""
         return product("ne,ed->nd", self.scaled, self.edges[:, None] * product("ne,nd->ed", self.scaled, x))
 
 
@@ -159,7 +158,7 @@ def propagation(h: jax.Array, weights: jax.Array) -> Propagation:
 
 
 class Layer(nn.Module):
-    """G (X Theta + b), computed as (G X) Theta + (G 1) b: devices exchange their rows of X, not those of X Theta."""
+    """G (X Theta + b), computed as (G X) Theta + (G 1) b so that devices exchange rows of X, not of X Theta."""
 
     features: int
 
@@ -201,7 +200,7 @@ class HypergraphNetwork(nn.Module):
 def classify(
     params: PyTree, stats: PyTree, x: jax.Array, g: Propagation, config: Config, *, train: bool
 ) -> tuple[jax.Array, PyTree]:
-    """The hypergraph network on embeddings [N, D]: (logits [N, C], batch statistics by block)."""
+    """The hypergraph network on embeddings [N, D] -> (logits [N, C], batch statistics by block)."""
     network = HypergraphNetwork(params["output"]["kernel"].shape[1], config)
     nested = {block: {"bn": values} for block, values in stats.items()}
     logits, nested = functional.apply(network, params, nested, x, g, train, mutable=train)
@@ -218,7 +217,6 @@ def loss(
       stats: batch statistics of the hypergraph network, by block.
       embeddings: float [N, D], from `Embedding`.
       labels: int [N], in 0..C-1.
-      config: the options.
 
     Returns:
       (scalar, (stats, terms)).

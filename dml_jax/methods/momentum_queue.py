@@ -1,4 +1,4 @@
-"""A momentum copy of a network and a queue of its outputs, as negatives (MoCo; He, Fan, Wu, Xie, Girshick, CVPR 2020).
+"""Momentum copy of a network and a queue of its outputs as negatives (MoCo; He, Fan, Wu, Xie, Girshick, CVPR 2020).
 
 The queue is first in, first out. Both are part of `model_state`:
 
@@ -17,7 +17,7 @@ from dml_jax.methods.contract import PyTree
 
 
 def init(network: dict[str, PyTree], size: int, dim: int) -> dict[str, PyTree]:
-    """The initial state: a copy of a network and a queue of zeros.
+    """Initial state: a copy of a network and a queue of zeros.
 
     Args:
       network: the parameters to average, by name, and anything else the key network needs.
@@ -39,10 +39,9 @@ def update(
     """The model state after an update of the parameters.
 
     Args:
-      model_state: with "key" and "queue".
-      params: the trained parameters.
+      model_state: contains "key" and "queue".
       outputs: float [B, D], outputs of the key network for this batch, appended to the queue.
-      averaged: names of the subtrees of `params` that the key network averages; it keeps the rest of its variables.
+      averaged: names of the subtrees of `params` that the key network averages; its other variables stay unchanged.
       momentum: weight of the old average.
     """
     key = model_state["key"]
@@ -57,16 +56,13 @@ def fill(
     *,
     remedy: str = "pass more batches",
 ) -> PyTree:
-    """The model state with a full queue, computed before training.
+    """Fills the queue before training; the batches must have at least as many images as the queue has rows.
 
     Args:
-      model_state: with "key" and "queue".
+      model_state: contains "key" and "queue".
       batches: images [B, H, W, 3].
       outputs: (key network, images) -> [B, D].
-      remedy: the end of the error message.
-
-    Raises:
-      DataError: the batches have fewer images than the queue has rows.
+      remedy: how to fix too few images, for the error message.
     """
 
     @jax.jit

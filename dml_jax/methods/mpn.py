@@ -10,9 +10,9 @@ heads refine their embeddings f. Two label-smoothed cross-entropies LS with temp
     h_i'       = LayerNorm(FF(g_i) + g_i)                                            eq. 6
     L          = LS(U f / T) + LS(V h^L / T)                                         auxiliary loss and MPN loss
 
-The results of the paper were obtained with code that differs from these equations: the denominator of the softmax has
-1 added to it, scores are divided by sqrt(d / M), projections have biases, one linear layer follows the concatenated
-heads and another precedes the first message passing layer, and batch normalisation without a bias precedes V
+The published results come from code that differs from these equations: the denominator of the softmax has 1 added to
+it, scores are divided by sqrt(d / M), projections have biases, one linear layer follows the concatenated heads and
+another precedes the first message passing layer, and batch normalisation without a bias precedes V
 (`equations="authors"`).
 
 The network is used in training only, unless it also refines the test embeddings, in batches of reciprocal neighbours
@@ -46,7 +46,7 @@ from dml_jax.methods.contract import Aux, Batch, Method, PyTree, Teaching, Train
 from dml_jax.numerics import unit
 
 Equations = Literal["authors", "transformer", "paper"]
-GROUPS = ("backbone", "embedding", "auxiliary", "mpn")  # of parameters
+GROUPS = ("backbone", "embedding", "auxiliary", "mpn")  # parameter groups
 PASSING = Needs("message passing (method.losses='both' or 'mpn')", lambda c: c.method.losses != "auxiliary")
 RECIPROCAL = Needs("'reciprocal' in evaluation.refine", lambda c: "reciprocal" in c.evaluation.refine)
 
@@ -66,8 +66,8 @@ class Config:
     losses: Literal["both", "auxiliary", "mpn"] = "both"  # "auxiliary": without the message passing network
     temperature: Positive = 0.2  # T, divides the logits of both losses
     smoothing: Fraction = 0.1  # epsilon of the label smoothing
-    dropout: Annotated[Fraction, PASSING] = 0.1  # of attention weights, messages, and twice in FF
-    pooling: Pooling = "max"  # of the feature map
+    dropout: Annotated[Fraction, PASSING] = 0.1  # rate for attention weights, messages, and twice in FF
+    pooling: Pooling = "max"  # pooling of the feature map
     k: Annotated[AtLeastTwo, RECIPROCAL] = 30  # reciprocal neighbours for the batches at test time
     k_r: Annotated[AtLeastTwo, RECIPROCAL] = 7  # images per batch at test time, including the query
 
@@ -77,16 +77,15 @@ class Config:
         require(divides, "heads", self.heads, rule)
 
 
-NODES = 2048  # nodes of the test-time batches that are refined at once
+NODES = 2048  # nodes refined at once at test time
 
 
 def attention(queries: jax.Array, keys: jax.Array, equations: Equations) -> jax.Array:
-    """Attention weights a (eq. 3).
+    """Attention weights a (eq. 3); `equations` determines softmax and scale.
 
     Args:
       queries: W_q h of the receivers, float [..., R, M, d / M].
       keys: W_k h of the senders, float [..., S, M, d / M].
-      equations: determines softmax and scale.
 
     Returns:
       [..., M, R, S]; rows sum to 1, or to less in the authors' form.
@@ -109,7 +108,6 @@ class MessagePassingLayer(nn.Module):
         Args:
           receivers: the nodes to update, float [..., R, d].
           senders: all nodes, float [..., S, d].
-          train: apply dropout.
 
         Returns:
           (updated receivers [..., R, d], attention weights before dropout [..., M, R, S]).
@@ -164,12 +162,9 @@ class MessagePassingNetwork(nn.Module):
     def propagate(
         self, nodes: jax.Array, *, first: int | None = None, train: bool = False
     ) -> list[tuple[jax.Array, jax.Array]]:
-        """All layers on one batch.
+        """Applies all layers to one batch of nodes h^0, float [N, d].
 
-        Args:
-          nodes: h^0, float [N, d].
-          first: number of nodes to return, the first ones, and to compute in the last layer; None for all.
-          train: apply dropout.
+        With `first`, the last layer computes only the first nodes, and only those are returned.
 
         Returns:
           (h^l [N or first, d], attention weights) of each layer l.
@@ -207,8 +202,8 @@ def loss(
       stats: batch statistics of the network.
       embeddings: f, float [N, d], of any norm.
       labels: int [N], in 0..C-1.
-      network: the network, with its options.
-      key: of the dropout; not needed if its rate is 0.
+      network: the message passing network, whose `config` holds the options.
+      key: random key of the dropout; not needed if its rate is 0.
 
     Returns:
       (scalar, (stats, terms)).
@@ -231,13 +226,11 @@ def loss(
 def refine(
     params: PyTree, embeddings: jax.Array, batches: jax.Array, network: MessagePassingNetwork, first: int = 1
 ) -> jax.Array:
-    """Message passing at test time.
+    """Refines embeddings by message passing at test time.
 
     Args:
-      params: of the network.
       embeddings: float [n, d].
       batches: int [B, S], row indices of `embeddings`.
-      network: the network, with its options.
       first: number of nodes to return per batch, the first ones.
 
     Returns:
@@ -313,7 +306,7 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
         groups: Groups | None = None,
     ) -> jax.Array:
         if groups is not None:
-            positions = np.unique(groups.batches[:, : groups.refined], return_index=True)[1]  # of each row's first node
+            positions = np.unique(groups.batches[:, : groups.refined], return_index=True)[1]  # each row's first node
             return refine_groups(params["mpn"], queries, groups.batches, positions, first=groups.refined)
         if gallery is not None and config.concatenate and config.layers > 1:
             raise ConfigError(
@@ -328,7 +321,7 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
         batch_loss,
         heads.unit_embed(encode),
         GROUPS,
-        group=lambda path: "mpn" if path[0] == "neck" else path[0],  # whose batch statistics these are
+        group=lambda path: "mpn" if path[0] == "neck" else path[0],  # these batch statistics belong to the network
         refine=None if config.losses == "auxiliary" else refine_at_test,
         teach=teach,
     )

@@ -1,6 +1,6 @@
 """A student of a trained model (Seidenschwarz, Elezi, Leal-Taixé, ICML 2021, appendix C.4).
 
-Test-time message passing (MPN) needs batches and a second network. A student needs the backbone alone: an embedding
+Test-time message passing (MPN) needs batches and a second network. A student needs only the backbone: an embedding
 layer and a linear classifier are trained with the label-smoothed cross-entropy LS of MPN's auxiliary loss and with the
 outputs of the teacher (marked *) for the same images. z are logits, f embeddings of unit length, h is the Huber loss
 with delta 1:
@@ -41,7 +41,7 @@ from dml_jax.methods.contract import Aux, Batch, Method, PyTree, Teaching, Train
 from dml_jax.numerics import at_least_float32, unit
 
 Kind = Literal["distillation", "distillation_kl", "imitation", "relational"]
-GROUPS = ("backbone", "embedding", "auxiliary")  # of parameters
+GROUPS = ("backbone", "embedding", "auxiliary")  # parameter groups
 DISTILLED = Needs(
     "a positive method.weight and a distillation as method.kind",
     lambda c: c.method.weight > 0 and c.method.kind.startswith("distillation"),
@@ -55,15 +55,15 @@ class Config:
 
     name: str = "student"
     teacher: str = ""  # work directory of the teacher's run, on the same data
-    kind: Kind = "distillation"  # what is learned from the teacher
-    weight: NonNegative = 1.0  # w, of the teacher's term; 0.01 for "relational" in the authors' code
-    label_weight: NonNegative = 1.0  # w_l, of the cross-entropy with the labels; 0: learn from the teacher alone
+    kind: Kind = "distillation"  # what to learn from the teacher
+    weight: NonNegative = 1.0  # w, weight of the teacher's term; 0.01 for "relational" in the authors' code
+    label_weight: NonNegative = 1.0  # w_l, weight of the labels' cross-entropy; 0: learn from the teacher alone
     # tau, divides both logits of a distillation; 10 on the authors' other data sets.
     soft_temperature: Annotated[Positive, DISTILLED] = 1.0
     embedding_dim: PositiveInt = 512  # D
     temperature: Annotated[Positive, LABELLED] = 0.2  # T, divides the logits of the cross-entropy
     smoothing: Annotated[Fraction, LABELLED] = 0.1  # epsilon of the label smoothing
-    pooling: Pooling = "max"  # of the feature map
+    pooling: Pooling = "max"  # pooling of the feature map
 
     def __post_init__(self) -> None:
         require(self.teacher != "", "teacher", self.teacher, "must be the work directory of a trained run")
@@ -71,20 +71,16 @@ class Config:
             self.weight + self.label_weight > 0,
             "weight",
             self.weight,
-            f"leaves no loss to minimise together with label_weight={self.label_weight}; set one above 0",
+            f"leaves nothing to minimise, since label_weight={self.label_weight}; set one of them above 0",
         )
 
 
 def distillation(logits: jax.Array, teacher_logits: jax.Array, *, temperature: float) -> jax.Array:
-    """Cross-entropy of each sample with the teacher's probabilities, not multiplied by temperature^2.
+    """Cross-entropy of each sample with the teacher's probabilities, float [B]; not multiplied by temperature^2.
 
     Args:
-      logits: z, float [B, C].
-      teacher_logits: z*, float [B, C].
+      logits, teacher_logits: z and z*, float [B, C].
       temperature: tau, divides both.
-
-    Returns:
-      float [B].
     """
     log_p = jax.nn.log_softmax(at_least_float32(logits) / temperature)
     return -jnp.sum(jax.nn.softmax(at_least_float32(teacher_logits) / temperature) * log_p, axis=1)
@@ -98,7 +94,7 @@ def distillation_kl(logits: jax.Array, teacher_logits: jax.Array, *, temperature
 
 
 def imitation(embeddings: jax.Array, teacher_embeddings: jax.Array) -> jax.Array:
-    """Huber loss between embeddings [B, D] and [B, D], without normalising them -> [B], means over D."""
+    """Huber loss between embeddings [B, D] and [B, D], not normalised here -> [B], means over D."""
     return optax.losses.huber_loss(at_least_float32(embeddings), at_least_float32(teacher_embeddings)).mean(axis=1)
 
 
@@ -146,16 +142,12 @@ def check_teacher(teaching: Teaching, classes: int, config: Config) -> None:
 
 
 def teacher_loss(embeddings: jax.Array, logits: jax.Array, teaching: Teaching, config: Config) -> jax.Array:
-    """The teacher's term of L, before its weight.
+    """The teacher's term of L before its weight -> scalar.
 
     Args:
       embeddings: f, of unit length, float [B, D].
       logits: z, float [B, C].
       teaching: f* and z* of the same images.
-      config: the options.
-
-    Returns:
-      scalar.
     """
     match config.kind:
         case "distillation":
@@ -175,7 +167,7 @@ def teacher_loss(embeddings: jax.Array, logits: jax.Array, teaching: Teaching, c
 def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
     """A student on a backbone.
 
-    Its loss calls `batch.teacher` and raises ConfigError, when it is traced, if the teacher does not fit.
+    Its loss calls `batch.teacher`; tracing it raises `ConfigError` if the teacher does not fit.
     """
     embedding = heads.Embedding(config.embedding_dim, config.pooling)
     auxiliary = Dense(data.classes)

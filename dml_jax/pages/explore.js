@@ -1,8 +1,8 @@
 "use strict";
-// The address says what is shown, "#12" the neighbours of image 12, so that going back works.
+// The fragment of the address, "#12" for the neighbours of image 12, makes the back button work.
 const at = id => document.getElementById(id);
 const choice = at("class"), onlyWrong = at("wrong"), file = at("file"), images = at("images"), more = at("more");
-let shown = 0, listing = 0, finding = 0;  // how many are listed; numbers of the newest requests
+let shown = 0, listing = 0, finding = 0;  // number of listed images; ids of the newest requests
 
 function element(name, properties, ...children) {
   const made = Object.assign(document.createElement(name), properties);
@@ -63,7 +63,7 @@ async function open() {
 async function photograph(chosen) {
   if (!chosen) return;
   const mine = ++finding;
-  say(`looking for what is near ${chosen.name}`);
+  say(`searching for neighbours of ${chosen.name}`);
   try {
     const answer = await ask("", { method: "POST", body: chosen });
     if (mine !== finding) return;

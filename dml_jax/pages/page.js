@@ -1,5 +1,5 @@
 "use strict";
-// Tables are sorted by the column whose heading is pressed; names by text, numbers by their value, missing ones last.
+// Clicking a heading sorts the table: text alphabetically, numbers by value, missing values last.
 for (const button of document.querySelectorAll("th button")) {
   button.addEventListener("click", () => {
     const head = button.closest("th"), body = head.closest("table").tBodies[0], column = head.cellIndex;
@@ -17,7 +17,7 @@ for (const button of document.querySelectorAll("th button")) {
     body.append(...[...body.rows].sort(compare));
   });
 }
-// Maps show the picture of the point under the pointer; without this script, its name.
+// Maps show the picture of the point under the pointer (without this script, its name).
 for (const map of document.querySelectorAll(".map")) {
   const sheet = map.querySelector(".sheet"), tip = map.querySelector(".tip"), columns = +sheet.dataset.columns;
   const [picture, text] = tip.children;

@@ -62,7 +62,6 @@ def fetch(
     """Downloads a file to `target`, whose directory exists.
 
     Args:
-      source: the file.
       target: replaced if it exists.
       error: type of the errors.
       elsewhere: the end of their messages: how to get the file in another way.

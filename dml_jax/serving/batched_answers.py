@@ -1,4 +1,4 @@
-"""Answers of the server: images that arrive together go through the network in one batch."""
+"""Batched inference for the server: images that arrive together pass through the network in one batch."""
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
@@ -22,9 +22,9 @@ class Answers:
 
     Args:
       model: embeds the images; its `embed_pixels` pads batches to 1, 2, 4, … images, so that few are compiled.
-      classify: embeddings [B, D] -> B names of classes and cosines; None for embeddings only.
-      batch: largest number of images in a batch, a power of two.
-      waiting: largest number of images that wait.
+      classify: embeddings [B, D] -> B class names and cosines; None for embeddings only.
+      batch: maximum number of images in a batch, a power of two.
+      waiting: maximum number of queued images.
     """
 
     def __init__(self, model: "Model", classify: Classify | None = None, *, batch: int, waiting: int):
@@ -32,7 +32,7 @@ class Answers:
         self._waiting: asyncio.Queue[tuple[np.ndarray, asyncio.Future[Answer]]] = asyncio.Queue(waiting)
 
     def compile(self) -> None:
-        """Compiles the programs for every size of a batch."""
+        """Compiles the programs for every batch size."""
         for exponent in range(self._batch.bit_length()):
             self._compute([np.zeros((*self._model.shape, 3), np.uint8)] * 2**exponent)
 
@@ -42,16 +42,13 @@ class Answers:
         found: Iterator[Answer] = ({"embedding": row.tolist()} for row in embeddings[finite])
         if self._classify and finite.any():
             classified = zip(found, *self._classify(embeddings[finite]), strict=True)
-            # Names of classes need not be UTF-8, as JSON must be.
+            # JSON must be UTF-8; class names need not be.
             found = (answer | {"class": printable(name), "cosine": float(c)} for answer, name, c in classified)
         error = DataError("image: the model's embedding is not finite; send another image")
         return [next(found) if good else error for good in finite]
 
     async def of(self, image: np.ndarray) -> Answer:
-        """The answer for one image from `Model.read`.
-
-        Returns:
-          "embedding", a list of D numbers; if classified "class" and "cosine".
+        """The answer for an image from `Model.read`: "embedding", a list of D numbers; if classified "class", "cosine".
 
         Raises:
           asyncio.QueueFull: too many images are waiting.
@@ -62,18 +59,18 @@ class Answers:
         return await future
 
     async def run(self) -> None:
-        """Computes batches until it is cancelled."""
+        """Computes batches until cancelled."""
         while True:
             batch = [await self._waiting.get()]
             while len(batch) < self._batch and not self._waiting.empty():
                 batch.append(self._waiting.get_nowait())
-            batch = [(image, future) for image, future in batch if not future.done()]  # the others gave up
+            batch = [(image, future) for image, future in batch if not future.done()]  # drop cancelled requests
             if not batch:
                 continue
             answers: Sequence[Answer | Exception]
             try:
                 answers = await asyncio.to_thread(self._compute, [image for image, _ in batch])
-            except Exception as error:  # of this batch; the next one may succeed
+            except Exception as error:  # fails this batch only
                 answers = [error] * len(batch)
             for (_, future), answer in zip(batch, answers, strict=True):
                 if future.done():

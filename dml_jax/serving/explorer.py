@@ -1,6 +1,6 @@
-"""The images of a run by their neighbours, and the routes by which the explorer's page asks for them.
+"""The explorer's routes: lists of a run's images, and the nearest neighbours of each.
 
-A client names images by their index only, never by a path.
+Clients refer to images by index only, never by path.
 """
 
 import io
@@ -23,17 +23,16 @@ from dml_jax.evaluation import neighbors
 from dml_jax.serving.batched_answers import Answer
 
 SHOWN = 24  # neighbours
-PAGE = 60  # images of a list
-# Another run may be browsed at the same address later, and other sites must not show these images.
+PAGE = 60  # images per page of a list
+# Another run may be served at the same address later, and other sites must not show these images.
 IMAGE_HEADERS = {"Cache-Control": "no-store", "Cross-Origin-Resource-Policy": "same-origin"}
 SIDES = {"small": 128, "large": 512}  # pixels of the longer side
 
 
 class Part(NamedTuple):
-    """Images that are queries or are searched.
+    """A set of images: the queries or the gallery.
 
     Attributes:
-      split: gives the images.
       embeddings: float32 [N, D], rows of unit length.
     """
 
@@ -42,37 +41,36 @@ class Part(NamedTuple):
 
 
 class Explorer:
-    """The neighbours of images of a split, and of photographs from elsewhere.
+    """Nearest neighbours of the images of a split, and of uploaded photographs.
 
     Args:
-      title: of the page.
-      queries: the images that are listed.
-      gallery: the images among which neighbours are sought; None for the queries themselves.
+      queries: the images to list.
+      gallery: the images to search; None for the queries themselves.
     """
 
     def __init__(self, title: str, queries: Part, gallery: Part | None = None):
         self._title = title
         self._parts = {"query": queries, "gallery": gallery or queries}
-        self._itself = gallery is None
+        self._same_set = gallery is None
         searched = self._parts["gallery"]
-        _, first = neighbors.search(queries.embeddings, searched.embeddings, 1, exclude_self=self._itself)
+        _, first = neighbors.search(queries.embeddings, searched.embeddings, 1, exclude_self=self._same_set)
         self._wrong = searched.split.labels[np.asarray(first)[:, 0]] != queries.split.labels
 
     def routes(self) -> list[Route]:
-        """The page, lists of images, neighbours, and images."""
+        """Routes of the page, lists of images, neighbours, and images."""
         return [
             Route("/", self._page),
-            Route("/list", self._answering(self._list)),
-            Route("/neighbors/{index}", self._answering(self._neighbors)),
+            Route("/list", self._json_handler(self._list)),
+            Route("/neighbors/{index}", self._json_handler(self._neighbors)),
             Route("/images/{part}/{size}/{index}", self._image),
         ]
 
     def complete(self, answer: Answer) -> Answer:
-        """The neighbours of a photograph, from its embedding."""
+        """The neighbours of an uploaded photograph, from its embedding."""
         row = np.asarray(answer["embedding"], np.float32)
         return {"query": None, "neighbors": self._nearest(row, None)}
 
-    def _answering(self, answer: Callable[[Request], Any]) -> Callable[[Request], Any]:
+    def _json_handler(self, answer: Callable[[Request], Any]) -> Callable[[Request], Any]:
         async def handler(request: Request) -> Response:
             return JSONResponse(await run_in_threadpool(answer, request))
 
@@ -95,56 +93,56 @@ class Explorer:
         )
 
     def _list(self, request: Request) -> Answer:
-        """Images, of one class or all, or only those whose nearest image is wrong; PAGE of them from `start`."""
-        start, label = (_whole(request, name, default) for name, default in (("start", 0), ("class", -1)))
+        """PAGE images from `start`, of one class or all, or only those whose nearest image is of another class."""
+        start, label = (_integer(request, name, default) for name, default in (("start", 0), ("class", -1)))
         chosen = np.ones(len(self._wrong), bool) if label < 0 else self._parts["query"].split.labels == label
         if request.query_params.get("wrong") == "1":
             chosen = chosen & self._wrong
         rows = np.flatnonzero(chosen)
-        images = [self._described("query", int(i)) for i in rows[max(start, 0) :][:PAGE]]
+        images = [self._entry("query", int(i)) for i in rows[max(start, 0) :][:PAGE]]
         return {"total": len(rows), "page": PAGE, "images": images}
 
     def _neighbors(self, request: Request) -> Answer:
-        index = self._checked("query", request)
+        index = self._parse_index("query", request)
         return {
-            "query": self._described("query", index),
+            "query": self._entry("query", index),
             "neighbors": self._nearest(self._parts["query"].embeddings[index], index),
         }
 
     def _nearest(self, row: np.ndarray, query: int | None) -> list[Answer]:
-        """The images nearest to an embedding [D]; of a listed image without itself, and whether they have its class."""
+        """The images nearest to an embedding [D]; a listed image is excluded, and compared with their classes."""
         searched = self._parts["gallery"]
         cosines = searched.embeddings @ row
-        if query is not None and self._itself:
+        if query is not None and self._same_set:
             cosines[query] = -np.inf
-        count = min(SHOWN, len(cosines) - (query is not None and self._itself))
+        count = min(SHOWN, len(cosines) - (query is not None and self._same_set))
         found = []
         for index in np.argsort(-cosines, kind="stable")[:count].tolist():
-            entry = self._described("gallery", index) | {"cosine": float(cosines[index]), "link": self._itself}
+            entry = self._entry("gallery", index) | {"cosine": float(cosines[index]), "link": self._same_set}
             if query is not None:
                 entry["same"] = bool(searched.split.labels[index] == self._parts["query"].split.labels[query])
             found.append(entry)
         return found
 
-    def _described(self, part: str, index: int) -> Answer:
+    def _entry(self, part: str, index: int) -> Answer:
         split = self._parts[part].split
         name, label = printable(split.ids[index]), printable(split.classes[split.labels[index]])
         return {"part": part, "index": index, "name": name, "class": label}
 
-    def _checked(self, part: str, request: Request) -> int:
+    def _parse_index(self, part: str, request: Request) -> int:
         text, count = request.path_params["index"], len(self._parts[part].split.labels)
         if not text.isdecimal() or len(text) > 9 or int(text) >= count:
-            raise HTTPException(404, f"there is no image {text[:20]}; there are {count}, from 0 to {count - 1}")
+            raise HTTPException(404, f"image {text[:20]} does not exist; give a number from 0 to {count - 1}")
         return int(text)
 
     async def _image(self, request: Request) -> Response:
         part, size = request.path_params["part"], request.path_params["size"]
         if part not in self._parts or size not in SIDES:
-            raise HTTPException(404, "there is no such kind of image; use query or gallery, small or large")
-        index = self._checked(part, request)
+            raise HTTPException(404, "unknown kind of image; use query or gallery, and small or large")
+        index = self._parse_index(part, request)
         try:
             content = await run_in_threadpool(self._jpeg, part, index, SIDES[size])
-        except DataError as error:  # the data may have been moved since
+        except DataError as error:  # the data may have moved since
             raise HTTPException(404, printable(str(error))) from None
         return Response(content, media_type="image/jpeg", headers=IMAGE_HEADERS)
 
@@ -156,8 +154,8 @@ class Explorer:
         return file.getvalue()
 
 
-def _whole(request: Request, name: str, default: int) -> int:
-    """A whole number from the query part of an address."""
+def _integer(request: Request, name: str, default: int) -> int:
+    """An integer from the query string."""
     text = request.query_params.get(name, str(default))
     if not text.removeprefix("-").isdecimal() or len(text) > 9:
         raise HTTPException(400, f"{name} must be a whole number")

@@ -1,7 +1,8 @@
-"""The HTTP side of `dml-jax serve` and `dml-jax explore`.
+"""HTTP server of `dml-jax serve` and `dml-jax explore`.
 
-Nothing that a client sends or withholds holds up the others: a request has one deadline; bodies are limited, each and
-together; and beyond `Limits.connections`, the connection that has been waiting for its client for longest is closed.
+No client can block the others, whatever it sends or withholds: every request has a deadline; the size of each body and
+of all together is limited; and beyond `Limits.connections`, the connection that has waited longest for its client is
+closed.
 """
 
 import asyncio
@@ -37,13 +38,13 @@ from dml_jax.serving.batched_answers import Answer, Answers
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits on what clients may use.
+    """Resource limits for clients.
 
     Attributes:
       seconds: from the headers of a request to its answer.
-      body: bytes of a request.
-      memory: bytes of all bodies that are being received or decoded.
-      connections: open at once; well below 1,024, the usual limit of open files.
+      body: bytes per request.
+      memory: bytes of all bodies being received or decoded.
+      connections: open connections; well below 1,024, the usual limit of open files.
     """
 
     seconds: float = 30.0
@@ -56,20 +57,19 @@ class Service:
     """The handler of `POST /`.
 
     Args:
-      answer: for one image from `read`.
+      answer: computes the answer for an image from `read`.
       read: decodes and transforms an image file, see `Model.read`.
-      limits: what clients may use.
     """
 
     def __init__(
         self, answer: Callable[[np.ndarray], Awaitable[Answer]], read: Callable[[bytes], np.ndarray], limits: Limits
     ):
         self._answer, self._read, self._limits = answer, read, limits
-        self._held = 0  # bytes of all bodies that are being received or decoded
+        self._held = 0  # bytes of all bodies being received or decoded
         self._decoders = ThreadPoolExecutor(min(os.cpu_count() or 1, 8))
 
     async def post(self, request: Request) -> Response:
-        """Answers for the image in a request."""
+        """Answers a request that contains an image."""
         late = HTTPException(408, f"the body did not arrive within {self._limits.seconds:g} seconds")
         try:
             async with asyncio.timeout(self._limits.seconds):
@@ -84,7 +84,7 @@ class Service:
         except DataError as error:
             raise HTTPException(400, str(error)) from None
         except ClientDisconnect:
-            return Response()  # which nobody receives
+            return Response()  # nobody receives it
 
     @asynccontextmanager
     async def _file(self, request: Request) -> AsyncIterator[bytes]:
@@ -109,11 +109,9 @@ class Service:
             self._held -= held
 
     async def _chunks(self, request: Request) -> AsyncIterator[bytes]:
-        """The body of a request.
-
-        Most clients read no answer before they have sent everything, so of a body that is too large as much again is
-        read and dropped; clients that ask before they send are answered at once.
-        """
+        """Yields the body of a request."""
+        # Most clients read no answer before they have sent everything, so up to the limit again is read and dropped;
+        # clients that ask before they send ("expect") are answered at once.
         limit, size = self._limits.body, 0
         too_large = HTTPException(413, f"the body has more than {limit} bytes; send a smaller image")
         if int(request.headers.get("content-length", 0)) > (limit if "expect" in request.headers else 2 * limit):
@@ -129,7 +127,7 @@ class Service:
 
     async def _first_file(self, request: Request, chunks: AsyncGenerator[bytes, None]) -> bytes:
         parser = MultiPartParser(request.headers, chunks, max_files=1, max_fields=16)
-        parser.spool_max_size = self._limits.body  # in memory, not in a temporary file
+        parser.spool_max_size = self._limits.body  # keeps files in memory
         try:
             form = await parser.parse()
         except MultiPartException as error:
@@ -138,7 +136,7 @@ class Service:
             if isinstance(value, UploadFile):
                 with value.file as file:
                     return file.read()
-        raise HTTPException(400, "the form holds no complete file; send one, e.g. with curl -F file=@photo.jpg")
+        raise HTTPException(400, "the form contains no complete file; send one, e.g. curl -F file=@photo.jpg")
 
 
 async def health(request: Request) -> Response:
@@ -147,8 +145,8 @@ async def health(request: Request) -> Response:
 
 
 async def explain(request: Request, error: Exception) -> Response:
-    """The answer after an error; ends the connection, because the body may not have been read."""
-    status, text, headers = 500, "internal error; the server has printed it", {}
+    """The response to an error; it closes the connection, because the body may be unread."""
+    status, text, headers = 500, "internal error; see the output of the server", {}
     if isinstance(error, HTTPException):
         status, text, headers = error.status_code, error.detail, dict(error.headers or {})
     if text in ("Not Found", "Method Not Allowed"):  # Starlette's own
@@ -157,14 +155,10 @@ async def explain(request: Request, error: Exception) -> Response:
 
 
 class Guard:
-    """Refuses requests that pages of other sites make a browser send, except for links to a page of this server.
+    """Refuses requests that other sites' pages make a browser send, except links to a page of this server.
 
-    Such a page may give its own name the address of this server, so requests to unknown names are refused, too; an
-    address cannot be given to another machine.
-
-    Args:
-      app: the guarded application.
-      hosts: names of this server.
+    Such a page could let its own name resolve to this server's address (DNS rebinding), so requests for unknown host
+    names are refused, too; an IP address cannot be rebound. `hosts` are the known names.
     """
 
     def __init__(self, app: ASGIApp, hosts: Sequence[str]):
@@ -190,7 +184,7 @@ class Guard:
         if origin is not None:
             site = origin.partition("://")[2].lower()
             elsewhere |= site != (host or "").lower() and site not in self._hosts
-        return (403, "not for pages of other sites") if elsewhere and not link else None
+        return (403, "requests from pages of other sites are refused") if elsewhere and not link else None
 
 
 def _without_port(host: str) -> str:
@@ -213,7 +207,7 @@ class Connection(H11Protocol):
     """A connection with a deadline for every request; uvicorn has one for idle connections only."""
 
     limits: ClassVar[Limits]
-    turns = itertools.count()  # in the order in which the present requests could begin
+    turns = itertools.count()  # orders connections by the time since which they could send a request
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
@@ -224,13 +218,13 @@ class Connection(H11Protocol):
             min(waiting, key=lambda each: each.turn).transport.abort()
 
     def is_waiting(self) -> bool:
-        """Whether the connection is open and waits for the client, or the client does not wait for its answers."""
+        """Whether the connection is open and waits for the client to send, or to read its answers."""
         sending = self.cycle is None or self.cycle.more_body or self.cycle.response_complete
         ahead = self.flow.write_paused or bool(self.conn.trailing_data[0])
         return (sending or ahead) and not self.transport.is_closing()
 
     def _new_deadline(self) -> asyncio.TimerHandle:
-        # Twice, because `Service.post` counts from the end of the headers.
+        # Twice the limit, because `Service.post` counts from the end of the headers.
         return self.loop.call_later(2 * self.limits.seconds, self.transport.abort)
 
     def on_response_complete(self) -> None:
@@ -244,14 +238,14 @@ class Connection(H11Protocol):
         super().connection_lost(exc)
 
     def shutdown(self) -> None:
-        """Ends the connection after the answer, or at once if the request is incomplete."""
+        """Closes the connection after the answer, or at once if the request is incomplete."""
         if self.cycle is not None and self.cycle.more_body:
             self.transport.abort()
         else:
             super().shutdown()
 
     def send_400_response(self, msg: str) -> None:
-        """Answers what is not HTTP, unless an answer has been sent already."""
+        """Answers input that is not HTTP, unless an answer has been sent already."""
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             headers = [("content-type", "application/json"), ("connection", "close")]
             for event in (
@@ -272,13 +266,10 @@ def server(
     routes: Sequence[Route] = (),
     hosts: Sequence[str] = (),
 ) -> uvicorn.Server:
-    """A server of `POST /` and `GET /health`.
+    """Builds a server of `POST /` and `GET /health`.
 
     Args:
-      answers: computes the answers.
-      read, limits: see `Service`.
-      complete: makes of an answer the one that is sent; in a thread.
-      routes: further ones.
+      complete: maps an answer to the one that is sent; runs in a thread.
       hosts: names of this server besides localhost, see `Guard`.
     """
 
@@ -299,7 +290,7 @@ def server(
         exception_handlers={HTTPException: explain, Exception: explain},
         lifespan=lifespan,
     )
-    logging.getLogger("python_multipart").setLevel(logging.ERROR)  # it warns of every malformed form
+    logging.getLogger("python_multipart").setLevel(logging.ERROR)  # silences a warning for every malformed form
     connection = type("LimitedConnection", (Connection,), {"limits": limits})
     config = uvicorn.Config(
         app, http=connection, ws="none", lifespan="on", log_level="error", access_log=False, proxy_headers=False

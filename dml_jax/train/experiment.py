@@ -16,9 +16,9 @@ from dml_jax.backbones.linen import on_features
 from dml_jax.config import Config, Data, Train
 from dml_jax.data import augment, formats, pipeline, samplers, transforms
 from dml_jax.data.holdout import hold_out
-from dml_jax.data.names import BLOCK
 from dml_jax.data.samplers import Sampler
 from dml_jax.data.split import Split
+from dml_jax.data.split_metadata import BLOCK
 from dml_jax.errors import ConfigError, DataError
 from dml_jax.evaluation import refinement_batches
 from dml_jax.methods.contract import Batch, Method, PyTree, TrainingSet, no_classes

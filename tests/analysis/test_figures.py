@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dml_jax.analysis import calibration, classes, components, curves, drawing, error_rates, figures, retrieval
+from dml_jax.analysis import calibration, classes, components, curves, drawing, figures, retrieval, verification
 from dml_jax.analysis.views import Map, Pictures
 from tests.analysis.runs import Run
 
@@ -122,7 +122,7 @@ def test_a_map_states_the_explained_variance() -> None:
 def test_thresholds_keep_their_rates() -> None:
     rng = np.random.default_rng(0)
     run = Run(rng.normal(size=(60, 3)), np.arange(60) % 4, list("abcd"))
-    (found,) = error_rates.findings(run, "test")
+    (found,) = verification.findings(run, "test")
     cosines = run.rows @ run.rows.T
     once = np.triu(np.ones_like(cosines, dtype=bool), 1)
     same = run.labels[:, None] == run.labels[None, :]

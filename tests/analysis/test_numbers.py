@@ -16,11 +16,11 @@ from dml_jax.analysis import (
     distances,
     embedding_maps,
     findings,
+    health,
     heat_maps,
     influence,
     retrieval,
     spectra,
-    training_health,
     views,
 )
 from dml_jax.analysis.findings import Finding
@@ -165,7 +165,7 @@ def test_some_classes() -> None:
 
 def test_health_series() -> None:
     lines = [{"step": 5, "loss": 1.0}, {"step": 10, "grad_norm": 2.0, "health/effective_rank": 3.0, "loss": 4.0}]
-    assert training_health.series(lines) == [{"step": 10, "grad_norm": 2.0, "effective_rank": 3.0}]
+    assert health.series(lines) == [{"step": 10, "grad_norm": 2.0, "effective_rank": 3.0}]
 
 
 def test_findings_are_written_and_read_in_order(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import hashlib
 import http.server
 import json
 import re
+import resource
 import sys
 import threading
 from collections.abc import Iterator
@@ -253,6 +254,18 @@ def test_wrong_fields_of_weights_json(content: Any) -> None:
         store.read(Path("w"))
 
 
+def test_weights_that_do_not_fit_on_the_disk(tmp_path: Path) -> None:
+    """Nothing is left behind."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+    try:
+        with pytest.raises(WeightsError, match=r"w: cannot be written \(.*File too large"):
+            store.write(tmp_path / "w", {"x": np.ones(1000, np.float32)}, {})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_every_mismatch_is_named(tiny: state_dicts.StateDict, capsys: pytest.CaptureFixture[str]) -> None:
     broken = dict(tiny)
     broken["layer1.0.convolution2.weight"] = broken.pop("layer1.0.conv2.weight")
@@ -427,7 +440,7 @@ def test_unreachable_url(server: str, why: str, capsys: pytest.CaptureFixture[st
 
 def test_missing_weights_name_the_convert_command() -> None:
     backbone = resnet.build(replace(resnet.resnet50(), pretrained="weights/resnet50"))
-    wanted = r"python -m dml_jax\.convert --weights=hf://timm/resnet50\.tv_in1k --output=weights/resnet50"
+    wanted = r"dml-jax convert --weights=hf://timm/resnet50\.tv_in1k --output=weights/resnet50"
     with pytest.raises(WeightsError, match=wanted) as caught:
         backbone.init(jax.random.key(0), (224, 224))
     assert "--config.backbone.pretrained=none" in str(caught.value)
@@ -436,7 +449,7 @@ def test_missing_weights_name_the_convert_command() -> None:
         (deit, deit.deit_small()),
         (bn_inception, bn_inception.Config()),
     ):
-        with pytest.raises(WeightsError, match=r"dml_jax\.convert --weights=(hf|http)"):
+        with pytest.raises(WeightsError, match=r"dml-jax convert --weights=(hf|http)"):
             module.build(replace(config, pretrained="nowhere")).init(jax.random.key(0), (224, 224))
 
 

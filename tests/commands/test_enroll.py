@@ -135,7 +135,7 @@ def test_the_rule_is_applied(photos):
         names, cosines, positions = index.nearest(at(0), decide=rule)
         assert (names, positions.tolist()) == ([name], [nearest])
         assert cosines[0] == pytest.approx(np.cos(np.radians(angle)), abs=1e-6)
-    with pytest.raises(DataError, match="decide='median': there is no such rule; give one of nearest, vote, mean"):
+    with pytest.raises(DataError, match="decide='median': is not a decision rule; give one of nearest, vote, mean"):
         index.classify(at(0), threshold=0, decide="median")
 
 
@@ -290,12 +290,12 @@ def test_the_command(photos, tmp_path, monkeypatch, capsys):
     assert (code, "removed grey; enrolled 3 images of 1 classes; now 6 images of 2 classes" in text) == (0, True)
 
     def without_embeddings(self, sizes):
-        raise DataError("test: holds no embeddings")
+        raise DataError("test: contains no embeddings")
 
     monkeypatch.setattr(Colours, "calibrate", without_embeddings)
     code, text = run("--remove=green")
-    assert (code, "warning: no threshold for unknown images: test: holds no embeddings" in text) == (0, True)
-    assert run("--classify", new) == (2, "error: test: holds no embeddings\n")
+    assert (code, "warning: no threshold for unknown images: test: contains no embeddings" in text) == (0, True)
+    assert run("--classify", new) == (2, "error: test: contains no embeddings\n")
     assert run("--classify", "--threshold=0.9", new)[1].startswith("blue\t")
     (tmp_path / "i.npz").write_bytes(complete)
 
@@ -363,7 +363,7 @@ def test_the_threshold_of_a_run(tmp_path):
     rng, labels = np.random.default_rng(0), np.arange(12) % 4
     queries, gallery = (rows / np.linalg.norm(rows, axis=1)[:, None] for rows in rng.standard_normal((2, 12, 5)))
     queries, gallery = queries.astype(np.float32), gallery.astype(np.float32)
-    with pytest.raises(DataError, match=r"test: holds no embeddings .*export them with --mode=export"):
+    with pytest.raises(DataError, match=r"test: contains no embeddings .*export them with --mode=export"):
         Model.calibrate(model, sizes)
     export("test", queries, 6)
     with pytest.raises(

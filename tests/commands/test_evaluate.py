@@ -178,7 +178,7 @@ def test_invalid_input(capsys: pytest.CaptureFixture[str], files: dict[str, Path
         ((pair[0], f"--labels={files['x'].parent / 'bytes.txt'}"), "bytes.txt: is not text in UTF-8"),
         (("--embeddings=none.npy", pair[1]), "--embeddings=none.npy: there is no such file"),
         ((pair[0], f"--labels={tmp_path / 'floats.npy'}"), "--labels: holds float64; give integers"),
-        ((pair[0], f"--labels={files['yq']}"), "--labels: 20 for 60 rows of --embeddings"),
+        ((pair[0], f"--labels={files['yq']}"), "--labels: has 20 entries for 60 rows of --embeddings"),
         ((f"--embeddings={tmp_path / 'bad.npy'}", pair[1]), "2 of 60 rows hold NaN or infinity, first row 5"),
         ((f"--embeddings={tmp_path / 'objects.npy'}", pair[1]), "holds Python objects"),
         ((f"--embeddings={tmp_path / 'short.npy'}", pair[1]), "is truncated or damaged"),

@@ -218,7 +218,7 @@ def test_pages_of_other_sites_are_refused(port: int) -> None:
     """They could make the browser send photographs here; a link from elsewhere opens the page."""
     own, other = {"Sec-Fetch-Site": "same-origin"}, {"Sec-Fetch-Site": "cross-site"}
     link = {"Sec-Fetch-Dest": "document"}
-    refused = (403, {"error": "not for pages of other sites"})
+    refused = (403, {"error": "requests from pages of other sites are refused"})
     for headers in (other, {"Sec-Fetch-Site": "same-site"}, other | link, other | {"Sec-Fetch-Mode": "no-cors"}):
         assert ask(port, picture(), headers) == refused
     assert ask(port, None, other | {"Sec-Fetch-Dest": "iframe"}, "list") == refused

@@ -88,7 +88,7 @@ def test_a_pushed_run_is_pulled_without_anything_that_could_hold_code(run: Path,
 def test_results_of_another_model_are_not_pushed(run: Path, hub: Hub, tmp_path: Path) -> None:
     copy = shutil.copytree(run, tmp_path / "run")
     (copy / "results.json").write_text(json.dumps(RESULTS | {"step": 4}))
-    message = r"results\.json is of step 4, but the model of step 5; finish the run first"
+    message = r"results\.json is for step 4, but the model is from step 5; finish the run first"
     with pytest.warns(UserWarning, match="has not finished"), pytest.raises(DataError, match=message):
         push(copy)
     assert hub.asked == []
@@ -185,8 +185,8 @@ def test_what_cannot_be_pulled(hub: Hub) -> None:
     hub.repositories |= {"other/kind": {"config.json": b"{}"}, "empty/one": {}}
     for address, message in {
         "no/run": r": cannot be downloaded \(there is no such repository, or it is private\); check the name",
-        "other/kind": r": holds no run of dml_jax, which is config\.json, results\.json, model/\*\.safetensors$",
-        "empty/one": r": holds no run of dml_jax",
+        "other/kind": r": is not a run of dml_jax; it must contain config\.json, results\.json, model/\*\.safetensors$",
+        "empty/one": r": is not a run of dml_jax",
         "other/kind@v7": r": cannot be downloaded \(there is no such branch, tag or commit\); check the name",
     }.items():
         with pytest.raises(DataError, match=f"^hf://{address}{message}"):

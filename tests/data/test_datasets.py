@@ -4,13 +4,13 @@ import dataclasses
 import io
 import json
 import os
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import cloudpickle
 import numpy as np
+import pyarrow
 import pytest
 
 from dml_jax import config as configs
@@ -18,14 +18,14 @@ from dml_jax.config import Data
 from dml_jax.console import Console
 from dml_jax.data import decode, formats, holdout, split_metadata, store, transforms
 from dml_jax.data.formats import folder
-from dml_jax.data.prepare import prepare_dataset
+from dml_jax.data.prepare import prepare_dataset, report
 from dml_jax.data.prepare import sources as source_files
 from dml_jax.data.prepare.sources import File, Options
 from dml_jax.data.split import Split
 from dml_jax.data.split_metadata import SplitMetadata
 from dml_jax.errors import ConfigError, DataError
 from dml_jax.train import experiment as experiments
-from tests.data import layouts, pictures
+from tests.data import layouts, pictures, tfds_directories
 from tests.train.experiments import small
 
 
@@ -273,7 +273,7 @@ def test_validation_and_metadata_columns_of_a_csv(tmp_path: Path) -> None:
             "price": [price[path] for path in split.ids],
         }
     assert len(held.ids) == 3
-    assert prepare_dataset.summary(store.read_marker(tmp_path / "out" / "x") or {})[3] == "metadata: price, shop"
+    assert report.summary(store.read_marker(tmp_path / "out" / "x") or {})[3] == "metadata: price, shop"
     (tmp_path / "t.csv").write_text(text.replace("elm,val", "yew,val"), encoding="utf-8")
     with pytest.raises(DataError, match=r"1 classes are in both validation and test \(yew\): test classes must be new"):
         prepare("csv", [tmp_path / "t.csv"], tmp_path / "out" / "y")
@@ -382,9 +382,9 @@ def test_images_outside_of_class_folders(tmp_path: Path) -> None:
 def test_unprepared_data_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(ConfigError, match=r"data\.path: missing"):
         formats.load(Data(name=name))
-    with pytest.raises(DataError, match=rf"no such directory; python -m dml_jax\.prepare --name={name} .*nowhere"):
+    with pytest.raises(DataError, match=rf"no such directory; dml-jax prepare --name={name} .*nowhere"):
         load(name, tmp_path / "nowhere")
-    with pytest.raises(DataError, match=rf"not a prepared data set; python -m dml_jax\.prepare --name={name}"):
+    with pytest.raises(DataError, match=rf"not a prepared data set; dml-jax prepare --name={name}"):
         load(name, tmp_path)
 
 
@@ -435,35 +435,60 @@ def test_damaged_records_name_the_image(tmp_path: Path) -> None:
     start = whole.index(b"IHDR") if b"IHDR" in whole else whole.index(b"\xff\xd8\xff")
     records.write_bytes(whole[: start + 200] + bytes([whole[start + 200] ^ 1]) + whole[start + 201 :])
     split = load("folder", tmp_path / "out")["train"]
-    with pytest.raises(DataError, match=r"1\.0\.0, image \d of train: is truncated or damaged \(.*prepare the data"):
+    with pytest.raises(DataError, match=r"records, image \d of train: is truncated or damaged \(.*prepare the data"):
         [split.read(i, None) for i in range(len(split.labels))]
+
+
+WRONG_LABELS = [
+    ({"labels": np.array([0, 2])}, "has labels outside of its 2 classes"),
+    ({"labels": np.array([-1, 0])}, "has labels outside of its 2 classes"),
+    ({"classes": ["x", 3]}, "its names are not text"),
+]
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"labels": np.array([0, 2])}, "has labels outside of its 2 classes"),
-        ({"labels": np.array([-1, 0])}, "has labels outside of its 2 classes"),
+        *WRONG_LABELS,
         ({"labels": np.array([0.0, 1.0])}, "does not have one label for each image"),
         ({"labels": np.array([0])}, "does not have one label for each image"),
         ({"labels": np.array([[0], [1]])}, "does not have one label for each image"),
-        ({"files": ["a"]}, "does not have one label for each image"),
         ({"metadata": {"price": [1]}}, r"is truncated or damaged \(the column 'price' has 1 values for 2 images\)"),
-        ({"classes": ["x", 3]}, "its names are not text"),
         ({"ids": {"a": 0}}, "its names are not text"),
     ],
 )
-def test_labels_that_do_not_fit(change: dict[str, Any], message: str, tmp_path: Path) -> None:
-    split = split_metadata.SplitMetadata(np.array([0, 1]), ["a", "b"], ["x", "y"])
-    split_metadata.save(tmp_path / "i.npz", {"train": split})
-    split_metadata.load(tmp_path / "i.npz")
-    arrays = dict(np.load(tmp_path / "i.npz"))
-    for key, value in change.items():
-        arrays.pop(f"train/{key}_ends", None)  # names as JSON
-        raw = value if key == "labels" else np.frombuffer(json.dumps(value).encode(), np.uint8)
-        np.savez(tmp_path / "i.npz", **{**arrays, f"train/{key}": raw})
+def test_labels_of_version_1_that_do_not_fit(change: dict[str, Any], message: str, tmp_path: Path) -> None:
+    texts = {"ids": ["a", "b"], "classes": ["x", "y"]} | {k: v for k, v in change.items() if k != "labels"}
+    arrays = {f"train/{key}": np.frombuffer(json.dumps(value).encode(), np.uint8) for key, value in texts.items()}
+    np.savez(tmp_path / "i.npz", **arrays, **{"train/labels": change.get("labels", np.array([0, 1]))})
     with pytest.raises(DataError, match=rf"i\.npz: {message}; prepare the data set again"):
         split_metadata.load(tmp_path / "i.npz")
+
+
+@pytest.mark.parametrize(("change", "message"), WRONG_LABELS)
+def test_labels_that_do_not_fit(change: dict[str, Any], message: str, tmp_path: Path) -> None:
+    split = split_metadata.SplitMetadata(np.array([0, 1]), ["a", "b"], ["x", "y"])
+    split_metadata.save(tmp_path / "i.arrow", {"train": split})
+    split_metadata.load(tmp_path / "i.arrow")
+    split_metadata.save(tmp_path / "i.arrow", {"train": split._replace(**change)})
+    with pytest.raises(DataError, match=rf"i\.arrow: {message}; prepare the data set again"):
+        split_metadata.load(tmp_path / "i.arrow")
+
+
+def test_a_flipped_bit_of_an_index_is_noticed(tmp_path: Path) -> None:
+    """Wherever it is, apart from the padding between the parts of the file."""
+    path = tmp_path / "i.arrow"
+    split = split_metadata.SplitMetadata(np.array([0, 1]), ["a", "b"], ["x", "y"], metadata={"price": [1, None]})
+    split_metadata.save(path, {"train": split})
+    whole = path.read_bytes()
+    for i in range(len(whole)):
+        path.write_bytes(whole[:i] + bytes([whole[i] ^ 1]) + whole[i + 1 :])
+        try:
+            loaded = split_metadata.load(path)["train"]
+        except DataError:
+            continue
+        assert (loaded.labels.tolist(), list(loaded.ids), loaded.classes) == ([0, 1], ["a", "b"], ["x", "y"]), i
+        assert loaded.metadata == split.metadata
 
 
 def test_image_formats_are_kept_or_become_png(tmp_path: Path) -> None:
@@ -503,26 +528,55 @@ def test_image_formats_are_kept_or_become_png(tmp_path: Path) -> None:
         decode.rgb(raw[:-1])
 
 
+def test_version_1_of_the_format_is_still_read(tmp_path: Path) -> None:
+    """A directory of tensorflow_datasets, with an index in arrays of NumPy."""
+    prepare("folder", [layouts.photos(tmp_path / "photos")], tmp_path / "new")
+    expected = load("folder", tmp_path / "new")
+    old = tmp_path / "old"
+    rows = {
+        name: [(decode.encode_png(split.read(i, None)), split.classes[split.labels[i]]) for i in range(6)]
+        for name, split in expected.items()
+    }
+    records = tfds_directories.write(old, rows)
+    arrays = {}
+    for name, split in expected.items():
+        ids = [image.encode() for image in split.ids]
+        arrays[f"{name}/labels"] = split.labels
+        arrays[f"{name}/ids"] = np.frombuffer(b"".join(ids), np.uint8)
+        arrays[f"{name}/ids_ends"] = np.cumsum([len(image) for image in ids])
+        for key, value in (("classes", split.classes), ("metadata", {"price": list(range(6))})):
+            arrays[f"{name}/{key}"] = np.frombuffer(json.dumps(value).encode(), np.uint8)
+    np.savez(old / "index.npz", **arrays)
+    marker = json.loads((tmp_path / "new" / store.MARKER).read_text())
+    files = {path.relative_to(old).as_posix(): [path.stat().st_size, ""] for path in old.rglob("*") if path.is_file()}
+    marker |= {"format": 1, "records": records.relative_to(old).as_posix(), "files": files}
+    (old / store.MARKER).write_text(json.dumps(marker))
+    found = load("folder", old)
+    for name, split in expected.items():
+        assert found[name].metadata == {"price": list(range(6))}
+        for i in range(6):
+            np.testing.assert_array_equal(found[name].read(i, None), split.read(i, None))
+    assert experiments.data_hash(found) == experiments.data_hash(expected)
+
+
 def test_tfds_directories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A prepared data set is also a tensorflow_datasets directory; splits that share classes are merged."""
+    """Splits that share classes are merged; others keep theirs."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    prepare("folder", [layouts.photos(tmp_path / "photos")], tmp_path / "out")
-    ours = load("folder", tmp_path / "out")
-    theirs = load("tfds", tmp_path / "out" / "folder" / "1.0.0")
-    assert counts(theirs) == counts(ours)
-    for name, split in theirs.items():
-        np.testing.assert_array_equal(split.labels, ours[name].labels)
-        np.testing.assert_array_equal(split.read(5, None), ours[name].read(5, None))
     with pytest.raises(DataError, match="contains no dataset_info"):
-        load("tfds", tmp_path / "out")
-
-    from dml_jax.data.prepare import tfds_builder
-
-    rows = [(pictures.encoded(i), f"{i % 4}", str(i)) for i in range(16)]
-    about = {"name": "shared", "home": "", "citation": "", "description": "classes shared by the splits"}
-    where = tfds_builder.write(
-        tmp_path / "other", {"train": iter(rows[:8]), "test": iter(rows[8:])}, ["0", "1", "2", "3"], about
+        load("tfds", tmp_path)
+    own = tfds_directories.write(
+        tmp_path / "own",
+        {
+            split: [(pictures.encoded(i), "abcd"[i // 2]) for i in rows]
+            for split, rows in (("train", range(4)), ("test", range(4, 8)))
+        },
     )
+    splits = load("tfds", own)
+    assert counts(splits) == {"train": (4, 2), "test": (4, 2)}
+    assert splits["test"].labels.tolist() == [0, 0, 1, 1]
+    np.testing.assert_array_equal(splits["test"].read(3, None), decode.rgb(pictures.encoded(7)))
+    rows = [(pictures.encoded(i), f"{i % 4}") for i in range(16)]
+    where = tfds_directories.write(tmp_path / "other", {"train": rows[:8], "test": rows[8:]})
     splits = load("tfds", where)
     assert counts(splits) == {"train": (8, 2), "test": (8, 2)}
     assert splits["train"].classes == ["0", "1"]
@@ -540,20 +594,43 @@ def test_metadata_keeps_any_name(tmp_path: Path) -> None:
         "train": SplitMetadata(labels, ["a\nb", "ü,\"'", "\0"], ["x", "ÿ"], ["", os.fsdecode(b"\xff"), "漢字"]),
         "test": SplitMetadata(labels, ["1", "2", "3"], ["a", "b"]),
     }
-    split_metadata.save(tmp_path / "i.npz", splits)
-    loaded = split_metadata.load(tmp_path / "i.npz")
+    split_metadata.save(tmp_path / "i.arrow", splits)
+    loaded = split_metadata.load(tmp_path / "i.arrow")
     assert loaded.keys() == splits.keys()
     for name, split in splits.items():
         np.testing.assert_array_equal(loaded[name].labels, split.labels)
-        assert (loaded[name].ids, loaded[name].classes) == (split.ids, split.classes)
-        assert loaded[name].files == split.files or not len(loaded[name].files)
-    train = loaded["train"]
-    for array in (train.labels, train.ids.text, train.ids.ends):  # type: ignore[attr-defined]
-        assert isinstance(array.base, np.memmap)
-    shutil.copy(tmp_path / "i.npz", tmp_path / "j.npz")
-    (tmp_path / "j.npz").write_bytes((tmp_path / "i.npz").read_bytes()[:200])
-    with pytest.raises(DataError, match=r"j\.npz: is truncated or damaged"):
-        split_metadata.load(tmp_path / "j.npz")
+        assert (list(loaded[name].ids), loaded[name].classes) == (split.ids, split.classes)
+        assert list(loaded[name].files) == list(split.files)
+    (tmp_path / "i.arrow").write_bytes((tmp_path / "i.arrow").read_bytes()[:200])
+    with pytest.raises(DataError, match=r"i\.arrow: is truncated or damaged"):
+        split_metadata.load(tmp_path / "i.arrow")
+
+
+def test_a_compressed_index_is_refused_unread(tmp_path: Path) -> None:
+    """So that a file of some kilobytes cannot take gigabytes."""
+    count = 2**22
+    columns = [np.zeros(count, np.int64), *[pyarrow.nulls(count, pyarrow.large_binary())] * 2]
+    schema = pyarrow.schema(split_metadata.COLUMNS, {"splits": "[]", "sha256": ""})
+    batch = pyarrow.record_batch(columns, schema=schema)
+    for compression in ("zstd", "lz4"):
+        options = pyarrow.ipc.IpcWriteOptions(compression=compression)
+        with pyarrow.ipc.new_file(str(tmp_path / "i.arrow"), schema, options=options) as writer:
+            writer.write_batch(batch)
+        before = pyarrow.total_allocated_bytes()
+        with pytest.raises(DataError, match=r"i\.arrow: is truncated or damaged \(it is compressed\)"):
+            split_metadata.load(tmp_path / "i.arrow")
+        assert pyarrow.total_allocated_bytes() - before < 2**20
+
+
+def test_names_are_mapped_not_read(tmp_path: Path) -> None:
+    ids = [f"images/{i:030}.jpg" for i in range(200_000)]
+    split = SplitMetadata(np.arange(len(ids)) % 2, ids, ["x", "y"])
+    split_metadata.save(tmp_path / "i.arrow", {"train": split})
+    before = pyarrow.total_allocated_bytes()
+    train = split_metadata.load(tmp_path / "i.arrow")["train"]
+    assert train.ids[123_456] == ids[123_456]
+    assert pyarrow.total_allocated_bytes() == before
+    assert train.labels.base is not None
 
 
 def test_data_hash_covers_the_prepared_pixels(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 from dml_jax.config import Data
 from dml_jax.data import pipeline, samplers, transforms
 from dml_jax.data.split import Split
-from dml_jax.errors import DataError
+from dml_jax.errors import ConfigError, DataError
 
 CENTRE = Data(crop="centre", resize=256, image_size=224)
 
@@ -54,3 +54,8 @@ def test_the_pipeline_names_the_image() -> None:
     for reader in (pipeline.evaluation(split, data, 8), train):
         with reader, pytest.raises(DataError, match=r"7\.jpg: 999x3 pixels"):
             next(reader)
+
+
+def test_training_crops_are_cut_from_the_resized_image() -> None:
+    with pytest.raises(ConfigError, match=r"training_size=20: must not exceed resize=16, the side that crop='random'"):
+        Data(crop="random", resize=16, image_size=16, training_size=20)

@@ -112,7 +112,7 @@ def test_a_threshold_for_pairs_would_accept_most_strangers() -> None:
 
 @pytest.mark.parametrize(("sizes", "growth"), [([3] * 200, (5.0, 5.0)), ([11] * 20, (2.2, 1.0))])
 def test_larger_than_the_split(sizes, growth) -> None:
-    """41 classes of 6 images imitate an index of 200 classes, or of 11 images per class: the rate is an upper bound."""
+    """41 classes of 6 images simulate 200 classes, or 11 images per class: the rate is an upper bound."""
     rows, labels = clusters(41, 6, seed=3)
     calibration = open_set.calibrate(rows, labels, np.array(sizes))
     for rule, factor in zip(("nearest", "mean"), growth, strict=True):
@@ -160,5 +160,5 @@ def test_errors() -> None:
     for rate in (0, 1, -0.5, float("nan")):
         with pytest.raises(DataError, match=r"false_accept_rate=.*must be above 0 and below 1"):
             open_set.expect(calibration, "nearest", rate)
-    with pytest.raises(DataError, match="decide='median': there is no such rule"):
+    with pytest.raises(DataError, match="decide='median': is not a decision rule"):
         open_set.expect(calibration, "median", 0.1)

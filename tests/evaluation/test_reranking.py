@@ -137,7 +137,7 @@ def test_metrics_of_lists_equal_those_of_distances(own):
 
 def test_invalid_lists():
     labels = np.zeros(6, int)
-    with pytest.raises(DataError, match="lists of 3 rows; these K and class sizes need 5"):
+    with pytest.raises(DataError, match="lists have 3 rows, but these K and class sizes need 5"):
         ranked_lists.retrieval(np.zeros((6, 3), int), labels, ks=(1,))
     with pytest.raises(DataError, match=r"hold 0\.\.9, but the gallery has 6 rows"):
         ranked_lists.retrieval(np.full((6, 9), 9) * (np.arange(9) > 0), labels, ks=(1,))

@@ -56,9 +56,7 @@ def small_tiles(monkeypatch):
 
 @pytest.mark.parametrize("memory", [None, 40_000, 1])
 @pytest.mark.parametrize("metric", ["cosine", "euclidean"])
-@pytest.mark.parametrize("top_r_from", [1, 1 << 30])
-def test_many_tiles_resident_streamed_and_cached(small_tiles, monkeypatch, metric, memory, top_r_from):
-    monkeypatch.setattr(plan, "TOP_R_FROM", top_r_from)
+def test_many_tiles_resident_streamed_and_cached(small_tiles, metric, memory):
     points, labels = sample(1, [1, 2, 3, 7, 17, 30, 60, 100, 80], copies=40)
     check_against_brute_force(points, labels, metric=metric, memory=memory)
 
@@ -78,10 +76,8 @@ def test_sorting_agrees_with_counting(small_tiles, monkeypatch, sort_above, posi
     check_against_brute_force(points, labels, position=position, metric="euclidean")
 
 
-@pytest.mark.parametrize("top_r_from", [1, 1 << 30])
 @pytest.mark.parametrize("seed", [0, 1])
-def test_integer_rows_tie_exactly(small_tiles, monkeypatch, seed, top_r_from):
-    monkeypatch.setattr(plan, "TOP_R_FROM", top_r_from)
+def test_integer_rows_tie_exactly(small_tiles, seed):
     rng = np.random.default_rng(seed)
     points, labels = rng.integers(0, 3, (300, 5)).astype(np.float32), rng.integers(0, 12, 300)
     distances = brute.distances(points, points, "euclidean")
@@ -193,10 +189,8 @@ def test_the_same_gallery_needs_exclude():
     assert metrics.retrieval(points, labels, exclude_self=False, **explicit)["recall@1"] == 1
 
 
-@pytest.mark.parametrize("top_r_from", [1, 1 << 30])
 @pytest.mark.parametrize("count", [1, 3])
-def test_results_do_not_depend_on_the_devices(small_tiles, monkeypatch, count, top_r_from):
-    monkeypatch.setattr(plan, "TOP_R_FROM", top_r_from)
+def test_results_do_not_depend_on_the_devices(small_tiles, monkeypatch, count):
     monkeypatch.setattr(plan, "SORT_ABOVE", 50)
     points, labels = sample(6, [1, 2, 3, 7, 17, 30, 60, 100], copies=40)
     few, all_devices = Mesh(np.array(jax.devices()[:count]), ("data",)), tiles.local_mesh()
@@ -230,14 +224,13 @@ def test_a_shift_does_not_change_euclidean_ranks():
 
 
 @pytest.mark.parametrize("position", [True, False])
-@pytest.mark.parametrize(("top_r_from", "sort_above"), [(1, 256), (1 << 30, 256), (1 << 30, 5)])
-def test_close_rows_are_ranked_in_float64(monkeypatch, top_r_from, sort_above, position):
-    monkeypatch.setattr(plan, "TOP_R_FROM", top_r_from)
+@pytest.mark.parametrize("sort_above", [5, 256])
+def test_close_rows_are_ranked_in_float64(monkeypatch, sort_above, position):
     monkeypatch.setattr(plan, "SORT_ABOVE", sort_above)
     for dtype in (np.float32, np.float64):
         points, labels = brute.far_groups(dtype)
         check_against_brute_force(points, labels, metric="euclidean", position=position)
-    check_against_brute_force(*brute.narrow_cone(), position=position, full_ranking=top_r_from > 1)
+    check_against_brute_force(*brute.narrow_cone(), position=position, full_ranking=True)
 
 
 def test_long_and_short_rows_by_cosine():

@@ -55,12 +55,11 @@ def processes(monkeypatch):
 @pytest.mark.parametrize(
     ("tile", "changed", "options"),
     [
-        (64, {"TOP_R_FROM": 1}, {}),
-        (64, {"TOP_R_FROM": 1, "SORT_ABOVE": 40}, {"metric": "euclidean", "memory": 40_000}),
-        (64, {"TOP_R_FROM": 1 << 30}, {}),
+        (64, {}, {}),
+        (64, {"SORT_ABOVE": 40}, {"metric": "euclidean", "memory": 40_000}),
         (64, {"SORT_ABOVE": 3}, {"full_ranking": True, "exclusion": "position"}),
         (64, {"SORT_ABOVE": 40}, {"gallery": True, "full_ranking": True}),
-        pytest.param(320, {"TOP_R_FROM": 1, "SORT_ABOVE": 98}, {}, marks=pytest.mark.slow),
+        pytest.param(320, {"SORT_ABOVE": 98}, {}, marks=pytest.mark.slow),
         (320, {}, {"two_sorted": True}),
     ],
 )

@@ -73,7 +73,7 @@ def test_directories_with_other_files_are_not_replaced(tmp_path: Path) -> None:
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos" / "x.jpg").write_text("x")
     (tmp_path / "file").write_text("x")
-    with pytest.raises(DataError, match=r"holds x.jpg, which is not an exported file"):
+    with pytest.raises(DataError, match=r"contains x.jpg, which is not an exported file"):
         write(tmp_path / "photos")
     with pytest.raises(DataError, match="is a file"):
         write(tmp_path / "file")

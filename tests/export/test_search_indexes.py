@@ -41,7 +41,7 @@ def test_qdrant(directory: Path) -> None:
         assert [point.id for point in points] == expected.tolist()
         first = points[0]
         assert first.payload == {"image": f"{first.id}.jpg", "label": first.id // 3}
-    with pytest.raises(DataError, match="this collection already exists"):
+    with pytest.raises(DataError, match="the collection already exists"):
         search_indexes.qdrant(client, "photos", exported)
 
 

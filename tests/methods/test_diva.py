@@ -117,7 +117,7 @@ def test_variants_trace_and_every_parameter_has_a_group(options: dict[str, Any])
     [
         ({"tasks": ("discriminative", "classes")}, "method.tasks[1]='classes'"),
         ({"tasks": ()}, "method.tasks=[]: must not be empty"),
-        ({"tasks": ("shared", "shared")}, "must not contain a name twice"),
+        ({"tasks": ("shared", "shared")}, "must not repeat a name"),
         (
             {"tasks": ("shared",), "ensemble": (1.0, 1.0, 0.0, 1.0)},
             "method.ensemble=(1.0, 1.0, 0.0, 1.0): must have a positive weight for one of tasks",

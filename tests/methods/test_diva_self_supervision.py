@@ -224,5 +224,5 @@ def test_requirements_on_the_data() -> None:
         diva.build(config, toys.backbone(), DATA._replace(images=3))
     method = diva.build(dataclasses.replace(SMALL, selfsimilarity="rotnet"), toys.backbone(), DATA)
     batch = toys.batch(1)
-    with pytest.raises(ConfigError, match=r"needs square images, these are 6x8; set data\.crop"):
+    with pytest.raises(ConfigError, match=r"needs square images, but these are 6x8; set data\.crop"):
         method.init(jax.random.key(0), batch._replace(images=batch.images[:, :, :, :6]))

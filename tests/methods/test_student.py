@@ -224,7 +224,7 @@ def test_relational_loss_with_embeddings_of_different_sizes() -> None:
         ({"weight": -1.0}, "method.weight=-1.0: must not be negative"),
         (
             {"weight": 0.0, "label_weight": 0.0},
-            "method.weight=0.0: leaves no loss to minimise together with",
+            "method.weight=0.0: leaves nothing to minimise, since",
         ),
         ({"soft_temperature": 0.0}, "method.soft_temperature=0.0: must be positive"),
         ({"temperature": 0.0}, "method.temperature=0.0: must be positive"),

@@ -18,7 +18,7 @@ ATTRIBUTES = {
 METHODS = {"extractall", "exec_module"}  # of any object
 KEYWORDS = {"shell", "allow_pickle"}  # forbidden unless the value is literally False
 REVIEWED = {
-    ("dml_jax/commands/cli.py", "exec_module"),  # a configuration file is a program of the user
+    ("dml_jax/config/files.py", "exec_module"),  # a configuration file is a program of the user
     ("dml_jax/files.py", "csv.writer"),  # where formulas are escaped
     ("benchmarks/input.py", "extractall"),  # zipfile keeps members inside the folder; the archive is the user's choice
     ("benchmarks/mutation.py", "exec"),  # runs changed copies of this project's own modules

@@ -178,9 +178,9 @@ def test_wrong_bodies(silent: int) -> None:
             assert (status, words in answer["error"]) == (400, True), answer
     whole, headers = form("file", picture())
     for sent, kind, words in (
-        (whole[:-20], headers["Content-Type"], "the form holds no complete file"),
-        (b"", headers["Content-Type"], "the form holds no complete file"),
-        (b"--x--\r\n", headers["Content-Type"], "the form holds no complete file"),
+        (whole[:-20], headers["Content-Type"], "the form contains no complete file"),
+        (b"", headers["Content-Type"], "the form contains no complete file"),
+        (b"--x--\r\n", headers["Content-Type"], "the form contains no complete file"),
         (b"no form", headers["Content-Type"], "the form cannot be read"),
         (whole, "multipart/form-data", "the form cannot be read: Missing boundary"),
         (whole[:-4] + whole[3:], headers["Content-Type"], "the form cannot be read: Too many files"),
@@ -267,7 +267,7 @@ def test_a_failure_of_the_network_ends_its_batch_only(capfd: pytest.CaptureFixtu
     model = Colours()
     with serving(model) as port:
         model.embed_pixels = lambda pixels: 1 / 0
-        assert ask(port, picture()) == (500, {"error": "internal error; the server has printed it"})
+        assert ask(port, picture()) == (500, {"error": "internal error; see the output of the server"})
         del model.embed_pixels
         assert ask(port, picture())[0] == 200
     assert "ZeroDivisionError" in capfd.readouterr().err

@@ -5,8 +5,6 @@ import io
 import math
 import os
 import re
-import subprocess
-import sys
 from dataclasses import asdict
 from html.parser import HTMLParser
 from pathlib import Path
@@ -301,14 +299,6 @@ def test_unknown_metric(tmp_path: Path, metric: str) -> None:
     words = rf"--metric={metric}: .*a-0 has no such result to compare by; it has recall@1, map@r$"
     with pytest.raises(ConfigError, match=words):
         report.execute([str(tmp_path / "a-0"), f"--metric={metric}"])
-
-
-def test_jax_is_not_imported(directory: Path) -> None:
-    """A report takes about a second, JAX alone several."""
-    runs = [str(path) for path in sorted(directory.glob("tau*"))]
-    code = f"import sys; from dml_jax import report, study; report.execute({runs!r}); print('jax' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[-1] == "False"
 
 
 def test_timing() -> None:

@@ -419,10 +419,6 @@ def test_the_processes_of_trials(tmp_path: Path) -> None:
     assert config_files.load_config(str(config), {"seed": "4"})["method"]["tau"] == 3.0
     assert config_files.load_config(str(config), {"seed": "4"})["seed"] == 4
     ensemble = Trial("e", "e", 0, Path("r/e"), {}, members=(Path("r/b"), Path("r/c")), weights=(1.0, 2.0))
-    assert REAL_COMMAND(tmp_path, ensemble)[2:] == [
-        "dml-jax ensemble",
-        "r/b",
-        "r/c",
-        "--output=r/e",
-        "--weights=1.0,2.0",
-    ]
+    members = ["r/b", "r/c"]
+    arguments = REAL_COMMAND(tmp_path, ensemble)[2:]
+    assert arguments == ["dml_jax", "ensemble", *members, "--output=r/e", "--weights=1.0,2.0"]

@@ -39,7 +39,7 @@ def test_a_signal_stops_immediately_when_there_is_nothing_to_save() -> None:
 def test_a_signal_whose_exception_is_swallowed_still_ends_the_process() -> None:
     code = """
 import os, signal, time
-from dml_jax.train import stop_signals
+from dml_jax.train.distributed import stop_signals
 stop_signals.GRACE = 0.1
 class Swallowing:
     def __del__(self):

@@ -10,6 +10,7 @@ import pytest
 
 from dml_jax import config as configs
 from dml_jax.config import Group
+from dml_jax.errors import ConfigError
 from dml_jax.methods import diva
 from dml_jax.train import experiment as experiments
 from dml_jax.train import training_set_refresh
@@ -104,5 +105,5 @@ def test_resume_is_exact(experiment: Experiment, tmp_path: Path) -> None:
 
 def test_more_clusters_than_images(experiment: Experiment) -> None:
     config = replace(experiment.config, method=replace(experiment.config.method, clusters=10_000))
-    with pytest.raises(configs.ConfigError, match=r"method\.clusters=10000: must not exceed the \d+ training images"):
+    with pytest.raises(ConfigError, match=r"method\.clusters=10000: must not exceed the \d+ training images"):
         experiments.build(config)

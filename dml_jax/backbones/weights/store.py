@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import safetensors
 import safetensors.numpy
 from flax import traverse_util
 
@@ -53,13 +54,16 @@ def write(directory: Path, arrays: Mapping[str, np.ndarray], metadata: Mapping[s
       metadata: content of `weights.json`; the SHA-256 of the weights is added.
 
     Raises:
-      WeightsError: see `check_output`.
+      WeightsError: see `check_output`; or the disk is full.
     """
     check_output(directory)
     directory.parent.mkdir(parents=True, exist_ok=True)
     draft = Path(tempfile.mkdtemp(prefix=f".{directory.name}-", dir=directory.parent))
     try:
-        safetensors.numpy.save_file(dict(arrays), draft / WEIGHTS)
+        try:
+            safetensors.numpy.save_file(dict(arrays), draft / WEIGHTS)
+        except safetensors.SafetensorError as error:  # which hides the OSError, e.g. of a full disk
+            raise WeightsError(f"{directory}: cannot be written ({error})") from None
         complete = {**metadata, "weights_sha256": sha256(draft / WEIGHTS)}
         (draft / METADATA).write_text(json.dumps(complete, indent=2) + "\n")
         make_accessible(draft / WEIGHTS)

@@ -10,10 +10,10 @@ with the splits "train" and "test", whose classes are disjoint, and optionally "
 
 A data set that users download and convert with `dml-jax prepare` also defines
 
-    RECIPE: prepare.source_files.Recipe
+    RECIPE: prepare.sources.Recipe
 
-whose `find` maps the files of the original distribution to images, labels and splits (see `prepare/source_files.py`),
-and implements `load` as `return prepared.load(data, "<name>")`. `cub.py` is a short example with a recipe,
+whose `find` maps the files of the original distribution to images, labels and splits (see `prepare/sources.py`),
+and implements `load` as `return store.load(data, "<name>")`. `cub.py` is a short example with a recipe,
 `digits.py` one without.
 
 So a new data set is one new file. Two files change for its tests: `tests/data/layouts.py` gets a miniature of the

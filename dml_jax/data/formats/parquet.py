@@ -68,13 +68,7 @@ def _split_in(path: str) -> str:
 
 
 class _Columns(NamedTuple):
-    """How a table is read.
-
-    Attributes:
-      image, label: names of these columns.
-      types: of these and all metadata columns, as they are read.
-      class_names: by column of class numbers.
-    """
+    """Names of two columns, types of these and the metadata as they are read, and class names by column of numbers."""
 
     image: str
     label: str
@@ -83,11 +77,7 @@ class _Columns(NamedTuple):
 
 
 def _columns(schema: "pyarrow.Schema") -> _Columns:
-    """Finds the columns.
-
-    Raises:
-      DataError: there is no image or label column, or it has another type.
-    """
+    """Finds the columns; raises DataError if there is no image or label column, or it has another type."""
     import pyarrow as pa
 
     text = (schema.metadata or {}).get(b"huggingface", b"{}")
@@ -121,14 +111,7 @@ def _is_scalar(kind: "pyarrow.DataType") -> bool:
 
 
 def _entries(source: Path, name: str, file: IO[bytes], split: str) -> Iterator[Entry]:
-    """The images of one Parquet file, whose contents are written to `file`.
-
-    Args:
-      source: the Parquet file.
-      name: by which its images are called: that in row 7 is <name>/7.
-      file: to write to.
-      split: of rows for which the table names none.
-    """
+    """The images of the Parquet file `source`, named <name>/<row>; their contents are written to `file`."""
     from pyarrow import parquet
 
     if not source.is_file():

@@ -101,11 +101,7 @@ def _copy(member: Member, file: IO[bytes], left: int) -> int:
 
 
 def _safe_path(name: str) -> str:
-    """A member's normalised path in the archive.
-
-    Raises:
-      DataError: it leads outside the archive, or is not a file name.
-    """
+    """A member's normalised path; raises DataError if it leads outside the archive or is not a file name."""
     path = PurePosixPath(name.replace("\\", "/"))
     outside = path.is_absolute() or PureWindowsPath(name).drive or ".." in path.parts
     if outside or not path.parts or "\0" in name or len(name) > 1024:

@@ -1,4 +1,4 @@
-"""Checking a data set before it is written: every image is decoded, and all problems are found in one pass."""
+"""The second step of a preparation: every image is decoded, and all problems are found in one pass."""
 
 import hashlib
 from collections import Counter, deque
@@ -12,7 +12,7 @@ import numpy as np
 from PIL import Image
 
 from dml_jax.data import decode, transforms
-from dml_jax.data.prepare.sources import Entry, File
+from dml_jax.data.prepare.sources import SPLITS, Entry, File, Files, Options, Recipe, check_disjoint_classes
 from dml_jax.errors import DataError
 
 MIN_SIDE = 8  # pixels
@@ -26,7 +26,7 @@ class ImageHashes(NamedTuple):
     """Hashes of an image that can be decoded.
 
     Attributes:
-      sha256: of the file.
+      sha256: digest of the file.
       difference: uint8 [16], see `difference_hash`.
     """
 
@@ -43,6 +43,38 @@ def ordered_map(function: Callable[[S], T], items: Iterable[S], threads: int) ->
             result = waiting.popleft().result()
             waiting.extend(pool.submit(function, item) for item in islice(source, 1))
             yield result
+
+
+def find_entries(recipe: Recipe, files: Files, options: Options, sources: str) -> list[Entry]:
+    """The images that a recipe finds among the files.
+
+    Raises:
+      DataError: the files are not the data set, or test classes are in training; the message begins with `sources`.
+    """
+    try:
+        entries = recipe.find(files, options)
+        check_disjoint_classes(entries)
+        return entries
+    except DataError as error:
+        raise DataError(f"{sources}: {error}") from error
+
+
+def check_number_of_classes(entries: Sequence[Entry], sources: str) -> None:
+    """Checks that there are at least two classes for training, two for test, and none or two for validation.
+
+    Raises:
+      DataError: there are fewer; the message begins with `sources`.
+    """
+    classes = {split: {entry.class_name for entry in entries if entry.split == split} for split in SPLITS}
+    if len(classes["validation"]) == 1:
+        raise DataError(f"{sources}: the validation images are of one class only; at least 2 classes are needed")
+    if min(len(classes["train"]), len(classes["test"])) < 2:
+        names = sorted({entry.class_name for entry in entries})
+        listed = f" ({', '.join(map(repr, names[:3]))}{', …' if len(names) > 3 else ''})" if names else ""
+        raise DataError(
+            f"{sources}: {len(entries)} images of {len(names)} class{'' if len(names) == 1 else 'es'}{listed}: "
+            f"{len(classes['train'])} training and {len(classes['test'])} test classes; at least 2 of each are needed"
+        )
 
 
 def inspect_image(file: File, use: Callable[[bytes, np.ndarray], None]) -> ImageHashes | str:
@@ -78,8 +110,6 @@ def inspect_images(
     """Decodes all images.
 
     Args:
-      entries: the images.
-      threads: number of threads.
       progress: called with the number of images decoded so far.
       use: called in the threads with index, content of the file and pixels, uint8 [H, W, 3], of each usable image.
 

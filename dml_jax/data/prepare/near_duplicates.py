@@ -1,12 +1,22 @@
 """Near-duplicates between training and test images, found by their difference hashes without comparing all pairs."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
+
+from dml_jax.data.prepare.sources import SPLITS, Entry
 
 MAX_DISTANCE = 3  # bits by which the hashes of near-duplicates may differ, of 128
 MIN_BITS = 8  # images with fewer set bits have too little structure to be compared
 BLOCKS = MAX_DISTANCE + 1  # hashes that differ in at most MAX_DISTANCE bits agree in at least one of this many blocks
+
+
+def between_splits(entries: Sequence[Entry], hashes: Sequence[np.ndarray]) -> list[tuple[Entry, Entry]]:
+    """Pairs of a training image and a similar test or gallery image, from difference hashes uint8 [16]."""
+    indices = {split: [i for i, entry in enumerate(entries) if entry.split == split] for split in SPLITS}
+    train, test = indices["train"], indices["test"] + indices["gallery"]
+    stacked = np.stack(hashes)
+    return [(entries[train[i]], entries[test[j]]) for i, j in find_pairs(stacked[train], stacked[test])]
 
 
 def find_pairs(first: np.ndarray, second: np.ndarray) -> list[tuple[int, int]]:

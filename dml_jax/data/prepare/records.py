@@ -1,22 +1,24 @@
-"""Encoding the images of a data set while they are checked, and writing them as records with an index."""
+"""The third step of a preparation: images, encoded while they were checked, become records with an index."""
 
+import contextlib
 import hashlib
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import simplejpeg
+from array_record.python.array_record_module import ArrayRecordWriter
 
-from dml_jax.data import decode, split_metadata, transforms
+from dml_jax.data import decode, split_metadata, store, transforms
 from dml_jax.data.prepare import check as check_images
-from dml_jax.data.prepare import tfds_builder
 from dml_jax.data.prepare.check import ImageHashes
 from dml_jax.data.prepare.sources import Entry, File
 from dml_jax.data.store import FORMAT, INDEX
-from dml_jax.files import name_file, sha256
+from dml_jax.files import name_file, sha256, write_json
 
+RECORDS = "records"  # folder of the packed images
 JPEG_QUALITY = 90  # of resized images
 
 
@@ -24,7 +26,7 @@ def encode(data: bytes, image: np.ndarray, short_side: int = 0, pixels: bool = F
     """The stored form of an image file: JPEG (except CMYK) and 8-bit RGB PNG unchanged, all others as RGB PNG.
 
     Args:
-      data: content of the file.
+      data: an image file.
       image: its pixels, uint8 [H, W, 3].
       short_side: images whose shorter side is longer are resized to it and stored as JPEG; 0 for no resizing.
       pixels: store uncompressed pixels (PPM), which need no decoding but much more space.
@@ -50,10 +52,8 @@ def check(
     """Decodes every image, once, and encodes the usable ones.
 
     Args:
-      entries: the images.
       spool: file for the images that are not stored as they are.
       short_side, pixels: see `encode`.
-      threads: number of threads that decode.
       progress: called with the number of images checked so far.
 
     Returns:
@@ -75,7 +75,6 @@ def check(
 def write(
     directory: Path,
     entries: Sequence[Entry],
-    about: Mapping[str, str],
     *,
     compressed: bool,
     threads: int,
@@ -84,50 +83,51 @@ def write(
     """Writes the images and the index of a checked data set.
 
     Args:
-      directory: to write to.
+      directory: a new folder.
       entries: the images, as `check` returns them.
-      about: name, home, citation and description of the data set.
       compressed: whether the records are compressed.
-      threads: number of threads that read.
       progress: called with the number of images written so far.
 
     Returns:
-      Content of the marker file, which the caller writes last.
+      The fields of the marker file that describe what was written.
     """
     splits = split_metadata.from_entries(entries)
-    by_split = {split: [entry for entry in entries if entry.split == split] for split in splits}
-    done = 0
-    content = hashlib.sha256()
-
-    def examples(split: str) -> Iterator[tfds_builder.Example]:
-        nonlocal done
-        members = by_split[split]
+    content, done = hashlib.sha256(), 0
+    (directory / RECORDS).mkdir()
+    for split in splits:
+        members = [entry for entry in entries if entry.split == split]
         images = check_images.ordered_map(lambda entry: entry.file.read(), members, threads)
-        for entry, image in zip(members, images, strict=True):
-            content.update(hashlib.sha256(image).digest())
-            content.update(f"{split}\n{entry.class_name}\n{entry.id}\n".encode())
-            done += 1
-            progress(done)
-            yield image, entry.class_name, entry.id
-
-    classes = sorted({name for split in splits.values() for name in split.classes})
-    records = tfds_builder.write(
-        directory, {split: examples(split) for split in splits}, classes, about, compressed=compressed
-    )
+        path = directory / RECORDS / f"{split}.array_record"
+        options = "group_size:1" if compressed else "group_size:1,uncompressed"
+        with name_file(path), contextlib.closing(ArrayRecordWriter(str(path), options)) as writer:
+            for entry, image in zip(members, images, strict=True):
+                writer.write(image)
+                content.update(hashlib.sha256(image).digest())
+                content.update(f"{split}\n{entry.class_name}\n{entry.id}\n".encode())
+                done += 1
+                progress(done)
     split_metadata.save(directory / INDEX, {name: split._replace(files=()) for name, split in splits.items()})
     return {
         "format": FORMAT,
-        "name": about["name"],
         "sha256": content.hexdigest(),
         "splits": {
             name: {"images": len(split.labels), "classes": len(set(split.labels.tolist()))}
             for name, split in splits.items()
         },
         "metadata": sorted({column for split in splits.values() for column in split.metadata}),
-        "records": records.relative_to(directory).as_posix(),
+        "records": RECORDS,
         "files": {
             path.relative_to(directory).as_posix(): [path.stat().st_size, sha256(path)]
             for path in sorted(directory.rglob("*"))
             if path.is_file()
         },
     }
+
+
+def publish(directory: Path, output: Path, moved: Path, marker: Mapping[str, Any]) -> None:
+    """Moves a finished data set to its place, after a list of what is moved was written; the marker comes last."""
+    finished = sorted(directory.iterdir())
+    write_json(moved, [path.name for path in finished])
+    for path in finished:
+        path.replace(output / path.name)
+    store.write_marker(output, marker)

@@ -1,12 +1,15 @@
-"""The files and images of an unprepared data set, listed without opening an image."""
+"""The first step of a preparation: the files and images of a data set, listed without opening an image."""
 
+import contextlib
 import os
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from dml_jax.data.prepare import archives
 from dml_jax.errors import DataError
+from dml_jax.files import read_json, write_json
 from dml_jax.remote.downloads import Source
 
 SPLITS = ("train", "validation", "test", "gallery")  # if there is a gallery, the test images are the queries
@@ -133,6 +136,84 @@ def walk(root: Path) -> Iterator[tuple[str, File]]:
         for name in sorted(names):
             if not _is_ignored_name(name):
                 yield (name if base == "." else f"{base}/{name}"), File(Path(folder, name))
+
+
+def list_files(sources: Sequence[Path], nested: bool, scratch: Path, announce: Callable[[str], None]) -> Files:
+    """All files of the sources by their relative path; archives are unpacked.
+
+    Args:
+      sources: folders, archives, .csv and .parquet files.
+      nested: whether archives among the files are unpacked as well.
+      scratch: folder for what is unpacked; what an interrupted run has unpacked there is used again.
+      announce: called with a line for each archive that is unpacked.
+
+    Raises:
+      DataError: a source is missing, hostile or damaged, or two sources contain the same path.
+    """
+    files: dict[str, File] = {}
+    for i, source in enumerate(sources):
+        target = scratch / f"source-{i}"
+        if source.is_dir():
+            found = dict(walk(source))
+        elif source.is_file() and archives.is_archive(source.name):
+            found = _unpack(source, target, announce)
+        elif source.is_file() and source.suffix.lower() == ".csv":
+            others = (pair for pair in walk(source.parent) if not pair[0].lower().endswith(".csv"))
+            found = {source.name: File(source), **dict(others)}
+        elif source.is_file() and source.suffix.lower() == ".parquet":
+            found = {source.name: File(source)}
+        else:
+            raise DataError(
+                f"--source={source}: must be an existing folder, .csv or .parquet file or archive "
+                f"({', '.join(archives.ENDINGS)})"
+            )
+        if nested:
+            found |= _unpack_nested(found, target, announce)
+        if shared := set(files) & set(found):
+            raise DataError(f"--source={source}: {min(shared)!r} is also in another source; give each file only once")
+        files |= found
+    return dict(sorted(files.items()))
+
+
+def _unpack(archive: Path, target: Path, announce: Callable[[str], None]) -> dict[str, File]:
+    """Unpacks an archive into the file `target`, unless an interrupted run has done so."""
+    if not archive.is_file():
+        raise DataError(f"{archive}: not a regular file")
+    stat, record = archive.stat(), target.with_name(f"{target.name}.json")
+    state = [stat.st_size, stat.st_mtime_ns]
+    known = None
+    with contextlib.suppress(DataError):  # absent or damaged
+        known = read_json(record, archives.Unpacked)
+    if known is None or known["archive"] != state:
+        announce(f"unpacking {archive}")
+        known = {"archive": state, "members": archives.unpack(archive, target)}
+        write_json(record, known)
+    return {name: File(target, offset, size) for name, offset, size in known["members"] if not is_ignored(name)}
+
+
+def _unpack_nested(files: Files, target: Path, announce: Callable[[str], None]) -> dict[str, File]:
+    """Unpacks the archives among the files, one level deep; their members appear in the folder of the archive."""
+    members: dict[str, File] = {}
+    for j, path in enumerate(sorted(path for path in files if archives.is_archive(path))):
+        archive = files[path]
+        if archive.size >= 0:
+            ending = next(ending for ending in archives.ENDINGS if path.lower().endswith(ending))
+            archive = File(_extract(archive, target.with_name(f"{target.name}-{j}{ending}")))
+        parent = path.rpartition("/")[0]
+        inner = _unpack(archive.path, target.with_name(f"{target.name}-{j}"), announce)
+        members |= {f"{parent}/{name}" if parent else name: file for name, file in inner.items()}
+    return members
+
+
+def _extract(file: File, target: Path) -> Path:
+    """Copies a member of an unpacked archive to a file of its own."""
+    if not target.exists() or target.stat().st_size != file.size:
+        with file.path.open("rb") as source, target.open("wb") as copy:
+            source.seek(file.offset)
+            left = file.size
+            while chunk := source.read(min(left, archives.CHUNK)):
+                left -= copy.write(chunk)
+    return target
 
 
 def stamp(path: str | Path) -> str:

@@ -34,7 +34,7 @@ def build(data: Data, labels: np.ndarray, seed: int) -> Sampler:
     Args:
       data: `sampler`, `batch_size` and `images_per_class` are read.
       labels: int [N], labels 0..C-1 of the training split; every class has an image.
-      seed: of the run, not negative.
+      seed: at least 0.
 
     Raises:
       ConfigError: the split has too few classes or images for such a batch.

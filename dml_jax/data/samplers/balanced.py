@@ -42,7 +42,7 @@ def successive_shuffles(seed: int, stream: int, sizes: list[int], group: int) ->
     permutations, the second one begins with elements that the group does not contain yet.
 
     Args:
-      seed, stream: of the random numbers.
+      seed, stream: seeds of the random numbers.
       sizes: number of elements of each set.
       group: number of elements drawn at a time.
 

@@ -50,7 +50,6 @@ def from_batches(batch: Callable[[int], np.ndarray], steps: int) -> Sampler:
 
     Args:
       batch: step -> int [B], a pure function.
-      steps: steps per epoch.
     """
     return Sampler(batch, first_step=lambda epoch: epoch * steps, epoch=lambda step: step // steps)
 
@@ -60,8 +59,6 @@ def from_epochs(order: Callable[[int], np.ndarray], batch_size: int, steps: int)
 
     Args:
       order: epoch -> int [steps * batch_size], the concatenated batches of the epoch, a pure function.
-      batch_size: images per batch.
-      steps: steps per epoch.
     """
     orders = Cached(order, 4)
 
@@ -78,7 +75,6 @@ def from_varying_epochs(order: Callable[[int], np.ndarray], length: Callable[[in
     Args:
       order: epoch -> int [steps * batch_size], the concatenated batches of the epoch, a pure function.
       length: epoch -> its number of steps. Called for every epoch of the run before the first step, so it must be fast.
-      batch_size: images per batch.
     """
     orders = Cached(order, 4)
     lengths = Cached(lambda epoch: np.asarray(length(epoch)), 2**16)
@@ -104,12 +100,8 @@ def from_varying_epochs(order: Callable[[int], np.ndarray], length: Callable[[in
 def distinct_classes_per_batch(data: Data, available: int) -> int:
     """The number of distinct classes in a batch, B / K.
 
-    Args:
-      data: `batch_size` and `images_per_class` are read.
-      available: number of training classes.
-
     Raises:
-      ConfigError: the training split has fewer classes.
+      ConfigError: the training split has fewer, `available`.
     """
     classes = data.batch_size // data.images_per_class
     if classes > available:

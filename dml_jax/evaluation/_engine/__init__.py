@@ -21,9 +21,7 @@ lower index. A rank is therefore a count, and needs no sorting:
    multiplied, and each is used twice, for the queries in its columns and for those in its rows.
 
 The cost of counting grows with R, so classes with many rows are handled differently. Queries with hundreds of relevant
-rows sort their row of scores on the host (`sort`). On CPUs, from R = 16, only the first relevant rank is counted;
-R-precision and average precision at R, which depend on the first R ranks alone, come from the best R candidates, which
-the host collects while the tiles pass (`top_r`). `plan` chooses between them and combines the results.
+rows sort their row of scores on the host (`sort`). `plan` chooses between them and combines the results.
 
 Queries whose nearest relevant row is so close that rounding could decide are ranked once more, in float64 on the host
 (`exact`).

@@ -18,8 +18,7 @@ from dml_jax.evaluation._engine.counting_kernels import (
     sum_over_devices,
 )
 from dml_jax.evaluation._engine.sharing import Share
-from dml_jax.evaluation._engine.tiles import PADDING_INDEX, REPLICATED, SHARDED, TiledRows, product, scores_of_keys
-from dml_jax.evaluation._engine.top_r import TopR
+from dml_jax.evaluation._engine.tiles import REPLICATED, SHARDED, TiledRows, product, scores_of_keys
 
 Pair = tuple[int, int]  # a tile of the gallery and a tile of the queries
 Progress = Callable[[int, int], None]
@@ -68,7 +67,6 @@ def count_ranks(
     budget: Budget,
     share: Share,
     progress: Progress | None = None,
-    top_r: TopR | None = None,
     drop: int = 0,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Ranks of the targets of each query, and the score of the nearest one.
@@ -78,15 +76,13 @@ def count_ranks(
       queries: the same object where the queries are their own gallery.
       targets: the rows whose ranks are wanted.
       mesh: devices; the result does not depend on them.
-      budget: limits per device.
-      share: of the tiles.
+      share: this process's part of the tiles.
       progress: called with the number of this process's tiles done and the total.
-      top_r: receives every tile; then only the first of each query's targets is ranked.
       drop: number of nearest targets whose score is not wanted.
 
     Returns:
-      int32 [m, R, T] (R = 1 with `top_r`), 1-based, not counting the query's own row where `targets.own` gives it; 0
-      for unused targets. And float [m, T], NaN for queries without targets.
+      int32 [m, R, T], 1-based, not counting the query's own row where `targets.own` gives it; 0 for unused targets. And
+      float [m, T], NaN for queries without targets.
     """
     symmetric = queries is gallery
     width = max(1, int(targets.size.max()))
@@ -107,18 +103,12 @@ def count_ranks(
     far = sorted(set(far) - set(near), key=lambda pair: pair[::-1])
     near, far = list(share.of(near)), list(share.of(far))
     total = 2 * len(near) + len(far)
-    passes = TilePasses(gallery, queries, num_targets, symmetric, mesh, budget, share, progress, top_r, total)
+    passes = TilePasses(gallery, queries, num_targets, symmetric, mesh, budget, share, progress, total)
     scores = passes.run(read_thresholds, left, right, near, right.thresholds.dtype)
     used, thresholds, own, ties = positions[:, :-1] >= 0, scores[:, :-1], scores[:, -1:], right.ties
     reached = np.where(used, thresholds, np.iinfo(thresholds.dtype).min)
     nearest = np.partition(reached, -1 - drop, axis=1)[:, -1 - drop] if drop else reached.max(axis=1)
     nearest_scores = scores_of_keys(nearest)
-    if top_r is not None:
-        top_r.start_collecting()
-        passes.num_targets, group = np.minimum(num_targets, 1), 1
-        thresholds, nearest = reached, nearest[:, None]
-        ties = np.where(used & (thresholds == nearest), ties, PADDING_INDEX).min(axis=1, keepdims=True)
-        used, thresholds, positions = np.any(used, axis=1, keepdims=True), nearest, positions[:, -1:]
     unreachable = np.iinfo(thresholds.dtype).max
     right = right._replace(positions=positions, thresholds=np.where(used, thresholds, unreachable), ties=ties)
     left = right if symmetric else left
@@ -168,11 +158,8 @@ class TilePasses:
       queries: right operand.
       num_targets: int [m], largest number of targets in each tile of queries.
       symmetric: whether each tile is reduced along both axes.
-      mesh: devices.
-      budget: limits per device.
-      share: of this process, to whose tiles the passes are limited.
+      share: the passes are limited to the tiles of this process.
       progress: called with the number of tiles done and the total.
-      top_r: receives every tile.
       total: tiles in all passes.
       done: tiles done.
       cached_scores: tiles of the first pass, by their pairs.
@@ -187,7 +174,6 @@ class TilePasses:
     budget: Budget
     share: Share
     progress: Progress | None
-    top_r: TopR | None
     total: int
     done: int = 0
     cached_scores: dict[bytes, jax.Array] = field(default_factory=dict)
@@ -239,7 +225,7 @@ class TilePasses:
             device_sides = self._put(sides, REPLICATED)
         rows, columns = self._put([np.zeros((self.mesh.size, *shape), dtype) for shape in shapes], SHARDED)
         recent: list[jax.Array] = []
-        for chosen, batch, num_targets in self._device_batches(pairs):
+        for batch, num_targets in self._device_batches(pairs):
             local = batch - np.array([[row_tiles.start, column_tiles.start]], np.int32)
             key = batch.tobytes()
             scores = self.cached_scores.pop(key, None)
@@ -248,8 +234,6 @@ class TilePasses:
                 if reduction is read_thresholds and len(self.cached_scores) < self.budget.cached_tiles:
                     self.cached_scores[key] = scores
             rows, columns = accumulate(scores, *device_sides, rows, columns, local, num_targets, self.mesh, reduction)
-            if self.top_r is not None:
-                (self.top_r.estimate_bounds if reduction is read_thresholds else self.top_r.collect)(scores, chosen)
             # Dispatch at most two tiles ahead, or all tiles would be allocated at once.
             recent = [*recent, scores][-3:]
             if len(recent) == 3:
@@ -259,11 +243,8 @@ class TilePasses:
                 self.progress(min(self.done, self.total), self.total)
         return np.asarray(sum_over_devices(rows, self.mesh)), np.asarray(sum_over_devices(columns, self.mesh))
 
-    def _device_batches(self, pairs: Sequence[Pair]) -> Iterator[tuple[list[Pair], np.ndarray, np.ndarray]]:
-        """Pairs for up to n devices, then, for all n, pairs and numbers of targets (rows, columns): int32 [n, 2].
-
-        A device without work repeats the first pair with no targets.
-        """
+    def _device_batches(self, pairs: Sequence[Pair]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Pairs for n devices and their targets, int32 [n, 2]; idle devices repeat a pair, with no targets."""
         for start in range(0, len(pairs), self.mesh.size):
             chosen = list(pairs[start : start + self.mesh.size])
             num_targets = [
@@ -271,7 +252,7 @@ class TilePasses:
             ]
             idle = self.mesh.size - len(chosen)
             batch = np.array(chosen + chosen[:1] * idle, np.int32)
-            yield chosen, batch, np.array(num_targets + [[0, 0]] * idle, np.int32)
+            yield batch, np.array(num_targets + [[0, 0]] * idle, np.int32)
 
     def _operand(self, rows: TiledRows, panel: slice, right: bool) -> jax.Array:
         """Prepared rows of some tiles, replicated; the two panels used last are kept."""

@@ -63,8 +63,8 @@ def accumulate(
 
     Args:
       keys: integers [n, S, T], scores as `tiles.sortable_keys`.
-      left: of the rows, replicated.
-      right: of the columns, replicated.
+      left: the side of the rows, replicated.
+      right: the side of the columns, replicated.
       rows: [n, p, R, S], running sums for the queries along the rows.
       columns: [n, q, R, T], running sums for the queries along the columns.
       pairs: int32 [n, 2], tiles of `left` and `right`.

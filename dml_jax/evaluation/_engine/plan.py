@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from jax.sharding import Mesh
 
-from dml_jax.evaluation._engine import exact, sort, tiles, top_r
+from dml_jax.evaluation._engine import exact, sort, tiles
 from dml_jax.evaluation._engine.count_ranks import Budget, Progress, Targets, count_ranks
 from dml_jax.evaluation._engine.rank_metrics import full_ranking, metrics_from_ranks
 from dml_jax.evaluation._engine.sharing import Share
@@ -14,10 +14,6 @@ from dml_jax.evaluation._engine.tiles import Metric, TiledRows
 
 # Queries with more relevant rows than this are sorted: about where the cost of counting meets that of sorting.
 SORT_ABOVE = 256
-# Number of relevant rows from which a CPU collects the best candidates instead of counting for each relevant row, if
-# the buffers fit into so many bytes.
-TOP_R_FROM = 16
-TOP_R_BYTES = 1 << 29
 # Relative cost of counting one threshold if tiles interleave in index order, and if they do not (see
 # `counting_kernels.make_counter`).
 COST_INTERLEAVED, COST_DISJOINT = 10, 6
@@ -49,15 +45,12 @@ class Plan(NamedTuple):
       queries: the same object where the queries are their own gallery.
       targets: relevant rows whose ranks are counted.
       sorted_queries: int [Q'], queries that are ranked by sorting.
-      budget: limits per device.
-      mesh: devices.
-      share: of the tiles and sorted queries.
+      share: this process's part of the tiles and sorted queries.
       labels: int [Q], classes numbered from 0.
       gallery_labels: int [G], likewise.
       relevant: int64 [Q], R.
       excluded: int [Q], index of the candidate that each query excludes; -1 if none.
       drop_nearest: whether each query excludes its nearest candidate.
-      use_top_r: whether `top_r` replaces counting for all but the first relevant rank.
       full_ks: K of the precision at K, if the metrics of the whole ranking are wanted; else None.
     """
 
@@ -73,7 +66,6 @@ class Plan(NamedTuple):
     relevant: np.ndarray
     excluded: np.ndarray
     drop_nearest: bool
-    use_top_r: bool
     full_ks: tuple[int, ...] | None
 
     def describe(self) -> str:
@@ -90,8 +82,6 @@ class Plan(NamedTuple):
         first = self.targets.start.min(axis=1) // gallery.tile_size
         near_tiles = int(np.sum(last.max(axis=1) - first + 1))
         target_bytes = 4 * max(1, int(sizes.max())) * queries.num_tiles * queries.tile_size * itemsize
-        if self.use_top_r:
-            target_bytes += top_r.buffer_bytes(len(queries.order), int(sizes.max()))
         score_bytes = (min(self.budget.cached_tiles, near_tiles) + 4) * tile_bytes
         resident = all(rows.num_tiles <= self.budget.panel_tiles for rows in operands)
         return (
@@ -127,14 +117,12 @@ def make_plan(
       labels: int [Q].
       gallery: [G, D], None where the queries are their own gallery.
       gallery_labels: int [G], equal to `labels` where the queries are their own gallery.
-      metric: ranks the gallery.
       excluded: int [Q], index of the candidate of its class that each query excludes; -1 or None for none.
       drop_nearest: exclude the nearest candidate of each query, as if it were of the query's class.
       dtype: float32 or float64.
-      share: of this process.
       mesh: devices, by default all of this process.
       memory: bytes to use per device; by default see `tiles.memory_budget`.
-      full_ks: see `Plan`; every relevant row is then ranked, which excludes the shortcut for large classes on CPUs.
+      full_ks: see `Plan`.
     """
     mesh = mesh or tiles.local_mesh()
     memory = memory or tiles.memory_budget(mesh)
@@ -171,17 +159,6 @@ def make_plan(
     tile_bytes = max(gallery_tile * query_tile * dtype.itemsize, 1)
     panel_tiles = max(1, memory // 4 // (max(gallery_tile, query_tile) * gallery_rows.width * dtype.itemsize))
     budget = Budget(panel_tiles=panel_tiles, cached_tiles=memory // 2 // tile_bytes)
-    use_top_r = (
-        symmetric
-        and full_ks is None
-        and bool(np.all(excluded == np.arange(len(queries))))
-        and tiles.is_cpu(mesh)
-        and dtype == np.float32
-        and int(num_targets.max()) >= TOP_R_FROM
-        and gallery_tile <= top_r.MAX_TILE_SIZE
-        and len(order) <= top_r.MAX_ROWS
-        and top_r.buffer_bytes(len(order), int(num_targets.max())) <= TOP_R_BYTES
-    )
     return Plan(
         gallery=gallery_rows,
         queries=query_rows,
@@ -195,7 +172,6 @@ def make_plan(
         relevant=relevant,
         excluded=excluded,
         drop_nearest=drop_nearest,
-        use_top_r=use_top_r,
         full_ks=full_ks,
     )
 
@@ -241,8 +217,6 @@ def execute(plan: Plan, progress: Progress | None = None) -> QueryResults:
     results = first, precision, average, full, nearest
     if plan.targets.size.any():
         order = plan.queries.order
-        by_sorting = np.isin(np.arange(len(first)), plan.sorted_queries)
-        best = top_r.TopR(plan.gallery, np.where(by_sorting, 0, relevant), plan.share) if plan.use_top_r else None
         ranks, scores = count_ranks(
             plan.gallery,
             plan.queries,
@@ -251,19 +225,14 @@ def execute(plan: Plan, progress: Progress | None = None) -> QueryResults:
             budget=plan.budget,
             share=plan.share,
             progress=progress,
-            top_r=best,
             drop=int(plan.drop_nearest),
         )
         nearest[order] = scores.reshape(-1)[: len(first)]
         ranks = ranks.transpose(0, 2, 1).reshape(-1, ranks.shape[1])[: len(first)]
-        if best is not None:
-            first[order] = ranks[:, 0]
-            precision[:], average[:] = best.finish(plan.labels)
-        else:
-            ranks -= plan.drop_nearest
-            first[order], precision[order], average[order] = metrics_from_ranks(ranks, relevant[order])
-            if full is not None:
-                full[order] = full_ranking(ranks, plan.full_ks or ())
+        ranks -= plan.drop_nearest
+        first[order], precision[order], average[order] = metrics_from_ranks(ranks, relevant[order])
+        if full is not None:
+            full[order] = full_ranking(ranks, plan.full_ks or ())
     _rank_by_sorting(plan, plan.sorted_queries, results, False, progress)
     squares = 2 - 2 * nearest if plan.queries.metric == "cosine" else -2 * nearest
     error = exact.error_bound(plan.queries.width, plan.queries.dtype)

@@ -14,10 +14,10 @@ Work = TypeVar("Work", Sequence, np.ndarray)
 
 
 class Share(NamedTuple):
-    """The part of this process. All processes must call `sum` and `gather` equally often, with arrays of equal shapes.
+    """The part of this process. All processes must call `sum` equally often, with arrays of equal shapes.
 
     Attributes:
-      process: its index.
+      process: index of this process.
       processes: their number; 1 if nothing is shared.
     """
 
@@ -38,12 +38,6 @@ class Share(NamedTuple):
         mesh = Mesh(np.array([devices[process] for process in range(self.processes)]), ("data",))
         parts = jax.make_array_from_process_local_data(NamedSharding(mesh, SHARDED), bits[None])
         return np.array(sum_over_devices(parts, mesh)).view(values.dtype)
-
-    def gather(self, values: np.ndarray) -> np.ndarray:
-        """The values of all processes: [processes, *shape]."""
-        everything = np.zeros((self.processes, *values.shape), values.dtype)
-        everything[self.process] = values
-        return self.sum(everything)
 
 
 def among_processes(shared: bool) -> Share:

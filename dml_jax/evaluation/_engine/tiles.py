@@ -196,7 +196,6 @@ def product(left: jax.Array, right: jax.Array, pairs: jax.Array, mesh: Mesh, as_
       left: [p, S, W], replicated; see `TiledRows.operand`.
       right: [q, T, W], replicated.
       pairs: int32 [n, 2], a tile of `left` and a tile of `right` for each device.
-      mesh: n devices.
       as_keys: return `sortable_keys` of the scores.
 
     Returns:

@@ -28,12 +28,15 @@ from dml_jax.losses.options import CLASSIFIERS, PAIR_LOSSES
 from dml_jax.losses.pairwise import Candidates
 from dml_jax.methods import heads
 from dml_jax.methods.baseline import class_sampling
-from dml_jax.methods.baseline.options import GROUPS, Config, as_values, make_config, resolve
+from dml_jax.methods.baseline.options import GROUPS, Config, as_values, config_type, make_config, resolve, unused
 from dml_jax.methods.baseline.registry import LOSSES, Params
 from dml_jax.methods.contract import Aux, Batch, Method, PyTree, Teaching, TrainingSet
 from dml_jax.numerics import unit
 
-__all__ = ["GROUPS", "LOSSES", "PAIR_LOSSES", "Config", "Criterion", "as_values", "build", "make_config", "resolve"]
+__all__ = [
+    "GROUPS", "LOSSES", "PAIR_LOSSES", "Config", "Criterion", "as_values", "build", "config_type", "make_config",
+    "resolve", "unused",
+]  # fmt: skip
 
 
 class Criterion(nn.Module):

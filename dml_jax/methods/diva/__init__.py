@@ -1,23 +1,22 @@
 """DiVA: diverse visual feature aggregation for deep metric learning (Milbich, Roth et al., ECCV 2020).
 
-One backbone carries four embeddings of unit length, each a linear layer on the average-pooled features and trained by
-a task of its own:
+One backbone carries four embeddings of unit length, each a linear layer on the average-pooled features, trained by its
+own task:
 
     discriminative   triplets (a, p, n) with y_a = y_p != y_n                         separates classes
     shared           triplets across classes                                          what classes share
     intra            triplets within one class                                        variation within a class
     selfsimilarity   DaNCE: a second view against a queue of keys of other images     single images
 
-A fourth kind of term decorrelates the embeddings. At test time the weighted embeddings are concatenated and
-normalised. The paper's Figure 4 replaces DaNCE by other self-supervised tasks (`Config.selfsimilarity`,
-`dance="off"`) and compares with an ensemble of four discriminative tasks (`Config.learners`).
+A further loss term decorrelates the embeddings. At test time the weighted embeddings are concatenated and normalised.
+The paper's Figure 4 replaces DaNCE by other self-supervised tasks (`Config.selfsimilarity`, `dance="off"`) and compares
+with an ensemble of four discriminative tasks (`Config.learners`).
 
+    options            `Config`
     equations          triplets and losses of the paper, in order of their numbers
     modules            the linear layers
     self_supervision   the other self-supervised tasks of Figure 4
     method             `build`
-
-`Config` is in `dml_jax/methods/diva.py`.
 
 Expected R@1 with ResNet-50, 4 x 128-d: CUB 69.2, Cars196 87.6, SOP 79.6.
 """

@@ -10,9 +10,9 @@
 
 Keys k and m are the outputs of a momentum copy of the network, k for a second view of the image.
 
-`equations="authors"` is the code that produced the published numbers. "paper" is as printed: only negatives in the
-denominator and w = min(lambda, 1/q) (Eq. 5, 6), c summed over dimensions with psi of any length (Eq. 7), plain instead
-of squared distances in the triplet loss (Eq. 1).
+`equations="authors"` follows the code that produced the published numbers. "paper" follows the printed equations: only
+negatives in the denominator and w = min(lambda, 1/q) (Eq. 5, 6), c summed over dimensions with psi of any length
+(Eq. 7), plain instead of squared distances in the triplet loss (Eq. 1).
 """
 
 import math
@@ -58,11 +58,11 @@ def loss_init(key: jax.Array, config: Config, classes: int) -> dict[str, PyTree]
 def mine(key: jax.Array, embeddings: dict[str, jax.Array], labels: jax.Array, config: Config) -> dict[str, Triplets]:
     """Samples the triplets of every ranking task, each in the task's own embedding.
 
+    The shared task's "random" triplets are discriminative ones for permuted labels.
+
     Args:
-      key: of the random draws.
       embeddings: float [B, D] of unit length by task.
       labels: int [B].
-      config: the options. The shared task's "random" triplets are discriminative ones for permuted labels.
     """
     lower = config.lower_cutoff
     if config.learners == "discriminative":
@@ -93,16 +93,11 @@ def mine(key: jax.Array, embeddings: dict[str, jax.Array], labels: jax.Array, co
 
 
 def dance_weights(similarities: jax.Array, dim: int, config: Config) -> jax.Array:
-    """w [B, K] of the queue entries, without gradient.
+    """w [B, K] of the queue entries, without gradient, from the cosines q_i m_j, float [B, K], of D = `dim` dimensions.
 
     The authors' normalisation is computed as a softmax of log 1/q, so that nothing underflows. Entries beyond the
     upper cutoff keep 1e-45 of the largest weight in the matrix ("original") or the row ("fixed"), so that the weights
     are equal where all are cut off.
-
-    Args:
-      similarities: float [B, K], cosines q_i m_j.
-      dim: D of the embeddings.
-      config: the options.
     """
     squares = lax.stop_gradient(2 - 2 * similarities)
     if config.equations == "paper":
@@ -119,17 +114,13 @@ def dance_weights(similarities: jax.Array, dim: int, config: Config) -> jax.Arra
 def dance(
     queries: jax.Array, keys: jax.Array, queue: jax.Array, temperature: jax.Array | float, config: Config
 ) -> jax.Array:
-    """Distance-adapted noise-contrastive estimation (Eq. 6; plain NCE with dance="off").
+    """Distance-adapted noise-contrastive estimation of each sample, float [B] (Eq. 6; plain NCE with dance="off").
 
     Args:
       queries: float [B, D], embeddings of unit length.
       keys: float [B, D], of the second views by the key network.
       queue: float [K, D], earlier keys.
       temperature: positive scalar that divides the cosines.
-      config: how negatives are weighted and whether the positive is in the denominator.
-
-    Returns:
-      float [B], the loss of each sample.
     """
     queries = at_least_float32(queries)
     positive = jnp.sum(queries * at_least_float32(keys), axis=1) / temperature
@@ -147,21 +138,16 @@ def dance(
 
 
 def reverse_gradient(x: jax.Array) -> jax.Array:
-    """R: the identity, whose gradient has the opposite sign."""
+    """R: the identity with a gradient of opposite sign."""
     return 2 * lax.stop_gradient(x) - x
 
 
 def correlation(psi: PyTree, source: jax.Array, target: jax.Array, config: Config) -> jax.Array:
-    """c(R(a), R(b)) of Eq. 7.
+    """c(R(a), R(b)) of Eq. 7 -> scalar.
 
     Args:
       psi: parameters of `Psi`, which maps the source to the target.
-      source: float [B, D], embeddings of one task.
-      target: float [B, D], embeddings of another task.
-      config: the options.
-
-    Returns:
-      A scalar.
+      source, target: float [B, D], embeddings of two tasks.
     """
     source, target = reverse_gradient(at_least_float32(source)), reverse_gradient(at_least_float32(target))
     network = Psi(config.psi_dim)
@@ -193,7 +179,7 @@ def ranking_loss(
 def active_triplets(
     params: PyTree, task: str, embeddings: jax.Array, labels: jax.Array, triplets: Triplets, config: Config
 ) -> jax.Array:
-    """The share of a task's triplets that have a gradient -> scalar; arguments as for `ranking_loss`."""
+    """Fraction of a task's triplets that have a gradient -> scalar; arguments as for `ranking_loss`."""
     if config.base == "margin":
         return active.of_margin_triplets(embeddings, labels, triplets, params["beta"][task], margin=config.margin)
     squared = config.equations == "authors"
@@ -212,13 +198,12 @@ def loss(
     """L of Eq. 8.
 
     Args:
-      params: the parameters of `loss_init`.
+      params: parameters from `loss_init`.
       embeddings: float [B, D] by task.
       labels: int [B], in 0..C-1.
-      triplets: by ranking task.
+      triplets: triplets of each ranking task.
       keys: float [B, D], selfsimilarity embeddings of the second views by the key network; None without DaNCE.
       queue: float [K, D], earlier keys; None without DaNCE.
-      config: the options.
 
     Returns:
       (scalar, terms): the loss of each task before its weight, and "decorrelation" including rho and its sign.

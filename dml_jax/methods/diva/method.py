@@ -31,32 +31,25 @@ Miner = Callable[[jax.Array, dict[str, jax.Array], Batch], dict[str, Triplets]]
 
 
 def check_data(config: Config, data: TrainingSet) -> None:
-    """Raises ConfigError if the data has too few classes for the triplets, or fewer images than clusters."""
+    """Raises `ConfigError` if there are too few classes for the triplets, or fewer images than clusters."""
     tasks = ranking_tasks(config)
     across_classes = "shared" in tasks and config.shared != "random"
     needed = 1 + bool(set(tasks) - {"intra"}) + across_classes
     if data.classes < needed:
         raise ConfigError(
-            f"method.tasks={config.tasks!r}: their triplets need {needed} training classes, the data has {data.classes}"
+            f"method.tasks={config.tasks!r}: the triplets need {needed} training classes, the data has {data.classes}"
         )
     if self_supervised_task(config) == "deepcluster" and data.images < config.clusters:
         raise ConfigError(f"method.clusters={config.clusters}: must not exceed the {data.images} training images")
 
 
 def build(config: Config, backbone: Backbone, data: TrainingSet, *, miner: Miner | None = None) -> Method:
-    """DiVA on a backbone.
+    """DiVA on a backbone, whose feature map is average-pooled.
 
     The key network runs in evaluation mode with the backbone's initial batch statistics: only parameters are averaged.
     Before the first step, the queue is filled with the keys of first views.
 
-    Args:
-      config: the options.
-      backbone: its feature map is average-pooled.
-      data: the training set.
-      miner: (key, embeddings by task, batch) -> triplets of each ranking task, replaces `equations.mine`.
-
-    Raises:
-      ConfigError: too few training classes for the triplets, or fewer images than clusters.
+    `miner` replaces `equations.mine`: (key, embeddings by task, batch) -> triplets of each ranking task.
     """
     check_data(config, data)
     mine = miner or (lambda key, embeddings, batch: equations.mine(key, embeddings, batch.labels, config))
@@ -134,7 +127,7 @@ def build(config: Config, backbone: Backbone, data: TrainingSet, *, miner: Miner
         return value, Aux(model_state, terms, carry=encoded.keys)
 
     def active_pairs(params: PyTree, encoded: Encoded, batch: Batch, key: jax.Array) -> jax.Array:
-        """Mean over the tasks that rank."""
+        """Mean over the ranking tasks."""
         triplets = mine(key, encoded.embeddings, batch)
         shares = [
             equations.active_triplets(params, task, encoded.embeddings[task], batch.labels, chosen, config)
@@ -150,7 +143,7 @@ def build(config: Config, backbone: Backbone, data: TrainingSet, *, miner: Miner
         return momentum_queue.update(model_state, params, keys, averaged=AVERAGED, momentum=config.momentum)
 
     def fill(params: PyTree, model_state: PyTree, batches: Iterable[Batch]) -> PyTree:
-        # The parameters may have been replaced since `init`, by those of another run.
+        # A warm start may have replaced the parameters since `init`.
         model_state = {**model_state, "key": jax.tree.map(jnp.copy, key_network(params, model_state))}
         images = (batch.images[0] for batch in batches)
         remedy = "pass more batches or lower method.queue_batches"

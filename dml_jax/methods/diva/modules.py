@@ -1,4 +1,4 @@
-"""The linear layers of DiVA, and what they compute for each image."""
+"""The linear layers of DiVA, and their outputs for each image."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -23,19 +23,18 @@ class Heads(nn.Module):
 
 
 class Psi(nn.Module):
-    """psi of one direction: maps the embedding of the source task to that of the target task."""
+    """psi of one direction: maps the embedding of the source task to that of the target task, [B, D] -> [B, D]."""
 
     hidden_dim: int
 
     @nn.compact
     def __call__(self, embeddings: jax.Array) -> jax.Array:
-        """float [B, D] -> float [B, D]."""
         hidden = jax.nn.relu(Dense(self.hidden_dim, name="hidden")(embeddings))
         return Dense(embeddings.shape[-1], name="output")(hidden)
 
 
 class Encoded(NamedTuple):
-    """What `Method.encode` computes for each image; the optional fields only in training, for the task that uses them.
+    """Outputs of `Method.encode` for each image; optional fields are set only in training, for the task that uses them.
 
     Attributes:
       features: float [B, K], pooled features of the first views.

@@ -20,7 +20,7 @@ Figure4Task = Literal["instance", "spread", "rotnet", "deepcluster"]
 SelfSupervision = Literal["contrast", Figure4Task]
 TASKS: tuple[Task, ...] = ("discriminative", "selfsimilarity", "shared", "intra")
 CLASSIFIERS = ("rotnet", "deepcluster")  # classify the backbone's features and have no embedding
-GROUPS = ("model", "beta", "psi", "temperature")  # of parameters
+GROUPS = ("model", "beta", "psi", "temperature")  # parameter groups
 
 
 def _needs(what: str, holds: Callable[["Config"], Any]) -> Needs:
@@ -52,8 +52,8 @@ class Config:
     """Options of DiVA; the defaults are those of the authors' CUB run with ResNet-50."""
 
     name: str = "diva"
-    tasks: Annotated[tuple[Task, ...], NonEmpty] = TASKS  # that are trained
-    # "discriminative" trains every task with discriminative triplets: the ensemble that DiVA is compared with.
+    tasks: Annotated[tuple[Task, ...], NonEmpty] = TASKS  # tasks to train
+    # "discriminative" trains every task with discriminative triplets: the ensemble to which the paper compares DiVA.
     learners: Literal["diverse", "discriminative"] = "diverse"
     embedding_dim: PositiveInt = 128  # D of each task
     # Weight of this loss; that of the discriminative loss is 1.
@@ -63,7 +63,7 @@ class Config:
     # Test-time weights in the order of TASKS; only their ratios matter.
     ensemble: tuple[NonNegative, NonNegative, NonNegative, NonNegative] = (0.75, 1.25, 1.25, 1.25)
     base: Annotated[Literal["margin", "triplet"], TRIPLETS] = "margin"  # loss of the triplets
-    margin: Annotated[NonNegative, TRIPLETS] = 0.2  # of that loss
+    margin: Annotated[NonNegative, TRIPLETS] = 0.2  # margin of that loss
     # Initial boundary of the margin loss, which is learned per class and task.
     beta: Annotated[Positive, BOUNDARIES] = 1.2
     # Shared triplets: discriminative triplets after permuting the labels; or three different classes with a
@@ -73,28 +73,28 @@ class Config:
     upper_cutoff: Annotated[Positive, DANCE, WEIGHTED] = 1.4  # queue entries farther away have weight 0 in DaNCE
     # The self-similarity task: DaNCE ("contrast") or one of the tasks in `self_supervision`.
     selfsimilarity: Annotated[SelfSupervision, _task("selfsimilarity")] = "contrast"
-    # Weights of DaNCE: normalised over the queries, as in the code first published ("original"); over the queue, as
-    # corrected there later ("fixed"); all 1, which is plain NCE ("off").
+    # Weights of DaNCE: normalised over the queries, as in the code first published ("original"); over the queue, as in
+    # its later correction ("fixed"); all 1, which is plain NCE ("off").
     dance: Annotated[Literal["original", "fixed", "off"], DANCE] = "original"
     # Upper bound of 1/q with equations="paper"; not given in the paper.
     dance_lambda: Annotated[Positive, DANCE, BOUNDED] = 1.0
     temperature: Annotated[Positive, DANCE] = 0.01  # tau of DaNCE; 0.1 in the paper
     learn_temperature: Annotated[bool, DANCE] = False  # start tau at this value and train it
     queue_batches: Annotated[PositiveInt, DANCE] = 30  # length of the queue in batches
-    momentum: Annotated[Probability, DANCE] = 0.9  # of the key network
-    # For "instance" and "spread".
+    momentum: Annotated[Probability, DANCE] = 0.9  # momentum of the key network
+    # Temperature of "instance" and "spread".
     instance_temperature: Annotated[Positive, _self_supervision("instance", "spread")] = 0.1
-    # For "instance": of the rows of its memory.
+    # Momentum of the memory of "instance".
     memory_momentum: Annotated[Probability, _self_supervision("instance")] = 0.5
-    clusters: Annotated[AtLeastTwo, _self_supervision("deepcluster")] = 300  # for "deepcluster"
-    # For "deepcluster": epochs between two clusterings.
+    clusters: Annotated[AtLeastTwo, _self_supervision("deepcluster")] = 300  # number of clusters of "deepcluster"
+    # Epochs between two clusterings of "deepcluster".
     cluster_epochs: Annotated[PositiveInt, _self_supervision("deepcluster")] = 2
     # Decorrelated pairs, source-target, used if both tasks have an embedding; psi maps the source to the target.
     directions: tuple[str, ...] = tuple(f"{task}-discriminative" for task in TASKS[1:])
     # Weight of each direction, or one for all.
     rho: Annotated[tuple[NonNegative, ...], DECORRELATED] = (1500.0,)
     psi_dim: Annotated[PositiveInt, DECORRELATED] = 512  # hidden width of psi
-    equations: Literal["authors", "paper"] = "authors"  # of the code, or as printed
+    equations: Literal["authors", "paper"] = "authors"  # as in the authors' code, or as printed
 
     def __post_init__(self) -> None:
         def rule(holds: bool, field: str, text: str) -> None:
@@ -102,7 +102,7 @@ class Config:
 
         for field in ("tasks", "directions"):
             names = getattr(self, field)
-            rule(len(set(names)) == len(names), field, "must not contain a name twice")
+            rule(len(set(names)) == len(names), field, "must not repeat a name")
         rule(
             self.learners == "diverse" or self.selfsimilarity == "contrast",
             "learners",
@@ -150,7 +150,7 @@ def ranking_tasks(config: Config) -> tuple[Task, ...]:
 
 
 def self_supervised_task(config: Config) -> SelfSupervision | None:
-    """What the self-similarity task learns; None if it is off or trained with triplets."""
+    """The self-supervised task; None if it is off or trained with triplets."""
     return config.selfsimilarity if "selfsimilarity" in config.tasks and config.learners == "diverse" else None
 
 

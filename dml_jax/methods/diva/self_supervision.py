@@ -1,14 +1,14 @@
-"""The self-supervised tasks that the paper's Figure 4 compares with DaNCE, each used in its place.
+"""The self-supervised tasks that the paper's Figure 4 uses in place of DaNCE.
 
     instance      Wu et al., CVPR 2018: every image is a class, represented by a memory of its embeddings (Eq. 2)
     spread        Ye et al., CVPR 2019: the second views of a batch are matched with the first ones (Eq. 1, 2, 3)
     rotnet        Gidaris et al., ICLR 2018: predicts by how many quarter turns an image was rotated
     deepcluster   Caron et al., ECCV 2018: predicts the k-means cluster of an image
 
-The paper cites the first for instance discrimination, the authors' code implements the second. Their RotNet predicts
-rotations of images that were never rotated; here the images are rotated.
+For instance discrimination the paper cites the first, while the authors' code implements the second. Their RotNet
+predicts rotations of images that were never rotated; here the images are rotated.
 
-Second views and rotated images have a forward pass of their own, which does not update the running batch statistics:
+Second views and rotated images have a separate forward pass, which does not update the running batch statistics:
 the other tasks see the same upright images with the same normalisation, whichever self-supervised task is used.
 """
 
@@ -32,33 +32,28 @@ from dml_jax.methods.diva.options import Config, Figure4Task, self_supervised_ta
 from dml_jax.numerics import at_least_float32, unit
 
 TURNS = 4
-KMEANS_ITERATIONS = 20  # of DeepCluster, as in the authors' code
+KMEANS_ITERATIONS = 20  # DeepCluster, as in the authors' code
 
 
 def instance_discrimination(
     embeddings: jax.Array, memory: jax.Array, index: jax.Array, temperature: float
 ) -> jax.Array:
-    """-log exp(v_i f / t) / sum_n exp(v_n f / t), over all N images instead of a sample of them.
+    """-log exp(v_i f / t) / sum_n exp(v_n f / t) of each sample, float [B]; the sum is over all N images, not a sample.
 
     Args:
       embeddings: float [B, D], f of unit length.
       memory: float [N, D], v of unit length.
       index: int [B], row of each sample in the memory.
       temperature: t, positive.
-
-    Returns:
-      float [B].
     """
     cosines = jnp.matmul(at_least_float32(embeddings), at_least_float32(memory).T, precision=lax.Precision.HIGHEST)
     return cross_entropy(cosines / temperature, index)
 
 
 def update_memory(memory: jax.Array, embeddings: jax.Array, index: jax.Array, momentum: float) -> jax.Array:
-    """The memory after a batch: its rows are moving averages of unit length.
+    """The memory [N, D] after a batch of embeddings [B, D]: its rows are moving averages of unit length.
 
     Args:
-      memory: float [N, D].
-      embeddings: float [B, D].
       index: int [B], row of each sample in the memory; of samples with the same row, the last one counts.
       momentum: weight of the old row.
     """
@@ -78,8 +73,7 @@ def spread(first: jax.Array, second: jax.Array, temperature: float) -> jax.Array
     The gradient flows through x_i only, as in the code of both papers.
 
     Args:
-      first: float [B, D] of unit length, first views.
-      second: float [B, D] of unit length, second views of the same images.
+      first, second: float [B, D] of unit length, two views of the same images.
       temperature: t, positive.
 
     Returns:
@@ -97,7 +91,7 @@ def spread(first: jax.Array, second: jax.Array, temperature: float) -> jax.Array
 
 
 def random_turns(key: jax.Array, count: int) -> jax.Array:
-    """Random quarter turns int [count], 0 to 3 equally often (up to one)."""
+    """Random quarter turns int [count]: each of 0 to 3 equally often, up to one."""
     return jax.random.permutation(key, jnp.arange(count) % TURNS)
 
 
@@ -108,10 +102,10 @@ def rotate(images: jax.Array, turns: jax.Array) -> jax.Array:
 
 
 def check_square(height: int, width: int) -> None:
-    """Raises ConfigError unless images are square, so that quarter turns keep their shape."""
+    """Raises `ConfigError` unless images are square, so that quarter turns keep their shape."""
     if height != width:
         raise ConfigError(
-            f"method.selfsimilarity='rotnet': rotation by quarter turns needs square images, these are "
+            f"method.selfsimilarity='rotnet': rotation by quarter turns needs square images, but these are "
             f"{width}x{height}; set data.crop"
         )
 
@@ -143,11 +137,8 @@ def recluster(
 ) -> tuple[PyTree, PyTree]:
     """(params, model_state) with new cluster labels of all training images and a re-initialised classifier.
 
-    Args:
-      params, model_state: of the method.
-      features: float [N, K], pooled features of the training images.
-      key: of the initial centres and of the classifier.
-      config: number of clusters, and `embedding_dim`, the number of principal components they are computed from.
+    `features` are the pooled features of the training images, float [N, K]; clusters are computed from their first
+    `embedding_dim` principal components.
     """
     key_centres, key_classifier = jax.random.split(key)
     seed = int(jax.random.randint(key_centres, (), 0, np.iinfo(np.int32).max))
@@ -160,14 +151,7 @@ def recluster(
 
 
 def init(key: jax.Array, config: Config, channels: int, images: int) -> tuple[dict[str, PyTree], dict[str, PyTree]]:
-    """(params, model_state) of the self-supervised task; empty if it needs none.
-
-    Args:
-      key: of the initial values.
-      config: the options.
-      channels: number of features K of the backbone.
-      images: number of training images N.
-    """
+    """(params, model_state) of the self-supervised task, for K = `channels` features and N = `images`."""
     task, x = self_supervised_task(config), functional.struct(1, channels)
     match task:
         case "instance":
@@ -186,17 +170,11 @@ def init(key: jax.Array, config: Config, channels: int, images: int) -> tuple[di
 def loss(
     task: Figure4Task, params: PyTree, model_state: PyTree, encoded: Encoded, index: jax.Array, config: Config
 ) -> tuple[jax.Array, PyTree]:
-    """The loss of the task on a batch.
+    """The loss of the task on a batch -> (scalar, model_state).
 
     Args:
-      task: which one.
-      params, model_state: of the method.
-      encoded: with the fields that the task needs.
+      encoded: must have the fields that the task needs.
       index: int [B], position of each image in the training split.
-      config: the options.
-
-    Returns:
-      (scalar, model_state).
     """
     match task:
         case "instance":

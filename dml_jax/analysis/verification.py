@@ -1,4 +1,4 @@
-"""Verification of image pairs, same class or not: error rates over the cosine threshold, the ROC curve, thresholds."""
+"""Verification of image pairs, same class or not: error rates by cosine threshold, the ROC curve, thresholds."""
 
 from functools import partial
 from pathlib import Path
@@ -16,12 +16,12 @@ TARGETS = (0.1, 0.03, 0.01, 0.003, 0.001)  # false accept rates
 
 
 def reason_not_to(run: TrainedRun) -> str:
-    """Why it does not apply to a run; empty if it does."""
-    return "" if run.split("test").gallery is None else "its queries search a gallery"
+    """Why the analysis does not apply to a run; empty if it does."""
+    return "" if run.split("test").gallery is None else "its queries search a separate gallery"
 
 
 def thresholds(rates: Verification) -> list[tuple[float, float, float, float]]:
-    """For each target, the smallest threshold that keeps it: (target, cosine, false accepts, false rejects)."""
+    """The lowest threshold that keeps each target: (target, cosine, false accepts, false rejects)."""
     places = map(rates.lowest, TARGETS)
     return [
         (target, float(rates.thresholds[i]), float(rates.false_accepts[i]), float(rates.false_rejects[i]))
@@ -30,11 +30,11 @@ def thresholds(rates: Verification) -> list[tuple[float, float, float, float]]:
 
 
 def findings(run: TrainedRun, split: str) -> list[Finding]:
-    """Error rates of the pairs of a split, without those of a gallery."""
+    """Error rates of the pairs within a split; pairs with a gallery are not included."""
     try:
         rates = verification.sample_rates(run.embeddings(split), run.split(split).labels)
     except DataError as error:
-        run.console.print(f"verification: left out ({error})")
+        run.console.print(f"verification: skipped ({error})")
         return []
     chosen = thresholds(rates)
     cells = [(target, (f"{cosine:.3f}", cosine), accepts, rejects) for target, cosine, accepts, rejects in chosen]
@@ -43,8 +43,8 @@ def findings(run: TrainedRun, split: str) -> list[Finding]:
             "errors",
             f"Two images of the split '{split}' are accepted as the same class if their cosine reaches a threshold. "
             "Left: error rates over the threshold; they are equal, "
-            f"{rates.equal_error_rate:.1%}, at {rates.threshold:.3f}. Right: the ROC curve; on the dotted diagonal "
-            "accepting is chance. Table: thresholds for some rates of false accepts.",
+            f"{rates.equal_error_rate:.1%}, at {rates.threshold:.3f}. Right: the ROC curve; the dotted diagonal is "
+            "chance. Table: thresholds for some rates of false accepts.",
             partial(plot, rates=rates),
             ("target_false_accepts", "cosine_threshold", "false_accepts", "false_rejects"),
             chosen,
@@ -54,7 +54,7 @@ def findings(run: TrainedRun, split: str) -> list[Finding]:
 
 
 def plot(path: Path, *, rates: Verification) -> None:
-    """False accept and false reject rates over the threshold, and the ROC curve."""
+    """Draws false accept and false reject rates over the threshold, and the ROC curve."""
     figure = drawing.figure(9, 3.4)
     left, right = figure.subplots(1, 2)
     accepts, rejects = rates.false_accepts, rates.false_rejects

@@ -1,4 +1,4 @@
-"""Health of the training over its steps, from `metrics.jsonl`: distances, effective rank, gradient, pairs, proxies."""
+"""Training health over the steps, from `metrics.jsonl`: distances, effective rank, gradient, pairs, proxies."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -11,22 +11,22 @@ from dml_jax.analysis.trained_run import TrainedRun
 from dml_jax.train.records.health import PREFIX, QUANTILES
 
 TITLE = "Health of the training"
-# Axis labels of the single curves, in the order of the panels.
+# Axis label of each curve, in the order of the panels.
 CURVES = {
     "effective_rank": "effective rank",
     "grad_norm": "norm of the gradient",
-    "active_pairs": "share of active pairs",
+    "active_pairs": "fraction of active pairs",
     "proxy_drift": "drift of the proxies per step",
 }
 
 
 def reason_not_to(run: TrainedRun) -> str:
-    """Why it does not apply to a run; empty if it does."""
-    return "" if series(run.metrics()) else "metrics.jsonl holds no entries on it; the run is of an earlier version"
+    """Why the analysis does not apply to a run; empty if it does."""
+    return "" if series(run.metrics()) else "metrics.jsonl has no health values; the run is of an earlier version"
 
 
 def series(lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Step, health and gradient norm of the lines that hold them, without the prefix."""
+    """Step, gradient norm and health values, without their prefix, of the lines that have them."""
     rank = f"{PREFIX}effective_rank"
     return [
         {"step": line["step"], "grad_norm": line["grad_norm"]}
@@ -42,12 +42,12 @@ def findings(run: TrainedRun, split: str) -> list[Finding]:
     points = series(lines)
     columns = list(dict.fromkeys(name for point in points for name in point))
     warnings = [f"step {line['step']}: {text}" for line in lines for text in line.get("warnings", {}).values()]
-    told = f" Warnings: {len(warnings)}, the first at {warnings[0]}." if warnings else " No warnings."
+    summary = f" Warnings: {len(warnings)}, the first at {warnings[0]}." if warnings else " No warnings."
     return [
         Finding(
             "health",
             "Measured on training batches, embedded as at test time. Distances: medians of the pairs of a batch, with "
-            f"the range from the {QUANTILES[0]} % to the {QUANTILES[-1]} % quantile.{told}",
+            f"the range from the {QUANTILES[0]} % to the {QUANTILES[-1]} % quantile.{summary}",
             partial(plot, points=points),
             columns,
             [[point.get(name, "") for name in columns] for point in points],
@@ -56,7 +56,7 @@ def findings(run: TrainedRun, split: str) -> list[Finding]:
 
 
 def plot(path: Path, *, points: list[dict[str, Any]]) -> None:
-    """Distances, then one panel per curve that the run has."""
+    """Draws the distances, then one panel per curve that the run has."""
     curves = [name for name in CURVES if name in points[-1]]
     figure = drawing.figure(9, 2.9 * -(-(1 + len(curves)) // 2))
     panels = figure.subplots(-(-(1 + len(curves)) // 2), 2, squeeze=False).ravel()
