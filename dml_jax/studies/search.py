@@ -166,11 +166,6 @@ class Objective:
     """The function that `study.optimize` maximises: trains the run of a trial and returns its best evaluation.
 
     Args:
-      optuna, study: the package, and its study.
-      search: what is searched.
-      settings: of the command line.
-      metric: the objective.
-      slot, progress: of the job.
       door: of `one_at_a_time`; closed when the trial is claimed.
     """
 
@@ -257,13 +252,8 @@ def run(
     """Trains the trials of a search that are missing; returns 0, or 128 + the number of the signal that stopped it.
 
     Args:
-      name: of the study.
-      search: what is searched.
-      settings: of the command line.
-      metric: the objective.
       jobs: see `runner.slots`.
       storage: URL of optuna's storage.
-      print_line: shows a line.
       wait: whether to wait for trials of other workers.
 
     Raises:
