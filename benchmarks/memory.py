@@ -66,7 +66,7 @@ def lowered(method: Method, batch: Batch, mesh: Mesh) -> Lowered:
     """A step with Adam, to be compiled."""
     optimizer = optax.adam(1e-4)
     shapes: Any = jax.eval_shape(partial(step.initial, method, optimizer), jax.random.key(0), batch)
-    layout = meshes.shardings(mesh, shapes, method.class_axis)
+    layout = meshes.shardings(mesh, shapes, method.hooks.class_axis)
     state = jax.tree.map(lambda x, put: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=put), shapes, layout)
     update = jax.jit(step.build(method, optimizer), donate_argnums=0, out_shardings=(layout, meshes.replicated(mesh)))
     return update.lower(state, batch, jax.random.key(0))

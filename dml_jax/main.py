@@ -161,7 +161,7 @@ def run_mode(
     """Starts JAX and runs the mode."""
     runtime.enable_compilation_cache()
     runtime.keep_freed_memory()
-    from dml_jax import modes
+    from dml_jax import run
     from dml_jax.console import Console
     from dml_jax.train.distributed import cluster, mesh, process_group
     from dml_jax.train.distributed.stop_signals import Interrupted, Stop
@@ -176,13 +176,13 @@ def run_mode(
                 stop.stop_immediately()
             match mode:
                 case "train":
-                    modes.train(config, directory, console, stop, log, options.profile, given)
+                    run.train(config, directory, console, stop, log, options.profile, given)
                 case "evaluate":
-                    modes.evaluate(config, directory, options.checkpoint, console, output, given)
+                    run.evaluate(config, directory, options.checkpoint, console, output, given)
                 case "export":
-                    modes.export(config, directory, options.checkpoint, console)
+                    run.export(config, directory, options.checkpoint, console)
                 case "check":
-                    modes.check(config, console, given)
+                    run.check(config, console, given)
                 case "show":
                     raise AssertionError("printed without JAX")
                 case _:

@@ -286,7 +286,7 @@ def test_variants_build(method: str) -> None:
         made = build(config.method, shapes_only(config.backbone, side), TrainingSet(CLASSES[config.data.name], 5_000))
         optimizer = optimizers.build(config.train, made, lambda step: 1.0, warmup_steps=5)
         rows = jax.ShapeDtypeStruct((size,), jnp.int32)
-        batch = Batch(jax.ShapeDtypeStruct((made.views, size, side, side, 3), jnp.uint8), rows, rows)
+        batch = Batch(jax.ShapeDtypeStruct((made.hooks.views, size, side, side, 3), jnp.uint8), rows, rows)
 
         def outputs(
             batch: Batch, made: Method = made, optimizer: optax.GradientTransformation = optimizer

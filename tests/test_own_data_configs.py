@@ -86,7 +86,7 @@ def test_one_step_on_photos(name: str, variant: str, tmp_path: Path, monkeypatch
     assert experiment.shape == (experiment.config.data.image_size,) * 2
     update = step.build(experiment.method, experiment.optimizer, experiment.augment)
     rows = jnp.zeros((32,), jnp.int32)
-    batch = Batch(jnp.zeros((experiment.method.views, 32, *experiment.shape, 3), jnp.uint8), rows, rows)
+    batch = Batch(jnp.zeros((experiment.method.hooks.views, 32, *experiment.shape, 3), jnp.uint8), rows, rows)
     key = jax.random.key(0)
     state, terms = jax.eval_shape(
         lambda: update(step.initial(experiment.method, experiment.optimizer, key, batch), batch, key)

@@ -13,7 +13,6 @@ from flax import traverse_util
 
 import dml_jax
 from dml_jax import config as configs
-from dml_jax import final_results
 from dml_jax.backbones import resnet, vit
 from dml_jax.backbones.weights import store
 from dml_jax.commands import cli, embed
@@ -23,6 +22,8 @@ from dml_jax.data import transforms
 from dml_jax.evaluation import metrics
 from dml_jax.export import embedding_files
 from dml_jax.train import experiment as experiments
+from dml_jax.train import on_devices
+from dml_jax.train.testing import final_results
 from tests.data import layouts
 
 VIT = vit.Config(depth=1, width=16, heads=2, patch=8, output="patches")
@@ -82,7 +83,7 @@ def test_control_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     values["backbone"] = asdict(RESNET) | {"pretrained": str(tmp_path / "w")}
     values["evaluation"] |= {"cluster": False, "batch_size": 8, "controls": False}
     experiment = experiments.build(configs.resolve(values))
-    results, _ = final_results.final(experiment, experiments.initial_state(experiment), "last", Console(active=False))
+    results, _ = final_results.final(experiment, on_devices.initial_state(experiment), "last", Console(active=False))
     test = experiment.splits["test"]
     embeddings = dml_jax.load(tmp_path / "w").embed([tmp_path / "photos" / name for name in test.ids])
     expected = metrics.retrieval(embeddings, test.labels)

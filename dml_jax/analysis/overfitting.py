@@ -9,7 +9,7 @@ from dml_jax.analysis import curves, drawing
 from dml_jax.analysis.findings import Finding
 from dml_jax.analysis.trained_run import TrainedRun
 from dml_jax.data.holdout import some_classes
-from dml_jax.train.testing import split_metrics
+from dml_jax.train.testing import embedding, split_metrics
 
 TITLE = "Training classes beside test classes"
 METRICS = {"recall@1": "Recall@1", "map@r": "MAP@R"}
@@ -19,14 +19,14 @@ def findings(run: TrainedRun, split: str) -> list[Finding]:
     """Recall@1 and MAP@R of the untrained, the kept and the final model."""
     test = run.split("test")
     train = some_classes(run.split("train"), len(np.unique(test.labels)), len(test.labels))
-    experiment = run.experiment._replace(splits={**run.experiment.splits, "train": train})
+    options, distance = run.config.evaluation, run.experiment.method.distance
     rows = []
     for state in run.models():
         run.console.print(f"evaluating training and test classes at step {int(state.step)}")
-        for name in ("train", "test"):
-            embeddings = split_metrics.embed_with_gallery(experiment, run.embedder, state, name)
+        for name, part in (("train", train), ("test", test)):
+            embeddings = embedding.embed_with_gallery(run.embedder, state, name, part)
             found = split_metrics.metrics(
-                run.config, experiment.splits[name], embeddings[name], embeddings.get("gallery"), cluster=False
+                options, distance, part, embeddings[name], embeddings.get("gallery"), cluster=False
             )
             rows.append((int(state.step), name, found["recall@1"], found["map@r"]))
     few = "" if run.kept_steps else " Set train.keep_every to see the steps between."

@@ -14,14 +14,16 @@ from dml_jax.console import Console
 from dml_jax.data import transforms
 from dml_jax.data.split import Split
 from dml_jax.errors import UserError
-from dml_jax.methods.contract import Batch, Embed
-from dml_jax.train import experiment as experiments
+from dml_jax.methods.contract import Batch
+from dml_jax.train import on_devices
+from dml_jax.train.distributed import mesh as meshes
 from dml_jax.train.experiment import Experiment
 from dml_jax.train.records import kept_models, workdir
 from dml_jax.train.records.jsonl import JsonLines
 from dml_jax.train.start import warm_start
 from dml_jax.train.state import TrainState
 from dml_jax.train.testing import embedding
+from dml_jax.train.testing.embedding import Embedder
 
 
 class TrainedRun:
@@ -53,9 +55,9 @@ class TrainedRun:
         return int(self.state.step)
 
     @cached_property
-    def embedder(self) -> Embed:
+    def embedder(self) -> Embedder:
         """The compiled embedding."""
-        return embedding.compile_embedder(self.experiment)
+        return embedding.compile_embedder(self.experiment.method.embed, self.experiment.mesh, self.config)
 
     def split(self, name: str) -> Split:
         """The split of this name; "gallery" is the gallery of the test split."""
@@ -69,7 +71,7 @@ class TrainedRun:
         """The model's embeddings of a split, float32 [N, D]; computed once."""
         if name not in self._embeddings:
             self.console.print(f"embedding the images of {name}")
-            self._embeddings[name] = embedding.embed_split(self.experiment, self.embedder, self.state, self.split(name))
+            self._embeddings[name] = embedding.embed_split(self.embedder, self.state, self.split(name))
         return self._embeddings[name]
 
     def images(self, name: str, indices: np.ndarray) -> np.ndarray:
@@ -99,11 +101,11 @@ class TrainedRun:
             yield warm_start.initial_state(self.experiment, Console(active=False))
         except UserError as error:
             self.console.print(f"warning: the model before the first step cannot be restored: {error}")
-        template, run = experiments.template(self.experiment), workdir.identity(workdir.read_config(self.directory))
+        template, run = on_devices.template(self.experiment), workdir.identity(workdir.read_config(self.directory))
         for step in self.kept_steps:
             if step < self.step:
                 state = kept_models.read(self._kept, step, template, run)
-                yield experiments.place(self.experiment, state)
+                yield meshes.place(self.experiment.mesh, state, self.experiment.method.hooks.class_axis)
         yield self.state
 
     @cached_property

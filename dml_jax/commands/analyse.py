@@ -61,7 +61,7 @@ def execute(arguments: list[str]) -> None:
     subjects = chosen_subjects(options)
     config, directory = run_config(options, overrides)
 
-    from dml_jax import modes
+    from dml_jax import run as runs
     from dml_jax.analysis import findings
     from dml_jax.analysis.trained_run import TrainedRun
     from dml_jax.commands import runtime
@@ -70,7 +70,7 @@ def execute(arguments: list[str]) -> None:
     runtime.enable_compilation_cache()
     runtime.keep_freed_memory()
     console = Console(quiet=options.quiet)
-    experiment, state = modes.restore(config, directory, options.checkpoint, console)
+    experiment, state = runs.restore(config, directory, options.checkpoint, console)
     if options.split not in experiment.splits:
         raise ConfigError(f"--split={options.split}: the run has none; give {' or '.join(experiment.splits)}")
     run = TrainedRun(directory, experiment, state, console)

@@ -153,7 +153,7 @@ class Model:
 
         Returns:
           float32 [N, D], rows of unit length. A row does not depend on the other images, but the last bits may depend
-          on their number, see `batched_inference`.
+          on their number, see `batches`.
 
         Raises:
           DataError: an image cannot be used, or its embedding is not finite; the message names its path or position.

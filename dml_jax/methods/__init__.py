@@ -12,14 +12,14 @@ import importlib
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from dml_jax.methods.contract import Aux, Batch, Method, Teaching, TrainingSet
+from dml_jax.methods.contract import Aux, Batch, Hooks, Method, Teaching, TrainingSet
 
 if TYPE_CHECKING:
     from dml_jax.methods import baseline, crt, diva, group_loss, hist, mpn, student
 
 __all__ = [
-    "Aux", "Batch", "Method", "Teaching", "TrainingSet", "baseline", "crt", "diva", "group_loss", "hist", "mpn",
-    "student",
+    "Aux", "Batch", "Hooks", "Method", "Teaching", "TrainingSet", "baseline", "crt", "diva", "group_loss", "hist",
+    "mpn", "student",
 ]  # fmt: skip
 
 

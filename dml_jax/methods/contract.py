@@ -1,9 +1,10 @@
 """The interface between a method and the training loop: pure functions over the global batch."""
 
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import jax
+import numpy as np
 
 from dml_jax.backbones.contract import PyTree
 
@@ -49,13 +50,26 @@ class Batch(NamedTuple):
     teacher: Callable[[jax.Array], Teaching] | None = None
 
 
+def zeros(size: int, shape: tuple[int, int], views: int = 1) -> Batch:
+    """A batch of zeros, where only shapes matter.
+
+    Args:
+      size: number of images B.
+      shape: (H, W) in pixels.
+      views: number of views V of each image.
+    """
+    images: Any = np.zeros((views, size, *shape, 3), np.uint8)  # of NumPy, which compiles nothing
+    numbers: Any = np.zeros((size,), np.int32)
+    return Batch(images, numbers, numbers)
+
+
 class Aux(NamedTuple):
     """What a loss returns besides its value.
 
     Attributes:
       model_state: the state after the forward pass.
       metrics: float scalars that are logged: the terms of the loss, before their weights.
-      carry: what `Method.after` needs; never logged.
+      carry: what `Hooks.after` needs; never logged.
     """
 
     model_state: PyTree
@@ -73,16 +87,12 @@ class Encode(Protocol):
 
 Loss = Callable[[PyTree, PyTree, PyTree, Batch, jax.Array, jax.Array], tuple[jax.Array, Aux]]
 Embed = Callable[[PyTree, PyTree, jax.Array], jax.Array]
+Distance = Literal["cosine", "euclidean"]
 
 
 def no_classes(path: tuple[str, ...]) -> int | None:
     """The default `class_axis`: every parameter is on every device."""
     return None
-
-
-def keep_state(params: PyTree, model_state: PyTree, carry: PyTree) -> PyTree:
-    """The default `after`: nothing follows the update."""
-    return model_state
 
 
 class Refresh(NamedTuple):
@@ -100,8 +110,46 @@ class Refresh(NamedTuple):
     update: Callable[..., tuple[PyTree, PyTree]]
 
 
+class Hooks(NamedTuple):
+    """What only some methods have. Every function takes `params` first, and a hook that is not used is None or empty.
+
+    Attributes:
+      after: (params, model_state, carry of the loss) -> model_state, once the parameters have been updated.
+      fill: (params, model_state, batches) -> model_state, before the first step.
+      refine: (params, model_state, queries [Q, D], gallery [G, D] or None, groups=None) -> the queries refined at test
+        time [Q, D']; without a gallery they refine one another. `groups`
+        (`evaluation.refinement_batches.Groups`) replace the method's own batches, and the gallery.
+      refresh: what is computed from all training images every few epochs.
+      teach: (params, model_state, encoded) -> Teaching, what a student learns from this method's trained model; None
+        where that is `embed` alone.
+      proxies: (params) -> [P, K], trained rows that stand for classes or parts of images. The training logs how far
+        they move.
+      active_pairs: (params, encoded, batch, key) -> scalar in [0, 1], the share of the pairs or triplets that still
+        have a gradient. The training logs it.
+      views: images per sample.
+      history: names of the entries of `model_state` that past batches have left, such as a queue; a run that starts
+        from the weights of another does not take them over.
+      class_axis: path of a parameter -> its axis of training classes, along which it is spread over the devices; None
+        for parameters that are on every device.
+      teacher: work directory of the run whose model `loss` finds in `batch.teacher`. `loss` raises ConfigError, when it
+        is traced, where that model does not fit.
+    """
+
+    after: Callable[[PyTree, PyTree, PyTree], PyTree] | None = None
+    fill: Callable[..., PyTree] | None = None
+    refine: Callable[..., jax.Array] | None = None
+    refresh: Refresh | None = None
+    teach: Callable[[PyTree, PyTree, PyTree], Teaching] | None = None
+    proxies: Callable[[PyTree], jax.Array] | None = None
+    active_pairs: Callable[[PyTree, PyTree, Batch, jax.Array], jax.Array] | None = None
+    views: int = 1
+    history: tuple[str, ...] = ()
+    class_axis: Callable[[tuple[str, ...]], int | None] = no_classes
+    teacher: str = ""
+
+
 class Method(NamedTuple):
-    """A deep metric learning method.
+    """A deep metric learning method: what every method has, and hooks.
 
     `params` and `model_state` are nested dicts: `params` is trained by gradients; `model_state` is everything else
     (batch statistics, queue, momentum encoder). Both have a key "backbone".
@@ -115,26 +163,8 @@ class Method(NamedTuple):
       groups: names of the optimizer's parameter groups.
       group: path of a parameter, a tuple of dict keys -> name of its group. Also of an entry of `model_state` that is
         not `history`: batch statistics belong to the group of the layers whose they are.
-      after: (params, model_state, carry of the loss) -> model_state, after the parameters have been updated.
-      fill: (params, model_state, batches) -> model_state, before the first step; None if there is nothing to fill.
-      refine: (params, model_state, queries [Q, D], gallery [G, D] or None, groups=None) -> the queries refined at test
-        time [Q, D']; without a gallery they refine one another. `groups`
-        (`evaluation.refinement_batches.Groups`) replace the method's own batches, and the gallery. None where the paper
-        has no refinement.
-      views: images per sample.
-      refresh: None where nothing is computed from all training images.
-      teach: (params, model_state, encoded) -> Teaching, what a student learns from this method's trained model; None
-        where that is `embed` alone.
-      proxies: (params) -> [P, K], trained rows that stand for classes or parts of images; None where there are none.
-        The training logs how far they move.
-      active_pairs: (params, encoded, batch, key) -> scalar in [0, 1], the share of the pairs or triplets that still
-        have a gradient; None where the loss has none that could be without. The training logs it.
-      history: names of the entries of `model_state` that past batches have left, such as a queue; a run that starts
-        from the weights of another does not take them over.
-      class_axis: path of a parameter -> its axis of training classes, along which it is spread over the devices; None
-        for parameters that are on every device.
-      teacher: work directory of the run whose model `loss` finds in `batch.teacher`; empty where it needs none.
-        `loss` raises ConfigError, when it is traced, where that model does not fit.
+      distance: with which evaluation compares embeddings.
+      hooks: what else the method does.
     """
 
     init: Callable[[jax.Array, Batch], tuple[PyTree, PyTree]]
@@ -143,26 +173,24 @@ class Method(NamedTuple):
     embed: Embed
     groups: tuple[str, ...]
     group: Callable[[tuple[str, ...]], str]
-    after: Callable[[PyTree, PyTree, PyTree], PyTree] = keep_state
-    fill: Callable[..., PyTree] | None = None
-    refine: Callable[..., jax.Array] | None = None
-    views: int = 1
-    refresh: Refresh | None = None
-    teach: Callable[[PyTree, PyTree, PyTree], Teaching] | None = None
-    proxies: Callable[[PyTree], jax.Array] | None = None
-    active_pairs: Callable[[PyTree, PyTree, Batch, jax.Array], jax.Array] | None = None
-    history: tuple[str, ...] = ()
-    class_axis: Callable[[tuple[str, ...]], int | None] = no_classes
-    teacher: str = ""
+    distance: Distance = "cosine"
+    hooks: Hooks = Hooks()
+
+
+def map_functions(wrap: Callable[[Any], Any], method: Method) -> Method:
+    """The method with `wrap` around each of its functions of parameters: all but `init` and those of paths."""
+    wrapped: Method = jax.tree.map(lambda leaf: wrap(leaf) if callable(leaf) else leaf, method, is_leaf=callable)
+    hooks = wrapped.hooks._replace(class_axis=method.hooks.class_axis)
+    return wrapped._replace(init=method.init, group=method.group, hooks=hooks)
 
 
 def teaching(method: Method) -> Callable[[PyTree, PyTree, jax.Array], Teaching]:
     """(params, model_state, images uint8 [B, H, W, 3]) -> Teaching of a trained model: `teach`, or its embedding."""
 
     def outputs(params: PyTree, model_state: PyTree, images: jax.Array) -> Teaching:
-        if method.teach is None:
+        if method.hooks.teach is None:
             return Teaching(method.embed(params, model_state, images))
         encoded, _ = method.encode(params, model_state, images[None], train=False)
-        return method.teach(params, model_state, encoded)
+        return method.hooks.teach(params, model_state, encoded)
 
     return outputs

@@ -37,7 +37,7 @@ from dml_jax.losses import pairwise
 from dml_jax.losses import similarity_losses as ms
 from dml_jax.losses.options import MultiSimilarity
 from dml_jax.methods import heads
-from dml_jax.methods.contract import Aux, Batch, Method, PyTree, TrainingSet
+from dml_jax.methods.contract import Aux, Batch, Hooks, Method, PyTree, TrainingSet
 from dml_jax.numerics import at_least_float32, product, unit
 
 GROUPS = ("backbone", "prototypes", "embedding")  # parameter groups
@@ -285,6 +285,9 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
             return "backbone"
         return "prototypes" if "prototypes" in path else "embedding"
 
+    def prototypes(params: PyTree) -> jax.Array:
+        return jnp.concatenate(own_prototypes(params))
+
     def active_pairs(params: PyTree, encoded: tuple[jax.Array, jax.Array], batch: Batch, key: jax.Array) -> jax.Array:
         """For the tested branch."""
         embeddings = encoded[BRANCHES.index(config.tested_branch)]
@@ -297,6 +300,8 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
         embed,
         GROUPS,
         group,
-        proxies=(lambda params: jnp.concatenate(own_prototypes(params))) if config.transform == "residual" else None,
-        active_pairs=active_pairs,
+        hooks=Hooks(
+            proxies=prototypes if config.transform == "residual" else None,
+            active_pairs=active_pairs,
+        ),
     )

@@ -35,7 +35,7 @@ from dml_jax.errors import ConfigError
 from dml_jax.losses import pairwise
 from dml_jax.losses.classification import cross_entropy
 from dml_jax.methods import heads
-from dml_jax.methods.contract import Aux, Batch, Method, PyTree, Teaching, TrainingSet
+from dml_jax.methods.contract import Aux, Batch, Hooks, Method, PyTree, Teaching, TrainingSet
 from dml_jax.numerics import at_least_float32, unit
 
 GROUPS = ("backbone", "embedding", "classifier")  # parameter groups
@@ -147,4 +147,5 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
         logits, _ = functional.apply(classifier, params["classifier"], {}, encoded)
         return Teaching(unit(encoded), logits)
 
-    return Method(init, encode, loss, heads.unit_embed(encode), GROUPS, group=lambda path: path[0], teach=teach)
+    embed = heads.unit_embed(encode)
+    return Method(init, encode, loss, embed, GROUPS, group=lambda path: path[0], hooks=Hooks(teach=teach))

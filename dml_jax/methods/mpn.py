@@ -42,7 +42,7 @@ from dml_jax.evaluation import reciprocal_neighbors
 from dml_jax.evaluation.refinement_batches import Groups
 from dml_jax.losses.classification import cross_entropy
 from dml_jax.methods import heads
-from dml_jax.methods.contract import Aux, Batch, Method, PyTree, Teaching, TrainingSet
+from dml_jax.methods.contract import Aux, Batch, Hooks, Method, PyTree, Teaching, TrainingSet
 from dml_jax.numerics import unit
 
 Equations = Literal["authors", "transformer", "paper"]
@@ -322,6 +322,5 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
         heads.unit_embed(encode),
         GROUPS,
         group=lambda path: "mpn" if path[0] == "neck" else path[0],  # these batch statistics belong to the network
-        refine=None if config.losses == "auxiliary" else refine_at_test,
-        teach=teach,
+        hooks=Hooks(refine=None if config.losses == "auxiliary" else refine_at_test, teach=teach),
     )

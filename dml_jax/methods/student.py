@@ -37,7 +37,7 @@ from dml_jax.config.needs import Needs
 from dml_jax.errors import ConfigError
 from dml_jax.losses.classification import cross_entropy
 from dml_jax.methods import heads
-from dml_jax.methods.contract import Aux, Batch, Method, PyTree, Teaching, TrainingSet
+from dml_jax.methods.contract import Aux, Batch, Hooks, Method, PyTree, Teaching, TrainingSet
 from dml_jax.numerics import at_least_float32, unit
 
 Kind = Literal["distillation", "distillation_kl", "imitation", "relational"]
@@ -204,6 +204,5 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
         heads.unit_embed(encode),
         GROUPS,
         group=lambda path: path[0],
-        teach=teach,
-        teacher=config.teacher,
+        hooks=Hooks(teach=teach, teacher=config.teacher),
     )

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Mapping
-from functools import cache, partial
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -14,18 +14,16 @@ from dml_jax import config as configs
 from dml_jax.backbones.contract import Backbone
 from dml_jax.backbones.linen import on_features
 from dml_jax.config import Config, Data, Train
-from dml_jax.data import augment, formats, pipeline, samplers, transforms
+from dml_jax.data import augment, formats, samplers, transforms
 from dml_jax.data.holdout import hold_out
 from dml_jax.data.samplers import Sampler
 from dml_jax.data.split import Split
 from dml_jax.data.split_metadata import BLOCK
 from dml_jax.errors import ConfigError, DataError
 from dml_jax.evaluation import refinement_batches
-from dml_jax.methods.contract import Batch, Method, PyTree, TrainingSet, no_classes
+from dml_jax.methods.contract import Method, PyTree, TrainingSet, zeros
 from dml_jax.train import optimizers, step
 from dml_jax.train.distributed import mesh as meshes
-from dml_jax.train.distributed import xla_flags
-from dml_jax.train.state import TrainState
 from dml_jax.train.variants import chunks, class_tables, frozen_groups, precision
 
 
@@ -152,7 +150,8 @@ def build_method(config: Config, data: TrainingSet) -> Method:
     method = build_for(data.classes)
     if config.train.shard_classes:
         side = config.data.image_size or 224  # of any images: only the shapes of the tables are read from it
-        method = class_tables.spread(build_for, data.classes, _zeros(config, method, (side, side)))
+        batch = zeros(config.data.batch_size, (side, side), method.hooks.views)
+        method = class_tables.spread(build_for, data.classes, batch)
     return precision.in_bfloat16(method) if config.train.precision == "bfloat16" else method
 
 
@@ -216,7 +215,7 @@ def _check_batch_size(config: Config, devices: int) -> None:
 
 def _check_refinement(config: Config, method: Method, test: Split) -> None:
     options = config.evaluation
-    if options.refine and method.refine is None:
+    if options.refine and method.hooks.refine is None:
         raise ConfigError(
             f"evaluation.refine={','.join(options.refine)}: method {config.method.name} has no test-time refinement"
         )
@@ -228,111 +227,6 @@ def _image_shape(data: Data, split: Split) -> tuple[int, int]:
     """(height, width) of the first training image after the transform of the evaluation."""
     image = transforms.evaluation(data)(split.read(0, np.random.default_rng(0)))
     return image.shape[0], image.shape[1]
-
-
-def run_key(config: Config) -> jax.Array:
-    """The random key of the run; each step folds its number in."""
-    return jax.random.key(config.seed)
-
-
-def example_batch(experiment: Experiment) -> Batch:
-    """A batch of zeros in the shapes of the run."""
-    return _zeros(experiment.config, experiment.method, experiment.shape)
-
-
-def _zeros(config: Config, method: Method, shape: tuple[int, int]) -> Batch:
-    size = config.data.batch_size
-    images: Any = np.zeros((method.views, size, *shape, 3), np.uint8)  # of NumPy, which compiles nothing
-    numbers: Any = np.zeros((size,), np.int32)
-    return Batch(images, numbers, numbers)
-
-
-def training_batches(experiment: Experiment, start: int, stop: int) -> pipeline.BatchReader[Any]:
-    """Reader of this host's rows of the training batches `start` to `stop` - 1; see `pipeline.training`."""
-    read = pipeline.training
-    if experiment.features is not None:
-        read = partial(pipeline.training_features, experiment.features)
-    return read(
-        experiment.splits["train"],
-        experiment.sampler,
-        experiment.config.data,
-        seed=experiment.config.seed,
-        views=experiment.method.views,
-        start=start,
-        stop=stop,
-        host=jax.process_index(),
-        hosts=jax.process_count(),
-    )
-
-
-def device_batch(experiment: Experiment, images: np.ndarray, labels: np.ndarray, index: np.ndarray) -> Batch:
-    """The global batch on the devices from this host's rows, with the run's teacher if it has one."""
-    batch = meshes.shard_batch(experiment.mesh, images, labels, index)
-    return batch._replace(teacher=experiment.teacher.teach) if experiment.teacher else batch
-
-
-def initial_state(experiment: Experiment) -> TrainState:
-    """The state before the first step, on every device; a pure function of the seed."""
-    key = jax.random.fold_in(run_key(experiment.config), 2**31 - 1)
-    initial = step.initial if _reads_weights(experiment.config) else _compiled_initial()
-    ema = experiment.config.train.ema
-    state = initial(experiment.method, experiment.optimizer, key, example_batch(experiment), ema)
-    return place(experiment, state)
-
-
-def place(experiment: Experiment, variables: PyTree) -> PyTree:
-    """Copies a state, or parts of one, to the devices as the method wants it."""
-    return meshes.place(experiment.mesh, variables, experiment.method.class_axis)
-
-
-@cache
-def _compiled_initial() -> Any:
-    """`step.initial`, compiled fast rather than into fast code, because it runs once."""
-    return jax.jit(step.initial, static_argnums=(0, 1, 4), compiler_options=xla_flags.unoptimized())
-
-
-def _reads_weights(config: Config) -> bool:
-    """Whether initialisation reads a file, whose contents would be constants of a compiled program."""
-    return bool(config.backbone.pretrained != "none")
-
-
-def state_shapes(
-    config: Config, method: Method, optimizer: optax.GradientTransformation, shape: tuple[int, int], mesh: Mesh
-) -> TrainState:
-    """Shapes, dtypes and shardings of a run's state; nothing is computed."""
-    batch = _zeros(config, method, shape)
-    key = jax.eval_shape(lambda: run_key(config))
-    if _reads_weights(config):
-        shapes = jax.eval_shape(partial(step.initial, method, optimizer, ema=config.train.ema), key, batch)
-    else:
-        shapes = _compiled_initial().eval_shape(method, optimizer, key, batch, config.train.ema)
-    shardings = meshes.shardings(mesh, shapes, method.class_axis)
-    return jax.tree.map(
-        lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), shapes, shardings
-    )
-
-
-def jitted_step(experiment: Experiment) -> Any:
-    """(state, batch, key) -> (state, metrics), see `step.build`, with the state donated and laid out as before."""
-    ema = experiment.config.train.ema
-    update = step.build(experiment.method, experiment.optimizer, experiment.augment, ema=ema)
-    return jax.jit(
-        update, donate_argnums=0, out_shardings=(state_shardings(experiment), meshes.replicated(experiment.mesh))
-    )
-
-
-def state_shardings(experiment: Experiment) -> TrainState:
-    """How the state lies on the devices: a sharding for each leaf, or for each field."""
-    if experiment.method.class_axis is no_classes:
-        everywhere: Any = meshes.replicated(experiment.mesh)
-        return TrainState(*(everywhere for _ in TrainState._fields))
-    shardings: TrainState = jax.tree.map(lambda leaf: leaf.sharding, template(experiment))
-    return shardings
-
-
-def template(experiment: Experiment) -> TrainState:
-    """Shapes, dtypes and shardings of the experiment's state."""
-    return state_shapes(experiment.config, experiment.method, experiment.optimizer, experiment.shape, experiment.mesh)
 
 
 def data_hash(splits: Mapping[str, Split]) -> str:

@@ -11,40 +11,18 @@ from typing import Any, NamedTuple
 import jax
 
 from dml_jax.config import Train
-from dml_jax.console import Console
 from dml_jax.errors import DivergedError
-from dml_jax.methods.contract import Embed
-from dml_jax.train import experiment as experiments
-from dml_jax.train import training_set_refresh
-from dml_jax.train.checkpoint import Checkpoints
+from dml_jax.train import on_devices, training_set_refresh
 from dml_jax.train.distributed import device_memory, mesh
 from dml_jax.train.distributed.stop_signals import Interrupted, Stop
 from dml_jax.train.experiment import Experiment
 from dml_jax.train.records import health, kept_models, meter
-from dml_jax.train.records.jsonl import JsonLines
-from dml_jax.train.records.trace import Trace
+from dml_jax.train.records.outputs import Outputs
 from dml_jax.train.start import warm_start
 from dml_jax.train.state import TrainState, evaluated
 from dml_jax.train.state import check_finite as check_state
 from dml_jax.train.testing import embedding, split_metrics
-
-
-class Outputs(NamedTuple):
-    """Where a run is recorded.
-
-    Attributes:
-      checkpoints: of the work directory.
-      metrics: `metrics.jsonl`.
-      timing: `timing.jsonl`.
-      console: shows progress.
-      trace: of some steps.
-    """
-
-    checkpoints: Checkpoints
-    metrics: JsonLines
-    timing: JsonLines
-    console: Console
-    trace: Trace = Trace()
+from dml_jax.train.testing.embedding import Embedder
 
 
 class Notes(NamedTuple):
@@ -78,28 +56,29 @@ def train(experiment: Experiment, out: Outputs, stop: Stop) -> TrainState:
       Interrupted: on a signal, once a checkpoint of the current step is on disk.
       DivergedError: the loss, the gradient or the state is not finite; the newest checkpoint is an earlier one.
     """
-    config, total = experiment.config.train, experiment.steps
+    config, total, method = experiment.config.train, experiment.steps, experiment.method
     state, notes = resume_or_start(experiment, out)
     start = int(state.step)
-    embedder = embedding.compile_embedder(experiment)
+    embedder = embedding.compile_embedder(method.embed, experiment.mesh, experiment.config)
     if notes.pending:
         notes = evaluate_and_record(experiment, out, embedder, state, notes.pending, notes._replace(pending=None), stop)
     if start == total or waited_enough(config, notes):
         return state
-    update = experiments.jitted_step(experiment)
+    update = on_devices.jitted_step(experiment)
     rate_factor = jax.jit(experiment.schedule)
-    features = training_set_refresh.compile_features(experiment)
-    key = mesh.replicate(experiment.mesh, experiments.run_key(experiment.config))
-    batches = experiments.training_batches(experiment, start, total)
+    key = mesh.replicate(experiment.mesh, on_devices.run_key(experiment.config.seed))
+    batches = on_devices.training_batches(experiment, start, total)
     reloads = {experiment.sampler.first_step(config.warmup_epochs + epoch) for epoch in config.reload_best_epochs}
-    refreshes = training_set_refresh.due_steps(experiment)
+    refresh = method.hooks.refresh
+    refreshes = training_set_refresh.due_steps(refresh, experiment.sampler, total)
+    features = embedding.compile_embedder(refresh.features, experiment.mesh, experiment.config) if refresh else None
     if stop.agreed():
         if not out.checkpoints.holds(start):
             out.checkpoints.save("latest", state, notes._asdict())
         raise Interrupted(stop.agreed())
     out.console.print("compiling the training step")
-    clock = meter.Meter(batches, experiment, start)
-    monitor = health.Monitor(experiment, out.console)
+    clock = meter.Meter(batches, experiment.config.data.batch_size, experiment.mesh.size, start)
+    monitor = health.Monitor(method, experiment.mesh, config.chunks, out.console)
     previous: dict[str, jax.Array] = {}
     with batches, out.trace:
         for done in range(start + 1, total + 1):
@@ -113,7 +92,7 @@ def train(experiment: Experiment, out: Outputs, stop: Stop) -> TrainState:
                 clock.restart(done - 1)
             logging = logging_due(experiment, done)
             evaluating = evaluation_due(experiment, done)
-            batch = experiments.device_batch(experiment, *arrays)
+            batch = on_devices.device_batch(experiment, *arrays)
             proxies = monitor.proxies(state) if logging or evaluating else None
             state, metrics = update(state, batch, key)
             check_finite(previous, done - 1)  # one step behind, so that the devices never wait for the host
@@ -122,7 +101,8 @@ def train(experiment: Experiment, out: Outputs, stop: Stop) -> TrainState:
                 clock.restart(done)  # writing the trace takes a while
             if done == start + 1:
                 jax.block_until_ready(metrics)  # keeps the compilation out of the throughput
-                clock.fastest = meter.fastest_step(experiment, state, batch, key)
+                whole = on_devices.whole_batch_step(experiment)
+                clock.fastest = meter.fastest_step(whole, experiment.mesh, state, batch, key)
                 monitor.compile(state, batch, key)
                 out.console.start_progress("training", total, done)
                 clock.restart(done)
@@ -178,13 +158,10 @@ def resume_or_start(experiment: Experiment, out: Outputs) -> tuple[TrainState, N
         out.console.print(f"resuming from step {int(state.step)}")
     else:
         state, notes = warm_start.initial_state(experiment, out.console), Notes()
-        if experiment.method.fill:
-            with experiments.training_batches(experiment, 0, 2**31 - 1) as batches:
-                filled = experiment.method.fill(
-                    state.params,
-                    state.model_state,
-                    (experiments.device_batch(experiment, *arrays) for arrays in batches),
-                )
+        if experiment.method.hooks.fill:
+            with on_devices.training_batches(experiment, 0, 2**31 - 1) as reader:
+                batches = (on_devices.device_batch(experiment, *arrays) for arrays in reader)
+                filled = experiment.method.hooks.fill(state.params, state.model_state, batches)
             state = state._replace(model_state=filled)
     start = int(state.step)
     out.checkpoints.drop_newer("best", start)
@@ -243,7 +220,7 @@ def evaluation_due(experiment: Experiment, step: int) -> bool:
 def evaluate_and_record(
     experiment: Experiment,
     out: Outputs,
-    embedder: Embed,
+    embedder: Embedder,
     state: TrainState,
     line: dict[str, Any],
     notes: Notes,
@@ -257,22 +234,18 @@ def evaluate_and_record(
     Raises:
       Interrupted: on a signal; the newest checkpoint then says that this evaluation is pending.
     """
-    select = experiment.config.train.select
+    select, options, distance = experiment.config.train.select, experiment.config.evaluation, experiment.method.distance
     name = "validation" if "validation" in experiment.splits and select != "test" else "test"
+    split, train = experiment.splits[name], experiment.splits["train"]
     on_progress = lambda done: stop.raise_if_stopped()  # noqa: E731
     try:
         with device_memory.of_evaluation(experiment.config):
             model = evaluated(state)
-            embeddings = split_metrics.embed_with_gallery(experiment, embedder, model, name, on_progress)
+            found = embedding.embed_with_gallery(embedder, model, name, split, on_progress)
             results = split_metrics.metrics(
-                experiment.config,
-                experiment.splits[name],
-                embeddings[name],
-                embeddings.get("gallery"),
-                cluster=False,
-                shared=True,
+                options, distance, split, found[name], found.get("gallery"), cluster=False, shared=True
             )
-            seen = split_metrics.of_training_classes(experiment, embedder, model, experiment.splits[name], on_progress)
+            seen = split_metrics.of_training_classes(options, distance, embedder, model, train, split, on_progress)
     except Interrupted:
         # A checkpoint of this step is pending already; saving it again would lose it if the process were killed now.
         if not out.checkpoints.holds(int(state.step)):
@@ -291,12 +264,15 @@ def evaluate_and_record(
 
 
 def refresh_state(
-    experiment: Experiment, out: Outputs, features: Embed, state: TrainState, notes: Notes, stop: Stop
+    experiment: Experiment, out: Outputs, features: Embedder, state: TrainState, notes: Notes, stop: Stop
 ) -> TrainState:
     """The state after the method's refresh; on a signal, the state before it is on disk."""
     out.console.print(f"step {int(state.step)}: computing features of all training images")
+    key = on_devices.run_key(experiment.config.seed)
     try:
-        return training_set_refresh.refreshed(experiment, features, state, stop)
+        return training_set_refresh.refreshed(
+            experiment.method, features, state, experiment.splits["train"], key, lambda done: stop.raise_if_stopped()
+        )
     except Interrupted:
         if not out.checkpoints.holds(int(state.step)):
             out.checkpoints.save("latest", state, notes._asdict())

@@ -7,6 +7,7 @@ import jax
 from dml_jax.config import Train, needs
 from dml_jax.console import Console
 from dml_jax.train import experiment as experiments
+from dml_jax.train import on_devices
 from dml_jax.train.distributed import mesh
 from dml_jax.train.experiment import Experiment
 
@@ -24,9 +25,9 @@ def check(experiment: Experiment, given: Collection[str], console: Console, of: 
       ConfigError: such an option was given and misleads.
     """
     config = experiment.config
-    params = experiments.template(experiment).params if config.train.shard_classes else {}
+    params = on_devices.template(experiment).params if config.train.shard_classes else {}
     paths = (mesh.dict_keys(path) for path, _ in jax.tree_util.tree_leaves_with_path(params))
-    tables = any(experiment.method.class_axis(path) is not None for path in paths)
+    tables = any(experiment.method.hooks.class_axis(path) is not None for path in paths)
     run = _run(experiment, config.train, tables=tables)
     head = _run(experiment, config.head, tables=True) if config.head else None  # unknown, and of little interest
     found = [problem for problem in needs.broken_by_run(config, run, head) if problem.key.startswith(of)]

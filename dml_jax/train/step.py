@@ -85,7 +85,8 @@ def build(
         (value, aux), grads = jax.value_and_grad(objective, has_aux=True)(state.params)
         updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
         params = optax.apply_updates(state.params, updates)
-        model_state = method.after(params, aux.model_state, aux.carry)
+        after = method.hooks.after
+        model_state = after(params, aux.model_state, aux.carry) if after else aux.model_state
         metrics = {"loss": value, **aux.metrics, "grad_norm": optax.tree.norm(grads)}
         average = moving_average(state.average, (params, model_state), state.step, ema) if ema else None
         return TrainState(state.step + 1, params, model_state, opt_state, average), metrics

@@ -4,52 +4,51 @@ When it happens and what it yields follow from the configuration and the state a
 before, during or after a refresh continues in the same way.
 """
 
+from collections.abc import Callable
+
 import jax
 
-from dml_jax.methods.contract import Embed
-from dml_jax.train import experiment as experiments
+from dml_jax.data.samplers import Sampler
+from dml_jax.data.split import Split
+from dml_jax.methods.contract import Method, Refresh
 from dml_jax.train.distributed import mesh
-from dml_jax.train.distributed.stop_signals import Stop
-from dml_jax.train.experiment import Experiment
 from dml_jax.train.state import TrainState
-from dml_jax.train.testing import embedding
+from dml_jax.train.testing.embedding import Embedder, embed_split
 
 
-def due_steps(experiment: Experiment) -> frozenset[int]:
-    """The numbers of steps after which a refresh is due, including 0; empty if the method has none."""
+def due_steps(refresh: Refresh | None, sampler: Sampler, steps: int) -> frozenset[int]:
+    """The numbers of steps of a run of `steps` after which a refresh is due, including 0; empty without one."""
     due: set[int] = set()
-    if experiment.method.refresh:
+    if refresh:
         epoch = 0
-        while (first := experiment.sampler.first_step(epoch)) < experiment.steps:
+        while (first := sampler.first_step(epoch)) < steps:
             due.add(first)
-            epoch += experiment.method.refresh.epochs
+            epoch += refresh.epochs
     return frozenset(due)
 
 
-def compile_features(experiment: Experiment) -> Embed | None:
-    """The jitted features of the method's refresh; None if it has none."""
-    refresh = experiment.method.refresh
-    return embedding.compile_embedder(experiment, refresh.features) if refresh else None
-
-
-def refreshed(experiment: Experiment, features: Embed, state: TrainState, stop: Stop) -> TrainState:
+def refreshed(
+    method: Method,
+    embedder: Embedder,
+    state: TrainState,
+    split: Split,
+    key: jax.Array,
+    on_progress: Callable[[int], None],
+) -> TrainState:
     """The state after a refresh.
 
     Args:
-      experiment: its method has a `refresh`.
-      features: from `compile_features`.
+      method: has a `refresh`.
+      embedder: computes its features.
       state: after one of `due_steps`.
-      stop: SIGTERM or Ctrl-C.
-
-    Raises:
-      Interrupted: on a signal.
+      split: the training images.
+      key: of the run.
+      on_progress: called after each batch; may raise to stop.
     """
-    assert experiment.method.refresh is not None
-    found = embedding.embed_split(
-        experiment, features, state, experiment.splits["train"], lambda done: stop.raise_if_stopped()
-    )
-    stream = jax.random.fold_in(experiments.run_key(experiment.config), 2**31 - 2)
-    key = jax.random.fold_in(stream, int(state.step))
+    refresh = method.hooks.refresh
+    assert refresh is not None
+    found = embed_split(embedder, state, split, on_progress)
+    key = jax.random.fold_in(jax.random.fold_in(key, 2**31 - 2), int(state.step))
     local = jax.tree.map(mesh.to_host, (state.params, state.model_state))
-    params, model_state = experiments.place(experiment, experiment.method.refresh.update(*local, found, key))
+    params, model_state = mesh.place(embedder.mesh, refresh.update(*local, found, key), method.hooks.class_axis)
     return state._replace(params=params, model_state=model_state)

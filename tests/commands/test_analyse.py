@@ -12,13 +12,15 @@ import jax.numpy as jnp
 import pytest
 
 from dml_jax import config as configs
-from dml_jax import files, modes
+from dml_jax import files
+from dml_jax import run as runs
 from dml_jax.analysis.subjects import SUBJECTS
 from dml_jax.commands import analyse, cli
 from dml_jax.config import Group, Train
 from dml_jax.console import Console
 from dml_jax.methods import mpn
 from dml_jax.train import experiment as experiments
+from dml_jax.train import on_devices
 from dml_jax.train.checkpoint import Checkpoints
 from dml_jax.train.distributed.stop_signals import Stop
 from dml_jax.train.records import kept_models, workdir
@@ -44,7 +46,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What a finished run leaves, with the untrained model in all places."""
     directory, config = tmp_path_factory.mktemp("run"), tiny()
     experiment = experiments.build(config)
-    state = experiments.initial_state(experiment)
+    state = on_devices.initial_state(experiment)
     split = experiment.splits["train"]
     facts = workdir.provenance(
         config, experiments.data_hash(experiment.splits), len(split.classes), len(split.labels), experiment.shape
@@ -127,7 +129,7 @@ def test_invalid_input(
 @pytest.mark.slow
 def test_everything_of_a_trained_run(tmp_path: Path) -> None:
     with Stop() as stop:
-        modes.train(tiny(), tmp_path, Console(quiet=True), stop)
+        runs.train(tiny(), tmp_path, Console(quiet=True), stop)
     analyse.execute(
         [f"--workdir={tmp_path}", f"--what={','.join(s for s in SUBJECTS if s not in ('umap', 'heat_maps'))}"]
     )

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dml_jax import config as configs
-from dml_jax import main, modes
+from dml_jax import main
 from dml_jax.config import files as config_files
 from dml_jax.config import needs
 from dml_jax.console import Console
@@ -18,6 +18,7 @@ from dml_jax.methods import baseline
 from dml_jax.train import experiment as experiments
 from dml_jax.train import run_rules
 from dml_jax.train.records import workdir
+from dml_jax.train.start import head_first
 from tests.train.experiments import values
 
 ROOT = Path(__file__).parents[2]
@@ -240,7 +241,7 @@ def test_the_training_of_the_head() -> None:
     made, _ = config_files.resolved(str(ROOT / "configs" / "folder_baseline.py"), {"head.linear_warmup": "11"})
     found = needs.broken_by_run(made, RUN._replace(steps=300), RUN)
     assert [problem.key for problem in found] == ["head.linear_warmup"]
-    assert modes.head_config(made).data.training_size == 0
+    assert head_first.head_config(made).data.training_size == 0
     with pytest.raises(ConfigError, match=r"^head\.milestones=\(3,\): has no effect without head\.schedule='step'; "):
         config_files.resolved(str(ROOT / "configs" / "folder_baseline.py"), {"head.milestones": "3,"})
 

@@ -42,7 +42,7 @@ def losses(name: str, dtype: str, devices: int) -> list[float]:
     """The loss of each step on the first devices of all processes."""
     made, teacher = build(name)
     optimizer = optax.sgd(0.01, momentum=0.9)  # Adam would enlarge the rounding of gradients that are zero
-    state = jax.jit(partial(step.initial, made, optimizer))(jax.random.key(1), toys.batch(made.views, size=BATCH))
+    state = jax.jit(partial(step.initial, made, optimizer))(jax.random.key(1), toys.batch(made.hooks.views, size=BATCH))
     mesh = jax.make_mesh((devices,), (meshes.AXIS,), (AxisType.Auto,), devices=jax.devices()[:devices])
     rows = np.split(np.arange(BATCH), jax.process_count())[jax.process_index()]
     found = []
@@ -51,7 +51,7 @@ def losses(name: str, dtype: str, devices: int) -> list[float]:
         teacher = meshes.replicate(mesh, cast(jax.device_get(teacher), dtype))
         run = jax.jit(step.build(made, optimizer), donate_argnums=0)
         for seed in range(STEPS[dtype]):
-            images, labels, index, _ = toys.batch(made.views, size=BATCH, classes=8, seed=seed)
+            images, labels, index, _ = toys.batch(made.hooks.views, size=BATCH, classes=8, seed=seed)
             batch = meshes.shard_batch(mesh, *(np.asarray(x) for x in (images[:, rows], labels[rows], index[rows])))
             state, terms = run(state, batch._replace(teacher=teacher), jax.random.key(0))
             assert terms["loss"].dtype == dtype
@@ -123,7 +123,7 @@ def test_nothing_is_computed_in_float32_in_a_run_in_float64(name: str) -> None:
     train = Train(groups=groups, steps=9, schedule="cosine", linear_warmup=2, clip_norm=1.0, ema=0.9)
     schedule = optimizers.rate_factor(train, start=2, stop=9, milestones=())
     optimizer = optimizers.build(train, made, schedule, warmup_steps=2)
-    given = toys.batch(made.views, size=BATCH)
+    given = toys.batch(made.hooks.views, size=BATCH)
     state = jax.eval_shape(partial(step.initial, made, optimizer, ema=train.ema), jax.random.key(0), given)
     with jax.enable_x64(True):
         state, teacher = (jax.eval_shape(partial(cast, dtype="float64"), tree) for tree in (state, teacher))

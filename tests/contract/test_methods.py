@@ -88,9 +88,9 @@ def method(name: str, dtype: Any = None) -> Method:
 @cache
 def initial(made: Method, size: int) -> tuple[Any, Any]:
     """(params, model_state) before the first step, for batches of a size; read-only, as tests share them."""
-    batch = toys.batch(made.views, size=size)
+    batch = toys.batch(made.hooks.views, size=size)
     params, model_state = made.init(jax.random.key(1), batch)
-    return params, made.fill(params, model_state, iter([batch] * 4)) if made.fill else model_state
+    return params, made.hooks.fill(params, model_state, iter([batch] * 4)) if made.hooks.fill else model_state
 
 
 def started(made: Method, optimizer: optax.GradientTransformation, batch: Batch) -> TrainState:
@@ -119,11 +119,11 @@ def test_every_module_of_methods_is_covered() -> None:
 @every_method
 def test_compiles_once_and_moves_every_group(name: str) -> None:
     made, run = method(name), update(name)
-    first = toys.batch(made.views)
+    first = toys.batch(made.hooks.views)
     state = started(made, optax.sgd(0.01), first)
     after, _ = run(state, first, jax.random.key(KEY))
     for seed in (1, 2):
-        after, terms = run(after, toys.batch(made.views, seed=seed), jax.random.key(seed))
+        after, terms = run(after, toys.batch(made.hooks.views, seed=seed), jax.random.key(seed))
     assert run._cache_size() == 1
     assert int(after.step) == 3
     assert all(np.ndim(term) == 0 and np.isfinite(term) for term in terms.values())
@@ -139,7 +139,7 @@ def test_compiles_once_and_moves_every_group(name: str) -> None:
 @every_method
 def test_batch_statistics_are_updated_in_training_and_used_at_test_time(name: str) -> None:
     made, run = method(name), update(name)
-    batch = toys.batch(made.views)
+    batch = toys.batch(made.hooks.views)
     state = started(made, optax.sgd(0.01), batch)
     after, _ = run(state, batch, jax.random.key(KEY))
     inputs = batch.images[0].reshape(len(batch.labels), 2, 4, 2, 4, 3).transpose(0, 1, 3, 2, 4, 5) / 255
@@ -162,7 +162,7 @@ def test_batch_statistics_are_updated_in_training_and_used_at_test_time(name: st
 def test_rows_are_encoded_independently_and_logs_are_scalars(name: str) -> None:
     """What a loss in chunks relies on: `encode` sees one image at a time, `loss` sees the whole batch."""
     made = method(name)
-    batch = toys.batch(made.views)
+    batch = toys.batch(made.hooks.views)
     state = started(made, optax.sgd(0.01), batch)
     encode = jax.jit(partial(made.encode, train=False))
     encoded, _ = encode(state.params, state.model_state, batch.images)
@@ -185,17 +185,17 @@ def test_rows_are_encoded_independently_and_logs_are_scalars(name: str) -> None:
 def test_what_is_logged_about_proxies_and_pairs(name: str) -> None:
     """Rows of proxies, and one share; both of what a test would embed, without training."""
     made = method(name)
-    batch = toys.batch(made.views)
+    batch = toys.batch(made.hooks.views)
     params, model_state = initial(made, len(batch.labels))
-    if made.proxies is not None:
-        assert len(jax.eval_shape(made.proxies, params).shape) == 2
-    if made.active_pairs is not None:
+    if made.hooks.proxies is not None:
+        assert len(jax.eval_shape(made.hooks.proxies, params).shape) == 2
+    if made.hooks.active_pairs is not None:
         encoded, _ = jax.eval_shape(partial(made.encode, train=False), params, model_state, batch.images[:1])
-        share = jax.eval_shape(made.active_pairs, params, encoded, batch, jax.random.key(KEY))
+        share = jax.eval_shape(made.hooks.active_pairs, params, encoded, batch, jax.random.key(KEY))
         assert (share.shape, share.dtype) == ((), jnp.float32)
     assert {"hist": (True, False), "crt": (True, True), "diva": (False, True)}.get(
-        name, (made.proxies is not None, made.active_pairs is not None)
-    ) == (made.proxies is not None, made.active_pairs is not None)
+        name, (made.hooks.proxies is not None, made.hooks.active_pairs is not None)
+    ) == (made.hooks.proxies is not None, made.hooks.active_pairs is not None)
 
 
 def degenerate(views: int) -> dict[str, Batch]:
@@ -218,9 +218,9 @@ def degenerate(views: int) -> dict[str, Batch]:
 @pytest.mark.parametrize("dtype", [None, jnp.bfloat16], ids=["float32", "bfloat16"])
 def test_degenerate_batches_stay_finite(name: str, dtype: Any) -> None:
     made, run = method(name, dtype), update(name, dtype)
-    usual = toys.batch(made.views)
+    usual = toys.batch(made.hooks.views)
     start = started(made, optax.sgd(0.01), usual)
-    for kind, batch in degenerate(made.views).items():
+    for kind, batch in degenerate(made.hooks.views).items():
         state, terms = run(start, batch, jax.random.key(KEY))
         assert all(np.isfinite(term) for term in terms.values()), (kind, terms)
         assert all(np.isfinite(leaf).all() for leaf in leaves(state.params)), kind
@@ -234,7 +234,7 @@ MOVES = {"convert", "broadcast_in_dim", "compare", "maximum", "select", "constan
 def test_bfloat16_rounds_the_products_of_the_network_only(name: str) -> None:
     """Loss and gradient stay close, the state and all sums float32, and products of embeddings exact."""
     made, run = method(name, jnp.bfloat16), update(name, jnp.bfloat16)
-    batch = toys.batch(made.views)
+    batch = toys.batch(made.hooks.views)
     start = started(made, optax.sgd(0.01), batch)
     after, terms = run(start, batch, jax.random.key(KEY))
     exact, exact_terms = update(name)(start, batch, jax.random.key(KEY))
@@ -262,7 +262,7 @@ def test_bfloat16_rounds_the_products_of_the_network_only(name: str) -> None:
 def test_zero_vector_embeddings_are_finite(name: str) -> None:
     """With a backbone of zeros, every embedding is the bias of its layer or zero."""
     made, run = method(name), update(name)
-    usual = toys.batch(made.views)
+    usual = toys.batch(made.hooks.views)
     start = started(made, optax.sgd(0.01), usual)
     blank = {key: jax.tree.map(jnp.zeros_like, start.params[key]) for key in ("backbone",)}
     state, terms = run(start._replace(params=start.params | blank), usual, jax.random.key(KEY))
@@ -274,7 +274,7 @@ def test_zero_vector_embeddings_are_finite(name: str) -> None:
 @every_method
 def test_eight_devices_are_one(name: str) -> None:
     made = method(name)
-    batch = toys.batch(made.views)
+    batch = toys.batch(made.hooks.views)
     state = started(made, optax.sgd(0.01), batch)
     one, one_terms = update(name)(state, batch, jax.random.key(KEY))
     mesh = Mesh(np.asarray(jax.devices()), (meshes.AXIS,), axis_types=(AxisType.Auto,))
@@ -305,7 +305,7 @@ def frozen(name: str) -> Method:
 )
 def test_chunks_on_eight_devices_are_one_batch_on_one(name: str) -> None:
     made, optimizer = frozen(name), optax.sgd(0.01)
-    batch = toys.batch(made.views)
+    batch = toys.batch(made.hooks.views)
     state = started(made, optimizer, batch)
     whole, terms = jax.jit(step.build(made, optimizer))(state, batch, jax.random.key(KEY))
     mesh = meshes.make()
@@ -322,7 +322,7 @@ def test_chunks_on_eight_devices_are_one_batch_on_one(name: str) -> None:
 def test_float64_agrees(name: str) -> None:
     name = UNDRAWN.format(name) if name in WITHOUT_DRAWS else name
     made, run = method(name), update(name)
-    batch = toys.batch(made.views)
+    batch = toys.batch(made.hooks.views)
     start = started(made, optax.sgd(0.01), batch)
     values = []
     for double in (False, True):
@@ -339,7 +339,7 @@ def test_float64_agrees(name: str) -> None:
 @every_method
 def test_state_survives_a_checkpoint(name: str, tmp_path: Path) -> None:
     made = method(name)
-    batch = toys.batch(made.views)
+    batch = toys.batch(made.hooks.views)
     optimizer = optax.adam(1e-3)
     state = started(made, optimizer, batch)
     store = Checkpoints(tmp_path, lambda: state, pytest.fail, run={})
@@ -357,7 +357,7 @@ def test_state_survives_a_checkpoint(name: str, tmp_path: Path) -> None:
 def test_learns_a_few_images(name: str) -> None:
     """MAP@R rises. Recall@1 is near 1 with random weights already, and tasks on single images work against classes."""
     made = method(name)
-    batch = toys.batch(made.views, size=64, classes=DATA.classes, seed=3)
+    batch = toys.batch(made.hooks.views, size=64, classes=DATA.classes, seed=3)
     optimizer = optax.adam(2e-2)
     run = jax.jit(step.build(made, optimizer))
     state = started(made, optimizer, batch)

@@ -62,15 +62,15 @@ def test_ctrl_c_in_one_process_outside_training(swallowed: bool) -> None:
     port = free_port()
     program = (
         "import os, signal, sys, time\n"
-        "from dml_jax import main, modes\n"
-        "def busy(config, console):\n"
+        "from dml_jax import main, run\n"
+        "def busy(*_):\n"
         "    try:\n"
         "        if '--process=1' in sys.argv: os.kill(os.getpid(), signal.SIGINT)\n"
         "        time.sleep(1)\n"
         f"    except {'Exception' if swallowed else 'ZeroDivisionError'}:\n"
         "        pass\n"
         "    time.sleep(120)\n"
-        "modes.check = busy\n"
+        "run.check = busy\n"
         "sys.exit(main.main())\n"
     )
     processes = [start("--mode=check", port=port, number=number, program=["-c", program]) for number in range(2)]
@@ -122,15 +122,15 @@ def test_a_signal_during_an_evaluation(tmp_path: Path) -> None:
     program = (
         "import pathlib, sys, time\n"
         "from dml_jax import main\n"
-        "from dml_jax.train import inference\n"
-        "embed = inference.embed_split\n"
+        "from dml_jax.train.testing import embedding\n"
+        "embed = embedding.embed_split\n"
         "def slow(*args):\n"
         "    def wait(done):\n"
         f"        pathlib.Path({str(tmp_path / 'evaluating')!r}).touch()\n"
         "        time.sleep(0.2)\n"
         "        args[-1](done)\n"
         "    return embed(*args[:-1], wait)\n"
-        "inference.embed_split = slow\n"
+        "embedding.embed_split = slow\n"
         "sys.exit(main.main())\n"
     )
     options = [f"--workdir={tmp_path / 'run'}", "--config.train.evaluate_every=1", "--config.evaluation.batch_size=2"]
@@ -205,12 +205,13 @@ def test_a_late_process_resumes_with_the_others(tmp_path: Path) -> None:
     ]
     late = (
         "import sys, time\n"
-        "from dml_jax import main, modes\n"
-        "opened = modes.open_checkpoints\n"
+        "from dml_jax import main\n"
+        "from dml_jax.train.records import outputs\n"
+        "opened = outputs.open_checkpoints\n"
         "def slow(*args, **options):\n"
         "    time.sleep(20 * ('--process=1' in sys.argv))\n"
         "    return opened(*args, **options)\n"
-        "modes.open_checkpoints = slow\n"
+        "outputs.open_checkpoints = slow\n"
         "sys.exit(main.main())\n"
     )
     for steps in (4, 6):

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dml_jax import modes
+from dml_jax import run
 from dml_jax.data import Split
 from dml_jax.errors import DataError
 from dml_jax.export import embedding_files
@@ -64,7 +64,7 @@ def test_metadata_is_written_and_read_again(tmp_path: Path) -> None:
 def test_a_run_exports_the_metadata_of_its_splits(tmp_path: Path) -> None:
     split = Split(np.array([0, 1, 1]), list("abc"), lambda *_: ROWS, ["x", "y"], metadata={"price": [3, None, 5]})
     experiment: Any = SimpleNamespace(config=small(steps=1), splits={"test": split})
-    modes._write_embeddings(experiment, tmp_path, {"test": ROWS}, 7, finished=True)
+    run.write_embeddings(experiment, tmp_path, {"test": ROWS}, 7, finished=True)
     found = embedding_files.read(tmp_path / "embeddings" / "test").metadata
     assert found == {"price": [3, None, 5], "class_name": ["x", "y", "y"]}
 

@@ -52,7 +52,7 @@ def test_every_architecture(module: Any, config: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method(name: str, tmp_path: Path) -> None:
     made = method(name)
-    images = toys.batch(made.views).images
+    images = toys.batch(made.hooks.views).images
     embed = partial(made.embed, *initial(made, images.shape[1]))
     onnx.write(tmp_path / "model.onnx", embed, images.shape[2:4])
     check(tmp_path / "model.onnx", embed, images.shape[2:4])

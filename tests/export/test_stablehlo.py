@@ -90,7 +90,7 @@ def test_every_architecture_exports_with_a_symbolic_batch(module: Any, config: A
 def test_every_method_embeds_a_symbolic_batch(name: str) -> None:
     """Traced, not run."""
     made = method(name)
-    example = toys.batch(made.views)
+    example = toys.batch(made.hooks.views)
     variables = jax.eval_shape(made.init, jax.random.key(0), example)
     (batch,) = jax.export.symbolic_shape("b")
     images = jax.ShapeDtypeStruct((batch, *example.images.shape[2:]), jnp.uint8)

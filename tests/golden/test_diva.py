@@ -411,7 +411,7 @@ def check_trace(data: dict[str, np.ndarray], meta: dict[str, Any], dtype: str = 
         return Batch(views, jnp.asarray(data["labels"][t]), jnp.full(meta["N"], t))
 
     filling = [Batch(jnp.asarray(part[None], dtype), None, None) for part in np.array_split(data["queue_inputs"], 2)]
-    model_state = method.fill(params, model_state, filling)
+    model_state = method.hooks.fill(params, model_state, filling)
     tolerance = meta["tolerance"]["float64"] if dtype == "float64" else {"rtol": 1e-3, "atol": 1e-5}
     close(model_state["queue"], data["queue_init"], tolerance, "queue_init")
 

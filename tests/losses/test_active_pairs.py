@@ -81,10 +81,10 @@ def test_baselines_report_it(loss: str) -> None:
     method = baseline.build(baseline.make_config(loss, embedding_dim=8), toys.backbone(), TrainingSet(4, 64))
     batch = toys.batch(1)
     params, _ = jax.jit(method.init)(jax.random.key(0), batch)
-    assert method.active_pairs is not None
+    assert method.hooks.active_pairs is not None
     separate = jnp.eye(8)[batch.labels] * jnp.where(batch.labels % 2, 1.0, -1.0)[:, None]
     noise = jax.random.normal(jax.random.key(1), separate.shape) + 5
-    share = jax.jit(method.active_pairs)
+    share = jax.jit(method.hooks.active_pairs)
     found = [float(share(params, x, batch, jax.random.key(2))) for x in (separate, noise)]
     assert found[0] == 0
     assert 0 < found[1] <= 1

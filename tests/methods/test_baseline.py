@@ -135,7 +135,7 @@ def test_a_sum_of_losses_with_weights_that_change() -> None:
         params = {**state.params, "loss": own}
         alone[loss], _ = step.loss(single, params, state.model_state, batch(), state.step, jax.random.key(1))
     assert set(state.params["loss"]) == {"normalized_softmax_proxies", "proxy_nca_proxies"}
-    assert method.proxies(state.params).shape == (2 * SIZE, 5)
+    assert method.hooks.proxies(state.params).shape == (2 * SIZE, 5)
     for weights in ((1.0, 0.5), (1.0, 0.5), (0.5, 1.75), (0.0, 3.0), (0.0, 3.0)):
         state, terms = update(state, batch(), jax.random.key(1))
         for loss, value in alone.items():
@@ -144,7 +144,7 @@ def test_a_sum_of_losses_with_weights_that_change() -> None:
         expected = pairs * alone["contrastive"] + classifier * alone["normalized_softmax"] + 2.0 * terms["memory"]
         assert float(terms["loss"]) == pytest.approx(float(expected), rel=1e-5)
         assert (float(terms["memory"]) > 0) == (pairs > 0 and int(state.step) > 1)
-    teaching = method.teach(state.params, state.model_state, jnp.ones((3, 5)))
+    teaching = method.hooks.teach(state.params, state.model_state, jnp.ones((3, 5)))
     assert teaching.logits.shape == (3, SIZE)
 
 

@@ -74,13 +74,16 @@ def test_subsets_of_tasks(tasks: tuple[str, ...]) -> None:
     decorrelated = "discriminative" in tasks and len(tasks) > 1
     assert set(aux.metrics) == {*tasks, *(["decorrelation"] if decorrelated else [])}
     assert (aux.carry is not None) == contrastive
-    assert method.views == 1 + contrastive
-    assert ("queue" in model_state) == ("key" in model_state) == (method.fill is not None) == contrastive
+    assert method.hooks.views == 1 + contrastive
+    assert ("queue" in model_state) == ("key" in model_state) == (method.hooks.fill is not None) == contrastive
     assert set(params["heads"]) == set(tasks)
     assert len(params["psi"]) == (len(tasks) - 1 if decorrelated else 0)
-    after = jax.eval_shape(method.after, params, aux.model_state, aux.carry)
+    assert (method.hooks.after is not None) == contrastive
+    following = (
+        jax.eval_shape(method.hooks.after, params, aux.model_state, aux.carry) if contrastive else aux.model_state
+    )
     shapes = lambda tree: jax.tree.map(lambda x: (x.shape, x.dtype), tree)  # noqa: E731
-    assert shapes(after) == shapes(model_state)
+    assert shapes(following) == shapes(model_state)
     embedded = jax.eval_shape(method.embed, params, model_state, batch().images[0])
     assert embedded.shape == (16, 6 * len(tasks))
 
@@ -167,7 +170,7 @@ def test_momentum_network_and_queue() -> None:
     optimizer = optax.sgd(0.1)
     state = step.initial(method, optimizer, jax.random.key(0), batch())
     first = jax.tree.map(np.asarray, state.params)
-    filled = method.fill(state.params, state.model_state, iter([batch(seed=5), batch(seed=6), batch(seed=7)]))
+    filled = method.hooks.fill(state.params, state.model_state, iter([batch(seed=5), batch(seed=6), batch(seed=7)]))
     by_hand = np.concatenate([keys_by_hand(first, batch(seed=seed).images[0]) for seed in (5, 6)])
     np.testing.assert_allclose(filled["queue"], by_hand, rtol=1e-4, atol=1e-5)
 
@@ -195,7 +198,7 @@ def test_a_queue_that_cannot_be_filled() -> None:
     method = diva.build(SMALL, toy(), DATA)
     params, model_state = method.init(jax.random.key(0), batch())
     with pytest.raises(DataError, match=r"16 images cannot fill a queue of 32: .* lower method\.queue_batches"):
-        method.fill(params, model_state, [batch()])
+        method.hooks.fill(params, model_state, [batch()])
 
 
 @pytest.mark.slow  # the contract tests cover it too, with fewer steps
@@ -209,7 +212,7 @@ def test_eight_devices_match_one() -> None:
         used = jax.make_mesh((devices,), (mesh.AXIS,), axis_types=axis, devices=jax.devices()[:devices])
         shard = lambda b: mesh.shard(used, *map(np.asarray, b[:3]))  # noqa: E731
         state = mesh.replicate(used, step.initial(method, optimizer, jax.random.key(0), batch()))
-        full = method.fill(state.params, state.model_state, [shard(batch(seed=5)), shard(batch(seed=6))])
+        full = method.hooks.fill(state.params, state.model_state, [shard(batch(seed=5)), shard(batch(seed=6))])
         state, key = state._replace(model_state=full), mesh.replicate(used, jax.random.key(3))
         update = jax.jit(step.build(method, optimizer), donate_argnums=0)
         for seed in range(3):

@@ -159,9 +159,9 @@ def test_additions_to_the_method(name: str) -> None:
     params, model_state = jax.eval_shape(method.init, jax.random.key(0), batch)
     assert set(params) == {"backbone", "heads", "beta", "psi"} | added
     assert set(model_state) == {"backbone"} | added_state
-    assert method.views == views
-    assert method.fill is None
-    assert (method.refresh is not None) == (name == "deepcluster")
+    assert method.hooks.views == views
+    assert method.hooks.fill is None
+    assert (method.hooks.refresh is not None) == (name == "deepcluster")
     without = {"selfsimilarity"} if added else set()
     assert set(params["heads"]) == set(diva.TASKS) - without
     assert len(params["psi"]) == 3 - len(without)

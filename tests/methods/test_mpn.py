@@ -158,7 +158,7 @@ def test_only_what_the_losses_need_is_created(losses: Any, equations: Any) -> No
     params, state = jax.eval_shape(method.init, jax.random.key(0), batch())
     assert ("auxiliary" in params) == (losses != "mpn")
     assert ("mpn" in params) == (losses != "auxiliary")
-    assert (method.refine is None) == (losses == "auxiliary")
+    assert (method.hooks.refine is None) == (losses == "auxiliary")
     gradient = jax.value_and_grad(partial(step.loss, method), has_aux=True)
     (value, aux), grads = jax.eval_shape(gradient, params, state, batch(), jnp.int32(0), jax.random.key(1))
     assert value.shape == ()
@@ -246,7 +246,7 @@ def test_refined_queries_are_the_first_nodes_of_their_batches() -> None:
     method = mpn.build(config, toy(), DATA)
     network, params = network_and_params(config)
     embeddings = unit(jax.random.normal(jax.random.key(1), (20, 8)))
-    refined = method.refine({"mpn": params}, {}, embeddings)
+    refined = method.hooks.refine({"mpn": params}, {}, embeddings)
     alone = jax.jit(lambda rows: refined_together(network, params, embeddings[rows])[0])
     for query, rows in enumerate(reciprocal_neighbors.sets(embeddings, k=4, size=3).batches):
         np.testing.assert_allclose(refined[query], alone(rows), atol=1e-5)
@@ -263,18 +263,18 @@ def test_refinement_against_a_gallery() -> None:
     method = mpn.build(SMALL, toy(), DATA)
     _, params = network_and_params(SMALL)
     queries, gallery = unit(jax.random.normal(jax.random.key(1), (2, 20, 8)))
-    refined = method.refine({"mpn": params}, {}, queries, gallery)
+    refined = method.hooks.refine({"mpn": params}, {}, queries, gallery)
     assert refined.shape == (20, 8)
     np.testing.assert_allclose(jnp.linalg.norm(refined, axis=1), 1, rtol=1e-5)
     concatenated = mpn.build(dataclasses.replace(SMALL, layers=2, concatenate=True), toy(), DATA)
     with pytest.raises(ConfigError, match=r"method\.concatenate=True: .* 16 dimensions and the gallery 8"):
-        concatenated.refine({"mpn": params}, {}, queries, gallery)
+        concatenated.hooks.refine({"mpn": params}, {}, queries, gallery)
 
 
 def test_refinement_of_a_single_image() -> None:
     method = mpn.build(SMALL, toy(), DATA)
     _, params = network_and_params(SMALL)
-    assert jnp.isfinite(method.refine({"mpn": params}, {}, jnp.zeros((1, 8)))).all()
+    assert jnp.isfinite(method.hooks.refine({"mpn": params}, {}, jnp.zeros((1, 8)))).all()
 
 
 @pytest.mark.parametrize("equations", ["authors", "paper"])
@@ -286,7 +286,7 @@ def test_refinement_in_given_groups(equations: mpn.Equations, x64: None) -> None
     # Row 4 occurs three times, twice in one batch; its first occurrence is used.
     batches = np.array([[0, 4, 2, 7, 8], [1, 4, 4, 3, 0], [5, 6, 7, 8, 1]])
     groups = Groups(batches, refined=4)
-    refined = mpn.build(config, toy(), DATA).refine({"mpn": params}, {}, embeddings, groups=groups)
+    refined = mpn.build(config, toy(), DATA).hooks.refine({"mpn": params}, {}, embeddings, groups=groups)
     assert refined.shape == (9, 16)
     first = {0: (0, 0), 4: (0, 1), 2: (0, 2), 7: (0, 3), 1: (1, 0), 3: (1, 3), 5: (2, 0), 6: (2, 1), 8: (2, 3)}
     for row, (number, position) in first.items():

@@ -7,7 +7,6 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,6 @@ from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
 
 from dml_jax import config as configs
-from dml_jax import modes
 from dml_jax.backbones.weights import store as converted
 from dml_jax.data import split_metadata, store
 from dml_jax.evaluation.open_set import RULES, Calibration
@@ -54,7 +52,7 @@ def _read_work_directory(directory: Path) -> None:
     readers: list[Callable[[], object]] = [
         lambda: workdir.check_same_run(directory, config),
         lambda: configs.resolve(workdir.read_config(directory)["config"]),
-        lambda: modes.is_finished(directory, SimpleNamespace(steps=20)),  # type: ignore[arg-type]
+        lambda: workdir.is_finished(directory, 20),
         lambda: JsonLines(directory / "metrics.jsonl").truncate(2),
     ]
     sandbox.read_all(readers)

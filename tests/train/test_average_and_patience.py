@@ -73,14 +73,16 @@ def test_early_stopping_is_exact_across_interruptions(
     """Two evaluations without a better model end the run at step 16; what is evaluated is the average."""
     seen: dict[int, TrainState] = {}
 
-    def embed(experiment: Experiment, embedder: Any, state: TrainState, name: str, on_progress: Any) -> Any:
+    def embed(embedder: Any, state: TrainState, name: str, split: Any, on_progress: Any) -> Any:
         seen[int(state.step)] = jax.tree.map(np.asarray, state)
         return {name: np.asarray(state.step)}
 
-    def metrics(config: Any, split: Any, embeddings: np.ndarray, gallery: Any, **options: bool) -> dict[str, float]:
+    def metrics(
+        options: Any, distance: str, split: Any, embeddings: np.ndarray, gallery: Any, **_: bool
+    ) -> dict[str, float]:
         return {"recall@1": RECALLS[int(embeddings)], "map@r": 0.0}
 
-    monkeypatch.setattr(loop.split_metrics, "embed_with_gallery", embed)
+    monkeypatch.setattr(loop.embedding, "embed_with_gallery", embed)
     monkeypatch.setattr(loop.split_metrics, "metrics", metrics)
     monkeypatch.setattr(loop.split_metrics, "of_training_classes", lambda *_: {})
     whole = bits(train(experiment, tmp_path / "whole"))

@@ -16,7 +16,7 @@ from dml_jax.config import files as config_files
 from dml_jax.errors import ConfigError
 from dml_jax.methods import baseline, diva, hist, mpn
 from dml_jax.methods.contract import Method
-from dml_jax.train import experiment, step
+from dml_jax.train import experiment, on_devices, step
 from dml_jax.train.checkpoint import Checkpoints
 from dml_jax.train.distributed import mesh as meshes
 from dml_jax.train.state import TrainState
@@ -42,7 +42,7 @@ def build(name: str, classes: int = CLASSES) -> Method:
 
 def jitted(method: Method, optimizer: optax.GradientTransformation, shapes: Any) -> Any:
     mesh = meshes.make()
-    shardings = meshes.shardings(mesh, shapes, method.class_axis)
+    shardings = meshes.shardings(mesh, shapes, method.hooks.class_axis)
     update = step.build(method, optimizer)
     return jax.jit(update, donate_argnums=0, out_shardings=(shardings, meshes.replicated(mesh)))
 
@@ -61,12 +61,12 @@ def jitted(method: Method, optimizer: optax.GradientTransformation, shapes: Any)
 )
 def test_eight_devices_with_a_share_of_the_classes_are_one_with_all(name: str) -> None:
     whole, optimizer = build(name), optax.sgd(0.1, momentum=0.9)  # Adam would enlarge the rounding of small gradients
-    batch = toys.batch(whole.views)
+    batch = toys.batch(whole.hooks.views)
     parts = class_tables.spread(partial(build, name), CLASSES, batch)
     state = step.initial(whole, optimizer, jax.random.key(1), batch)
     padded = step.initial(parts, optimizer, jax.random.key(1), batch)
     mesh = meshes.make()
-    spread = meshes.place(mesh, padded, parts.class_axis)
+    spread = meshes.place(mesh, padded, parts.hooks.class_axis)
     rows = [leaf for leaf in jax.tree.leaves(spread) if not leaf.is_fully_replicated]
     assert rows
     for leaf in rows:
@@ -81,7 +81,7 @@ def test_eight_devices_with_a_share_of_the_classes_are_one_with_all(name: str) -
     for own, (path, leaf) in zip(
         jax.tree.leaves(state.params), jax.tree_util.tree_leaves_with_path(spread.params), strict=True
     ):
-        axis = parts.class_axis(meshes.dict_keys(path))
+        axis = parts.hooks.class_axis(meshes.dict_keys(path))
         cut, rest = (leaf, leaf[:0]) if axis is None else jnp.split(leaf, [CLASSES], axis=axis)
         np.testing.assert_allclose(cut, own, rtol=1e-4, atol=1e-5)
         np.testing.assert_array_equal(rest, 0)
@@ -105,7 +105,7 @@ def test_a_million_classes_take_an_eighth_of_the_memory_and_little_traffic(name:
     method = class_tables.spread(partial(build, name), classes, batch)
     shapes = jax.eval_shape(partial(step.initial, method, optimizer), jax.random.key(0), batch)
     mesh = meshes.make()
-    layout = meshes.shardings(mesh, shapes, method.class_axis)
+    layout = meshes.shardings(mesh, shapes, method.hooks.class_axis)
     state = jax.tree.map(lambda x, put: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=put), shapes, layout)
     images, *others = (
         jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=meshes.row_sharded(mesh, axis))
@@ -138,7 +138,7 @@ def test_a_million_classes_train() -> None:
     method = class_tables.spread(million, classes, batch)
     mesh, fast = meshes.make(), {"xla_backend_optimization_level": 3}  # of so much data, computing takes longest
     initial = jax.jit(partial(step.initial, method, optimizer), compiler_options=fast)
-    state = meshes.place(mesh, initial(jax.random.key(0), batch), method.class_axis)
+    state = meshes.place(mesh, initial(jax.random.key(0), batch), method.hooks.class_axis)
     before = np.asarray(state.params["loss"]["proxies"])
     divided = meshes.shard_batch(mesh, *(np.asarray(field) for field in batch[:3]))
     run = jitted(method, optimizer, state).lower(state, divided, jax.random.key(0)).compile(fast)
@@ -154,12 +154,12 @@ def test_a_million_classes_train() -> None:
 def test_a_run_and_its_checkpoint(tmp_path: Path) -> None:
     """The state is spread when it is made, and again when it is restored; a model for inference is whole."""
     run = experiment.build(small(steps=2, shard_classes=True))
-    state = experiment.initial_state(run)
+    state = on_devices.initial_state(run)
     means = state.params["distributions"]["means"]
     assert means.shape == (256, 8)
     assert means.addressable_shards[0].data.shape == (32, 8)
     assert state.opt_state is not None
-    checkpoints = Checkpoints(tmp_path, lambda: experiment.template(run), None, run={})
+    checkpoints = Checkpoints(tmp_path, lambda: on_devices.template(run), None, run={})
     checkpoints.save("latest", state._replace(step=jnp.asarray(1, jnp.int32)), {})
     found = checkpoints.restore()
     checkpoints.close()
@@ -168,7 +168,7 @@ def test_a_run_and_its_checkpoint(tmp_path: Path) -> None:
     for own, other in zip(jax.tree.leaves(state._replace(step=restored.step)), jax.tree.leaves(restored), strict=True):
         assert own.sharding.is_equivalent_to(other.sharding, own.ndim)
         np.testing.assert_array_equal(own, other)
-    plain = experiment.initial_state(experiment.build(small(steps=2)))
+    plain = on_devices.initial_state(experiment.build(small(steps=2)))
     np.testing.assert_allclose(means[:40], plain.params["distributions"]["means"], rtol=1e-5, atol=1e-6)
 
 
@@ -188,4 +188,4 @@ def test_images_without_a_crop() -> None:
     config = configs.resolve(config_files.load_config("configs/digits_baseline.py", {"train.shard_classes": "true"}))
     assert config.data.image_size == 0
     method = experiment.build_method(config, toys.training_set(40))
-    assert method.class_axis is not None
+    assert method.hooks.class_axis is not None

@@ -8,11 +8,12 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from dml_jax import modes
+from dml_jax import run
 from dml_jax.console import Console
 from dml_jax.errors import ConfigError
 from dml_jax.train.distributed import device_memory
 from dml_jax.train.distributed.stop_signals import Stop
+from dml_jax.train.start import warm_start
 from dml_jax.train.testing import embedding, split_metrics
 from tests.train.experiments import small
 
@@ -22,11 +23,11 @@ def too_large(*_: Any, **__: Any) -> jax.Array:
 
 
 def test_too_little_memory_is_one_sentence_with_the_remedies(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(modes.warm_start, "initial_state", too_large)
+    monkeypatch.setattr(warm_start, "initial_state", too_large)
     with pytest.raises(
         ConfigError, match=r"data\.batch_size=16: .*precision=bfloat16 or backbone\.remat=true or "
     ) as caught:
-        modes.check(small(steps=1), Console(quiet=True))
+        run.check(small(steps=1), Console(quiet=True))
     assert "\n" not in str(caught.value)
 
 
@@ -62,8 +63,8 @@ def test_too_little_memory_for_an_evaluation(monkeypatch: pytest.MonkeyPatch, tm
         for changes in ({"evaluate_every": 1}, {}):  # in the training, and after it
             changed = replace(config, train=replace(config.train, **changes))
             with pytest.raises(ConfigError, match=message):
-                modes.train(changed, tmp_path / str(len(changes)), Console(quiet=True), stop)
+                run.train(changed, tmp_path / str(len(changes)), Console(quiet=True), stop)
     monkeypatch.setattr(embedding, "embed_split", too_large)
-    for mode in (modes.evaluate, modes.export):
+    for mode in (run.evaluate, run.export):
         with pytest.raises(ConfigError, match=message):
             mode(config, tmp_path / "0", "latest", Console(quiet=True))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dml_jax import config as configs
-from dml_jax import modes
+from dml_jax import run
 from dml_jax.config import Config, Group
 from dml_jax.console import Console
 from dml_jax.errors import ConfigError
@@ -42,10 +42,10 @@ def test_nothing_of_a_frozen_group_changes(name: str, frozen: tuple[str, ...]) -
     config = config_of(name, frozen)
     method = experiments.build_method(config, TrainingSet(8, 64))
     optimizer = optimizers.build(config.train, method, lambda count: 1.0)
-    batches = [toys.batch(method.views, seed=seed) for seed in range(3)]
+    batches = [toys.batch(method.hooks.views, seed=seed) for seed in range(3)]
     state = step.initial(method, optimizer, jax.random.key(0), batches[0], config.train.ema)
-    if method.fill:
-        filled = method.fill(state.params, state.model_state, iter(batches[:2]))
+    if method.hooks.fill:
+        filled = method.hooks.fill(state.params, state.model_state, iter(batches[:2]))
         state = state._replace(model_state=filled, average=jax.tree.map(jnp.copy, (state.params, filled)))
     update = jax.jit(step.build(method, optimizer, ema=config.train.ema))
     after = state
@@ -56,7 +56,7 @@ def test_nothing_of_a_frozen_group_changes(name: str, frozen: tuple[str, ...]) -
         old = jax.tree_util.tree_leaves_with_path(getattr(state, part))
         for (path, before), now in zip(old, jax.tree.leaves(getattr(after, part)), strict=True):
             keys = tuple(entry.key for entry in path if isinstance(entry, jax.tree_util.DictKey))
-            if keys[0] in method.history:
+            if keys[0] in method.hooks.history:
                 continue
             # Of the states, MPN names its batch statistics by the network's part.
             group = "mpn" if keys[0] == "neck" else method.group(keys)
@@ -66,7 +66,7 @@ def test_nothing_of_a_frozen_group_changes(name: str, frozen: tuple[str, ...]) -
 
 def test_a_frozen_backbone_gives_the_features_of_evaluations() -> None:
     method = experiments.build_method(config_of("hist", ("backbone",)), TrainingSet(8, 64))
-    batch = toys.batch(method.views)
+    batch = toys.batch(method.hooks.views)
     params, state = method.init(jax.random.key(0), batch)
     state["backbone"] = jax.tree.map(lambda leaf: leaf + 0.5, state["backbone"])
     training, _ = method.encode(params, state, batch.images, train=True, key=jax.random.key(1))
@@ -80,4 +80,4 @@ def test_nothing_to_train_is_an_error(how: dict[str, Any]) -> None:
     groups = {name: replace(group, **how) for name, group in config.train.groups.items()}
     nothing = replace(config, train=replace(config.train, groups=groups))
     with pytest.raises(ConfigError, match=r"train\.groups: .*nothing is trained; "):
-        modes.check(nothing, Console(active=False))
+        run.check(nothing, Console(active=False))

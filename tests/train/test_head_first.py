@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 
 from dml_jax import config as configs
-from dml_jax import modes
+from dml_jax import run
 from dml_jax.config import Config, Group, Train
 from dml_jax.console import Console
 from dml_jax.errors import ConfigError
 from dml_jax.methods import hist
+from dml_jax.train import experiment as experiments
 from dml_jax.train.distributed.stop_signals import Stop
 from dml_jax.train.start import warm_start
 from tests.train.experiments import values
@@ -31,7 +32,7 @@ def config(**head: Any) -> Config:
 
 def train(directory: Path) -> dict[str, Any]:
     with Stop(lambda: None) as stop:
-        modes.train(config(), directory, Console(active=False), stop)
+        run.train(config(), directory, Console(active=False), stop)
     found: dict[str, Any] = json.loads((directory / "results.json").read_text())
     return found
 
@@ -39,12 +40,12 @@ def train(directory: Path) -> dict[str, Any]:
 def test_the_network_starts_from_the_head(tmp_path: Path) -> None:
     directory = tmp_path / "run"
     results = train(directory)
-    experiment = modes.build(config())._replace(start=str(directory / "head"))
+    experiment = experiments.build(config())._replace(start=str(directory / "head"))
     start = warm_start.initial_state(experiment, Console(active=False))
     head = warm_start.load_trained(directory / "head", "latest", None)
     assert int(head.state.step) == 4
     jax.tree.map(np.testing.assert_array_equal, start.params["embedding"], head.state.params["embedding"])
-    random = warm_start.initial_state(modes.build(config()), Console(active=False))
+    random = warm_start.initial_state(experiments.build(config()), Console(active=False))
     jax.tree.map(np.testing.assert_array_equal, start.params["backbone"], random.params["backbone"])
     assert np.any(start.params["embedding"]["kernel"] != random.params["embedding"]["kernel"])
     pixels = np.stack([experiment.splits["test"].read(i, None) for i in range(4)])

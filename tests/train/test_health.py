@@ -1,8 +1,5 @@
 """Health of the training: statistics against loops, warnings, and no effect on the training."""
 
-from types import SimpleNamespace
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -58,41 +55,36 @@ def test_problems_are_named() -> None:
     assert set(health.problems(numbers, 0.0)) == {"pairs", "proxies", "gradient"}
 
 
-class Run:
-    """A method on a toy backbone with what `Monitor` reads of an experiment."""
-
-    def __init__(self, method: Any, devices: int):
-        self.method = method
-        self.config = SimpleNamespace(train=SimpleNamespace(chunks=1))
-        self.mesh = Mesh(np.asarray(jax.devices()[:devices]), (mesh.AXIS,), axis_types=(AxisType.Auto,))
+def mesh_of(devices: int) -> Mesh:
+    return Mesh(np.asarray(jax.devices()[:devices]), (mesh.AXIS,), axis_types=(AxisType.Auto,))
 
 
 @pytest.mark.parametrize("devices", [1, 8])
 def test_monitor(devices: int, capsys: pytest.CaptureFixture[str]) -> None:
     """The embeddings are those of a test, on any number of devices; a warning is printed when it appears."""
     method = hist.build(hist.Config(embedding_dim=8, hidden_dim=8), toys.backbone(), TrainingSet(4, 64))
-    run: Any = Run(method, devices)
+    used = mesh_of(devices)
     host = toys.batch(1)
-    batch = mesh.shard_batch(run.mesh, *(np.asarray(field) for field in host[:3]))
+    batch = mesh.shard_batch(used, *(np.asarray(field) for field in host[:3]))
     params, model_state = jax.jit(method.init)(jax.random.key(1), host)
     key = jax.random.key(0)
-    state = mesh.replicate(run.mesh, TrainState(jnp.asarray(3, jnp.int32), params, model_state, ()))
-    monitor = health.Monitor(run, Console())
+    state = mesh.replicate(used, TrainState(jnp.asarray(3, jnp.int32), params, model_state, ()))
+    monitor = health.Monitor(method, used, 1, Console())
     before = monitor.proxies(state)
     means = np.asarray(params["distributions"]["means"])
     moved = {**params, "distributions": {**params["distributions"], "means": means * 1.25}}
-    after = state._replace(params=mesh.replicate(run.mesh, moved))
-    line = monitor.measure(after, batch, before, mesh.replicate(run.mesh, key), 1.0)
+    after = state._replace(params=mesh.replicate(used, moved))
+    line = monitor.measure(after, batch, before, mesh.replicate(used, key), 1.0)
     embedded = np.asarray(jax.jit(method.embed)(params, model_state, host.images[0]))
     expected = health.summary(embedded, np.asarray(host.labels)) | {"proxy_drift": 0.25}
     assert {name.removeprefix(health.PREFIX) for name in line} == set(expected)
     for name, value in expected.items():
         assert line[f"{health.PREFIX}{name}"] == pytest.approx(value, rel=1e-4), name
 
-    blank = after._replace(params=mesh.replicate(run.mesh, jax.tree.map(jnp.zeros_like, moved)))
+    blank = after._replace(params=mesh.replicate(used, jax.tree.map(jnp.zeros_like, moved)))
     capsys.readouterr()
     for _ in range(2):
-        line = monitor.measure(blank, batch, before, mesh.replicate(run.mesh, key), 0.0)
+        line = monitor.measure(blank, batch, before, mesh.replicate(used, key), 0.0)
         assert set(line["warnings"]) >= {"distance", "gradient"}
     printed = capsys.readouterr().out
     assert printed.count("have collapsed to a point") == printed.count("the gradient is zero") == 1
@@ -101,10 +93,9 @@ def test_monitor(devices: int, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_active_pairs_are_logged() -> None:
     method = baseline.build(baseline.make_config("triplet", embedding_dim=8), toys.backbone(), TrainingSet(4, 64))
-    run: Any = Run(method, 1)
     batch = toys.batch(1)
     params, model_state = jax.jit(method.init)(jax.random.key(1), batch)
-    monitor = health.Monitor(run, Console(active=False))
+    monitor = health.Monitor(method, mesh_of(1), 1, Console(active=False))
     state = TrainState(jnp.zeros((), jnp.int32), params, model_state, ())
     assert monitor.proxies(state) is None
     key = jax.random.key(5)

@@ -27,8 +27,10 @@ def test_each_process_reads_its_share(host: int, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(jax, "process_count", lambda: 2)
     monkeypatch.setattr(jax, "process_index", lambda: host)
     monkeypatch.setattr(jax, "make_array_from_process_local_data", joined)
+    embedder = embedding.compile_embedder(experiment.method.embed, experiment.mesh, experiment.config)
+    embedder = embedder._replace(compute=lambda *inputs: inputs[2].reshape(448, -1))
     state: Any = SimpleNamespace(params=None, model_state=None)
-    rows = embedding.embed_split(experiment, lambda *inputs: inputs[2].reshape(448, -1), state, split)
+    rows = embedding.embed_split(embedder, state, split)
     first = [*range(224 * host, 224 * (host + 1))]
     rest = [*range(448, 600)] if host == 0 else [599]  # whose shape the padding has
     assert sorted(read) == first + rest

@@ -22,15 +22,16 @@ from dml_jax.data import pipeline
 from dml_jax.errors import DivergedError
 from dml_jax.methods.contract import Batch
 from dml_jax.train import experiment as experiments
-from dml_jax.train import loop, step
+from dml_jax.train import loop, on_devices, step
 from dml_jax.train.checkpoint import Checkpoints
 from dml_jax.train.distributed import mesh
 from dml_jax.train.distributed.stop_signals import Interrupted, Stop
 from dml_jax.train.experiment import Experiment
 from dml_jax.train.records import health, kept_models, manifest, meter
 from dml_jax.train.records.jsonl import JsonLines
+from dml_jax.train.records.outputs import Outputs
 from dml_jax.train.state import TrainState
-from dml_jax.train.testing import split_metrics
+from dml_jax.train.testing import embedding
 from tests.train.experiments import small
 
 STEPS = 20
@@ -40,7 +41,7 @@ STEPS = 20
 def compiled_once() -> Iterator[None]:
     """Restarts of an experiment share the training step; of their other programs, even the smallest are cached."""
     steps: dict[int, tuple[Experiment, Any]] = {}
-    build = experiments.jitted_step
+    build = on_devices.jitted_step
 
     def built_once(experiment: Experiment) -> Any:
         return steps.setdefault(id(experiment), (experiment, build(experiment)))[1]
@@ -49,7 +50,7 @@ def compiled_once() -> Iterator[None]:
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(experiments, "jitted_step", built_once)
+        patch.setattr(on_devices, "jitted_step", built_once)
         yield
     jax.config.update("jax_persistent_cache_min_compile_time_secs", before)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
@@ -70,7 +71,7 @@ class StopAt(Stop):
 
 
 def checkpoints(experiment: Experiment, directory: Path) -> Checkpoints:
-    return Checkpoints(directory / "checkpoints", lambda: experiments.template(experiment), pytest.fail, run={})
+    return Checkpoints(directory / "checkpoints", lambda: on_devices.template(experiment), pytest.fail, run={})
 
 
 def train(experiment: Experiment, directory: Path, stop: Stop | None = None) -> TrainState:
@@ -78,7 +79,7 @@ def train(experiment: Experiment, directory: Path, stop: Stop | None = None) -> 
     metrics, timing = (JsonLines(directory / name) for name in ("metrics.jsonl", "timing.jsonl"))
     directory.mkdir(exist_ok=True)
     try:
-        return loop.train(experiment, loop.Outputs(store, metrics, timing, Console(quiet=True)), stop or Stop())
+        return loop.train(experiment, Outputs(store, metrics, timing, Console(quiet=True)), stop or Stop())
     finally:
         store.close()
 
@@ -176,7 +177,7 @@ def test_training_goes_on_while_a_checkpoint_is_written(
 
     monkeypatch.setattr(manifest, "digests", slow)
     store = checkpoints(experiment, tmp_path)
-    out = loop.Outputs(store, JsonLines(metrics), JsonLines(tmp_path / "timing.jsonl"), Console(quiet=True))
+    out = Outputs(store, JsonLines(metrics), JsonLines(tmp_path / "timing.jsonl"), Console(quiet=True))
     with pytest.raises(Interrupted):
         loop.train(experiment, out, StopAt(17))
     assert store.steps()[-1] == 17
@@ -194,7 +195,7 @@ def test_a_second_interruption_takes_nothing_away(
         raise Interrupted(signal.SIGTERM)
 
     with monkeypatch.context() as patched:
-        patched.setattr(split_metrics, "embed_with_gallery", interrupted)
+        patched.setattr(embedding, "embed_with_gallery", interrupted)
         with pytest.raises(Interrupted):
             train(experiment, tmp_path)  # in the evaluation after 8 steps
         file = tmp_path / "checkpoints" / "latest" / "8" / manifest.NAME
@@ -253,7 +254,7 @@ def test_models_are_kept_and_change_no_bit(whole: tuple[list[bytes], str], tmp_p
     kept = tmp_path / "checkpoints" / "kept"
     contents = {file.name: file.read_bytes() for file in kept.iterdir()}
     assert kept_models.steps(kept) == [5, 10, 15, 20]
-    last = kept_models.read(kept, 20, experiments.template(keeping), {})
+    last = kept_models.read(kept, 20, on_devices.template(keeping), {})
     params = [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves((last.params, last.model_state))]
     assert params == whole[0][1 : 1 + len(params)]
     store = checkpoints(keeping, tmp_path)
@@ -308,7 +309,7 @@ def test_a_finished_schedule_is_not_compiled_again(
     train(experiment, tmp_path)
     capsys.readouterr()
     monkeypatch.setattr(step, "build", lambda *arguments: pytest.fail("the training step was built"))
-    monkeypatch.setattr(experiments, "training_batches", lambda *arguments: pytest.fail("batches were read"))
+    monkeypatch.setattr(on_devices, "training_batches", lambda *arguments: pytest.fail("batches were read"))
     assert bits(train(experiment, tmp_path)) == whole[0]
     assert capsys.readouterr().out == f"resuming from step {STEPS}\n"
 
@@ -344,7 +345,7 @@ def test_reload_best_continues_from_the_best_model(experiment: Experiment, tmp_p
     with pipeline.training(plain.splits["train"], plain.sampler, data, seed=0, start=45, stop=46) as batches:
         batch = mesh.shard_batch(plain.mesh, *next(batches))
     expected, _ = jax.jit(step.build(plain.method, plain.optimizer, plain.augment))(
-        expected, batch, experiments.run_key(short)
+        expected, batch, on_devices.run_key(short.seed)
     )
 
     reloading = built(replace(short, train=replace(short.train, reload_best_epochs=(1,))))

@@ -11,6 +11,7 @@ import pytest
 
 from dml_jax.methods.contract import Aux
 from dml_jax.train import experiment as experiments
+from dml_jax.train import on_devices
 from dml_jax.train.experiment import Experiment
 from dml_jax.train.records import meter
 from dml_jax.train.records.trace import Trace
@@ -23,9 +24,9 @@ def experiment() -> Experiment:
 
 
 def flops(experiment: Experiment) -> float:
-    key = jax.eval_shape(lambda: experiments.run_key(experiment.config))
-    batch = experiments.example_batch(experiment)
-    return meter.step_flops(experiment, experiments.template(experiment), batch, key)
+    key = jax.eval_shape(lambda: on_devices.run_key(experiment.config.seed))
+    batch = on_devices.example_batch(experiment)
+    return meter.step_flops(on_devices.whole_batch_step(experiment), on_devices.template(experiment), batch, key)
 
 
 def test_flops_of_a_linear_model(experiment: Experiment) -> None:
@@ -42,9 +43,7 @@ def test_flops_of_a_linear_model(experiment: Experiment) -> None:
     def loss(params: Any, state: Any, encoded: jax.Array, *rest: Any) -> Any:
         return jnp.sum(encoded**2), Aux(state, {}, None)
 
-    linear = experiment.method._replace(
-        init=init, encode=encode, loss=loss, after=lambda params, state, carry: state, group=lambda path: "backbone"
-    )
+    linear = experiment.method._replace(init=init, encode=encode, loss=loss, group=lambda path: "backbone")
     sgd = experiments.optax.sgd(0.1)
     counted = flops(experiment._replace(method=linear, optimizer=sgd, augment=lambda images, key: images))
     assert counted == pytest.approx(4 * size * values * 4096, rel=0.1)
@@ -74,9 +73,7 @@ def test_readings(monkeypatch: pytest.MonkeyPatch) -> None:
     now, batches = [100.0], SimpleNamespace(waited=7.0)
     monkeypatch.setattr(meter.time, "monotonic", lambda: now[0])
     monkeypatch.setattr(meter.timing, "peak_memory", lambda: 3 * 2**30)
-    config = SimpleNamespace(data=SimpleNamespace(batch_size=32))
-    devices: Any = SimpleNamespace(config=config, mesh=SimpleNamespace(devices=SimpleNamespace(size=4)))
-    clock = meter.Meter(batches, devices, 20)  # type: ignore[arg-type]
+    clock = meter.Meter(batches, 32, 4, 20)  # type: ignore[arg-type]
     clock.fastest = 0.1
     now[0], batches.waited = 105.0, 8.0
     line = clock.read(30)

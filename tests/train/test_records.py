@@ -13,20 +13,21 @@ import numpy as np
 import pytest
 
 import dml_jax
-from dml_jax import final_results, modes
+from dml_jax import run
 from dml_jax.analysis import run_report
 from dml_jax.config import Config
 from dml_jax.console import Console
 from dml_jax.errors import CheckpointError
 from dml_jax.export import embedding_files, stablehlo
 from dml_jax.train import experiment as experiments
-from dml_jax.train import loop
+from dml_jax.train import loop, on_devices
 from dml_jax.train.distributed.stop_signals import Interrupted, Stop
 from dml_jax.train.experiment import Experiment
 from dml_jax.train.records import manifest
+from dml_jax.train.records.outputs import Outputs
 from dml_jax.train.start import warm_start
 from dml_jax.train.state import TrainState
-from dml_jax.train.testing import embedding
+from dml_jax.train.testing import embedding, final_results
 from tests.train.experiments import small
 from tests.train.test_loop import StopAt
 
@@ -35,10 +36,10 @@ CONFIG = small(steps=6, log_every=2, checkpoint_every=2)
 CONFIG = replace(CONFIG, evaluation=replace(CONFIG.evaluation, controls=False))
 
 
-def quick(experiment: Experiment, out: loop.Outputs, stop: Stop) -> TrainState:
+def quick(experiment: Experiment, out: Outputs, stop: Stop) -> TrainState:
     """Stands in for the training loop: counts the steps, and stops after the fourth if it is to be stopped."""
     restored = out.checkpoints.restore()
-    state = restored[0] if restored else experiments.initial_state(experiment)
+    state = restored[0] if restored else on_devices.initial_state(experiment)
     for step in range(int(state.step) + 2, experiment.steps + 1, 2):
         state = state._replace(step=jnp.asarray(step, jnp.int32))
         out.checkpoints.save("latest", state, {})
@@ -58,7 +59,7 @@ def nothing_is_computed() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loop, "train", quick)
         patch.setattr(final_results, "final", results)
-        patch.setattr(embedding, "embed_split", lambda experiment, embedder, state, split: np.eye(len(split.labels), 8))
+        patch.setattr(embedding, "embed_split", lambda embedder, state, split: np.eye(len(split.labels), 8))
         patch.setattr(stablehlo, "write", lambda *_: 0.0)
         for name in ("write", "print_table"):
             patch.setattr(run_report, name, lambda *_: None)
@@ -70,7 +71,7 @@ def interrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that was stopped after 4 of 6 steps; read-only."""
     directory = tmp_path_factory.mktemp("runs") / "interrupted"
     with pytest.raises(Interrupted):
-        modes.train(CONFIG, directory, QUIET, StopAt(4))
+        run.train(CONFIG, directory, QUIET, StopAt(4))
     return directory
 
 
@@ -78,7 +79,7 @@ def interrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def finished(interrupted: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same run at its end; read-only."""
     directory = Path(shutil.copytree(interrupted, tmp_path_factory.mktemp("runs") / "finished"))
-    modes.train(CONFIG, directory, QUIET, Stop())
+    run.train(CONFIG, directory, QUIET, Stop())
     return directory
 
 
@@ -114,9 +115,9 @@ def test_without_config_json_another_run_is_refused(end: str, request: Any, tmp_
     other = replace(CONFIG, seed=7, train=replace(CONFIG.train, groups=groups))
     message = r"latest/\d: belongs to a run of another configuration: seed \(0 there, 7 here\), train.groups"
     with pytest.raises(CheckpointError, match=message):
-        modes.train(other, directory, QUIET, Stop())
+        run.train(other, directory, QUIET, Stop())
     assert not (directory / "config.json").exists()
-    modes.train(CONFIG, directory, QUIET, Stop())
+    run.train(CONFIG, directory, QUIET, Stop())
     assert (directory / "results.json").exists()
 
 
@@ -128,9 +129,9 @@ def test_a_checkpoint_of_another_run_is_never_read(interrupted: Path, tmp_path: 
     (directory / "config.json").write_text(json.dumps(facts))
     other: Config = replace(CONFIG, method=replace(CONFIG.method, tau=99.0))
     for read in (
-        lambda: modes.train(other, directory, QUIET, Stop()),
-        lambda: modes.restore(other, directory, "reported", QUIET),
-        lambda: modes.restore(other, directory, "2", QUIET),
+        lambda: run.train(other, directory, QUIET, Stop()),
+        lambda: run.restore(other, directory, "reported", QUIET),
+        lambda: run.restore(other, directory, "2", QUIET),
         lambda: warm_start.load_trained(directory, "latest", print),
     ):
         with pytest.raises(CheckpointError, match=r"latest/\d: belongs to .* method\.tau \(16\.0 there, 99\.0 here\)"):
@@ -141,10 +142,10 @@ def test_a_checkpoint_of_another_run_is_never_read(interrupted: Path, tmp_path: 
 def test_a_run_in_float32_does_not_go_on_in_float64(interrupted: Path, tmp_path: Path, x64: None) -> None:
     directory = Path(shutil.copytree(interrupted, tmp_path / "run"))
     with pytest.raises(CheckpointError, match=r"JAX_ENABLE_X64, .* has changed since this run started"):
-        modes.train(CONFIG, directory, QUIET, Stop())
+        run.train(CONFIG, directory, QUIET, Stop())
     of_earlier_version(directory)
     with pytest.raises(CheckpointError, match=r"JAX_ENABLE_X64, .* has changed since this run started"):
-        modes.train(CONFIG, directory, QUIET, Stop())
+        run.train(CONFIG, directory, QUIET, Stop())
 
 
 @pytest.mark.parametrize("end", ["interrupted", "finished"])
@@ -155,8 +156,8 @@ def test_images_replaced_under_a_run(
     directory = Path(shutil.copytree(request.getfixturevalue(end), tmp_path / "run"))
     monkeypatch.setattr(experiments, "data_hash", lambda splits: "of other images")
     with pytest.raises(CheckpointError, match="the data set has changed since this run started; give another"):
-        modes.train(CONFIG, directory, QUIET, Stop())
-    modes.restore(CONFIG, directory, "latest", Console(quiet=True))
+        run.train(CONFIG, directory, QUIET, Stop())
+    run.restore(CONFIG, directory, "latest", Console(quiet=True))
     assert "not the images that the run" in capsys.readouterr().out
 
 
@@ -172,7 +173,7 @@ def test_a_run_that_has_not_finished_says_so(
     assert not dml_jax.load(interrupted, "latest").finished  # which was asked for
     for source, checkpoint in ((finished, "reported"), (interrupted, "reported"), (interrupted, "4")):
         directory = Path(shutil.copytree(source, tmp_path / f"{source.name}-{checkpoint}"))
-        modes.export(CONFIG, directory, checkpoint, QUIET)
+        run.export(CONFIG, directory, checkpoint, QUIET)
         warned = "has not finished" in capsys.readouterr().out
         assert warned == (source is interrupted and checkpoint == "reported")
         assert embedding_files.read(directory / "embeddings" / "test").manifest["finished"] == (source is finished)
@@ -186,11 +187,11 @@ def test_runs_of_an_earlier_version(interrupted: Path, finished: Path, tmp_path:
     unknown = Path(shutil.copytree(directory, tmp_path / "unknown"))
     (unknown / "config.json").unlink()
     with pytest.raises(CheckpointError, match=r"latest/4: does not say which run it belongs to, and .*config\.json"):
-        modes.train(CONFIG, unknown, QUIET, Stop())
-    modes.train(CONFIG, directory, QUIET, Stop())
+        run.train(CONFIG, unknown, QUIET, Stop())
+    run.train(CONFIG, directory, QUIET, Stop())
     written = [manifest.run_of(run / "checkpoints" / "latest" / "6") for run in (directory, finished)]
     assert written[0] == written[1] is not None
-    modes.train(CONFIG, directory, QUIET, Stop())  # it has finished
+    run.train(CONFIG, directory, QUIET, Stop())  # it has finished
     facts = json.loads((directory / "config.json").read_text())
     del facts["config"]["data"]["erasing"]  # as if this option had been added since
     (directory / "config.json").write_text(json.dumps(facts))

@@ -1,14 +1,15 @@
 """Metrics of a sample of the training classes."""
 
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from dml_jax.config import Evaluation
 from dml_jax.data.split import Split
 from dml_jax.train.testing import embedding, split_metrics
-from tests.train import experiments
+
+OPTIONS = Evaluation(cluster=False, ks=(1,))
 
 
 def split(classes: int, each: int) -> Split:
@@ -27,19 +28,27 @@ def test_a_sample_of_training_classes(
     """Whole classes, no more than there are to compare with, and about 2,000 images at most."""
     sampled: list[Split] = []
 
-    def embed_split(experiment: Any, embedder: Any, state: Any, part: Split, on_progress: Any) -> np.ndarray:
+    def embed_split(embedder: Any, state: Any, part: Split, on_progress: Any) -> np.ndarray:
         sampled.append(part)
         rows = np.eye(train[0], dtype=np.float32)[[part.read(i, None)[0, 0, 0] for i in range(len(part.labels))]]
         rows[0] = rows[-1]  # an image like those of another class
         return rows
 
     monkeypatch.setattr(embedding, "embed_split", embed_split)
-    experiment: Any = SimpleNamespace(config=experiments.small(steps=20), splits={"train": split(*train)})
     none: Any = None
-    found = split_metrics.of_training_classes(experiment, none, none, split(*like), none)
+    found = split_metrics.of_training_classes(OPTIONS, "cosine", none, none, split(*train), split(*like), none)
     (part,) = sampled
     assert len(np.unique(part.labels)) == classes
     assert set(np.bincount(part.labels)) <= {0, train[1]}
     assert set(found) == {"train/recall@1", "train/map@r"}
     # That image is wrong and, as the first of equals, the nearest of all of the other class.
     assert found["train/recall@1"] == pytest.approx(1 - (1 + train[1]) / len(part.labels), abs=1e-9)
+
+
+def test_the_distance_of_the_method_ranks() -> None:
+    rows = np.array([[1.0, 0.0], [9.0, 0.0], [1.0, 1.0], [9.0, 1.0]], np.float32)
+    by_second, by_first = split(2, 2), split(2, 2)._replace(labels=np.array([0, 1, 0, 1]))
+    for part, cosine, euclidean in ((by_second, 0.75, 0.0), (by_first, 0.0, 1.0)):
+        for distance, expected in (("cosine", cosine), ("euclidean", euclidean)):
+            found = split_metrics.metrics(OPTIONS, distance, part, rows, cluster=False)  # type: ignore[arg-type]
+            assert found["recall@1"] == expected, distance

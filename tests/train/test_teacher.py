@@ -13,17 +13,18 @@ import pytest
 
 import dml_jax
 from dml_jax import config as configs
-from dml_jax import files, modes
+from dml_jax import files, run
 from dml_jax.config import Config, Group, Train
 from dml_jax.console import Console
 from dml_jax.errors import CheckpointError, ConfigError, UserError
 from dml_jax.methods import mpn, student
 from dml_jax.train import experiment as experiments
-from dml_jax.train import loop, step
+from dml_jax.train import loop, on_devices, step
 from dml_jax.train.checkpoint import Checkpoints
 from dml_jax.train.distributed.stop_signals import Interrupted, Stop
 from dml_jax.train.records import workdir
 from dml_jax.train.records.jsonl import JsonLines
+from dml_jax.train.records.outputs import Outputs
 from dml_jax.train.start import teacher
 from tests.train.experiments import small, values
 from tests.train.test_loop import StopAt, bits, checkpoints
@@ -34,7 +35,7 @@ QUIET = Console(quiet=True)
 def trained(directory: Path, config: Config, step: int = 5) -> Path:
     """A work directory with a checkpoint of the model before the first step."""
     experiment = experiments.build(config)
-    state = experiments.initial_state(experiment)._replace(step=np.asarray(step, np.int32))  # type: ignore[arg-type]
+    state = on_devices.initial_state(experiment)._replace(step=np.asarray(step, np.int32))  # type: ignore[arg-type]
     split = experiment.splits["train"]
     facts = workdir.provenance(
         config, experiments.data_hash(experiment.splits), len(split.classes), len(split.labels), experiment.shape
@@ -79,32 +80,32 @@ def test_a_student_from_its_first_step_to_life_without_its_teacher(source: Path,
     experiment = teacher.with_teacher(experiments.build(config), QUIET)
     store = checkpoints(experiment, whole)
     metrics, timing = (JsonLines(whole / name) for name in ("metrics.jsonl", "timing.jsonl"))
-    state = loop.train(experiment, loop.Outputs(store, metrics, timing, QUIET), Stop())
+    state = loop.train(experiment, Outputs(store, metrics, timing, QUIET), Stop())
     store.close()
 
     with pytest.raises(Interrupted):
-        modes.train(config, directory, QUIET, StopAt(3))
+        run.train(config, directory, QUIET, StopAt(3))
     noted = json.loads((directory / "config.json").read_text())["teacher"]
     assert noted["step"] == 5
     assert noted["hash"] == configs.digest(network())
     trained(own, network(seed=1))
     with pytest.raises(CheckpointError, match="the teacher has changed since this run started"):
-        modes.train(config, directory, QUIET, Stop())
+        run.train(config, directory, QUIET, Stop())
     shutil.rmtree(own)
     with pytest.raises(CheckpointError, match=r"method.teacher='.*': .*is not a work directory"):
-        modes.train(config, directory, QUIET, Stop())
+        run.train(config, directory, QUIET, Stop())
     shutil.copytree(source, own)
-    modes.train(config, directory, QUIET, Stop())
+    run.train(config, directory, QUIET, Stop())
     shutil.rmtree(own)
 
     assert (directory / "metrics.jsonl").read_text() == (whole / "metrics.jsonl").read_text()
-    experiment, restored = modes.restore(config, directory, "latest", QUIET)
+    experiment, restored = run.restore(config, directory, "latest", QUIET)
     assert bits(restored) == bits(state)
     held = sum(file.stat().st_size for file in (directory / "checkpoints" / "latest" / "6").rglob("*"))
     assert held < 4 * 12 * 128 * 128  # bytes of the teacher's projections alone, in float32
     image = np.zeros((*experiment.shape, 3), np.uint8)
     assert dml_jax.load(directory).embed([image]).shape == (1, 8)
-    modes.train(config, directory, QUIET, Stop())  # finished already
+    run.train(config, directory, QUIET, Stop())  # finished already
 
 
 def test_the_teacher_is_an_argument_of_the_step(source: Path) -> None:
@@ -112,10 +113,10 @@ def test_the_teacher_is_an_argument_of_the_step(source: Path) -> None:
     experiment = teacher.with_teacher(experiments.build(pupil(source)), QUIET)
     assert experiment.teacher is not None
     rows = np.zeros(16, np.int32)
-    batch = experiments.device_batch(experiment, np.zeros((1, 16, *experiment.shape, 3), np.uint8), rows, rows)
+    batch = on_devices.device_batch(experiment, np.zeros((1, 16, *experiment.shape, 3), np.uint8), rows, rows)
     leaves = jax.tree.leaves(batch)
     assert len(leaves) == 3 + len(jax.tree.leaves(experiment.teacher.teach))
-    state = experiments.template(experiment)
+    state = on_devices.template(experiment)
     loss = partial(step.loss, experiment.method)
     traced = jax.make_jaxpr(loss)(state.params, state.model_state, batch, state.step, jax.random.key(0))
     assert max((np.size(constant) for constant in traced.consts), default=0) < 128
@@ -148,7 +149,7 @@ def test_teachers_that_do_not_fit(source: Path, tmp_path: Path) -> None:
     ]  # fmt: skip
     for config, kind, words in cases:
         with pytest.raises(kind) as caught:
-            modes.train(config, tmp_path / "run", QUIET, Stop())
+            run.train(config, tmp_path / "run", QUIET, Stop())
         assert str(caught.value).startswith(f"method.teacher={config.method.teacher!r}: ")
         assert words in str(caught.value)
         assert "\n" not in str(caught.value)

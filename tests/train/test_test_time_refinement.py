@@ -29,8 +29,8 @@ def test_fewer_images_than_a_batch_holds() -> None:
     assert set(groups.batches.ravel().tolist()) == set(range(5))
 
 
-def experiment(**options: Any) -> Any:
-    """A run whose method moves every embedding to the mean of the first batch it heads, and own batches by -1."""
+def run(**options: Any) -> Any:
+    """A configuration and a refinement: the mean of the first batch that an embedding heads; own batches by -1."""
 
     def refined(params: Any, state: Any, queries: Any, gallery: Any = None, *, groups: Groups | None = None) -> Any:
         if groups is None:
@@ -42,7 +42,7 @@ def experiment(**options: Any) -> Any:
 
     data = Data(batch_size=4, images_per_class=2)
     config = SimpleNamespace(data=data, evaluation=Evaluation(**options), seed=0)
-    return SimpleNamespace(config=config, method=SimpleNamespace(refine=refined))
+    return config, refined
 
 
 STATE: Any = SimpleNamespace(params={}, model_state={})
@@ -53,19 +53,19 @@ def test_own_batches_refine_the_queries_and_groups_everything() -> None:
     points += np.float32(1e-3) * np.arange(12, dtype=np.float32)[:, None]
     points /= np.linalg.norm(points, axis=1, keepdims=True)
     found = {"test": points[:5], "gallery": points[5:]}
-    own, facts = test_time_refinement.refined(experiment(), STATE, "reciprocal", found)
+    own, facts = test_time_refinement.refined(*run(), STATE, "reciprocal", found)
     assert facts == {}
     np.testing.assert_array_equal(own["test"], -points[:5])
     assert own["gallery"] is found["gallery"]
-    together, facts = test_time_refinement.refined(experiment(refine_clusters=3), STATE, "ward", found)
+    together, facts = test_time_refinement.refined(*run(refine_clusters=3), STATE, "ward", found)
     assert facts == {"clusters": 3, "noise": 0}
     assert [len(together[name]) for name in ("test", "gallery")] == [5, 7]
     assert not np.isnan(np.concatenate([together["test"], together["gallery"]])).any()
-    chunks, facts = test_time_refinement.refined(experiment(), STATE, "neighbors", found)
+    chunks, facts = test_time_refinement.refined(*run(), STATE, "neighbors", found)
     assert facts == {}
     assert not np.isnan(np.concatenate([chunks["test"], chunks["gallery"]])).any()
 
 
 def test_a_clustering_that_fails_says_so() -> None:
     with pytest.raises(DataError, match=r"evaluation\.refine=dbscan: finds only noise"):
-        test_time_refinement.refined(experiment(), STATE, "dbscan", {"test": np.eye(6, dtype=np.float32)})
+        test_time_refinement.refined(*run(), STATE, "dbscan", {"test": np.eye(6, dtype=np.float32)})

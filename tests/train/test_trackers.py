@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dml_jax import modes
+from dml_jax import run
 from dml_jax.console import Console
 from dml_jax.errors import ConfigError
 from dml_jax.train import experiment as experiments
@@ -73,8 +73,8 @@ def test_an_interrupted_run_shows_every_line_once(tmp_path: Path, monkeypatch: p
     train(experiments.build(CONFIG), tmp_path / "plain")
     directory = tmp_path / "shown"
     with pytest.raises(Interrupted):
-        modes.train(CONFIG, directory, QUIET, StopAt(5), ("tensorboard",))
-    modes.train(CONFIG, directory, QUIET, Stop(), ("tensorboard", "wandb"))
+        run.train(CONFIG, directory, QUIET, StopAt(5), ("tensorboard",))
+    run.train(CONFIG, directory, QUIET, Stop(), ("tensorboard", "wandb"))
 
     assert (directory / "metrics.jsonl").read_bytes() == (tmp_path / "plain" / "metrics.jsonl").read_bytes()
     lines = [json.loads(text) for text in (directory / "metrics.jsonl").read_text().splitlines()]
@@ -123,7 +123,7 @@ def test_a_failed_start_leaves_no_work_directory(tmp_path: Path, monkeypatch: py
 
     monkeypatch.setitem(sys.modules, "wandb", Broken())  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=r"^--log=wandb: No API key configured; log in, or set WANDB_MODE"):
-        modes.train(CONFIG, tmp_path / "run", QUIET, Stop(), ("wandb",))
+        run.train(CONFIG, tmp_path / "run", QUIET, Stop(), ("wandb",))
     assert list(tmp_path.iterdir()) == []
 
 

@@ -1,6 +1,7 @@
 """What a method recomputes from all training images: when, from what, and bit-exact across every interruption."""
 
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -52,15 +53,13 @@ def train(experiment: Experiment, directory: Path, stop: Stop | None = None) -> 
 
 def test_due_at_epochs(experiment: Experiment) -> None:
     starts = [experiment.sampler.first_step(epoch) for epoch in range(4)]
-    assert training_set_refresh.due_steps(experiment) == {start for start in starts if start < 24}
+    due = partial(training_set_refresh.due_steps, sampler=experiment.sampler, steps=24)
+    refresh = experiment.method.hooks.refresh
+    assert refresh is not None
+    assert due(refresh) == {start for start in starts if start < 24}
     assert 0 < starts[1] < starts[2] < 24
-    assert experiment.method.refresh is not None
-    rare = experiment._replace(method=experiment.method._replace(refresh=experiment.method.refresh._replace(epochs=2)))
-    assert training_set_refresh.due_steps(rare) == {0, starts[2]}
-    assert (
-        training_set_refresh.due_steps(experiment._replace(method=experiment.method._replace(refresh=None)))
-        == frozenset()
-    )
+    assert due(refresh._replace(epochs=2)) == {0, starts[2]}
+    assert due(None) == frozenset()
 
 
 @pytest.mark.slow
@@ -69,19 +68,19 @@ def test_resume_is_exact(experiment: Experiment, tmp_path: Path) -> None:
     seen: list[np.ndarray] = []
 
     def watched(params: Any, state: Any, features: np.ndarray, key: jax.Array) -> Any:
-        assert experiment.method.refresh is not None
+        assert experiment.method.hooks.refresh is not None
         assert features.shape == (len(experiment.splits["train"].labels), 4)
-        updated = experiment.method.refresh.update(params, state, features, key)
+        updated = experiment.method.hooks.refresh.update(params, state, features, key)
         assert not np.array_equal(updated[0]["classifier"]["kernel"], params["classifier"]["kernel"])
         seen.append(np.asarray(updated[1]["clusters"]))
         return updated
 
-    assert experiment.method.refresh is not None
-    watching = experiment._replace(
-        method=experiment.method._replace(refresh=experiment.method.refresh._replace(update=watched)),
-    )
+    hooks = experiment.method.hooks
+    assert hooks.refresh is not None
+    watched_hooks = hooks._replace(refresh=hooks.refresh._replace(update=watched))
+    watching = experiment._replace(method=experiment.method._replace(hooks=watched_hooks))
     whole = train(watching, tmp_path / "whole")
-    assert len(seen) == len(training_set_refresh.due_steps(experiment))
+    assert len(seen) == len(training_set_refresh.due_steps(hooks.refresh, experiment.sampler, experiment.steps))
     assert all(len(np.unique(labels)) > 2 for labels in seen)
     assert not np.array_equal(seen[0], seen[1])
 

@@ -15,7 +15,9 @@ from dml_jax.console import Console
 from dml_jax.methods import baseline, diva
 from dml_jax.methods.contract import PyTree
 from dml_jax.train import experiment as experiments
+from dml_jax.train import on_devices
 from dml_jax.train.checkpoint import Checkpoints
+from dml_jax.train.distributed import mesh
 from dml_jax.train.experiment import Experiment
 from dml_jax.train.records import kept_models, workdir
 from dml_jax.train.start import warm_start
@@ -40,7 +42,7 @@ def build(
 def saved(experiment: Experiment, directory: Path) -> PyTree:
     """Random variables as the only checkpoint of a run; returns the parameters."""
     rng = np.random.default_rng(0)
-    template = experiments.template(experiment)
+    template = on_devices.template(experiment)
     state = jax.tree.map(lambda x: (3 * rng.standard_normal(x.shape)).astype(x.dtype), template)
     state = state._replace(step=np.int32(3))
     train = experiment.splits["train"]
@@ -48,7 +50,7 @@ def saved(experiment: Experiment, directory: Path) -> PyTree:
     directory.mkdir()
     files.write_json(directory / "config.json", facts)
     store = Checkpoints(directory / "checkpoints", lambda: template, None, run=workdir.identity(facts))
-    store.save("latest", experiments.place(experiment, state), {})
+    store.save("latest", mesh.place(experiment.mesh, state, experiment.method.hooks.class_axis), {})
     store.close()
     return state.params
 
@@ -87,7 +89,7 @@ def test_tables_are_compared_without_padding(tmp_path: Path) -> None:
     other = build(PROXIES, data=fewer, shard_classes=True)
     found = started(other, tmp_path / "run")
     assert_equal(found.params["embedding"], params["embedding"])
-    assert_equal(found.params["loss"], experiments.initial_state(other).params["loss"])
+    assert_equal(found.params["loss"], on_devices.initial_state(other).params["loss"])
 
 
 def test_the_key_network_is_a_copy_of_the_network(tmp_path: Path) -> None:
@@ -95,10 +97,10 @@ def test_the_key_network_is_a_copy_of_the_network(tmp_path: Path) -> None:
     params = saved(build(PROXIES), tmp_path / "run")
     experiment = build(diva.Config(embedding_dim=4, queue_batches=1))
     state = started(experiment, tmp_path / "run")
-    with experiments.training_batches(experiment, 0, 1) as batches:
-        batch = experiments.device_batch(experiment, *next(batches))
-    assert experiment.method.fill is not None
-    filled = experiment.method.fill(state.params, state.model_state, [batch])
+    with on_devices.training_batches(experiment, 0, 1) as batches:
+        batch = on_devices.device_batch(experiment, *next(batches))
+    assert experiment.method.hooks.fill is not None
+    filled = experiment.method.hooks.fill(state.params, state.model_state, [batch])
     assert_equal(filled["key"]["backbone"], params["backbone"])
     assert_equal(filled["key"]["heads"], state.params["heads"])
     assert_equal(filled["key"]["stats"], state.model_state["backbone"])

@@ -1,7 +1,6 @@
 """Work directories: one configuration, one run at a time, and foreign files are never removed."""
 
 import json
-import os
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -111,31 +110,6 @@ def test_a_stored_configuration_without_its_keys_is_another_one(stored: dict[str
     path.write_text(json.dumps(json.loads(path.read_text()) | {"config": stored}))
     with pytest.raises(CheckpointError, match="belongs to a run of another configuration"):
         workdir.check_same_run(tmp_path, CONFIG)
-
-
-@pytest.mark.parametrize("name", [*workdir.FILES, *workdir.DIRECTORIES])
-@pytest.mark.parametrize("kind", ["file", "folder", "broken link", "loop", "pipe"])
-def test_what_is_in_the_way_is_named_before_training(name: str, kind: str, tmp_path: Path) -> None:
-    path = tmp_path / name
-    path.parent.mkdir(exist_ok=True)
-    match kind:
-        case "file":
-            path.touch()
-        case "folder":
-            path.mkdir()
-        case "broken link":
-            path.symlink_to(tmp_path / "nowhere")
-        case "loop":
-            path.symlink_to(path)
-        case "pipe":
-            os.mkfifo(path)
-    wanted = "file" if name in workdir.FILES else "directory"
-    if kind.replace("folder", "directory") == wanted:
-        with workdir.locked(tmp_path):
-            return
-    with pytest.raises(CheckpointError, match=rf"^{path}: is not a {wanted}; remove it"), workdir.locked(tmp_path):
-        pass
-    assert path.is_symlink() or path.exists()
 
 
 def test_the_lock_neither_follows_links_nor_truncates(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ from dml_jax.methods import heads
 from dml_jax.methods.baseline import class_sampling
 from dml_jax.methods.baseline.options import GROUPS, Config, as_values, config_type, make_config, resolve, unused
 from dml_jax.methods.baseline.registry import LOSSES, Params
-from dml_jax.methods.contract import Aux, Batch, Method, PyTree, Teaching, TrainingSet
+from dml_jax.methods.contract import Aux, Batch, Hooks, Method, PyTree, Teaching, TrainingSet
 from dml_jax.numerics import unit
 
 __all__ = [
@@ -76,7 +76,7 @@ class Criterion(nn.Module):
         return jnp.concatenate(found)
 
     def active(self, embeddings: jax.Array, labels: jax.Array, key: jax.Array) -> jax.Array:
-        """The share of the pairs that have a gradient in the first loss that knows it, see `Method.active_pairs`.
+        """The share of the pairs that have a gradient in the first loss that knows it, see `Hooks.active_pairs`.
 
         The arguments are those of `values`.
         """
@@ -185,8 +185,6 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
         return total + config.memory_weight * term, Aux(model_state, {**terms, "memory": term}, rows)
 
     def after(params: PyTree, model_state: PyTree, rows: PyTree) -> PyTree:
-        if not config.memory:
-            return model_state
         memory = cross_batch_memory.enqueue(model_state["memory"], rows)
         return {**model_state, "memory": memory, "seen": model_state["seen"] + 1}
 
@@ -205,9 +203,11 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
         heads.unit_embed(encode),
         GROUPS,
         group=lambda path: path[0],
-        after=after,
-        teach=teach,
-        proxies=(lambda params: apply_criterion(params, method="proxies")) if has_proxies else None,
-        active_pairs=active_pairs if any(LOSSES[loss].active for loss in config.losses) else None,
-        history=("memory", "seen"),
+        hooks=Hooks(
+            after=after if config.memory else None,
+            teach=teach,
+            proxies=(lambda params: apply_criterion(params, method="proxies")) if has_proxies else None,
+            active_pairs=active_pairs if any(LOSSES[loss].active for loss in config.losses) else None,
+            history=("memory", "seen"),
+        ),
     )

@@ -58,7 +58,7 @@ class Entry(NamedTuple):
       logits: (options, parameters, embeddings [N, D]) -> class scores [N, C] without margins; None if the loss does not
         train a classifier.
       mines: `loss` takes a random `key`.
-      active: takes the arguments of `loss` without candidates; see `Method.active_pairs`.
+      active: takes the arguments of `loss` without candidates; see `Hooks.active_pairs`.
     """
 
     loss: Callable[..., jax.Array]

@@ -14,7 +14,7 @@ from dml_jax.backbones.layers import global_pool
 from dml_jax.errors import ConfigError
 from dml_jax.losses.mining import Triplets
 from dml_jax.methods import heads, momentum_queue
-from dml_jax.methods.contract import Aux, Batch, Method, PyTree, Refresh, TrainingSet, keep_state
+from dml_jax.methods.contract import Aux, Batch, Hooks, Method, PyTree, Refresh, TrainingSet
 from dml_jax.methods.diva import equations, self_supervision
 from dml_jax.methods.diva.modules import Encoded, Heads
 from dml_jax.methods.diva.options import (
@@ -161,10 +161,12 @@ def build(config: Config, backbone: Backbone, data: TrainingSet, *, miner: Miner
         embed,
         groups=groups,
         group=lambda path: path[0] if path[0] in groups else "model",
-        after=after if task == "contrast" else keep_state,
-        fill=fill if task == "contrast" else None,
-        views=2 if task in ("contrast", "spread") else 1,
-        refresh=recluster if task == "deepcluster" else None,
-        active_pairs=active_pairs if ranking_tasks(config) else None,
-        history=("key", "queue", "memory", "clusters"),
+        hooks=Hooks(
+            after=after if task == "contrast" else None,
+            fill=fill if task == "contrast" else None,
+            refresh=recluster if task == "deepcluster" else None,
+            active_pairs=active_pairs if ranking_tasks(config) else None,
+            views=2 if task in ("contrast", "spread") else 1,
+            history=("key", "queue", "memory", "clusters"),
+        ),
     )

@@ -45,7 +45,7 @@ def shardings(mesh: Mesh, tree: PyTree, class_axis: Callable[[tuple[str, ...]], 
     Args:
       mesh: the devices.
       tree: arrays or their shapes.
-      class_axis: see `Method`; moments of a parameter are found by the end of their path.
+      class_axis: see `Hooks`; moments of a parameter are found by the end of their path.
     """
 
     def one(path: Any, leaf: Any) -> NamedSharding:

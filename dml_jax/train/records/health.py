@@ -11,12 +11,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 
 from dml_jax.console import Console
 from dml_jax.evaluation import geometry
-from dml_jax.methods.contract import Batch, PyTree
+from dml_jax.methods.contract import Batch, Method, PyTree
 from dml_jax.train.distributed import mesh as meshes
-from dml_jax.train.experiment import Experiment
 from dml_jax.train.state import TrainState
 from dml_jax.train.variants.chunks import in_chunks
 
@@ -31,12 +31,13 @@ class Monitor:
     """Measures the health of a run and prints a warning when a problem appears.
 
     Args:
-      experiment: the run.
+      method: what is trained.
+      mesh: the devices.
+      chunks: a batch is embedded in this many parts.
       console: shows the warnings.
     """
 
-    def __init__(self, experiment: Experiment, console: Console):
-        method = experiment.method
+    def __init__(self, method: Method, mesh: Mesh, chunks: int, console: Console):
         self._console = console
         self._shown: set[str] = set()
 
@@ -44,18 +45,17 @@ class Monitor:
             params: PyTree, model_state: PyTree, batch: Batch, before: jax.Array | None, key: jax.Array
         ) -> tuple[jax.Array, jax.Array, dict[str, jax.Array]]:
             values = {}
-            if method.active_pairs is not None:
+            if method.hooks.active_pairs is not None:
                 encoded, _ = method.encode(params, model_state, batch.images[:1], train=False)
-                values["active_pairs"] = method.active_pairs(params, encoded, batch, key)
-            if method.proxies is not None and before is not None:
-                values["proxy_drift"] = relative_drift(before, method.proxies(params))
+                values["active_pairs"] = method.hooks.active_pairs(params, encoded, batch, key)
+            if method.hooks.proxies is not None and before is not None:
+                values["proxy_drift"] = relative_drift(before, method.hooks.proxies(params))
             embed = partial(method.embed, params, model_state)
-            return in_chunks(embed, experiment.config.train.chunks, batch.images[0]), batch.labels, values
+            return in_chunks(embed, chunks, batch.images[0]), batch.labels, values
 
-        replicated = meshes.replicated(experiment.mesh)
-        self._observe = jax.jit(observe, out_shardings=replicated)
+        self._observe = jax.jit(observe, out_shardings=meshes.replicated(mesh))
         # A copy, because the training step donates the state.
-        proxies = method.proxies
+        proxies = method.hooks.proxies
         self._proxies = jax.jit(lambda params: jnp.copy(proxies(params))) if proxies else None
 
     def proxies(self, state: TrainState) -> jax.Array | None:

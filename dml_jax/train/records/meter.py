@@ -9,11 +9,10 @@ import time
 from typing import Any
 
 import jax
+from jax.sharding import Mesh
 
 from dml_jax.data.pipeline import BatchReader
-from dml_jax.methods.contract import Batch, TrainingSet
-from dml_jax.train import experiment as experiments
-from dml_jax.train.experiment import Experiment
+from dml_jax.methods.contract import Batch
 from dml_jax.train.records import timing
 from dml_jax.train.state import TrainState
 
@@ -44,22 +43,21 @@ def peak_rate(device_kind: str) -> float | None:
     return next((rate for kind, rate in PEAK_RATES.items() if device_kind.startswith(kind)), None)
 
 
-def step_flops(experiment: Experiment, state: TrainState, batch: Batch, key: jax.Array) -> float:
-    """The FLOPs of a training step on all devices together; traces it, but compiles nothing."""
-    method = experiment.method
-    if experiment.config.train.chunks > 1:  # XLA counts the body of a loop once
-        split = experiment.splits["train"]
-        method = experiments.build_method(experiment.config, TrainingSet(len(split.classes), len(split.labels)))
-    step = experiments.jitted_step(experiment._replace(method=method))
+def step_flops(step: Any, state: TrainState, batch: Batch, key: jax.Array) -> float:
+    """The FLOPs of a training step on all devices together; traces it, but compiles nothing.
+
+    Args:
+      step: see `on_devices.whole_batch_step`.
+      state, batch, key: its arguments, or their shapes.
+    """
     cost: dict[str, float] = step.lower(state, batch, key).cost_analysis() or {}
     return cost.get("flops", 0.0)
 
 
-def fastest_step(experiment: Experiment, state: TrainState, batch: Batch, key: jax.Array) -> float | None:
+def fastest_step(step: Any, mesh: Mesh, state: TrainState, batch: Batch, key: jax.Array) -> float | None:
     """The seconds that a step would take at the peak rate of the devices; None if it is unknown."""
-    devices = experiment.mesh.devices
-    rate = peak_rate(devices.flat[0].device_kind)
-    return step_flops(experiment, state, batch, key) / (devices.size * rate) if rate else None
+    rate = peak_rate(mesh.devices.flat[0].device_kind)
+    return step_flops(step, state, batch, key) / (mesh.size * rate) if rate else None
 
 
 class Meter:
@@ -67,16 +65,16 @@ class Meter:
 
     Args:
       batches: the reader, which counts the seconds waited.
-      experiment: its batch size and devices.
+      batch_size: images in a batch, on all devices together.
+      devices: number of devices.
       step: number of steps done.
 
     Attributes:
       fastest: see `fastest_step`; None leaves the utilisation out.
     """
 
-    def __init__(self, batches: BatchReader[Any], experiment: Experiment, step: int):
-        self._batches, self._batch_size = batches, experiment.config.data.batch_size
-        self._devices = experiment.mesh.devices.size
+    def __init__(self, batches: BatchReader[Any], batch_size: int, devices: int, step: int):
+        self._batches, self._batch_size, self._devices = batches, batch_size, devices
         self.fastest: float | None = None
         self.restart(step)
 

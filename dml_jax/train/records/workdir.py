@@ -21,14 +21,9 @@ from dml_jax import config as configs
 from dml_jax.config import Config
 from dml_jax.errors import CheckpointError, ConfigError, DataError
 from dml_jax.files import read_json, sha256
+from dml_jax.train.records import manifest
 
 SHOWN = 5  # differences that an error message lists
-# What a run writes into its work directory.
-FILES = ("config.json", "metrics.jsonl", "timing.jsonl", "results.json", "report.html")
-DIRECTORIES = (
-    *("checkpoints", "checkpoints/latest", "checkpoints/best", "embeddings", "figures"),
-    *("logs", "profile", "tensorboard", "wandb"),
-)
 LIBRARIES = ("jax", "flax", "optax", "orbax-checkpoint", "grain", "numpy", "pillow")
 # The facts, besides the configuration, that tell one run from another, and what to say where they differ.
 DATA = "the data set has changed since this run started; give another --workdir"
@@ -98,6 +93,27 @@ def check_same_facts(where: Path, stored: Mapping[str, Any], here: Mapping[str, 
             raise CheckpointError(f"{where}: {what}")
 
 
+def check_same_sources(workdir: Path, here: Mapping[str, Any]) -> None:
+    """Raises CheckpointError if the directory, or its newest checkpoint, is of a run with other facts.
+
+    Args:
+      workdir: the directory, used or not.
+      here: the `identity` of this run, or a part of it.
+    """
+    known = (workdir / "config.json").exists()
+    if known:
+        check_same_facts(workdir, read_config(workdir), here)
+    if newest := manifest.newest(workdir / "checkpoints" / "latest"):
+        checkpoint, run = newest
+        if run is not None:
+            check_same_facts(checkpoint, run, here)
+        elif not known:
+            raise CheckpointError(
+                f"{checkpoint}: does not say which run it belongs to, and {workdir / 'config.json'} is missing; "
+                "restore that file from a copy, or give another --workdir"
+            )
+
+
 def _comparable(fact: Any) -> Any:
     """JSON has no tuples; a teacher is known by its variables, whatever else a version notes about it."""
     return fact.get("sha256") if isinstance(fact, Mapping) else list(fact) if isinstance(fact, tuple) else fact
@@ -144,14 +160,6 @@ def _why_not_longer(config: Mapping[str, Any], steps: int) -> str:
     return ""
 
 
-def check_entries(workdir: Path) -> None:
-    """Raises CheckpointError if anything is in the way of what a run writes, so that no work is lost at its end."""
-    for names, wanted, kind in ((FILES, Path.is_file, "file"), (DIRECTORIES, Path.is_dir, "directory")):
-        for path in (workdir / name for name in names):
-            if (path.exists() or path.is_symlink()) and not wanted(path):
-                raise CheckpointError(f"{path}: is not a {kind}; remove it, or give another --workdir")
-
-
 @contextmanager
 def locked(workdir: Path, *, active: bool = True) -> Iterator[Path]:
     """Creates the directory, checks that it is writable and locks it against a second run.
@@ -161,7 +169,7 @@ def locked(workdir: Path, *, active: bool = True) -> Iterator[Path]:
       active: False on all processes but the first, which do not touch it.
 
     Raises:
-      CheckpointError: something is in the way, the directory is not writable, or another run uses it.
+      CheckpointError: the directory is not writable, or another run uses it.
     """
     if not active:
         yield workdir
@@ -184,7 +192,6 @@ def locked(workdir: Path, *, active: bool = True) -> Iterator[Path]:
         except OSError:
             raise CheckpointError(f"--workdir={workdir}: another run is using it") from None
         try:
-            check_entries(workdir)
             yield workdir
         finally:
             _remove_unused(workdir, existed)
@@ -224,6 +231,14 @@ def provenance(config: Config, data_hash: str, classes: int, images: int, shape:
         "commit": _commit(),
         "versions": versions(),
     }
+
+
+def is_finished(workdir: Path, steps: int) -> bool:
+    """Whether the results for all steps of a run are on disk."""
+    with suppress(DataError):
+        results: dict[str, Any] = read_json(workdir / "results.json", dict[str, Any])
+        return results.get("steps") == steps
+    return False
 
 
 def unfinished(workdir: Path, step: int, *, reported: bool) -> str:

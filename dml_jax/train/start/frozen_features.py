@@ -7,7 +7,6 @@ network. The features are kept in the work directory, under the digest of everyt
 
 import hashlib
 import json
-from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -26,6 +25,7 @@ from dml_jax.errors import ConfigError
 from dml_jax.methods.contract import Embed, PyTree
 from dml_jax.train import experiment as experiments
 from dml_jax.train.distributed import mesh as meshes
+from dml_jax.train.distributed.stop_signals import Stop
 from dml_jax.train.experiment import Experiment
 from dml_jax.train.start import warm_start
 from dml_jax.train.state import TrainState, fingerprint
@@ -40,16 +40,14 @@ CROPS = (
 TOLERANCE = 1e-3  # of an embedding of unit length, between a feature map and its two cells
 
 
-def with_features(
-    experiment: Experiment, directory: Path, console: Console, on_progress: Callable[[int], None]
-) -> Experiment:
+def with_features(experiment: Experiment, directory: Path, console: Console, stop: Stop) -> Experiment:
     """The experiment with the features that its training draws batches of, if it trains on features.
 
     Args:
       experiment: the run.
       directory: its work directory, where features are kept.
       console: shows progress.
-      on_progress: called after each batch; may raise to stop.
+      stop: SIGTERM or Ctrl-C.
 
     Raises:
       ConfigError: the method needs more of a feature map than its mean and maximum.
@@ -60,11 +58,11 @@ def with_features(
     state = warm_start.initial_state(experiment, console)
     features = _features(config)
     _check_method(experiment, features, state)
-    compute = embedding.compile_embedder(experiment, features)
+    embedder = embedding.compile_embedder(features, experiment.mesh, config)
     split, data = experiment.splits["train"], config.data
     digest = _digest(experiment, state)
     uncropped = replace(data, crop="none", image_size=0, resize=0, training_size=0)
-    cropped = experiment._replace(config=replace(config, data=uncropped))
+    cropped = embedder._replace(data=uncropped)
     views = []
     for view in range(config.train.feature_views):
         path = directory / DIRECTORY / f"{digest}-{view}.npy"
@@ -77,12 +75,12 @@ def with_features(
 
         def shown(count: int, before: int = done) -> None:
             console.update_progress(before + count, "of the frozen backbone")
-            on_progress(count)
+            stop.raise_if_stopped()
 
         if view == 0:
-            rows = embedding.embed_split(experiment, compute, state, split, shown)
+            rows = embedding.embed_split(embedder, state, split, shown)
         else:
-            rows = embedding.embed_split(cropped, compute, state, _crops(split, data, config.seed, view), shown)
+            rows = embedding.embed_split(cropped, state, _crops(split, data, config.seed, view), shown)
         if meshes.is_main_process():
             path.parent.mkdir(parents=True, exist_ok=True)
             with files.atomic_write(path) as draft, draft.open("wb") as file:
@@ -123,7 +121,8 @@ def _check_method(experiment: Experiment, compute: Embed, state: TrainState) -> 
 
     pixels = np.random.default_rng(0).integers(0, 256, (jax.device_count(), *experiment.shape, 3), np.uint8)
     rows = jax.make_array_from_process_local_data(meshes.row_sharded(experiment.mesh), pixels, pixels.shape)
-    images, features = np.asarray(embedding.compile_embedder(experiment, both)(state.params, state.model_state, rows))
+    embedder = embedding.compile_embedder(both, experiment.mesh, experiment.config)
+    images, features = np.asarray(embedder.compute(state.params, state.model_state, rows))
     if not np.allclose(images, features, atol=TOLERANCE):
         raise ConfigError(
             f"train.feature_views={experiment.config.train.feature_views}: method {experiment.config.method.name} "

@@ -10,7 +10,7 @@ from dml_jax.console import Console
 from dml_jax.errors import CheckpointError, UserError
 from dml_jax.methods.contract import teaching
 from dml_jax.train import experiment as experiments
-from dml_jax.train import step
+from dml_jax.train import on_devices, step
 from dml_jax.train.distributed import mesh as meshes
 from dml_jax.train.experiment import Experiment, Teacher
 from dml_jax.train.records import workdir
@@ -25,10 +25,10 @@ def with_teacher(experiment: Experiment, console: Console) -> Experiment:
       CheckpointError: there is no such run, or it was trained on other images.
       ConfigError: the method cannot learn from its outputs.
     """
-    if not experiment.method.teacher:
+    if not experiment.method.hooks.teacher:
         return experiment
-    key = f"method.teacher={experiment.method.teacher!r}"
-    source = Path(experiment.method.teacher).expanduser()
+    key = f"method.teacher={experiment.method.hooks.teacher!r}"
+    source = Path(experiment.method.hooks.teacher).expanduser()
     try:
         facts = workdir.read_config(source)
         config = configs.resolve(facts["config"], given=())
@@ -60,7 +60,7 @@ def with_teacher(experiment: Experiment, console: Console) -> Experiment:
 def _check_teacher_fits(experiment: Experiment) -> None:
     """Raises ConfigError if the method cannot use the teacher's outputs; the loss is traced, not computed."""
     assert experiment.teacher is not None
-    state = experiments.template(experiment)
-    batch = experiments.example_batch(experiment)._replace(teacher=experiment.teacher.teach)
+    state = on_devices.template(experiment)
+    batch = on_devices.example_batch(experiment)._replace(teacher=experiment.teacher.teach)
     loss = partial(step.loss, experiment.method)
-    jax.eval_shape(loss, state.params, state.model_state, batch, state.step, experiments.run_key(experiment.config))
+    jax.eval_shape(loss, state.params, state.model_state, batch, state.step, on_devices.run_key(0))

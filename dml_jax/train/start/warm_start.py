@@ -15,7 +15,7 @@ from dml_jax.console import Console
 from dml_jax.errors import CheckpointError, ConfigError
 from dml_jax.methods.contract import Method, PyTree, TrainingSet, no_classes
 from dml_jax.train import experiment as experiments
-from dml_jax.train import optimizers
+from dml_jax.train import on_devices, optimizers
 from dml_jax.train.checkpoint import Checkpoints
 from dml_jax.train.distributed import mesh as meshes
 from dml_jax.train.experiment import Experiment
@@ -60,7 +60,7 @@ def load_trained(
 
     Raises:
       CheckpointError: no run there, or no such checkpoint.
-      WeightsError: see `published.load`.
+      WeightsError: see `pretrained_features.load`.
     """
     if pretrained_features.is_converted(directory):
         if checkpoint != "reported":
@@ -75,8 +75,8 @@ def load_trained(
     method = experiments.build_method(config, TrainingSet(facts["classes"], facts["images"]))
     optimizer = optimizers.build(config.train, method, lambda step: 1.0, warmup_steps=config.train.warmup_epochs)
     shape = (facts["shape"][0], facts["shape"][1])
-    everywhere = method._replace(class_axis=no_classes)
-    template = experiments.state_shapes(config, everywhere, optimizer, shape, meshes.make())
+    everywhere = method._replace(hooks=method.hooks._replace(class_axis=no_classes))
+    template = on_devices.state_shapes(config, everywhere, optimizer, shape, meshes.make())
     if steps := kept_models.steps(directory / MODEL):
         if checkpoint not in ("reported", str(steps[-1])):
             raise CheckpointError(f"checkpoint={checkpoint}: {directory} holds only the model of step {steps[-1]}")
@@ -94,7 +94,7 @@ def image_shape(directory: Path) -> tuple[int, int]:
 
     Raises:
       CheckpointError: no run and no weights there.
-      WeightsError: see `published.load`.
+      WeightsError: see `pretrained_features.load`.
     """
     if pretrained_features.is_converted(directory):
         side = pretrained_features.image_side(directory)
@@ -113,7 +113,7 @@ def initial_state(experiment: Experiment, console: Console) -> TrainState:
     Raises:
       UserError: they cannot be read, or the backbone there differs.
     """
-    state = experiments.initial_state(experiment)
+    state = on_devices.initial_state(experiment)
     if not experiment.start:
         return state
     source = Path(experiment.start).expanduser()
@@ -122,17 +122,16 @@ def initial_state(experiment: Experiment, console: Console) -> TrainState:
             f"init_from={source}: there is no such directory; give a work directory or one of converted weights"
         )
     method = experiment.method
-    own = class_tables.unpadded(state.params, method.class_axis, len(experiment.splits["train"].classes))
+    own = class_tables.unpadded(state.params, method.hooks.class_axis, len(experiment.splits["train"].classes))
     if (source / "config.json").exists():
-        params, model_state, kept = _from_run(source, own, state.model_state, method.history, console)
+        params, model_state, kept = _from_run(source, own, state.model_state, method.hooks.history, console)
     else:
         params, model_state, kept = pretrained.load_method(str(source), own, state.model_state)
-    params = class_tables.padded(params, method.class_axis)
+    variables = class_tables.padded(params, method.hooks.class_axis), model_state
     groups = sorted({name.split("/")[1] for name in kept})
     console.print(f"starting from {source}" + (f"; newly initialised: {', '.join(groups)}" if groups else ""))
-    return state._replace(
-        params=experiments.place(experiment, params), model_state=experiments.place(experiment, model_state)
-    )
+    params, model_state = meshes.place(experiment.mesh, variables, method.hooks.class_axis)
+    return state._replace(params=params, model_state=model_state)
 
 
 def _from_run(
@@ -144,7 +143,7 @@ def _from_run(
       source: work directory of the run.
       params: initial parameters, with tables of classes without their padding.
       model_state: initial state.
-      history: see `Method`.
+      history: see `Hooks`.
       console: shows warnings.
 
     Returns:
@@ -156,7 +155,7 @@ def _from_run(
         their_classes = workdir.read_config(source)["classes"]
     except CheckpointError as error:
         raise CheckpointError(f"init_from={source}: {error}") from error
-    their_params = class_tables.unpadded(other.params, their_method.class_axis, their_classes)
+    their_params = class_tables.unpadded(other.params, their_method.hooks.class_axis, their_classes)
     theirs = {
         jax.tree_util.keystr(path, simple=True, separator="/"): leaf
         for path, leaf in jax.tree_util.tree_leaves_with_path({"params": their_params, "state": other.model_state})

@@ -1,45 +1,49 @@
-"""Embeddings of a whole split with a trained model."""
+"""Embeddings of whole splits with a trained model."""
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import jax
 import numpy as np
+from jax.sharding import Mesh
 
+from dml_jax.config import Config, Data
 from dml_jax.data import pipeline
 from dml_jax.data.split import Split
 from dml_jax.methods.contract import Embed
-from dml_jax.train import experiment as experiments
 from dml_jax.train.distributed import mesh as meshes
-from dml_jax.train.experiment import Experiment
 from dml_jax.train.state import TrainState
 
 
-def compile_embedder(experiment: Experiment, function: Embed | None = None) -> Embed:
-    """A jitted function of (params, model_state, images), with images split over the devices and replicated results.
+class Embedder(NamedTuple):
+    """A compiled function of images, and how a split is read for it.
 
-    Args:
-      experiment: its mesh and method.
-      function: None for the method's `embed`.
+    Attributes:
+      compute: (params, model_state, images uint8 [B, H, W, 3], split over the devices) -> [B, D] on every device.
+      mesh: the devices.
+      data: the transform of the images.
+      batch_size: images at once, on all devices together.
     """
-    mesh, state = experiment.mesh, experiments.state_shardings(experiment)
-    return jax.jit(
-        function or experiment.method.embed,
-        in_shardings=(state.params, state.model_state, meshes.row_sharded(mesh)),
-        out_shardings=meshes.replicated(mesh),
-    )
+
+    compute: Embed
+    mesh: Mesh
+    data: Data
+    batch_size: int
+
+
+def compile_embedder(function: Embed, mesh: Mesh, config: Config) -> Embedder:
+    """The embedder of a function such as `Method.embed`, with the transform and batch size of a configuration."""
+    compute = jax.jit(function, out_shardings=meshes.replicated(mesh))
+    devices = jax.device_count()
+    return Embedder(compute, mesh, config.data, -(-config.evaluation.batch_size // devices) * devices)
 
 
 def embed_split(
-    experiment: Experiment,
-    embedder: Embed,
-    state: TrainState,
-    split: Split,
-    on_progress: Callable[[int], None] = lambda done: None,
+    embedder: Embedder, state: TrainState, split: Split, on_progress: Callable[[int], None] = lambda done: None
 ) -> np.ndarray:
     """Embeds every image of a split once, in order; each process reads its share of every batch.
 
     Args:
-      experiment: its data options and mesh.
       embedder: from `compile_embedder`.
       state: the model.
       split: the images.
@@ -48,15 +52,25 @@ def embed_split(
     Returns:
       float32 [N, D].
     """
-    devices = jax.device_count()
-    size = -(-experiment.config.evaluation.batch_size // devices) * devices
     rows: list[np.ndarray] = []
     done = 0
     hosts = {"host": jax.process_index(), "hosts": jax.process_count()}
-    with pipeline.evaluation(split, experiment.config.data, size, **hosts) as batches:
+    with pipeline.evaluation(split, embedder.data, embedder.batch_size, **hosts) as batches:
         for images, valid in batches:
-            put = jax.make_array_from_process_local_data(meshes.row_sharded(experiment.mesh), images)
-            rows.append(np.asarray(embedder(state.params, state.model_state, put), np.float32)[:valid])
+            put = jax.make_array_from_process_local_data(meshes.row_sharded(embedder.mesh), images)
+            rows.append(np.asarray(embedder.compute(state.params, state.model_state, put), np.float32)[:valid])
             done += valid
             on_progress(done)
     return np.concatenate(rows)
+
+
+def embed_with_gallery(
+    embedder: Embedder,
+    state: TrainState,
+    name: str,
+    split: Split,
+    on_progress: Callable[[int], None] = lambda done: None,
+) -> dict[str, np.ndarray]:
+    """Embeddings float32 [N, D] of a split under its name and, under "gallery", of its gallery if it has one."""
+    splits = {name: split} if split.gallery is None else {name: split, "gallery": split.gallery}
+    return {key: embed_split(embedder, state, part, on_progress) for key, part in splits.items()}

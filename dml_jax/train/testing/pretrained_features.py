@@ -17,7 +17,7 @@ from dml_jax.backbones.weights import store
 from dml_jax.config import Config, Data, Evaluation, Train
 from dml_jax.config.fields import validate
 from dml_jax.errors import ConfigError, WeightsError
-from dml_jax.methods.contract import Batch, Method
+from dml_jax.methods.contract import Batch, Method, zeros
 from dml_jax.numerics import unit
 from dml_jax.train.state import TrainState
 
@@ -64,7 +64,7 @@ def load(directory: Path, dtype: str | None = None) -> tuple[Config, Method, Tra
     train = Train(groups={}, steps=1)
     config = Config(directory.name, data, backbone, None, train, evaluation=Evaluation(batch_size=BATCH))
     method = features(backbone)
-    params, model_state = method.init(jax.random.key(0), _example(side))
+    params, model_state = method.init(jax.random.key(0), zeros(1, (side, side)))
     return config, method, TrainState(jnp.zeros((), jnp.int32), params, model_state, ())
 
 
@@ -86,8 +86,3 @@ def features(config: Any) -> Method:
         raise ConfigError(f"backbone.pretrained={config.pretrained!r}: has no method, so it cannot be trained")
 
     return Method(init, untrained, untrained, embed, groups=(), group=untrained)
-
-
-def _example(side: int) -> Batch:
-    rows = jnp.zeros((1,), jnp.int32)
-    return Batch(jnp.zeros((1, 1, side, side, 3), jnp.uint8), rows, rows)

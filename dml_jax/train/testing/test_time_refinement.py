@@ -1,14 +1,15 @@
 """Test-time refinement of a test split by the method of a run, in batches of a chosen kind."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
+import jax
 import numpy as np
 
-from dml_jax.config import Data, Refine
+from dml_jax.config import Config, Data, Refine
 from dml_jax.data import samplers
 from dml_jax.evaluation import refinement_batches
 from dml_jax.evaluation.refinement_batches import Groups
-from dml_jax.train.experiment import Experiment
 from dml_jax.train.state import TrainState
 
 
@@ -27,7 +28,7 @@ def batches_from_clusters(labels: np.ndarray, data: Data, seed: int) -> Groups:
 
 
 def refined(
-    experiment: Experiment, state: TrainState, kind: Refine, embeddings: dict[str, np.ndarray]
+    config: Config, refine: Callable[..., jax.Array], state: TrainState, kind: Refine, embeddings: dict[str, np.ndarray]
 ) -> tuple[dict[str, np.ndarray], dict[str, int]]:
     """The embeddings of the test split after message passing in batches of one kind.
 
@@ -35,7 +36,8 @@ def refined(
     and gallery alike.
 
     Args:
-      experiment: the run.
+      config: sizes of the batches, options of the clustering, seed.
+      refine: see `Hooks`.
       state: the trained model.
       kind: of batches.
       embeddings: float32 [N, D] of "test" and, if there is one, of "gallery".
@@ -47,11 +49,10 @@ def refined(
       DataError: a clustering finds fewer than two clusters.
       ConfigError: the method cannot refine queries for a separate gallery.
     """
-    assert experiment.method.refine is not None
-    config, data = experiment.config, experiment.config.data
+    data = config.data
     if kind == "reciprocal":
         gallery = embeddings.get("gallery")
-        queries = experiment.method.refine(state.params, state.model_state, embeddings["test"], gallery)
+        queries = refine(state.params, state.model_state, embeddings["test"], gallery)
         return embeddings | {"test": np.asarray(queries)}, {}
     points = np.concatenate(list(embeddings.values()))
     facts: dict[str, int] = {}
@@ -72,6 +73,6 @@ def refined(
         )
         groups = batches_from_clusters(clusters.labels, data, config.seed)
         facts = {"clusters": clusters.found, "noise": clusters.noise}
-    rows = np.asarray(experiment.method.refine(state.params, state.model_state, points, groups=groups))
+    rows = np.asarray(refine(state.params, state.model_state, points, groups=groups))
     ends = np.cumsum([len(x) for x in embeddings.values()])[:-1]
     return dict(zip(embeddings, np.split(rows, ends), strict=True)), facts

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 
 from dml_jax.backbones.contract import PyTree
 from dml_jax.methods.baseline import class_sampling
-from dml_jax.methods.contract import Batch, Method
+from dml_jax.methods.contract import Batch, Method, map_functions
 from dml_jax.train.distributed import mesh as meshes
 
 # Moving from padded to unpadded shares costs a transfer of up to MULTIPLE rows a step, so it is not larger.
@@ -35,12 +35,12 @@ def spread(build: Callable[[int], Method], classes: int, batch: Batch) -> Method
     class_axis = class_axes(method, build(classes + 1), batch).get
 
     def own_rows(function: Any) -> Any:
-        """A function of unpadded parameters and other arguments as one of padded parameters; None remains None."""
+        """A function of unpadded parameters and other arguments as one of padded parameters."""
 
         def call(params: PyTree, *arguments: Any, **options: Any) -> Any:
             return function(unpadded(params, class_axis, classes), *arguments, **options)
 
-        return function and call
+        return call
 
     def init(key: jax.Array, batch: Batch) -> tuple[PyTree, PyTree]:
         params, model_state = method.init(key, batch)
@@ -54,38 +54,26 @@ def spread(build: Callable[[int], Method], classes: int, batch: Batch) -> Method
         encoded, labels = jax.lax.with_sharding_constraint((encoded, batch.labels), everywhere)
         return method.loss(params, model_state, encoded, batch._replace(labels=labels), step, key)
 
-    refresh = method.refresh
-    if refresh is not None:
-        update = own_rows(refresh.update)
+    spread_out = map_functions(own_rows, method._replace(loss=loss))
+    hooks = spread_out.hooks._replace(class_axis=class_axis)
+    if hooks.refresh is not None:
+        update = hooks.refresh.update
 
         def padded_update(*arguments: Any) -> tuple[PyTree, PyTree]:
             params, model_state = update(*arguments)
             return padded(params, class_axis), model_state
 
-        refresh = refresh._replace(features=own_rows(refresh.features), update=padded_update)
-    return method._replace(
-        init=init,
-        encode=own_rows(method.encode),
-        loss=own_rows(loss),
-        embed=own_rows(method.embed),
-        after=own_rows(method.after),
-        fill=own_rows(method.fill),
-        refine=own_rows(method.refine),
-        refresh=refresh,
-        teach=own_rows(method.teach),
-        proxies=own_rows(method.proxies),
-        active_pairs=own_rows(method.active_pairs),
-        class_axis=class_axis,
-    )
+        hooks = hooks._replace(refresh=hooks.refresh._replace(update=padded_update))
+    return spread_out._replace(init=init, hooks=hooks)
 
 
 def unpadded(params: PyTree, class_axis: ClassAxis, classes: int) -> PyTree:
-    """The parameters with tables of `classes` rows; `class_axis` as in `Method`."""
+    """The parameters with tables of `classes` rows; `class_axis` as in `Hooks`."""
     return _resized(params, class_axis, lambda leaf, axis: jax.lax.slice_in_dim(leaf, 0, classes, axis=axis))
 
 
 def padded(params: PyTree, class_axis: ClassAxis) -> PyTree:
-    """The parameters with tables of a multiple of `MULTIPLE` rows; `class_axis` as in `Method`."""
+    """The parameters with tables of a multiple of `MULTIPLE` rows; `class_axis` as in `Hooks`."""
 
     def pad(leaf: jax.Array, axis: int) -> jax.Array:
         return jnp.pad(leaf, [(0, -leaf.shape[i] % MULTIPLE if i == axis else 0) for i in range(leaf.ndim)])

@@ -1,7 +1,7 @@
 """Groups that are never trained (`train.groups.NAME.freeze`): neither their parameters nor their state change.
 
 The optimizer leaves the parameters alone; here the rest is left alone, such as batch statistics. The state that past
-batches leave (`Method.history`) belongs to no group.
+batches leave (`Hooks.history`) belongs to no group.
 """
 
 from collections.abc import Collection, Mapping
@@ -35,7 +35,7 @@ def keeping_state(method: Method, frozen: Collection[str]) -> Method:
             def leaf(path: PyTree, old: jax.Array, new: jax.Array) -> jax.Array:
                 return old if method.group((name, *(part.key for part in path))) in frozen else new
 
-            return new if name in method.history else jax.tree_util.tree_map_with_path(leaf, old, new)
+            return new if name in method.hooks.history else jax.tree_util.tree_map_with_path(leaf, old, new)
 
         return {name: choose(name, before[name], new) for name, new in after.items()}
 

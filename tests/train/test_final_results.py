@@ -3,10 +3,11 @@
 import numpy as np
 
 from dml_jax import config as configs
-from dml_jax import final_results
 from dml_jax.console import Console
 from dml_jax.data.split import Split
 from dml_jax.train import experiment as experiments
+from dml_jax.train import on_devices
+from dml_jax.train.testing import final_results
 from tests.train.experiments import values
 
 
@@ -25,7 +26,7 @@ def test_controls_search_the_gallery() -> None:
 
     queries, gallery = every_other(0), every_other(1)
     run.splits["test"] = queries._replace(gallery=gallery)
-    state = experiments.initial_state(run)
+    state = on_devices.initial_state(run)
     results, _ = final_results.final(run, state, "last", Console(active=False))
     rows = []
     for split in (queries, gallery):

@@ -8,17 +8,18 @@ import jax.numpy as jnp
 import numpy as np
 
 from dml_jax import config as configs
-from dml_jax.analysis import spectra
 from dml_jax.console import Console
 from dml_jax.errors import UserError
 from dml_jax.evaluation import protocol, verification
-from dml_jax.train import experiment as experiments
+from dml_jax.methods.contract import Method, zeros
 from dml_jax.train.distributed import mesh as meshes
 from dml_jax.train.experiment import Experiment
 from dml_jax.train.start import warm_start
 from dml_jax.train.state import TrainState
 from dml_jax.train.testing import controls as without_learning
 from dml_jax.train.testing import embedding, pretrained_features, split_metrics, test_time_refinement
+
+Embeddings = dict[str, np.ndarray]  # float32 [N, D] of "test" and, if there is one, "gallery"
 
 
 def final(
@@ -27,7 +28,7 @@ def final(
     """Evaluates a model on the test split.
 
     Args:
-      experiment: of the run.
+      experiment: the splits, and how the model is evaluated.
       state: the model.
       model: how it was selected, for the record.
       console: shows progress and warnings.
@@ -36,29 +37,24 @@ def final(
       (contents of `results.json` and the arrays of `query_results.ARRAYS`, embeddings float32 [N, D] of "test" and, if
       there is one, "gallery").
     """
-    config = experiment.config
-    test = experiment.splits["test"]
-    embedder = embedding.compile_embedder(experiment)
-    embeddings = split_metrics.embed_with_gallery(experiment, embedder, state, "test")
+    config, test = experiment.config, experiment.splits["test"]
+    embeddings = _embeddings(experiment, experiment.method, state)
     console.print("evaluating on the unseen classes")
-    cluster = config.evaluation.cluster
-    results = split_metrics.metrics(
-        config, test, embeddings["test"], embeddings.get("gallery"), cluster=cluster, per_query=True, shared=True
-    )
+    results = _metrics(experiment, embeddings, per_query=True)
     results["protocol"] = protocol.description(
         config.evaluation.protocol,
-        cluster=cluster,
+        cluster=config.evaluation.cluster,
         classes=len(test.classes),
         average=config.evaluation.nmi_average,
         gallery=test.gallery is not None,
         **config.evaluation.kmeans,
+        metric=experiment.method.distance,
     )
     if test.gallery is None:
         try:
             results |= verification.summary(embeddings["test"], test.labels)
         except UserError as problem:  # e.g. a single image of each class
             console.print(f"warning: no error rates of pairs: {problem}")
-    results["geometry"] = spectra.summary(config, embeddings["test"], test.labels)
     if config.evaluation.refine:
         results["refined"] = _refined(experiment, state, embeddings, console)
     results |= {
@@ -68,6 +64,32 @@ def final(
         "length": {"steps": config.train.steps, "epochs": config.train.epochs},
         "config_hash": configs.digest(config),
     }
+    controls = _controls(experiment, console)
+    return results | ({"controls": controls} if controls else {}), embeddings
+
+
+def _embeddings(experiment: Experiment, method: Method, state: TrainState) -> Embeddings:
+    embedder = embedding.compile_embedder(method.embed, experiment.mesh, experiment.config)
+    return embedding.embed_with_gallery(embedder, state, "test", experiment.splits["test"])
+
+
+def _metrics(experiment: Experiment, embeddings: Embeddings, *, per_query: bool = False) -> dict[str, Any]:
+    options = experiment.config.evaluation
+    return split_metrics.metrics(
+        options,
+        experiment.method.distance,
+        experiment.splits["test"],
+        embeddings["test"],
+        embeddings.get("gallery"),
+        cluster=options.cluster,
+        per_query=per_query,
+        shared=True,
+    )
+
+
+def _controls(experiment: Experiment, console: Console) -> dict[str, dict[str, Any]]:
+    """Metrics by control: without learning, of the model before the first step, and of published weights alone."""
+    config, test = experiment.config, experiment.splits["test"]
     controls = {}
     if config.evaluation.controls:
         console.print("evaluating the controls")
@@ -75,48 +97,41 @@ def final(
         found = {name: without_learning.embeddings(config, part) for name, part in parts.items()}
         rows = {control: {name: part[control] for name, part in found.items()} for control in found["test"]}
         start = warm_start.initial_state(experiment, console)
-        rows[_start_name(experiment)] = split_metrics.embed_with_gallery(experiment, embedder, start, "test")
-        controls = {
-            name: split_metrics.metrics(config, test, found["test"], found.get("gallery"), cluster=cluster, shared=True)
-            for name, found in rows.items()
-        }
+        rows[_start_name(experiment)] = _embeddings(experiment, experiment.method, start)
+        controls = {name: _metrics(experiment, found) for name, found in rows.items()}
     if config.backbone.pretrained != "none":
         console.print("evaluating the published weights without further training")
         try:
             controls["published weights without further training"] = _published(experiment)
         except UserError as problem:  # they may have been moved since; the results are not lost for that
             console.print(f"warning: {problem}")
-    return results | ({"controls": controls} if controls else {}), embeddings
+    return controls
 
 
 def _published(experiment: Experiment) -> dict[str, Any]:
-    """Metrics of the features of the pretrained backbone, see `published`."""
-    config, method = experiment.config, pretrained_features.features(experiment.config.backbone)
-    variables = method.init(jax.random.key(0), experiments.example_batch(experiment))
+    """Metrics of the features of the pretrained backbone."""
+    method = pretrained_features.features(experiment.config.backbone)
+    variables = method.init(jax.random.key(0), zeros(experiment.config.data.batch_size, experiment.shape))
     params, model_state = meshes.replicate(experiment.mesh, variables)
     state = TrainState(jnp.zeros((), jnp.int32), params, model_state, ())
-    embedder = embedding.compile_embedder(experiment._replace(method=method))
-    found = split_metrics.embed_with_gallery(experiment, embedder, state, "test")
-    gallery = found.get("gallery")
-    return split_metrics.metrics(
-        config, experiment.splits["test"], found["test"], gallery, cluster=config.evaluation.cluster, shared=True
-    )
+    return _metrics(experiment, _embeddings(experiment, method, state))
 
 
 def _refined(
-    experiment: Experiment, state: TrainState, embeddings: dict[str, np.ndarray], console: Console
+    experiment: Experiment, state: TrainState, embeddings: Embeddings, console: Console
 ) -> dict[str, dict[str, Any]]:
     """Metrics after test-time refinement, by kind of batches.
 
     If a clustering fails, its entry has a "problem" instead of metrics, so that the results of the model are not lost.
     """
     results: dict[str, dict[str, Any]] = {}
-    config, test = experiment.config, experiment.splits["test"]
-    for kind in config.evaluation.refine:
+    refine = experiment.method.hooks.refine
+    assert refine is not None
+    for kind in experiment.config.evaluation.refine:
         console.print(f"message passing in batches of kind {kind}")
         start = time.monotonic()
         try:
-            refined, facts = test_time_refinement.refined(experiment, state, kind, embeddings)
+            refined, facts = test_time_refinement.refined(experiment.config, refine, state, kind, embeddings)
         except UserError as problem:
             console.print(f"warning: {problem}")
             results[kind] = {"problem": str(problem)}
@@ -124,10 +139,7 @@ def _refined(
         if facts.get("noise"):
             console.print(f"{kind}: {facts['clusters']:,} clusters and {facts['noise']:,} images of noise")
         seconds = {"seconds": round(time.monotonic() - start, 3)}
-        metrics = split_metrics.metrics(
-            config, test, refined["test"], refined.get("gallery"), cluster=config.evaluation.cluster, shared=True
-        )
-        results[kind] = facts | seconds | metrics
+        results[kind] = facts | seconds | _metrics(experiment, refined)
     return results
 
 

@@ -1,0 +1,289 @@
+"""A run from start to end: train, evaluate, export, report; and the other modes of the main command.
+
+From the command to the gradient: `main` → `run.train` → `train.loop.train` → `train.step` → `Method.loss`.
+"""
+
+import socket
+from collections.abc import Collection, Sequence
+from contextlib import closing
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from dml_jax import config as configs
+from dml_jax import files
+from dml_jax.analysis import run_report, spectra
+from dml_jax.analysis.trained_run import TrainedRun
+from dml_jax.backbones.weights import pretrained
+from dml_jax.config import Config
+from dml_jax.console import Console
+from dml_jax.data.split import Split
+from dml_jax.errors import ConfigError
+from dml_jax.export import embedding_files, query_results, stablehlo
+from dml_jax.train import experiment as experiments
+from dml_jax.train import loop, on_devices, run_rules
+from dml_jax.train.distributed import device_memory, mesh
+from dml_jax.train.distributed.stop_signals import Stop
+from dml_jax.train.experiment import Experiment
+from dml_jax.train.records import facts, outputs, trackers, workdir
+from dml_jax.train.records import timing as timing_summary
+from dml_jax.train.records.jsonl import JsonLines
+from dml_jax.train.start import frozen_features, head_first, teacher, warm_start
+from dml_jax.train.state import TrainState, check_finite, evaluated
+from dml_jax.train.testing import embedding, final_results
+from dml_jax.train.variants import frozen_groups
+
+
+def train(
+    config: Config,
+    directory: Path,
+    console: Console,
+    stop: Stop,
+    log: Sequence[str] = (),
+    traced: tuple[int, int] | None = None,
+    given: Collection[str] = (),
+) -> None:
+    """Trains or resumes, evaluates the selected model, exports its embeddings and writes the report.
+
+    Args:
+      config: the resolved configuration.
+      directory: the work directory.
+      console: shows progress.
+      stop: SIGTERM or Ctrl-C.
+      log: where the metrics are shown besides `metrics.jsonl`.
+      traced: first and last step of a trace.
+      given: keys of the configuration that the user gave, see `needs.report`.
+
+    Raises:
+      UserError: before training, if the configuration, the data or the work directory do not fit.
+      Interrupted: on a signal, with a checkpoint on disk.
+    """
+    workdir.check_same_run(directory, config)
+    experiment = facts.build(config)
+    started = (directory / "config.json").exists()  # such a run can be continued all the same
+    run_rules.check(experiment, () if started else given, console)
+    if traced and traced[1] > experiment.steps:
+        raise ConfigError(f"--profile={traced[0]}:{traced[1]}: the run has {experiment.steps} steps")
+    main = mesh.is_main_process()
+    metrics = trackers.TrackedLines(directory / "metrics.jsonl", log, config, main)
+    with workdir.locked(directory, active=main), metrics, console:
+        run = facts.of_run(experiment)
+        if workdir.is_finished(directory, experiment.steps):
+            workdir.check_same_sources(directory, {key: run[key] for key in ("config", "data_hash")})
+            console.print(f"{directory}: already finished, {experiment.steps} steps; see {directory / 'report.html'}")
+            console.print("--mode=evaluate evaluates it again, --mode=export writes the embeddings of all splits")
+            return
+
+        experiment = teacher.with_teacher(experiment, console)
+        print_summary(experiment, directory, console)
+        run |= {"teacher": experiment.teacher.origin} if experiment.teacher else {}
+        if main:
+            for name in with_gallery(experiment.splits):  # before training, not when they are written
+                embedding_files.check_replaceable(directory / "embeddings" / name)
+            # Again, because another run may have used the directory before it was locked.
+            workdir.check_same_sources(directory, workdir.identity(run))
+            files.write_json(directory / "config.json", run)
+        console.log_to(directory / "logs" / f"{outputs.process_name()}.log")
+        console.log(
+            f"process {jax.process_index()} of {jax.process_count()} on {socket.gethostname()}, "
+            f"{jax.local_device_count()} of {jax.device_count()} devices ({jax.devices()[0].device_kind})"
+        )
+        if config.head:
+            experiment = head_first.with_head(experiment, directory, console, stop)
+
+        experiment = frozen_features.with_features(experiment, directory, console, stop)
+        template = partial(on_devices.template, experiment)
+        recorded = outputs.opened(directory, run, template, console, metrics, traced)
+        with recorded as out, device_memory.of_training(config):
+            state = evaluated(loop.train(experiment, out, stop))
+            if config.train.select != "last":
+                state = out.checkpoints.select("reported", config.train.select)
+
+        stop.stop_immediately()
+        with device_memory.of_evaluation(config):
+            results, embeddings = evaluation(experiment, state, config.train.select, console)
+        queries = query_results.split_off(results)
+        if not main:
+            return
+        timing = JsonLines(directory / "timing.jsonl").read()
+        results["timing"] = timing_summary.summary(timing, config.data.batch_size)
+        results["machine"] = timing_summary.machine()
+        results["data"] = {
+            name: {"images": len(split.labels), "classes": len(np.unique(split.labels))}
+            for name, split in with_gallery(experiment.splits).items()
+        }
+        query_results.write(directory, queries)
+        write_embeddings(experiment, directory, embeddings, int(state.step), finished=True)
+        run_report.write(TrainedRun(directory, experiment, state, console, embeddings), results)
+        files.write_json(directory / "results.json", results)
+        metrics.finish(results)
+        run_report.print_table(config, results, console.rich)
+        console.print(f"report: {directory / 'report.html'}   embeddings: {directory / 'embeddings'}")
+
+
+def evaluate(
+    config: Config,
+    directory: Path,
+    checkpoint: str,
+    console: Console,
+    output: Path | None = None,
+    given: Collection[str] = (),
+) -> dict[str, Any]:
+    """Evaluates a model on the test split; prints the table, writes the results to `output` and returns them.
+
+    The model is a checkpoint of the run in `directory` or, if there is no run, the one that `init_from` names, so that
+    published checkpoints can be evaluated.
+    """
+    if config.init_from and not (directory / "config.json").exists():
+        experiment = facts.build(config)
+        state, checkpoint = warm_start.initial_state(experiment, console), "init_from"
+    else:
+        experiment, state = restore(config, directory, checkpoint, console)
+    run_rules.check(experiment, given, console, of="evaluation.")
+    model = config.train.select if checkpoint == "reported" else checkpoint
+    with device_memory.of_evaluation(config):
+        results, _ = evaluation(experiment, state, model, console)
+    query_results.split_off(results)
+    run_report.print_table(config, results, console.rich)
+    if output is not None and mesh.is_main_process():
+        files.write_json(output, results)
+    return results
+
+
+def evaluation(
+    experiment: Experiment, state: TrainState, model: str, console: Console
+) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """The results and embeddings of `final_results.final`, with the geometry of the embeddings."""
+    results, embeddings = final_results.final(experiment, state, model, console)
+    labels = experiment.splits["test"].labels
+    return results | {"geometry": spectra.summary(experiment.config, embeddings["test"], labels)}, embeddings
+
+
+def export(config: Config, directory: Path, checkpoint: str, console: Console) -> None:
+    """Writes the embeddings of every split for a checkpoint of a run, and its model as StableHLO."""
+    experiment, state = restore(config, directory, checkpoint, console)
+    embedder = embedding.compile_embedder(experiment.method.embed, experiment.mesh, config)
+    splits = with_gallery(experiment.splits)
+    with device_memory.of_evaluation(config):
+        embeddings = {name: embedding.embed_split(embedder, state, split) for name, split in splits.items()}
+    params, model_state = jax.tree.map(mesh.to_host, (state.params, state.model_state))  # together, where it is spread
+    if not mesh.is_main_process():
+        return
+    finished = not workdir.unfinished(directory, int(state.step), reported=checkpoint == "reported")
+    write_embeddings(experiment, directory, embeddings, int(state.step), finished=finished)
+    console.print(f"embeddings of {', '.join(splits)} at step {int(state.step)}: {directory / 'embeddings'}")
+    file = directory / "model.stablehlo"
+    model = lambda images: experiment.method.embed(params, model_state, images)  # noqa: E731
+    difference = stablehlo.write(file, model, experiment.shape)
+    console.print(f"model, for any program with JAX: {file} (largest difference from this one {difference:.1e})")
+
+
+def check(config: Config, console: Console, given: Collection[str] = ()) -> None:
+    """Validates configuration and data and makes one training step; nothing is written.
+
+    Raises:
+      DivergedError: the loss, the gradient or the state after that step is not finite.
+    """
+    experiment = facts.build(config)
+    run_rules.check(experiment, given, console)
+    experiment = teacher.with_teacher(experiment, console)
+    if config.head:
+        facts.build(head_first.head_config(config))
+    print_summary(experiment, None, console)
+    with device_memory.of_training(config):
+        state = warm_start.initial_state(experiment, console)
+        key = mesh.replicate(experiment.mesh, on_devices.run_key(config.seed))
+        with on_devices.training_batches(experiment, 0, 1) as batches:
+            batch = on_devices.device_batch(experiment, *next(batches))
+        update = on_devices.jitted_step(experiment).lower(state, batch, key).compile()
+        memory = update.memory_analysis()
+        state, values = update(state, batch, key)
+        metrics = loop.check_finite(values, 1)
+    check_finite(state)
+    if memory is not None:
+        needed = (memory.argument_size_in_bytes + memory.temp_size_in_bytes) / 2**20
+        console.print(f"a training step needs about {needed:.0f} MiB on each device")
+    console.print(f"one training step done, loss {metrics['loss']:.4f}: the configuration is valid")
+
+
+def restore(config: Config, directory: Path, checkpoint: str, console: Console) -> tuple[Experiment, TrainState]:
+    """The experiment of an existing run and one of its states.
+
+    Args:
+      config: must be that of the run.
+      directory: its work directory.
+      checkpoint: "reported", "latest", "best" or a step.
+      console: shows warnings.
+
+    Raises:
+      CheckpointError: no run there, no such checkpoint, or data that does not fit its model.
+    """
+    run = workdir.read_config(directory)
+    workdir.check_same_run(directory, config)
+    experiment = facts.build(config)
+    facts.check_data_fits(directory, run, experiment, console)
+    template = partial(on_devices.template, experiment)
+    with closing(outputs.open_checkpoints(directory, run, template, console, writing=False)) as checkpoints:
+        state = checkpoints.select(checkpoint, config.train.select)
+    reported = checkpoint == "reported"
+    if reported and (unfinished := workdir.unfinished(directory, int(state.step), reported=True)):
+        console.print(f"warning: {unfinished}")
+    return experiment, state
+
+
+def print_summary(experiment: Experiment, directory: Path | None, console: Console) -> None:
+    """Prints what will be trained on which data and devices.
+
+    Raises:
+      ConfigError: nothing would be trained.
+    """
+    config = experiment.config
+    sizes = "  ".join(
+        f"{name} {len(split.labels):,} images of {len(split.classes):,} classes"
+        for name, split in experiment.splits.items()
+    )
+    console.print(
+        f"{config.name}: {config.method.name} on {config.data.name}, "
+        f"{experiment.steps} steps of {config.data.batch_size}"
+    )
+    console.print(f"data: {sizes}")
+    if note := experiment.splits["test"].note:
+        console.print(note)
+    params = on_devices.template(experiment).params
+    frozen_groups.check_trainable(config.train.groups, experiment.method, params)
+    count = sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(params))
+    console.print(f"{count:,} parameters, {jax.device_count()} {jax.devices()[0].platform} device(s)")
+    if pixels := pretrained.overridden_pixels(asdict(config.backbone)):
+        console.print(f"warning: {config.backbone.pretrained} was trained with {', '.join(pixels)}")
+    if directory is not None:
+        console.print(f"work directory: {directory}")
+
+
+def with_gallery(splits: dict[str, Split]) -> dict[str, Split]:
+    """The splits by name, including the gallery of the test split if it has one."""
+    gallery = splits["test"].gallery
+    return splits if gallery is None else {**splits, "gallery": gallery}
+
+
+def write_embeddings(
+    experiment: Experiment, directory: Path, embeddings: dict[str, np.ndarray], checkpoint_step: int, *, finished: bool
+) -> None:
+    """Writes embeddings, by name of their split, below `<workdir>/embeddings`."""
+    splits, data_hash = with_gallery(experiment.splits), experiments.data_hash(experiment.splits)
+    for name, rows in embeddings.items():
+        split = splits[name]
+        embedding_files.write(
+            directory / "embeddings" / name,
+            rows,
+            split.labels,
+            split.ids,
+            config_hash=configs.digest(experiment.config),
+            step=checkpoint_step,
+            finished=finished,
+            data_hash=data_hash,
+            metadata={"class_name": [split.classes[label] for label in split.labels], **split.metadata},
+        )
