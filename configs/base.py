@@ -1,23 +1,54 @@
-"""The common base of all configurations: every field of the shared sections at its default."""
+"""What every configuration file calls: typed sections in, the `ConfigDict` of an experiment out."""
 
+from collections.abc import Mapping
 from dataclasses import asdict
+from typing import Any
 
 from ml_collections import ConfigDict
 
-from dml_jax.config import Data, Evaluation
+from configs import published
+from dml_jax.config import Data, Evaluation, Train
+from dml_jax.config.files import apply_override
+from dml_jax.methods import baseline
+
+Variants = Mapping[str, Mapping[str, Any]]
 
 
-def base(name: str) -> ConfigDict:
-    """A configuration without `backbone`, `method` and `train`, which have no defaults.
+def experiment(
+    name: str,
+    variant: str = "",
+    variants: Variants | None = None,
+    *,
+    data: Data,
+    backbone: Any,
+    method: Any,
+    train: Train,
+    head: Train | None = None,
+    evaluation: Evaluation | None = None,
+) -> ConfigDict:
+    """An experiment with all options of its sections, which the command line can override.
 
-    `dml_jax/config.py` documents the fields; those of `backbone` and `method` are in the module that `name` selects.
+    Args:
+      name: of the configuration file.
+      variant: appended to the name.
+      variants: by name, the overrides that make a variant: values or whole sections by dotted key.
+      data, train, evaluation: documented in `dml_jax/config`.
+      backbone, method: the `Config` of their module, where it is documented.
+      head: training of all but the backbone that precedes `train`.
     """
-    config = ConfigDict()
-    config.name = name
-    config.seed = 0
-    config.init_from = ""
-    config.data = asdict(Data())
-    config.head = None
-    config.evaluation = asdict(Evaluation())
-    config.paper = {}
-    return config
+    full_name = f"{name}:{variant}" if variant else name
+    values: dict[str, Any] = {
+        "name": full_name.replace(":", "-"),
+        "seed": 0,
+        "init_from": "",
+        "data": asdict(data),
+        "backbone": asdict(backbone),
+        "method": baseline.as_values(method) if isinstance(method, baseline.Config) else asdict(method),
+        "head": asdict(head) if head else None,
+        "train": asdict(train),
+        "evaluation": asdict(evaluation or Evaluation()),
+        "paper": published.beside_runs(full_name),
+    }
+    for key, value in (variants or {}).get(variant, {}).items():
+        apply_override(values, key, value)
+    return ConfigDict(values)

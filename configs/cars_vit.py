@@ -1,11 +1,9 @@
 """Proxy-Anchor, multi-similarity and HIST with ViT-S on Cars196; no results are published with these settings.
 
-Batch 90, random resized crops of 224 pixels, AdamW, 49 epochs after 1 of warm-up.
-
     dml-jax convert --weights=hf://timm/vit_small_patch14_dinov2.lvd142m
-    python -m dml_jax.main --config=configs/cars_vit.py                        Proxy-Anchor from DINOv2, clean protocol
-    python -m dml_jax.main --config=configs/cars_vit.py:hist-vit_small         another loss, other weights
-    python -m dml_jax.main --config=configs/cars_vit.py:hist-vit_small-paper   under the authors' protocol
+    python -m dml_jax.main --config=configs/cars_vit.py                     Proxy-Anchor from DINOv2, clean protocol
+    python -m dml_jax.main --config=configs/cars_vit.py:hist-vit_small      another loss, other weights
+    python -m dml_jax.main --config=configs/cars_vit.py --protocol=paper    the authors' protocol
 
 For the variants and the sources of their settings see configs/recipes/vit.py.
 """
@@ -13,7 +11,9 @@ For the variants and the sources of their settings see configs/recipes/vit.py.
 from ml_collections import ConfigDict
 
 from configs.recipes import vit
-from configs.recipes.vit import VARIANTS as VARIANTS
+
+PAPER_PROTOCOL = vit.PAPER_PROTOCOL
+VARIANTS = vit.VARIANTS
 
 
 def get_config(variant: str = "") -> ConfigDict:

@@ -1,30 +1,41 @@
 """The Group Loss on CUB-200-2011: BN-Inception, 1,024-d (Elezi, Vascon, Torcinovich, Pelillo, Leal-Taixé, ECCV 2020).
 
-             R@1    R@2    R@4    R@8    NMI
-    paper    65.5   77.0   85.0   91.3   69.0
+    python -m dml_jax.main --config=configs/cub_group_loss.py                      clean protocol
+    python -m dml_jax.main --config=configs/cub_group_loss.py --protocol=paper     the authors' protocol
 
-The row is quoted from Seidenschwarz et al. (ICML 2021), Table 1. In the authors' code it is the epoch that is best on
-the test set; results of a fixed schedule were not published.
+Published for the authors' protocol: R@1 65.5, as quoted by Seidenschwarz et al. (ICML 2021), Table 1. Cost: not
+published.
 
-Batch 54, random resized crops of 227 pixels, RAdam, 70 epochs.
-
-    python -m dml_jax.main --config=configs/cub_group_loss.py          clean protocol
-    python -m dml_jax.main --config=configs/cub_group_loss.py:paper    the authors' protocol
-
-Cost: not published. For the sources of the settings see configs/recipes/group_loss.py.
+The settings are those of the authors' code (github.com/dvl-tum/group_loss), unrounded; the embedding is BN-Inception's
+pooled features. Differences: the authors start from a network fine-tuned on the training classes for 10 epochs, here
+training starts from the ImageNet weights (`--config.init_from` starts from another run). Their sampler repeats the
+images of small classes until all classes have the same size, which is not done here.
 """
 
 from ml_collections import ConfigDict
 
-from configs.recipes import group_loss
-from configs.recipes.published import Reported, variants
+from configs.base import experiment
+from configs.recipes.mpn import PAPER_PROTOCOL as PAPER_PROTOCOL
+from dml_jax.backbones import bn_inception
+from dml_jax.config import Data, Evaluation, Group, Train
+from dml_jax.methods import group_loss
 
-REPORTED: Reported = {"": (65.5, 77.0, 85.0, 91.3, 69.0)}  # R@1, R@2, R@4, R@8, NMI
-VARIANTS = variants(REPORTED)
 
-
-def get_config(variant: str = "") -> ConfigDict:
-    return group_loss.recipe(
-        "cub", variant, REPORTED, learning_rate=0.0001563663718906821, weight_decay=6.059722614369727e-06,
-        classes=6, images=9, anchors=2, temperature=24.0,
+def get_config() -> ConfigDict:
+    return experiment(
+        "cub_group_loss",
+        data=Data(
+            name="cub", path="data/cub", sampler="mpn", batch_size=54, images_per_class=9,
+            crop="random_resized", image_size=227, resize=256, flip=0.5,
+        ),
+        backbone=bn_inception.Config(pretrained="weights/bn_inception", bn_momentum=0.9),
+        method=group_loss.Config(embedding_dim=0, pooling="avg", anchors=2, temperature=24.0),
+        train=Train(
+            groups=dict.fromkeys(group_loss.GROUPS, Group(0.0001563663718906821, weight_decay=6.059722614369727e-06)),
+            optimizer="radam",
+            epochs=70,
+            schedule="step", milestones=(30,), gamma=0.1,
+            checkpoint_every=1000,
+        ),
+        evaluation=Evaluation(ks=(1, 2, 4, 8)),
     )  # fmt: skip

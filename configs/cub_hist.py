@@ -1,52 +1,74 @@
 """HIST on CUB-200-2011: ResNet-50 or BN-Inception, 512-d (Lim, Yun, Park, Choi, CVPR 2022).
 
-                                  ResNet-50                     BN-Inception
-                                  R@1    R@2    R@4    NMI      R@1    R@2    R@4    NMI
-    paper, best run               71.6   81.4   88.3   74.3     70.0   80.2   87.5   71.0
-    paper, mean of runs           71.4   81.1   88.1
-    reproduction                  70.1   79.7   87.4   72.9     68.7   78.3   86.2   70.3
-    reproduction, retuned         72.3   81.8   88.5   75.6     70.0   79.4   86.6   70.8
+    python -m dml_jax.main --config=configs/cub_hist.py                      clean protocol
+    python -m dml_jax.main --config=configs/cub_hist.py --protocol=paper     the authors' protocol
+    python -m dml_jax.main --config=configs/cub_hist.py:retuned
 
-All rows are from the epoch that is best on the test set; results of a fixed schedule were not published. The
-reproduction is by Yuan et al., MLRC 2022.
+Published for the authors' protocol: R@1 71.6 (best run), 71.4 ± 0.2 (mean of runs); a reproduction (Yuan et al., MLRC
+2022) has 70.1, and 72.3 with the values that it found (`retuned`). No results of a fixed schedule are published. All
+numbers: configs/published.csv. Cost: 1.7 hours on a V100, 1.1 with BN-Inception (the reproduction).
 
-Batch 32, random resized crops of 224 pixels, Adam, 40 epochs after 1 of warm-up.
-
-    python -m dml_jax.main --config=configs/cub_hist.py          clean protocol
-    python -m dml_jax.main --config=configs/cub_hist.py:paper    the authors' protocol
-
-Cost: 1.7 hours on a V100, 1.1 with BN-Inception (the reproduction). For the variants see configs/recipes/hist.py.
+The settings are those of the authors' command (github.com/ljin0429/HIST); with BN-Inception they published only tau,
+alpha and lambda_s, and the others are the reproduction's.
 """
 
 from ml_collections import ConfigDict
 
-from configs.recipes import hist
-from configs.recipes.published import variants, without_protocol
+from configs.base import Variants, experiment
+from dml_jax.backbones import bn_inception, resnet
+from dml_jax.config import Data, Evaluation, Group, Train
+from dml_jax.methods import hist
 
-REPORTED = {  # R@1, R@2, R@4, R@8, NMI: the paper's; retuned: the reproduction's
-    "": (71.6, 81.4, 88.3, None, 74.3),
-    "retuned": (72.3, 81.8, 88.5, None, 75.6),
-    "bn_inception": (70.0, 80.2, 87.5, None, 71.0),
-    "bn_inception-retuned": (70.0, 79.4, 86.6, None, 70.8),
+PAPER_PROTOCOL = {
+    "train.select": "test",  # the epoch that is best on the test classes
+    "evaluation.protocol": "paper",  # drops the first neighbour, whichever image it is
+    "evaluation.nmi_average": "geometric",
+    "evaluation.kmeans_init": "k-means++",
+    "evaluation.kmeans_restarts": 10,
+    "evaluation.kmeans_iterations": 300,
 }
-VARIANTS = variants(REPORTED)
-
-VALUES = {  # tau, alpha, lambda_s
-    "": (32.0, 1.1, 1.0),
-    "retuned": (24.0, 1.15, 1.0),
-    "bn_inception": (16.0, 1.0, 1.0),
-    "bn_inception-retuned": (20.0, 0.95, 1.2),
+BN_INCEPTION = {
+    "backbone": bn_inception.Config(pretrained="weights/bn_inception", freeze_bn=True, bn_momentum=0.9),
+    "train.groups": {
+        "backbone": Group(1e-4, weight_decay=1e-4, warmup="freeze"),
+        "embedding": Group(1e-4, weight_decay=1e-4),
+        "distributions": Group(5e-2, weight_decay=1e-4),
+        "hgnn": Group(5e-4, weight_decay=1e-4),
+    },
+    "train.optimizer": "adamw",
+    "train.epochs": 30,
+    "train.milestones": (5, 10, 15, 20, 25),
+}
+VARIANTS: Variants = {
+    "retuned": {"method.tau": 24.0, "method.alpha": 1.15},
+    "bn_inception": {**BN_INCEPTION, "method.tau": 16.0, "method.alpha": 1.0},
+    "bn_inception-retuned": {**BN_INCEPTION, "method.tau": 20.0, "method.alpha": 0.95, "method.lambda_s": 1.2},
 }
 
 
 def get_config(variant: str = "") -> ConfigDict:
-    tau, alpha, lambda_s = VALUES[without_protocol(variant)]
-    if "bn_inception" in variant:
-        return hist.recipe(
-            "cub", variant, REPORTED, tau=tau, alpha=alpha, lambda_s=lambda_s,
-            learning_rate=1e-4, distributions=5e-2, hgnn=5e-4, weight_decay=1e-4, epochs=30, halve_every=5,
-        )  # fmt: skip
-    return hist.recipe(
-        "cub", variant, REPORTED, tau=tau, alpha=alpha, lambda_s=lambda_s,
-        learning_rate=1.2e-4, distributions=1e-1, hgnn=6e-4, weight_decay=5e-5, epochs=40, halve_every=5,
+    return experiment(
+        "cub_hist",
+        variant,
+        VARIANTS,
+        data=Data(
+            name="cub", path="data/cub", sampler="shuffled", batch_size=32,
+            crop="random_resized", image_size=224, resize=256, flip=0.5,
+        ),
+        backbone=resnet.Config(pretrained="weights/resnet50", freeze_bn=True),  # scales and shifts are trained
+        method=hist.Config(tau=32.0, alpha=1.1, lambda_s=1.0, embedding_dim=512, hidden_dim=512, drop_underflow=True),
+        train=Train(
+            groups={
+                "backbone": Group(1.2e-4, weight_decay=5e-5, warmup="freeze"),
+                "embedding": Group(1.2e-4, weight_decay=5e-5),
+                "distributions": Group(1e-1, weight_decay=5e-5),
+                "hgnn": Group(6e-4, weight_decay=5e-5),
+            },
+            optimizer="adam",
+            warmup_epochs=1,  # before the others
+            epochs=40,
+            schedule="step", milestones=(5, 10, 15, 20, 25, 30, 35), gamma=0.5,
+            checkpoint_every=1000,
+        ),
+        evaluation=Evaluation(ks=(1, 2, 4, 8)),
     )  # fmt: skip

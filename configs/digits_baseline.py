@@ -8,11 +8,13 @@ For the variants see configs/recipes/small_baseline.py.
 
 from ml_collections import ConfigDict
 
-from configs import digits_hist
+from configs.base import experiment
+from configs.digits_hist import BACKBONE, DATA, EVALUATION
 from configs.recipes import small_baseline
 
 VARIANTS = small_baseline.VARIANTS
 
 
 def get_config(variant: str = "") -> ConfigDict:
-    return small_baseline.recipe(digits_hist.get_config(), "digits_baseline", variant)
+    sections = small_baseline.recipe(variant, embedding_dim=64, learning_rate=1e-3, evaluate_every=300)
+    return experiment("digits_baseline", variant, data=DATA, backbone=BACKBONE, evaluation=EVALUATION, **sections)

@@ -12,64 +12,67 @@ The folder may also be prepared first, which reads large photographs faster:
     dml-jax prepare --name=folder --source=photos/ --output=data/photos --short_side=256
 """
 
-from dataclasses import asdict
+from dataclasses import replace
 
 from ml_collections import ConfigDict
 
-from configs.base import base
+from configs.base import experiment
 from dml_jax.backbones import efficientnet_lite, resnet
-from dml_jax.config import Group, Train
+from dml_jax.config import Data, Evaluation, Group, Train
 from dml_jax.methods import baseline
 
 VARIANTS = ("frozen", "small")
-
-
-def photographs(name: str, variant: str) -> ConfigDict:
-    """A configuration with data, augmentation and backbone, but without method and training."""
-    config = base(f"{name}-{variant}" if variant else name)
-    config.data.update(
-        name="folder", path="data/photos", batch_size=32, images_per_class=4, crop="random_resized", flip=0.5,
-    )  # fmt: skip
-    config.evaluation.controls = True
-    if variant == "small":
-        config.data.update(image_size=64, resize=72, crop_scale=(0.2, 1.0), jitter=0.3, greyscale=0.1)
-        config.backbone = asdict(
-            resnet.Config(block="basic", depths=(1, 1, 1, 1), widths=(16, 32, 64, 128), stem="small")
-        )
-    else:
-        config.data.update(image_size=224, resize=256, interpolation="bicubic", crop_scale=(0.3, 1.0))
-        config.data.training_size = 0 if variant == "frozen" else 160
-        config.backbone = asdict(efficientnet_lite.Config(pretrained="lite0", freeze_bn=True))
-    return config
+DATA = Data(
+    name="folder", path="data/photos", batch_size=32, images_per_class=4, flip=0.5, interpolation="bicubic",
+    crop="random_resized", image_size=224, resize=256, training_size=160, crop_scale=(0.3, 1.0),
+)  # fmt: skip
+BACKBONE = efficientnet_lite.Config(pretrained="lite0", freeze_bn=True)
+SMALL_DATA = Data(
+    name="folder", path="data/photos", batch_size=32, images_per_class=4, flip=0.5, jitter=0.3, greyscale=0.1,
+    crop="random_resized", image_size=64, resize=72, crop_scale=(0.2, 1.0),
+)  # fmt: skip
+SMALL_BACKBONE = resnet.Config(block="basic", depths=(1, 1, 1, 1), widths=(16, 32, 64, 128), stem="small")
+EVALUATION = Evaluation(controls=True)
+HEAD = {"embedding": Group(3e-4, weight_decay=1e-4), "loss": Group(1e-2, weight_decay=1e-4)}
+ON_FEATURES = Train(
+    groups={"backbone": Group(0.0, freeze=True), **HEAD},
+    feature_views=2,
+    steps=600,
+    optimizer="adamw",
+    schedule="cosine",
+)
 
 
 def get_config(variant: str = "") -> ConfigDict:
-    config = photographs("folder_baseline", variant)
     if variant == "small":
-        config.method = baseline.as_values(baseline.make_config(embedding_dim=64))
-        rates = {"backbone": 1e-3, "embedding": 1e-3, "loss": 1e-2}
-        groups = {name: Group(rate, weight_decay=1e-4) for name, rate in rates.items()}
-        config.train = asdict(Train(groups=groups, epochs=20, schedule="cosine"))
-        return config
-    config.method = baseline.as_values(baseline.make_config("proxy_anchor", embedding_dim=512))
-    groups = {"embedding": Group(3e-4, weight_decay=1e-4), "loss": Group(1e-2, weight_decay=1e-4)}
-    head = Train(
-        groups={"backbone": Group(0.0, freeze=True), **groups},
-        feature_views=2,
-        steps=600,
-        optimizer="adamw",
-        schedule="cosine",
-    )
-    if variant == "frozen":
-        config.train = asdict(head)
-        return config
-    config.head = asdict(head)
-    config.train = asdict(
-        Train(
-            groups={"backbone": Group(1e-4, weight_decay=1e-4), **groups},
-            steps=300,
-            optimizer="adamw",
-            schedule="cosine",
+        return experiment(
+            "folder_baseline",
+            variant,
+            data=SMALL_DATA,
+            backbone=SMALL_BACKBONE,
+            method=baseline.make_config(embedding_dim=64),
+            train=Train(
+                groups={
+                    "backbone": Group(1e-3, weight_decay=1e-4),
+                    "embedding": Group(1e-3, weight_decay=1e-4),
+                    "loss": Group(1e-2, weight_decay=1e-4),
+                },
+                epochs=20,
+                schedule="cosine",
+            ),
+            evaluation=EVALUATION,
         )
+    whole = Train(
+        groups={"backbone": Group(1e-4, weight_decay=1e-4), **HEAD}, steps=300, optimizer="adamw", schedule="cosine"
     )
-    return config
+    frozen = variant == "frozen"
+    return experiment(
+        "folder_baseline",
+        variant,
+        data=replace(DATA, training_size=0) if frozen else DATA,
+        backbone=BACKBONE,
+        method=baseline.make_config("proxy_anchor", embedding_dim=512),
+        head=None if frozen else ON_FEATURES,
+        train=ON_FEATURES if frozen else whole,
+        evaluation=EVALUATION,
+    )

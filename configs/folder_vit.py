@@ -9,31 +9,37 @@ the variant `frozen` trains the last two blocks only, for few images or no GPU. 
 (AdamW, a factor of 0.75 from block to block), not by a search.
 """
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 from ml_collections import ConfigDict
 
-from configs.folder_baseline import photographs
+from configs.base import Variants, experiment
+from configs.folder_baseline import DATA, EVALUATION
 from dml_jax.backbones import vit
 from dml_jax.config import Group, Train
 from dml_jax.methods import baseline
 
-VARIANTS = ("frozen",)
+VARIANTS: Variants = {"frozen": {"backbone.frozen_blocks": 10}}
 
 
 def get_config(variant: str = "") -> ConfigDict:
-    config = photographs("folder_vit", variant)
-    config.data.update(training_size=0, crop_scale=(0.2, 1.0), jitter=0.3, greyscale=0.1)
-    frozen = 10 if variant == "frozen" else 0
-    config.backbone = asdict(
-        replace(vit.dinov2("small"), pretrained="weights/dinov2_vits14", drop_path=0.1, frozen_blocks=frozen)
+    return experiment(
+        "folder_vit",
+        variant,
+        VARIANTS,
+        data=replace(DATA, training_size=0, crop_scale=(0.2, 1.0), jitter=0.3, greyscale=0.1),
+        backbone=replace(vit.dinov2("small"), pretrained="weights/dinov2_vits14", drop_path=0.1),
+        method=baseline.make_config(embedding_dim=384),
+        train=Train(
+            groups={
+                "backbone": Group(5e-5, weight_decay=0.05),
+                "embedding": Group(1e-3, weight_decay=0.05),
+                "loss": Group(1e-2),
+            },
+            epochs=20,
+            optimizer="adamw",
+            schedule="cosine",
+            layer_decay=0.75,
+        ),
+        evaluation=EVALUATION,
     )
-    config.method = baseline.as_values(baseline.make_config(embedding_dim=384))
-    groups = {
-        "backbone": Group(5e-5, weight_decay=0.05),
-        "embedding": Group(1e-3, weight_decay=0.05),
-        "loss": Group(1e-2),
-    }
-    train = Train(groups=groups, epochs=20, optimizer="adamw", schedule="cosine", layer_decay=0.75)
-    config.train = asdict(train)
-    return config

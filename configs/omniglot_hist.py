@@ -13,30 +13,37 @@ characters.
 Cost: minutes on a laptop without a GPU.
 """
 
-from dataclasses import asdict
-
 from ml_collections import ConfigDict
 
-from configs.base import base
+from configs.base import experiment
 from dml_jax.backbones import resnet
-from dml_jax.config import Group, Train
+from dml_jax.config import Data, Evaluation, Group, Train
 from dml_jax.methods import hist
+
+DATA = Data(
+    name="omniglot", path="data/omniglot", batch_size=64, images_per_class=4,
+    crop="random_resized", image_size=48, resize=48, crop_scale=(0.6, 1.0), crop_ratio=(0.8, 1.25),
+)  # fmt: skip
+BACKBONE = resnet.Config(block="basic", depths=(1, 1, 1), widths=(32, 64, 128))
+EVALUATION = Evaluation(controls=True)
 
 
 def get_config() -> ConfigDict:
-    config = base("omniglot_hist")
-    config.data.update(
-        name="omniglot", path="data/omniglot", batch_size=64, images_per_class=4, crop="random_resized", image_size=48,
-        resize=48, crop_scale=(0.6, 1.0), crop_ratio=(0.8, 1.25),
-    )  # fmt: skip
-    config.backbone = asdict(resnet.Config(block="basic", depths=(1, 1, 1), widths=(32, 64, 128)))
-    config.method = asdict(hist.Config(embedding_dim=64, hidden_dim=64, tau=10.0, alpha=1.0))
-    groups = {
-        "backbone": Group(4e-3, weight_decay=1e-4),
-        "embedding": Group(4e-3, weight_decay=1e-4),
-        "distributions": Group(1e-2, weight_decay=1e-4),
-        "hgnn": Group(5e-3, weight_decay=1e-4),
-    }
-    config.train = asdict(Train(groups=groups, steps=1200, schedule="cosine", evaluate_every=600))
-    config.evaluation.controls = True
-    return config
+    return experiment(
+        "omniglot_hist",
+        data=DATA,
+        backbone=BACKBONE,
+        method=hist.Config(embedding_dim=64, hidden_dim=64, tau=10.0, alpha=1.0),
+        train=Train(
+            groups={
+                "backbone": Group(4e-3, weight_decay=1e-4),
+                "embedding": Group(4e-3, weight_decay=1e-4),
+                "distributions": Group(1e-2, weight_decay=1e-4),
+                "hgnn": Group(5e-3, weight_decay=1e-4),
+            },
+            steps=1200,
+            schedule="cosine",
+            evaluate_every=600,
+        ),
+        evaluation=EVALUATION,
+    )

@@ -3,19 +3,21 @@
 python -m dml_jax.main --config=configs/omniglot_mpn.py
 """
 
-from dataclasses import asdict
-
 from ml_collections import ConfigDict
 
-from configs import omniglot_hist
+from configs.base import experiment
+from configs.omniglot_hist import BACKBONE, DATA, EVALUATION
 from dml_jax.config import Group, Train
 from dml_jax.methods import mpn
 
 
 def get_config() -> ConfigDict:
-    config = omniglot_hist.get_config()
-    config.name = "omniglot_mpn"
-    config.method = asdict(mpn.Config(embedding_dim=64, heads=2, temperature=0.2, pooling="avg+max"))
     groups = dict.fromkeys(mpn.GROUPS, Group(4e-3, weight_decay=1e-4)) | {"mpn": Group(2e-3, weight_decay=1e-4)}
-    config.train = asdict(Train(groups=groups, steps=1200, schedule="cosine", evaluate_every=600))
-    return config
+    return experiment(
+        "omniglot_mpn",
+        data=DATA,
+        backbone=BACKBONE,
+        method=mpn.Config(embedding_dim=64, heads=2, temperature=0.2, pooling="avg+max"),
+        train=Train(groups=groups, steps=1200, schedule="cosine", evaluate_every=600),
+        evaluation=EVALUATION,
+    )

@@ -14,28 +14,35 @@ No paper reports results on this split. On CUB and Cars196 the MPN paper (Table 
 probabilities, 65.3 and 85.6 for the embeddings, 64.9 and 84.7 for the distances, 70.3 and 88.1 for MPN itself.
 """
 
-from dataclasses import asdict
-
 from ml_collections import ConfigDict
 
-from configs import omniglot_hist
+from configs.base import Variants, experiment
+from configs.omniglot_hist import BACKBONE, DATA, EVALUATION
 from dml_jax.config import Group, Train
 from dml_jax.methods import student
 
-VARIANTS = ("distillation_kl", "imitation", "relational")
+VARIANTS: Variants = {
+    "distillation_kl": {"method.kind": "distillation_kl"},
+    "imitation": {"method.kind": "imitation"},
+    "relational": {"method.kind": "relational", "method.weight": 0.01},
+}
 
 
 def get_config(variant: str = "") -> ConfigDict:
-    config = omniglot_hist.get_config()
-    config.name = f"omniglot_student-{variant}" if variant else "omniglot_student"
-    method = student.Config(
-        teacher="runs/omniglot_mpn", soft_temperature=10.0, embedding_dim=64, temperature=0.2, pooling="avg+max",
-    )  # fmt: skip
-    config.method = asdict(method)
-    if variant:
-        config.method.kind = variant
-    if variant == "relational":
-        config.method.weight = 0.01
-    groups = dict.fromkeys(student.GROUPS, Group(4e-3, weight_decay=1e-4))
-    config.train = asdict(Train(groups=groups, steps=1200, schedule="cosine", evaluate_every=600))
-    return config
+    return experiment(
+        "omniglot_student",
+        variant,
+        VARIANTS,
+        data=DATA,
+        backbone=BACKBONE,
+        method=student.Config(
+            teacher="runs/omniglot_mpn", soft_temperature=10.0, embedding_dim=64, temperature=0.2, pooling="avg+max"
+        ),
+        train=Train(
+            groups=dict.fromkeys(student.GROUPS, Group(4e-3, weight_decay=1e-4)),
+            steps=1200,
+            schedule="cosine",
+            evaluate_every=600,
+        ),
+        evaluation=EVALUATION,
+    )

@@ -1,47 +1,66 @@
 """HIST on Stanford Online Products: ResNet-50 or BN-Inception, 512-d (Lim, Yun, Park, Choi, CVPR 2022).
 
-                                  ResNet-50                     BN-Inception
-                                  R@1    R@10   R@100  NMI      R@1    R@10   R@100  NMI
-    paper, best run               81.6   92.2   96.8   93.0     79.8   91.2   96.4   92.5
-    paper, mean of runs           81.4   92.0   96.7
-    reproduction                  80.7   91.2   96.4   91.9     77.4   89.6   95.4   89.9
-    reproduction, retuned         81.0   91.6   96.3   92.2     77.9   90.1   95.8   90.5
+    python -m dml_jax.main --config=configs/sop_hist.py                      clean protocol
+    python -m dml_jax.main --config=configs/sop_hist.py --protocol=paper     the authors' protocol
+    python -m dml_jax.main --config=configs/sop_hist.py:retuned
 
-All rows are from the epoch that is best on the test set; results of a fixed schedule were not published. The
-reproduction is by Yuan et al., MLRC 2022.
+Published for the authors' protocol: R@1 81.6 (best run), 81.4 ± 0.2 (mean of runs); a reproduction (Yuan et al., MLRC
+2022) has 80.7, and 81.0 with the values that it found (`retuned`). No results of a fixed schedule are published. All
+numbers: configs/published.csv. Cost: 7.2 hours on a V100, 9.3 with BN-Inception (the reproduction).
 
-Batch 32, random resized crops of 224 pixels, Adam, 60 epochs after 1 of warm-up.
-
-    python -m dml_jax.main --config=configs/sop_hist.py          clean protocol
-    python -m dml_jax.main --config=configs/sop_hist.py:paper    the authors' protocol
-
-Cost: 7.2 hours on a V100, 9.3 with BN-Inception (the reproduction). For the variants see configs/recipes/hist.py.
+The settings are those of the authors' command (github.com/ljin0429/HIST); with BN-Inception they published only tau,
+alpha and lambda_s, and the others are the reproduction's.
 """
 
 from ml_collections import ConfigDict
 
-from configs.recipes import hist
-from configs.recipes.published import variants, without_protocol
+from configs.base import Variants, experiment
+from dml_jax.backbones import bn_inception, resnet
+from dml_jax.config import Data, Evaluation, Group, Train
+from dml_jax.methods import hist
 
-REPORTED = {  # R@1, R@10, R@100, R@1000, NMI: the paper's; retuned: the reproduction's
-    "": (81.6, 92.2, 96.8, None, 93.0),
-    "retuned": (81.0, 91.6, 96.3, None, 92.2),
-    "bn_inception": (79.8, 91.2, 96.4, None, 92.5),
-    "bn_inception-retuned": (77.9, 90.1, 95.8, None, 90.5),
+PAPER_PROTOCOL = {
+    "train.select": "test",  # the epoch that is best on the test classes
+    "evaluation.protocol": "paper",  # drops the first neighbour, whichever image it is
+    "evaluation.nmi_average": "geometric",
+    "evaluation.kmeans_init": "k-means++",
+    "evaluation.kmeans_restarts": 10,
+    "evaluation.kmeans_iterations": 300,
 }
-VARIANTS = variants(REPORTED)
-
-VALUES = {  # tau, alpha, lambda_s
-    "": (16.0, 2.0, 1.0),
-    "retuned": (20.0, 2.1, 0.5),
-    "bn_inception": (16.0, 1.6, 1.0),
-    "bn_inception-retuned": (12.0, 1.55, 1.5),
+BN_INCEPTION = {
+    "backbone": bn_inception.Config(pretrained="weights/bn_inception", bn_momentum=0.9),
+    "train.optimizer": "adamw",
+}
+VARIANTS: Variants = {
+    "retuned": {"method.tau": 20.0, "method.alpha": 2.1, "method.lambda_s": 0.5},
+    "bn_inception": {**BN_INCEPTION, "method.alpha": 1.6},
+    "bn_inception-retuned": {**BN_INCEPTION, "method.tau": 12.0, "method.alpha": 1.55, "method.lambda_s": 1.5},
 }
 
 
 def get_config(variant: str = "") -> ConfigDict:
-    tau, alpha, lambda_s = VALUES[without_protocol(variant)]
-    return hist.recipe(
-        "sop", variant, REPORTED, tau=tau, alpha=alpha, lambda_s=lambda_s, freeze_bn=False,
-        learning_rate=1e-4, distributions=1e-2, hgnn=1e-3, weight_decay=1e-4, epochs=60, halve_every=10,
+    return experiment(
+        "sop_hist",
+        variant,
+        VARIANTS,
+        data=Data(
+            name="sop", path="data/sop", sampler="shuffled", batch_size=32,
+            crop="random_resized", image_size=224, resize=256, flip=0.5,
+        ),
+        backbone=resnet.Config(pretrained="weights/resnet50"),
+        method=hist.Config(tau=16.0, alpha=2.0, lambda_s=1.0, embedding_dim=512, hidden_dim=512, drop_underflow=True),
+        train=Train(
+            groups={
+                "backbone": Group(1e-4, weight_decay=1e-4, warmup="freeze"),
+                "embedding": Group(1e-4, weight_decay=1e-4),
+                "distributions": Group(1e-2, weight_decay=1e-4),
+                "hgnn": Group(1e-3, weight_decay=1e-4),
+            },
+            optimizer="adam",
+            warmup_epochs=1,  # before the others
+            epochs=60,
+            schedule="step", milestones=(10, 20, 30, 40, 50), gamma=0.5,
+            checkpoint_every=1000,
+        ),
+        evaluation=Evaluation(ks=(1, 10, 100, 1000)),
     )  # fmt: skip

@@ -33,7 +33,12 @@ def parser() -> cli.Parser:
         "--config", metavar="FILE[:VARIANT]", help="configuration file; --config.KEY=VALUE overrides a key"
     )
     flags.add_argument(
-        "--workdir", metavar="DIRECTORY", help="work directory; default: runs/<name of the file>[-<variant>]"
+        "--protocol",
+        help="clean (default): the last model, of a fixed schedule; paper: that of the paper's authors, who select the "
+        "model on the test classes",
+    )
+    flags.add_argument(
+        "--workdir", metavar="DIRECTORY", help="work directory; default: runs/<name of the file>[-<variant>][-paper]"
     )
     flags.add_argument(
         "--mode",
@@ -81,6 +86,7 @@ def execute(arguments: list[str]) -> None:
         options.config,
         overrides,
         lambda text: print(f"warning: {text}", flush=True),
+        options.protocol,
         trust_code=options.trust_code,
     )
     if explain or options.mode == "show":
@@ -100,6 +106,8 @@ def check_options(options: Namespace) -> None:
     """Raises ConfigError if an option is missing, unknown or does not go with the others."""
     if options.config is None:
         raise ConfigError("--config: missing; give a file, e.g. --config=configs/digits_hist.py")
+    if options.protocol not in (None, *config_files.PROTOCOLS):
+        raise ConfigError(f"--protocol={options.protocol}: must be clean or paper")
     if options.mode not in MODES:
         raise ConfigError(f"--mode={options.mode}: {suggest(options.mode, MODES)}")
     checkpoint = options.checkpoint
@@ -143,11 +151,12 @@ def check_address(coordinator: str, processes: int, process: int) -> None:
 
 
 def work_directory(options: Namespace) -> Path:
-    """`--workdir`, or `runs/<name of the file>[-<variant>]`."""
+    """`--workdir`, or `runs/<name of the file>[-<variant>][-paper]`."""
     if options.workdir:
         return files.utf8_path("--workdir", options.workdir)
     file, _, variant = options.config.partition(":")
-    return Path("runs") / (Path(file).stem + (f"-{variant}" if variant else ""))
+    protocol = "" if options.protocol == "clean" else options.protocol
+    return Path("runs") / "-".join(filter(None, (Path(file).stem, variant, protocol)))
 
 
 def run_mode(

@@ -19,6 +19,7 @@ from unittest import mock
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
+from configs import published
 from dml_jax.__main__ import COMMANDS, main
 from dml_jax.config import choices, module
 from dml_jax.config import files as config_files
@@ -40,11 +41,27 @@ def table(header: list[str], rows: list[list[str]]) -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in cells) + "\n"
 
 
-def published(file: str) -> dict[str, dict[str, float]]:
-    """The numbers that a paper states for a configuration, by variant under the authors' protocol."""
-    module = config_files.run_file("--config", file)
-    variants = [name for name in getattr(module, "VARIANTS", ()) if "paper" in name.split("-")]
-    return {name: numbers for name in variants if (numbers := module.get_config(name).paper.to_dict())}
+def numbers(first: str, names: dict[str, str]) -> str:
+    """A table of published results, as printed; empty if there are none.
+
+    Args:
+      first: heading of the first column.
+      names: by what `published.csv` calls a configuration or a row, what is written in the first column; "PROTOCOL" in
+        it is replaced by the option.
+    """
+    results = [(text, result) for name, text in names.items() for result in published.results(name)]
+    metrics = {entry.metric for _, result in results for entry in result}
+    keys = sorted(metrics, key=lambda key: (key == "nmi", len(key), key))
+    rows = []
+    for text, result in results:
+        entry = result[0]
+        label = text.replace("PROTOCOL", " --protocol=paper" if entry.protocol == "paper" else "")
+        printed = {e.metric: f"{e.printed} ± {e.spread}" if e.spread else e.printed for e in result}
+        after = f"after refinement ({entry.refined})" if entry.refined else ""
+        where = ", ".join(filter(None, (entry.source, entry.paper, entry.place, entry.settings, after)))
+        rows.append([label, *(printed.get(key, "–") for key in keys), where])
+    header = [key.replace("recall@", "R@").replace("nmi", "NMI") for key in keys]
+    return table([first, *header, "source"], rows) if rows else ""
 
 
 def papers() -> str:
@@ -53,31 +70,28 @@ def papers() -> str:
     for data, title in DATA_SETS.items():
         text.append(f"## {title}\n")
         for path in sorted((ROOT / "configs").glob(f"{data}_*.py")):
-            rows = published(str(path))
-            if not rows:
-                continue
-            keys = sorted(
-                {key for numbers in rows.values() for key in numbers}, key=lambda key: (key == "nmi", len(key), key)
-            )
-            header = [key.replace("recall@", "R@").replace("nmi", "NMI") for key in keys]
-            body = [
-                [f"`python -m dml_jax.main --config={path.stem}:{name}`"]
-                + [f"{100 * numbers[key]:.1f}" if key in numbers else "–" for key in keys]
-                for name, numbers in rows.items()
-            ]
-            summary = (config_files.run_file("--config", str(path)).__doc__ or "").partition("\n")[0]
-            text.append(f"### {path.stem}\n\n{summary}\n\n{table(['command', *header], body)}")
+            module = config_files.run_file("--config", str(path))
+            names = [path.stem, *(f"{path.stem}:{variant}" for variant in getattr(module, "VARIANTS", ()))]
+            found = numbers("command", {name: f"`python -m dml_jax.main --config={name}PROTOCOL`" for name in names})
+            if found:
+                text.append(f"### {path.stem}\n\n{(module.__doc__ or '').partition(chr(10))[0]}\n\n{found}")
     return "\n".join(text)
 
 
 def studies() -> str:
-    """The tables and figures of the papers and their reproductions, with the command of each."""
-    rows = []
+    """The tables and figures of the papers and their reproductions, with the command of each and published numbers."""
+    rows, text = [], []
     for path in sorted((ROOT / "configs/studies").glob("*.py")):
         _, study = plan.load(str(path))
         title = study.title.partition(":")[0]  # without the data set, of which a study may have several
         rows.append([title, study.source, f"`dml-jax study --study={path.stem}`"])
-    return table(["study", "source", "command"], rows)
+        found: dict[str, dict[str, str]] = {}  # by study with its variant, then by row
+        for of in (of for entry in published.entries() for of in entry.of):
+            name, _, row = of.partition("/")
+            if row and name.partition(":")[0] == path.stem:
+                found.setdefault(name, {})[of] = row
+        text += [f"### {name}\n\n{numbers('row', names)}" for name, names in found.items()]
+    return table(["study", "source", "command"], rows) + "\n" + "\n".join(text)
 
 
 def commands() -> str:

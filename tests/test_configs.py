@@ -15,13 +15,7 @@ import jax.numpy as jnp
 import optax
 import pytest
 
-from configs.recipes import baseline as baseline_recipe
-from configs.recipes import crt as crt_recipe
-from configs.recipes import diva as diva_recipe
-from configs.recipes import group_loss as group_loss_recipe
-from configs.recipes import hist as hist_recipe
-from configs.recipes import mpn as mpn_recipe
-from configs.recipes.published import without_protocol
+from configs import published
 from dml_jax import config as configs
 from dml_jax import main
 from dml_jax.backbones.contract import Backbone
@@ -38,7 +32,7 @@ ROOT = Path(__file__).parents[1]
 CLASSES = {"cub": 100, "cars": 98, "sop": 11_318, "inshop": 3_997}  # in training
 NAMES = [f"{data}_{method}" for data in CLASSES for method in ("mpn", "hist", "crt", "diva", "baseline")]
 NAMES += [f"{data}_{method}" for data in ("cub", "cars") for method in ("student", "group_loss")]
-SAME = ("normalized_softmax", "retuned-tau32_lambda1.0")  # variants that repeat the main configuration
+SAME = ("normalized_softmax",)  # variants that repeat the main configuration
 PAIRS = {  # without parameters of their own
     "contrastive", "triplet", "n_pair", "lifted_structure", "multi_similarity", "sup_con", "smooth_ap", "recall_at_k",
 }  # fmt: skip
@@ -52,9 +46,13 @@ def module(name: str) -> ModuleType:
 
 
 @cache
-def resolved(name: str, variant: str = "") -> Config:
+def resolved(name: str, variant: str = "", protocol: str | None = None) -> Config:
     path = str(ROOT / "configs" / f"{name}.py") + (f":{variant}" if variant else "")
-    return configs.resolve(config_files.load_config(path, {}))
+    return configs.resolve(config_files.load_config(path, {}, protocol))
+
+
+def variants(name: str) -> tuple[str, ...]:
+    return ("", *getattr(module(name), "VARIANTS", ()))
 
 
 @pytest.mark.parametrize(
@@ -84,8 +82,8 @@ def test_every_configuration_and_variant_resolves() -> None:
     """Also those of small data sets; the number is a lower bound, so that none is lost unnoticed."""
     files = [path.stem for path in (ROOT / "configs").glob("*.py") if "get_config" in path.read_text()]
     assert set(NAMES) < set(files)
-    configurations = [(name, variant) for name in files for variant in ("", *getattr(module(name), "VARIANTS", ()))]
-    assert len(set(configurations)) == len(configurations) >= 672
+    configurations = [(name, variant) for name in files for variant in variants(name)]
+    assert len(set(configurations)) == len(configurations) >= 270
     for name, variant in configurations:
         resolved(name, variant)
 
@@ -94,7 +92,7 @@ def test_every_configuration_fits_its_weights() -> None:
     """Also in what the shapes do not show; the directories are named after the published networks."""
     named, found = convert.named_configs(), set()
     for path in (ROOT / "configs").glob("*.py"):
-        for variant in ("", *getattr(module(path.stem), "VARIANTS", ())) if "get_config" in path.read_text() else ():
+        for variant in variants(path.stem) if "get_config" in path.read_text() else ():
             options = asdict(resolved(path.stem, variant).backbone)
             weights = Path(options["pretrained"]).name
             if weights != "none":
@@ -106,29 +104,110 @@ def test_every_configuration_fits_its_weights() -> None:
 
 
 @every_file
-def test_variants_follow_their_protocol(name: str) -> None:
+def test_variants_and_protocols(name: str) -> None:
     data, method = name.split("_", 1)
-    variants = module(name).VARIANTS
-    assert "paper" in variants
     seen: list[dict[str, Any]] = []
-    for variant in ("", *variants):
+    for variant in variants(name):
         config = resolved(name, variant)
         settings = flatten(asdict(replace(config, name="", paper={})))
-        assert settings not in seen or without_protocol(variant) in SAME, f"{variant} changes nothing"
+        assert settings not in seen or variant in SAME, f"{variant} changes nothing"
         seen.append(settings)
         assert config.name == "-".join(filter(None, (name, variant)))
         assert (config.data.name, config.data.path, config.method.name) == (data, f"data/{data}", method)
-        paper = variant.endswith("paper")
-        assert config.train.select == ("test" if paper else "last")
-        assert config.evaluation.protocol == ("paper" if paper else "clean")
-        assert config.train.reload_best_epochs == ((30, 50) if paper and method in RELOADED else ())
-        geometric = paper and method == "hist" and config.evaluation.cluster
-        assert config.evaluation.nmi_average == ("geometric" if geometric else "arithmetic")
+        assert (config.train.select, config.evaluation.protocol) == ("last", "clean")
+        assert (config.train.reload_best_epochs, config.evaluation.nmi_average) == ((), "arithmetic")
+        assert set(config.evaluation.kmeans.values()) == {None}
         recalls = [f"recall@{k}" for k in config.evaluation.ks]
         assert set(config.paper) <= {*recalls, "nmi"}
         assert all(0.5 < value < 1 for value in config.paper.values())
         reported = [config.paper[key] for key in recalls if key in config.paper]
         assert reported == sorted(reported)
+
+        paper = resolved(name, variant, "paper")
+        assert paper.name == f"{config.name}-paper"
+        assert (paper.train.select, paper.evaluation.protocol) == ("test", "paper")
+        assert paper.train.reload_best_epochs == ((30, 50) if method in RELOADED else ())
+        clustered = config.evaluation.cluster
+        assert paper.evaluation.nmi_average == ("geometric" if method == "hist" and clustered else "arithmetic")
+        # scikit-learn's k-means in HIST's code and faiss' in DiVA's, also on SOP.
+        authors = {"hist": ("k-means++", 10, 300), "diva": ("random", 1, 20)} if clustered else {}
+        assert tuple(paper.evaluation.kmeans.values()) == authors.get(method, (None, None, None))
+        assert paper.paper == config.paper
+
+
+def test_the_protocol_of_a_file_without_one() -> None:
+    """Has the two general keys, and the name of the clean one."""
+    clean, paper = resolved("digits_hist"), resolved("digits_hist", protocol="paper")
+    train = replace(clean.train, select="test")
+    assert paper == replace(clean, train=train, evaluation=replace(clean.evaluation, protocol="paper"))
+
+
+def test_the_protocol_of_a_stored_run(tmp_path: Path) -> None:
+    stored = tmp_path / "config.json"
+    stored.write_text(json.dumps({"config": asdict(resolved("digits_hist"))}))
+    found = config_files.load_config(str(stored), {}, "paper")
+    assert (found["train"]["select"], found["evaluation"]["protocol"]) == ("test", "paper")
+    stored.write_text(json.dumps({"config": found}))
+    assert config_files.load_config(str(stored), {}, "paper") == config_files.load_config(str(stored), {})
+    with pytest.raises(ConfigError, match=r"--protocol=clean: .*config\.json is of a run under the paper protocol"):
+        config_files.load_config(str(stored), {}, "clean")
+
+
+@pytest.mark.parametrize(("variant", "instead"), [("paper", "cars_hist.py"), ("retuned-paper", "cars_hist.py:retuned")])
+def test_the_protocol_as_a_variant(variant: str, instead: str) -> None:
+    """As in earlier versions: the error names the option."""
+    with pytest.raises(
+        ConfigError, match=rf"the authors' protocol is an option; give --config=.*{instead} --protocol="
+    ):
+        resolved("cars_hist", variant)
+
+
+HIST, RE_HIST, MPN = "Lim et al., CVPR 2022", "Yuan et al., MLRC 2022", "Seidenschwarz et al., ICML 2021"
+RE_MPN = "[Re] Learning Intra-Batch Connections, MLRC"
+CRT, DIVA = "Kan et al., NeurIPS 2022", "Milbich et al., ECCV 2020"
+PRINTED = [  # copied from the papers, independently of `published.csv`
+    ("cars_hist", "paper", HIST, {"recall@1": "89.8", "recall@2": "94.0", "nmi": "75.5"}),
+    ("cub_hist:bn_inception", "reproduction", RE_HIST, {"recall@1": "68.7", "nmi": "70.3"}),
+    ("cub_mpn", "paper", MPN, {"recall@8": "92.7", "nmi": "74.0"}),
+    (
+        "cars_mpn",
+        "authors' weights",
+        "[Re] Learning Intra-Batch Connections, MLRC",
+        {"recall@2": "92.7", "nmi": "70.9"},
+    ),
+    ("mpn_ensembles:inshop/5 networks", "paper", MPN, {"recall@1": "93.4"}),
+    ("sop_crt", "paper", CRT, {"recall@1": "83.41", "recall@1000": "99.31"}),
+    ("crt_gamma:cub/gamma=per_prototype", "paper", CRT, {"recall@1": "75.95"}),
+    ("cub_diva:bn_inception", "paper", DIVA, {"recall@1": "66.8", "nmi": "70.0"}),
+    ("diva_separate:cub/separate models", "paper", DIVA, {"recall@1": "48.7"}),
+    ("hist_sizes:cars/embedding_dim=1024 hidden_dim=1024", "reproduction", RE_HIST, {"recall@1": "89.97"}),
+]
+
+
+@pytest.mark.parametrize(("of", "source", "paper", "printed"), PRINTED)
+def test_published_numbers_as_printed(of: str, source: str, paper: str, printed: dict[str, str]) -> None:
+    found = [result for result in published.results(of) if (result[0].source, result[0].paper) == (source, paper)]
+    assert printed.items() <= {entry.metric: entry.printed for entry in found[0]}.items()
+
+
+def test_published_spreads() -> None:
+    (fixed,) = (result for result in published.results("cars_mpn") if result[0].protocol == "clean")
+    assert [(entry.place, entry.printed, entry.spread) for entry in fixed] == [("Table 9", "86.7", "0.5")]
+
+
+def test_every_published_number_belongs_to_something() -> None:
+    """A configuration with its variant, or the row of a study."""
+    for of in {of for entry in published.entries() for of in entry.of}:
+        experiment, _, row = of.partition("/")
+        name, _, variant = experiment.partition(":")
+        if not row:
+            assert variant in variants(name), of
+            continue
+        study = module(f"studies.{name}").get_study(*filter(None, [variant]))
+        assert row in [row.name for row in study.rows], of
+    for entry in published.entries():
+        assert re.fullmatch(r"\d\d\.\d\d?", entry.printed), entry
+        assert re.fullmatch(r"(\d\.\d)?", entry.spread), entry
 
 
 @cache
@@ -177,34 +256,24 @@ def trained(config: Config) -> set[str]:
 
 def dimensions(name: str, variant: str) -> int:
     """Of the tested embedding."""
-    dims = re.findall(r"dim(\d+)", variant)
-    if dims:
-        return int(dims[0])
     match name.partition("_")[2]:
         case "crt":
-            return 1024 if "branch2" in variant else 128
-        case "baseline" if without_protocol(variant) not in LARGE:
+            return 128
+        case "baseline" if variant not in LARGE:
             return 128
         case "group_loss":
             return 1024
-        case "diva" if "separate" in variant:
-            return 128
-        case "diva" if re.search("dance_intra|shared_intra|dance_shared", variant):
-            return 510
     return 512
 
 
-SLOW = ("hist", "mpn", "crt", "diva", "group_loss", "hist-ablations")
+SLOW = ("hist", "mpn", "crt", "diva", "group_loss")
 
 
 @pytest.mark.parametrize("method", ["baseline", *(pytest.param(m, marks=pytest.mark.slow) for m in SLOW)])
 def test_variants_build(method: str) -> None:
     """Shapes of parameters, loss and embedding; variants that differ only in numbers are traced once."""
     traced = set()
-    method, _, ablations = method.partition("-")
-    for name, variant in ((n, v) for n in NAMES if n.endswith(method) for v in ("", *module(n).VARIANTS)):
-        if ("retuned-" in without_protocol(variant)) != bool(ablations):
-            continue
+    for name, variant in ((n, v) for n in NAMES if n.endswith(method) for v in variants(n)):
         config = resolved(name, variant)
         kinds = {key: value for key, value in flatten(asdict(config.method)).items() if not isinstance(value, float)}
         kinds["memory"] = bool(kinds.get("memory"))
@@ -235,11 +304,11 @@ def test_variants_build(method: str) -> None:
         assert embeddings.shape == (size, dimensions(name, variant))
 
 
-@pytest.mark.parametrize("variant", ["", "multi_similarity-vit_small", "hist-dino_vits16-paper"])
+@pytest.mark.parametrize("variant", ["", "multi_similarity-vit_small", "hist-dino_vits16"])
 def test_vision_transformers(variant: str) -> None:
     """The variants of losses on ViT-S start from weights of that network, on its class token, and build."""
     config = resolved("cub_vit", variant)
-    loss, _, weights = (without_protocol(variant) or "proxy_anchor-dinov2_vits14").partition("-")
+    loss, _, weights = (variant or "proxy_anchor-dinov2_vits14").partition("-")
     assert replace(config.backbone, pretrained="none") == convert.named_configs()[weights]
     assert config.backbone.pretrained == f"weights/{weights}"
     assert loss in (config.method.name, getattr(config.method, "loss", ""))
@@ -257,7 +326,7 @@ def test_vision_transformers(variant: str) -> None:
 @every_file
 def test_weights_are_directories_that_convert_writes(name: str) -> None:
     made = convert.named_configs()
-    for variant in ("", *module(name).VARIANTS):
+    for variant in variants(name):
         backbone = resolved(name, variant).backbone
         folder, known = backbone.pretrained.split("/")
         assert folder == "weights"
@@ -274,70 +343,43 @@ def test_missing_weights_name_the_command() -> None:
 
 @every_file
 def test_docstrings(name: str) -> None:
-    """They give the commands of both protocols, which must resolve, the reported Recall@1, settings and the cost."""
+    """They give the commands of both protocols, which must resolve, the reported Recall@1 and the cost."""
     text = module(name).__doc__ or ""
-    data, train = resolved(name).data, resolved(name).train
-    crops = {"random_resized": "random resized crops", "random": "random crops"}[data.crop]
-    warmup = f" after {train.warmup_epochs} of warm-up" if train.warmup_epochs else ""
-    optimizer = {"adam": "Adam", "radam": "RAdam", "sgd": "SGD"}[train.optimizer]
-    settings = (
-        f"atch {data.batch_size}, {crops} of {data.image_size} pixels, {optimizer}, {train.epochs} epochs{warmup}."
-    )
-    assert settings in text
     commands = [shlex.split(line.split("    ")[0]) for line in re.findall(r"^    (python -m .*)$", text, re.MULTILINE)]
     chosen = []
     for program, _, target, *arguments in commands:
         assert (program, target) == ("python", "dml_jax.main")
-        found, overrides = main.parser().read(arguments)
-        configs.resolve(config_files.load_config(str(ROOT / found.config), overrides))
-        chosen.append(found.config)
-    assert f"configs/{name}.py" in chosen
-    assert any(re.fullmatch(rf"configs/{name}\.py:(\w+-)*paper", path) for path in chosen)
-    assert "\nCost: " in text
-    reported = resolved(name).paper
-    assert not reported or f" {100 * reported['recall@1']:.{2 if name.endswith('crt') else 1}f} " in text
+        found, overrides = main.parser().read([argument.split("  ")[0] for argument in arguments])
+        configs.resolve(config_files.load_config(str(ROOT / found.config), overrides, found.protocol))
+        chosen.append((found.config, found.protocol))
+    assert {(f"configs/{name}.py", None), (f"configs/{name}.py", "paper")} <= set(chosen)
+    assert "Cost: " in " ".join(text.split())
+    first = next(published.results(name), [])
+    assert all(f" {entry.printed}" in text for entry in first if entry.metric == "recall@1")
 
 
-@pytest.mark.parametrize("variant", ["", ":paper"])
-def test_published_results_are_dropped_with_the_experiment(variant: str) -> None:
-    path = str(ROOT / "configs" / "cars_hist.py") + variant
-    assert config_files.load_config(path, {})["paper"]["recall@1"] == 0.898
-    assert config_files.load_config(path, {"seed": "3", "data.path": "elsewhere"})["paper"]["recall@1"] == 0.898
+@pytest.mark.parametrize("protocol", [None, "paper"])
+def test_published_results_are_dropped_with_the_experiment(protocol: str | None) -> None:
+    path = str(ROOT / "configs" / "cars_hist.py")
+    assert config_files.load_config(path, {}, protocol)["paper"]["recall@1"] == 0.898
+    elsewhere = {"seed": "3", "data.path": "elsewhere"}
+    assert config_files.load_config(path, elsewhere, protocol)["paper"]["recall@1"] == 0.898
     for key, value in (("method.tau", "16"), ("train.epochs", "2"), ("data.image_size", "128"), ("seed", "1")):
-        kept = config_files.load_config(path, {key: value})["paper"]
+        kept = config_files.load_config(path, {key: value}, protocol)["paper"]
         assert bool(kept) == (key == "seed"), key
 
 
-@pytest.mark.parametrize("variant", ["", "paper"])
-def test_recipes_accept_other_data_sets(variant: str) -> None:
-    values = {"learning_rate": 1e-4, "weight_decay": 1e-4}
-    batch = {"classes": 6, "images": 9, "temperature": 0.2}
-    made = {
-        "hist": hist_recipe.recipe(
-            "flowers", variant, {}, tau=32.0, alpha=1.1, lambda_s=1.0, distributions=1e-1, hgnn=6e-4, epochs=40,
-            halve_every=5, **values,
-        ),
-        "mpn": mpn_recipe.recipe("flowers", variant, {}, layers=1, heads=2, **values, **batch),
-        "student": mpn_recipe.student_recipe("flowers", variant, {}, soft_temperature=1.0, **values, **batch),
-        "group_loss": group_loss_recipe.recipe("flowers", variant, {}, anchors=2, **values, **batch),
-        "crt": crt_recipe.recipe("flowers", variant, {}, classes=16, second_branch=0.1),
-        "diva": diva_recipe.recipe(
-            "flowers", variant, {}, rho=1500.0, alpha=0.3, milestone=55, gamma=0.2, epochs=350, queue_batches=30,
-            auxiliary_weight=2.0,
-        ),
-    }  # fmt: skip
-    for loss in baseline_recipe.NAMES:
-        name = "-".join(filter(None, (loss, variant)))
-        made[loss] = baseline_recipe.recipe("flowers", name, {})
-    for method, values in made.items():
-        config = configs.resolve(values.to_dict())
-        assert (config.data.name, config.data.path) == ("folder", "data/flowers"), method
-        assert config.evaluation.ks == (1, 2, 4, 8)
-        assert config.paper == {}
+@pytest.mark.parametrize("method", ["hist", "mpn", "student", "group_loss", "crt", "diva", "baseline"])
+def test_published_experiments_on_other_images(method: str) -> None:
+    """A published configuration also trains on a folder of images, for which it reports no numbers."""
+    path = str(ROOT / "configs" / f"cub_{method}.py")
+    values = config_files.load_config(path, {"data.name": "folder", "data.path": "data/flowers"}, "paper")
+    config = configs.resolve(values)
+    assert (config.data.name, config.data.path, config.paper) == ("folder", "data/flowers", {})
 
 
 def test_unknown_variants_are_named() -> None:
     with pytest.raises(ConfigError, match=r"there is no variant 'retund'; did you mean retuned"):
         resolved("cub_hist", "retund")
-    with pytest.raises(ConfigError, match=r"there is no variant 'paper-retuned'; did you mean"):
-        resolved("cub_hist", "paper-retuned")
+    with pytest.raises(ConfigError, match=r"there is no variant 'retund-paper'; did you mean"):
+        resolved("cub_hist", "retund-paper")

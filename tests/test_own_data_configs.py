@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from configs.recipes import hist, small_baseline
+from configs.recipes import small_baseline
 from dml_jax import config as configs
 from dml_jax.config import files as config_files
 from dml_jax.config import flatten
@@ -68,22 +68,12 @@ def test_every_loss_is_a_variant_that_changes_only_the_loss(data: str) -> None:
     assert same == ["", "normalized_softmax"]
 
 
-def test_published_recipe_on_a_class_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another name of a data set selects the folder `data/<name>`, for which there are no published results."""
+def test_published_experiment_on_a_class_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    layouts.photos(tmp_path / "data" / "flowers", tuple(f"class {i}" for i in range(8)), each=4)
-    monkeypatch.chdir(tmp_path)
-    made = hist.recipe(
-        "flowers", "", {}, tau=32.0, alpha=1.1, lambda_s=1.0, learning_rate=1.2e-4, distributions=1e-1, hgnn=6e-4,
-        weight_decay=5e-5, epochs=40, halve_every=5,
-    ).to_dict()  # fmt: skip
+    photos = layouts.photos(tmp_path / "flowers", tuple(f"class {i}" for i in range(8)), each=4)
+    made = values("cub_hist", "", name="folder", path=str(photos), batch_size=8, image_size=64, resize=72)
     made["backbone"] = values("folder_hist", "small")["backbone"]
-    made["data"] |= {"batch_size": 8, "image_size": 64, "resize": 72}
-    config = configs.resolve(made)
-    assert (config.name, config.data.name, config.data.path) == ("flowers_hist", "folder", "data/flowers")
-    assert (config.evaluation.ks, config.paper) == ((1, 2, 4, 8), {})
-    experiment = experiments.build(config)
-    assert experiment.shape == (64, 64)
+    assert experiments.build(configs.resolve(made)).shape == (64, 64)
 
 
 @pytest.mark.parametrize(("name", "variant"), CASES)

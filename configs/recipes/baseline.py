@@ -1,4 +1,4 @@
-"""The baselines on ResNet-50, trained as in the literature: one variant per loss, normalised softmax by default.
+"""The baselines on ResNet-50, trained as in the literature: a function per way of training, which returns the sections.
 
 Three losses are trained as their authors train them:
 
@@ -29,18 +29,16 @@ direction of a proxy matters, and longer proxies turn more slowly.
 
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, TypedDict
 
-from ml_collections import ConfigDict
-
-from configs.recipes.published import Reported, experiment, without_protocol
 from dml_jax.backbones import resnet
-from dml_jax.config import Group, Train
+from dml_jax.config import Data, Group, Train
 from dml_jax.methods import baseline
 
-CLASSES = {"cub": 100, "cars": 98, "sop": 11_318, "inshop": 3_997}  # in training
-IMAGES = {"cub": 5_864, "cars": 8_054, "sop": 59_551, "inshop": 25_882}
-
+PAPER_PROTOCOL = {
+    "train.select": "test",  # the epoch that is best on the test classes
+    "evaluation.protocol": "paper",  # drops the first neighbour, whichever image it is
+}
 make = partial(baseline.make_config, embedding_dim=128)
 SHARED = {  # by variant: the method, and the learning rate of the loss's own parameters
     "cross_entropy": (make("cross_entropy"), 5e-4),
@@ -62,124 +60,150 @@ SHARED = {  # by variant: the method, and the learning rate of the loss's own pa
     "smooth_ap": (make("smooth_ap"), 0.0),
     "recall_at_k": (make("recall_at_k"), 0.0),
 }
-MEMORIES = ("contrastive-memory", "triplet-memory", "multi_similarity-memory")
-NAMES = ("normalized_softmax", "proxy_anchor", "proxy_nca_pp", *SHARED, *MEMORIES)
-
-Recipe = tuple[baseline.Config, Train, dict[str, Any]]  # method, training, keys of `data`
+MEMORIES = {f"{loss}-memory": loss for loss in ("contrastive", "triplet", "multi_similarity")}
+VARIANTS = ("normalized_softmax", "proxy_anchor", "proxy_nca_pp", *SHARED, *MEMORIES)
 
 
-def every(table: Reported) -> dict[str, tuple[float | None, ...]]:
-    """A file's table completed with all variants; "" is normalised softmax."""
-    assert set(table) <= set(NAMES)
-    return {"": table["normalized_softmax"]} | {name: table.get(name, ()) for name in NAMES}
+class Sections(TypedDict):
+    """Arguments of `experiment`."""
+
+    data: Data
+    backbone: Any
+    method: Any
+    train: Train
 
 
-def recipe(dataset: str, variant: str, reported: Reported) -> ConfigDict:
-    """A baseline on a data set, with CUB's settings if none are published; for the arguments see `experiment`."""
-    known = dataset if dataset in CLASSES else "cub"
-    loss = without_protocol(variant) or "normalized_softmax"
-    special = {"normalized_softmax": _normalized_softmax, "proxy_anchor": _proxy_anchor, "proxy_nca_pp": _proxy_nca_pp}
-    if loss in special:
-        method, train, data = special[loss](known)
-    elif loss in MEMORIES:
-        method, train, data = _memory(known, loss)
-    else:
-        method, train, data = _shared(known, loss)
-    config = experiment(
+def normalized_softmax(dataset: str, *, classes: int, learning_rate: float, images_per_class: int) -> Sections:
+    """Normalised softmax as Zhai & Wu train it, who draw proxies from U(±1/sqrt(D)).
+
+    Args:
+      dataset: "cub", "cars", "sop" or "inshop".
+      classes: in training.
+      learning_rate: of the network.
+      images_per_class: in a batch of 75.
+    """
+    return _sections(
         dataset,
-        variant,
-        reported,
-        backbone=resnet.Config(pretrained="weights/resnet50", freeze_bn=data.pop("freeze_bn")),
-        method=method,
-        train=train,
-    )
-    config.data.update(data)
-    config.method = baseline.as_values(method)
-    return config
+        baseline.make_config("normalized_softmax", layer_norm=True),
+        Train(
+            groups=_groups(learning_rate, 1e-4, learning_rate * _length_ratio(classes, 1 / 3), warmup="freeze"),
+            epochs=30,
+            warmup_epochs=1,
+            optimizer="sgd",
+            momentum=0.9,
+            schedule="step",
+            milestones=(15,),
+            gamma=0.1,
+            checkpoint_every=1000,
+        ),
+        crop="random", batch_size=75, images_per_class=images_per_class, image_size=224,
+    )  # fmt: skip
 
 
-def _groups(rate: float, decay: float, own: float, *, own_decay: float | None = None, freeze: bool) -> dict[str, Group]:
+def proxy_anchor(
+    dataset: str, *, learning_rate: float, warmup: int, every: int, gamma: float, batch_size: int, freeze_bn: bool
+) -> Sections:
+    """Proxy-Anchor as its authors train it, for 60 epochs that include the warm-up.
+
+    Args:
+      dataset: "cub", "cars", "sop" or "inshop".
+      learning_rate: of the network; the proxies have 100 times as much.
+      warmup: epochs that train all but the backbone.
+      every: epochs, warm-up included, between two multiplications of the rates by `gamma`.
+      gamma: see `every`.
+      batch_size: images per step.
+      freeze_bn: of the backbone.
+    """
+    return _sections(
+        dataset,
+        baseline.make_config("proxy_anchor", pooling="avg+max"),
+        Train(
+            groups=_groups(learning_rate, 1e-4, 100 * learning_rate, warmup="freeze"),
+            epochs=60 - warmup,
+            warmup_epochs=warmup,
+            optimizer="adamw",
+            schedule="step",
+            milestones=tuple(epoch - warmup for epoch in range(every, 60, every)),
+            gamma=gamma,
+            checkpoint_every=1000,
+        ),
+        freeze_bn=freeze_bn,
+        sampler="shuffled", batch_size=batch_size, image_size=224,
+    )  # fmt: skip
+
+
+def proxy_nca_pp(
+    dataset: str, *, classes: int, learning_rate: float, proxies: float, epochs: int, batch: tuple[int, int]
+) -> Sections:
+    """ProxyNCA++ as its authors train it, who draw proxies from N(0, 1/64).
+
+    Args:
+      dataset: "cub", "cars", "sop" or "inshop".
+      classes: in training.
+      learning_rate, proxies: the authors' rates of the network and of the proxies, with an epsilon of 1.
+      epochs: after 5 of warm-up.
+      batch: images per step, and of each class.
+    """
+    return _sections(
+        dataset,
+        baseline.make_config("proxy_nca_pp", pooling="max", layer_norm=True),
+        Train(
+            groups=_groups(
+                learning_rate / 10, 0.0, proxies / 10 * _length_ratio(classes, 512 / 64), warmup="freeze"
+            ),
+            epochs=epochs,
+            warmup_epochs=5,
+            optimizer="sgd",
+            momentum=0.9,
+            checkpoint_every=1000,
+        ),
+        batch_size=batch[0], images_per_class=batch[1], image_size=256, resize=288,
+    )  # fmt: skip
+
+
+def shared(dataset: str, loss: str, *, epochs: int) -> Sections:
+    """One of SHARED by the recipe made for comparing losses."""
+    method, own = SHARED[loss]
+    return _sections(
+        dataset,
+        method,
+        Train(groups=_groups(1e-5, 4e-4, own, own_decay=0.0), epochs=epochs, checkpoint_every=1000),
+        freeze_bn=True,
+        sampler="diva", batch_size=112, images_per_class=2, image_size=224,
+    )  # fmt: skip
+
+
+def memory(dataset: str, variant: str, *, images: int) -> Sections:
+    """One of MEMORIES, with a memory of at most `images`, the number of training images."""
+    method, _ = SHARED[MEMORIES[variant]]
+    return _sections(
+        dataset,
+        replace(method, memory=min(55_000, images), memory_after=1000),
+        Train(groups=_groups(1e-4, 5e-4, 0.0), steps=35_000, evaluate_every=1000, checkpoint_every=1000),
+        sampler="ms", batch_size=64, images_per_class=4, image_size=224, resize_first=True, crop_scale=(0.2, 1.0),
+    )  # fmt: skip
+
+
+def _sections(dataset: str, method: Any, train: Train, *, freeze_bn: bool = False, **data: Any) -> Sections:
+    common: dict[str, Any] = {"crop": "random_resized", "resize": 256, "flip": 0.5}
     return {
-        "backbone": Group(rate, decay, warmup="freeze" if freeze else "train"),
+        "data": Data(name=dataset, path=f"data/{dataset}", **{**common, **data}),
+        "backbone": resnet.Config(pretrained="weights/resnet50", freeze_bn=freeze_bn),
+        "method": method,
+        "train": train,
+    }
+
+
+def _groups(
+    rate: float, decay: float, own: float, *, own_decay: float | None = None, warmup: Any = "train"
+) -> dict[str, Group]:
+    return {
+        "backbone": Group(rate, decay, warmup=warmup),
         "embedding": Group(rate, decay),
         "loss": Group(own, decay if own_decay is None else own_decay),
     }
 
 
-def _shared(dataset: str, loss: str) -> Recipe:
-    method, own = SHARED[loss]
-    train = Train(
-        groups=_groups(1e-5, 4e-4, own, own_decay=0.0, freeze=False),
-        epochs=150 if dataset in ("cub", "cars") else 100,
-    )
-    data = {"sampler": "diva", "batch_size": 112, "images_per_class": 2, "image_size": 224, "freeze_bn": True}
-    return method, train, data
-
-
-def _length_ratio(dataset: str, dim: int, squared_length: float) -> float:
-    """Our initial squared proxy length, 2 D / C in expectation, divided by the authors'."""
-    return 2 * dim / CLASSES[dataset] / squared_length
-
-
-def _normalized_softmax(dataset: str) -> Recipe:
-    rate = 1e-3 if dataset == "cub" else 1e-2
-    images = 25 if dataset in ("cub", "cars") else 5
-    method = baseline.make_config("normalized_softmax", layer_norm=True)
-    train = Train(
-        # The authors draw proxies from U(±1/sqrt(D)).
-        groups=_groups(rate, 1e-4, rate * _length_ratio(dataset, 512, 1 / 3), freeze=True),
-        epochs=30,
-        warmup_epochs=1,
-        optimizer="sgd",
-        momentum=0.9,
-        schedule="step",
-        milestones=(15,),
-        gamma=0.1,
-    )
-    data = {"crop": "random", "batch_size": 75, "images_per_class": images, "image_size": 224, "freeze_bn": False}
-    return method, train, data
-
-
-def _proxy_anchor(dataset: str) -> Recipe:
-    small = dataset in ("cub", "cars")
-    rate, warm, every_ = (1e-4, 5, {"cub": 5, "cars": 10}[dataset]) if small else (6e-4, 1, 20)
-    train = Train(
-        groups=_groups(rate, 1e-4, 100 * rate, freeze=True),
-        epochs=60 - warm,  # the 60 epochs include the warm-up
-        warmup_epochs=warm,
-        optimizer="adamw",
-        schedule="step",
-        milestones=tuple(epoch - warm for epoch in range(every_, 60, every_)),
-        gamma=0.5 if small else 0.25,
-    )
-    data = {"sampler": "shuffled", "batch_size": 120 if small else 180, "image_size": 224, "freeze_bn": small}
-    return baseline.make_config("proxy_anchor", pooling="avg+max"), train, data
-
-
-def _proxy_nca_pp(dataset: str) -> Recipe:
-    small = dataset in ("cub", "cars")
-    rate, own = (4e-3, 4e2) if small else (2.4e-2, {"sop": 2.4e2, "inshop": 2.4e3}[dataset])
-    train = Train(
-        # The authors draw proxies from N(0, 1/64).
-        groups=_groups(rate / 10, 0.0, own / 10 * _length_ratio(dataset, 512, 512 / 64), freeze=True),
-        epochs=40 if small else 80,
-        warmup_epochs=5,
-        optimizer="sgd",
-        momentum=0.9,
-    )
-    data = {
-        "batch_size": 32 if small else 192, "images_per_class": 4 if small else 3, "image_size": 256, "resize": 288,
-        "freeze_bn": False,
-    }  # fmt: skip
-    return baseline.make_config("proxy_nca_pp", pooling="max", layer_norm=True), train, data
-
-
-def _memory(dataset: str, loss: str) -> Recipe:
-    method, _ = SHARED[loss.removesuffix("-memory")]
-    method = replace(method, memory=min(55_000, IMAGES[dataset]), memory_after=1000)
-    train = Train(groups=_groups(1e-4, 5e-4, 0.0, freeze=False), steps=35_000, evaluate_every=1000)
-    data = {
-        "sampler": "ms", "batch_size": 64, "images_per_class": 4, "image_size": 224, "resize_first": True,
-        "crop_scale": (0.2, 1.0), "freeze_bn": False,
-    }  # fmt: skip
-    return method, train, data
+def _length_ratio(classes: int, squared_length: float) -> float:
+    """Our initial squared proxy length, 2 D / C in expectation with D = 512, divided by the authors'."""
+    return 2 * 512 / classes / squared_length

@@ -6,10 +6,8 @@ defaults. `-memory` after a pair loss adds the pairs with the last 1,024 embeddi
 2020, wait for 1,000).
 """
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
-
-from ml_collections import ConfigDict
 
 from dml_jax.config import Group, Train
 from dml_jax.methods import baseline
@@ -29,27 +27,26 @@ OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {  # by variant: the loss, and 
 SLOWER = ("contrastive", "triplet", "triplet_random", "triplet_distance_weighted", "n_pair")
 SLOW = 1e-3  # highest learning rate of the network with these losses
 RATES = {"cross_entropy": 4e-3, "margin": 5e-3}  # of the loss's own parameters; 1e-2 for the others
-MEMORIES = tuple(f"{name}-memory" for name, (loss, _) in OPTIONS.items() if loss in baseline.PAIR_LOSSES)
+MEMORIES = {f"{name}-memory": name for name, (loss, _) in OPTIONS.items() if loss in baseline.PAIR_LOSSES}
 VARIANTS = (*OPTIONS, *MEMORIES)
 
 
-def recipe(config: ConfigDict, name: str, variant: str) -> ConfigDict:
-    """Replaces the method of a configuration by a baseline and keeps its data, network, length and schedule.
+def recipe(variant: str, *, embedding_dim: int, learning_rate: float, evaluate_every: int) -> dict[str, Any]:
+    """The method and the training of a baseline, as arguments of `experiment`.
 
     Args:
-      config: configuration of another method; the network's learning rate is kept except for the losses in SLOWER.
-      name: of the experiment; the variant is appended.
       variant: one of VARIANTS; "" is the first.
+      embedding_dim: D.
+      learning_rate: of the network; at most SLOW for the losses in SLOWER.
+      evaluate_every: steps between two evaluations.
     """
-    loss, *memory = (variant or next(iter(OPTIONS))).split("-")
-    method = baseline.make_config(*OPTIONS[loss], embedding_dim=config.method.embedding_dim)
-    if memory:
+    name = variant or next(iter(OPTIONS))
+    loss = MEMORIES.get(name, name)
+    method = baseline.make_config(*OPTIONS[loss], embedding_dim=embedding_dim)
+    if name in MEMORIES:
         method = replace(method, memory=1024, memory_after=100)
-    body = Group(**config.train.groups.backbone)
-    body = replace(body, learning_rate=min(SLOW, body.learning_rate)) if loss in SLOWER else body
+    body = Group(min(SLOW, learning_rate) if loss in SLOWER else learning_rate, weight_decay=1e-4)
     own = Group(RATES.get(loss, 1e-2), weight_decay=0.0 if loss == "margin" else 1e-4)
-    schedule = {key: config.train[key] for key in ("steps", "schedule", "evaluate_every")}
-    config.name = f"{name}-{variant}" if variant else name
-    config.method = baseline.as_values(method)
-    config.train = asdict(Train(groups={"backbone": body, "embedding": body, "loss": own}, **schedule))
-    return config
+    groups = {"backbone": body, "embedding": body, "loss": own}
+    train = Train(groups=groups, steps=1200, schedule="cosine", evaluate_every=evaluate_every)
+    return {"method": method, "train": train}

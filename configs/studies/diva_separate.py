@@ -6,27 +6,35 @@ The embeddings of the separate models are weighted as those of DiVA. Variants: t
     dml-jax study --study=configs/studies/diva_separate.py:omniglot
 """
 
-from dml_jax.studies.definition import Row, Study, percent
+from configs import published
+from configs.recipes import diva
+from dml_jax.studies.definition import Row, Study
 
 VARIANTS = ("cub", "cars", "omniglot")
-MODELS = ("separate_discriminative", "separate_dance", "separate_shared", "separate_intra")  # in the order of weights
-WEIGHTS = {"cub": (1.0, 2.0, 2.0, 2.0), "cars": (1.0, 2.0, 2.0, 2.0), "omniglot": (1.0, 1.0, 1.0, 1.0)}
+MODELS = {  # in the order of the weights
+    "separate_discriminative": "discriminative",
+    "separate_dance": "selfsimilarity",
+    "separate_shared": "shared",
+    "separate_intra": "intra",
+}
+ONE = {"method.alpha_selfsimilarity": 1.0, "method.alpha_shared": 1.0, "method.alpha_intra": 1.0}
 
 
 def get_study(variant: str = "cub") -> Study:
-    prefix = f"configs/{variant}_diva.py:" + ("" if variant == "omniglot" else "bn_inception-")
-    separate = Row(
-        "separate models", members=MODELS, weights=WEIGHTS[variant],
-        reported={"paper": percent(r1=48.7)} if variant == "cub" else {},
-    )  # fmt: skip
-    return Study(
+    config, common, dimensions, _ = base = diva.ablations(variant)
+    auxiliary = 1.0 if variant == "omniglot" else 2.0  # weight of the embeddings, as in DiVA
+    models = tuple(
+        Row(name, config, {**base.tasks(task, embedding_dim=dimensions // 4), **ONE}) for name, task in MODELS.items()
+    )
+    study = Study(
         title=f"DiVA, no decorrelation and separate models: {variant}",
         source="Paper, Table 3: decorrelation gains 0.8 points of R@1; separate models are far worse.",
         rows=(
-            *(Row(name, f"{prefix}{name}") for name in MODELS),
-            separate,
-            Row("baseline", f"{prefix}discriminative"),
-            Row("no decorrelation", f"{prefix}no_decorrelation"),
-            Row("DiVA", f"{prefix}all"),
+            *models,
+            Row("separate models", members=tuple(MODELS), weights=(1.0, auxiliary, auxiliary, auxiliary)),
+            Row("baseline", config, base.tasks("discriminative")),
+            Row("no decorrelation", config, {**common, "method.directions": ()}),
+            Row("DiVA", config, common),
         ),
     )
+    return published.beside_rows(f"diva_separate:{variant}", study)

@@ -6,21 +6,20 @@ Other classes weigh less than the own one only if alpha is positive.
     dml-jax study --study=configs/studies/hist_alpha.py:omniglot
 """
 
-from dml_jax.studies.definition import Study, grid, percent
+from configs import published
+from dml_jax.studies.definition import Study, grid
 
-RETUNED = percent(r1=90.2, r2=94.5, r4=96.8, nmi=75.8)  # with the values of `retuned`
 VARIANTS = ("cars", "omniglot")
 
 
 def get_study(variant: str = "cars") -> Study:
     config = "configs/cars_hist.py:retuned" if variant == "cars" else f"configs/{variant}_hist.py"
-    return Study(
+    study = Study(
         title=f"HIST, alpha: {variant}",
         source="Reproduction, Figure 2c: the results hardly depend on a positive alpha; values are not printed.",
         rows=grid(
             config,
             {"method.alpha": (-1.0, -0.5, 0.0, 0.5, 0.9, 0.95, 1.0, 1.1, 1.2, 2.0)},
-            {0.9: RETUNED} if variant == "cars" else None,
-            source="reproduction",
         ),
     )
+    return published.beside_rows(f"hist_alpha:{variant}", study)

@@ -7,21 +7,20 @@ network, L is taken for the number of hidden layers plus one.
     dml-jax study --study=configs/studies/hist_layers.py:omniglot
 """
 
-from dml_jax.studies.definition import Study, grid, percent
+from configs import published
+from dml_jax.studies.definition import Study, grid
 
-RETUNED = percent(r1=90.2, r2=94.5, r4=96.8, nmi=75.8)  # with the values of `retuned`
 VARIANTS = ("cars", "omniglot")
 
 
 def get_study(variant: str = "cars") -> Study:
     config = "configs/cars_hist.py:retuned" if variant == "cars" else f"configs/{variant}_hist.py"
-    return Study(
+    study = Study(
         title=f"HIST, hidden layers of the hypergraph network: {variant}",
         source="Reproduction, Figure 2b: with two or more hidden layers R@1 is about 3 lower; values are not printed.",
         rows=grid(
             config,
             {"method.hidden_layers": (0, 1, 2, 3, 4, 5)},
-            {1: RETUNED} if variant == "cars" else None,
-            source="reproduction",
         ),
     )
+    return published.beside_rows(f"hist_layers:{variant}", study)

@@ -6,24 +6,21 @@ Variants: the data sets.
     dml-jax study --study=configs/studies/hist_sizes.py:omniglot
 """
 
-from configs.cars_hist import FIGURE_3A
-from dml_jax.studies.definition import Study, grid, percent
+from configs import published
+from dml_jax.studies.definition import Study, grid
 
 VARIANTS = ("cars", "omniglot")
-RETUNED = (512, 512)  # the size of all other experiments
 
 
 def get_study(variant: str = "cars") -> Study:
-    reported = {sizes: percent(r1=recall) for sizes, recall in {**FIGURE_3A, RETUNED: 90.2}.items()}
     full = variant == "cars"
     sizes = (256, 512, 1024) if full else (32, 64, 128)
-    return Study(
+    study = Study(
         title=f"HIST, sizes of embedding and hypergraph network: {variant}",
         source="Reproduction, Figure 3a: best if both are 512 or both 1,024; worst if both are 256.",
         rows=grid(
             "configs/cars_hist.py:retuned" if full else f"configs/{variant}_hist.py",
             {"method.embedding_dim": sizes, "method.hidden_dim": sizes},
-            reported if full else None,
-            source="reproduction",
         ),
     )
+    return published.beside_rows(f"hist_sizes:{variant}", study)

@@ -20,7 +20,7 @@ def get_study(variant: str = "papers") -> Study:
     rows = {
         "papers": (*papers, baselines["cross_entropy"]),
         "all": (*papers, group_loss, *(baselines[name] for name in OPTIONS)),
-        "memory": tuple(baselines[name] for memory in MEMORIES for name in (memory.removesuffix("-memory"), memory)),
+        "memory": tuple(baselines[name] for pair in MEMORIES.items() for name in reversed(pair)),
     }
     return Study(
         title=f"Omniglot, methods: {variant}",

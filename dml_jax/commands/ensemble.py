@@ -166,15 +166,17 @@ def evaluation_settings(runs: list[Path]) -> tuple[dict[str, Any], dict[str, Any
         return asdict(Evaluation()) | workdir.read_config(run)["config"]["evaluation"]
 
     first = read(runs[0])
+    kmeans = {key: first[key] for key in first if key.startswith("kmeans")}
     for run in runs[1:]:
         other = read(run)
-        for key in ("protocol", "cluster", "ks", "nmi_average", "full_ranking"):
+        for key in ("protocol", "cluster", "ks", "nmi_average", "full_ranking", *kmeans):
             if other[key] != first[key]:
                 raise ConfigError(
                     f"evaluation.{key}: is {first[key]!r} in {runs[0]} and {other[key]!r} in {run}; an ensemble needs "
                     "runs with the same evaluation settings"
                 )
     stated = {"protocol": first["protocol"], "cluster": first["cluster"], "average": first["nmi_average"]}
+    stated |= Evaluation(**kmeans).kmeans
     return {"ks": tuple(first["ks"]), "full_ranking": first["full_ranking"]}, stated
 
 

@@ -133,7 +133,8 @@ def run_search(
     root = settings.root
     if len(settings.seeds) != 1:
         raise ConfigError(f"--seeds={options.seeds}: a search trains every trial with one seed; give one")
-    search.distributions(search.library(), wanted)
+    search.library()
+    search.check_space(wanted)
     first = search.make_trial(wanted, settings, 0, search.example(wanted))
     plan.check_root(root, name, [], smoke=settings.smoke)
     label = f"{name}-{root.name}"

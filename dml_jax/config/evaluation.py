@@ -1,8 +1,8 @@
 """Options of the evaluation."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from dml_jax.config.fields import AtLeastTwo, NonEmpty, Positive, PositiveInt, require, section
+from dml_jax.config.fields import AtLeastTwo, NonEmpty, NonNegativeInt, Positive, PositiveInt, require, section
 from dml_jax.config.needs import Needs, RunRule
 
 # Batches for test-time refinement: the method's own, chunks of nearest neighbours, or drawn from clusters.
@@ -16,6 +16,7 @@ def _refined(kinds: tuple[str, ...]) -> Needs:
     return Needs(what, lambda c: not set(kinds).isdisjoint(c.evaluation.refine), misleads=True)
 
 
+CLUSTERED = Needs("evaluation.cluster", lambda c: c.evaluation.cluster)
 FOUND = RunRule(
     "a K exceeds the number of images that a query is compared with, so Recall@K is not computed; give smaller ones",
     lambda c, run: max(c.evaluation.ks) <= run.candidates,
@@ -32,9 +33,12 @@ class Evaluation:
     batch_size: PositiveInt = 256  # images embedded at once
     cluster: bool = True  # computes NMI with k-means at the end; slow with many thousand classes
     # Of the entropies in NMI; geometric in HIST's code.
-    nmi_average: Annotated[
-        Literal["arithmetic", "geometric"], Needs("evaluation.cluster", lambda c: c.evaluation.cluster)
-    ] = "arithmetic"
+    nmi_average: Annotated[Literal["arithmetic", "geometric"], CLUSTERED] = "arithmetic"
+    # How k-means starts. "auto": up to 1,000 classes k-means++, the best of 10 starts of at most 300 iterations; above,
+    # random rows, one start of at most 20 iterations.
+    kmeans_init: Annotated[Literal["auto", "k-means++", "random"], CLUSTERED] = "auto"
+    kmeans_restarts: Annotated[NonNegativeInt, CLUSTERED] = 0  # starts of k-means; 0: as many as with "auto"
+    kmeans_iterations: Annotated[NonNegativeInt, CLUSTERED] = 0  # at most, of each start; 0: as many as with "auto"
     refine: tuple[Refine, ...] = ()  # also evaluates the method's test-time refinement in these batches (MPN)
     # Number of clusters for "kmeans", "ward", "spectral" and "birch".
     refine_clusters: Annotated[AtLeastTwo, _refined(FIXED_COUNT)] = 900
@@ -48,3 +52,9 @@ class Evaluation:
     def __post_init__(self) -> None:
         require(1 in self.ks, "ks", self.ks, "must contain 1: models are selected and reported by Recall@1")
         require(len(set(self.refine)) == len(self.refine), "refine", self.refine, "must not contain a name twice")
+
+    @property
+    def kmeans(self) -> dict[str, Any]:
+        """Options of `protocol.evaluate`; None for the default of the number of classes."""
+        init = None if self.kmeans_init == "auto" else self.kmeans_init
+        return {"init": init, "restarts": self.kmeans_restarts or None, "iterations": self.kmeans_iterations or None}

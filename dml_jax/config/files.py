@@ -3,8 +3,9 @@
 import ast
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import asdict, is_dataclass
 from difflib import get_close_matches
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
@@ -20,6 +21,10 @@ from dml_jax.files import expand_path, read_json
 
 if TYPE_CHECKING:
     from ml_collections import ConfigDict
+
+PROTOCOLS = ("clean", "paper")
+# The authors' protocol for a file that does not state one as PAPER_PROTOCOL.
+AUTHORS = {"train.select": "test", "evaluation.protocol": "paper"}
 
 
 def configs_root() -> Path:
@@ -117,8 +122,9 @@ def _stored_config(path: str) -> tuple[dict[str, Any], list[str]]:
 
 def resolved(
     path: str,
-    overrides: dict[str, str],
+    overrides: Mapping[str, Any],
     warn: Callable[[str], None] | None = None,
+    protocol: str | None = None,
     *,
     trust_code: bool = False,
 ) -> tuple[Config, frozenset[str]]:
@@ -128,35 +134,38 @@ def resolved(
     it is an override that makes them pointless. The `config.json` of a run only has those of its study.
 
     Args:
-      path: see `load_config`.
-      overrides: see `load_config`.
+      path, overrides, protocol: see `load_config`.
       warn: called with a sentence about each value that has no effect or not the one that is expected.
       trust_code: see `load_config`.
 
     Raises:
       ConfigError: see `load_config` and `config.resolve`.
     """
-    values = load_config(path, overrides, trust_code=trust_code)
+    values = load_config(path, overrides, protocol, trust_code=trust_code)
     if path.endswith(".json"):
         given = {*overrides, *_stored_config(path)[1]}
         return resolve(values, given, warn), frozenset(given)
     source = find_file("--config", path.partition(":")[0]).read_text(encoding="utf-8")
     words = set(re.findall(r"\w+", source))
     named = {key for key in flatten(values) if key.rpartition(".")[2] in words}
-    given = {*overrides, *(named & misleading(load_config(path, {})))}
+    given = {*overrides, *(named & misleading(load_config(path, {}, protocol)))}
     config = resolve(values, given, warn)
     shortened = not {"train.steps", "train.epochs"}.isdisjoint(overrides)
     return config, frozenset(given if shortened else given | named)
 
 
-def load_config(path: str, overrides: dict[str, str], *, trust_code: bool = False) -> dict[str, Any]:
+def load_config(
+    path: str, overrides: Mapping[str, Any], protocol: str | None = None, *, trust_code: bool = False
+) -> dict[str, Any]:
     """The configuration in a file as a nested dict, with overrides applied.
 
     What the user's own file or the overrides name by an import path is imported.
 
     Args:
       path: the file; `FILE:variant` calls its `get_config(variant)`; `config.json` of a run is a configuration, too.
-      overrides: text by dotted key; parsed as the type that the key has in the file.
+      overrides: by dotted key, see `apply_override`.
+      protocol: "paper" applies the overrides `PAPER_PROTOCOL` of the file, or AUTHORS if it has none. None and "clean"
+        leave the file as it is, but a stored run of the paper protocol cannot be "clean".
       trust_code: also imports what the `config.json` of a run names by an import path.
 
     Raises:
@@ -164,22 +173,13 @@ def load_config(path: str, overrides: dict[str, str], *, trust_code: bool = Fals
     """
     if path.endswith(".json"):
         values, _ = _stored_config(path)
+        if protocol == "clean" and flatten(values).get("evaluation.protocol") == "paper":
+            raise ConfigError(f"--protocol=clean: {path} is of a run under the paper protocol; give its Python file")
+        overrides = {**AUTHORS, **overrides} if protocol == "paper" else overrides
     else:
-        name, colon, variant = path.partition(":")
-        module = run_file("--config", name)
-        if not hasattr(module, "get_config"):
-            raise ConfigError(
-                f"--config={path}: has no get_config(), so it is not a configuration; other files import it"
-            )
-        variants = getattr(module, "VARIANTS", ())
-        if colon and variant not in variants:
-            known = suggest(variant, variants) if variants else "this configuration has none"
-            raise ConfigError(f"--config={path}: there is no variant {variant!r}; {known}")
-        with running(f"--config={path}"):
-            config: ConfigDict = module.get_config(variant) if colon else module.get_config()
-            values = config.to_dict()
-    for key, text in overrides.items():
-        apply_override(values, key, text)
+        values = _from_python(path, protocol)
+    for key, value in overrides.items():
+        apply_override(values, key, value)
     for own, other in (("steps", "epochs"), ("epochs", "steps")):  # a new length replaces the one in the file
         if f"train.{own}" in overrides and f"train.{other}" not in overrides and values["train"][own]:
             values["train"][other] = 0
@@ -189,17 +189,56 @@ def load_config(path: str, overrides: dict[str, str], *, trust_code: bool = Fals
     return values
 
 
-def apply_override(values: dict[str, Any], key: str, text: str) -> None:
-    """Sets the dotted `key` of a nested dict to `text`, parsed as the type of the present value."""
+def _from_python(path: str, protocol: str | None) -> dict[str, Any]:
+    name, colon, variant = path.partition(":")
+    module = run_file("--config", name)
+    if not hasattr(module, "get_config"):
+        raise ConfigError(f"--config={path}: has no get_config(), so it is not a configuration; other files import it")
+    variants = getattr(module, "VARIANTS", ())
+    if colon and variant not in variants:
+        without = "-".join(part for part in variant.split("-") if part != "paper")
+        if without != variant and (not without or without in variants):
+            instead = f"--config={':'.join(filter(None, (name, without)))} --protocol=paper"
+            raise ConfigError(f"--config={path}: the authors' protocol is an option; give {instead}")
+        known = suggest(variant, variants) if variants else "this configuration has none"
+        raise ConfigError(f"--config={path}: there is no variant {variant!r}; {known}")
+    with running(f"--config={path}"):
+        config: ConfigDict = module.get_config(variant) if colon else module.get_config()
+        values: dict[str, Any] = config.to_dict()
+        if protocol == "paper":
+            stated = getattr(module, "PAPER_PROTOCOL", None)
+            for key, value in (AUTHORS if stated is None else stated).items():
+                apply_override(values, key, value)
+            if stated is not None:
+                values["name"] += "-paper"
+    return values
+
+
+def apply_override(values: dict[str, Any], key: str, value: Any) -> None:
+    """Sets the dotted `key` of a nested dict.
+
+    Text is parsed as the type of the present value. Any other value replaces it, and a mapping or a dataclass may also
+    be added as a new section.
+
+    Raises:
+      ConfigError: no such key, or text that is not of the type.
+    """
+    is_section = is_dataclass(value) or isinstance(value, Mapping)
     *sections, last = key.split(".")
     section: Any = values
     for part in (*sections, last):
         if not isinstance(section, dict):
             raise ConfigError(f"{key}: {part} is below a value, not in a section")
-        if part not in section:
+        if part not in section and not (part is last and is_section):
             raise ConfigError(f"{key}: there is no such key; {suggest(key, flatten(values))}")
-        holder, section = section, section[part]
-    holder[last] = _parsed(key, text, section)
+        holder, section = section, section.get(part)
+    holder[last] = _parsed(key, value, section) if isinstance(value, str) else _plain(value)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _plain(entry) for key, entry in value.items()}
+    return asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
 
 
 def _parsed(key: str, text: str, old: Any) -> Any:

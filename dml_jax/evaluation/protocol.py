@@ -11,12 +11,13 @@ from dml_jax.evaluation.check_inputs import ArrayLike
 from dml_jax.evaluation.clustering import Average
 
 Protocol = Literal["clean", "paper"]
+Initialisation = Literal["k-means++", "random"]
 
 
 class KMeansOptions(NamedTuple):
     """Arguments of `kmeans.fit`; `iterations` is its `max_iterations`."""
 
-    init: str
+    init: Initialisation
     restarts: int
     iterations: int
 
@@ -28,10 +29,13 @@ MANY_CLASSES = KMeansOptions("random", 1, 20)
 MANY = 1000  # classes; above it MANY_CLASSES applies
 
 
-def kmeans_options(classes: int, restarts: int | None = None) -> KMeansOptions:
-    """Default options for a number of clusters; `restarts` overrides the default number."""
+def kmeans_options(
+    classes: int, init: Initialisation | None = None, restarts: int | None = None, iterations: int | None = None
+) -> KMeansOptions:
+    """The default options for a number of clusters, with those replaced that are given."""
     default = FEW_CLASSES if classes <= MANY else MANY_CLASSES
-    return default if restarts is None else default._replace(restarts=restarts)
+    given: dict[str, Any] = {"init": init, "restarts": restarts, "iterations": iterations}
+    return default._replace(**{key: value for key, value in given.items() if value is not None})
 
 
 def evaluate(
@@ -43,7 +47,9 @@ def evaluate(
     cluster: bool = True,
     geometry: bool = False,
     seed: int = 0,
+    init: Initialisation | None = None,
     restarts: int | None = None,
+    iterations: int | None = None,
     average: Average = "arithmetic",
     gallery: ArrayLike | None = None,
     gallery_labels: ArrayLike | None = None,
@@ -66,7 +72,7 @@ def evaluate(
         published codes do, so that a query with a duplicate ranked first counts as its own hit.
       cluster: also run k-means on the queries with as many clusters as classes, and compute the NMI.
       geometry: also compute density, spectral decay, uniformity and alignment of the queries.
-      restarts: restarts of k-means; None for the default of `kmeans_options`.
+      init, restarts, iterations: of k-means; None for the defaults of `kmeans_options`.
       average: mean of the entropies in the NMI; HIST's code uses the geometric mean, the others the arithmetic mean.
       gallery: [G, D] to search instead of the other queries; nothing is excluded then.
       gallery_labels: [G], of the same kind as `labels`.
@@ -103,7 +109,7 @@ def evaluate(
         if metric == "cosine":
             points = points.astype(check_inputs.compute_dtype(points))
             normalize(points)
-        options = kmeans_options(classes, restarts)
+        options = kmeans_options(classes, init, restarts, iterations)
         assignments = kmeans.fit(
             points,
             classes,
@@ -124,7 +130,9 @@ def description(
     cluster: bool = True,
     classes: int | None = None,
     seed: int = 0,
+    init: Initialisation | None = None,
     restarts: int | None = None,
+    iterations: int | None = None,
     average: Average = "arithmetic",
     gallery: bool = False,
     metric: Metric = "cosine",
@@ -148,7 +156,7 @@ def description(
         "MAP@R",
     ]
     if cluster:
-        options = kmeans_options(classes or 0, restarts)
+        options = kmeans_options(classes or 0, init, restarts, iterations)
         rows = "unit-length embeddings" if metric == "cosine" else "embeddings"
         parts.append(
             f"NMI ({average} mean of entropies) of k-means on {rows}{' of the queries' * gallery}, as many clusters as "

@@ -22,8 +22,9 @@ class Row:
     Attributes:
       name: of the row and, with a seed, of its work directories.
       config: "configs/FILE.py" or "configs/FILE.py:VARIANT"; empty for an ensemble.
-      overrides: value by dotted key. The text "@ROW" stands for the work directory of another row with the same seed,
-        which is trained first. An override of `seed` is added to the seed of the trial.
+      overrides: value or whole section by dotted key; text is parsed as the type of the key. The text "@ROW" stands for
+        the work directory of another row with the same seed, which is trained first. An override of `seed` is added to
+        the seed of the trial.
       reported: published metrics by source; without an entry "paper", that of the configuration is shown there.
       refined: published metrics after test-time refinement, by kind of batches (`evaluation.refine`) and source.
       members: rows whose concatenated embeddings are evaluated instead of training a model.
@@ -104,20 +105,14 @@ class Study:
 
 
 def grid(
-    config: str,
-    values: Mapping[str, Sequence[Any]],
-    reported: Mapping[Any, Metrics] | None = None,
-    overrides: Mapping[str, Any] | None = None,
-    source: str = "paper",
+    config: str, values: Mapping[str, Sequence[Any]], overrides: Mapping[str, Any] | None = None
 ) -> tuple[Row, ...]:
     """A row for every combination of values.
 
     Args:
       config: as in `Row`.
       values: by dotted key; the first key varies slowest.
-      reported: published metrics by combination: a tuple of values, or the value if there is one key.
       overrides: the same in all rows.
-      source: of the published metrics, e.g. "reproduction".
 
     Raises:
       ConfigError: a key without values.
@@ -129,16 +124,8 @@ def grid(
     for combination in itertools.product(*values.values()):
         changed = dict(zip(values, combination, strict=True))
         name = " ".join(f"{key.rpartition('.')[2]}={_text(value)}" for key, value in changed.items())
-        known = (reported or {}).get(combination if len(combination) > 1 else combination[0])
-        # Without an entry for the paper, the configuration's numbers would be shown as the paper's.
-        stated = {"paper": {}, source: known or {}} if source != "paper" or known else {}
-        rows.append(Row(name, config, {**(overrides or {}), **changed}, stated))
+        rows.append(Row(name, config, {**(overrides or {}), **changed}))
     return tuple(rows)
-
-
-def percent(**values: float) -> dict[str, float]:
-    """Published metrics in percent as fractions: `percent(r1=70.3, r10=91.1, nmi=74)` gives "recall@1" and so on."""
-    return {f"recall@{key[1:]}" if key[1:].isdecimal() else key: round(value / 100, 6) for key, value in values.items()}
 
 
 def _text(value: Any) -> str:

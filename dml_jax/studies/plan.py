@@ -27,7 +27,7 @@ class Settings:
       root: directory of the study.
       seeds: of every row.
       overrides: text by dotted key, from `--config.KEY=VALUE`.
-      paper: whether the authors' protocol is asked for, which selects models on the test classes.
+      paper: whether the authors' protocol is used, which selects models on the test classes.
       smoke: whether trials are shrunk, see `smoke`.
     """
 
@@ -119,7 +119,7 @@ def trials(study: Study, settings: Settings) -> list[Trial]:
     for key in settings.overrides:
         if key == "seed":
             raise ConfigError("--config.seed: a study has one seed per trial; give --seeds=0,1,2")
-        if len({as_text(row.overrides.get(key)) for row in study.rows}) > 1:
+        if len({repr(row.overrides.get(key)) for row in study.rows}) > 1:
             raise ConfigError(f"--config.{key}: the rows of this study differ in it, so it cannot be the same for all")
     if not settings.seeds or len(set(settings.seeds)) < len(settings.seeds):
         raise ConfigError(f"--seeds={','.join(map(str, settings.seeds))}: give different seeds, e.g. 0,1,2")
@@ -164,8 +164,11 @@ def _first_rows(rows: tuple[Row, ...]) -> tuple[Row, ...]:
 
 
 def _needed_rows(row: Row) -> list[str]:
-    referred = [v.removeprefix("@") for v in row.overrides.values() if isinstance(v, str) and v.startswith("@")]
-    return [*row.members, *referred]
+    return [*row.members, *(value.removeprefix("@") for value in row.overrides.values() if _is_reference(value))]
+
+
+def _is_reference(value: Any) -> bool:
+    return isinstance(value, str) and value.startswith("@")
 
 
 def _trial(row: Row, seed: int, settings: Settings, study: Study) -> Trial:
@@ -173,7 +176,7 @@ def _trial(row: Row, seed: int, settings: Settings, study: Study) -> Trial:
     needed = _needed_rows(row)
     for name in needed:
         if name not in names:
-            raise ConfigError(f"row {row.name!r}: needs {name!r}, which is no row; {suggest(name, names)}")
+            raise ConfigError(f"row {row.name!r}: needs {name!r}, which is not a row; {suggest(name, names)}")
     name = f"{slug(row.name)}-seed{seed}"
     directory = settings.root / name
     needs = tuple(f"{slug(other)}-seed{seed}" for other in needed)
@@ -182,11 +185,11 @@ def _trial(row: Row, seed: int, settings: Settings, study: Study) -> Trial:
         if row.weights and len(row.weights) != len(members):
             raise ConfigError(f"row {row.name!r}: has {len(members)} members and {len(row.weights)} weights")
         return Trial(name, row.name, seed, directory, {}, needs, members, row.weights)
-    overrides = {key: as_text(value) for key, value in row.overrides.items()}
-    for key, text in overrides.items():
-        if text.startswith("@"):
-            overrides[key] = str(settings.root / f"{slug(text[1:])}-seed{seed}")
-    overrides["seed"] = str(seed + int(overrides.get("seed", "0")))
+    overrides = {
+        key: str(settings.root / f"{slug(value[1:])}-seed{seed}") if _is_reference(value) else value
+        for key, value in row.overrides.items()
+    }
+    overrides["seed"] = seed + int(row.overrides.get("seed", 0))
     try:
         config, given = resolved(row.config, overrides, settings)
     except ConfigError as error:
@@ -194,46 +197,17 @@ def _trial(row: Row, seed: int, settings: Settings, study: Study) -> Trial:
     return Trial(name, row.name, seed, directory, config, needs, given=given)
 
 
-def resolved(path: str, overrides: Mapping[str, str], settings: Settings) -> tuple[Values, tuple[str, ...]]:
-    """A validated configuration, and the keys that were given, see `needs.report`.
-
-    Args:
-      path: "configs/FILE.py[:VARIANT]".
-      overrides: text by dotted key; those of the command line count more.
-      settings: protocol, and whether the configuration is shrunk.
+def resolved(path: str, overrides: Mapping[str, Any], settings: Settings) -> tuple[Values, tuple[str, ...]]:
+    """A validated configuration with overrides, of which those of the command line take precedence; and the given keys.
 
     Raises:
       ConfigError: an unknown key or an invalid value.
     """
-    path, merged = in_protocol(path, overrides, settings)
-    config, given = config_files.resolved(path, merged)
+    protocol = "paper" if settings.paper else None
+    config, given = config_files.resolved(path, {**overrides, **settings.overrides}, protocol=protocol)
     if settings.smoke:
         return asdict(configs.resolve(smoke_test.shrunk(asdict(config)), given=())), ()
-    of_protocol = merged.keys() - overrides.keys() - settings.overrides.keys()
-    return asdict(config), tuple(sorted(given - of_protocol))
-
-
-def in_protocol(path: str, overrides: Mapping[str, str], settings: Settings) -> tuple[str, dict[str, str]]:
-    """A configuration and its overrides with those of the command line and of the protocol; see `resolved`."""
-    overrides = {**overrides, **settings.overrides}
-    file, _, variant = path.partition(":")
-    if settings.paper and "paper" not in variant.split("-"):
-        authors = "-".join(filter(None, (variant, "paper")))
-        if not file.endswith(".json") and authors in getattr(config_files.run_file("--config", file), "VARIANTS", ()):
-            path = f"{file}:{authors}"
-        else:
-            overrides = {"train.select": "test", "evaluation.protocol": "paper", **overrides}
-    return path, overrides
-
-
-def as_text(value: Any) -> str:
-    """A value as it is written in an override on the command line."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, tuple | list):
-        words = all(isinstance(part, str) and part.isidentifier() for part in value)
-        return ",".join(value) if value and words else repr(tuple(value))
-    return str(value)
+    return asdict(config), tuple(sorted(given))
 
 
 def _in_order(made: list[Trial]) -> list[Trial]:
@@ -242,7 +216,7 @@ def _in_order(made: list[Trial]) -> list[Trial]:
     while waiting:
         ready = [trial for trial in waiting if all(name in done for name in trial.needs)]
         if not ready:
-            raise ConfigError(f"row {waiting[0].row!r}: needs itself; remove the circle of rows that need each other")
+            raise ConfigError(f"row {waiting[0].row!r}: needs itself; remove the cycle of rows that need each other")
         done |= {trial.name: trial for trial in ready}
         waiting = [trial for trial in waiting if trial.name not in done]
     return list(done.values())
@@ -313,10 +287,6 @@ def write_facts(root: Path, name: str, study: Study, settings: Settings, more: M
     """Creates the directory of a study with `study.json`, from which reports are made.
 
     Args:
-      root: directory of the study.
-      name: of the study.
-      study: its title and metric, and published numbers.
-      settings: of the command line.
       more: the trials, or where a search is stored.
     """
     (root / "trials").mkdir(parents=True, exist_ok=True)

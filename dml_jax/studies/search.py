@@ -1,17 +1,16 @@
 """Searches for the values of options with optuna; many workers may share the storage and the directory.
 
 A trial is an ordinary run, claimed as in `runner`; the storage holds the parameters and results from which the next
-values are chosen. Trials are compared on held-out training classes, or on the test classes if the authors' protocol is
-asked for. The sampler of trial N is seeded by N, so that an interrupted search continues as if it had not been.
+values are chosen. Trials are compared on held-out training classes, or on the test classes under the authors' protocol.
+The sampler of trial N is seeded by N, so that an interrupted search continues as if it had not been.
 """
 
 import fcntl
 import importlib.util
-import math
 import shlex
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -23,6 +22,10 @@ from dml_jax.studies.runner import Progress, Slot
 
 SMOKE_TRIALS = 2
 BEFORE_PRUNING = 5  # trials that are trained to the end before others are pruned
+
+
+class Interrupted(BaseException):
+    """Ends `study.optimize` and leaves the trial as it is, so that it is continued; optuna catches no BaseException."""
 
 
 def library() -> Any:
@@ -40,18 +43,22 @@ def library() -> Any:
     return optuna
 
 
+def database(optuna: Any, url: str) -> Any:
+    """Optuna's storage at a URL, which closes a connection after each use."""
+    from sqlalchemy.pool import NullPool  # optuna needs it
+
+    return optuna.storages.RDBStorage(url, engine_kwargs={"poolclass": NullPool})
+
+
 def open_storage(optuna: Any, url: str, name: str) -> Any:
     """The optuna study of that name, which is created if there is none.
 
     Raises:
       ConfigError: the storage cannot be used.
     """
-    from sqlalchemy.pool import NullPool  # optuna needs it; it closes a connection after each use
-
     try:
         return optuna.create_study(
-            storage=optuna.storages.RDBStorage(url, engine_kwargs={"poolclass": NullPool}),
-            study_name=name, direction="maximize", load_if_exists=True,
+            storage=database(optuna, url), study_name=name, direction="maximize", load_if_exists=True,
             pruner=optuna.pruners.MedianPruner(n_startup_trials=BEFORE_PRUNING),
         )  # fmt: skip
     except Exception as error:  # each database has errors of its own
@@ -66,38 +73,37 @@ def count_ended(url: str, name: str) -> int:
       ConfigError: optuna is not installed, or the storage cannot be used.
     """
     optuna = library()
-    running = optuna.trial.TrialState.RUNNING
-    trials = open_storage(optuna, url, name).get_trials(deepcopy=False)
-    return sum(trial.state != running for trial in trials)
+    return sum(trial.state.is_finished() for trial in open_storage(optuna, url, name).get_trials(deepcopy=False))
 
 
 @contextmanager
-def one_at_a_time(root: Path) -> Iterator[None]:
-    """Lets one worker of a search enter after the other."""
+def one_at_a_time(root: Path) -> Iterator[IO[str]]:
+    """Lets one worker of a search enter after the other; closing the file lets the next one in earlier."""
     with open(root / "trials" / "search.lock", "w") as door:
         fcntl.flock(door, fcntl.LOCK_EX)
-        yield
+        yield door
 
 
-def distributions(optuna: Any, search: Search) -> dict[str, Any]:
-    """The space of a search for optuna.
-
-    Raises:
-      ConfigError: it is empty, or a parameter has no choices.
-    """
+def check_space(search: Search) -> None:
+    """Raises ConfigError if the space of a search is empty, or a parameter has no choices."""
     if not search.space or search.trials < 1:
         raise ConfigError(f"search of {search.config}: has no parameters or no trials")
+    for name, values in search.space.items():
+        if not values:
+            raise ConfigError(f"search of {search.config}: {name} has no choices; give some")
+
+
+def suggested(trial: Any, search: Search) -> dict[str, Any]:
+    """The values of a trial of optuna; those that it has already do not change."""
     found: dict[str, Any] = {}
     for name, values in search.space.items():
         match values:
             case Uniform(low, high, log):
-                found[name] = optuna.distributions.FloatDistribution(low, high, log=log)
+                found[name] = trial.suggest_float(name, low, high, log=log)
             case Integers(low, high):
-                found[name] = optuna.distributions.IntDistribution(low, high)
-            case _ if values:
-                found[name] = optuna.distributions.CategoricalDistribution(values)
+                found[name] = trial.suggest_int(name, low, high)
             case _:
-                raise ConfigError(f"search of {search.config}: {name} has no choices; give some")
+                found[name] = trial.suggest_categorical(name, values)
     return found
 
 
@@ -124,11 +130,10 @@ def make_trial(search: Search, settings: Settings, number: int, parameters: Mapp
     Raises:
       ConfigError: the values do not fit together, or an option of the search is overridden.
     """
-    overrides = {key: plan.as_text(value) for key, value in search.overrides(parameters).items()}
+    overrides = dict(search.overrides(parameters))
     if not settings.paper:
-        share = str(search.validation_share)
-        overrides |= {"data.validation_share": share, "train.select": "validation"}
-    overrides |= {"seed": str(settings.seeds[0])}
+        overrides |= {"data.validation_share": search.validation_share, "train.select": "validation"}
+    overrides |= {"seed": settings.seeds[0]}
     for key in overrides.keys() & settings.overrides.keys():
         raise ConfigError(f"--config.{key}: the search sets it; leave it out, or change it in the file of the search")
     config, given = plan.resolved(search.config, overrides, settings)
@@ -144,95 +149,82 @@ def example(search: Search) -> dict[str, Any]:
 
 def main_command(search: Search, settings: Settings, parameters: Mapping[str, Any]) -> str:
     """The command that trains with given values, seed and protocol on all training classes."""
-    overrides = {key: plan.as_text(value) for key, value in search.overrides(parameters).items() if key != "seed"}
-    overrides |= {"seed": str(settings.seeds[0])} if settings.seeds[0] else {}
-    path, overrides = plan.in_protocol(search.config, overrides, settings)
-    options = [f"--config.{key}={text}" for key, text in overrides.items()]
-    return shlex.join(["python", "-m", "dml_jax.main", f"--config={path}", *options])
+    overrides = {**search.overrides(parameters), **settings.overrides, "seed": settings.seeds[0]}
+    options = [f"--config.{key}={_as_text(value)}" for key, value in overrides.items() if (key, value) != ("seed", 0)]
+    protocol = ["--protocol=paper"] if settings.paper else []
+    return shlex.join(["python", "-m", "dml_jax.main", f"--config={search.config}", *protocol, *options])
 
 
-class Worker:
-    """Takes and makes trials until their number is reached.
+def _as_text(value: Any) -> str:
+    """A value as it is written on the command line."""
+    if isinstance(value, tuple | list) and value and all(isinstance(part, str) for part in value):
+        return ",".join(value)
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+class Objective:
+    """The function that `study.optimize` maximises: trains the run of a trial and returns its best evaluation.
 
     Args:
-      optuna: the package.
-      study: of optuna.
-      search: what is searched.
-      settings: of the command line.
-      metric: the objective.
-      total: number of trials.
-      wait: whether to wait for trials of other workers.
+      door: of `one_at_a_time`; closed when the trial is claimed.
     """
 
     def __init__(
-        self, optuna: Any, study: Any, search: Search, settings: Settings, metric: str, total: int, *, wait: bool
-    ):
-        self.optuna, self.study, self.search, self.settings = optuna, study, search, settings
-        self.metric, self.total, self.wait = metric, total, wait
+        self, optuna: Any, study: Any, search: Search, settings: Settings, metric: str, slot: Slot, progress: Progress,
+        door: IO[str],
+    ):  # fmt: skip
+        self.optuna, self.study, self.search, self.settings, self.metric = optuna, study, search, settings, metric
+        self.slot, self.progress, self.door = slot, progress, door
         self.split = "test" if settings.paper else "validation"
-        self.space = distributions(optuna, search)
+        self.lock: IO[str] | None = None
 
-    def __call__(self, slot: Slot, progress: Progress) -> None:
-        """Runs trials one after the other."""
-        while not progress.stop.is_set():
-            claimed = self._claim()
-            if claimed is not None:
-                number, lock = claimed
-                with lock:
-                    self._run(number, lock, slot, progress)
-            elif self.wait and self._count(self.optuna.trial.TrialState.RUNNING):
-                progress.stop.wait(runner.POLL)
-            else:
-                return
+    def __call__(self, asked: Any) -> float:
+        """The best evaluation; NaN, and optuna's FAIL, if there is none.
 
-    def _count(self, *states: Any) -> int:
-        return len(self.study.get_trials(deepcopy=False, states=states or None))
-
-    def _claim(self) -> tuple[int, IO[str]] | None:
-        """An interrupted or a new trial; one worker at a time."""
-        root = self.settings.root
-        with one_at_a_time(root):
-            running = (self.optuna.trial.TrialState.RUNNING,)
-            for frozen in self.study.get_trials(deepcopy=False, states=running):
-                if lock := runner.claim(root, f"trial-{frozen.number:04d}"):
-                    return frozen.number, lock
-            if self._count() >= self.total:
-                return None
-            self.study.sampler = sampler(self.optuna, self.search, self._count())
-            number: int = self.study.ask(self.space).number
-            lock = runner.claim(root, f"trial-{number:04d}")
-            return (number, lock) if lock else None
-
-    def _run(self, number: int, lock: IO[str], slot: Slot, progress: Progress) -> None:
-        frozen = self.study.get_trials(deepcopy=False)[number]
-        states = self.optuna.trial.TrialState
-        if frozen.state != states.RUNNING:  # ended between the listing and the claim
-            return
-        root, name = self.settings.root, f"trial-{number:04d}"
-        for other in self.study.get_trials(deepcopy=False, states=(states.COMPLETE,)):
-            if other.params == frozen.params:  # the seed, and so the result, would be the same
-                progress.print(f"{name}: has the values of trial-{other.number:04d}, and so its result")
-                self.study.tell(number, other.value)
-                return
-        handle = self.optuna.trial.Trial(self.study, frozen._trial_id)
+        Raises:
+          Interrupted: the run is to be continued.
+          TrialPruned: it fell behind the other trials.
+          UserError: the values are impossible.
+        """
+        root, name = self.settings.root, f"trial-{asked.number:04d}"
+        parameters = suggested(asked, self.search)
+        self.lock = runner.claim(root, name)
+        self.door.close()
+        if self.lock is None:
+            raise Interrupted
+        for other in self.study.get_trials(deepcopy=False, states=(self.optuna.trial.TrialState.COMPLETE,)):
+            if other.params == parameters:  # the seed, and so the result, would be the same
+                self.progress.print(f"{name}: has the values of trial-{other.number:04d}, and so its result")
+                return float(other.value)
         try:
-            trial = make_trial(self.search, self.settings, number, frozen.params)
+            trial = make_trial(self.search, self.settings, asked.number, parameters)
         except UserError as error:
             runner.problem_file(root, name).write_text(str(error), encoding="utf-8")
-            progress.print(f"{name}: not possible: {error}")
-            self.study.tell(number, state=states.FAIL)
-            return
-        handle.set_user_attr("command", main_command(self.search, self.settings, frozen.params))
-        seen = set(frozen.intermediate_values)
+            self.progress.print(f"{name}: not possible: {error}")
+            raise
+        asked.set_user_attr("command", main_command(self.search, self.settings, parameters))
+        return self._train(asked, trial, self.lock)
+
+    def maximise(self) -> None:
+        """Runs one trial, and keeps its claim until its result is stored."""
+        try:
+            with suppress(Interrupted):
+                self.study.optimize(self, n_trials=1, catch=(UserError,))
+        finally:
+            if self.lock is not None:
+                self.lock.close()
+
+    def _train(self, asked: Any, trial: Trial, lock: IO[str]) -> float:
+        seen = set(self.study.get_trials(deepcopy=False)[asked.number].intermediate_values)
         pruned = False
 
         def watch() -> bool:
             nonlocal pruned
             for step, value in outcomes.evaluations(trial.directory, self.split, self.metric):
                 if step not in seen:
-                    handle.report(value, step)
+                    asked.report(value, step)
                     seen.add(step)
-            pruned = pruned or (bool(seen) and handle.should_prune())
+            pruned = pruned or (bool(seen) and asked.should_prune())
             return pruned
 
         def best() -> float:
@@ -242,14 +234,15 @@ class Worker:
         def result() -> str:  # of the test classes only if the search is allowed to see them
             return f"{self.metric} {best():.4f} on the {self.split} classes"
 
-        finished = outcomes.is_finished(trial) or runner.execute(root, trial, lock, slot, progress, watch, result)
-        if finished and not math.isnan(best()):
-            self.study.tell(number, best())
-        elif pruned:
-            progress.print(f"{name}: pruned after step {max(seen)}")
-            self.study.tell(number, state=states.PRUNED)
-        elif finished or runner.problem_file(root, name).exists():  # otherwise it was interrupted
-            self.study.tell(number, state=states.FAIL)
+        root, progress = self.settings.root, self.progress
+        if outcomes.is_finished(trial) or runner.execute(root, trial, lock, self.slot, progress, watch, result):
+            return best()
+        if pruned:
+            progress.print(f"{trial.name}: pruned after step {max(seen)}")
+            raise self.optuna.TrialPruned
+        if runner.problem_file(root, trial.name).exists():
+            return float("nan")
+        raise Interrupted
 
 
 def run(
@@ -259,13 +252,8 @@ def run(
     """Trains the trials of a search that are missing; returns 0, or 128 + the number of the signal that stopped it.
 
     Args:
-      name: of the study.
-      search: what is searched.
-      settings: of the command line.
-      metric: the objective.
       jobs: see `runner.slots`.
       storage: URL of optuna's storage.
-      print_line: shows a line.
       wait: whether to wait for trials of other workers.
 
     Raises:
@@ -276,4 +264,26 @@ def run(
     sampler(optuna, search, 0)
     with one_at_a_time(settings.root):  # two workers cannot create the same tables
         study = open_storage(optuna, storage, name)
-    return runner.in_parallel(jobs, Worker(optuna, study, search, settings, metric, total, wait=wait), print_line)
+    states = optuna.trial.TrialState
+    trials = database(optuna, storage)
+    identifier = trials.get_study_id_from_name(name)
+
+    def job(slot: Slot, progress: Progress) -> None:
+        while not progress.stop.is_set():
+            with one_at_a_time(settings.root) as door:
+                running = study.get_trials(deepcopy=False, states=(states.RUNNING,))
+                for trial in running:
+                    if not runner.is_running(settings.root, f"trial-{trial.number:04d}"):  # it was interrupted
+                        number = trials.get_trial_id_from_study_id_trial_number(identifier, trial.number)
+                        with suppress(optuna.exceptions.UpdateFinishedTrialError):
+                            trials.set_trial_state_values(number, states.WAITING)  # which optuna takes first
+                made = study.get_trials(deepcopy=False)
+                if len(made) < total or any(trial.state == states.WAITING for trial in made):
+                    study.sampler = sampler(optuna, search, len(made))
+                    Objective(optuna, study, search, settings, metric, slot, progress, door).maximise()
+                    continue
+            if not (wait and running):
+                return
+            progress.stop.wait(runner.POLL)
+
+    return runner.in_parallel(jobs, job, print_line)

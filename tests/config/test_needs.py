@@ -76,7 +76,7 @@ UNUSED = [
     "cub_student method.label_weight=0 method.smoothing=0.5",
     "cub_student method.label_weight=0 method.temperature=0.5",
     *(
-        f"cub_diva:bn_inception-discriminative method.{o}"
+        f"cub_diva method.tasks=discriminative method.{o}"
         for o in ("alpha_selfsimilarity=0.7", "alpha_shared=0.7", "alpha_intra=0.7", "shared=full", "dance=off",
                   "selfsimilarity=spread", "temperature=0.5", "learn_temperature=true", "queue_batches=7",
                   "momentum=0.5", "rho=7,", "psi_dim=7", "upper_cutoff=1.3")

@@ -1,11 +1,14 @@
 """Published configurations have the values of the papers and of the authors' code."""
 
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dml_jax.config import flatten
+from dml_jax.studies import plan
+from dml_jax.studies.plan import Settings
 from tests.test_configs import NAMES, resolved
 
 UNPUBLISHED = ("inshop_hist", "inshop_diva")  # no paper gives settings or results
@@ -111,9 +114,9 @@ FIXED_RATE = {
 }  # fmt: skip
 D, DA, S, I = DIVA["method.tasks"]
 COMBINATIONS = [
-    ("discriminative", [D], 512), ("dance", [D, DA], 256), ("shared", [D, S], 256), ("intra", [D, I], 256),
-    ("dance_intra", [D, DA, I], 170), ("shared_intra", [D, S, I], 170), ("dance_shared", [D, DA, S], 170),
-    ("all", [D, DA, S, I], 128),
+    ("D", [D], 512), ("D + DaNCE", [D, DA], 256), ("D + S", [D, S], 256), ("D + I", [D, I], 256),
+    ("D + DaNCE + I", [D, DA, I], 170), ("D + S + I", [D, S, I], 170), ("D + DaNCE + S", [D, DA, S], 170),
+    ("D + DaNCE + S + I", [D, DA, S, I], 128),
 ]  # fmt: skip
 
 
@@ -177,9 +180,11 @@ VALUES: dict[str, dict[str, Any]] = {
     "inshop_mpn": mpn(0.00011265974954242144, 1.0554824926510768e-07, (14, 4), 0.18591347176280537, 1, 4)
     | {"data.sampler": "mpn", "evaluation.ks": [1, 10, 20, 30, 40], "paper.recall@40": 0.992},
     "cub_mpn:large": {"data.resize": 288, "data.image_size": 256, "paper.recall@1": 0.717, "paper.nmi": 0.743},
-    "cars_mpn:dim64": {"method.embedding_dim": 64, "paper.recall@1": 0.763},
-    "sop_mpn:dim1024-paper": {"method.embedding_dim": 1024, "paper.nmi": 0.925, "train.reload_best_epochs": [30, 50]},
-    "cub_mpn:mpn_only": {"method.losses": "mpn", "paper.recall@1": 0.681},
+    "mpn_embedding_size:cars/64 dimensions": {"method.embedding_dim": 64, "paper.recall@1": 0.763},
+    "mpn_embedding_size:sop/1024 dimensions --protocol=paper": {
+        "method.embedding_dim": 1024, "paper.nmi": 0.925, "train.reload_best_epochs": [30, 50],
+    },
+    "mpn_losses:cub/MPN loss": {"method.losses": "mpn", "paper.recall@1": 0.681},
     "cars_mpn:refined": {"evaluation.refine": ["reciprocal"], "method.layers": 1, "method.heads": 4}
     | {"method.concatenate": False},
     "cub_hist": hist(32.0, 1.1, 1.0, (1.2e-4, 1e-1, 6e-4), 5e-5, 40, 5) | R50 | {"paper.nmi": 0.743},
@@ -200,10 +205,12 @@ VALUES: dict[str, dict[str, Any]] = {
     "inshop_crt": CRT | {"data.batch_size": 180, "method.lambda1": [1.0, 0.9], "paper.recall@30": 0.9975},
     "cub_crt:ms_printed": {"method.multi_similarity.beta": 50.0, "method.multi_similarity.base": 1.0},
     "cub_crt:mit_b1": {"backbone.depths": [2, 2, 2, 2], "paper.recall@1": 0.7595},
-    "cub_crt:mit_b1-separate": {"method.sharing": "separate", "paper.recall@1": 0.7596},
-    "cub_crt:mit_b1-single_gamma": {"method.gamma": "single", "backbone.depths": [2, 2, 2, 2]},
-    "cub_crt:mit_b1-average": {"method.transform": "average", "method.lambda2": 0.9, "paper.recall@1": 0.7397},
-    "inshop_crt:deit-ms": {
+    "crt_sharing:cub/sharing=separate": {"method.sharing": "separate", "paper.recall@1": 0.7596},
+    "crt_gamma:cub/gamma=single": {"method.gamma": "single", "backbone.depths": [2, 2, 2, 2]},
+    "crt_components:cub/without residuals": {
+        "method.transform": "average", "method.lambda2": 0.9, "paper.recall@1": 0.7397,
+    },
+    "crt_backbones:inshop/DeiT-S, MS": {
         "method.transform": "average", "method.lambda1": [1.0, 0.0], "method.lambda2": 0.0, "backbone.name": "deit",
         "backbone.distilled": False, "paper.recall@1": 0.9247,
     },
@@ -232,7 +239,7 @@ VALUES: dict[str, dict[str, Any]] = {
         "train.groups.loss.weight_decay": 1e-4, "train.warmup_epochs": 5, "train.epochs": 55, "train.gamma": 0.5,
         "train.milestones": [0, 5, 10, 15, 20, 25, 30, 35, 40, 45, 50], "paper.recall@8": 0.924,
     },
-    "inshop_baseline:proxy_anchor-paper": {
+    "inshop_baseline:proxy_anchor --protocol=paper": {
         "data.batch_size": 180, "backbone.freeze_bn": False, "train.groups.backbone.learning_rate": 6e-4,
         "train.warmup_epochs": 1, "train.milestones": [19, 39], "train.gamma": 0.25, "paper.recall@40": 0.992,
     },
@@ -277,42 +284,61 @@ VALUES: dict[str, dict[str, Any]] = {
     | {"method.weight": 1.0, "paper.recall@1": 0.657, "paper.nmi": 0.703},
     "cars_student": student(0.00036683239911604993, 2.551918610962277e-09, 70, 0.1111111111111, 10.0)
     | {"data.images_per_class": 7, "paper.recall@1": 0.856, "paper.nmi": 0.716},
-    "cub_student:imitation-paper": {
+    "cub_student:imitation --protocol=paper": {
         "method.kind": "imitation", "method.weight": 1.0, "method.teacher": "runs/cub_mpn-paper",
         "paper.recall@1": 0.653, "paper.nmi": 0.701,
     },
     "cars_student:relational": {"method.weight": 0.01, "paper.recall@1": 0.847, "paper.nmi": 0.705},
-    "cars_hist:retuned-euclidean": {"method.distance": "euclidean", "method.tau": 32.0, "paper.recall@4": 0.954},
-    "cars_hist:retuned-cosine": {"method.distance": "cosine", "method.lambda_s": 0.8, "paper.recall@1": 0.887},
-    "cars_hist:retuned-layers1": {"method.hidden_layers": 0, "paper": {}},
-    "cars_hist:retuned-layers5-paper": {"method.hidden_layers": 4, "evaluation.nmi_average": "geometric"},
-    "cars_hist:retuned-batch8": {"data.batch_size": 8, "paper": {}},
-    "cars_hist:retuned-alpha1.2": {"method.alpha": 1.2, "method.tau": 32.0},
-    "cars_hist:retuned-dim1024_hidden256": {
+    "hist_distances:cars/distance=euclidean": {
+        "method.distance": "euclidean", "method.tau": 32.0, "paper.recall@4": 0.954,
+    },
+    "hist_distances:cars/distance=cosine": {
+        "method.distance": "cosine", "method.lambda_s": 0.8, "paper.recall@1": 0.887,
+    },
+    "hist_layers:cars/hidden_layers=0": {"method.hidden_layers": 0, "paper": {}},
+    "hist_layers:cars/hidden_layers=4 --protocol=paper": {
+        "method.hidden_layers": 4, "evaluation.nmi_average": "geometric",
+    },
+    "hist_batch_size:cars/batch_size=8": {"data.batch_size": 8, "paper": {}},
+    "hist_alpha:cars/alpha=1.2": {"method.alpha": 1.2, "method.tau": 32.0},
+    "hist_sizes:cars/embedding_dim=1024 hidden_dim=256": {
         "method.embedding_dim": 1024, "method.hidden_dim": 256, "paper.recall@1": 0.8867,
     },
-    "cars_hist:retuned-tau8_lambda1.5": {"method.tau": 8.0, "method.lambda_s": 1.5, "paper.recall@1": 0.7863},
-    "cub_crt:branch2": {"method.tested_branch": "branch2", "backbone.depths": [3, 4, 6, 3], "paper": {}},
-    "sop_crt:mit_b1-branch2-paper": {"method.tested_branch": "branch2", "backbone.drop_path": 0.1},
+    "hist_tau_lambda:cars/tau=8 lambda_s=1.5": {"method.tau": 8.0, "method.lambda_s": 1.5, "paper.recall@1": 0.7863},
+    "crt_branches:cub/branch 2": {"method.tested_branch": "branch2", "backbone.depths": [3, 4, 6, 3], "paper": {}},
+    "crt_branches:sop/branch 2 --protocol=paper": {"method.tested_branch": "branch2", "backbone.drop_path": 0.1},
     **{
-        f"{data}_diva:bn_inception-{name}": FIXED_RATE | table_1(names, dim) | row
+        f"diva_tasks:{data}/{name}": FIXED_RATE | table_1(names, dim) | row
         for data, rows in DIVA_TABLE_1.items()
         for (name, names, dim), row in zip(COMBINATIONS, rows, strict=True)
     },
-    "cub_diva:bn_inception-dance_intra": {"method.directions": [], "method.ensemble": [1.0, 2.0, 2.0, 2.0]},
-    "cub_diva:bn_inception-dance_shared-paper": {
+    "diva_tasks:cub/D + DaNCE + I --protocol=clean": {"method.directions": [], "method.ensemble": [1.0, 2.0, 2.0, 2.0]},
+    "diva_tasks:cub/D + DaNCE + S --protocol=paper": {
         "method.directions": ["selfsimilarity-discriminative", "shared-discriminative", "shared-selfsimilarity"],
     },
-    "cub_diva:bn_inception-no_decorrelation": FIXED_RATE
+    "diva_separate:cub/no decorrelation": FIXED_RATE
     | {"method.directions": [], "method.embedding_dim": 128, "paper.recall@1": 0.656},
-    "cub_diva:bn_inception-separate_intra": FIXED_RATE | {"method.tasks": ["intra"], "method.embedding_dim": 128},
-    "cub_diva:bn_inception-nce": FIXED_RATE | {"method.dance": "off", "method.embedding_dim": 256, "paper": {}},
-    "cub_diva:bn_inception-deepcluster": FIXED_RATE
+    "diva_separate:cub/separate_intra": FIXED_RATE | {"method.tasks": ["intra"], "method.embedding_dim": 128},
+    "diva_self_supervision:cub/NCE": FIXED_RATE | {"method.dance": "off", "method.embedding_dim": 256, "paper": {}},
+    "diva_self_supervision:cub/DeepCluster": FIXED_RATE
     | {"method.selfsimilarity": "deepcluster", "method.clusters": 300, "method.embedding_dim": 512},
-    "cub_diva:bn_inception-ensemble": FIXED_RATE | {"method.learners": "discriminative"},
+    "diva_self_supervision:cub/discriminative ensemble": FIXED_RATE | {"method.learners": "discriminative"},
     "cars_diva:triplet": diva(100.0, 0.15, 70, 0.2, 350, 30) | {"method.base": "triplet", "paper.recall@1": 0.873},
-    "cub_diva:bn_inception-triplet-paper": {"method.base": "triplet", "paper.recall@1": 0.667} | IBN,
+    "cub_diva:bn_inception-triplet --protocol=paper": {"method.base": "triplet", "paper.recall@1": 0.667} | IBN,
 }  # fmt: skip
+
+
+def values_of(path: str) -> dict[str, Any]:
+    """The resolved values of a configuration, or of the row of a study, with its published numbers."""
+    experiment, _, protocol = path.partition(" --protocol=")
+    study, _, name = experiment.partition("/")
+    if not name:
+        config, variant = [*study.split(":"), ""][:2]
+        return asdict(resolved(config, variant, protocol or None))
+    _, found = plan.load("configs/studies/" + study.replace(":", ".py:"))
+    row = next(row for row in found.rows if row.name == name)
+    values, _ = plan.resolved(row.config, row.overrides, Settings(Path("root"), paper=protocol == "paper"))
+    return values | {"paper": next(filter(None, row.reported.values()), values["paper"])}
 
 
 def test_every_published_configuration_has_values() -> None:
@@ -321,6 +347,6 @@ def test_every_published_configuration_has_values() -> None:
 
 @pytest.mark.parametrize("path", VALUES)
 def test_values(path: str) -> None:
-    config = asdict(resolved(*path.split(":")))
+    config = values_of(path)
     found = flatten(config) | {"paper": config["paper"]}
     assert {key: found[key] for key in VALUES[path]} == VALUES[path]

@@ -19,7 +19,7 @@ from scipy import stats
 from dml_jax.commands import report
 from dml_jax.errors import CheckpointError, ConfigError, printable
 from dml_jax.studies import group_tables, outcomes, plan, study_page, summary
-from dml_jax.studies.definition import Row, Study, percent
+from dml_jax.studies.definition import Row, Study
 from dml_jax.studies.plan import Settings
 from dml_jax.train.records import timing
 from tests.studies.runs import PROTOCOL, hits, write_run
@@ -171,11 +171,11 @@ def test_runs_that_cannot_be_compared(
 
 def test_published_numbers(tmp_path: Path) -> None:
     """Those that the study states, else the configuration's; also of refined embeddings."""
-    weights = percent(r1=60.5)
+    weights = {"recall@1": 0.605}
     study = Study(
         "A title",
         rows=(
-            Row("x", refined={"reciprocal": {"paper": percent(r1=70.8)}}, reported={"authors' weights": weights}),
+            Row("x", refined={"reciprocal": {"paper": {"recall@1": 0.708}}}, reported={"authors' weights": weights}),
             Row("y"),
         ),
     )

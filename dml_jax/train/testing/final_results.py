@@ -47,6 +47,7 @@ def final(
         classes=len(test.classes),
         average=config.evaluation.nmi_average,
         gallery=test.gallery is not None,
+        **config.evaluation.kmeans,
         metric=experiment.method.distance,
     )
     if test.gallery is None:

@@ -51,6 +51,7 @@ def metrics(
         cluster=cluster,
         average=options.nmi_average,
         metric=distance,
+        **options.kmeans,
         full_ranking=options.full_ranking,
         per_query=per_query,
         shared=shared,

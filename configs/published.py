@@ -1,0 +1,84 @@
+"""The numbers that papers and their reproductions print, from `published.csv`: one line per number.
+
+Columns:
+
+    paper, place    where the number is printed; "quoted by" if the paper itself was not read
+    data            the data set
+    of              what it is the result of, one or several separated by "; ": a configuration, "cars_hist:retuned", or
+                    the row of a study, "hist_sizes:cars/embedding_dim=256 hidden_dim=256"
+    refined         kind of batches (`evaluation.refine`) if measured after test-time refinement
+    source          paper, reproduction, or authors' weights (evaluated again by a reproduction)
+    protocol        paper: the model was selected on the test classes; clean: it was not
+    settings        where they differ from those of the configuration
+    metric          recall@K or nmi
+    printed         percent, as printed
+    spread          ± as printed
+"""
+
+import csv
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
+from itertools import groupby
+from pathlib import Path
+from typing import NamedTuple
+
+from dml_jax.studies.definition import Study
+
+
+class Entry(NamedTuple):
+    """A line of `published.csv`; see above."""
+
+    paper: str
+    place: str
+    data: str
+    of: tuple[str, ...]
+    refined: str
+    source: str
+    protocol: str
+    settings: str
+    metric: str
+    printed: str
+    spread: str
+
+    @property
+    def fraction(self) -> float:
+        """The number as a fraction."""
+        return round(float(self.printed) / 100, 6)
+
+
+@cache
+def entries() -> tuple[Entry, ...]:
+    """All lines, in the order of the file."""
+    with open(Path(__file__).with_suffix(".csv"), encoding="utf-8", newline="") as lines:
+        return tuple(Entry(**line | {"of": tuple(line["of"].split("; "))}) for line in csv.DictReader(lines))
+
+
+def results(of: str) -> Iterator[list[Entry]]:
+    """The results of a configuration or a row, each with all its metrics."""
+    found = (entry for entry in entries() if of in entry.of)
+    for _, metrics in groupby(found, lambda entry: entry[:8]):
+        yield list(metrics)
+
+
+def beside_runs(of: str) -> dict[str, float]:
+    """The result beside which the runs of a configuration are shown: the first in the file, as fractions."""
+    return {entry.metric: entry.fraction for entry in next(results(of), ())}
+
+
+def beside_rows(name: str, study: Study) -> Study:
+    """A study with the published results of its rows added.
+
+    Args:
+      name: of the study with its variant, "hist_sizes:cars".
+      study: what its rows state already takes precedence.
+    """
+    rows = []
+    for row in study.rows:
+        reported: dict[str, dict[str, float]] = {}
+        refined: dict[str, dict[str, dict[str, float]]] = {}
+        for entry in (entry for metrics in results(f"{name}/{row.name}") for entry in metrics):
+            sources = refined.setdefault(entry.refined, {}) if entry.refined else reported
+            sources.setdefault(entry.source, {})[entry.metric] = entry.fraction
+        rows.append(replace(row, reported={**reported, **row.reported}, refined={**refined, **row.refined}))
+    return replace(study, rows=tuple(rows))
