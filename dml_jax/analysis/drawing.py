@@ -79,7 +79,6 @@ def montage(images: Iterable[np.ndarray], count: int, columns: int, side: int, g
     """Arranges images uint8 [h, w, 3] row by row in square cells on white, each scaled to fit.
 
     Args:
-      count: number of images.
       columns: images per row.
       side: width of a cell in pixels.
       gap: empty pixels at each side of a cell.

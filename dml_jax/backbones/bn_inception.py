@@ -138,12 +138,7 @@ def _check_size(height: int, width: int) -> None:
 
 
 def build(config: Config) -> Backbone:
-    """BN-Inception as a backbone.
-
-    Raises:
-      ConfigError: by `init` and `apply`, if the branches of a block would differ in size.
-      WeightsError: by `init`, if `config.pretrained` does not contain weights of this network.
-    """
+    """BN-Inception as a backbone."""
     return as_backbone(BNInception(config), CHANNELS, config, source=SOURCE)
 
 

@@ -44,7 +44,6 @@ def explicit(
       padding: as for lax.
       shape: of the images, [B, H, W, C].
       size: of the kernel, (rows, columns).
-      strides: in both directions.
     """
     pads = lax.padtype_to_pads(shape[1:3], size, strides, padding) if isinstance(padding, str) else padding
     rows, columns = pads
@@ -59,7 +58,6 @@ def conv_general_dilated(
     Args:
       inputs: float [B, H, W, C].
       kernel: float [k, k, C / groups, C'].
-      strides: in both directions.
       padding: zeros before and after the rows, and before and after the columns, or "SAME".
       **options: dimension numbers, groups and the like, as for lax.
 

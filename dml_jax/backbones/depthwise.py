@@ -28,7 +28,6 @@ def depthwise(strides: Pair, padding: Padding, images: jax.Array, kernel: jax.Ar
     """Convolves every channel with its own kernel, no side of which is shorter than the stride.
 
     Args:
-      strides: of rows and columns.
       padding: zeros before and after the rows, and before and after the columns.
       images: float [B, H, W, C].
       kernel: float [k, k', 1, C].

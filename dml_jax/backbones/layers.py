@@ -22,8 +22,6 @@ class Dense(nn.Module):
     """A linear layer, initialised like torch.nn.Linear unless told otherwise.
 
     Attributes:
-      features: number of outputs.
-      use_bias: adds a bias.
       kernel_init: of kernel [inputs, features]; None for U(±1/sqrt(inputs)).
       bias_init: None for U(±1/sqrt(inputs)).
       dtype: of the computation; None for that of inputs and parameters.
@@ -70,15 +68,11 @@ def conv(
     """A square convolution.
 
     Args:
-      channels: number of outputs.
       size: side of the kernel.
-      stride: in both directions.
       padding: pixels of zeros on every side; "SAME": as TensorFlow pads, to ceil(size / stride) outputs, with one more
         row or column after the image than before it where their total is odd.
-      bias: adds one.
       groups: of channels that do not mix.
       dtype: of the computation; None for that of inputs and parameters.
-      name: of the module.
       kernel_init: of the kernel; biases start at 0.
     """
     return nn.Conv(
@@ -101,10 +95,8 @@ def layer_norm(
     """Layer normalisation over the last axis, with statistics in two passes and at least float32.
 
     Args:
-      epsilon: added to the variance.
       affine: learns a scale and a bias.
       dtype: of the computation; None for that of inputs and parameters.
-      name: of the module.
     """
     return nn.LayerNorm(
         epsilon=epsilon, use_scale=affine, use_bias=affine, use_fast_variance=False, dtype=dtype, name=name

@@ -72,7 +72,6 @@ def imported(where: str, path: str) -> ModuleType:
 
     Args:
       where: key and value, for the message.
-      path: of the module.
 
     Raises:
       ConfigError: it has not, because it is a stored configuration that names it.

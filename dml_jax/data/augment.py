@@ -21,7 +21,6 @@ def apply(images: jax.Array, key: jax.Array, data: Data) -> jax.Array:
 
     Args:
       images: uint8 [..., H, W, 3].
-      key: the step's random key.
       data: `flip`, `jitter` and `greyscale` are read.
 
     Returns:
@@ -68,7 +67,6 @@ def erase(inputs: jax.Array, key: jax.Array, probability: float) -> jax.Array:
 
     Args:
       inputs: float [B, H, W, 3], normalised images.
-      key: the step's random key.
       probability: that a box of an image is erased.
     """
     count, height, width, _ = inputs.shape
@@ -83,7 +81,6 @@ def erased_boxes(key: jax.Array, probability: float, count: int, height: int, wi
     """Draws a box for each of `count` images.
 
     Args:
-      key: the step's random key.
       probability: that an image has a box.
       height, width: size of the images in pixels.
 

@@ -72,11 +72,7 @@ def rgb(data: bytes, min_side: int = 0) -> np.ndarray:
 
 
 def from_pillow(image: Image.Image) -> np.ndarray:
-    """The pixels of an image of Pillow, as `rgb` gives them for its file: uint8 [H, W, 3].
-
-    Raises:
-      DataError: see `rgb`.
-    """
+    """The pixels of an image of Pillow, as `rgb` gives them for its file: uint8 [H, W, 3]."""
     if image.width * image.height > LIMIT:
         raise DataError(f"more than {LIMIT} pixels")
     try:

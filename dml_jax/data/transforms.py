@@ -72,11 +72,7 @@ def check_aspect(image: np.ndarray) -> None:
 
 
 def resize_shorter(image: np.ndarray, size: int, method: Interpolation = "bilinear") -> np.ndarray:
-    """Resizes the shorter side to `size` pixels and the longer one to floor(size * longer / shorter).
-
-    Raises:
-      DataError: see `check_aspect`.
-    """
+    """Resizes the shorter side to `size` pixels and the longer one to floor(size * longer / shorter)."""
     check_aspect(image)
     height, width = image.shape[:2]
     if width <= height:

@@ -113,9 +113,6 @@ def grid(
       config: as in `Row`.
       values: by dotted key; the first key varies slowest.
       overrides: the same in all rows.
-
-    Raises:
-      ConfigError: a key without values.
     """
     if not values or not all(values.values()):
         key = next((key for key, choices in values.items() if not choices), "values")

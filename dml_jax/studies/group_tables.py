@@ -27,7 +27,6 @@ class Table(NamedTuple):
     """A table.
 
     Attributes:
-      title: above it.
       notes: sentences below it.
       head: headings of the columns.
       rows: cells, as many as headings.
@@ -45,7 +44,6 @@ def build(title: str, group: Group, metric: str, reported: Mapping[str, Mapping[
     """The table of a group.
 
     Args:
-      title: above the table.
       group: rows that may be compared.
       metric: by which rows are compared.
       reported: published metrics by row and source.

@@ -69,8 +69,6 @@ class Run:
     """A finished run or ensemble.
 
     Attributes:
-      directory: where it is.
-      row: of the table.
       results: contents of `results.json`.
       config: its configuration as nested mapping; empty for an ensemble.
       data: a digest of the names and labels of its test images; without its embeddings, of all data, or its directory.
@@ -88,11 +86,7 @@ class Run:
 
 
 def read_run(directory: Path, row: str = "") -> Run:
-    """A finished run.
-
-    Raises:
-      CheckpointError: there is none, or it is not finished.
-    """
+    """A finished run."""
     results = read_results(directory)
     if not results:
         raise CheckpointError(f"{directory}: holds no finished run (no results.json); finish it or leave it out")
@@ -144,11 +138,7 @@ def _test_images(directory: Path) -> str:
 
 
 def name_rows(runs: Sequence[Run]) -> list[Run]:
-    """Runs that differ in nothing but the seed share the name of the first; equal names of others become distinct.
-
-    Raises:
-      ConfigError: two runs with the same configuration and seed.
-    """
+    """Runs that differ in nothing but the seed share the name of the first; equal names of others become distinct."""
     names: dict[str, str] = {}
     seen: dict[tuple[Any, ...], Path] = {}
     named = []
@@ -178,7 +168,6 @@ class Group(NamedTuple):
 
     Attributes:
       data: name of the data set, for the heading.
-      protocol: of the evaluation.
       rows: runs by name of the row.
     """
 

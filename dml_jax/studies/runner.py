@@ -46,7 +46,6 @@ class Progress:
     """State that the jobs of this command share.
 
     Attributes:
-      print: shows a line.
       stop: set when the command must end.
       code: its exit code then.
     """
@@ -57,11 +56,7 @@ class Progress:
 
 
 def slots(jobs: int) -> list[Slot]:
-    """Divides the cores and the NVIDIA devices of this machine among jobs.
-
-    Raises:
-      ConfigError: fewer cores than jobs.
-    """
+    """Divides the cores and the NVIDIA devices of this machine among jobs."""
     # macOS does not bind processes to cores.
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
     if not 1 <= jobs <= len(cores):
@@ -123,7 +118,6 @@ def problems(root: Path, trials: Sequence[Trial], done: Collection[str]) -> dict
     """Why trials failed or cannot be run, by name.
 
     Args:
-      root: directory of the study.
       trials: in an order in which a trial follows those that it needs.
       done: names of those that are finished.
     """
@@ -146,10 +140,8 @@ def run_all(
     """Trains all trials that are neither finished nor failed.
 
     Args:
-      root: directory of the study.
       trials: in an order in which a trial follows those that it needs.
       jobs: see `slots`.
-      print_line: shows a line.
       wait: whether to wait for trials of other workers.
 
     Returns:
@@ -227,11 +219,8 @@ def execute(
     """Runs a claimed trial to its end.
 
     Args:
-      root: directory of the study.
       trial: to run; continued if it was interrupted.
-      lock: its claim.
       slot: what the process may use.
-      progress: of the command.
       watch: called now and then; a true answer stops the process.
       result: what to print of a finished trial; by default its Recall@1 on the test classes.
 

@@ -29,11 +29,7 @@ class Interrupted(BaseException):
 
 
 def library() -> Any:
-    """The optuna package.
-
-    Raises:
-      ConfigError: it is not installed.
-    """
+    """The optuna package."""
     try:
         optuna = importlib.import_module("optuna")
     except ImportError:
@@ -51,11 +47,7 @@ def database(optuna: Any, url: str) -> Any:
 
 
 def open_storage(optuna: Any, url: str, name: str) -> Any:
-    """The optuna study of that name, which is created if there is none.
-
-    Raises:
-      ConfigError: the storage cannot be used.
-    """
+    """The optuna study of that name, which is created if there is none."""
     try:
         return optuna.create_study(
             storage=database(optuna, url), study_name=name, direction="maximize", load_if_exists=True,
@@ -67,11 +59,7 @@ def open_storage(optuna: Any, url: str, name: str) -> Any:
 
 
 def count_ended(url: str, name: str) -> int:
-    """How many trials of a search have finished, were pruned or failed.
-
-    Raises:
-      ConfigError: optuna is not installed, or the storage cannot be used.
-    """
+    """How many trials of a search have finished, were pruned or failed."""
     optuna = library()
     return sum(trial.state.is_finished() for trial in open_storage(optuna, url, name).get_trials(deepcopy=False))
 
@@ -108,11 +96,7 @@ def suggested(trial: Any, search: Search) -> dict[str, Any]:
 
 
 def sampler(optuna: Any, search: Search, number: int) -> Any:
-    """The sampler that chooses the values of a trial, seeded by its number.
-
-    Raises:
-      ConfigError: a package is missing that it needs.
-    """
+    """The sampler that chooses the values of a trial, seeded by its number."""
     match search.sampler:
         case "random":
             return optuna.samplers.RandomSampler(seed=number)
@@ -125,11 +109,7 @@ def sampler(optuna: Any, search: Search, number: int) -> Any:
 
 
 def make_trial(search: Search, settings: Settings, number: int, parameters: Mapping[str, Any]) -> Trial:
-    """The trial with given values.
-
-    Raises:
-      ConfigError: the values do not fit together, or an option of the search is overridden.
-    """
+    """The trial with given values."""
     overrides = dict(search.overrides(parameters))
     if not settings.paper:
         overrides |= {"data.validation_share": search.validation_share, "train.select": "validation"}
@@ -184,7 +164,6 @@ class Objective:
         Raises:
           Interrupted: the run is to be continued.
           TrialPruned: it fell behind the other trials.
-          UserError: the values are impossible.
         """
         root, name = self.settings.root, f"trial-{asked.number:04d}"
         parameters = suggested(asked, self.search)
@@ -255,9 +234,6 @@ def run(
       jobs: see `runner.slots`.
       storage: URL of optuna's storage.
       wait: whether to wait for trials of other workers.
-
-    Raises:
-      UserError: a package is missing, or the storage cannot be used.
     """
     optuna = library()
     total = SMOKE_TRIALS if settings.smoke else search.trials

@@ -32,7 +32,6 @@ def write(
 
     Args:
       path: HTML file to write.
-      title: of the page.
       lead: paragraph below the title.
       parts: tables with the runs behind them.
       metric: drawn in the figures.

@@ -20,8 +20,6 @@ class Summary(NamedTuple):
     """What is known about runs.
 
     Attributes:
-      title: of the page.
-      lead: below the title.
       metric: by which rows are compared.
       runs: that are finished.
       reported: published metrics by row and source.
@@ -37,11 +35,7 @@ class Summary(NamedTuple):
 
 
 def of_study(root: Path) -> Summary:
-    """The finished trials of the study in a directory.
-
-    Raises:
-      ConfigError: the directory is not that of a study.
-    """
+    """The finished trials of the study in a directory."""
     facts = plan.read_facts(root)
     if facts is None:
         raise ConfigError(f"{root}: is not the directory of a study (no study.json)")
@@ -68,11 +62,7 @@ def of_study(root: Path) -> Summary:
 
 
 def of_runs(directories: Sequence[Path], metric: str) -> Summary:
-    """Any finished runs.
-
-    Raises:
-      UserError: no such directory, or a run that is not finished.
-    """
+    """Any finished runs."""
     for directory in directories:
         if not directory.is_dir():
             raise ConfigError(f"{directory}: there is no such directory")
@@ -83,11 +73,7 @@ def of_runs(directories: Sequence[Path], metric: str) -> Summary:
 
 
 def parts(summary: Summary) -> list[tuple[Table, outcomes.Group]]:
-    """A table for each group of runs that may be compared.
-
-    Raises:
-      CheckpointError: no run is finished, or none has the metric.
-    """
+    """A table for each group of runs that may be compared."""
     if not summary.runs:
         reasons = f": {summary.failed[0]}" if summary.failed else ""
         raise CheckpointError(f"{summary.title}: no run is finished{reasons}")
@@ -112,9 +98,7 @@ def publish(summary: Summary, output: Path | None, console: Console) -> None:
     """Prints the tables and writes them as report.md, .tex, .csv and .html.
 
     Args:
-      summary: of the runs.
       output: directory to write to; None to print only.
-      console: to print on.
     """
     made = parts(summary)
     for table, _ in made:

@@ -53,7 +53,6 @@ class Checkpoints:
       writing: False for readers, which must not touch what a run may be writing at the same time.
 
     Attributes:
-      directory: as given, absolute.
       run: as given.
       kept: where `kept_models` keeps models for analyses.
     """
@@ -110,7 +109,6 @@ class Checkpoints:
           background: returns as soon as the state has been copied to the host.
 
         Raises:
-          CheckpointError: it, or the one before in the background, could not be written.
           DivergedError: the state is not finite; nothing is written.
         """
         check_finite(state)
@@ -134,11 +132,7 @@ class Checkpoints:
             self.wait()
 
     def wait(self) -> None:
-        """Waits until the checkpoint that is being written is on disk.
-
-        Raises:
-          CheckpointError: it could not be written.
-        """
+        """Waits until the checkpoint that is being written is on disk."""
         pending, self._pending = self._pending, None
         if pending is not None:
             pending.result()
@@ -217,9 +211,6 @@ class Checkpoints:
         Args:
           checkpoint: "reported", "latest", "best" or a step.
           select: `train.select`, which determines what is reported.
-
-        Raises:
-          CheckpointError: there is no such checkpoint.
         """
         if checkpoint == "reported":
             checkpoint = "latest" if select == "last" else "best"
@@ -251,11 +242,7 @@ class Checkpoints:
         return TrainState(*(restored.state.get(name) for name in ON_DISK)), dict(restored.notes)
 
     def close(self) -> None:
-        """Waits until everything is on disk, and stops the threads.
-
-        Raises:
-          CheckpointError: the last checkpoint could not be written.
-        """
+        """Waits until everything is on disk, and stops the threads."""
         try:
             self.wait()
         finally:

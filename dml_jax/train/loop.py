@@ -45,7 +45,6 @@ def train(experiment: Experiment, out: Outputs, stop: Stop) -> TrainState:
     """Trains to the last step, or until it stops early, from the newest checkpoint or from the start.
 
     Args:
-      experiment: what is trained.
       out: checkpoints, logs, console.
       stop: SIGTERM or Ctrl-C.
 

@@ -16,13 +16,8 @@ def check(experiment: Experiment, given: Collection[str], console: Console, of: 
     """Warns of options that are pointless in this run.
 
     Args:
-      experiment: the run.
       given: keys of the configuration that the user gave.
-      console: shows the warnings.
       of: beginning of the keys that are looked at.
-
-    Raises:
-      ConfigError: such an option was given and misleads.
     """
     config = experiment.config
     params = on_devices.template(experiment).params if config.train.shard_classes else {}

@@ -41,8 +41,6 @@ def refreshed(
       method: has a `refresh`.
       embedder: computes its features.
       state: after one of `due_steps`.
-      split: the training images.
-      key: of the run.
       on_progress: called after each batch; may raise to stop.
     """
     refresh = method.hooks.refresh

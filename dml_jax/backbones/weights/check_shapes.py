@@ -21,9 +21,6 @@ def check_shapes(source: str, expected: Mapping[str, Shape], found: Mapping[str,
     Args:
       source: file or directory of the tensors, for the message.
       expected, found: shapes by name.
-
-    Raises:
-      WeightsError: naming every tensor that is missing, unexpected or of the wrong shape.
     """
     missing = [name for name in expected if name not in found]
     unexpected = [name for name in found if name not in expected]

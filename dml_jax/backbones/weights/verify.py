@@ -20,11 +20,7 @@ def class_names() -> list[str]:
 
 
 def classifier(arrays: Mapping[str, np.ndarray], source: str) -> tuple[np.ndarray, np.ndarray]:
-    """The kernel [K, 1000] and bias [1000] of the classifier of ImageNet among converted arrays.
-
-    Raises:
-      WeightsError: there is none, or it has other classes.
-    """
+    """The kernel [K, 1000] and bias [1000] of the classifier of ImageNet among converted arrays."""
     kernels = [path for path in arrays if path.startswith("classifier/") and path.endswith("/kernel")]
     if len(kernels) != 1:
         raise WeightsError(f"--verify: {source} holds {len(kernels)} classifiers of ImageNet, not one; omit --verify")
@@ -43,7 +39,6 @@ def likeliest(features: np.ndarray, kernel: np.ndarray, bias: np.ndarray, count:
     Args:
       features: float [1, h, w, K], the feature map of an image.
       kernel, bias: from `classifier`.
-      count: number of classes.
     """
     logits = np.asarray(features, np.float64).mean(axis=(0, 1, 2)) @ kernel + bias
     probabilities = np.exp(logits - logits.max())

@@ -46,11 +46,7 @@ def ordered_map(function: Callable[[S], T], items: Iterable[S], threads: int) ->
 
 
 def find_entries(recipe: Recipe, files: Files, options: Options, sources: str) -> list[Entry]:
-    """The images that a recipe finds among the files.
-
-    Raises:
-      DataError: the files are not the data set, or test classes are in training; the message begins with `sources`.
-    """
+    """The images that a recipe finds among the files."""
     try:
         entries = recipe.find(files, options)
         check_disjoint_classes(entries)
@@ -60,11 +56,7 @@ def find_entries(recipe: Recipe, files: Files, options: Options, sources: str) -
 
 
 def check_number_of_classes(entries: Sequence[Entry], sources: str) -> None:
-    """Checks that there are at least two classes for training, two for test, and none or two for validation.
-
-    Raises:
-      DataError: there are fewer; the message begins with `sources`.
-    """
+    """Checks that there are at least two classes for training, two for test, and none or two for validation."""
     classes = {split: {entry.class_name for entry in entries if entry.split == split} for split in SPLITS}
     if len(classes["validation"]) == 1:
         raise DataError(f"{sources}: the validation images are of one class only; at least 2 classes are needed")

@@ -24,7 +24,6 @@ class Request(NamedTuple):
     """A preparation.
 
     Attributes:
-      name: the data set.
       sources: archives, folders, .csv and .parquet files.
       output: directory to create.
       short_side, pixels: see `records.encode`.

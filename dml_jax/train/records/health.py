@@ -31,10 +31,7 @@ class Monitor:
     """Measures the health of a run and prints a warning when a problem appears.
 
     Args:
-      method: what is trained.
-      mesh: the devices.
       chunks: a batch is embedded in this many parts.
-      console: shows the warnings.
     """
 
     def __init__(self, method: Method, mesh: Mesh, chunks: int, console: Console):
@@ -77,10 +74,7 @@ class Monitor:
 
         Args:
           state: after the update.
-          batch: of the update.
           before: from `proxies`.
-          key: of the run.
-          grad_norm: of the update.
 
         Returns:
           numbers, whose names start with `PREFIX`, and "warnings", from `problems`, if there are any.

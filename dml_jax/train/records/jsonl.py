@@ -22,11 +22,7 @@ class JsonLines:
         self.active = active
 
     def write(self, line: dict[str, Any]) -> None:
-        """Appends a line, which is on disk on return, so that no checkpoint is ever ahead of the log.
-
-        Raises:
-          CheckpointError: the directory is not there any more.
-        """
+        """Appends a line, which is on disk on return, so that no checkpoint is ever ahead of the log."""
         if not self.active:
             return
         try:
@@ -41,11 +37,7 @@ class JsonLines:
             ) from None
 
     def read(self) -> list[dict[str, Any]]:
-        """All complete lines; an incomplete last one, left by a killed run, is ignored.
-
-        Raises:
-          CheckpointError: another line is damaged; names it.
-        """
+        """All complete lines; an incomplete last one, left by a killed run, is ignored."""
         lines: list[dict[str, Any]] = []
         if not self.path.exists():
             return lines

@@ -31,7 +31,6 @@ def write(directory: Path, state: TrainState, run: Mapping[str, Any]) -> None:
 
     Args:
       directory: created if necessary.
-      state: the model.
       run: see `workdir.identity`.
     """
     arrays = {
@@ -71,9 +70,6 @@ def read(directory: Path, step: int, template: TrainState, run: Mapping[str, Any
 
     Returns:
       The state with NumPy arrays, and with an empty state of the optimizer.
-
-    Raises:
-      CheckpointError: the file is damaged or holds a model of another run.
     """
     path = directory / f"{step}{SUFFIX}"
     with reading(path, "delete it", CheckpointError):

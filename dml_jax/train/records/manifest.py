@@ -42,7 +42,6 @@ def write(checkpoint: Path, run: Mapping[str, Any]) -> None:
     """Marks a checkpoint as complete.
 
     Args:
-      checkpoint: its directory.
       run: see `workdir.identity`.
     """
     content = {"run": dict(run), "files": digests(checkpoint)}
@@ -64,11 +63,7 @@ def newest(directory: Path) -> tuple[Path, dict[str, Any] | None] | None:
 
 
 def run_of(checkpoint: Path) -> dict[str, Any] | None:
-    """The run that a checkpoint belongs to; None if an earlier version has written it.
-
-    Raises:
-      CheckpointError: the manifest is damaged or missing.
-    """
+    """The run that a checkpoint belongs to; None if an earlier version has written it."""
     return _read(checkpoint)[0]
 
 

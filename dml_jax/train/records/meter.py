@@ -66,8 +66,6 @@ class Meter:
     Args:
       batches: the reader, which counts the seconds waited.
       batch_size: images in a batch, on all devices together.
-      devices: number of devices.
-      step: number of steps done.
 
     Attributes:
       fastest: see `fastest_step`; None leaves the utilisation out.

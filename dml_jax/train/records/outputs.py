@@ -20,11 +20,8 @@ class Outputs(NamedTuple):
     """Where a run is recorded.
 
     Attributes:
-      checkpoints: of the work directory.
       metrics: `metrics.jsonl`.
       timing: `timing.jsonl`.
-      console: shows progress.
-      trace: of some steps.
     """
 
     checkpoints: Checkpoints
@@ -46,10 +43,8 @@ def opened(
     """The outputs of a run in its work directory.
 
     Args:
-      directory: the work directory.
       facts: see `workdir.identity`.
       template: see `Checkpoints`.
-      console: shows progress.
       metrics: `metrics.jsonl`, and wherever else its lines are shown.
       traced: first and last step of a trace.
     """

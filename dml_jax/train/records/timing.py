@@ -34,7 +34,6 @@ def summary(lines: Sequence[dict[str, Any]], batch_size: int) -> dict[str, float
 
     Args:
       lines: of `timing.jsonl`.
-      batch_size: images per step.
 
     Returns:
       "seconds" of training, without compilation and evaluation; "images_per_second", the median over the lines; and

@@ -115,7 +115,6 @@ class TrackedLines(JsonLines):
     Args:
       path: the file, in the work directory.
       names: "tensorboard", "wandb" or both; they start when the file is truncated to what the run continues from.
-      config: of the run.
       active: False on all processes but the first, which then write nothing.
     """
 
@@ -126,11 +125,7 @@ class TrackedLines(JsonLines):
         self._trackers: list[Tracker] = []
 
     def truncate(self, step: int) -> None:
-        """Removes lines after `step`, then starts the trackers and shows them the others.
-
-        Raises:
-          ConfigError: a tracker cannot be used.
-        """
+        """Removes lines after `step`, then starts the trackers and shows them the others."""
         super().truncate(step)
         for name in self._names:
             tracker: Tracker = (TensorBoard if name == "tensorboard" else Wandb)(self.path.parent, self._config)

@@ -50,11 +50,7 @@ class Facts:
 
 
 def read_config(workdir: Path) -> dict[str, Any]:
-    """The `config.json` of a work directory.
-
-    Raises:
-      CheckpointError: there is none, or it is damaged; names the entry.
-    """
+    """The `config.json` of a work directory."""
     path = workdir / "config.json"
     if not path.exists():
         raise CheckpointError(f"{workdir}: is not a work directory (no config.json)")
@@ -165,11 +161,7 @@ def locked(workdir: Path, *, active: bool = True) -> Iterator[Path]:
     """Creates the directory, checks that it is writable and locks it against a second run.
 
     Args:
-      workdir: the directory.
       active: False on all processes but the first, which do not touch it.
-
-    Raises:
-      CheckpointError: the directory is not writable, or another run uses it.
     """
     if not active:
         yield workdir
@@ -212,10 +204,7 @@ def provenance(config: Config, data_hash: str, classes: int, images: int, shape:
     """The contents of `config.json`: the resolved configuration, the data, the commit and the library versions.
 
     Args:
-      config: of the run.
       data_hash: see `experiment.data_hash`.
-      classes: number of training classes.
-      images: number of training images.
       shape: (height, width) of an image; with these numbers the model can be rebuilt without the data.
     """
     import jax  # which studies, that only compare configurations, need not wait for
@@ -245,7 +234,6 @@ def unfinished(workdir: Path, step: int, *, reported: bool) -> str:
     """Says that a run has not finished; empty if it has.
 
     Args:
-      workdir: of the run.
       step: of one of its models.
       reported: whether that would be the reported model, which has results once the run has finished.
     """

@@ -44,13 +44,8 @@ def with_features(experiment: Experiment, directory: Path, console: Console, sto
     """The experiment with the features that its training draws batches of, if it trains on features.
 
     Args:
-      experiment: the run.
       directory: its work directory, where features are kept.
-      console: shows progress.
       stop: SIGTERM or Ctrl-C.
-
-    Raises:
-      ConfigError: the method needs more of a feature map than its mean and maximum.
     """
     config = experiment.config
     if not config.train.feature_views:

@@ -20,7 +20,6 @@ class Embedder(NamedTuple):
 
     Attributes:
       compute: (params, model_state, images uint8 [B, H, W, 3], split over the devices) -> [B, D] on every device.
-      mesh: the devices.
       data: the transform of the images.
       batch_size: images at once, on all devices together.
     """
@@ -45,8 +44,6 @@ def embed_split(
 
     Args:
       embedder: from `compile_embedder`.
-      state: the model.
-      split: the images.
       on_progress: called after each batch with the number of images done; may raise to stop.
 
     Returns:

@@ -29,9 +29,7 @@ def final(
 
     Args:
       experiment: the splits, and how the model is evaluated.
-      state: the model.
       model: how it was selected, for the record.
-      console: shows progress and warnings.
 
     Returns:
       (contents of `results.json` and the arrays of `query_results.ARRAYS`, embeddings float32 [N, D] of "test" and, if

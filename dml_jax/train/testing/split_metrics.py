@@ -73,7 +73,6 @@ def of_training_classes(
     Args:
       options, distance: see `metrics`.
       embedder, state, on_progress: see `embedding.embed_split`.
-      train: the training images.
       like: the sample has at most as many classes and images as this split, and about SEEN images.
     """
     most = min(SEEN, len(like.labels))

@@ -19,7 +19,6 @@ def batches_from_clusters(labels: np.ndarray, data: Data, seed: int) -> Groups:
     Args:
       labels: int [N], the cluster of every image, in 0..C-1.
       data: its `batch_size` and `images_per_class`, here images of one cluster.
-      seed: of the random draw.
     """
     size = data.images_per_class
     chunks = max(2, min(data.batch_size, len(labels)) // size)  # two clusters always fill two chunks or more
@@ -38,16 +37,10 @@ def refined(
     Args:
       config: sizes of the batches, options of the clustering, seed.
       refine: see `Hooks`.
-      state: the trained model.
-      kind: of batches.
       embeddings: float32 [N, D] of "test" and, if there is one, of "gallery".
 
     Returns:
       (refined embeddings of the same images, [N, D'], numbers of clusters and of noise images if it clusters).
-
-    Raises:
-      DataError: a clustering finds fewer than two clusters.
-      ConfigError: the method cannot refine queries for a separate gallery.
     """
     data = config.data
     if kind == "reciprocal":

@@ -28,7 +28,6 @@ def spread(build: Callable[[int], Method], classes: int, batch: Batch) -> Method
 
     Args:
       build: number of classes -> the method.
-      classes: number of classes C.
       batch: gives the shapes of the images.
     """
     method = build(classes)
