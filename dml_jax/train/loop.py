@@ -16,7 +16,7 @@ from dml_jax.train import on_devices, training_set_refresh
 from dml_jax.train.distributed import device_memory, mesh
 from dml_jax.train.distributed.stop_signals import Interrupted, Stop
 from dml_jax.train.experiment import Experiment
-from dml_jax.train.records import health, kept_models, meter
+from dml_jax.train.records import diagnostics, kept_models, meter
 from dml_jax.train.records.outputs import Outputs
 from dml_jax.train.start import warm_start
 from dml_jax.train.state import TrainState, evaluated
@@ -77,7 +77,7 @@ def train(experiment: Experiment, out: Outputs, stop: Stop) -> TrainState:
         raise Interrupted(stop.agreed())
     out.console.print("compiling the training step")
     clock = meter.Meter(batches, experiment.config.data.batch_size, experiment.mesh.size, start)
-    monitor = health.Monitor(method, experiment.mesh, config.chunks, out.console)
+    monitor = diagnostics.Monitor(method, experiment.mesh, config.chunks, out.console)
     previous: dict[str, jax.Array] = {}
     with batches, out.trace:
         for done in range(start + 1, total + 1):

@@ -6,12 +6,13 @@ Everything unfinished is in one folder of the output directory, from which an in
 import contextlib
 import os
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from dml_jax.console import Console
 from dml_jax.data import store
-from dml_jax.data.prepare import check, known_archives, near_duplicates, records, report, sources
+from dml_jax.data.prepare import check, known_archives, near_duplicates, records, sources
 from dml_jax.data.prepare.sources import Options, Recipe
 from dml_jax.errors import ConfigError, DataError
 from dml_jax.files import read_json, write_json
@@ -88,6 +89,14 @@ def prepare(request: Request, recipe: Recipe, console: Console) -> dict[str, Any
         if not any(request.output.iterdir()):
             request.output.rmdir()
         raise
+
+
+def summary(content: Mapping[str, Any]) -> list[str]:
+    """Lines that summarise a prepared data set."""
+    splits = [f"{name}: {of['images']} images of {of['classes']} classes" for name, of in content["splits"].items()]
+    metadata = [f"metadata: {', '.join(content['metadata'])}"] if content.get("metadata") else []
+    skipped = [f"{len(content['skipped'])} images were left out"] if content["skipped"] else []
+    return [*splits, *metadata, *skipped, f"sha256 {content['sha256']}"]
 
 
 def _temporary_folder(request: Request, console: Console) -> Path:
@@ -170,7 +179,7 @@ def _prepare(request: Request, recipe: Recipe, console: Console, temporary: Path
         data, kept, compressed=not request.pixels, threads=request.threads, progress=console.update_progress
     )
     pairs = near_duplicates.between_splits(kept, [hashes[i].difference for i in usable])
-    report.write_near_duplicates(data, pairs, console)
+    near_duplicates.write(data, pairs, console)
     marker = written | {
         "name": request.name,
         "request": request.identity(),

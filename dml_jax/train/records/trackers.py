@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import numpy as np
 from PIL import Image
@@ -21,29 +21,10 @@ from dml_jax.errors import ConfigError
 from dml_jax.train.records.jsonl import JsonLines
 
 
-class Tracker(Protocol):
-    """Where the lines of `metrics.jsonl` are shown.
-
-    Attributes:
-      first_step: lines before it are shown already.
-    """
-
-    first_step: int
-
-    def write(self, step: int, numbers: Mapping[str, float]) -> None:
-        """Shows the numbers of a line."""
-
-    def finish(self, step: int, results: Mapping[str, float], figures: Sequence[Path]) -> None:
-        """Shows the final results and the figures, PNG files."""
-
-    def close(self, succeeded: bool) -> None:
-        """Writes what is left."""
-
-
 class TensorBoard:
     """Event files in `<workdir>/tensorboard`, rewritten each time the run is started or continued."""
 
-    first_step = 0
+    first_step = 0  # lines before it are shown already
 
     def __init__(self, workdir: Path, config: Config):
         from tensorboardX import SummaryWriter
@@ -122,13 +103,13 @@ class TrackedLines(JsonLines):
         super().__init__(path, active)
         self._names = names if active else ()
         self._config = config
-        self._trackers: list[Tracker] = []
+        self._trackers: list[TensorBoard | Wandb] = []
 
     def truncate(self, step: int) -> None:
         """Removes lines after `step`, then starts the trackers and shows them the others."""
         super().truncate(step)
         for name in self._names:
-            tracker: Tracker = (TensorBoard if name == "tensorboard" else Wandb)(self.path.parent, self._config)
+            tracker = (TensorBoard if name == "tensorboard" else Wandb)(self.path.parent, self._config)
             self._trackers.append(tracker)
             for line in self.read():
                 if line["step"] >= tracker.first_step:
