@@ -49,11 +49,10 @@ class Checkpoints:
       template: () -> a TrainState with the structure, shapes, dtypes and shardings to restore (arrays or
         ShapeDtypeStructs).
       warn: called with one sentence for each checkpoint that cannot be read; None to raise instead of falling back.
-      run: see `workdir.identity`; written with each checkpoint, and compared whenever one is read.
+      run: the `workdir.identity`, written with each checkpoint and compared whenever one is read.
       writing: False for readers, which must not touch what a run may be writing at the same time.
 
     Attributes:
-      run: as given.
       kept: where `kept_models` keeps models for analyses.
     """
 
@@ -147,21 +146,11 @@ class Checkpoints:
         return [int(path.name) for path in manifest.complete(self.directory / kind)]
 
     def restore(self, kind: str = "latest", step: int | None = None) -> tuple[TrainState, dict[str, Any]] | None:
-        """Reads a checkpoint; if the newest is corrupt, warns, deletes it and reads the one before it.
+        """(state, notes) of the checkpoint of a step, or of the newest; None if there is none.
 
-        Of several processes, the first decides which one.
-
-        Args:
-          kind: "latest" or "best".
-          step: which one; None for the newest.
-
-        Returns:
-          (state, notes), or None if there is no checkpoint.
-
-        Raises:
-          CheckpointError: `step` does not exist or is corrupt, all checkpoints are corrupt, the newest manifest cannot
-            be opened, the checkpoint belongs to another run, or the one that was being written in the background could
-            not be.
+        If the newest is corrupt, warns, deletes it and reads the one before it. Of several processes, the first decides
+        which one. Raises CheckpointError if `step` does not exist or is corrupt, if all are corrupt, or if the
+        checkpoint belongs to another run.
         """
         self.wait()
         if step is not None:

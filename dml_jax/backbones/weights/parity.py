@@ -49,7 +49,7 @@ def compare_layers(
     """Runs a backbone, and each of its layers again in torch, in float32; torch's output goes on to the next layer.
 
     Args:
-      params, stats: converted weights.
+      params, stats: the converted weights.
       tensors: the state_dict they come from, with torch's axes.
       names: "backbone/params/..." -> name in the state_dict.
       inputs: float [1, H, W, 3], a normalised image.

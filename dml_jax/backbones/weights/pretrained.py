@@ -20,9 +20,7 @@ SIZES = ("block", "depths", "widths", "stem", "channels", "depth", "width", "pat
 def load_backbone(options: Mapping[str, Any], source: str) -> tuple[Any, Any]:
     """(params, stats) of a backbone, nested dicts of NumPy arrays.
 
-    Args:
-      options: the configuration of the backbone as a dict.
-      source: where the weights are published, for the message.
+    `options` is its configuration as a dict; the message names `source`, where the weights are published.
     """
     directory, architecture = options["pretrained"], options["name"]
     path = packaged.directory(Path(directory).expanduser())
@@ -65,8 +63,7 @@ def differences(recorded: Mapping[str, Any], options: Mapping[str, Any], keys: C
 
     Args:
       recorded: "architecture" of `weights.json`; what it does not have is not compared.
-      options: the configuration of the backbone as a dict.
-      keys: of the options that are compared.
+      options: the configuration of the backbone as a dict, of which `keys` are compared.
     """
     found, wanted = (
         traverse_util.flatten_dict(json.loads(json.dumps({key: values[key] for key in keys if key in values})), sep=".")
@@ -83,12 +80,7 @@ def match_backbone(source: str, found: Any, expected: Any) -> Any:
     """The loaded {"params", "stats"} of a backbone, arranged as the network expects them.
 
     Scales and biases of batch norms are in "stats" if they are fixed, otherwise in "params"; they are moved to the
-    collection that the network has them in.
-
-    Args:
-      source: directory of the weights, for the message.
-      found: nested dicts of arrays.
-      expected: nested dicts of arrays or shapes.
+    collection that the network has them in. The message names `source`, the directory of the weights.
     """
     wanted = leaf_shapes(expected)
     other = {"params": "stats", "stats": "params"}
@@ -107,10 +99,6 @@ def load_method(directory: str, params: Any, state: Any) -> tuple[Any, Any, list
 
     Published checkpoints hold the backbone and the layers that compute embeddings, but not always the parameters that
     only the loss uses; those keep their initial values.
-
-    Args:
-      directory: written by `dml-jax convert`.
-      params, state: as `Method.init` returns them.
 
     Returns:
       (params, state, paths of the leaves that are not in the checkpoint).

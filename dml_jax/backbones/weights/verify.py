@@ -34,12 +34,7 @@ def classifier(arrays: Mapping[str, np.ndarray], source: str) -> tuple[np.ndarra
 
 
 def likeliest(features: np.ndarray, kernel: np.ndarray, bias: np.ndarray, count: int = 5) -> list[tuple[str, float]]:
-    """The classes with the highest probability, which comes second.
-
-    Args:
-      features: float [1, h, w, K], the feature map of an image.
-      kernel, bias: from `classifier`.
-    """
+    """(class, probability) of the likeliest classes, from the feature map [1, h, w, K] of an image."""
     logits = np.asarray(features, np.float64).mean(axis=(0, 1, 2)) @ kernel + bias
     probabilities = np.exp(logits - logits.max())
     probabilities /= probabilities.sum()

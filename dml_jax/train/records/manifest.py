@@ -39,11 +39,7 @@ class _Content:
 
 
 def write(checkpoint: Path, run: Mapping[str, Any]) -> None:
-    """Marks a checkpoint as complete.
-
-    Args:
-      run: see `workdir.identity`.
-    """
+    """Marks a checkpoint of the run with this `workdir.identity` as complete."""
     content = {"run": dict(run), "files": digests(checkpoint)}
     write_json(checkpoint / NAME, content | {"sha256": _digest(content)})
 

@@ -17,12 +17,7 @@ from dml_jax.train.state import TrainState
 
 
 class Outputs(NamedTuple):
-    """Where a run is recorded.
-
-    Attributes:
-      metrics: `metrics.jsonl`.
-      timing: `timing.jsonl`.
-    """
+    """Where a run is recorded; `metrics` and `timing` are `metrics.jsonl` and `timing.jsonl`."""
 
     checkpoints: Checkpoints
     metrics: JsonLines
@@ -43,7 +38,7 @@ def opened(
     """The outputs of a run in its work directory.
 
     Args:
-      facts: see `workdir.identity`.
+      facts: the contents of `config.json`.
       template: see `Checkpoints`.
       metrics: `metrics.jsonl`, and wherever else its lines are shown.
       traced: first and last step of a trace.

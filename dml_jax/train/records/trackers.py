@@ -1,4 +1,4 @@
-"""Runs shown in TensorBoard and in Weights & Biases, beside `metrics.jsonl` and from its lines.
+"""TensorBoard and Weights & Biases, which show the lines of `metrics.jsonl`.
 
 `metrics.jsonl` stays the record of a run. When a run starts or continues, each tracker gets the lines up to the
 checkpoint and then every new one, so that no step is shown twice and a tracker may be added halfway.
