@@ -113,7 +113,7 @@ def _backward(
 def _kernel_gradient(
     x: jax.Array, shape: tuple[int, ...], grad: jax.Array, strides: tuple[int, int], padding: Padding
 ) -> jax.Array:
-    """For each cell (i, j) of the kernel, the product of the inputs shifted by (i, j) with the gradient of the output."""
+    """For each cell (i, j) of the kernel, the inputs shifted by (i, j) times the gradient of the output, summed."""
     padded = jnp.pad(x, ((0, 0), *padding, (0, 0)))
     rows, columns = ((n - 1) * stride + 1 for n, stride in zip(grad.shape[1:3], strides, strict=True))
     flat = grad.reshape(-1, grad.shape[-1])

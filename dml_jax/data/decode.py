@@ -6,7 +6,7 @@ reachable, because some start programs (EPS) or are rarely tested. HEIC, the for
 Pixels are those that Pillow gives after applying the EXIF orientation, converting to RGB and dropping alpha, except for
 16-bit greyscale, which Pillow would clip to almost white. JPEG files other than CMYK are decoded by simplejpeg, which
 gives the same bits faster. A decoder does not detect all damage, e.g. flipped bits in the middle of a JPEG scan;
-checksums (`prepared.verify`) do.
+checksums (`store.verify`) do.
 """
 
 import io

@@ -183,7 +183,7 @@ def evaluation(
     Args:
       data: how images are cropped and prefetched; its batch size is not used.
       batch_size: images in the global batch, a multiple of `hosts`.
-      host, hosts: index of this process and number of processes; each gets consecutive rows of the global batch.
+      host, hosts: as for `training`.
 
     Returns:
       a reader of (images uint8 [batch_size / hosts, H, W, 3], count): the first `count` rows of the global batch are

@@ -66,7 +66,7 @@ def count_ended(url: str, name: str) -> int:
 
 @contextmanager
 def one_at_a_time(root: Path) -> Iterator[IO[str]]:
-    """Lets one worker of a search enter after the other; closing the file lets the next one in earlier."""
+    """Lets the workers of a search enter one at a time; closing the file lets the next one in earlier."""
     with open(root / "trials" / "search.lock", "w") as door:
         fcntl.flock(door, fcntl.LOCK_EX)
         yield door
@@ -82,7 +82,7 @@ def check_space(search: Search) -> None:
 
 
 def suggested(trial: Any, search: Search) -> dict[str, Any]:
-    """The values of a trial of optuna; those that it has already do not change."""
+    """The values of a trial of optuna; those that it already has do not change."""
     found: dict[str, Any] = {}
     for name, values in search.space.items():
         match values:
@@ -145,8 +145,7 @@ def _as_text(value: Any) -> str:
 class Objective:
     """The function that `study.optimize` maximises: trains the run of a trial and returns its best evaluation.
 
-    Args:
-      door: of `one_at_a_time`; closed when the trial is claimed.
+    `door`, from `one_at_a_time`, is closed once the trial is claimed.
     """
 
     def __init__(
@@ -159,11 +158,9 @@ class Objective:
         self.lock: IO[str] | None = None
 
     def __call__(self, asked: Any) -> float:
-        """The best evaluation; NaN, and optuna's FAIL, if there is none.
+        """The best evaluation; NaN, which is optuna's FAIL, without one.
 
-        Raises:
-          Interrupted: the run is to be continued.
-          TrialPruned: it fell behind the other trials.
+        Raises Interrupted if the run is to be continued, TrialPruned if it fell behind the other trials.
         """
         root, name = self.settings.root, f"trial-{asked.number:04d}"
         parameters = suggested(asked, self.search)
@@ -228,13 +225,7 @@ def run(
     name: str, search: Search, settings: Settings, metric: str, jobs: Sequence[Slot], storage: str,
     print_line: Callable[[str], None], *, wait: bool,
 ) -> int:  # fmt: skip
-    """Trains the trials of a search that are missing; returns 0, or 128 + the number of the signal that stopped it.
-
-    Args:
-      jobs: see `runner.slots`.
-      storage: URL of optuna's storage.
-      wait: whether to wait for trials of other workers.
-    """
+    """Trains the trials of a search that are missing; see `runner.run_all`. `storage` is the URL of optuna's."""
     optuna = library()
     total = SMOKE_TRIALS if settings.smoke else search.trials
     sampler(optuna, search, 0)

@@ -17,11 +17,10 @@ WRITERS = {"md": group_tables.markdown, "tex": group_tables.latex, "csv": group_
 
 
 class Summary(NamedTuple):
-    """What is known about runs.
+    """Finished runs, whose rows are compared by `metric`.
 
     Attributes:
-      metric: by which rows are compared.
-      runs: that are finished.
+      lead: paragraph below the title.
       reported: published metrics by row and source.
       failed: lines about trials without results.
     """
@@ -95,11 +94,7 @@ def parts(summary: Summary) -> list[tuple[Table, outcomes.Group]]:
 
 
 def publish(summary: Summary, output: Path | None, console: Console) -> None:
-    """Prints the tables and writes them as report.md, .tex, .csv and .html.
-
-    Args:
-      output: directory to write to; None to print only.
-    """
+    """Prints the tables and, unless `output` is None, writes them there as report.md, .tex, .csv and .html."""
     made = parts(summary)
     for table, _ in made:
         group_tables.print_table(table, console)

@@ -56,7 +56,7 @@ def _layouts() -> Iterator[Layout]:
 
 
 def _is_unused(key: str) -> bool:
-    """Whether a tensor is a counter or listed below."""
+    """Whether no backbone has a tensor of this name."""
     # GoogLeNet's auxiliary classifiers, the blocks that DiVA's checkpoints contain under two names, and the layers that
     # vision transformers have for their pretraining only.
     unused = ("aux1.", "aux2.", "layer_blocks.", "pooler.", "mask_token")

@@ -23,12 +23,7 @@ T = TypeVar("T")
 
 
 class ImageHashes(NamedTuple):
-    """Hashes of an image that can be decoded.
-
-    Attributes:
-      sha256: digest of the file.
-      difference: uint8 [16], see `difference_hash`.
-    """
+    """The SHA-256 of an image file and the `difference_hash` of its pixels, uint8 [16]."""
 
     sha256: bytes
     difference: np.ndarray
@@ -99,14 +94,11 @@ def inspect_images(
     progress: Callable[[int], None] = lambda done: None,
     use: Callable[[int, bytes, np.ndarray], None] = lambda i, data, pixels: None,
 ) -> tuple[dict[int, ImageHashes], dict[int, str]]:
-    """Decodes all images.
+    """Decodes all images; returns hashes of the usable and reasons of the unusable ones, both by index.
 
     Args:
       progress: called with the number of images decoded so far.
       use: called in the threads with index, content of the file and pixels, uint8 [H, W, 3], of each usable image.
-
-    Returns:
-      Hashes of the usable and reasons of the unusable images, both by index.
     """
     hashes: dict[int, ImageHashes] = {}
     reasons: dict[int, str] = {}

@@ -37,11 +37,7 @@ def write(directory: Path, pairs: Sequence[tuple[Entry, Entry]], console: Consol
 
 
 def find_pairs(first: np.ndarray, second: np.ndarray) -> list[tuple[int, int]]:
-    """Near-duplicates between two sets of images.
-
-    Args:
-      first: uint8 [N, 16], difference hashes.
-      second: uint8 [M, 16].
+    """Near-duplicates between two sets of images, from difference hashes uint8 [N, 16] and [M, 16].
 
     Returns:
       Sorted pairs (index into first, index into second) of hashes that differ in at most `MAX_DISTANCE` bits: of each

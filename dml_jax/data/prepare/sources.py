@@ -37,12 +37,7 @@ class File(NamedTuple):
     size: int = -1
 
     def read(self) -> bytes:
-        """The content.
-
-        Raises:
-          DataError: missing, a broken link, not a regular file (a pipe or device may have no end), unreadable or larger
-            than `MAX_BYTES`.
-        """
+        """The content; raises DataError for anything but a regular file (a pipe may have no end) of `MAX_BYTES`."""
         try:
             if self.size >= 0:
                 with self.path.open("rb") as file:

@@ -156,7 +156,7 @@ def _why_not_longer(config: Mapping[str, Any], steps: int) -> str:
 
 @contextmanager
 def locked(workdir: Path, *, active: bool = True) -> Iterator[Path]:
-    """Creates the directory, checks that it is writable, locks it against a second run; if `active`, else nothing."""
+    """Creates the directory, checks that it is writable and locks it; processes without `active` do not touch it."""
     if not active:
         yield workdir
         return
