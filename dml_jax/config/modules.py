@@ -73,11 +73,8 @@ def import_code(values: Mapping[str, Any], keys: Collection[str] | None = None) 
     """Imports the modules that a configuration names by their import paths, which runs their code.
 
     Args:
-      values: nested mapping; that of the user's own configuration, or of one whose code the user trusts.
+      values: nested mapping: the user's own configuration, or one whose code the user trusts.
       keys: dotted keys to which this is limited; None for all.
-
-    Raises:
-      ConfigError: a module cannot be imported.
     """
     for key, name, path in _named(values):
         if keys is not None and key not in keys:

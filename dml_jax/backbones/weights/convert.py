@@ -25,7 +25,7 @@ class Converted(NamedTuple):
     """Tensors ready to be written.
 
     Attributes:
-      tensors: by path as in `converted_files`, with their axes in JAX order.
+      tensors: by path as in `store`, with their axes in JAX order.
       torch_names: path -> name in the recognised state_dict, backbone only.
       kind: what the checkpoint contains, for messages.
     """

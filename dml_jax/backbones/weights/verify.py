@@ -12,6 +12,7 @@ import numpy as np
 from dml_jax.errors import WeightsError
 
 CLASSES = Path(__file__).with_name("imagenet_classes.txt")  # in the order of the published classifiers
+LIKELIEST = 5  # classes that are listed
 
 
 def class_names() -> list[str]:
@@ -33,10 +34,10 @@ def classifier(arrays: Mapping[str, np.ndarray], source: str) -> tuple[np.ndarra
     return kernel, bias
 
 
-def likeliest(features: np.ndarray, kernel: np.ndarray, bias: np.ndarray, count: int = 5) -> list[tuple[str, float]]:
+def likeliest(features: np.ndarray, kernel: np.ndarray, bias: np.ndarray) -> list[tuple[str, float]]:
     """(class, probability) of the likeliest classes, from the feature map [1, h, w, K] of an image."""
     logits = np.asarray(features, np.float64).mean(axis=(0, 1, 2)) @ kernel + bias
     probabilities = np.exp(logits - logits.max())
     probabilities /= probabilities.sum()
     names = class_names()
-    return [(names[i], float(probabilities[i])) for i in np.argsort(-logits, kind="stable")[:count]]
+    return [(names[i], float(probabilities[i])) for i in np.argsort(-logits, kind="stable")[:LIKELIEST]]

@@ -26,11 +26,9 @@ class Request(NamedTuple):
 
     Attributes:
       sources: archives, folders, .csv and .parquet files.
-      output: directory to create.
       short_side, pixels: see `records.encode`.
       skip_bad: leave out unusable images instead of stopping.
       subset: accept other counts than those of the complete data set.
-      threads: number of threads that decode.
       download: whether the sources are archives to be downloaded, see `known_archives`.
     """
 

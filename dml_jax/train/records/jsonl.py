@@ -10,12 +10,7 @@ from dml_jax.files import atomic_write, name_file
 
 
 class JsonLines:
-    """A file with one JSON object per line, each with a `step`, in order of the steps.
-
-    Args:
-      path: the file; created with the first line.
-      active: False on all processes but the first, which then write nothing.
-    """
+    """A file with one JSON object per line, each with a `step`, in order; only an `active` process writes it."""
 
     def __init__(self, path: Path, active: bool = True):
         self.path = path

@@ -93,10 +93,7 @@ class Wandb:
 class TrackedLines(JsonLines):
     """`metrics.jsonl`, whose lines are also shown by trackers; a context that closes them.
 
-    Args:
-      path: the file, in the work directory.
-      names: "tensorboard", "wandb" or both; they start when the file is truncated to what the run continues from.
-      active: False on all processes but the first, which then write nothing.
+    `names` are "tensorboard", "wandb" or both, which start when the file is truncated to what the run continues from.
     """
 
     def __init__(self, path: Path, names: Sequence[str], config: Config, active: bool = True):

@@ -33,8 +33,6 @@ def refined(
     and gallery alike.
 
     Args:
-      config: sizes of the batches, options of the clustering, seed.
-      refine: see `Hooks`.
       embeddings: float32 [N, D] of "test" and, if there is one, of "gallery".
 
     Returns:

@@ -24,12 +24,7 @@ ClassAxis = Callable[[tuple[str, ...]], int | None]
 
 
 def spread(build: Callable[[int], Method], classes: int, batch: Batch) -> Method:
-    """A method whose tables of classes are padded and spread over the devices.
-
-    Args:
-      build: number of classes -> the method.
-      batch: gives the shapes of the images.
-    """
+    """A method, built for a number of classes, whose tables of classes are padded and spread over the devices."""
     method = build(classes)
     class_axis = class_axes(method, build(classes + 1), batch).get
 
