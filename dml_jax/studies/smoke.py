@@ -17,11 +17,7 @@ KEPT = ("sampler", "batch_size", "images_per_class", "jitter", "greyscale", "val
 
 
 def shrunk(values: dict[str, Any]) -> dict[str, Any]:
-    """The same configuration, small.
-
-    Args:
-      values: a resolved configuration as a nested dict; unchanged.
-    """
+    """A small version of a resolved configuration, a nested dict."""
     data = asdict(Data()) | {key: values["data"][key] for key in KEPT}
     backbone = resnet.Config(block="basic", depths=(1, 1), widths=(8, 16), stem="small")
     method = {key: min(value, LARGEST[key]) if key in LARGEST else value for key, value in values["method"].items()}
