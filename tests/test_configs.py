@@ -96,8 +96,8 @@ def test_every_configuration_fits_its_weights() -> None:
             options = asdict(resolved(path.stem, variant).backbone)
             weights = Path(options["pretrained"]).name
             if weights != "none":
-                unseen = pretrained.UNSEEN.get(options["name"], ())  # of transformers; the papers change others' pixels
-                keys = (*unseen, "pixels") if unseen else ()
+                unseen = getattr(configs.module("backbone", options["name"]), "UNSEEN", ())
+                keys = (*unseen, "pixels") if unseen else ()  # the papers change the pixels of convolutional networks
                 assert not pretrained.differences(asdict(named[weights]), options, keys), (path, variant)
                 found.add(weights)
     assert {"deit_small", "dino_vits16", "dinov2_vits14", "googlenet", "mit_b2", "vit_small"} <= found

@@ -244,7 +244,7 @@ class Tiny(tiny_model.Tiny):
 def test_python_snippets(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The snippets of a page, one after the other, with a random projection in place of every trained model."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(dml_jax, "load", lambda *_: Tiny())
+    monkeypatch.setattr(dml_jax, "load", lambda *_, **__: Tiny())
     for i, name in enumerate("abcdx"):
         pictures.write(tmp_path / f"{name}.jpg", i)
     rows = np.random.default_rng(0).normal(size=(1200, 4)).astype(np.float32)

@@ -82,7 +82,7 @@ def embed_killed_at(moment: int, arguments: list[str]) -> int:
         return run
 
     os.replace, shutil.rmtree = counted(os.replace), counted(shutil.rmtree)
-    dml_jax.load = lambda *_: Tiny()  # type: ignore[assignment]
+    dml_jax.load = lambda *_, **__: Tiny()  # type: ignore[assignment]
     embedding_shards.ROWS = 8
     sys.argv = ["embed", "--workdir=w", *arguments]
     code = cli.exit_code(lambda: embed.execute(sys.argv[1:]))

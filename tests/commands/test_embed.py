@@ -41,7 +41,7 @@ def photos(tmp_path: Path) -> Path:
 @pytest.fixture
 def run(photos: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
     monkeypatch.setattr(embedding_shards, "ROWS", 8)
-    monkeypatch.setattr(dml_jax, "load", lambda *_: Tiny())
+    monkeypatch.setattr(dml_jax, "load", lambda *_, **__: Tiny())
     monkeypatch.setattr("dml_jax.commands.runtime.enable_compilation_cache", lambda: None)
     monkeypatch.chdir(photos.parent)
 
@@ -63,7 +63,7 @@ def stop_after(files: int, monkeypatch: pytest.MonkeyPatch) -> None:
                     raise KeyboardInterrupt
                 yield rows
 
-    monkeypatch.setattr(dml_jax, "load", lambda *_: Failing())
+    monkeypatch.setattr(dml_jax, "load", lambda *_, **__: Failing())
 
 
 def written(output: Path) -> dict[str, bytes]:
@@ -129,10 +129,10 @@ def test_changes_between_two_tries_are_refused(run: Run, photos: Path, monkeypat
     assert run()[0] == 130
     where = Path("out.shards").resolve()
     remedy = f"delete {where} or give another --output\n"
-    monkeypatch.setattr(dml_jax, "load", lambda *_: Tiny(seed=1))
+    monkeypatch.setattr(dml_jax, "load", lambda *_, **__: Tiny(seed=1))
     expected = f"error: {where}: was begun with another model or version (model_sha256); {remedy}"
     assert run() == (2, "", expected)
-    monkeypatch.setattr(dml_jax, "load", lambda *_: Tiny())
+    monkeypatch.setattr(dml_jax, "load", lambda *_, **__: Tiny())
     file = photos / "00.jpg"
     status, content = file.stat(), file.read_bytes()
     file.write_bytes(content[:-9] + bytes(9))
@@ -278,7 +278,7 @@ def test_embeddings_that_are_not_finite(column: int, run: Run, photos: Path, mon
             return super()._project(*arguments).at[:, column].set(np.nan)
 
     (photos / "00.jpg").write_text("no")
-    monkeypatch.setattr(dml_jax, "load", lambda *_: Overflowing())
+    monkeypatch.setattr(dml_jax, "load", lambda *_, **__: Overflowing())
     code, _, err = run("--skip_bad")
     assert (code, Path("out").exists(), Path("out.shards").exists()) == (2, False, False)
     assert err.splitlines()[1].startswith("error: photos/01.jpg: the model's embedding is not finite; use another ")

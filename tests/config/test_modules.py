@@ -89,28 +89,30 @@ spread = Entry(Options, loss)
 ''',
 }
 CONFIG = """
-from dataclasses import asdict
-from configs.base import base
+from configs.base import experiment
 from dml_jax.backbones import resnet
-from dml_jax.config import Group, Train
-from dml_jax.methods import baseline, hist
+from dml_jax.config import Data, Evaluation, Group, Train
+from dml_jax.methods import baseline
 
 VARIANTS = ("method", "loss")
 
 def get_config(variant):
-    config = base("paper")
-    config.data.update(name="mypaper.photos", batch_size=16, images_per_class=4)
     if variant == "method":
         from mypaper import hyp, net
-        config.backbone, config.method = asdict(net.Config()), asdict(hyp.Config())
+        backbone, method = net.Config(), hyp.Config()
     else:
-        config.backbone = asdict(resnet.Config(block="basic", depths=(1,), widths=(4,), stem="small"))
-        loss = "triplet+mypaper.losses.spread"
-        config.method = {"name": "baseline", "loss": loss, "spread": {"scale": 3.0}, "embedding_dim": 8}
-    groups = {name: Group(1e-3) for name in baseline.GROUPS}
-    config.train = asdict(Train(groups=groups, steps=2))
-    config.evaluation.cluster = False
-    return config
+        import mypaper.losses
+        backbone = resnet.Config(block="basic", depths=(1,), widths=(4,), stem="small")
+        options = {"triplet": {}, "spread": {"scale": 3.0}}
+        method = baseline.make_config("triplet+mypaper.losses.spread", options, embedding_dim=8)
+    return experiment(
+        "paper",
+        data=Data(name="mypaper.photos", batch_size=16, images_per_class=4),
+        backbone=backbone,
+        method=method,
+        train=Train(groups={name: Group(1e-3) for name in baseline.GROUPS}, steps=2),
+        evaluation=Evaluation(cluster=False),
+    )
 """
 
 
