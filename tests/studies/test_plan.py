@@ -4,7 +4,7 @@ import json
 import os
 import re
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -110,8 +110,8 @@ def test_overrides_and_seeds() -> None:
     assert [trial.name for trial in made] == ["plain-seed1", "changed-seed1", "plain-seed2", "changed-seed2"]
     assert [trial.config.seed for trial in made] == [1, 101, 2, 102]
     changed = made[1].config
-    assert (changed["method"]["tau"], changed["evaluation"]["ks"]) == (3.0, (1, 5))
-    assert (changed["train"]["epochs"], changed["train"]["steps"]) == (2, 0)
+    assert (changed.method.tau, changed.evaluation.ks) == (3.0, (1, 5))
+    assert (changed.train.epochs, changed.train.steps) == (2, 0)
     assert {trial.config.method.hidden_dim for trial in made} == {7}
 
 
@@ -194,7 +194,7 @@ def test_invalid_rows(rows: tuple[Row, ...], message: str) -> None:
 def test_stored_configurations(tmp_path: Path) -> None:
     """The config.json of a run is a configuration, which overrides may change."""
     stored = tmp_path / "config.json"
-    values = plan.trials(study(Row("a", DIGITS)), settings())[0].config
+    values = asdict(plan.trials(study(Row("a", DIGITS)), settings())[0].config)
     stored.write_text(json.dumps({"config": values, "data_hash": "x"}))
     found = config_files.load_config(str(stored), {"method.tau": "5"})
     assert (found["method"]["tau"], found["method"]["alpha"]) == (5.0, values["method"]["alpha"])
@@ -242,7 +242,13 @@ def test_roots_of_others(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="belongs to the study mine"):
         plan.check_root(tmp_path, "mine", made, smoke=True)
     made[0].directory.mkdir()
-    stored = {"config": made[0].config | {"seed": 5}, "data_hash": "", "classes": 1, "images": 1, "shape": [24, 24]}
+    stored = {
+        "config": asdict(made[0].config) | {"seed": 5},
+        "data_hash": "",
+        "classes": 1,
+        "images": 1,
+        "shape": [24, 24],
+    }
     (made[0].directory / "config.json").write_text(json.dumps(stored))
     with pytest.raises(CheckpointError, match=r"belongs to a run of another configuration: seed \(5 there, 0 here\)"):
         plan.check_root(tmp_path, "mine", made, smoke=False)
