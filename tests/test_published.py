@@ -1,4 +1,4 @@
-"""Published weights as the model: `dml_jax.load` and `dml-jax embed --backbone`."""
+"""Published weights as the model: `dml_jax.load` and `--model` of the commands."""
 
 import json
 from dataclasses import asdict, replace
@@ -45,7 +45,7 @@ def test_embeddings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pyt
     monkeypatch.chdir(tmp_path)
     params, _ = write(Path("weights/tiny"), vit, VIT)
     photos = layouts.photos(tmp_path / "photos", ("a", "b"), each=2)
-    arguments = ["--backbone=weights/tiny", str(photos), "--output=out"]
+    arguments = ["--model=weights/tiny", str(photos), "--output=out"]
     assert cli.exit_code(lambda: embed.execute(arguments)) == 0
     exported = embedding_files.read(Path("out"))
     assert "4 embeddings with 16 dimensions" in capsys.readouterr().out
@@ -101,12 +101,12 @@ def test_invalid_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: 
     store.write(Path("old"), arrays, {"architecture": architecture | {"size": 3}, "image_shape": [32, 32]})
     Path("empty").mkdir()
     for options, message in (
-        ([], "--workdir: missing; give the work directory of a run, or --backbone=DIRECTORY of converted weights"),
-        (["--backbone=other", "--workdir=w"], "--workdir: not allowed with argument --backbone"),
-        (["--backbone=empty"], "empty: is not a work directory (no config.json) and holds no converted weights"),
-        (["--backbone=old"], "old/weights.json: size: there is no such key; "),
-        (["--backbone=other"], "other: the tensors do not match the network; missing: params/blocks_0/"),
-        (["--backbone=other", "--checkpoint=best"], "--checkpoint=best: other holds published weights, not checkpo"),
+        ([], "--model: missing; give the work directory of a run, a directory of converted weights, or lite0"),
+        (["--model=other", "--model=w"], "--workdir: not allowed with argument --backbone"),
+        (["--model=empty"], "empty: is not a work directory (no config.json) and holds no converted weights"),
+        (["--model=old"], "old/weights.json: size: there is no such key; "),
+        (["--model=other"], "other: the tensors do not match the network; missing: params/blocks_0/"),
+        (["--model=other", "--checkpoint=best"], "--checkpoint=best: other holds published weights, not checkpo"),
     ):
         assert cli.exit_code(lambda options=options: embed.execute([*options, str(photos)])) == 2
         error = capsys.readouterr().err

@@ -84,7 +84,7 @@ def embed_killed_at(moment: int, arguments: list[str]) -> int:
     os.replace, shutil.rmtree = counted(os.replace), counted(shutil.rmtree)
     dml_jax.load = lambda *_, **__: Tiny()  # type: ignore[assignment]
     embedding_shards.ROWS = 8
-    sys.argv = ["embed", "--workdir=w", *arguments]
+    sys.argv = ["embed", "--model=w", *arguments]
     code = cli.exit_code(lambda: embed.execute(sys.argv[1:]))
     sys.stdout.flush()
     os._exit(code)

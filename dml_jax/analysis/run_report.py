@@ -109,6 +109,18 @@ def write_page(directory: Path, config: Config, results: dict[str, Any], lines: 
         draft.write_text(html.document(config.name, body), encoding="utf-8")
 
 
+def write_analyses(directory: Path, title: str, lead: str) -> None:
+    """Writes `report.html` from the stored analyses alone, which are of no run."""
+    found = [section for section in findings.read(directory) if section.shown]
+    body = (
+        f'<h1>{text(title)}</h1><p class="lead">{text(lead)}</p>'
+        + html.contents(list(dict.fromkeys(section.title for section in found)))
+        + "".join(_section(directory, section) for section in found)
+    )
+    with atomic_write(directory / "report.html") as draft:
+        draft.write_text(html.document(title, body), encoding="utf-8")
+
+
 def _facts(directory: Path, config: Config, results: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Data, training, machine, versions and seed of the run."""
     known = workdir.read_config(directory)

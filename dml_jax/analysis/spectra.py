@@ -54,7 +54,7 @@ def measure(embeddings: np.ndarray, labels: np.ndarray) -> Space:
 def parts(config: Config, embeddings: np.ndarray) -> dict[str, np.ndarray]:
     """The embedding [N, D] and, for DiVA, the parts [N, D / tasks] that tasks with a positive weight contribute."""
     found = {"embedding": embeddings}
-    if config.method.name == "diva":
+    if config.method and config.method.name == "diva":  # published weights have no method
         tasks = diva.options.embedding_tasks(config.method)
         for task, part in zip(tasks, np.split(embeddings, len(tasks), axis=1), strict=True):
             if config.method.ensemble[diva.TASKS.index(task)] > 0:

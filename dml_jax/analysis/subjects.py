@@ -9,4 +9,6 @@ SUBJECTS = (
 BY_SPLIT = (
     "retrieval", "classes", "components", "distances", "verification", "spectra", "tsne", "umap", "heat_maps",
 )  # fmt: skip
+# Those of any model on any labelled images.
+OF_EMBEDDINGS = tuple(name for name in BY_SPLIT if name != "heat_maps")
 STANDARD = ("retrieval", "classes", "components", "distances", "verification")  # in the report of every run

@@ -1,10 +1,13 @@
-"""Analyses a trained run: figures with the numbers behind them, gathered in its report:
+"""Analyses a model: figures with the numbers behind them, gathered in a report:
 
-    dml-jax analyse --workdir=runs/digits_hist [--what=tsne,classes] [--split=test]
+    dml-jax analyse --model=runs/digits_hist [--what=tsne,classes] [--split=test]
+    dml-jax analyse --model=lite0 --data=photos/ [--output=analysis]
 
-Without --what, everything that applies to the run. For curves over the training, train with
---config.train.keep_every=N. Writes analysis/*.png, *.svg and *.csv into the work directory and renews report.html,
-which has the first five from the start.
+The first analyses a run on its own data, the second any model on labelled images: a folder with one subfolder per
+class, or the test split of a prepared data set. Without --what, everything that applies to the run. For curves over the
+training, train with --config.train.keep_every=N. Writes analysis/*.png, *.svg and *.csv into the work directory and
+renews report.html, which has the first five from the start. With --data, those down to the maps apply, except health,
+overfitting and calibration; figures and report.html are written to --output.
 
   retrieval     retrieved images, worst and best queries
   classes       Recall@1 by class, most confused pairs
@@ -26,10 +29,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dml_jax import files
-from dml_jax.analysis.subjects import BY_SPLIT, SUBJECTS
-from dml_jax.commands import cli
+from dml_jax.analysis.subjects import BY_SPLIT, OF_EMBEDDINGS, SUBJECTS
+from dml_jax.commands import cli, model_options
 from dml_jax.config import files as config_files
-from dml_jax.errors import CheckpointError, ConfigError, DataError, suggest
+from dml_jax.errors import CheckpointError, ConfigError, DataError, printable, suggest
 
 if TYPE_CHECKING:
     from dml_jax.analysis.trained_run import TrainedRun
@@ -43,11 +46,11 @@ MOVABLE = ("data.path", "data.threads", "data.workers", "data.prefetch", "evalua
 def parser() -> cli.Parser:
     """The options of the command."""
     flags = cli.Parser(__doc__)
-    flags.add_argument("--workdir", metavar="DIRECTORY", help="work directory of the run")
+    model_options.add(flags)
+    flags.add_argument("--data", metavar="DIRECTORY", help="labelled images: class folders or a prepared data set")
+    flags.add_argument("--output", metavar="DIRECTORY", help="to write, with --data (default: analysis)")
     flags.add_argument("--what", metavar="NAME,NAME", help="analyses (default: all that apply)")
     flags.add_argument("--split", default="test", help="test (default), train or validation")
-    flags.add_argument("--checkpoint", default="reported", help="reported (default), latest, best or a step")
-    flags.add_argument("--trust_code", action="store_true", help=cli.TRUST_CODE)
     flags.add_argument("--quiet", action="store_true", help="print messages but no progress")
     return flags
 
@@ -60,6 +63,13 @@ def execute(arguments: list[str]) -> None:
     """
     options, overrides = parser().read(arguments)
     subjects = chosen_subjects(options)
+    model_options.check(options)
+    if options.data:
+        check_images(options, overrides)
+        analyse_images(options, subjects)
+        return
+    if options.output:
+        raise ConfigError("--output: needs --data; the analyses of a run are written into its work directory")
     config, directory = run_config(options, overrides)
 
     from dml_jax import run as runs
@@ -96,14 +106,57 @@ def chosen_subjects(options: Namespace) -> tuple[str, ...]:
     if options.split not in SPLITS:
         raise ConfigError(f"--split={options.split}: {suggest(options.split, SPLITS)}")
     if options.what is None:
+        if options.data:
+            return OF_EMBEDDINGS
         return SUBJECTS if options.split == "test" else BY_SPLIT
     names = tuple(dict.fromkeys(options.what.split(",")))
     for name in names:
         if name not in SUBJECTS:
             raise ConfigError(f"--what={name}: there is no such analysis; {suggest(name, SUBJECTS)}")
+        if options.data and name not in OF_EMBEDDINGS:
+            raise ConfigError(f"--what={name}: needs a trained run on its own data; leave out --data, or this analysis")
         if options.split != "test" and name not in BY_SPLIT:
             raise ConfigError(f"--split={options.split}: {name} is not made by split; leave --split out")
     return names
+
+
+def check_images(options: Namespace, overrides: dict[str, str]) -> None:
+    """Raises ConfigError for options that only a run on its own data has."""
+    if overrides:
+        raise ConfigError(f"--config.{next(iter(overrides))}: is not used with --data; remove it")
+    if options.split != "test":
+        raise ConfigError(f"--split={options.split}: is not used with --data; remove it")
+
+
+def analyse_images(options: Namespace, subjects: tuple[str, ...]) -> None:
+    """Analyses a model on labelled images, and writes the figures and a report."""
+    import dml_jax
+    from dml_jax.analysis import findings, run_report
+    from dml_jax.analysis.labelled_images import LabelledImages
+    from dml_jax.commands import runtime
+    from dml_jax.console import Console
+    from dml_jax.inference import labelled
+
+    data = files.expand_path("--data", options.data)
+    output = files.expand_path("--output", options.output or "analysis")
+    if (output.exists() and not output.is_dir()) or files.below_a_file(output) or (output / "config.json").exists():
+        raise ConfigError(f"--output={output}: is a file or holds a run; give another directory")
+    runtime.enable_compilation_cache()
+    runtime.keep_freed_memory()
+    model = dml_jax.load(options.model, options.checkpoint, trust_code=options.trust_code)
+    run = LabelledImages(output, model, labelled.load(data, model.config.data), Console(quiet=options.quiet))
+    modules = applicable(run, subjects, required=options.what is not None)
+    output.mkdir(parents=True, exist_ok=True)
+    for name in SUBJECTS:
+        (output / findings.STANDARD_DIRECTORY / f"{name}.json").unlink(missing_ok=True)  # of another model or data
+    for name, module in modules.items():
+        run.console.print(f"analysing: {name}")
+        found = module.findings(run, "test")
+        findings.write(output, name, module.TITLE, run.step, found, to=findings.STANDARD_DIRECTORY)
+    split = run.split("test")
+    lead = f"{options.model} on {len(split.labels):,} images of {len(split.classes):,} classes in {options.data}"
+    run_report.write_analyses(output, Path(options.data).name or options.data, printable(lead))
+    run.console.print(f"report: {output / 'report.html'}")
 
 
 def run_config(options: Namespace, overrides: dict[str, str]) -> tuple["Config", Path]:
@@ -113,11 +166,12 @@ def run_config(options: Namespace, overrides: dict[str, str]) -> tuple["Config",
       UserError: no run there, an override of what the run was trained with, or its data are not there.
     """
     from dml_jax import config as configs
+    from dml_jax.inference.model import is_run, locate
     from dml_jax.train.records import workdir
 
-    if not options.workdir:
-        raise ConfigError("--workdir: missing; give the work directory of a run")
-    directory = files.expand_path("--workdir", options.workdir)
+    directory = locate(options.model)
+    if not is_run(directory):
+        raise ConfigError(f"--data: missing; {options.model} has no data of its own, give a folder of class folders")
     values = workdir.read_config(directory)["config"]
     for key, text in overrides.items():
         if key not in MOVABLE:

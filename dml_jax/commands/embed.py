@@ -1,7 +1,7 @@
-"""Embeds new, unlabelled images with the model of a finished run:
+"""Embeds new, unlabelled images:
 
-    dml-jax embed --workdir=runs/folder_baseline photos/ [--output=embeddings] [--query=x.jpg]
-    dml-jax embed --backbone=weights/dinov2_vits14 photos/    without training, by converted weights
+    dml-jax embed --model=runs/folder_baseline photos/ [--output=embeddings] [--query=x.jpg]
+    dml-jax embed --model=lite0 photos/    without training, also by converted weights (--model=weights/dinov2_vits14)
 
 Writes embeddings.npy (float32, rows of unit length), ids.json and manifest.json; with --query also neighbors.png, a
 figure of the images nearest to the query.
@@ -20,10 +20,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dml_jax.commands import cli
+from dml_jax.commands import cli, model_options
 from dml_jax.data.prepare.sources import IMAGE_SUFFIXES, is_image, walk
 from dml_jax.errors import ConfigError, DataError, printable
-from dml_jax.files import expand_path, utf8_path
+from dml_jax.files import expand_path
 
 if TYPE_CHECKING:
     from dml_jax.export.embedding_shards import Shards
@@ -64,11 +64,7 @@ def parser() -> cli.Parser:
     """The options of the command."""
     flags = cli.Parser(__doc__)
     flags.add_argument("paths", nargs="*", metavar="IMAGE|DIRECTORY", help="images to embed")
-    model = flags.add_mutually_exclusive_group()
-    model.add_argument("--workdir", metavar="DIRECTORY", help="work directory of the run whose model is used")
-    model.add_argument("--backbone", dest="workdir", metavar="DIRECTORY", help="or converted weights, used as they are")
-    flags.add_argument("--checkpoint", default="reported", help="reported (default), latest, best or a step")
-    flags.add_argument("--trust_code", action="store_true", help=cli.TRUST_CODE)
+    model_options.add(flags)
     flags.add_argument("--output", default="embeddings", help="directory to write (default: embeddings)")
     flags.add_argument("--skip_bad", action="store_true", help="leave out unusable images instead of stopping")
     flags.add_argument("--query", help="image whose nearest neighbours are listed and drawn")
@@ -85,10 +81,7 @@ def execute(arguments: list[str]) -> None:
       UserError: invalid input.
     """
     options = parser().parse_args(arguments)
-    if not options.workdir:
-        raise ConfigError(
-            "--workdir: missing; give the work directory of a run, or --backbone=DIRECTORY of converted weights"
-        )
+    model_options.check(options)
     if not options.paths:
         raise ConfigError("IMAGE: missing; give image files or directories")
     cli.check_process(options.processes, options.process)
@@ -106,7 +99,7 @@ def execute(arguments: list[str]) -> None:
     embedding_files.check_replaceable(output)
     runtime.enable_compilation_cache()
     runtime.keep_freed_memory()
-    model = dml_jax.load(utf8_path("--workdir", options.workdir), options.checkpoint, trust_code=options.trust_code)
+    model = dml_jax.load(options.model, options.checkpoint, trust_code=options.trust_code)
     query_image = model.read(query) if query else None  # first, because it may turn out not to be an image
     facts = {"config_hash": configs.digest(model.config), "model_sha256": model.fingerprint}
     plan = embedding_shards.plan(files, facts)

@@ -1,13 +1,14 @@
-"""Enrolls new classes with the model of a finished run, without training, and classifies images:
+"""Enrolls new classes without training, and classifies images:
 
-    dml-jax enroll --workdir=runs/birds --index=birds.npz gallery/            # class folders, as for training
-    dml-jax enroll --workdir=runs/birds --index=birds.npz --classify photos/
+    dml-jax enroll --model=runs/birds --index=birds.npz gallery/            # class folders, as for training
+    dml-jax enroll --model=runs/birds --index=birds.npz --classify photos/
 
 The first creates the index or adds to an existing one, without the images that it holds already; --remove=wren removes
 a class, --list prints the number of images and the name of each. The second prints one tab-separated line per image:
 class or "unknown", similarity to the best class, the image, the nearest image of that class. Strangers are told by a
-threshold on the similarity, which is measured on the unseen classes of the run for an index of this size and
---false_accept_rate; what to expect of it is printed to stderr.
+threshold on the similarity, which is measured for an index of this size and --false_accept_rate: on the unseen classes
+of the run, or on --calibrate=others/, class folders of classes that are not enrolled, which published weights need.
+What to expect of it is printed to stderr.
 """
 
 import argparse
@@ -17,46 +18,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dml_jax.commands import cli, decision_options
+from dml_jax.commands import cli, decision_options, model_options
 from dml_jax.commands.embed import image_files
-from dml_jax.data.prepare.sources import Options, walk
 from dml_jax.errors import ConfigError, DataError, UserError, printable
-from dml_jax.files import expand_path, utf8_path
 
 if TYPE_CHECKING:
     from dml_jax.inference.index import Index
     from dml_jax.inference.model import Model
-
-
-def class_folders(paths: list[str]) -> dict[str, list[Path]]:
-    """Image files by class, with the classes that training finds in each directory (`datasets.folder`).
-
-    Raises:
-      DataError: a path is not a directory, it holds no class folders or images outside of them, or two have a class of
-        the same name.
-    """
-    from dml_jax.data.formats import folder
-
-    classes: dict[str, list[Path]] = {}
-    directory_of: dict[str, str] = {}
-    for name in paths:
-        path = expand_path("DIRECTORY", name)
-        if not path.is_dir():
-            raise DataError(f"{name}: there is no such directory; give a directory with one folder of images per class")
-        try:
-            found = dict(sorted(walk(path)))
-            entries = folder.find(found, Options())
-        except DataError as error:
-            raise DataError(f"{name}: {error}") from error
-        if note := folder.skipped(found):
-            print(note)
-        for entry in entries:
-            if directory_of.setdefault(entry.class_name, name) != name:
-                raise DataError(
-                    f"{name}: {directory_of[entry.class_name]} also has a class {entry.class_name}; rename one"
-                )
-            classes.setdefault(entry.class_name, []).append(entry.file.path)
-    return classes
 
 
 def new_images(index: "Index", classes: dict[str, list[Path]]) -> dict[str, list[Path]]:
@@ -84,6 +52,12 @@ def usable(model: "Model", files: Sequence[str | Path], *, needed: bool = True) 
     return kept
 
 
+def of_usable(model: "Model", classes: dict[str, list[Path]], *, needed: bool = True) -> dict[str, list[Path]]:
+    """The classes with only the images that the model can embed, see `usable`; without those that have none."""
+    good = set(usable(model, [file for images in classes.values() for file in images], needed=needed))
+    return {name: chosen for name, images in classes.items() if (chosen := [f for f in images if f in good])}
+
+
 def parse(arguments: list[str]) -> argparse.Namespace:
     """The options of the command line.
 
@@ -92,25 +66,26 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     """
     flags = cli.Parser(__doc__)
     flags.add_argument("paths", nargs="*", metavar="DIRECTORY|IMAGE", help="directories of class folders, or images")
-    flags.add_argument("--workdir", help="work directory of the run whose model is used")
-    flags.add_argument("--checkpoint", default="reported", help="reported (default), latest, best or a step")
-    flags.add_argument("--trust_code", action="store_true", help=cli.TRUST_CODE)
+    model_options.add(flags)
     flags.add_argument("--index", help=".npz file with the enrolled classes")
     flags.add_argument("--classify", action="store_true", help="classify images instead of enrolling classes")
     flags.add_argument("--remove", metavar="CLASS", action="append", default=[], help="class to remove; repeatable")
     flags.add_argument("--list", action="store_true", help="print the enrolled classes and their numbers of images")
+    flags.add_argument("--calibrate", metavar="DIRECTORY", help="class folders of other classes, for the threshold")
     decision_options.add(flags)
     flags.add_argument("--skip_bad", action="store_true", help="leave out unusable images instead of stopping")
     options = flags.parse_args(arguments)
-    for key in ("workdir", "index"):
-        if not getattr(options, key):
-            raise ConfigError(f"--{key}: missing; e.g. --workdir=runs/birds --index=birds.npz")
-    if options.list and (options.paths or options.classify or options.remove):
-        raise ConfigError("--list: cannot be combined with images, --classify or --remove; give it alone")
-    if not options.paths and (options.classify or not (options.remove or options.list)):
+    model_options.check(options)
+    if not options.index:
+        raise ConfigError("--index: missing; e.g. --index=birds.npz")
+    if options.list and (options.paths or options.classify or options.remove or options.calibrate):
+        raise ConfigError("--list: cannot be combined with images, --classify, --remove or --calibrate; give it alone")
+    if not options.paths and (options.classify or not (options.remove or options.list or options.calibrate)):
         raise ConfigError("DIRECTORY|IMAGE: missing; give directories of class folders or, with --classify, images")
     if options.threshold is not None and not options.classify:
         raise ConfigError("--threshold: needs --classify; give that too")
+    if options.threshold is not None and options.calibrate:
+        raise ConfigError("--calibrate: measures a threshold, but --threshold gives one; leave one of them out")
     decision_options.given(options)
     if options.classify and options.remove:
         raise ConfigError("--remove: cannot be combined with --classify; remove first, then classify")
@@ -124,21 +99,26 @@ def execute(arguments: list[str]) -> None:
       UserError: invalid input.
     """
     options = parse(arguments)
+
+    import dml_jax
+    from dml_jax.inference import labelled
+    from dml_jax.inference.index import EMPTY, Index
+
     path = cli.file_to_write("--index", options.index)
     if path.suffix != ".npz":
         raise ConfigError(f"--index={options.index}: must end in .npz")
-    if (options.classify or options.remove or options.list) and not path.is_file():
+    if not (options.paths and not options.classify) and not path.is_file():
         raise ConfigError(f"--index={options.index}: there is no such file; enroll classes first")
     files = image_files(options.paths) if options.classify else []
-    classes = class_folders(options.paths) if options.paths and not options.classify else {}
-
-    import dml_jax
-    from dml_jax.inference.index import EMPTY, Index
-
-    model = dml_jax.load(utf8_path("--workdir", options.workdir), options.checkpoint, trust_code=options.trust_code)
+    classes = labelled.class_folders(options.paths) if options.paths and not options.classify else {}
+    others = labelled.class_folders([options.calibrate]) if options.calibrate else {}
+    model = dml_jax.load(options.model, options.checkpoint, trust_code=options.trust_code)
     if options.classify:
         kept = usable(model, files) if options.skip_bad else files
-        _classify(Index.load(model, path), kept, options)
+        index = Index.load(model, path)
+        if others:
+            index.calibrate(of_usable(model, others) if options.skip_bad else others)
+        _classify(index, kept, options)
         return
     found = _version(path)
     index = Index.load(model, path) if path.exists() else Index(model)
@@ -153,21 +133,24 @@ def execute(arguments: list[str]) -> None:
     classes = new_images(index, classes)
     known = given - sum(map(len, classes.values()))
     if options.skip_bad and classes:
-        good = set(usable(model, [file for images in classes.values() for file in images], needed=not known))
-        classes = {name: chosen for name, images in classes.items() if (chosen := [f for f in images if f in good])}
+        classes = of_usable(model, classes, needed=not known)
     if classes:
         index.add(classes)
+    if others:
+        index.calibrate(of_usable(model, others) if options.skip_bad else others)
     try:
         expected = _expected(index, options) if index.images else EMPTY
     except UserError as error:  # with an explicit threshold, the index can be used all the same
         expected = f"warning: no threshold for unknown images: {error}"
     if _version(path) != found:
         raise DataError(f"--index={options.index}: another command has changed it; run this one again")
-    if classes or options.remove:
+    if classes or options.remove or others:
         index.save(path)
     done = [f"removed {printable(', '.join(options.remove))}"] if options.remove else []
     if classes:
         done.append(f"enrolled {sum(map(len, classes.values()))} images of {len(classes)} classes")
+    if others:
+        done.append(f"calibrated on {len(others)} other classes")
     if known:
         done.append(f"skipped {known} images that are already enrolled")
     print(f"{path}: {'; '.join(done)}; now {len(index.images)} images of {len(index.classes)} classes")

@@ -10,7 +10,7 @@ ensemble's embeddings and results.json are written in the same layout as those o
 
 import json
 import math
-from dataclasses import asdict
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -159,25 +159,26 @@ def evaluation_settings(runs: list[Path]) -> tuple[dict[str, Any], dict[str, Any
       ConfigError: the runs were evaluated with different settings.
     """
     from dml_jax.config.evaluation import Evaluation
+    from dml_jax.config.fields import validate
     from dml_jax.train.records import workdir
 
-    def read(run: Path) -> dict[str, Any]:
+    def read(run: Path) -> Evaluation:
         """With the defaults of options that the run's version lacked."""
-        return asdict(Evaluation()) | workdir.read_config(run)["config"]["evaluation"]
+        return validate(Evaluation, workdir.read_config(run)["config"]["evaluation"], f"{run}: evaluation")
 
     first = read(runs[0])
-    kmeans = {key: first[key] for key in first if key.startswith("kmeans")}
+    kmeans = [field.name for field in fields(first) if field.name.startswith("kmeans")]
     for run in runs[1:]:
         other = read(run)
         for key in ("protocol", "cluster", "ks", "nmi_average", "full_ranking", *kmeans):
-            if other[key] != first[key]:
+            here, there = getattr(first, key), getattr(other, key)
+            if here != there:
                 raise ConfigError(
-                    f"evaluation.{key}: is {first[key]!r} in {runs[0]} and {other[key]!r} in {run}; an ensemble needs "
+                    f"evaluation.{key}: is {here!r} in {runs[0]} and {there!r} in {run}; an ensemble needs "
                     "runs with the same evaluation settings"
                 )
-    stated = {"protocol": first["protocol"], "cluster": first["cluster"], "average": first["nmi_average"]}
-    stated |= Evaluation(**kmeans).kmeans
-    return {"ks": tuple(first["ks"]), "full_ranking": first["full_ranking"]}, stated
+    stated = {"protocol": first.protocol, "cluster": first.cluster, "average": first.nmi_average, **first.kmeans}
+    return {"ks": first.ks, "full_ranking": first.full_ranking}, stated
 
 
 def parse_weights(text: str | None, members: int) -> list[float]:

@@ -1,12 +1,14 @@
-"""Evaluates the embeddings of any model:
+"""Evaluates a model on labelled images, or the embeddings of any model:
 
+    dml-jax evaluate --model=lite0 --data=photos/ [--output=results.json]
     dml-jax evaluate --embeddings=embeddings.npy --labels=labels.npy [--output=results.json]
     dml-jax evaluate --embeddings=gallery.npy --labels=gallery_labels.npy
                                --query_embeddings=queries.npy --query_labels=query_labels.npy
 
-Embeddings are real numbers [N, D], memory-mapped, so they may be larger than the memory. Labels are integers or strings
-[N], or a text file with one class per line. Without queries, every row searches all other rows. --rerank and --expand
-add the metrics after k-reciprocal re-ranking and query expansion; both load the embeddings into memory.
+Images are a folder with one subfolder per class, or the test split of a prepared data set. Embeddings are real numbers
+[N, D], memory-mapped, so they may be larger than the memory. Labels are integers or strings [N], or a text file with
+one class per line. Without queries, every row searches all other rows. --rerank and --expand add the metrics after
+k-reciprocal re-ranking and query expansion; both load the embeddings into memory.
 """
 
 import argparse
@@ -16,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dml_jax import files
-from dml_jax.commands import cli, rerank_options
+from dml_jax.commands import cli, model_options, rerank_options
 from dml_jax.errors import ConfigError, DataError, printable
 
 if TYPE_CHECKING:
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from dml_jax.console import Console
 
 KS = (1, 2, 4, 8, 10, 100, 1000)
+SOURCES = ("model", "data", "embeddings", "labels", "query_embeddings", "query_labels")  # stated in the results
 MAX_RESTARTS = 10_000
 CHOICES = {
     "metric": ("cosine", "euclidean"),
@@ -36,6 +39,8 @@ CHOICES = {
 def parser() -> cli.Parser:
     """The options of the command."""
     flags = cli.Parser(__doc__)
+    model_options.add(flags)
+    flags.add_argument("--data", metavar="DIRECTORY", help="class folders or a prepared data set, with --model")
     flags.add_argument("--embeddings", metavar="FILE", help=".npy, [N, D]")
     flags.add_argument("--labels", metavar="FILE", help=".npy, [N] integers or strings, or text, one class per line")
     flags.add_argument("--query_embeddings", metavar="FILE", help="queries that search the embeddings")
@@ -65,6 +70,22 @@ def parser() -> cli.Parser:
     return flags
 
 
+def check_source(options: argparse.Namespace) -> None:
+    """Raises ConfigError unless the options give either a model and images, or embeddings and labels."""
+    if not options.model:
+        for key in ("embeddings", "labels"):
+            if not getattr(options, key):
+                raise ConfigError(
+                    f"--{key}: missing; e.g. --embeddings=embeddings.npy --labels=labels.npy, or --model=lite0 "
+                    "--data=photos/"
+                )
+    for key in ("embeddings", "labels", "query_embeddings", "query_labels") if options.model else ("data",):
+        if getattr(options, key):
+            raise ConfigError(f"--{key}: {'is not used with' if options.model else 'needs'} --model")
+    if options.model and not options.data:
+        raise ConfigError("--data: missing; give a folder with one subfolder per class, or a prepared data set")
+
+
 def parse_ks(text: str | None) -> tuple[int, ...] | None:
     """The numbers given as `--ks`, without duplicates.
 
@@ -89,9 +110,7 @@ def execute(arguments: list[str]) -> None:
       UserError: invalid input.
     """
     options = parser().read_plain(arguments, "dml-jax evaluate")
-    for key in ("embeddings", "labels"):
-        if not getattr(options, key):
-            raise ConfigError(f"--{key}: missing; e.g. --embeddings=embeddings.npy --labels=labels.npy")
+    check_source(options)
     if bool(options.query_embeddings) != bool(options.query_labels):
         raise ConfigError("--query_embeddings and --query_labels: give both or neither")
     if options.verification and options.query_embeddings:
@@ -130,13 +149,11 @@ def evaluate(options: argparse.Namespace, ks: tuple[int, ...] | None) -> dict[st
     from dml_jax.console import Console
     from dml_jax.evaluation import protocol, verification
 
-    queries, labels = _load(options, "embeddings", "labels")
-    gallery, gallery_labels = None, None
-    if options.query_embeddings:
-        gallery, gallery_labels = queries, labels
-        queries, labels = _load(options, "query_embeddings", "query_labels")
-    elif len(queries) < 2:
-        raise DataError("--embeddings: has one row; give at least two, or queries")
+    queries, labels, gallery, gallery_labels = _embedded(options) if options.model else _read(options)
+    if gallery is None and len(queries) < 2:
+        raise DataError(f"--{'data' if options.model else 'embeddings'}: has one row; give at least two, or queries")
+    if gallery is not None and options.verification:
+        raise ConfigError("--verification: compares the pairs of one set, but the queries search a separate gallery")
     candidates = len(queries) - 1 if gallery is None else len(gallery)
     if ks is not None and max(ks) > candidates:
         raise ConfigError(f"--ks={options.ks}: there are {candidates} candidates; every K must be at most that")
@@ -173,11 +190,36 @@ def evaluate(options: argparse.Namespace, ks: tuple[int, ...] | None) -> dict[st
         options.protocol, classes=classes, gallery=gallery is not None, **settings
     )
     results |= {"rows": len(queries), "columns": queries.shape[1], "classes": classes}
-    results |= {key: str(getattr(options, key)) for key in ("embeddings", "labels")}
+    results |= {key: str(getattr(options, key)) for key in SOURCES if getattr(options, key)}
     if gallery is not None:
         results["gallery_rows"] = len(gallery)
-        results |= {key: str(getattr(options, key)) for key in ("query_embeddings", "query_labels")}
     return results
+
+
+def _embedded(options: argparse.Namespace) -> "tuple[np.ndarray, np.ndarray, np.ndarray | None, np.ndarray | None]":
+    """Embeddings and labels of the labelled images, and those of their gallery if they have one."""
+    import dml_jax
+    from dml_jax.commands import runtime
+    from dml_jax.inference import labelled
+
+    path = files.expand_path("--data", options.data)
+    runtime.enable_compilation_cache()
+    model = dml_jax.load(options.model, options.checkpoint, trust_code=options.trust_code)
+    split = labelled.load(path, model.config.data)
+    if not options.quiet:
+        print(f"embedding {len(split.labels):,} images of {len(split.classes):,} classes", flush=True)
+    queries, gallery = model.embed_split(split), split.gallery
+    if gallery is None:
+        return queries, split.labels, None, None
+    return queries, split.labels, model.embed_split(gallery), gallery.labels
+
+
+def _read(options: argparse.Namespace) -> "tuple[np.ndarray, np.ndarray, np.ndarray | None, np.ndarray | None]":
+    """Embeddings and labels of the queries, and those of the gallery if it differs, from files."""
+    rows, labels = _load(options, "embeddings", "labels")
+    if not options.query_embeddings:
+        return rows, labels, None, None
+    return *_load(options, "query_embeddings", "query_labels"), rows, labels
 
 
 def _load(options: argparse.Namespace, embeddings: str, labels: str) -> "tuple[np.ndarray, np.ndarray]":

@@ -1,9 +1,11 @@
-"""Browses a run's images by their neighbours in a browser (`pip install starlette uvicorn python-multipart`):
+"""Browses images by their neighbours in a browser (`pip install starlette uvicorn python-multipart`):
 
-    dml-jax explore --workdir=runs/birds [--split=test] [--port=8001]
+    dml-jax explore --model=runs/birds [--split=test] [--port=8001]
+    dml-jax explore --model=lite0 --data=photos/
 
 Open the address that it prints: choose an image to see those nearest to it, or drop a photograph in. Only this machine
-can reach it. Needs the data of the run; --config.data.path=… if it has moved.
+can reach it. Shows the data of the run (--config.data.path=… if they have moved) or, with --data, any labelled images:
+a folder with one subfolder per class, or the test split of a prepared data set.
 """
 
 import signal
@@ -11,8 +13,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dml_jax.commands import analyse, cli, serve
+from dml_jax.commands import analyse, cli, model_options, serve
 from dml_jax.errors import ConfigError, suggest
+from dml_jax.files import expand_path
 
 if TYPE_CHECKING:
     import numpy as np
@@ -27,10 +30,9 @@ HOST = "127.0.0.1"
 def parser() -> cli.Parser:
     """The options of the command."""
     flags = cli.Parser(__doc__)
-    flags.add_argument("--workdir", metavar="DIRECTORY", help="work directory of the run")
+    model_options.add(flags)
+    flags.add_argument("--data", metavar="DIRECTORY", help="labelled images: class folders or a prepared data set")
     flags.add_argument("--split", default="test", help="test (default), train or validation")
-    flags.add_argument("--checkpoint", default="reported", help="reported (default), latest, best or a step")
-    flags.add_argument("--trust_code", action="store_true", help=cli.TRUST_CODE)
     flags.add_argument("--port", type=int, default=8001, help="default 8001; 0 for any free one")
     return flags
 
@@ -44,7 +46,10 @@ def execute(arguments: list[str]) -> None:
     options, overrides = parser().read(arguments)
     if options.split not in analyse.SPLITS:
         raise ConfigError(f"--split={options.split}: {suggest(options.split, analyse.SPLITS)}")
-    config, directory = analyse.run_config(options, overrides)
+    model_options.check(options)
+    if options.data:
+        analyse.check_images(options, overrides)
+    config, directory = (None, None) if options.data else analyse.run_config(options, overrides)
     try:
         from dml_jax.serving import explorer, http_service
         from dml_jax.serving.batched_answers import Answers
@@ -54,18 +59,22 @@ def execute(arguments: list[str]) -> None:
     with serve.listen(HOST, options.port) as listener:
         import dml_jax
         from dml_jax.commands import runtime
+        from dml_jax.inference import labelled
 
         runtime.enable_compilation_cache()
-        splits = all_splits(config, options.split)
-        split, hashes = splits[options.split], data_hashes(directory, splits)
-        model = dml_jax.load(directory, options.checkpoint)
+        model = dml_jax.load(options.model, options.checkpoint, trust_code=options.trust_code)
+        if config is None or directory is None:
+            split = labelled.load(expand_path("--data", options.data), model.config.data)
+            title, embed = f"{options.data} by {options.model}", lambda split, name: embedded(model, split)
+        else:
+            splits = all_splits(config, options.split)
+            split, title = splits[options.split], f"{config.name}, {options.split} images"
+            hashes = data_hashes(directory, splits)
+            embed = lambda split, name: embeddings(model, split, directory / "embeddings" / name, *hashes)  # noqa: E731
         answers = Answers(model, batch=serve.BATCH, waiting=serve.WAITING)
-        queries = explorer.Part(split, embeddings(model, split, directory / "embeddings" / options.split, *hashes))
-        gallery = None
-        if split.gallery is not None:
-            rows = embeddings(model, split.gallery, directory / "embeddings" / "gallery", *hashes)
-            gallery = explorer.Part(split.gallery, rows)
-        shown = explorer.Explorer(f"{config.name}, {options.split} images", queries, gallery)
+        queries = explorer.Part(split, embed(split, options.split))
+        gallery = split.gallery and explorer.Part(split.gallery, embed(split.gallery, "gallery"))
+        shown = explorer.Explorer(title, queries, gallery)
         answers.compile()
         print(f"http://{HOST}:{listener.getsockname()[1]}/", flush=True)
         http_service.server(
@@ -120,7 +129,10 @@ def embeddings(model: "Model", split: "Split", exported: Path, data_hash: str, t
         same_data = stored.manifest.get("data_hash", trained) == data_hash and stored.ids == list(split.ids)
         if stored.manifest.get("checkpoint_step") == model.step and same_data:
             return np.asarray(stored.embeddings)
-    count, size = len(split.labels), model.config.evaluation.batch_size
-    print(f"embedding {count:,} images", flush=True)
-    batches = (range(start, min(start + size, count)) for start in range(0, count, size))
-    return np.concatenate([model.embed([split.read(i, None) for i in batch]) for batch in batches])
+    return embedded(model, split)
+
+
+def embedded(model: "Model", split: "Split") -> "np.ndarray":
+    """Embeddings of a split, float32 [N, D], computed now."""
+    print(f"embedding {len(split.labels):,} images", flush=True)
+    return model.embed_split(split)

@@ -1,6 +1,6 @@
-"""Hands a finished run on to other programs, without its data set:
+"""Hands a model on to other programs, without its data set:
 
-    dml-jax export --workdir=runs/birds --to=onnx,parquet [--output=DIRECTORY] [--push=user/name]
+    dml-jax export --model=runs/birds --to=onnx,parquet [--output=DIRECTORY] [--push=user/name]
 
   onnx        model.onnx, for onnxruntime, TensorRT, OpenVINO, …; activations are float32 (extra "onnx")
   stablehlo   model.stablehlo, for any program with JAX
@@ -14,9 +14,9 @@ results to the Hugging Face hub (extra "hub"), from where `dml_jax.load("hf://us
 from functools import partial
 from pathlib import Path
 
-from dml_jax.commands import cli
+from dml_jax.commands import cli, model_options
 from dml_jax.errors import ConfigError, DataError, printable
-from dml_jax.files import expand_path, utf8_path
+from dml_jax.files import expand_path
 
 FORMS = ("onnx", "stablehlo", "parquet")
 
@@ -24,11 +24,9 @@ FORMS = ("onnx", "stablehlo", "parquet")
 def parser() -> cli.Parser:
     """The options of the command."""
     flags = cli.Parser(__doc__)
-    flags.add_argument("--workdir", metavar="DIRECTORY", help="work directory of the run")
+    model_options.add(flags)
     flags.add_argument("--to", metavar="FORM,…", help="onnx, stablehlo, parquet")
-    flags.add_argument("--checkpoint", default="reported", help="reported (default), latest, best or a step")
-    flags.add_argument("--trust_code", action="store_true", help=cli.TRUST_CODE)
-    flags.add_argument("--output", metavar="DIRECTORY", help="default: the work directory")
+    flags.add_argument("--output", metavar="DIRECTORY", help="default: the directory of the model")
     flags.add_argument("--push", metavar="USER/NAME", help="repository on the Hugging Face hub to upload to")
     flags.add_argument("--private", action="store_true", help="if the repository is new, only its owner sees it")
     return flags
@@ -40,9 +38,8 @@ def execute(arguments: list[str]) -> None:
     Raises:
       UserError: invalid input.
     """
-    options = parser().read_plain(arguments, "dml_jax.export")
-    if not options.workdir:
-        raise ConfigError("--workdir: missing; e.g. --workdir=runs/birds")
+    options = parser().read_plain(arguments, "dml-jax export")
+    model_options.check(options)
     if not (options.to or options.push):
         raise ConfigError(f"--to: missing; give some of {','.join(FORMS)}, or --push=user/name")
     forms = cli.choices("--to", options.to, FORMS) if options.to else ()
@@ -56,7 +53,16 @@ def execute(arguments: list[str]) -> None:
         cli.check_installed(f"--push={options.push}", "huggingface_hub", "huggingface_hub")
         if options.checkpoint != "reported":
             raise ConfigError(f"--checkpoint={options.checkpoint}: --push uploads the reported one with its results")
-    workdir = utf8_path("--workdir", options.workdir)
+
+    from dml_jax.inference import model
+
+    workdir = model.locate(options.model)
+    if not model.is_run(workdir):
+        for option, given in (("--push", options.push), ("--to=parquet", "parquet" in forms)):
+            if given:
+                raise ConfigError(f"{option}: needs a finished run with results and embeddings as --model")
+        if not options.output:
+            raise ConfigError(f"--output: missing; give a directory for the files of {options.model}")
     output = expand_path("--output", options.output) if options.output else workdir
     if output.exists() and not output.is_dir():
         raise ConfigError(f"--output={options.output}: is a file; give a directory")
@@ -84,13 +90,13 @@ def export(
 
     from dml_jax import config as configs
     from dml_jax.export import embedding_files, hub, onnx, parquet, stablehlo
+    from dml_jax.inference.model import is_run
     from dml_jax.train.records.workdir import read_config
     from dml_jax.train.start import warm_start
 
-    facts = read_config(workdir)
-    if trust_code:
-        configs.import_code(facts["config"])
-    height, width = facts["shape"]
+    shape = warm_start.image_shape(workdir)
+    if trust_code and is_run(workdir):
+        configs.import_code(read_config(workdir)["config"])
     splits = exported_splits(workdir) if "parquet" in forms else []
     if repository:
         state = warm_start.load_trained(workdir, checkpoint, None).state
@@ -108,7 +114,7 @@ def export(
             model = warm_start.load_trained(workdir, checkpoint, None, dtype="float32" if form == "onnx" else None)
             variables = jax.device_get((model.state.params, model.state.model_state))
             written.append(output / f"model.{form}")
-            difference = write(written[-1], partial(model.method.embed, *variables), (height, width))
+            difference = write(written[-1], partial(model.method.embed, *variables), shape)
             print(f"{printable(str(written[-1]))}: largest difference from the model {difference:.1e}")
     if repository:
         hub.push(repository, workdir, state, written)

@@ -1,6 +1,6 @@
-"""Serves the model of a finished run over HTTP (`pip install starlette uvicorn python-multipart`):
+"""Serves a model over HTTP (`pip install starlette uvicorn python-multipart`):
 
-    dml-jax serve --workdir=runs/birds [--index=birds.npz] [--host=0.0.0.0] [--port=8000]
+    dml-jax serve --model=runs/birds [--index=birds.npz] [--host=0.0.0.0] [--port=8000]
     curl -F file=@photo.jpg http://localhost:8000/                  # or: curl --data-binary @photo.jpg ...
 
 The address is printed once the programs are compiled. `POST /` answers {"embedding": [...]}; with an index of
@@ -14,9 +14,9 @@ import socket
 import sys
 from functools import partial
 
-from dml_jax.commands import cli, decision_options
+from dml_jax.commands import cli, decision_options, model_options
 from dml_jax.errors import ConfigError
-from dml_jax.files import expand_path, utf8_path
+from dml_jax.files import expand_path
 
 BATCH = 16  # images per call of the network
 WAITING = 256  # images; more are refused
@@ -46,9 +46,7 @@ def execute(arguments: list[str]) -> None:
       UserError: invalid input.
     """
     flags = cli.Parser(__doc__)
-    flags.add_argument("--workdir", help="work directory of the run whose model is served")
-    flags.add_argument("--checkpoint", default="reported", help="reported (default), latest, best or a step")
-    flags.add_argument("--trust_code", action="store_true", help=cli.TRUST_CODE)
+    model_options.add(flags)
     flags.add_argument("--index", help=".npz file with enrolled classes")
     decision_options.add(flags)
     flags.add_argument("--host", default="127.0.0.1", help="default 127.0.0.1; 0.0.0.0 to be reachable from elsewhere")
@@ -58,8 +56,7 @@ def execute(arguments: list[str]) -> None:
     )  # fmt: skip
     flags.add_argument("--port", type=int, default=8000, help="default 8000; 0 for any free one")
     options = flags.parse_args(arguments)
-    if not options.workdir:
-        raise ConfigError("--workdir: missing; e.g. --workdir=runs/birds")
+    model_options.check(options)
     for name in options.host_name:
         if not re.fullmatch(r"[\w.-]+", name):
             raise ConfigError(f"--host_name={name}: is not a name; give it as in an address, e.g. birds.example.org")
@@ -79,7 +76,7 @@ def execute(arguments: list[str]) -> None:
         from dml_jax.inference.index import Index
 
         runtime.enable_compilation_cache()
-        model = dml_jax.load(utf8_path("--workdir", options.workdir), options.checkpoint, trust_code=options.trust_code)
+        model = dml_jax.load(options.model, options.checkpoint, trust_code=options.trust_code)
         classify = None
         if options.index:
             index = Index.load(model, expand_path("--index", options.index))

@@ -220,8 +220,9 @@ def show_list(root: Path, trials: Sequence["Trial"], jobs: int, again: str) -> N
 
 def length(trial: "Trial") -> float:
     """Steps or epochs of a trial."""
-    train = trial.config["train"]
-    return float(train["steps"] or train["epochs"] + train["warmup_epochs"])
+    assert trial.config is not None
+    train = trial.config.train
+    return float(train.steps or train.epochs + train.warmup_epochs)
 
 
 def show_total(seconds: float | None, jobs: int, missing: int, root: Path, again: str) -> None:

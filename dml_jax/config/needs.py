@@ -10,14 +10,15 @@ inherited, from a recipe or from the configuration of an earlier run, never is.
 
 import dataclasses
 import typing
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from dml_jax.errors import ConfigError
 
 HEAD = "head."  # beginning of the keys of a second section of the kind of `train`
 Given = Collection[str] | None  # dotted keys that the user gave; None: all
+Config = TypeVar("Config")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,6 +109,15 @@ def unused(config: Any) -> list[Problem]:
     ]
 
 
+def settled(config: Config) -> tuple[Config, list[Problem]]:
+    """The configuration with the defaults of the options that are not used, and what is said of those."""
+    problems = list[Problem]()
+    while found := unused(config):
+        problems += found
+        config = _reset(config, {problem.key for problem in found})
+    return config, problems
+
+
 def broken(config: Any) -> list[Problem]:
     """The rules of a configuration that do not hold."""
     return [
@@ -137,13 +147,18 @@ def report(problems: Collection[Problem], given: Given, warn: Callable[[str], No
             warn(problem.text)
 
 
-def without(values: Mapping[str, Any], keys: Collection[str], path: str = "") -> dict[str, Any]:
-    """Nested values without some dotted keys."""
-    return {
-        key: without(value, keys, f"{path}{key}.") if isinstance(value, Mapping) else value
-        for key, value in values.items()
-        if f"{path}{key}" not in keys
-    }
+def _reset(section: Any, keys: Collection[str], path: str = "") -> Any:
+    """A section with the defaults of some dotted keys."""
+
+    def of(value: Any, key: str) -> Any:
+        if key in keys:
+            return getattr(type(section), key.rpartition(".")[2])
+        if isinstance(value, dict):
+            return {name: of(entry, f"{key}.{name}") for name, entry in value.items()}
+        return _reset(value, keys, f"{key}.") if dataclasses.is_dataclass(value) else value
+
+    values = {field.name: getattr(section, field.name) for field in dataclasses.fields(section)}
+    return dataclasses.replace(section, **{name: of(value, f"{path}{name}") for name, value in values.items()})
 
 
 def _seen(config: Any, key: str) -> Any:

@@ -51,13 +51,23 @@ def resolve(values: Mapping[str, Any], given: needs.Given = None, warn: Callable
     Raises:
       ConfigError: names the key, the value, the rule and the remedy.
     """
-    config, problems = _settled(values)
+    config, problems = _examined(values)
     needs.report(problems, given, warn)
+    if (
+        config.train.precision == "bfloat16"
+        and config.backbone.dtype != "bfloat16"
+        and "backbone.dtype" in (given or ())
+    ):
+        raise ConfigError(
+            f"backbone.dtype={config.backbone.dtype!r}: train.precision='bfloat16' sets it too; remove one of them"
+        )
+    return settled(config)
+
+
+def settled(config: Config) -> Config:
+    """A configuration that was made from another one: options that are not used get their defaults."""
+    config, _ = needs.settled(config)
     if config.train.precision == "bfloat16":
-        if "backbone.dtype" in (given or ()) and config.backbone.dtype != "bfloat16":
-            raise ConfigError(
-                f"backbone.dtype={config.backbone.dtype!r}: train.precision='bfloat16' sets it too; remove one of them"
-            )
         config = replace(config, backbone=replace(config.backbone, dtype="bfloat16"))
     return config
 
@@ -65,20 +75,16 @@ def resolve(values: Mapping[str, Any], given: needs.Given = None, warn: Callable
 def misleading(values: Mapping[str, Any]) -> set[str]:
     """The keys of a configuration that are errors if the user has given them."""
     with suppress(ConfigError):
-        return {key for problem in _settled(values)[1] if problem.misleads for key in (problem.key, *problem.also)}
+        return {key for problem in _examined(values)[1] if problem.misleads for key in (problem.key, *problem.also)}
     return set()
 
 
-def _settled(values: Mapping[str, Any]) -> tuple[Config, list[needs.Problem]]:
+def _examined(values: Mapping[str, Any]) -> tuple[Config, list[needs.Problem]]:
     """The configuration without the options that are not used, and all problems of it."""
-    config, problems = _validated(values), list[needs.Problem]()
+    config, problems = needs.settled(_validated(values))
     # The options of a loss that is not chosen are in the values only.
     of_values = getattr(module("method", config.method.name), "unused", lambda values: ())
-    while unused := [*needs.unused(config), *of_values(values["method"])]:
-        problems += unused
-        values = needs.without(values, {problem.key for problem in unused})
-        config = _validated(values)
-    return config, problems + needs.broken(config)
+    return config, [*problems, *of_values(values["method"]), *needs.broken(config)]
 
 
 def _validated(values: Mapping[str, Any]) -> Config:

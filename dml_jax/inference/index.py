@@ -2,7 +2,8 @@
 
 An image is assigned the class of the nearest enrolled image (or by another rule, see `open_set.decide`), or "unknown"
 if its similarity to that class is below a threshold. By default this is the threshold that `FALSE_ACCEPT_RATE` of the
-images of other classes are expected to reach, measured with the test split of the run for an index of this size.
+images of other classes are expected to reach, measured for an index of this size with the test split of the run, or
+with `Index.calibrate` on other classes.
 """
 
 from collections.abc import Mapping, Sequence
@@ -113,6 +114,26 @@ class Index:
         self.labels = self.labels - (self.labels > label)
         self.images = [image for image, kept in zip(self.images, keep, strict=True) if kept]
         self._calibration = None
+
+    def calibrate(self, classes: Mapping[str, Sequence[Image]]) -> None:
+        """Measures thresholds for the present index on images of classes that are not enrolled.
+
+        Otherwise the unseen classes of the run are used. `add` and `remove` forget it.
+
+        Args:
+          classes: images of each class, as for `Model.embed`.
+
+        Raises:
+          DataError: nothing is enrolled; a class or an image is enrolled; an image cannot be used; too few images.
+        """
+        if not self.images:
+            raise DataError(EMPTY)
+        files = [image for images in classes.values() for image in images]
+        shared = [*(set(classes) & set(self.classes)), *({*map(_file_name, files)} & {*self.images} - {""})]
+        if shared:
+            raise DataError(f"{min(shared)}: is enrolled; a threshold must be measured on other classes")
+        labels = np.repeat(np.arange(len(classes)), [len(images) for images in classes.values()])
+        self._calibration = open_set.calibrate(self._model.embed(files), labels, np.bincount(self.labels))
 
     def expect(self, false_accept_rate: float = FALSE_ACCEPT_RATE, decide: Rule = "nearest") -> Expected:
         """The threshold for a false-accept rate, and what is to be expected of it; see `open_set.calibrate`.

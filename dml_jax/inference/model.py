@@ -7,29 +7,45 @@ from pathlib import Path
 import numpy as np
 from PIL import Image as pillow
 
-from dml_jax.backbones.weights import packaged
+from dml_jax.backbones.weights import packaged, store
 from dml_jax.data import decode, transforms
 from dml_jax.data.prepare.sources import File
+from dml_jax.data.split import Split
 from dml_jax.errors import CheckpointError, DataError
 from dml_jax.evaluation import open_set
 from dml_jax.evaluation.open_set import Calibration
-from dml_jax.export import embedding_files
+from dml_jax.export import embedding_files, hub
 from dml_jax.files import utf8_path
 from dml_jax.inference.batches import Network, check_finite
 from dml_jax.inference.index import Image, Images, Index
+from dml_jax.train import state
+from dml_jax.train.start import warm_start
 
 KINDS = "give a path, the contents of a file, a Pillow image or an array uint8 [height, width, 3]"
+
+
+def locate(model: str | Path) -> Path:
+    """The directory of a model, which is downloaded (`hf://user/name`) or converted (packaged weights) if necessary."""
+    if str(model).startswith(hub.PREFIX):
+        return hub.pull(str(model))
+    return packaged.directory(utf8_path("--model", model))
+
+
+def is_run(directory: Path) -> bool:
+    """Whether the directory of a model is that of a run, and not one of converted weights."""
+    return not (directory / store.METADATA).exists()
 
 
 class Model:
     """The trained embedding of a run, or a published network as it is.
 
     Args:
-      directory: the run's work directory, a directory of converted weights, or the name of packaged ones ("lite0").
+      model: see `dml_jax.load`.
       checkpoint: "reported" (the one that `results.json` describes), "latest", "best" or a step.
       trust_code: see `dml_jax.load`.
 
     Attributes:
+      directory: the work directory, or that of the weights.
       config: of the run.
       step: of the checkpoint.
       finished: whether the run has finished; its reported model is otherwise the newest or best so far, with a warning.
@@ -40,30 +56,28 @@ class Model:
       WeightsError: damaged weights.
     """
 
-    def __init__(self, directory: str | Path, checkpoint: str = "reported", *, trust_code: bool = False):
-        from dml_jax.train.start import warm_start  # orbax takes seconds to import
-
-        directory = self._directory = packaged.directory(utf8_path("directory", directory))
+    def __init__(self, model: str | Path, checkpoint: str = "reported", *, trust_code: bool = False):
+        directory = self.directory = locate(model)
         self.shape = warm_start.image_shape(directory)
         # Falling back to an earlier checkpoint would silently give a different model from the requested one.
-        self.config, method, state, unfinished = warm_start.load_trained(
+        self.config, method, found, unfinished = warm_start.load_trained(
             directory, checkpoint, warn=None, trust_code=trust_code
         )
         self.finished = not unfinished
-        self.step = int(state.step)
-        self._variables = (state.params, state.model_state)
+        self.step = int(found.step)
+        self._variables = (found.params, found.model_state)
         self._network = Network(method.embed, *self._variables, self.shape, self.config.evaluation.batch_size)
         self._transform = transforms.evaluation(self.config.data)
 
     @cached_property
     def fingerprint(self) -> str:
         """SHA-256 of all parameters and of the model state."""
-        from dml_jax.train.state import fingerprint
-
-        return fingerprint(self._variables)
+        return state.fingerprint(self._variables)
 
     def calibrate(self, sizes: np.ndarray) -> Calibration:
         """Imitates an index with the unseen classes of the run, from its `embeddings/test` and `embeddings/gallery`.
+
+        Published weights have none; see `Index.calibrate`.
 
         Args:
           sizes: int [C], number of enrolled images of each class.
@@ -72,7 +86,12 @@ class Model:
           DataError: the embeddings cannot be read, or are too few.
           CheckpointError: they are of another checkpoint.
         """
-        directory = self._directory / "embeddings"
+        if not is_run(self.directory):
+            raise DataError(
+                f"{self.directory}: published weights have no unseen classes to measure a threshold on; give "
+                "--calibrate=DIRECTORY with class folders of other classes (in Python, Index.calibrate), or a threshold"
+            )
+        directory = self.directory / "embeddings"
         splits = []
         for path in (directory / "test", directory / "gallery"):
             if path.name == "gallery" and not path.exists():
@@ -183,6 +202,15 @@ class Model:
     ) -> Iterator[np.ndarray]:
         """Embeds groups of images, each float32 [N, D]; images are read ahead across groups, see `Network.stream`."""
         return self._network.stream(self.read, groups, on_bad, _name)
+
+    def embed_split(self, split: Split) -> np.ndarray:
+        """Embeds the images of a split, float32 [N, D]."""
+        (rows,) = self._network.stream(
+            lambda i: self._preprocess(split.read(i, None), split.ids[i]),
+            [range(len(split.labels))],
+            name=lambda i: split.ids[i],
+        )
+        return rows
 
     def embed_pixels(self, pixels: np.ndarray) -> np.ndarray:
         """Embeds images from `read` in one batch, uint8 [B, H, W, 3] -> float32 [B, D]."""

@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from dml_jax.errors import CheckpointError
-from dml_jax.studies.plan import Trial, Values, slug
+from dml_jax.studies.plan import Trial, slug
 from dml_jax.train.records import workdir
 
 
@@ -30,7 +30,7 @@ def apart(trials: Sequence[Trial]) -> list[Trial]:
         root = trial.directory.parent
         directories = {str(root / old): str(root / new) for old, new in names.items()}
         members = tuple(Path(directories[str(path)]) for path in trial.members)
-        config = _replaced(trial.config, directories)
+        config = trial.config and _replaced(trial.config, directories)
         found.append(replace(trial, name=name, directory=root / name, config=config, needs=needs, members=members))
     return found
 
@@ -43,10 +43,9 @@ def _stored_length(directory: Path) -> dict[str, int]:
     return {}
 
 
-def _replaced(values: Values, texts: Mapping[str, str]) -> Values:
-    """A configuration with some of its texts replaced."""
-
-    def of(value: Any) -> Any:
-        return _replaced(value, texts) if isinstance(value, dict) else texts.get(value, value)
-
-    return {key: of(value) if isinstance(value, dict | str) else value for key, value in values.items()}
+def _replaced(section: Any, texts: Mapping[str, str]) -> Any:
+    """A section of a configuration with some of its texts replaced."""
+    values = {field.name: getattr(section, field.name) for field in fields(section)}
+    changed = {key: texts[value] for key, value in values.items() if isinstance(value, str) and value in texts}
+    inner = {key: _replaced(value, texts) for key, value in values.items() if is_dataclass(value)}
+    return replace(section, **changed, **inner)

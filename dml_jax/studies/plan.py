@@ -10,13 +10,12 @@ from typing import Any
 
 from dml_jax import config as configs
 from dml_jax import files
+from dml_jax.config import Config
 from dml_jax.config import files as config_files
 from dml_jax.errors import ConfigError, DataError, suggest
 from dml_jax.studies import smoke as smoke_test
 from dml_jax.studies.definition import Row, Study
 from dml_jax.train.records import workdir
-
-Values = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -47,27 +46,24 @@ class Trial:
       row: of the table.
       seed: of the study.
       directory: the work directory.
-      config: nested mapping; empty for an ensemble.
+      config: validated; None for an ensemble, and for a trial that is read from `study.json`.
       needs: trials that must be finished first.
       members: work directories of an ensemble.
       weights: of the members.
       given: keys of the configuration that the study or the command line gave.
+      length: steps and epochs, as in `results.json`; empty for an ensemble.
     """
 
     name: str
     row: str
     seed: int
     directory: Path
-    config: Values
+    config: Config | None
     needs: tuple[str, ...] = ()
     members: tuple[Path, ...] = ()
     weights: tuple[float, ...] = ()
     given: tuple[str, ...] = ()
-
-    @property
-    def length(self) -> dict[str, int]:
-        """Steps and epochs, as in `results.json`; empty for an ensemble."""
-        return {key: self.config["train"][key] for key in ("steps", "epochs")} if self.config else {}
+    length: dict[str, int] = field(default_factory=dict)
 
 
 def load(path: str) -> tuple[str, Study]:
@@ -144,8 +140,9 @@ def _check_different(made: Sequence[Trial]) -> None:
     for trial in made:
         if not trial.config:
             continue
-        path, evaluation = trial.config["data"]["path"], trial.config["evaluation"]
-        same = configs.decisive(trial.config) | trial.length | {"name": "", "path": path, "evaluation": evaluation}
+        values = asdict(trial.config)
+        path, evaluation = values["data"]["path"], values["evaluation"]
+        same = configs.decisive(values) | trial.length | {"name": "", "path": path, "evaluation": evaluation}
         other = seen.setdefault(json.dumps(same, sort_keys=True), trial)
         if other is not trial:
             raise ConfigError(
@@ -184,7 +181,7 @@ def _trial(row: Row, seed: int, settings: Settings, study: Study) -> Trial:
         members = tuple(settings.root / needed for needed in needs)
         if row.weights and len(row.weights) != len(members):
             raise ConfigError(f"row {row.name!r}: has {len(members)} members and {len(row.weights)} weights")
-        return Trial(name, row.name, seed, directory, {}, needs, members, row.weights)
+        return Trial(name, row.name, seed, directory, None, needs, members, row.weights)
     overrides = {
         key: str(settings.root / f"{slug(value[1:])}-seed{seed}") if _is_reference(value) else value
         for key, value in row.overrides.items()
@@ -194,10 +191,15 @@ def _trial(row: Row, seed: int, settings: Settings, study: Study) -> Trial:
         config, given = resolved(row.config, overrides, settings)
     except ConfigError as error:
         raise ConfigError(f"row {row.name!r} ({row.config}): {error}") from error
-    return Trial(name, row.name, seed, directory, config, needs, given=given)
+    return Trial(name, row.name, seed, directory, config, needs, given=given, length=length(config))
 
 
-def resolved(path: str, overrides: Mapping[str, Any], settings: Settings) -> tuple[Values, tuple[str, ...]]:
+def length(config: Config) -> dict[str, int]:
+    """`Trial.length` of a configuration."""
+    return {"steps": config.train.steps, "epochs": config.train.epochs}
+
+
+def resolved(path: str, overrides: Mapping[str, Any], settings: Settings) -> tuple[Config, tuple[str, ...]]:
     """A validated configuration with overrides, of which those of the command line take precedence; and the given keys.
 
     Raises:
@@ -206,8 +208,8 @@ def resolved(path: str, overrides: Mapping[str, Any], settings: Settings) -> tup
     protocol = "paper" if settings.paper else None
     config, given = config_files.resolved(path, {**overrides, **settings.overrides}, protocol=protocol)
     if settings.smoke:
-        return asdict(configs.resolve(smoke_test.shrunk(asdict(config)), given=())), ()
-    return asdict(config), tuple(sorted(given))
+        return smoke_test.shrunk(config), ()
+    return config, tuple(sorted(given))
 
 
 def _in_order(made: list[Trial]) -> list[Trial]:
@@ -234,14 +236,14 @@ def check_root(root: Path, study: str, made: Sequence[Trial], *, smoke: bool) ->
         raise ConfigError(f"--root={root}: belongs to {kind}; give another directory")
     for trial in made:
         if trial.config:
-            workdir.check_same_run(trial.directory, configs.resolve(trial.config, given=()))
+            workdir.check_same_run(trial.directory, trial.config)
 
 
 def check_sources(made: Sequence[Trial]) -> None:
     """Raises ConfigError if data, weights or runs that the trials need are missing."""
     own = {str(trial.directory) for trial in made}
     for trial in made:
-        flat = configs.flatten(trial.config)
+        flat = configs.flatten(asdict(trial.config)) if trial.config else {}
         for key in configs.PATHS:
             path = str(flat.get(key) or "")
             if path in ("", "none") or path in own or files.expand_path(key, path).exists():
@@ -262,7 +264,7 @@ def read_facts(root: Path) -> dict[str, Any] | None:
     return None
 
 
-def state_trials(trials: Sequence[Trial]) -> list[Values]:
+def state_trials(trials: Sequence[Trial]) -> list[dict[str, Any]]:
     """What `study.json` says about trials."""
     return [
         {"name": trial.name, "row": trial.row, "seed": trial.seed, "length": trial.length, "needs": trial.needs}
@@ -272,12 +274,11 @@ def state_trials(trials: Sequence[Trial]) -> list[Values]:
 
 
 def stated_trials(root: Path, facts: Mapping[str, Any]) -> list[Trial]:
-    """The trials in `study.json`, with no more of their configurations than their lengths."""
+    """The trials in `study.json`, without their configurations."""
     return [
         Trial(
-            trial["name"], trial["row"], trial["seed"], root / trial["name"],
-            {"train": trial["length"]} if trial.get("length") else {},
-            tuple(trial.get("needs", ())), tuple(root / name for name in trial.get("members", ())),
+            trial["name"], trial["row"], trial["seed"], root / trial["name"], None, tuple(trial.get("needs", ())),
+            tuple(root / name for name in trial.get("members", ())), length=trial.get("length") or {},
         )
         for trial in facts["trials"]
     ]  # fmt: skip

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import FrameType
 from typing import IO, NamedTuple
@@ -241,7 +241,7 @@ def command(root: Path, trial: Trial) -> list[str]:
         members = map(str, trial.members)
         return [sys.executable, "-m", "dml_jax", "ensemble", *members, f"--output={trial.directory}", *weights]
     config = root / "trials" / f"{trial.name}.json"  # written here, so its code is that of the user's own study
-    files.write_json(config, {"config": trial.config, "given": trial.given})
+    files.write_json(config, {"config": trial.config and asdict(trial.config), "given": trial.given})
     return [
         sys.executable,
         "-m",

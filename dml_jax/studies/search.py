@@ -119,7 +119,7 @@ def make_trial(search: Search, settings: Settings, number: int, parameters: Mapp
     config, given = plan.resolved(search.config, overrides, settings)
     name = f"trial-{number:04d}"
     given = tuple(key for key in given if key in settings.overrides)  # a search may try what has no effect
-    return Trial(name, name, settings.seeds[0], settings.root / name, config, given=given)
+    return Trial(name, name, settings.seeds[0], settings.root / name, config, given=given, length=plan.length(config))
 
 
 def example(search: Search) -> dict[str, Any]:

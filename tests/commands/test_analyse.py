@@ -78,8 +78,8 @@ def figures(report: str) -> list[str]:
 
 def test_analyses_are_gathered_in_the_report(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Also those of an earlier command and of another split."""
-    analyse.execute([f"--workdir={run}", "--what=attention", "--quiet"])
-    analyse.execute([f"--workdir={run}", "--what=classes,health", "--quiet"])
+    analyse.execute([f"--model={run}", "--what=attention", "--quiet"])
+    analyse.execute([f"--model={run}", "--what=classes,health", "--quiet"])
     assert [row["step"] for row in table(run, "attention")] == ["0", "0", "2", "2", "4", "4"]
     assert [row["step"] for row in table(run, "health")] == ["2", "4"]
     assert sum(int(row["queries"]) for row in table(run, "classes")) == 896
@@ -96,17 +96,17 @@ def test_analyses_are_gathered_in_the_report(run: Path, capsys: pytest.CaptureFi
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "--workdir: missing"),
-        (["--workdir={}/checkpoints"], "is not a work directory"),
-        (["--workdir={}", "--what=atention"], "--what=atention: there is no such analysis; did you mean attention?"),
-        (["--workdir={}", "--what=heat_maps"], "--what=heat_maps: method mpn has no prototypes on the feature map"),
-        (["--workdir={}", "--split=tets"], "--split=tets: did you mean test?"),
-        (["--workdir={}", "--split=validation"], "--split=validation: the run has none; give train or test"),
-        (["--workdir={}", "--split=train", "--what=health"], "--split=train: health is not made by split"),
-        (["--workdir={}", "--config.method.layers=2"], "--config.method.layers: belongs to the run; only data.path"),
-        (["--workdir={}", "--checkpoint=3"], "--checkpoint=3: not in"),
+        ([], "--model: missing"),
+        (["--model={}/checkpoints"], "is not a work directory"),
+        (["--model={}", "--what=atention"], "--what=atention: there is no such analysis; did you mean attention?"),
+        (["--model={}", "--what=heat_maps"], "--what=heat_maps: method mpn has no prototypes on the feature map"),
+        (["--model={}", "--split=tets"], "--split=tets: did you mean test?"),
+        (["--model={}", "--split=validation"], "--split=validation: the run has none; give train or test"),
+        (["--model={}", "--split=train", "--what=health"], "--split=train: health is not made by split"),
+        (["--model={}", "--config.method.layers=2"], "--config.method.layers: belongs to the run; only data.path"),
+        (["--model={}", "--checkpoint=3"], "--checkpoint=3: not in"),
         (
-            ["--workdir={}", "--config.data.path={}/no"],
+            ["--model={}", "--config.data.path={}/no"],
             "has no effect without another data.name than digits",
         ),
     ],
@@ -131,9 +131,9 @@ def test_everything_of_a_trained_run(tmp_path: Path) -> None:
     with Stop() as stop:
         runs.train(tiny(), tmp_path, Console(quiet=True), stop)
     analyse.execute(
-        [f"--workdir={tmp_path}", f"--what={','.join(s for s in SUBJECTS if s not in ('umap', 'heat_maps'))}"]
+        [f"--model={tmp_path}", f"--what={','.join(s for s in SUBJECTS if s not in ('umap', 'heat_maps'))}"]
     )
-    analyse.execute([f"--workdir={tmp_path}", "--what=distances", "--split=train"])
+    analyse.execute([f"--model={tmp_path}", "--what=distances", "--split=train"])
     report = (tmp_path / "report.html").read_text()
     at = MADE.index("distances") + 1
     assert figures(report) == ["loss", "recall", *MADE[:at], "distances-train", *MADE[at:]]

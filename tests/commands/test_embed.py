@@ -46,7 +46,7 @@ def run(photos: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
     monkeypatch.chdir(photos.parent)
 
     def execute(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["embed", "--workdir=w", "--output=out", "--quiet", *arguments, "photos"])
+        monkeypatch.setattr(sys, "argv", ["embed", "--model=w", "--output=out", "--quiet", *arguments, "photos"])
         code = cli.exit_code(lambda: embed.execute(sys.argv[1:]))
         return code, *capsys.readouterr()
 

@@ -230,9 +230,7 @@ def test_damaged_compressed_index_files(photos, tmp_path):
 
 def test_the_command(photos, tmp_path, monkeypatch, capsys):
     def run(*arguments):
-        monkeypatch.setattr(
-            sys, "argv", ["enroll", "--workdir=w", f"--index={tmp_path / 'i.npz'}", *map(str, arguments)]
-        )
+        monkeypatch.setattr(sys, "argv", ["enroll", "--model=w", f"--index={tmp_path / 'i.npz'}", *map(str, arguments)])
         code = cli.exit_code(lambda: enroll.execute(sys.argv[1:]))
         out, err = capsys.readouterr()
         if code == 0 and "--classify" in arguments and not any("--threshold" in str(a) for a in arguments):
@@ -359,7 +357,7 @@ def test_the_threshold_of_a_run(tmp_path):
         facts = {"config_hash": None, "step": step}
         embedding_files.write(tmp_path / "embeddings" / name, rows, labels, [f"{i}" for i in range(12)], **facts)
 
-    model, sizes = SimpleNamespace(_directory=tmp_path, step=7), np.array([2, 1])
+    model, sizes = SimpleNamespace(directory=tmp_path, step=7), np.array([2, 1])
     rng, labels = np.random.default_rng(0), np.arange(12) % 4
     queries, gallery = (rows / np.linalg.norm(rows, axis=1)[:, None] for rows in rng.standard_normal((2, 12, 5)))
     queries, gallery = queries.astype(np.float32), gallery.astype(np.float32)
@@ -417,7 +415,7 @@ def test_a_change_by_another_command_is_not_lost(photos, tmp_path, monkeypatch, 
             return super().embed(images)
 
     monkeypatch.setattr(dml_jax, "load", lambda *_, **__: Slow())
-    monkeypatch.setattr(sys, "argv", ["enroll", "--workdir=w", f"--index={path}", str(tmp_path / "gallery")])
+    monkeypatch.setattr(sys, "argv", ["enroll", "--model=w", f"--index={path}", str(tmp_path / "gallery")])
     for _ in range(2):  # without an index, and with one
         assert cli.exit_code(lambda: enroll.execute(sys.argv[1:])) == 2
         assert "another command has changed it; run this one again" in capsys.readouterr().err
@@ -435,7 +433,7 @@ def test_unusable_and_ignored_files(photos, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(configs, "digest", str)
 
     def run(command, *arguments):
-        monkeypatch.setattr(sys, "argv", [command.__name__, "--workdir=w", *map(str, arguments)])
+        monkeypatch.setattr(sys, "argv", [command.__name__, "--model=w", *map(str, arguments)])
         return cli.exit_code(lambda: command.execute(sys.argv[1:])), *capsys.readouterr()
 
     out, index = f"--output={tmp_path / 'out'}", f"--index={tmp_path / 'i.npz'}"
@@ -458,7 +456,7 @@ def test_unusable_and_ignored_files(photos, tmp_path, monkeypatch, capsys):
 
 def test_embed_checks_the_query_before_embedding(photos, tmp_path, monkeypatch, capsys):
     def run(query) -> int:
-        where = f"--workdir=w --output={tmp_path / 'out'} --query={query} {tmp_path / 'gallery'}"
+        where = f"--model=w --output={tmp_path / 'out'} --query={query} {tmp_path / 'gallery'}"
         monkeypatch.setattr(sys, "argv", ["embed", *where.split()])
         return cli.exit_code(lambda: embed.execute(sys.argv[1:]))
 

@@ -57,7 +57,7 @@ def check_command(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with ThreadPoolExecutor(1) as pool:
         answers = pool.submit(visit)
         with pytest.raises(SystemExit, match="143"):
-            explore.execute([f"--workdir={run}", "--port=0"])
+            explore.execute([f"--model={run}", "--port=0"])
     signal.signal(signal.SIGTERM, before)
     listed, photograph = answers.result()
     embeddings = np.load(run / "embeddings" / "test" / "embeddings.npy")
@@ -269,7 +269,7 @@ def test_data_that_have_moved(
     config = configs.resolve(values(steps=1) | {"data": {"name": "folder", "path": "photos/"}})
     facts = workdir.provenance(config, "x", 2, 4, (8, 8))
     files.write_json(tmp_path / "config.json", facts)
-    monkeypatch.setattr(sys, "argv", ["dml-jax explore", f"--workdir={tmp_path}"])
+    monkeypatch.setattr(sys, "argv", ["dml-jax explore", f"--model={tmp_path}"])
     monkeypatch.chdir(tmp_path)
     assert cli.exit_code(lambda: explore.execute(sys.argv[1:])) == 2
     wanted = (
@@ -281,11 +281,11 @@ def test_data_that_have_moved(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "--workdir: missing"),
+        ([], "--model: missing"),
         (["{}"], "unexpected argument; options are written --name=value"),
-        (["--workdir={}"], "is not a work directory"),
-        (["--workdir={}", "--split=tets"], "--split=tets: did you mean test?"),
-        (["--workdir={}", "--host=0.0.0.0"], "--host=0.0.0.0: there is no such option"),
+        (["--model={}"], "is not a work directory"),
+        (["--model={}", "--split=tets"], "--split=tets: did you mean test?"),
+        (["--model={}", "--host=0.0.0.0"], "--host=0.0.0.0: there is no such option"),
     ],
 )
 def test_invalid_command_lines(

@@ -50,7 +50,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_model_and_tables_without_the_data(run: Path, tmp_path: Path) -> None:
-    command.execute([f"--workdir={run}", "--to=parquet,stablehlo", f"--output={tmp_path / 'new' / 'out'}"])
+    command.execute([f"--model={run}", "--to=parquet,stablehlo", f"--output={tmp_path / 'new' / 'out'}"])
     out = tmp_path / "new" / "out"
     assert sorted(path.name for path in out.iterdir()) == ["gallery.parquet", "model.stablehlo", "test.parquet"]
     embed = jax.export.deserialize(bytearray((out / "model.stablehlo").read_bytes())).call
@@ -66,7 +66,7 @@ def account(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> Hub:
 
 
 def push(run: Path, *options: str) -> None:
-    command.execute([f"--workdir={run}", "--push=me/digits", *options])
+    command.execute([f"--model={run}", "--push=me/digits", *options])
 
 
 def test_a_pushed_run_is_pulled_without_anything_that_could_hold_code(run: Path, account: Hub) -> None:
@@ -203,15 +203,15 @@ def test_without_a_network(run: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "wanted"),
     [
-        ([], "--workdir: missing"),
-        (["--workdir=x", "--to=parquet", "--checkpoint=8"], "--checkpoint=8: the run has embeddings of the reported"),
-        (["--workdir=x"], "--to: missing; give some of onnx,stablehlo,parquet, or --push=user/name"),
-        (["--workdir=x", "--to=parquet,onx"], "--to=parquet,onx: there is no 'onx'; did you mean onnx?"),
-        (["--workdir=/no/such", "--to=stablehlo"], "/no/such: is not a work directory"),
-        (["--workdir=x", "--push=digits"], "--push=digits: must be user/name"),
-        (["--workdir=x", "--to=onnx"], "--to=onnx: jax2onnx is not installed: pip install jax2onnx onnxruntime"),
-        (["--workdir=x", "--push=a/b"], "--push=a/b: huggingface_hub is not installed: pip install huggingface_hub"),
-        (["--workdir=x", "--to=stablehlo", f"--output={__file__}"], "is a file; give a directory"),
+        ([], "--model: missing"),
+        (["--model=x", "--to=parquet", "--checkpoint=8"], "--checkpoint=8: the run has embeddings of the reported"),
+        (["--model=x"], "--to: missing; give some of onnx,stablehlo,parquet, or --push=user/name"),
+        (["--model=x", "--to=parquet,onx"], "--to=parquet,onx: there is no 'onx'; did you mean onnx?"),
+        (["--model=/no/such", "--to=stablehlo"], "/no/such: is not a work directory"),
+        (["--model=x", "--push=digits"], "--push=digits: must be user/name"),
+        (["--model=x", "--to=onnx"], "--to=onnx: jax2onnx is not installed: pip install jax2onnx onnxruntime"),
+        (["--model=x", "--push=a/b"], "--push=a/b: huggingface_hub is not installed: pip install huggingface_hub"),
+        (["--model=x", "--to=stablehlo", f"--output={__file__}"], "is a file; give a directory"),
     ],
 )
 def test_one_line_errors(
@@ -231,4 +231,4 @@ def test_a_run_without_embeddings(tmp_path: Path) -> None:
     facts = {"config": {}, "data_hash": "", "classes": 5, "images": 9, "shape": [8, 8]}
     (tmp_path / "config.json").write_text(json.dumps(facts))
     with pytest.raises(DataError, match="holds no embeddings; write them with --mode=export"):
-        command.execute([f"--workdir={tmp_path}", "--to=parquet"])
+        command.execute([f"--model={tmp_path}", "--to=parquet"])

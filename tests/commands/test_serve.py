@@ -23,7 +23,7 @@ def check_command(run: Path) -> None:
     index = model.enroll({"one": [images[0]], "other": [images[1] // 2]})
     index.save(run / "index.npz")
     environment = {**os.environ, "JAX_NUM_CPU_DEVICES": "1"}
-    options = (f"--workdir={run}", f"--index={run / 'index.npz'}", "--threshold=0.99999", "--port=0")
+    options = (f"--model={run}", f"--index={run / 'index.npz'}", "--threshold=0.99999", "--port=0")
     with subprocess.Popen(
         [sys.executable, "-m", "dml_jax", "serve", *options],
         cwd=Path(__file__).parents[2], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -56,19 +56,19 @@ def test_invalid_options(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
     with serve.listen("127.0.0.1", 0) as taken:
         used = taken.getsockname()[1]
         for arguments, words in (
-            ((), "--workdir: missing"),
-            (("--workdir=none", "--threshold=0.5"), "--threshold: needs --index"),
-            (("--workdir=none", "--decide=nearest"), "--decide: needs --index"),
-            (("--workdir=none", "--false_accept_rate", "0.05"), "--false_accept_rate: needs --index"),
-            (("--workdir=none", "--port=http"), "--port: invalid int value"),
-            (("--workdir=none", "--port=65536"), "--port=65536: must be in 0..65535"),
-            (("--workdir=none", "--host=nowhere.invalid"), "--host=nowhere.invalid --port=8000: cannot listen there"),
-            (("--workdir=none", f"--port={used}"), f"--port={used}: cannot listen there (Address already in use"),
-            (("--workdir=none", "--host_name=http://x.org"), "--host_name=http://x.org: is not a name; give it as in"),
-            (("--workdir=none", "--port=0"), "none: is not a work directory"),
+            ((), "--model: missing"),
+            (("--model=none", "--threshold=0.5"), "--threshold: needs --index"),
+            (("--model=none", "--decide=nearest"), "--decide: needs --index"),
+            (("--model=none", "--false_accept_rate", "0.05"), "--false_accept_rate: needs --index"),
+            (("--model=none", "--port=http"), "--port: invalid int value"),
+            (("--model=none", "--port=65536"), "--port=65536: must be in 0..65535"),
+            (("--model=none", "--host=nowhere.invalid"), "--host=nowhere.invalid --port=8000: cannot listen there"),
+            (("--model=none", f"--port={used}"), f"--port={used}: cannot listen there (Address already in use"),
+            (("--model=none", "--host_name=http://x.org"), "--host_name=http://x.org: is not a name; give it as in"),
+            (("--model=none", "--port=0"), "none: is not a work directory"),
         ):
             assert words in run(*arguments)
     monkeypatch.delitem(sys.modules, "dml_jax.serving.http_service")
     monkeypatch.delattr("dml_jax.serving.http_service")
     monkeypatch.setitem(sys.modules, "uvicorn", None)
-    assert run("--workdir=none") == "error: uvicorn is not installed: pip install starlette uvicorn python-multipart\n"
+    assert run("--model=none") == "error: uvicorn is not installed: pip install starlette uvicorn python-multipart\n"

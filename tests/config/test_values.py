@@ -337,7 +337,8 @@ def values_of(path: str) -> dict[str, Any]:
         return asdict(resolved(config, variant, protocol or None))
     _, found = plan.load("configs/studies/" + study.replace(":", ".py:"))
     row = next(row for row in found.rows if row.name == name)
-    values, _ = plan.resolved(row.config, row.overrides, Settings(Path("root"), paper=protocol == "paper"))
+    made, _ = plan.resolved(row.config, row.overrides, Settings(Path("root"), paper=protocol == "paper"))
+    values = asdict(made)
     return values | {"paper": next(filter(None, row.reported.values()), values["paper"])}
 
 

@@ -4,7 +4,7 @@ import json
 import os
 import re
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -46,10 +46,10 @@ def test_study_files(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert found.source
         if found.search:
             trial = search.make_trial(found.search, settings(), 0, search.example(found.search))
-            assert trial.config["train"]["select"] == "validation"
+            assert trial.config.train.select == "validation"
             continue
         small = plan.trials(found, settings(smoke=True))
-        assert {(trial.config["data"]["name"], trial.config["train"]["steps"]) for trial in small if trial.config} == {
+        assert {(trial.config.data.name, trial.config.train.steps) for trial in small if trial.config} == {
             ("digits", 4)
         }
         if variant == module.VARIANTS[0]:
@@ -78,7 +78,7 @@ def test_studies_state_the_papers_numbers(monkeypatch: pytest.MonkeyPatch) -> No
         _, found = plan.load(f"configs/studies/{file}")
         chosen = next(r for r in found.rows if r.name == row)
         trial = next(t for t in plan.trials(replace(found, rows=(chosen,)), settings()))
-        return {**trial.config["paper"], **chosen.reported.get(source, {})}
+        return {**trial.config.paper, **chosen.reported.get(source, {})}
 
     assert paper("mpn_embedding_size.py:inshop", "1024 dimensions")["recall@1"] == 0.917
     assert paper("mpn_embedding_size.py:cars", "64 dimensions") == {"recall@1": 0.763, "nmi": 0.681}
@@ -108,17 +108,17 @@ def test_overrides_and_seeds() -> None:
     )
     made = plan.trials(study(*rows), settings(seeds=(1, 2), overrides={"method.hidden_dim": "7"}))
     assert [trial.name for trial in made] == ["plain-seed1", "changed-seed1", "plain-seed2", "changed-seed2"]
-    assert [trial.config["seed"] for trial in made] == [1, 101, 2, 102]
+    assert [trial.config.seed for trial in made] == [1, 101, 2, 102]
     changed = made[1].config
-    assert (changed["method"]["tau"], changed["evaluation"]["ks"]) == (3.0, (1, 5))
-    assert (changed["train"]["epochs"], changed["train"]["steps"]) == (2, 0)
-    assert {trial.config["method"]["hidden_dim"] for trial in made} == {7}
+    assert (changed.method.tau, changed.evaluation.ks) == (3.0, (1, 5))
+    assert (changed.train.epochs, changed.train.steps) == (2, 0)
+    assert {trial.config.method.hidden_dim for trial in made} == {7}
 
 
 def test_overrides_of_what_distinguishes_the_rows() -> None:
     rows = grid(DIGITS, {"method.tau": (8.0, 16.0)}, overrides={"train.steps": 60})
     made = plan.trials(Study("T", rows=rows), Settings(Path("r"), overrides={"train.steps": "30"}))
-    assert [(trial.config["method"]["tau"], trial.config["train"]["steps"]) for trial in made] == [(8, 30), (16, 30)]
+    assert [(trial.config.method.tau, trial.config.train.steps) for trial in made] == [(8, 30), (16, 30)]
     only_one = (Row("a", DIGITS, {"method.tau": 3.0}), Row("b", DIGITS))
     for different, key in ((rows, "method.tau"), (only_one, "method.tau"), (rows, "seed")):
         with pytest.raises(ConfigError, match=rf"--config\.{key}: "):
@@ -147,10 +147,10 @@ def test_the_authors_protocol(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     rows = (Row("published", "configs/cub_mpn.py:large"), Row("other", "configs/digits_hist.py"))
     clean, paper = (plan.trials(study(*rows), settings(paper=paper)) for paper in (False, True))
-    assert [trial.config["train"]["select"] for trial in clean] == ["last", "last"]
-    assert [trial.config["train"]["select"] for trial in paper] == ["test", "test"]
-    assert [trial.config["evaluation"]["protocol"] for trial in paper] == ["paper", "paper"]
-    assert paper[0].config["train"]["reload_best_epochs"] == (30, 50)
+    assert [trial.config.train.select for trial in clean] == ["last", "last"]
+    assert [trial.config.train.select for trial in paper] == ["test", "test"]
+    assert [trial.config.evaluation.protocol for trial in paper] == ["paper", "paper"]
+    assert paper[0].config.train.reload_best_epochs == (30, 50)
 
 
 def test_rows_that_need_others(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,7 +162,7 @@ def test_rows_that_need_others(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     made = plan.trials(study(*rows), settings(Path("r"), seeds=(3,)))
     assert [trial.name for trial in made] == ["the-teacher-seed3", "student-seed3", "both-seed3"]
-    assert made[1].config["method"]["teacher"] == "r/the-teacher-seed3"
+    assert made[1].config.method.teacher == "r/the-teacher-seed3"
     assert made[2].members == (Path("r/student-seed3"), Path("r/the-teacher-seed3"))
     small = plan.trials(study(*rows), settings(smoke=True))
     assert {trial.row for trial in small} == {"student", "the teacher"}
@@ -170,7 +170,7 @@ def test_rows_that_need_others(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_smoke_test_has_no_options_of_the_other_network() -> None:
     small = plan.trials(study(Row("vit", "configs/folder_vit.py")), settings(smoke=True))
-    assert small[0].config["backbone"]["name"] == "resnet"
+    assert small[0].config.backbone.name == "resnet"
 
 
 @pytest.mark.parametrize(
@@ -194,12 +194,12 @@ def test_invalid_rows(rows: tuple[Row, ...], message: str) -> None:
 def test_stored_configurations(tmp_path: Path) -> None:
     """The config.json of a run is a configuration, which overrides may change."""
     stored = tmp_path / "config.json"
-    values = plan.trials(study(Row("a", DIGITS)), settings())[0].config
+    values = asdict(plan.trials(study(Row("a", DIGITS)), settings())[0].config)
     stored.write_text(json.dumps({"config": values, "data_hash": "x"}))
     found = config_files.load_config(str(stored), {"method.tau": "5"})
     assert (found["method"]["tau"], found["method"]["alpha"]) == (5.0, values["method"]["alpha"])
     made = plan.trials(study(Row("a", str(stored), {"method.tau": 6})), settings(paper=True))
-    assert made[0].config["evaluation"]["protocol"] == "paper"
+    assert made[0].config.evaluation.protocol == "paper"
     for text, message in (
         ("{", "truncated or damaged"),
         ("[" * 100_000, "truncated or damaged"),
@@ -242,7 +242,13 @@ def test_roots_of_others(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="belongs to the study mine"):
         plan.check_root(tmp_path, "mine", made, smoke=True)
     made[0].directory.mkdir()
-    stored = {"config": made[0].config | {"seed": 5}, "data_hash": "", "classes": 1, "images": 1, "shape": [24, 24]}
+    stored = {
+        "config": asdict(made[0].config) | {"seed": 5},
+        "data_hash": "",
+        "classes": 1,
+        "images": 1,
+        "shape": [24, 24],
+    }
     (made[0].directory / "config.json").write_text(json.dumps(stored))
     with pytest.raises(CheckpointError, match=r"belongs to a run of another configuration: seed \(5 there, 0 here\)"):
         plan.check_root(tmp_path, "mine", made, smoke=False)

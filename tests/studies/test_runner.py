@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -48,7 +48,7 @@ results = {"recall@1": tau / 100, "protocol": "clean", "length": {"steps": 1200,
 
 def fake(seconds: float) -> Callable[[Path, Trial], list[str]]:
     def made(root: Path, trial: Trial) -> list[str]:
-        tau = str(trial.config["method"]["tau"])
+        tau = str(trial.config.method.tau)
         return [sys.executable, "-S", "-c", TRAIN, str(trial.directory), str(seconds), tau]
 
     return made
@@ -103,7 +103,7 @@ def test_each_trial_runs_once(tmp_path: Path) -> None:
 def test_a_longer_trial_is_not_finished(tmp_path: Path) -> None:
     trial = prepared(tmp_path, 1)[0]
     run(tmp_path, [trial])
-    longer = Trial(**{**vars(trial), "config": trial.config | {"train": trial.config["train"] | {"steps": 2400}}})
+    longer = replace(trial, length={"steps": 2400, "epochs": 0})
     assert outcomes.is_finished(trial)
     assert not outcomes.is_finished(longer)
 
@@ -290,7 +290,7 @@ def planned(root: Path, steps: int, monkeypatch: pytest.MonkeyPatch) -> tuple[li
 
     def made(root: Path, trial: Trial) -> list[str]:
         started.append(trial.name)
-        of_run = (EMBED, steps, json.dumps(trial.config))
+        of_run = (EMBED, steps, json.dumps(trial.config and asdict(trial.config)))
         script, *arguments = (ENSEMBLE, *trial.members) if trial.members else of_run
         return [sys.executable, "-S", "-c", script, str(trial.directory), *map(str, arguments)]
 
@@ -309,7 +309,7 @@ def test_a_study_of_another_length_has_trials_of_its_own(tmp_path: Path, monkeyp
     trials, started = planned(tmp_path, 600, monkeypatch)
     by_name = {trial.name: trial for trial in trials}
     assert by_name[long[2]].members == tuple(tmp_path / name for name in long[:2])
-    assert by_name[long[3]].config["init_from"] == str(tmp_path / long[0])
+    assert by_name[long[3]].config.init_from == str(tmp_path / long[0])
     assert outcomes.finished(trials) == set()
     run(tmp_path, trials)
     assert sorted(started) == sorted(long)
@@ -419,7 +419,7 @@ def test_the_processes_of_trials(tmp_path: Path) -> None:
     assert arguments[1:] == expected
     assert config_files.load_config(str(config), {"seed": "4"})["method"]["tau"] == 3.0
     assert config_files.load_config(str(config), {"seed": "4"})["seed"] == 4
-    ensemble = Trial("e", "e", 0, Path("r/e"), {}, members=(Path("r/b"), Path("r/c")), weights=(1.0, 2.0))
+    ensemble = Trial("e", "e", 0, Path("r/e"), None, members=(Path("r/b"), Path("r/c")), weights=(1.0, 2.0))
     members = ["r/b", "r/c"]
     arguments = REAL_COMMAND(tmp_path, ensemble)[2:]
     assert arguments == ["dml_jax", "ensemble", *members, "--output=r/e", "--weights=1.0,2.0"]

@@ -55,8 +55,8 @@ def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def use(monkeypatch: pytest.MonkeyPatch, seconds: float = 0.0) -> None:
     def made(root: Path, trial: Trial) -> list[str]:
-        split = "validation" if trial.config["data"]["validation_share"] else "test"
-        arguments = [str(trial.directory), split, str(trial.config["method"]["tau"]), str(seconds)]
+        split = "validation" if trial.config.data.validation_share else "test"
+        arguments = [str(trial.directory), split, str(trial.config.method.tau), str(seconds)]
         return [sys.executable, "-S", "-c", TRAIN, *arguments]
 
     monkeypatch.setattr(runner, "command", made)
@@ -110,7 +110,7 @@ def test_the_authors_protocol_is_announced(tmp_path: Path, file: str, capsys: py
         command.execute([f"--study={file}", f"--root={root}"])
     assert "compared on THE TEST CLASSES, as the authors did" in capsys.readouterr().out
     made = search.make_trial(Search(DIGITS, SPACE), Settings(root, paper=True), 0, {"method.tau": 3.0})
-    assert made.config["data"]["validation_share"] == 0.0
+    assert made.config.data.validation_share == 0.0
 
 
 def test_interrupted_trials_are_taken_over(tmp_path: Path, file: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -58,6 +58,22 @@ def read_config(workdir: Path) -> dict[str, Any]:
     return facts | {"config": configs.upgraded(facts["config"])}
 
 
+def run_config(workdir: Path, *, trust_code: bool = False) -> Config:
+    """The configuration of a run.
+
+    Args:
+      trust_code: see `dml_jax.load`.
+
+    Raises:
+      CheckpointError: see `read_config`.
+      ConfigError: it is not valid, or needs code that is not trusted.
+    """
+    values = read_config(workdir)["config"]
+    if trust_code:
+        configs.import_code(values)
+    return configs.resolve(values, given=())
+
+
 def identity(facts: Mapping[str, Any]) -> dict[str, Any]:
     """The facts that tell one run from another: configuration, data, precision and teacher."""
     return {key: facts[key] for key in ("config", *WHAT) if key in facts}

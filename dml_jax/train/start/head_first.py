@@ -1,6 +1,6 @@
 """A head is trained on frozen features before the whole network (`head` of a configuration)."""
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -23,7 +23,7 @@ def head_config(config: Config) -> Config:
     """The configuration of the training on frozen features that precedes a run."""
     assert config.head is not None
     made = replace(config, name=f"{config.name}-{DIRECTORY}", train=config.head, head=None)
-    return configs.resolve(asdict(made), given=())  # without the augmentation that features do not have
+    return configs.settled(made)  # without the augmentation that features do not have
 
 
 def with_head(experiment: Experiment, directory: Path, console: Console, stop: Stop) -> Experiment:

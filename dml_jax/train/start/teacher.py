@@ -26,7 +26,7 @@ def with_teacher(experiment: Experiment, console: Console) -> Experiment:
     source = Path(experiment.method.hooks.teacher).expanduser()
     try:
         facts = workdir.read_config(source)
-        config = configs.resolve(facts["config"], given=())
+        config = workdir.run_config(source)
     except UserError as error:
         raise CheckpointError(f"{key}: {error}") from error
     classes, (height, width) = len(experiment.splits["train"].classes), experiment.shape

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import jax
 
-from dml_jax import config as configs
 from dml_jax.backbones.weights import pretrained
+from dml_jax.config import Config
 from dml_jax.console import Console
 from dml_jax.errors import CheckpointError, ConfigError
 from dml_jax.methods.contract import Method, PyTree, TrainingSet, no_classes
@@ -39,7 +39,7 @@ class TrainedModel(NamedTuple):
       unfinished: says that the run has not finished; empty if it has.
     """
 
-    config: configs.Config
+    config: Config
     method: Method
     state: TrainState
     unfinished: str = ""
@@ -74,9 +74,7 @@ def load_trained(
         return TrainedModel(*pretrained_features.load(directory, dtype))
     facts = workdir.read_config(directory)
     run = workdir.identity(facts)
-    if trust_code:
-        configs.import_code(facts["config"])
-    given = configs.resolve(facts["config"], given=())
+    given = workdir.run_config(directory, trust_code=trust_code)
     # The variables come from the checkpoint, so what they were initialised with need not exist any more.
     backbone = replace(given.backbone, pretrained="none", dtype=dtype or given.backbone.dtype)
     config = replace(given, backbone=backbone)
