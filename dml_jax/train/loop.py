@@ -42,7 +42,7 @@ class Notes(NamedTuple):
 
 
 def train(experiment: Experiment, out: Outputs, stop: Stop) -> TrainState:
-    """Trains from the newest checkpoint, or from the start, until the last step or until it stops early.
+    """The state after training from the newest checkpoint, or the start, to the last step or until it stops early.
 
     Raises:
       Interrupted: on a signal, once a checkpoint of the current step is on disk.
