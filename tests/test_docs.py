@@ -273,7 +273,7 @@ def test_every_command_runs(tmp_path: Path) -> None:
     for seed in range(18):
         for i in range(4):
             pictures.write(tmp_path / "photos" / ("wren" if seed == 0 else f"class {seed}") / f"{i}.jpg", 20 * seed + i)
-    for name in ("gallery", "new_photos"):
+    for name in ("gallery", "new_photos", "other_products"):
         shutil.copytree(tmp_path / "photos", tmp_path / name)
     pictures.write(tmp_path / "this_one.jpg", 900)
     (tmp_path / "runs").mkdir()
