@@ -1,6 +1,7 @@
-"""The layers of the package: a module imports only lower layers."""
+"""The layers of the package: a module imports only lower layers; the guide shows them, and the tree, as they are."""
 
 import ast
+import re
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1] / "dml_jax"
@@ -17,8 +18,7 @@ LAYERS = (
     {"inference"},
     {"analysis"},
     {"serving"},
-    {"final_results"},
-    {"modes", "run"},
+    {"run"},
     {"studies"},
     {"commands"},
 )
@@ -50,3 +50,19 @@ def test_layers() -> None:
             other = layer(name)
             same = name.split(".")[1] == module.split(".")[1]
             assert other < own or same or own == COMMANDS, f"{module} imports {name}"
+
+
+def test_the_guide_shows_the_tree() -> None:
+    text = (ROOT.parent / "docs" / "guides" / "extend.md").read_text().partition("## The layout of the code")[2]
+    named, parents = set(), [ROOT.parent]
+    for line in text.split("```")[1].splitlines()[1:]:
+        depth = (len(line) - len(line.lstrip())) // 2
+        for name in re.split(r",? ", re.split(" {2,}", line.strip())[0]):
+            path = parents[depth] / name
+            assert path.is_dir() if name.endswith("/") else path.is_file(), line
+            named.add(path)
+        parents[depth + 1 :] = [path]
+    top = {path for path in ROOT.glob("*.py") if path.name != "__init__.py"}
+    assert named >= top | {path.parent for path in ROOT.rglob("__init__.py")}
+    layers = (names.pop() if len(names) == 1 else f"{{{', '.join(sorted(names))}}}" for names in map(set, LAYERS))
+    assert f"{' < '.join(layers)}." in " ".join(text.split())

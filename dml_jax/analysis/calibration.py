@@ -6,13 +6,13 @@ classes.
 
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
 from dml_jax.analysis import drawing
 from dml_jax.analysis.findings import Finding
 from dml_jax.analysis.trained_run import TrainedRun
+from dml_jax.analysis.verification import transferred
 from dml_jax.errors import DataError
 from dml_jax.evaluation import verification
 from dml_jax.evaluation.verification import Verification
@@ -22,39 +22,10 @@ TARGETS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3)  # false accept rates
 MOST = 5000  # images of each split whose pairs are compared
 
 
-class Transfer(NamedTuple):
-    """A threshold applied to other classes.
-
-    Attributes:
-      target: false accept rate for which it was chosen.
-      threshold: cosine from which two images are accepted.
-      false_accepts, false_rejects: rates on the other classes.
-    """
-
-    target: float
-    threshold: float
-    false_accepts: float
-    false_rejects: float
-
-
 def reason_not_to(run: TrainedRun) -> str:
     """Why the analysis does not apply to a run; empty if it does."""
     found = len(np.unique(run.split("test").labels))
     return "" if found >= 4 else f"the test split has {found} classes, and each half needs two"
-
-
-def transfer(chosen_on: Verification, applied_to: Verification, target: float) -> Transfer:
-    """Takes the lowest threshold that keeps the target false accept rate on some classes, and applies it to others.
-
-    Both `Verification`s must have the same thresholds.
-    """
-    index = chosen_on.lowest(target)
-    return Transfer(
-        target,
-        float(chosen_on.thresholds[index]),
-        float(applied_to.false_accepts[index]),
-        float(applied_to.false_rejects[index]),
-    )
 
 
 def halves(labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -82,7 +53,7 @@ def findings(run: TrainedRun, split: str) -> list[Finding]:
     except DataError as error:
         run.console.print(f"calibration: skipped ({error})")
         return []
-    found = {name: [transfer(source, applied_to, target) for target in TARGETS] for name, source in sources.items()}
+    found = {name: transferred(source, applied_to, TARGETS) for name, source in sources.items()}
     return [
         Finding(
             "calibration",
@@ -96,15 +67,15 @@ def findings(run: TrainedRun, split: str) -> list[Finding]:
     ]
 
 
-def plot(path: Path, *, found: dict[str, list[Transfer]]) -> None:
+def plot(path: Path, *, found: dict[str, list[tuple[float, ...]]]) -> None:
     """Draws measured false accepts, and false rejects, over target rates."""
     figure = drawing.figure(9, 3.4)
     left, right = figure.subplots(1, 2)
     left.plot(TARGETS, TARGETS, color=drawing.GREY, linestyle=":", label="target")
     for i, (name, entries) in enumerate(found.items()):
         look = {"color": drawing.SERIES[i], "marker": drawing.MARKERS[i], "label": f"chosen on {name}"}
-        left.plot(TARGETS, [entry.false_accepts or np.nan for entry in entries], **look)
-        right.plot(TARGETS, [entry.false_rejects for entry in entries], **look)
+        left.plot(TARGETS, [accepts or np.nan for _, _, accepts, _ in entries], **look)
+        right.plot(TARGETS, [rejects for *_, rejects in entries], **look)
     drawing.style(left).set(xscale="log", yscale="log", title="False accepts", ylabel="rate on unseen classes")
     drawing.style(right).set(xscale="log", title="False rejects", ylabel="rate on unseen classes", ylim=(0, 1.02))
     for axes in (left, right):

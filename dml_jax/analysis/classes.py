@@ -29,9 +29,8 @@ def recall_by_class(labels: np.ndarray, nearest: np.ndarray) -> tuple[np.ndarray
 def confused_pairs(labels: np.ndarray, nearest: np.ndarray) -> list[tuple[int, int, int]]:
     """Unordered pairs of classes, most confused first, from the labels of queries and nearest neighbours, int [N] each.
 
-    Returns:
-      (a, b, count) with a < b: how many queries of one have their nearest neighbour in the other; pairs with equal
-      counts by increasing a and b.
+    (a, b, count) with a < b: how many queries of one have their nearest neighbour in the other; pairs with equal counts
+    by increasing a and b.
     """
     wrong = labels != nearest
     pairs = np.sort(np.stack([labels[wrong], nearest[wrong]], axis=1), axis=1)

@@ -22,10 +22,8 @@ def histograms(
     """Counts pairs by their Euclidean distance.
 
     Args:
-      rows: float [N, D], of unit length.
-      labels: int [N].
-      others: float [M, D], compared with all rows; None for the unordered pairs of `rows`.
-      other_labels: int [M].
+      rows, labels: float [N, D], of unit length; int [N].
+      others, other_labels: [M, D] and [M], compared with all rows; None for the unordered pairs of `rows`.
 
     Returns:
       (pairs of one class, pairs of different classes), int [BINS] each, in equal bins from 0 to 2.

@@ -76,16 +76,9 @@ def style(axes: "Axes") -> "Axes":
 
 
 def montage(images: Iterable[np.ndarray], count: int, columns: int, side: int, gap: int = 0) -> np.ndarray:
-    """Arranges images uint8 [h, w, 3] row by row in square cells on white, each scaled to fit.
+    """Arranges `count` images uint8 [h, w, 3] in square cells, scaled to fit, on white: uint8 [H, columns * side, 3].
 
-    Args:
-      count: number of images.
-      columns: images per row.
-      side: width of a cell in pixels.
-      gap: empty pixels at each side of a cell.
-
-    Returns:
-      uint8 [H, columns * side, 3].
+    Cells are `side` pixels wide, with `gap` empty ones at each side.
     """
     made = np.full((math.ceil(count / columns) * side, columns * side, 3), 255, np.uint8)
     for i, image in enumerate(images):

@@ -8,7 +8,7 @@ from typing import Any
 from dml_jax.analysis import drawing
 from dml_jax.analysis.findings import Finding
 from dml_jax.analysis.trained_run import TrainedRun
-from dml_jax.train.records.health import PREFIX, QUANTILES
+from dml_jax.train.records.diagnostics import PREFIX, QUANTILES
 
 TITLE = "Health of the training"
 # Axis label of each curve, in the order of the panels.

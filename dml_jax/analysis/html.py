@@ -15,12 +15,7 @@ WIDE = 500  # points; wider charts scroll on a narrow screen instead of shrinkin
 
 
 class Cell(NamedTuple):
-    """One entry of a table.
-
-    Attributes:
-      value: sort key; NaN if there is none.
-      rank: 1 for the best of its column, 2 for the second best, 0 for others.
-    """
+    """One entry of a table; `value` is its sort key, `rank` 1 for the best of its column and 2 for the second best."""
 
     text: str
     value: float = math.nan
@@ -45,8 +40,7 @@ def document(title: str, body: str, *, styles: Sequence[str] = (), script: str =
 
     Args:
       body: HTML.
-      styles: files of `dml_jax/pages` in addition to the common style.
-      script: file of `dml_jax/pages`.
+      styles, script: files of `dml_jax/pages`, the former in addition to the common style.
       sources: further rules of the policy, for a page that a server delivers.
     """
     code = resource(script)
@@ -113,13 +107,7 @@ def table(
 
 
 def chart(picture: str | bytes, name: str, caption: str) -> str:
-    """A figure as an HTML element.
-
-    Args:
-      picture: an SVG document (see `drawing.svg`), or a PNG file.
-      name: identifier of the figure in the page.
-      caption: HTML.
-    """
+    """An SVG document (see `drawing.svg`) or PNG file as a figure with the identifier `name`; `caption` is HTML."""
     width = 0.0
     if isinstance(picture, str):
         kind, data, look = "svg+xml", picture.encode(), ""

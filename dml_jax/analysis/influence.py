@@ -37,8 +37,7 @@ def gradient_norms(
     """Influence of every image of a batch on the predictions for some of them.
 
     Args:
-      images: uint8 [1, B, H, W, 3].
-      labels: int [B].
+      images, labels: uint8 [1, B, H, W, 3], int [B].
       anchors: int [A], positions of the images whose predictions are explained.
 
     Returns:
@@ -57,13 +56,7 @@ def gradient_norms(
 
 
 def mean_by_kind(norms: np.ndarray, anchors: np.ndarray, labels: np.ndarray) -> dict[str, float]:
-    """Mean influence of the image itself, of others of its class, and of those of other classes.
-
-    Args:
-      norms: float [A, B].
-      anchors: int [A], positions in the batch.
-      labels: int [B].
-    """
+    """Mean influence [A, B] of the image itself, of others of its class, and of those of other classes."""
     itself = np.arange(len(labels))[None, :] == anchors[:, None]
     same = (labels[None, :] == labels[anchors, None]) & ~itself
     kinds = {"the image itself": itself, "same class": same, "other classes": ~same & ~itself}

@@ -44,12 +44,9 @@ def worst_first(first_rank: np.ndarray, average_precision: np.ndarray) -> np.nda
 
 
 def best_first(labels: np.ndarray, average_precision: np.ndarray, cosine: np.ndarray) -> np.ndarray:
-    """The best query of each class, by decreasing average precision, then by decreasing cosine: int [C].
+    """The best query of each class, by decreasing average precision, then by decreasing cosine to its nearest image.
 
-    Args:
-      labels: int [N].
-      average_precision: float [N]; NaN for queries without a relevant image.
-      cosine: float [N], to the nearest image.
+    int [C], from [N] of each; the average precision of queries without a relevant image is NaN.
     """
     order = np.lexsort((-cosine, -np.nan_to_num(average_precision)))
     return order[np.sort(np.unique(labels[order], return_index=True)[1])]

@@ -1,5 +1,6 @@
 """Verification of image pairs, same class or not: error rates by cosine threshold, the ROC curve, thresholds."""
 
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -20,13 +21,15 @@ def reason_not_to(run: TrainedRun) -> str:
     return "" if run.split("test").gallery is None else "its queries search a separate gallery"
 
 
-def thresholds(rates: Verification) -> list[tuple[float, float, float, float]]:
-    """The lowest threshold that keeps each target: (target, cosine, false accepts, false rejects)."""
-    places = map(rates.lowest, TARGETS)
-    return [
-        (target, float(rates.thresholds[i]), float(rates.false_accepts[i]), float(rates.false_rejects[i]))
-        for target, i in zip(TARGETS, places, strict=True)
-    ]
+def transferred(chosen_on: Verification, applied_to: Verification, targets: Sequence[float]) -> list[tuple[float, ...]]:
+    """Thresholds chosen on some pairs and applied to others; both are measured at the same thresholds.
+
+    Returns:
+      For each target, the lowest cosine threshold that keeps this false accept rate on the former: (target, threshold,
+      false accepts and false rejects of the latter).
+    """
+    columns = (applied_to.thresholds, applied_to.false_accepts, applied_to.false_rejects)
+    return [(target, *(float(column[chosen_on.lowest(target)]) for column in columns)) for target in targets]
 
 
 def findings(run: TrainedRun, split: str) -> list[Finding]:
@@ -36,7 +39,7 @@ def findings(run: TrainedRun, split: str) -> list[Finding]:
     except DataError as error:
         run.console.print(f"verification: skipped ({error})")
         return []
-    chosen = thresholds(rates)
+    chosen = transferred(rates, rates, TARGETS)
     cells = [(target, (f"{cosine:.3f}", cosine), accepts, rejects) for target, cosine, accepts, rejects in chosen]
     return [
         Finding(

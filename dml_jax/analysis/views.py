@@ -39,7 +39,7 @@ class Picture:
 
     Attributes:
       jpeg: a JPEG file in base64.
-      name: name of its class.
+      name: its class.
       note: text below the class, e.g. a cosine.
       mark: the query, or whether it has the query's class; empty for neither.
     """
@@ -60,13 +60,7 @@ class Pictures:
 
 @dataclass(frozen=True)
 class Listing:
-    """A sortable table.
-
-    Attributes:
-      head: column headings.
-      rows: text and value of each cell; the value, if any, is the sort key.
-      total: number of rows in all; `rows` may hold only the first.
-    """
+    """A sortable table of the first of `total` rows; a cell is its text and, if it has one, its value, the sort key."""
 
     head: list[str]
     rows: list[list[tuple[str, float | None]]]
@@ -80,7 +74,7 @@ class Map:
     Attributes:
       points: (x, y) in 0..1, y upwards.
       kinds: index into `names` of each point; -1 for others.
-      titles: tooltip of each point.
+      titles: tooltips.
       names: names of the coloured classes.
       axes: what x and y are.
       sheet: a JPEG file in base64 with the pictures, SHEET_COLUMNS in a row.
@@ -104,10 +98,10 @@ class Map:
 View = Pictures | Listing | Map
 
 
-def jpeg(image: np.ndarray, side: int = SIDE) -> str:
+def jpeg(image: np.ndarray) -> str:
     """An image uint8 [H, W, 3] as a small JPEG file in base64."""
     small = Image.fromarray(image)
-    small.thumbnail((side, side))
+    small.thumbnail((SIDE, SIDE))
     return _jpeg_base64(small)
 
 

@@ -22,9 +22,7 @@ def standardize(
     large the mean is.
 
     Args:
-      x: float [B, ..., C].
-      scale, bias: float [C].
-      epsilon: added to the variance.
+      x, scale, bias: float [B, ..., C], [C], [C].
 
     Returns:
       (result [B, ..., C], mean [C], biased variance [C]); gradients flow through the result only.
@@ -69,12 +67,10 @@ class BatchNorm(nn.Module):
 
     Attributes:
       momentum: weight of the new batch in the running statistics (PyTorch's convention; Flax's is one minus it).
-      epsilon: added to the variance.
       frozen: uses the running statistics in training too, and never updates them.
       fixed: keeps scale and bias among the statistics instead of the parameters, so nothing trains or decays them.
       updates: how often one batch updates the running statistics (gradient checkpointing in PyTorch does it twice).
-      use_bias: adds a learned bias.
-      dtype: of the result; None for that of the input.
+      dtype: the result's; None for that of the input.
     """
 
     momentum: float = 0.1

@@ -125,10 +125,7 @@ class BNInception(nn.Module):
 
 
 def _check_size(height: int, width: int) -> None:
-    """Raises a ConfigError if the branches of 3c or 4e would differ in size.
-
-    On maps with an odd side, their pooling drops a row that their convolutions keep.
-    """
+    """Raises ConfigError if the branches of 3c or 4e would differ in size: on odd sides, only pooling drops a row."""
     for side in (height, width):
         if side < 32 or ((side + 1) // 2 // 4) % 4 != 0:
             raise ConfigError(
@@ -138,12 +135,7 @@ def _check_size(height: int, width: int) -> None:
 
 
 def build(config: Config) -> Backbone:
-    """BN-Inception as a backbone.
-
-    Raises:
-      ConfigError: by `init` and `apply`, if the branches of a block would differ in size.
-      WeightsError: by `init`, if `config.pretrained` does not contain weights of this network.
-    """
+    """BN-Inception as a backbone."""
     return as_backbone(BNInception(config), CHANNELS, config, source=SOURCE)
 
 

@@ -40,11 +40,7 @@ def explicit(
 ) -> Padding:
     """Zeros before and after the rows and the columns, for a padding that may be called "SAME" or "VALID".
 
-    Args:
-      padding: as for lax.
-      shape: of the images, [B, H, W, C].
-      size: of the kernel, (rows, columns).
-      strides: in both directions.
+    `shape` is that of the images, [B, H, W, C]; `size` that of the kernel, (rows, columns).
     """
     pads = lax.padtype_to_pads(shape[1:3], size, strides, padding) if isinstance(padding, str) else padding
     rows, columns = pads
@@ -56,15 +52,8 @@ def conv_general_dilated(
 ) -> jax.Array:
     """`jax.lax.conv_general_dilated` for NHWC images, as `flax.linen.Conv` calls it.
 
-    Args:
-      inputs: float [B, H, W, C].
-      kernel: float [k, k, C / groups, C'].
-      strides: in both directions.
-      padding: zeros before and after the rows, and before and after the columns, or "SAME".
-      **options: dimension numbers, groups and the like, as for lax.
-
-    Returns:
-      float [B, H', W', C'].
+    Inputs [B, H, W, C] and kernel [k, k, C / groups, C'] -> float [B, H', W', C']. The padding is (before, after) rows
+    and columns, or "SAME"; the options are those of lax.
     """
     padding = explicit(padding, inputs.shape, kernel.shape[:2], strides)
 
@@ -124,16 +113,14 @@ def _backward(
 def _kernel_gradient(
     x: jax.Array, shape: tuple[int, ...], grad: jax.Array, strides: tuple[int, int], padding: Padding
 ) -> jax.Array:
-    """For each cell (i, j) of the kernel, the product of the inputs shifted by (i, j) with the gradient of the output.
-
-    With few channels, the shifts within a row are one matrix product: larger matrices, and fewer and longer copies.
-    """
+    """For each cell (i, j) of the kernel, the inputs shifted by (i, j) times the gradient of the output, summed."""
     padded = jnp.pad(x, ((0, 0), *padding, (0, 0)))
     rows, columns = ((n - 1) * stride + 1 for n, stride in zip(grad.shape[1:3], strides, strict=True))
     flat = grad.reshape(-1, grad.shape[-1])
     slices = [padded[:, :, j : j + columns : strides[1]] for j in range(shape[1])]
     if x.shape[-1] < 128:
-        # Without the barrier, XLA would compute every shift again from the unpadded inputs.
+        # One matrix product for the shifts within a row: larger matrices, and fewer and longer copies. Without the
+        # barrier, XLA would compute every shift again from the unpadded inputs.
         slices = [lax.optimization_barrier(jnp.concatenate(slices, axis=-1))]
     products = [
         part[:, i : i + rows : strides[0]].reshape(-1, part.shape[-1]).T @ flat

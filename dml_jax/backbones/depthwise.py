@@ -27,14 +27,8 @@ WIDE = 28  # columns from which the kernel's gradient is first summed along each
 def depthwise(strides: Pair, padding: Padding, images: jax.Array, kernel: jax.Array) -> jax.Array:
     """Convolves every channel with its own kernel, no side of which is shorter than the stride.
 
-    Args:
-      strides: of rows and columns.
-      padding: zeros before and after the rows, and before and after the columns.
-      images: float [B, H, W, C].
-      kernel: float [k, k', 1, C].
-
-    Returns:
-      float [B, H', W', C]; sums are accumulated in at least float32.
+    Images [B, H, W, C] and kernel [k, k', 1, C] -> float [B, H', W', C], accumulated in at least float32. The padding
+    is (before, after) rows and columns.
     """
     return _convolve(pad(images, padding), kernel, strides)
 
@@ -71,12 +65,10 @@ def _convolve(padded: jax.Array, kernel: jax.Array, strides: Pair) -> jax.Array:
 
 
 def _image_gradient(grad: jax.Array, kernel: jax.Array, size: tuple[int, ...], strides: Pair) -> jax.Array:
-    """The gradient with respect to padded images of `size` pixels.
-
-    Row i of the kernel multiplies row s o + i of the images for row o of the result. So the rows s q + r of the
-    gradient are those of a convolution at stride 1 with the rows i = r, r + s, r + 2 s … of the kernel, and likewise
-    for columns; these convolutions are interleaved.
-    """
+    """The gradient with respect to padded images of `size` pixels."""
+    # Row i of the kernel multiplies row s o + i of the images for row o of the result. So the rows s q + r of the
+    # gradient are those of a convolution at stride 1 with the rows i = r, r + s, r + 2 s … of the kernel, and likewise
+    # for columns; these convolutions are interleaved.
     needed = [-(-n // stride) for n, stride in zip(size, strides, strict=True)]
     before = [(k - 1) // stride for k, stride in zip(kernel.shape[:2], strides, strict=True)]
     after = [n - m for n, m in zip(needed, grad.shape[1:3], strict=True)]
@@ -93,10 +85,8 @@ def _image_gradient(grad: jax.Array, kernel: jax.Array, size: tuple[int, ...], s
 
 
 def _kernel_gradient(padded: jax.Array, kernel: jax.Array, grad: jax.Array, strides: Pair) -> jax.Array:
-    """The sums over all pixels of the products of the shifted images with the gradient of the result.
-
-    One reduction with an accumulator per cell reads the images once; sums of each row or image are added afterwards.
-    """
+    """The sums over all pixels of the products of the shifted images with the gradient of the result."""
+    # One reduction with an accumulator per cell reads the images once; sums of each row or image are added afterwards.
     wide = at_least_float32(grad)
     products = tuple(each * wide for each in shifts(at_least_float32(padded), kernel.shape[:2], strides))
     zeros = (np.zeros((), wide.dtype),) * len(products)

@@ -119,11 +119,7 @@ class EfficientNetLite(nn.Module):
 
 
 def build(config: Config) -> Backbone:
-    """An EfficientNet-Lite as a backbone.
-
-    Raises:
-      WeightsError: by `init`, if `config.pretrained` does not contain weights of this network.
-    """
+    """An EfficientNet-Lite as a backbone."""
     return as_backbone(EfficientNetLite(config), config.channels, config, source=SOURCE)
 
 

@@ -11,18 +11,10 @@ from dml_jax.backbones.contract import PyTree
 
 
 def init(module: nn.Module, key: jax.Array, *inputs: Any) -> tuple[PyTree, PyTree]:
-    """Initial variables of a module, without running it.
+    """(params, batch statistics) of a module, nested dicts of float32 arrays, without running it.
 
     Equals `module.init`, but evaluates only the initialisers. (`module.lazy_init` does the same and compiles many small
-    parts of the forward pass on the way.)
-
-    Args:
-      module: a Linen module.
-      key: for its parameters.
-      *inputs: its arguments; arrays may be given by their shapes (`struct`).
-
-    Returns:
-      (params, batch statistics), nested dicts of float32 arrays; either may be empty.
+    parts of the forward pass on the way.) Arrays among the inputs may be given by their shapes (`struct`).
     """
 
     def variables(key: jax.Array) -> PyTree:
@@ -46,17 +38,9 @@ def apply(
     rngs: dict[str, jax.Array] | None = None,
     mutable: bool = False,
 ) -> tuple[PyTree, PyTree]:
-    """A module as a pure function.
+    """(outputs, batch statistics) of a module, as a pure function of what `init` returns and of its inputs.
 
-    Args:
-      module: a Linen module.
-      params, stats: as `init` returns them.
-      *inputs: its arguments.
-      rngs: keys by name, e.g. "dropout".
-      mutable: updates the batch statistics.
-
-    Returns:
-      (outputs, batch statistics).
+    `rngs` are random keys by name, e.g. "dropout". Batch statistics are updated if `mutable`.
     """
     variables = {"params": params, "batch_stats": stats}
     outputs, changed = module.apply(variables, *inputs, rngs=rngs, mutable=["batch_stats"] if mutable else [])

@@ -139,12 +139,7 @@ class GoogLeNet(nn.Module):
 
 
 def build(config: Config) -> Backbone:
-    """GoogLeNet as a backbone.
-
-    Raises:
-      ConfigError: by `init` and `apply`, if images are too small.
-      WeightsError: by `init`, if `config.pretrained` does not contain weights of this network.
-    """
+    """GoogLeNet as a backbone."""
     return as_backbone(GoogLeNet(config), CHANNELS, config, source=SOURCE)
 
 

@@ -22,11 +22,8 @@ class Dense(nn.Module):
     """A linear layer, initialised like torch.nn.Linear unless told otherwise.
 
     Attributes:
-      features: number of outputs.
-      use_bias: adds a bias.
-      kernel_init: of kernel [inputs, features]; None for U(±1/sqrt(inputs)).
-      bias_init: None for U(±1/sqrt(inputs)).
-      dtype: of the computation; None for that of inputs and parameters.
+      kernel_init, bias_init: of [inputs, features] and [features]; None for U(±1/sqrt(inputs)).
+      dtype: the computation's; None for that of inputs and parameters.
     """
 
     features: int
@@ -67,19 +64,13 @@ def conv(
     name: str,
     kernel_init: Initializer = he_fan_out,
 ) -> nn.Conv:
-    """A square convolution.
+    """A convolution with a kernel of `size` x `size`; biases start at 0.
 
     Args:
-      channels: number of outputs.
-      size: side of the kernel.
-      stride: in both directions.
       padding: pixels of zeros on every side; "SAME": as TensorFlow pads, to ceil(size / stride) outputs, with one more
         row or column after the image than before it where their total is odd.
-      bias: adds one.
-      groups: of channels that do not mix.
-      dtype: of the computation; None for that of inputs and parameters.
-      name: of the module.
-      kernel_init: of the kernel; biases start at 0.
+      groups: number of groups of channels; channels of different groups do not mix.
+      dtype: the computation's; None for that of inputs and parameters.
     """
     return nn.Conv(
         channels,
@@ -100,11 +91,7 @@ def layer_norm(
 ) -> nn.LayerNorm:
     """Layer normalisation over the last axis, with statistics in two passes and at least float32.
 
-    Args:
-      epsilon: added to the variance.
-      affine: learns a scale and a bias.
-      dtype: of the computation; None for that of inputs and parameters.
-      name: of the module.
+    Learns a scale and a bias if `affine`. Without a `dtype`, computes in that of inputs and parameters.
     """
     return nn.LayerNorm(
         epsilon=epsilon, use_scale=affine, use_bias=affine, use_fast_variance=False, dtype=dtype, name=name
@@ -115,9 +102,7 @@ def attention_weights(queries: jax.Array, keys: jax.Array, *, scale: float, off_
     """softmax(scale q k^T) of every head, in at least float32.
 
     Args:
-      queries: float [..., N, heads, d].
-      keys: float [..., M, heads, d].
-      scale: multiplies the products.
+      queries, keys: float [..., N, heads, d], [..., M, heads, d].
       off_by_one: adds 1 to the denominator of the softmax.
 
     Returns:
@@ -140,14 +125,9 @@ def attend(weights: jax.Array, values: jax.Array) -> jax.Array:
 
 
 def attention(queries: jax.Array, keys: jax.Array, values: jax.Array) -> jax.Array:
-    """Scaled dot-product attention, softmax(q k^T / sqrt(d)) v, of every head.
+    """Scaled dot-product attention, softmax(q k^T / sqrt(d)) v, of every head: float [..., N, heads * d].
 
-    Args:
-      queries: float [..., N, heads, d].
-      keys, values: float [..., M, heads, d].
-
-    Returns:
-      float [..., N, heads * d].
+    Queries are float [..., N, heads, d], keys and values [..., M, heads, d].
     """
     return attend(attention_weights(queries, keys, scale=queries.shape[-1] ** -0.5), values)
 
@@ -168,11 +148,8 @@ def global_pool(features: jax.Array, kind: Pooling) -> jax.Array:
 
 
 def _overhang(size: int, window: int, stride: int, padding: int, ceil: bool) -> int:
-    """Padding after the last row, more than `padding` where PyTorch's ceil mode adds a window that hangs over.
-
-    PyTorch also drops a window that would start beyond the image; with stride + padding <= window, as everywhere here,
-    there is none.
-    """
+    """Padding after the last row: more than `padding` where PyTorch's ceil mode adds a window."""
+    # PyTorch drops a window that would start beyond the image; none does, as here stride + padding <= window.
     if not ceil:
         return padding
     windows = -(-(size + 2 * padding - window) // stride) + 1

@@ -27,13 +27,12 @@ def as_backbone(
     source: str,
     adapt: Callable[[PyTree, ImageShape], PyTree] = _unchanged,
 ) -> Backbone:
-    """`network(inputs, train)` as pure functions.
+    """`network(inputs, train)` as pure functions; `channels` is the number of channels of its feature map.
 
     Args:
       network: may have batch statistics ("batch_stats") and draw random numbers named "drop_path".
-      channels: of its feature map.
       config: names the initial weights and the normalisation of pixels.
-      source: where weights of this network are published, for the error message if there are none.
+      source: where weights of this network are published, for the error message without them.
       adapt: (pretrained parameters, image shape) -> parameters for images of that shape.
     """
 
@@ -62,11 +61,8 @@ def as_backbone(
 def freeze(backbone: Backbone, names: Collection[str]) -> Backbone:
     """A backbone some of whose modules are never trained: their parameters are kept in `stats`.
 
-    They get no gradient, no weight decay and no optimizer state, and the backward pass ends above them.
-
-    Args:
-      backbone: without batch statistics.
-      names: of modules and parameters at the first level; those that it does not have are ignored.
+    They get no gradient, no weight decay and no optimizer state, and the backward pass ends above them. The backbone
+    must have no batch statistics; names at the first level that it does not have are ignored.
     """
 
     def init(key: jax.Array, image_shape: ImageShape) -> tuple[PyTree, PyTree]:

@@ -174,12 +174,7 @@ class MixTransformer(nn.Module):
 
 
 def build(config: Config) -> Backbone:
-    """A Mix Transformer as a backbone.
-
-    Raises:
-      ConfigError: by `init` and `apply`, if images are too small.
-      WeightsError: by `init`, if `config.pretrained` does not contain weights of this network.
-    """
+    """A Mix Transformer as a backbone."""
     source = SOURCES.get((config.depths, config.widths[-1]), "FILE")
     return as_backbone(MixTransformer(config), config.widths[-1], config, source=source)
 

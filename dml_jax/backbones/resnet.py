@@ -142,11 +142,7 @@ class ResNet(nn.Module):
 
 
 def build(config: Config) -> Backbone:
-    """A ResNet as a backbone.
-
-    Raises:
-      WeightsError: by `init`, if `config.pretrained` does not contain weights of this network.
-    """
+    """A ResNet as a backbone."""
     channels = EXPANSION[config.block] * config.widths[-1]
     source = SOURCES.get((config.block, config.depths), "FILE")
     return as_backbone(ResNet(config), channels, config, source=source)

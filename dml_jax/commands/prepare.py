@@ -104,7 +104,7 @@ def execute(arguments: list[str]) -> None:
         raise ConfigError(
             f"--name={options.name}: needs no preparation; use it directly with --config.data.name={options.name}"
         )
-    from dml_jax.data.prepare import known_archives, prepare_dataset, report
+    from dml_jax.data.prepare import known_archives, prepare_dataset
 
     given = tuple(files.expand_path("--source", source) for source in options.source)
     request = prepare_dataset.Request(
@@ -121,7 +121,7 @@ def execute(arguments: list[str]) -> None:
     )
     with console:
         content = prepare_dataset.prepare(request, recipe, console)
-    for line in report.summary(content):
+    for line in prepare_dataset.summary(content):
         console.print(line)
     console.print(
         f"written: {options.output}; use with --config.data.name={options.name} --config.data.path={options.output}"

@@ -21,26 +21,18 @@ ENTRY_POINTS = {"data": "load", "backbone": "build", "method": "build"}  # what 
 
 
 def choices(kind: str) -> list[str]:
-    """The names in this package for `data.name`, `backbone.name` or `method.name`.
-
-    Args:
-      kind: "data", "backbone" or "method".
-    """
+    """The names in this package for `data.name`, `backbone.name` or `method.name`; `kind` is the section."""
     package = importlib.import_module(f"dml_jax.{MODULES[kind]}")
     names = (found.name for found in pkgutil.iter_modules(package.__path__))
     return sorted(name for name in names if _import(kind, name) is not None)
 
 
 def module(kind: str, name: Any, key: str = "") -> ModuleType:
-    """The module of a data set, backbone or method.
+    """The module of a data set, backbone or method, by its name in this package or its import path.
 
     Args:
       kind: "data", "backbone" or "method".
-      name: of a module of this package, or an import path.
-      key: for the message; by default the key of the configuration.
-
-    Raises:
-      ConfigError: there is no such module, and which name is nearest; or see `imported`.
+      key: named in the message instead of the key of the configuration.
     """
     where = f"{key or f'{kind}.name'}={name!r}"
     if isinstance(name, str) and "." in name:
@@ -68,15 +60,7 @@ def _import(kind: str, name: str) -> ModuleType | None:
 
 
 def imported(where: str, path: str) -> ModuleType:
-    """The module at an import path, which has been imported.
-
-    Args:
-      where: key and value, for the message.
-      path: of the module.
-
-    Raises:
-      ConfigError: it has not, because it is a stored configuration that names it.
-    """
+    """The module at an import path; raises ConfigError unless it has been imported, see `import_code`."""
     if path not in sys.modules:
         raise ConfigError(
             f"{where}: {path} is not imported, because a stored configuration names it; if you trust this code, give "
@@ -89,11 +73,8 @@ def import_code(values: Mapping[str, Any], keys: Collection[str] | None = None) 
     """Imports the modules that a configuration names by their import paths, which runs their code.
 
     Args:
-      values: nested mapping; that of the user's own configuration, or of one whose code the user trusts.
+      values: nested mapping: the user's own configuration, or one whose code the user trusts.
       keys: dotted keys to which this is limited; None for all.
-
-    Raises:
-      ConfigError: a module cannot be imported.
     """
     for key, name, path in _named(values):
         if keys is not None and key not in keys:

@@ -27,7 +27,7 @@ class Needs:
 
     Attributes:
       what: completes "has no effect without".
-      holds: of the whole configuration.
+      holds: whole configuration -> whether it is there.
       misleads: whether results could be taken for those with the option.
     """
 
@@ -42,7 +42,7 @@ class Rule:
 
     Attributes:
       problem: what is wrong otherwise, and how to fix it.
-      holds: of the whole configuration.
+      holds: whole configuration -> whether the value satisfies it.
       also: other keys of the user that make this an error.
     """
 
@@ -55,7 +55,6 @@ class Run(NamedTuple):
     """What is known of a run once its data is.
 
     Attributes:
-      steps: its length.
       epoch_end: steps until the end of an epoch, of which those of the warm-up are not counted.
       first_evaluation: step; 0 if none precedes the last step.
       candidates: number of images that a query of the test split is compared with.
@@ -82,7 +81,6 @@ class Problem(NamedTuple):
     """An option that needs something else.
 
     Attributes:
-      key: of the option.
       text: one sentence.
       misleads: whether it is an error if the user gave the option.
       dropped: whether the value is not used and therefore dropped.
@@ -140,11 +138,7 @@ def broken_by_run(config: Any, run: Run, head: Run | None = None) -> list[Proble
 
 
 def report(problems: Collection[Problem], given: Given, warn: Callable[[str], None] | None = None) -> None:
-    """Warns of problems, except of inherited values that are dropped.
-
-    Raises:
-      ConfigError: one misleads and concerns a value that the user gave.
-    """
+    """Raises ConfigError for a misleading value of the user; warns of the rest, except of inherited values dropped."""
     for problem in problems:
         own = given is None or not {problem.key, *problem.also}.isdisjoint(given)
         if own and problem.misleads:

@@ -18,7 +18,6 @@ class Option(NamedTuple):
     """One key of a configuration.
 
     Attributes:
-      key: dotted name.
       value: in the resolved configuration.
       default: None where there is none.
       type: as text.

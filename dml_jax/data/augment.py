@@ -15,17 +15,9 @@ AREA, RATIO = (0.02, 0.4), (0.3, 1 / 0.3)  # ranges of an erased box: share of t
 
 
 def apply(images: jax.Array, key: jax.Array, data: Data) -> jax.Array:
-    """Applies random flips, colour jitter and greyscale, whichever `data` enables.
+    """Random flips, colour jitter and greyscale, as far as `data` enables them, of images uint8 [..., H, W, 3].
 
     Random erasing is separate (`erase`) because it follows the normalisation.
-
-    Args:
-      images: uint8 [..., H, W, 3].
-      key: the step's random key.
-      data: `flip`, `jitter` and `greyscale` are read.
-
-    Returns:
-      uint8 [..., H, W, 3].
     """
     flip, colour, grey = jax.random.split(key, 3)
     each = (*images.shape[:-3], 1, 1, 1)
@@ -44,12 +36,7 @@ def apply(images: jax.Array, key: jax.Array, data: Data) -> jax.Array:
 def jitter(values: jax.Array, brightness: jax.Array, contrast: jax.Array, saturation: jax.Array) -> jax.Array:
     """Scales brightness, then contrast about the image's mean grey, then saturation about each pixel's grey.
 
-    Args:
-      values: float [..., H, W, 3] in 0..255.
-      brightness, contrast, saturation: factors, float [..., 1, 1, 1]; 1 changes nothing.
-
-    Returns:
-      float [..., H, W, 3] in 0..255.
+    Values are float [..., H, W, 3] in 0..255, factors float [..., 1, 1, 1]; a factor of 1 changes nothing.
     """
     values = jnp.clip(values * brightness, 0, 255)
     mean = jnp.mean(luma(values), axis=(-3, -2), keepdims=True)
@@ -64,12 +51,9 @@ def luma(values: jax.Array) -> jax.Array:
 
 
 def erase(inputs: jax.Array, key: jax.Array, probability: float) -> jax.Array:
-    """Random erasing as in the code of MPN: on normalised images, with a uniform height / width.
+    """Random erasing as in the code of MPN: of normalised images [B, H, W, 3], with a uniform height / width.
 
-    Args:
-      inputs: float [B, H, W, 3], normalised images.
-      key: the step's random key.
-      probability: that a box of an image is erased.
+    `probability` is that of erasing a box of an image.
     """
     count, height, width, _ = inputs.shape
     boxes = erased_boxes(key, probability, count, height, width)
@@ -80,15 +64,9 @@ def erase(inputs: jax.Array, key: jax.Array, probability: float) -> jax.Array:
 
 
 def erased_boxes(key: jax.Array, probability: float, count: int, height: int, width: int) -> tuple[jax.Array, ...]:
-    """Draws a box for each of `count` images.
+    """(top, left, height, width) of a random box in each of `count` images, int [count] each, in pixels.
 
-    Args:
-      key: the step's random key.
-      probability: that an image has a box.
-      height, width: size of the images in pixels.
-
-    Returns:
-      (top, left, height, width) of the boxes, int [count] each; height 0 where nothing is erased.
+    An image has a box with the given probability; the height is 0 where it has none.
     """
     chance, *draws = jax.random.split(key, 4)
     shares = jax.random.uniform(draws[0], (count, TRIES), minval=AREA[0], maxval=AREA[1])
@@ -105,10 +83,8 @@ def erased_box(
     """The first of T random boxes that fits into the image.
 
     Args:
-      shares: float [T], share of the image's area.
-      ratios: float [T], height / width.
+      shares, ratios: float [T], share of the image's area and height / width.
       corners: float [T, 2] in [0, 1), position of the top left corner relative to the range in which the box fits.
-      height, width: size of the image in pixels.
 
     Returns:
       int (top, left, height, width) of the box; height 0 if none fits.

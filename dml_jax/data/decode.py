@@ -6,7 +6,7 @@ reachable, because some start programs (EPS) or are rarely tested. HEIC, the for
 Pixels are those that Pillow gives after applying the EXIF orientation, converting to RGB and dropping alpha, except for
 16-bit greyscale, which Pillow would clip to almost white. JPEG files other than CMYK are decoded by simplejpeg, which
 gives the same bits faster. A decoder does not detect all damage, e.g. flipped bits in the middle of a JPEG scan;
-checksums (`prepared.verify`) do.
+checksums (`store.verify`) do.
 """
 
 import io
@@ -72,11 +72,7 @@ def rgb(data: bytes, min_side: int = 0) -> np.ndarray:
 
 
 def from_pillow(image: Image.Image) -> np.ndarray:
-    """The pixels of an image of Pillow, as `rgb` gives them for its file: uint8 [H, W, 3].
-
-    Raises:
-      DataError: see `rgb`.
-    """
+    """The pixels of an image of Pillow, as `rgb` gives them for its file: uint8 [H, W, 3]."""
     if image.width * image.height > LIMIT:
         raise DataError(f"more than {LIMIT} pixels")
     try:

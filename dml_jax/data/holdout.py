@@ -25,9 +25,6 @@ def hold_out(split: Split, share: float) -> tuple[Split, Split]:
     """Splits the classes of `split` into (training, validation).
 
     The choice of classes depends on the data set alone, so that runs with different seeds use the same validation set.
-
-    Raises:
-      ConfigError: fewer than two classes on one side.
     """
     total = len(split.classes)
     held = round(share * total)

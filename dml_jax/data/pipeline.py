@@ -10,6 +10,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Generic, TypeVar
 
 import numpy as np
@@ -123,6 +124,7 @@ def training(
     data: Data,
     *,
     seed: int,
+    features: np.ndarray | None = None,
     views: int = 1,
     start: int = 0,
     stop: int,
@@ -132,16 +134,17 @@ def training(
     """The training batches of the steps `start` to `stop` - 1.
 
     The random numbers of an image come from `default_rng((seed, step, slot, view))`, where slot is its row in the
-    global batch.
+    global batch. Where features stand for images, `default_rng((seed, step))` draws a view for each row.
 
     Args:
-      sampler: step -> indices into the split.
       data: how images are cropped, batched and prefetched.
+      features: [N, views, ...] in the order of the split, computed before and read instead of the images.
       views: number of random crops of each image.
       host, hosts: index of this process and number of processes; each gets consecutive rows of the global batch.
 
     Returns:
-      a reader of (images uint8 [views, B / hosts, H, W, 3], labels int32 [B / hosts], index int32 [B / hosts]).
+      a reader of (images uint8 [views, B / hosts, H, W, 3] or features [views, B / hosts, ...], labels int32
+      [B / hosts], index int32 [B / hosts]).
 
     Raises:
       DataError: while reading, if an image cannot be decoded or cropped, or images differ in size.
@@ -163,43 +166,13 @@ def training(
         batch = _stack(images, [split.ids[i] for i in indices])
         return batch.reshape(views, share, *batch.shape[1:]), labels[indices], indices.astype(np.int32)
 
-    return BatchReader(make, start, stop, data)
-
-
-def training_features(
-    features: np.ndarray,
-    split: Split,
-    sampler: Sampler,
-    data: Data,
-    *,
-    seed: int,
-    views: int = 1,
-    start: int = 0,
-    stop: int,
-    host: int = 0,
-    hosts: int = 1,
-) -> BatchReader[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """The training batches of `training`, with features that were computed before in the place of images.
-
-    For each row, the view of its image is drawn by `default_rng((seed, step))`.
-
-    Args:
-      features: [N, views, ...], in the order of the split; the other arguments are those of `training`.
-
-    Returns:
-      a reader of (features [views, B / hosts, ...], labels int32 [B / hosts], index int32 [B / hosts]).
-    """
-    share = data.batch_size // hosts
-    mine = slice(host * share, (host + 1) * share)
-    labels = np.asarray(split.labels, np.int32)
-
-    def make(step: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        indices = sampler.batch(step)
+    def draw(step: int, features: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        indices, mine = sampler.batch(step), slice(host * share, (host + 1) * share)
         chosen = np.random.default_rng((seed, step)).integers(features.shape[1], size=(views, len(indices)))
         indices, chosen = indices[mine], chosen[:, mine]
         return features[indices[None], chosen], labels[indices], indices.astype(np.int32)
 
-    return BatchReader(make, start, stop, data)
+    return BatchReader(make if features is None else partial(draw, features=features), start, stop, data)
 
 
 def evaluation(
@@ -210,7 +183,7 @@ def evaluation(
     Args:
       data: how images are cropped and prefetched; its batch size is not used.
       batch_size: images in the global batch, a multiple of `hosts`.
-      host, hosts: index of this process and number of processes; each gets consecutive rows of the global batch.
+      host, hosts: as for `training`.
 
     Returns:
       a reader of (images uint8 [batch_size / hosts, H, W, 3], count): the first `count` rows of the global batch are

@@ -133,11 +133,7 @@ def _digest(header: bytes, schema: pa.Schema, batches: Iterable[pa.RecordBatch])
 
 
 def load(path: Path) -> dict[str, SplitMetadata]:
-    """Reads what `save` wrote, memory-mapped; or the .npz file of version 1 of the format.
-
-    Raises:
-      DataError: missing, damaged, or labels that do not match its classes and images.
-    """
+    """Reads what `save` wrote, memory-mapped, or the .npz file of version 1; raises DataError if it is damaged."""
     with reading(path, "prepare the data set again"):
         splits = _load_npz(path) if path.suffix == ".npz" else _load_arrow(path)
         for split in splits.values():
@@ -226,10 +222,9 @@ def _check(split: SplitMetadata) -> None:
 
 
 def checked_columns(metadata: Any, count: int) -> dict[str, list[Scalar]]:
-    """Metadata read from a file; call it in `files.reading`, which names the file.
+    """Metadata read from a file; raises ValueError unless it is columns of `count` values each.
 
-    Raises:
-      ValueError: not columns of `count` values each.
+    To be called in `files.reading`, which names the file.
     """
     columns: dict[str, list[Scalar]] = TypeAdapter(dict[str, list[Scalar]]).validate_python(metadata, strict=True)
     if wrong := [name for name, values in columns.items() if len(values) != count]:

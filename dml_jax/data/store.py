@@ -59,7 +59,6 @@ class RecordReader:
 
     Attributes:
       examples: whether the records are those of version 1.
-      min_side: see `decode.rgb`.
     """
 
     directory: str
@@ -102,11 +101,7 @@ def write_marker(directory: Path, content: Mapping[str, Any]) -> None:
 
 
 def read_marker(directory: Path) -> dict[str, Any] | None:
-    """The content of the marker file, or None if there is none.
-
-    Raises:
-      DataError: damaged, or written by another version; names the field.
-    """
+    """The content of the marker file, or None if there is none; raises DataError if a field is damaged."""
     path = directory / MARKER
     if not path.is_file():
         return None
@@ -115,11 +110,7 @@ def read_marker(directory: Path) -> dict[str, Any] | None:
 
 
 def verify(directory: Path) -> None:
-    """Reads every file of a prepared data set and compares its SHA-256 with the recorded one.
-
-    Raises:
-      DataError: names the first file that is missing or differs.
-    """
+    """Raises DataError unless the SHA-256 of every file of a prepared data set is the recorded one."""
     marker = read_marker(directory)
     if marker is None:
         raise DataError(f"{directory}: not a prepared data set")
@@ -133,7 +124,6 @@ def load(data: Data, name: str, unprepared: Recipe | None = None) -> dict[str, S
     """Loads the splits of a prepared data set.
 
     Args:
-      data: its directory, and how images are decoded.
       unprepared: if given, the directory may also be an unprepared folder, whose images this recipe finds.
 
     Raises:

@@ -72,11 +72,7 @@ def check_aspect(image: np.ndarray) -> None:
 
 
 def resize_shorter(image: np.ndarray, size: int, method: Interpolation = "bilinear") -> np.ndarray:
-    """Resizes the shorter side to `size` pixels and the longer one to floor(size * longer / shorter).
-
-    Raises:
-      DataError: see `check_aspect`.
-    """
+    """Resizes the shorter side to `size` pixels and the longer one to floor(size * longer / shorter)."""
     check_aspect(image)
     height, width = image.shape[:2]
     if width <= height:
@@ -104,10 +100,8 @@ def random_resized_box(
 ) -> Box:
     """The box of torchvision's RandomResizedCrop: 10 random tries, then the largest central box of an allowed shape.
 
-    Args:
-      height, width: size of the image in pixels.
-      scale: range of the box's share of the image's area, drawn uniformly.
-      ratio: range of the box's width / height, drawn log-uniformly.
+    `scale` is the range of the box's share of the image's area, drawn uniformly; `ratio` that of its width / height,
+    drawn log-uniformly.
     """
     area, logs = height * width, (log(ratio[0]), log(ratio[1]))
     for _ in range(10):

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from dml_jax.data import split_metadata
 from dml_jax.data.prepare import check
-from dml_jax.data.prepare.sources import Files, Options, Recipe, check_disjoint_classes, stamp, walk
+from dml_jax.data.prepare.sources import Files, Options, Recipe, stamp, walk
 from dml_jax.data.split_metadata import SplitMetadata
 from dml_jax.errors import DataError
 
@@ -34,11 +34,7 @@ def scan(directory: Path, recipe: Recipe) -> Mapping[str, SplitMetadata]:
 
 
 def _scan(directory: Path, files: Files, recipe: Recipe) -> Mapping[str, SplitMetadata]:
-    try:
-        entries = recipe.find(files, Options())
-        check_disjoint_classes(entries)
-    except DataError as error:
-        raise DataError(f"data.path={directory}: {error}") from error
+    entries = check.find_entries(recipe, files, Options(), f"data.path={directory}")
     hashes, reasons = check.inspect_images(entries, os.cpu_count() or 1)
     reasons |= check.find_invalid(entries, hashes)
     if reasons:

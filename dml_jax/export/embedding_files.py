@@ -110,14 +110,12 @@ def write(
     Args:
       embeddings: float [N, D], rows of unit length; or consecutive blocks of them, which need not fit in memory
         together.
-      labels: int [N], or None for unlabelled images.
-      ids: names of the N images.
+      labels, ids, metadata: see `Exported`.
       config_hash: identifies the run's configuration; None for an ensemble.
       step: step of the checkpoint; None for an ensemble.
       finished: whether the run had finished, or all runs of an ensemble; None if unknown.
       data_hash: identifies the run's data, see `experiment.data_hash`; None for other images.
       members: for an ensemble, the manifests of its members.
-      metadata: further columns of the data set: name -> N values.
       plan: what was embedded, see `embedding_shards`.
 
     Returns:

@@ -38,12 +38,7 @@ def faiss(exported: Exported, kind: Literal["flat", "hnsw"] = "flat", *, links: 
 
 
 def qdrant(client: Any, collection: str, exported: Exported) -> None:
-    """Fills a new Qdrant collection: point i is row i, with the payload `image` (its name) and, if known, `label`.
-
-    Args:
-      client: a `qdrant_client.QdrantClient`.
-      collection: name of the collection, which must not exist yet.
-    """
+    """Fills a new Qdrant collection: point i is row i, with the payload `image` (its name) and, if known, `label`."""
     models = _import("qdrant_client", "qdrant-client").models
     if client.collection_exists(collection):
         raise DataError(f"{collection}: the collection already exists; delete it, or give another name")

@@ -25,13 +25,9 @@ T = TypeVar("T")
 
 
 class Network:
-    """An embedding function and its variables.
+    """An embedding function, (params, model_state, images uint8 [B, H, W, 3]) -> [B, D], and its variables.
 
-    Args:
-      embed: (params, model_state, images uint8 [B, H, W, 3]) -> [B, D].
-      params, model_state: its variables.
-      shape: (H, W) of an image in pixels.
-      batch: largest number of images at once.
+    `shape` is (H, W) of an image in pixels, `batch` the largest number of images at once.
     """
 
     def __init__(self, embed: Embed, params: PyTree, model_state: PyTree, shape: tuple[int, int], batch: int):

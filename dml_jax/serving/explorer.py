@@ -44,7 +44,6 @@ class Explorer:
     """Nearest neighbours of the images of a split, and of uploaded photographs.
 
     Args:
-      queries: the images to list.
       gallery: the images to search; None for the queries themselves.
     """
 

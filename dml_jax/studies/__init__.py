@@ -4,10 +4,12 @@
     plan         the trials of a study, each with its configuration and work directory
     smoke        the same study in a minute: a few steps of a small network on the built-in digits
     runner       trains what is missing, on several cores, devices or machines
-    search       chooses the values of new trials (optuna)
+    lengths      work directories of trials that have another length than the run there
+    search       chooses the values of new trials (optuna); search_report shows them
     outcomes     reads finished runs; means, spreads, significance
-    tables       text, Markdown, LaTeX, CSV
-    page         one HTML page with tables and figures
+    group_tables text, Markdown, LaTeX, CSV
+    study_page   one HTML page with tables and figures
+    summary      both, of a study or of any runs
 
 Nothing here imports JAX: trials are processes of their own.
 """

@@ -20,7 +20,7 @@ class Row:
     """One row of the table of a study.
 
     Attributes:
-      name: of the row and, with a seed, of its work directories.
+      name: heading of the row; with a seed, the name of its work directories.
       config: "configs/FILE.py" or "configs/FILE.py:VARIANT"; empty for an ensemble.
       overrides: value or whole section by dotted key; text is parsed as the type of the key. The text "@ROW" stands for
         the work directory of another row with the same seed, which is trained first. An override of `seed` is added to
@@ -28,7 +28,7 @@ class Row:
       reported: published metrics by source; without an entry "paper", that of the configuration is shown there.
       refined: published metrics after test-time refinement, by kind of batches (`evaluation.refine`) and source.
       members: rows whose concatenated embeddings are evaluated instead of training a model.
-      weights: of the members' embeddings; all 1 by default.
+      weights: factors of the members' embeddings; all 1 by default.
     """
 
     name: str
@@ -42,12 +42,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Uniform:
-    """A range of numbers to search.
-
-    Attributes:
-      low, high: bounds, both included.
-      log: whether the logarithm is uniform.
-    """
+    """A range of numbers to search, both bounds included; with `log`, the logarithm is uniform."""
 
     low: float
     high: float
@@ -67,12 +62,10 @@ class Search:
     """A search for the values of some options.
 
     Attributes:
-      config: as in `Row`.
       space: by parameter, the choices or a range.
       overrides: the overrides of a trial from the values of its parameters; by default the parameters are dotted keys.
-      trials: how many are trained.
       sampler: "random", "tpe" (tree-structured Parzen estimator) or "gp" (Gaussian process; needs torch).
-      validation_share: of the training classes, on which trials are compared.
+      validation_share: fraction of the training classes, held out, on which trials are compared.
     """
 
     config: str
@@ -85,15 +78,13 @@ class Search:
 
 @dataclass(frozen=True)
 class Study:
-    """Configurations, overrides and seeds of one table.
+    """The rows of one table, or a search.
 
     Attributes:
-      title: of the table, e.g. "MPN, Table 3: losses, on CUB-200-2011".
+      title: e.g. "MPN, Table 3: losses, on CUB-200-2011".
       source: where the published numbers are from and what is claimed, in one or two sentences.
-      rows: of the table; or
-      search: what is searched.
-      seeds: each row is trained with.
-      metric: by which rows and trials are compared.
+      seeds: each row is trained with each of them.
+      metric: key of `results.json` by which rows and trials are compared.
     """
 
     title: str
@@ -107,16 +98,7 @@ class Study:
 def grid(
     config: str, values: Mapping[str, Sequence[Any]], overrides: Mapping[str, Any] | None = None
 ) -> tuple[Row, ...]:
-    """A row for every combination of values.
-
-    Args:
-      config: as in `Row`.
-      values: by dotted key; the first key varies slowest.
-      overrides: the same in all rows.
-
-    Raises:
-      ConfigError: a key without values.
-    """
+    """A row for every combination of values by dotted key, the first key varying slowest, with the same overrides."""
     if not values or not all(values.values()):
         key = next((key for key, choices in values.items() if not choices), "values")
         raise ConfigError(f"{key}: the grid of {config} is empty; give at least one value of each key")

@@ -24,14 +24,11 @@ DIGITS = 1  # decimal places of percentages
 
 
 class Table(NamedTuple):
-    """A table.
+    """A table with sentences below it.
 
     Attributes:
-      title: above it.
-      notes: sentences below it.
-      head: headings of the columns.
       rows: cells, as many as headings.
-      narrow: columns that fit on a terminal.
+      narrow: indices of the columns that fit on a terminal.
     """
 
     title: str
@@ -42,14 +39,7 @@ class Table(NamedTuple):
 
 
 def build(title: str, group: Group, metric: str, reported: Mapping[str, Mapping[str, Any]]) -> Table:
-    """The table of a group.
-
-    Args:
-      title: above the table.
-      group: rows that may be compared.
-      metric: by which rows are compared.
-      reported: published metrics by row and source.
-    """
+    """The table of a group, whose rows are compared by `metric`, with published metrics by row and source."""
     rows = outcomes.refined_rows(group)
     entries = metric_table.columns({key: 0 for runs in rows.values() for key in runs[0].results})
     known = {name: outcomes.published(runs[0], reported.get(name, {})) for name, runs in rows.items()}
@@ -213,13 +203,13 @@ def latex(table: Table) -> str:
 def _tex(text: str) -> str:
     signs = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\^{}", "<": "$<$", ">": "$>$", "±": r"$\pm$"}
     escaped = "".join(signs.get(c, f"\\{c}" if c in "&%$#_{}" else c) for c in text)
-    return re.sub("-(?=-)", "-{}", escaped).replace("–", "--")  # two hyphens are no dash
+    return re.sub("-(?=-)", "-{}", escaped).replace("–", "--")  # keeps two hyphens from becoming a dash
 
 
 def comma_separated(table: Table) -> str:
     """The table as CSV with full precision: the text of a cell, followed by its value where it has one.
 
-    The last column is the title, which tells the tables of a file apart.
+    The last column is the title, since a file may hold several tables.
     """
     valued = [any(not math.isnan(row[i].value) for row in table.rows) for i in range(len(table.head))]
     head: list[str] = []

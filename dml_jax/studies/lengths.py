@@ -1,4 +1,4 @@
-"""Trials of another length are other trials: a run is never continued beyond the length that its study gave it."""
+"""Work directories by length: a run is never continued beyond the length that its study gave it."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -12,10 +12,9 @@ from dml_jax.train.records import workdir
 
 
 def apart(trials: Sequence[Trial]) -> list[Trial]:
-    """The trials; one whose work directory holds a run of another length gets its own, as do those that need it.
+    """The trials, each after those that it needs.
 
-    Args:
-      trials: in an order in which a trial follows those that it needs.
+    One whose work directory holds a run of another length gets another directory, and so do those that need it.
     """
     names: dict[str, str] = {}
     lengths: dict[str, dict[str, int]] = {}

@@ -52,10 +52,9 @@ def is_finished(trial: Trial) -> bool:
 
 
 def finished(trials: Iterable[Trial]) -> set[str]:
-    """The names of the trials that are finished; an ensemble is not while one of its members is to be continued.
+    """The names of the finished ones among trials, each of which follows those that it needs.
 
-    Args:
-      trials: in an order in which a trial follows those that it needs.
+    An ensemble is not finished while one of its members is to be continued.
     """
     done: set[str] = set()
     for trial in trials:
@@ -66,16 +65,14 @@ def finished(trials: Iterable[Trial]) -> set[str]:
 
 @dataclass(frozen=True)
 class Run:
-    """A finished run or ensemble.
+    """A finished run or ensemble; `row` is the name of its row.
 
     Attributes:
-      directory: where it is.
-      row: of the table.
       results: contents of `results.json`.
       config: its configuration as nested mapping; empty for an ensemble.
       data: a digest of the names and labels of its test images; without its embeddings, of all data, or its directory.
       timing: see `timing.summary`.
-      data_hash: of all its images, see `experiment.data_hash`; empty for an ensemble.
+      data_hash: see `experiment.data_hash`; empty for an ensemble.
     """
 
     directory: Path
@@ -88,11 +85,7 @@ class Run:
 
 
 def read_run(directory: Path, row: str = "") -> Run:
-    """A finished run.
-
-    Raises:
-      CheckpointError: there is none, or it is not finished.
-    """
+    """A finished run."""
     results = read_results(directory)
     if not results:
         raise CheckpointError(f"{directory}: holds no finished run (no results.json); finish it or leave it out")
@@ -132,11 +125,8 @@ def _manifest(directory: Path) -> dict[str, Any]:
 
 
 def _test_images(directory: Path) -> str:
-    """A digest of the labels and names of the test images, from the exported embeddings; empty without them.
-
-    Not of the pixels: rows may have been trained and tested on the same images in other sizes, and an ensemble only
-    knows names.
-    """
+    """A digest of the labels and names of the test images, from the exported embeddings; empty without them."""
+    # Not of the pixels: rows may differ in the sizes of the same images, and an ensemble knows names only.
     with suppress(OSError, KeyError, TypeError):
         names = sha256(directory / "embeddings" / "test" / "ids.json")
         return f"{_manifest(directory)['sha256']['labels.npy']}-{names}"
@@ -144,11 +134,7 @@ def _test_images(directory: Path) -> str:
 
 
 def name_rows(runs: Sequence[Run]) -> list[Run]:
-    """Runs that differ in nothing but the seed share the name of the first; equal names of others become distinct.
-
-    Raises:
-      ConfigError: two runs with the same configuration and seed.
-    """
+    """Runs that differ in nothing but the seed share the name of the first; equal names of others become distinct."""
     names: dict[str, str] = {}
     seen: dict[tuple[Any, ...], Path] = {}
     named = []
@@ -174,13 +160,7 @@ def name_rows(runs: Sequence[Run]) -> list[Run]:
 
 
 class Group(NamedTuple):
-    """Rows that may be compared: the same test images under the same protocol.
-
-    Attributes:
-      data: name of the data set, for the heading.
-      protocol: of the evaluation.
-      rows: runs by name of the row.
-    """
+    """Rows that may be compared, by name: runs with the same test images, of the data set `data`, and protocol."""
 
     data: str
     protocol: str

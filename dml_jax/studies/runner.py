@@ -30,12 +30,7 @@ STOPPED = (128 + signal.SIGTERM, 128 + signal.SIGINT, -signal.SIGTERM, -signal.S
 
 
 class Slot(NamedTuple):
-    """Cores and devices of one job.
-
-    Attributes:
-      cores: numbers of the processor cores.
-      environment: variables that select the accelerator.
-    """
+    """Numbers of the processor cores of one job, and the environment variables that select its accelerator."""
 
     cores: frozenset[int]
     environment: dict[str, str]
@@ -43,13 +38,7 @@ class Slot(NamedTuple):
 
 @dataclass
 class Progress:
-    """State that the jobs of this command share.
-
-    Attributes:
-      print: shows a line.
-      stop: set when the command must end.
-      code: its exit code then.
-    """
+    """State that the jobs of this command share: when `stop` is set, it ends with the exit code `code`."""
 
     print: Callable[[str], None]
     stop: threading.Event
@@ -57,11 +46,7 @@ class Progress:
 
 
 def slots(jobs: int) -> list[Slot]:
-    """Divides the cores and the NVIDIA devices of this machine among jobs.
-
-    Raises:
-      ConfigError: fewer cores than jobs.
-    """
+    """Divides the cores and the NVIDIA devices of this machine among jobs."""
     # macOS does not bind processes to cores.
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
     if not 1 <= jobs <= len(cores):
@@ -120,13 +105,7 @@ def forget_problems(root: Path, trials: Sequence[Trial]) -> None:
 
 
 def problems(root: Path, trials: Sequence[Trial], done: Collection[str]) -> dict[str, str]:
-    """Why trials failed or cannot be run, by name.
-
-    Args:
-      root: directory of the study.
-      trials: in an order in which a trial follows those that it needs.
-      done: names of those that are finished.
-    """
+    """Why trials failed or cannot be run, by name; each follows those that it needs, and `done` are finished."""
     found: dict[str, str] = {}
     for trial in trials:
         if trial.name in done:
@@ -143,17 +122,9 @@ def problems(root: Path, trials: Sequence[Trial], done: Collection[str]) -> dict
 def run_all(
     root: Path, trials: Sequence[Trial], jobs: Sequence[Slot], print_line: Callable[[str], None], *, wait: bool
 ) -> int:
-    """Trains all trials that are neither finished nor failed.
+    """Trains all trials that are neither finished nor failed, each after those that it needs.
 
-    Args:
-      root: directory of the study.
-      trials: in an order in which a trial follows those that it needs.
-      jobs: see `slots`.
-      print_line: shows a line.
-      wait: whether to wait for trials of other workers.
-
-    Returns:
-      0, or 128 + the number of the signal that stopped the command.
+    Waits for trials of other workers if `wait`. Returns 0, or 128 + the number of the signal that stopped the command.
     """
 
     def job(slot: Slot, progress: Progress) -> None:
@@ -224,15 +195,10 @@ def execute(
     watch: Callable[[], bool] = lambda: False,
     result: Callable[[], str] | None = None,
 ) -> bool:
-    """Runs a claimed trial to its end.
+    """Runs a claimed trial to its end, continuing it if it was interrupted.
 
     Args:
-      root: directory of the study.
-      trial: to run; continued if it was interrupted.
-      lock: its claim.
-      slot: what the process may use.
-      progress: of the command.
-      watch: called now and then; a true answer stops the process.
+      watch: called repeatedly; the process is stopped once it returns True.
       result: what to print of a finished trial; by default its Recall@1 on the test classes.
 
     Returns:

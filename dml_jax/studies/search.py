@@ -29,11 +29,7 @@ class Interrupted(BaseException):
 
 
 def library() -> Any:
-    """The optuna package.
-
-    Raises:
-      ConfigError: it is not installed.
-    """
+    """The optuna package."""
     try:
         optuna = importlib.import_module("optuna")
     except ImportError:
@@ -51,11 +47,7 @@ def database(optuna: Any, url: str) -> Any:
 
 
 def open_storage(optuna: Any, url: str, name: str) -> Any:
-    """The optuna study of that name, which is created if there is none.
-
-    Raises:
-      ConfigError: the storage cannot be used.
-    """
+    """The optuna study of that name, which is created if there is none."""
     try:
         return optuna.create_study(
             storage=database(optuna, url), study_name=name, direction="maximize", load_if_exists=True,
@@ -67,18 +59,14 @@ def open_storage(optuna: Any, url: str, name: str) -> Any:
 
 
 def count_ended(url: str, name: str) -> int:
-    """How many trials of a search have finished, were pruned or failed.
-
-    Raises:
-      ConfigError: optuna is not installed, or the storage cannot be used.
-    """
+    """How many trials of a search have finished, were pruned or failed."""
     optuna = library()
     return sum(trial.state.is_finished() for trial in open_storage(optuna, url, name).get_trials(deepcopy=False))
 
 
 @contextmanager
 def one_at_a_time(root: Path) -> Iterator[IO[str]]:
-    """Lets one worker of a search enter after the other; closing the file lets the next one in earlier."""
+    """Lets the workers of a search enter one at a time; closing the file lets the next one in earlier."""
     with open(root / "trials" / "search.lock", "w") as door:
         fcntl.flock(door, fcntl.LOCK_EX)
         yield door
@@ -94,7 +82,7 @@ def check_space(search: Search) -> None:
 
 
 def suggested(trial: Any, search: Search) -> dict[str, Any]:
-    """The values of a trial of optuna; those that it has already do not change."""
+    """The values of a trial of optuna; those that it already has do not change."""
     found: dict[str, Any] = {}
     for name, values in search.space.items():
         match values:
@@ -108,11 +96,7 @@ def suggested(trial: Any, search: Search) -> dict[str, Any]:
 
 
 def sampler(optuna: Any, search: Search, number: int) -> Any:
-    """The sampler that chooses the values of a trial, seeded by its number.
-
-    Raises:
-      ConfigError: a package is missing that it needs.
-    """
+    """The sampler that chooses the values of a trial, seeded by its number."""
     match search.sampler:
         case "random":
             return optuna.samplers.RandomSampler(seed=number)
@@ -125,11 +109,7 @@ def sampler(optuna: Any, search: Search, number: int) -> Any:
 
 
 def make_trial(search: Search, settings: Settings, number: int, parameters: Mapping[str, Any]) -> Trial:
-    """The trial with given values.
-
-    Raises:
-      ConfigError: the values do not fit together, or an option of the search is overridden.
-    """
+    """The trial with given values."""
     overrides = dict(search.overrides(parameters))
     if not settings.paper:
         overrides |= {"data.validation_share": search.validation_share, "train.select": "validation"}
@@ -165,8 +145,7 @@ def _as_text(value: Any) -> str:
 class Objective:
     """The function that `study.optimize` maximises: trains the run of a trial and returns its best evaluation.
 
-    Args:
-      door: of `one_at_a_time`; closed when the trial is claimed.
+    `door`, from `one_at_a_time`, is closed once the trial is claimed.
     """
 
     def __init__(
@@ -179,12 +158,9 @@ class Objective:
         self.lock: IO[str] | None = None
 
     def __call__(self, asked: Any) -> float:
-        """The best evaluation; NaN, and optuna's FAIL, if there is none.
+        """The best evaluation; NaN, which is optuna's FAIL, without one.
 
-        Raises:
-          Interrupted: the run is to be continued.
-          TrialPruned: it fell behind the other trials.
-          UserError: the values are impossible.
+        Raises Interrupted if the run is to be continued, TrialPruned if it fell behind the other trials.
         """
         root, name = self.settings.root, f"trial-{asked.number:04d}"
         parameters = suggested(asked, self.search)
@@ -249,16 +225,7 @@ def run(
     name: str, search: Search, settings: Settings, metric: str, jobs: Sequence[Slot], storage: str,
     print_line: Callable[[str], None], *, wait: bool,
 ) -> int:  # fmt: skip
-    """Trains the trials of a search that are missing; returns 0, or 128 + the number of the signal that stopped it.
-
-    Args:
-      jobs: see `runner.slots`.
-      storage: URL of optuna's storage.
-      wait: whether to wait for trials of other workers.
-
-    Raises:
-      UserError: a package is missing, or the storage cannot be used.
-    """
+    """Trains the trials of a search that are missing; see `runner.run_all`. `storage` is the URL of optuna's."""
     optuna = library()
     total = SMOKE_TRIALS if settings.smoke else search.trials
     sampler(optuna, search, 0)

@@ -23,11 +23,7 @@ def is_search(root: Path) -> bool:
 
 
 def publish(root: Path, output: Path, console: Console) -> None:
-    """Prints the table of a search and writes it with its figures.
-
-    Raises:
-      UserError: no trial is finished, or the storage cannot be used.
-    """
+    """Prints the table of a search and writes it with its figures."""
     facts = plan.read_facts(root) or {}
     stated = facts["search"]
     optuna = search.library()

@@ -28,15 +28,12 @@ def write(
     figures: "Mapping[str, Figure | SubFigure] | None" = None,
     failed: Sequence[str] = (),
 ) -> None:
-    """Writes the page.
+    """Writes the page to an HTML file.
 
     Args:
-      path: HTML file to write.
-      title: of the page.
       lead: paragraph below the title.
       parts: tables with the runs behind them.
-      metric: drawn in the figures.
-      figures: by caption, instead of the one that compares rows.
+      figures: by caption, instead of the one that compares rows by `metric`.
       failed: lines about trials without results.
     """
     heading, parts_of_page = _heading(metric), []

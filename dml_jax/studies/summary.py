@@ -17,13 +17,10 @@ WRITERS = {"md": group_tables.markdown, "tex": group_tables.latex, "csv": group_
 
 
 class Summary(NamedTuple):
-    """What is known about runs.
+    """Finished runs, whose rows are compared by `metric`.
 
     Attributes:
-      title: of the page.
-      lead: below the title.
-      metric: by which rows are compared.
-      runs: that are finished.
+      lead: paragraph below the title.
       reported: published metrics by row and source.
       failed: lines about trials without results.
     """
@@ -37,11 +34,7 @@ class Summary(NamedTuple):
 
 
 def of_study(root: Path) -> Summary:
-    """The finished trials of the study in a directory.
-
-    Raises:
-      ConfigError: the directory is not that of a study.
-    """
+    """The finished trials of the study in a directory."""
     facts = plan.read_facts(root)
     if facts is None:
         raise ConfigError(f"{root}: is not the directory of a study (no study.json)")
@@ -68,11 +61,7 @@ def of_study(root: Path) -> Summary:
 
 
 def of_runs(directories: Sequence[Path], metric: str) -> Summary:
-    """Any finished runs.
-
-    Raises:
-      UserError: no such directory, or a run that is not finished.
-    """
+    """Any finished runs."""
     for directory in directories:
         if not directory.is_dir():
             raise ConfigError(f"{directory}: there is no such directory")
@@ -83,11 +72,7 @@ def of_runs(directories: Sequence[Path], metric: str) -> Summary:
 
 
 def parts(summary: Summary) -> list[tuple[Table, outcomes.Group]]:
-    """A table for each group of runs that may be compared.
-
-    Raises:
-      CheckpointError: no run is finished, or none has the metric.
-    """
+    """A table for each group of runs that may be compared."""
     if not summary.runs:
         reasons = f": {summary.failed[0]}" if summary.failed else ""
         raise CheckpointError(f"{summary.title}: no run is finished{reasons}")
@@ -109,13 +94,7 @@ def parts(summary: Summary) -> list[tuple[Table, outcomes.Group]]:
 
 
 def publish(summary: Summary, output: Path | None, console: Console) -> None:
-    """Prints the tables and writes them as report.md, .tex, .csv and .html.
-
-    Args:
-      summary: of the runs.
-      output: directory to write to; None to print only.
-      console: to print on.
-    """
+    """Prints the tables and, unless `output` is None, writes them there as report.md, .tex, .csv and .html."""
     made = parts(summary)
     for table, _ in made:
         group_tables.print_table(table, console)

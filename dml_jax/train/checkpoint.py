@@ -49,12 +49,10 @@ class Checkpoints:
       template: () -> a TrainState with the structure, shapes, dtypes and shardings to restore (arrays or
         ShapeDtypeStructs).
       warn: called with one sentence for each checkpoint that cannot be read; None to raise instead of falling back.
-      run: see `workdir.identity`; written with each checkpoint, and compared whenever one is read.
+      run: the `workdir.identity`, written with each checkpoint and compared whenever one is read.
       writing: False for readers, which must not touch what a run may be writing at the same time.
 
     Attributes:
-      directory: as given, absolute.
-      run: as given.
       kept: where `kept_models` keeps models for analyses.
     """
 
@@ -110,7 +108,6 @@ class Checkpoints:
           background: returns as soon as the state has been copied to the host.
 
         Raises:
-          CheckpointError: it, or the one before in the background, could not be written.
           DivergedError: the state is not finite; nothing is written.
         """
         check_finite(state)
@@ -134,11 +131,7 @@ class Checkpoints:
             self.wait()
 
     def wait(self) -> None:
-        """Waits until the checkpoint that is being written is on disk.
-
-        Raises:
-          CheckpointError: it could not be written.
-        """
+        """Waits until the checkpoint that is being written is on disk."""
         pending, self._pending = self._pending, None
         if pending is not None:
             pending.result()
@@ -153,21 +146,11 @@ class Checkpoints:
         return [int(path.name) for path in manifest.complete(self.directory / kind)]
 
     def restore(self, kind: str = "latest", step: int | None = None) -> tuple[TrainState, dict[str, Any]] | None:
-        """Reads a checkpoint; if the newest is corrupt, warns, deletes it and reads the one before it.
+        """(state, notes) of the checkpoint of a step, or of the newest; None if there is none.
 
-        Of several processes, the first decides which one.
-
-        Args:
-          kind: "latest" or "best".
-          step: which one; None for the newest.
-
-        Returns:
-          (state, notes), or None if there is no checkpoint.
-
-        Raises:
-          CheckpointError: `step` does not exist or is corrupt, all checkpoints are corrupt, the newest manifest cannot
-            be opened, the checkpoint belongs to another run, or the one that was being written in the background could
-            not be.
+        If the newest is corrupt, warns, deletes it and reads the one before it. Of several processes, the first decides
+        which one. Raises CheckpointError if `step` does not exist or is corrupt, if all are corrupt, or if the
+        checkpoint belongs to another run.
         """
         self.wait()
         if step is not None:
@@ -217,9 +200,6 @@ class Checkpoints:
         Args:
           checkpoint: "reported", "latest", "best" or a step.
           select: `train.select`, which determines what is reported.
-
-        Raises:
-          CheckpointError: there is no such checkpoint.
         """
         if checkpoint == "reported":
             checkpoint = "latest" if select == "last" else "best"
@@ -251,11 +231,7 @@ class Checkpoints:
         return TrainState(*(restored.state.get(name) for name in ON_DISK)), dict(restored.notes)
 
     def close(self) -> None:
-        """Waits until everything is on disk, and stops the threads.
-
-        Raises:
-          CheckpointError: the last checkpoint could not be written.
-        """
+        """Waits until everything is on disk, and stops the threads."""
         try:
             self.wait()
         finally:

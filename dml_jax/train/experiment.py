@@ -44,15 +44,12 @@ class Experiment(NamedTuple):
     """The parts of a run.
 
     Attributes:
-      config: the resolved configuration.
       splits: "train", "test", and "validation" where classes are held out or the data set has such a split.
       sampler: step -> indices into the training split.
-      method: the pure functions.
       augment: (images, key) -> images, on the device, in training.
       optimizer: with the schedule of the learning rates.
       schedule: step -> factor of every learning rate.
       steps: length of the run, warm-up included.
-      mesh: the devices.
       shape: (height, width) in pixels of the images that are embedded.
       teacher: the model that `method.loss` uses; set by `teacher.with_teacher`, because only training needs it.
       features: float32 [N, views, 1, 2, K] of the training images, if training draws them instead of images; set by
@@ -76,11 +73,7 @@ class Experiment(NamedTuple):
 
 
 def build(config: Config) -> Experiment:
-    """Loads the data set and assembles the run; nothing is trained or written.
-
-    Raises:
-      UserError: the configuration or the data do not fit together.
-    """
+    """Loads the data set and assembles the run; nothing is trained or written."""
     data, train = config.data, config.train
     splits = formats.load(data)
     if data.validation_share and "validation" in splits:

@@ -16,7 +16,7 @@ from dml_jax.train import on_devices, training_set_refresh
 from dml_jax.train.distributed import device_memory, mesh
 from dml_jax.train.distributed.stop_signals import Interrupted, Stop
 from dml_jax.train.experiment import Experiment
-from dml_jax.train.records import health, kept_models, meter
+from dml_jax.train.records import diagnostics, kept_models, meter
 from dml_jax.train.records.outputs import Outputs
 from dml_jax.train.start import warm_start
 from dml_jax.train.state import TrainState, evaluated
@@ -42,15 +42,7 @@ class Notes(NamedTuple):
 
 
 def train(experiment: Experiment, out: Outputs, stop: Stop) -> TrainState:
-    """Trains to the last step, or until it stops early, from the newest checkpoint or from the start.
-
-    Args:
-      experiment: what is trained.
-      out: checkpoints, logs, console.
-      stop: SIGTERM or Ctrl-C.
-
-    Returns:
-      The state after the last step.
+    """Trains from the newest checkpoint, or from the start, until the last step or until it stops early.
 
     Raises:
       Interrupted: on a signal, once a checkpoint of the current step is on disk.
@@ -73,12 +65,11 @@ def train(experiment: Experiment, out: Outputs, stop: Stop) -> TrainState:
     refreshes = training_set_refresh.due_steps(refresh, experiment.sampler, total)
     features = embedding.compile_embedder(refresh.features, experiment.mesh, experiment.config) if refresh else None
     if stop.agreed():
-        if not out.checkpoints.holds(start):
-            out.checkpoints.save("latest", state, notes._asdict())
+        save_unless_held(out, state, notes)
         raise Interrupted(stop.agreed())
     out.console.print("compiling the training step")
     clock = meter.Meter(batches, experiment.config.data.batch_size, experiment.mesh.size, start)
-    monitor = health.Monitor(method, experiment.mesh, config.chunks, out.console)
+    monitor = diagnostics.Monitor(method, experiment.mesh, config.chunks, out.console)
     previous: dict[str, jax.Array] = {}
     with batches, out.trace:
         for done in range(start + 1, total + 1):
@@ -145,6 +136,12 @@ def train(experiment: Experiment, out: Outputs, stop: Stop) -> TrainState:
     return state
 
 
+def save_unless_held(out: Outputs, state: TrainState, notes: Notes) -> None:
+    """Saves a checkpoint unless that of this step exists: replacing it would lose it if the process were killed now."""
+    if not out.checkpoints.holds(int(state.step)):
+        out.checkpoints.save("latest", state, notes._asdict())
+
+
 def waited_enough(config: Train, notes: Notes) -> bool:
     """Whether `train.patience` evaluations in a row have found no better model."""
     return 0 < config.patience <= notes.waited
@@ -190,11 +187,7 @@ def checked_lines(experiment: Experiment, out: Outputs, notes: Notes, start: int
 
 
 def check_finite(metrics: dict[str, jax.Array], step: int) -> dict[str, float]:
-    """The metrics of a step as numbers.
-
-    Raises:
-      DivergedError: one of them is not finite.
-    """
+    """The metrics of a step as numbers; raises DivergedError if one of them is not finite."""
     values = {name: float(value) for name, value in jax.device_get(metrics).items()}
     if bad := [name for name, value in values.items() if not abs(value) < float("inf")]:
         shown = ", ".join(f"{name}={values[name]}" for name in bad)
@@ -228,11 +221,7 @@ def evaluate_and_record(
 ) -> Notes:
     """Evaluates, writes the line of metrics with the results, and keeps the model if it is the best so far.
 
-    Returns:
-      The notes with the best Recall@1, the evaluations since then, and the number of lines.
-
-    Raises:
-      Interrupted: on a signal; the newest checkpoint then says that this evaluation is pending.
+    On a signal, the newest checkpoint notes that this evaluation is pending before `Interrupted` is raised.
     """
     select, options, distance = experiment.config.train.select, experiment.config.evaluation, experiment.method.distance
     name = "validation" if "validation" in experiment.splits and select != "test" else "test"
@@ -247,9 +236,7 @@ def evaluate_and_record(
             )
             seen = split_metrics.of_training_classes(options, distance, embedder, model, train, split, on_progress)
     except Interrupted:
-        # A checkpoint of this step is pending already; saving it again would lose it if the process were killed now.
-        if not out.checkpoints.holds(int(state.step)):
-            out.checkpoints.save("latest", state, notes._replace(pending=line)._asdict())
+        save_unless_held(out, state, notes._replace(pending=line))
         raise
     out.metrics.write({**line, **seen, **{f"{name}/{metric}": value for metric, value in results.items()}})
     notes = notes._replace(lines=notes.lines + 1)
@@ -274,6 +261,5 @@ def refresh_state(
             experiment.method, features, state, experiment.splits["train"], key, lambda done: stop.raise_if_stopped()
         )
     except Interrupted:
-        if not out.checkpoints.holds(int(state.step)):
-            out.checkpoints.save("latest", state, notes._asdict())
+        save_unless_held(out, state, notes)
         raise

@@ -26,14 +26,12 @@ def run_key(seed: int) -> jax.Array:
 
 def training_batches(experiment: Experiment, start: int, stop: int) -> pipeline.BatchReader[Any]:
     """Reader of this host's rows of the training batches `start` to `stop` - 1; see `pipeline.training`."""
-    read = pipeline.training
-    if experiment.features is not None:
-        read = partial(pipeline.training_features, experiment.features)
-    return read(
+    return pipeline.training(
         experiment.splits["train"],
         experiment.sampler,
         experiment.config.data,
         seed=experiment.config.seed,
+        features=experiment.features,
         views=experiment.method.hooks.views,
         start=start,
         stop=stop,

@@ -145,11 +145,7 @@ def _layer(path: Any) -> int | None:
 
 
 def build(train: Train, method: Method, schedule: Schedule, *, warmup_steps: int = 0) -> optax.GradientTransformation:
-    """The optimizer of a run.
-
-    Raises:
-      ConfigError: the groups of the configuration are not those of the method.
-    """
+    """The optimizer of a run."""
     for name in train.groups:
         if name not in method.groups:
             raise ConfigError(f"train.groups.{name}: the method has no such group; {suggest(name, method.groups)}")

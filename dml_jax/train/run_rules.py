@@ -13,16 +13,9 @@ from dml_jax.train.experiment import Experiment
 
 
 def check(experiment: Experiment, given: Collection[str], console: Console, of: str = "") -> None:
-    """Warns of options that are pointless in this run.
+    """Warns of options that are pointless in this run, among those whose keys begin with `of`.
 
-    Args:
-      experiment: the run.
-      given: keys of the configuration that the user gave.
-      console: shows the warnings.
-      of: beginning of the keys that are looked at.
-
-    Raises:
-      ConfigError: such an option was given and misleads.
+    Raises ConfigError if one is among the keys `given` by the user and misleads.
     """
     config = experiment.config
     params = on_devices.template(experiment).params if config.train.shard_classes else {}

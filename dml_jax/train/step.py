@@ -24,11 +24,7 @@ def loss(
     """The loss of a batch.
 
     Args:
-      method: what is trained.
-      params, model_state: its variables.
-      batch: the global batch.
       step: int32 [], number of updates so far.
-      key: of this step.
       augment: (images uint8 [V, B, H, W, 3], key) -> the same shape, on the device.
 
     Returns:
@@ -66,8 +62,6 @@ def build(
     keep their global meaning and the gradient needs no factor.
 
     Args:
-      method: what is trained.
-      optimizer: of its parameters.
       augment: see `loss`.
       ema: decay of the moving average; 0 if the state has none.
 

@@ -35,16 +35,7 @@ def refreshed(
     key: jax.Array,
     on_progress: Callable[[int], None],
 ) -> TrainState:
-    """The state after a refresh.
-
-    Args:
-      method: has a `refresh`.
-      embedder: computes its features.
-      state: after one of `due_steps`.
-      split: the training images.
-      key: of the run.
-      on_progress: called after each batch; may raise to stop.
-    """
+    """The state after a refresh, from one after one of `due_steps`; `embedder` computes the features of the method."""
     refresh = method.hooks.refresh
     assert refresh is not None
     found = embed_split(embedder, state, split, on_progress)

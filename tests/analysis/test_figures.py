@@ -95,7 +95,7 @@ def test_bars_of_confused_classes(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_rates_of_zero_are_not_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: list[Any] = []
     monkeypatch.setattr(drawing, "save", lambda figure, path: drawn.append(figure))
-    entries = [calibration.Transfer(target, 0.5, target - 0.001, 0.2) for target in calibration.TARGETS]
+    entries = [(target, 0.5, target - 0.001, 0.2) for target in calibration.TARGETS]
     calibration.plot(tmp_path / "calibration.png", found={"some classes": entries})
     (line,) = [line for line in drawn[0].axes[0].lines if line.get_label().startswith("chosen")]
     assert [bool(np.isnan(rate)) for rate in line.get_ydata()] == [True] + [False] * (len(entries) - 1)

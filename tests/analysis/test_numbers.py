@@ -24,6 +24,7 @@ from dml_jax.analysis import (
     views,
 )
 from dml_jax.analysis.findings import Finding
+from dml_jax.analysis.verification import transferred
 from dml_jax.config import Config
 from dml_jax.data import holdout
 from dml_jax.data.split import Split
@@ -117,7 +118,7 @@ def test_transfer_of_thresholds() -> None:
     assert len(set(labels[first])) == len(set(labels[second])) == 2
     assert not set(labels[first]) & set(labels[second])
     rates = [verification.error_rates(x[rows], labels[rows]) for rows in (first, second)]
-    found = calibration.transfer(*rates, 0.1)
+    ((_, threshold, accepts, rejects),) = transferred(*rates, [0.1])
     cosines: list[dict[bool, list[float]]] = []
     for rows in (first, second):
         cosines.append({True: [], False: []})
@@ -125,10 +126,10 @@ def test_transfer_of_thresholds() -> None:
             for j in rows:
                 if i < j:
                     cosines[-1][bool(labels[i] == labels[j])].append(float(x[i] @ x[j]))
-    assert np.mean(np.array(cosines[0][False]) >= found.threshold + 1e-3) <= 0.1
-    assert np.mean(np.array(cosines[0][False]) >= found.threshold - 2e-3) > 0.1 - 2 / len(cosines[0][False])
-    assert found.false_accepts == pytest.approx(np.mean(np.array(cosines[1][False]) >= found.threshold), abs=0.011)
-    assert found.false_rejects == pytest.approx(np.mean(np.array(cosines[1][True]) < found.threshold), abs=0.012)
+    assert np.mean(np.array(cosines[0][False]) >= threshold + 1e-3) <= 0.1
+    assert np.mean(np.array(cosines[0][False]) >= threshold - 2e-3) > 0.1 - 2 / len(cosines[0][False])
+    assert accepts == pytest.approx(np.mean(np.array(cosines[1][False]) >= threshold), abs=0.011)
+    assert rejects == pytest.approx(np.mean(np.array(cosines[1][True]) < threshold), abs=0.012)
 
 
 def test_spectra_of_the_parts() -> None:

@@ -18,7 +18,7 @@ from dml_jax.commands import cli, prepare
 from dml_jax.config import Data
 from dml_jax.data import decode, store
 from dml_jax.data.formats import folder
-from dml_jax.data.prepare import check, near_duplicates, prepare_dataset, records, report
+from dml_jax.data.prepare import check, near_duplicates, prepare_dataset, records
 from dml_jax.data.prepare.sources import Entry, File
 from tests.data import layouts, pictures
 
@@ -386,7 +386,7 @@ def test_near_duplicates_are_reported(tmp_path: Path, capsys: pytest.CaptureFixt
     code, out, _ = run(capsys, *flags("folder", tmp_path / "p", tmp_path / "out"))
     assert code == 0
     assert "near-duplicates between training and test: 1 pairs" in out
-    table = (tmp_path / "out" / report.NEAR_DUPLICATES).read_text().splitlines()
+    table = (tmp_path / "out" / near_duplicates.TABLE).read_text().splitlines()
     assert table == ["train,test", "train/b/1.jpg,test/c/again.jpg"]
 
 

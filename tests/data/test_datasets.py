@@ -18,7 +18,7 @@ from dml_jax.config import Data
 from dml_jax.console import Console
 from dml_jax.data import decode, formats, holdout, split_metadata, store, transforms
 from dml_jax.data.formats import folder
-from dml_jax.data.prepare import prepare_dataset, report
+from dml_jax.data.prepare import prepare_dataset
 from dml_jax.data.prepare import sources as source_files
 from dml_jax.data.prepare.sources import File, Options
 from dml_jax.data.split import Split
@@ -273,7 +273,7 @@ def test_validation_and_metadata_columns_of_a_csv(tmp_path: Path) -> None:
             "price": [price[path] for path in split.ids],
         }
     assert len(held.ids) == 3
-    assert report.summary(store.read_marker(tmp_path / "out" / "x") or {})[3] == "metadata: price, shop"
+    assert prepare_dataset.summary(store.read_marker(tmp_path / "out" / "x") or {})[3] == "metadata: price, shop"
     (tmp_path / "t.csv").write_text(text.replace("elm,val", "yew,val"), encoding="utf-8")
     with pytest.raises(DataError, match=r"1 classes are in both validation and test \(yew\): test classes must be new"):
         prepare("csv", [tmp_path / "t.csv"], tmp_path / "out" / "y")

@@ -24,7 +24,7 @@ from dml_jax.train.checkpoint import Checkpoints
 from dml_jax.train.distributed import mesh
 from dml_jax.train.distributed.stop_signals import Interrupted, Stop
 from dml_jax.train.experiment import Experiment
-from dml_jax.train.records import health, kept_models, manifest, meter
+from dml_jax.train.records import diagnostics, kept_models, manifest, meter
 from dml_jax.train.records.jsonl import JsonLines
 from dml_jax.train.records.outputs import Outputs
 from dml_jax.train.state import TrainState
@@ -214,12 +214,12 @@ def test_health_changes_no_bit(
     experiment: Experiment, whole: tuple[list[bytes], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without it, the training and all other metrics are the same."""
-    monkeypatch.setattr(health.Monitor, "measure", lambda *arguments: {})
-    monkeypatch.setattr(health.Monitor, "proxies", lambda *arguments: None)
+    monkeypatch.setattr(diagnostics.Monitor, "measure", lambda *arguments: {})
+    monkeypatch.setattr(diagnostics.Monitor, "proxies", lambda *arguments: None)
     assert bits(train(experiment, tmp_path)) == whole[0]
     lines = [json.loads(line) for line in whole[1].splitlines()]
-    assert all(any(name.startswith(health.PREFIX) for name in line) for line in lines)
-    plain = [{name: line[name] for name in line if not name.startswith(health.PREFIX)} for line in lines]
+    assert all(any(name.startswith(diagnostics.PREFIX) for name in line) for line in lines)
+    plain = [{name: line[name] for name in line if not name.startswith(diagnostics.PREFIX)} for line in lines]
     assert [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()] == plain
 
 

@@ -16,15 +16,7 @@ def leaf_shapes(tree: Any) -> dict[str, Shape]:
 
 
 def check_shapes(source: str, expected: Mapping[str, Shape], found: Mapping[str, Shape]) -> None:
-    """Compares names and shapes.
-
-    Args:
-      source: file or directory of the tensors, for the message.
-      expected, found: shapes by name.
-
-    Raises:
-      WeightsError: naming every tensor that is missing, unexpected or of the wrong shape.
-    """
+    """Raises WeightsError, which names `source` and every tensor that is missing, unexpected or of the wrong shape."""
     missing = [name for name in expected if name not in found]
     unexpected = [name for name in found if name not in expected]
     wrong = [

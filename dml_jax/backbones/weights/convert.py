@@ -25,8 +25,7 @@ class Converted(NamedTuple):
     """Tensors ready to be written.
 
     Attributes:
-      weights: the recognised backbone.
-      tensors: by path as in `converted_files`, with their axes in JAX order.
+      tensors: by path as in `store`, with their axes in JAX order.
       torch_names: path -> name in the recognised state_dict, backbone only.
       kind: what the checkpoint contains, for messages.
     """
@@ -37,12 +36,7 @@ class Converted(NamedTuple):
     kind: str
 
     def metadata(self, source: str, digests: Mapping[str, str]) -> dict[str, Any]:
-        """Content of `weights.json`.
-
-        Args:
-          source: value of `--weights`.
-          digests: SHA-256 by file name.
-        """
+        """Content of `weights.json`; `source` is the value of `--weights`, `digests` are SHA-256 by file name."""
         config = asdict(self.weights.config)
         architecture = {key: value for key, value in config.items() if key not in ("pretrained", "remat", "dtype")}
         sizes = {path: math.prod(tensor.shape) for path, tensor in self.tensors.items()}
@@ -60,14 +54,11 @@ class Converted(NamedTuple):
 
 
 def convert(files: Mapping[str, Mapping[str, Tensor]]) -> Converted:
-    """Assigns every tensor a path.
+    """Assigns every tensor a path; raises WeightsError, which names those that do not fit.
 
     Args:
       files: tensors by file name, from `tensor_files.read`: one file with a backbone and at most one with the message
         passing network of MPN.
-
-    Raises:
-      WeightsError: naming every tensor that is missing, unexpected or of the wrong shape.
     """
     networks = [name for name, tensors in files.items() if MPN_TENSOR in _without_module_prefix(tensors)]
     backbones = [name for name in files if name not in networks]
@@ -117,11 +108,9 @@ def _convert_backbone(weights: Weights, source: str) -> Converted:
 
 
 def _heads(weights: Weights, tensors: StateDict) -> tuple[dict[str, tuple[str, Tensor]], str]:
-    """The layers on top of the backbone: torch name -> (path, tensor), and the kind of checkpoint they imply.
-
-    The classifier of ImageNet is kept. The authors of HIST add a layer `embedding`, those of DiVA one layer per task
-    under `last_linear`, those of MPN `red` (or `embed`) and an auxiliary classifier `fc`.
-    """
+    """The layers on top of the backbone: torch name -> (path, tensor), and the kind of checkpoint they imply."""
+    # The classifier of ImageNet is kept. The authors of HIST add a layer `embedding`, those of DiVA one layer per task
+    # under `last_linear`, those of MPN `red` (or `embed`) and an auxiliary classifier `fc`.
     reduced = any(f"{name}.weight" in tensors for name in ("red", "embed"))
     network = module("backbone", weights.config.name)
     channels = network.build(weights.config).channels

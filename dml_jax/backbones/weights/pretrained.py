@@ -20,12 +20,7 @@ SIZES = ("block", "depths", "widths", "stem", "channels", "depth", "width", "pat
 def load_backbone(options: Mapping[str, Any], source: str) -> tuple[Any, Any]:
     """(params, stats) of a backbone, nested dicts of NumPy arrays.
 
-    Args:
-      options: the configuration of the backbone as a dict.
-      source: where the weights are published, for the message.
-
-    Raises:
-      WeightsError: missing, damaged, or of another architecture; a package that is not installed.
+    `options` is its configuration as a dict; the message names `source`, where the weights are published.
     """
     directory, architecture = options["pretrained"], options["name"]
     path = packaged.directory(Path(directory).expanduser())
@@ -54,9 +49,6 @@ def overridden_pixels(options: Mapping[str, Any]) -> list[str]:
     """`backbone.pixels.key=value instead of value` of each way in which pixels differ from those of the weights.
 
     The code of MPN and DiVA gives networks other pixels on purpose; by mistake, they cost much and show nowhere.
-
-    Raises:
-      WeightsError: see `load_backbone`.
     """
     if options["pretrained"] == "none":
         return []
@@ -71,8 +63,7 @@ def differences(recorded: Mapping[str, Any], options: Mapping[str, Any], keys: C
 
     Args:
       recorded: "architecture" of `weights.json`; what it does not have is not compared.
-      options: the configuration of the backbone as a dict.
-      keys: of the options that are compared.
+      options: the configuration of the backbone as a dict, of which `keys` are compared.
     """
     found, wanted = (
         traverse_util.flatten_dict(json.loads(json.dumps({key: values[key] for key in keys if key in values})), sep=".")
@@ -89,15 +80,7 @@ def match_backbone(source: str, found: Any, expected: Any) -> Any:
     """The loaded {"params", "stats"} of a backbone, arranged as the network expects them.
 
     Scales and biases of batch norms are in "stats" if they are fixed, otherwise in "params"; they are moved to the
-    collection that the network has them in.
-
-    Args:
-      source: directory of the weights, for the message.
-      found: nested dicts of arrays.
-      expected: nested dicts of arrays or shapes.
-
-    Raises:
-      WeightsError: naming every leaf that is missing, unexpected or of the wrong shape.
+    collection that the network has them in. The message names `source`, the directory of the weights.
     """
     wanted = leaf_shapes(expected)
     other = {"params": "stats", "stats": "params"}
@@ -117,15 +100,8 @@ def load_method(directory: str, params: Any, state: Any) -> tuple[Any, Any, list
     Published checkpoints hold the backbone and the layers that compute embeddings, but not always the parameters that
     only the loss uses; those keep their initial values.
 
-    Args:
-      directory: written by `dml-jax convert`.
-      params, state: as `Method.init` returns them.
-
     Returns:
       (params, state, paths of the leaves that are not in the checkpoint).
-
-    Raises:
-      WeightsError: naming tensors that the method does not have or has in another shape.
     """
     arrays, _ = store.read(Path(directory).expanduser())
     prefixes = {

@@ -16,12 +16,10 @@ class Weights(NamedTuple):
 
     Attributes:
       layout: library or authors whose names the file uses, for messages.
-      config: of the network.
       image_shape: (height, width) of the images that the position embeddings were learned for. Networks without
         position embeddings accept any size.
       tensors: backbone and heads, under the names of `torch_names.torch_name`.
-      crop_fraction: see `layouts.Network`.
-      interpolation: see `layouts.Network`.
+      crop_fraction, interpolation: see `layouts.Network`.
     """
 
     layout: str
@@ -33,15 +31,7 @@ class Weights(NamedTuple):
 
 
 def recognise(tensors: Mapping[str, Tensor], source: str) -> Weights:
-    """Determines layout, network and name prefix of a state_dict.
-
-    Args:
-      tensors: as returned by `tensor_files.read`.
-      source: name of the file, for messages.
-
-    Raises:
-      WeightsError: the network is unknown, or a tensor that determines its size is missing.
-    """
+    """Determines layout, network and name prefix of a state_dict; messages name `source`, the file."""
     for layout in _layouts():
         found = [key for key in tensors if key == layout.marker or key.endswith(f".{layout.marker}")]
         if found:
@@ -66,8 +56,9 @@ def _layouts() -> Iterator[Layout]:
 
 
 def _is_unused(key: str) -> bool:
-    """Counters, GoogLeNet's auxiliary classifiers, the blocks that DiVA's checkpoints contain under two names, and the
-    layers that vision transformers have for their pretraining only."""
+    """Whether no backbone has a tensor of this name."""
+    # GoogLeNet's auxiliary classifiers, the blocks that DiVA's checkpoints contain under two names, and the layers that
+    # vision transformers have for their pretraining only.
     unused = ("aux1.", "aux2.", "layer_blocks.", "pooler.", "mask_token")
     return key.endswith("num_batches_tracked") or key.startswith(unused)
 

@@ -46,15 +46,11 @@ def check_output(directory: Path) -> None:
 
 
 def write(directory: Path, arrays: Mapping[str, np.ndarray], metadata: Mapping[str, Any]) -> None:
-    """Writes converted weights; the directory appears completely or not at all.
+    """Writes converted weights to a new directory, which appears completely or not at all.
 
     Args:
-      directory: must not exist.
       arrays: float32 by path, with their axes in JAX order.
       metadata: content of `weights.json`; the SHA-256 of the weights is added.
-
-    Raises:
-      WeightsError: see `check_output`; or the disk is full.
     """
     check_output(directory)
     directory.parent.mkdir(parents=True, exist_ok=True)
@@ -75,21 +71,13 @@ def write(directory: Path, arrays: Mapping[str, np.ndarray], metadata: Mapping[s
 
 
 def read_metadata(directory: Path) -> dict[str, Any]:
-    """The content of `weights.json`.
-
-    Raises:
-      WeightsError: it is missing or damaged.
-    """
+    """The content of `weights.json`."""
     metadata: dict[str, Any] = read_json(directory / METADATA, Metadata, REMEDY, WeightsError)
     return metadata
 
 
 def read(directory: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """(arrays by path, content of `weights.json`).
-
-    Raises:
-      WeightsError: the directory was not written by `write`, or the weights have changed since.
-    """
+    """(arrays by path, content of `weights.json`); raises WeightsError if the weights have changed since `write`."""
     metadata = read_metadata(directory)
     with reading(directory / WEIGHTS, REMEDY, WeightsError):
         if sha256(directory / WEIGHTS) != metadata["weights_sha256"]:

@@ -48,11 +48,7 @@ def read(path: Path) -> dict[str, Tensor]:
 
 
 def read_finite(tensors: Mapping[str, Tensor], source: str) -> dict[str, np.ndarray]:
-    """Reads tensors as float32 arrays.
-
-    Raises:
-      WeightsError: a tensor contains NaN or infinity.
-    """
+    """Reads tensors as float32 arrays; raises WeightsError if one contains NaN or infinity."""
     arrays = {}
     for name, tensor in tensors.items():
         array = tensor.read()
@@ -70,7 +66,7 @@ def _safetensors(path: Path) -> dict[str, Tensor]:
     shapes = {}
     with reading(path, "download it again", WeightsError):
         file = safetensors.safe_open(path, framework="numpy")
-        for name in file.keys():  # noqa: SIM118  # it is no mapping
+        for name in file.keys():  # noqa: SIM118  # it is not a mapping
             tensor = file.get_slice(name)
             if tensor.get_dtype() not in DTYPES:
                 raise WeightsError(f"{name} holds {tensor.get_dtype()}; convert it to {' or '.join(DTYPES[:4])}")

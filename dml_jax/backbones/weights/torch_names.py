@@ -14,15 +14,7 @@ _LEAVES = {"kernel": "weight", "scale": "weight", "mean": "running_mean", "var":
 
 
 def torch_name(architecture: str, path: Path) -> str:
-    """Torch's name of a parameter or running statistic.
-
-    Args:
-      architecture: name of the backbone module, e.g. "resnet".
-      path: of the leaf in `params` or `stats`, e.g. ("layer1_0", "conv1", "kernel").
-
-    Returns:
-      The name in the library that `torch_module` of the backbone module states.
-    """
+    """The name of a leaf of `params` or `stats`, e.g. ("layer1_0", "conv1", "kernel"), in `torch_module`'s library."""
     modules = module("backbone", architecture).torch_module(path[:-1])
     leaf = _LEAVES.get(path[-1], path[-1])
     return f"{modules}.{leaf}" if modules else leaf

@@ -12,6 +12,7 @@ import numpy as np
 from dml_jax.errors import WeightsError
 
 CLASSES = Path(__file__).with_name("imagenet_classes.txt")  # in the order of the published classifiers
+LIKELIEST = 5  # classes that are listed
 
 
 def class_names() -> list[str]:
@@ -20,11 +21,7 @@ def class_names() -> list[str]:
 
 
 def classifier(arrays: Mapping[str, np.ndarray], source: str) -> tuple[np.ndarray, np.ndarray]:
-    """The kernel [K, 1000] and bias [1000] of the classifier of ImageNet among converted arrays.
-
-    Raises:
-      WeightsError: there is none, or it has other classes.
-    """
+    """The kernel [K, 1000] and bias [1000] of the classifier of ImageNet among converted arrays."""
     kernels = [path for path in arrays if path.startswith("classifier/") and path.endswith("/kernel")]
     if len(kernels) != 1:
         raise WeightsError(f"--verify: {source} holds {len(kernels)} classifiers of ImageNet, not one; omit --verify")
@@ -37,16 +34,10 @@ def classifier(arrays: Mapping[str, np.ndarray], source: str) -> tuple[np.ndarra
     return kernel, bias
 
 
-def likeliest(features: np.ndarray, kernel: np.ndarray, bias: np.ndarray, count: int = 5) -> list[tuple[str, float]]:
-    """The classes with the highest probability, which comes second.
-
-    Args:
-      features: float [1, h, w, K], the feature map of an image.
-      kernel, bias: from `classifier`.
-      count: number of classes.
-    """
+def likeliest(features: np.ndarray, kernel: np.ndarray, bias: np.ndarray) -> list[tuple[str, float]]:
+    """(class, probability) of the likeliest classes, from the feature map [1, h, w, K] of an image."""
     logits = np.asarray(features, np.float64).mean(axis=(0, 1, 2)) @ kernel + bias
     probabilities = np.exp(logits - logits.max())
     probabilities /= probabilities.sum()
     names = class_names()
-    return [(names[i], float(probabilities[i])) for i in np.argsort(-logits, kind="stable")[:count]]
+    return [(names[i], float(probabilities[i])) for i in np.argsort(-logits, kind="stable")[:LIKELIEST]]

@@ -26,10 +26,5 @@ from dml_jax.data.split import Split
 
 
 def load(data: Data) -> dict[str, Split]:
-    """Loads the splits of the data set `data.name`.
-
-    Raises:
-      ConfigError: no such data set.
-      DataError: see the module of the data set.
-    """
+    """Loads the splits of the data set `data.name`."""
     return configs.module("data", data.name).load(data)

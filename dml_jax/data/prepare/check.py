@@ -23,12 +23,7 @@ T = TypeVar("T")
 
 
 class ImageHashes(NamedTuple):
-    """Hashes of an image that can be decoded.
-
-    Attributes:
-      sha256: digest of the file.
-      difference: uint8 [16], see `difference_hash`.
-    """
+    """The SHA-256 of an image file and the `difference_hash` of its pixels, uint8 [16]."""
 
     sha256: bytes
     difference: np.ndarray
@@ -46,11 +41,7 @@ def ordered_map(function: Callable[[S], T], items: Iterable[S], threads: int) ->
 
 
 def find_entries(recipe: Recipe, files: Files, options: Options, sources: str) -> list[Entry]:
-    """The images that a recipe finds among the files.
-
-    Raises:
-      DataError: the files are not the data set, or test classes are in training; the message begins with `sources`.
-    """
+    """The images that a recipe finds among the files."""
     try:
         entries = recipe.find(files, options)
         check_disjoint_classes(entries)
@@ -60,11 +51,7 @@ def find_entries(recipe: Recipe, files: Files, options: Options, sources: str) -
 
 
 def check_number_of_classes(entries: Sequence[Entry], sources: str) -> None:
-    """Checks that there are at least two classes for training, two for test, and none or two for validation.
-
-    Raises:
-      DataError: there are fewer; the message begins with `sources`.
-    """
+    """Checks that there are at least two classes for training, two for test, and none or two for validation."""
     classes = {split: {entry.class_name for entry in entries if entry.split == split} for split in SPLITS}
     if len(classes["validation"]) == 1:
         raise DataError(f"{sources}: the validation images are of one class only; at least 2 classes are needed")
@@ -107,14 +94,11 @@ def inspect_images(
     progress: Callable[[int], None] = lambda done: None,
     use: Callable[[int, bytes, np.ndarray], None] = lambda i, data, pixels: None,
 ) -> tuple[dict[int, ImageHashes], dict[int, str]]:
-    """Decodes all images.
+    """Decodes all images; returns hashes of the usable and reasons of the unusable ones, both by index.
 
     Args:
       progress: called with the number of images decoded so far.
       use: called in the threads with index, content of the file and pixels, uint8 [H, W, 3], of each usable image.
-
-    Returns:
-      Hashes of the usable and reasons of the unusable images, both by index.
     """
     hashes: dict[int, ImageHashes] = {}
     reasons: dict[int, str] = {}

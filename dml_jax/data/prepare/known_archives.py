@@ -13,11 +13,7 @@ MIB = 2**20
 
 
 def archives(name: str, recipe: Recipe) -> tuple[Path, ...]:
-    """Where the archives of a data set are kept after they were downloaded.
-
-    Raises:
-      ConfigError: it has no address.
-    """
+    """Where the archives of a data set are kept after they were downloaded; raises ConfigError if it has no address."""
     if not recipe.downloads:
         why = f"{recipe.terms} ({recipe.home}); get it yourself and" if recipe.home else "it is your own data;"
         raise ConfigError(f"--download: {name} cannot be downloaded: {why} give it as --source")
@@ -25,11 +21,7 @@ def archives(name: str, recipe: Recipe) -> tuple[Path, ...]:
 
 
 def fetch(recipe: Recipe, targets: Sequence[Path], console: Console) -> None:
-    """Downloads the archives that are missing, after printing the terms; continues an interrupted download.
-
-    Raises:
-      DataError: unreachable, moved, changed or interrupted.
-    """
+    """Downloads the archives that are missing, after printing the terms; continues an interrupted download."""
     size = sum(source.size or 0 for source in recipe.downloads) // MIB
     console.print(f"terms: {recipe.terms}")
     console.print(f"owners: {recipe.home}")

@@ -1,11 +1,15 @@
 """Near-duplicates between training and test images, found by their difference hashes without comparing all pairs."""
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import numpy as np
 
+from dml_jax.console import Console
 from dml_jax.data.prepare.sources import SPLITS, Entry
+from dml_jax.files import write_csv
 
+TABLE = "near_duplicates.csv"
 MAX_DISTANCE = 3  # bits by which the hashes of near-duplicates may differ, of 128
 MIN_BITS = 8  # images with fewer set bits have too little structure to be compared
 BLOCKS = MAX_DISTANCE + 1  # hashes that differ in at most MAX_DISTANCE bits agree in at least one of this many blocks
@@ -19,12 +23,21 @@ def between_splits(entries: Sequence[Entry], hashes: Sequence[np.ndarray]) -> li
     return [(entries[train[i]], entries[test[j]]) for i, j in find_pairs(stacked[train], stacked[test])]
 
 
-def find_pairs(first: np.ndarray, second: np.ndarray) -> list[tuple[int, int]]:
-    """Near-duplicates between two sets of images.
+def write(directory: Path, pairs: Sequence[tuple[Entry, Entry]], console: Console) -> None:
+    """Writes the names of the pairs to a table and prints some of them."""
+    with (directory / TABLE).open("w", newline="", encoding="utf-8") as file:
+        write_csv(file, [("train", "test"), *((a.id, b.id) for a, b in pairs)])
+    if pairs:
+        console.print(
+            f"near-duplicates between training and test: {len(pairs)} pairs, each image with the first it resembles, "
+            f"see {TABLE}; examples:"
+        )
+        for a, b in pairs[:3]:
+            console.print(f"  {a.id} and {b.id}")
 
-    Args:
-      first: uint8 [N, 16], difference hashes.
-      second: uint8 [M, 16].
+
+def find_pairs(first: np.ndarray, second: np.ndarray) -> list[tuple[int, int]]:
+    """Near-duplicates between two sets of images, from difference hashes uint8 [N, 16] and [M, 16].
 
     Returns:
       Sorted pairs (index into first, index into second) of hashes that differ in at most `MAX_DISTANCE` bits: of each

@@ -6,12 +6,13 @@ Everything unfinished is in one folder of the output directory, from which an in
 import contextlib
 import os
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from dml_jax.console import Console
 from dml_jax.data import store
-from dml_jax.data.prepare import check, known_archives, near_duplicates, records, report, sources
+from dml_jax.data.prepare import check, known_archives, near_duplicates, records, sources
 from dml_jax.data.prepare.sources import Options, Recipe
 from dml_jax.errors import ConfigError, DataError
 from dml_jax.files import read_json, write_json
@@ -24,13 +25,10 @@ class Request(NamedTuple):
     """A preparation.
 
     Attributes:
-      name: the data set.
       sources: archives, folders, .csv and .parquet files.
-      output: directory to create.
       short_side, pixels: see `records.encode`.
       skip_bad: leave out unusable images instead of stopping.
       subset: accept other counts than those of the complete data set.
-      threads: number of threads that decode.
       download: whether the sources are archives to be downloaded, see `known_archives`.
     """
 
@@ -89,6 +87,14 @@ def prepare(request: Request, recipe: Recipe, console: Console) -> dict[str, Any
         if not any(request.output.iterdir()):
             request.output.rmdir()
         raise
+
+
+def summary(content: Mapping[str, Any]) -> list[str]:
+    """Lines that summarise a prepared data set."""
+    splits = [f"{name}: {of['images']} images of {of['classes']} classes" for name, of in content["splits"].items()]
+    metadata = [f"metadata: {', '.join(content['metadata'])}"] if content.get("metadata") else []
+    skipped = [f"{len(content['skipped'])} images were left out"] if content["skipped"] else []
+    return [*splits, *metadata, *skipped, f"sha256 {content['sha256']}"]
 
 
 def _temporary_folder(request: Request, console: Console) -> Path:
@@ -171,7 +177,7 @@ def _prepare(request: Request, recipe: Recipe, console: Console, temporary: Path
         data, kept, compressed=not request.pixels, threads=request.threads, progress=console.update_progress
     )
     pairs = near_duplicates.between_splits(kept, [hashes[i].difference for i in usable])
-    report.write_near_duplicates(data, pairs, console)
+    near_duplicates.write(data, pairs, console)
     marker = written | {
         "name": request.name,
         "request": request.identity(),

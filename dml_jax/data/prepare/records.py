@@ -26,8 +26,7 @@ def encode(data: bytes, image: np.ndarray, short_side: int = 0, pixels: bool = F
     """The stored form of an image file: JPEG (except CMYK) and 8-bit RGB PNG unchanged, all others as RGB PNG.
 
     Args:
-      data: an image file.
-      image: its pixels, uint8 [H, W, 3].
+      data, image: an image file, and its pixels, uint8 [H, W, 3].
       short_side: images whose shorter side is longer are resized to it and stored as JPEG; 0 for no resizing.
       pixels: store uncompressed pixels (PPM), which need no decoding but much more space.
     """
@@ -53,7 +52,6 @@ def check(
 
     Args:
       spool: file for the images that are not stored as they are.
-      short_side, pixels: see `encode`.
       progress: called with the number of images checked so far.
 
     Returns:
@@ -80,13 +78,7 @@ def write(
     threads: int,
     progress: Callable[[int], None],
 ) -> dict[str, Any]:
-    """Writes the images and the index of a checked data set.
-
-    Args:
-      directory: a new folder.
-      entries: the images, as `check` returns them.
-      compressed: whether the records are compressed.
-      progress: called with the number of images written so far.
+    """Writes the images, as `check` returns them, and the index of a data set to a new folder.
 
     Returns:
       The fields of the marker file that describe what was written.

@@ -37,12 +37,7 @@ class File(NamedTuple):
     size: int = -1
 
     def read(self) -> bytes:
-        """The content.
-
-        Raises:
-          DataError: missing, a broken link, not a regular file (a pipe or device may have no end), unreadable or larger
-            than `MAX_BYTES`.
-        """
+        """The content; raises DataError for anything but a regular file (a pipe may have no end) of `MAX_BYTES`."""
         try:
             if self.size >= 0:
                 with self.path.open("rb") as file:
@@ -116,11 +111,7 @@ class Recipe(NamedTuple):
 
 
 def walk(root: Path) -> Iterator[tuple[str, File]]:
-    """All files below a folder except ignored ones, sorted by name; links to folders are followed once.
-
-    Raises:
-      DataError: the folder cannot be read.
-    """
+    """All files below a folder except ignored ones, sorted by name; links to folders are followed once."""
 
     def fail(error: OSError) -> None:
         raise DataError(f"{error.filename}: {error.strerror}") from error
@@ -146,9 +137,6 @@ def list_files(sources: Sequence[Path], nested: bool, scratch: Path, announce: C
       nested: whether archives among the files are unpacked as well.
       scratch: folder for what is unpacked; what an interrupted run has unpacked there is used again.
       announce: called with a line for each archive that is unpacked.
-
-    Raises:
-      DataError: a source is missing, hostile or damaged, or two sources contain the same path.
     """
     files: dict[str, File] = {}
     for i, source in enumerate(sources):
@@ -240,11 +228,7 @@ def _is_ignored_name(name: str) -> bool:
 
 
 def check_disjoint_classes(entries: Iterable[Entry]) -> None:
-    """Checks that no test class is in training or validation; validation may have new images of training classes.
-
-    Raises:
-      DataError: naming the shared classes.
-    """
+    """Checks that no test class is in training or validation; validation may have new images of training classes."""
     classes: dict[str, set[str]] = {split: set() for split in SPLITS}
     for entry in entries:
         classes[entry.split].add(entry.class_name)
@@ -258,11 +242,7 @@ def check_disjoint_classes(entries: Iterable[Entry]) -> None:
 
 
 def find_folder(files: Files, name: str, data_set: str) -> str:
-    """The folder that contains the file `name` (a file name or relative path): "" or a path that ends in a slash.
-
-    Raises:
-      DataError: there is no such file, or more than one.
-    """
+    """The folder that contains the file `name` (a file name or relative path): "" or a path that ends in a slash."""
     found = [path[: -len(name)] for path in files if path == name or path.endswith(f"/{name}")]
     if len(found) != 1:
         what = "is missing" if not found else f"exists {len(found)} times"
@@ -271,11 +251,7 @@ def find_folder(files: Files, name: str, data_set: str) -> str:
 
 
 def read_rows(files: Files, path: str) -> list[list[str]]:
-    """The words of each non-empty line of a text file.
-
-    Raises:
-      DataError: it is missing or not UTF-8.
-    """
+    """The words of each non-empty line of a text file."""
     try:
         text = files[path].read().decode("utf-8-sig")
     except KeyError as error:

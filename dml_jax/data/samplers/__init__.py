@@ -2,7 +2,7 @@
 
 `balanced` is the default; `shuffled` and those in `papers.py` reproduce the samplers of published code. A new sampler
 is a function (data, class_indices, seed) -> Sampler, an entry in `SAMPLERS`, and its name in `Sampler` of
-`options/data.py`.
+`config/data.py`.
 """
 
 from collections.abc import Callable
@@ -29,12 +29,7 @@ SAMPLERS: dict[str, Callable[[Data, list[np.ndarray], int], Sampler]] = {
 
 
 def build(data: Data, labels: np.ndarray, seed: int) -> Sampler:
-    """Builds the sampler that `data.sampler` names.
-
-    Args:
-      data: `sampler`, `batch_size` and `images_per_class` are read.
-      labels: int [N], labels 0..C-1 of the training split; every class has an image.
-      seed: at least 0.
+    """The sampler that `data.sampler` names, for labels int [N] in 0..C-1 of the training split and a seed >= 0.
 
     Raises:
       ConfigError: the split has too few classes or images for such a batch.
@@ -44,11 +39,7 @@ def build(data: Data, labels: np.ndarray, seed: int) -> Sampler:
 
 
 def indices_by_class(labels: np.ndarray) -> list[np.ndarray]:
-    """Groups image indices by class: labels int [N] in 0..C-1 -> C arrays int64.
-
-    Raises:
-      DataError: no images, a class without images, or fewer than two classes.
-    """
+    """Groups image indices by class: labels int [N] in 0..C-1 -> C arrays int64; all classes must have images."""
     labels = np.asarray(labels)
     if labels.ndim != 1 or labels.size == 0 or not np.issubdtype(labels.dtype, np.integer):
         raise DataError(f"training labels are {labels.dtype} {list(labels.shape)}: must be integers [N] with N > 0")

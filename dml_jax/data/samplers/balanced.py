@@ -37,14 +37,9 @@ def balanced(data: Data, class_indices: list[np.ndarray], seed: int) -> Sampler:
 def successive_shuffles(seed: int, stream: int, sizes: list[int], group: int) -> Callable[[int, int, int], np.ndarray]:
     """Samples without replacement from successive shuffles of each of several sets.
 
-    The sequence of a set is one random permutation of it after another. The sequence is consumed in groups of `group`
-    elements, and a group contains no element twice unless it is larger than the set: where a group spans two
-    permutations, the second one begins with elements that the group does not contain yet.
-
-    Args:
-      seed, stream: seeds of the random numbers.
-      sizes: number of elements of each set.
-      group: number of elements drawn at a time.
+    The sequence of a set is one random permutation of it after another, drawn by `seed` and `stream`. It is consumed in
+    groups of `group` elements, and a group contains no element twice unless it is larger than the set: where it spans
+    two permutations, the second one begins with elements that the group does not contain yet.
 
     Returns:
       (set, position, count) -> int [count], `count` elements of the sequence of a set, from `position` on.

@@ -46,19 +46,14 @@ class Cached:
 
 
 def from_batches(batch: Callable[[int], np.ndarray], steps: int) -> Sampler:
-    """A sampler that draws each batch independently; every epoch has `steps` steps.
-
-    Args:
-      batch: step -> int [B], a pure function.
-    """
+    """A sampler that draws each batch independently by `batch`, step -> int [B]; every epoch has `steps` steps."""
     return Sampler(batch, first_step=lambda epoch: epoch * steps, epoch=lambda step: step // steps)
 
 
 def from_epochs(order: Callable[[int], np.ndarray], batch_size: int, steps: int) -> Sampler:
     """A sampler that draws a whole epoch at a time; every epoch has `steps` steps.
 
-    Args:
-      order: epoch -> int [steps * batch_size], the concatenated batches of the epoch, a pure function.
+    `order` maps an epoch to its concatenated batches, int [steps * batch_size].
     """
     orders = Cached(order, 4)
 
@@ -72,9 +67,8 @@ def from_epochs(order: Callable[[int], np.ndarray], batch_size: int, steps: int)
 def from_varying_epochs(order: Callable[[int], np.ndarray], length: Callable[[int], int], batch_size: int) -> Sampler:
     """A sampler that draws a whole epoch at a time; epochs differ in length.
 
-    Args:
-      order: epoch -> int [steps * batch_size], the concatenated batches of the epoch, a pure function.
-      length: epoch -> its number of steps. Called for every epoch of the run before the first step, so it must be fast.
+    `order` maps an epoch to its concatenated batches, `length` to its number of steps. The latter is called for every
+    epoch of the run before the first step, so it must be fast.
     """
     orders = Cached(order, 4)
     lengths = Cached(lambda epoch: np.asarray(length(epoch)), 2**16)
@@ -98,11 +92,7 @@ def from_varying_epochs(order: Callable[[int], np.ndarray], length: Callable[[in
 
 
 def distinct_classes_per_batch(data: Data, available: int) -> int:
-    """The number of distinct classes in a batch, B / K.
-
-    Raises:
-      ConfigError: the training split has fewer, `available`.
-    """
+    """The number of distinct classes in a batch, B / K; raises ConfigError if it exceeds the `available` ones."""
     classes = data.batch_size // data.images_per_class
     if classes > available:
         raise ConfigError(

@@ -21,9 +21,6 @@ def build(config: Config) -> Experiment:
     """`experiment.build`, with a check that all processes have built the same.
 
     They may differ in where they read the data and how (`PER_PROCESS`), not in anything else.
-
-    Raises:
-      UserError: see `experiment.build`, or the processes differ in configuration, data or code.
     """
     experiment = experiments.build(config)
     options = {key: value for key, value in configs.flatten(asdict(config)).items() if key not in PER_PROCESS}

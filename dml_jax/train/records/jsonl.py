@@ -10,23 +10,14 @@ from dml_jax.files import atomic_write, name_file
 
 
 class JsonLines:
-    """A file with one JSON object per line, each with a `step`, in order of the steps.
-
-    Args:
-      path: the file; created with the first line.
-      active: False on all processes but the first, which then write nothing.
-    """
+    """A file with one JSON object per line, each with a `step`, in order; only an `active` process writes it."""
 
     def __init__(self, path: Path, active: bool = True):
         self.path = path
         self.active = active
 
     def write(self, line: dict[str, Any]) -> None:
-        """Appends a line, which is on disk on return, so that no checkpoint is ever ahead of the log.
-
-        Raises:
-          CheckpointError: the directory is not there any more.
-        """
+        """Appends a line, which is on disk on return, so that no checkpoint is ever ahead of the log."""
         if not self.active:
             return
         try:
@@ -41,11 +32,7 @@ class JsonLines:
             ) from None
 
     def read(self) -> list[dict[str, Any]]:
-        """All complete lines; an incomplete last one, left by a killed run, is ignored.
-
-        Raises:
-          CheckpointError: another line is damaged; names it.
-        """
+        """All complete lines; an incomplete last one, left by a killed run, is ignored."""
         lines: list[dict[str, Any]] = []
         if not self.path.exists():
             return lines

@@ -27,12 +27,9 @@ ABOUT = "dml_jax"  # the entry of the metadata
 
 
 def write(directory: Path, state: TrainState, run: Mapping[str, Any]) -> None:
-    """Writes `<directory>/<step>.safetensors`, completely or not at all; the first process does, all must call.
+    """Writes `<directory>/<step>.safetensors`, completely or not at all; all processes must call, the first writes.
 
-    Args:
-      directory: created if necessary.
-      state: the model.
-      run: see `workdir.identity`.
+    `run` is the `workdir.identity` of the run.
     """
     arrays = {
         _name(path): mesh.to_host(leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(_kept(state)) if leaf.size
@@ -61,19 +58,9 @@ def drop_newer(directory: Path, step: int) -> None:
 
 
 def read(directory: Path, step: int, template: TrainState, run: Mapping[str, Any]) -> TrainState:
-    """Reads a model.
+    """Reads a model that `write` has written, as a state with NumPy arrays and without the optimizer's state.
 
-    Args:
-      directory: where `write` put it.
-      step: one of `steps`.
-      template: a state of the run, or the shapes of one.
-      run: see `workdir.identity`.
-
-    Returns:
-      The state with NumPy arrays, and with an empty state of the optimizer.
-
-    Raises:
-      CheckpointError: the file is damaged or holds a model of another run.
+    `template` is a state of the run, or the shapes of one; `run` its `workdir.identity`.
     """
     path = directory / f"{step}{SUFFIX}"
     with reading(path, "delete it", CheckpointError):

@@ -39,12 +39,7 @@ class _Content:
 
 
 def write(checkpoint: Path, run: Mapping[str, Any]) -> None:
-    """Marks a checkpoint as complete.
-
-    Args:
-      checkpoint: its directory.
-      run: see `workdir.identity`.
-    """
+    """Marks a checkpoint of the run with this `workdir.identity` as complete."""
     content = {"run": dict(run), "files": digests(checkpoint)}
     write_json(checkpoint / NAME, content | {"sha256": _digest(content)})
 
@@ -64,11 +59,7 @@ def newest(directory: Path) -> tuple[Path, dict[str, Any] | None] | None:
 
 
 def run_of(checkpoint: Path) -> dict[str, Any] | None:
-    """The run that a checkpoint belongs to; None if an earlier version has written it.
-
-    Raises:
-      CheckpointError: the manifest is damaged or missing.
-    """
+    """The run that a checkpoint belongs to; None if an earlier version has written it."""
     return _read(checkpoint)[0]
 
 

@@ -44,12 +44,7 @@ def peak_rate(device_kind: str) -> float | None:
 
 
 def step_flops(step: Any, state: TrainState, batch: Batch, key: jax.Array) -> float:
-    """The FLOPs of a training step on all devices together; traces it, but compiles nothing.
-
-    Args:
-      step: see `on_devices.whole_batch_step`.
-      state, batch, key: its arguments, or their shapes.
-    """
+    """The FLOPs of an `on_devices.whole_batch_step` on all devices together; traces it, but compiles nothing."""
     cost: dict[str, float] = step.lower(state, batch, key).cost_analysis() or {}
     return cost.get("flops", 0.0)
 
@@ -64,10 +59,7 @@ class Meter:
     """Reads the speed of the training since the last reading.
 
     Args:
-      batches: the reader, which counts the seconds waited.
       batch_size: images in a batch, on all devices together.
-      devices: number of devices.
-      step: number of steps done.
 
     Attributes:
       fastest: see `fastest_step`; None leaves the utilisation out.

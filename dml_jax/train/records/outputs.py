@@ -17,15 +17,7 @@ from dml_jax.train.state import TrainState
 
 
 class Outputs(NamedTuple):
-    """Where a run is recorded.
-
-    Attributes:
-      checkpoints: of the work directory.
-      metrics: `metrics.jsonl`.
-      timing: `timing.jsonl`.
-      console: shows progress.
-      trace: of some steps.
-    """
+    """Where a run is recorded; `metrics` and `timing` are `metrics.jsonl` and `timing.jsonl`."""
 
     checkpoints: Checkpoints
     metrics: JsonLines
@@ -46,10 +38,8 @@ def opened(
     """The outputs of a run in its work directory.
 
     Args:
-      directory: the work directory.
-      facts: see `workdir.identity`.
+      facts: the contents of `config.json`.
       template: see `Checkpoints`.
-      console: shows progress.
       metrics: `metrics.jsonl`, and wherever else its lines are shown.
       traced: first and last step of a trace.
     """

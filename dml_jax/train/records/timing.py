@@ -30,11 +30,7 @@ def machine() -> str:
 
 
 def summary(lines: Sequence[dict[str, Any]], batch_size: int) -> dict[str, float]:
-    """Training time, speed and memory of a run.
-
-    Args:
-      lines: of `timing.jsonl`.
-      batch_size: images per step.
+    """Training time, speed and memory of a run, from the lines of its `timing.jsonl`.
 
     Returns:
       "seconds" of training, without compilation and evaluation; "images_per_second", the median over the lines; and

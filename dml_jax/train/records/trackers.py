@@ -1,4 +1,4 @@
-"""Runs shown in TensorBoard and in Weights & Biases, beside `metrics.jsonl` and from its lines.
+"""TensorBoard and Weights & Biases, which show the lines of `metrics.jsonl`.
 
 `metrics.jsonl` stays the record of a run. When a run starts or continues, each tracker gets the lines up to the
 checkpoint and then every new one, so that no step is shown twice and a tracker may be added halfway.
@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import numpy as np
 from PIL import Image
@@ -21,29 +21,10 @@ from dml_jax.errors import ConfigError
 from dml_jax.train.records.jsonl import JsonLines
 
 
-class Tracker(Protocol):
-    """Where the lines of `metrics.jsonl` are shown.
-
-    Attributes:
-      first_step: lines before it are shown already.
-    """
-
-    first_step: int
-
-    def write(self, step: int, numbers: Mapping[str, float]) -> None:
-        """Shows the numbers of a line."""
-
-    def finish(self, step: int, results: Mapping[str, float], figures: Sequence[Path]) -> None:
-        """Shows the final results and the figures, PNG files."""
-
-    def close(self, succeeded: bool) -> None:
-        """Writes what is left."""
-
-
 class TensorBoard:
     """Event files in `<workdir>/tensorboard`, rewritten each time the run is started or continued."""
 
-    first_step = 0
+    first_step = 0  # lines before it are shown already
 
     def __init__(self, workdir: Path, config: Config):
         from tensorboardX import SummaryWriter
@@ -112,28 +93,20 @@ class Wandb:
 class TrackedLines(JsonLines):
     """`metrics.jsonl`, whose lines are also shown by trackers; a context that closes them.
 
-    Args:
-      path: the file, in the work directory.
-      names: "tensorboard", "wandb" or both; they start when the file is truncated to what the run continues from.
-      config: of the run.
-      active: False on all processes but the first, which then write nothing.
+    `names` are "tensorboard", "wandb" or both, which start when the file is truncated to what the run continues from.
     """
 
     def __init__(self, path: Path, names: Sequence[str], config: Config, active: bool = True):
         super().__init__(path, active)
         self._names = names if active else ()
         self._config = config
-        self._trackers: list[Tracker] = []
+        self._trackers: list[TensorBoard | Wandb] = []
 
     def truncate(self, step: int) -> None:
-        """Removes lines after `step`, then starts the trackers and shows them the others.
-
-        Raises:
-          ConfigError: a tracker cannot be used.
-        """
+        """Removes lines after `step`, then starts the trackers and shows them the others."""
         super().truncate(step)
         for name in self._names:
-            tracker: Tracker = (TensorBoard if name == "tensorboard" else Wandb)(self.path.parent, self._config)
+            tracker = (TensorBoard if name == "tensorboard" else Wandb)(self.path.parent, self._config)
             self._trackers.append(tracker)
             for line in self.read():
                 if line["step"] >= tracker.first_step:

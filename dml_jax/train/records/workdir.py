@@ -50,11 +50,7 @@ class Facts:
 
 
 def read_config(workdir: Path) -> dict[str, Any]:
-    """The `config.json` of a work directory.
-
-    Raises:
-      CheckpointError: there is none, or it is damaged; names the entry.
-    """
+    """The `config.json` of a work directory."""
     path = workdir / "config.json"
     if not path.exists():
         raise CheckpointError(f"{workdir}: is not a work directory (no config.json)")
@@ -97,9 +93,9 @@ def check_same_facts(where: Path, stored: Mapping[str, Any], here: Mapping[str, 
     """Raises CheckpointError if what is stored, in `config.json` or with a checkpoint, is of another run.
 
     Args:
-      where: what the message names.
-      stored: see `identity`; what an earlier version has not stored is not compared.
-      here: that of this run, or a part of it.
+      where: named in the message.
+      stored: an `identity`; what an earlier version has not stored is not compared.
+      here: the `identity` of this run, or a part of it.
     """
     if "config" in here:
         _check_same_config(where, configs.upgraded(stored.get("config", {})), here["config"])
@@ -110,11 +106,9 @@ def check_same_facts(where: Path, stored: Mapping[str, Any], here: Mapping[str, 
 
 
 def check_same_sources(workdir: Path, here: Mapping[str, Any]) -> None:
-    """Raises CheckpointError if the directory, or its newest checkpoint, is of a run with other facts.
+    """Raises CheckpointError if a directory, used or not, or its newest checkpoint is of a run with other facts.
 
-    Args:
-      workdir: the directory, used or not.
-      here: the `identity` of this run, or a part of it.
+    `here` is the `identity` of this run, or a part of it.
     """
     known = (workdir / "config.json").exists()
     if known:
@@ -178,15 +172,7 @@ def _why_not_longer(config: Mapping[str, Any], steps: int) -> str:
 
 @contextmanager
 def locked(workdir: Path, *, active: bool = True) -> Iterator[Path]:
-    """Creates the directory, checks that it is writable and locks it against a second run.
-
-    Args:
-      workdir: the directory.
-      active: False on all processes but the first, which do not touch it.
-
-    Raises:
-      CheckpointError: the directory is not writable, or another run uses it.
-    """
+    """Creates the directory, checks that it is writable and locks it; processes without `active` do not touch it."""
     if not active:
         yield workdir
         return
@@ -227,12 +213,7 @@ def _remove_unused(workdir: Path, existed: bool) -> None:
 def provenance(config: Config, data_hash: str, classes: int, images: int, shape: tuple[int, int]) -> dict[str, Any]:
     """The contents of `config.json`: the resolved configuration, the data, the commit and the library versions.
 
-    Args:
-      config: of the run.
-      data_hash: see `experiment.data_hash`.
-      classes: number of training classes.
-      images: number of training images.
-      shape: (height, width) of an image; with these numbers the model can be rebuilt without the data.
+    With `classes`, `images` and `shape`, (height, width), the model can be rebuilt without the data.
     """
     import jax  # which studies, that only compare configurations, need not wait for
 
@@ -258,12 +239,9 @@ def is_finished(workdir: Path, steps: int) -> bool:
 
 
 def unfinished(workdir: Path, step: int, *, reported: bool) -> str:
-    """Says that a run has not finished; empty if it has.
+    """A sentence saying that a run has not finished; empty if it has.
 
-    Args:
-      workdir: of the run.
-      step: of one of its models.
-      reported: whether that would be the reported model, which has results once the run has finished.
+    `step` is that of one of its models; `reported` if that would be the one whose results a finished run has.
     """
     train = read_config(workdir)["config"]["train"]
     length = {key: train.get(key) for key in ("steps", "epochs")}

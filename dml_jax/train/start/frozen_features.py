@@ -41,17 +41,7 @@ TOLERANCE = 1e-3  # of an embedding of unit length, between a feature map and it
 
 
 def with_features(experiment: Experiment, directory: Path, console: Console, stop: Stop) -> Experiment:
-    """The experiment with the features that its training draws batches of, if it trains on features.
-
-    Args:
-      experiment: the run.
-      directory: its work directory, where features are kept.
-      console: shows progress.
-      stop: SIGTERM or Ctrl-C.
-
-    Raises:
-      ConfigError: the method needs more of a feature map than its mean and maximum.
-    """
+    """The experiment with the features that its batches consist of, if it trains on features; kept in `directory`."""
     config = experiment.config
     if not config.train.feature_views:
         return experiment

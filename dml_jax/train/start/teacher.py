@@ -19,12 +19,7 @@ from dml_jax.train.state import fingerprint
 
 
 def with_teacher(experiment: Experiment, console: Console) -> Experiment:
-    """The experiment with the teacher that its method names, if it names one: the reported model of that run.
-
-    Raises:
-      CheckpointError: there is no such run, or it was trained on other images.
-      ConfigError: the method cannot learn from its outputs.
-    """
+    """The experiment with the teacher that its method names, if it names one: the reported model of that run."""
     if not experiment.method.hooks.teacher:
         return experiment
     key = f"method.teacher={experiment.method.hooks.teacher!r}"

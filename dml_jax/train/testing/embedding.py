@@ -20,7 +20,6 @@ class Embedder(NamedTuple):
 
     Attributes:
       compute: (params, model_state, images uint8 [B, H, W, 3], split over the devices) -> [B, D] on every device.
-      mesh: the devices.
       data: the transform of the images.
       batch_size: images at once, on all devices together.
     """
@@ -41,16 +40,9 @@ def compile_embedder(function: Embed, mesh: Mesh, config: Config) -> Embedder:
 def embed_split(
     embedder: Embedder, state: TrainState, split: Split, on_progress: Callable[[int], None] = lambda done: None
 ) -> np.ndarray:
-    """Embeds every image of a split once, in order; each process reads its share of every batch.
+    """Embeddings float32 [N, D] of the images of a split; each process reads its share of every batch.
 
-    Args:
-      embedder: from `compile_embedder`.
-      state: the model.
-      split: the images.
-      on_progress: called after each batch with the number of images done; may raise to stop.
-
-    Returns:
-      float32 [N, D].
+    `on_progress` is called after each batch with the number of images done; it may raise to stop.
     """
     rows: list[np.ndarray] = []
     done = 0

@@ -25,13 +25,7 @@ Embeddings = dict[str, np.ndarray]  # float32 [N, D] of "test" and, if there is 
 def final(
     experiment: Experiment, state: TrainState, model: str, console: Console
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Evaluates a model on the test split.
-
-    Args:
-      experiment: the splits, and how the model is evaluated.
-      state: the model.
-      model: how it was selected, for the record.
-      console: shows progress and warnings.
+    """Evaluates a model on the test split; `model` says how it was selected.
 
     Returns:
       (contents of `results.json` and the arrays of `query_results.ARRAYS`, embeddings float32 [N, D] of "test" and, if

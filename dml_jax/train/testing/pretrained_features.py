@@ -41,15 +41,7 @@ def image_side(directory: Path) -> int:
 
 
 def load(directory: Path, dtype: str | None = None) -> tuple[Config, Method, TrainState]:
-    """A network from `dml-jax convert` as if it were the model of a run, at step 0.
-
-    Args:
-      directory: the converted weights.
-      dtype: of the activations; None for float32.
-
-    Raises:
-      WeightsError: the directory is damaged, or of an older version.
-    """
+    """A network from `dml-jax convert` as the model of a run at step 0, with activations of `dtype` or float32."""
     architecture = store.read_metadata(directory)["architecture"]
     architecture |= {"pretrained": str(directory)} | ({"dtype": dtype} if dtype else {})
     try:

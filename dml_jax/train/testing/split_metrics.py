@@ -31,11 +31,7 @@ def metrics(
     """The metrics of `protocol.evaluate`.
 
     Args:
-      options: the protocol, K of Recall@K, and what else is measured.
-      distance: see `Method`.
-      split: gives the labels.
-      embeddings: float [N, D] of the split.
-      gallery: float [G, D] of the split's gallery, if it has one.
+      embeddings, gallery: float [N, D] of the split, and [G, D] of its gallery if it has one.
       cluster: also computes the clustering metrics.
       per_query: see `metrics.retrieval`.
       shared: whether all processes of the run call this, and divide the work.
@@ -68,13 +64,9 @@ def of_training_classes(
     like: Split,
     on_progress: Callable[[int], None],
 ) -> dict[str, float]:
-    """Recall@1 and MAP@R among a sample of the training classes, to be seen beside those of unseen classes.
+    """Recall@1 and MAP@R among a sample of the training classes, to be compared with those of unseen classes.
 
-    Args:
-      options, distance: see `metrics`.
-      embedder, state, on_progress: see `embedding.embed_split`.
-      train: the training images.
-      like: the sample has at most as many classes and images as this split, and about SEEN images.
+    The sample has at most as many classes and images as the split `like`, and about SEEN images.
     """
     most = min(SEEN, len(like.labels))
     whole = max(2, most * len(train.classes) // len(train.labels))  # classes that fit

@@ -16,10 +16,7 @@ from dml_jax.train.state import TrainState
 def batches_from_clusters(labels: np.ndarray, data: Data, seed: int) -> Groups:
     """Batches drawn from clusters in the way the authors of MPN draw training batches from classes.
 
-    Args:
-      labels: int [N], the cluster of every image, in 0..C-1.
-      data: its `batch_size` and `images_per_class`, here images of one cluster.
-      seed: of the random draw.
+    Of `data`, `batch_size` and `images_per_class` are read; labels int [N] in 0..C-1 are the clusters of the images.
     """
     size = data.images_per_class
     chunks = max(2, min(data.batch_size, len(labels)) // size)  # two clusters always fill two chunks or more
@@ -36,18 +33,10 @@ def refined(
     and gallery alike.
 
     Args:
-      config: sizes of the batches, options of the clustering, seed.
-      refine: see `Hooks`.
-      state: the trained model.
-      kind: of batches.
       embeddings: float32 [N, D] of "test" and, if there is one, of "gallery".
 
     Returns:
       (refined embeddings of the same images, [N, D'], numbers of clusters and of noise images if it clusters).
-
-    Raises:
-      DataError: a clustering finds fewer than two clusters.
-      ConfigError: the method cannot refine queries for a separate gallery.
     """
     data = config.data
     if kind == "reciprocal":

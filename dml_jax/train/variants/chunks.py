@@ -14,7 +14,7 @@ from dml_jax.methods.contract import Method, PyTree
 
 
 def in_chunks(function: Callable[..., PyTree], chunks: int, rows: jax.Array, *others: jax.Array) -> PyTree:
-    """Calls a function that treats rows independently for one chunk of them after the other.
+    """Calls a function that treats rows independently on one chunk of them after the other.
 
     Args:
       function: (rows [B / chunks, ...], *others without their first axis) -> a pytree with one row per row.
@@ -32,11 +32,9 @@ def in_chunks(function: Callable[..., PyTree], chunks: int, rows: jax.Array, *ot
 
 
 def chunked(method: Method, chunks: int) -> Method:
-    """The method with the images of a training batch encoded in chunks.
+    """The method with the images of a training batch encoded in chunks, whose number divides the batch size.
 
-    Args:
-      method: its `encode` leaves the batch statistics as they are.
-      chunks: their number, a divisor of the batch size; each draws its own random numbers (erasing, dropped paths).
+    `encode` must not change batch statistics. Each chunk draws its own random numbers (erasing, dropped paths).
     """
     if chunks == 1:
         return method

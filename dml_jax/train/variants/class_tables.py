@@ -24,13 +24,7 @@ ClassAxis = Callable[[tuple[str, ...]], int | None]
 
 
 def spread(build: Callable[[int], Method], classes: int, batch: Batch) -> Method:
-    """A method whose tables of classes are padded and spread over the devices.
-
-    Args:
-      build: number of classes -> the method.
-      classes: number of classes C.
-      batch: gives the shapes of the images.
-    """
+    """A method, built for a number of classes, whose tables of classes are padded and spread over the devices."""
     method = build(classes)
     class_axis = class_axes(method, build(classes + 1), batch).get
 
@@ -92,10 +86,7 @@ def _resized(params: PyTree, class_axis: ClassAxis, resize: Callable[[jax.Array,
 def class_axes(method: Method, larger: Method, batch: Batch) -> Mapping[tuple[str, ...], int]:
     """The axis along which each parameter grows with the number of classes, by path; others are left out.
 
-    Args:
-      method: of some number of classes.
-      larger: of one more.
-      batch: gives the shapes of the images.
+    `larger` is the method with one more class; `batch` gives the shapes of the images.
     """
     both = [jax.eval_shape(made.init, jax.random.key(0), batch)[0] for made in (method, larger)]
     leaves = zip(jax.tree_util.tree_leaves_with_path(both[0]), jax.tree.leaves(both[1]), strict=True)

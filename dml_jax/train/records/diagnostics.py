@@ -1,8 +1,8 @@
-"""Health of the training: what its embeddings look like, logged with every line of `metrics.jsonl`.
+"""Health of the training: statistics of a batch's embeddings, logged with every line of `metrics.jsonl`.
 
-It is measured after the update, on the images of the same batch as a test would embed them, by a program of its own,
-so that the training step and every bit of its results stay as they are. The values depend on the state and the batch
-alone: a resumed run writes the same ones.
+Measured after the update, on the images of the same batch, embedded as in a test. A separate program computes them, so
+that the training step and every bit of its results stay the same. The values depend on the state and the batch alone: a
+resumed run writes the same ones.
 """
 
 from functools import partial
@@ -31,10 +31,7 @@ class Monitor:
     """Measures the health of a run and prints a warning when a problem appears.
 
     Args:
-      method: what is trained.
-      mesh: the devices.
       chunks: a batch is embedded in this many parts.
-      console: shows the warnings.
     """
 
     def __init__(self, method: Method, mesh: Mesh, chunks: int, console: Console):
@@ -73,17 +70,10 @@ class Monitor:
     def measure(
         self, state: TrainState, batch: Batch, before: jax.Array | None, key: jax.Array, grad_norm: float
     ) -> dict[str, Any]:
-        """The entries for a line of metrics; prints warnings that the line before did not have.
+        """The entries for a line of metrics after an update; prints warnings that the line before did not have.
 
-        Args:
-          state: after the update.
-          batch: of the update.
-          before: from `proxies`.
-          key: of the run.
-          grad_norm: of the update.
-
-        Returns:
-          numbers, whose names start with `PREFIX`, and "warnings", from `problems`, if there are any.
+        `before` is what `proxies` returned before the update. Names of numbers start with `PREFIX`; "warnings", from
+        `problems`, is present if there are any.
         """
         embeddings, labels, values = jax.device_get(self._run(state, batch, before, key))
         numbers = summary(embeddings, labels) | {name: float(value) for name, value in values.items()}
@@ -102,11 +92,7 @@ def relative_drift(before: jax.Array, after: jax.Array) -> jax.Array:
 
 
 def summary(embeddings: np.ndarray, labels: np.ndarray) -> dict[str, float]:
-    """Statistics of a batch of unit vectors.
-
-    Args:
-      embeddings: float [B, D].
-      labels: int [B].
+    """Statistics of a batch of unit vectors [B, D] with labels int [B].
 
     Returns:
       "same_pP" and "different_pP", the P-th percentiles of the Euclidean distances of pairs of one class and of
@@ -128,9 +114,7 @@ def summary(embeddings: np.ndarray, labels: np.ndarray) -> dict[str, float]:
 def problems(numbers: dict[str, float], grad_norm: float) -> dict[str, str]:
     """What is wrong, in one sentence each, by name; empty if the training looks healthy.
 
-    Args:
-      numbers: from `summary`, with "active_pairs" and "proxy_drift" where known.
-      grad_norm: norm of the gradient.
+    `numbers` are those of `summary`, with "active_pairs" and "proxy_drift" where known.
     """
     found = {}
     if (distance := numbers.get("different_p90", 2.0)) < COLLAPSED_DISTANCE:

@@ -11,7 +11,7 @@ from dml_jax.losses import active_pairs
 from dml_jax.methods import baseline, hist
 from dml_jax.methods.contract import TrainingSet
 from dml_jax.train.distributed import mesh
-from dml_jax.train.records import health
+from dml_jax.train.records import diagnostics
 from dml_jax.train.state import TrainState
 from tests import toys
 
@@ -29,16 +29,16 @@ def test_summary() -> None:
     expected = {"effective_rank": np.exp(-sum(p * np.log(p) for p in share))}
     for name, same in (("same", True), ("different", False)):
         expected |= {f"{name}_p{q}": np.quantile(distances[same], q / 100) for q in (10, 50, 90)}
-    found = health.summary(x, labels)
+    found = diagnostics.summary(x, labels)
     assert found.keys() == expected.keys()
     assert all(found[name] == pytest.approx(value, rel=1e-9) for name, value in expected.items())
-    assert set(health.summary(x[:3], labels[:3])) == {"same_p10", "same_p50", "same_p90", "effective_rank"}
+    assert set(diagnostics.summary(x[:3], labels[:3])) == {"same_p10", "same_p50", "same_p90", "effective_rank"}
 
 
 def test_drift() -> None:
     before = jnp.asarray([[3.0, 4.0], [0.0, 0.0], [0.0, 2.0]])
     after = jnp.asarray([[3.0, 3.0], [0.0, 0.5], [0.0, 2.0]])
-    assert float(health.relative_drift(before, after)) == pytest.approx((1 / 5 + 0.5 + 0) / 3)
+    assert float(diagnostics.relative_drift(before, after)) == pytest.approx((1 / 5 + 0.5 + 0) / 3)
 
 
 def test_problems_are_named() -> None:
@@ -46,13 +46,13 @@ def test_problems_are_named() -> None:
     labels = np.repeat(np.arange(4), 4)
     healthy = rng.normal(size=(16, 8))
     healthy /= np.linalg.norm(healthy, axis=1, keepdims=True)
-    assert health.problems(health.summary(healthy, labels), 1.0) == {}
+    assert diagnostics.problems(diagnostics.summary(healthy, labels), 1.0) == {}
     point = healthy[:1] + 1e-4 * healthy
-    assert set(health.problems(health.summary(point / np.linalg.norm(point[0]), labels), 1.0)) == {"distance"}
+    assert set(diagnostics.problems(diagnostics.summary(point / np.linalg.norm(point[0]), labels), 1.0)) == {"distance"}
     line = healthy[:1] * np.where(labels % 2, 1, -1)[:, None]
-    assert set(health.problems(health.summary(line, labels), 1.0)) == {"rank"}
-    numbers = health.summary(healthy, labels) | {"active_pairs": 0.0, "proxy_drift": 0.7}
-    assert set(health.problems(numbers, 0.0)) == {"pairs", "proxies", "gradient"}
+    assert set(diagnostics.problems(diagnostics.summary(line, labels), 1.0)) == {"rank"}
+    numbers = diagnostics.summary(healthy, labels) | {"active_pairs": 0.0, "proxy_drift": 0.7}
+    assert set(diagnostics.problems(numbers, 0.0)) == {"pairs", "proxies", "gradient"}
 
 
 def mesh_of(devices: int) -> Mesh:
@@ -69,17 +69,17 @@ def test_monitor(devices: int, capsys: pytest.CaptureFixture[str]) -> None:
     params, model_state = jax.jit(method.init)(jax.random.key(1), host)
     key = jax.random.key(0)
     state = mesh.replicate(used, TrainState(jnp.asarray(3, jnp.int32), params, model_state, ()))
-    monitor = health.Monitor(method, used, 1, Console())
+    monitor = diagnostics.Monitor(method, used, 1, Console())
     before = monitor.proxies(state)
     means = np.asarray(params["distributions"]["means"])
     moved = {**params, "distributions": {**params["distributions"], "means": means * 1.25}}
     after = state._replace(params=mesh.replicate(used, moved))
     line = monitor.measure(after, batch, before, mesh.replicate(used, key), 1.0)
     embedded = np.asarray(jax.jit(method.embed)(params, model_state, host.images[0]))
-    expected = health.summary(embedded, np.asarray(host.labels)) | {"proxy_drift": 0.25}
-    assert {name.removeprefix(health.PREFIX) for name in line} == set(expected)
+    expected = diagnostics.summary(embedded, np.asarray(host.labels)) | {"proxy_drift": 0.25}
+    assert {name.removeprefix(diagnostics.PREFIX) for name in line} == set(expected)
     for name, value in expected.items():
-        assert line[f"{health.PREFIX}{name}"] == pytest.approx(value, rel=1e-4), name
+        assert line[f"{diagnostics.PREFIX}{name}"] == pytest.approx(value, rel=1e-4), name
 
     blank = after._replace(params=mesh.replicate(used, jax.tree.map(jnp.zeros_like, moved)))
     capsys.readouterr()
@@ -95,7 +95,7 @@ def test_active_pairs_are_logged() -> None:
     method = baseline.build(baseline.make_config("triplet", embedding_dim=8), toys.backbone(), TrainingSet(4, 64))
     batch = toys.batch(1)
     params, model_state = jax.jit(method.init)(jax.random.key(1), batch)
-    monitor = health.Monitor(method, mesh_of(1), 1, Console(active=False))
+    monitor = diagnostics.Monitor(method, mesh_of(1), 1, Console(active=False))
     state = TrainState(jnp.zeros((), jnp.int32), params, model_state, ())
     assert monitor.proxies(state) is None
     key = jax.random.key(5)
