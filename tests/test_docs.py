@@ -197,7 +197,7 @@ def test_every_command_resolves(
     monkeypatch.chdir(tmp_path)
     for argument in arguments:
         option, _, value = argument.rpartition("=")
-        if not argument.startswith(("-", "configs/")) or option in ("--query", "--index", "--verify"):
+        if not argument.startswith(("-", "configs/")) or option in ("--query", "--index", "--verify", "--calibrate"):
             stand_in(value)
 
     def reach(*_: object, **__: object) -> None:
@@ -273,7 +273,8 @@ def test_every_command_runs(tmp_path: Path) -> None:
     for seed in range(18):
         for i in range(4):
             pictures.write(tmp_path / "photos" / ("wren" if seed == 0 else f"class {seed}") / f"{i}.jpg", 20 * seed + i)
-    for name in ("gallery", "new_photos", "other_products"):
+            pictures.write(tmp_path / "other_products" / f"other {seed}" / f"{i}.jpg", 20 * seed + i + 1000)
+    for name in ("gallery", "new_photos"):
         shutil.copytree(tmp_path / "photos", tmp_path / name)
     pictures.write(tmp_path / "this_one.jpg", 900)
     (tmp_path / "runs").mkdir()
