@@ -112,8 +112,8 @@ WORK = {  # command: the function that first needs data, weights, devices, a por
     "serve": "dml_jax.commands.serve.listen",
     "study": "dml_jax.studies.plan.check_root",
     "report": "dml_jax.studies.summary.of_runs",
-    "analyse": "dml_jax.train.records.workdir.read_config",
-    "explore": "dml_jax.train.records.workdir.read_config",
+    "analyse": "dml_jax.inference.model.locate",
+    "explore": "dml_jax.inference.model.locate",
 }
 OUTPUT = ("digits_hist: unseen classes",)  # first words of blocks that are no commands
 OTHER_PROGRAMS = {  # first words of a line -> why it is only looked at: files that it names must exist
@@ -197,7 +197,7 @@ def test_every_command_resolves(
     monkeypatch.chdir(tmp_path)
     for argument in arguments:
         option, _, value = argument.rpartition("=")
-        if not argument.startswith(("-", "configs/")) or option in ("--query", "--index", "--verify"):
+        if not argument.startswith(("-", "configs/")) or option in ("--query", "--index", "--verify", "--calibrate"):
             stand_in(value)
 
     def reach(*_: object, **__: object) -> None:
@@ -273,6 +273,7 @@ def test_every_command_runs(tmp_path: Path) -> None:
     for seed in range(18):
         for i in range(4):
             pictures.write(tmp_path / "photos" / ("wren" if seed == 0 else f"class {seed}") / f"{i}.jpg", 20 * seed + i)
+            pictures.write(tmp_path / "other_products" / f"other {seed}" / f"{i}.jpg", 20 * seed + i + 1000)
     for name in ("gallery", "new_photos"):
         shutil.copytree(tmp_path / "photos", tmp_path / name)
     pictures.write(tmp_path / "this_one.jpg", 900)

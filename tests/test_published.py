@@ -102,7 +102,6 @@ def test_invalid_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: 
     Path("empty").mkdir()
     for options, message in (
         ([], "--model: missing; give the work directory of a run, a directory of converted weights, or lite0"),
-        (["--model=other", "--model=w"], "--workdir: not allowed with argument --backbone"),
         (["--model=empty"], "empty: is not a work directory (no config.json) and holds no converted weights"),
         (["--model=old"], "old/weights.json: size: there is no such key; "),
         (["--model=other"], "other: the tensors do not match the network; missing: params/blocks_0/"),

@@ -129,9 +129,9 @@ class Index:
         if not self.images:
             raise DataError(EMPTY)
         files = [image for images in classes.values() for image in images]
-        shared = [*(set(classes) & set(self.classes)), *({*map(_file_name, files)} & {*self.images} - {""})]
-        if shared:
-            raise DataError(f"{min(shared)}: is enrolled; a threshold must be measured on other classes")
+        enrolled = set(self.classes) | set(self.images) - {""}
+        if shared := [name for name in (*classes, *map(_file_name, files)) if name in enrolled]:
+            raise DataError(f"{shared[0]}: is enrolled; a threshold must be measured on other classes")
         labels = np.repeat(np.arange(len(classes)), [len(images) for images in classes.values()])
         self._calibration = open_set.calibrate(self._model.embed(files), labels, np.bincount(self.labels))
 

@@ -20,6 +20,7 @@ from dml_jax.errors import CheckpointError, DataError
 from dml_jax.evaluation import open_set
 from dml_jax.evaluation.open_set import Calibration
 from dml_jax.export import embedding_files
+from dml_jax.inference import labelled
 from dml_jax.inference.index import Index
 
 COLOURS = {"red": (250, 10, 10), "green": (10, 250, 10), "blue": (10, 10, 250), "grey": (120, 120, 120)}
@@ -338,7 +339,7 @@ def test_the_class_folders_of_training(tmp_path):
     shutil.copytree(tmp_path / "flat" / "Fruit", tmp_path / "split" / "train" / "Fruit")
     shutil.copytree(tmp_path / "flat" / "Dairy", tmp_path / "split" / "test" / "Dairy")
     for root in ("flat", "split"):
-        found = enroll.class_folders([str(tmp_path / root)])
+        found = labelled.class_folders([str(tmp_path / root)])
         entries = folder.find(dict(sources.walk(tmp_path / root)), sources.Options())
         assert set(found) == {"Fruit/Apple/Pink-Lady", "Fruit/Pear", "Dairy", "Dairy/Milk"}
         assert {(name, file) for name, files in found.items() for file in files} == {
@@ -346,7 +347,7 @@ def test_the_class_folders_of_training(tmp_path):
         }
         assert sum(map(len, found.values())) == len(entries) == 6
     with pytest.raises(DataError, match=r"split: .*flat also has a class Dairy; rename one"):
-        enroll.class_folders([str(tmp_path / "flat"), str(tmp_path / "split")])
+        labelled.class_folders([str(tmp_path / "flat"), str(tmp_path / "split")])
 
 
 def test_the_threshold_of_a_run(tmp_path):

@@ -232,10 +232,8 @@ class Model:
 
     step = 7
 
-    def __init__(self) -> None:
-        self.config = type("Config", (), {"evaluation": type("Evaluation", (), {"batch_size": 4})})
-
-    def embed(self, images: list[np.ndarray]) -> np.ndarray:
+    def embed_split(self, split: Split) -> np.ndarray:
+        images = [split.read(i, None) for i in range(len(split.labels))]
         return np.stack([np.eye(2, dtype=np.float32)[image[0, 0, 0] % 2] for image in images])
 
 

@@ -1,0 +1,95 @@
+"""`--model` with weights that are not those of a run, and labelled images: `--data`, `--calibrate`."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import dml_jax
+from dml_jax.commands import analyse, cli, enroll, evaluate, explore, export
+from dml_jax.errors import DataError
+from dml_jax.evaluation import metrics, open_set
+from dml_jax.inference.index import Index
+from tests.data import layouts
+from tests.test_published import VIT, vit, write
+
+CLASSES = ("ash", "elm", "oak", "yew")
+
+
+@pytest.fixture
+def photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Six images of each class, and converted weights beside them."""
+    monkeypatch.chdir(tmp_path)
+    write(Path("weights"), vit, VIT)
+    return layouts.photos(Path("photos"), CLASSES, each=6)
+
+
+def files(photos: Path) -> tuple[list[Path], np.ndarray]:
+    """All images in the order of their classes, and their labels."""
+    found = [(file, label) for label, name in enumerate(CLASSES) for file in sorted((photos / name).iterdir())]
+    return [file for file, _ in found], np.array([label for _, label in found])
+
+
+def test_evaluate_a_model_on_a_folder(photos: Path) -> None:
+    evaluate.execute(["--model=weights", f"--data={photos}", "--quiet", "--output=results.json", "--restarts=1"])
+    results = json.loads(Path("results.json").read_text())
+    paths, labels = files(photos)
+    expected = metrics.retrieval(dml_jax.load("weights").embed(paths), labels)
+    assert results["recall@1"] == pytest.approx(expected["recall@1"])
+    assert results["map@r"] == pytest.approx(expected["map@r"], abs=1e-6)
+    assert (results["model"], results["data"], results["rows"], results["classes"]) == ("weights", "photos", 24, 4)
+
+
+def test_thresholds_from_classes_that_are_not_enrolled(photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("others").mkdir()
+    for name in CLASSES[2:]:
+        (photos / name).rename(f"others/{name}")
+    command = ["--model=weights", "--index=i.npz"]
+    enroll.execute([*command, str(photos)])
+    assert "weights: published weights have no unseen classes to measure a threshold on; give --calibrate" in (
+        capsys.readouterr().out
+    )
+    enroll.execute([*command, "--calibrate=others"])
+    assert "calibrated on 2 other classes" in capsys.readouterr().out
+    model = dml_jax.load("weights")
+    others = [sorted(Path("others", name).iterdir()) for name in CLASSES[2:]]
+    expected = open_set.calibrate(model.embed([*others[0], *others[1]]), np.repeat([0, 1], 6), np.array([6, 6]))
+    index = Index.load(model, "i.npz")
+    assert index.expect(0.1) == open_set.expect(expected, "nearest", 0.1)
+    assert cli.exit_code(lambda: enroll.execute([*command, f"--calibrate={photos}"])) == 2
+    assert "error: ash: is enrolled; a threshold must be measured on other classes" in capsys.readouterr().err
+    index.remove("elm")  # forgets the calibration
+    with pytest.raises(DataError, match="published weights have no unseen classes"):
+        index.expect()
+
+
+def test_analyse_a_model_on_a_folder(photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    analyse.execute(["--model=weights", f"--data={photos}", "--what=classes,spectra", "--output=out", "--quiet"])
+    assert "report: out/report.html" in capsys.readouterr().out
+    page = Path("out/report.html").read_text()
+    assert "weights on 24 images of 4 classes in photos" in page
+    assert sorted(path.stem for path in Path("out/figures").glob("*.json")) == ["classes", "spectra"]
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments", "message"),
+    [
+        (analyse, ["--what=health", "--data=photos"], "--what=health: needs a trained run on its own data;"),
+        (analyse, [], "--data: missing; weights has no data of its own, give a folder of class folders"),
+        (analyse, ["--output=out"], "--output: needs --data;"),
+        (analyse, ["--data=photos", "--config.data.threads=1"], "--config.data.threads: is not used with --data"),
+        (analyse, ["--data=photos", "--split=train"], "--split=train: is not used with --data"),
+        (analyse, ["--data=none"], "none: there is no such directory; give a directory with one folder of images"),
+        (explore, [], "--data: missing; weights has no data of its own"),
+        (export, ["--to=parquet"], "--to=parquet: needs a finished run with results and embeddings as --model"),
+        (export, ["--to=stablehlo"], "--output: missing; give a directory for the files of weights"),
+        (evaluate, [], "--data: missing; give a folder with one subfolder per class, or a prepared data set"),
+        (evaluate, ["--data=photos", "--labels=x"], "--labels: is not used with --model"),
+    ],
+)
+def test_invalid_input(
+    command: object, arguments: list[str], message: str, photos: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.exit_code(lambda: command.execute(["--model=weights", *arguments])) == 2  # type: ignore[attr-defined]
+    assert message in capsys.readouterr().err
