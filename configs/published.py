@@ -61,9 +61,29 @@ def results(of: str) -> Iterator[list[Entry]]:
         yield list(metrics)
 
 
-def beside_runs(of: str) -> dict[str, float]:
-    """The result beside which the runs of a configuration are shown: the first in the file, as fractions."""
-    return {entry.metric: entry.fraction for entry in next(results(of), ())}
+def beside_runs(of: str) -> dict[str, dict[str, dict[str, float]]]:
+    """The results beside which the runs of a configuration are shown, by protocol of the run and by source.
+
+    Of each source this is the result of the same protocol and settings, or else the first one, with what differs.
+    """
+    protocols = {protocol: _beside(of, protocol) for protocol in ("clean", "paper")}
+    return {protocol: found for protocol, found in protocols.items() if found}
+
+
+def _beside(of: str, protocol: str) -> dict[str, dict[str, float]]:
+    nearest: dict[str, tuple[list[str], list[Entry]]] = {}
+    for result in results(of):
+        entry = result[0]
+        selected = "selected on test" if entry.protocol == "paper" else "not selected on test"
+        refined = f"after refinement, {entry.refined}" if entry.refined else ""
+        differences = [entry.settings, refined, selected if entry.protocol != protocol else ""]
+        differences = [difference for difference in differences if difference]
+        if entry.source not in nearest or len(differences) < len(nearest[entry.source][0]):
+            nearest[entry.source] = differences, result
+    return {
+        source + (f" ({'; '.join(differences)})" if differences else ""): {e.metric: e.fraction for e in result}
+        for source, (differences, result) in nearest.items()
+    }
 
 
 def beside_rows(name: str, study: Study) -> Study:

@@ -19,7 +19,7 @@ from configs.recipes import diva
 from dml_jax.config import Data, Evaluation, Train
 from dml_jax.methods.diva import Config
 
-PAPER_PROTOCOL = diva.PAPER_PROTOCOL
+PAPER_PROTOCOL = diva.MANY_CLASSES
 BN_INCEPTION = {
     "backbone": diva.BN_INCEPTION,
     "data.image_size": 227,

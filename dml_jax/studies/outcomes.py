@@ -155,7 +155,7 @@ def name_rows(runs: Sequence[Run]) -> list[Run]:
     for run in runs:
         same = {key: value for key, value in configs.decisive(run.config).items() if key not in ("seed", "name")}
         # Of the results: a run may be continued, but its results are those of the former length until it ends.
-        same |= {"length": run.results.get("length"), "data_hash": run.data_hash}
+        same |= {"length": run.results.get("length"), "data_hash": run.data_hash, "method": run.config.get("method")}
         identity = json.dumps(same, sort_keys=True) if run.config else str(run.directory)
         if identity not in names:
             numbered = (f"{run.directory} ({number})" for number in itertools.count(2))
@@ -274,11 +274,10 @@ def curve(run: Run, metric: str) -> tuple[str, list[tuple[int, float]]]:
 
 
 def published(run: Run, stated: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:
-    """Published metrics by source: those that the study states, and the paper's in the configuration."""
-    found = {source: dict(metrics) for source, metrics in stated.items()}
-    if "paper" not in found and run.config.get("paper"):
-        found["paper"] = dict(run.config["paper"])
-    return found
+    """Published metrics by source: those that the study states, and of other sources those in the configuration."""
+    known = configs.published(run.config) if run.config.get("paper") else {}
+    others = {label: dict(metrics) for label, metrics in known.items() if not label.startswith(tuple(stated))}
+    return {source: dict(metrics) for source, metrics in stated.items()} | others
 
 
 def refined_rows(group: Group) -> dict[str, list[Run]]:

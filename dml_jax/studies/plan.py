@@ -144,8 +144,9 @@ def _check_different(made: Sequence[Trial]) -> None:
     for trial in made:
         if not trial.config:
             continue
-        path, evaluation = trial.config["data"]["path"], trial.config["evaluation"]
-        same = configs.decisive(trial.config) | trial.length | {"name": "", "path": path, "evaluation": evaluation}
+        tested = {key: trial.config[key] for key in ("method", "evaluation")}
+        path = trial.config["data"]["path"]
+        same = configs.decisive(trial.config) | trial.length | {"name": "", "path": path, **tested}
         other = seen.setdefault(json.dumps(same, sort_keys=True), trial)
         if other is not trial:
             raise ConfigError(

@@ -67,6 +67,7 @@ def of_training_classes(
     train: Split,
     like: Split,
     on_progress: Callable[[int], None],
+    columns: slice = slice(None),
 ) -> dict[str, float]:
     """Recall@1 and MAP@R among a sample of the training classes, to be seen beside those of unseen classes.
 
@@ -74,11 +75,12 @@ def of_training_classes(
       options, distance: see `metrics`.
       embedder, state, on_progress: see `embedding.embed_split`.
       train: the training images.
+      columns: of the embeddings, that are compared.
       like: the sample has at most as many classes and images as this split, and about SEEN images.
     """
     most = min(SEEN, len(like.labels))
     whole = max(2, most * len(train.classes) // len(train.labels))  # classes that fit
     sample = some_classes(train, min(whole, len(np.unique(like.labels))), len(like.labels))
-    rows = embedding.embed_split(embedder, state, sample, on_progress)
+    rows = np.ascontiguousarray(embedding.embed_split(embedder, state, sample, on_progress)[:, columns])
     found = metrics(options, distance, sample, rows, cluster=False, shared=True)
     return {f"train/{name}": found[name] for name in ("recall@1", "map@r")}
