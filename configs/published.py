@@ -10,8 +10,8 @@ Columns:
     source          paper, reproduction, or authors' weights (evaluated again by a reproduction)
     protocol        paper: the model was selected on the test classes; clean: it was not
     settings        where they differ from those of the configuration
-    metric          recall@K or nmi
-    printed         percent, as printed
+    metric          recall@K or nmi; density or spectral_decay
+    printed         percent, or a number of the last two, as printed
     spread          ± as printed
 """
 
@@ -43,7 +43,9 @@ class Entry(NamedTuple):
 
     @property
     def fraction(self) -> float:
-        """The number as a fraction."""
+        """The number as a fraction, or as it is if it is not a percentage."""
+        if self.metric in ("density", "spectral_decay"):
+            return float(self.printed)
         return round(float(self.printed) / 100, 6)
 
 

@@ -7,8 +7,9 @@ crops of 227 instead of 224 pixels with BN-Inception. With the triplet loss inst
 tasks (`triplet`) the settings are otherwise the same, since no others are published.
 
 The authors evaluate several weightings of the embeddings after every epoch and keep the best on the test set, although
-the paper does not say so; their protocol here does the same. With the clean protocol the weights are fixed, with twice the weight for
-the auxiliary embeddings on CUB and Cars196 as stated in the paper (`--config.method.ensemble` sets others).
+the paper does not say so; their protocol here does the same. With the clean protocol the weights are fixed, with twice
+the weight for the auxiliary embeddings on CUB and Cars196 as stated in the paper (`--config.method.ensemble` sets
+others).
 """
 
 from typing import Any, NamedTuple

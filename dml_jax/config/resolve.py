@@ -39,9 +39,8 @@ class Config:
 
 def published(values: Mapping[str, Any]) -> dict[str, dict[str, float]]:
     """The published results beside which a run of this configuration is shown, by source and metric."""
-    found: dict[str, dict[str, float]] = values["paper"].get(
-        "paper" if values["train"]["select"] == "test" else "clean", {}
-    )
+    protocol = "paper" if values.get("train", {}).get("select") == "test" else "clean"
+    found: dict[str, dict[str, float]] = values["paper"].get(protocol, {})
     return found
 
 

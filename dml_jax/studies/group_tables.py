@@ -114,9 +114,8 @@ def _published_cell(metrics: Mapping[str, float], entry: MetricEntry) -> Cell:
     if entry.name not in metrics:
         return Cell("")
     value = metrics[entry.name]
-    return Cell(
-        f"{100 * value:.{metric_table.printed_digits(metrics)}f}" if entry.percent else _number(value, entry), value
-    )
+    text = f"{100 * value:.{metric_table.printed_digits(metrics)}f}" if entry.percent else f"{value:.2f}"
+    return Cell(text, value)
 
 
 def _number(value: float, entry: MetricEntry) -> str:

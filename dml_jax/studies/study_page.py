@@ -49,6 +49,11 @@ def write(
         if curves := plot_curves(group, metric):
             caption = f"{heading} during training, one line per run; rows as in the table."
             charts.append(html.chart(drawing.svg(curves), f"curves-{number}", caption))
+        if spectra := plot_spectra(group):
+            caption = (
+                "Singular values of the test embeddings, largest first, divided by their sum; rows as in the table."
+            )
+            charts.append(html.chart(drawing.svg(spectra), f"spectra-{number}", caption))
         parts_of_page.append(
             html.heading(table.title)
             + html.table(("row", *table.head[1:]), table.rows, table.title)
@@ -131,6 +136,23 @@ def plot_curves(group: Group, metric: str) -> "Figure | None":
                 color=colours.get(name, drawing.GREY), marker=markers.get(name, "."), label=label if i == 0 else "_",
             )  # fmt: skip
     axes.set(xlabel="step", ylabel=f"{_heading(metric)} on {' or '.join(sorted(splits))} classes, %")
+    axes.grid(axis="y", linewidth=0.4, color=drawing.GREY, alpha=0.5)
+    drawing.legend(axes, loc="center left", bbox_to_anchor=(1, 0.5))
+    return figure
+
+
+def plot_spectra(group: Group) -> "Figure | None":
+    """The spectrum of the first run of every row, as far as there are colours; None if no run has one."""
+    geometries = {name: runs[0].results.get("geometry", {}) for name, runs in group.rows.items()}
+    found = {name: known["singular_values"] for name, known in geometries.items() if "singular_values" in known}
+    if not found:
+        return None
+    figure = drawing.figure(7.5, 3.6)
+    axes = drawing.style(figure.subplots())
+    for (name, shares), colour in zip(found.items(), drawing.SERIES, strict=False):
+        heights = [max(share, 1e-9) for share in shares]
+        axes.plot(range(1, len(shares) + 1), heights, color=colour, linewidth=1.3, label=drawing.text(name, 60))
+    axes.set(xlabel="index of the singular value", ylabel="share of their sum", yscale="log")
     axes.grid(axis="y", linewidth=0.4, color=drawing.GREY, alpha=0.5)
     drawing.legend(axes, loc="center left", bbox_to_anchor=(1, 0.5))
     return figure

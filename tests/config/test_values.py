@@ -334,11 +334,13 @@ def values_of(path: str) -> dict[str, Any]:
     study, _, name = experiment.partition("/")
     if not name:
         config, variant = [*study.split(":"), ""][:2]
-        return asdict(resolved(config, variant, protocol or None))
+        values = asdict(resolved(config, variant, protocol or None))
+        return values | {"paper": next(iter(values["paper"].get("paper", {}).values()), {})}
     _, found = plan.load("configs/studies/" + study.replace(":", ".py:"))
     row = next(row for row in found.rows if row.name == name)
     values, _ = plan.resolved(row.config, row.overrides, Settings(Path("root"), paper=protocol == "paper"))
-    return values | {"paper": next(filter(None, row.reported.values()), values["paper"])}
+    beside = (*row.reported.values(), *values["paper"].get("paper", {}).values(), {})
+    return values | {"paper": next(filter(None, beside), {})}
 
 
 def test_every_published_configuration_has_values() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from dml_jax import config as configs
 from dml_jax.config import files as config_files
 from dml_jax.errors import CheckpointError, ConfigError
 from dml_jax.studies import plan, search
@@ -78,7 +79,8 @@ def test_studies_state_the_papers_numbers(monkeypatch: pytest.MonkeyPatch) -> No
         _, found = plan.load(f"configs/studies/{file}")
         chosen = next(r for r in found.rows if r.name == row)
         trial = next(t for t in plan.trials(replace(found, rows=(chosen,)), settings()))
-        return {**trial.config["paper"], **chosen.reported.get(source, {})}
+        known = configs.published(trial.config)
+        return {**known.get(f"{source} (selected on test)", {}), **chosen.reported.get(source, {})}
 
     assert paper("mpn_embedding_size.py:inshop", "1024 dimensions")["recall@1"] == 0.917
     assert paper("mpn_embedding_size.py:cars", "64 dimensions") == {"recall@1": 0.763, "nmi": 0.681}

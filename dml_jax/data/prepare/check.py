@@ -28,10 +28,12 @@ class ImageHashes(NamedTuple):
     Attributes:
       sha256: digest of the file.
       difference: uint8 [16], see `difference_hash`.
+      rotated: whether its EXIF orientation is not upright.
     """
 
     sha256: bytes
     difference: np.ndarray
+    rotated: bool = False
 
 
 def ordered_map(function: Callable[[S], T], items: Iterable[S], threads: int) -> Iterator[T]:
@@ -89,7 +91,7 @@ def inspect_image(file: File, use: Callable[[bytes, np.ndarray], None]) -> Image
     if min(height, width) < MIN_SIDE:
         return f"only {width}x{height} pixels"
     use(data, pixels)
-    return ImageHashes(hashlib.sha256(data).digest(), difference_hash(pixels))
+    return ImageHashes(hashlib.sha256(data).digest(), difference_hash(pixels), decode.is_rotated(data))
 
 
 def difference_hash(pixels: np.ndarray) -> np.ndarray:

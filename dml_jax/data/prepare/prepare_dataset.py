@@ -177,6 +177,7 @@ def _prepare(request: Request, recipe: Recipe, console: Console, temporary: Path
         "request": request.identity(),
         "skipped": skipped,
         "near_duplicates": len(pairs),
+        "exif_rotated": sum(hashes[i].rotated for i in usable),
     }
     records.publish(data, request.output, temporary / MOVED, marker)
     shutil.rmtree(temporary)

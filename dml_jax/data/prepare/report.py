@@ -28,5 +28,6 @@ def summary(content: Mapping[str, Any]) -> list[str]:
     """Lines that summarise a prepared data set."""
     splits = [f"{name}: {of['images']} images of {of['classes']} classes" for name, of in content["splits"].items()]
     metadata = [f"metadata: {', '.join(content['metadata'])}"] if content.get("metadata") else []
+    rotated = [f"{n} images have an EXIF rotation (data.exif_rotation)"] if (n := content.get("exif_rotated")) else []
     skipped = [f"{len(content['skipped'])} images were left out"] if content["skipped"] else []
-    return [*splits, *metadata, *skipped, f"sha256 {content['sha256']}"]
+    return [*splits, *metadata, *skipped, *rotated, f"sha256 {content['sha256']}"]

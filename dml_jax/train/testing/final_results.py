@@ -44,7 +44,7 @@ def final(
     found = {name: _metrics(experiment, rows, per_query=True) for name, rows in tested.items()}
     reading = readings.reported(config.evaluation, found)
     results, embeddings = found[reading], tested[reading]
-    if config.evaluation.readings:
+    if experiment.readings:
         each = {
             name: {key: x for key, x in of.items() if key not in query_results.ARRAYS} for name, of in found.items()
         }

@@ -37,6 +37,8 @@ class Readings(NamedTuple):
     ) -> dict[str, Embeddings]:
         """The embeddings of a split and of its gallery, by reading."""
         found = embedding.embed_with_gallery(self.embedder, state, name, split, on_progress)
+        if len(self.columns) == 1:
+            return dict.fromkeys(self.columns, found)
         return {
             reading: {key: np.ascontiguousarray(rows[:, columns]) for key, rows in found.items()}
             for reading, columns in self.columns.items()
