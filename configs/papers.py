@@ -69,8 +69,9 @@ MPN = Paper(
     ),
     (
         Place("Table 1", "results on CUB, Cars196 and SOP",
-              runs("cub_mpn", "cars_mpn", "sop_mpn", "cub_group_loss", "cars_group_loss", "cub_baseline", "cars_baseline",
-                   "sop_baseline"), "The Group Loss on SOP is not included, because its settings are not known.", FIRST),
+              runs("cub_mpn", "cars_mpn", "sop_mpn", "cub_group_loss", "cars_group_loss", "cub_baseline",
+                   "cars_baseline", "sop_baseline"),
+              "The Group Loss on SOP is not included, because its settings are not known.", FIRST),
         Place("Table 2", "results on In-Shop", runs("inshop_mpn", "inshop_baseline:proxy_anchor")),
         Place("Table 3", "the two losses, and message passing at test time",
               studies("mpn_losses:cub", "mpn_losses:cars"), measured=ABLATIONS),
@@ -95,9 +96,9 @@ MPN = Paper(
               "Values are not printed.", ABLATIONS),
         Place("Figures 6, 10-13", "retrieved images", (ANALYSE + "retrieval",), "The authors' queries are not named."),
         Place("Figures 7, 14", "embeddings of a batch, without and with message passing", (ANALYSE + "tsne",),
-              "Of the whole split only, without message passing."),
+              "Of a whole split, without message passing."),
         Place("Figure 8", "recall on training and test classes beside the Group Loss",
-              studies("mpn_group_loss:cub") + (ANALYSE + "overfitting",), "One figure for each run."),
+              (*studies("mpn_group_loss:cub"), ANALYSE + "overfitting"), "One figure for each run."),
         Place("Figures 15, 16", "embeddings of ten classes, without and with message passing", (ANALYSE + "tsne",),
               "Classes cannot be chosen."),
         Place("Figures 18, 19", "classes per batch and images per class",
@@ -111,7 +112,8 @@ RE_MPN = Paper(
     ("The standard errors are over test queries, in a way that is not stated.",),
     (
         Place("Table 1", "settings, and the range of the authors' search",
-              studies(*(f"re_mpn_table1:{data}" for data in DATA)), "Without the settings, which are those of `*_mpn`."),
+              studies(*(f"re_mpn_table1:{data}" for data in DATA)),
+              "Only the search: the settings are those of `*_mpn`."),
         Place("Table 2", "the paper, the authors' weights evaluated again, and the reproduction",
               studies("re_mpn_table2"), measured=FIRST),
         Place("Table 3", "message passing at test time", studies("re_mpn_table3:cub", "re_mpn_table3:cars")),
@@ -138,7 +140,7 @@ HIST = Paper(
         Place("Tables 5, 6", "search of the hyperparameters",
               studies("hist_search:cub", "hist_search:cars", "hist_search:sop"),
               measured=ABLATIONS),
-        Place("Table 7", "running time", note="In the column `time` of every study; on the authors' V100 not measured."),
+        Place("Table 7", "running time", note="In the column `time` of every study; not on the V100."),
         Place("Figure 1", "drawing", note=CAPTURE),
         Place("Figure 2", "batch size, layers and alpha",
               studies("hist_batch_size:cars", "hist_layers:cars", "hist_alpha:cars"), "Values are not printed.",
@@ -153,8 +155,8 @@ CRT = Paper(
     "CRT: Coded Residual Transform",
     "Kan et al., NeurIPS 2022",
     (
-        "Neither optimizer nor length is stated, and no code is public: `configs/recipes/crt.py` lists what was chosen. "
-        "Nothing can be promised about reaching the numbers.",
+        "Neither optimizer nor length is stated, and no code is public: `configs/recipes/crt.py` lists what was chosen."
+        " Nothing can be promised about reaching the numbers.",
         "How the reported epoch was selected is not stated.",
     ),
     (

@@ -38,7 +38,7 @@ PAIRS = {  # without parameters of their own
     "contrastive", "triplet", "n_pair", "lifted_structure", "multi_similarity", "sup_con", "smooth_ap", "recall_at_k",
 }  # fmt: skip
 RELOADED = ("mpn", "student", "group_loss")  # whose code continues from the best epoch
-LARGE = {"", "normalized_softmax", "proxy_anchor", "proxy_nca_pp"}  # baselines with 512 dimensions
+LARGE = {"", "normalized_softmax", "proxy_anchor", "proxy_nca_pp", "proxy_nca_pp-227"}  # baselines with 512 dimensions
 every_file = pytest.mark.parametrize("name", NAMES)
 
 

@@ -3,8 +3,9 @@
 The settings are those of the authors' commands (github.com/Confusezius/ECCV2020_DiVA_MultiFeature_DML). The code
 deviates from the paper, and is followed here: 350 epochs (150 on Stanford Online Products) instead of 150, weight decay
 4e-4 instead of 5e-4, temperature 0.01 instead of 0.1, crops of at least 8 % of the area instead of 224 pixels of 256,
-crops of 227 instead of 224 pixels with BN-Inception. With the triplet loss instead of the margin loss in the ranking
-tasks (`triplet`) the settings are otherwise the same, since no others are published.
+crops of 227 instead of 224 pixels with BN-Inception, and alpha as the docstrings of the files say. The variants `printed`
+and `bn_inception-printed` follow section 4 of the paper in all of this. With the triplet loss instead of the margin loss
+in the ranking tasks (`triplet`) the settings are otherwise the same, since no others are published.
 
 The authors evaluate several weightings of the embeddings after every epoch and keep the best on the test set, although
 the paper does not say so; their protocol here does the same. With the clean protocol the weights are fixed, with twice
@@ -41,6 +42,13 @@ BN_INCEPTION = bn_inception.Config(
     pretrained="weights/bn_inception",
     pixels=resnet.Pixels(mean=(0.4078, 0.4588, 0.502), std=(0.0039, 0.0039, 0.0039), order="bgr"),
 )
+# Section 4 of the paper where it differs from the authors' commands; its alpha is that of the data set.
+PRINTED = {
+    "data.crop": "random",
+    "method.temperature": 0.1,
+    "train.epochs": 150,
+    "train.groups.model.weight_decay": 5e-4,
+}
 GROUPS = {
     "model": Group(1e-5, weight_decay=4e-4),
     "beta": Group(5e-4),

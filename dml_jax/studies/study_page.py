@@ -2,6 +2,7 @@
 
 import math
 import os
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -46,6 +47,9 @@ def write(
         if figures is None:
             caption = f"{heading} by row: mean and standard deviation over seeds."
             charts.append(html.chart(drawing.svg(plot_rows(group, table, metric)), f"rows-{number}", caption))
+        if grid := plot_grid(group, metric):
+            caption = f"{heading} over the two varied values, in %: mean over seeds."
+            charts.append(html.chart(drawing.svg(grid), f"grid-{number}", caption))
         if curves := plot_curves(group, metric):
             caption = f"{heading} during training, one line per run; rows as in the table."
             charts.append(html.chart(drawing.svg(curves), f"curves-{number}", caption))
@@ -138,6 +142,35 @@ def plot_curves(group: Group, metric: str) -> "Figure | None":
     axes.set(xlabel="step", ylabel=f"{_heading(metric)} on {' or '.join(sorted(splits))} classes, %")
     axes.grid(axis="y", linewidth=0.4, color=drawing.GREY, alpha=0.5)
     drawing.legend(axes, loc="center left", bbox_to_anchor=(1, 0.5))
+    return figure
+
+
+def plot_grid(group: Group, metric: str) -> "Figure | None":
+    """A heat map of rows such as "layers=1 heads=2"; None unless all rows vary the same two values."""
+    found = {name: re.fullmatch(r"(\S+)=(\S+) (\S+)=(\S+)", name) for name in group.rows}
+    keys = {(m[1], m[3]) if m else ("", "") for m in found.values()}
+    if len(keys) != 1 or ("", "") in keys:
+        return None
+    ((first, second),) = keys
+    values = {
+        (m[2], m[4]): 100 * outcomes.spread(group_tables.numbers(group.rows[name], metric) or [math.nan]).mean
+        for name, m in found.items()
+        if m
+    }
+    rows, columns = (list(dict.fromkeys(key[i] for key in values)) for i in range(2))
+    if min(len(rows), len(columns)) < 2:
+        return None
+    table = [[values.get((row, column), math.nan) for column in columns] for row in rows]
+    figure = drawing.figure(1.8 + 0.75 * len(columns), 1.2 + 0.45 * len(rows))
+    axes = figure.subplots()
+    shown = axes.imshow(table, cmap="Blues", aspect="auto")
+    middle = (max(values.values()) + min(values.values())) / 2
+    for (row, column), value in values.items():
+        colour = "white" if value > middle else drawing.INK
+        axes.text(columns.index(column), rows.index(row), f"{value:.1f}", ha="center", va="center", color=colour)
+    axes.set(xticks=range(len(columns)), xticklabels=columns, yticks=range(len(rows)), yticklabels=rows)
+    axes.set(xlabel=second.replace("_", " "), ylabel=first.replace("_", " "))
+    figure.colorbar(shown, ax=axes, label=f"{_heading(metric)}, %")
     return figure
 
 

@@ -136,7 +136,7 @@ def test_invalid_readings() -> None:
     ):
         with pytest.raises(ConfigError, match=message):
             experiments.read_as(diva_config(readings={"a": options}), "a")
-    config = linear()
+    config = linear(steps=4)
     config = replace(config, evaluation=replace(config.evaluation, readings={"a": {"x": 1}}))
     with pytest.raises(ConfigError, match="method baseline allows readings of no option"):
         experiments.read_as(config, "a")
