@@ -3,9 +3,9 @@
 The settings are those of the authors' commands (github.com/Confusezius/ECCV2020_DiVA_MultiFeature_DML). The code
 deviates from the paper, and is followed here: 350 epochs (150 on Stanford Online Products) instead of 150, weight decay
 4e-4 instead of 5e-4, temperature 0.01 instead of 0.1, crops of at least 8 % of the area instead of 224 pixels of 256,
-crops of 227 instead of 224 pixels with BN-Inception, and alpha as the docstrings of the files say. The variants `printed`
-and `bn_inception-printed` follow section 4 of the paper in all of this. With the triplet loss instead of the margin loss
-in the ranking tasks (`triplet`) the settings are otherwise the same, since no others are published.
+crops of 227 instead of 224 pixels with BN-Inception, and alpha as the docstrings of the files say. The variants
+`printed` and `bn_inception-printed` follow section 4 of the paper in all of this. With the triplet loss instead of the
+margin loss in the ranking tasks (`triplet`) the settings are otherwise the same, since no others are published.
 
 The authors evaluate several weightings of the embeddings after every epoch and keep the best on the test set, although
 the paper does not say so; their protocol here does the same. With the clean protocol the weights are fixed, with twice
