@@ -11,7 +11,6 @@ from dml_jax import config as configs
 from dml_jax.console import Console
 from dml_jax.errors import UserError
 from dml_jax.evaluation import protocol, verification
-from dml_jax.export import query_results
 from dml_jax.methods.contract import Method, zeros
 from dml_jax.train.distributed import mesh as meshes
 from dml_jax.train.experiment import Experiment
@@ -45,9 +44,7 @@ def final(
     reading = readings.reported(config.evaluation, found)
     results, embeddings = found[reading], tested[reading]
     if experiment.readings:
-        each = {
-            name: {key: x for key, x in of.items() if key not in query_results.ARRAYS} for name, of in found.items()
-        }
+        each = {name: {key: value for key, value in of.items() if np.ndim(value) == 0} for name, of in found.items()}
         results |= {"reading": reading, "readings": each}
     results["protocol"] = protocol.description(
         config.evaluation.protocol,
