@@ -30,6 +30,12 @@ VARIANTS: Variants = {
     "triplet": {"method.base": "triplet"},
     "bn_inception": BN_INCEPTION,
     "bn_inception-triplet": {**BN_INCEPTION, "method.base": "triplet"},
+    "printed": {
+        **diva.PRINTED,
+        "method.alpha_selfsimilarity": 0.1,
+        "method.alpha_shared": 0.1,
+        "method.alpha_intra": 0.1,
+    },
 }
 
 

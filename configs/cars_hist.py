@@ -21,6 +21,7 @@ from dml_jax.config import Data, Evaluation, Group, Train
 from dml_jax.methods import hist
 
 PAPER_PROTOCOL = {
+    "data.exif_rotation": False,  # the authors' loaders ignore it
     "train.select": "test",  # the epoch that is best on the test classes
     "evaluation.protocol": "paper",  # drops the first neighbour, whichever image it is
     "evaluation.nmi_average": "geometric",

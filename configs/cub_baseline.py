@@ -29,9 +29,9 @@ def get_config(variant: str = "") -> ConfigDict:
             sections = baseline.proxy_anchor(
                 "cub", learning_rate=1e-4, warmup=5, every=5, gamma=0.5, batch_size=120, freeze_bn=True
             )
-        case "proxy_nca_pp":
+        case size if size in baseline.PROXY_NCA_PP:
             sections = baseline.proxy_nca_pp(
-                "cub", classes=CLASSES, learning_rate=4e-3, proxies=4e2, epochs=40, batch=(32, 4)
+                "cub", classes=CLASSES, learning_rate=4e-3, proxies=4e2, epochs=40, batch=(32, 4), variant=size
             )
         case memory if memory in baseline.MEMORIES:
             sections = baseline.memory("cub", memory, images=IMAGES)

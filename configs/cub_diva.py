@@ -34,6 +34,14 @@ VARIANTS: Variants = {
     "triplet": {"method.base": "triplet"},
     "bn_inception": BN_INCEPTION,
     "bn_inception-triplet": {**BN_INCEPTION, "method.base": "triplet"},
+    "bn_inception-printed": {
+        **BN_INCEPTION,
+        **diva.PRINTED,
+        "data.image_size": 224,
+        "method.alpha_selfsimilarity": 0.15,
+        "method.alpha_shared": 0.15,
+        "method.alpha_intra": 0.15,
+    },
 }
 
 

@@ -14,7 +14,7 @@ from configs.recipes import diva
 from dml_jax.config import Data, Evaluation, Train
 from dml_jax.methods.diva import Config
 
-PAPER_PROTOCOL = diva.PAPER_PROTOCOL
+PAPER_PROTOCOL = diva.MANY_CLASSES
 
 
 def get_config() -> ConfigDict:

@@ -10,8 +10,8 @@ Columns:
     source          paper, reproduction, or authors' weights (evaluated again by a reproduction)
     protocol        paper: the model was selected on the test classes; clean: it was not
     settings        where they differ from those of the configuration
-    metric          recall@K or nmi
-    printed         percent, as printed
+    metric          recall@K or nmi; density or spectral_decay
+    printed         percent, or a number of the last two, as printed
     spread          ± as printed
 """
 
@@ -43,7 +43,9 @@ class Entry(NamedTuple):
 
     @property
     def fraction(self) -> float:
-        """The number as a fraction."""
+        """The number as a fraction, or as it is if it is not a percentage."""
+        if self.metric in ("density", "spectral_decay"):
+            return float(self.printed)
         return round(float(self.printed) / 100, 6)
 
 
@@ -61,9 +63,29 @@ def results(of: str) -> Iterator[list[Entry]]:
         yield list(metrics)
 
 
-def beside_runs(of: str) -> dict[str, float]:
-    """The result beside which the runs of a configuration are shown: the first in the file, as fractions."""
-    return {entry.metric: entry.fraction for entry in next(results(of), ())}
+def beside_runs(of: str) -> dict[str, dict[str, dict[str, float]]]:
+    """The results beside which the runs of a configuration are shown, by protocol of the run and by source.
+
+    Of each source this is the result of the same protocol and settings, or else the first one, with what differs.
+    """
+    protocols = {protocol: _beside(of, protocol) for protocol in ("clean", "paper")}
+    return {protocol: found for protocol, found in protocols.items() if found}
+
+
+def _beside(of: str, protocol: str) -> dict[str, dict[str, float]]:
+    nearest: dict[str, tuple[list[str], list[Entry]]] = {}
+    for result in results(of):
+        entry = result[0]
+        selected = "selected on test" if entry.protocol == "paper" else "not selected on test"
+        refined = f"after refinement, {entry.refined}" if entry.refined else ""
+        differences = [entry.settings, refined, selected if entry.protocol != protocol else ""]
+        differences = [difference for difference in differences if difference]
+        if entry.source not in nearest or len(differences) < len(nearest[entry.source][0]):
+            nearest[entry.source] = differences, result
+    return {
+        source + (f" ({'; '.join(differences)})" if differences else ""): {e.metric: e.fraction for e in result}
+        for source, (differences, result) in nearest.items()
+    }
 
 
 def beside_rows(name: str, study: Study) -> Study:

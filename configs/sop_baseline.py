@@ -29,9 +29,9 @@ def get_config(variant: str = "") -> ConfigDict:
             sections = baseline.proxy_anchor(
                 "sop", learning_rate=6e-4, warmup=1, every=20, gamma=0.25, batch_size=180, freeze_bn=False
             )
-        case "proxy_nca_pp":
+        case size if size in baseline.PROXY_NCA_PP:
             sections = baseline.proxy_nca_pp(
-                "sop", classes=CLASSES, learning_rate=2.4e-2, proxies=2.4e2, epochs=80, batch=(192, 3)
+                "sop", classes=CLASSES, learning_rate=2.4e-2, proxies=2.4e2, epochs=80, batch=(192, 3), variant=size
             )
         case memory if memory in baseline.MEMORIES:
             sections = baseline.memory("sop", memory, images=IMAGES)

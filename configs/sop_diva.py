@@ -19,7 +19,7 @@ from configs.recipes import diva
 from dml_jax.config import Data, Evaluation, Train
 from dml_jax.methods.diva import Config
 
-PAPER_PROTOCOL = diva.PAPER_PROTOCOL
+PAPER_PROTOCOL = diva.MANY_CLASSES
 BN_INCEPTION = {
     "backbone": diva.BN_INCEPTION,
     "data.image_size": 227,
@@ -32,6 +32,14 @@ VARIANTS: Variants = {
     "triplet": {"method.base": "triplet"},
     "bn_inception": BN_INCEPTION,
     "bn_inception-triplet": {**BN_INCEPTION, "method.base": "triplet"},
+    "bn_inception-printed": {
+        **BN_INCEPTION,
+        **diva.PRINTED,
+        "data.image_size": 224,
+        "method.alpha_selfsimilarity": 0.2,
+        "method.alpha_shared": 0.2,
+        "method.alpha_intra": 0.2,
+    },
 }
 
 

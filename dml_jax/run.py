@@ -34,7 +34,7 @@ from dml_jax.train.records import timing as timing_summary
 from dml_jax.train.records.jsonl import JsonLines
 from dml_jax.train.start import frozen_features, head_first, teacher, warm_start
 from dml_jax.train.state import TrainState, check_finite, evaluated
-from dml_jax.train.testing import embedding, final_results
+from dml_jax.train.testing import embedding, final_results, readings
 from dml_jax.train.variants import frozen_groups
 
 
@@ -116,6 +116,7 @@ def train(
             name: {"images": len(split.labels), "classes": len(np.unique(split.labels))}
             for name, split in with_gallery(experiment.splits).items()
         }
+        experiment = readings.embedding_as(experiment, results.get("reading", ""))
         query_results.write(directory, queries)
         write_embeddings(experiment, directory, embeddings, int(state.step), finished=True)
         run_report.write(TrainedRun(directory, experiment, state, console, embeddings), results)
@@ -166,6 +167,7 @@ def evaluation(
 def export(config: Config, directory: Path, checkpoint: str, console: Console) -> None:
     """Writes the embeddings of every split for a checkpoint of a run, and its model as StableHLO."""
     experiment, state = restore(config, directory, checkpoint, console)
+    experiment = readings.embedding_as(experiment, readings.name_in_results(config, directory))
     embedder = embedding.compile_embedder(experiment.method.embed, experiment.mesh, config)
     splits = with_gallery(experiment.splits)
     with device_memory.of_evaluation(config):
@@ -223,7 +225,7 @@ def restore(config: Config, directory: Path, checkpoint: str, console: Console) 
       CheckpointError: no run there, no such checkpoint, or data that does not fit its model.
     """
     run = workdir.read_config(directory)
-    workdir.check_same_run(directory, config)
+    workdir.check_same_run(directory, config, selecting=False)
     experiment = facts.build(config)
     facts.check_data_fits(directory, run, experiment, console)
     template = partial(on_devices.template, experiment)

@@ -1,11 +1,12 @@
 """Hooks of mkdocs: the parts of the site that are made from code and configurations, so that they cannot drift.
 
 A line `<!-- generated: NAME -->` in a page is replaced by what the function NAME in PARTS returns. Each notebook
-becomes a page, and so do `RESULTS.md` and `TIMINGS.md` of `benchmarks/`.
+becomes a page, each of `configs/papers.py`, and so do `RESULTS.md` and `TIMINGS.md` of `benchmarks/`.
 """
 
 import dataclasses
 import io
+import itertools
 import json
 import re
 import sys
@@ -16,10 +17,12 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from markdown.extensions.toc import slugify
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
 from configs import published
+from configs.papers import PAPERS, Paper, Place
 from dml_jax.__main__ import COMMANDS, main
 from dml_jax.config import choices, module
 from dml_jax.config import files as config_files
@@ -49,7 +52,11 @@ def numbers(first: str, names: dict[str, str]) -> str:
       names: by what `published.csv` calls a configuration or a row, what is written in the first column; "PROTOCOL" in
         it is replaced by the option.
     """
-    results = [(text, result) for name, text in names.items() for result in published.results(name)]
+    return results_table(first, [(text, result) for name, text in names.items() for result in published.results(name)])
+
+
+def results_table(first: str, results: list[tuple[str, list[published.Entry]]]) -> str:
+    """A table of published results with their labels, see `numbers`."""
     metrics = {entry.metric for _, result in results for entry in result}
     keys = sorted(metrics, key=lambda key: (key == "nmi", len(key), key))
     rows = []
@@ -62,6 +69,50 @@ def numbers(first: str, names: dict[str, str]) -> str:
         rows.append([label, *(printed.get(key, "–") for key in keys), where])
     header = [key.replace("recall@", "R@").replace("nmi", "NMI") for key in keys]
     return table([first, *header, "source"], rows) if rows else ""
+
+
+def places(text: str) -> set[str]:
+    """The tables and figures in "Tables 3 and 8", "Figures 6, 10-13" or "quoted by X, Table 6", one by one."""
+    found = set()
+    for kind, numbers in re.findall(r"(Table|Figure)s? (\d[\w, -]*)", text):
+        for first, letter, last in re.findall(r"\b(\d+)([a-z]?)\b(?:-(\d+))?", numbers):
+            found |= {f"{kind} {number}{letter}" for number in range(int(first), int(last or first) + 1)}
+    return found
+
+
+def printed_in(paper: Paper, place: Place) -> list[tuple[str, list[published.Entry]]]:
+    """The published results in a table or figure, each with what it is the result of."""
+    author = paper.source.partition(",")[0]
+    found = (
+        entry
+        for entry in published.entries()
+        if (entry.paper == paper.source or entry.place.startswith(f"quoted by {author},"))
+        and places(entry.place) & places(place.name)
+    )
+    results = [list(metrics) for _, metrics in itertools.groupby(found, lambda entry: entry[:8])]
+    return [(f"`{result[0].of[0]}`", result) for result in results]
+
+
+def paper_page(paper: Paper) -> str:
+    """Every table and figure of a paper, with the commands that give it, published numbers and our own."""
+    text = [
+        f"# {paper.title}\n",
+        f"{paper.source}. What each command trains needs the data and the ImageNet weights.\n",
+    ]
+    text += [*(f"- {limit}" for limit in paper.limits), ""]
+    headings = re.findall(r"^## (.*)$", (ROOT / "benchmarks/RESULTS.md").read_text(encoding="utf-8"), re.MULTILINE)
+    for place in paper.places:
+        text.append(f"## {place.name}: {place.about}\n")
+        if place.commands:
+            text.append("```bash\n" + "\n".join(place.commands) + "\n```\n")
+        if place.note:
+            text.append(f"{place.note}\n")
+        if place.measured:
+            (heading,) = (heading for heading in headings if heading.startswith(place.measured))
+            anchor = slugify(heading.replace("`", ""), "-")
+            text.append(f"Ours, measured: [{place.measured}](../results.md#{anchor}).\n")
+        text.append(results_table("result of", printed_in(paper, place)))
+    return "\n".join(text)
 
 
 def papers() -> str:
@@ -164,6 +215,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for page, source in (("results.md", "RESULTS.md"), ("TIMINGS.md", "TIMINGS.md")):
         content = (ROOT / "benchmarks" / source).read_text(encoding="utf-8")
         files.append(File.generated(config, page, content=content))
+    for name, paper in PAPERS.items():
+        files.append(File.generated(config, f"papers/{name}.md", content=paper_page(paper)))
     return files
 
 

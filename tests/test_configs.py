@@ -24,6 +24,7 @@ from dml_jax.commands import convert
 from dml_jax.config import Config, flatten
 from dml_jax.config import files as config_files
 from dml_jax.errors import ConfigError, WeightsError
+from dml_jax.evaluation import metric_table
 from dml_jax.methods.contract import Batch, Method, TrainingSet
 from dml_jax.train import optimizers, step
 from dml_jax.train.state import TrainState
@@ -37,7 +38,7 @@ PAIRS = {  # without parameters of their own
     "contrastive", "triplet", "n_pair", "lifted_structure", "multi_similarity", "sup_con", "smooth_ap", "recall_at_k",
 }  # fmt: skip
 RELOADED = ("mpn", "student", "group_loss")  # whose code continues from the best epoch
-LARGE = {"", "normalized_softmax", "proxy_anchor", "proxy_nca_pp"}  # baselines with 512 dimensions
+LARGE = {"", "normalized_softmax", "proxy_anchor", "proxy_nca_pp", "proxy_nca_pp-227"}  # baselines with 512 dimensions
 every_file = pytest.mark.parametrize("name", NAMES)
 
 
@@ -118,10 +119,11 @@ def test_variants_and_protocols(name: str) -> None:
         assert (config.train.reload_best_epochs, config.evaluation.nmi_average) == ((), "arithmetic")
         assert set(config.evaluation.kmeans.values()) == {None}
         recalls = [f"recall@{k}" for k in config.evaluation.ks]
-        assert set(config.paper) <= {*recalls, "nmi"}
-        assert all(0.5 < value < 1 for value in config.paper.values())
-        reported = [config.paper[key] for key in recalls if key in config.paper]
-        assert reported == sorted(reported)
+        for result in (result for sources in config.paper.values() for result in sources.values()):
+            assert set(result) <= {*recalls, "nmi"}
+            assert all(0.5 < value < 1 for value in result.values())
+            reported = [result[key] for key in recalls if key in result]
+            assert reported == sorted(reported)
 
         paper = resolved(name, variant, "paper")
         assert paper.name == f"{config.name}-paper"
@@ -190,9 +192,30 @@ def test_published_numbers_as_printed(of: str, source: str, paper: str, printed:
     assert printed.items() <= {entry.metric: entry.printed for entry in found[0]}.items()
 
 
+def test_published_results_beside_runs() -> None:
+    """Beside a run is the result of its own protocol and settings, or else what differs is said."""
+    softmax = "paper (selected on test)"
+    assert published.beside_runs("cub_mpn")["clean"]["paper"] == {"recall@1": 0.671}
+    assert published.beside_runs("cub_mpn")["paper"]["paper"]["recall@1"] == 0.703
+    assert published.beside_runs("cub_hist:retuned")["paper"].keys() == {"reproduction"}
+    assert published.beside_runs("cub_baseline")["clean"].keys() == {softmax}
+    other = "paper (227 x 227 pixels, another recipe)"
+    assert published.beside_runs("cub_baseline:multi_similarity")["paper"].keys() == {other}
+    assert published.beside_runs("cub_mpn:refined")["paper"].keys() == {"paper (after refinement, reciprocal)"}
+    assert published.beside_runs("inshop_hist") == {}
+
+
+def test_published_percentages_keep_their_digits() -> None:
+    for entry in published.entries():
+        result = next(r for r in published.results(entry.of[0]) if entry in r)
+        digits = metric_table.printed_digits({e.metric: e.fraction for e in result})
+        percent = entry.metric not in ("density", "spectral_decay")
+        assert (f"{100 * entry.fraction:.{digits}f}" if percent else f"{entry.fraction:.2f}") == entry.printed
+
+
 def test_published_spreads() -> None:
     (fixed,) = (result for result in published.results("cars_mpn") if result[0].protocol == "clean")
-    assert [(entry.place, entry.printed, entry.spread) for entry in fixed] == [("Table 9", "86.7", "0.5")]
+    assert [(entry.place, entry.printed, entry.spread) for entry in fixed] == [("Table 9", "86.7", "0.48")]
 
 
 def test_every_published_number_belongs_to_something() -> None:
@@ -206,8 +229,9 @@ def test_every_published_number_belongs_to_something() -> None:
         study = module(f"studies.{name}").get_study(*filter(None, [variant]))
         assert row in [row.name for row in study.rows], of
     for entry in published.entries():
-        assert re.fullmatch(r"\d\d\.\d\d?", entry.printed), entry
-        assert re.fullmatch(r"(\d\.\d)?", entry.spread), entry
+        percent = entry.metric not in ("density", "spectral_decay")
+        assert re.fullmatch(r"\d\d\.\d\d?" if percent else r"\d\.\d\d", entry.printed), entry
+        assert re.fullmatch(r"(\d\.\d\d?)?", entry.spread), entry
 
 
 @cache
@@ -361,9 +385,9 @@ def test_docstrings(name: str) -> None:
 @pytest.mark.parametrize("protocol", [None, "paper"])
 def test_published_results_are_dropped_with_the_experiment(protocol: str | None) -> None:
     path = str(ROOT / "configs" / "cars_hist.py")
-    assert config_files.load_config(path, {}, protocol)["paper"]["recall@1"] == 0.898
+    assert config_files.load_config(path, {}, protocol)["paper"]["paper"]["paper"]["recall@1"] == 0.898
     elsewhere = {"seed": "3", "data.path": "elsewhere"}
-    assert config_files.load_config(path, elsewhere, protocol)["paper"]["recall@1"] == 0.898
+    assert config_files.load_config(path, elsewhere, protocol)["paper"]["paper"]["paper"]["recall@1"] == 0.898
     for key, value in (("method.tau", "16"), ("train.epochs", "2"), ("data.image_size", "128"), ("seed", "1")):
         kept = config_files.load_config(path, {key: value}, protocol)["paper"]
         assert bool(kept) == (key == "seed"), key

@@ -36,6 +36,7 @@ from dml_jax.config import Data, Group, Train
 from dml_jax.methods import baseline
 
 PAPER_PROTOCOL = {
+    "data.exif_rotation": False,  # the authors' loaders ignore it
     "train.select": "test",  # the epoch that is best on the test classes
     "evaluation.protocol": "paper",  # drops the first neighbour, whichever image it is
 }
@@ -61,7 +62,8 @@ SHARED = {  # by variant: the method, and the learning rate of the loss's own pa
     "recall_at_k": (make("recall_at_k"), 0.0),
 }
 MEMORIES = {f"{loss}-memory": loss for loss in ("contrastive", "triplet", "multi_similarity")}
-VARIANTS = ("normalized_softmax", "proxy_anchor", "proxy_nca_pp", *SHARED, *MEMORIES)
+PROXY_NCA_PP = {"proxy_nca_pp": (256, 288), "proxy_nca_pp-227": (227, 256)}  # sides of crop and image, in pixels
+VARIANTS = ("normalized_softmax", "proxy_anchor", *PROXY_NCA_PP, *SHARED, *MEMORIES)
 
 
 class Sections(TypedDict):
@@ -133,7 +135,14 @@ def proxy_anchor(
 
 
 def proxy_nca_pp(
-    dataset: str, *, classes: int, learning_rate: float, proxies: float, epochs: int, batch: tuple[int, int]
+    dataset: str,
+    *,
+    classes: int,
+    learning_rate: float,
+    proxies: float,
+    epochs: int,
+    batch: tuple[int, int],
+    variant: str,
 ) -> Sections:
     """ProxyNCA++ as its authors train it, who draw proxies from N(0, 1/64).
 
@@ -143,7 +152,9 @@ def proxy_nca_pp(
       learning_rate, proxies: the authors' rates of the network and of the proxies, with an epsilon of 1.
       epochs: after 5 of warm-up.
       batch: images per step, and of each class.
+      variant: one of PROXY_NCA_PP; the smaller images are those of Seidenschwarz et al., ICML 2021, Table 6.
     """
+    image_size, resize = PROXY_NCA_PP[variant]
     return _sections(
         dataset,
         baseline.make_config("proxy_nca_pp", pooling="max", layer_norm=True),
@@ -157,7 +168,7 @@ def proxy_nca_pp(
             momentum=0.9,
             checkpoint_every=1000,
         ),
-        batch_size=batch[0], images_per_class=batch[1], image_size=256, resize=288,
+        batch_size=batch[0], images_per_class=batch[1], image_size=image_size, resize=resize,
     )  # fmt: skip
 
 

@@ -23,6 +23,7 @@ BACKBONE = replace(
 # The codes of MPN and of the Group Loss continue from the best epoch after 30 and 50 epochs; the learning rate is
 # decayed only at the first of the two. The clean protocol decays it but does not go back.
 PAPER_PROTOCOL = {
+    "data.exif_rotation": False,  # the authors' loaders ignore it
     "train.select": "test",  # the epoch that is best on the test classes
     "train.reload_best_epochs": (30, 50),
     "evaluation.protocol": "paper",  # drops the first neighbour, whichever image it is

@@ -1,11 +1,15 @@
 """HIST: the search of its reproduction (Yuan et al., MLRC 2022, Tables 5 and 6).
 
 Variants: the data sets with ResNet-50, or with BN-Inception. The reproduction trained about 200 settings per backbone
-(30 on SOP) with a Bayesian search, and compared them on the test classes (`--protocol=paper`). Here the default is 60.
+(30 on SOP) for 60 epochs each with a Bayesian search, and compared them on the test classes (`--protocol=paper`). Here
+the default is 60 settings.
 
     dml-jax study --study=configs/studies/hist_search.py
     dml-jax study --study=configs/studies/hist_search.py:omniglot
 """
+
+from collections.abc import Mapping
+from typing import Any
 
 from dml_jax.studies.definition import Search, Study
 
@@ -23,14 +27,22 @@ SPACES: dict[str, tuple[tuple[float, ...], ...]] = {  # lambda_s, alpha, tau
 VARIANTS = tuple(SPACES)
 
 
+def short(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values with the length of the reproduction's search."""
+    return {**values, "train.epochs": 60}
+
+
 def get_study(variant: str = "cars") -> Study:
     data, _, backbone = variant.partition("-")
     lambda_s, alpha, tau = SPACES[variant]
     space = {"method.lambda_s": lambda_s, "method.alpha": alpha, "method.tau": tau}
-    if data != "omniglot":  # whose sampler needs a multiple of the images per class
+    full = data != "omniglot"
+    if full:  # the sampler of Omniglot needs a multiple of the images per class
         space["data.batch_size"] = BATCH_SIZE
     return Study(
         title=f"HIST, search of tau, alpha, lambda_s and the batch size: {variant}",
         source="Reproduction, Tables 5 and 6; the values that it found are the variants `retuned`.",
-        search=Search(f"configs/{data}_hist.py" + (f":{backbone}" if backbone else ""), space, trials=60),
+        search=Search(
+            f"configs/{data}_hist.py" + (f":{backbone}" if backbone else ""), space, short if full else dict, trials=60
+        ),
     )

@@ -14,7 +14,7 @@ VARIANTS = ("cub", "cars", "omniglot")
 def get_study(variant: str = "cub") -> Study:
     rows = tuple(
         Row(
-            f"{classes} classes x {images}",
+            f"classes={classes} images={images}",
             f"configs/{variant}_mpn.py",
             {"data.sampler": "mpn", "data.batch_size": classes * images, "data.images_per_class": images},
         )

@@ -12,7 +12,7 @@ from dml_jax.analysis.findings import STANDARD_DIRECTORY, Section, Shown
 from dml_jax.analysis.html import Cell, text
 from dml_jax.analysis.trained_run import TrainedRun
 from dml_jax.analysis.views import Listing
-from dml_jax.config import Config, flatten
+from dml_jax.config import Config, flatten, published
 from dml_jax.errors import CheckpointError
 from dml_jax.evaluation import metric_table
 from dml_jax.files import atomic_write, reading
@@ -45,12 +45,16 @@ CURVES = {
 
 def rows(config: Config, results: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
     """Name and metrics of each row of the result table: baselines, this run, its refined embeddings, the paper."""
-    ours = [(f"{config.method.name}, {results['model']} (step {results['step']})", results)]
+    reading = f", reading {results['reading']}" if "reading" in results else ""
+    ours = [(f"{config.method.name}, {results['model']} (step {results['step']}){reading}", results)]
+    others = {name: numbers for name, numbers in results.get("readings", {}).items() if name != results["reading"]}
+    ours += [(f"reading {name}", numbers) for name, numbers in others.items()]
     ours += [(_refined_name(kind, numbers), numbers) for kind, numbers in results.get("refined", {}).items()]
-    # Published numbers come from the best epoch on the test set.
-    name = "paper" if config.train.select == "test" else "paper (selected on test)"
-    paper = [(name, config.paper)] if config.paper else []
-    return [*results.get("controls", {}).items(), *ours, *paper]
+    paper = {
+        name: {**metrics, "digits": metric_table.printed_digits(metrics)}
+        for name, metrics in published(asdict(config)).items()
+    }
+    return [*results.get("controls", {}).items(), *ours, *paper.items()]
 
 
 def _refined_name(kind: str, numbers: dict[str, Any]) -> str:

@@ -26,6 +26,7 @@ class Space(NamedTuple):
       uniformity: log of the mean Gaussian potential; lower is more even.
       alignment: mean squared distance of pairs of one class.
       effective_rank: exp of the entropy of the singular values.
+      spectral_decay: KL(uniform || singular values), in nats; NaN if all are zero.
     """
 
     singular_values: np.ndarray
@@ -33,6 +34,7 @@ class Space(NamedTuple):
     uniformity: float
     alignment: float
     effective_rank: float
+    spectral_decay: float
 
 
 SCALARS = Space._fields[1:]
@@ -48,6 +50,7 @@ def measure(embeddings: np.ndarray, labels: np.ndarray) -> Space:
         geometry.uniformity(embeddings[rows]),
         geometry.alignment(embeddings, labels),
         geometry.rank_of_spectrum(values),
+        geometry.decay_of_spectrum(values) if values[0] > 0 else float("nan"),
     )
 
 
@@ -63,12 +66,17 @@ def parts(config: Config, embeddings: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def summary(config: Config, embeddings: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
-    """The scalars by name, for `results.json`; for DiVA, also those of each task under its name."""
+    """The scalars by name, for `results.json`; for DiVA, also those of each task under its name.
+
+    Of the whole embedding also "singular_values", largest first, divided by their sum, with six digits.
+    """
+    spaces = {part: measure(rows, labels) for part, rows in parts(config, embeddings).items()}
     found = {
-        part: {name: value for name, value in measure(rows, labels)._asdict().items() if name in SCALARS}
-        for part, rows in parts(config, embeddings).items()
+        part: {name: value for name, value in space._asdict().items() if name in SCALARS}
+        for part, space in spaces.items()
     }
-    return found.pop("embedding") | found
+    spectrum = [float(f"{value:.6g}") for value in spaces["embedding"].singular_values]
+    return found.pop("embedding") | {"singular_values": spectrum} | found
 
 
 def findings(run: TrainedRun, split: str) -> list[Finding]:
@@ -88,7 +96,8 @@ def findings(run: TrainedRun, split: str) -> list[Finding]:
             "geometry",
             f"Geometry of the embeddings of the split '{split}'. Density: mean cosine distance within over that "
             "between classes. Uniformity: lower is more even. Alignment: mean squared distance of pairs of one class, "
-            "lower is tighter. Effective rank: number of directions in use.",
+            "lower is tighter. Effective rank: number of directions in use. "
+            "Spectral decay: lower is flatter.",
             partial(plot_scalars, spaces=spaces),
             ("space", *SCALARS),
             [(name, *(getattr(space, scalar) for scalar in SCALARS)) for name, space in spaces.items()],
@@ -114,8 +123,8 @@ def plot_spectra(path: Path, *, spaces: dict[str, Space]) -> None:
 
 def plot_scalars(path: Path, *, spaces: dict[str, Space]) -> None:
     """Draws one panel per scalar with one bar per space."""
-    figure = drawing.figure(9, 1.2 + 0.3 * len(spaces))
-    panels = figure.subplots(1, 4, sharey=True)
+    figure = drawing.figure(11, 1.2 + 0.3 * len(spaces))
+    panels = figure.subplots(1, len(SCALARS), sharey=True)
     names = list(spaces)[::-1]
     for axes, scalar in zip(panels, SCALARS, strict=True):
         values = [getattr(spaces[name], scalar) for name in names]

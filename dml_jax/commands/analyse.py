@@ -77,11 +77,13 @@ def execute(arguments: list[str]) -> None:
     from dml_jax.analysis.trained_run import TrainedRun
     from dml_jax.commands import runtime
     from dml_jax.console import Console
+    from dml_jax.train.testing import readings
 
     runtime.enable_compilation_cache()
     runtime.keep_freed_memory()
     console = Console(quiet=options.quiet)
     experiment, state = runs.restore(config, directory, options.checkpoint, console)
+    experiment = readings.embedding_as(experiment, readings.name_in_results(config, directory))
     if options.split not in experiment.splits:
         raise ConfigError(f"--split={options.split}: the run has none; give {' or '.join(experiment.splits)}")
     run = TrainedRun(directory, experiment, state, console)

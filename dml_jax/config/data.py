@@ -61,6 +61,8 @@ class Data:
     # Shrinks large JPEG files while they are decoded, to a shorter side of `resize` or more: faster if it is half the
     # original or less, but pixel values differ, also in evaluation, and crops of a small part of an image lose detail.
     decode_scaled: Annotated[bool, CROPPED] = False
+    # Turns photographs upright as their EXIF orientation says, which the loaders of the papers' authors do not.
+    exif_rotation: Annotated[bool, READ] = True
     # Fraction of the area that "random_resized" crops.
     crop_scale: Annotated[tuple[Positive, Positive], RANDOM_RESIZED] = (0.08, 1.0)
     crop_ratio: Annotated[tuple[Positive, Positive], RANDOM_RESIZED] = (3 / 4, 4 / 3)  # its width / height

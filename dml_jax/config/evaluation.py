@@ -1,5 +1,6 @@
 """Options of the evaluation."""
 
+from dataclasses import field
 from typing import Annotated, Any, Literal
 
 from dml_jax.config.fields import AtLeastTwo, NonEmpty, NonNegativeInt, Positive, PositiveInt, require, section
@@ -16,6 +17,7 @@ def _refined(kinds: tuple[str, ...]) -> Needs:
     return Needs(what, lambda c: not set(kinds).isdisjoint(c.evaluation.refine), misleads=True)
 
 
+BEST = "best"  # instead of the name of a reading
 CLUSTERED = Needs("evaluation.cluster", lambda c: c.evaluation.cluster)
 FOUND = RunRule(
     "a K exceeds the number of images that a query is compared with, so Recall@K is not computed; give smaller ones",
@@ -47,10 +49,19 @@ class Evaluation:
     refine_min_samples: Annotated[AtLeastTwo, _refined(DENSITY_BASED)] = (
         5  # neighbours of a core point for the same two
     )
+    # Several test-time readings of one model, all evaluated: by name, the options of the method that replace those of
+    # the configuration, such as DiVA's weights of the embeddings.
+    readings: dict[str, dict[str, Any]] = field(default_factory=dict)
+    # The reading that is reported, and by which models are selected: its name, or "best" for the highest Recall@1 at
+    # each evaluation.
+    reading: Annotated[str, Needs("evaluation.readings", lambda c: c.evaluation.readings)] = BEST
     controls: bool = False  # also evaluates raw pixels and the untrained network; for small images
 
     def __post_init__(self) -> None:
         require(1 in self.ks, "ks", self.ks, "must contain 1: models are selected and reported by Recall@1")
+        known = (BEST, *self.readings)
+        require(BEST not in self.readings, "readings", self.readings, f"must not use the name {BEST!r}")
+        require(self.reading in known, "reading", self.reading, f"must be one of {', '.join(known)}")
         require(len(set(self.refine)) == len(self.refine), "refine", self.refine, "must not contain a name twice")
 
     @property

@@ -13,7 +13,7 @@ from types import CodeType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from dml_jax.config.fields import flatten
-from dml_jax.config.identity import SAME_EXPERIMENT
+from dml_jax.config.identity import SAME_EXPERIMENT, within
 from dml_jax.config.modules import import_code
 from dml_jax.config.resolve import Config, misleading, resolve, upgraded
 from dml_jax.errors import ConfigError, UserError, suggest
@@ -183,7 +183,7 @@ def load_config(
     for own, other in (("steps", "epochs"), ("epochs", "steps")):  # a new length replaces the one in the file
         if f"train.{own}" in overrides and f"train.{other}" not in overrides and values["train"][own]:
             values["train"][other] = 0
-    if not set(overrides) <= set(SAME_EXPERIMENT):
+    if not all(within(key, SAME_EXPERIMENT) for key in overrides):
         values["paper"] = {}  # it is not the experiment of the paper any more
     import_code(values, overrides if path.endswith(".json") and not trust_code else None)
     return values

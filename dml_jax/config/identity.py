@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -15,25 +15,34 @@ from dml_jax.config.resolve import Config
 INDIFFERENT = (
     "data.path", "data.threads", "data.workers", "data.prefetch", "train.steps", "train.epochs", "train.log_every",
     "train.evaluate_every", "train.checkpoint_every", "train.keep_every", "evaluation", "method.k", "method.k_r",
-    "paper",
+    "paper", "method.ensemble", "method.tested_branch",
 )  # fmt: skip
+# Options of the test-time reading, which decide which model is selected but change none.
+READING = ("method.ensemble", "method.tested_branch", "evaluation.readings", "evaluation.reading")
 # Keys that do not change what a published number was measured with.
 SAME_EXPERIMENT = (
     "seed", "data.path", "data.threads", "data.workers", "data.prefetch", "train.log_every", "train.checkpoint_every",
     "train.keep_every", "evaluation.ks", "evaluation.full_ranking", "evaluation.batch_size", "evaluation.refine",
     "evaluation.refine_clusters", "evaluation.refine_eps", "evaluation.refine_min_samples", "evaluation.controls",
-    "backbone.pretrained",
+    "evaluation.readings", "evaluation.reading", "method.ensemble", "backbone.pretrained",
 )  # fmt: skip
 
 
-def decisive(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The keys, with values, that determine the trained model."""
+def within(key: str, sections: Iterable[str]) -> bool:
+    """Whether a dotted key is one of the given keys, or in one of them."""
+    return any(key == section or key.startswith(f"{section}.") for section in sections)
+
+
+def decisive(values: Mapping[str, Any], *, selecting: bool = True) -> dict[str, Any]:
+    """The keys, with values, that determine the trained model; unless `selecting`, of models that exist already."""
     flat = flatten(values)
     # A configuration that was edited by hand may lack any key.
-    chosen = set() if flat.get("train.select") == "last" else {"train.evaluate_every", "evaluation.protocol"}
+    chosen = ("train.evaluate_every", "evaluation.protocol", *(READING if selecting else ()))
+    if flat.get("train.select") == "last":
+        chosen = ()
     # With a sampler that does not draw by class, this is the size of test-time batches only.
     ignored = INDIFFERENT + (("data.images_per_class",) if flat.get("data.sampler") in WITHOUT_CLASSES else ())
-    return {k: v for k, v in flat.items() if k in chosen or not any(k == i or k.startswith(f"{i}.") for i in ignored)}
+    return {key: value for key, value in flat.items() if within(key, chosen) or not within(key, ignored)}
 
 
 def digest(config: Config) -> str:

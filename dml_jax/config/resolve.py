@@ -31,9 +31,17 @@ class Config:
     train: Train
     head: Train | None = None  # training before `train`, of all but the backbone, on its frozen features; None: none
     evaluation: Evaluation = Evaluation()
-    paper: dict[str, float] = field(default_factory=dict)  # the paper's numbers, as fractions, for the result table
+    # Published results, as fractions, by protocol of the run ("clean", "paper"), source and metric.
+    paper: dict[str, dict[str, dict[str, float]]] = field(default_factory=dict)
     seed: Annotated[int, Ge(0), Lt(2**31)] = 0  # of weights, batches and augmentation
     init_from: str = ""  # work directory or directory of converted weights to start from
+
+
+def published(values: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+    """The published results beside which a run of this configuration is shown, by source and metric."""
+    protocol = "paper" if values.get("train", {}).get("select") == "test" else "clean"
+    found: dict[str, dict[str, float]] = values["paper"].get(protocol, {})
+    return found
 
 
 # Keys that hold a path.
@@ -124,9 +132,12 @@ def _validated(values: Mapping[str, Any]) -> Config:
 def upgraded(values: Mapping[str, Any]) -> dict[str, Any]:
     """A stored configuration with the keys that it lacks because an earlier version has written it.
 
-    That version trained "sgd" with Nesterov's momentum and "rmsprop" with momentum, both of 0.9.
+    That version trained "sgd" with Nesterov's momentum and "rmsprop" with momentum, both of 0.9; and it had the results
+    of one source only, which was not named.
     """
-    train = values.get("train")
+    train, paper = values.get("train"), values.get("paper")
+    if isinstance(paper, Mapping) and any(isinstance(number, float) for number in paper.values()):
+        values = {**values, "paper": {"clean": {"paper (selected on test)": paper}, "paper": {"paper": paper}}}
     if not isinstance(train, Mapping) or not USERS.keys().isdisjoint(train):
         return dict(values)
     then = {"sgd": {"momentum": 0.9, "nesterov": True}, "rmsprop": {"momentum": 0.9, "alpha": 0.9}}

@@ -85,10 +85,10 @@ def print_options(config: Config) -> None:
 
 
 def _text(value: Any) -> str:
-    if isinstance(value, tuple):
+    if isinstance(value, tuple | list):
         return ",".join(map(_text, value)) or "()"
     if isinstance(value, dict):
-        return ", ".join(f"{key} {entry:g}" for key, entry in value.items()) or "{}"
+        return "{" + ", ".join(f"{key} {_text(entry)}" for key, entry in value.items()) + "}"
     if isinstance(value, float):
         return f"{value:.12g}"
     return str(value) if value != "" else "''"

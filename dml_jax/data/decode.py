@@ -32,12 +32,13 @@ LOADING_LOCK = threading.Lock()  # an image of Pillow may be given twice, and re
 PPM = re.compile(rb"P6\n(\d{1,6}) (\d{1,6})\n255\n")  # header of an uncompressed image
 
 
-def rgb(data: bytes, min_side: int = 0) -> np.ndarray:
+def rgb(data: bytes, min_side: int = 0, *, upright: bool = True) -> np.ndarray:
     """Decodes an image file; of animations, the first frame. Of more than 8 bits per channel, the highest 8 are kept.
 
     Args:
       min_side: JPEG files are shrunk by 2 or more while being decoded, if both sides keep so many pixels; this changes
         pixel values. 0 for the full size.
+      upright: whether the EXIF orientation is applied; otherwise pixels are as they are stored.
 
     Returns:
       uint8 [H, W, 3].
@@ -50,7 +51,7 @@ def rgb(data: bytes, min_side: int = 0) -> np.ndarray:
     if data[:3] == b"\xff\xd8\xff":
         if data.count(b"\xff\xda") > MAX_SCANS and _scans(data) > MAX_SCANS:
             raise DataError(f"more than {MAX_SCANS} scans, which would take very long; save it again")
-        if (pixels := _jpeg(data, min_side)) is not None:
+        if (pixels := _jpeg(data, min_side, upright)) is not None:
             return pixels
     if header := PPM.match(data):
         width, height = (int(word) for word in header.groups())
@@ -60,7 +61,7 @@ def rgb(data: bytes, min_side: int = 0) -> np.ndarray:
         raise DataError(f"more than {MAX_COMMENTS} comments, which would take very long; save it again")
     try:
         with _open(data) as image:
-            return _pixels(image)
+            return _pixels(image, upright)
     except DataError:
         raise
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
@@ -71,32 +72,32 @@ def rgb(data: bytes, min_side: int = 0) -> np.ndarray:
         raise DataError(f"damaged: {str(error) or type(error).__name__}") from error
 
 
-def from_pillow(image: Image.Image) -> np.ndarray:
+def from_pillow(image: Image.Image, *, upright: bool = True) -> np.ndarray:
     """The pixels of an image of Pillow, as `rgb` gives them for its file: uint8 [H, W, 3]."""
     if image.width * image.height > LIMIT:
         raise DataError(f"more than {LIMIT} pixels")
     try:
         with LOADING_LOCK:
             image.load()
-        return _pixels(image)
+        return _pixels(image, upright)
     except DataError:
         raise
     except Exception as error:  # as in `rgb`
         raise DataError(f"damaged: {str(error) or type(error).__name__}") from error
 
 
-def _pixels(image: Image.Image) -> np.ndarray:
+def _pixels(image: Image.Image, upright: bool = True) -> np.ndarray:
     kind, tags = image.format, getattr(image, "tag_v2", {})
-    upright = ImageOps.exif_transpose(image)
-    if upright.mode.startswith("I;16"):
-        return _grey(upright, tags.get(BITS, (16,))[0], inverted=tags.get(PHOTOMETRIC) == 0)
-    if upright.mode == "I" and kind == "PPM":
-        return _grey(upright, 16)
-    if upright.mode in ("I", "F"):
-        what = "floating-point" if upright.mode == "F" else "signed or 32-bit integer"
+    image = ImageOps.exif_transpose(image) if upright else image
+    if image.mode.startswith("I;16"):
+        return _grey(image, tags.get(BITS, (16,))[0], inverted=tags.get(PHOTOMETRIC) == 0)
+    if image.mode == "I" and kind == "PPM":
+        return _grey(image, 16)
+    if image.mode in ("I", "F"):
+        what = "floating-point" if image.mode == "F" else "signed or 32-bit integer"
         raise DataError(f"has {what} pixels, whose range is unknown; convert it to 8 or 16 bits per channel")
-    upright.info.pop("transparency", None)  # alpha is dropped anyway, and Pillow would warn
-    return np.asarray(upright.convert("RGB"))
+    image.info.pop("transparency", None)  # alpha is dropped anyway, and Pillow would warn
+    return np.asarray(image.convert("RGB"))
 
 
 def _grey(image: Image.Image, bits: int, inverted: bool = False) -> np.ndarray:
@@ -126,15 +127,35 @@ def _register_heic() -> None:
     pillow_heif.register_heif_opener(thumbnails=False, depth_images=False, aux_images=False)
 
 
-def _jpeg(data: bytes, min_side: int) -> np.ndarray | None:
+def is_rotated(data: bytes) -> bool:
+    """Whether an image file has an EXIF orientation other than upright."""
+    if data[:3] == b"\xff\xd8\xff":
+        try:
+            if not _may_be_rotated(data):
+                return False
+        except IndexError:
+            return False
+    try:
+        with _open(data) as image:
+            return image.getexif().get(ORIENTATION, 1) in range(2, 9)
+    except Exception:  # of a damaged file, as in `rgb`
+        return False
+
+
+def _may_be_rotated(data: bytes) -> bool:
+    """Whether the metadata of a JPEG file may hold an orientation."""
+    header = data[: _scan_offset(data)]
+    return b"Exif\0" in header or b"tiff:Orientation" in header
+
+
+def _jpeg(data: bytes, min_side: int, upright: bool) -> np.ndarray | None:
     """Decodes a JPEG file with simplejpeg; None if Pillow must be used instead."""
     try:
         height, width, colours, _ = simplejpeg.decode_jpeg_header(data)
         if colours in ("CMYK", "YCCK") or height * width > LIMIT:
             return None
         orientation = 1
-        header = data[: _scan_offset(data)]
-        if b"Exif\0" in header or b"tiff:Orientation" in header:
+        if upright and _may_be_rotated(data):
             with _open(data) as image:
                 orientation = image.getexif().get(ORIENTATION, 1)
         # Factors below 2 would be slower than the full size.

@@ -65,6 +65,7 @@ class RecordReader:
     split: str
     examples: bool = False
     min_side: int = 0
+    upright: bool = True
 
     @functools.cached_property
     def records(self) -> ArrayRecordDataSource:
@@ -75,7 +76,8 @@ class RecordReader:
         records = self.records
         with reading(f"{self.directory}, image {index} of {self.split}", REMEDY):
             record = records[index]
-            return decode.rgb(tfds.encoded_image(record) if self.examples else record, self.min_side)
+            data = tfds.encoded_image(record) if self.examples else record
+            return decode.rgb(data, self.min_side, upright=self.upright)
 
 
 @dataclass(eq=False)
@@ -84,10 +86,11 @@ class FileReader:
 
     files: Sequence[str]
     min_side: int = 0
+    upright: bool = True
 
     def __call__(self, index: int, rng: np.random.Generator | None) -> np.ndarray:
         with reading(self.files[index]):
-            return decode.rgb(File(Path(self.files[index])).read(), self.min_side)
+            return decode.rgb(File(Path(self.files[index])).read(), self.min_side, upright=self.upright)
 
 
 def write_marker(directory: Path, content: Mapping[str, Any]) -> None:
@@ -130,7 +133,7 @@ def load(data: Data, name: str, unprepared: Recipe | None = None) -> dict[str, S
       ConfigError: `data.path` is empty.
       DataError: no such directory, not prepared, another data set, or damaged.
     """
-    path, side = data.path, data.decoded_side
+    path, how = data.path, (data.decoded_side, data.exif_rotation)
     if not path:
         raise ConfigError("data.path: missing; give the directory of a data set prepared by dml-jax prepare")
     directory = Path(path).expanduser()
@@ -143,7 +146,7 @@ def load(data: Data, name: str, unprepared: Recipe | None = None) -> dict[str, S
     if marker is None and unprepared is not None:
         from dml_jax.data import unprepared_folder
 
-        return _splits(unprepared_folder.scan(directory, unprepared), lambda _, split: FileReader(split.files, side))
+        return _splits(unprepared_folder.scan(directory, unprepared), lambda _, split: FileReader(split.files, *how))
     if marker is None:
         raise DataError(f"data.path={path}: not a prepared data set; {remedy}")
     if marker["name"] != name:
@@ -154,7 +157,7 @@ def load(data: Data, name: str, unprepared: Recipe | None = None) -> dict[str, S
     records, old = str(directory / marker["records"]), marker["format"] == 1
     return _splits(
         split_metadata.load(directory / (INDEX_1 if old else INDEX)),
-        lambda split, _: RecordReader(records, split, old, side),
+        lambda split, _: RecordReader(records, split, old, *how),
         content=marker["sha256"],
     )
 

@@ -70,6 +70,11 @@ def spectral_decay(embeddings: ArrayLike) -> float:
     values = singular_values(embeddings)
     if values[0] == 0:
         raise DataError("embeddings: every row is zero, so the spectrum is undefined; give rows that are not zero")
+    return decay_of_spectrum(values)
+
+
+def decay_of_spectrum(values: np.ndarray) -> float:
+    """rho of a matrix with singular values float [K], not all zero; see `spectral_decay`."""
     share = np.maximum(values / values.sum(), 1e-12)
     return float(-np.log(len(values)) - np.mean(np.log(share)))
 

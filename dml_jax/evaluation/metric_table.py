@@ -62,11 +62,17 @@ def in_display_order(results: Mapping[str, Any]) -> dict[str, Any]:
     return {key: results[key] for key in keys} | dict(results)
 
 
+def printed_digits(published: Mapping[str, float]) -> int:
+    """Decimal places, 1 or 2, of percentages as a paper prints them, from all metrics of a result as fractions."""
+    return max(len(f"{100 * value:.2f}".rstrip("0").partition(".")[2]) for value in published.values()) or 1
+
+
 def cell(results: Mapping[str, Any], entry: MetricEntry, *, digits: int = 1) -> str:
     """Formats a metric with its standard error, if any; a dash if it is missing or undefined (null).
 
-    `digits` are the decimal places of percentages; other metrics have four.
+    `digits` are the decimal places of percentages, unless the results state their own; other metrics have four.
     """
+    digits = results.get("digits", digits)
     if results.get(entry.name) is None:
         return "–"
 

@@ -136,17 +136,17 @@ class Model:
         Raises:
           DataError: it cannot be read, decoded or cropped, or its size does not fit a model that does not crop.
         """
-        name = _name(image, name)
+        name, data = _name(image, name), self.config.data
         try:
             match image:
                 case np.ndarray():
                     pixels = image
                 case pillow.Image():
-                    pixels = decode.from_pillow(image)
+                    pixels = decode.from_pillow(image, upright=data.exif_rotation)
                 case str() | Path():
-                    pixels = decode.rgb(File(Path(image)).read(), self.config.data.decoded_side)
+                    pixels = decode.rgb(File(Path(image)).read(), data.decoded_side, upright=data.exif_rotation)
                 case bytes():
-                    pixels = decode.rgb(image, self.config.data.decoded_side)
+                    pixels = decode.rgb(image, data.decoded_side, upright=data.exif_rotation)
                 case _:
                     raise DataError(f"is of type {type(image).__name__}; {KINDS}")
         except DataError as error:

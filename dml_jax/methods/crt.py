@@ -40,6 +40,7 @@ from dml_jax.methods import heads
 from dml_jax.methods.contract import Aux, Batch, Hooks, Method, PyTree, TrainingSet
 from dml_jax.numerics import at_least_float32, product, unit
 
+TEST_TIME = ("tested_branch",)  # options of the test-time embedding alone
 GROUPS = ("backbone", "prototypes", "embedding")  # parameter groups
 RESIDUAL = Needs("method.transform='residual'", lambda c: c.method.transform == "residual")
 CONSISTENT = Needs("method.lambda2", lambda c: c.method.lambda2 > 0)

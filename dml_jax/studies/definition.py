@@ -25,7 +25,7 @@ class Row:
       overrides: value or whole section by dotted key; text is parsed as the type of the key. The text "@ROW" stands for
         the work directory of another row with the same seed, which is trained first. An override of `seed` is added to
         the seed of the trial.
-      reported: published metrics by source; without an entry "paper", that of the configuration is shown there.
+      reported: published metrics by source; those of the configuration are added if they are of other sources.
       refined: published metrics after test-time refinement, by kind of batches (`evaluation.refine`) and source.
       members: rows whose concatenated embeddings are evaluated instead of training a model.
       weights: factors of the members' embeddings; all 1 by default.

@@ -101,7 +101,11 @@ def _spread_cell(runs: Sequence[Run], entry: MetricEntry) -> Cell:
 
 
 def _published_cell(metrics: Mapping[str, float], entry: MetricEntry) -> Cell:
-    return Cell(_number(metrics[entry.name], entry), metrics[entry.name]) if entry.name in metrics else Cell("")
+    if entry.name not in metrics:
+        return Cell("")
+    value = metrics[entry.name]
+    text = f"{100 * value:.{metric_table.printed_digits(metrics)}f}" if entry.percent else f"{value:.2f}"
+    return Cell(text, value)
 
 
 def _number(value: float, entry: MetricEntry) -> str:

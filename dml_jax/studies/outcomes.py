@@ -18,6 +18,8 @@ from dml_jax.files import read_json, sha256
 from dml_jax.studies.plan import Trial
 from dml_jax.train.records import timing
 
+GEOMETRY = ("density", "spectral_decay", "uniformity", "alignment")  # of `results["geometry"]` that are columns
+
 
 def read_results(directory: Path) -> dict[str, Any]:
     """The contents of `results.json`; empty if there is none yet."""
@@ -97,6 +99,10 @@ def read_run(directory: Path, row: str = "") -> Run:
     times = results.get("timing")
     if times is None and config:
         times = timing.summary(read_lines(directory / "timing.jsonl"), config["data"]["batch_size"])
+    results = {
+        **{name: results["geometry"][name] for name in GEOMETRY if name in results.get("geometry", {})},
+        **results,
+    }
     data = _test_images(directory) or data_hash or str(directory.resolve())
     return Run(directory, row or _row_name(directory), results, config, data, times or {}, data_hash)
 
@@ -141,7 +147,7 @@ def name_rows(runs: Sequence[Run]) -> list[Run]:
     for run in runs:
         same = {key: value for key, value in configs.decisive(run.config).items() if key not in ("seed", "name")}
         # Of the results: a run may be continued, but its results are those of the former length until it ends.
-        same |= {"length": run.results.get("length"), "data_hash": run.data_hash}
+        same |= {"length": run.results.get("length"), "data_hash": run.data_hash, "method": run.config.get("method")}
         identity = json.dumps(same, sort_keys=True) if run.config else str(run.directory)
         if identity not in names:
             numbered = (f"{run.directory} ({number})" for number in itertools.count(2))
@@ -254,11 +260,12 @@ def curve(run: Run, metric: str) -> tuple[str, list[tuple[int, float]]]:
 
 
 def published(run: Run, stated: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:
-    """Published metrics by source: those that the study states, and the paper's in the configuration."""
-    found = {source: dict(metrics) for source, metrics in stated.items()}
-    if "paper" not in found and run.config.get("paper"):
-        found["paper"] = dict(run.config["paper"])
-    return found
+    """Published metrics by source: those that the study states, and of other sources those in the configuration."""
+    known = configs.published(run.config) if run.config.get("paper") else {}
+    # Tables say of all published numbers together how the model was selected.
+    known = {re.sub(r" \(selected on test\)|; selected on test", "", label): known[label] for label in known}
+    others = {label: dict(metrics) for label, metrics in known.items() if not label.startswith(tuple(stated))}
+    return {source: dict(metrics) for source, metrics in stated.items()} | others
 
 
 def refined_rows(group: Group) -> dict[str, list[Run]]:

@@ -141,8 +141,8 @@ def _check_different(made: Sequence[Trial]) -> None:
         if not trial.config:
             continue
         values = asdict(trial.config)
-        path, evaluation = values["data"]["path"], values["evaluation"]
-        same = configs.decisive(values) | trial.length | {"name": "", "path": path, "evaluation": evaluation}
+        tested = {key: values[key] for key in ("method", "evaluation")}
+        same = configs.decisive(values) | trial.length | {"name": "", "path": values["data"]["path"], **tested}
         other = seen.setdefault(json.dumps(same, sort_keys=True), trial)
         if other is not trial:
             raise ConfigError(

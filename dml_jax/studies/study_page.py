@@ -2,6 +2,7 @@
 
 import math
 import os
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -43,9 +44,17 @@ def write(
         if figures is None:
             caption = f"{heading} by row: mean and standard deviation over seeds."
             charts.append(html.chart(drawing.svg(plot_rows(group, table, metric)), f"rows-{number}", caption))
+        if grid := plot_grid(group, metric):
+            caption = f"{heading} over the two varied values, in %: mean over seeds."
+            charts.append(html.chart(drawing.svg(grid), f"grid-{number}", caption))
         if curves := plot_curves(group, metric):
             caption = f"{heading} during training, one line per run; rows as in the table."
             charts.append(html.chart(drawing.svg(curves), f"curves-{number}", caption))
+        if spectra := plot_spectra(group):
+            caption = (
+                "Singular values of the test embeddings, largest first, divided by their sum; rows as in the table."
+            )
+            charts.append(html.chart(drawing.svg(spectra), f"spectra-{number}", caption))
         parts_of_page.append(
             html.heading(table.title)
             + html.table(("row", *table.head[1:]), table.rows, table.title)
@@ -128,6 +137,52 @@ def plot_curves(group: Group, metric: str) -> "Figure | None":
                 color=colours.get(name, drawing.GREY), marker=markers.get(name, "."), label=label if i == 0 else "_",
             )  # fmt: skip
     axes.set(xlabel="step", ylabel=f"{_heading(metric)} on {' or '.join(sorted(splits))} classes, %")
+    axes.grid(axis="y", linewidth=0.4, color=drawing.GREY, alpha=0.5)
+    drawing.legend(axes, loc="center left", bbox_to_anchor=(1, 0.5))
+    return figure
+
+
+def plot_grid(group: Group, metric: str) -> "Figure | None":
+    """A heat map of rows such as "layers=1 heads=2"; None unless all rows vary the same two values."""
+    found = {name: re.fullmatch(r"(\S+)=(\S+) (\S+)=(\S+)", name) for name in group.rows}
+    keys = {(m[1], m[3]) if m else ("", "") for m in found.values()}
+    if len(keys) != 1 or ("", "") in keys:
+        return None
+    ((first, second),) = keys
+    values = {
+        (m[2], m[4]): 100 * outcomes.spread(group_tables.numbers(group.rows[name], metric) or [math.nan]).mean
+        for name, m in found.items()
+        if m
+    }
+    rows, columns = (list(dict.fromkeys(key[i] for key in values)) for i in range(2))
+    if min(len(rows), len(columns)) < 2:
+        return None
+    table = [[values.get((row, column), math.nan) for column in columns] for row in rows]
+    figure = drawing.figure(1.8 + 0.75 * len(columns), 1.2 + 0.45 * len(rows))
+    axes = figure.subplots()
+    shown = axes.imshow(table, cmap="Blues", aspect="auto")
+    middle = (max(values.values()) + min(values.values())) / 2
+    for (row, column), value in values.items():
+        colour = "white" if value > middle else drawing.INK
+        axes.text(columns.index(column), rows.index(row), f"{value:.1f}", ha="center", va="center", color=colour)
+    axes.set(xticks=range(len(columns)), xticklabels=columns, yticks=range(len(rows)), yticklabels=rows)
+    axes.set(xlabel=second.replace("_", " "), ylabel=first.replace("_", " "))
+    figure.colorbar(shown, ax=axes, label=f"{_heading(metric)}, %")
+    return figure
+
+
+def plot_spectra(group: Group) -> "Figure | None":
+    """The spectrum of the first run of every row, as far as there are colours; None if no run has one."""
+    geometries = {name: runs[0].results.get("geometry", {}) for name, runs in group.rows.items()}
+    found = {name: known["singular_values"] for name, known in geometries.items() if "singular_values" in known}
+    if not found:
+        return None
+    figure = drawing.figure(7.5, 3.6)
+    axes = drawing.style(figure.subplots())
+    for (name, shares), colour in zip(found.items(), drawing.SERIES, strict=False):
+        heights = [max(share, 1e-9) for share in shares]
+        axes.plot(range(1, len(shares) + 1), heights, color=colour, linewidth=1.3, label=drawing.text(name, 60))
+    axes.set(xlabel="index of the singular value", ylabel="share of their sum", yscale="log")
     axes.grid(axis="y", linewidth=0.4, color=drawing.GREY, alpha=0.5)
     drawing.legend(axes, loc="center left", bbox_to_anchor=(1, 0.5))
     return figure

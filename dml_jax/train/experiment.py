@@ -2,7 +2,9 @@
 
 import hashlib
 from collections.abc import Mapping
+from dataclasses import asdict, replace
 from functools import partial
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
@@ -14,6 +16,7 @@ from dml_jax import config as configs
 from dml_jax.backbones.contract import Backbone
 from dml_jax.backbones.linen import on_features
 from dml_jax.config import Config, Data, Train
+from dml_jax.config.fields import validate
 from dml_jax.data import augment, formats, samplers, transforms
 from dml_jax.data.holdout import hold_out
 from dml_jax.data.samplers import Sampler
@@ -21,7 +24,7 @@ from dml_jax.data.split import Split
 from dml_jax.data.split_metadata import BLOCK
 from dml_jax.errors import ConfigError, DataError
 from dml_jax.evaluation import refinement_batches
-from dml_jax.methods.contract import Method, PyTree, TrainingSet, zeros
+from dml_jax.methods.contract import Embed, Method, PyTree, TrainingSet, zeros
 from dml_jax.train import optimizers, step
 from dml_jax.train.distributed import mesh as meshes
 from dml_jax.train.variants import chunks, class_tables, frozen_groups, precision
@@ -51,6 +54,7 @@ class Experiment(NamedTuple):
       schedule: step -> factor of every learning rate.
       steps: length of the run, warm-up included.
       shape: (height, width) in pixels of the images that are embedded.
+      readings: the functions of `evaluation.readings` like `Method.embed`, by name; empty if there are none.
       teacher: the model that `method.loss` uses; set by `teacher.with_teacher`, because only training needs it.
       features: float32 [N, views, 1, 2, K] of the training images, if training draws them instead of images; set by
         `frozen_features.with_features`.
@@ -67,6 +71,7 @@ class Experiment(NamedTuple):
     steps: int
     mesh: Mesh
     shape: tuple[int, int]
+    readings: Mapping[str, Embed] = MappingProxyType({})
     teacher: Teacher | None = None
     features: np.ndarray | None = None
     start: str = ""
@@ -97,8 +102,8 @@ def build(config: Config) -> Experiment:
         stop=steps,
         milestones=tuple(sampler.first_step(train.warmup_epochs + epoch) for epoch in train.milestones),
     )
-    method = build_method(config, TrainingSet(len(splits["train"].classes), len(splits["train"].labels)))
-    method = chunks.chunked(method, train.chunks)
+    images = TrainingSet(len(splits["train"].classes), len(splits["train"].labels))
+    method = chunks.chunked(build_method(config, images), train.chunks)
     _check_refinement(config, method, splits["test"])
     optimizer = optimizers.build(train, method, schedule, warmup_steps=warmup)
     return Experiment(
@@ -112,6 +117,7 @@ def build(config: Config) -> Experiment:
         steps,
         meshes.make(),
         _image_shape(data, splits["train"]),
+        {name: build_method(read_as(config, name), images).embed for name in config.evaluation.readings},
         start=config.init_from,
     )
 
@@ -146,6 +152,22 @@ def build_method(config: Config, data: TrainingSet) -> Method:
         batch = zeros(config.data.batch_size, (side, side), method.hooks.views)
         method = class_tables.spread(build_for, data.classes, batch)
     return precision.in_bfloat16(method) if config.train.precision == "bfloat16" else method
+
+
+def read_as(config: Config, reading: str) -> Config:
+    """The configuration whose method embeds as one of `evaluation.readings` says.
+
+    Raises:
+      ConfigError: the reading sets options of the method that are not of the test time, or to invalid values.
+    """
+    key, options = f"evaluation.readings.{reading}", config.evaluation.readings[reading]
+    known = getattr(configs.module("method", config.method.name), "TEST_TIME", ())
+    for option in options:
+        if option not in known:
+            allowed = f"only of {', '.join(known)}" if known else "of no option"
+            raise ConfigError(f"{key}.{option}: method {config.method.name} allows readings {allowed}")
+    values = asdict(config.method) | options
+    return replace(config, method=validate(type(config.method), values, key, known))
 
 
 def _with_erasing(backbone: Backbone, data: Data) -> Backbone:

@@ -21,8 +21,9 @@ from dml_jax.train.records.outputs import Outputs
 from dml_jax.train.start import warm_start
 from dml_jax.train.state import TrainState, evaluated
 from dml_jax.train.state import check_finite as check_state
-from dml_jax.train.testing import embedding, split_metrics
+from dml_jax.train.testing import embedding, readings, split_metrics
 from dml_jax.train.testing.embedding import Embedder
+from dml_jax.train.testing.readings import Readings
 
 
 class Notes(NamedTuple):
@@ -51,9 +52,9 @@ def train(experiment: Experiment, out: Outputs, stop: Stop) -> TrainState:
     config, total, method = experiment.config.train, experiment.steps, experiment.method
     state, notes = resume_or_start(experiment, out)
     start = int(state.step)
-    embedder = embedding.compile_embedder(method.embed, experiment.mesh, experiment.config)
+    tested = readings.compiled(experiment, state)
     if notes.pending:
-        notes = evaluate_and_record(experiment, out, embedder, state, notes.pending, notes._replace(pending=None), stop)
+        notes = evaluate_and_record(experiment, out, tested, state, notes.pending, notes._replace(pending=None), stop)
     if start == total or waited_enough(config, notes):
         return state
     update = on_devices.jitted_step(experiment)
@@ -117,7 +118,7 @@ def train(experiment: Experiment, out: Outputs, stop: Stop) -> TrainState:
                 line |= monitor.measure(state, batch, proxies, key, values["grad_norm"])
             if evaluating:
                 best_before = notes.best
-                notes = evaluate_and_record(experiment, out, embedder, state, line, notes, stop)
+                notes = evaluate_and_record(experiment, out, tested, state, line, notes, stop)
                 enough = waited_enough(config, notes)
                 # So that `best` is never ahead of `latest` by two models.
                 saving = saving or enough or notes.best != best_before
@@ -213,7 +214,7 @@ def evaluation_due(experiment: Experiment, step: int) -> bool:
 def evaluate_and_record(
     experiment: Experiment,
     out: Outputs,
-    embedder: Embedder,
+    tested: Readings,
     state: TrainState,
     line: dict[str, Any],
     notes: Notes,
@@ -230,18 +231,26 @@ def evaluate_and_record(
     try:
         with device_memory.of_evaluation(experiment.config):
             model = evaluated(state)
-            found = embedding.embed_with_gallery(embedder, model, name, split, on_progress)
-            results = split_metrics.metrics(
-                options, distance, split, found[name], found.get("gallery"), cluster=False, shared=True
+            found = {
+                reading: split_metrics.metrics(
+                    options, distance, split, rows[name], rows.get("gallery"), cluster=False, shared=True
+                )
+                for reading, rows in tested.of(model, name, split, on_progress).items()
+            }
+            reading = readings.reported(options, found)
+            results, columns = found[reading], tested.columns[reading]
+            seen = split_metrics.of_training_classes(
+                options, distance, tested.embedder, model, train, split, on_progress, columns
             )
-            seen = split_metrics.of_training_classes(options, distance, embedder, model, train, split, on_progress)
     except Interrupted:
         save_unless_held(out, state, notes._replace(pending=line))
         raise
-    out.metrics.write({**line, **seen, **{f"{name}/{metric}": value for metric, value in results.items()}})
+    each = {f"{name}/recall@1 {other}": metrics["recall@1"] for other, metrics in found.items() if other}
+    out.metrics.write({**line, **seen, **{f"{name}/{metric}": value for metric, value in results.items()}, **each})
     notes = notes._replace(lines=notes.lines + 1)
     recall = results["recall@1"]
-    out.console.print(f"step {int(state.step)}: {name} Recall@1 {recall:.4f}  MAP@R {results['map@r']:.4f}")
+    which = f"  ({reading})" if reading else ""
+    out.console.print(f"step {int(state.step)}: {name} Recall@1 {recall:.4f}  MAP@R {results['map@r']:.4f}{which}")
     if select == "last":
         return notes
     if recall <= notes.best:

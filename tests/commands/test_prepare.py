@@ -16,7 +16,7 @@ from PIL import Image
 
 from dml_jax.commands import cli, prepare
 from dml_jax.config import Data
-from dml_jax.data import decode, store
+from dml_jax.data import decode, formats, store
 from dml_jax.data.formats import folder
 from dml_jax.data.prepare import check, near_duplicates, prepare_dataset, records
 from dml_jax.data.prepare.sources import Entry, File
@@ -388,6 +388,24 @@ def test_near_duplicates_are_reported(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "near-duplicates between training and test: 1 pairs" in out
     table = (tmp_path / "out" / near_duplicates.TABLE).read_text().splitlines()
     assert table == ["train,test", "train/b/1.jpg,test/c/again.jpg"]
+
+
+def test_rotated_images_are_counted_and_read_either_way(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    layouts.photos(tmp_path / "p", ("a", "b", "c", "d"))
+    file = next((tmp_path / "p").rglob("*.jpg"))
+    exif = Image.Exif()
+    exif[decode.ORIENTATION] = 6
+    Image.open(file).save(file, exif=exif)
+    code, out, _ = run(capsys, *flags("folder", tmp_path / "p", tmp_path / "out"))
+    assert code == 0
+    assert "1 images have an EXIF rotation" in out
+    name = str(file.relative_to(tmp_path / "p"))
+    shapes = {}
+    for rotation in (True, False):
+        data = Data(name="folder", path=str(tmp_path / "out"), exif_rotation=rotation)
+        (split,) = (split for split in formats.load(data).values() if name in split.ids)
+        shapes[rotation] = split.read(list(split.ids).index(name), None).shape[:2]
+    assert shapes[True] == shapes[False][::-1] != shapes[False]
 
 
 def test_near_duplicates_agree_with_brute_force() -> None:

@@ -177,6 +177,23 @@ def test_images_of_pillow_have_the_pixels_of_their_files(monkeypatch: pytest.Mon
         decode.from_pillow(picture)
 
 
+def test_pixels_as_stored() -> None:
+    """Without the EXIF rotation, as the loaders of the papers' authors give them: JPEG by simplejpeg, PNG by Pillow."""
+    exif = Image.Exif()
+    exif[decode.ORIENTATION] = 6
+    for kind in ("JPEG", "PNG"):
+        plain, rotated = pictures.encoded(3, kind=kind), pictures.encoded(3, kind=kind, exif=exif)
+        stored = decode.rgb(plain)
+        np.testing.assert_array_equal(decode.rgb(rotated, upright=False), stored)
+        np.testing.assert_array_equal(decode.rgb(rotated), np.rot90(stored, -1))
+        opened = Image.open(io.BytesIO(rotated))
+        np.testing.assert_array_equal(decode.from_pillow(opened, upright=False), stored)
+        assert (decode.is_rotated(plain), decode.is_rotated(rotated)) == (False, True)
+    exif[decode.ORIENTATION] = 1
+    assert not decode.is_rotated(pictures.encoded(3, exif=exif))
+    assert not decode.is_rotated(b"\xff\xd8\xff")
+
+
 def test_images_are_opened_in_one_place() -> None:
     files = [*(ROOT / "dml_jax").rglob("*.py"), *(ROOT / "launch").rglob("*.py")]
     calls = {path: re.findall(r"Image\.open\(.*", path.read_text()) for path in files}

@@ -23,8 +23,8 @@ LABELS = ("label", "class_id")  # features that may contain the label
 class Reader:
     """`Split.read` for images with the ids "<split>/<row>". When pickled for a worker process, it opens files there."""
 
-    def __init__(self, directory: str, ids: Sequence[str], min_side: int = 0) -> None:
-        self.directory, self.ids, self.min_side = directory, ids, min_side
+    def __init__(self, directory: str, ids: Sequence[str], min_side: int = 0, upright: bool = True) -> None:
+        self.directory, self.ids, self.min_side, self.upright = directory, ids, min_side, upright
         self._sources: dict[str, Sequence[dict[str, Any]]] = {}
 
     def __call__(self, index: int, rng: np.random.Generator | None) -> np.ndarray:
@@ -32,12 +32,12 @@ class Reader:
         if split not in self._sources:
             self._sources[split] = _source(self.directory, split)
         try:
-            return decode.rgb(self._sources[split][int(row)]["image"], self.min_side)
+            return decode.rgb(self._sources[split][int(row)]["image"], self.min_side, upright=self.upright)
         except DataError as error:
             raise DataError(f"{self.directory}, {self.ids[index]}: {error}") from error
 
-    def __reduce__(self) -> tuple[type["Reader"], tuple[str, Sequence[str], int]]:
-        return Reader, (self.directory, self.ids, self.min_side)
+    def __reduce__(self) -> tuple[type["Reader"], tuple[str, Sequence[str], int, bool]]:
+        return Reader, (self.directory, self.ids, self.min_side, self.upright)
 
 
 def load(data: Data) -> dict[str, Split]:
@@ -50,7 +50,12 @@ def load(data: Data) -> dict[str, Split]:
         raise DataError(f"data.path={data.path}: contains no dataset_info.json of tensorflow_datasets")
     fingerprint = f"{directory}\0{info.stat().st_mtime_ns}".encode()
     splits = {
-        name: Split(split.labels, split.ids, Reader(str(directory), split.ids, data.decoded_side), split.classes)
+        name: Split(
+            split.labels,
+            split.ids,
+            Reader(str(directory), split.ids, data.decoded_side, data.exif_rotation),
+            split.classes,
+        )
         for name, split in split_metadata.cached(fingerprint, lambda: _scan(str(directory))).items()
     }
     check_disjoint(splits)

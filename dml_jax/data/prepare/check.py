@@ -23,10 +23,17 @@ T = TypeVar("T")
 
 
 class ImageHashes(NamedTuple):
-    """The SHA-256 of an image file and the `difference_hash` of its pixels, uint8 [16]."""
+    """Hashes of an image that can be decoded.
+
+    Attributes:
+      sha256: digest of the file.
+      difference: uint8 [16], see `difference_hash`.
+      rotated: whether its EXIF orientation is not upright.
+    """
 
     sha256: bytes
     difference: np.ndarray
+    rotated: bool = False
 
 
 def ordered_map(function: Callable[[S], T], items: Iterable[S], threads: int) -> Iterator[T]:
@@ -76,7 +83,7 @@ def inspect_image(file: File, use: Callable[[bytes, np.ndarray], None]) -> Image
     if min(height, width) < MIN_SIDE:
         return f"only {width}x{height} pixels"
     use(data, pixels)
-    return ImageHashes(hashlib.sha256(data).digest(), difference_hash(pixels))
+    return ImageHashes(hashlib.sha256(data).digest(), difference_hash(pixels), decode.is_rotated(data))
 
 
 def difference_hash(pixels: np.ndarray) -> np.ndarray:

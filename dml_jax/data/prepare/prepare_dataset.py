@@ -94,7 +94,8 @@ def summary(content: Mapping[str, Any]) -> list[str]:
     splits = [f"{name}: {of['images']} images of {of['classes']} classes" for name, of in content["splits"].items()]
     metadata = [f"metadata: {', '.join(content['metadata'])}"] if content.get("metadata") else []
     skipped = [f"{len(content['skipped'])} images were left out"] if content["skipped"] else []
-    return [*splits, *metadata, *skipped, f"sha256 {content['sha256']}"]
+    rotated = [f"{n} images have an EXIF rotation (data.exif_rotation)"] if (n := content.get("exif_rotated")) else []
+    return [*splits, *metadata, *skipped, *rotated, f"sha256 {content['sha256']}"]
 
 
 def _temporary_folder(request: Request, console: Console) -> Path:
@@ -183,6 +184,7 @@ def _prepare(request: Request, recipe: Recipe, console: Console, temporary: Path
         "request": request.identity(),
         "skipped": skipped,
         "near_duplicates": len(pairs),
+        "exif_rotated": sum(hashes[i].rotated for i in usable),
     }
     records.publish(data, request.output, temporary / MOVED, marker)
     shutil.rmtree(temporary)

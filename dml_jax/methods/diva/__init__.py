@@ -32,11 +32,12 @@ from dml_jax.methods.diva.equations import (
     reverse_gradient,
 )
 from dml_jax.methods.diva.method import GROUPS, Miner, build
-from dml_jax.methods.diva.options import TASKS, Config
+from dml_jax.methods.diva.options import TASKS, TEST_TIME, Config
 
 __all__ = [
     "GROUPS",
     "TASKS",
+    "TEST_TIME",
     "Config",
     "Miner",
     "build",

@@ -20,6 +20,7 @@ Figure4Task = Literal["instance", "spread", "rotnet", "deepcluster"]
 SelfSupervision = Literal["contrast", Figure4Task]
 TASKS: tuple[Task, ...] = ("discriminative", "selfsimilarity", "shared", "intra")
 CLASSIFIERS = ("rotnet", "deepcluster")  # classify the backbone's features and have no embedding
+TEST_TIME = ("ensemble",)  # options of the test-time embedding alone
 GROUPS = ("model", "beta", "psi", "temperature")  # parameter groups
 
 

@@ -79,14 +79,14 @@ def identity(facts: Mapping[str, Any]) -> dict[str, Any]:
     return {key: facts[key] for key in ("config", *WHAT) if key in facts}
 
 
-def check_same_run(workdir: Path, config: Config) -> None:
+def check_same_run(workdir: Path, config: Config, *, selecting: bool = True) -> None:
     """Raises CheckpointError unless the directory is unused or belongs to a run of this configuration.
 
     Options that change no bit of the model may differ, and the number of steps may be larger where a longer run makes
-    the same steps.
+    the same steps. Unless models are still to be selected (`selecting`), so may those of the test-time reading.
     """
     if (workdir / "config.json").exists():
-        _check_same_config(workdir, read_config(workdir)["config"], asdict(config))
+        _check_same_config(workdir, read_config(workdir)["config"], asdict(config), selecting=selecting)
 
 
 def check_same_facts(where: Path, stored: Mapping[str, Any], here: Mapping[str, Any]) -> None:
@@ -129,9 +129,11 @@ def _comparable(fact: Any) -> Any:
     return fact.get("sha256") if isinstance(fact, Mapping) else list(fact) if isinstance(fact, tuple) else fact
 
 
-def _check_same_config(where: Path, stored: Mapping[str, Any], here: Mapping[str, Any]) -> None:
+def _check_same_config(
+    where: Path, stored: Mapping[str, Any], here: Mapping[str, Any], *, selecting: bool = True
+) -> None:
     stored, here = _resolved(stored), _resolved(here)
-    old, new = configs.decisive(stored), configs.decisive(here)
+    old, new = (configs.decisive(values, selecting=selecting) for values in (stored, here))
     keys = sorted(key for key in old.keys() | new.keys() if old.get(key) != new.get(key))
     old, new = configs.flatten(stored), configs.flatten(here)
     lengths = ("train.steps", "train.epochs")

@@ -21,7 +21,7 @@ from dml_jax.train.distributed import mesh as meshes
 from dml_jax.train.experiment import Experiment
 from dml_jax.train.records import kept_models, workdir
 from dml_jax.train.state import TrainState
-from dml_jax.train.testing import pretrained_features
+from dml_jax.train.testing import pretrained_features, readings
 from dml_jax.train.variants import class_tables
 
 MODEL = (
@@ -78,6 +78,8 @@ def load_trained(
     # The variables come from the checkpoint, so what they were initialised with need not exist any more.
     backbone = replace(given.backbone, pretrained="none", dtype=dtype or given.backbone.dtype)
     config = replace(given, backbone=backbone)
+    if reading := readings.name_in_results(config, directory):
+        config = experiments.read_as(config, reading)
     method = experiments.build_method(config, TrainingSet(facts["classes"], facts["images"]))
     optimizer = optimizers.build(config.train, method, lambda step: 1.0, warmup_steps=config.train.warmup_epochs)
     shape = (facts["shape"][0], facts["shape"][1])

@@ -17,7 +17,7 @@ from dml_jax.train.experiment import Experiment
 from dml_jax.train.start import warm_start
 from dml_jax.train.state import TrainState
 from dml_jax.train.testing import controls as without_learning
-from dml_jax.train.testing import embedding, pretrained_features, split_metrics, test_time_refinement
+from dml_jax.train.testing import embedding, pretrained_features, readings, split_metrics, test_time_refinement
 
 Embeddings = dict[str, np.ndarray]  # float32 [N, D] of "test" and, if there is one, "gallery"
 
@@ -32,9 +32,14 @@ def final(
       there is one, "gallery").
     """
     config, test = experiment.config, experiment.splits["test"]
-    embeddings = _embeddings(experiment, experiment.method, state)
+    tested = readings.compiled(experiment, state).of(state, "test", test)
     console.print("evaluating on the unseen classes")
-    results = _metrics(experiment, embeddings, per_query=True)
+    found = {name: _metrics(experiment, rows, per_query=True) for name, rows in tested.items()}
+    reading = readings.reported(config.evaluation, found)
+    results, embeddings = found[reading], tested[reading]
+    if experiment.readings:
+        each = {name: {key: value for key, value in of.items() if np.ndim(value) == 0} for name, of in found.items()}
+        results |= {"reading": reading, "readings": each}
     results["protocol"] = protocol.description(
         config.evaluation.protocol,
         cluster=config.evaluation.cluster,

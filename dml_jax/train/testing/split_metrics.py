@@ -63,14 +63,16 @@ def of_training_classes(
     train: Split,
     like: Split,
     on_progress: Callable[[int], None],
+    columns: slice = slice(None),
 ) -> dict[str, float]:
     """Recall@1 and MAP@R among a sample of the training classes, to be compared with those of unseen classes.
 
-    The sample has at most as many classes and images as the split `like`, and about SEEN images.
+    The sample has at most as many classes and images as the split `like`, and about SEEN images. `columns` are those of
+    the embeddings that are compared.
     """
     most = min(SEEN, len(like.labels))
     whole = max(2, most * len(train.classes) // len(train.labels))  # classes that fit
     sample = some_classes(train, min(whole, len(np.unique(like.labels))), len(like.labels))
-    rows = embedding.embed_split(embedder, state, sample, on_progress)
+    rows = np.ascontiguousarray(embedding.embed_split(embedder, state, sample, on_progress)[:, columns])
     found = metrics(options, distance, sample, rows, cluster=False, shared=True)
     return {f"train/{name}": found[name] for name in ("recall@1", "map@r")}

@@ -1,0 +1,201 @@
+"""The tables and figures of the papers and reproductions: which command gives each, and what none can promise.
+
+The site has a page for each, made from this list, `published.csv` and the files that it names.
+"""
+
+from typing import NamedTuple
+
+ANALYSE = "dml-jax analyse --workdir=runs/NAME --what="
+CAPTURE = "Drawings explain the method and have no numbers."
+
+
+class Place(NamedTuple):
+    """A table or a figure.
+
+    Attributes:
+      name: "Table 3".
+      about: what it shows, in a few words.
+      commands: what gives it; NAME is a finished run.
+      note: what differs from the paper, or why there is no command.
+      measured: heading in `benchmarks/RESULTS.md` of our own results of the kind.
+    """
+
+    name: str
+    about: str
+    commands: tuple[str, ...] = ()
+    note: str = ""
+    measured: str = ""
+
+
+class Paper(NamedTuple):
+    """A paper or a reproduction.
+
+    Attributes:
+      title: of the page.
+      source: the name in `published.csv`.
+      limits: what its numbers depend on that is not published, or not followed here.
+      places: its tables and figures, in their order.
+    """
+
+    title: str
+    source: str
+    limits: tuple[str, ...]
+    places: tuple[Place, ...]
+
+
+def studies(*names: str) -> tuple[str, ...]:
+    """The commands of studies."""
+    return tuple(f"dml-jax study --study={name} --protocol=paper" for name in names)
+
+
+def runs(*names: str) -> tuple[str, ...]:
+    """The commands of configurations."""
+    return tuple(f"python -m dml_jax.main --config={name} --protocol=paper" for name in names)
+
+
+DATA = ("cub", "cars", "sop", "inshop")
+ABLATIONS = "Omniglot: ablations of the papers"
+FIRST = "Omniglot: the four papers and cross-entropy"
+MPN = Paper(
+    "MPN: Learning Intra-Batch Connections",
+    "Seidenschwarz et al., ICML 2021",
+    (
+        "The results but those of Table 9 are of the epoch that is best on the test classes, after two returns to the "
+        "best epoch so far; the authors' protocol does both.",
+        "The authors' configuration of SOP leaves the message passing network untrained (`sop_mpn:auxiliary`); it is "
+        "unknown which of the two gave the published results.",
+        "On Cars196 the rows with message passing at test time are of another network, with one layer and four heads.",
+        "The NMI on SOP has no code.",
+    ),
+    (
+        Place("Table 1", "results on CUB, Cars196 and SOP",
+              runs("cub_mpn", "cars_mpn", "sop_mpn", "cub_group_loss", "cars_group_loss", "cub_baseline",
+                   "cars_baseline", "sop_baseline"),
+              "The Group Loss on SOP is not included, because its settings are not known.", FIRST),
+        Place("Table 2", "results on In-Shop", runs("inshop_mpn", "inshop_baseline:proxy_anchor")),
+        Place("Table 3", "the two losses, and message passing at test time",
+              studies("mpn_losses:cub", "mpn_losses:cars"), measured=ABLATIONS),
+        Place("Table 4", "ensembles of two and five networks, also of the Group Loss",
+              studies(*(f"mpn_ensembles:{data}" for data in DATA)),
+              "Ensembles of the Group Loss on CUB and Cars196 only.", ABLATIONS),
+        Place("Table 5", "size of the embedding; Figure 5 draws it",
+              studies(*(f"mpn_embedding_size:{data}" for data in DATA)), measured=ABLATIONS),
+        Place("Table 6", "ProxyNCA++ at 227 pixels", runs(*(f"{data}_baseline:proxy_nca_pp-227" for data in DATA))),
+        Place("Table 7", "larger images", studies(*(f"mpn_image_size:{data}" for data in DATA))
+              + runs(*(f"{data}_baseline:proxy_nca_pp" for data in DATA)), measured=ABLATIONS),
+        Place("Table 8", "batches at test time, and students",
+              studies("mpn_test_time:cub", "mpn_test_time:cars", "mpn_students:cub", "mpn_students:cars"),
+              measured="Omniglot: MPN's test-time batches, the table of its appendix C"),
+        Place("Table 9", "without selection on the test classes",
+              tuple(f"python -m dml_jax.main --config={data}_mpn" for data in DATA),
+              "The authors searched the hyperparameters by cross-validation; here the values are those of the other "
+              "tables, with a fixed schedule."),
+        Place("Figures 1, 2, 9", "drawings", note=CAPTURE),
+        Place("Figures 3, 4, 17", "layers and heads",
+              studies("mpn_layers_heads:cub", "mpn_layers_heads:cars", "mpn_layers_heads:sop"),
+              "Values are not printed.", ABLATIONS),
+        Place("Figures 6, 10-13", "retrieved images", (ANALYSE + "retrieval",), "The authors' queries are not named."),
+        Place("Figures 7, 14", "embeddings of a batch, without and with message passing", (ANALYSE + "tsne",),
+              "Of a whole split, without message passing."),
+        Place("Figure 8", "recall on training and test classes beside the Group Loss",
+              (*studies("mpn_group_loss:cub"), ANALYSE + "overfitting"), "One figure for each run."),
+        Place("Figures 15, 16", "embeddings of ten classes, without and with message passing", (ANALYSE + "tsne",),
+              "Classes cannot be chosen."),
+        Place("Figures 18, 19", "classes per batch and images per class",
+              studies("mpn_batches:cub", "mpn_batches:cars"), "Values are not printed.", ABLATIONS),
+        Place("Figure 20", "t-SNE of the test images with thumbnails", (ANALYSE + "tsne",)),
+    ),
+)  # fmt: skip
+RE_MPN = Paper(
+    "MPN: its reproduction",
+    "[Re] Learning Intra-Batch Connections, MLRC",
+    ("The standard errors are over test queries, in a way that is not stated.",),
+    (
+        Place("Table 1", "settings, and the range of the authors' search",
+              studies(*(f"re_mpn_table1:{data}" for data in DATA)),
+              "Only the search: the settings are those of `*_mpn`."),
+        Place("Table 2", "the paper, the authors' weights evaluated again, and the reproduction",
+              studies("re_mpn_table2"), measured=FIRST),
+        Place("Table 3", "message passing at test time", studies("re_mpn_table3:cub", "re_mpn_table3:cars")),
+        Place("Figure 1", "divergence of the attention from uniform, by head", (ANALYSE + "attention",)),
+        Place("Figure 2", "attention of one node over the training", (ANALYSE + "attention",),
+              "The mean over the heads; the node cannot be chosen."),
+    ),
+)  # fmt: skip
+HIST = Paper(
+    "HIST: its reproduction",
+    "Yuan et al., MLRC 2022",
+    (
+        "All results are of the epoch that is best on the test classes.",
+        "With BN-Inception the authors published tau, alpha and lambda_s only; the other settings are the "
+        "reproduction's.",
+        "The numbers of the paper itself (Lim et al., CVPR 2022) are those that the reproduction quotes.",
+    ),
+    (
+        Place("Table 1", "sizes of the data sets", note="`dml-jax prepare` checks them."),
+        Place("Tables 2, 8, 9", "settings", note="Those of `*_hist` and their variants; `--mode=show` prints them."),
+        Place("Table 3", "reported, reproduced and retuned results",
+              studies("hist_backbones:cub", "hist_backbones:cars", "hist_backbones:sop"), measured=FIRST),
+        Place("Table 4", "distances", studies("hist_distances:cars"), measured=ABLATIONS),
+        Place("Tables 5, 6", "search of the hyperparameters",
+              studies("hist_search:cub", "hist_search:cars", "hist_search:sop"),
+              measured=ABLATIONS),
+        Place("Table 7", "running time", note="In the column `time` of every study; not on the V100."),
+        Place("Figure 1", "drawing", note=CAPTURE),
+        Place("Figure 2", "batch size, layers and alpha",
+              studies("hist_batch_size:cars", "hist_layers:cars", "hist_alpha:cars"), "Values are not printed.",
+              ABLATIONS),
+        Place("Figure 3a", "sizes of embedding and hypergraph network", studies("hist_sizes:cars"), measured=ABLATIONS),
+        Place("Figure 3b", "tau and lambda_s", studies("hist_tau_lambda:cars"), measured=ABLATIONS),
+        Place("Figures 4, 5", "embeddings of test images", (ANALYSE + "tsne",),
+              "Before and after training in two figures, of all classes."),
+    ),
+)  # fmt: skip
+CRT = Paper(
+    "CRT: Coded Residual Transform",
+    "Kan et al., NeurIPS 2022",
+    (
+        "Neither optimizer nor length is stated, and no code is public: `configs/recipes/crt.py` lists what was chosen."
+        " Nothing can be promised about reaching the numbers.",
+        "How the reported epoch was selected is not stated.",
+    ),
+    (
+        Place("Tables 1, 2", "density and spectral decay of the embeddings",
+              studies(*(f"crt_geometry:{data}" for data in DATA)), "The backbone is not stated."),
+        Place("Table 3", "results on CUB and Cars196", runs("cub_crt", "cars_crt"), measured=FIRST),
+        Place("Table 4", "results on SOP and In-Shop", runs("sop_crt", "inshop_crt")),
+        Place("Table 5", "backbones, with and without CRT", studies(*(f"crt_backbones:{data}" for data in DATA))),
+        Place("Table 6", "components", studies("crt_components:cub"), measured=ABLATIONS),
+        Place("Table 7", "one head or one per prototype", studies("crt_gamma:cub"), measured=ABLATIONS),
+        Place("Table 8", "prototypes of the first branch", studies("crt_first_prototypes:cub"), measured=ABLATIONS),
+        Place("Table 9", "prototypes of both branches", studies("crt_prototypes:cub"), measured=ABLATIONS),
+        Place("Table 10", "shared weights", studies("crt_sharing:cub"), measured=ABLATIONS),
+        Place("Figures 1, 3", "drawings", note=CAPTURE),
+        Place("Figure 2", "maps of the correlation with the prototypes", (ANALYSE + "heat_maps",)),
+    ),
+)  # fmt: skip
+DIVA = Paper(
+    "DiVA: Diverse Visual Feature Aggregation",
+    "Milbich et al., ECCV 2020",
+    (
+        "Where text and code differ, the code is followed: `configs/recipes/diva.py`.",
+        "The numbers are of the epoch and of the weighting of the embeddings that are best on the test classes; the "
+        "authors' protocol does both.",
+        "A user of the authors' command for CUB has 68.35 instead of 69.2.",
+    ),
+    (
+        Place("Table 1", "combinations of tasks", studies("diva_tasks:cub", "diva_tasks:cars", "diva_tasks:sop"),
+              measured=ABLATIONS),
+        Place("Table 2", "results, by backbone and loss",
+              studies("diva_backbones:cub", "diva_backbones:cars", "diva_backbones:sop"), measured=FIRST),
+        Place("Table 3", "no decorrelation, separate models", studies("diva_separate:cub"),
+              "The data set is not stated; the values fit CUB.", ABLATIONS),
+        Place("Figures 1, 4", "self-supervised tasks instead of DaNCE, an ensemble",
+              studies("diva_self_supervision:cub", "diva_self_supervision:cars", "diva_self_supervision:sop"),
+              "Values are not printed.", "Omniglot: the bars of DiVA's Figure 4"),
+        Place("Figures 2, 3", "drawings", note=CAPTURE),
+        Place("Figure 5", "spectra of the embeddings", studies("diva_separate:cub"),
+              "On the page of the study, with the margin loss alone (baseline) beside DiVA."),
+    ),
+)  # fmt: skip
+PAPERS = {"mpn": MPN, "mpn_reproduction": RE_MPN, "hist_reproduction": HIST, "crt": CRT, "diva": DIVA}

@@ -1,0 +1,58 @@
+"""The pages of the papers: complete, and of commands that exist."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from configs import published
+from configs.papers import PAPERS
+from dml_jax.analysis.subjects import SUBJECTS
+from dml_jax.config import files as config_files
+from dml_jax.studies import plan
+from docs import generate
+
+ROOT = Path(__file__).parents[1]
+CAPTIONS = {  # tables and figures of each paper, counted in it
+    "mpn": (9, 20), "mpn_reproduction": (3, 2), "hist_reproduction": (9, 5), "crt": (10, 3), "diva": (3, 5),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PAPERS)
+def test_every_table_and_figure_has_a_place(name: str) -> None:
+    found = set().union(*(generate.places(f"{place.name}; {place.about}") for place in PAPERS[name].places))
+    tables, figures = CAPTIONS[name]
+    expected = {f"Table {i}" for i in range(1, tables + 1)} | {f"Figure {i}" for i in range(1, figures + 1)}
+    assert {re.sub(r"[a-z]$", "", place) for place in found} == expected
+
+
+@pytest.mark.parametrize("name", PAPERS)
+def test_every_published_number_of_a_paper_is_on_its_page(name: str) -> None:
+    paper = PAPERS[name]
+    shown = {entry for place in paper.places for _, result in generate.printed_in(paper, place) for entry in result}
+    assert shown >= {entry for entry in published.entries() if entry.paper == paper.source}
+    page = generate.paper_page(paper)
+    assert all(f"| {entry.printed}" in page for entry in shown)
+
+
+@pytest.mark.parametrize("name", PAPERS)
+def test_the_commands_of_a_page_exist(name: str) -> None:
+    for command in (command for place in PAPERS[name].places for command in place.commands):
+        *_, option = (word for word in command.split() if word != "--protocol=paper")
+        if option.startswith("--study="):
+            study = option.removeprefix("--study=")
+            file, _, variant = study.partition(":")
+            assert plan.load(f"configs/studies/{file}.py" + (f":{variant}" if variant else ""))
+        elif option.startswith("--what="):
+            assert option.removeprefix("--what=") in SUBJECTS
+        else:
+            file, _, variant = option.removeprefix("--config=").partition(":")
+            module = config_files.run_file("--config", file)
+            assert variant in ("", *getattr(module, "VARIANTS", ()))
+
+
+def test_places() -> None:
+    assert generate.places("Tables 3 and 8") == {"Table 3", "Table 8"}
+    assert generate.places("Figures 6, 10-12") == {"Figure 6", "Figure 10", "Figure 11", "Figure 12"}
+    assert generate.places("quoted by Yuan et al., Table 3") == {"Table 3"}
+    assert generate.places("Figure 3a") == {"Figure 3a"}
