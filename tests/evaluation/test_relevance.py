@@ -76,14 +76,27 @@ def test_groups_leave_out_rows_of_the_same_class_and_group(monkeypatch, sort_abo
     assert found["lone_queries"] >= (labels[queries] < 4).sum() > 0
 
 
-def test_rows_of_the_same_group_do_not_decide_which_queries_need_float64():
-    """Near rows that are left out hide that the nearest relevant row is close, too, and the other way round."""
+def test_close_rows_are_ranked_in_float64():
     points, labels = brute.narrow_cone()
     groups = np.arange(400) // 20 % 4
     found = metrics.retrieval(points, labels, ks=KS, groups=groups, full_ranking=True, per_query=True)
     same = labels[:, None] == labels
     omitted = same & (groups[:, None] == groups)
     check(found, brute.distances(points, points, "cosine"), same & ~omitted, omitted)
+
+
+def test_copies_that_are_left_out_do_not_need_float64(monkeypatch):
+    """Such as consecutive frames of one camera."""
+    ranked, original = [], plan.exact.squared_distances
+    monkeypatch.setattr(
+        plan.exact, "squared_distances", lambda queries, *rest: ranked.extend(queries.order) or original(queries, *rest)
+    )
+    points, labels = sample(10, [4] * 20, shuffled=False)
+    points[1::2] = points[::2]
+    metrics.retrieval(points, labels, ks=KS, groups=np.arange(80) // 2 % 2)
+    assert ranked == []
+    metrics.retrieval(points, labels, ks=KS)
+    assert sorted(ranked) == list(range(80))
 
 
 def test_groups_and_a_row_to_exclude():
