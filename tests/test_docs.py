@@ -258,6 +258,14 @@ def test_python_snippets(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
             "gallery": rows,
         },
         "guides/serve.md": {"images": images},
+        "topics/metrics.md": {
+            "queries": rows[:60],
+            "gallery": rows[60:],
+            "persons": np.arange(60) % 7,
+            "gallery_persons": np.arange(1140) % 9,
+            "cameras": np.arange(60) % 2,
+            "gallery_cameras": np.arange(1140) % 4,
+        },
     }
     given: dict[str, object] = dict(next((v for name, v in variables.items() if str(page).endswith(name)), {}))
     for language, content in blocks(page):

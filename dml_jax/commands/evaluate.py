@@ -7,8 +7,9 @@
 
 Images are a folder with one subfolder per class, or the test split of a prepared data set. Embeddings are real numbers
 [N, D], memory-mapped, so they may be larger than the memory. Labels are integers or strings [N], or a text file with
-one class per line. Without queries, every row searches all other rows. --rerank and --expand add the metrics after
-k-reciprocal re-ranking and query expansion; both load the embeddings into memory.
+one class per line; with several classes per row, 0 and 1 [N, C], or a .tsv file with the classes of a row on each line.
+Without queries, every row searches all other rows. --rerank and --expand add the metrics after k-reciprocal re-ranking
+and query expansion; both load the embeddings into memory.
 """
 
 import argparse
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dml_jax import files
-from dml_jax.commands import cli, model_options, rerank_options
+from dml_jax.commands import cli, model_options, relevance_options, rerank_options
 from dml_jax.errors import ConfigError, DataError, printable
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ def parser() -> cli.Parser:
     flags.add_argument("--no_clustering", action="store_true", help="skip k-means and NMI")
     flags.add_argument("--restarts", type=int, help="restarts of k-means (default: 10; 1 above 1000 classes)")
     flags.add_argument("--seed", type=int, default=0, help="seed of k-means (default: 0)")
+    relevance_options.add_to(flags)
     rerank_options.add_to(flags)
     flags.add_argument(
         "--full_ranking", action="store_true", help="add MAP over the whole ranking and precision@K; slower"
@@ -74,12 +76,13 @@ def check_source(options: argparse.Namespace) -> None:
     """Raises ConfigError unless the options give either a model and images, or embeddings and labels."""
     if not options.model:
         for key in ("embeddings", "labels"):
-            if not getattr(options, key):
+            if not getattr(options, key) and not (key == "labels" and options.relevant):
                 raise ConfigError(
                     f"--{key}: missing; e.g. --embeddings=embeddings.npy --labels=labels.npy, or --model=lite0 "
                     "--data=photos/"
                 )
-    for key in ("embeddings", "labels", "query_embeddings", "query_labels") if options.model else ("data",):
+    of_files = ("embeddings", "labels", "query_embeddings", "query_labels", *relevance_options.INPUTS, "categories")
+    for key in of_files if options.model else ("data",):
         if getattr(options, key):
             raise ConfigError(f"--{key}: {'is not used with' if options.model else 'needs'} --model")
     if options.model and not options.data:
@@ -111,7 +114,8 @@ def execute(arguments: list[str]) -> None:
     """
     options = parser().read_plain(arguments, "dml-jax evaluate")
     check_source(options)
-    if bool(options.query_embeddings) != bool(options.query_labels):
+    relevance_options.check(options)
+    if bool(options.query_embeddings) != bool(options.query_labels) and not options.relevant:
         raise ConfigError("--query_embeddings and --query_labels: give both or neither")
     if options.verification and options.query_embeddings:
         raise ConfigError("--verification: compares the pairs of one set; leave out the queries")
@@ -158,7 +162,9 @@ def evaluate(options: argparse.Namespace, ks: tuple[int, ...] | None) -> dict[st
     if ks is not None and max(ks) > candidates:
         raise ConfigError(f"--ks={options.ks}: there are {candidates} candidates; every K must be at most that")
     rerank_options.check_sizes(options, len(queries), None if gallery is None else len(gallery))
-    classes = len(np.unique(labels))
+    relevance_options.check_labels(options, labels)
+    judgements = relevance_options.load(options)
+    classes = 0 if labels is None else len(np.unique(labels if isinstance(labels, np.ndarray) else labels.values))
 
     settings: dict[str, Any] = {
         "cluster": not options.no_clustering,
@@ -177,6 +183,7 @@ def evaluate(options: argparse.Namespace, ks: tuple[int, ...] | None) -> dict[st
             full_ranking=options.full_ranking,
             gallery=gallery,
             gallery_labels=gallery_labels,
+            judgements=judgements,
             memory=None if options.memory is None else options.memory << 20,
             announce=None if options.quiet else console.print,
             progress=_progress(console, "retrieval"),
@@ -187,10 +194,11 @@ def evaluate(options: argparse.Namespace, ks: tuple[int, ...] | None) -> dict[st
             results |= verification.summary(queries, labels)
         results |= rerank_options.evaluate(options, queries, labels, gallery, gallery_labels, ks or KS, console)
     results["protocol"] = protocol.description(
-        options.protocol, classes=classes, gallery=gallery is not None, **settings
+        options.protocol, classes=classes, gallery=gallery is not None, groups="groups" in judgements, **settings
     )
     results |= {"rows": len(queries), "columns": queries.shape[1], "classes": classes}
-    results |= {key: str(getattr(options, key)) for key in SOURCES if getattr(options, key)}
+    inputs = (*SOURCES, *relevance_options.INPUTS)
+    results |= {key: str(getattr(options, key)) for key in inputs if getattr(options, key)}
     if gallery is not None:
         results["gallery_rows"] = len(gallery)
     return results
@@ -214,7 +222,7 @@ def _embedded(options: argparse.Namespace) -> "tuple[np.ndarray, np.ndarray, np.
     return queries, split.labels, model.embed_split(gallery), gallery.labels
 
 
-def _read(options: argparse.Namespace) -> "tuple[np.ndarray, np.ndarray, np.ndarray | None, np.ndarray | None]":
+def _read(options: argparse.Namespace) -> "tuple[np.ndarray, Any, np.ndarray | None, Any]":
     """Embeddings and labels of the queries, and those of the gallery if it differs, from files."""
     rows, labels = _load(options, "embeddings", "labels")
     if not options.query_embeddings:
@@ -222,17 +230,17 @@ def _read(options: argparse.Namespace) -> "tuple[np.ndarray, np.ndarray, np.ndar
     return *_load(options, "query_embeddings", "query_labels"), rows, labels
 
 
-def _load(options: argparse.Namespace, embeddings: str, labels: str) -> "tuple[np.ndarray, np.ndarray]":
-    """Embeddings [N, D], memory-mapped, and labels [N], from the files that two options name."""
-    from dml_jax.evaluation import check_inputs
+def _load(options: argparse.Namespace, embeddings: str, labels: str) -> "tuple[np.ndarray, Any]":
+    """Embeddings [N, D], memory-mapped, and labels [N] or `relevance.Classes`, from the files that two options name."""
+    from dml_jax.evaluation import check_inputs, relevance
 
-    def load(key: str) -> "np.ndarray":
-        return check_inputs.load(files.expand_path(f"--{key}", getattr(options, key)), name=f"--{key}")
-
-    points = check_inputs.embeddings(load(embeddings), name=f"--{embeddings}")
+    path = files.expand_path(f"--{embeddings}", getattr(options, embeddings))
+    points = check_inputs.embeddings(check_inputs.load(path, name=f"--{embeddings}"), name=f"--{embeddings}")
+    if options.relevant:
+        return points, None
     path = files.expand_path(f"--{labels}", getattr(options, labels))
-    classes = load(labels) if path.suffix == ".npy" else check_inputs.read_lines(path, name=f"--{labels}")
-    return points, check_inputs.labels(classes, len(points), name=f"--{labels}", of=f"--{embeddings}")
+    classes = relevance_options.load_classes(path, f"--{labels}")
+    return points, relevance.classes(classes, len(points), name=f"--{labels}", of=f"--{embeddings}")
 
 
 def _progress(console: "Console", title: str) -> Callable[[int, int], None]:
@@ -269,6 +277,8 @@ def print_table(results: dict[str, Any], output: Path | None) -> None:
         table.add_row(heading, *(metric_table.cell(ranking, entry, digits=2) for ranking in rankings.values()))
     console = Console(highlight=False, soft_wrap=True)
     console.print(table)
+    if "categories" in results:
+        relevance_options.print_categories(results)
     if results["lone_queries"]:
         console.print(f"{results['lone_queries']:,} queries have no relevant row")
     if "equal_error_rate" in results:

@@ -8,7 +8,8 @@ import numpy as np
 from jax.sharding import Mesh
 
 from dml_jax.errors import DataError, DataWarning
-from dml_jax.evaluation import _engine, check_inputs, copies
+from dml_jax.evaluation import _engine, check_inputs, copies, relevance
+from dml_jax.evaluation._engine.judgements import Judgements
 from dml_jax.evaluation._engine.sharing import among_processes
 from dml_jax.evaluation.check_inputs import ArrayLike
 from dml_jax.evaluation.clustering import ami, f1_pairs, nmi, nmi_stderr
@@ -31,15 +32,19 @@ __all__ = [
 
 def retrieval(
     queries: ArrayLike,
-    labels: ArrayLike,
+    labels: relevance.Labels | None,
     *,
     ks: int | Sequence[int] = (1, 2, 4, 8),
     metric: Literal["cosine", "euclidean"] = "cosine",
     gallery: ArrayLike | None = None,
-    gallery_labels: ArrayLike | None = None,
-    exclude: ArrayLike | None = None,
+    gallery_labels: relevance.Labels | None = None,
+    relevant: relevance.Rows | None = None,
+    exclude: relevance.Rows | None = None,
     exclude_self: bool | None = None,
     exclusion: Literal["index", "position"] = "index",
+    groups: ArrayLike | None = None,
+    gallery_groups: ArrayLike | None = None,
+    categories: relevance.Labels | None = None,
     full_ranking: bool = False,
     per_query: bool = False,
     mesh: Mesh | None = None,
@@ -52,16 +57,26 @@ def retrieval(
 
     Args:
       queries: [Q, D] real numbers.
-      labels: [Q] integers or strings.
+      labels: [Q] integers or strings. With several classes per row, a list of them for each row or an array [Q, C] of
+        bool or 0 and 1; rows that share a class are relevant to each other. None if `relevant` is given.
       ks: values of K for Recall@K, at most the number of candidates.
       metric: distance that ranks the gallery.
       gallery: [G, D]; by default the queries are their own gallery.
-      gallery_labels: [G], of the same kind as `labels`.
-      exclude: int [Q], the gallery row to leave out for each query, -1 for none. If the queries are part of the
-        gallery, give each one's own row; otherwise every query finds itself first.
+      gallery_labels: [G], lists or [G, C], of the same kind as `labels`.
+      relevant: the relevant gallery rows, in place of labels: for each query a list of rows or a mapping of rows to
+        grades (larger is better, 0 not relevant); or a function from the query's index to bool or grades [G], which
+        several threads call. Also returns "ndcg@K" for `ks`.
+      exclude: the gallery rows to leave out: int [Q], one row of its class for each query, -1 for none; or for each
+        query a list of any rows; or a function from the query's index to bool [G], which several threads call. If the
+        queries are part of the gallery, give each one's own row; otherwise every query finds itself first.
       exclude_self: whether query i excludes gallery row i; by default only if the queries are their own gallery. A
-        gallery equal to the queries is an error unless this or `exclude` is given.
+        gallery equal to the queries is an error unless this, `exclude` or `groups` is given.
       exclusion: exclude the query by its index, or, as in the code of several papers, whatever is ranked first.
+      groups: [Q] integers or strings, such as cameras. A query leaves out the relevant rows of its group, as in the
+        re-identification of persons and vehicles (Zheng et al., ICCV 2015).
+      gallery_groups: [G], of the same kind as `groups`.
+      categories: of the queries, in the forms of `labels`. Also returns "categories", for each category the metrics of
+        its queries and their number, "queries"; categories without queries are omitted.
       full_ranking: also return "map", the mean average precision over the whole ranking, and "precision@K" for `ks`.
       per_query: also return "rank" (int [Q], 1-based rank of the nearest relevant row, 0 if there is none),
         "r_precision_per_query" and "map@r_per_query" (float [Q], NaN for queries without a relevant row).
@@ -72,46 +87,52 @@ def retrieval(
       progress: called with the number of tiles done and the total.
 
     Returns:
-      Python numbers. "recall@K", "macro_recall@1" (the mean over the classes of their queries' Recall@1) and "mrr"
-      (mean reciprocal rank of the nearest relevant row), where a query without a relevant row is a miss; "r_precision",
-      "map@r", "map" and "precision@K", means over the queries that have a relevant row, NaN if none has; the standard
-      error of each as "..._stderr"; and "lone_queries", the number of queries without a relevant row.
+      Python numbers. "recall@K", "macro_recall@1" (the mean over the classes of their queries' Recall@1; only with one
+      class per query) and "mrr" (mean reciprocal rank of the nearest relevant row), where a query without a relevant
+      row is a miss; "r_precision", "map@r", "map", "precision@K" and "ndcg@K" (Järvelin & Kekäläinen, TOIS 2002, gains
+      equal to the grades), means over the queries that have a relevant row, NaN if none has; the standard error of each
+      as "..._stderr"; and "lone_queries", the number of queries without a relevant row. Rows that a query leaves out
+      are neither ranked nor relevant; a query that leaves out all its relevant rows has none.
 
     Warns:
       DataWarning: nearly every query has a gallery row at distance 0, and none is excluded.
     """
     points = check_inputs.embeddings(queries, name="queries")
-    classes = check_inputs.labels(labels, len(points), of="queries")
     ks = check_inputs.recall_ks(ks)
     if metric not in ("cosine", "euclidean"):
         raise DataError(f"metric={metric!r}: give 'cosine' or 'euclidean'")
     if exclusion not in ("index", "position"):
         raise DataError(f"exclusion={exclusion!r}: give 'index' or 'position'")
-    if gallery is None and gallery_labels is None:
-        gallery_points, gallery_classes = points, classes
-    elif gallery is None or gallery_labels is None:
-        raise DataError("gallery and gallery_labels: give both or neither")
-    else:
+    gallery_points = points
+    if gallery is not None:
         gallery_points = check_inputs.embeddings(gallery, name="gallery")
-        gallery_classes = check_inputs.labels(gallery_labels, len(gallery_points), name="gallery_labels", of="gallery")
         check_inputs.check_same_width(points, gallery_points)
-        check_inputs.check_same_kind(classes, gallery_classes)
-        if exclude is None and exclude_self is None and check_inputs.equal_rows(points, gallery_points):
-            raise DataError(
-                "gallery: equals the queries, so every query would find itself; omit the gallery, or give the row that "
-                "each query must not find as exclude"
-            )
+    rows, gallery_rows = len(points), len(gallery_points)
+    classes, gallery_classes, relevant_rows = relevance.targets(
+        labels, gallery_labels, relevant, rows, gallery_rows, own_gallery=gallery is None
+    )
+    own, omitted = relevance.exclusions(exclude, rows, gallery_rows)
+    common_groups = relevance.common_groups(groups, gallery_groups, rows, gallery_rows, own_gallery=gallery is None)
+    judgements = Judgements(relevant_rows, omitted, common_groups)
+    members = {} if categories is None else relevance.members(categories, rows)
+    if exclusion == "position" and judgements != Judgements():
+        raise DataError("exclusion='position': needs one class per row, without relevant, groups and lists to exclude")
+    unspecified = gallery is not None and exclude is None and exclude_self is None and groups is None
+    if unspecified and check_inputs.equal_rows(points, gallery_points):
+        raise DataError(
+            "gallery: equals the queries, so every query would find itself; omit the gallery, or give the row that "
+            "each query must not find as exclude"
+        )
     excluded = None
-    if exclude is not None:
+    if own is not None:
         if gallery is None or exclude_self is not None or exclusion == "position":
             raise DataError("exclude: give it with a gallery, and without exclude_self and exclusion")
-        excluded = check_inputs.excluded_rows(exclude, classes, gallery_classes, name="exclude")
+        excluded = check_inputs.excluded_rows(own, classes, gallery_classes, name="exclude")
     elif exclude_self or (exclude_self is None and gallery is None):
-        excluded = check_inputs.excluded_rows(np.arange(len(points)), classes, gallery_classes, name="exclude_self")
-    unspecified = gallery is not None and excluded is None and exclude_self is None
+        excluded = check_inputs.excluded_rows(np.arange(rows), classes, gallery_classes, name="exclude_self")
     if unspecified and (problem := copies.warning(points, gallery_points, metric)):
         warnings.warn(problem, DataWarning, stacklevel=2)
-    candidates = len(gallery_points) - (excluded is not None and bool((excluded >= 0).any()))
+    candidates = gallery_rows - (excluded is not None and bool((excluded >= 0).any()))
     for k in ks:
         if not 0 < k <= candidates:
             raise DataError(f"ks: K={k}, but there are {candidates} candidates; K must be in 1..{candidates}")
@@ -121,6 +142,7 @@ def retrieval(
         None if gallery is None else gallery_points,
         gallery_classes,
         metric=metric,
+        judgements=judgements,
         excluded=excluded if exclusion == "index" else None,
         drop_nearest=excluded is not None and exclusion == "position",
         dtype=check_inputs.compute_dtype(points),
@@ -128,20 +150,45 @@ def retrieval(
         memory=memory,
         share=among_processes(shared),
         full_ks=ks if full_ranking else None,
+        gain_ks=ks if relevant is not None else None,
     )
     if announce is not None:
         announce(plan.describe())
     results = _engine.execute(plan, progress)
-    summarized: dict[str, Any] = summary(
-        results.first_rank, results.r_precision, results.average_precision, results.relevant, classes, ks
-    )
-    if results.full is not None:
-        for name, values in zip(("map", *(f"precision@{k}" for k in ks)), results.full.T, strict=True):
-            summarized |= _mean_with_error(name, values[results.relevant > 0])
+    single = classes if relevant_rows is None else None
+    summarized: dict[str, Any] = _summary_of(results, single, ks, slice(None))
+    if categories is not None:
+        summarized["categories"] = {
+            name: _summary_of(results, single, ks, chosen) | {"queries": len(chosen)}
+            for name, chosen in members.items()
+        }
     if per_query:
         summarized["rank"] = results.first_rank
         summarized["r_precision_per_query"] = results.r_precision
         summarized["map@r_per_query"] = results.average_precision
+    return summarized
+
+
+def _summary_of(
+    results: _engine.QueryResults, labels: np.ndarray | None, ks: tuple[int, ...], chosen: slice | np.ndarray
+) -> dict[str, float]:
+    """The metrics of some queries; `labels` [Q] if they have one class each."""
+    relevant = results.relevant[chosen]
+    summarized = summary(
+        results.first_rank[chosen],
+        results.r_precision[chosen],
+        results.average_precision[chosen],
+        relevant,
+        None if labels is None else labels[chosen],
+        ks,
+    )
+    for names, values in (
+        (("map", *(f"precision@{k}" for k in ks)), results.full),
+        ([f"ndcg@{k}" for k in ks], results.gains),
+    ):
+        if values is not None:
+            for name, column in zip(names, values[chosen].T, strict=True):
+                summarized |= _mean_with_error(name, column[relevant > 0])
     return summarized
 
 
@@ -150,7 +197,7 @@ def summary(
     r_precision: np.ndarray,
     average_precision: np.ndarray,
     relevant: np.ndarray,
-    labels: np.ndarray,
+    labels: np.ndarray | None,
     ks: tuple[int, ...],
 ) -> dict[str, float]:
     """Means over the queries and their standard errors, with the keys of `retrieval`.
@@ -160,7 +207,7 @@ def summary(
       r_precision: float [Q].
       average_precision: float [Q], average precision at R.
       relevant: int [Q], the number R of relevant rows.
-      labels: [Q], class of each query.
+      labels: [Q], class of each query; without it, "macro_recall@1" is omitted.
       ks: values of K for Recall@K.
     """
     result: dict[str, float] = {}
@@ -168,10 +215,11 @@ def summary(
         recall = float(((first_rank > 0) & (first_rank <= k)).mean())
         result[f"recall@{k}"] = recall
         result[f"recall@{k}_stderr"] = float(np.sqrt(recall * (1 - recall) / len(first_rank)))
-    _, members, sizes = np.unique(labels, return_inverse=True, return_counts=True)
-    recalls = np.bincount(members, first_rank == 1) / sizes
-    result["macro_recall@1"] = float(recalls.mean())
-    result["macro_recall@1_stderr"] = float(np.sqrt(np.sum(recalls * (1 - recalls) / sizes)) / len(sizes))
+    if labels is not None:
+        _, members, sizes = np.unique(labels, return_inverse=True, return_counts=True)
+        recalls = np.bincount(members, first_rank == 1) / sizes
+        result["macro_recall@1"] = float(recalls.mean())
+        result["macro_recall@1_stderr"] = float(np.sqrt(np.sum(recalls * (1 - recalls) / sizes)) / len(sizes))
     result |= _mean_with_error("mrr", np.where(first_rank > 0, 1 / np.maximum(first_rank, 1), 0))
     has_relevant = relevant > 0
     result |= _mean_with_error("r_precision", r_precision[has_relevant])

@@ -1,11 +1,12 @@
 """Evaluation of a split's embeddings: all metrics, and one line that states how they were computed."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from dml_jax.evaluation import check_inputs, kmeans, metric_table, metrics
+from dml_jax.errors import DataError
+from dml_jax.evaluation import check_inputs, kmeans, metric_table, metrics, relevance
 from dml_jax.evaluation._engine.tiles import Metric, normalize
 from dml_jax.evaluation.check_inputs import ArrayLike
 from dml_jax.evaluation.clustering import Average
@@ -40,7 +41,7 @@ def kmeans_options(
 
 def evaluate(
     embeddings: ArrayLike,
-    labels: ArrayLike,
+    labels: relevance.Labels | None,
     *,
     ks: int | Sequence[int] = (1, 2, 4, 8),
     protocol: Protocol = "clean",
@@ -52,8 +53,9 @@ def evaluate(
     iterations: int | None = None,
     average: Average = "arithmetic",
     gallery: ArrayLike | None = None,
-    gallery_labels: ArrayLike | None = None,
+    gallery_labels: relevance.Labels | None = None,
     metric: Metric = "cosine",
+    judgements: Mapping[str, Any] | None = None,
     full_ranking: bool = False,
     per_query: bool = False,
     shared: bool = False,
@@ -66,7 +68,7 @@ def evaluate(
 
     Args:
       embeddings: [N, D], the queries.
-      labels: [N] integers or strings.
+      labels: [N] integers or strings, or, without clusters and geometry, another form that `metrics.retrieval` takes.
       ks: K of Recall@K; values above the number of candidates are skipped.
       protocol: "clean" excludes each query from its own neighbours by index; "paper" drops the first neighbour, as the
         published codes do, so that a query with a duplicate ranked first counts as its own hit.
@@ -76,6 +78,7 @@ def evaluate(
       average: mean of the entropies in the NMI; HIST's code uses the geometric mean, the others the arithmetic mean.
       gallery: [G, D] to search instead of the other queries; nothing is excluded then.
       gallery_labels: [G], of the same kind as `labels`.
+      judgements: any of `relevant`, `exclude`, `groups`, `gallery_groups` and `categories` of `metrics.retrieval`.
       metric: distance that ranks the gallery; with "cosine", k-means runs on rows of unit length.
 
     Returns:
@@ -83,6 +86,7 @@ def evaluate(
       the number of queries without a relevant gallery row.
     """
     points = check_inputs.embeddings(embeddings)
+    classes = _one_class_per_row(labels, len(points)) if cluster or geometry else np.empty(0)
     candidates = len(points) - 1 if gallery is None else len(np.asarray(gallery))
     result: dict[str, Any] = metrics.retrieval(
         points,
@@ -92,6 +96,7 @@ def evaluate(
         gallery=gallery,
         gallery_labels=gallery_labels,
         exclusion="index" if protocol == "clean" else "position",
+        **judgements or {},
         full_ranking=full_ranking,
         per_query=per_query,
         shared=shared,
@@ -100,28 +105,35 @@ def evaluate(
         progress=progress,
     )
     if geometry:
-        result["density"] = metrics.density(points, labels)
+        result["density"] = metrics.density(points, classes)
         result["spectral_decay"] = metrics.spectral_decay(points)
         result["uniformity"] = metrics.uniformity(points)
-        result["alignment"] = metrics.alignment(points, labels)
+        result["alignment"] = metrics.alignment(points, classes)
     if cluster:
-        classes = len(np.unique(labels))
+        count = len(np.unique(classes))
         if metric == "cosine":
             points = points.astype(check_inputs.compute_dtype(points))
             normalize(points)
-        options = kmeans_options(classes, init, restarts, iterations)
+        options = kmeans_options(count, init, restarts, iterations)
         assignments = kmeans.fit(
             points,
-            classes,
+            count,
             init=options.init,
             seed=seed,
             restarts=options.restarts,
             max_iterations=options.iterations,
             progress=cluster_progress,
         ).assignments
-        result["nmi"] = metrics.nmi(labels, assignments, average=average)
-        result["nmi_stderr"] = metrics.nmi_stderr(labels, assignments, average=average)
+        result["nmi"] = metrics.nmi(classes, assignments, average=average)
+        result["nmi_stderr"] = metrics.nmi_stderr(classes, assignments, average=average)
     return metric_table.in_display_order(result)
+
+
+def _one_class_per_row(labels: relevance.Labels | None, rows: int) -> np.ndarray:
+    classes = None if labels is None else relevance.classes(labels, rows, name="labels", of="embeddings")
+    if not isinstance(classes, np.ndarray):
+        raise DataError("labels: NMI and the geometry of embeddings need one class per row; switch them off")
+    return classes
 
 
 def description(
@@ -135,6 +147,7 @@ def description(
     iterations: int | None = None,
     average: Average = "arithmetic",
     gallery: bool = False,
+    groups: bool = False,
     metric: Metric = "cosine",
 ) -> str:
     """One line that states how `evaluate` computed its metrics; options as for `evaluate`.
@@ -142,6 +155,7 @@ def description(
     Args:
       classes: number of classes among the queries.
       gallery: whether the queries search a separate gallery.
+      groups: whether rows have groups.
     """
     exclusion = {
         "clean": "query excluded by index",
@@ -151,6 +165,7 @@ def description(
         f"{protocol} protocol",
         f"exact {metric} ranking in float32",
         "separate gallery" if gallery else exclusion[protocol],
+        *["relevant rows of the query's group excluded"] * groups,
         "ties broken by lower index",
         "queries without a relevant row count as misses in Recall@K and MRR and are excluded from R-precision and "
         "MAP@R",

@@ -23,6 +23,10 @@ lower index. A rank is therefore a count, and needs no sorting:
 The cost of counting grows with R, so classes with many rows are handled differently. Queries with hundreds of relevant
 rows sort their row of scores on the host (`sort`). `plan` chooses between them and combines the results.
 
+Rows that a query leaves out because they share its class and its group are targets, too: the rank of every other
+target decreases by the number of those that precede it (`count_ranks.without_omitted`). Any other `judgements` are
+ranked by sorting.
+
 Queries whose nearest relevant row is so close that rounding could decide are ranked once more, in float64 on the host
 (`exact`).
 """

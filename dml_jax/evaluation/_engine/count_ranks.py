@@ -31,11 +31,14 @@ class Targets(NamedTuple):
       start: int32 [m, T], first position of the query's class.
       size: int32 [m, T], number of targets, 0 for a query whose ranks are not counted.
       own: int32 [m, T], the position of the gallery row that the query excludes, usually itself; -1 if none.
+      groups: int [m, T], and int [G] by position of the gallery: a query leaves out the targets of its group. Their
+        ranks are counted, too, and tell how many of them precede another target.
     """
 
     start: np.ndarray
     size: np.ndarray
     own: np.ndarray
+    groups: tuple[np.ndarray, np.ndarray] | None = None
 
     def positions(self, width: int) -> np.ndarray:
         """Position of each target, -1 if unused, followed by the query's own: int32 [m, width + 1, T]."""
@@ -81,8 +84,8 @@ def count_ranks(
       drop: number of nearest targets whose score is not wanted.
 
     Returns:
-      int32 [m, R, T], 1-based, not counting the query's own row where `targets.own` gives it; 0 for unused targets. And
-      float [m, T], NaN for queries without targets.
+      int32 [m, R, T] in any order along R, 1-based, not counting rows that the query excludes; 0 for these and for
+      unused targets. And float [m, T], NaN for queries without targets.
     """
     symmetric = queries is gallery
     width = max(1, int(targets.size.max()))
@@ -106,7 +109,10 @@ def count_ranks(
     passes = TilePasses(gallery, queries, num_targets, symmetric, mesh, budget, share, progress, total)
     scores = passes.run(read_thresholds, left, right, near, right.thresholds.dtype)
     used, thresholds, own, ties = positions[:, :-1] >= 0, scores[:, :-1], scores[:, -1:], right.ties
-    reached = np.where(used, thresholds, np.iinfo(thresholds.dtype).min)
+    omitted = None
+    if targets.groups is not None:
+        omitted = used & (targets.groups[1][positions[:, :-1]] == targets.groups[0][:, None])
+    reached = np.where(used if omitted is None else used & ~omitted, thresholds, np.iinfo(thresholds.dtype).min)
     nearest = np.partition(reached, -1 - drop, axis=1)[:, -1 - drop] if drop else reached.max(axis=1)
     nearest_scores = scores_of_keys(nearest)
     unreachable = np.iinfo(thresholds.dtype).max
@@ -119,7 +125,15 @@ def count_ranks(
     own_position = targets.own[:, None]
     own_index = gallery.indices().reshape(-1)[own_position]
     counts -= (own_position >= 0) & ((own > thresholds) | ((own == thresholds) & (own_index < ties)))
-    return np.where(used, counts + 1, 0), nearest_scores
+    ranks = np.where(used, counts + 1, 0)
+    return ranks if omitted is None else without_omitted(ranks, omitted), nearest_scores
+
+
+def without_omitted(ranks: np.ndarray, omitted: np.ndarray) -> np.ndarray:
+    """Ranks int [m, R, T], sorted along R, as if the rows `omitted` (bool [m, R, T]) did not exist; 0 for these."""
+    order = np.argsort(ranks, axis=1)
+    ranks, omitted = (np.take_along_axis(values, order, axis=1) for values in (ranks, omitted))
+    return np.where(omitted, 0, ranks - np.cumsum(omitted, axis=1, dtype=ranks.dtype))
 
 
 def make_side(rows: TiledRows, positions: np.ndarray, gallery: TiledRows) -> Side[np.ndarray]:

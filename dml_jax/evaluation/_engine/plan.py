@@ -8,6 +8,7 @@ from jax.sharding import Mesh
 
 from dml_jax.evaluation._engine import exact, sort, tiles
 from dml_jax.evaluation._engine.count_ranks import Budget, Progress, Targets, count_ranks
+from dml_jax.evaluation._engine.judgements import Judgements
 from dml_jax.evaluation._engine.rank_metrics import full_ranking, metrics_from_ranks
 from dml_jax.evaluation._engine.sharing import Share
 from dml_jax.evaluation._engine.tiles import Metric, TiledRows
@@ -28,6 +29,7 @@ class QueryResults(NamedTuple):
       average_precision: float64 [Q], average precision at R, NaN without a relevant row.
       relevant: int64 [Q], R, the number of relevant rows.
       full: float64 [Q, 1 + len(ks)], see `rank_metrics.full_ranking`; None unless the plan has `full_ks`.
+      gains: float64 [Q, len(ks)], see `rank_metrics.discounted_gains`; None unless the plan has `gain_ks`.
     """
 
     first_rank: np.ndarray
@@ -35,6 +37,7 @@ class QueryResults(NamedTuple):
     average_precision: np.ndarray
     relevant: np.ndarray
     full: np.ndarray | None
+    gains: np.ndarray | None
 
 
 class Plan(NamedTuple):
@@ -48,10 +51,12 @@ class Plan(NamedTuple):
       share: this process's part of the tiles and sorted queries.
       labels: int [Q], classes numbered from 0.
       gallery_labels: int [G], likewise.
-      relevant: int64 [Q], R.
+      relevant: int64 [Q], R; of queries that are sorted, not known before.
+      judgements: relevant and omitted rows beyond the classes.
       excluded: int [Q], index of the candidate that each query excludes; -1 if none.
       drop_nearest: whether each query excludes its nearest candidate.
       full_ks: K of the precision at K, if the metrics of the whole ranking are wanted; else None.
+      gain_ks: K of the discounted gains, if they are wanted; else None. Only for queries that are sorted.
     """
 
     gallery: TiledRows
@@ -64,9 +69,11 @@ class Plan(NamedTuple):
     labels: np.ndarray
     gallery_labels: np.ndarray
     relevant: np.ndarray
+    judgements: Judgements
     excluded: np.ndarray
     drop_nearest: bool
     full_ks: tuple[int, ...] | None
+    gain_ks: tuple[int, ...] | None
 
     def describe(self) -> str:
         """One line with sizes, devices and an estimate of the memory per device."""
@@ -102,6 +109,7 @@ def make_plan(
     gallery_labels: np.ndarray,
     *,
     metric: Metric,
+    judgements: Judgements,
     excluded: np.ndarray | None = None,
     drop_nearest: bool = False,
     dtype: np.dtype,
@@ -109,6 +117,7 @@ def make_plan(
     mesh: Mesh | None = None,
     memory: int | None = None,
     full_ks: tuple[int, ...] | None = None,
+    gain_ks: tuple[int, ...] | None = None,
 ) -> Plan:
     """Chooses tiles, the order of the gallery, and which queries are counted and which sorted.
 
@@ -117,12 +126,14 @@ def make_plan(
       labels: int [Q].
       gallery: [G, D], None where the queries are their own gallery.
       gallery_labels: int [G], equal to `labels` where the queries are their own gallery.
-      excluded: int [Q], index of the candidate of its class that each query excludes; -1 or None for none.
+      judgements: with `relevant` or `omitted`, every query is sorted, and with `relevant` the labels do not matter.
+      excluded: int [Q], index of the candidate that each query excludes, of its class unless the query is sorted; -1 or
+        None for none.
       drop_nearest: exclude the nearest candidate of each query, as if it were of the query's class.
       dtype: float32 or float64.
       mesh: devices, by default all of this process.
       memory: bytes to use per device; by default see `tiles.memory_budget`.
-      full_ks: see `Plan`.
+      full_ks, gain_ks: see `Plan`.
     """
     mesh = mesh or tiles.local_mesh()
     memory = memory or tiles.memory_budget(mesh)
@@ -135,7 +146,11 @@ def make_plan(
     excluded = np.full(len(queries), -1) if excluded is None else excluded
     relevant = class_sizes[query_classes] - (excluded >= 0) - drop_nearest
     by_sorting = relevant > SORT_ABOVE
+    if judgements.relevant is not None or judgements.omitted is not None:
+        by_sorting[:] = True
     num_targets = np.where(by_sorting, 0, relevant + drop_nearest)
+    if judgements.groups is not None:
+        relevant -= _of_the_same_group(query_classes, gallery_classes, judgements.groups, excluded)
 
     centering = tiles.choose_centering([candidates] if symmetric else [queries, candidates], metric)
     gallery_tile, query_tile = tiles.choose_tile_size(len(candidates), mesh), tiles.choose_tile_size(len(queries), mesh)
@@ -154,7 +169,12 @@ def make_plan(
     size[: len(query_order)] = num_targets[query_order]
     own[: len(query_order)] = np.where(excluded >= 0, position[excluded], -1)[query_order]
     shape = (query_rows.num_tiles, query_tile)
-    targets = Targets(start.reshape(shape), size.reshape(shape), own.reshape(shape))
+    groups = None
+    if judgements.groups is not None:
+        query_groups = zeros.astype(np.int64)
+        query_groups[: len(query_order)] = judgements.groups[0][query_order]
+        groups = query_groups.reshape(shape), judgements.groups[1][order]
+    targets = Targets(start.reshape(shape), size.reshape(shape), own.reshape(shape), groups)
 
     tile_bytes = max(gallery_tile * query_tile * dtype.itemsize, 1)
     panel_tiles = max(1, memory // 4 // (max(gallery_tile, query_tile) * gallery_rows.width * dtype.itemsize))
@@ -170,10 +190,24 @@ def make_plan(
         labels=query_classes,
         gallery_labels=gallery_classes,
         relevant=relevant,
+        judgements=judgements,
         excluded=excluded,
         drop_nearest=drop_nearest,
         full_ks=full_ks,
+        gain_ks=gain_ks,
     )
+
+
+def _of_the_same_group(
+    labels: np.ndarray, gallery_labels: np.ndarray, groups: tuple[np.ndarray, np.ndarray], excluded: np.ndarray
+) -> np.ndarray:
+    """Number of gallery rows of the class and the group of each query, int64 [Q], without the row it excludes."""
+    kinds = 1 + max(side.max() for side in groups)
+    pairs, sizes = np.unique(gallery_labels * kinds + groups[1], return_counts=True)
+    wanted = labels * kinds + groups[0]
+    found = np.minimum(np.searchsorted(pairs, wanted), len(pairs) - 1)
+    together = np.where(pairs[found] == wanted, sizes[found], 0)
+    return together - ((excluded >= 0) & (groups[1][excluded] == groups[0]))
 
 
 def _choose_order(
@@ -210,11 +244,12 @@ def _choose_order(
 
 def execute(plan: Plan, progress: Progress | None = None) -> QueryResults:
     """Runs a plan; `progress` is called with the number of tiles done and the total."""
-    relevant = plan.relevant
+    relevant = plan.relevant.copy()
     first = np.zeros(len(relevant), np.int32)
     precision, average, nearest = np.full((3, len(first)), np.nan)
     full = None if plan.full_ks is None else np.full((len(first), 1 + len(plan.full_ks)), np.nan)
-    results = first, precision, average, full, nearest
+    gains = None if plan.gain_ks is None else np.full((len(first), len(plan.gain_ks)), np.nan)
+    results = first, precision, average, full, nearest, relevant, gains
     if plan.targets.size.any():
         order = plan.queries.order
         ranks, scores = count_ranks(
@@ -238,7 +273,7 @@ def execute(plan: Plan, progress: Progress | None = None) -> QueryResults:
     error = exact.error_bound(plan.queries.width, plan.queries.dtype)
     close = np.flatnonzero(exact.unreliable(squares, exact.squared_lengths(plan.queries), error))
     _rank_by_sorting(plan, close, results, True, progress)
-    return QueryResults(first, precision, average, relevant, full)
+    return QueryResults(first, precision, average, relevant, full, gains)
 
 
 def _rank_by_sorting(
@@ -254,11 +289,14 @@ def _rank_by_sorting(
     if len(chosen):
         found = sort.metrics_by_sorting(
             _scores_in_float64(plan, chosen) if in_float64 else _device_scores(plan, chosen, progress),
+            chosen,
             plan.labels[chosen],
             plan.gallery_labels,
             plan.excluded[chosen],
+            plan.judgements,
             drop=int(plan.drop_nearest),
             full_ks=plan.full_ks,
+            gain_ks=plan.gain_ks,
         )
     for result, part in zip(results if len(queries) else (), found, strict=False):
         if result is not None:

@@ -44,3 +44,23 @@ def full_ranking(ranks: np.ndarray, ks: tuple[int, ...]) -> np.ndarray:
     average = np.einsum("qr,qr->q", used, np.arange(1, ranks.shape[1] + 1)[None, :] / ranks) / count
     precisions = [np.where(used.any(axis=1), (ranks <= k).sum(axis=1) / k, np.nan) for k in ks]
     return np.stack([average, *precisions], axis=1)
+
+
+def discounted_gains(grades: np.ndarray, ks: tuple[int, ...]) -> np.ndarray:
+    """Normalised discounted cumulative gain at each K (Järvelin & Kekäläinen, TOIS 2002): float64 [len(ks)].
+
+    NDCG@K = DCG@K / DCG@K of the best order, DCG@K = sum over the ranks i <= K of g_i / log2(i + 1).
+
+    Args:
+      grades: [G], by rank; 0 if not relevant.
+      ks: values of K.
+
+    Returns:
+      NaN if no row is relevant.
+    """
+    positive = grades[grades > 0]
+    if not len(positive):
+        return np.full(len(ks), np.nan)
+    best = np.sort(positive.astype(np.float64))[::-1]
+    discounts = 1 / np.log2(np.arange(2, max(ks, default=0) + 2))
+    return np.array([grades[:k] @ discounts[: len(grades[:k])] / (best[:k] @ discounts[: len(best[:k])]) for k in ks])

@@ -13,7 +13,8 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding
 
-from dml_jax.evaluation._engine.rank_metrics import full_ranking
+from dml_jax.evaluation._engine.judgements import Judgements
+from dml_jax.evaluation._engine.rank_metrics import discounted_gains, full_ranking
 from dml_jax.evaluation._engine.tiles import REPLICATED, TiledRows, product
 
 
@@ -26,6 +27,8 @@ class Sorted(NamedTuple):
       average: float64 [Q], average precision at R, likewise.
       full: float64 [Q, 1 + len(full_ks)], see `rank_metrics.full_ranking`; None if it is not wanted.
       nearest: float64 [Q], score of the first relevant row, NaN if there is none.
+      relevant: int64 [Q], R, the number of relevant rows.
+      gains: float64 [Q, len(gain_ks)], see `rank_metrics.discounted_gains`; None if they are not wanted.
     """
 
     first: np.ndarray
@@ -33,49 +36,65 @@ class Sorted(NamedTuple):
     average: np.ndarray
     full: np.ndarray | None
     nearest: np.ndarray
+    relevant: np.ndarray
+    gains: np.ndarray | None
 
 
 def metrics_by_sorting(
     blocks: Iterable[tuple[slice, np.ndarray]],
+    queries: np.ndarray,
     labels: np.ndarray,
     gallery_labels: np.ndarray,
     own: np.ndarray,
+    judgements: Judgements,
     *,
     drop: int,
     full_ks: tuple[int, ...] | None = None,
+    gain_ks: tuple[int, ...] | None = None,
 ) -> Sorted:
     """Ranks the gallery for each of Q queries.
 
     Args:
       blocks: slices of the queries, and their scores float [B, G], as from `device_scores`.
+      queries: int [Q], by which `judgements` knows the queries.
       labels: int [Q], class of each query.
       gallery_labels: int [G].
       own: int [Q], index of the candidate that each query excludes, -1 if none.
+      judgements: relevant and omitted rows.
       drop: number of nearest candidates that are skipped and do not count as relevant.
       full_ks: K of `rank_metrics.full_ranking`; None if it is not wanted.
+      gain_ks: K of `rank_metrics.discounted_gains`, likewise.
     """
     rows = len(labels)
     first, precision, average, nearest = np.zeros(rows, np.int32), *np.full((3, rows), np.nan)
+    relevant = np.zeros(rows, np.int64)
     full = None if full_ks is None else np.full((rows, 1 + len(full_ks)), np.nan)
-    relevant = np.bincount(gallery_labels, minlength=labels.max() + 1)[labels] - (own >= 0) - drop
+    gains = None if gain_ks is None else np.full((rows, len(gain_ks)), np.nan)
 
-    def rank_query(query: int, scores: np.ndarray) -> None:
-        order = nearest_first(scores, own[query])[drop:]
-        hits = gallery_labels[order] == labels[query]
-        best, r = int(np.argmax(hits)), relevant[query]
-        if hits[best]:
-            first[query], nearest[query] = best + 1, scores[order[best]]
+    def rank_query(i: int, scores: np.ndarray) -> None:
+        grades, omitted = judgements.of(int(queries[i]), lambda: gallery_labels == labels[i])
+        order = nearest_first(scores, own[i])
+        if omitted is not None:
+            order = order[~omitted[order]]
+        graded = grades[order]
+        hits = np.flatnonzero(graded)
+        relevant[i] = r = len(hits) - drop
+        hits = hits[np.searchsorted(hits, drop) :] - drop
+        if len(hits):
+            first[i], nearest[i] = hits[0] + 1, scores[order[hits[0] + drop]]
         if r > 0:
-            ranks = np.flatnonzero(hits[:r]) + 1
-            precision[query] = len(ranks) / r
-            average[query] = np.sum(np.arange(1, len(ranks) + 1) / ranks) / r
+            ranks = hits[: np.searchsorted(hits, r)] + 1
+            precision[i] = len(ranks) / r
+            average[i] = np.sum(np.arange(1, len(ranks) + 1) / ranks) / r
         if full is not None:
-            full[query] = full_ranking(np.flatnonzero(hits)[None] + 1, full_ks or ())[0]
+            full[i] = full_ranking(hits[None] + 1, full_ks or ())[0]
+        if gains is not None:
+            gains[i] = discounted_gains(graded, gain_ks or ())
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         for part, scores in blocks:
             list(pool.map(rank_query, range(rows)[part], scores))
-    return Sorted(first, precision, average, full, nearest)
+    return Sorted(first, precision, average, full, nearest, relevant, gains)
 
 
 def device_scores(

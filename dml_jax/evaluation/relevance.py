@@ -1,0 +1,242 @@
+"""Relevant and omitted gallery rows beyond one class per row: several classes, lists, functions, groups, categories."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import jax
+import numpy as np
+
+from dml_jax.errors import DataError
+from dml_jax.evaluation import check_inputs
+from dml_jax.evaluation.check_inputs import ArrayLike
+
+Labels: TypeAlias = jax.Array | np.ndarray | Sequence
+Rows: TypeAlias = jax.Array | np.ndarray | Sequence | Callable[[int], Any]
+
+
+class Classes(NamedTuple):
+    """Any number of classes for each of N rows.
+
+    Attributes:
+      values: integers or strings [M], the classes of row 0, then those of row 1, and so on.
+      start: int64 [N + 1], where each row begins in `values`.
+      columns: width of the array they came from, None if they came from lists.
+    """
+
+    values: np.ndarray
+    start: np.ndarray
+    columns: int | None = None
+
+    def rows(self) -> np.ndarray:
+        """The row of each value: int64 [M]."""
+        return np.repeat(np.arange(len(self.start) - 1), np.diff(self.start))
+
+
+def classes(values: Labels | Classes, rows: int, *, name: str, of: str) -> np.ndarray | Classes:
+    """Validates one class per row ([N], see `check_inputs.labels`), or several: an array [N, C] or lists.
+
+    Args:
+      values: [N] integers or strings; or an array [N, C] of bool, or of 0 and 1, one column for each of C > 1 classes;
+        or a sequence of N lists of integers or strings, which may be empty.
+      rows: the N required.
+      name: what error messages call the labels.
+      of: what error messages call the rows.
+    """
+    if isinstance(values, Classes):
+        return values
+    if isinstance(values, (np.ndarray, jax.Array)) and values.ndim == 2 and values.shape[1] != 1:
+        array = np.asarray(values)
+        if array.dtype != bool and not (check_inputs.is_real(array.dtype) and np.isin(array, (0, 1)).all()):
+            raise DataError(f"{name}: {array.dtype} {list(array.shape)}; several classes per row need bool, or 0 and 1")
+        counts, found = np.count_nonzero(array, axis=1), np.nonzero(array)[1]
+        columns = array.shape[1]
+    elif not _holds_lists(values):
+        return check_inputs.labels(np.asarray(values), rows, name=name, of=of)
+    elif not all(map(_is_list, values)):
+        raise DataError(f"{name}: holds lists and single classes; give a list for every row or for none")
+    else:
+        lists: list[list[Any]] = list(map(list, values))
+        flat = np.asarray([item for value in lists for item in value])
+        counts, columns = np.array([len(value) for value in lists], np.int64), None
+        found = check_inputs.labels(flat, len(flat), name=name) if len(flat) else np.zeros(0, np.int64)
+    if len(counts) != rows:
+        raise DataError(f"{name}: has {len(counts)} entries for {rows} rows of {of}; give one per row")
+    return Classes(found, np.concatenate([[0], np.cumsum(counts)]), columns)
+
+
+def targets(
+    labels: Labels | None,
+    gallery_labels: Labels | None,
+    relevant: Rows | None,
+    queries: int,
+    gallery: int,
+    *,
+    own_gallery: bool,
+) -> tuple[np.ndarray, np.ndarray, Callable[[int], np.ndarray] | None]:
+    """What makes a gallery row relevant: one class per row, or a function from a query to bool or grades [G].
+
+    Returns:
+      Class of each query and each gallery row, [Q] and [G], and the function, or None if the classes decide; if they do
+      not, they are all 0.
+    """
+    unused = np.zeros(queries, np.int64), np.zeros(gallery, np.int64)
+    if relevant is not None:
+        if labels is not None or gallery_labels is not None:
+            raise DataError("relevant: replaces the labels; give labels=None and no gallery_labels")
+        return *unused, judged_rows(relevant, queries, gallery, name="relevant", graded=True)
+    if labels is None:
+        raise DataError("labels: missing; give one class per query, several, or relevant")
+    if own_gallery != (gallery_labels is None):
+        raise DataError("gallery and gallery_labels: give both or neither")
+    own = classes(labels, queries, name="labels", of="queries")
+    other = own
+    if gallery_labels is not None:
+        other = classes(gallery_labels, gallery, name="gallery_labels", of="gallery")
+    if isinstance(own, Classes) or isinstance(other, Classes):
+        return *unused, with_a_common_class(own, other)
+    check_inputs.check_same_kind(own, other)
+    return own, other, None
+
+
+def exclusions(
+    exclude: Rows | None, queries: int, gallery: int
+) -> tuple[np.ndarray | None, Callable[[int], np.ndarray] | None]:
+    """The one row of each query's class to exclude, [Q], or a function from a query to bool [G], or neither."""
+    if exclude is None:
+        return None, None
+    if callable(exclude) or _holds_lists(exclude) or np.ndim(exclude) == 2:
+        return None, judged_rows(exclude, queries, gallery, name="exclude", graded=False)
+    return np.asarray(exclude), None
+
+
+def common_groups(
+    groups: ArrayLike | None, gallery_groups: ArrayLike | None, queries: int, gallery: int, *, own_gallery: bool
+) -> tuple[np.ndarray, np.ndarray] | None:
+    """Groups of the queries and of the gallery, numbered from 0: int [Q] and int [G]; None if there are none."""
+    if groups is None and gallery_groups is None:
+        return None
+    if groups is None or own_gallery != (gallery_groups is None):
+        raise DataError("groups and gallery_groups: give groups for the queries, and for the gallery if there is one")
+    own = other = check_inputs.labels(groups, queries, name="groups", of="queries")
+    if gallery_groups is not None:
+        other = check_inputs.labels(gallery_groups, gallery, name="gallery_groups", of="gallery")
+    if (own.dtype.kind == "U") != (other.dtype.kind == "U"):
+        raise DataError(f"groups: are {own.dtype} for the queries and {other.dtype} for the gallery; give one kind")
+    numbers = np.unique(np.concatenate([own, other]), return_inverse=True)[1]
+    return numbers[:queries], numbers[queries:]
+
+
+def with_a_common_class(labels: np.ndarray | Classes, gallery: np.ndarray | Classes) -> Callable[[int], np.ndarray]:
+    """Maps a query to the gallery rows that share a class with it, bool [G]."""
+    queries, candidates = (_as_lists(side) for side in (labels, gallery))
+    if queries.columns and candidates.columns and queries.columns != candidates.columns:
+        raise DataError(
+            f"labels: have {queries.columns} columns for the queries and {candidates.columns} for the gallery; give "
+            "one column per class, the same ones on both sides"
+        )
+    if len(queries.values) and len(candidates.values):
+        check_inputs.check_same_kind(queries.values, candidates.values)
+    order = np.argsort(candidates.values, kind="stable")
+    members, ordered = candidates.rows()[order], candidates.values[order]
+    first = np.searchsorted(ordered, queries.values) if len(ordered) else np.zeros(len(queries.values), int)
+    last = np.searchsorted(ordered, queries.values, side="right") if len(ordered) else first
+
+    def relevant(query: int) -> np.ndarray:
+        mask = np.zeros(len(candidates.start) - 1, bool)
+        for i in range(queries.start[query], queries.start[query + 1]):
+            mask[members[first[i] : last[i]]] = True
+        return mask
+
+    return relevant
+
+
+def judged_rows(values: Rows, queries: int, gallery: int, *, name: str, graded: bool) -> Callable[[int], np.ndarray]:
+    """Maps a query to its judgements of all gallery rows, bool [G], or float [G] if graded.
+
+    Args:
+      values: for each query a sequence of gallery rows, -1 for none, or, if graded, a mapping of rows to grades; or a
+        function from the query's index to bool [G], or to grades [G] if graded.
+      queries: Q.
+      gallery: G.
+      name: what error messages call them.
+      graded: whether rows have grades, real numbers that are not negative.
+    """
+    if callable(values):
+        judge = _checked(values, gallery, name, graded)
+        judge(0)  # before the long computation
+        return judge
+    if len(values) != queries:
+        raise DataError(f"{name}: has {len(values)} entries for {queries} queries; give the gallery rows of each")
+    rows, grades = [], []
+    for query, value in enumerate(values):
+        given = np.asarray(list(value) if isinstance(value, Iterable) else value)
+        rows.append(given.astype(np.int64) if given.size == 0 else given)
+        if given.ndim != 1 or not np.issubdtype(rows[-1].dtype, np.integer):
+            raise DataError(f"{name}: {value!r} for query {query}; give a list of gallery rows")
+        if given.size and not -1 <= given.min() <= given.max() < gallery:
+            wrong = int(given.max() if given.max() >= gallery else given.min())
+            raise DataError(f"{name}: row {wrong} for query {query}; must be in 0..{gallery - 1}, or -1 for none")
+        grades.append(np.ones(len(given)))
+        if isinstance(value, Mapping):
+            if not graded:
+                raise DataError(f"{name}: a mapping for query {query}; give a list of gallery rows")
+            grades[-1] = _valid_grades(list(value.values()), f"{name} of query {query}")
+
+    def listed(query: int) -> np.ndarray:
+        result = np.zeros(gallery, np.float64 if graded else bool)
+        used = rows[query] >= 0
+        result[rows[query][used]] = grades[query][used]
+        return result
+
+    return listed
+
+
+def members(categories: Labels, queries: int) -> dict[str, np.ndarray]:
+    """The queries of each category that has any, by its name; in ascending order of the categories."""
+    lists = _as_lists(classes(categories, queries, name="categories", of="queries"))
+    names, numbers = np.unique(lists.values, return_inverse=True)
+    rows = lists.rows()
+    return {str(name): np.unique(rows[numbers == i]) for i, name in enumerate(names)}
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, (list, tuple, set, frozenset, Mapping)) or (
+        isinstance(value, np.ndarray) and value.ndim == 1
+    )
+
+
+def _holds_lists(values: Any) -> bool:
+    if isinstance(values, (np.ndarray, jax.Array)) and values.dtype != object:
+        return False
+    return isinstance(values, Iterable) and any(map(_is_list, values))
+
+
+def _as_lists(labels: np.ndarray | Classes) -> Classes:
+    return labels if isinstance(labels, Classes) else Classes(labels, np.arange(len(labels) + 1))
+
+
+def _valid_grades(values: Any, name: str) -> np.ndarray:
+    """Grades as float64, which are finite and not negative."""
+    array = np.asarray(values)
+    if not (array.dtype == bool or check_inputs.is_real(array.dtype) or not array.size):
+        raise DataError(f"{name}: holds {array.dtype}; grades must be real numbers")
+    array = array.astype(np.float64)
+    if not (np.isfinite(array) & (array >= 0)).all():
+        raise DataError(f"{name}: holds negative or infinite grades, or NaN; give 0 to rows that are not relevant")
+    return array
+
+
+def _checked(function: Callable[[int], Any], gallery: int, name: str, graded: bool) -> Callable[[int], np.ndarray]:
+    """The function, with its results checked."""
+
+    def judge(query: int) -> np.ndarray:
+        result = np.asarray(function(query))
+        if result.shape != (gallery,) or not (graded or result.dtype == bool):
+            kind = "bool or grades" if graded else "bool"
+            raise DataError(
+                f"{name}: returned {result.dtype} {list(result.shape)} for query {query}; must return {kind} "
+                f"[{gallery}], one value per gallery row"
+            )
+        return result if result.dtype == bool else _valid_grades(result, f"{name} of query {query}")
+
+    return judge

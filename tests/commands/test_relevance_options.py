@@ -1,0 +1,110 @@
+"""Options of `dml-jax evaluate` beyond one class per row: the results of `metrics.retrieval`, and error messages."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dml_jax.commands import cli, evaluate
+from dml_jax.evaluation import metrics
+
+
+@pytest.fixture
+def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, np.ndarray]:
+    """Files of 60 rows and 20 queries in the current directory, and their arrays."""
+    rng = np.random.default_rng(0)
+    arrays = {
+        "x": rng.normal(size=(60, 8)).astype(np.float32), "y": np.arange(60) % 6, "cameras": np.arange(60) // 6 % 3,
+        "xq": rng.normal(size=(20, 8)).astype(np.float32), "yq": np.arange(20) % 7, "query_cameras": np.arange(20) % 3,
+    }  # fmt: skip
+    arrays["hot"] = rng.random((60, 5)) < 0.3
+    for name, array in arrays.items():
+        np.save(tmp_path / f"{name}.npy", array)
+    monkeypatch.chdir(tmp_path)
+    return arrays
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    """(exit code, standard output, standard error)."""
+    code = cli.exit_code(lambda: evaluate.execute(list(arguments)))
+    return code, *capsys.readouterr()
+
+
+def results(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[dict, str]:
+    """The written results and the printed tables."""
+    code, out, err = run(capsys, *arguments, "--ks=1,5", "--no_clustering", "--quiet", "--output=results.json")
+    assert (code, err) == (0, "")
+    return json.loads(Path("results.json").read_text()), out
+
+
+def test_groups_and_categories(capsys, data):
+    np.savetxt("countries.txt", np.where(data["yq"] > 2, "Österreich", "[b]Chile"), "%s", encoding="utf-8")
+    sides = "--embeddings=x.npy", "--labels=y.npy", "--query_embeddings=xq.npy", "--query_labels=yq.npy"
+    cameras = "--groups=cameras.npy", "--query_groups=query_cameras.npy"
+    found, out = results(capsys, *sides, *cameras, "--categories=countries.txt")
+    expected = metrics.retrieval(
+        data["xq"], data["yq"], ks=(1, 5), gallery=data["x"], gallery_labels=data["y"], groups=data["query_cameras"],
+        gallery_groups=data["cameras"], categories=np.where(data["yq"] > 2, "Österreich", "[b]Chile"),
+    )  # fmt: skip
+    assert {key: found[key] for key in expected} == expected
+    assert "relevant rows of the query's group excluded" in found["protocol"]
+    assert (found["groups"], found["query_groups"]) == ("cameras.npy", "query_cameras.npy")
+    assert "[b]Chile" in out
+    own, _ = results(capsys, *sides[:2], cameras[0])
+    expected = metrics.retrieval(data["x"], data["y"], ks=(1, 5), groups=data["cameras"])
+    assert {key: own[key] for key in expected} == expected
+
+
+def test_several_classes(capsys, data):
+    expected = metrics.retrieval(data["x"], data["hot"], ks=(1, 5))
+    lines = ["\t".join(f"class {c}" for c in np.flatnonzero(row)) for row in data["hot"]]
+    Path("classes.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    for labels in ("hot.npy", "classes.tsv"):
+        found, out = results(capsys, "--embeddings=x.npy", f"--labels={labels}")
+        assert {key: found[key] for key in expected} == expected
+        assert "60 rows, 5 classes" in out
+
+
+def test_relevant_rows_and_rows_to_exclude(capsys, data):
+    relevant = [{q: 1, q + 20: 2} if q % 2 else [q, 59] for q in range(20)]
+    Path("relevant.jsonl").write_text("\n".join(map(json.dumps, relevant)), encoding="utf-8")
+    Path("exclude.jsonl").write_text("[59]\n" + "[]\n" * 19, encoding="utf-8")
+    np.save("exclude.npy", [[59, -1]] + [[-1, -1]] * 19)
+    rows = "--embeddings=x.npy", "--query_embeddings=xq.npy", "--relevant=relevant.jsonl"
+    expected = metrics.retrieval(
+        data["xq"], None, ks=(1, 5), gallery=data["x"], relevant=relevant, exclude=[[59]] + [[]] * 19
+    )
+    for exclude in ("exclude.jsonl", "exclude.npy"):
+        found, _ = results(capsys, *rows, f"--exclude={exclude}", "--full_ranking")
+        assert {key: found[key] for key in expected} == expected
+        assert found["ndcg@5"] > 0
+
+
+PAIR = ("--embeddings=x.npy", "--labels=y.npy")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((*PAIR, "--relevant=r.jsonl"), "--relevant: replaces the labels; leave out --labels"),
+        ((*PAIR, "--query_groups=cameras.npy"), "--query_groups: needs --query_embeddings"),
+        (
+            (*PAIR, "--query_embeddings=xq.npy", "--query_labels=yq.npy", "--groups=cameras.npy"),
+            "--groups: with queries, give --query_groups too",
+        ),
+        ((*PAIR, "--groups=cameras.npy", "--rerank"), "--groups: not with --rerank and --expand"),
+        ((*PAIR, "--groups=cameras.npy", "--protocol=paper"), "--groups: needs --protocol=clean"),
+        ((*PAIR, "--groups=query_cameras.npy"), "groups: has 20 entries for 60 rows of queries"),
+        (("--embeddings=x.npy", "--labels=hot.npy"), "--no_clustering: missing; NMI needs one class per row"),
+        (("--embeddings=x.npy", "--labels=hot.npy", "--geometry"), "--geometry: needs one class per row"),
+        (("--embeddings=x.npy", "--relevant=none.jsonl", "--no_clustering"), "--relevant=none.jsonl: there is no such"),
+        (("--embeddings=x.npy", "--relevant=bad.jsonl", "--no_clustering"), "line 2 is not a list of rows, [3,17]"),
+    ],
+)
+def test_invalid_options(capsys, data, arguments, message):
+    Path("bad.jsonl").write_text("[1]\nseven\n")
+    code, _, err = run(capsys, *arguments)
+    assert code != 0
+    assert message in err
+    assert len(err.strip().splitlines()) == 1

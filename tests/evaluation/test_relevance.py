@@ -1,0 +1,352 @@
+"""Several classes per row, lists and functions of rows, groups and categories against brute force in float64."""
+
+import numpy as np
+import pytest
+
+from dml_jax.errors import DataError
+from dml_jax.evaluation import metrics
+from dml_jax.evaluation._engine import plan, tiles
+from tests.evaluation import brute
+from tests.evaluation.test_retrieval import sample
+
+KS = (1, 2, 10)
+
+
+@pytest.fixture(autouse=True)
+def _small_tiles(monkeypatch):
+    """Many tiles for few rows."""
+    monkeypatch.setattr(tiles, "choose_tile_size", lambda rows, mesh: 64)
+
+
+def expected(distances, grades, omitted):
+    """The metrics of grades [Q, G] without the pairs `omitted`, bool [Q, G], by their definitions."""
+    rows = []
+    for row, grade, left_out in zip(distances, grades, omitted, strict=True):
+        order = [i for i in np.lexsort((np.arange(len(row)), row)) if not left_out[i]]
+        ranked = np.array([grade[i] for i in order], float)
+        hits = ranked > 0
+        total, precisions = hits.sum(), np.cumsum(hits) / np.arange(1, len(hits) + 1)
+        if not total:
+            rows.append([0, np.nan, np.nan, np.nan] + [np.nan] * 2 * len(KS))
+            continue
+        discounts, best = 1 / np.log2(np.arange(len(ranked)) + 2), np.sort(ranked)[::-1]
+        rows.append(
+            [1 + np.argmax(hits), hits[:total].mean(), (precisions * hits)[:total].sum() / total]
+            + [(precisions * hits).sum() / total]
+            + [hits[:k].sum() / k for k in KS]
+            + [(ranked * discounts)[:k].sum() / (best * discounts)[:k].sum() for k in KS]
+        )
+    first, precision, at_r, average, *others = np.array(rows).T
+    result = {f"recall@{k}": np.mean((first > 0) & (first <= k)) for k in KS}
+    result["mrr"] = np.mean(np.where(first > 0, 1 / np.maximum(first, 1), 0))
+    names = ["r_precision", "map@r", "map", *(f"precision@{k}" for k in KS), *(f"ndcg@{k}" for k in KS)]
+    for name, values in zip(names, (precision, at_r, average, *others), strict=True):
+        result[name] = np.nanmean(values) if (first > 0).any() else np.nan
+    return result | {"lone_queries": (first == 0).sum()}, first
+
+
+def check(found, distances, grades, omitted):
+    wanted, first = expected(distances, grades, omitted)
+    np.testing.assert_array_equal(found["rank"], first)
+    for name in wanted.keys() - ({f"ndcg@{k}" for k in KS} - found.keys()):
+        assert found[name] == pytest.approx(wanted[name], rel=1e-12, nan_ok=True), name
+
+
+def integers(seed, rows, classes):
+    """Points with small integer coordinates, so that Euclidean distances tie exactly, and their classes."""
+    rng = np.random.default_rng(seed)
+    return rng.integers(0, 3, (rows, 5)).astype(np.float32), rng.integers(0, classes, rows), rng
+
+
+@pytest.mark.parametrize("sort_above", [256, 5])
+@pytest.mark.parametrize("separate", [True, False])
+def test_groups_leave_out_rows_of_the_same_class_and_group(monkeypatch, sort_above, separate):
+    monkeypatch.setattr(plan, "SORT_ABOVE", sort_above)
+    points, labels, rng = integers(0, 300, 30)
+    cameras = np.array(["a", "b", "c"])[rng.integers(0, 3, 300)]
+    cameras[labels < 4] = "a"  # these queries leave out every row of their class
+    queries = slice(0, 100) if separate else slice(None)
+    options = {"ks": KS, "metric": "euclidean", "full_ranking": True, "per_query": True}
+    if separate:
+        options |= {"gallery": points, "gallery_labels": labels, "gallery_groups": cameras}
+    found = metrics.retrieval(points[queries], labels[queries], groups=cameras[queries], **options)
+    same = labels[queries, None] == labels
+    omitted = same & (cameras[queries, None] == cameras)
+    check(found, brute.distances(points[queries], points, "euclidean"), same & ~omitted, omitted)
+    assert found["lone_queries"] >= (labels[queries] < 4).sum() > 0
+
+
+def test_close_rows_are_ranked_in_float64():
+    points, labels = brute.narrow_cone()
+    groups = np.arange(400) // 20 % 4
+    found = metrics.retrieval(points, labels, ks=KS, groups=groups, full_ranking=True, per_query=True)
+    same = labels[:, None] == labels
+    omitted = same & (groups[:, None] == groups)
+    check(found, brute.distances(points, points, "cosine"), same & ~omitted, omitted)
+
+
+def test_copies_that_are_left_out_do_not_need_float64(monkeypatch):
+    """Such as consecutive frames of one camera."""
+    ranked, original = [], plan.exact.squared_distances
+    monkeypatch.setattr(
+        plan.exact, "squared_distances", lambda queries, *rest: ranked.extend(queries.order) or original(queries, *rest)
+    )
+    points, labels = sample(10, [4] * 20, shuffled=False)
+    points[1::2] = points[::2]
+    metrics.retrieval(points, labels, ks=KS, groups=np.arange(80) // 2 % 2)
+    assert ranked == []
+    metrics.retrieval(points, labels, ks=KS)
+    assert sorted(ranked) == list(range(80))
+
+
+def test_groups_and_a_row_to_exclude():
+    """A query that is in the gallery under another group leaves out its own row, too."""
+    points, labels, rng = integers(1, 200, 20)
+    groups, queries = rng.integers(0, 3, 200), rng.permutation(200)[:80]
+    found = metrics.retrieval(
+        points[queries],
+        labels[queries],
+        ks=KS,
+        metric="euclidean",
+        gallery=points,
+        gallery_labels=labels,
+        exclude=np.where(np.arange(80) % 5, queries, -1),
+        groups=(groups[queries] + 1) % 3,
+        gallery_groups=groups,
+        full_ranking=True,
+        per_query=True,
+    )
+    same = labels[queries, None] == labels
+    omitted = same & ((groups[queries, None] + 1) % 3 == groups)
+    omitted |= (queries[:, None] == np.arange(200)) & (np.arange(80) % 5 > 0)[:, None]
+    check(found, brute.distances(points[queries], points, "euclidean"), same & ~omitted, omitted)
+
+
+@pytest.mark.parametrize("separate", [True, False])
+def test_several_classes_per_row(separate):
+    points, _, rng = integers(2, 200, 1)
+    hot = rng.random((200, 9)) < 0.15
+    hot[:, 8] = False  # a class without rows; some rows have no class
+    hot[0] = False
+    queries = slice(0, 60) if separate else slice(None)
+    options = {"ks": KS, "metric": "euclidean", "full_ranking": True, "per_query": True}
+    gallery = {"gallery": points, "gallery_labels": hot, "exclude_self": True} if separate else {}
+    found = metrics.retrieval(points[queries], hot[queries], **gallery, **options)
+    common = hot[queries].astype(int) @ hot.T.astype(int) > 0
+    omitted = np.eye(len(common), 200, dtype=bool)
+    check(found, brute.distances(points[queries], points, "euclidean"), common & ~omitted, omitted)
+    assert found["lone_queries"] > 0
+    assert "macro_recall@1" not in found
+    names = [["abcdefghi"[c] for c in np.flatnonzero(row)] for row in hot]
+    if separate:
+        gallery["gallery_labels"] = names
+    lists = metrics.retrieval(points[queries], names[queries], **gallery, **options)
+    numbers = metrics.retrieval(
+        points[queries],
+        hot[queries].astype(np.float32),
+        **gallery | ({"gallery_labels": hot * 1} if separate else {}),
+        **options,
+    )
+    for other in (lists, numbers):
+        for key, value in found.items():
+            np.testing.assert_array_equal(other[key], value)
+
+
+def test_one_class_in_lists_gives_the_metrics_of_labels():
+    points, labels = sample(0, [1, 2, 5, 30, 60], copies=20)
+    plain = metrics.retrieval(points, labels, ks=KS, full_ranking=True)
+    lists = metrics.retrieval(points, [[label, label] for label in labels.tolist()], ks=KS, full_ranking=True)
+    assert lists == pytest.approx({k: v for k, v in plain.items() if "macro" not in k}, rel=1e-12)
+
+
+def test_lists_mappings_and_functions_of_rows():
+    points, _, rng = integers(3, 150, 1)
+    queries, gallery = points[:50], points[50:]
+    grades = rng.integers(0, 4, (50, 100)) * (rng.random((50, 100)) < 0.1)
+    grades[0] = 0
+    omitted = rng.random((50, 100)) < 0.2
+    omitted[1] = grades[1] > 0  # every relevant row is left out
+    options = {"ks": KS, "metric": "euclidean", "full_ranking": True, "per_query": True, "gallery": gallery}
+    mappings = [dict(zip(np.flatnonzero(row).tolist(), row[row > 0].tolist(), strict=True)) for row in grades]
+    rows = [np.flatnonzero(row) for row in omitted]
+    padded = np.full((50, 100), -1)
+    for query, row in enumerate(rows):
+        padded[query, : len(row)] = row
+    distances = brute.distances(queries, gallery, "euclidean")
+    for relevant, exclude in (
+        (mappings, rows),
+        (grades.__getitem__, padded),
+        ([{**m, 99: m.get(99, 0)} for m in mappings], omitted.__getitem__),
+    ):
+        found = metrics.retrieval(queries, None, relevant=relevant, exclude=exclude, **options)
+        check(found, distances, np.where(omitted, 0, grades), omitted)
+        assert found["lone_queries"] >= 2
+    lists = metrics.retrieval(queries, None, relevant=[list(m) for m in mappings], exclude=rows, **options)
+    check(lists, distances, (grades > 0) & ~omitted, omitted)
+    assert found["ndcg@10"] != lists["ndcg@10"]
+
+
+def test_several_rows_to_exclude_with_classes_and_groups():
+    """Lists add to the query itself and to its group; they may name rows of other classes."""
+    points, labels, rng = integers(4, 150, 12)
+    groups, rows = rng.integers(0, 4, 150), rng.integers(-1, 150, (150, 6))
+    found = metrics.retrieval(
+        points, labels, ks=KS, metric="euclidean", exclude=rows.tolist(), groups=groups, full_ranking=True,
+        per_query=True,
+    )  # fmt: skip
+    same = labels[:, None] == labels
+    omitted = same & (groups[:, None] == groups) | np.eye(150, dtype=bool)
+    for query, row in enumerate(rows):
+        omitted[query, row[row >= 0]] = True
+    check(found, brute.distances(points, points, "euclidean"), same & ~omitted, omitted)
+
+
+def test_nothing_is_relevant():
+    points, labels, _ = integers(5, 20, 3)
+    one_group = metrics.retrieval(points, labels, ks=KS, groups=np.zeros(20, int))
+    no_rows = metrics.retrieval(points, None, relevant=[[]] * 20, ks=KS)
+    no_classes = metrics.retrieval(points, np.zeros((20, 3), bool), ks=KS)
+    for found in (one_group, no_rows, no_classes):
+        assert (found["recall@10"], found["mrr"], found["lone_queries"]) == (0, 0, 20)
+        assert np.isnan([found["r_precision"], found["map@r"]]).all()
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_categories(several):
+    """Each category has the metrics of its queries among all candidates; a query may be in several or in none."""
+    points, labels = sample(6, [1, 4, 10, 30])
+    hot = np.zeros((45, 4), bool)
+    hot[np.arange(45), labels] = True
+    if several:
+        hot[:20, 2], hot[40:] = True, False
+        hot[:, 1] = False
+    options = {"ks": (1, 5), "full_ranking": True}
+    found = metrics.retrieval(points, labels, categories=hot if several else labels, **options)["categories"]
+    each = metrics.retrieval(points, labels, per_query=True, **options)
+    assert list(found) == [str(c) for c in range(4) if hot[:, c].any()]
+    for name, values in found.items():
+        chosen = hot[:, int(name)]
+        assert values["queries"] == chosen.sum()
+        assert values["recall@5"] == np.mean((each["rank"][chosen] > 0) & (each["rank"][chosen] <= 5))
+        average = each["map@r_per_query"][chosen]
+        defined = average[~np.isnan(average)]
+        assert values["map@r"] == pytest.approx(defined.mean() if len(defined) else np.nan, nan_ok=True)
+        assert values["lone_queries"] == np.isnan(average).sum()
+        assert {"map", "precision@5", "mrr_stderr"} <= values.keys()
+
+
+def persons():
+    """60 queries and 180 gallery rows of 25 persons and 4 cameras; two persons were seen by one camera only."""
+    rng = np.random.default_rng(34)
+    labels, cameras = rng.integers(0, 25, 240), rng.integers(0, 4, 240)
+    points = rng.normal(size=(25, 8))[labels] + 0.6 * rng.normal(size=(4, 8))[cameras] + rng.normal(size=(240, 8))
+    cameras[labels < 2] = 0
+    return points.astype(np.float32), labels, cameras
+
+
+def test_results_of_torchreid_and_open_metric_learning():
+    """Recorded with `torchreid.reid.metrics.evaluate_rank` 0.2.5, which omits queries without a relevant row, and with
+    `oml.functional` 4.0.0 (`batched_knn_qg`, `calc_retrieval_metrics`), which counts them as 0 in both metrics.
+    """
+    points, labels, cameras = persons()
+    options = {"ks": (1, 5, 10, 20), "metric": "euclidean", "gallery": points[60:], "gallery_labels": labels[60:]}
+    found = metrics.retrieval(
+        points[:60],
+        labels[:60],
+        groups=cameras[:60],
+        gallery_groups=cameras[60:],
+        categories=np.array(["x", "y", "z"])[labels[:60] % 3],
+        full_ranking=True,
+        **options,
+    )
+    assert found["lone_queries"] == 7
+    curve = [found[f"recall@{k}"] * 60 / 53 for k in (1, 5, 10, 20)]
+    assert curve == pytest.approx([0.13207547, 0.39622641, 0.58490568, 0.75471699], rel=1e-6)
+    assert found["map"] == pytest.approx(0.14503585859388582, rel=1e-12)
+    assert [found[f"recall@{k}"] for k in (1, 5, 10)] == pytest.approx([0.11666667, 0.35, 0.51666665], rel=1e-6)
+    assert found["map"] * 53 / 60 == pytest.approx(0.12811501, rel=1e-6)
+    for name, recalls, average in (
+        ("x", [0.11538462, 0.42307692, 0.53846157], 0.12906322),
+        ("y", [0.04545455, 0.18181819, 0.36363637], 0.09613233),
+        ("z", [0.25, 0.5, 0.75], 0.18469547),
+    ):
+        category = found["categories"][name]
+        assert [category[f"recall@{k}"] for k in (1, 5, 10)] == pytest.approx(recalls, rel=1e-6)
+        share = 1 - category["lone_queries"] / category["queries"]
+        assert category["map"] * share == pytest.approx(average, rel=1e-6)
+    # OML's sequences, which leave out every row of the sequence, relevant or not
+    options |= {"exclude": lambda query: cameras[60:] == cameras[query], "full_ranking": True}
+    found = metrics.retrieval(points[:60], labels[:60], **options)
+    assert [found[f"recall@{k}"] for k in (1, 5, 10)] == pytest.approx([0.2, 0.41666667, 0.58333331], rel=1e-6)
+    assert found["map"] * 53 / 60 == pytest.approx(0.1771187, rel=1e-6)
+
+
+def test_results_of_ranx_for_graded_relevance():
+    """Recorded with `ranx.evaluate` on the 53 queries with a relevant row."""
+    points, labels, cameras = persons()
+    grades = np.where(labels[:60, None] == labels[60:], 1 + np.arange(180) % 3, 0)
+    grades[cameras[:60, None] == cameras[60:]] = 0
+    options = {"ks": (1, 5, 10), "metric": "euclidean", "gallery": points[60:], "full_ranking": True}
+    found = metrics.retrieval(points[:60], None, relevant=grades.__getitem__, **options)
+    recorded = {
+        "ndcg@1": 0.08490566037735849,
+        "ndcg@5": 0.1016905982843761,
+        "ndcg@10": 0.12051993571938295,
+        "map": 0.13749628123570937,
+        "precision@5": 0.10943396226415096,
+        "r_precision": 0.10762952979934111,
+    }
+    assert {key: found[key] for key in recorded} == pytest.approx(recorded, rel=1e-12)
+    assert found["mrr"] * 60 / 53 == pytest.approx(0.25099749848555436, rel=1e-12)
+    assert found["recall@5"] * 60 / 53 == pytest.approx(0.3584905660377358, rel=1e-12)
+
+
+def test_results_do_not_depend_on_the_memory():
+    points, labels = sample(7, [3, 9, 40, 60])
+    groups = np.arange(112) % 3
+    for options in ({"groups": groups}, {"relevant": lambda query: labels == labels[query]}):
+        classes = None if "relevant" in options else labels
+        found = [metrics.retrieval(points, classes, **options, memory=memory) for memory in (None, 20_000)]
+        assert found[0] == found[1]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"labels": np.full((20, 3), 2)}, r"labels: int64 \[20, 3\]; several classes per row need bool, or 0 and 1"),
+        ({"labels": [[1], 2] * 10}, "labels: holds lists and single classes"),
+        ({"labels": [[1]] * 19}, "labels: has 19 entries for 20 rows of queries"),
+        ({"labels": None}, "labels: missing"),
+        ({"relevant": [[0]] * 20}, "relevant: replaces the labels"),
+        ({"labels": None, "relevant": [[0]] * 19}, "relevant: has 19 entries for 20 queries"),
+        ({"labels": None, "relevant": [[20]] * 20}, r"relevant: row 20 for query 0; must be in 0\.\.19"),
+        ({"labels": None, "relevant": [[0.5]] * 20}, r"relevant: \[0\.5\] for query 0; give a list of gallery rows"),
+        ({"labels": None, "relevant": [{0: -1}] * 20}, "relevant of query 0: holds negative"),
+        ({"labels": None, "relevant": lambda query: np.ones(3)}, r"relevant: returned float64 \[3\] for query \d+"),
+        ({"exclude": [{0: 1}] * 20}, "exclude: a mapping for query 0; give a list of gallery rows"),
+        ({"exclude": lambda query: np.ones(20)}, r"exclude: returned float64 \[20\] for query \d+; must return bool"),
+        ({"groups": np.zeros(19, int)}, "groups: has 19 entries for 20 rows of queries"),
+        ({"gallery_groups": np.zeros(20, int)}, "groups and gallery_groups: give groups"),
+        ({"groups": np.zeros(20, int), "exclusion": "position"}, "exclusion='position': needs one class per row"),
+        ({"categories": np.zeros(19, int)}, "categories: has 19 entries for 20 rows of queries"),
+    ],
+)
+def test_invalid_arguments(options, message):
+    points, labels, _ = integers(8, 20, 3)
+    with pytest.raises(DataError, match=message):
+        metrics.retrieval(points, **{"labels": labels} | options)
+
+
+def test_classes_of_queries_and_gallery_must_fit():
+    points, labels, _ = integers(9, 20, 3)
+    gallery = {"gallery": points + 1, "ks": (1,)}
+    with pytest.raises(DataError, match="labels: have 3 columns for the queries and 4 for the gallery"):
+        metrics.retrieval(points, np.eye(3)[labels], gallery_labels=np.eye(4)[labels], **gallery)
+    with pytest.raises(DataError, match="give both as strings or both as integers"):
+        metrics.retrieval(points, [["a"]] * 20, gallery_labels=[[1]] * 20, **gallery)
+    with pytest.raises(DataError, match=r"groups: are .* give one kind"):
+        metrics.retrieval(
+            points, labels, gallery_labels=labels, groups=labels, gallery_groups=labels.astype(str), **gallery
+        )
+    with pytest.raises(DataError, match="gallery and gallery_labels: give both or neither"):
+        metrics.retrieval(points, [[1]] * 20, **gallery)
