@@ -79,6 +79,23 @@ def test_ctrl_c_in_one_process_outside_training(swallowed: bool) -> None:
     assert "error: process 1 has stopped: SIGINT" in errors[0]
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_a_process_that_waits_for_the_others(number: signal.Signals) -> None:
+    """Also one that its parent starts with the signal ignored, as PID 1 of a container."""
+    program = (
+        "import os, signal, sys, threading\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "from dml_jax.train.distributed import cluster\n"
+        f"threading.Timer(1.0, os.kill, (os.getpid(), {int(number)})).start()\n"
+        f"cluster.connect('localhost:{free_port()}', 2, 1)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, env=environment(), capture_output=True, timeout=300
+    )
+    assert done.returncode == 128 + number, done.stderr
+    assert done.stderr.decode() == f"stopped by {number.name} before all processes had connected\n"
+
+
 @pytest.mark.slow
 def test_different_configurations_do_not_train_together(tmp_path: Path) -> None:
     port = free_port()
@@ -98,7 +115,8 @@ def test_different_configurations_do_not_train_together(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "hanging"])
-def test_a_lost_process_ends_the_other_with_a_message(how: signal.Signals, tmp_path: Path) -> None:
+@pytest.mark.parametrize("lost", [0, 1])
+def test_a_lost_process_ends_the_other_with_a_message(lost: int, how: signal.Signals, tmp_path: Path) -> None:
     port = free_port()
     endless = [f"--workdir={tmp_path / 'run'}", "--config.train.steps=100000", "--config.train.log_every=5"]
     processes = [start(*endless, port=port, number=number) for number in range(2)]
@@ -106,12 +124,12 @@ def test_a_lost_process_ends_the_other_with_a_message(how: signal.Signals, tmp_p
     while not (tmp_path / "run" / "metrics.jsonl").exists():
         assert time.monotonic() < deadline
         time.sleep(0.5)
-    processes[1].send_signal(how)
-    error = processes[0].communicate(timeout=300)[1]
-    processes[1].kill()
-    processes[1].communicate()
-    assert processes[0].returncode == 2, error
-    assert "error: process 1 was killed or its machine failed; start all processes again to continue" in error
+    processes[lost].send_signal(how)
+    error = processes[1 - lost].communicate(timeout=300)[1]
+    processes[lost].kill()
+    processes[lost].communicate()
+    assert processes[1 - lost].returncode == 75, error
+    assert f"error: process {lost} was killed or its machine failed; start all processes again to continue" in error
     assert "Traceback" not in error
 
 
