@@ -3,6 +3,7 @@
 import fcntl
 import itertools
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -14,6 +15,7 @@ from pathlib import Path
 import jax
 import pytest
 
+from dml_jax.commands import cli
 from dml_jax.errors import ConfigError
 from dml_jax.train.distributed import process_group
 from tests.test_main import CONFIG, ROOT, TINY, environment
@@ -174,23 +176,62 @@ def test_a_signal_during_an_evaluation(tmp_path: Path) -> None:
 def test_what_differs_is_named(name: str, other: str | None, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a store that the other two processes have filled already."""
     facts = {name: "a", "seed": 0}
-    store = {
-        f"{process_group.FACTS}/1": json.dumps(facts),
-        f"{process_group.FACTS}/2": json.dumps({"seed": 0} | ({name: other} if other else {})),
-    }
+    others = {1: facts, 2: {"seed": 0} | ({name: other} if other else {})}
+    calls = []
+
+    values = {f"{process_group.FACTS}/{call}/{index}": json.dumps(others[index]) for call in (0, 2) for index in others}
 
     class Store:
-        key_value_try_get = staticmethod(store.__getitem__)
+        def key_value_try_get(self, key: str) -> str:
+            calls.append(key)
+            return values[key]
 
-        def key_value_set(self, key: str, value: str, *, allow_overwrite: bool) -> None:
-            store[key] = value
+        def key_value_set(self, key: str, value: str) -> None:
+            values[key] = value
 
     monkeypatch.setattr(jax, "process_count", lambda: 3)
     monkeypatch.setattr(process_group, "_store", Store)
+    monkeypatch.setattr(process_group, "_decisions", itertools.count())
     with pytest.raises(ConfigError, match=message):
         process_group.check_same(facts)
-    store[f"{process_group.FACTS}/2"] = json.dumps(facts)
+    values[f"{process_group.FACTS}/2/2"] = json.dumps(facts)
     process_group.check_same(facts)
+    monkeypatch.setattr(process_group, "_decisions", itertools.count())
+    monkeypatch.setattr(jax, "process_index", lambda: 1)
+    calls.clear()
+    with pytest.raises(ConfigError, match=message):  # process 1 reads the answer of process 0 only
+        process_group.check_same(facts)
+    assert len(calls) == 1
+
+
+@pytest.mark.parametrize("message", ["INTERNAL: NCCL operation ncclAllReduce failed", "UNKNOWN: Gloo AllGather failed"])
+def test_failed_communication_may_be_tried_again(message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    def body() -> None:
+        with process_group.end_together():
+            raise jax.errors.JaxRuntimeError(message)
+
+    assert cli.exit_code(body) == os.EX_TEMPFAIL == 75
+    error = capsys.readouterr().err
+    assert error == f"error: communication failed ({message}); start all processes again to continue\n"
+
+
+def test_an_abort_leaves_time_for_the_message() -> None:
+    """JAX aborts a process that has lost process 0; here, it is the first to notice."""
+    program = (
+        "import ctypes, threading\n"
+        "from dml_jax.train.distributed import process_group\n"
+        "process_group._delay_aborts()\n"
+        "threading.Timer(0.5, process_group._end_without_first).start()\n"
+        "ctypes.CDLL(None).abort()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 75
+    assert done.stderr == "error: process 0 was killed or its machine failed; start all processes again to continue\n"
+
+
+def test_other_errors_of_jax_are_not_tried_again() -> None:
+    with pytest.raises(jax.errors.JaxRuntimeError, match="RESOURCE_EXHAUSTED"), process_group.end_together():
+        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 8 bytes")
 
 
 def test_the_first_process_decides(monkeypatch: pytest.MonkeyPatch) -> None:

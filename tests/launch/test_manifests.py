@@ -1,6 +1,7 @@
 """Scripts, manifests and the Dockerfile fit the project and themselves; which devices a process gets."""
 
 import json
+import os
 import re
 import shlex
 import subprocess
@@ -23,6 +24,23 @@ LAUNCH = ROOT / "launch"
 @pytest.mark.parametrize("script", [*LAUNCH.glob("*.sh"), LAUNCH / "slurm.sbatch"], ids=lambda path: path.name)
 def test_syntax(script: Path) -> None:
     assert subprocess.run(["bash", "-n", script], capture_output=True, text=True).stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("code", "restarts", "requeued"),
+    [(143, 99, True), (75, 0, True), (137, 19, True), (134, 0, True), (75, 20, False), (2, 0, False), (1, 0, False)],
+)
+def test_what_slurm_requeues(code: int, restarts: int, requeued: bool, tmp_path: Path) -> None:
+    """With stand-ins for srun, which only ends with a code, and scontrol."""
+    for name, line in (("srun", f"exit {code}"), ("scontrol", f"echo $@ > {tmp_path}/asked")):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{line}\n")
+        (tmp_path / name).chmod(0o755)
+    job = {"SLURM_JOB_ID": "77", "SLURM_CPUS_PER_TASK": "1", "SLURM_RESTART_COUNT": str(restarts)}
+    path = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    done = subprocess.run(["bash", LAUNCH / "slurm.sbatch", "any.py"], env=job | path, check=False)
+    assert done.returncode == code
+    assert (tmp_path / "asked").exists() == requeued
+    assert not requeued or (tmp_path / "asked").read_text() == "requeue 77\n"
 
 
 @pytest.mark.parametrize("file", [*LAUNCH.glob("jobset_*.yaml")], ids=lambda path: path.stem)

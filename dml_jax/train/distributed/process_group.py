@@ -4,6 +4,7 @@ If one fails, is stopped or is lost, the others end with a message instead of wa
 processes, by their heartbeats, aborts the others with a stack trace (exit code 134).
 """
 
+import ctypes
 import itertools
 import json
 import os
@@ -33,7 +34,7 @@ HANGING = 30.0  # the same while nothing has failed, because the others wait for
 SHOWN = 5  # differences that an error message lists
 # What jaxlib's errors say about the network, NCCL, Gloo and the key-value store; they have no types of their own.
 TRANSIENT = re.compile(r"\bNCCL\b|\bGloo\b|\bnccl[A-Z]|UNAVAILABLE|DEADLINE_EXCEEDED")
-_decisions = itertools.count()  # numbers the calls of `decided_by_first`, which are the same on all processes
+_decisions = itertools.count()  # numbers what the processes agree on, in the same order on all
 
 
 @contextmanager
@@ -122,17 +123,25 @@ def check_same(facts: dict[str, Any]) -> None:
     """
     if jax.process_count() == 1:
         return
-    store = _store()
-    store.key_value_set(f"{FACTS}/{jax.process_index()}", json.dumps(facts), allow_overwrite=True)
-    first, *others = (json.loads(_wait_for(store, f"{FACTS}/{index}")) for index in range(jax.process_count()))
-    for index, other in enumerate(others, start=1):
-        keys = [key for key in first | other if first.get(key) != other.get(key)]
-        if keys:
-            shown = ", ".join(f"{key} ({first.get(key)!r} and {other.get(key)!r})" for key in keys[:SHOWN])
-            more = f" and {len(keys) - SHOWN} more" if len(keys) > SHOWN else ""
-            raise ConfigError(
-                f"processes 0 and {index} differ in {shown}{more}; start all with the same options, data and versions"
-            )
+    store, key = _store(), f"{FACTS}/{next(_decisions)}"
+    store.key_value_set(f"{key}/{jax.process_index()}", json.dumps(facts))
+
+    def difference() -> str:
+        others = (json.loads(_wait_for(store, f"{key}/{index}")) for index in range(1, jax.process_count()))
+        return next(filter(None, (_difference(facts, index, other) for index, other in enumerate(others, 1))), "")
+
+    if message := _from_first(difference):  # which alone reads them all
+        raise ConfigError(message)
+
+
+def _difference(facts: dict[str, Any], index: int, other: dict[str, Any]) -> str:
+    """What a process has that differs from process 0; empty if nothing does."""
+    keys = [key for key in facts | other if facts.get(key) != other.get(key)]
+    if not keys:
+        return ""
+    shown = ", ".join(f"{key} ({facts.get(key)!r} and {other.get(key)!r})" for key in keys[:SHOWN])
+    more = f" and {len(keys) - SHOWN} more" if len(keys) > SHOWN else ""
+    return f"processes 0 and {index} differ in {shown}{more}; start all with the same options, data and versions"
 
 
 def decided_by_first(decide: Callable[[], int]) -> int:
@@ -140,12 +149,14 @@ def decided_by_first(decide: Callable[[], int]) -> int:
 
     For what depends on files that process 0 may change before another process has looked at them.
     """
-    if jax.process_count() == 1:
-        return decide()
+    return decide() if jax.process_count() == 1 else int(_from_first(lambda: str(decide())))
+
+
+def _from_first(decide: Callable[[], str]) -> str:
     store, key = _store(), f"{DECIDED}/{next(_decisions)}"
     if jax.process_index() == 0:
-        store.key_value_set(key, str(decide()))
-    return int(_wait_for(store, key))
+        store.key_value_set(key, decide())
+    return _wait_for(store, key)
 
 
 def _store() -> Any:
@@ -192,6 +203,7 @@ def _watch_first(heard: list[float], over: threading.Event, ending: threading.Lo
     The operating system closes the connections of a process that dies, so a connection to JAX's port shows it at once.
     JAX closes idle connections, too, but then accepts another one. If process 0 hangs, the store no longer answers.
     """
+    _delay_aborts()
     host, _, port = _jax_state().coordinator_address.rpartition(":")
     try:
         while not over.is_set():
@@ -206,6 +218,16 @@ def _watch_first(heard: list[float], over: threading.Event, ending: threading.Lo
     with ending:
         if not over.is_set():
             _end_without_first()
+
+
+def _delay_aborts() -> None:
+    """Delays what follows SIGABRT by six seconds, so that JAX, when it also notices the loss, cannot be first.
+
+    The handler is libc's sleep; its argument, the seconds, is the number of the signal, 6. Python's own handlers would
+    not run, as the thread that aborts never returns to Python.
+    """
+    libc = ctypes.CDLL(None)
+    libc.signal(signal.SIGABRT, ctypes.cast(libc.sleep, ctypes.c_void_p))
 
 
 def _is_open(connection: socket.socket) -> bool:
