@@ -41,6 +41,7 @@ SlurmdLogFile={place}/%n.log
 SlurmctldPidFile={place}/pid-controller
 SlurmdPidFile={place}/pid-%n
 JobRequeue=1
+MinJobAge=3600
 NodeName={host} NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[1]} CPUs=1
 NodeName={host}-2 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[2]} CPUs=1
 PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP OverSubscribe=FORCE:4
@@ -122,7 +123,7 @@ def test_a_lost_task_is_requeued_and_invalid_input_is_not(slurm: Callable[..., s
         printed = (tmp_path / "killed.out").read_text()
         assert f"error: process {index} was killed or its machine failed; start all processes again" in printed
         assert printed.count("Exited with exit code 75") == 2 - index
-        slurm("scontrol", "update", f"jobid={killed}", "StartTime=now")  # it would wait for two minutes
+        slurm("scontrol", "update", f"jobid={killed}", "StartTime=now+5")  # it would wait for two minutes
     wait_until(lambda: {state(slurm, job)[0] for job in (whole, killed)} == {"COMPLETED"})
     assert (state(slurm, whole)[2], state(slurm, killed)[2]) == ("0", "2")
     assert (tmp_path / "killed.out").read_text().count("resuming from step") == 2
