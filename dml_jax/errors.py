@@ -33,6 +33,13 @@ class DivergedError(UserError):
     """The loss, a gradient or the train state is no longer finite: names the step and the values or the array."""
 
 
+class PeerError(Exception):
+    """Another process of the run or the network between them failed; the same command may succeed if repeated.
+
+    Printed as one `error: ...` line, exit code 75 (EX_TEMPFAIL of sysexits.h), no traceback.
+    """
+
+
 def printable(text: str) -> str:
     """Text on one line, with control characters and the undecodable bytes of file names escaped."""
     if text.isprintable():

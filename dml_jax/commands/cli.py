@@ -4,13 +4,14 @@ import argparse
 import errno
 import importlib.util
 import io
+import os
 import sys
 import warnings
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from dml_jax.errors import ConfigError, DataWarning, UserError, printable, suggest
+from dml_jax.errors import ConfigError, DataWarning, PeerError, UserError, printable, suggest
 from dml_jax.files import UNWRITABLE, expand_path
 
 # File-system errors that the user can fix: a full or failing disk, missing permissions, something else of that name.
@@ -123,7 +124,11 @@ def _in_one_line(show: Callable[..., None]) -> Callable[..., None]:
 
 
 def exit_code(body: Callable[[], object]) -> int:
-    """Runs the body of a command; returns 0, 2 after an error the user can fix, or 128 + the number of a signal."""
+    """Runs the body of a command; returns its exit code.
+
+    Returns:
+      0; 2 after an error the user can fix; 75 after one that may not occur again; 128 + the number of a signal.
+    """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # names of files need not be in the encoding of the terminal
             stream.reconfigure(errors="backslashreplace")
@@ -137,9 +142,9 @@ def exit_code(body: Callable[[], object]) -> int:
             # JAX then compiles; a cache on a full or read-only disk is not needed.
             warnings.filterwarnings("ignore", "Error (reading|writing) persistent compilation cache", UserWarning)
             body()
-    except UserError as error:
+    except (UserError, PeerError) as error:
         print(f"error: {printable(' '.join(str(error).split()))}", file=sys.stderr)
-        return 2
+        return 2 if isinstance(error, UserError) else os.EX_TEMPFAIL
     except OSError as error:
         if error.errno not in FIXABLE:
             raise

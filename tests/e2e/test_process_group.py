@@ -3,6 +3,7 @@
 import fcntl
 import itertools
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -14,6 +15,7 @@ from pathlib import Path
 import jax
 import pytest
 
+from dml_jax.commands import cli
 from dml_jax.errors import ConfigError
 from dml_jax.train.distributed import process_group
 from tests.test_main import CONFIG, ROOT, TINY, environment
@@ -79,6 +81,23 @@ def test_ctrl_c_in_one_process_outside_training(swallowed: bool) -> None:
     assert "error: process 1 has stopped: SIGINT" in errors[0]
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_a_process_that_waits_for_the_others(number: signal.Signals) -> None:
+    """Also one that its parent starts with the signal ignored, as PID 1 of a container."""
+    program = (
+        "import os, signal, sys, threading\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "from dml_jax.train.distributed import cluster\n"
+        f"threading.Timer(1.0, os.kill, (os.getpid(), {int(number)})).start()\n"
+        f"cluster.connect('localhost:{free_port()}', 2, 1)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, env=environment(), capture_output=True, timeout=300
+    )
+    assert done.returncode == 128 + number, done.stderr
+    assert done.stderr.decode() == f"stopped by {number.name} before all processes had connected\n"
+
+
 @pytest.mark.slow
 def test_different_configurations_do_not_train_together(tmp_path: Path) -> None:
     port = free_port()
@@ -98,7 +117,8 @@ def test_different_configurations_do_not_train_together(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "hanging"])
-def test_a_lost_process_ends_the_other_with_a_message(how: signal.Signals, tmp_path: Path) -> None:
+@pytest.mark.parametrize("lost", [0, 1])
+def test_a_lost_process_ends_the_other_with_a_message(lost: int, how: signal.Signals, tmp_path: Path) -> None:
     port = free_port()
     endless = [f"--workdir={tmp_path / 'run'}", "--config.train.steps=100000", "--config.train.log_every=5"]
     processes = [start(*endless, port=port, number=number) for number in range(2)]
@@ -106,12 +126,12 @@ def test_a_lost_process_ends_the_other_with_a_message(how: signal.Signals, tmp_p
     while not (tmp_path / "run" / "metrics.jsonl").exists():
         assert time.monotonic() < deadline
         time.sleep(0.5)
-    processes[1].send_signal(how)
-    error = processes[0].communicate(timeout=300)[1]
-    processes[1].kill()
-    processes[1].communicate()
-    assert processes[0].returncode == 2, error
-    assert "error: process 1 was killed or its machine failed; start all processes again to continue" in error
+    processes[lost].send_signal(how)
+    error = processes[1 - lost].communicate(timeout=300)[1]
+    processes[lost].kill()
+    processes[lost].communicate()
+    assert processes[1 - lost].returncode == 75, error
+    assert f"error: process {lost} was killed or its machine failed; start all processes again to continue" in error
     assert "Traceback" not in error
 
 
@@ -156,23 +176,62 @@ def test_a_signal_during_an_evaluation(tmp_path: Path) -> None:
 def test_what_differs_is_named(name: str, other: str | None, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a store that the other two processes have filled already."""
     facts = {name: "a", "seed": 0}
-    store = {
-        f"{process_group.FACTS}/1": json.dumps(facts),
-        f"{process_group.FACTS}/2": json.dumps({"seed": 0} | ({name: other} if other else {})),
-    }
+    others = {1: facts, 2: {"seed": 0} | ({name: other} if other else {})}
+    calls = []
+
+    values = {f"{process_group.FACTS}/{call}/{index}": json.dumps(others[index]) for call in (0, 2) for index in others}
 
     class Store:
-        key_value_try_get = staticmethod(store.__getitem__)
+        def key_value_try_get(self, key: str) -> str:
+            calls.append(key)
+            return values[key]
 
-        def key_value_set(self, key: str, value: str, *, allow_overwrite: bool) -> None:
-            store[key] = value
+        def key_value_set(self, key: str, value: str) -> None:
+            values[key] = value
 
     monkeypatch.setattr(jax, "process_count", lambda: 3)
     monkeypatch.setattr(process_group, "_store", Store)
+    monkeypatch.setattr(process_group, "_decisions", itertools.count())
     with pytest.raises(ConfigError, match=message):
         process_group.check_same(facts)
-    store[f"{process_group.FACTS}/2"] = json.dumps(facts)
+    values[f"{process_group.FACTS}/2/2"] = json.dumps(facts)
     process_group.check_same(facts)
+    monkeypatch.setattr(process_group, "_decisions", itertools.count())
+    monkeypatch.setattr(jax, "process_index", lambda: 1)
+    calls.clear()
+    with pytest.raises(ConfigError, match=message):  # process 1 reads the answer of process 0 only
+        process_group.check_same(facts)
+    assert len(calls) == 1
+
+
+@pytest.mark.parametrize("message", ["INTERNAL: NCCL operation ncclAllReduce failed", "UNKNOWN: Gloo AllGather failed"])
+def test_failed_communication_may_be_tried_again(message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    def body() -> None:
+        with process_group.end_together():
+            raise jax.errors.JaxRuntimeError(message)
+
+    assert cli.exit_code(body) == os.EX_TEMPFAIL == 75
+    error = capsys.readouterr().err
+    assert error == f"error: communication failed ({message}); start all processes again to continue\n"
+
+
+def test_an_abort_leaves_time_for_the_message() -> None:
+    """JAX aborts a process that has lost process 0; here, it is the first to notice."""
+    program = (
+        "import ctypes, threading\n"
+        "from dml_jax.train.distributed import process_group\n"
+        "process_group._delay_aborts()\n"
+        "threading.Timer(0.5, process_group._end_without_first).start()\n"
+        "ctypes.CDLL(None).abort()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 75
+    assert done.stderr == "error: process 0 was killed or its machine failed; start all processes again to continue\n"
+
+
+def test_other_errors_of_jax_are_not_tried_again() -> None:
+    with pytest.raises(jax.errors.JaxRuntimeError, match="RESOURCE_EXHAUSTED"), process_group.end_together():
+        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 8 bytes")
 
 
 def test_the_first_process_decides(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,8 @@
 """Scripts, manifests and the Dockerfile fit the project and themselves; which devices a process gets."""
 
 import json
+import os
+import re
 import shlex
 import subprocess
 from pathlib import Path
@@ -24,15 +26,32 @@ def test_syntax(script: Path) -> None:
     assert subprocess.run(["bash", "-n", script], capture_output=True, text=True).stderr == ""
 
 
+@pytest.mark.parametrize(
+    ("code", "restarts", "requeued"),
+    [(143, 99, True), (75, 0, True), (137, 19, True), (134, 0, True), (75, 20, False), (2, 0, False), (1, 0, False)],
+)
+def test_what_slurm_requeues(code: int, restarts: int, requeued: bool, tmp_path: Path) -> None:
+    """With stand-ins for srun, which only ends with a code, and scontrol."""
+    for name, line in (("srun", f"exit {code}"), ("scontrol", f"echo $@ > {tmp_path}/asked")):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{line}\n")
+        (tmp_path / name).chmod(0o755)
+    job = {"SLURM_JOB_ID": "77", "SLURM_CPUS_PER_TASK": "1", "SLURM_RESTART_COUNT": str(restarts)}
+    path = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    done = subprocess.run(["bash", LAUNCH / "slurm.sbatch", "any.py"], env=job | path, check=False)
+    assert done.returncode == code
+    assert (tmp_path / "asked").exists() == requeued
+    assert not requeued or (tmp_path / "asked").read_text() == "requeue 77\n"
+
+
 @pytest.mark.parametrize("file", [*LAUNCH.glob("jobset_*.yaml")], ids=lambda path: path.stem)
 def test_jobsets(file: Path) -> None:
-    """The commands are valid, and names and numbers that must agree do; the schema is not at hand."""
+    """The commands are valid, and names and numbers that must agree do; the schemas are not at hand."""
     jobset = yaml.safe_load(file.read_text())
     (group,) = jobset["spec"]["replicatedJobs"]
     job = group["template"]["spec"]
     pod = job["template"]["spec"]
     (container,) = pod["containers"]
-    assert container["command"] == [".venv/bin/python", "-m", "dml_jax.main"]
+    assert container["command"] == ["tini", "--", ".venv/bin/python", "-m", "dml_jax.main"]  # replaces the ENTRYPOINT
     arguments = [argument.replace("$(JOB_COMPLETION_INDEX)", "1") for argument in container["args"]]
     options, overrides = main.parser().read(arguments)
     main.check_options(options)
@@ -45,17 +64,34 @@ def test_jobsets(file: Path) -> None:
         assert labels["matchLabels"] == {"jobset.sigs.k8s.io/jobset-name": name}
     assert job["completions"] == job["parallelism"]
     assert (job["backoffLimit"], pod["restartPolicy"]) == (0, "Never")  # all pods restart together, by the JobSet
-    rules = job["podFailurePolicy"]["rules"]
-    assert {rule["action"] for rule in rules} == {"FailJob"}
-    assert rules[1]["onExitCodes"] == {"containerName": container["name"], "operator": "In", "values": [143]}
-    (uncounted,) = jobset["spec"]["failurePolicy"]["rules"]
-    assert uncounted["onJobFailureReasons"] == ["PodFailurePolicy"]
-    assert uncounted["action"] == "RestartJobSetAndIgnoreMaxRestarts"
+    assert restart_action(jobset, container["name"], 1) == restart_action(jobset, container["name"], 2) == "FailJobSet"
+    assert restart_action(jobset, container["name"], 143) == "RestartJobSetAndIgnoreMaxRestarts"
+    assert restart_action(jobset, container["name"], 137, disrupted=True) == "RestartJobSetAndIgnoreMaxRestarts"
+    assert {restart_action(jobset, container["name"], code) for code in (75, 134, 137)} == {"RestartJobSet"}
     mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
     assert mounts.keys() == {volume["name"] for volume in pod["volumes"]}
     assert mounts["shm"] == "/dev/shm"
     for path in (options.workdir, *overrides.values(), container["env"][0]["value"]):
         assert any(path.startswith(f"{mount}/") for mount in mounts.values())
+
+
+def restart_action(jobset: dict[str, Any], container: str, code: int, *, disrupted: bool = False) -> str:
+    """What JobSet does when a container ends with this code: the first rules that match, of the Job and the JobSet."""
+    job = jobset["spec"]["replicatedJobs"][0]["template"]["spec"]
+    reason, message = "BackoffLimitExceeded", "Job has reached the specified backoff limit"
+    for index, rule in enumerate(job["podFailurePolicy"]["rules"]):
+        exits, conditions = rule.get("onExitCodes"), rule.get("onPodConditions", [])
+        if exits:
+            assert (exits["containerName"], exits["operator"]) == (container, "In")
+        if (exits and code in exits["values"]) or (disrupted and conditions):
+            assert rule["action"] == "FailJob"
+            reason, message = "PodFailurePolicy", f"exit code {code} matching FailJob rule at index {index}"
+            break
+    for rule in jobset["spec"]["failurePolicy"]["rules"]:
+        patterns = rule.get("onJobFailureMessagePatterns", [""])
+        if reason in rule["onJobFailureReasons"] and any(re.search(pattern, message) for pattern in patterns):
+            return str(rule["action"])
+    return "RestartJobSet"  # the default of JobSet
 
 
 def test_dockerfile() -> None:
