@@ -48,11 +48,10 @@ class Dense(nn.Module):
         return y.reshape(*x.shape[:-1], -1)
 
 
-def transformer_dense(features: int, *, dtype: Dtype | None, name: str) -> Dense:
+def transformer_dense(features: int, *, bias: bool = True, dtype: Dtype | None, name: str) -> Dense:
     """A linear layer as vision transformers initialise it: weights N(0, 0.02^2), biases 0."""
-    return Dense(
-        features, kernel_init=normal_init(0.02), bias_init=nn.initializers.zeros_init(), dtype=dtype, name=name
-    )
+    zeros = nn.initializers.zeros_init()
+    return Dense(features, bias, kernel_init=normal_init(0.02), bias_init=zeros, dtype=dtype, name=name)
 
 
 def conv(

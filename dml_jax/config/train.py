@@ -25,7 +25,11 @@ MOVING = Needs("a positive train.momentum", lambda c: c.train.momentum > 0, misl
 LATE = Needs("train.warmup_epochs", lambda c: c.train.warmup_epochs, misleads=True)
 STEPPED = Needs("train.schedule='step'", lambda c: c.train.schedule == "step", misleads=True)
 WITH_MILESTONES = Needs("train.milestones", lambda c: c.train.schedule != "step" or c.train.milestones, misleads=True)
-WITH_BLOCKS = Needs("a vision transformer as the backbone", lambda c: c.backbone.name in ("vit", "deit"), misleads=True)
+WITH_BLOCKS = Needs(
+    "a vision transformer as the backbone",
+    lambda c: c.backbone.name in ("vit", "deit", "dinov3", "siglip"),
+    misleads=True,
+)
 # Early stopping on test images would select by them.
 VALIDATED = Needs("train.select='validation'", lambda c: c.train.select == "validation", misleads=True)
 SELECTED = Needs(
