@@ -61,7 +61,8 @@ class Group:
 class Train:
     """Length, optimizer and schedule of the training."""
 
-    groups: dict[str, Group]  # by name; the method determines the names
+    # By name, which the method determines, or by path: "backbone/layer1_*" takes what it fits out of other groups.
+    groups: dict[str, Group]
     steps: NonNegativeInt = 0  # length in steps
     epochs: NonNegativeInt = 0  # or length in epochs, counted as in the method's paper
     warmup_epochs: NonNegativeInt = 0  # before these epochs, at the full learning rate

@@ -229,6 +229,8 @@ def test_single_precision(case: str) -> None:
         for name in ("pos_embed", "cls_token"):  # resized or folded by the libraries: compared in test_tokens_and_...
             gradients.pop(name, None), wanted.pop(name, None)
         for path, leaf in jax.tree_util.tree_leaves_with_path(gradients):
+            if case == "timm_dinov3" and path[-1].key in ("q_bias", "v_bias"):  # left out there
+                continue
             other = wanted
             for part in path:
                 other = other[part.key]
