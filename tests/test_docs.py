@@ -156,6 +156,7 @@ SNIPPETS_NOT_EXECUTED = {  # part of a snippet -> why
     "onnxruntime": "needs an optional package; test_onnx.py",
     "pandas": "needs an optional package",
     "faiss": "needs an optional package; test_search_indexes.py",
+    "from theirs import": "stands for another library; tests/backbones/test_other_libraries.py",
 }
 
 

@@ -2,7 +2,7 @@
 
 DeiT-S is the ViT-S/16 of `vit.py`; the distilled variant has a second token and a second classifier. 21,665,664
 parameters without the classifier, 21,666,432 distilled. The layouts of published weights are those of all vision
-transformers, as tensors do not tell DeiT from ViT and DINO.
+transformers, as tensors do not tell DeiT from ViT and DINO, and the markers of plain ones are also in all others.
 """
 
 import math
@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from dml_jax.backbones import vit
+from dml_jax.backbones import dinov3, positions, siglip, vit
 from dml_jax.backbones.contract import Backbone
 from dml_jax.backbones.pixels import Pixels
 from dml_jax.backbones.weights.layouts import Layout, Network, Rule, StateDict, count, length
@@ -63,7 +63,7 @@ CLASSIFIERS = ("head", "head_dist")
 UNSEEN = vit.UNSEEN
 
 
-def reader(interpolation: vit.Interpolation) -> Callable[[StateDict], Network]:
+def reader(interpolation: positions.Interpolation) -> Callable[[StateDict], Network]:
     """The function that derives a vision transformer whose library interpolates like this.
 
     A plain one is taken for a DeiT: its tensors do not tell how it was trained.
@@ -84,11 +84,11 @@ def reader(interpolation: vit.Interpolation) -> Callable[[StateDict], Network]:
             "layer_scale": 1e-5 if "blocks.0.ls1.gamma" in tensors else 0.0,
             "interpolation": "antialiased" if registers else interpolation,
         }
-        positions = length(tensors, "pos_embed") // width
-        if registers and math.isqrt(positions) ** 2 == positions:  # timm adds the class token's position to the token
+        learned = length(tensors, "pos_embed") // width
+        if registers and math.isqrt(learned) ** 2 == learned:  # timm adds the class token's position to the token
             tensors["pos_embed"] = _with_zero_position(tensors["pos_embed"])
-            positions += 1
-        side = math.isqrt(max(positions - (2 if distilled else 1), 1)) * patch
+            learned += 1
+        side = math.isqrt(max(learned - (2 if distilled else 1), 1)) * patch
         plain = not registers and not options["layer_scale"] and options["mlp"] == "gelu"
         config: vit.Config = Config(**options) if plain else vit.Config(**options, pixels=Pixels())
         return Network(config, side)
@@ -132,7 +132,10 @@ DINOV2: tuple[Rule, ...] = (
     (r"\.mlp\.w3\.", ".mlp.fc2."),
 )
 
+# The first whose marker is among the tensors is taken: those of the networks that have more come first.
 LAYOUTS = [
+    *siglip.LAYOUTS,
+    *dinov3.LAYOUTS,
     Layout("Hugging Face", "embeddings.patch_embeddings.projection.weight", reader("bicubic"), HUGGING_FACE),
     Layout("DINOv2", "mask_token", reader("offset"), DINOV2),
     Layout("timm", "blocks.0.attn.qkv.weight", reader("antialiased")),

@@ -15,7 +15,7 @@ from dml_jax.backbones.convolution import conv_general_dilated
 from dml_jax.backbones.initializers import he_fan_out, normal_init, uniform_fan_in
 from dml_jax.numerics import at_least_float32, product
 
-Pooling = Literal["avg", "max", "avg+max"]  # of the feature map; "avg+max" is the sum of both
+Pooling = Literal["avg", "max", "avg+max", "gem"]  # of the feature map, see `global_pool`
 
 
 class Dense(nn.Module):
@@ -45,11 +45,10 @@ class Dense(nn.Module):
         return y.reshape(*x.shape[:-1], -1)
 
 
-def transformer_dense(features: int, *, dtype: Dtype | None, name: str) -> Dense:
+def transformer_dense(features: int, *, bias: bool = True, dtype: Dtype | None, name: str) -> Dense:
     """A linear layer as vision transformers initialise it: weights N(0, 0.02^2), biases 0."""
-    return Dense(
-        features, kernel_init=normal_init(0.02), bias_init=nn.initializers.zeros_init(), dtype=dtype, name=name
-    )
+    zeros = nn.initializers.zeros_init()
+    return Dense(features, bias, kernel_init=normal_init(0.02), bias_init=zeros, dtype=dtype, name=name)
 
 
 def conv(
@@ -133,8 +132,14 @@ def attention(queries: jax.Array, keys: jax.Array, values: jax.Array) -> jax.Arr
 
 
 def global_pool(features: jax.Array, kind: Pooling) -> jax.Array:
-    """Global pooling of a feature map [B, h, w, K] -> [B, K], in at least float32; "avg+max" is the sum of both."""
+    """Global pooling of a feature map [B, h, w, K] -> [B, K], in at least float32.
+
+    "avg+max" is the sum of both; "gem" the generalised mean of Radenović et al. (TPAMI 2019) with the exponent 3,
+    mean(max(x, 1e-6)^3)^(1/3), which leaves out negative features.
+    """
     features = at_least_float32(features)
+    if kind == "gem":
+        return jnp.mean(jnp.maximum(features, 1e-6) ** 3, axis=(1, 2)) ** (1 / 3)
     average = features.mean(axis=(1, 2))
     if kind == "avg":
         return average

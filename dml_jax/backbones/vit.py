@@ -2,8 +2,9 @@
 
 The pre-norm transformer on patches of pixels, as timm publishes it ("augreg": Steiner et al., TMLR 2022), and with the
 weights and parts of DeiT, DINO and DINOv2: distillation token, registers, scales of the residual branches, gated MLP.
-Pixels beyond the last whole patch are ignored. The epsilon of the norms is 1e-6, with which all these weights were
-trained; transformers computes ViT and DeiT, not DINOv2, with 1e-12.
+`dinov3.py` and `siglip.py` are this network, too, with rotary positions and with attention pooling. Pixels beyond the
+last whole patch are ignored. The epsilon of the norms is that with which the weights were trained; transformers
+computes ViT and DeiT, not DINOv2, with 1e-12 instead of 1e-6.
 
 Initialised like timm's, without truncation.
 """
@@ -20,17 +21,18 @@ import numpy as np
 
 from dml_jax.backbones.contract import Backbone, ImageShape, PyTree
 from dml_jax.backbones.initializers import normal_init
-from dml_jax.backbones.layers import DropPath, attention, compute_dtype, conv, layer_norm, transformer_dense
+from dml_jax.backbones.layers import compute_dtype, conv
 from dml_jax.backbones.linen import as_backbone, freeze
 from dml_jax.backbones.pixels import Pixels
+from dml_jax.backbones.positions import Interpolation, patch_angles, resizing_weights
+from dml_jax.backbones.transformer import AttentionPooling, Block, norm
 from dml_jax.backbones.weights.layouts import dotted
-from dml_jax.config.fields import Dtype, Fraction, NonNegative, NonNegativeInt, PositiveInt, require, section
+from dml_jax.config.fields import Dtype, Fraction, NonNegative, NonNegativeInt, Positive, PositiveInt, require, section
 from dml_jax.errors import ConfigError
 
 __all__ = ["Config", "build", "dino", "dinov2", "vit"]
 
 Size = Literal["small", "base", "large", "giant"]
-Interpolation = Literal["antialiased", "bicubic", "offset"]
 
 HALF = Pixels(mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))  # of the weights that Google and timm trained ("augreg")
 
@@ -40,14 +42,20 @@ class Config:
     """Options of a vision transformer; the defaults are ViT-S/16."""
 
     name: str = "vit"
-    output: Literal["class", "patches"] = "class"  # the class token as a map of one cell, or the map of the patches
+    # The summary of the image (class token or result of attention pooling) as a map of one cell, or the map of patches.
+    output: Literal["class", "patches"] = "class"
+    summary: Literal["token", "attention"] = "token"  # a class token, or attention pooling of the patches (SigLIP)
     distilled: bool = False  # with a distillation token (DeiT)
     registers: NonNegativeInt = 0  # more tokens without a position, which the output leaves out (DINOv2)
+    # Learned embeddings of the positions, or rotations of queries and keys, which then have no bias (DINOv3).
+    positions: Literal["learned", "rotary"] = "learned"
     depth: PositiveInt = 12  # blocks
     width: PositiveInt = 384  # channels
     heads: PositiveInt = 6  # of the attention
     patch: PositiveInt = 16  # side in pixels
-    mlp: Literal["gelu", "swiglu"] = "gelu"  # swiglu: gated, in DINOv2's ViT-g
+    mlp: Literal["gelu", "gelu_tanh", "swiglu"] = "gelu"  # gelu_tanh: approximate; swiglu: gated, in DINOv2's ViT-g
+    hidden: NonNegativeInt = 0  # channels inside the MLPs; 0: four times the width, or two thirds of that if gated
+    epsilon: Positive = 1e-6  # added to the variance by the norms
     layer_scale: NonNegative = 0.0  # initial scale of each channel of the residual branches; 0: no scales
     # How pretrained positions are resized for other image sizes: as timm and DINOv2 with registers, as transformers, or
     # as the code of DINO and of DINOv2 without registers.
@@ -61,6 +69,9 @@ class Config:
 
     def __post_init__(self) -> None:
         require(self.width % self.heads == 0, "width", self.width, f"must be a multiple of heads={self.heads}")
+        if self.positions == "rotary":
+            rule = "must be a multiple of 4 with rotary positions"
+            require((self.width // self.heads) % 4 == 0, "width / heads", self.width // self.heads, rule)
         rule = f"must not exceed depth={self.depth}"
         require(self.frozen_blocks <= self.depth, "frozen_blocks", self.frozen_blocks, rule)
 
@@ -111,64 +122,7 @@ def _published() -> dict[str, Config]:
 
 PUBLISHED = _published()  # by name, as their authors call them
 CLASSIFIERS: tuple[str, ...] = ("head",)
-UNSEEN = ("heads", "mlp")
-EPSILON = 1e-6
-
-
-class Attention(nn.Module):
-    """Multi-head self-attention."""
-
-    config: Config
-
-    @nn.compact
-    def __call__(self, x: jax.Array) -> jax.Array:
-        """float [B, N, C] -> float [B, N, C]."""
-        config, dtype = self.config, compute_dtype(self.config.dtype)
-        qkv = transformer_dense(3 * config.width, dtype=dtype, name="qkv")(x)
-        qkv = qkv.reshape(*x.shape[:2], 3, config.heads, config.width // config.heads)
-        mixed = attention(qkv[:, :, 0], qkv[:, :, 1], qkv[:, :, 2])
-        return transformer_dense(config.width, dtype=dtype, name="proj")(mixed)
-
-
-class LayerScale(nn.Module):
-    """A learned factor for each channel (Touvron et al., ICCV 2021)."""
-
-    initial: float
-
-    @nn.compact
-    def __call__(self, x: jax.Array) -> jax.Array:
-        """float [..., C] -> the same shape."""
-        gamma = self.param("gamma", nn.initializers.constant(self.initial), x.shape[-1:], jnp.float32)
-        return x * gamma.astype(x.dtype).reshape((1,) * (x.ndim - 1) + (-1,))
-
-
-class Block(nn.Module):
-    """x + attention(norm(x)), then x + mlp(norm(x)), both branches scaled if the configuration says so."""
-
-    config: Config
-    drop_path: float
-
-    @nn.compact
-    def __call__(self, x: jax.Array) -> jax.Array:
-        """float [B, N, C] -> float [B, N, C]."""
-        config, dtype = self.config, compute_dtype(self.config.dtype)
-
-        def branch(y: jax.Array, scale: str) -> jax.Array:
-            y = LayerScale(config.layer_scale, name=scale)(y) if config.layer_scale else y
-            return DropPath(self.drop_path)(y)
-
-        y = Attention(config, name="attn")(layer_norm(EPSILON, dtype=dtype, name="norm1")(x))
-        x = x + branch(y, "ls1")
-        y = layer_norm(EPSILON, dtype=dtype, name="norm2")(x)
-        if config.mlp == "swiglu":
-            hidden = -(-(8 * config.width // 3) // 8) * 8  # two thirds of the usual width, a multiple of 8
-            gate, y = jnp.split(transformer_dense(2 * hidden, dtype=dtype, name="mlp_fc1")(y), 2, axis=-1)
-            y = nn.silu(gate) * y
-        else:
-            y = transformer_dense(4 * config.width, dtype=dtype, name="mlp_fc1")(y)
-            y = nn.gelu(y, approximate=False)
-        y = transformer_dense(config.width, dtype=dtype, name="mlp_fc2")(y)
-        return x + branch(y, "ls2")
+UNSEEN = ("heads", "mlp", "epsilon", "positions")
 
 
 class VisionTransformer(nn.Module):
@@ -177,10 +131,11 @@ class VisionTransformer(nn.Module):
     config: Config
 
     @nn.compact
-    def tokens(self, x: jax.Array) -> jax.Array:
-        """float [B, H, W, 3] -> float [B, T + h w, C] after the final norm.
+    def encode(self, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """float [B, H, W, 3] -> float [B, T + h w, C] after the final norm, and their summary [B, 1, C].
 
-        The first T tokens are the class token, the distillation token (if distilled) and the registers.
+        The first T tokens are the class token (if there is one), the distillation token (if distilled) and the
+        registers.
         """
         config, dtype = self.config, compute_dtype(self.config.dtype)
         if min(x.shape[1:3]) < config.patch:
@@ -199,38 +154,49 @@ class VisionTransformer(nn.Module):
             kernel_init=patch_init,
             name="patch_embed",
         )(x)
+        cells = x.shape[1:3]
         x = x.reshape(x.shape[0], -1, config.width)
 
         def repeated(token: jax.Array) -> jax.Array:
             return jnp.broadcast_to(token.astype(x.dtype), (x.shape[0], *token.shape[1:]))
 
-        prefix = [self.param("cls_token", normal_init(1e-6), (1, 1, config.width))]
+        prefix, angles = [], None
+        if config.summary == "token":
+            prefix.append(self.param("cls_token", normal_init(1e-6), (1, 1, config.width)))
         if config.distilled:
             prefix.append(self.param("dist_token", normal_init(0.02), (1, 1, config.width)))
         length = len(prefix) + x.shape[1]
-        position = self.param("pos_embed", normal_init(0.02), (1, length, config.width))
-        x = jnp.concatenate([*map(repeated, prefix), x], axis=1) + position.astype(x.dtype)
+        x = jnp.concatenate([*map(repeated, prefix), x], axis=1)
+        if config.positions == "learned":
+            x = x + self.param("pos_embed", normal_init(0.02), (1, length, config.width)).astype(x.dtype)
+        else:
+            angles = jnp.asarray(patch_angles(cells, config.width // config.heads), float)
         if config.registers:
             registers = repeated(self.param("reg_token", normal_init(1e-6), (1, config.registers, config.width)))
             x = jnp.concatenate([x[:, : len(prefix)], registers, x[:, len(prefix) :]], axis=1)
         block = nn.remat(Block) if config.remat else Block
         for index in range(config.depth):
             rate = config.drop_path * index / max(config.depth - 1, 1)
-            x = block(config, rate, name=f"blocks_{index}")(x)
-        return layer_norm(EPSILON, dtype=dtype, name="norm")(x)
+            x = block(config, rate, name=f"blocks_{index}")(x, angles)
+        x = norm(config, "norm")(x)
+        return x, AttentionPooling(config, name="attn_pool")(x) if config.summary == "attention" else x[:, :1]
+
+    def tokens(self, x: jax.Array) -> jax.Array:
+        """The tokens of `encode`."""
+        return self.encode(x)[0]
 
     def __call__(self, x: jax.Array, train: bool) -> jax.Array:
-        """float [B, H, W, 3] -> float [B, H // patch, W // patch, C], or [B, 1, 1, C] for the class token."""
+        """float [B, H, W, 3] -> float [B, H // patch, W // patch, C], or [B, 1, 1, C] for the summary."""
         config = self.config
-        tokens = self.tokens(x)
+        tokens, summary = self.encode(x)
         if config.output == "class":
-            return tokens[:, None, :1]
+            return summary[:, None]
         patches = tokens[:, _positions_before_patches(config) + config.registers :]
         return patches.reshape(x.shape[0], *grid(config, x.shape[1:3]), config.width)
 
 
 def _positions_before_patches(config: Config) -> int:
-    return 2 if config.distilled else 1
+    return (config.summary == "token") + config.distilled
 
 
 def grid(config: Config, image_shape: tuple[int, ...]) -> tuple[int, int]:
@@ -238,36 +204,16 @@ def grid(config: Config, image_shape: tuple[int, ...]) -> tuple[int, int]:
     return image_shape[0] // config.patch, image_shape[1] // config.patch
 
 
-def resizing_weights(old: int, new: int, interpolation: Interpolation) -> np.ndarray:
-    """Weights float64 [new, old] with which torch resizes one axis (bicubic, `align_corners=False`).
-
-    "antialiased" widens the kernel (Keys, a = -0.5) when it shrinks, and leaves out what is beyond the edge; the others
-    (a = -0.75) repeat the edge, and "offset" scales by (new + 0.1) / old, as the code of DINO does.
-    """
-    antialiased = interpolation == "antialiased"
-    a, overhang = (-0.5, 0) if antialiased else (-0.75, 3)
-    step = old / (new + 0.1 if interpolation == "offset" else new)
-    sources = np.arange(-overhang, old + overhang)
-    d = np.abs((np.arange(new)[:, None] + 0.5) * step - (sources + 0.5))
-    d /= max(step, 1.0) if antialiased else 1.0
-    near = (a + 2) * d**3 - (a + 3) * d**2 + 1
-    far = a * (d**3 - 5 * d**2 + 8 * d - 4)
-    taps = np.where(d <= 1, near, np.where(d < 2, far, 0.0))
-    weights = np.zeros((new, old))
-    np.add.at(weights.T, sources.clip(0, old - 1), taps.T)
-    return weights / weights.sum(axis=1, keepdims=True)
-
-
 def resize_positions(config: Config, params: PyTree, image_shape: ImageShape) -> PyTree:
     """Resizes the positional embeddings of a square grid to that of the images; other tokens keep theirs."""
-    positions, prefix = np.asarray(params.get("pos_embed", np.zeros((1, 0, 0)))), _positions_before_patches(config)
-    side, new = math.isqrt(max(positions.shape[1] - prefix, 0)), grid(config, image_shape)
-    if (side, side) == new or side * side != positions.shape[1] - prefix:  # the caller reports none or a wrong length
+    learned, prefix = np.asarray(params.get("pos_embed", np.zeros((1, 0, 0)))), _positions_before_patches(config)
+    side, new = math.isqrt(max(learned.shape[1] - prefix, 0)), grid(config, image_shape)
+    if (side, side) == new or side * side != learned.shape[1] - prefix:  # the caller reports none or a wrong length
         return params
-    patches = positions[:, prefix:].reshape(side, side, -1)
+    patches = learned[:, prefix:].reshape(side, side, -1)
     rows, columns = (resizing_weights(side, size, config.interpolation) for size in new)
     resized = np.einsum("hi,wj,ijc->hwc", rows, columns, patches, optimize=True).reshape(1, -1, patches.shape[-1])
-    return params | {"pos_embed": np.concatenate([positions[:, :prefix], resized.astype(positions.dtype)], axis=1)}
+    return params | {"pos_embed": np.concatenate([learned[:, :prefix], resized.astype(learned.dtype)], axis=1)}
 
 
 def build(config: Config, source: str = "") -> Backbone:

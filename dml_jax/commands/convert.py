@@ -159,7 +159,7 @@ def compare_with_torch(converted: "Converted", arrays: "dict[str, np.ndarray]", 
     if importlib.util.find_spec("torch") is None:
         return "not compared with torch because torch is not installed"
     weights = converted.weights
-    side = weights.image_shape if weights.config.name in ("deit", "vit") else (64, 64)
+    side = weights.image_shape if weights.config.name in ("deit", "siglip", "vit") else (64, 64)
     report = compare_on(np.random.default_rng(0).standard_normal((1, *side, 3)), converted, arrays)
     line = (
         f"{report.layers} layers compared with torch: "

@@ -30,7 +30,7 @@ CROPPED = Needs("a data.crop", lambda c: c.data.crop != "none", misleads=True)
 RESIZED = Needs("a data.crop", lambda c: c.data.crop != "none")
 OF_ANY_SIZE = Needs(
     "a convolutional network as the backbone, as others have positions for one size of images",
-    lambda c: c.backbone.name not in ("vit", "deit"),
+    lambda c: c.backbone.name not in ("vit", "deit", "siglip"),
     misleads=True,
 )
 # Features are computed of crops, flipped at random, as large as those of the evaluation.

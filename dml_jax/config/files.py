@@ -218,7 +218,8 @@ def apply_override(values: dict[str, Any], key: str, value: Any) -> None:
     """Sets the dotted `key` of a nested dict.
 
     Text is parsed as the type of the present value. Any other value replaces it, and a mapping or a dataclass may also
-    be added as a new section.
+    be added as a new section. A new path in `train.groups`, such as backbone/layer1_*, starts as a copy of the group
+    that it begins with.
 
     Raises:
       ConfigError: no such key, or text that is not of the type.
@@ -229,6 +230,9 @@ def apply_override(values: dict[str, Any], key: str, value: Any) -> None:
     for part in (*sections, last):
         if not isinstance(section, dict):
             raise ConfigError(f"{key}: {part} is below a value, not in a section")
+        group = section.get(part.partition("/")[0]) if sections[:2] == ["train", "groups"] else None
+        if part not in section and "/" in part and isinstance(group, dict):
+            section[part] = dict(group)
         if part not in section and not (part is last and is_section):
             raise ConfigError(f"{key}: there is no such key; {suggest(key, flatten(values))}")
         holder, section = section, section.get(part)

@@ -25,7 +25,11 @@ MOVING = Needs("a positive train.momentum", lambda c: c.train.momentum > 0, misl
 LATE = Needs("train.warmup_epochs", lambda c: c.train.warmup_epochs, misleads=True)
 STEPPED = Needs("train.schedule='step'", lambda c: c.train.schedule == "step", misleads=True)
 WITH_MILESTONES = Needs("train.milestones", lambda c: c.train.schedule != "step" or c.train.milestones, misleads=True)
-WITH_BLOCKS = Needs("a vision transformer as the backbone", lambda c: c.backbone.name in ("vit", "deit"), misleads=True)
+WITH_BLOCKS = Needs(
+    "a vision transformer as the backbone",
+    lambda c: c.backbone.name in ("vit", "deit", "dinov3", "siglip"),
+    misleads=True,
+)
 # Early stopping on test images would select by them.
 VALIDATED = Needs("train.select='validation'", lambda c: c.train.select == "validation", misleads=True)
 SELECTED = Needs(
@@ -57,7 +61,8 @@ class Group:
 class Train:
     """Length, optimizer and schedule of the training."""
 
-    groups: dict[str, Group]  # by name; the method determines the names
+    # By name, which the method determines, or by path: "backbone/layer1_*" takes what it fits out of other groups.
+    groups: dict[str, Group]
     steps: NonNegativeInt = 0  # length in steps
     epochs: NonNegativeInt = 0  # or length in epochs, counted as in the method's paper
     warmup_epochs: NonNegativeInt = 0  # before these epochs, at the full learning rate

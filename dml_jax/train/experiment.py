@@ -27,7 +27,7 @@ from dml_jax.evaluation import refinement_batches
 from dml_jax.methods.contract import Embed, Method, PyTree, TrainingSet, zeros
 from dml_jax.train import optimizers, step
 from dml_jax.train.distributed import mesh as meshes
-from dml_jax.train.variants import chunks, class_tables, frozen_groups, precision
+from dml_jax.train.variants import chunks, class_tables, frozen_groups, path_groups, precision
 
 
 class Teacher(NamedTuple):
@@ -139,7 +139,7 @@ def build_method(config: Config, data: TrainingSet) -> Method:
     def build_for(classes: int) -> Method:
         def build_on(backbone: Backbone) -> Method:
             built: Method = methods.build(config.method, backbone, data._replace(classes=classes))
-            return built
+            return path_groups.by_path(built, config.train.groups)
 
         method = build_on(backbone)
         if method.group(("backbone",)) in frozen:

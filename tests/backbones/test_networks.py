@@ -88,7 +88,9 @@ def run(
 
 
 def test_names() -> None:
-    assert choices("backbone") == ["bn_inception", "deit", "efficientnet_lite", "googlenet", "mit", "resnet", "vit"]
+    assert choices("backbone") == [
+        "bn_inception", "deit", "dinov3", "efficientnet_lite", "googlenet", "mit", "resnet", "siglip", "vit"
+    ]  # fmt: skip
     for module, config, _, _ in PUBLISHED:
         assert config.name == module.__name__.rpartition(".")[2]
 

@@ -11,8 +11,11 @@ import numpy as np
 import pytest
 from flax import traverse_util
 
-from dml_jax.backbones import vit
+from dml_jax.backbones import dinov3, siglip, vit
+from dml_jax.backbones.weights import convert as from_torch
 from dml_jax.backbones.weights import pretrained, store
+from dml_jax.backbones.weights.tensor_files import Tensor
+from dml_jax.commands import convert
 from dml_jax.errors import WeightsError
 
 SMALL = vit.Config(depth=2, width=16, heads=2, patch=8, layer_scale=0.1)
@@ -28,12 +31,59 @@ SMALL = vit.Config(depth=2, width=16, heads=2, patch=8, layer_scale=0.1)
         pytest.param("dinov2_vitb14", 86_580_480 - 768, marks=pytest.mark.slow),
         pytest.param("dinov2_vitl14", 304_368_640 - 1024, marks=pytest.mark.slow),
         pytest.param("dinov2_vitg14", 1_136_480_768 - 1536, marks=pytest.mark.slow),
+        ("dinov3_vits16", 21_596_160),
+        pytest.param("dinov3_vitb16", 85_660_416 - 768, marks=pytest.mark.slow),
+        pytest.param("dinov3_vitl16", 303_129_600 - 1024, marks=pytest.mark.slow),
+        ("siglip_vitb16", 92_884_224),
     ],
 )
 def test_published_sizes(name: str, parameters: int) -> None:
     side = 518 if "dinov2" in name else 224
-    params, _ = jax.eval_shape(lambda: vit.build(vit.PUBLISHED[name]).init(jax.random.key(0), (side, side)))
+    config = (vit.PUBLISHED | dinov3.PUBLISHED | siglip.PUBLISHED)[name]
+    params, _ = jax.eval_shape(lambda: vit.build(config).init(jax.random.key(0), (side, side)))
     assert sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(params)) == parameters
+
+
+# By library: the model, the published network that its tensors are, and the pixels of the side of its images.
+LIBRARIES = [
+    ("timm", "vit_small_patch16_dinov3", "dinov3_vits16", 256),
+    ("timm", "vit_base_patch16_dinov3_qkvb", "dinov3_vitb16", 256),
+    ("timm", "vit_large_patch16_dinov3_qkvb", "dinov3_vitl16", 256),
+    ("timm", "vit_base_patch16_siglip_224", "siglip_vitb16", 224),
+    ("timm", "vit_base_patch32_siglip_256", "siglip_vitb32", 256),
+    ("timm", "vit_large_patch16_siglip_384", "siglip_vitl16", 384),
+    ("timm", "vit_so400m_patch14_siglip_224", "siglip_so400m14", 224),
+    ("timm", "vit_so400m_patch16_siglip_512", "siglip_so400m16", 512),
+    ("timm", "vit_giantopt_patch16_siglip_256", "siglip_vitg16", 256),
+    ("transformers", {"hidden_size": 384, "num_attention_heads": 6}, "dinov3_vits16", 256),
+    ("transformers", {"hidden_size": 1152, "num_hidden_layers": 27, "num_attention_heads": 16, "patch_size": 14,
+                      "intermediate_size": 4304}, "siglip_so400m14", 224),
+]  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("library", "model", "published", "side"), LIBRARIES)
+def test_networks_of_other_libraries(library: str, model: Any, published: str, side: int) -> None:
+    """Every tensor of their networks is converted, and as many parameters are found as they have."""
+    torch = pytest.importorskip("torch")
+    other = pytest.importorskip(library)
+    with torch.device("meta"):
+        if library == "timm":
+            made = other.create_model(model, num_classes=0)
+        elif "siglip" in published:
+            made = other.SiglipVisionModel(other.SiglipVisionConfig(**model))
+        else:
+            made = other.DINOv3ViTModel(other.DINOv3ViTConfig(num_register_tokens=4, **model))
+    shapes = {name: tuple(tensor.shape) for name, tensor in made.state_dict().items()}
+    zeros = {name: Tensor(shape, lambda shape=shape: np.zeros(shape, np.float32)) for name, shape in shapes.items()}
+    converted = from_torch.convert({"w": zeros})
+    assert convert.fitting(converted.weights.config, convert.named_configs()) == [published]
+    assert converted.weights.image_shape == (side, side)
+    assert {"timm": "timm", "transformers": "Hugging Face"}[library] == converted.weights.layout
+    expected = sum(math.prod(shape) for name, shape in shapes.items() if "mask_token" not in name)
+    if model == "vit_small_patch16_dinov3":
+        expected += 12 * 2 * 384  # biases of queries and values, which are zero and left out there
+    assert sum(math.prod(tensor.shape) for tensor in converted.tensors.values()) == expected
 
 
 def written(directory: Path, architecture: dict[str, Any]) -> str:

@@ -238,6 +238,23 @@ def test_complete_files_of_other_sizes_are_refused(
     assert "; supported are bn_inception, deit_small" in line
 
 
+@pytest.mark.parametrize(
+    ("name", "network"),
+    [
+        ("stages.0.blocks.0.conv_dw.weight", "ConvNeXt"),
+        ("vision_model.embeddings.class_embedding", "CLIP"),
+        ("swin.encoder.layers.0.blocks.0.attention.self.relative_position_bias_table", "Swin"),
+        ("blocks.0.attn.relative_position_bias_table", "BEiT"),
+    ],
+)
+def test_other_networks_are_named(name: str, network: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Also those that share the names of blocks with vision transformers."""
+    state = {"blocks.0.attn.qkv.weight": np.zeros((3, 1), np.float32), name: np.zeros(2, np.float32)}
+    state_dicts.write(Path("w.pth"), state)
+    line = error_line(capsys, "--weights=w.pth")
+    assert line.startswith(f"error: w.pth: looks like {network}, which cannot be converted; give weights of a network")
+
+
 @pytest.mark.parametrize("kind", ["F8_E4M3", "F8_E5M2", "F4", "C64"])
 def test_numbers_of_other_types_are_named(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
     size = {"C64": 16, "F4": 1}.get(kind, 2)

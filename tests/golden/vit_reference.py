@@ -17,6 +17,7 @@ import numpy as np
 
 SEED = 18
 WIDTH, DEPTH, HEADS, REGISTERS = 128, 2, 2, 4
+HIDDEN = 480  # channels inside the MLPs of SigLIP; those of So400m are no multiple of the width either
 GATED = {"mlp_ratio": 2 * 344 / WIDTH}  # of timm's SwiGLU; 344: two thirds of 4 * WIDTH, as a multiple of 8
 # By patch: shape of the images that the positions are for, and another one.
 SHAPES = {16: ((64, 64), (48, 96)), 14: ((70, 70), (42, 98))}
@@ -31,7 +32,8 @@ class Case(NamedTuple):
     Attributes:
       patch: side in pixels.
       shapes: of the tensors, by name.
-      tokens: (tensors, images [B, 3, H, W]) -> [B, N, WIDTH] after the final norm.
+      tokens: (tensors, images [B, 3, H, W]) -> [B, N, WIDTH] after the final norm, followed by their attention pooling
+        if the network has it.
     """
 
     patch: int
@@ -43,13 +45,72 @@ def timm_network(patch: int, image: tuple[int, int], **options: Any) -> Any:
     from timm.layers import SwiGLUPacked
     from timm.models.vision_transformer import VisionTransformer
 
-    if "mlp_ratio" in options:
+    if options.get("mlp_ratio") == GATED["mlp_ratio"]:
         options |= {"mlp_layer": SwiGLUPacked, "act_layer": "silu"}
     model = VisionTransformer(
         img_size=image, patch_size=patch, embed_dim=WIDTH, depth=DEPTH, num_heads=HEADS, num_classes=0, **options
     )
-    model.forward = model.forward_features
+    model.forward = with_pooling(model) if options.get("global_pool") == "map" else model.forward_features
     return model.eval()
+
+
+def with_pooling(model: Any) -> Callable[[Any], Any]:
+    import torch
+
+    def forward(x: Any) -> Any:
+        tokens = model.forward_features(x)
+        return torch.cat([tokens, model.attn_pool(tokens)[:, None]], dim=1)
+
+    return forward
+
+
+def timm_dinov3(separate_bias: bool) -> Case:
+    """As `vit_small_patch16_dinov3` or, with biases of queries and values, `vit_small_patch16_dinov3_qkvb`."""
+    from functools import partial
+
+    from timm.models.eva import Eva
+    from torch.func import functional_call
+    from torch.nn import LayerNorm
+
+    model = Eva(
+        img_size=SHAPES[16][0], patch_size=16, embed_dim=WIDTH, depth=DEPTH, num_heads=HEADS, num_classes=0,
+        qkv_bias=separate_bias, init_values=1e-5, rope_type="dinov3", rope_temperature=100, rope_rotate_half=True,
+        use_rot_pos_emb=True, use_abs_pos_emb=False, num_reg_tokens=REGISTERS, use_fc_norm=False,
+        norm_layer=partial(LayerNorm, eps=1e-5), dynamic_img_size=True,
+    ).eval()  # fmt: skip
+    model.forward = model.forward_features
+    return Case(16, shapes_of(model), lambda state, x: functional_call(model, state, (x,)))
+
+
+def transformers_dinov3() -> Case:
+    """As DINOv3 is published, with the default epsilon."""
+    import transformers
+    from torch.func import functional_call
+
+    config = transformers.DINOv3ViTConfig(
+        hidden_size=WIDTH, num_hidden_layers=DEPTH, num_attention_heads=HEADS, intermediate_size=4 * WIDTH,
+        image_size=SHAPES[16][0][0], num_register_tokens=REGISTERS, attn_implementation="eager",
+    )  # fmt: skip
+    model = transformers.DINOv3ViTModel(config).eval()
+    return Case(16, shapes_of(model), lambda state, x: functional_call(model, state, (x,)).last_hidden_state)
+
+
+def transformers_siglip() -> Case:
+    import torch
+    import transformers
+    from torch.func import functional_call
+
+    config = transformers.SiglipVisionConfig(
+        hidden_size=WIDTH, num_hidden_layers=DEPTH, num_attention_heads=HEADS, intermediate_size=HIDDEN,
+        image_size=SHAPES[16][0][0], patch_size=16, attn_implementation="eager",
+    )  # fmt: skip
+    model = transformers.SiglipVisionModel(config).eval()
+
+    def tokens(state: State, x: Any) -> Any:
+        found = functional_call(model, state, (x,), {"interpolate_pos_encoding": True})
+        return torch.cat([found.last_hidden_state, found.pooler_output[:, None]], dim=1)
+
+    return Case(16, shapes_of(model), tokens)
 
 
 def shapes_of(model: Any) -> dict[str, tuple[int, ...]]:
@@ -127,6 +188,13 @@ CASES: dict[str, Callable[[], Case]] = {
     "transformers_dinov2": lambda: transformers_case("Dinov2", 14),
     "transformers_dinov2_gated": lambda: transformers_case("Dinov2", 14, use_swiglu_ffn=True),
     "transformers_dinov2_reg": lambda: transformers_case("Dinov2WithRegisters", 14, num_register_tokens=REGISTERS),
+    "timm_dinov3": lambda: timm_dinov3(False),
+    "timm_dinov3_qkvb": lambda: timm_dinov3(True),
+    "transformers_dinov3": transformers_dinov3,
+    "timm_siglip": lambda: timm_case(
+        16, class_token=False, global_pool="map", act_layer="gelu_tanh", mlp_ratio=HIDDEN / WIDTH
+    ),
+    "transformers_siglip": transformers_siglip,
     "dinov2": lambda: dinov2_case(),
     "dinov2_gated": lambda: dinov2_case(**GATED),
     "dinov2_reg": lambda: dinov2_case(registers=REGISTERS),

@@ -10,6 +10,23 @@ from dml_jax.backbones.weights.tensor_files import Tensor, concatenate
 from dml_jax.config.modules import choices, module
 from dml_jax.errors import ConfigError, WeightsError
 
+# Tensors of widely used networks that are not among the supported ones, for the error message; the first that is found
+# names the network.
+OTHERS = (
+    ("storage_tokens", "DINOv3 in its authors' layout, where that of timm or transformers is needed"),
+    ("blocks.0.mlp.fc1_g.weight", "EVA-02 or a DINOv3 with gated MLPs"),
+    ("layer.0.mlp.gate_proj.weight", "a DINOv3 with gated MLPs"),
+    ("layers.0.blocks.0.attn.relative_position_bias_table", "Swin"),
+    ("layers.0.blocks.0.attention.self.relative_position_bias_table", "Swin"),
+    ("relative_position_bias_table", "BEiT"),
+    ("class_embedding", "CLIP"),
+    ("stages.0.blocks.0.conv_dw.weight", "ConvNeXt"),
+    ("stages.0.layers.0.dwconv.weight", "ConvNeXt"),
+    ("stages.0.0.dwconv.weight", "ConvNeXt"),
+    ("features.1.0.block.0.weight", "ConvNeXt"),
+    ("blocks.0.0.conv_dw.weight", "EfficientNet or MobileNet of timm"),
+)
+
 
 class Weights(NamedTuple):
     """A recognised state_dict.
@@ -32,8 +49,14 @@ class Weights(NamedTuple):
 
 def recognise(tensors: Mapping[str, Tensor], source: str) -> Weights:
     """Determines layout, network and name prefix of a state_dict; messages name `source`, the file."""
+    other = next((network for marker, network in OTHERS if _having(tensors, marker)), "")
+    if other:
+        raise WeightsError(
+            f"{source}: looks like {other}, which cannot be converted; give weights of a network that "
+            "docs/topics/backbones.md lists, or the import path of another library's network as backbone.name"
+        )
     for layout in _layouts():
-        found = [key for key in tensors if key == layout.marker or key.endswith(f".{layout.marker}")]
+        found = _having(tensors, layout.marker)
         if found:
             prefix = min(found, key=len).removesuffix(layout.marker)
             renamed = _renamed({key.removeprefix(prefix): value for key, value in tensors.items()}, layout.rules)
@@ -50,6 +73,11 @@ def recognise(tensors: Mapping[str, Tensor], source: str) -> Weights:
     raise WeightsError(f"{source}: contains none of the known networks (its first tensors are {names})")
 
 
+def _having(tensors: Mapping[str, Tensor], name: str) -> list[str]:
+    """The names of the tensors that are called so, below any prefix."""
+    return [key for key in tensors if key == name or key.endswith(f".{name}")]
+
+
 def _layouts() -> Iterator[Layout]:
     for name in choices("backbone"):
         yield from getattr(module("backbone", name), "LAYOUTS", ())
@@ -57,9 +85,9 @@ def _layouts() -> Iterator[Layout]:
 
 def _is_unused(key: str) -> bool:
     """Whether no backbone has a tensor of this name."""
-    # GoogLeNet's auxiliary classifiers, the blocks that DiVA's checkpoints contain under two names, and the layers that
-    # vision transformers have for their pretraining only.
-    unused = ("aux1.", "aux2.", "layer_blocks.", "pooler.", "mask_token")
+    # GoogLeNet's auxiliary classifiers, the blocks that DiVA's checkpoints contain under two names, the layers that
+    # vision transformers have for their pretraining only, and the text towers beside image towers.
+    unused = ("aux1.", "aux2.", "layer_blocks.", "pooler.", "mask_token", "text_model.", "logit_scale", "logit_bias")
     return key.endswith("num_batches_tracked") or key.startswith(unused)
 
 

@@ -37,7 +37,7 @@ def image_side(directory: Path) -> int:
     """
     metadata = store.read_metadata(directory)
     side: int = min(metadata.get("image_shape", (LARGEST,)))
-    return min(LARGEST, side) if metadata["architecture"].get("name") in ("deit", "vit") else side
+    return min(LARGEST, side) if metadata["architecture"].get("name") in ("deit", "siglip", "vit") else side
 
 
 def load(directory: Path, dtype: str | None = None) -> tuple[Config, Method, TrainState]:

@@ -1,0 +1,92 @@
+"""DINOv3 (Siméoni et al., 2025): vision transformers with rotary positions and registers, trained without labels.
+
+The network of `vit.py` with patches of 16 pixels, four registers, rotary positions of the patches (class token and
+registers have none), no bias of the keys, and 1e-5 in the norms. Any image of whole patches will do. The random
+shifts and scales of the coordinates in their pretraining are left out.
+"""
+
+from typing import Literal
+
+import numpy as np
+
+from dml_jax.backbones import vit
+from dml_jax.backbones.contract import Backbone
+from dml_jax.backbones.pixels import Pixels
+from dml_jax.backbones.weights.layouts import Layout, Network, Rule, StateDict, count, length
+from dml_jax.backbones.weights.tensor_files import Tensor
+from dml_jax.config.fields import NonNegative, NonNegativeInt, Positive, section
+
+__all__ = ["Config", "build", "dinov3"]
+
+
+@section
+class Config(vit.Config):
+    """Options of a DINOv3, a vision transformer with other weights; the defaults are ViT-S/16."""
+
+    name: str = "dinov3"
+    registers: NonNegativeInt = 4  # more tokens without a position, which the output leaves out
+    # Learned embeddings of the positions, or rotations of queries and keys, which then have no bias.
+    positions: Literal["learned", "rotary"] = "rotary"
+    epsilon: Positive = 1e-5  # added to the variance by the norms
+    layer_scale: NonNegative = 1e-5  # initial scale of each channel of the residual branches; 0: no scales
+    pixels: Pixels = Pixels()
+
+
+def dinov3(size: Literal["small", "base", "large"]) -> Config:
+    """ViT-S, B or L with patches of 16 pixels.
+
+    21,596,160, 85,659,648 or 303,128,576 parameters; 384, 768 or 1,024 channels.
+    """
+    same = vit.vit(size)
+    return Config(depth=same.depth, width=same.width, heads=same.heads)
+
+
+def build(config: Config) -> Backbone:
+    """A DINOv3 as a backbone; see `vit.build`."""
+    size = {768: "base", 1024: "large"}.get(config.width, "small")
+    return vit.build(config, f"hf://timm/vit_{size}_patch16_dinov3.lvd1689m")
+
+
+torch_module = vit.torch_module
+PUBLISHED = {"dinov3_vits16": dinov3("small"), "dinov3_vitb16": dinov3("base"), "dinov3_vitl16": dinov3("large")}
+CLASSIFIERS = vit.CLASSIFIERS
+UNSEEN = vit.UNSEEN
+
+
+def read(tensors: StateDict) -> Network:
+    """timm leaves out biases that are zero."""
+    width, depth = length(tensors, "norm.weight"), count(tensors, lambda i: f"blocks.{i}.norm1.weight")
+    for index in range(depth):
+        for name in ("q_bias", "v_bias"):
+            zeros = Tensor((width,), lambda: np.zeros(width, np.float32))
+            tensors.setdefault(f"blocks.{index}.attn.{name}", zeros)
+    config = Config(
+        depth=depth,
+        width=width,
+        heads=max(1, width // 64),
+        patch=(tensors["patch_embed.proj.weight"].shape or (16,))[-1] if "patch_embed.proj.weight" in tensors else 16,
+        registers=length(tensors, "reg_token") // width,
+    )
+    return Network(config, 256, crop_fraction=1.0)
+
+
+HUGGING_FACE: tuple[Rule, ...] = (
+    (r"^embeddings\.patch_embeddings\.", "patch_embed.proj."),
+    (r"^embeddings\.register_tokens", "reg_token"),
+    (r"^embeddings\.", ""),
+    (r"^(model\.)?layer\.", "blocks."),
+    (r"\.attention\.([qv])_proj\.bias", r".attn.\1_bias"),
+    (r"\.attention\.q_proj", ".attn.qkv@0"),
+    (r"\.attention\.k_proj", ".attn.qkv@1"),
+    (r"\.attention\.v_proj", ".attn.qkv@2"),
+    (r"\.attention\.o_proj", ".attn.proj"),
+    (r"\.layer_scale(\d)\.lambda1", r".ls\1.gamma"),
+    (r"\.mlp\.up_proj", ".mlp.fc1"),
+    (r"\.mlp\.down_proj", ".mlp.fc2"),
+)
+TIMM: tuple[Rule, ...] = ((r"\.gamma_(\d)$", r".ls\1.gamma"),)
+
+LAYOUTS = [
+    Layout("Hugging Face", "embeddings.patch_embeddings.weight", read, HUGGING_FACE),
+    Layout("timm", "blocks.0.gamma_1", read, TIMM),
+]

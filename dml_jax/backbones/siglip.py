@@ -1,0 +1,114 @@
+"""The image towers of SigLIP (Zhai et al., ICCV 2023) and SigLIP 2 (Tschannen et al., 2025).
+
+The network of `vit.py` without a class token, with the approximate GELU, and with attention pooling of the patches,
+whose result is the image's embedding in the space of images and texts. Both generations have the same tensors, and one
+network for images of any size; the towers for native aspect ratios ("naflex") are another.
+
+The GELU is that of the authors' code and of transformers. timm computes the exact one in ViT-B, ViT-L and in So400m
+with patches of 14 pixels; the outputs differ in the third digit.
+"""
+
+from collections.abc import Callable
+from typing import Literal
+
+from dml_jax.backbones import positions, vit
+from dml_jax.backbones.contract import Backbone
+from dml_jax.backbones.weights.layouts import Layout, Network, Rule, StateDict, count, length
+from dml_jax.backbones.weights.tensor_files import Tensor
+from dml_jax.config.fields import PositiveInt, section
+
+__all__ = ["Config", "build", "siglip"]
+
+
+@section
+class Config(vit.Config):
+    """Options of a SigLIP image tower, a vision transformer with other weights; the defaults are ViT-B/16."""
+
+    name: str = "siglip"
+    summary: Literal["token", "attention"] = "attention"  # a class token, or attention pooling of the patches
+    width: PositiveInt = 768  # channels
+    heads: PositiveInt = 12  # of the attention
+    mlp: Literal["gelu", "gelu_tanh", "swiglu"] = "gelu_tanh"  # gelu_tanh: approximate; swiglu: gated
+
+
+def siglip(size: Literal["base", "large", "so400m", "giant"], patch: Literal[14, 16, 32] = 16) -> Config:
+    """ViT-B, ViT-L, the shape-optimised So400m or ViT-g-opt.
+
+    With patches of 16 pixels and images of 256 pixels, 92,930,304, 315,956,224, 427,888,064 or 1,163,168,256
+    parameters; 768, 1,024, 1,152 or 1,536 channels.
+    """
+    match size:
+        case "base" | "large":
+            same = vit.vit(size)
+            return Config(depth=same.depth, width=same.width, heads=same.heads, patch=patch)
+        case "so400m":
+            return Config(depth=27, width=1152, heads=16, hidden=4304, patch=patch)
+        case "giant":
+            return Config(depth=40, width=1536, heads=16, patch=patch)
+
+
+def build(config: Config) -> Backbone:
+    """A SigLIP image tower as a backbone; see `vit.build`."""
+    size = {768: "base", 1152: "so400m", 1536: "giantopt"}.get(config.width, "large")
+    side = {14: 224, 32: 256}.get(config.patch, 256)
+    return vit.build(config, f"hf://timm/vit_{size}_patch{config.patch}_siglip_{side}.v2_webli")
+
+
+torch_module = vit.torch_module
+PUBLISHED = {
+    "siglip_vitb16": siglip("base"),
+    "siglip_vitb32": siglip("base", 32),
+    "siglip_vitl16": siglip("large"),
+    "siglip_so400m14": siglip("so400m", 14),
+    "siglip_so400m16": siglip("so400m"),
+    "siglip_vitg16": siglip("giant"),
+}
+CLASSIFIERS = vit.CLASSIFIERS
+UNSEEN = vit.UNSEEN
+
+
+def reader(interpolation: positions.Interpolation) -> Callable[[StateDict], Network]:
+    """The function that derives an image tower whose library interpolates positions like this."""
+
+    def read(tensors: StateDict) -> Network:
+        width, hidden = length(tensors, "norm.weight"), length(tensors, "blocks.0.mlp.fc1.bias")
+        cells = length(tensors, "pos_embed") // width
+        learned = tensors["pos_embed"]
+        tensors["pos_embed"] = Tensor((1, cells, width), lambda: learned.read().reshape(1, cells, width))
+        patch = (tensors["patch_embed.proj.weight"].shape or (16,))[-1] if "patch_embed.proj.weight" in tensors else 16
+        config = Config(
+            depth=count(tensors, lambda i: f"blocks.{i}.norm1.weight"),
+            width=width,
+            heads=16 if width > 1024 else max(1, width // 64),
+            patch=patch,
+            hidden=0 if hidden == 4 * width else hidden,
+            interpolation=interpolation,
+        )
+        return Network(config, round(cells**0.5) * patch, crop_fraction=1.0)
+
+    return read
+
+
+# Of transformers; the authors' files in this layout also hold the text tower.
+HUGGING_FACE: tuple[Rule, ...] = (
+    (r"^embeddings\.patch_embedding\.", "patch_embed.proj."),
+    (r"^embeddings\.position_embedding\.weight", "pos_embed"),
+    (r"^encoder\.layers\.", "blocks."),
+    (r"\.self_attn\.q_proj", ".attn.qkv@0"),
+    (r"\.self_attn\.k_proj", ".attn.qkv@1"),
+    (r"\.self_attn\.v_proj", ".attn.qkv@2"),
+    (r"\.self_attn\.out_proj", ".attn.proj"),
+    (r"\.layer_norm(\d)", r".norm\1"),
+    (r"^post_layernorm\.", "norm."),
+    (r"^head\.probe", "attn_pool.latent"),
+    (r"^head\.attention\.in_proj_", "attn_pool.qkv."),
+    (r"^head\.attention\.out_proj", "attn_pool.proj"),
+    (r"^head\.layernorm", "attn_pool.norm"),
+    (r"^head\.mlp", "attn_pool.mlp"),
+)
+TIMM: tuple[Rule, ...] = ((r"^attn_pool\.q\.", "attn_pool.qkv@0."), (r"^attn_pool\.kv\.", "attn_pool.qkv@1."))
+
+LAYOUTS = [
+    Layout("Hugging Face", "head.probe", reader("bicubic"), HUGGING_FACE),
+    Layout("timm", "attn_pool.latent", reader("antialiased"), TIMM),
+]

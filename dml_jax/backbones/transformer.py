@@ -1,0 +1,105 @@
+"""The blocks of a vision transformer, and attention pooling of its tokens."""
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from dml_jax.backbones.initializers import normal_init
+from dml_jax.backbones.layers import DropPath, attention, compute_dtype, layer_norm, transformer_dense
+from dml_jax.backbones.positions import rotate
+
+if TYPE_CHECKING:  # which imports this module
+    from dml_jax.backbones.vit import Config
+
+
+def norm(config: "Config", name: str) -> nn.LayerNorm:
+    """Layer normalisation with the epsilon of the network."""
+    return layer_norm(config.epsilon, dtype=compute_dtype(config.dtype), name=name)
+
+
+class Attention(nn.Module):
+    """Multi-head self-attention."""
+
+    config: "Config"
+
+    @nn.compact
+    def __call__(self, x: jax.Array, angles: jax.Array | None = None) -> jax.Array:
+        """float [B, N, C] -> float [B, N, C]; `angles` [P, C / heads / 2] are those of the last P tokens."""
+        config, dtype = self.config, compute_dtype(self.config.dtype)
+        shape = (*x.shape[:2], 3, config.heads, config.width // config.heads)
+        qkv = transformer_dense(3 * config.width, bias=angles is None, dtype=dtype, name="qkv")(x).reshape(shape)
+        queries, keys, values = qkv[:, :, 0], qkv[:, :, 1], qkv[:, :, 2]
+        if angles is not None:
+
+            def bias(name: str) -> jax.Array:
+                vector = self.param(name, nn.initializers.zeros_init(), (config.width,), jnp.float32)
+                return vector.astype(x.dtype).reshape(1, 1, *shape[3:])
+
+            queries, keys = (rotate(y, angles) for y in (queries + bias("q_bias"), keys))
+            values = values + bias("v_bias")
+        return transformer_dense(config.width, dtype=dtype, name="proj")(attention(queries, keys, values))
+
+
+class AttentionPooling(nn.Module):
+    """y + mlp(norm(y)), where y is the attention of a learned query to all tokens (SigLIP; Zhai et al., CVPR 2022)."""
+
+    config: "Config"
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """float [B, N, C] -> float [B, 1, C]."""
+        config, dtype = self.config, compute_dtype(self.config.dtype)
+        probe = self.param("latent", normal_init(config.width**-0.5), (1, 1, config.width), jnp.float32)
+        probe = jnp.broadcast_to(probe.astype(x.dtype), (x.shape[0], 1, config.width))
+        qkv = transformer_dense(3 * config.width, dtype=dtype, name="qkv")(jnp.concatenate([probe, x], axis=1))
+        qkv = qkv.reshape(x.shape[0], -1, 3, config.heads, config.width // config.heads)
+        y = attention(qkv[:, :1, 0], qkv[:, 1:, 1], qkv[:, 1:, 2])
+        y = transformer_dense(config.width, dtype=dtype, name="proj")(y)
+        return y + mlp(config, norm(config, "norm")(y))
+
+
+def mlp(config: "Config", x: jax.Array) -> jax.Array:
+    """The MLP of a block as modules of the one that calls it: float [B, N, C] -> float [B, N, C]."""
+    dense = partial(transformer_dense, dtype=compute_dtype(config.dtype))
+    if config.mlp == "swiglu":
+        hidden = config.hidden or -(-(8 * config.width // 3) // 8) * 8  # two thirds, as a multiple of 8
+        gate, x = jnp.split(dense(2 * hidden, name="mlp_fc1")(x), 2, axis=-1)
+        x = nn.silu(gate) * x
+    else:
+        x = dense(config.hidden or 4 * config.width, name="mlp_fc1")(x)
+        x = nn.gelu(x, approximate=config.mlp == "gelu_tanh")
+    return dense(config.width, name="mlp_fc2")(x)
+
+
+class LayerScale(nn.Module):
+    """A learned factor for each channel (Touvron et al., ICCV 2021)."""
+
+    initial: float
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """float [..., C] -> the same shape."""
+        gamma = self.param("gamma", nn.initializers.constant(self.initial), x.shape[-1:], jnp.float32)
+        return x * gamma.astype(x.dtype).reshape((1,) * (x.ndim - 1) + (-1,))
+
+
+class Block(nn.Module):
+    """x + attention(norm(x)), then x + mlp(norm(x)), both branches scaled if the configuration says so."""
+
+    config: "Config"
+    drop_path: float
+
+    @nn.compact
+    def __call__(self, x: jax.Array, angles: jax.Array | None = None) -> jax.Array:
+        """float [B, N, C] -> float [B, N, C]; `angles` as for `Attention`."""
+        config = self.config
+
+        def branch(y: jax.Array, scale: str) -> jax.Array:
+            y = LayerScale(config.layer_scale, name=scale)(y) if config.layer_scale else y
+            return DropPath(self.drop_path)(y)
+
+        x = x + branch(Attention(config, name="attn")(norm(config, "norm1")(x), angles), "ls1")
+        return x + branch(mlp(config, norm(config, "norm2")(x)), "ls2")

@@ -1,0 +1,85 @@
+"""Parameter groups by path: rates, freezing and errors for any network."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dml_jax.config import Group, Train
+from dml_jax.config import files as config_files
+from dml_jax.errors import ConfigError
+from dml_jax.methods.contract import Method
+from dml_jax.train import optimizers
+from dml_jax.train.variants import frozen_groups, path_groups
+
+PARAMS = {
+    "backbone": {
+        "conv1": {"kernel": 1.0},
+        "layer1_0": {"conv1": {"kernel": 1.0}, "bn1": {"scale": 1.0}},
+        "layer1_10": {"conv1": {"kernel": 1.0}},
+        "layer2_0": {"conv1": {"kernel": 1.0}},
+    },
+    "embedding": {"kernel": 1.0},
+}
+RATES = {"all": 1.0, "backbone/*": 0.5, "backbone/layer1_*": 0.25, "backbone/layer1_0/bn1": 0.125}
+
+
+def method() -> Method:
+    def unused(*_: Any, **__: Any) -> Any:
+        raise AssertionError
+
+    return Method(unused, unused, unused, unused, groups=("all",), group=lambda path: "all")
+
+
+def test_rates_by_path() -> None:
+    """One step of SGD on gradients of 1 shows the rate of each parameter; the longest pattern that fits counts."""
+    params = jax.tree.map(jnp.asarray, PARAMS)
+    made = path_groups.by_path(method(), RATES)
+    train = Train(groups={name: Group(rate) for name, rate in RATES.items()}, steps=1, optimizer="sgd")
+    optimizer = optimizers.build(train, made, lambda step: 1.0)
+    updates, _ = optimizer.update(jax.tree.map(jnp.ones_like, params), optimizer.init(params), params)
+    expected = {
+        "backbone": {
+            "conv1": {"kernel": 0.5},
+            "layer1_0": {"conv1": {"kernel": 0.25}, "bn1": {"scale": 0.125}},
+            "layer1_10": {"conv1": {"kernel": 0.25}},
+            "layer2_0": {"conv1": {"kernel": 0.5}},
+        },
+        "embedding": {"kernel": 1.0},
+    }
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(-a, b, rtol=1e-6), updates, expected)
+    path_groups.check_used(RATES, made, params)
+
+
+def test_a_frozen_path() -> None:
+    groups = {"all": Group(1.0), "backbone/layer1_0": Group(0.0, freeze=True)}
+    made = path_groups.by_path(method(), groups)
+    optimizer = optimizers.build(Train(groups=groups, steps=1, optimizer="sgd"), made, lambda step: 1.0)
+    params = jax.tree.map(jnp.asarray, PARAMS)
+    updates, _ = optimizer.update(jax.tree.map(jnp.ones_like, params), optimizer.init(params), params)
+    assert not any(jax.tree.leaves(updates["backbone"].pop("layer1_0")))
+    assert all(jax.tree.leaves(updates))
+    frozen_groups.check_trainable(groups, made, params)
+
+
+def test_a_path_without_parameters() -> None:
+    made = path_groups.by_path(method(), ["all", "backbone/layer3_0"])
+    message = (
+        r"train\.groups\.backbone/layer3_0: fits no parameter that longer patterns leave; did you mean backbone/layer"
+    )
+    with pytest.raises(ConfigError, match=message):
+        path_groups.check_used(["all", "backbone/layer3_0"], made, PARAMS)
+
+
+def test_a_path_on_the_command_line() -> None:
+    """It starts as a copy of the group that it begins with, which stays as it is."""
+    values = {"train": {"groups": {"backbone": {"learning_rate": 0.1, "freeze": False}}}}
+    config_files.apply_override(values, "train.groups.backbone/layer1_*.learning_rate", "0.01")
+    assert values["train"]["groups"] == {
+        "backbone": {"learning_rate": 0.1, "freeze": False},
+        "backbone/layer1_*": {"learning_rate": 0.01, "freeze": False},
+    }
+    with pytest.raises(ConfigError, match=r"train\.groups\.backbon/layer1\.freeze: there is no such key"):
+        config_files.apply_override(values, "train.groups.backbon/layer1.freeze", "true")
