@@ -243,7 +243,7 @@ def test_the_command(photos, tmp_path, monkeypatch, capsys):
         return code, out + err
 
     expected = []
-    monkeypatch.setattr(dml_jax, "load", lambda *_: Colours())
+    monkeypatch.setattr(dml_jax, "load", lambda *_, **__: Colours())
     gallery, later = tmp_path / "gallery", tmp_path / "later"
     later.mkdir()
     (gallery / "blue").rename(later / "blue")
@@ -416,7 +416,7 @@ def test_a_change_by_another_command_is_not_lost(photos, tmp_path, monkeypatch, 
             other.save(path)
             return super().embed(images)
 
-    monkeypatch.setattr(dml_jax, "load", lambda *_: Slow())
+    monkeypatch.setattr(dml_jax, "load", lambda *_, **__: Slow())
     monkeypatch.setattr(sys, "argv", ["enroll", "--workdir=w", f"--index={path}", str(tmp_path / "gallery")])
     for _ in range(2):  # without an index, and with one
         assert cli.exit_code(lambda: enroll.execute(sys.argv[1:])) == 2
@@ -431,7 +431,7 @@ def test_unusable_and_ignored_files(photos, tmp_path, monkeypatch, capsys):
         (gallery / "red" / name).parent.mkdir(exist_ok=True)
         (gallery / "red" / name).write_text("no")
     model = Reader()
-    monkeypatch.setattr(dml_jax, "load", lambda *_: model)
+    monkeypatch.setattr(dml_jax, "load", lambda *_, **__: model)
     monkeypatch.setattr(configs, "digest", str)
 
     def run(command, *arguments):
@@ -462,7 +462,7 @@ def test_embed_checks_the_query_before_embedding(photos, tmp_path, monkeypatch, 
         monkeypatch.setattr(sys, "argv", ["embed", *where.split()])
         return cli.exit_code(lambda: embed.execute(sys.argv[1:]))
 
-    monkeypatch.setattr(dml_jax, "load", lambda *_: Reader())
+    monkeypatch.setattr(dml_jax, "load", lambda *_, **__: Reader())
     monkeypatch.setattr(configs, "digest", str)
     (tmp_path / "no.png").write_text("no")
     for query, message in (
@@ -475,5 +475,5 @@ def test_embed_checks_the_query_before_embedding(photos, tmp_path, monkeypatch, 
         assert (out, err.count("\n"), message in err) == ("", 1, True), err
         assert not (tmp_path / "out").exists()
     assert run(photos["red"][1]) == 0
-    assert capsys.readouterr().out.splitlines()[1] == f"0.0000  {photos['red'][1]}"
+    assert capsys.readouterr().out.splitlines()[1] == f"cosine 1.0000  {photos['red'][1]}"
     assert (tmp_path / "out" / "neighbors.png").is_file()
