@@ -295,7 +295,8 @@ def test_an_embedding_that_is_not_finite_is_refused_alone(tmp_path: Path) -> Non
         model.free.clear()
         first = clients.submit(ask, port, picture())
         until(lambda: model.batches[-1] == 1)
-        others = [clients.submit(ask, port, picture(colour=colour), None, "?embedding=1") for colour in (0, (9, 200, 9))]
+        pictures = (picture(colour=colour) for colour in (0, (9, 200, 9)))
+        others = [clients.submit(ask, port, each, None, "?embedding=1") for each in pictures]
         until(lambda: model.waiting() == len(others))
         model.free.set()
         assert first.result(60) == others[0].result(60) == (400, refused)
