@@ -12,8 +12,8 @@ def add(flags: argparse.ArgumentParser) -> None:
     flags.add_argument(
         "--decide",
         choices=RULES,
-        default="nearest",
-        help=f"class of the nearest image (default), most votes of the {VOTES} nearest, or nearest class mean",
+        help=f"class of the nearest image, most votes of the {VOTES} nearest, nearest class mean, or the margin of the "
+        "best class over all others, some that are not enrolled among them (default; with --threshold: nearest)",
     )
     limit = flags.add_mutually_exclusive_group()
     limit.add_argument(
@@ -34,7 +34,7 @@ def given(options: argparse.Namespace) -> dict[str, Any]:
     from dml_jax.evaluation import open_set
 
     try:
-        open_set.check(options.decide, options.false_accept_rate, options.threshold)
+        open_set.check(options.decide or RULES[0], options.false_accept_rate, options.threshold)
     except DataError as error:
         raise ConfigError(f"--{error}") from None
     return {name: getattr(options, name) for name in ("decide", "false_accept_rate", "threshold")}

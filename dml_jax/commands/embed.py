@@ -139,7 +139,7 @@ def execute(arguments: list[str]) -> None:
         found = [exported.ids[int(i)] for i in indices[0]]
         figures.plot_retrieved_images(output / FIGURE, [[query_image, *map(model.read, found)]])
         for distance, name in zip(distances[0].tolist(), found, strict=True):
-            print(f"{distance:.4f}  {printable(name)}")
+            print(f"cosine {1 - distance:.4f}  {printable(name)}")
         print(f"figure: {printable(str(output / FIGURE))}")
 
 

@@ -8,10 +8,12 @@ a class, --list prints the number of images and the name of each. The second pri
 class or "unknown", similarity to the best class, the image, the nearest image of that class. Strangers are told by a
 threshold on the similarity, which is measured for an index of this size and --false_accept_rate: on the unseen classes
 of the run, or on --calibrate=others/, class folders of classes that are not enrolled, which published weights need.
-What to expect of it is printed to stderr.
+What to expect of it is printed to stderr. Enrolling ends with a table of what to expect at several rates, measured with
+the enrolled images themselves.
 """
 
 import argparse
+import math
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -139,7 +141,7 @@ def execute(arguments: list[str]) -> None:
     if others:
         index.calibrate(of_usable(model, others) if options.skip_bad else others)
     try:
-        expected = _expected(index, options) if index.images else EMPTY
+        expected = _expected(index, options) + _table(index, options) if index.images else EMPTY
     except UserError as error:  # with an explicit threshold, the index can be used all the same
         expected = f"warning: no threshold for unknown images: {error}"
     if _version(path) != found:
@@ -174,12 +176,40 @@ def _classify(index: "Index", files: Sequence[str | Path], options: argparse.Nam
 def _expected(index: "Index", options: argparse.Namespace) -> str:
     """What is to be expected of the threshold for the rule and the rate, as a sentence."""
     rate = options.false_accept_rate
-    expected = index.expect(rate, options.decide)
+    rule = index.rule(options.decide)
+    expected = index.expect(rate, rule)
     few = rate * expected.images < expected.growth
     return (
-        f"--decide={options.decide} --false_accept_rate={rate:g}: unknown below {expected.threshold:.4f}; expected: "
+        f"--decide={rule} --false_accept_rate={rate:g}: unknown below {expected.threshold:.4f}; expected: "
         f"{'at most ' if expected.growth > 1 else ''}{100 * expected.false_accepts:.1f} % of strangers accepted, "
-        f"{100 * expected.false_rejects:.1f} % of images of enrolled classes rejected (measured on "
+        f"{_percent(expected.false_rejects)} % of images of enrolled classes rejected (measured on "
         f"{expected.images:,} images of {expected.classes:,} unseen classes"
         f"{', which are too few for this rate' if few else ''})"
     )
+
+
+def _table(index: "Index", options: argparse.Namespace) -> str:
+    """What to expect of this index at several rates, from its own images; a warning if most would be unknown."""
+    from dml_jax.evaluation import held_out
+
+    rates = sorted({*held_out.RATES, options.false_accept_rate})
+    points = index.report(rates, options.decide)
+    lines = [
+        "",
+        "enrolled images, each classified without itself (and with its whole class left out, as a stranger), in %:",
+        "  rate  threshold  right  wrong  unknown  strangers accepted",
+    ]
+    for point in points:
+        shares = "".join(f"{_percent(share):>{width}}" for share, width in zip(point[2:5], (7, 7, 9), strict=True))
+        lines.append(f"{point.false_accept_rate:6g}{point.threshold:11.4f}{shares}{_percent(point.left_out):>20}")
+    chosen = next(point for point in points if point.false_accept_rate == options.false_accept_rate)
+    if chosen.unknown > 0.5:
+        lines.append(
+            f"warning: {_percent(chosen.unknown)} % of images of enrolled classes would be unknown; enroll more images "
+            "of each class, accept more strangers with --false_accept_rate, or train on images like these"
+        )
+    return "\n".join(lines)
+
+
+def _percent(share: float) -> str:
+    return "-" if math.isnan(share) else f"{100 * share:.1f}"

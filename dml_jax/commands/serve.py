@@ -4,15 +4,15 @@
     curl -F file=@photo.jpg http://localhost:8000/                  # or: curl --data-binary @photo.jpg ...
 
 The address is printed once the programs are compiled. `POST /` answers {"embedding": [...]}; with an index of
-`dml-jax enroll` also "class", which may be "unknown", and "cosine" to the nearest enrolled image. `GET /health` answers
-{"status": "ok"}. Errors are answered with {"error": ...} and a status of 400 or more.
+`dml-jax enroll` instead "class", which may be "unknown", the "score" that decides it, "cosine" to the nearest enrolled
+image, and "classes", the five best with cosines; `POST /?embedding=1` adds the embedding. An index that was replaced is
+read again. `GET /health` answers {"status": "ok"}. Errors are answered with {"error": ...} and a status of 400 or more.
 """
 
 import re
 import signal
 import socket
 import sys
-from functools import partial
 
 from dml_jax.commands import cli, decision_options, model_options
 from dml_jax.errors import ConfigError
@@ -73,14 +73,13 @@ def execute(arguments: list[str]) -> None:
     with listen(options.host, options.port) as listener:
         import dml_jax
         from dml_jax.commands import runtime
-        from dml_jax.inference.index import Index
+        from dml_jax.serving.enrolled_classes import EnrolledClasses
 
         runtime.enable_compilation_cache()
         model = dml_jax.load(options.model, options.checkpoint, trust_code=options.trust_code)
         classify = None
         if options.index:
-            index = Index.load(model, expand_path("--index", options.index))
-            classify = partial(index.classify, **decision)
+            classify = EnrolledClasses(model, expand_path("--index", options.index), decision)
         answers = Answers(model, classify, batch=BATCH, waiting=WAITING)
         answers.compile()
         host, port = listener.getsockname()[:2]

@@ -10,13 +10,17 @@ from typing import Literal, NamedTuple, get_args
 import numpy as np
 
 from dml_jax.errors import DataError
+from dml_jax.evaluation import background_margin
+from dml_jax.evaluation.background_margin import MAX_DIMENSIONS, Background, Scorer
 
-Rule = Literal["nearest", "vote", "mean"]
+Rule = Literal["nearest", "vote", "mean", "background"]
 RULES: tuple[Rule, ...] = get_args(Rule)
+COSINE_RULES = RULES[:3]  # whose similarities are cosines; those that `calibrate` simulates
 VOTES = 5  # nearest images that vote
 FALSE_ACCEPT_RATE = 0.05
 TRIALS, QUERIES = 100, 100  # simulated indexes; strangers and known images compared with each
 TOO_FEW = "a threshold needs several unseen classes with two images or more; give a threshold"
+NO_BACKGROUND = "decide='background': needs images of other classes, which this index does not hold; enroll again"
 BLOCK_ELEMENTS = 1 << 22  # similarities in memory at once
 
 
@@ -38,11 +42,13 @@ class Calibration(NamedTuple):
     """Similarities of images to simulated indexes, by rule.
 
     Attributes:
-      strangers: float32 [3, S], ascending, of images whose class is not enrolled; rows in the order of `RULES`.
+      strangers: float32 [3, S], ascending, of images whose class is not enrolled; rows as in `COSINE_RULES`.
       known: float32 [3, K], of images whose class is enrolled.
       growth: float64 [3], how many times larger the index is than the simulated ones, at least 1.
       images: number of different images among the strangers.
       classes: number of different classes among the strangers.
+      background: images for the rule "background"; None for more than `MAX_DIMENSIONS` and in files of
+        earlier versions.
     """
 
     strangers: np.ndarray
@@ -50,6 +56,7 @@ class Calibration(NamedTuple):
     growth: np.ndarray
     images: int
     classes: int
+    background: Background | None = None
 
 
 class Expected(NamedTuple):
@@ -73,7 +80,12 @@ class Expected(NamedTuple):
 
 
 def decide(
-    queries: np.ndarray, enrolled: np.ndarray, labels: np.ndarray, rule: Rule, without: np.ndarray | None = None
+    queries: np.ndarray,
+    enrolled: np.ndarray,
+    labels: np.ndarray,
+    rule: Rule,
+    without: np.ndarray | None = None,
+    scorer: Scorer | None = None,
 ) -> Decision:
     """Assigns a class to each query.
 
@@ -81,14 +93,22 @@ def decide(
     - "vote": the most frequent class among the 5 nearest enrolled images, ties to the one with the nearest image; the
       similarity is the cosine to its nearest image.
     - "mean": the class with the nearest mean, the normalised sum of its images; the similarity is the cosine to it.
+    - "background": the most similar class; the similarity is its margin over all other classes, those of the background
+      among them, see `background_margin`.
 
     Args:
       queries: float32 [Q, D], rows of unit length, like those of `enrolled`.
       enrolled: float32 [N, D].
       labels: int [N], classes of `enrolled`.
       without: int [Q], a class that each query ignores; another one must remain.
+      scorer: of the enrolled images and a background, for "background".
+
+    Raises:
+      DataError: the rule is "background", and there is none.
     """
     classes, position = np.unique(labels, return_inverse=True)
+    if rule == "background" and scorer is None:
+        raise DataError(NO_BACKGROUND)
     means = _class_means(enrolled, position) if rule == "mean" else None
     best = np.empty(len(queries), np.int64)
     similarity, nearest = np.empty(len(queries), np.float32), np.empty(len(queries), np.int64)
@@ -98,7 +118,13 @@ def decide(
         cosines = queries[rows] @ enrolled.T
         if without is not None:
             cosines[labels == without[rows, None]] = -np.inf
-        if means is not None:
+        if scorer is not None and rule == "background":
+            to_classes, to_others = scorer.similarities(queries[rows])
+            if without is not None:
+                to_classes[classes == without[rows, None]] = -np.inf
+            best[rows], similarity[rows] = background_margin.margins(to_classes, to_others)
+            nearest[rows] = np.where(position == best[rows, None], cosines, -np.inf).argmax(axis=1)
+        elif means is not None:
             to_means = queries[rows] @ means.T
             if without is not None:
                 to_means[classes == without[rows, None]] = -np.inf
@@ -182,7 +208,8 @@ def calibrate(
         strangers, known, ignored = _sample_queries(free, slot[own], drawn, rng)
         queries = embeddings[np.concatenate([strangers, known])]
         scores = [
-            decide(queries, source[rows], source_labels[rows], rule, chosen[ignored]).similarities for rule in RULES
+            decide(queries, source[rows], source_labels[rows], rule, chosen[ignored]).similarities
+            for rule in COSINE_RULES
         ]
         asked.append(strangers)
         similarities.append(np.split(np.stack(scores), [len(strangers)], axis=1))
@@ -194,9 +221,10 @@ def calibrate(
     return Calibration(
         strangers=np.sort(np.concatenate([scores for scores, _ in similarities], axis=1)),
         known=np.concatenate([scores for _, scores in similarities], axis=1),
-        growth=np.maximum([growth[rule] for rule in RULES], 1),
+        growth=np.maximum([growth[rule] for rule in COSINE_RULES], 1),
         images=len(images),
         classes=len(np.unique(labels[images])),
+        background=background_margin.choose(embeddings, labels) if embeddings.shape[1] <= MAX_DIMENSIONS else None,
     )
 
 
@@ -219,19 +247,46 @@ def _sample_queries(
 
 
 def expect(calibration: Calibration, rule: Rule, false_accept_rate: float) -> Expected:
-    """The lowest threshold whose expected false accept rate, in (0, 1), does not exceed the given one."""
+    """The lowest threshold whose expected false accept rate, in (0, 1), does not exceed the given one.
+
+    Args:
+      rule: one of `COSINE_RULES`; see `expect_margin` for the other.
+    """
     check(rule, false_accept_rate)
-    row = RULES.index(rule)
-    strangers, growth = calibration.strangers[row], float(calibration.growth[row])
-    highest_rejected = strangers[len(strangers) - 1 - int(false_accept_rate / growth * len(strangers))]
-    threshold = np.nextafter(highest_rejected, np.float32(2))
+    row = COSINE_RULES.index(rule)
+    growth = float(calibration.growth[row])
+    return _expected(
+        calibration.strangers[row], calibration.known[row], false_accept_rate,
+        growth, calibration.images, calibration.classes,
+    )  # fmt: skip
+
+
+def expect_margin(
+    background: Background, strangers: np.ndarray, known: np.ndarray, false_accept_rate: float
+) -> Expected:
+    """As `expect`, for the rule "background" and the index itself, without simulation.
+
+    Args:
+      strangers: float32 [B], see `background_margin.of_strangers`.
+      known: float32 [K], margins of images of enrolled classes, e.g. of `held_out.measure`.
+    """
+    check("background", false_accept_rate)
+    classes = len(np.unique(background.labels))
+    return _expected(np.sort(strangers), known, false_accept_rate, 1.0, len(background.labels), classes)
+
+
+def _expected(
+    strangers: np.ndarray, known: np.ndarray, rate: float, growth: float, images: int, classes: int
+) -> Expected:
+    highest_rejected = strangers[len(strangers) - 1 - int(rate / growth * len(strangers))]
+    threshold = np.nextafter(highest_rejected, np.float32(np.inf))
     return Expected(
         threshold=float(threshold),
         false_accepts=growth * float((strangers >= threshold).mean()),
-        false_rejects=float((calibration.known[row] < threshold).mean()),
+        false_rejects=float((known < threshold).mean()) if len(known) else float("nan"),
         growth=growth,
-        images=calibration.images,
-        classes=calibration.classes,
+        images=images,
+        classes=classes,
     )
 
 

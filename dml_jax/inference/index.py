@@ -1,9 +1,8 @@
 """An index of enrolled classes: a nearest-neighbour classifier with rejection, without training.
 
-An image is assigned the class of the nearest enrolled image (or by another rule, see `open_set.decide`), or "unknown"
-if its similarity to that class is below a threshold. By default this is the threshold that `FALSE_ACCEPT_RATE` of the
-images of other classes are expected to reach, measured for an index of this size with the test split of the run, or
-with `Index.calibrate` on other classes.
+An image is assigned the most similar class (by one of the rules of `open_set.decide`), or "unknown" if its similarity
+is below a threshold. By default this is the threshold that `FALSE_ACCEPT_RATE` of the images of other classes are
+expected to reach, measured with the test split of the run, or with `Index.calibrate` on other classes.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,8 +14,10 @@ import numpy as np
 from PIL import Image as pillow
 
 from dml_jax.errors import DataError
-from dml_jax.evaluation import open_set
-from dml_jax.evaluation.open_set import FALSE_ACCEPT_RATE, RULES, Calibration, Expected, Rule
+from dml_jax.evaluation import background_margin, held_out, open_set
+from dml_jax.evaluation.background_margin import MAX_DIMENSIONS, Background, Scorer
+from dml_jax.evaluation.held_out import HeldOut, Point
+from dml_jax.evaluation.open_set import COSINE_RULES, FALSE_ACCEPT_RATE, Calibration, Expected, Rule
 from dml_jax.files import atomic_write
 
 UNKNOWN = "unknown"
@@ -24,7 +25,8 @@ EMPTY = "the index is empty; add classes first"
 Image = str | Path | bytes | pillow.Image | np.ndarray
 Images = Sequence[Image] | np.ndarray  # an array [N, H, W, 3] is a batch of images
 FIELDS = ("embeddings", "labels", "classes", "images", "fingerprint")
-CALIBRATION = tuple(f"calibration_{name}" for name in Calibration._fields)
+CALIBRATION = tuple(f"calibration_{name}" for name in Calibration._fields if name != "background")
+BACKGROUND = ("background_rows", "background_labels")
 
 
 class Embedder(Protocol):
@@ -57,7 +59,14 @@ class Index:
         self.embeddings = np.zeros((0, 0), np.float32)
         self.labels = np.zeros(0, np.int64)
         self.images: list[str] = []
+        self._forget()
+
+    def _forget(self) -> None:
+        """Forgets what depends on the enrolled images."""
         self._calibration: Calibration | None = None  # of the present size, once it is needed
+        self._scorer: Scorer | None = None
+        self._strangers: np.ndarray | None = None  # margins of the background
+        self._held: dict[Rule, HeldOut] = {}
 
     def add(self, classes: Mapping[str, Sequence[Image]]) -> None:
         """Enrolls images of new or existing classes. On an error, nothing is enrolled.
@@ -96,7 +105,7 @@ class Index:
         self.embeddings = np.concatenate([self.embeddings, embeddings]) if self.images else embeddings
         self.labels = np.concatenate([self.labels, np.array([position[name] for name in names], np.int64)])
         self.images += [_file_name(file) for file in files]
-        self._calibration = None
+        self._forget()
 
     def remove(self, name: str) -> None:
         """Removes a class and its images.
@@ -113,7 +122,7 @@ class Index:
         self.embeddings, self.labels = self.embeddings[keep], self.labels[keep]
         self.labels = self.labels - (self.labels > label)
         self.images = [image for image, kept in zip(self.images, keep, strict=True) if kept]
-        self._calibration = None
+        self._forget()
 
     def calibrate(self, classes: Mapping[str, Sequence[Image]]) -> None:
         """Measures thresholds for the present index on images of classes that are not enrolled.
@@ -133,9 +142,32 @@ class Index:
         if shared := [name for name in (*classes, *map(_file_name, files)) if name in enrolled]:
             raise DataError(f"{shared[0]}: is enrolled; a threshold must be measured on other classes")
         labels = np.repeat(np.arange(len(classes)), [len(images) for images in classes.values()])
+        self._forget()
         self._calibration = open_set.calibrate(self._model.embed(files), labels, np.bincount(self.labels))
 
-    def expect(self, false_accept_rate: float = FALSE_ACCEPT_RATE, decide: Rule = "nearest") -> Expected:
+    def _calibrated(self) -> Calibration:
+        if not self.images:
+            raise DataError(EMPTY)
+        if self._calibration is None:
+            self._calibration = self._model.calibrate(np.bincount(self.labels))
+        return self._calibration
+
+    def rule(self, decide: Rule | None = None, threshold: float | None = None) -> Rule:
+        """The rule of `classify` if `decide` is None: "background", but "nearest" with a threshold, which is a cosine.
+
+        Also "nearest" if the index was calibrated by an earlier version, without images of other classes.
+        """
+        if decide is not None:
+            return decide
+        return "background" if threshold is None and self._calibrated().background else "nearest"
+
+    def _background(self) -> Background:
+        background = self._calibrated().background
+        if background is None:
+            raise DataError(open_set.NO_BACKGROUND)
+        return background
+
+    def expect(self, false_accept_rate: float = FALSE_ACCEPT_RATE, decide: Rule | None = None) -> Expected:
         """The threshold for a false-accept rate, and what is to be expected of it; see `open_set.calibrate`.
 
         Args:
@@ -146,11 +178,29 @@ class Index:
           DataError: nothing is enrolled, no such rule or rate, or the run's embeddings cannot be read.
           CheckpointError: the run's embeddings are of another checkpoint.
         """
-        if not self.images:
-            raise DataError(EMPTY)
-        if self._calibration is None:
-            self._calibration = self._model.calibrate(np.bincount(self.labels))
-        return open_set.expect(self._calibration, decide, false_accept_rate)
+        calibration, rule = self._calibrated(), self.rule(decide)
+        open_set.check(rule, false_accept_rate)
+        if rule != "background":
+            return open_set.expect(calibration, rule, false_accept_rate)
+        background = self._background()
+        if self._strangers is None:
+            self._strangers = background_margin.of_strangers(background, self.embeddings, self.labels)
+        return open_set.expect_margin(background, self._strangers, self._held_out(rule).known, false_accept_rate)
+
+    def _held_out(self, rule: Rule) -> HeldOut:
+        if rule not in self._held:
+            background = self._background() if rule == "background" else None
+            self._held[rule] = held_out.measure(self.embeddings, self.labels, rule, background)
+        return self._held[rule]
+
+    def report(self, rates: Sequence[float] = held_out.RATES, decide: Rule | None = None) -> list[Point]:
+        """What to expect of this index at several false-accept rates, from its own images, see `held_out.measure`.
+
+        Raises:
+          DataError, CheckpointError: see `expect`.
+        """
+        rule = self.rule(decide)
+        return [held_out.point(self._held_out(rule), rate, self.expect(rate, rule)) for rate in rates]
 
     def classify(
         self,
@@ -158,7 +208,7 @@ class Index:
         *,
         threshold: float | None = None,
         false_accept_rate: float = FALSE_ACCEPT_RATE,
-        decide: Rule = "nearest",
+        decide: Rule | None = None,
     ) -> tuple[list[str], np.ndarray]:
         """Classifies images.
 
@@ -166,10 +216,12 @@ class Index:
           images: as for `Model.embed`, or their embeddings, an array [N, D] with rows of unit length.
           threshold: images whose similarity is below it are "unknown"; None for that of `false_accept_rate`.
           false_accept_rate: see `expect`.
-          decide: "nearest" (class of the nearest image), "vote" (of the 5 nearest) or "mean" (nearest class mean).
+          decide: "nearest" (class of the nearest image), "vote" (of the 5 nearest), "mean" (nearest class mean) or
+            "background" (margin over all other classes, also some that are not enrolled); None for that of `rule`.
 
         Returns:
-          Class names, and similarities float32 [N]: cosines to the nearest image of the class or to its mean.
+          Class names, and similarities float32 [N]: cosines to the nearest image of the class or to its mean, or
+          margins, see `open_set.decide`.
 
         Raises:
           DataError: nothing is enrolled, an invalid option, an image cannot be used; without a threshold, see `expect`.
@@ -186,21 +238,49 @@ class Index:
         *,
         threshold: float | None = None,
         false_accept_rate: float = FALSE_ACCEPT_RATE,
-        decide: Rule = "nearest",
+        decide: Rule | None = None,
     ) -> tuple[list[str], np.ndarray, np.ndarray]:
         """Like `classify`; also returns the positions int [N] in `images` of the nearest image of the best class."""
         if not self.images:
             raise DataError(EMPTY)
-        open_set.check(decide, false_accept_rate, threshold)
+        open_set.check(decide or "nearest", false_accept_rate, threshold)
+        rule = self.rule(decide, threshold)
         if threshold is None:
-            threshold = self.expect(false_accept_rate, decide).threshold
-        rows = images if isinstance(images, np.ndarray) and images.ndim == 2 else self._model.embed(images)
-        found = open_set.decide(rows, self.embeddings, self.labels, decide)
+            threshold = self.expect(false_accept_rate, rule).threshold
+        if rule == "background" and self._scorer is None:
+            self._scorer = Scorer(self._background(), self.embeddings, self.labels)
+        found = open_set.decide(self._rows(images), self.embeddings, self.labels, rule, scorer=self._scorer)
         names = [
             self.classes[label] if similarity >= threshold else UNKNOWN
             for similarity, label in zip(found.similarities, found.labels, strict=True)
         ]
         return names, found.similarities, found.nearest
+
+    def _rows(self, images: Images) -> np.ndarray:
+        return images if isinstance(images, np.ndarray) and images.ndim == 2 else self._model.embed(images)
+
+    def best(self, images: Images, count: int = 5) -> tuple[np.ndarray, np.ndarray]:
+        """The nearest image of each of the most similar classes, without a decision.
+
+        Args:
+          images: as for `classify`.
+          count: number of classes, k; fewer if fewer are enrolled.
+
+        Returns:
+          Positions int64 [N, k] in `images` and cosines float32 [N, k], descending.
+
+        Raises:
+          DataError: nothing is enrolled, or an image cannot be used.
+        """
+        if not self.images:
+            raise DataError(EMPTY)
+        cosines = self._rows(images) @ self.embeddings.T
+        order = np.argsort(self.labels, kind="stable")
+        ends = np.cumsum(np.bincount(self.labels, minlength=len(self.classes)))[:-1]
+        nearest = np.stack([part[cosines[:, part].argmax(axis=1)] for part in np.split(order, ends)], axis=1)
+        values = np.take_along_axis(cosines, nearest, axis=1)
+        top = np.argsort(-values, axis=1, kind="stable")[:, :count]
+        return np.take_along_axis(nearest, top, axis=1), np.take_along_axis(values, top, axis=1)
 
     def save(self, path: str | Path) -> None:
         """Writes a `.npz` file, completely or not at all; after `expect`, with what it needs.
@@ -221,7 +301,10 @@ class Index:
             "fingerprint": np.array(self._model.fingerprint),
         }
         if self._calibration is not None:
-            arrays |= {name: np.asarray(part) for name, part in zip(CALIBRATION, self._calibration, strict=True)}
+            *parts, background = self._calibration
+            arrays |= {name: np.asarray(part) for name, part in zip(CALIBRATION, parts, strict=True)}
+            if background is not None:
+                arrays |= dict(zip(BACKGROUND, background, strict=True))
         with atomic_write(path) as draft, draft.open("wb") as file:
             np.savez(file, allow_pickle=False, **arrays)
 
@@ -240,19 +323,21 @@ class Index:
                 arrays = np.load(file, allow_pickle=False)
                 embeddings, labels, classes, images, fingerprint = (arrays[name] for name in FIELDS)
                 calibration = [arrays[name] for name in CALIBRATION if name in arrays.files]
+                background = [arrays[name] for name in BACKGROUND if name in arrays.files]
         except Exception:  # NumPy and zipfile raise many types of exceptions for damaged files
             raise DataError(f"{path}: is not an index, or is damaged; enroll again") from None
         if str(fingerprint) != model.fingerprint:
             raise DataError(f"{path}: was created with another model or checkpoint; use that one, or enroll again")
         kinds = [array.dtype.kind for array in (embeddings, labels, classes, images)]
         shapes = embeddings.ndim == 2 and embeddings.shape[:1] == labels.shape == images.shape and classes.ndim == 1
-        rules = (len(RULES),)
+        rules = (len(COSINE_RULES),)
         measured = [("f", 2, rules), ("f", 2, rules), ("f", 1, rules), ("i", 0, ()), ("i", 0, ())]
         consistent = (
             kinds == ["f", "i", "U", "U"]
             and shapes
             and [(array.dtype.kind, array.ndim, array.shape[:1]) for array in calibration] in ([], measured)
             and all(array.size for array in calibration)
+            and (not background or (len(calibration) > 0 and _is_background(background, embeddings.shape[1])))
             and np.isfinite(embeddings).all()
             and ((labels >= 0) & (labels < len(classes))).all()
         )
@@ -263,8 +348,24 @@ class Index:
         index.embeddings, index.labels = embeddings, labels
         if calibration:
             strangers, known, growth, number, of_classes = calibration
-            index._calibration = Calibration(strangers, known, growth, int(number), int(of_classes))
+            index._calibration = Calibration(
+                strangers, known, growth, int(number), int(of_classes), Background(*background) if background else None
+            )
         return index
+
+
+def _is_background(arrays: list[np.ndarray], dimensions: int) -> bool:
+    """Whether arrays of a file are rows of unit length and labels of two classes or more."""
+    if len(arrays) != 2 or [array.dtype.kind for array in arrays] != ["f", "i"]:
+        return False
+    rows, labels = arrays
+    return (
+        labels.ndim == 1
+        and rows.shape == (len(labels), dimensions)
+        and len(np.unique(labels)) > 1
+        and dimensions <= MAX_DIMENSIONS
+        and bool((np.abs(np.linalg.norm(rows.astype(np.float64), axis=1) - 1) < 1e-3).all())
+    )
 
 
 def _file_name(image: Image) -> str:

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dml_jax.errors import DataError, printable
+from dml_jax.errors import DataError
 
 if TYPE_CHECKING:
     from dml_jax.inference.model import Model
 
 Answer = dict[str, Any]
-Classify = Callable[[np.ndarray], tuple[Sequence[str], np.ndarray]]
+Classify = Callable[[np.ndarray], Sequence[Answer]]
 
 
 class Answers:
@@ -22,7 +22,7 @@ class Answers:
 
     Args:
       model: embeds the images; its `embed_pixels` pads batches to 1, 2, 4, … images, so that few are compiled.
-      classify: embeddings [B, D] -> B class names and cosines; None for embeddings only.
+      classify: embeddings [B, D] -> B answers, e.g. `EnrolledClasses`; None for embeddings only.
       batch: maximum number of images in a batch, a power of two.
       waiting: maximum number of queued images.
     """
@@ -41,14 +41,13 @@ class Answers:
         finite = np.isfinite(embeddings).all(axis=1)
         found: Iterator[Answer] = ({"embedding": row.tolist()} for row in embeddings[finite])
         if self._classify and finite.any():
-            classified = zip(found, *self._classify(embeddings[finite]), strict=True)
-            # JSON must be UTF-8; class names need not be.
-            found = (answer | {"class": printable(name), "cosine": float(c)} for answer, name, c in classified)
+            classified = zip(found, self._classify(embeddings[finite]), strict=True)
+            found = (answer | classes for answer, classes in classified)
         error = DataError("image: the model's embedding is not finite; send another image")
         return [next(found) if good else error for good in finite]
 
     async def of(self, image: np.ndarray) -> Answer:
-        """The answer for an image from `Model.read`: "embedding", a list of D numbers; if classified "class", "cosine".
+        """The answer for an image from `Model.read`: "embedding", a list of D numbers; what classifying adds.
 
         Raises:
           asyncio.QueueFull: too many images are waiting.

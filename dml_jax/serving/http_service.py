@@ -76,7 +76,10 @@ class Service:
                 async with self._file(request) as file:
                     late = HTTPException(503, "too busy to answer in time; try again later")
                     image = await asyncio.get_running_loop().run_in_executor(self._decoders, self._read, file)
-                return JSONResponse(await self._answer(image))
+                answer = await self._answer(image)
+                if "class" in answer and request.query_params.get("embedding") != "1":
+                    answer = {name: value for name, value in answer.items() if name != "embedding"}
+                return JSONResponse(answer)
         except TimeoutError:
             raise late from None
         except asyncio.QueueFull:

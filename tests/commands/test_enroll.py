@@ -140,6 +140,62 @@ def test_the_rule_is_applied(photos):
         index.classify(at(0), threshold=0, decide="median")
 
 
+class Unseen(Colours):
+    """Calibrates on colours that are not enrolled."""
+
+    def calibrate(self, sizes):
+        rng = np.random.default_rng(0)
+        rows = np.repeat(rng.standard_normal((12, 4)), 4, axis=0) + 0.1 * rng.standard_normal((48, 4))
+        rows = (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
+        return open_set.calibrate(rows, np.arange(48) // 4, sizes)
+
+
+def test_the_background_is_part_of_the_index(photos, tmp_path):
+    index, path = Index(Unseen()), tmp_path / "i.npz"
+    index.add({name: photos[name] for name in ("red", "green")})
+    asked = [photos["green"][2], photos["red"][2]]
+    assert (index.rule(), index.rule(threshold=0.5), index.rule("vote")) == ("background", "nearest", "vote")
+    assert index.classify(asked, false_accept_rate=0.3)[0] == ["green", "red"]
+    points = index.report((0.05, 0.5))
+    assert [point.false_accept_rate for point in points] == [0.05, 0.5]
+    for point in points:
+        assert point.right + point.wrong + point.unknown == pytest.approx(1)
+        assert point.threshold == index.expect(point.false_accept_rate).threshold
+        assert 0 <= point.strangers <= point.false_accept_rate
+    index.save(path)
+    again = Index.load(Colours(), path)  # whose own calibration has no background
+    np.testing.assert_array_equal(again.classify(asked)[1], index.classify(asked)[1])
+    positions, cosines = index.best(asked, 2)
+    rows = Colours().embed(asked)
+    for row, found, values in zip(rows, positions, cosines, strict=True):
+        per_class = [max(range(3 * c, 3 * c + 3), key=lambda i: row @ index.embeddings[i]) for c in (0, 1)]
+        assert found.tolist() == sorted(per_class, key=lambda i: -(row @ index.embeddings[i]))
+        np.testing.assert_allclose(values, index.embeddings[found] @ row, atol=1e-6)
+
+    arrays = dict(np.load(path))
+    old = {name: value for name, value in arrays.items() if not name.startswith("background")}
+    np.savez(path, **old)
+    before = Index.load(Colours(), path)  # of an earlier version
+    assert before.rule() == "nearest"
+    assert before.expect() == index.expect(decide="nearest")
+    with pytest.raises(DataError, match="decide='background': needs images of other classes"):
+        before.classify(asked, decide="background")
+    for name, value in (
+        ("background_labels", np.zeros(48, np.int64)),
+        ("background_labels", np.zeros(47, np.int64)),
+        ("background_labels", np.zeros(48)),
+        ("background_rows", np.full((48, 4), np.nan, np.float32)),
+        ("background_rows", np.ones((48, 3), np.float32)),
+        ("background_rows", 1e30 * arrays["background_rows"]),
+    ):
+        np.savez(path, **{**arrays, name: value})
+        with pytest.raises(DataError, match=r"i\.npz: has arrays of inconsistent types, sizes or values"):
+            Index.load(Colours(), path)
+    np.savez(path, **{name: value for name, value in arrays.items() if name != "background_rows"})
+    with pytest.raises(DataError, match=r"i\.npz: has arrays of inconsistent types, sizes or values"):
+        Index.load(Colours(), path)
+
+
 def test_failed_enrolment_changes_nothing(photos, tmp_path):
     index = Index(Colours())
     index.add({"red": photos["red"]})
@@ -474,5 +530,5 @@ def test_embed_checks_the_query_before_embedding(photos, tmp_path, monkeypatch, 
         assert (out, err.count("\n"), message in err) == ("", 1, True), err
         assert not (tmp_path / "out").exists()
     assert run(photos["red"][1]) == 0
-    assert capsys.readouterr().out.splitlines()[1] == f"0.0000  {photos['red'][1]}"
+    assert capsys.readouterr().out.splitlines()[1] == f"cosine 1.0000  {photos['red'][1]}"
     assert (tmp_path / "out" / "neighbors.png").is_file()

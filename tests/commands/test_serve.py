@@ -30,7 +30,7 @@ def check_command(run: Path) -> None:
     ) as process:  # fmt: skip
         assert process.stdout is not None
         port = int(process.stdout.readline().strip().rstrip("/").rpartition(":")[2])
-        answers = [ask(port, decode.encode_png(image)) for image in images]
+        answers = [ask(port, decode.encode_png(image), path="?embedding=1") for image in images]
         with socket.create_connection(("127.0.0.1", port)) as unfinished:
             unfinished.sendall(b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\nhello")
             assert ask(port, None, path="health") == (200, {"status": "ok"})

@@ -16,7 +16,8 @@ from hypothesis.strategies import DrawFn
 from dml_jax import config as configs
 from dml_jax.backbones.weights import store as converted
 from dml_jax.data import split_metadata, store
-from dml_jax.evaluation.open_set import RULES, Calibration
+from dml_jax.evaluation.background_margin import Background
+from dml_jax.evaluation.open_set import COSINE_RULES, Calibration
 from dml_jax.export import embedding_files, embedding_shards
 from dml_jax.inference.index import Index
 from dml_jax.train.records import workdir
@@ -110,8 +111,9 @@ class _Embedder:
         return np.ones((len(images), 2), np.float32)
 
     def calibrate(self, sizes: np.ndarray) -> Calibration:
-        similarities = np.tile(np.float32([0.1, 0.5, 0.9]), (len(RULES), 1))
-        return Calibration(similarities, similarities, np.ones(len(RULES)), 3, 2)
+        similarities = np.tile(np.float32([0.1, 0.5, 0.9]), (len(COSINE_RULES), 1))
+        background = Background(np.eye(2, dtype=np.float32), np.arange(2))
+        return Calibration(similarities, similarities, np.ones(len(COSINE_RULES)), 3, 2, background)
 
 
 @functools.cache

@@ -10,7 +10,7 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
-from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,7 @@ from dml_jax.data import decode, transforms
 from dml_jax.errors import DataError
 from dml_jax.inference.index import Index
 from dml_jax.serving.batched_answers import Answers
+from dml_jax.serving.enrolled_classes import EnrolledClasses
 from dml_jax.serving.http_service import Limits, server
 
 transform = transforms.evaluation(Data(name="folder", crop="centre", resize=20, image_size=16))
@@ -273,20 +274,29 @@ def test_a_failure_of_the_network_ends_its_batch_only(capfd: pytest.CaptureFixtu
     assert "ZeroDivisionError" in capfd.readouterr().err
 
 
-def test_an_embedding_that_is_not_finite_is_refused_alone() -> None:
-    model = Colours()
+def enrolled(model: Colours, path: Path, threshold: float, **colours: Any) -> EnrolledClasses:
+    """A saved index with an image of each colour, as the server reads it."""
     index = Index(model)
-    index.add({"caf\udce9": [np.full((20, 20, 3), 200, np.uint8)]})
+    index.add({name: [np.full((20, 20, 3), colour, np.uint8)] for name, colour in colours.items()})
+    index.save(path)
+    return EnrolledClasses(model, path, {"threshold": threshold})
+
+
+def test_an_embedding_that_is_not_finite_is_refused_alone(tmp_path: Path) -> None:
+    model = Colours()
+    classify = enrolled(model, tmp_path / "i.npz", -1, caf=200)
+    classify._index.classes = ["caf\udce9"]
     embed = model.embed_pixels
     model.embed_pixels = lambda pixels: np.where(pixels.any(axis=(1, 2, 3))[:, None], embed(pixels), np.nan)
-    answers = Answers(model, partial(index.classify, threshold=-1), batch=4, waiting=4)
+    answers = Answers(model, classify, batch=4, waiting=4)
     answers.compile()  # with black images
     refused = {"error": "image: the model's embedding is not finite; send another image"}
-    with serving(model, partial(index.classify, threshold=-1)) as port, ThreadPoolExecutor(8) as clients:
+    with serving(model, classify) as port, ThreadPoolExecutor(8) as clients:
         model.free.clear()
         first = clients.submit(ask, port, picture())
         until(lambda: model.batches[-1] == 1)
-        others = [clients.submit(ask, port, picture(colour=colour)) for colour in (0, (9, 200, 9))]
+        pictures = (picture(colour=colour) for colour in (0, (9, 200, 9)))
+        others = [clients.submit(ask, port, each, None, "?embedding=1") for each in pictures]
         until(lambda: model.waiting() == len(others))
         model.free.set()
         assert first.result(60) == others[0].result(60) == (400, refused)
@@ -384,15 +394,40 @@ def test_clients_without_a_host(guarded: int) -> None:
     assert exchange(guarded, b"GET /health HTTP/1.0\r\n\r\n").startswith(b"HTTP/1.1 200 ")
 
 
-def test_classes_of_an_index() -> None:
+def test_classes_of_an_index(tmp_path: Path) -> None:
     model = Colours()
-    index = Index(model)
-    red, green = (np.full((20, 20, 3), colour, np.uint8) for colour in ((255, 0, 0), (0, 255, 0)))
-    index.add({"red": [red], "green": [green]})
-    with serving(model, partial(index.classify, threshold=0.9)) as port:
+    with serving(model, enrolled(model, tmp_path / "i.npz", 0.9, red=(255, 0, 0), green=(0, 255, 0))) as port:
         for colour, wanted in (((250, 9, 9), "red"), ((9, 250, 9), "green"), ((255, 255, 255), "unknown")):
             status, answer = ask(port, picture(colour=colour))
             row = np.array(colour) + 1.0
-            cosine = max(row[:2]) / np.linalg.norm(row)
-            assert (status, list(answer), answer["class"]) == (200, ["embedding", "class", "cosine"], wanted)
-            assert answer["cosine"] == pytest.approx(cosine, abs=0.01)
+            cosines = sorted(row[:2] / np.linalg.norm(row), reverse=True)
+            keys = ["class", "score", "cosine", "classes"]
+            assert (status, list(answer), answer["class"]) == (200, keys, wanted)
+            assert answer["cosine"] == answer["score"] == pytest.approx(cosines[0], abs=0.01)
+            assert [found["cosine"] for found in answer["classes"]] == pytest.approx(cosines, abs=0.01)
+            if wanted != "unknown":
+                other = {"red": "green", "green": "red"}[wanted]
+                assert [found["class"] for found in answer["classes"]] == [wanted, other]
+            whole = ask(port, picture(colour=colour), path="?embedding=1")[1]
+            np.testing.assert_allclose(whole.pop("embedding"), row / np.linalg.norm(row), atol=0.01)
+            assert whole == answer
+
+
+def test_a_replaced_index_is_read_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model, path = Colours(), tmp_path / "i.npz"
+    classify = enrolled(model, path, 0.9, red=(255, 0, 0))
+    rows = model.embed_pixels(np.full((1, 20, 20, 3), (0, 255, 0), np.uint8))
+    assert classify(rows)[0]["class"] == "unknown"
+    whole = path.read_bytes()
+    (tmp_path / "cut").write_bytes(whole[:-200])
+    (tmp_path / "cut").replace(path)
+    for _ in range(2):
+        assert [found["class"] for found in classify(rows)[0]["classes"]] == ["red"]
+    assert capsys.readouterr().err == (
+        f"warning: {path}: is not an index, or is damaged; enroll again; the index before it is kept\n"
+    )
+    path.unlink()
+    assert [found["class"] for found in classify(rows)[0]["classes"]] == ["red"]
+    enrolled(model, path, 0.9, green=(0, 255, 0))
+    assert classify(rows)[0]["class"] == "green"
+    assert capsys.readouterr().err == ""

@@ -1,0 +1,127 @@
+"""The margin against loops in float64, and its promised rates on classes that it was not measured on."""
+
+import numpy as np
+import pytest
+
+from dml_jax.errors import DataError
+from dml_jax.evaluation import background_margin, held_out, open_set
+from dml_jax.evaluation.background_margin import Background, Scorer
+
+D = 12
+
+
+def photographs(classes: int, images: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Unit rows float32 of classes that differ in all directions, their images mostly in the first three."""
+    rng = np.random.default_rng(seed)
+    labels = np.repeat(np.arange(classes), images)
+    spread = np.where(np.arange(D) < 3, 1.0, 0.3)
+    rows = rng.standard_normal((classes, D))[labels] + spread * rng.standard_normal((len(labels), D))
+    return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32), labels
+
+
+def by_loops(query, enrolled, labels, background):
+    """(class, margin) as in the equations, with the inverse of the covariance in place of a map."""
+    rows = background.rows.astype(np.float64)
+    covariance = np.zeros((D, D))
+    for c in np.unique(background.labels):
+        own = rows[background.labels == c]
+        covariance += (own - own.mean(axis=0)).T @ (own - own.mean(axis=0))
+    covariance /= len(rows)
+    inverse = np.linalg.inv(0.5 * covariance + 0.5 * np.trace(covariance) / D * np.eye(D))
+
+    def cosine(a, b):
+        return (a @ inverse @ b) / np.sqrt((a @ inverse @ a) * (b @ inverse @ b))
+
+    def to_class(images):
+        images = images - rows.mean(axis=0)
+        units = [image / np.sqrt(image @ inverse @ image) for image in images]
+        return (max(cosine(x, image) for image in images) + cosine(x, np.sum(units, axis=0))) / 2
+
+    x = query.astype(np.float64) - rows.mean(axis=0)
+    own = {c: to_class(enrolled[labels == c].astype(np.float64)) for c in np.unique(labels)}
+    best = max(own, key=lambda c: own[c])
+    others = [value for c, value in own.items() if c != best]
+    others += [to_class(rows[background.labels == c]) for c in np.unique(background.labels)]
+    return best, own[best] - 0.05 * np.log(np.sum(np.exp(np.array(others) / 0.05)))
+
+
+def test_margins_against_loops() -> None:
+    rows, labels = photographs(9, 5, seed=0)
+    background = Background(rows[labels > 5], labels[labels > 5])
+    enrolled, queries = (labels < 6) & (np.arange(45) % 5 > 1), (labels < 6) & (np.arange(45) % 5 < 2)
+    scorer = Scorer(background, rows[enrolled], labels[enrolled])
+    found = open_set.decide(rows[queries], rows[enrolled], labels[enrolled], "background", scorer=scorer)
+    for i, query in enumerate(rows[queries]):
+        label, margin = by_loops(query, rows[enrolled], labels[enrolled], background)
+        assert found.labels[i] == label
+        assert found.similarities[i] == pytest.approx(margin, abs=1e-5)
+    with pytest.raises(DataError, match="decide='background': needs images of other classes"):
+        open_set.decide(rows[queries], rows[enrolled], labels[enrolled], "background")
+
+
+@pytest.mark.parametrize(("classes", "images"), [(10, 5), (30, 2)])
+def test_the_rates_are_met_on_other_classes(classes, images) -> None:
+    """Strangers accepted, and held-out images right, wrong and unknown, against those of 400 new classes."""
+    accepted, shares, measured = [], [], []
+    for seed in range(6):
+        rows, labels = photographs(500, 12, seed)
+        place = np.arange(len(rows)) % 12
+        background = background_margin.choose(rows[labels >= 450], labels[labels >= 450])
+        kept, asked = (labels < classes) & (place < images), (labels < classes) & (place >= images)
+        strangers = background_margin.of_strangers(background, rows[kept], labels[kept])
+        held = held_out.measure(rows[kept], labels[kept], "background", background)
+        point = held_out.point(held, 0.1, open_set.expect_margin(background, strangers, held.known, 0.1))
+        assert point.strangers == pytest.approx(0.1, abs=2 / len(strangers))
+        assert point.right + point.wrong + point.unknown == pytest.approx(1)
+        scorer = Scorer(background, rows[kept], labels[kept])
+        new = (labels >= classes) & (labels < 450)
+        found = open_set.decide(rows[new], rows[kept], labels[kept], "background", scorer=scorer)
+        accepted.append((found.similarities >= point.threshold).mean())
+        found = open_set.decide(rows[asked], rows[kept], labels[kept], "background", scorer=scorer)
+        named = found.similarities >= point.threshold
+        shares.append([(named & (found.labels == labels[asked])).mean(), (~named).mean()])
+        measured.append([point.right, point.unknown])
+    # 600 images of 50 classes each time: about 0.02 each, correlated within classes.
+    assert np.mean(accepted) == pytest.approx(0.1, abs=0.02)
+    # The index holds one image fewer than when it is used, so its own images do a little worse.
+    held_right, held_unknown = np.mean(measured, axis=0)
+    right, unknown = np.mean(shares, axis=0)
+    assert right - 0.2 < held_right < right + 0.05
+    assert unknown - 0.05 < held_unknown < unknown + 0.2
+
+
+def test_it_beats_the_nearest_cosine() -> None:
+    rows, labels = photographs(80, 12, seed=1)
+    place = np.arange(len(rows)) % 12
+    kept, known, new = (labels < 20) & (place < 5), (labels < 20) & (place >= 5), (labels >= 20) & (labels < 50)
+    background = background_margin.choose(rows[labels >= 50], labels[labels >= 50])
+    scorer = Scorer(background, rows[kept], labels[kept])
+    right = {}
+    for rule in ("nearest", "background"):
+        queries = np.concatenate([rows[known], rows[new]])
+        found = open_set.decide(queries, rows[kept], labels[kept], rule, scorer=scorer)
+        threshold = np.quantile(found.similarities[known.sum() :], 0.95)
+        right[rule] = ((found.labels == labels[np.r_[np.flatnonzero(known), np.flatnonzero(new)]])
+                       & (found.similarities > threshold))[: known.sum()].mean()  # fmt: skip
+    assert right["background"] > right["nearest"] + 0.05
+
+
+def test_left_out_images_are_not_in_the_index() -> None:
+    """Two equal images of each class find each other; single ones are strangers only."""
+    rows = np.repeat(np.eye(3, 4, dtype=np.float32), 2, axis=0)
+    labels = np.repeat(np.arange(3), 2)
+    held = held_out.measure(rows, labels, "nearest")
+    assert (held.known.tolist(), held.right.all(), held.strangers.tolist()) == ([1.0] * 6, True, [0.0] * 6)
+    single = held_out.measure(rows[::2], labels[::2], "nearest")
+    assert (len(single.known), single.strangers.tolist()) == (0, [0.0] * 3)
+    assert len(held_out.measure(rows[:2], labels[:2], "nearest").strangers) == 0
+
+
+def test_choose() -> None:
+    rows, labels = photographs(3, 40, seed=2)
+    chosen = background_margin.choose(rows, labels)
+    assert np.bincount(chosen.labels).tolist() == [20, 20, 20]
+    for row, label in zip(*chosen, strict=True):
+        assert label == labels[(rows == row).all(axis=1)][0]
+    alone = background_margin.choose(rows[::40], labels[::40])  # no differences within classes
+    assert np.isfinite(background_margin.of_strangers(alone, rows, labels)).all()
