@@ -37,11 +37,16 @@ class Split(NamedTuple):
 
 
 def check_disjoint(splits: Mapping[str, Split]) -> None:
-    """Checks that training and test have no class name in common.
+    """Checks that there are classes for training and others for testing.
 
     Raises:
-      DataError: names a shared class.
+      DataError: one of the two is missing, or they share a class, which is named.
     """
+    if missing := {"train", "test"} - set(splits):
+        raise DataError(
+            f"there are no {missing.pop()} images: at least 2 classes are needed for training, and 2 others for testing "
+            "(4 in a folder, half of which are tested)"
+        )
     shared = set(splits["train"].classes) & set(splits["test"].classes)
     if shared:
         raise DataError(

@@ -106,3 +106,10 @@ def test_pipes_and_devices_are_rejected(tmp_path: Path, kind: str) -> None:
     reader = SimpleNamespace(_preprocess=lambda image, name: image)
     error = within_seconds(model.Model.read, reader, odd)
     assert str(error) == f"{odd}: not a regular file"
+
+
+def test_a_single_class_leaves_none_to_test(tmp_path: Path) -> None:
+    for seed in range(3):
+        pictures.write(tmp_path / "photos" / "oak" / f"{seed}.jpg", seed)
+    with pytest.raises(DataError, match="there are no test images: at least 2 classes are needed for training"):
+        formats.load(Data(name="folder", path=str(tmp_path / "photos")))

@@ -52,7 +52,7 @@ PACKAGES = {
 def converted(name: str) -> Path:
     """The directory of the converted weights of one of the PACKAGES, which are converted the first time."""
     package = PACKAGES[name]
-    directory = files.cache_dir() / "weights" / f"{name}-{package.sha256[:8]}-{dml_jax.__version__}"
+    directory = files.cache_dir() / "weights" / f"{name}-{package.sha256[:8]}-{dml_jax.__version__}-{store.FORMAT}"
     if directory.is_dir():
         with contextlib.suppress(WeightsError):  # damaged: converted again
             store.read(directory)

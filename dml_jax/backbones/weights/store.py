@@ -22,6 +22,7 @@ from flax import traverse_util
 from dml_jax.errors import WeightsError
 from dml_jax.files import below_a_file, make_accessible, read_json, reading, sha256
 
+FORMAT = 2  # of the options in `weights.json`; part of the names of cached conversions
 WEIGHTS, METADATA = "weights.safetensors", "weights.json"
 REMEDY = "give a directory of converted weights, or convert the weights again"
 
