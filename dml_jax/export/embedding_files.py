@@ -118,7 +118,7 @@ def write(
       data_hash: identifies the run's data, see `experiment.data_hash`; None for other images.
       members: for an ensemble, the manifests of its members.
       metadata: further columns of the data set: name -> N values.
-      plan: what was embedded, see `embedding_shards`.
+      plan: what was embedded, see `inference.parts`.
 
     Returns:
       What `read` would return.
