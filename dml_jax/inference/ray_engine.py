@@ -6,6 +6,7 @@ free devices than actors is slower, but never waits for itself. A unit whose act
 """
 
 import os
+import socket
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -51,6 +52,9 @@ def connect(address: str | None) -> Iterator[Any]:
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR", "namespace": "dml_jax"}
     address = address or os.environ.get("RAY_ADDRESS")
     try:
+        if address and address.count(":") == 1:  # Ray would try for minutes
+            host, _, port = address.partition(":")
+            socket.create_connection((host, int(port)), timeout=10).close()
         if address:
             ray.init(address, **quiet)
         else:
@@ -58,10 +62,8 @@ def connect(address: str | None) -> Iterator[Any]:
                 "local", num_cpus=usable_cores(), include_dashboard=False, _node_ip_address="127.0.0.1",
                 object_store_memory=100 * 2**20, **quiet,
             )  # fmt: skip
-    except (ConnectionError, ValueError, RuntimeError) as error:
-        raise ConfigError(
-            f"--address={address or 'local'}: Ray cannot be used ({str(error).splitlines()[0]})"
-        ) from None
+    except (OSError, ValueError, RuntimeError) as error:
+        raise ConfigError(f"--address={address or 'local'}: cannot be used ({str(error).splitlines()[0]})") from None
     try:
         _check_package(ray, address)
         yield ray
@@ -81,11 +83,11 @@ def _check_package(ray: Any, address: str | None) -> None:
     package = dml_jax.__name__
     found = ray.get(ray.remote(num_cpus=0)(version).remote(package))
     if found != dml_jax.__version__:
+        where = f"--address={address or 'local'}: the cluster"
+        if found is None:
+            raise ConfigError(f"{where} does not have {package}; install it on every machine")
         raise ConfigError(
-            f"--address={address}: the cluster has {package} {found}, but this command is {dml_jax.__version__}; "
-            "install the same version"
-            if found
-            else f"--address={address}: the cluster does not have {package}; install it on every machine"
+            f"{where} has {package} {found}, but this command is {dml_jax.__version__}; install the same version"
         )
 
 

@@ -50,11 +50,14 @@ def test_no_resources() -> None:
 
 @contextmanager
 def cluster(folder: Path, path: str) -> Iterator[str]:
-    """The address of two nodes on this machine, whose processes find modules in `path`."""
+    """The address of two nodes on this machine, whose processes find modules in `path`.
+
+    It listens at 127.0.0.2, because Ray takes 127.0.0.1 in an address for the machine's own address in its network.
+    """
     env = environment() | {"PYTHONPATH": path, "RAY_USAGE_STATS_ENABLED": "0", "MARK": str(folder)}
     code = (
         "import sys, ray; from ray.cluster_utils import Cluster\n"
-        "node = dict(num_cpus=1, node_ip_address='127.0.0.1', include_dashboard=False, object_store_memory=8 * 10**7)\n"
+        "node = dict(num_cpus=1, node_ip_address='127.0.0.2', include_dashboard=False, object_store_memory=8 * 10**7)\n"
         "cluster = Cluster(True, head_node_args=node)\n"
         "cluster.add_node(**node)\n"
         "print('address', cluster.address, flush=True)\n"
@@ -72,6 +75,7 @@ def cluster(folder: Path, path: str) -> Iterator[str]:
     finally:
         process.stdin.close()
         assert process.wait(60) == 0
+        process.stdout.close()
 
 
 def start(folder: Path, output: str, *arguments: str) -> subprocess.Popen[str]:
@@ -113,7 +117,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.mark.slow
 def test_rows_equal_those_of_one_machine_although_an_actor_is_killed(folder: Path) -> None:
-    assert start(folder, "local").wait(120) == 0
+    start(folder, "local").communicate(timeout=120)
     expected = rows(folder / "local.parquet")
     assert len(expected) == UNITS
     with cluster(folder, str(ROOT)) as address:
