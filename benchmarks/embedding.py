@@ -20,8 +20,8 @@ import numpy as np
 
 import dml_jax
 from dml_jax.commands import embed
-from dml_jax.export import embedding_shards
 from dml_jax.files import sha256
+from dml_jax.inference import inputs
 from dml_jax.inference.batches import CHUNK, usable_cores
 from dml_jax.inference.model import Model
 from tests.data import pictures
@@ -41,7 +41,7 @@ def generate(folder: Path, count: int, size: tuple[int, int]) -> None:
 
 def throughput(model: Model, files: list[str], rounds: int) -> None:
     """Prints images per second of reading alone and of embedding, and the ratio of each round."""
-    rows = embedding_shards.ROWS
+    rows = inputs.ROWS
     groups = [files[i : i + rows] for i in range(0, len(files), rows)]
 
     def read(part: list[str]) -> int:
@@ -85,13 +85,13 @@ def kill_and_continue(workdir: Path, photos: Path, folder: Path) -> None:
         return subprocess.Popen([sys.executable, *command], stdout=subprocess.DEVNULL)
 
     assert start("whole").wait() == 0
-    files = -(-len(embed.image_files([str(photos)])) // embedding_shards.ROWS)
+    files = -(-len(embed.image_files([str(photos)])) // inputs.ROWS)
     for part in range(1, 6):
         process = start("killed")
-        while process.poll() is None and len(list(folder.glob("killed.shards/*.npy"))) < files * part / 6:
+        while process.poll() is None and len(list(folder.glob("killed.parquet/*.parquet"))) < files * part / 6:
             time.sleep(0.05)
         process.kill()
-        done = len(list(folder.glob("killed.shards/*.npy")))
+        done = len(list(folder.glob("killed.parquet/*.parquet")))
         print(f"exit code {process.wait()} with {done} of {files} files", flush=True)
     assert start("killed").wait() == 0
     for name in ("embeddings.npy", "ids.json"):

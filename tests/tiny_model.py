@@ -66,7 +66,7 @@ def embed_killed_at(moment: int, arguments: list[str]) -> int:
 
     import dml_jax
     from dml_jax.commands import cli, embed
-    from dml_jax.export import embedding_shards
+    from dml_jax.inference import inputs
 
     count = 0
 
@@ -83,7 +83,7 @@ def embed_killed_at(moment: int, arguments: list[str]) -> int:
 
     os.replace, shutil.rmtree = counted(os.replace), counted(shutil.rmtree)
     dml_jax.load = lambda *_, **__: Tiny()  # type: ignore[assignment]
-    embedding_shards.ROWS = 8
+    inputs.ROWS = 8
     sys.argv = ["embed", "--model=w", *arguments]
     code = cli.exit_code(lambda: embed.execute(sys.argv[1:]))
     sys.stdout.flush()

@@ -3,22 +3,25 @@
     dml-jax embed --model=runs/folder_baseline photos/ [--output=embeddings] [--query=x.jpg]
     dml-jax embed --model=lite0 photos/    without training, also by converted weights (--model=weights/dinov2_vits14)
 
-Writes embeddings.npy (float32, rows of unit length), ids.json and manifest.json; with --query also neighbors.png, a
-figure of the images nearest to the query.
+An IMAGE is also a Parquet file with a column `image`, a tar or zip archive of images such as a shard of WebDataset, or
+a directory of them without loose images. Writes <output>.parquet, a directory of Parquet files with the columns id,
+embedding and error: an unusable image is a row with its error. The same command continues where it was killed; once it
+is complete, it embeds nothing.
 
-Meanwhile the rows are kept in numbered files in <output>.shards, so the same command continues where it was killed;
-once it is complete, the command does nothing. All devices and cores of the machine are used. Several machines divide
-the work if each runs the command with --processes=8 --process=0 (… 7) and they share the directories; each may be
-stopped and started at any time, and the last to finish writes the output. The result is the same bit for bit if the
-machines have the same processors or accelerators, and as many; otherwise it is the same up to rounding.
+Unless they are larger than 4 GiB, the embeddings are also written to <output>: embeddings.npy (float32, rows of unit
+length), ids.json and manifest.json; with --query also neighbors.png, a figure of the images nearest to the query.
+
+All devices and cores of the machine are used; with --engine=ray, those of all machines of a Ray cluster, which must see
+the same files.
 """
 
 import os
 import sys
-from argparse import Namespace
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dml_jax.commands import cli, model_options
 from dml_jax.data.prepare.sources import IMAGE_SUFFIXES, is_image, walk
@@ -26,9 +29,13 @@ from dml_jax.errors import ConfigError, DataError, printable
 from dml_jax.files import expand_path
 
 if TYPE_CHECKING:
-    from dml_jax.export.embedding_shards import Shards
-    from dml_jax.inference.model import Model
+    from dml_jax.export.embedding_files import Exported
+    from dml_jax.inference.inputs import Unit
+    from dml_jax.inference.parts import Embed, Engine, Facts, Parts, Summary
 
+ENGINES = ("local", "ray")
+ARRAY_BYTES = 2**32  # of embeddings, above which they are written as Parquet only
+SHOWN = 10  # unusable images that are listed
 NEIGHBORS = 8  # shown for a query
 FIGURE = "neighbors.png"
 
@@ -63,14 +70,14 @@ def image_files(paths: list[str], output: Path | None = None) -> list[str]:
 def parser() -> cli.Parser:
     """The options of the command."""
     flags = cli.Parser(__doc__)
-    flags.add_argument("paths", nargs="*", metavar="IMAGE|DIRECTORY", help="images to embed")
+    flags.add_argument("paths", nargs="*", metavar="IMAGE|DIRECTORY", help="images to embed, Parquet files or archives")
     model_options.add(flags)
     flags.add_argument("--output", default="embeddings", help="directory to write (default: embeddings)")
-    flags.add_argument("--skip_bad", action="store_true", help="leave out unusable images instead of stopping")
+    flags.add_argument("--skip_bad", action="store_true", help="leave unusable images out of <output>, and do not fail")
     flags.add_argument("--query", help="image whose nearest neighbours are listed and drawn")
     flags.add_argument("--quiet", action="store_true", help="print messages but no progress")
-    flags.add_argument("--processes", type=int, default=1, help="number of processes that divide the images")
-    flags.add_argument("--process", type=int, default=0, help="index of this process, from 0")
+    flags.add_argument("--engine", default="local", help="local (default), or ray: the machines of a Ray cluster")
+    flags.add_argument("--address", help="of the Ray cluster, e.g. auto; default: Ray is started on this machine")
     return flags
 
 
@@ -84,53 +91,55 @@ def execute(arguments: list[str]) -> None:
     model_options.check(options)
     if not options.paths:
         raise ConfigError("IMAGE: missing; give image files or directories")
-    cli.check_process(options.processes, options.process)
+    if options.engine not in ENGINES:
+        raise ConfigError(f"--engine={options.engine}: must be {' or '.join(ENGINES)}")
+    if options.address and options.engine != "ray":
+        raise ConfigError(f"--address={options.address}: is for --engine=ray")
+    if options.engine == "ray":
+        cli.check_installed("--engine=ray", "ray", "ray")
     output = expand_path("--output", options.output)
-    files = image_files(options.paths, output)
+    where = output.resolve().with_name(f"{output.resolve().name}.parquet")
+    shards = shard_files(options.paths, where)
+    loose = [path for path in options.paths if path not in shards]
+    files = image_files(loose, output) if loose else []
     query = expand_path("--query", options.query) if options.query else None
     if query and not query.is_file():
         raise DataError(f"--query={options.query}: there is no such file; give one image")
+    if query and shards:
+        raise ConfigError("--query: its neighbors are drawn from image files; give no Parquet files or archives")
+    if query and options.engine == "ray":
+        raise ConfigError("--query: is for one machine; embed first, then give it without --engine=ray")
 
     import dml_jax
-    from dml_jax import config as configs
     from dml_jax.commands import runtime
-    from dml_jax.export import embedding_files, embedding_shards
+    from dml_jax.export import embedding_files
+    from dml_jax.inference import inputs, parts, ray_engine
 
     embedding_files.check_replaceable(output)
-    runtime.enable_compilation_cache()
-    runtime.keep_freed_memory()
-    model = dml_jax.load(options.model, options.checkpoint, trust_code=options.trust_code)
-    query_image = model.read(query) if query else None  # first, because it may turn out not to be an image
-    facts = {"config_hash": configs.digest(model.config), "model_sha256": model.fingerprint}
-    plan = embedding_shards.plan(files, facts)
-    shards = embedding_shards.Shards(output, plan)
-    exported = finished = embedding_shards.finished(output, plan)
-    if not exported:
-        embed_missing(model, files, shards, options)
-        to_come = len(shards.missing())  # counted first, because the process that merges them removes them afterwards
-        with shards.merging() as whole:
-            if whole:
-                names = usable_images(files, shards, skip_bad=options.skip_bad)
-                exported = embedding_files.write(
-                    output, shards.usable_rows(), None, names,
-                    config_hash=facts["config_hash"], step=model.step, finished=model.finished, plan=plan,
-                )  # fmt: skip
-        exported = exported or embedding_shards.finished(output, plan)
-        if not exported:
-            if to_come:
-                print(f"the output will be written by the last process; files to come: {to_come}")
-            else:
-                print("another process is writing the output")
-            return
-    left_out = count_left_out(files, exported.ids, output, skip_bad=options.skip_bad)
-    if finished:
-        shards.remove()  # if the process that merged them was killed
-        print("all images have been embedded already")
-    if left_out:
-        print(f"left out: {left_out} of {len(files)} images")
-    dimensions = exported.embeddings.shape[1]
-    print(f"{len(exported.ids)} embeddings with {dimensions} dimensions: {printable(str(output))}")
-    if query and query_image is not None:
+    units = inputs.units(files, [file for found in shards.values() for file in found])
+    engine: AbstractContextManager[Engine]
+    if options.engine == "ray":
+        engine = ray_engine.start(options.address, options.model, options.checkpoint, trust_code=options.trust_code)
+    else:
+        runtime.enable_compilation_cache()
+        runtime.keep_freed_memory()
+        model = dml_jax.load(options.model, options.checkpoint, trust_code=options.trust_code)
+        query_image = model.read(query) if query else None  # first, because it may turn out not to be an image
+        engine = nullcontext(parts.Engine(parts.facts(model), partial(parts.embed, model)))
+    with engine as (facts, embed):
+        plan = parts.plan(units, facts)
+        written = parts.Parts(where, plan)
+        with written.locked():
+            embed_missing(embed, units, written, quiet=options.quiet)
+            summary = check_usable(written, output, skip_bad=options.skip_bad)
+            exported = None
+            if 4 * summary.dimensions * (summary.images - summary.unusable) <= ARRAY_BYTES:
+                exported = export(output, written, plan, facts)
+    print(
+        f"{summary.images - summary.unusable} embeddings with {summary.dimensions} dimensions: "
+        f"{printable(str(output if exported else where))}"
+    )
+    if query and query_image is not None and exported:
         from dml_jax.analysis import figures
         from dml_jax.evaluation import neighbors
 
@@ -143,57 +152,71 @@ def execute(arguments: list[str]) -> None:
         print(f"figure: {printable(str(output / FIGURE))}")
 
 
-def embed_missing(model: "Model", files: Sequence[str], shards: "Shards", options: Namespace) -> None:
-    """Embeds this process's share of the images, except those that an earlier call has written.
+def shard_files(paths: list[str], written: Path) -> dict[str, list[str]]:
+    """The Parquet files and archives among `paths`, and those in directories without loose images, by path.
 
-    Raises:
-      DataError: an image cannot be used; with `options.skip_bad`, it is listed on stderr instead.
+    Files in `written`, the Parquet files of the output, are left out.
     """
+    from dml_jax.inference import inputs
+
+    found = {}
+    for name in paths:
+        path = expand_path("IMAGE", name)
+        if path.is_dir():
+            found[name] = inputs.shards(path, written)
+        elif path.is_file() and inputs.is_shard(name):
+            found[name] = [str(path)]
+    return {name: files for name, files in found.items() if files}
+
+
+def embed_missing(embed: "Embed", units: "Sequence[Unit]", written: "Parts", *, quiet: bool) -> None:
+    """Embeds what earlier calls have not written."""
     from dml_jax.console import Console
 
-    share = range(options.process, shards.count, options.processes)
-    missing = shards.missing(options.process, options.processes)
-    if len(missing) < len(share):
-        print(
-            f"continuing: {len(share) - len(missing)} of {len(share)} files are in {printable(str(shards.directory))}"
+    missing = written.missing()
+    done = written.count - len(missing)
+    if not missing:
+        print("all images have been embedded already")
+    elif done:
+        print(f"continuing: {done} of {written.count} files are in {printable(str(written.directory))}")
+    with Console(quiet=quiet) as console:
+        console.start_progress("files of embeddings", written.count, done)
+        for _ in embed(((written.file(number), units[number]) for number in missing), written.key):
+            done += 1
+            if done < written.count:
+                console.update_progress(done)
+
+
+def check_usable(written: "Parts", output: Path, *, skip_bad: bool) -> "Summary":
+    """Counts the images and lists the first unusable ones.
+
+    Raises:
+      DataError: there are some, and they may not be left out; or no image is usable.
+    """
+    summary = written.summary(SHOWN)
+    for error in summary.errors:
+        print(f"left out: {printable(error)}", file=sys.stderr)
+    if summary.unusable == summary.images:
+        raise DataError(f"none of {summary.images} images can be used; the reasons are listed above")
+    if summary.unusable and not skip_bad:
+        raise DataError(
+            f"{summary.unusable} of {summary.images} images cannot be used; their errors are in {written.directory}; "
+            f"give --skip_bad to leave them out of {output}"
         )
-
-    def list_bad(error: DataError) -> None:
-        print(f"left out: {printable(str(error))}", file=sys.stderr)
-
-    groups = ([files[i] for i in shards.images(number)] for number in missing)
-    with Console(quiet=options.quiet) as console:
-        console.start_progress("files of embeddings", len(share), len(share) - len(missing))
-        parts = model.embed_each(groups, list_bad if options.skip_bad else None)
-        for left, number, rows in zip(reversed(range(len(missing))), missing, parts, strict=True):
-            shards.write(number, rows)
-            if left:
-                console.update_progress(len(share) - left)
+    if summary.unusable:
+        print(f"left out: {summary.unusable} of {summary.images} images")
+    return summary
 
 
-def usable_images(files: Sequence[str], shards: "Shards", *, skip_bad: bool) -> list[str]:
-    """The images that have embeddings.
+def export(output: Path, written: "Parts", plan: dict[str, Any], facts: "Facts") -> "Exported":
+    """Writes the usable embeddings as arrays, unless they are there already and undamaged."""
+    from dml_jax.export import embedding_files
 
-    Raises:
-      DataError: there is none; or some have none, and they may not be left out.
-    """
-    bad = shards.unusable()
-    names = [file for i, file in enumerate(files) if i not in bad]
-    count_left_out(files, names, shards.directory, skip_bad=skip_bad)
-    if not names:
-        shards.remove()
-        raise DataError(f"none of {len(files)} images can be used; the reasons are listed above")
-    return names
-
-
-def count_left_out(files: Sequence[str], names: Sequence[str], where: Path, *, skip_bad: bool) -> int:
-    """The number of images that are not among `names`, those with embeddings in `where`.
-
-    Raises:
-      DataError: there are some, and they may not be left out.
-    """
-    usable = set(names)
-    left_out = [file for file in files if file not in usable]
-    if left_out and not skip_bad:
-        raise DataError(f"{left_out[0]}: was left out with --skip_bad before; give --skip_bad again, or delete {where}")
-    return len(left_out)
+    with suppress(DataError):
+        exported = embedding_files.read(output)
+        if exported.manifest.get("plan") == plan:
+            return exported
+    return embedding_files.write(
+        output, written.usable_rows(), None, written.usable_names(),
+        config_hash=facts.config_hash, step=facts.step, finished=facts.finished, plan=plan,
+    )  # fmt: skip

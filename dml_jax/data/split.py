@@ -44,8 +44,8 @@ def check_disjoint(splits: Mapping[str, Split]) -> None:
     """
     if missing := {"train", "test"} - set(splits):
         raise DataError(
-            f"there are no {missing.pop()} images: at least 2 classes are needed for training, and 2 others for testing "
-            "(4 in a folder, half of which are tested)"
+            f"there are no {missing.pop()} images: at least 2 classes are needed for training, and 2 others for "
+            "testing (4 in a folder, half of which are tested)"
         )
     shared = set(splits["train"].classes) & set(splits["test"].classes)
     if shared:

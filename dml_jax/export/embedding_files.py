@@ -116,7 +116,7 @@ def write(
       finished: whether the run had finished, or all runs of an ensemble; None if unknown.
       data_hash: identifies the run's data, see `experiment.data_hash`; None for other images.
       members: for an ensemble, the manifests of its members.
-      plan: what was embedded, see `embedding_shards`.
+      plan: what was embedded, see `inference.parts`.
 
     Returns:
       What `read` would return.

@@ -18,6 +18,7 @@ from dml_jax.export import embedding_files, hub
 from dml_jax.files import utf8_path
 from dml_jax.inference.batches import Network, check_finite
 from dml_jax.inference.index import Image, Images, Index
+from dml_jax.inference.inputs import Item
 from dml_jax.train import state
 from dml_jax.train.start import warm_start
 
@@ -126,17 +127,21 @@ class Model:
         """
         return Index.load(self, path)
 
-    def read(self, image: Image, name: str = "image") -> np.ndarray:
+    def read(self, image: Image | Item, name: str = "image") -> np.ndarray:
         """Reads an image and transforms it as for evaluation: uint8 [H, W, 3].
 
         Args:
-          image: path or contents of an image file, a Pillow image, or an array uint8 [h, w, 3] (RGB).
+          image: path or contents of an image file, either with a name, a Pillow image, or an array uint8 [h, w, 3]
+            (RGB).
           name: of an image that is not a path, for messages.
 
         Raises:
           DataError: it cannot be read, decoded or cropped, or its size does not fit a model that does not crop.
         """
-        name, data = _name(image, name), self.config.data
+        name = _name(image, name)
+        if isinstance(image, Item):
+            image = image.content
+        data = self.config.data
         try:
             match image:
                 case np.ndarray():
@@ -198,7 +203,7 @@ class Model:
         return rows
 
     def embed_each(
-        self, groups: Iterable[Sequence[Image]], on_bad: Callable[[DataError], object] | None = None
+        self, groups: Iterable[Sequence[Image | Item]], on_bad: Callable[[DataError], object] | None = None
     ) -> Iterator[np.ndarray]:
         """Embeds groups of images, each float32 [N, D]; images are read ahead across groups, see `Network.stream`."""
         return self._network.stream(self.read, groups, on_bad, _name)
@@ -217,6 +222,8 @@ class Model:
         return self._network.embed(pixels)
 
 
-def _name(image: Image, otherwise: str = "image") -> str:
-    """What messages call an image: its path if it is one."""
+def _name(image: Image | Item, otherwise: str = "image") -> str:
+    """What messages call an image: its name, or its path if it is one."""
+    if isinstance(image, Item):
+        return image.name
     return str(image) if isinstance(image, str | Path) else otherwise

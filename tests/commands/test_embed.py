@@ -6,21 +6,22 @@ import os
 import shutil
 import subprocess
 import sys
-import time
+import tarfile
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute
+import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
 import dml_jax
 from dml_jax.commands import cli, embed
-from dml_jax.errors import DataError
-from dml_jax.export import embedding_files, embedding_shards
-from dml_jax.files import write_json
+from dml_jax.export import embedding_files
+from dml_jax.inference import inputs
 from tests.data import pictures
 from tests.test_main import ROOT, environment
 from tests.tiny_model import DIM, Tiny
@@ -40,7 +41,7 @@ def photos(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def run(photos: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    monkeypatch.setattr(embedding_shards, "ROWS", 8)
+    monkeypatch.setattr(inputs, "ROWS", 8)
     monkeypatch.setattr(dml_jax, "load", lambda *_, **__: Tiny())
     monkeypatch.setattr("dml_jax.commands.runtime.enable_compilation_cache", lambda: None)
     monkeypatch.chdir(photos.parent)
@@ -71,7 +72,7 @@ def written(output: Path) -> dict[str, bytes]:
 
 
 def test_the_output_and_what_follows_it(run: Run, photos: Path) -> None:
-    """A finished output is kept as long as images and model are the same; otherwise it is replaced."""
+    """A finished output is kept as long as images and model are the same."""
     code, out, err = run()
     assert (code, out, err) == (0, f"{COUNT} embeddings with {DIM} dimensions: out\n", "")
     files = sorted(photos.iterdir())
@@ -79,7 +80,7 @@ def test_the_output_and_what_follows_it(run: Run, photos: Path) -> None:
     pixels = [Tiny().read(file) for file in files]
     np.testing.assert_allclose(rows, Tiny().embed_pixels(np.stack(pixels)), atol=1e-6)  # one batch, another program
     assert json.loads(Path("out/ids.json").read_text()) == [f"photos/{file.name}" for file in files]
-    assert sorted(entry.name for entry in Path().iterdir()) == ["out", "photos"]
+    assert sorted(entry.name for entry in Path().iterdir()) == ["out", "out.parquet", "photos"]
 
     times = {file: file.stat().st_mtime_ns for file in Path("out").iterdir()}
     assert run()[1].splitlines() == ["all images have been embedded already", out.strip()]
@@ -92,6 +93,8 @@ def test_the_output_and_what_follows_it(run: Run, photos: Path) -> None:
     assert run()[0] == 0
     np.testing.assert_array_equal(np.load("out/embeddings.npy"), rows)
     pictures.write(files[5], 99)
+    assert "out.parquet: was written for other or changed images (inputs_sha256); delete " in run()[2]
+    shutil.rmtree("out.parquet")
     assert run()[0] == 0
     changed = (np.load("out/embeddings.npy") != rows).any(axis=1)
     assert changed.nonzero()[0].tolist() == [5]
@@ -111,147 +114,160 @@ def test_the_figure_is_no_image_to_embed(run: Run, photos: Path) -> None:
 
 def test_an_interrupted_command_continues(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     run()
-    expected = written(Path("out"))
+    expected = written(Path("out")) | written(Path("out.parquet"))
     shutil.rmtree("out")
+    shutil.rmtree("out.parquet")
     with monkeypatch.context() as patch:
         stop_after(2, patch)
         assert run()[0] == 130
-    assert sorted(file.name for file in Path("out.shards").glob("[!.]*")) == ["000000.npy", "000001.npy", "plan.json"]
+    assert sorted(os.listdir("out.parquet")) == ["000000.parquet", "000001.parquet", "_plan.json"]
     assert not Path("out").exists()
     code, out, _ = run()
-    assert (code, out.splitlines()[0]) == (0, f"continuing: 2 of 3 files are in {Path('out.shards').resolve()}")
-    assert written(Path("out")) == expected
-    assert not Path("out.shards").exists()
+    assert (code, out.splitlines()[0]) == (0, f"continuing: 2 of 3 files are in {Path('out.parquet').resolve()}")
+    assert written(Path("out")) | written(Path("out.parquet")) == expected
 
 
 def test_changes_between_two_tries_are_refused(run: Run, photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stop_after(1, monkeypatch)
     assert run()[0] == 130
-    where = Path("out.shards").resolve()
+    where = Path("out.parquet").resolve()
     remedy = f"delete {where} or give another --output\n"
     monkeypatch.setattr(dml_jax, "load", lambda *_, **__: Tiny(seed=1))
-    expected = f"error: {where}: was begun with another model or version (model_sha256); {remedy}"
+    expected = f"error: {where}: was written for another model or version (model_sha256); {remedy}"
     assert run() == (2, "", expected)
     monkeypatch.setattr(dml_jax, "load", lambda *_, **__: Tiny())
     file = photos / "00.jpg"
     status, content = file.stat(), file.read_bytes()
     file.write_bytes(content[:-9] + bytes(9))
     os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))  # only the change time tells
-    expected = f"error: {where}: was begun with images that were different (images_sha256); {remedy}"
+    expected = f"error: {where}: was written for other or changed images (inputs_sha256); {remedy}"
     assert run() == (2, "", expected)
-    Path("out.shards/plan.json").write_text("{")
+    Path("out.parquet/_plan.json").write_text("{")
     code, _, err = run()
     assert (code, "plan.json: is truncated or damaged" in err, err.endswith(remedy)) == (2, True, True)
-    Path("out.shards/plan.json").rename("out.shards/notes")
-    assert run()[2] == f"error: {where}: holds other files than unfinished embeddings; give another --output\n"
-    shutil.rmtree("out.shards")
-    Path("out.shards").write_text("")
+    Path("out.parquet/_plan.json").rename("out.parquet/notes")
+    assert run()[2] == f"error: {where}: holds other files than embeddings; give another --output\n"
+    shutil.rmtree("out.parquet")
+    Path("out.parquet").write_text("")
     assert run()[2].startswith(f"error: {where}: is a file")
-    Path("out.shards").unlink()
+    Path("out.parquet").unlink()
     assert run()[0] == 0
 
 
-def test_damaged_rows_are_named(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    with monkeypatch.context() as patch:
-        stop_after(2, patch)
-        run()
-    file = Path("out.shards/000001.npy").resolve()
-    for content in (b"", file.read_bytes()[:-4], Path("out.shards/000000.npy").read_bytes()[:128]):
-        file.write_bytes(content)
+def test_damaged_and_foreign_parts_are_named(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dml_jax, "load", lambda *_, **__: Tiny(seed=1))
+    run("--output=other")
+    monkeypatch.setattr(dml_jax, "load", lambda *_, **__: Tiny())
+    run()
+    file = Path("out.parquet/000001.parquet").resolve()
+    content = file.read_bytes()
+    position = content.index(np.load("out/embeddings.npy")[9].tobytes())
+    flipped = content[:position] + bytes([content[position] ^ 1]) + content[position + 1 :]
+    foreign = Path("other.parquet/000001.parquet").read_bytes()
+    shutil.rmtree("out")
+    for wrong, message in (
+        (b"", "is truncated or damaged"), (content[:-4], "is truncated or damaged"),
+        (flipped, "is truncated or damaged"), (foreign, "is of another model or of other images"),
+    ):  # fmt: skip
+        file.write_bytes(wrong)
         code, _, err = run()
-        assert (code, f"error: {file}: " in err, "delete it" in err) == (2, True, True)
+        assert (code, err.startswith(f"error: {file}: {message}"), "delete it" in err) == (2, True, True), err
+        assert not Path("out").exists()
     file.unlink()
     assert run()[0] == 0
+    assert file.read_bytes() == content
 
 
-def test_processes_divide_the_images(run: Run) -> None:
-    """In any order; the last one writes the output. One that comes later finds it."""
+def test_two_commands_do_not_write_at_once(run: Run) -> None:
     run()
-    expected = written(Path("out"))
-    shutil.rmtree("out")
-    code, out, err = run("--processes=2", "--process=1")
-    assert (code, out, err) == (0, "the output will be written by the last process; files to come: 2\n", "")
-    assert run("--processes=2", "--process=1")[1].splitlines()[-1] == out.strip()
-    assert not Path("out").exists()
-    assert run("--processes=2", "--process=0")[1] == f"{COUNT} embeddings with {DIM} dimensions: out\n"
-    assert written(Path("out")) == expected
-    assert run("--processes=2", "--process=1")[1].startswith("all images have been embedded already\n")
-    for wrong, message in (
-        ("--process=2", "--process=2: must be one of 0 to 1"),
-        ("--process=-1", "--process=-1: must"),
-    ):
-        assert message in run("--processes=2", wrong)[2]
-    assert run("--processes=0")[2] == "error: --processes=0: must be positive\n"
-
-
-def test_another_process_merges(run: Run) -> None:
-    run("--processes=2", "--process=1")
-    with Path("out.shards/plan.json").open("r+b") as lock:
+    with Path("out.parquet/_plan.json").open("r+b") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        assert run("--processes=2", "--process=0") == (0, "another process is writing the output\n", "")
-    assert run()[1].splitlines()[-1] == f"{COUNT} embeddings with {DIM} dimensions: out"
+        error = f"error: {Path('out.parquet').resolve()}: another command is writing there; wait for its end\n"
+        assert run()[2] == error
 
 
-def test_two_processes_do_not_merge_at_once(run: Run, photos: Path) -> None:
-    plan = embedding_shards.plan([str(file) for file in sorted(photos.iterdir())], {})
-    one, other = embedding_shards.Shards(Path("out"), plan), embedding_shards.Shards(Path("out"), plan)
-    for number in range(3):
-        with one.merging() as whole:
-            assert not whole
-        one.write(number, np.ones((len(one.images(number)), DIM), np.float32))
-    with one.merging() as first, other.merging() as second:
-        assert (first, second) == (True, False)
-    with other.merging() as whole:
-        assert not whole
-    assert not Path("out.shards").exists()
+def packed(photos: Path) -> None:
+    """Writes the photographs as two Parquet files, the first with two row groups, and as two shards of WebDataset."""
+    files = sorted(photos.iterdir())
+    for folder in ("tables", "shards"):
+        Path(folder).mkdir()
+    for number, some in enumerate((files[:12], files[12:])):
+        images = [{"bytes": file.read_bytes(), "path": None} for file in some]
+        table = pa.table({"image": images} | ({"id": [file.name for file in some]} if number else {}))
+        pq.write_table(table, f"tables/{number}.parquet", row_group_size=9)
+        with tarfile.open(f"shards/{number}.tar", "w") as shard:
+            for file in some:
+                (file.parent / f"{file.stem}.json").write_text("{}")
+                shard.add(file.parent / f"{file.stem}.json", f"{file.stem}.json")
+                shard.add(file, file.name)
 
 
-def test_processes_that_start_together_have_one_plan(run: Run, photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first to write decides; others of another plan write nothing and do not merge."""
-    files = [str(file) for file in sorted(photos.iterdir())]
-    plans = [embedding_shards.plan(files, {"model_sha256": name}) for name in "ab"]
-    one, other = (embedding_shards.Shards(Path("out"), plan) for plan in plans)
-    error = r"out\.shards: was begun with another model or version \(model_sha256\); delete "
-    for number in range(3):
-        one.write(number, np.ones((len(one.images(number)), DIM), np.float32))
-        with pytest.raises(DataError, match=error):
-            other.write(number, np.zeros((len(one.images(number)), DIM), np.float32))
-    with pytest.raises(DataError, match=error), other.merging():
+@pytest.mark.parametrize("folder", ["tables", "shards"])
+def test_parquet_files_and_archives(folder: str, run: Run, photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their rows are those of the loose files; a unit is read in blocks, and an unusable image is a row."""
+    monkeypatch.setattr(inputs, "BLOCK", 5)
+    (photos / "03.jpg").write_text("no")
+    packed(photos)
+    code, out, err = run("--skip_bad", "--output=packed", folder)
+    first = f"{folder}/0.{'parquet/3' if folder == 'tables' else 'tar/03.jpg'}"
+    assert (code, err.splitlines()[1]) == (0, f"left out: {first}: not an image (JPEG, PNG, GIF, BMP, TIFF, WEBP, PPM)")
+    assert out.splitlines()[-1] == f"{2 * COUNT - 2} embeddings with {DIM} dimensions: packed"  # and the loose ones
+    exported = embedding_files.read(Path("packed"))
+    loose, rest = exported.embeddings[: COUNT - 1], exported.embeddings[COUNT - 1 :]
+    np.testing.assert_allclose(rest, loose, atol=1e-6)
+    names = [f"{i:02d}.jpg" for i in range(COUNT) if i != 3]
+    if folder == "tables":
+        assert exported.ids[COUNT - 1 :] == [f"tables/0.parquet/{i}" for i in range(12) if i != 3] + names[11:]
+    else:
+        assert exported.ids[COUNT - 1 :] == [f"shards/{int(name[:2]) // 12}.tar/{name}" for name in names]
+    table = pq.read_table("packed.parquet")
+    assert table.schema.names == ["id", "embedding", "error"]
+    assert str(table.schema.field("embedding").type) == f"fixed_size_list<element: float>[{DIM}]"
+    assert len(table) == 2 * COUNT
+    bad = table.filter(pa.compute.is_null(table["embedding"]))
+    assert bad["id"].to_pylist() == ["photos/03.jpg", first]
+    assert all(error.startswith("not an image") for error in bad["error"].to_pylist())
+
+
+def test_unusable_parquet_files_and_archives(run: Run, photos: Path) -> None:
+    packed(photos)
+    pq.write_table(pa.table({"picture": [b"no"]}), "other.parquet")
+    assert "error: other.parquet: has no column 'image'; it has picture" in run("other.parquet")[2]
+    Path("cut.tar").write_bytes(Path("shards/0.tar").read_bytes()[:5000])
+    assert "error: cut.tar: is truncated or damaged" in run("--output=a", "cut.tar")[2]
+    with tarfile.open("empty.tar", "w"):
         pass
-    np.testing.assert_array_equal(np.concatenate(list(one.usable_rows())), 1)
-    with one.merging() as whole:
-        assert whole
-
-    def write_slowly(path: Path, value: object) -> None:
-        time.sleep(0.2)
-        write_json(path, value)
-
-    def write(shards: embedding_shards.Shards) -> bool:
-        try:
-            shards.write(0, np.ones((8, DIM), np.float32))
-        except DataError:
-            return False
-        return True
-
-    monkeypatch.setattr(embedding_shards, "write_json", write_slowly)
-    with ThreadPoolExecutor() as pool:
-        assert sorted(pool.map(write, [one, other])) == [False, True]
+    assert "error: empty.tar: holds no images; leave it out" in run("--output=b", "empty.tar")[2]
+    assert "error: --query: its neighbors are drawn from image files" in run("--query=photos/00.jpg", "shards")[2]
 
 
-def test_unusable_images(run: Run, photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without --skip_bad they stop the command, which keeps what it has; with it, it goes on and leaves them out."""
+def test_embeddings_that_are_too_large_for_an_array(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(embed, "ARRAY_BYTES", 4 * COUNT * DIM - 1)
+    assert run()[1] == f"{COUNT} embeddings with {DIM} dimensions: {Path('out.parquet').resolve()}\n"
+    assert not Path("out").exists()
+
+
+def test_options_of_ray(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert run("--engine=spark")[2] == "error: --engine=spark: must be local or ray\n"
+    assert run("--address=auto")[2] == "error: --address=auto: is for --engine=ray\n"
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert run("--engine=ray")[2] == "error: --engine=ray: ray is not installed: pip install ray\n"
+
+
+def test_unusable_images(run: Run, photos: Path) -> None:
+    """They are rows with an error; without --skip_bad the command fails in the end, and goes on from there with it."""
     for name in ("02.jpg", "17.jpg"):
         (photos / name).write_text("no")
-    assert run()[2] == "error: photos/02.jpg: not an image (JPEG, PNG, GIF, BMP, TIFF, WEBP, PPM)\n"
-    assert not Path("out.shards").exists()
-    with monkeypatch.context() as patch:
-        stop_after(1, patch)
-        assert "left out: photos/02.jpg: not an image" in run("--skip_bad")[2]
-    assert run()[2].startswith("error: photos/17.jpg: not an image")
+    code, _, err = run()
+    listed = [f"left out: photos/{i}.jpg: not an image (JPEG, PNG, GIF, BMP, TIFF, WEBP, PPM)" for i in ("02", "17")]
+    where = Path("out.parquet").resolve()
+    error = (
+        f"error: 2 of 20 images cannot be used; their errors are in {where}; give --skip_bad to leave them out of out"
+    )
+    assert (code, err.splitlines(), Path("out").exists()) == (2, [*listed, error], False)
     code, out, err = run("--skip_bad")
     found = ["left out: 2 of 20 images", f"18 embeddings with {DIM} dimensions: out"]
-    assert (code, out.splitlines()[-2:]) == (0, found)
-    assert (err.count("\n"), err.startswith("left out: photos/17.jpg")) == (1, True)
+    assert (code, out.splitlines(), err.splitlines()) == (0, ["all images have been embedded already", *found], listed)
     ids = json.loads(Path("out/ids.json").read_text())
     assert ids == [f"photos/{i:02d}.jpg" for i in range(COUNT) if i not in (2, 17)]
     expected = Tiny().expected([np.asarray(Image.open(name)) for name in ids])
@@ -280,26 +296,8 @@ def test_embeddings_that_are_not_finite(column: int, run: Run, photos: Path, mon
     (photos / "00.jpg").write_text("no")
     monkeypatch.setattr(dml_jax, "load", lambda *_, **__: Overflowing())
     code, _, err = run("--skip_bad")
-    assert (code, Path("out").exists(), Path("out.shards").exists()) == (2, False, False)
-    assert err.splitlines()[1].startswith("error: photos/01.jpg: the model's embedding is not finite; use another ")
-
-
-def test_rows_left_out_before_need_the_option_again(run: Run, photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whether the command was interrupted or has finished, here or in another process."""
-    (photos / "02.jpg").write_text("no")
-    error = "error: photos/02.jpg: was left out with --skip_bad before; give --skip_bad again, or delete "
-    with monkeypatch.context() as patch:
-        stop_after(1, patch)
-        run("--skip_bad")
-    assert run() == (
-        2,
-        f"continuing: 1 of 3 files are in {Path('out.shards').resolve()}\n",
-        f"{error}{Path('out.shards').resolve()}\n",
-    )
-    found = ["left out: 1 of 20 images", f"19 embeddings with {DIM} dimensions: out"]
-    assert run("--skip_bad")[1].splitlines()[-2:] == found
-    assert run() == (2, "", f"{error}out\n")
-    assert run("--skip_bad") == (0, "\n".join(["all images have been embedded already", *found, ""]), "")
+    assert (code, sorted(os.listdir("out.parquet"))) == (2, ["_plan.json"])
+    assert err.startswith("error: photos/01.jpg: the model's embedding is not finite; use another ")
 
 
 def check_kills(photos: Path, folder: Path, moments: Sequence[int]) -> None:
@@ -310,9 +308,11 @@ def check_kills(photos: Path, folder: Path, moments: Sequence[int]) -> None:
     )  # fmt: skip
     assert json.loads(done.stdout.splitlines()[-1]) == {str(moment): [-9, 0] if moment else [0] for moment in moments}
     outputs = [folder / f"killed at {moment}" for moment in moments]
-    assert sorted(folder.iterdir()) == sorted(outputs)
-    for output in outputs:
+    parts = [output.with_name(f"{output.name}.parquet") for output in outputs]
+    assert sorted(folder.iterdir()) == sorted(outputs + parts)
+    for output, part in zip(outputs, parts, strict=True):
         assert written(output) == written(outputs[0]), output
+        assert written(part) == written(parts[0]), part
 
 
 def test_a_killed_command_continues_bit_for_bit(photos: Path, tmp_path: Path) -> None:

@@ -450,9 +450,9 @@ class Reader(Colours):
     def embed_each(self, groups, on_bad=None):
         for group in groups:
             rows = []
-            for image in group:
+            for item in group:
                 try:
-                    rows += [*self.embed([image])]
+                    rows += [*self.embed([getattr(item, "content", item)])]
                 except DataError as error:
                     if on_bad is None:
                         raise
@@ -494,9 +494,9 @@ def test_unusable_and_ignored_files(photos, tmp_path, monkeypatch, capsys):
         return cli.exit_code(lambda: command.execute(sys.argv[1:])), *capsys.readouterr()
 
     out, index = f"--output={tmp_path / 'out'}", f"--index={tmp_path / 'i.npz'}"
-    for command, arguments in ((embed, [out, gallery]), (enroll, [index, gallery])):
+    for command, arguments, listed in ((embed, [out, gallery], "left out"), (enroll, [index, gallery], "error")):
         code, _, err = run(command, *arguments)
-        assert (code, err) == (2, f"error: {gallery}/red/bad\\x1b.png: not an image\n")
+        assert (code, err.splitlines()[0]) == (2, f"{listed}: {gallery}/red/bad\\x1b.png: not an image")
         code, _, err = run(command, "--skip_bad", *arguments)
         assert (code, err) == (0, f"left out: {gallery}/red/bad\\x1b.png: not an image\n")
     ids = json.loads((tmp_path / "out" / "ids.json").read_text())
@@ -507,7 +507,7 @@ def test_unusable_and_ignored_files(photos, tmp_path, monkeypatch, capsys):
     code, text, _ = run(enroll, index, "--skip_bad", "--classify", tabbed, gallery / "red" / "bad\x1b.png")
     assert (code, text.count("\n"), "\x1b" in text) == (0, 1, False)
     assert text.split("\t")[2] == str(tabbed).replace("\t", r"\t").replace("\x1b", r"\x1b")
-    code, _, err = run(embed, out, "--skip_bad", gallery / "red" / "bad\x1b.png")
+    code, _, err = run(embed, f"{out}2", "--skip_bad", gallery / "red" / "bad\x1b.png")
     assert (code, err.splitlines()[-1]) == (2, "error: none of 1 images can be used; the reasons are listed above")
 
 

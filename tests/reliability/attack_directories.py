@@ -16,9 +16,11 @@ from hypothesis.strategies import DrawFn
 from dml_jax import config as configs
 from dml_jax.backbones.weights import store as converted
 from dml_jax.data import split_metadata, store
+from dml_jax.errors import DataError
 from dml_jax.evaluation.background_margin import Background
 from dml_jax.evaluation.open_set import COSINE_RULES, Calibration
-from dml_jax.export import embedding_files, embedding_shards
+from dml_jax.export import embedding_files
+from dml_jax.inference import inputs, parts
 from dml_jax.inference.index import Index
 from dml_jax.train.records import workdir
 from dml_jax.train.records.jsonl import JsonLines
@@ -101,7 +103,7 @@ def _read_prepared(directory: Path) -> None:
 
 # Exported and unfinished embeddings, indexes of enrolled classes, converted weights.
 
-SHARDS_PLAN = embedding_shards.plan(["a", "b", "c"], {})
+PLAN = parts.plan([inputs.Unit("files", ("a", "b", "c"), "/")], parts.Facts("x", "y", 1, True))
 
 
 class _Embedder:
@@ -109,6 +111,13 @@ class _Embedder:
 
     def embed(self, images: Any) -> np.ndarray:
         return np.ones((len(images), 2), np.float32)
+
+    def embed_each(self, groups: Any, on_bad: Any) -> Any:
+        for group in groups:
+            rows = self.embed(group)
+            rows[1] = np.nan
+            on_bad(DataError("b: not an image"))
+            yield rows
 
     def calibrate(self, sizes: np.ndarray) -> Calibration:
         similarities = np.tile(np.float32([0.1, 0.5, 0.9]), (len(COSINE_RULES), 1))
@@ -126,7 +135,8 @@ def _exports() -> dict[str, bytes]:
         index.add({"x": [np.zeros((2, 2, 3), np.uint8)] * 2})
         index.expect()  # so that the calibration is saved as well
         index.save(root / "i.npz")
-        embedding_shards.Shards(root / "s", SHARDS_PLAN).write(0, rows)
+        written = parts.Parts(root / "s", PLAN)
+        list(parts.embed(_Embedder(), [(written.file(0), inputs.Unit("files", ("a", "b", "c"), "/"))], written.key))
         converted.write(root / "w", {"backbone/params/a": rows}, {"architecture": "resnet"})
         return {str(p.relative_to(root)): p.read_bytes() for p in sorted(root.rglob("*")) if p.is_file()}
 
@@ -149,7 +159,9 @@ def _read_exports(directory: Path) -> None:
     sandbox.read_all(
         [
             lambda: embedding_files.read(directory / "e"),
-            lambda: list(embedding_shards.Shards(directory / "s", SHARDS_PLAN).usable_rows()),
+            lambda: parts.Parts(directory / "s", PLAN).summary(3),
+            lambda: parts.Parts(directory / "s", PLAN).usable_names(),
+            lambda: list(parts.Parts(directory / "s", PLAN).usable_rows()),
             lambda: Index.load(_Embedder(), directory / "i.npz").classify([np.zeros((2, 2, 3), np.uint8)]),
             lambda: converted.read(directory / "w"),
         ]

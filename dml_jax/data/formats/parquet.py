@@ -76,25 +76,38 @@ class _Columns(NamedTuple):
     class_names: Mapping[str, list[Any]]
 
 
-def _columns(schema: "pyarrow.Schema") -> _Columns:
-    """Finds the columns; raises DataError if there is no image or label column, or it has another type."""
-    import pyarrow as pa
-
+def _features(schema: "pyarrow.Schema") -> dict[str, dict[str, Any]]:
+    """The feature types of Hugging Face, by column."""
     text = (schema.metadata or {}).get(b"huggingface", b"{}")
     described = json.loads(text).get("info", {}).get("features", {})
-    features = {key: feature for key, feature in described.items() if isinstance(feature, dict)}
+    return {key: feature for key, feature in described.items() if isinstance(feature, dict)}
 
-    def column(name: str, kind: str) -> str:
-        typed = [key for key in schema.names if features.get(key, {}).get("_type") == kind]
-        if name not in schema.names and len(typed) != 1:
-            raise DataError(f"has no column {name!r}; it has {', '.join(schema.names)}; rename one of them")
-        return name if name in schema.names else typed[0]
 
-    image, label = column("image", "Image"), column("label", "ClassLabel")
+def _column(schema: "pyarrow.Schema", features: Mapping[str, dict[str, Any]], name: str, kind: str) -> str:
+    typed = [key for key in schema.names if features.get(key, {}).get("_type") == kind]
+    if name not in schema.names and len(typed) != 1:
+        raise DataError(f"has no column {name!r}; it has {', '.join(schema.names)}; rename one of them")
+    return name if name in schema.names else typed[0]
+
+
+def image_column(schema: "pyarrow.Schema") -> str:
+    """The column that holds the image files; raises DataError if there is none, or it has another type."""
+    import pyarrow as pa
+
+    image = _column(schema, _features(schema), "image", "Image")
     kind = schema.field(image).type
     content = kind.field("bytes").type if pa.types.is_struct(kind) and "bytes" in kind.names else kind
     if not (pa.types.is_binary(content) or pa.types.is_large_binary(content)):
         raise DataError(f"column {image!r} is {kind} instead of binary or struct<bytes: binary>: the files themselves")
+    return image
+
+
+def _columns(schema: "pyarrow.Schema") -> _Columns:
+    """Finds the columns; raises DataError if there is no image or label column, or it has another type."""
+    import pyarrow as pa
+
+    features = _features(schema)
+    image, label = image_column(schema), _column(schema, features, "label", "ClassLabel")
     if not _is_scalar(schema.field(label).type):
         raise DataError(f"column {label!r} is {schema.field(label).type} instead of text or whole numbers")
     kept = [field for field in schema if field.name in (image, label) or _is_scalar(field.type)]

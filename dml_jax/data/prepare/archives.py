@@ -66,7 +66,7 @@ def unpack(archive: Path, target: Path) -> list[tuple[str, int, int]]:
     found: dict[str, tuple[int, int]] = {}
     try:
         with reading(archive, "download or copy it again"), target.open("wb") as file:
-            for member in _members(archive):
+            for member in members(archive):
                 name = _safe_path(member.name)
                 if name in found:
                     raise DataError(f"contains {name!r} twice")
@@ -112,7 +112,8 @@ def _safe_path(name: str) -> str:
         raise DataError(f"the name {name!r} is not UTF-8; give a folder instead") from error
 
 
-def _members(archive: Path) -> Iterator[Member]:
+def members(archive: Path) -> Iterator[Member]:
+    """The regular files in a zip or tar archive."""
     yield from _zip_members(archive) if archive.name.lower().endswith(".zip") else _tar_members(archive)
 
 

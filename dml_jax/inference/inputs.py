@@ -1,0 +1,142 @@
+"""Images to embed, in units of which each gives one file of embeddings: loose files, Parquet files and archives.
+
+A unit is `ROWS` consecutive loose files, a row group of a Parquet file, or an archive (a shard of WebDataset). Its
+images are read in blocks, so that no more than a few hundred contents of a Parquet file or archive are in memory.
+"""
+
+import hashlib
+import itertools
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from dml_jax.data.formats.parquet import image_column
+from dml_jax.data.prepare import archives
+from dml_jax.data.prepare.sources import MAX_BYTES, is_ignored, is_image, stamp, walk
+from dml_jax.errors import DataError
+from dml_jax.files import reading
+
+ROWS = 2048  # loose files per unit, the most that a kill wastes
+BLOCK = 256  # images of a Parquet file or archive that are in memory at a time
+SHARDS = (".parquet", *archives.ENDINGS)
+
+
+class Item(NamedTuple):
+    """An image: its name in the output, and its path or the content of its file."""
+
+    name: str
+    content: Path | bytes
+
+
+class Unit(NamedTuple):
+    """The images of one file of embeddings.
+
+    Attributes:
+      kind: loose files, a row group of a Parquet file, or an archive.
+      names: of the loose files, or of the Parquet file or archive, as the user gave them.
+      root: absolute directory to which relative names refer, because another machine may work in another one.
+      group: number of the row group.
+    """
+
+    kind: Literal["files", "parquet", "archive"]
+    names: tuple[str, ...]
+    root: str
+    group: int = 0
+
+
+def is_shard(name: str) -> bool:
+    """Whether a file of this name may hold many images."""
+    return name.lower().endswith(SHARDS)
+
+
+def shards(directory: Path, besides: Path) -> list[str]:
+    """The Parquet files and archives below a directory without loose images, except those in `besides`."""
+    found = []
+    for name, file in walk(directory):
+        if is_image(name):
+            return []
+        if is_shard(name) and not file.path.resolve().is_relative_to(besides.resolve()):
+            found.append(str(file.path))
+    return found
+
+
+def units(files: Sequence[str], shard_files: Iterable[str]) -> list[Unit]:
+    """The units of loose files, Parquet files and archives.
+
+    Raises:
+      DataError: a Parquet file is damaged or has no column of images.
+    """
+    root = os.getcwd()
+    found = [Unit("files", tuple(files[i : i + ROWS]), root) for i in range(0, len(files), ROWS)]
+    for name in shard_files:
+        if not name.lower().endswith(".parquet"):
+            found.append(Unit("archive", (name,), root))
+            continue
+        from pyarrow import parquet
+
+        with reading(name), parquet.ParquetFile(name) as table:
+            image_column(table.schema_arrow)
+            rows = [table.metadata.row_group(group).num_rows for group in range(table.metadata.num_row_groups)]
+        found += [Unit("parquet", (name,), root, group) for group, count in enumerate(rows) if count]
+    return found
+
+
+def digest(found: Sequence[Unit]) -> str:
+    """SHA-256 of the names, sizes and times of the files of all units; a changed file has others."""
+    sha256 = hashlib.sha256()
+    for unit in found:
+        sha256.update(f"{unit.kind}\0{unit.group}\n".encode())
+        for name in unit.names:
+            sha256.update(f"{name}\0{stamp(os.path.join(unit.root, name))}\n".encode(errors="surrogateescape"))
+    return sha256.hexdigest()
+
+
+def blocks(unit: Unit) -> Iterator[list[Item]]:
+    """The images of a unit in lists that are not empty.
+
+    Raises:
+      DataError: the Parquet file or archive is damaged or holds no images.
+    """
+    if unit.kind == "files":
+        yield [Item(name, Path(unit.root, name)) for name in unit.names]
+        return
+    name = unit.names[0]
+    path = Path(unit.root, name)
+    items = _rows(path, name, unit.group) if unit.kind == "parquet" else _members(path, name)
+    with reading(name):
+        block = list(itertools.islice(items, BLOCK))
+        if not block:
+            raise DataError("holds no images; leave it out")
+        while block:
+            yield block
+            block = list(itertools.islice(items, BLOCK))
+
+
+def _rows(path: Path, name: str, group: int) -> Iterator[Item]:
+    """The images of a row group, named by the column `id`, or else <name>/<row of the file>."""
+    from pyarrow import parquet
+
+    # Mapped, because a reader with a buffer makes it as large as the header of a damaged page demands.
+    options = {"memory_map": True, "pre_buffer": False, "page_checksum_verification": True}
+    with parquet.ParquetFile(path, **options) as table:
+        image = image_column(table.schema_arrow)
+        columns = [image, "id"] if "id" in table.schema_arrow.names else [image]
+        row = sum(table.metadata.row_group(i).num_rows for i in range(group))
+        for batch in table.iter_batches(BLOCK, row_groups=[group], columns=columns):
+            for values in batch.to_pylist():
+                content = values[image]
+                if isinstance(content, dict):
+                    content = content["bytes"]
+                own = values.get("id")
+                yield Item(f"{name}/{row}" if own is None else str(own), content or b"")
+                row += 1
+
+
+def _members(path: Path, name: str) -> Iterator[Item]:
+    """The images in an archive, named <name>/<path in the archive>."""
+    for member in archives.members(path):
+        if is_image(member.name) and not is_ignored(member.name):
+            if member.size > MAX_BYTES:
+                raise DataError(f"{member.name}: larger than {MAX_BYTES // 2**20} MiB; leave it out")
+            yield Item(f"{name}/{member.name}", member.content.read())

@@ -1,0 +1,263 @@
+"""Embeddings of many images in Parquet files, so that an interrupted command can be continued.
+
+A directory holds `000000.parquet`, `000001.parquet`, …, one part for each unit of `inputs`, with the columns `id`
+(text), `embedding` (D float32 numbers of unit length; null for an unusable image) and `error` (why an image is
+unusable, or null). `_plan.json`, which readers of Parquet ignore, says what is embedded by which model. A part appears
+once it is complete, in any order and from any process.
+"""
+
+import fcntl
+import hashlib
+import json
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from dml_jax import config as configs
+from dml_jax.errors import DataError
+from dml_jax.files import atomic_write, read_json, reading, write_json
+from dml_jax.inference import inputs
+from dml_jax.inference.inputs import Item, Unit
+
+if TYPE_CHECKING:
+    import pyarrow
+
+    from dml_jax.inference.model import Model
+
+PLAN = "_plan.json"
+KEY = b"dml_jax.plan"  # of a part's metadata; the value tells which plan it belongs to
+
+
+class Summary(NamedTuple):
+    """Numbers of images, of unusable ones among them, and of dimensions; and the first errors, with their images."""
+
+    images: int
+    unusable: int
+    dimensions: int
+    errors: list[str]
+
+
+class Parts:
+    """The parts of a plan.
+
+    Args:
+      directory: of the parts; created if there is none.
+      planned: from `plan`.
+
+    Raises:
+      DataError: the directory holds parts of another plan or other files.
+    """
+
+    def __init__(self, directory: Path, planned: dict[str, Any]):
+        self.directory = directory.resolve()
+        self.count: int = planned["parts"]
+        self.key = hashlib.sha256(json.dumps(planned, sort_keys=True).encode()).hexdigest()
+        self._check(planned)
+        self.directory.mkdir(parents=True, exist_ok=True)
+        if not (self.directory / PLAN).exists():
+            write_json(self.directory / PLAN, planned)
+
+    def _check(self, planned: dict[str, Any]) -> None:
+        where = self.directory
+        if not where.exists():
+            return
+        if not where.is_dir():
+            raise DataError(f"{where}: is a file, but embeddings are written there; give another --output")
+        names = {entry.name for entry in where.iterdir() if not entry.name.startswith(".")}
+        if PLAN not in names:
+            if names:
+                raise DataError(f"{where}: holds other files than embeddings; give another --output")
+            return
+        remedy = f"delete {where} or give another --output"
+        begun = read_json(where / PLAN, dict[str, Any], remedy)
+        changed = sorted(key for key in begun | planned if begun.get(key) != planned.get(key))
+        if changed:
+            what = "other or changed images" if "inputs_sha256" in changed else "another model or version"
+            raise DataError(f"{where}: was written for {what} ({', '.join(changed)}); {remedy}")
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Excludes other commands that write to the directory, and removes what a killed one left.
+
+        Raises:
+          DataError: another command writes there.
+        """
+        with (self.directory / PLAN).open("r+b") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise DataError(f"{self.directory}: another command is writing there; wait for its end") from None
+            for draft in self.directory.glob(".*.tmp"):
+                draft.unlink(missing_ok=True)
+            yield
+
+    def file(self, number: int) -> Path:
+        """The file of a part."""
+        return self.directory / f"{number:06d}.parquet"
+
+    def missing(self) -> list[int]:
+        """The numbers of the parts that are not written.
+
+        Raises:
+          DataError: a part is damaged or of another plan.
+        """
+        return [number for number in range(self.count) if not self._is_written(number)]
+
+    def _is_written(self, number: int) -> bool:
+        if not self.file(number).exists():
+            return False
+        with self._opened(number):
+            return True
+
+    @contextmanager
+    def _opened(self, number: int) -> Iterator[Any]:
+        from pyarrow import parquet
+
+        file, remedy = self.file(number), "delete it, and the same command writes it again"
+        with reading(file, remedy), parquet.ParquetFile(file, page_checksum_verification=True) as part:
+            if part.metadata.metadata.get(KEY) != self.key.encode():
+                raise DataError(f"is of another model or of other images; {remedy}")
+            yield part
+
+    def summary(self, shown: int) -> Summary:
+        """Counts the images; the parts with errors are searched for the first of them, at most `shown`."""
+        images = unusable = dimensions = 0
+        errors: list[str] = []
+        for number in range(self.count):
+            with self._opened(number) as part:
+                dimensions = part.schema_arrow.field("embedding").type.list_size
+                images += part.metadata.num_rows
+                bad = int(part.metadata.metadata[b"dml_jax.unusable"])
+                unusable += bad
+                if bad and len(errors) < shown:
+                    rows = part.read(["id", "error"]).to_pylist()
+                    errors += [f"{row['id']}: {row['error']}" for row in rows if row["error"] is not None]
+        return Summary(images, unusable, dimensions, errors[:shown])
+
+    def usable_names(self) -> list[str]:
+        """The names of the usable images."""
+        names: list[str] = []
+        for number in range(self.count):
+            with self._opened(number) as part:
+                table = part.read(["id", "error"])
+                names += table.filter(table["error"].is_null())["id"].to_pylist()
+        return names
+
+    def usable_rows(self) -> Iterator[np.ndarray]:
+        """The embeddings of the usable images of each part, float32 [_, D]."""
+        for number in range(self.count):
+            with self._opened(number) as part:
+                column = part.read(["embedding"])["embedding"]
+                dimensions = column.type.list_size
+                for chunk in column.chunks:
+                    yield chunk.flatten().to_numpy().reshape(-1, dimensions)  # without null rows
+
+
+class Facts(NamedTuple):
+    """What is known of a model: see `embedding_files.write`, and the SHA-256 of its variables."""
+
+    config_hash: str
+    model_sha256: str
+    step: int
+    finished: bool
+
+
+def facts(model: "Model") -> Facts:
+    """What is known of a model."""
+    return Facts(configs.digest(model.config), model.fingerprint, model.step, model.finished)
+
+
+def plan(units: Sequence[Unit], model: Facts) -> dict[str, Any]:
+    """What identifies a set of parts; sizes and times of the units' files are looked up."""
+    return {
+        "parts": len(units), "inputs_sha256": inputs.digest(units),
+        "config_hash": model.config_hash, "model_sha256": model.model_sha256,
+    }  # fmt: skip
+
+
+Embed = Callable[[Iterable[tuple[Path, Unit]], str], Iterable[Path]]  # see `embed`
+
+
+class Engine(NamedTuple):
+    """A model on this machine or on a cluster, and the function that embeds units with it."""
+
+    facts: Facts
+    embed: Embed
+
+
+def embed(model: "Model", units: Iterable[tuple[Path, Unit]], key: str) -> Iterator[Path]:
+    """Embeds units and yields the file of each once it is written; images are read ahead across units.
+
+    Args:
+      model: that embeds the images.
+      units: the file of each part, and what it holds.
+      key: see `Parts`.
+
+    Raises:
+      DataError: a Parquet file or archive is damaged, or an embedding is not finite.
+    """
+    begun: deque[tuple[Path, list[str], bool]] = deque()  # file, names and whether they are the last, of each block
+    errors: deque[DataError] = deque()
+
+    def groups() -> Iterator[list[Item]]:
+        for file, unit in units:
+            for block, last in _with_end(inputs.blocks(unit)):
+                begun.append((file, [item.name for item in block], last))
+                yield block
+
+    rows_of_blocks = model.embed_each(groups(), errors.append)
+    for rows in rows_of_blocks:
+        file, names, last = begun.popleft()
+        with atomic_write(file) as draft, _writing(draft, rows.shape[1], key) as write:
+            while True:
+                reasons = [_reason(errors.popleft(), name) if nan else None
+                           for name, nan in zip(names, np.isnan(rows[:, 0]), strict=True)]  # fmt: skip
+                write(names, rows, reasons)
+                if last:
+                    break
+                rows = next(rows_of_blocks)
+                _, names, last = begun.popleft()
+        yield file
+
+
+def _with_end(blocks: Iterator[list[Item]]) -> Iterator[tuple[list[Item], bool]]:
+    """Each block, and whether it is the last."""
+    block = next(blocks)
+    for following in blocks:
+        yield block, False
+        block = following
+    yield block, True
+
+
+def _reason(error: DataError, name: str) -> str:
+    return str(error).removeprefix(f"{name}: ")
+
+
+@contextmanager
+def _writing(
+    path: Path, dimensions: int, key: str
+) -> Iterator[Callable[[list[str], np.ndarray, list[str | None]], None]]:
+    """A function that appends names, float32 [_, D] and errors to a part."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    fields = [("id", pa.string()), ("embedding", pa.list_(pa.float32(), dimensions)), ("error", pa.string())]
+    unusable = 0
+
+    def table(names: list[str], rows: np.ndarray, reasons: list[str | None]) -> "pyarrow.Table":
+        nonlocal unusable
+        bad = np.array([reason is not None for reason in reasons], bool)
+        unusable += int(bad.sum())
+        rows = np.ascontiguousarray(np.where(bad[:, None], np.float32(0), rows))
+        values = pa.FixedSizeListArray.from_arrays(pa.array(rows.reshape(-1)), dimensions, mask=pa.array(bad))
+        ids = [name.encode("utf-8", "backslashreplace").decode() for name in names]
+        return pa.table([ids, values, pa.array(reasons, pa.string())], schema=pa.schema(fields))
+
+    options = {"use_dictionary": ["id", "error"], "write_page_checksum": True}
+    with parquet.ParquetWriter(path, pa.schema(fields, metadata={KEY: key}), **options) as writer:
+        yield lambda names, rows, reasons: writer.write_table(table(names, rows, reasons))
+        writer.add_key_value_metadata({"dml_jax.unusable": str(unusable)})

@@ -1,0 +1,163 @@
+"""Embedding by actors of a real Ray cluster: rows, a killed actor, clusters and models that cannot be used.
+
+The cluster has two nodes of one logical core, so there are two actors.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from dml_jax.errors import ConfigError
+from dml_jax.inference import ray_engine
+from tests import test_published
+from tests.data import pictures
+from tests.test_main import ROOT, environment
+
+UNITS, EACH = 24, 40  # row groups, and images in each
+
+
+def node(alive: bool = True, **resources: float) -> dict[str, Any]:
+    return {"Alive": alive, "Resources": resources}
+
+
+@pytest.mark.parametrize(
+    ("nodes", "expected"),
+    [
+        ([node(CPU=2.0)], (1, {"num_cpus": 2})),
+        ([node(CPU=16.0), node(CPU=24.0), node(False, CPU=64.0), node(CPU=0.0)], (5, {"num_cpus": 8})),
+        ([node(CPU=4.0), node(CPU=9.0)], (3, {"num_cpus": 4})),
+        ([node(CPU=16.0), node(CPU=16.0, GPU=2.0), node(CPU=1.0, GPU=1.0)], (3, {"num_gpus": 1, "num_cpus": 0})),
+    ],
+)
+def test_resources(nodes: list[dict[str, Any]], expected: tuple[int, dict[str, float]]) -> None:
+    assert ray_engine.resources(nodes) == expected
+
+
+def test_no_resources() -> None:
+    with pytest.raises(ConfigError, match="the cluster has neither GPUs nor CPUs"):
+        ray_engine.resources([node(CPU=0.0), node(False, CPU=8.0)])
+
+
+@contextmanager
+def cluster(folder: Path, path: str) -> Iterator[str]:
+    """The address of two nodes on this machine, whose processes find modules in `path`.
+
+    It listens at 127.0.0.2, because Ray takes 127.0.0.1 in an address for the machine's own address in its network.
+    """
+    env = environment() | {"PYTHONPATH": path, "RAY_USAGE_STATS_ENABLED": "0", "MARK": str(folder)}
+    code = (
+        "import sys, ray; from ray.cluster_utils import Cluster\n"
+        "node = dict(num_cpus=1, node_ip_address='127.0.0.2', include_dashboard=False, object_store_memory=8 * 10**7)\n"
+        "cluster = Cluster(True, head_node_args=node)\n"
+        "cluster.add_node(**node)\n"
+        "print('address', cluster.address, flush=True)\n"
+        "sys.stdin.read()\n"
+        "cluster.shutdown()\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], cwd=folder, env=env, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert process.stdin
+    assert process.stdout
+    try:
+        lines = (line.split() for line in process.stdout)
+        yield next(words[1] for words in lines if words[0] == "address")
+    finally:
+        process.stdin.close()
+        assert process.wait(60) == 0
+        process.stdout.close()
+
+
+def start(folder: Path, output: str, *arguments: str) -> subprocess.Popen[str]:
+    command = ["-m", "dml_jax", "embed", "--backbone=w", f"--output={output}", "--quiet", "--skip_bad", *arguments, "t"]
+    return subprocess.Popen(
+        [sys.executable, *command], cwd=folder, env=environment() | {"PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+def actors(folder: Path) -> list[int]:
+    """Processes of the cluster in `folder` that embed."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            mark, name = (process / "environ").read_bytes(), (process / "cmdline").read_bytes()
+        except OSError:
+            continue
+        if f"MARK={folder}\0".encode() in mark and name.startswith(b"ray::Embedder"):
+            found.append(int(process.name))
+    return found
+
+
+def rows(output: Path) -> list[bytes]:
+    return [file.read_bytes() for file in sorted(output.glob("*.parquet"))]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A model in `w` and a table with an unusable image in `t`."""
+    pytest.importorskip("ray")
+    test_published.write(tmp_path / "w", test_published.resnet, test_published.RESNET)
+    contents = [pictures.encoded(seed, 300, 400) for seed in range(40)]
+    table = {"image": [contents[i % 40] if i != 50 else b"no" for i in range(UNITS * EACH)]}
+    (tmp_path / "t").mkdir()
+    pq.write_table(pa.table(table), tmp_path / "t" / "0.parquet", row_group_size=EACH)
+    return tmp_path
+
+
+@pytest.mark.slow
+def test_rows_equal_those_of_one_machine_although_an_actor_is_killed(folder: Path) -> None:
+    start(folder, "local").communicate(timeout=120)
+    assert len(rows(folder / "local.parquet")) == UNITS
+    with cluster(folder, str(ROOT)) as address:
+        process = start(folder, "killed", "--engine=ray", f"--address={address}")
+        while len(done := rows(folder / "killed.parquet")) < 3 or len(running := actors(folder)) < 2:
+            assert process.poll() is None, process.communicate()
+            time.sleep(0.01)
+        os.kill(running[0], signal.SIGKILL)
+        assert len(done) < UNITS / 2
+        out, err = process.communicate(timeout=300)
+        assert (process.returncode, out.splitlines()[-1]) == (
+            0,
+            f"{UNITS * EACH - 1} embeddings with 8 dimensions: killed",
+        )
+        assert err == "left out: t/0.parquet/50: not an image (JPEG, PNG, GIF, BMP, TIFF, WEBP, PPM)\n"
+        again = start(folder, "killed", "--engine=ray", f"--address={address}").communicate(timeout=120)[0]
+        assert again.startswith("all images have been embedded already\n")
+        wrong = start(folder, "killed", "--engine=ray", f"--address={address}", "--checkpoint=7")
+        assert (wrong.communicate(timeout=120)[1].count("\n"), wrong.returncode) == (1, 2)
+    one, other = (pq.read_table(folder / f"{name}.parquet") for name in ("local", "killed"))
+    assert other.select(["id", "error"]).equals(one.select(["id", "error"]))
+    pairs = (np.concatenate([c.flatten().to_numpy() for c in table["embedding"].chunks]) for table in (other, one))
+    np.testing.assert_allclose(*pairs, atol=1e-6)
+
+
+@pytest.mark.slow
+def test_one_machine_with_ray(folder: Path) -> None:
+    """However few cores it has."""
+    process = start(folder, "out", "--engine=ray")
+    assert process.communicate(timeout=300)[0].endswith("embeddings with 8 dimensions: out\n")
+
+
+@pytest.mark.slow
+def test_clusters_that_cannot_be_used(folder: Path) -> None:
+    out, err = start(folder, "out", "--engine=ray", "--address=127.0.0.1:1").communicate(timeout=120)
+    assert (out, err.count("\n"), err.startswith("error: --address=127.0.0.1:1: cannot be used (")) == ("", 1, True), (
+        err
+    )
+    (folder / "elsewhere").mkdir()
+    with cluster(folder / "elsewhere", "") as address:
+        out, err = start(folder, "out", "--engine=ray", f"--address={address}").communicate(timeout=120)
+    error = f"error: --address={address}: the cluster does not have dml_jax; install it on every machine\n"
+    assert (out, err) == ("", error)
