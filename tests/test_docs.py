@@ -205,6 +205,7 @@ def test_every_command_resolves(
         raise Reached
 
     monkeypatch.setattr(WORK["main" if module == "train" else module], reach)
+    monkeypatch.setattr("dml_jax.inference.ray_engine.start", reach)
     monkeypatch.setattr(cli, "check_installed", lambda *_: None)
     arguments = [argument.replace("HOST:PORT", "localhost:1234") for argument in arguments]
     monkeypatch.setattr(sys, "argv", ["dml-jax", "train" if module == "main" else module, *arguments])

@@ -112,17 +112,17 @@ def resources(nodes: list[dict[str, Any]]) -> tuple[int, dict[str, float]]:
 
 
 @contextmanager
-def start(address: str | None, directory: Path, checkpoint: str, *, trust_code: bool) -> Iterator[parts.Engine]:
+def start(address: str | None, model: str, checkpoint: str, *, trust_code: bool) -> Iterator[parts.Engine]:
     """A model on the machines of a Ray cluster.
 
     Args:
       address: see `connect`.
-      directory, checkpoint, trust_code: see `Model`; every machine must see the directory.
+      model, checkpoint, trust_code: see `Model`; every machine must see the directory.
 
     Raises:
       UserError: the cluster or the model cannot be used.
     """
-    name = os.path.abspath(directory) if directory.exists() else str(directory)  # that of packaged weights
+    name = os.path.abspath(model) if Path(model).exists() else model  # of packaged weights, or on the hub
     with connect(address) as ray:
         count, needs = resources(ray.nodes())
         pool = _Pool(ray, needs, (name, checkpoint, trust_code))

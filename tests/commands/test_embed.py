@@ -86,7 +86,7 @@ def test_the_output_and_what_follows_it(run: Run, photos: Path) -> None:
     assert run()[1].splitlines() == ["all images have been embedded already", out.strip()]
     assert times == {file: file.stat().st_mtime_ns for file in Path("out").iterdir()}
     code, out, err = run(f"--query={files[3]}")
-    assert (code, err, out.splitlines()[2]) == (0, "", f"0.0000  photos/{files[3].name}")
+    assert (code, err, out.splitlines()[2]) == (0, "", f"cosine 1.0000  photos/{files[3].name}")
     assert Path("out/neighbors.png").exists()
 
     Path("out/embeddings.npy").write_bytes(b"damaged")
