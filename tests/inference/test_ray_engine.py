@@ -80,7 +80,7 @@ def cluster(folder: Path, path: str) -> Iterator[str]:
 
 
 def start(folder: Path, output: str, *arguments: str) -> subprocess.Popen[str]:
-    command = ["-m", "dml_jax", "embed", "--backbone=w", f"--output={output}", "--quiet", "--skip_bad", *arguments, "t"]
+    command = ["-m", "dml_jax", "embed", "--model=w", f"--output={output}", "--quiet", "--skip_bad", *arguments, "t"]
     return subprocess.Popen(
         [sys.executable, *command], cwd=folder, env=environment() | {"PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,

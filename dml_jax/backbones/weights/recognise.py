@@ -15,7 +15,7 @@ from dml_jax.errors import ConfigError, WeightsError
 OTHERS = (
     ("storage_tokens", "DINOv3 in its authors' layout, where that of timm or transformers is needed"),
     ("blocks.0.mlp.fc1_g.weight", "EVA-02 or a DINOv3 with gated MLPs"),
-    ("layer.0.mlp.gate_proj.weight", "a DINOv3 with gated MLPs"),
+    ("layer.0.mlp.gate_proj.weight", "a DINOv3 with gated MLPs", "embeddings.position_embeddings"),  # of DINOv2
     ("layers.0.blocks.0.attn.relative_position_bias_table", "Swin"),
     ("layers.0.blocks.0.attention.self.relative_position_bias_table", "Swin"),
     ("relative_position_bias_table", "BEiT"),
@@ -49,7 +49,14 @@ class Weights(NamedTuple):
 
 def recognise(tensors: Mapping[str, Tensor], source: str) -> Weights:
     """Determines layout, network and name prefix of a state_dict; messages name `source`, the file."""
-    other = next((network for marker, network in OTHERS if _having(tensors, marker)), "")
+    other = next(
+        (
+            network
+            for marker, network, *known in OTHERS
+            if _having(tensors, marker) and not any(_having(tensors, name) for name in known)
+        ),
+        "",
+    )
     if other:
         raise WeightsError(
             f"{source}: looks like {other}, which cannot be converted; give weights of a network that "

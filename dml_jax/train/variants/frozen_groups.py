@@ -61,5 +61,5 @@ def check_trainable(groups: Mapping[str, Group], method: Method, params: PyTree)
     if not any(groups[name].learning_rate and not groups[name].freeze for name in used):
         raise ConfigError(
             f"train.groups: {', '.join(sorted(used))} have freeze=true or learning_rate=0, so that nothing is trained; "
-            "train one of them, or use published weights as they are (dml-jax embed --backbone)"
+            "train one of them, or use published weights as they are (dml-jax embed --model)"
         )
