@@ -5,7 +5,7 @@ whose result is the image's embedding in the space of images and texts. Both gen
 network for images of any size; the towers for native aspect ratios ("naflex") are another.
 
 The GELU is that of the authors' code and of transformers. timm computes the exact one in ViT-B, ViT-L and in So400m
-with patches of 14 pixels; the outputs differ in the third digit.
+with patches of 14 pixels, so its outputs differ slightly.
 """
 
 from collections.abc import Callable
