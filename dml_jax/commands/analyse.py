@@ -58,6 +58,8 @@ def parser() -> cli.Parser:
     flags.add_argument("--output", metavar="DIRECTORY", help="to write, with --data (default: analysis)")
     flags.add_argument("--what", metavar="NAME,NAME", help="analyses (default: all that apply)")
     flags.add_argument("--split", default="test", help="test (default), train or validation")
+    flags.add_argument("--batch", type=int, default=0, help="of attention and influence: training batch, default 0")
+    flags.add_argument("--node", type=int, default=0, help="of attention: image of the batch, by class, default 0")
     flags.add_argument("--quiet", action="store_true", help="print messages but no progress")
     return flags
 
@@ -88,7 +90,8 @@ def execute(arguments: list[str]) -> None:
     experiment = readings.embedding_as(experiment, readings.name_in_results(config, directory))
     if options.split not in experiment.splits:
         raise ConfigError(f"--split={options.split}: the run has none; give {' or '.join(experiment.splits)}")
-    run = TrainedRun(directory, experiment, state, console)
+    check_batch(options, config.data.batch_size, experiment.steps)
+    run = TrainedRun(directory, experiment, state, console, batch=options.batch, node=options.node)
     modules = applicable(run, subjects, required=options.what is not None)
     suffix = "" if options.split == "test" else f"-{options.split}"
     for name, module in modules.items():
@@ -130,6 +133,13 @@ def check_images(options: Namespace, overrides: dict[str, str]) -> None:
         raise ConfigError(f"--config.{next(iter(overrides))}: is not used with --data; remove it")
     if options.split != "test":
         raise ConfigError(f"--split={options.split}: is not used with --data; remove it")
+
+
+def check_batch(options: Namespace, size: int, steps: int) -> None:
+    """Raises ConfigError unless the run has a training batch --batch, and it an image --node."""
+    for key, count in (("batch", steps), ("node", size)):
+        if not 0 <= getattr(options, key) < count:
+            raise ConfigError(f"--{key}={getattr(options, key)}: must be in 0 to {count - 1}")
 
 
 def analyse_images(options: Namespace, subjects: tuple[str, ...]) -> None:
