@@ -73,8 +73,10 @@ def leaves(tree: PyTree) -> Iterator[tuple[tuple[str, ...], Any]]:
 
 @cache
 def shapes(net: str, image_shape: tuple[int, int]) -> tuple[PyTree, PyTree]:
-    """Shapes of (params, stats)."""
+    """Shapes of (params, stats), which depend on those of images by the position embeddings of DeiT only."""
     module, config, _ = NETS[net]
+    if module is not deit and image_shape != (64, 64):
+        return shapes(net, (64, 64))
     return jax.eval_shape(lambda: module.build(config).init(jax.random.key(0), image_shape))
 
 

@@ -111,8 +111,9 @@ def test_loss_of_a_batch() -> None:
     def objective(params: Any, scale: jax.Array) -> tuple[jax.Array, dict[str, jax.Array]]:
         return loss(method, params, state, batch._replace(teacher=jax.tree_util.Partial(teacher, scale)))
 
-    (value, terms), gradients = jax.value_and_grad(objective, (0, 1), has_aux=True)(params, jnp.asarray(0.01))
-    outputs = teach(method, params, state, batch)
+    differentiate = jax.jit(jax.value_and_grad(objective, (0, 1), has_aux=True))
+    (value, terms), gradients = differentiate(params, jnp.asarray(0.01))
+    outputs = jax.jit(lambda params: teach(method, params, state, batch))(params)
     pixels = 0.01 * np.asarray(batch.images[0]).reshape(16, -1)[:, :8].astype(float)
     loss_teacher = huber(np.asarray(outputs.embeddings) - pixels).mean()
     p = softmax(np.asarray(outputs.logits, float) / 0.2)
