@@ -176,39 +176,44 @@ def recall_at_k(*, rank_query: bool = False) -> float:
     return float(np.mean(found))
 
 
+def floats(array: np.ndarray) -> jax.Array:
+    """In the precision of the test, also where a program is traced."""
+    return jnp.asarray(array, jnp.result_type(float))
+
+
 CALLS: dict[str, tuple[Callable[..., Any], Callable[[], float]]] = {
     "softmax": (
-        lambda x, y: losses.softmax(x, y, jnp.asarray(KERNEL), jnp.asarray(BIAS)),
+        lambda x, y: losses.softmax(x, y, floats(KERNEL), floats(BIAS)),
         lambda: cross_entropy(X @ KERNEL + BIAS),
     ),
     "normalized_softmax": (
-        lambda x, y: losses.normalized_softmax(x, y, jnp.asarray(PROXIES)),
+        lambda x, y: losses.normalized_softmax(x, y, floats(PROXIES)),
         lambda: cross_entropy(C / 0.05),
     ),
     "arcface": (
-        lambda x, y: losses.arcface(x, y, jnp.asarray(PROXIES), margin=0.1, scale=16),
+        lambda x, y: losses.arcface(x, y, floats(PROXIES), margin=0.1, scale=16),
         lambda: cross_entropy(16 * with_own(np.cos(np.arccos(C[ROWS, LABELS]) + 0.1))),
     ),
     "cosface": (
-        lambda x, y: losses.cosface(x, y, jnp.asarray(PROXIES), margin=0.2, scale=16),
+        lambda x, y: losses.cosface(x, y, floats(PROXIES), margin=0.2, scale=16),
         lambda: cross_entropy(16 * with_own(C[ROWS, LABELS] - 0.2)),
     ),
-    "proxy_nca": (lambda x, y: losses.proxy_nca(x, y, jnp.asarray(PROXIES)), proxy_nca),
+    "proxy_nca": (lambda x, y: losses.proxy_nca(x, y, floats(PROXIES)), proxy_nca),
     "proxy_nca_pp": (
-        lambda x, y: losses.proxy_nca_pp(x, y, jnp.asarray(PROXIES)),
+        lambda x, y: losses.proxy_nca_pp(x, y, floats(PROXIES)),
         lambda: cross_entropy(-9 * (2 - 2 * C)),
     ),
-    "proxy_anchor": (lambda x, y: losses.proxy_anchor(x, y, jnp.asarray(PROXIES), margin=0.2, alpha=16), proxy_anchor),
-    "soft_triple": (lambda x, y: losses.soft_triple(x, y, jnp.asarray(CENTERS)), soft_triple),
+    "proxy_anchor": (lambda x, y: losses.proxy_anchor(x, y, floats(PROXIES), margin=0.2, alpha=16), proxy_anchor),
+    "soft_triple": (lambda x, y: losses.soft_triple(x, y, floats(CENTERS)), soft_triple),
     "contrastive": (lambda x, y: losses.contrastive(x, y, negative_margin=0.9), contrastive),
     "triplet": (lambda x, y: losses.triplet(x, y, margin=0.1, key=KEY), semi_hard),
-    "margin": (lambda x, y: losses.margin(x, y, jnp.asarray(BETA), mining="hard"), margin),
+    "margin": (lambda x, y: losses.margin(x, y, floats(BETA), mining="hard"), margin),
     "n_pair": (lambda x, y: losses.n_pair(x, y, l2=0.01, key=KEY), n_pair),
     "lifted_structure": (lambda x, y: losses.lifted_structure(x, y), lifted_structure),
     "multi_similarity": (lambda x, y: losses.multi_similarity(x, y), multi_similarity),
     "circle": (lambda x, y: losses.circle(x, y), circle),
     "subcenter_arcface": (
-        lambda x, y: losses.subcenter_arcface(x, y, jnp.asarray(CENTERS), margin=0.1, scale=16),
+        lambda x, y: losses.subcenter_arcface(x, y, floats(CENTERS), margin=0.1, scale=16),
         subcenter_arcface,
     ),
     "sup_con": (lambda x, y: losses.sup_con(x, y, temperature=0.2), sup_con),
