@@ -193,7 +193,8 @@ def main() -> int:
     modules = options.only.split(",")
     os.chdir(ROOT)
     with tempfile.TemporaryDirectory() as cache:
-        os.environ["JAX_COMPILATION_CACHE_DIR"] = cache
+        # As in tests/conftest.py, which is imported after JAX has read this number.
+        os.environ |= {"JAX_COMPILATION_CACHE_DIR": cache, "JAX_NUM_CPU_DEVICES": "8"}
         for name in ("jax", "flax.linen", "optax", "scipy.stats", "sklearn.metrics", "pytest"):
             importlib.import_module(name)
         unchanged = [
