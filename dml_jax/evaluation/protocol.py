@@ -122,6 +122,7 @@ def evaluate(
             seed=seed,
             restarts=options.restarts,
             max_iterations=options.iterations,
+            shared=shared,
             progress=cluster_progress,
         ).assignments
         result["nmi"] = metrics.nmi(classes, assignments, average=average)
