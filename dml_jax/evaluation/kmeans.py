@@ -6,7 +6,7 @@ The result is bit-identical for a given seed, whatever the number of devices.
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -126,12 +126,7 @@ def _fit(
             best = restart, result
     inertias = share.sum(inertias)
     chosen = int(np.argmin(inertias))
-    found: tuple[ArrayLike, ...] = (
-        np.zeros((k, x.shape[1]), dtype),
-        np.zeros(len(x), np.int32),
-        np.zeros(len(x), dtype),
-        0,
-    )
+    found: tuple[Any, ...] = np.zeros((k, x.shape[1]), dtype), np.zeros(len(x), np.int32), np.zeros(len(x), dtype), 0
     if best is not None and best[0] == chosen:
         found = best[1]
     centers, nearest, reached, iterations = (share.sum(np.atleast_1d(np.asarray(values))) for values in found)

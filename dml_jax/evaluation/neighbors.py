@@ -6,6 +6,7 @@ the nearest rows that each found.
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -135,7 +136,7 @@ def _gallery_shards(query_tiles: int, gallery_tiles: int, devices: int) -> int:
 def _put_tiles(rows: TiledRows, first: int, count: int, right: bool, mesh: Mesh, spec: P) -> jax.Array:
     """Operands of `count` tiles from `first` on, zeros beyond the last one; each process prepares those it holds."""
 
-    def prepare(index: tuple[slice, ...]) -> np.ndarray:
+    def prepare(index: Any) -> np.ndarray:
         start, stop, _ = index[0].indices(count)
         found = rows.operand(slice(first + start, first + stop), right=right)
         padding = stop - start - len(found)
