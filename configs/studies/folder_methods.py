@@ -29,7 +29,7 @@ STEPS = 150
 DIMENSIONS = 512
 CROPS = replace(DATA, training_size=128)
 NETWORK = Group(1e-4, weight_decay=1e-4)
-LAYER, FAST = HEAD["embedding"], HEAD["loss"]
+LAYER = HEAD["embedding"]
 WITH_LOSS = {"backbone": NETWORK, **HEAD}
 
 
@@ -41,18 +41,18 @@ def loss(name: str) -> baseline.Config:
 METHODS: dict[str, tuple[Any, dict[str, Group]]] = {  # by row: the method and its parameter groups
     "Proxy-Anchor": (loss("proxy_anchor"), WITH_LOSS),
     "HIST": (
-        hist.Config(embedding_dim=DIMENSIONS, hidden_dim=DIMENSIONS, pooling="avg", tau=32.0, alpha=1.0),
+        hist.Config(embedding_dim=DIMENSIONS, hidden_dim=DIMENSIONS, pooling="avg", tau=8.0, alpha=1.0),
         {"backbone": NETWORK, "embedding": LAYER, "distributions": Group(1e-1, weight_decay=1e-4), "hgnn": Group(1e-3)},
     ),
     "MPN": (
-        mpn.Config(embedding_dim=DIMENSIONS, pooling="avg"),
-        {"backbone": NETWORK, "embedding": LAYER, "auxiliary": FAST, "mpn": LAYER},
+        mpn.Config(embedding_dim=DIMENSIONS, pooling="avg", temperature=1.0),
+        {"backbone": NETWORK, "embedding": LAYER, "auxiliary": LAYER, "mpn": LAYER},
     ),
     "CRT": (
         crt.Config(embedding_dims=(DIMENSIONS, 1024), prototypes=(16, 16), hidden_dim=128),
         {"backbone": NETWORK, "prototypes": LAYER, "embedding": LAYER},
     ),
-    "DiVA": (diva.Config(), {"model": NETWORK, "beta": Group(5e-4), "psi": Group(1e-4)}),
+    "DiVA": (diva.Config(), {"model": NETWORK, "beta": Group(5e-4), "psi": Group(1e-4), "temperature": Group(5e-4)}),
     "multi-similarity": (loss("multi_similarity"), WITH_LOSS),
     "normalised softmax": (loss("normalized_softmax"), WITH_LOSS),
 }
