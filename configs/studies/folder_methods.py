@@ -11,7 +11,7 @@ EfficientNet-Lite0 with ImageNet weights, and images of 224 pixels in the evalua
     …                    the whole network on random crops of 128 pixels, 150 steps of 32 images, 8 classes of 4
 
 Rates and lengths are the same for all losses where possible: 1e-4 for the network and 3e-4 for the embedding layer with
-AdamW, weight decay 1e-4 and a cosine schedule; batch normalisation is frozen. How they were chosen, and the results on
+AdamW, weight decay 1e-4 and a cosine schedule; batch normalisation is frozen. What was tried, and the results on
 photographs of fruit and vegetables, are in docs/guides/photos.md.
 """
 
@@ -52,9 +52,9 @@ METHODS: dict[str, tuple[Any, dict[str, Group]]] = {  # by row: the method and i
         crt.Config(embedding_dims=(DIMENSIONS, 1024), prototypes=(16, 16), hidden_dim=128),
         {"backbone": NETWORK, "prototypes": LAYER, "embedding": LAYER},
     ),
-    "DiVA": (diva.Config(), {"model": NETWORK, "beta": Group(5e-4), "psi": Group(1e-4), "temperature": Group(5e-4)}),
     "multi-similarity": (loss("multi_similarity"), WITH_LOSS),
     "normalised softmax": (loss("normalized_softmax"), WITH_LOSS),
+    "DiVA": (diva.Config(), {"model": NETWORK, "beta": Group(5e-4), "psi": Group(1e-4), "temperature": Group(5e-4)}),
 }
 
 

@@ -148,7 +148,7 @@ def pairs(table: Table, group: Group, metric: str) -> Table | None:
         rows.append((Cell(printable(name)), *(Cell(_p_value(p), p) for p in found)))
     note = "Paired test over the test queries for the seeds at hand, as above. Not corrected for the number of pairs."
     head = ("", *map(printable, names))
-    return Table(f"{table.title}: p-values of the differences in {heading}", (note,), head, tuple(rows), ())
+    return Table(f"{table.title}; p-values of the differences in {heading}", (note,), head, tuple(rows), ())
 
 
 def _p_value(p: float) -> str:
