@@ -87,7 +87,7 @@ def read(path: Path, fingerprint: str) -> Stored:
     rules = (len(COSINE_RULES),)
     measured = [("f", 2, rules), ("f", 2, rules), ("f", 1, rules), ("i", 0, ()), ("i", 0, ())]
     count = images.size + (removed[-1].size if removed else 0)
-    pictures = thumbnails.unpack(*packed, count) if len(packed) == len(THUMBNAILS) else [b""] * count
+    pictures = thumbnails.unpack(packed[0], packed[1], count) if len(packed) == 2 else [b""] * count
     consistent = (
         _are_classes(embeddings, labels, classes, images)
         and (not removed or (len(removed) == len(REMOVED) and _are_classes(*removed)))
