@@ -91,7 +91,7 @@ def inspect_image(file: File, use: Callable[[bytes, np.ndarray], None]) -> Image
         return f"only {width}x{height} pixels"
     use(data, pixels)
     contiguous = np.ascontiguousarray(pixels)
-    digest = hashlib.blake2b(contiguous, digest_size=16, person=b"%d" % width).digest()
+    digest = hashlib.blake2b(contiguous.data, digest_size=16, person=b"%d" % width).digest()
     return ImageFacts(
         hashlib.sha256(data).digest(), digest, difference_hash(contiguous), decode.file_format(data), height, width,
         decode.is_rotated(data),
