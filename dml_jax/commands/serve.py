@@ -5,8 +5,10 @@
 
 The address is printed once the programs are compiled. `POST /` answers {"embedding": [...]}; with an index of
 `dml-jax enroll` instead "class", which may be "unknown", the "score" that decides it, "cosine" to the nearest enrolled
-image, and "classes", the five best with cosines; `POST /?embedding=1` adds the embedding. An index that was replaced is
-read again. `GET /health` answers {"status": "ok"}. Errors are answered with {"error": ...} and a status of 400 or more.
+image, and "classes", the five best with cosines. `POST /?embedding=1` adds the embedding, `POST /?pictures=1` the
+nearest image of each class, if the index was made with --thumbnails. In a browser, the address shows a page that
+classifies photographs. An index that was replaced is read again. `GET /health` answers {"status": "ok"}. Errors are
+answered with {"error": ...} and a status of 400 or more.
 """
 
 import re
@@ -67,7 +69,7 @@ def execute(arguments: list[str]) -> None:
         if not options.index and any(argument.partition("=")[0] == f"--{name}" for argument in arguments):
             raise ConfigError(f"--{name}: needs --index; give that too")
     try:
-        from dml_jax.serving import http_service
+        from dml_jax.serving import classify_page, http_service
         from dml_jax.serving.batched_answers import Answers
     except ImportError as error:
         raise ConfigError(f"{error.name} is not installed: pip install starlette uvicorn python-multipart") from None
@@ -83,4 +85,5 @@ def execute(arguments: list[str]) -> None:
         host, port = listener.getsockname()[:2]
         print(f"http://{f'[{host}]' if ':' in host else host}:{port}/", flush=True)
         names = (options.host, socket.gethostname(), *options.host_name)
-        http_service.server(answers, model.read, http_service.Limits(), hosts=names).run([listener])
+        routes = classify_page.routes() if classify else []
+        http_service.server(answers, model.read, http_service.Limits(), routes=routes, hosts=names).run([listener])
