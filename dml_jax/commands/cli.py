@@ -20,6 +20,7 @@ FIXABLE = UNWRITABLE | {
     errno.ENAMETOOLONG,
 }
 
+ENGINES = ("local", "ray")
 TRUST_CODE = "import the modules of other packages that a run's configuration names, which runs their code"
 
 
@@ -68,6 +69,22 @@ class Parser(argparse.ArgumentParser):
         if overrides:
             raise ConfigError(f"--config.{next(iter(overrides))}: {command} has no configuration; remove it")
         return options
+
+
+def add_engine(flags: Parser) -> None:
+    """Adds the options that say where to compute."""
+    flags.add_argument("--engine", default="local", help="local (default), or ray: the machines of a Ray cluster")
+    flags.add_argument("--address", help="of the Ray cluster, e.g. auto; default: Ray is started on this machine")
+
+
+def check_engine(options: argparse.Namespace) -> None:
+    """Raises ConfigError unless the options of `add_engine` fit each other and Ray is installed if it is needed."""
+    if options.engine not in ENGINES:
+        raise ConfigError(f"--engine={options.engine}: must be {' or '.join(ENGINES)}")
+    if options.address and options.engine != "ray":
+        raise ConfigError(f"--address={options.address}: is for --engine=ray")
+    if options.engine == "ray":
+        check_installed("--engine=ray", "ray", "ray")
 
 
 def check_process(processes: int, process: int) -> None:
