@@ -124,7 +124,8 @@ def choices(option: str, text: str, known: Collection[str]) -> tuple[str, ...]:
 
 def check_installed(option: str, module: str, packages: str) -> None:
     """Raises ConfigError unless there is a module, which an option needs and these packages bring."""
-    if importlib.util.find_spec(module) is None:
+    spec = importlib.util.find_spec(module)
+    if spec is None or spec.origin is None:  # any folder of that name is a module without an origin
         raise ConfigError(f"{option}: {module} is not installed: pip install {packages}")
 
 

@@ -1,8 +1,9 @@
 """Embeds units of images on the machines of a Ray cluster, by actors that each hold the model.
 
-An actor embeds one unit at a time by the code of one machine and writes its part itself, so rows agree up to rounding
-and no images or embeddings pass through Ray. Units are given only to actors that have loaded the model: a cluster with
-fewer free devices than actors is slower, but never waits for itself. A unit whose actor dies goes to another one.
+An actor embeds one unit at a time by the code of one machine and writes its part itself, so rows are equal on equal
+processors, and no images or embeddings pass through Ray. Units are given only to actors that have loaded the model: a
+cluster with fewer free devices than actors is slower, but never waits for itself. A unit whose actor dies goes to
+another one.
 """
 
 import os
