@@ -16,17 +16,17 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from dml_jax import files
 from dml_jax.commands import cli
+from dml_jax.console import Console
 from dml_jax.errors import ConfigError, UserError
+from dml_jax.remote import ray_cluster
+from dml_jax.studies import group_tables, lengths, outcomes, plan, runner, search, search_report, slots, summary
+from dml_jax.studies.definition import Study
+from dml_jax.studies.plan import Settings, Trial
+from dml_jax.studies.slots import Slot
 from dml_jax.train.distributed import xla_flags
-
-if TYPE_CHECKING:
-    from dml_jax.studies.definition import Study
-    from dml_jax.studies.plan import Settings, Trial
-    from dml_jax.studies.slots import Slot
 
 
 def parser() -> cli.Parser:
@@ -59,8 +59,6 @@ def execute(arguments: list[str]) -> None:
     if options.protocol not in ("clean", "paper"):
         raise ConfigError(f"--protocol={options.protocol}: must be clean or paper")
     cli.check_engine(options)
-    from dml_jax.studies import lengths, outcomes, plan, runner, summary
-
     name, study = plan.load(options.study) if options.study else plan.comparison(options.compare)
     default = Path("runs/studies") / (f"{name}-smoke" if options.smoke else name)
     root = files.expand_path("--root", options.root) if options.root else default
@@ -79,13 +77,11 @@ def execute(arguments: list[str]) -> None:
         show_list(root, trials, options.jobs, again)
         return
     plan.check_sources(trials)
-    with slots_of(options) as slots:
+    with slots_of(options) as free:
         plan.write_facts(root, name, study, settings, {"trials": plan.state_trials(trials)})
         with runner.locked(root):
             runner.forget_problems(root, trials)
-            stop_if(runner.run_all(root, trials, slots, say))
-    from dml_jax.console import Console
-
+            stop_if(runner.run_all(root, trials, free, say))
     summary.publish(summary.of_study(root), root, Console().rich)
     done = outcomes.finished(trials)
     failed = [trial for trial in trials if trial.name not in done]
@@ -97,15 +93,12 @@ def execute(arguments: list[str]) -> None:
 
 
 @contextmanager
-def slots_of(options: Namespace) -> "Iterator[Sequence[Slot]]":
+def slots_of(options: Namespace) -> Iterator[Sequence[Slot]]:
     """Where the processes of trials may run.
 
     Raises:
       ConfigError: too many jobs, or a cluster that cannot be used.
     """
-    from dml_jax.remote import ray_cluster
-    from dml_jax.studies import slots
-
     fast = {"XLA_FLAGS": xla_flags.with_known(xla_flags.UNOPTIMIZED)} if options.smoke else {}
     if options.engine == "ray":
         with ray_cluster.connect(options.address) as ray:
@@ -138,10 +131,8 @@ def stop_if(code: int) -> None:
         sys.exit(code)
 
 
-def run_search(name: str, study: "Study", settings: "Settings", options: Namespace) -> None:
+def run_search(name: str, study: Study, settings: Settings, options: Namespace) -> None:
     """Runs a search and prints its table."""
-    from dml_jax.studies import plan, search
-
     assert study.search is not None
     wanted = study.search if options.trials is None else replace(study.search, trials=options.trials)
     root = settings.root
@@ -174,19 +165,14 @@ def run_search(name: str, study: "Study", settings: "Settings", options: Namespa
         show_search(root, wanted.trials, ended, options.jobs)
         return
     plan.check_sources([first])
-    with slots_of(options) as slots:
+    with slots_of(options) as free:
         plan.write_facts(root, name, study, settings, {"search": stated})
-        stop_if(search.run(label, wanted, settings, study.metric, slots, storage, say))
-    from dml_jax.console import Console
-    from dml_jax.studies import search_report
-
+        stop_if(search.run(label, wanted, settings, study.metric, free, storage, say))
     search_report.publish(root, root, Console().rich)
 
 
 def show_search(root: Path, total: int, ended: int, jobs: int) -> None:
     """Prints how many trials of a search are missing, and how long they take."""
-    from dml_jax.studies import outcomes
-
     finished = [path for path in root.glob("trial-*") if outcomes.has_results(path)]
     seconds = [outcomes.read_run(path).timing.get("seconds", 0.0) for path in finished]
     missing = max(0, total - ended)
@@ -196,8 +182,6 @@ def show_search(root: Path, total: int, ended: int, jobs: int) -> None:
 
 def show_list(root: Path, trials: Sequence["Trial"], jobs: int, again: str) -> None:
     """Prints the trials with their states and how long they take."""
-    from dml_jax.studies import group_tables, outcomes, runner
-
     done = outcomes.finished(trials)
     problems = runner.problems(root, trials, done)
     rates: dict[str, float] = {}  # seconds per unit of length, by row
@@ -227,7 +211,7 @@ def show_list(root: Path, trials: Sequence["Trial"], jobs: int, again: str) -> N
         show_total(total if rates else None, jobs, left)
 
 
-def length(trial: "Trial") -> float:
+def length(trial: Trial) -> float:
     """Steps or epochs of a trial."""
     assert trial.config is not None
     train = trial.config.train
@@ -236,8 +220,6 @@ def length(trial: "Trial") -> float:
 
 def show_total(seconds: float | None, jobs: int, missing: int) -> None:
     """Prints the sum of the estimates."""
-    from dml_jax.studies import group_tables
-
     if not missing:
         print("nothing to do")
     elif seconds is None:
