@@ -124,6 +124,7 @@ OTHER_PROGRAMS = {  # first words of a line -> why it is only looked at: files t
     "curl": "needs a server; test_serve.py asks one",
     "tensorboard": "serves until it is stopped",
     "sbatch": "needs a cluster; test_manifests.py checks the launch files",
+    "srun": "needs a cluster",
     "kubectl": "needs a cluster; test_manifests.py checks the launch files",
     "TPU=": "needs a cluster; test_manifests.py checks the launch files",
     "docker": "needs Docker",

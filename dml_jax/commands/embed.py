@@ -37,7 +37,6 @@ from dml_jax.inference import inputs, parts, ray_engine
 from dml_jax.inference.inputs import Unit
 from dml_jax.inference.parts import Embed, Engine, Facts, Parts, Summary
 
-ENGINES = ("local", "ray")
 ARRAY_BYTES = 2**32  # of embeddings, above which they are written as Parquet only
 SHOWN = 10  # unusable images that are listed
 NEIGHBORS = 8  # shown for a query
@@ -80,8 +79,7 @@ def parser() -> cli.Parser:
     flags.add_argument("--skip_bad", action="store_true", help="leave unusable images out of <output>, and do not fail")
     flags.add_argument("--query", help="image whose nearest neighbours are listed and drawn")
     flags.add_argument("--quiet", action="store_true", help="print messages but no progress")
-    flags.add_argument("--engine", default="local", help="local (default), or ray: the machines of a Ray cluster")
-    flags.add_argument("--address", help="of the Ray cluster, e.g. auto; default: Ray is started on this machine")
+    cli.add_engine(flags)
     return flags
 
 
@@ -95,12 +93,7 @@ def execute(arguments: list[str]) -> None:
     model_options.check(options)
     if not options.paths:
         raise ConfigError("IMAGE: missing; give image files or directories")
-    if options.engine not in ENGINES:
-        raise ConfigError(f"--engine={options.engine}: must be {' or '.join(ENGINES)}")
-    if options.address and options.engine != "ray":
-        raise ConfigError(f"--address={options.address}: is for --engine=ray")
-    if options.engine == "ray":
-        cli.check_installed("--engine=ray", "ray", "ray")
+    cli.check_engine(options)
     output = expand_path("--output", options.output)
     where = output.resolve().with_name(f"{output.resolve().name}.parquet")
     shards = shard_files(options.paths, where)
