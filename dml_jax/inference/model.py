@@ -24,7 +24,7 @@ from dml_jax.inference.inputs import Item
 from dml_jax.methods.contract import PyTree, teaching
 from dml_jax.train import state
 from dml_jax.train.records import workdir
-from dml_jax.train.start import warm_start
+from dml_jax.train.testing import pretrained_features
 
 KINDS = "give a path, the contents of a file, a Pillow image or an array uint8 [height, width, 3]"
 
@@ -78,11 +78,18 @@ class Model:
 
     def __init__(self, model: str | Path, checkpoint: str = "reported", *, trust_code: bool = False):
         directory = self.directory = locate(model)
-        self.shape = warm_start.image_shape(directory)
-        # Falling back to an earlier checkpoint would silently give a different model from the requested one.
-        self.config, method, found, unfinished = warm_start.load_trained(
-            directory, checkpoint, warn=None, trust_code=trust_code
-        )
+        unfinished = ""
+        if is_run(directory):
+            from dml_jax.train.start import warm_start  # slow to import, and not needed for published weights
+
+            self.shape = warm_start.image_shape(directory)
+            # Falling back to an earlier checkpoint would silently give a different model from the requested one.
+            self.config, method, found, unfinished = warm_start.load_trained(
+                directory, checkpoint, warn=None, trust_code=trust_code
+            )
+        else:
+            self.shape = (pretrained_features.image_side(directory),) * 2
+            self.config, method, found = pretrained_features.load(directory, checkpoint)
         self.finished = not unfinished
         self.step = int(found.step)
         self._method = method
@@ -230,15 +237,18 @@ class Model:
         count = facts["classes"]
         classes = facts.get("class_names") or [str(number) for number in range(count)]
 
-        def outputs(params: PyTree, model_state: PyTree, images: jax.Array) -> jax.Array | None:
-            logits = teaching(method)(params, model_state, images).logits
-            if logits is None and method.hooks.scores is not None:
+        def of_classifier(params: PyTree, model_state: PyTree, images: jax.Array) -> jax.Array | None:
+            return teaching(method)(params, model_state, images).logits
+
+        def outputs(params: PyTree, model_state: PyTree, images: jax.Array) -> jax.Array:
+            if (logits := of_classifier(params, model_state, images)) is None:
+                assert method.hooks.scores is not None
                 encoded, _ = method.encode(params, model_state, images[None], train=False)
                 logits = method.hooks.scores(params, encoded)
-            return None if logits is None else logits[:, :count]  # tables of classes may be padded
+            return logits[:, :count]  # tables of classes may be padded
 
         image = jax.ShapeDtypeStruct((1, *self.shape, 3), np.uint8)
-        if jax.eval_shape(outputs, *self._variables, image) is None:
+        if method.hooks.scores is None and jax.eval_shape(of_classifier, *self._variables, image) is None:
             loss = getattr(self.config.method, "loss", self.config.method.name)
             raise DataError(f"{self.directory}: was trained with {loss}, which learns no classifier; {remedy}")
         return classes, Network(outputs, *self._variables, self.shape, self.config.evaluation.batch_size)

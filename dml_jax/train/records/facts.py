@@ -31,7 +31,7 @@ def build(config: Config) -> Experiment:
 
 
 def of_run(experiment: Experiment) -> dict[str, Any]:
-    """The contents of `config.json`, except for the teacher."""
+    """The contents of `config.json`, except for the teacher; `Model.classify` reads the names of the classes."""
     split, data_hash = experiment.splits["train"], experiments.data_hash(experiment.splits)
     sizes = len(split.classes), len(split.labels)
     names = {"class_names": [str(name) for name in split.classes]}
