@@ -2,6 +2,7 @@
 
 import inspect
 from dataclasses import asdict, fields
+from functools import partial
 from typing import Any
 
 import jax
@@ -104,7 +105,9 @@ def test_loss_from_pixels() -> None:
         "normalized_softmax", {"temperature": 0.2, "smoothing": 0.1}, embedding_dim=5, pooling="max", layer_norm=True
     )
     method, state, _ = built(config)
-    loss, _ = step.loss(method, state.params, state.model_state, batch(), state.step, jax.random.key(1))
+    loss, _ = jax.jit(partial(step.loss, method))(
+        state.params, state.model_state, batch(), state.step, jax.random.key(1)
+    )
     tree = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), state.params)
     pixels = np.asarray(batch().images[0], np.float64) / 255 - 0.5
     pooled = (pixels @ tree["backbone"]["kernel"] + tree["backbone"]["bias"]).max(axis=(1, 2))
@@ -132,7 +135,8 @@ def test_a_sum_of_losses_with_weights_that_change() -> None:
         single = baseline.build(baseline.make_config(loss, options, embedding_dim=5), toy(), DATA)
         own = {name.removeprefix(f"{loss}_"): leaf for name, leaf in state.params["loss"].items() if loss in name}
         params = {**state.params, "loss": own}
-        alone[loss], _ = step.loss(single, params, state.model_state, batch(), state.step, jax.random.key(1))
+        of_batch = jax.jit(partial(step.loss, single))
+        alone[loss], _ = of_batch(params, state.model_state, batch(), state.step, jax.random.key(1))
     assert set(state.params["loss"]) == {"normalized_softmax_proxies", "proxy_nca_proxies"}
     assert method.hooks.proxies(state.params).shape == (2 * SIZE, 5)
     for weights in ((1.0, 0.5), (1.0, 0.5), (0.5, 1.75), (0.0, 3.0), (0.0, 3.0)):
@@ -213,7 +217,7 @@ def test_parameters_of_the_losses() -> None:
 def test_initial_parameters_of_the_losses() -> None:
     def initial(loss: str, options: dict[str, Any] | None = None) -> Any:
         method = baseline.build(baseline.make_config(loss, options, embedding_dim=50), toy(), TrainingSet(400, 400))
-        return method.init(jax.random.key(0), batch())[0]["loss"]
+        return jax.jit(method.init)(jax.random.key(0), batch())[0]["loss"]
 
     np.testing.assert_array_equal(initial("margin", {"beta": 0.7})["beta"], np.full(400, 0.7, np.float32))
     assert float(initial("proxy_nca")["proxies"].std()) == pytest.approx((2 / 400) ** 0.5, rel=0.03)
