@@ -36,6 +36,7 @@ KS = (1, 2, 4, 8, 10, 100, 1000)
 SOURCES = ("model", "data", "embeddings", "labels", "query_embeddings", "query_labels")  # stated in the results
 MAX_RESTARTS = 10_000
 CHOICES = {
+    "lone_queries": ("miss", "omit"),
     "metric": ("cosine", "euclidean"),
     "protocol": ("clean", "paper"),
     "nmi_average": ("arithmetic", "geometric"),
@@ -53,6 +54,10 @@ def parser() -> cli.Parser:
     flags.add_argument("--query_labels", metavar="FILE", help="labels of the queries")
     flags.add_argument(
         "--ks", metavar="K,K,…", help=f"K of Recall@K (default: {','.join(map(str, KS))}, as far as possible)"
+    )
+    flags.add_argument("--prefixes", metavar="D,D,…", help="also evaluate the first D columns alone")
+    flags.add_argument(
+        "--lone_queries", default="miss", help="without a relevant row: miss (default) of Recall@K and MRR, or omit"
     )
     flags.add_argument("--metric", default="cosine", help="cosine (default) or euclidean")
     flags.add_argument(
@@ -94,8 +99,8 @@ def check_source(options: argparse.Namespace) -> None:
         raise ConfigError("--data: missing; give a folder with one subfolder per class, or a prepared data set")
 
 
-def parse_ks(text: str | None) -> tuple[int, ...] | None:
-    """The numbers given as `--ks`, without duplicates.
+def parse_numbers(key: str, text: str | None) -> tuple[int, ...] | None:
+    """The numbers given as an option, without duplicates.
 
     Raises:
       ConfigError: not positive integers separated by commas.
@@ -103,12 +108,12 @@ def parse_ks(text: str | None) -> tuple[int, ...] | None:
     if text is None:
         return None
     try:
-        ks = tuple(dict.fromkeys(int(k) for k in text.split(",")))
+        numbers = tuple(dict.fromkeys(int(number) for number in text.split(",")))
     except ValueError:
-        ks = ()
-    if not ks or min(ks) < 1:
-        raise ConfigError(f"--ks={text}: must be positive integers separated by commas, e.g. --ks=1,10,100")
-    return ks
+        numbers = ()
+    if not numbers or min(numbers) < 1:
+        raise ConfigError(f"--{key}={text}: must be positive integers separated by commas, e.g. --{key}=1,10,100")
+    return numbers
 
 
 def execute(arguments: list[str]) -> None:
@@ -135,7 +140,8 @@ def execute(arguments: list[str]) -> None:
     if not 0 <= options.seed < 1 << 31:
         raise ConfigError(f"--seed={options.seed}: must be in 0..{(1 << 31) - 1}")
     rerank_options.check(options)
-    ks = parse_ks(options.ks)
+    ks = parse_numbers("ks", options.ks)
+    options.prefixes = parse_numbers("prefixes", options.prefixes) or ()
     output = cli.file_to_write("--output", options.output) if options.output else None
 
     started = time.monotonic()
@@ -161,6 +167,8 @@ def evaluate(options: argparse.Namespace, ks: tuple[int, ...] | None) -> dict[st
     candidates = len(queries) - 1 if gallery is None else len(gallery)
     if ks is not None and max(ks) > candidates:
         raise ConfigError(f"--ks={options.ks}: there are {candidates} candidates; every K must be at most that")
+    if max(options.prefixes, default=0) > queries.shape[1]:
+        raise ConfigError(f"--prefixes: {max(options.prefixes)}, but the embeddings have {queries.shape[1]} columns")
     rerank_options.check_sizes(options, len(queries), None if gallery is None else len(gallery))
     relevance_options.check_labels(options, labels)
     judgements = relevance_options.load(options)
@@ -172,6 +180,7 @@ def evaluate(options: argparse.Namespace, ks: tuple[int, ...] | None) -> dict[st
         "restarts": options.restarts,
         "average": options.nmi_average,
         "metric": options.metric,
+        "lone_queries": options.lone_queries,
     }
     with Console(quiet=options.quiet) as console:
         results = protocol.evaluate(
@@ -184,6 +193,7 @@ def evaluate(options: argparse.Namespace, ks: tuple[int, ...] | None) -> dict[st
             gallery=gallery,
             gallery_labels=gallery_labels,
             judgements=judgements,
+            prefixes=options.prefixes,
             memory=None if options.memory is None else options.memory << 20,
             announce=None if options.quiet else console.print,
             progress=_progress(console, "retrieval"),
@@ -254,7 +264,9 @@ def _progress(console: Console, title: str) -> Callable[[int, int], None]:
 
 def print_table(results: dict[str, Any], output: Path | None) -> None:
     """Prints one row per metric and one column per ranking, then the protocols."""
-    rankings = {"plain": results} | {name: results[name] for name in rerank_options.NAMES if name in results}
+    rankings = {"plain": results}
+    rankings |= {f"first {length}": found for length, found in results.get("prefixes", {}).items()}
+    rankings |= {name: results[name] for name in rerank_options.NAMES if name in results}
     table = Table(box=box.SIMPLE, title=f"{results['rows']:,} rows, {results['classes']:,} classes; metrics in %")
     table.add_column("metric")
     for name in rankings:
@@ -273,6 +285,7 @@ def print_table(results: dict[str, Any], output: Path | None) -> None:
         error = f"{results['equal_error_rate']:.2%}"
         console.print(f"pairs of up to {PAIRED:,} rows by their cosine: EER {error}  {rates}", markup=False)
     for ranking in rankings.values():
-        console.print(ranking["protocol"], markup=False)
+        if "protocol" in ranking:
+            console.print(ranking["protocol"], markup=False)
     written = f"; written to {printable(str(output))}" if output else ""
     console.print(f"{results['seconds']:.1f} s{written}", markup=False)

@@ -118,6 +118,6 @@ def test_the_one_model_of_a_run_from_the_hub(tmp_path: Path) -> None:
     run, pulled = tmp_path / "run", tmp_path / "pulled"
     params = saved(build(PROXIES), run)
     facts = workdir.identity(workdir.read_config(run))
-    kept_models.write(pulled / warm_start.MODEL, warm_start.load_trained(run, "latest", None).state, facts)
+    kept_models.write(pulled / kept_models.MODEL, warm_start.load_trained(run, "latest", None).state, facts)
     (run / "config.json").rename(pulled / "config.json")
     assert_equal(started(build(PROXIES), pulled).params, params)

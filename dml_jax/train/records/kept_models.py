@@ -23,6 +23,7 @@ from dml_jax.train.records import workdir
 from dml_jax.train.state import TrainState, fingerprint
 
 SUFFIX = ".safetensors"
+MODEL = "model"  # directory of the one model that a run on the hub has instead of checkpoints
 ABOUT = "dml_jax"  # the entry of the metadata
 
 
