@@ -92,8 +92,8 @@ def mpn(labels: np.ndarray, batch_size: int, images_per_class: int, seed: int = 
 def mpn_redraw(labels: np.ndarray, batch_size: int, seed: int = 0) -> Sampler:
     """`mpn` with a new number of chunks per batch in every epoch: MPN (Seidenschwarz et al., ICML 2021) on CUB.
 
-    The number is drawn uniformly from the divisors of B in 2..B/2, and a chunk has B divided by it images;
-    Epochs are counted as in `mpn` and differ in length.
+    The number is drawn uniformly from the divisors of B in 2..B/2, and a chunk has B divided by it images. Epochs
+    are counted as in `mpn` and differ in length.
     """
     class_indices = indices_by_class(labels)
     sizes = np.array([len(indices) for indices in class_indices])
