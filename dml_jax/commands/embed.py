@@ -72,6 +72,7 @@ def parser() -> cli.Parser:
     flags = cli.Parser(__doc__)
     flags.add_argument("paths", nargs="*", metavar="IMAGE|DIRECTORY", help="images to embed, Parquet files or archives")
     model_options.add(flags)
+    model_options.add_runtime(flags)
     flags.add_argument("--output", default="embeddings", help="directory to write (default: embeddings)")
     flags.add_argument("--skip_bad", action="store_true", help="leave unusable images out of <output>, and do not fail")
     flags.add_argument("--query", help="image whose nearest neighbours are listed and drawn")
@@ -95,6 +96,8 @@ def execute(arguments: list[str]) -> None:
         raise ConfigError(f"--engine={options.engine}: must be {' or '.join(ENGINES)}")
     if options.address and options.engine != "ray":
         raise ConfigError(f"--address={options.address}: is for --engine=ray")
+    if options.engine == "ray" and options.runtime != "jax":
+        raise ConfigError(f"--runtime={options.runtime}: is for one machine; omit it, or --engine=ray")
     if options.engine == "ray":
         cli.check_installed("--engine=ray", "ray", "ray")
     output = expand_path("--output", options.output)
@@ -123,7 +126,7 @@ def execute(arguments: list[str]) -> None:
     else:
         runtime.enable_compilation_cache()
         runtime.keep_freed_memory()
-        model = dml_jax.load(options.model, options.checkpoint, trust_code=options.trust_code)
+        model = dml_jax.load(options.model, options.checkpoint, trust_code=options.trust_code, runtime=options.runtime)
         query_image = model.read(query) if query else None  # first, because it may turn out not to be an image
         engine = nullcontext(parts.Engine(parts.facts(model), partial(parts.embed, model)))
     with engine as (facts, embed):

@@ -15,6 +15,11 @@ def add(flags: argparse.ArgumentParser) -> None:
     flags.add_argument("--trust_code", action="store_true", help=cli.TRUST_CODE)
 
 
+def add_runtime(flags: argparse.ArgumentParser) -> None:
+    """Adds --runtime."""
+    flags.add_argument("--runtime", default="jax", help="jax (default), or onnx: onnxruntime on the CPU, faster there")
+
+
 def check(options: argparse.Namespace) -> None:
     """Raises ConfigError unless a model is given."""
     if not options.model:

@@ -47,6 +47,7 @@ def execute(arguments: list[str]) -> None:
     """
     flags = cli.Parser(__doc__)
     model_options.add(flags)
+    model_options.add_runtime(flags)
     flags.add_argument("--index", help=".npz file with enrolled classes")
     decision_options.add(flags)
     flags.add_argument("--host", default="127.0.0.1", help="default 127.0.0.1; 0.0.0.0 to be reachable from elsewhere")
@@ -76,7 +77,7 @@ def execute(arguments: list[str]) -> None:
         from dml_jax.serving.enrolled_classes import EnrolledClasses
 
         runtime.enable_compilation_cache()
-        model = dml_jax.load(options.model, options.checkpoint, trust_code=options.trust_code)
+        model = dml_jax.load(options.model, options.checkpoint, trust_code=options.trust_code, runtime=options.runtime)
         classify = None
         if options.index:
             classify = EnrolledClasses(model, expand_path("--index", options.index), decision)

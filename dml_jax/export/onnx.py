@@ -10,7 +10,7 @@ original in onnxruntime (extra "onnx").
 import contextlib
 import io
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -42,29 +42,53 @@ def write(path: Path, embed: Embed, image_shape: tuple[int, int]) -> float:
     Raises:
       DataError: the converter or onnxruntime does not support an operator, or the deviation is too large.
     """
-    import onnxruntime
-
-    with convolution.plain():
-        model = _converted(path, embed, image_shape)
-        content = model.SerializeToString()
-        options = onnxruntime.SessionOptions()
-        options.log_severity_level = 4  # the exception contains the same text
-        try:
-            session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
-            difference = deviation_of(
-                lambda images: session.run(None, {"images": np.asarray(images)})[0], embed, image_shape
-            )
-        except Exception as error:  # onnxruntime has one type per kind
-            raise DataError(f"{path}: onnxruntime cannot run this model ({reason(error)}); export stablehlo") from error
-    if not difference < TOLERANCE:
-        raise DataError(f"{path}: differs from the model by {difference:.1e} in onnxruntime; export stablehlo")
+    content, _, difference = converted(embed, image_shape, str(path), "export stablehlo")
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(path) as draft:
         draft.write_bytes(content)
     return difference
 
 
-def _converted(path: Path, embed: Embed, image_shape: tuple[int, int]) -> Any:
+def converted(
+    embed: Embed, image_shape: tuple[int, int], where: str, instead: str, threads: int = 0
+) -> tuple[bytes, Callable[[np.ndarray], np.ndarray], float]:
+    """Converts an embedding function and runs it in onnxruntime on the CPU.
+
+    Args:
+      embed, image_shape: see `write`.
+      where: what error messages begin with.
+      instead: the remedy at their end.
+      threads: of onnxruntime; 0 for one per core.
+
+    Returns:
+      (contents of a file, the function that onnxruntime computes, see `write` for its deviation from the original).
+
+    Raises:
+      DataError: see `write`.
+    """
+    import onnxruntime
+
+    with convolution.plain():
+        content = _convert(embed, image_shape, where, instead).SerializeToString()
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = 4  # the exception contains the same text
+        options.intra_op_num_threads = threads
+
+        def run(images: Any) -> np.ndarray:
+            rows: np.ndarray = session.run(None, {"images": np.asarray(images)})[0]
+            return rows
+
+        try:
+            session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+            difference = deviation_of(run, embed, image_shape)
+        except Exception as error:  # onnxruntime has one type per kind
+            raise DataError(f"{where}: onnxruntime cannot run this model ({reason(error)}); {instead}") from error
+    if not difference < TOLERANCE:
+        raise DataError(f"{where}: differs from the model by {difference:.1e} in onnxruntime; {instead}")
+    return content, run, difference
+
+
+def _convert(embed: Embed, image_shape: tuple[int, int], where: str, instead: str) -> Any:
     """Converts the function to an ONNX model."""
     (batch,) = jax.export.symbolic_shape("batch")
     images = jax.ShapeDtypeStruct((batch, *image_shape, 3), jnp.uint8)
@@ -79,7 +103,7 @@ def _converted(path: Path, embed: Embed, image_shape: tuple[int, int]) -> Any:
                 input_names=["images"], output_names=["embeddings"],
             )  # fmt: skip
         except Exception as error:  # many types, for operators and for their options
-            raise DataError(f"{path}: cannot be converted to ONNX ({reason(error)}); export stablehlo") from error
+            raise DataError(f"{where}: cannot be converted to ONNX ({reason(error)}); {instead}") from error
     _pool_images(model)
     return model
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from PIL import Image as pillow
@@ -11,17 +12,19 @@ from dml_jax.backbones.weights import packaged, store
 from dml_jax.data import decode, transforms
 from dml_jax.data.prepare.sources import File
 from dml_jax.data.split import Split
-from dml_jax.errors import CheckpointError, DataError
+from dml_jax.errors import CheckpointError, ConfigError, DataError
 from dml_jax.evaluation import open_set
 from dml_jax.evaluation.open_set import Calibration
 from dml_jax.export import embedding_files, hub
 from dml_jax.files import utf8_path
+from dml_jax.inference import onnx_network
 from dml_jax.inference.batches import Network, check_finite
 from dml_jax.inference.index import Image, Images, Index
 from dml_jax.inference.inputs import Item
 from dml_jax.train import state
 from dml_jax.train.start import warm_start
 
+RUNTIMES: dict[str, type[Network]] = {"jax": Network, "onnx": onnx_network.OnnxNetwork}
 KINDS = "give a path, the contents of a file, a Pillow image or an array uint8 [height, width, 3]"
 
 
@@ -44,6 +47,7 @@ class Model:
       model: see `dml_jax.load`.
       checkpoint: "reported" (the one that `results.json` describes), "latest", "best" or a step.
       trust_code: see `dml_jax.load`.
+      runtime: see `dml_jax.load`.
 
     Attributes:
       directory: the work directory, or that of the weights.
@@ -57,17 +61,29 @@ class Model:
       WeightsError: damaged weights.
     """
 
-    def __init__(self, model: str | Path, checkpoint: str = "reported", *, trust_code: bool = False):
+    def __init__(
+        self,
+        model: str | Path,
+        checkpoint: str = "reported",
+        *,
+        trust_code: bool = False,
+        runtime: Literal["jax", "onnx"] = "jax",
+    ):
+        if runtime not in RUNTIMES:
+            raise ConfigError(f"--runtime={runtime}: must be {' or '.join(RUNTIMES)}")
+        if runtime == "onnx":
+            onnx_network.check_installed()
         directory = self.directory = locate(model)
         self.shape = warm_start.image_shape(directory)
         # Falling back to an earlier checkpoint would silently give a different model from the requested one.
         self.config, method, found, unfinished = warm_start.load_trained(
-            directory, checkpoint, warn=None, trust_code=trust_code
+            directory, checkpoint, warn=None, trust_code=trust_code, dtype="float32" if runtime == "onnx" else None
         )
         self.finished = not unfinished
         self.step = int(found.step)
         self._variables = (found.params, found.model_state)
-        self._network = Network(method.embed, *self._variables, self.shape, self.config.evaluation.batch_size)
+        network = RUNTIMES[runtime]
+        self._network = network(method.embed, *self._variables, self.shape, self.config.evaluation.batch_size)
         self._transform = transforms.evaluation(self.config.data)
 
     @cached_property

@@ -13,6 +13,7 @@ import pytest
 import dml_jax
 from dml_jax.commands import cli, serve
 from dml_jax.data import decode
+from dml_jax.inference import onnx_network
 from tests.serving.test_http_service import ask
 
 
@@ -66,8 +67,13 @@ def test_invalid_options(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
             (("--model=none", f"--port={used}"), f"--port={used}: cannot listen there (Address already in use"),
             (("--model=none", "--host_name=http://x.org"), "--host_name=http://x.org: is not a name; give it as in"),
             (("--model=none", "--port=0"), "none: is not a work directory"),
+            (("--model=none", "--port=0", "--runtime=cpu"), "--runtime=cpu: must be jax or onnx"),
         ):
             assert words in run(*arguments)
+    with monkeypatch.context() as patch:
+        patch.setattr(onnx_network.importlib.util, "find_spec", lambda name: None)
+        line = '--runtime=onnx: jax2onnx is not installed: pip install jax2onnx onnxruntime (the extra "onnx")'
+        assert line in run("--model=none", "--port=0", "--runtime=onnx")
     monkeypatch.delitem(sys.modules, "dml_jax.serving.http_service")
     monkeypatch.delattr("dml_jax.serving.http_service")
     monkeypatch.setitem(sys.modules, "uvicorn", None)

@@ -23,6 +23,8 @@ onnxruntime = pytest.importorskip("onnxruntime")
 pytest.importorskip("jax2onnx")
 
 from dml_jax.export import onnx  # noqa: E402
+from dml_jax.inference.batches import Network  # noqa: E402
+from dml_jax.inference.onnx_network import OnnxNetwork  # noqa: E402
 
 SHAPE = (64, 64)
 NETWORKS = [
@@ -56,6 +58,30 @@ def test_every_method(name: str, tmp_path: Path) -> None:
     embed = partial(made.embed, *initial(made, images.shape[1]))
     onnx.write(tmp_path / "model.onnx", embed, images.shape[2:4])
     check(tmp_path / "model.onnx", embed, images.shape[2:4])
+
+
+def test_the_network_in_onnxruntime() -> None:
+    """Rows of `--runtime=onnx` are those of JAX, for any number of images and in groups with unusable ones."""
+    made = method("hist")
+    params, state = initial(made, 8)
+    shape = (8, 8)
+    networks = [kind(made.embed, params, state, shape, 4) for kind in (Network, OnnxNetwork)]
+    images = np.random.default_rng(1).integers(0, 256, (9, *shape, 3), dtype=np.uint8)
+    expected, found = (network.embed(images[:7]) for network in networks)
+    assert (found.dtype, found.shape) == (expected.dtype, expected.shape)
+    np.testing.assert_allclose(found, expected, atol=1e-4)
+
+    def read(index: int) -> np.ndarray:
+        if index == 2:
+            raise DataError("2: damaged")
+        return images[index]
+
+    errors: list[DataError] = []
+    streams = [list(network.stream(read, [range(5), range(5, 9)], errors.append)) for network in networks]
+    for ours, theirs in zip(*streams, strict=True):
+        np.testing.assert_allclose(theirs, ours, atol=1e-4)
+    assert [len(rows) for rows in streams[1]] == [5, 4]
+    assert len(errors) == 2
 
 
 def test_what_is_not_supported_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
