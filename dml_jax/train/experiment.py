@@ -131,6 +131,11 @@ def length(train: Train, sampler: Sampler) -> int:
 def build_method(config: Config, data: TrainingSet) -> Method:
     """The method of a configuration on its backbone, with random erasing if the configuration asks for it."""
     backbone = configs.module("backbone", config.backbone.name).build(config.backbone)
+    if not isinstance(backbone, Backbone):
+        raise ConfigError(
+            f"backbone.name={config.backbone.name!r}: its build() returns a {type(backbone).__name__}, not a Backbone; "
+            "adapt it as in docs/guides/extend.md"
+        )
     backbone = on_features(backbone) if config.train.feature_views else _with_erasing(backbone, config.data)
     methods = configs.module("method", config.method.name)
 
