@@ -48,7 +48,7 @@ class Network:
         """Embeds images, each uint8 [H, W, 3], in one batch: float32 [B, D]."""
         return np.asarray(self._start(pixels), np.float32)[: len(pixels)]
 
-    def _start(self, pixels: np.ndarray | Sequence[np.ndarray]) -> jax.Array:
+    def _start(self, pixels: np.ndarray | Sequence[np.ndarray]) -> jax.Array | np.ndarray:
         """Starts to embed images; the rows of the result after the last image are padding."""
         batch = np.zeros((self.padded_size(len(pixels)), *self._shape, 3), np.uint8)
         for row, image in zip(batch, pixels, strict=False):
@@ -85,7 +85,7 @@ class Network:
             chunk = min(CHUNK, -(-len(items) // cores))
             return [pool.submit(_read, read, items[i : i + chunk]) for i in range(0, len(items), chunk)]
 
-        def start(parts: list[Future[list[np.ndarray | DataError]]]) -> tuple[jax.Array, np.ndarray]:
+        def start(parts: list[Future[list[np.ndarray | DataError]]]) -> tuple[jax.Array | np.ndarray, np.ndarray]:
             found = [image for part in parts for image in part.result()]
             for error in found:
                 if isinstance(error, DataError):

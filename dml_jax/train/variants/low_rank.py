@@ -37,7 +37,8 @@ def _is_update(path: Path) -> bool:
 
 def split(params: PyTree) -> tuple[PyTree, PyTree]:
     """(parameters of the network alone, updates), both nested dicts."""
-    base, updates = {}, {}
+    base: dict[Path, Any] = {}
+    updates: dict[Path, Any] = {}
     for path, leaf in traverse_util.flatten_dict(params, keep_empty_nodes=True).items():
         (updates if _is_update(path) else base)[path] = leaf
     return traverse_util.unflatten_dict(base), traverse_util.unflatten_dict(updates)
