@@ -38,8 +38,7 @@ def load(
       checkpoint: "reported", "latest", "best" or a step.
       trust_code: imports the modules of other packages that the run's configuration names, as in
         `method.name="mypaper.hyp"`, which runs their code. Without it, only those already imported are used.
-      runtime: "onnx" computes the network in onnxruntime on the CPU (extra "onnx"), where it is faster; rows agree
-        within 1e-4.
+      runtime: "onnx" computes the network in onnxruntime on the CPU (extra "onnx"); rows agree within 1e-4.
 
     Returns:
       A `dml_jax.inference.model.Model`; `load(model).embed(paths)` gives float32 [N, D].

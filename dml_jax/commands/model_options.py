@@ -17,7 +17,7 @@ def add(flags: argparse.ArgumentParser) -> None:
 
 def add_runtime(flags: argparse.ArgumentParser) -> None:
     """Adds --runtime."""
-    flags.add_argument("--runtime", default="jax", help="jax (default), or onnx: onnxruntime on the CPU, faster there")
+    flags.add_argument("--runtime", default="jax", help="jax (default), or onnx: onnxruntime on the CPU")
 
 
 def check(options: argparse.Namespace) -> None:
