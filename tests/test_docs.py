@@ -158,6 +158,7 @@ SNIPPETS_NOT_EXECUTED = {  # part of a snippet -> why
     "pandas": "needs an optional package",
     "faiss": "needs an optional package; test_search_indexes.py",
     "from theirs import": "stands for another library; tests/backbones/test_other_libraries.py",
+    "from equimo.models import": "may not be installed; tests/backbones/test_other_libraries.py",
 }
 
 

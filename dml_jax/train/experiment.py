@@ -27,7 +27,7 @@ from dml_jax.evaluation import refinement_batches
 from dml_jax.methods.contract import Embed, Method, PyTree, TrainingSet, zeros
 from dml_jax.train import optimizers, step
 from dml_jax.train.distributed import mesh as meshes
-from dml_jax.train.variants import chunks, class_tables, frozen_groups, path_groups, precision
+from dml_jax.train.variants import chunks, class_tables, frozen_groups, low_rank, path_groups, precision
 
 
 class Teacher(NamedTuple):
@@ -131,10 +131,15 @@ def length(train: Train, sampler: Sampler) -> int:
 def build_method(config: Config, data: TrainingSet) -> Method:
     """The method of a configuration on its backbone, with random erasing if the configuration asks for it."""
     backbone = configs.module("backbone", config.backbone.name).build(config.backbone)
+    if not isinstance(backbone, Backbone):
+        raise ConfigError(
+            f"backbone.name={config.backbone.name!r}: its build() returns a {type(backbone).__name__}, not a Backbone; "
+            "adapt it as in docs/guides/extend.md"
+        )
     backbone = on_features(backbone) if config.train.feature_views else _with_erasing(backbone, config.data)
     methods = configs.module("method", config.method.name)
 
-    frozen = {name for name, group in config.train.groups.items() if group.freeze}
+    frozen = {name for name, group in config.train.groups.items() if group.freeze or group.rank}
 
     def build_for(classes: int) -> Method:
         def build_on(backbone: Backbone) -> Method:
@@ -144,7 +149,7 @@ def build_method(config: Config, data: TrainingSet) -> Method:
         method = build_on(backbone)
         if method.group(("backbone",)) in frozen:
             method = build_on(frozen_groups.as_evaluated(backbone))
-        return frozen_groups.keeping_state(method, frozen)
+        return low_rank.updating(frozen_groups.keeping_state(method, frozen), config.train.groups)
 
     method = build_for(data.classes)
     if config.train.shard_classes:

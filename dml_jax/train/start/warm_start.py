@@ -22,7 +22,7 @@ from dml_jax.train.experiment import Experiment
 from dml_jax.train.records import kept_models, workdir
 from dml_jax.train.state import TrainState
 from dml_jax.train.testing import pretrained_features, readings
-from dml_jax.train.variants import class_tables
+from dml_jax.train.variants import class_tables, low_rank
 
 
 class TrainedModel(NamedTuple):
@@ -124,12 +124,13 @@ def initial_state(experiment: Experiment, console: Console) -> TrainState:
             f"init_from={source}: there is no such directory; give a work directory or one of converted weights"
         )
     method = experiment.method
-    own = class_tables.unpadded(state.params, method.hooks.class_axis, len(experiment.splits["train"].classes))
+    base, updates = low_rank.split(state.params)
+    own = class_tables.unpadded(base, method.hooks.class_axis, len(experiment.splits["train"].classes))
     if (source / "config.json").exists():
         params, model_state, kept = _from_run(source, own, state.model_state, method.hooks.history, console)
     else:
         params, model_state, kept = pretrained.load_method(str(source), own, state.model_state)
-    variables = class_tables.padded(params, method.hooks.class_axis), model_state
+    variables = low_rank.join(class_tables.padded(params, method.hooks.class_axis), updates), model_state
     groups = sorted({name.split("/")[1] for name in kept})
     console.print(f"starting from {source}" + (f"; newly initialised: {', '.join(groups)}" if groups else ""))
     params, model_state = meshes.place(experiment.mesh, variables, method.hooks.class_axis)
