@@ -9,7 +9,8 @@ Images are a folder with one subfolder per class, or the test split of a prepare
 [N, D], memory-mapped, so they may be larger than the memory. Labels are integers or strings [N], or a text file with
 one class per line; with several classes per row, 0 and 1 [N, C], or a .tsv file with the classes of a row on each line.
 Without queries, every row searches all other rows. --rerank and --expand add the metrics after k-reciprocal re-ranking
-and query expansion; both load the embeddings into memory.
+and query expansion; both load the embeddings into memory. So does --storage, which adds a table of Recall@1 against
+bytes per image, with PCA whitening if --training has the embeddings of other images.
 """
 
 import argparse
@@ -19,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dml_jax import files
-from dml_jax.commands import cli, model_options, relevance_options, rerank_options
+from dml_jax.commands import cli, model_options, relevance_options, rerank_options, storage_options
 from dml_jax.errors import ConfigError, DataError, printable
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ def parser() -> cli.Parser:
     """The options of the command."""
     flags = cli.Parser(__doc__)
     model_options.add(flags)
+    model_options.add_versions(flags)
     flags.add_argument("--data", metavar="DIRECTORY", help="class folders or a prepared data set, with --model")
     flags.add_argument("--embeddings", metavar="FILE", help=".npy, [N, D]")
     flags.add_argument("--labels", metavar="FILE", help=".npy, [N] integers or strings, or text, one class per line")
@@ -59,6 +61,7 @@ def parser() -> cli.Parser:
     flags.add_argument("--seed", type=int, default=0, help="seed of k-means (default: 0)")
     relevance_options.add_to(flags)
     rerank_options.add_to(flags)
+    storage_options.add_to(flags)
     flags.add_argument(
         "--full_ranking", action="store_true", help="add MAP over the whole ranking and precision@K; slower"
     )
@@ -130,6 +133,7 @@ def execute(arguments: list[str]) -> None:
     if not 0 <= options.seed < 1 << 31:
         raise ConfigError(f"--seed={options.seed}: must be in 0..{(1 << 31) - 1}")
     rerank_options.check(options)
+    storage_options.check(options)
     ks = parse_ks(options.ks)
     output = cli.file_to_write("--output", options.output) if options.output else None
 
@@ -193,6 +197,7 @@ def evaluate(options: argparse.Namespace, ks: tuple[int, ...] | None) -> dict[st
         if options.verification:
             results |= verification.summary(queries, labels)
         results |= rerank_options.evaluate(options, queries, labels, gallery, gallery_labels, ks or KS, console)
+        results |= storage_options.evaluate(options, queries, labels, gallery, gallery_labels)
     results["protocol"] = protocol.description(
         options.protocol, classes=classes, gallery=gallery is not None, groups="groups" in judgements, **settings
     )
@@ -210,9 +215,10 @@ def _embedded(options: argparse.Namespace) -> "tuple[np.ndarray, np.ndarray, np.
     from dml_jax.commands import runtime
     from dml_jax.inference import labelled
 
+    versions = model_options.versions(options)
     path = files.expand_path("--data", options.data)
     runtime.enable_compilation_cache()
-    model = dml_jax.load(options.model, options.checkpoint, trust_code=options.trust_code)
+    model = dml_jax.load(options.model, options.checkpoint, trust_code=options.trust_code, **versions)
     split = labelled.load(path, model.config.data)
     if not options.quiet:
         print(f"embedding {len(split.labels):,} images of {len(split.classes):,} classes", flush=True)
@@ -285,6 +291,8 @@ def print_table(results: dict[str, Any], output: Path | None) -> None:
         rates = "  ".join(f"FNMR@FMR={rate:g} {results[f'fnmr@{rate}']:.2%}" for rate in FALSE_MATCH_RATES)
         error = f"{results['equal_error_rate']:.2%}"
         console.print(f"pairs of up to {PAIRED:,} rows by their cosine: EER {error}  {rates}", markup=False)
+    if "storage" in results:
+        storage_options.print_storage(results["storage"])
     for ranking in rankings.values():
         console.print(ranking["protocol"], markup=False)
     written = f"; written to {printable(str(output))}" if output else ""

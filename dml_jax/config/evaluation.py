@@ -3,6 +3,7 @@
 from dataclasses import field
 from typing import Annotated, Any, Literal
 
+from dml_jax.config.data import OF_ANY_SIZE, ON_IMAGES
 from dml_jax.config.fields import AtLeastTwo, NonEmpty, NonNegativeInt, Positive, PositiveInt, require, section
 from dml_jax.config.needs import Needs, RunRule
 
@@ -33,6 +34,9 @@ class Evaluation:
     ks: Annotated[tuple[PositiveInt, ...], NonEmpty, FOUND] = (1, 2, 4, 8)  # of Recall@K
     full_ranking: bool = False  # also MAP over the whole ranking and precision@K; slower with large classes
     batch_size: PositiveInt = 256  # images embedded at once
+    # Embeddings are averaged over the image and its mirror image, and over these factors of its size.
+    flip: Annotated[bool, ON_IMAGES] = False
+    scales: Annotated[tuple[Positive, ...], NonEmpty, ON_IMAGES, OF_ANY_SIZE] = (1.0,)
     cluster: bool = True  # computes NMI with k-means at the end; slow with many thousand classes
     # Of the entropies in NMI; geometric in HIST's code.
     nmi_average: Annotated[Literal["arithmetic", "geometric"], CLUSTERED] = "arithmetic"

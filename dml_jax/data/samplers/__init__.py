@@ -1,8 +1,8 @@
 """Samplers: which images make up the batch of a step.
 
-`balanced` is the default; `shuffled` and those in `papers.py` reproduce the samplers of published code. A new sampler
-is a function (data, class_indices, seed) -> Sampler, an entry in `SAMPLERS`, and its name in `Sampler` of
-`config/data.py`.
+`balanced` is the default; `hard_classes` follows the model; `shuffled` and those in `papers.py` reproduce the samplers
+of published code. A new sampler is a function (data, class_indices, seed) -> Sampler, an entry in `SAMPLERS`, and its
+name in `Sampler` of `config/data.py`.
 """
 
 from collections.abc import Callable
@@ -12,6 +12,7 @@ import numpy as np
 from dml_jax.config import Data
 from dml_jax.data.samplers.balanced import balanced
 from dml_jax.data.samplers.base import Sampler
+from dml_jax.data.samplers.hard_classes import hard_classes
 from dml_jax.data.samplers.papers import diva, hist_balanced, mpn, mpn_redraw, ms, shuffled
 from dml_jax.errors import DataError
 
@@ -25,6 +26,7 @@ SAMPLERS: dict[str, Callable[[Data, list[np.ndarray], int], Sampler]] = {
     "hist_balanced": hist_balanced,
     "diva": diva,
     "ms": ms,
+    "hard_classes": hard_classes,
 }
 
 
