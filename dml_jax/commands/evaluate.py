@@ -32,6 +32,7 @@ KS = (1, 2, 4, 8, 10, 100, 1000)
 SOURCES = ("model", "data", "embeddings", "labels", "query_embeddings", "query_labels")  # stated in the results
 MAX_RESTARTS = 10_000
 CHOICES = {
+    "lone_queries": ("miss", "omit"),
     "metric": ("cosine", "euclidean"),
     "protocol": ("clean", "paper"),
     "nmi_average": ("arithmetic", "geometric"),
@@ -50,6 +51,10 @@ def parser() -> cli.Parser:
     flags.add_argument("--query_labels", metavar="FILE", help="labels of the queries")
     flags.add_argument(
         "--ks", metavar="K,K,…", help=f"K of Recall@K (default: {','.join(map(str, KS))}, as far as possible)"
+    )
+    flags.add_argument("--prefixes", metavar="D,D,…", help="also evaluate the first D columns alone")
+    flags.add_argument(
+        "--lone_queries", default="miss", help="without a relevant row: miss (default) of Recall@K and MRR, or omit"
     )
     flags.add_argument("--metric", default="cosine", help="cosine (default) or euclidean")
     flags.add_argument(
@@ -92,8 +97,8 @@ def check_source(options: argparse.Namespace) -> None:
         raise ConfigError("--data: missing; give a folder with one subfolder per class, or a prepared data set")
 
 
-def parse_ks(text: str | None) -> tuple[int, ...] | None:
-    """The numbers given as `--ks`, without duplicates.
+def parse_numbers(key: str, text: str | None) -> tuple[int, ...] | None:
+    """The numbers given as an option, without duplicates.
 
     Raises:
       ConfigError: not positive integers separated by commas.
@@ -101,12 +106,12 @@ def parse_ks(text: str | None) -> tuple[int, ...] | None:
     if text is None:
         return None
     try:
-        ks = tuple(dict.fromkeys(int(k) for k in text.split(",")))
+        numbers = tuple(dict.fromkeys(int(number) for number in text.split(",")))
     except ValueError:
-        ks = ()
-    if not ks or min(ks) < 1:
-        raise ConfigError(f"--ks={text}: must be positive integers separated by commas, e.g. --ks=1,10,100")
-    return ks
+        numbers = ()
+    if not numbers or min(numbers) < 1:
+        raise ConfigError(f"--{key}={text}: must be positive integers separated by commas, e.g. --{key}=1,10,100")
+    return numbers
 
 
 def execute(arguments: list[str]) -> None:
@@ -134,7 +139,8 @@ def execute(arguments: list[str]) -> None:
         raise ConfigError(f"--seed={options.seed}: must be in 0..{(1 << 31) - 1}")
     rerank_options.check(options)
     storage_options.check(options)
-    ks = parse_ks(options.ks)
+    ks = parse_numbers("ks", options.ks)
+    options.prefixes = parse_numbers("prefixes", options.prefixes) or ()
     output = cli.file_to_write("--output", options.output) if options.output else None
 
     started = time.monotonic()
@@ -165,6 +171,8 @@ def evaluate(options: argparse.Namespace, ks: tuple[int, ...] | None) -> dict[st
     candidates = len(queries) - 1 if gallery is None else len(gallery)
     if ks is not None and max(ks) > candidates:
         raise ConfigError(f"--ks={options.ks}: there are {candidates} candidates; every K must be at most that")
+    if max(options.prefixes, default=0) > queries.shape[1]:
+        raise ConfigError(f"--prefixes: {max(options.prefixes)}, but the embeddings have {queries.shape[1]} columns")
     rerank_options.check_sizes(options, len(queries), None if gallery is None else len(gallery))
     relevance_options.check_labels(options, labels)
     judgements = relevance_options.load(options)
@@ -176,6 +184,7 @@ def evaluate(options: argparse.Namespace, ks: tuple[int, ...] | None) -> dict[st
         "restarts": options.restarts,
         "average": options.nmi_average,
         "metric": options.metric,
+        "lone_queries": options.lone_queries,
     }
     with Console(quiet=options.quiet) as console:
         results = protocol.evaluate(
@@ -188,6 +197,7 @@ def evaluate(options: argparse.Namespace, ks: tuple[int, ...] | None) -> dict[st
             gallery=gallery,
             gallery_labels=gallery_labels,
             judgements=judgements,
+            prefixes=options.prefixes,
             memory=None if options.memory is None else options.memory << 20,
             announce=None if options.quiet else console.print,
             progress=_progress(console, "retrieval"),
@@ -273,7 +283,9 @@ def print_table(results: dict[str, Any], output: Path | None) -> None:
     from dml_jax.evaluation import metric_table
     from dml_jax.evaluation.verification import FALSE_MATCH_RATES, PAIRED
 
-    rankings = {"plain": results} | {name: results[name] for name in rerank_options.NAMES if name in results}
+    rankings = {"plain": results}
+    rankings |= {f"first {length}": found for length, found in results.get("prefixes", {}).items()}
+    rankings |= {name: results[name] for name in rerank_options.NAMES if name in results}
     table = Table(box=box.SIMPLE, title=f"{results['rows']:,} rows, {results['classes']:,} classes; metrics in %")
     table.add_column("metric")
     for name in rankings:
@@ -294,6 +306,7 @@ def print_table(results: dict[str, Any], output: Path | None) -> None:
     if "storage" in results:
         storage_options.print_storage(results["storage"])
     for ranking in rankings.values():
-        console.print(ranking["protocol"], markup=False)
+        if "protocol" in ranking:
+            console.print(ranking["protocol"], markup=False)
     written = f"; written to {printable(str(output))}" if output else ""
     console.print(f"{results['seconds']:.1f} s{written}", markup=False)

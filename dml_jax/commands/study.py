@@ -1,7 +1,7 @@
 """Trains the runs of a study that are missing, and prints its table:
 
     dml-jax study --study=configs/studies/hist_layers.py [--seeds=0,1,2] [--jobs=2] [--config.KEY=VALUE …]
-    dml-jax study --compare configs/a.py configs/b.py:variant --seeds=0,1,2
+    dml-jax study --compare configs/a.py [configs/b.py:variant …] --seeds=0,1,2
 
 Each trial is a work directory below --root; the same command continues what was interrupted. Several workers on one
 machine or many (--worker) share the trials if they share the directory. Overrides apply to every trial.
@@ -31,7 +31,9 @@ def parser() -> cli.Parser:
     """The options of the command."""
     flags = cli.Parser(__doc__)
     flags.add_argument("--study", metavar="FILE[:VARIANT]", help="study file, e.g. configs/studies/hist_layers.py")
-    flags.add_argument("--compare", nargs="+", metavar="CONFIG", help="configurations to compare, instead of a study")
+    flags.add_argument(
+        "--compare", nargs="+", metavar="CONFIG", help="configurations instead of a study; one with several seeds"
+    )
     flags.add_argument("--root", metavar="DIRECTORY", help="of the study; default: runs/studies/<name of the study>")
     flags.add_argument("--seeds", help="e.g. 0,1,2; default: those of the study")
     flags.add_argument("--jobs", type=int, default=1, help="trials at a time on this machine; cores are divided")
@@ -53,7 +55,7 @@ def execute(arguments: list[str]) -> None:
     """
     options, overrides = parser().read(arguments)
     if (options.study is None) == (options.compare is None):
-        raise ConfigError("--study: give a study file, or --compare with two or more configurations")
+        raise ConfigError("--study: give a study file, or --compare with configurations")
     if options.protocol not in ("clean", "paper"):
         raise ConfigError(f"--protocol={options.protocol}: must be clean or paper")
     from dml_jax.studies import lengths, outcomes, plan, runner, summary
@@ -62,6 +64,8 @@ def execute(arguments: list[str]) -> None:
     default = Path("runs/studies") / (f"{name}-smoke" if options.smoke else name)
     root = files.expand_path("--root", options.root) if options.root else default
     seeds = parse_seeds(options.seeds) if options.seeds is not None else study.seeds
+    if options.compare and len(options.compare) == 1 and len(set(seeds)) < 2 and not options.smoke:
+        raise ConfigError(f"--compare {options.compare[0]}: one configuration needs several seeds, e.g. --seeds=0,1,2")
     settings = plan.Settings(root, seeds, overrides, options.protocol == "paper", options.smoke)
     jobs = runner.slots(options.jobs)
     if options.smoke:

@@ -22,9 +22,9 @@ READING = ("method.ensemble", "method.tested_branch", "evaluation.readings", "ev
 # Keys that do not change what a published number was measured with.
 SAME_EXPERIMENT = (
     "seed", "data.path", "data.threads", "data.workers", "data.prefetch", "train.log_every", "train.checkpoint_every",
-    "train.keep_every", "evaluation.ks", "evaluation.full_ranking", "evaluation.batch_size", "evaluation.refine",
-    "evaluation.refine_clusters", "evaluation.refine_eps", "evaluation.refine_min_samples", "evaluation.controls",
-    "evaluation.readings", "evaluation.reading", "method.ensemble", "backbone.pretrained",
+    "train.keep_every", "evaluation.ks", "evaluation.prefixes", "evaluation.full_ranking", "evaluation.batch_size",
+    "evaluation.refine", "evaluation.refine_clusters", "evaluation.refine_eps", "evaluation.refine_min_samples",
+    "evaluation.controls", "evaluation.readings", "evaluation.reading", "method.ensemble", "backbone.pretrained",
 )  # fmt: skip
 
 

@@ -3,7 +3,9 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import NamedTuple
 
+import jax
 import numpy as np
 from PIL import Image as pillow
 
@@ -20,7 +22,9 @@ from dml_jax.files import utf8_path
 from dml_jax.inference.batches import Network, check_finite
 from dml_jax.inference.index import Image, Images, Index
 from dml_jax.inference.inputs import Item
+from dml_jax.methods.contract import PyTree, teaching
 from dml_jax.train import state
+from dml_jax.train.records import workdir
 from dml_jax.train.start import warm_start
 from dml_jax.train.variants import test_time
 
@@ -37,6 +41,21 @@ def locate(model: str | Path) -> Path:
 def is_run(directory: Path) -> bool:
     """Whether the directory of a model is that of a run, and not one of converted weights."""
     return not (directory / store.METADATA).exists()
+
+
+class Classification(NamedTuple):
+    """N images among the C training classes.
+
+    Attributes:
+      names: the best class of each image.
+      logits: float32 [N, C], without margins; cosines to the nearest proxy of each class where the loss has proxies but
+        no logits, as Proxy-Anchor.
+      classes: the name of each column; its number in runs of versions that did not record names.
+    """
+
+    names: list[str]
+    logits: np.ndarray
+    classes: list[str]
 
 
 class Model:
@@ -79,6 +98,7 @@ class Model:
         )
         self.finished = not unfinished
         self.step = int(found.step)
+        self._method = method
         self._variables = (found.params, found.model_state)
         if scales != (1.0,) and not OF_ANY_SIZE.holds(self.config):
             raise ConfigError(f"scales={scales}: need {OF_ANY_SIZE.what}")
@@ -208,6 +228,46 @@ class Model:
         Raises:
           DataError: an image cannot be used, or its embedding is not finite; the message names its path or position.
         """
+        return self._outputs(self._network, images)
+
+    def classify(self, images: Images) -> Classification:
+        """Scores of images for the classes that a run was trained on; for other classes, see `enroll`.
+
+        Args:
+          images: as for `embed`.
+
+        Raises:
+          DataError: the model has no classifier, or an image cannot be used.
+        """
+        classes, network = self._classifier
+        logits = self._outputs(network, images)
+        return Classification([classes[best] for best in logits.argmax(axis=1)], logits, classes)
+
+    @cached_property
+    def _classifier(self) -> tuple[list[str], Network]:
+        """Names of the training classes, and the network that scores images for them."""
+        method, remedy = self._method, "enroll classes instead, or train with a classifier such as method.loss=arcface"
+        if not is_run(self.directory):
+            raise DataError(f"{self.directory}: published weights have no classifier; {remedy}")
+        facts = workdir.read_config(self.directory)
+        count = facts["classes"]
+        classes = facts.get("class_names") or [str(number) for number in range(count)]
+
+        def outputs(params: PyTree, model_state: PyTree, images: jax.Array) -> jax.Array | None:
+            logits = teaching(method)(params, model_state, images).logits
+            if logits is None and method.hooks.scores is not None:
+                encoded, _ = method.encode(params, model_state, images[None], train=False)
+                logits = method.hooks.scores(params, encoded)
+            return None if logits is None else logits[:, :count]  # tables of classes may be padded
+
+        image = jax.ShapeDtypeStruct((1, *self.shape, 3), np.uint8)
+        if jax.eval_shape(outputs, *self._variables, image) is None:
+            loss = getattr(self.config.method, "loss", self.config.method.name)
+            raise DataError(f"{self.directory}: was trained with {loss}, which learns no classifier; {remedy}")
+        return classes, Network(outputs, *self._variables, self.shape, self.config.evaluation.batch_size)
+
+    def _outputs(self, network: Network, images: Images) -> np.ndarray:
+        """What a network computes of images, float32 [N, …]; raises as `embed`."""
         if isinstance(images, str | Path):
             raise DataError(f"{images}: is a single path; give a list of images")
         if isinstance(images, bytes | pillow.Image):
@@ -215,10 +275,10 @@ class Model:
         if len(images) == 0:
             raise DataError("images: none were given; give at least one")
         if len(images) == 1:  # without threads, which would take longer than a small network
-            rows = self.embed_pixels(self.read(images[0], "image 0")[None])
+            rows = network.embed(self.read(images[0], "image 0")[None])
             check_finite(rows, [_name(images[0], "image 0")])
             return rows
-        (rows,) = self._network.stream(
+        (rows,) = network.stream(
             lambda i: self.read(images[i], f"image {i}"),
             [range(len(images))],
             name=lambda i: _name(images[i], f"image {i}"),

@@ -150,7 +150,7 @@ def test_invalid_labels(labels: np.ndarray, message: str) -> None:
 @pytest.mark.parametrize(
     ("name", "size", "images", "message"),
     [
-        ("balanced", 40, 4, "10 classes.* has 9; use at most --config.data.batch_size=36$"),
+        ("balanced", 40, 4, "10 classes.* has 9; use at most batch_size=36$"),
         ("hist_balanced", 40, 4, "10 classes.* has 9"),
         ("ms", 40, 4, "10 classes.* has 9"),
         ("shuffled", 50, 4, "only 49 images"),
@@ -163,6 +163,22 @@ def test_invalid_labels(labels: np.ndarray, message: str) -> None:
 def test_impossible_batches(name: str, size: int, images: int, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         build(name, size, images)
+
+
+def test_plain_arguments() -> None:
+    """The samplers of the configuration, called by name."""
+    np.testing.assert_array_equal(
+        samplers.balanced(LABELS, batch_size=12, images_per_class=4, seed=3).batch(7), build("balanced", 12, 4).batch(7)
+    )
+    np.testing.assert_array_equal(samplers.shuffled(LABELS, 12, 3).batch(2), build("shuffled", 12, 4).batch(2))
+    for sampler in (samplers.diva, samplers.mpn, samplers.balanced):
+        for size, images in ((10, 4), (4, 4), (4, 0)):
+            with pytest.raises(
+                ConfigError, match=f"^images_per_class={images}: must divide batch_size={size}, into two"
+            ):
+                sampler(LABELS, size, images)
+    with pytest.raises(ConfigError, match=r"^batch_size=40: with images_per_class=4 a batch needs 10 classes"):
+        samplers.ms(LABELS, 40, 4)
 
 
 def test_one_batch_may_hold_every_chunk_twice() -> None:

@@ -385,7 +385,8 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     ("arguments", "message"),
     [
         ([], "--study: give a study file, or --compare"),
-        (["--compare", DIGITS], "--compare: give two or more different"),
+        (["--compare", DIGITS], r"--compare .*digits_hist\.py: one configuration needs several seeds, e\.g\. --seeds"),
+        (["--compare", DIGITS, DIGITS], "--compare: give different configurations"),
         (["--study=no.py"], r"--study=no\.py: there is no such file"),
         (["--study=configs/studies/hist_layers.py", "--seeds=a"], "--seeds=a: must be whole numbers"),
         (["--study=configs/studies/hist_layers.py", "--seeds=1,1"], "--seeds=1,1: give different seeds"),
@@ -402,6 +403,11 @@ def test_invalid_command_lines(arguments: list[str], message: str) -> None:
 
 
 def test_comparison_without_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command.execute(["--compare", DIGITS, "--seeds=0,3", f"--root={tmp_path / 'one'}", "--list"])
+    assert re.findall(r"^(\S+-seed\d)", capsys.readouterr().out, re.MULTILINE) == [
+        "digits_hist-seed0",
+        "digits_hist-seed3",
+    ]
     other = str(ROOT / "configs" / "omniglot_hist.py")
     command.execute(["--compare", DIGITS, other, f"--root={tmp_path / 'r'}", "--smoke", "--list"])
     assert re.findall(r"^(\S+)", capsys.readouterr().out, re.MULTILINE)[:2] == [

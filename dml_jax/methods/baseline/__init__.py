@@ -29,6 +29,7 @@ from dml_jax.backbones import functional
 from dml_jax.backbones.contract import Backbone
 from dml_jax.errors import ConfigError
 from dml_jax.losses import cross_batch_memory
+from dml_jax.losses.classification import nearest_center
 from dml_jax.losses.pairwise import Candidates
 from dml_jax.methods import heads
 from dml_jax.methods.baseline import class_sampling
@@ -75,6 +76,11 @@ class Criterion(nn.Module):
             if logits := find(loss).logits:
                 return logits(options, self.learned[loss], embeddings)
         return None
+
+    def scores(self, embeddings: jax.Array) -> jax.Array:
+        """Embeddings [N, D] -> cosines [N, C] to the nearest proxy of each class in the first loss with proxies."""
+        proxies = next(learned["proxies"] for learned in self.learned.values() if "proxies" in learned)
+        return nearest_center(embeddings, proxies.reshape(self.classes, -1, self.dim))
 
     def proxies(self) -> jax.Array:
         """The proxies [P, D] of all losses."""
@@ -255,6 +261,7 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
         hooks=Hooks(
             after=after if config.memory else None,
             teach=teach,
+            scores=(lambda params, encoded: apply_criterion(params, encoded, method="scores")) if has_proxies else None,
             proxies=(lambda params: apply_criterion(params, method="proxies")) if has_proxies else None,
             active_pairs=active_pairs if any(find(loss).active for loss in config.losses) else None,
             history=("memory", "seen"),
