@@ -79,7 +79,7 @@ class Model:
       WeightsError: damaged weights.
     """
 
-    _versions = ""  # of an image that are averaged, beyond those of the configuration
+    _added = (False, (1.0,))  # flip and scales beyond those of the configuration
 
     def __init__(
         self,
@@ -102,8 +102,7 @@ class Model:
         self._variables = (found.params, found.model_state)
         if scales != (1.0,) and not OF_ANY_SIZE.holds(self.config):
             raise ConfigError(f"scales={scales}: need {OF_ANY_SIZE.what}")
-        if flip or scales != (1.0,):
-            self._versions = f" flip={flip} scales={scales}"
+        self._added = (flip, scales)
         embed = test_time.averaged(method.embed, flip=flip, scales=scales)
         self._network = Network(embed, *self._variables, self.shape, self.config.evaluation.batch_size)
         self._transform = transforms.evaluation(self.config.data)
@@ -111,7 +110,9 @@ class Model:
     @cached_property
     def fingerprint(self) -> str:
         """SHA-256 of all parameters and of the model state; with the versions of an image if several are averaged."""
-        return state.fingerprint(self._variables) + self._versions
+        stored = self.config.evaluation
+        versions = [v for v in ((stored.flip, stored.scales), self._added) if v != (False, (1.0,))]
+        return " ".join([state.fingerprint(self._variables), *map(str, versions)])
 
     def calibrate(self, sizes: np.ndarray) -> Calibration:
         """Imitates an index with the unseen classes of the run, from its `embeddings/test` and `embeddings/gallery`.
@@ -130,9 +131,9 @@ class Model:
                 f"{self.directory}: published weights have no unseen classes to measure a threshold on; give "
                 "--calibrate=DIRECTORY with class folders of other classes (in Python, Index.calibrate), or a threshold"
             )
-        if self._versions:
+        if self._added != (False, (1.0,)):
             raise DataError(
-                f"{self.directory}: the embeddings of the run were computed without{self._versions}, so they give no "
+                f"{self.directory}: its embeddings were computed without --flip and --scales, so they give no "
                 "threshold; give --calibrate=DIRECTORY with class folders of other classes, or a threshold"
             )
         directory = self.directory / "embeddings"
