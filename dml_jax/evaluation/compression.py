@@ -145,11 +145,13 @@ def table(
             form = {"form": "PCA whitening" if whiten else "prefix" if size < width else "whole", "dimensions": size}
             for code, (count, a, b) in compared.items():
                 results = metrics.retrieval(
-                    a, labels, ks=(1,), gallery=b, gallery_labels=classes, exclude_self=gallery is None
-                )
+                    a, labels, ks=(1,), metric="euclidean" if code == "binary" else "cosine",
+                    gallery=b, gallery_labels=classes, exclude_self=gallery is None,
+                )  # fmt: skip
                 found.append(form | {"code": code, "bytes": count} | {k: results[k] for k in RECALL})
             nearest = min(RESCORED, len(y) - (gallery is None))
-            indices = neighbors.search(own, signs, nearest, exclude_self=gallery is None)[1]
+            # Euclidean distances of signs are exact, and so are ties, unlike their cosines.
+            indices = neighbors.search(own, signs, nearest, metric="euclidean", exclude_self=gallery is None)[1]
             scores = np.stack([signs[near] @ (row - fitted.center) for near, row in zip(indices, x, strict=True)])
             hits = classes[indices[np.arange(len(x)), scores.argmax(axis=1)]] == np.asarray(labels)
             recall = float(hits.mean())
