@@ -18,7 +18,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from dml_jax.errors import DataError
-from dml_jax.evaluation import check_inputs, metrics, neighbors
+from dml_jax.evaluation import check_inputs, neighbors
 from dml_jax.evaluation.check_inputs import ArrayLike
 
 Code = Literal["float32", "int8", "binary"]
@@ -125,7 +125,8 @@ def table(
     """
     points = check_inputs.embeddings(queries, name="queries")
     stored = points if gallery is None else check_inputs.embeddings(gallery, name="gallery")
-    classes = np.asarray(labels if gallery is None else gallery_labels)
+    alone, classes = gallery is None, np.asarray(labels if gallery is None else gallery_labels)
+    candidates = len(stored) - alone
     width = points.shape[1]
     sizes = dimensions or [width >> i for i in range(16) if i == 0 or width >> i >= 32]
     rank = 0 if training is None else int(np.linalg.matrix_rank(np.cov(np.asarray(training, np.float64).T)))
@@ -137,28 +138,21 @@ def table(
             fitted = fit(stored if training is None else training, size, whiten=whiten)
             x, y = fitted.reduced(points), fitted.reduced(stored)
             signs, own = (fitted.signs(fitted.binary(rows)) for rows in (y, x))
-            compared = {
-                "float32": (4 * size, x, y),
-                "int8": (size, x, fitted.decoded(fitted.int8(y))),
-                "binary": (-(-size // 8), own, signs),
-            }
-            form = {"form": "PCA whitening" if whiten else "prefix" if size < width else "whole", "dimensions": size}
-            for code, (count, a, b) in compared.items():
-                results = metrics.retrieval(
-                    a, labels, ks=(1,), metric="euclidean" if code == "binary" else "cosine",
-                    gallery=b, gallery_labels=classes, exclude_self=gallery is None,
-                )  # fmt: skip
-                found.append(form | {"code": code, "bytes": count} | {k: results[k] for k in RECALL})
-            nearest = min(RESCORED, len(y) - (gallery is None))
             # Euclidean distances of signs are exact, and so are ties, unlike their cosines.
-            indices = neighbors.search(own, signs, nearest, metric="euclidean", exclude_self=gallery is None)[1]
-            scores = np.stack([signs[near] @ (row - fitted.center) for near, row in zip(indices, x, strict=True)])
-            hits = classes[indices[np.arange(len(x)), scores.argmax(axis=1)]] == np.asarray(labels)
-            recall = float(hits.mean())
-            error = float((recall * (1 - recall) / len(hits)) ** 0.5)
-            code = {"code": "binary, re-scored", "bytes": compared["binary"][0]}
-            found.append(form | code | dict(zip(RECALL, (recall, error), strict=True)))
+            by_bits = neighbors.search(own, signs, min(RESCORED, candidates), metric="euclidean", exclude_self=alone)[1]
+            scores = np.stack([signs[near] @ (row - fitted.center) for near, row in zip(by_bits, x, strict=True)])
+            nearest = {
+                "float32": (4 * size, neighbors.search(x, y, 1, exclude_self=alone)[1][:, 0]),
+                "int8": (size, neighbors.search(x, fitted.decoded(fitted.int8(y)), 1, exclude_self=alone)[1][:, 0]),
+                "binary": (-(-size // 8), by_bits[:, 0]),
+                "binary, re-scored": (-(-size // 8), by_bits[np.arange(len(x)), scores.argmax(axis=1)]),
+            }
+            form = "PCA whitening" if whiten else "prefix" if size < width else "whole"
+            for code, (count, rows) in nearest.items():
+                recall = float(np.mean(classes[rows] == np.asarray(labels)))
+                error = (recall * (1 - recall) / len(x)) ** 0.5
+                found.append(
+                    {"form": form, "dimensions": size, "code": code, "bytes": count, "recall@1": recall}
+                    | {"recall@1_stderr": error}
+                )
     return found
-
-
-RECALL = ("recall@1", "recall@1_stderr")

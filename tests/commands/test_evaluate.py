@@ -142,7 +142,7 @@ def test_storage(capsys: pytest.CaptureFixture[str], files: dict[str, Path], tmp
     assert {row["code"]: row["bytes"] for row in table} == {
         "float32": 32, "int8": 8, "binary": 1, "binary, re-scored": 1,
     }  # fmt: skip
-    assert table[0]["recall@1"] == result["recall@1"]
+    assert table[0]["recall@1"] == pytest.approx(result["recall@1"])
     for text in ("8 (whole)", "8 (PCA whitening)", f"{100 * table[-1]['recall@1']:.2f}"):
         assert text in out
     for options, message in (

@@ -11,7 +11,7 @@ MIXING = RNG.normal(size=(12, 12))
 TRAINING = (RNG.normal(size=(200, 12)) @ MIXING + 1).astype(np.float32)
 CENTERS = RNG.normal(size=(6, 12)) @ MIXING
 LABELS = np.repeat(np.arange(6), 10)
-ROWS = (CENTERS[LABELS] + 1.5 * RNG.normal(size=(60, 12)) @ MIXING).astype(np.float32)
+ROWS = (CENTERS[LABELS] + 0.7 * RNG.normal(size=(60, 12)) @ MIXING).astype(np.float32)
 
 
 def unit(x: np.ndarray) -> np.ndarray:
