@@ -16,14 +16,20 @@ loads it.
 import argparse
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+import jax
+
+from dml_jax import config as configs
 from dml_jax.commands import cli, model_options
 from dml_jax.errors import ConfigError, DataError, printable
+from dml_jax.evaluation import check_inputs
+from dml_jax.evaluation.compression import Code, Compression, fit
+from dml_jax.export import embedding_files, hub, onnx, parquet, stablehlo
 from dml_jax.files import expand_path
-
-if TYPE_CHECKING:
-    from dml_jax.evaluation.compression import Code, Compression
+from dml_jax.inference import model
+from dml_jax.inference.model import is_run
+from dml_jax.train.records.workdir import read_config
+from dml_jax.train.start import warm_start
 
 CODES = ("float32", "int8", "binary")
 FORMS = ("onnx", "stablehlo", "parquet")
@@ -76,8 +82,6 @@ def execute(arguments: list[str]) -> None:
         if options.checkpoint != "reported":
             raise ConfigError(f"--checkpoint={options.checkpoint}: --push uploads the reported one with its results")
 
-    from dml_jax.inference import model
-
     workdir = model.locate(options.model)
     if not model.is_run(workdir):
         for option, given in (("--push", options.push), ("--to=parquet", "parquet" in forms)):
@@ -94,14 +98,12 @@ def execute(arguments: list[str]) -> None:
     )  # fmt: skip
 
 
-def _compression(options: argparse.Namespace) -> "Compression | None":
+def _compression(options: argparse.Namespace) -> Compression | None:
     """The compression that the options ask for."""
-    from dml_jax.evaluation import check_inputs, compression
-
     if not options.training:
         return None
     training = check_inputs.load(expand_path("--training", options.training), name="--training")
-    return compression.fit(training, options.dimensions, whiten=bool(options.dimensions))
+    return fit(training, options.dimensions, whiten=bool(options.dimensions))
 
 
 def export(
@@ -113,22 +115,14 @@ def export(
     *,
     private: bool,
     trust_code: bool,
-    code: "Code" = "float32",
-    compression: "Compression | None" = None,
+    code: Code = "float32",
+    compression: Compression | None = None,
 ) -> None:
     """Writes the forms into `output`, and pushes them with the model to a repository.
 
     Raises:
       UserError: no such run, checkpoint or embeddings, or the hub refuses.
     """
-    import jax
-
-    from dml_jax import config as configs
-    from dml_jax.export import embedding_files, hub, onnx, parquet, stablehlo
-    from dml_jax.inference.model import is_run
-    from dml_jax.train.records.workdir import read_config
-    from dml_jax.train.start import warm_start
-
     shape = warm_start.image_shape(workdir)
     if trust_code and is_run(workdir):
         configs.import_code(read_config(workdir)["config"])

@@ -4,8 +4,12 @@ import argparse
 from typing import Any
 
 import numpy as np
+from rich import box
+from rich.console import Console
+from rich.table import Table
 
 from dml_jax.errors import ConfigError
+from dml_jax.evaluation import check_inputs, compression
 from dml_jax.files import expand_path
 
 
@@ -31,8 +35,6 @@ def evaluate(
     gallery_labels: Any,
 ) -> dict[str, Any]:
     """ "storage": the rows of `compression.table`; nothing without the option."""
-    from dml_jax.evaluation import check_inputs, compression
-
     if not options.storage:
         return {}
     if not isinstance(labels, np.ndarray) or labels.ndim != 1:
@@ -50,10 +52,6 @@ def evaluate(
 
 def print_storage(rows: list[dict[str, Any]]) -> None:
     """Prints the table, most bytes first."""
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-
     table = Table(box=box.SIMPLE, title="stored embeddings; queries are not compressed, except for Hamming distances")
     for name in ("bytes per image", "dimensions", "code", "Recall@1 in %"):
         table.add_column(name, justify="left" if name == "code" else "right")

@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow
+from pyarrow import parquet
 
 from dml_jax.evaluation.compression import Code, Compression
 from dml_jax.export.embedding_files import Exported
@@ -23,9 +25,6 @@ def write(path: Path, exported: Exported, compression: Compression | None = None
     gets the prefix `metadata_`. How the embeddings were compressed is JSON in the metadata of the file,
     `dml_jax.compression`: "code", and the fields of `Compression`.
     """
-    import pyarrow
-    from pyarrow import parquet
-
     rows = np.ascontiguousarray(exported.embeddings, np.float32)
     if compression:
         rows = compression.coded(compression.reduced(rows), code)
@@ -50,8 +49,6 @@ def write(path: Path, exported: Exported, compression: Compression | None = None
 
 def _column(values: Sequence[Any]) -> Any:
     """An Arrow array; as text if the values have several types."""
-    import pyarrow
-
     try:
         return pyarrow.array(values)
     except (pyarrow.ArrowInvalid, pyarrow.ArrowTypeError, OverflowError):
