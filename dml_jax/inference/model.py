@@ -79,7 +79,7 @@ class Model:
       WeightsError: damaged weights.
     """
 
-    _added = (False, (1.0,))  # flip and scales beyond those of the configuration
+    _added: tuple[bool, tuple[float, ...]] = (False, (1.0,))  # flip and scales beyond those of the configuration
 
     def __init__(
         self,

@@ -161,8 +161,9 @@ def build_method(config: Config, data: TrainingSet) -> Method:
             raise ConfigError("data.sampler='hard_classes': needs images; set train.feature_views=0")
         method = hard_classes.mined(method, config.data, data)
     if not config.train.feature_views:
-        versions = {"flip": config.evaluation.flip, "scales": config.evaluation.scales}
-        method = method._replace(embed=test_time.averaged(method.embed, **versions))
+        evaluation = config.evaluation
+        embed = test_time.averaged(method.embed, flip=evaluation.flip, scales=evaluation.scales)
+        method = method._replace(embed=embed)
     return precision.in_bfloat16(method) if config.train.precision == "bfloat16" else method
 
 
