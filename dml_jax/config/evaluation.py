@@ -37,8 +37,8 @@ class Evaluation:
     prefixes: tuple[PositiveInt, ...] = ()  # numbers of leading dimensions that are also evaluated alone
     full_ranking: bool = False  # also MAP over the whole ranking and precision@K; slower with large classes
     batch_size: PositiveInt = 256  # images embedded at once
-    # Embeddings are averaged over the image and its mirror image, and over these factors of its size.
-    flip: Annotated[bool, ON_IMAGES] = False
+    flip: Annotated[bool, ON_IMAGES] = False  # embeddings are averaged over an image and its mirror image
+    # Factors of the size of an image over which its embeddings are averaged.
     scales: Annotated[tuple[Positive, ...], NonEmpty, ON_IMAGES, OF_ANY_SIZE] = (1.0,)
     cluster: bool = True  # computes NMI with k-means at the end; slow with many thousand classes
     # Of the entropies in NMI; geometric in HIST's code.
