@@ -152,6 +152,8 @@ NOT_EXECUTED = {  # part of a command -> why the slow test does not execute it
     "wandb": "needs an optional package; test_trackers.py",
     "runs/a runs/b": "needs two runs; test_ensemble.py",
     "--compare": "takes long; tests/e2e/test_studies.py",
+    "--training": "needs embeddings of other images; test_evaluate.py",
+    "subcenter_arcface": "takes minutes; test_baseline.py",
 }
 SNIPPETS_NOT_EXECUTED = {  # part of a snippet -> why
     "onnxruntime": "needs an optional package; test_onnx.py",

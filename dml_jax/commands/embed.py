@@ -75,6 +75,7 @@ def parser() -> cli.Parser:
     flags = cli.Parser(__doc__)
     flags.add_argument("paths", nargs="*", metavar="IMAGE|DIRECTORY", help="images to embed, Parquet files or archives")
     model_options.add(flags)
+    model_options.add_versions(flags)
     flags.add_argument("--output", default="embeddings", help="directory to write (default: embeddings)")
     flags.add_argument("--skip_bad", action="store_true", help="leave unusable images out of <output>, and do not fail")
     flags.add_argument("--query", help="image whose nearest neighbours are listed and drawn")
@@ -91,6 +92,7 @@ def execute(arguments: list[str]) -> None:
     """
     options = parser().parse_args(arguments)
     model_options.check(options)
+    versions = model_options.versions(options)
     if not options.paths:
         raise ConfigError("IMAGE: missing; give image files or directories")
     cli.check_engine(options)
@@ -111,11 +113,13 @@ def execute(arguments: list[str]) -> None:
     units = inputs.units(files, [file for found in shards.values() for file in found])
     engine: AbstractContextManager[Engine]
     if options.engine == "ray":
-        engine = ray_engine.start(options.address, options.model, options.checkpoint, trust_code=options.trust_code)
+        engine = ray_engine.start(
+            options.address, options.model, options.checkpoint, trust_code=options.trust_code, **versions
+        )
     else:
         runtime.enable_compilation_cache()
         runtime.keep_freed_memory()
-        model = dml_jax.load(options.model, options.checkpoint, trust_code=options.trust_code)
+        model = dml_jax.load(options.model, options.checkpoint, trust_code=options.trust_code, **versions)
         query_image = model.read(query) if query else None  # first, because it may turn out not to be an image
         engine = nullcontext(parts.Engine(parts.facts(model), partial(parts.embed, model)))
     with engine as (facts, embed):

@@ -70,6 +70,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     flags = cli.Parser(__doc__)
     flags.add_argument("paths", nargs="*", metavar="DIRECTORY|IMAGE", help="directories of class folders, or images")
     model_options.add(flags)
+    model_options.add_versions(flags)
     flags.add_argument("--index", help=".npz file with the enrolled classes")
     flags.add_argument("--classify", action="store_true", help="classify images instead of enrolling classes")
     flags.add_argument("--remove", metavar="CLASS", action="append", default=[], help="class to remove; repeatable")
@@ -108,6 +109,7 @@ def execute(arguments: list[str]) -> None:
     """
     options = parse(arguments)
 
+    versions = model_options.versions(options)
     path = cli.file_to_write("--index", options.index)
     if path.suffix != ".npz":
         raise ConfigError(f"--index={options.index}: must end in .npz")
@@ -116,7 +118,7 @@ def execute(arguments: list[str]) -> None:
     files = image_files(options.paths) if options.classify else []
     classes = labelled.class_folders(options.paths) if options.paths and not options.classify else {}
     others = labelled.class_folders([options.calibrate]) if options.calibrate else {}
-    model = dml_jax.load(options.model, options.checkpoint, trust_code=options.trust_code)
+    model = dml_jax.load(options.model, options.checkpoint, trust_code=options.trust_code, **versions)
     if options.classify:
         kept = usable(model, files) if options.skip_bad else files
         index = Index.load(model, path)

@@ -9,7 +9,8 @@ Images are a folder with one subfolder per class, or the test split of a prepare
 [N, D], memory-mapped, so they may be larger than the memory. Labels are integers or strings [N], or a text file with
 one class per line; with several classes per row, 0 and 1 [N, C], or a .tsv file with the classes of a row on each line.
 Without queries, every row searches all other rows. --rerank and --expand add the metrics after k-reciprocal re-ranking
-and query expansion; both load the embeddings into memory.
+and query expansion; both load the embeddings into memory. So does --storage, which adds a table of Recall@1 against
+bytes per image, with PCA whitening if --training has the embeddings of other images.
 """
 
 import argparse
@@ -25,7 +26,7 @@ from rich.table import Table
 
 import dml_jax
 from dml_jax import files
-from dml_jax.commands import cli, model_options, relevance_options, rerank_options, runtime
+from dml_jax.commands import cli, model_options, relevance_options, rerank_options, runtime, storage_options
 from dml_jax.console import Console
 from dml_jax.errors import ConfigError, DataError, printable
 from dml_jax.evaluation import check_inputs, metric_table, protocol, relevance, verification
@@ -47,6 +48,7 @@ def parser() -> cli.Parser:
     """The options of the command."""
     flags = cli.Parser(__doc__)
     model_options.add(flags)
+    model_options.add_versions(flags)
     flags.add_argument("--data", metavar="DIRECTORY", help="class folders or a prepared data set, with --model")
     flags.add_argument("--embeddings", metavar="FILE", help=".npy, [N, D]")
     flags.add_argument("--labels", metavar="FILE", help=".npy, [N] integers or strings, or text, one class per line")
@@ -69,6 +71,7 @@ def parser() -> cli.Parser:
     flags.add_argument("--seed", type=int, default=0, help="seed of k-means (default: 0)")
     relevance_options.add_to(flags)
     rerank_options.add_to(flags)
+    storage_options.add_to(flags)
     flags.add_argument(
         "--full_ranking", action="store_true", help="add MAP over the whole ranking and precision@K; slower"
     )
@@ -140,6 +143,7 @@ def execute(arguments: list[str]) -> None:
     if not 0 <= options.seed < 1 << 31:
         raise ConfigError(f"--seed={options.seed}: must be in 0..{(1 << 31) - 1}")
     rerank_options.check(options)
+    storage_options.check(options)
     ks = parse_numbers("ks", options.ks)
     options.prefixes = parse_numbers("prefixes", options.prefixes) or ()
     output = cli.file_to_write("--output", options.output) if options.output else None
@@ -203,6 +207,7 @@ def evaluate(options: argparse.Namespace, ks: tuple[int, ...] | None) -> dict[st
         if options.verification:
             results |= verification.summary(queries, labels)
         results |= rerank_options.evaluate(options, queries, labels, gallery, gallery_labels, ks or KS, console)
+        results |= storage_options.evaluate(options, queries, labels, gallery, gallery_labels)
     results["protocol"] = protocol.description(
         options.protocol, classes=classes, gallery=gallery is not None, groups="groups" in judgements, **settings
     )
@@ -216,9 +221,10 @@ def evaluate(options: argparse.Namespace, ks: tuple[int, ...] | None) -> dict[st
 
 def _embedded(options: argparse.Namespace) -> tuple[np.ndarray, np.ndarray, np.ndarray | None, np.ndarray | None]:
     """Embeddings and labels of the labelled images, and those of their gallery if they have one."""
+    versions = model_options.versions(options)
     path = files.expand_path("--data", options.data)
     runtime.enable_compilation_cache()
-    model = dml_jax.load(options.model, options.checkpoint, trust_code=options.trust_code)
+    model = dml_jax.load(options.model, options.checkpoint, trust_code=options.trust_code, **versions)
     split = labelled.load(path, model.config.data)
     if not options.quiet:
         print(f"embedding {len(split.labels):,} images of {len(split.classes):,} classes", flush=True)
@@ -284,6 +290,8 @@ def print_table(results: dict[str, Any], output: Path | None) -> None:
         rates = "  ".join(f"FNMR@FMR={rate:g} {results[f'fnmr@{rate}']:.2%}" for rate in FALSE_MATCH_RATES)
         error = f"{results['equal_error_rate']:.2%}"
         console.print(f"pairs of up to {PAIRED:,} rows by their cosine: EER {error}  {rates}", markup=False)
+    if "storage" in results:
+        storage_options.print_storage(results["storage"])
     for ranking in rankings.values():
         if "protocol" in ranking:
             console.print(ranking["protocol"], markup=False)

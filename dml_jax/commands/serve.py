@@ -51,6 +51,7 @@ def execute(arguments: list[str]) -> None:
     """
     flags = cli.Parser(__doc__)
     model_options.add(flags)
+    model_options.add_versions(flags)
     flags.add_argument("--index", help=".npz file with enrolled classes")
     decision_options.add(flags)
     flags.add_argument("--host", default="127.0.0.1", help="default 127.0.0.1; 0.0.0.0 to be reachable from elsewhere")
@@ -64,6 +65,7 @@ def execute(arguments: list[str]) -> None:
     for name in options.host_name:
         if not re.fullmatch(r"[\w.-]+", name):
             raise ConfigError(f"--host_name={name}: is not a name; give it as in an address, e.g. birds.example.org")
+    versions = model_options.versions(options)
     decision = decision_options.given(options)
     for name in decision:
         if not options.index and any(argument.partition("=")[0] == f"--{name}" for argument in arguments):
@@ -76,7 +78,7 @@ def execute(arguments: list[str]) -> None:
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     with listen(options.host, options.port) as listener:
         runtime.enable_compilation_cache()
-        model = dml_jax.load(options.model, options.checkpoint, trust_code=options.trust_code)
+        model = dml_jax.load(options.model, options.checkpoint, trust_code=options.trust_code, **versions)
         classify = None
         if options.index:
             classify = EnrolledClasses(model, expand_path("--index", options.index), decision)

@@ -3,6 +3,7 @@
 from dataclasses import field
 from typing import Annotated, Any, Literal
 
+from dml_jax.config.data import OF_ANY_SIZE, ON_IMAGES
 from dml_jax.config.fields import AtLeastTwo, NonEmpty, NonNegativeInt, Positive, PositiveInt, require, section
 from dml_jax.config.needs import Needs, RunRule
 
@@ -36,6 +37,9 @@ class Evaluation:
     prefixes: tuple[PositiveInt, ...] = ()  # numbers of leading dimensions that are also evaluated alone
     full_ranking: bool = False  # also MAP over the whole ranking and precision@K; slower with large classes
     batch_size: PositiveInt = 256  # images embedded at once
+    flip: Annotated[bool, ON_IMAGES] = False  # embeddings are averaged over an image and its mirror image
+    # Factors of the size of an image over which its embeddings are averaged.
+    scales: Annotated[tuple[Positive, ...], NonEmpty, ON_IMAGES, OF_ANY_SIZE] = (1.0,)
     cluster: bool = True  # computes NMI with k-means at the end; slow with many thousand classes
     # Of the entropies in NMI; geometric in HIST's code.
     nmi_average: Annotated[Literal["arithmetic", "geometric"], CLUSTERED] = "arithmetic"

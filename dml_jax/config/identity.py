@@ -18,7 +18,10 @@ INDIFFERENT = (
     "paper", "method.ensemble", "method.tested_branch",
 )  # fmt: skip
 # Options of the test-time reading, which decide which model is selected but change none.
-READING = ("method.ensemble", "method.tested_branch", "evaluation.readings", "evaluation.reading")
+READING = (
+    "method.ensemble", "method.tested_branch", "evaluation.readings", "evaluation.reading", "evaluation.flip",
+    "evaluation.scales",
+)  # fmt: skip
 # Keys that do not change what a published number was measured with.
 SAME_EXPERIMENT = (
     "seed", "data.path", "data.threads", "data.workers", "data.prefetch", "train.log_every", "train.checkpoint_every",

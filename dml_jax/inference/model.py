@@ -10,10 +10,11 @@ import numpy as np
 from PIL import Image as pillow
 
 from dml_jax.backbones.weights import packaged, store
+from dml_jax.config.data import OF_ANY_SIZE
 from dml_jax.data import decode, transforms
 from dml_jax.data.prepare.sources import File
 from dml_jax.data.split import Split
-from dml_jax.errors import CheckpointError, DataError
+from dml_jax.errors import CheckpointError, ConfigError, DataError
 from dml_jax.evaluation import open_set
 from dml_jax.evaluation.open_set import Calibration
 from dml_jax.export import embedding_files, hub
@@ -25,6 +26,7 @@ from dml_jax.methods.contract import PyTree, teaching
 from dml_jax.train import state
 from dml_jax.train.records import workdir
 from dml_jax.train.testing import pretrained_features
+from dml_jax.train.variants import test_time
 
 KINDS = "give a path, the contents of a file, a Pillow image or an array uint8 [height, width, 3]"
 
@@ -62,7 +64,8 @@ class Model:
     Args:
       model: see `dml_jax.load`.
       checkpoint: "reported" (the one that `results.json` describes), "latest", "best" or a step.
-      trust_code: see `dml_jax.load`.
+      trust_code, flip, scales: see `dml_jax.load`; the last two are in addition to `evaluation.flip` and
+        `evaluation.scales` of the run.
 
     Attributes:
       directory: the work directory, or that of the weights.
@@ -76,7 +79,17 @@ class Model:
       WeightsError: damaged weights.
     """
 
-    def __init__(self, model: str | Path, checkpoint: str = "reported", *, trust_code: bool = False):
+    _added: tuple[bool, tuple[float, ...]] = (False, (1.0,))  # flip and scales beyond those of the configuration
+
+    def __init__(
+        self,
+        model: str | Path,
+        checkpoint: str = "reported",
+        *,
+        trust_code: bool = False,
+        flip: bool = False,
+        scales: tuple[float, ...] = (1.0,),
+    ):
         directory = self.directory = locate(model)
         unfinished = ""
         if is_run(directory):
@@ -94,13 +107,19 @@ class Model:
         self.step = int(found.step)
         self._method = method
         self._variables = (found.params, found.model_state)
-        self._network = Network(method.embed, *self._variables, self.shape, self.config.evaluation.batch_size)
+        if scales != (1.0,) and not OF_ANY_SIZE.holds(self.config):
+            raise ConfigError(f"scales={scales}: need {OF_ANY_SIZE.what}")
+        self._added = (flip, scales)
+        embed = test_time.averaged(method.embed, flip=flip, scales=scales)
+        self._network = Network(embed, *self._variables, self.shape, self.config.evaluation.batch_size)
         self._transform = transforms.evaluation(self.config.data)
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 of all parameters and of the model state."""
-        return state.fingerprint(self._variables)
+        """SHA-256 of all parameters and of the model state; with the versions of an image if several are averaged."""
+        stored = self.config.evaluation
+        versions = [v for v in ((stored.flip, stored.scales), self._added) if v != (False, (1.0,))]
+        return " ".join([state.fingerprint(self._variables), *map(str, versions)])
 
     def calibrate(self, sizes: np.ndarray) -> Calibration:
         """Imitates an index with the unseen classes of the run, from its `embeddings/test` and `embeddings/gallery`.
@@ -118,6 +137,11 @@ class Model:
             raise DataError(
                 f"{self.directory}: published weights have no unseen classes to measure a threshold on; give "
                 "--calibrate=DIRECTORY with class folders of other classes (in Python, Index.calibrate), or a threshold"
+            )
+        if self._added != (False, (1.0,)):
+            raise DataError(
+                f"{self.directory}: its embeddings were computed without --flip and --scales, so they give no "
+                "threshold; give --calibrate=DIRECTORY with class folders of other classes, or a threshold"
             )
         directory = self.directory / "embeddings"
         splits = []

@@ -27,9 +27,9 @@ PATIENCE = 60.0  # seconds without a free actor, after which a line says so
 class Embedder:
     """An actor: a model in a process of its own."""
 
-    def load(self, directory: str, checkpoint: str, trust_code: bool) -> tuple[parts.Facts, str]:
+    def load(self, directory: str, checkpoint: str, options: dict[str, Any]) -> tuple[parts.Facts, str]:
         """Loads the model; returns what is known of it and the name of the machine."""
-        self._model = dml_jax.load(directory, checkpoint, trust_code=trust_code)
+        self._model = dml_jax.load(directory, checkpoint, **options)
         return parts.facts(self._model), os.uname().nodename
 
     def embed(self, file: Path, unit: Unit, key: str) -> Path:
@@ -56,12 +56,12 @@ def resources(nodes: list[dict[str, Any]]) -> tuple[int, dict[str, float]]:
 
 
 @contextmanager
-def start(address: str | None, model: str, checkpoint: str, *, trust_code: bool) -> Iterator[parts.Engine]:
+def start(address: str | None, model: str, checkpoint: str, **options: Any) -> Iterator[parts.Engine]:
     """A model on the machines of a Ray cluster.
 
     Args:
       address: see `ray_cluster.connect`.
-      model, checkpoint, trust_code: see `Model`; every machine must see the directory.
+      model, checkpoint, options: see `dml_jax.load`; every machine must see the directory.
 
     Raises:
       UserError: the cluster or the model cannot be used.
@@ -69,7 +69,7 @@ def start(address: str | None, model: str, checkpoint: str, *, trust_code: bool)
     name = os.path.abspath(model) if Path(model).exists() else model  # of packaged weights, or on the hub
     with ray_cluster.connect(address) as ray:
         count, needs = resources(ray.nodes())
-        pool = _Pool(ray, needs, (name, checkpoint, trust_code))
+        pool = _Pool(ray, needs, (name, checkpoint, options))
         for _ in range(count):
             pool.add()
         yield parts.Engine(pool.first(), pool.embed)
@@ -78,7 +78,7 @@ def start(address: str | None, model: str, checkpoint: str, *, trust_code: bool)
 class _Pool:
     """Actors, those that are free, and what the others do."""
 
-    def __init__(self, ray: Any, needs: dict[str, float], model: tuple[str, str, bool]):
+    def __init__(self, ray: Any, needs: dict[str, float], model: tuple[str, str, dict[str, Any]]):
         self._ray = ray
         self._actor = ray.remote(**needs)(Embedder)
         self._model = model

@@ -15,10 +15,17 @@ class TrainingSet(NamedTuple):
     Attributes:
       classes: number of classes C.
       images: number of images N.
+      labels: int [N], in 0..C-1; None where nothing is trained.
     """
 
     classes: int
     images: int
+    labels: np.ndarray | None = None
+
+    @property
+    def sizes(self) -> np.ndarray | None:
+        """Number of images of each class, int [C]; None where nothing is trained."""
+        return None if self.labels is None else np.bincount(self.labels, minlength=self.classes)
 
 
 class Teaching(NamedTuple):

@@ -27,7 +27,16 @@ from dml_jax.evaluation import refinement_batches
 from dml_jax.methods.contract import Embed, Method, PyTree, TrainingSet, zeros
 from dml_jax.train import optimizers, step
 from dml_jax.train.distributed import mesh as meshes
-from dml_jax.train.variants import chunks, class_tables, frozen_groups, low_rank, path_groups, precision
+from dml_jax.train.variants import (
+    chunks,
+    class_tables,
+    frozen_groups,
+    hard_classes,
+    low_rank,
+    path_groups,
+    precision,
+    test_time,
+)
 
 
 class Teacher(NamedTuple):
@@ -102,7 +111,7 @@ def build(config: Config) -> Experiment:
         stop=steps,
         milestones=tuple(sampler.first_step(train.warmup_epochs + epoch) for epoch in train.milestones),
     )
-    images = TrainingSet(len(splits["train"].classes), len(splits["train"].labels))
+    images = training_set(splits["train"])
     method = chunks.chunked(build_method(config, images), train.chunks)
     _check_refinement(config, method, splits["test"])
     optimizer = optimizers.build(train, method, schedule, warmup_steps=warmup)
@@ -120,6 +129,11 @@ def build(config: Config) -> Experiment:
         {name: build_method(read_as(config, name), images).embed for name in config.evaluation.readings},
         start=config.init_from,
     )
+
+
+def training_set(split: Split) -> TrainingSet:
+    """What a method may know about the training split."""
+    return TrainingSet(len(split.classes), len(split.labels), split.labels)
 
 
 def length(train: Train, sampler: Sampler) -> int:
@@ -156,6 +170,14 @@ def build_method(config: Config, data: TrainingSet) -> Method:
         side = config.data.image_size or 224  # of any images: only the shapes of the tables are read from it
         batch = zeros(config.data.batch_size, (side, side), method.hooks.views)
         method = class_tables.spread(build_for, data.classes, batch)
+    if config.data.sampler == "hard_classes":
+        if config.train.feature_views:
+            raise ConfigError("data.sampler='hard_classes': needs images; set train.feature_views=0")
+        method = hard_classes.mined(method, config.data, data)
+    if not config.train.feature_views:
+        evaluation = config.evaluation
+        embed = test_time.averaged(method.embed, flip=evaluation.flip, scales=evaluation.scales)
+        method = method._replace(embed=embed)
     return precision.in_bfloat16(method) if config.train.precision == "bfloat16" else method
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from dml_jax.commands import cli, evaluate
-from dml_jax.evaluation import metrics, query_expansion, ranked_lists, reranking
+from dml_jax.evaluation import compression, metrics, query_expansion, ranked_lists, reranking
 
 ROOT = Path(__file__).parents[2]
 
@@ -129,6 +129,30 @@ def test_prefixes_and_lone_queries(capsys: pytest.CaptureFixture[str], files: di
     assert {key: result["reranked"][key] for key in reranked} == reranked
     for text in ("first 2", "3 queries have no relevant row", "without a relevant row left out"):
         assert text in out
+
+
+def test_storage(capsys: pytest.CaptureFixture[str], files: dict[str, Path], tmp_path: Path) -> None:
+    output = tmp_path / "results.json"
+    pair = f"--embeddings={files['x']}", f"--labels={files['y']}", f"--training={files['xq']}"
+    code, out, err = run(capsys, *pair, "--storage", "--no_clustering", "--ks=1", "--quiet", f"--output={output}")
+    assert (code, err) == (0, "")
+    result = json.loads(output.read_text())
+    table = compression.table(*(np.load(files[name]) for name in ("x", "y", "xq")))
+    assert result["storage"] == table
+    assert {row["code"]: row["bytes"] for row in table} == {
+        "float32": 32, "int8": 8, "binary": 1, "binary, re-scored": 1,
+    }  # fmt: skip
+    assert table[0]["recall@1"] == pytest.approx(result["recall@1"])
+    for text in ("8 (whole)", "8 (PCA whitening)", f"{100 * table[-1]['recall@1']:.2f}"):
+        assert text in out
+    for options, message in (
+        (("--training=x.npy",), "--training: is for --storage"),
+        (("--storage", "--metric=euclidean"), "--storage: compares cosines"),
+        (("--storage", f"--training={files['y']}"), "has shape [60]; give [N, 8]"),
+    ):
+        code, out, err = run(capsys, *pair[:2], *options, "--no_clustering", "--ks=1", "--quiet")
+        assert (code, out) == (2, "")
+        assert message in err
 
 
 def test_queries_of_the_gallery(capsys: pytest.CaptureFixture[str], files: dict[str, Path], tmp_path: Path) -> None:
