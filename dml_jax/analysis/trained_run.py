@@ -21,7 +21,7 @@ from dml_jax.train.experiment import Experiment
 from dml_jax.train.records import kept_models, workdir
 from dml_jax.train.records.jsonl import JsonLines
 from dml_jax.train.start import warm_start
-from dml_jax.train.state import TrainState
+from dml_jax.train.state import TrainState, evaluated
 from dml_jax.train.testing import embedding
 from dml_jax.train.testing.embedding import Embedder
 
@@ -31,6 +31,8 @@ class TrainedRun:
 
     Args:
       embeddings: known embeddings [N, D], by name of the split.
+      batch: which training batch `training_batch` is, 0 for the first.
+      node: the image of that batch whose attention is shown, in its order by class.
     """
 
     def __init__(
@@ -40,7 +42,10 @@ class TrainedRun:
         state: TrainState,
         console: Console,
         embeddings: Mapping[str, np.ndarray] = MappingProxyType({}),
+        batch: int = 0,
+        node: int = 0,
     ):
+        self.batch, self.node = batch, node
         self.directory, self.experiment, self.state, self.console = directory, experiment, state, console
         self._embeddings = dict(embeddings)
 
@@ -98,7 +103,7 @@ class TrainedRun:
         The untrained one is missing if its starting point (`init_from`, pretrained weights) no longer exists.
         """
         try:
-            yield warm_start.initial_state(self.experiment, Console(active=False))
+            yield evaluated(warm_start.initial_state(self.experiment, Console(active=False)))
         except UserError as error:
             self.console.print(f"warning: the model before the first step cannot be restored: {error}")
         template, run = on_devices.template(self.experiment), workdir.identity(workdir.read_config(self.directory))
@@ -110,10 +115,10 @@ class TrainedRun:
 
     @cached_property
     def training_batch(self) -> Batch:
-        """The images of the first training batch, cropped as for evaluation: uint8 [1, B, H, W, 3], with labels."""
-        index = np.asarray(self.experiment.sampler.batch(0))
+        """The images of one training batch, cropped as for evaluation: uint8 [1, B, H, W, 3], with labels, by class."""
+        index = np.asarray(self.experiment.sampler.batch(self.batch))
         labels = self.split("train").labels[index]
-        order = np.argsort(labels, kind="stable")  # figures group the images by class
+        order = np.argsort(labels, kind="stable")
         index, labels = index[order], labels[order]
         images = self.images("train", index)[None]
         return Batch(jnp.asarray(images), jnp.asarray(labels, jnp.int32), jnp.asarray(index, jnp.int32))

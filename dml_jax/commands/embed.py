@@ -21,19 +21,22 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from dml_jax.commands import cli, model_options
+import dml_jax
+from dml_jax.analysis import figures
+from dml_jax.commands import cli, model_options, runtime
+from dml_jax.console import Console
 from dml_jax.data.prepare.sources import IMAGE_SUFFIXES, is_image, walk
 from dml_jax.errors import ConfigError, DataError, printable
+from dml_jax.evaluation import neighbors
+from dml_jax.export import embedding_files
+from dml_jax.export.embedding_files import Exported
 from dml_jax.files import expand_path
+from dml_jax.inference import inputs, parts, ray_engine
+from dml_jax.inference.inputs import Unit
+from dml_jax.inference.parts import Embed, Engine, Facts, Parts, Summary
 
-if TYPE_CHECKING:
-    from dml_jax.export.embedding_files import Exported
-    from dml_jax.inference.inputs import Unit
-    from dml_jax.inference.parts import Embed, Engine, Facts, Parts, Summary
-
-ENGINES = ("local", "ray")
 ARRAY_BYTES = 2**32  # of embeddings, above which they are written as Parquet only
 SHOWN = 10  # unusable images that are listed
 NEIGHBORS = 8  # shown for a query
@@ -72,12 +75,12 @@ def parser() -> cli.Parser:
     flags = cli.Parser(__doc__)
     flags.add_argument("paths", nargs="*", metavar="IMAGE|DIRECTORY", help="images to embed, Parquet files or archives")
     model_options.add(flags)
+    model_options.add_versions(flags)
     flags.add_argument("--output", default="embeddings", help="directory to write (default: embeddings)")
     flags.add_argument("--skip_bad", action="store_true", help="leave unusable images out of <output>, and do not fail")
     flags.add_argument("--query", help="image whose nearest neighbours are listed and drawn")
     flags.add_argument("--quiet", action="store_true", help="print messages but no progress")
-    flags.add_argument("--engine", default="local", help="local (default), or ray: the machines of a Ray cluster")
-    flags.add_argument("--address", help="of the Ray cluster, e.g. auto; default: Ray is started on this machine")
+    cli.add_engine(flags)
     return flags
 
 
@@ -89,14 +92,10 @@ def execute(arguments: list[str]) -> None:
     """
     options = parser().parse_args(arguments)
     model_options.check(options)
+    versions = model_options.versions(options)
     if not options.paths:
         raise ConfigError("IMAGE: missing; give image files or directories")
-    if options.engine not in ENGINES:
-        raise ConfigError(f"--engine={options.engine}: must be {' or '.join(ENGINES)}")
-    if options.address and options.engine != "ray":
-        raise ConfigError(f"--address={options.address}: is for --engine=ray")
-    if options.engine == "ray":
-        cli.check_installed("--engine=ray", "ray", "ray")
+    cli.check_engine(options)
     output = expand_path("--output", options.output)
     where = output.resolve().with_name(f"{output.resolve().name}.parquet")
     shards = shard_files(options.paths, where)
@@ -110,20 +109,17 @@ def execute(arguments: list[str]) -> None:
     if query and options.engine == "ray":
         raise ConfigError("--query: is for one machine; embed first, then give it without --engine=ray")
 
-    import dml_jax
-    from dml_jax.commands import runtime
-    from dml_jax.export import embedding_files
-    from dml_jax.inference import inputs, parts, ray_engine
-
     embedding_files.check_replaceable(output)
     units = inputs.units(files, [file for found in shards.values() for file in found])
     engine: AbstractContextManager[Engine]
     if options.engine == "ray":
-        engine = ray_engine.start(options.address, options.model, options.checkpoint, trust_code=options.trust_code)
+        engine = ray_engine.start(
+            options.address, options.model, options.checkpoint, trust_code=options.trust_code, **versions
+        )
     else:
         runtime.enable_compilation_cache()
         runtime.keep_freed_memory()
-        model = dml_jax.load(options.model, options.checkpoint, trust_code=options.trust_code)
+        model = dml_jax.load(options.model, options.checkpoint, trust_code=options.trust_code, **versions)
         query_image = model.read(query) if query else None  # first, because it may turn out not to be an image
         engine = nullcontext(parts.Engine(parts.facts(model), partial(parts.embed, model)))
     with engine as (facts, embed):
@@ -140,9 +136,6 @@ def execute(arguments: list[str]) -> None:
         f"{printable(str(output if exported else where))}"
     )
     if query and query_image is not None and exported:
-        from dml_jax.analysis import figures
-        from dml_jax.evaluation import neighbors
-
         count = min(NEIGHBORS, len(exported.ids))
         distances, indices = neighbors.search(model.embed([query]), exported.embeddings, count)
         found = [exported.ids[int(i)] for i in indices[0]]
@@ -157,8 +150,6 @@ def shard_files(paths: list[str], written: Path) -> dict[str, list[str]]:
 
     Files in `written`, the Parquet files of the output, are left out.
     """
-    from dml_jax.inference import inputs
-
     found = {}
     for name in paths:
         path = expand_path("IMAGE", name)
@@ -169,10 +160,8 @@ def shard_files(paths: list[str], written: Path) -> dict[str, list[str]]:
     return {name: files for name, files in found.items() if files}
 
 
-def embed_missing(embed: "Embed", units: "Sequence[Unit]", written: "Parts", *, quiet: bool) -> None:
+def embed_missing(embed: Embed, units: Sequence[Unit], written: Parts, *, quiet: bool) -> None:
     """Embeds what earlier calls have not written."""
-    from dml_jax.console import Console
-
     missing = written.missing()
     done = written.count - len(missing)
     if not missing:
@@ -187,7 +176,7 @@ def embed_missing(embed: "Embed", units: "Sequence[Unit]", written: "Parts", *, 
                 console.update_progress(done)
 
 
-def check_usable(written: "Parts", output: Path, *, skip_bad: bool) -> "Summary":
+def check_usable(written: Parts, output: Path, *, skip_bad: bool) -> Summary:
     """Counts the images and lists the first unusable ones.
 
     Raises:
@@ -208,10 +197,8 @@ def check_usable(written: "Parts", output: Path, *, skip_bad: bool) -> "Summary"
     return summary
 
 
-def export(output: Path, written: "Parts", plan: dict[str, Any], facts: "Facts") -> "Exported":
+def export(output: Path, written: Parts, plan: dict[str, Any], facts: Facts) -> Exported:
     """Writes the usable embeddings as arrays, unless they are there already and undamaged."""
-    from dml_jax.export import embedding_files
-
     with suppress(DataError):
         exported = embedding_files.read(output)
         if exported.manifest.get("plan") == plan:

@@ -4,9 +4,11 @@ import hashlib
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from dml_jax.errors import DivergedError
+from dml_jax.train.variants import low_rank
 
 
 class TrainState(NamedTuple):
@@ -28,11 +30,13 @@ class TrainState(NamedTuple):
 
 
 def evaluated(state: TrainState) -> TrainState:
-    """The state whose model is evaluated, exported and reported: the moving average, where there is one."""
-    if state.average is None:
-        return state
-    params, model_state = state.average
-    return state._replace(params=params, model_state=model_state)
+    """The state whose model is evaluated, exported and reported.
+
+    It is the moving average, where there is one, with low-rank updates merged.
+    """
+    if state.average is not None:
+        state = state._replace(params=state.average[0], model_state=state.average[1])
+    return state._replace(params=low_rank.merged(state.params))
 
 
 def fingerprint(variables: Any) -> str:
@@ -46,13 +50,22 @@ def fingerprint(variables: Any) -> str:
 
 def check_finite(state: TrainState) -> None:
     """Raises DivergedError, which names an array, if parameters, model state or optimizer state are not finite."""
-    for path, leaf in jax.tree_util.tree_leaves_with_path(state):
-        spread = isinstance(leaf, jax.Array) and not leaf.is_fully_replicated
-        parts = [shard.data for shard in leaf.addressable_shards] if spread else [leaf]
-        floating = jax.dtypes.issubdtype(leaf.dtype, np.floating)
-        if floating and not all(np.isfinite(np.asarray(part)).all() for part in parts):
-            name = jax.tree_util.keystr(path, simple=True, separator="/")
-            raise DivergedError(
-                f"training diverged at step {int(state.step)}: {name} is not finite after the update; lower the "
-                "learning rates and start again"
-            )
+    leaves = {path: leaf for path, leaf in jax.tree_util.tree_leaves_with_path(state) if _is_floating(leaf)}
+    if jax.device_get(_all_finite(list(leaves.values()))).all():
+        return
+    path = next(path for path, leaf in leaves.items() if not jnp.isfinite(leaf).all())
+    name = jax.tree_util.keystr(path, simple=True, separator="/")
+    raise DivergedError(
+        f"training diverged at step {int(state.step)}: {name} is not finite after the update; lower the learning rates "
+        "and start again"
+    )
+
+
+def _is_floating(leaf: Any) -> bool:
+    return bool(jax.dtypes.issubdtype(leaf.dtype, np.floating))
+
+
+@jax.jit
+def _all_finite(arrays: list[jax.Array]) -> jax.Array:
+    """Whether each array is finite, bool; computed where the arrays are."""
+    return jnp.stack([jnp.isfinite(array).all() for array in arrays])
