@@ -18,6 +18,8 @@ from dml_jax.__main__ import COMMANDS, main
 from dml_jax.commands import cli
 from dml_jax.evaluation.open_set import Calibration
 from dml_jax.export import stablehlo
+from dml_jax.inference.index import Images
+from dml_jax.inference.model import Classification
 from tests import tiny_model
 from tests.data import pictures
 
@@ -112,8 +114,8 @@ WORK = {  # command: the function that first needs data, weights, devices, a por
     "serve": "dml_jax.commands.serve.listen",
     "study": "dml_jax.studies.plan.check_root",
     "report": "dml_jax.studies.summary.of_runs",
-    "analyse": "dml_jax.inference.model.locate",
-    "explore": "dml_jax.inference.model.locate",
+    "analyse": "dml_jax.commands.analyse.locate",
+    "explore": "dml_jax.commands.analyse.locate",
 }
 OUTPUT = ("digits_hist: unseen classes",)  # first words of blocks that are no commands
 OTHER_PROGRAMS = {  # first words of a line -> why it is only looked at: files that it names must exist
@@ -124,6 +126,7 @@ OTHER_PROGRAMS = {  # first words of a line -> why it is only looked at: files t
     "curl": "needs a server; test_serve.py asks one",
     "tensorboard": "serves until it is stopped",
     "sbatch": "needs a cluster; test_manifests.py checks the launch files",
+    "srun": "needs a cluster",
     "kubectl": "needs a cluster; test_manifests.py checks the launch files",
     "TPU=": "needs a cluster; test_manifests.py checks the launch files",
     "docker": "needs Docker",
@@ -151,12 +154,15 @@ NOT_EXECUTED = {  # part of a command -> why the slow test does not execute it
     "wandb": "needs an optional package; test_trackers.py",
     "runs/a runs/b": "needs two runs; test_ensemble.py",
     "--compare": "takes long; tests/e2e/test_studies.py",
+    "--training": "needs embeddings of other images; test_evaluate.py",
+    "subcenter_arcface": "takes minutes; test_baseline.py",
 }
 SNIPPETS_NOT_EXECUTED = {  # part of a snippet -> why
     "onnxruntime": "needs an optional package; test_onnx.py",
     "pandas": "needs an optional package",
     "faiss": "needs an optional package; test_search_indexes.py",
     "from theirs import": "stands for another library; tests/backbones/test_other_libraries.py",
+    "from equimo.models import": "may not be installed; tests/backbones/test_other_libraries.py",
 }
 
 
@@ -206,6 +212,7 @@ def test_every_command_resolves(
 
     monkeypatch.setattr(WORK["main" if module == "train" else module], reach)
     monkeypatch.setattr("dml_jax.inference.ray_engine.start", reach)
+    monkeypatch.setattr("dml_jax.inference.model.locate", reach)
     monkeypatch.setattr(cli, "check_installed", lambda *_: None)
     arguments = [argument.replace("HOST:PORT", "localhost:1234") for argument in arguments]
     monkeypatch.setattr(sys, "argv", ["dml-jax", "train" if module == "main" else module, *arguments])
@@ -233,7 +240,12 @@ def test_every_other_program_is_known(page: Path) -> None:
 
 
 class Tiny(tiny_model.Tiny):
-    """A model whose threshold for strangers is that of no run."""
+    """A model whose threshold for strangers is that of no run, and whose dimensions are its classes."""
+
+    def classify(self, images: Images) -> Classification:
+        logits = self.embed(images)
+        classes = [f"class {i}" for i in range(logits.shape[1])]
+        return Classification([classes[i] for i in logits.argmax(axis=1)], logits, classes)
 
     def calibrate(self, sizes: np.ndarray) -> Calibration:
         similarities = np.tile(np.linspace(-1, 1, 100, dtype=np.float32), (3, 1))

@@ -10,6 +10,7 @@ from typing import Any
 
 from dml_jax import config as configs
 from dml_jax import files
+from dml_jax.backbones.weights import packaged
 from dml_jax.config import Config
 from dml_jax.config import files as config_files
 from dml_jax.errors import ConfigError, DataError, suggest
@@ -88,14 +89,15 @@ def load(path: str) -> tuple[str, Study]:
 
 
 def comparison(paths: Sequence[str]) -> tuple[str, Study]:
-    """The name and the contents of a study that compares configuration files."""
-    if len(set(paths)) < max(2, len(paths)):
-        raise ConfigError("--compare: give two or more different configurations, e.g. configs/a.py configs/b.py")
+    """The name and the contents of a study that compares configuration files, or the seeds of one."""
+    if len(set(paths)) < len(paths):
+        raise ConfigError("--compare: give different configurations, e.g. configs/a.py configs/b.py")
     names = [Path(path).name.replace(".py", "", 1) for path in paths]
     if len(set(names)) < len(names):
         names = [path.removeprefix("configs/").replace(".py", "", 1) for path in paths]
     rows = tuple(Row(name, path) for name, path in zip(names, paths, strict=True))
-    return slug("-".join(names))[:100], Study(f"{', '.join(names[:-1])} and {names[-1]}", rows=rows)
+    title = " and ".join([", ".join(names[:-1])] * (len(names) > 1) + names[-1:])
+    return slug("-".join(names))[:100], Study(title, rows=rows)
 
 
 def slug(name: str) -> str:
@@ -246,7 +248,7 @@ def check_sources(made: Sequence[Trial]) -> None:
         flat = configs.flatten(asdict(trial.config)) if trial.config else {}
         for key in configs.PATHS:
             path = str(flat.get(key) or "")
-            if path in ("", "none") or path in own or files.expand_path(key, path).exists():
+            if path in ("", "none") or path in own or _source(key, path).exists():
                 continue
             remedy = {
                 "data.path": "prepare the data (see `dml-jax prepare --help`) or give --config.data.path=…",
@@ -254,6 +256,11 @@ def check_sources(made: Sequence[Trial]) -> None:
                 "--config.backbone.pretrained=none",
             }.get(key, "give another")
             raise ConfigError(f"row {trial.row!r}: {key}={path}: does not exist; {remedy}; --smoke needs neither")
+
+
+def _source(key: str, path: str) -> Path:
+    expanded = files.expand_path(key, path)
+    return packaged.directory(expanded) if key == "backbone.pretrained" else expanded
 
 
 def read_facts(root: Path) -> dict[str, Any] | None:

@@ -120,6 +120,19 @@ def test_loss_from_pixels() -> None:
     assert float(loss) == pytest.approx(-(target * log_p).sum(1).mean(), rel=1e-5)
 
 
+def test_without_a_linear_layer() -> None:
+    """The embeddings are the pooled features; proxies and memory have as many dimensions."""
+    config = baseline.make_config("contrastive+proxy_nca", embedding_dim=0, memory=SIZE)
+    method = baseline.build(config, toy(), DATA)
+    params, model_state = method.init(jax.random.key(0), batch())
+    assert params["loss"]["proxy_nca_proxies"].shape == (SIZE, 7)
+    assert model_state["memory"]["embeddings"].shape == (SIZE, 7)
+    tree = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params["backbone"])
+    pooled = ((np.asarray(batch().images[0], np.float64) / 255 - 0.5) @ tree["kernel"] + tree["bias"]).mean(axis=(1, 2))
+    embeddings = method.embed(params, model_state, batch().images[0])
+    np.testing.assert_allclose(embeddings, pooled / np.linalg.norm(pooled, axis=1, keepdims=True), rtol=1e-5, atol=1e-6)
+
+
 def test_a_sum_of_losses_with_weights_that_change() -> None:
     """contrastive + 0.5 classifier, towards 3 classifier from step 1 to 3; the memory adds the pair loss."""
     config = baseline.resolve(
@@ -232,7 +245,7 @@ def test_options_are_keyword_arguments_of_the_losses() -> None:
         function = getattr(losses, {"cross_entropy": "softmax"}.get(name, name))
         arguments = inspect.signature(function).parameters
         for option in fields(entry.options):
-            if (name, option.name) != ("margin", "beta") and option.name != "centers":
+            if (name, option.name) != ("margin", "beta") and option.name not in ("centers", "size_power", "size_floor"):
                 assert arguments[option.name].default == option.default, (name, option.name)
         assert (name in baseline.PAIR_LOSSES) == ("candidates" in arguments)
         assert entry.mines == ("key" in arguments)
@@ -297,3 +310,77 @@ def test_invalid_options(values: dict[str, Any], message: str) -> None:
 def test_one_training_class_is_rejected() -> None:
     with pytest.raises(ConfigError, match="needs two training classes"):
         baseline.build(baseline.make_config("multi_similarity"), toy(), TrainingSet(1, 8))
+
+
+def encoded_loss(options: dict[str, Any], data: TrainingSet, x: jax.Array, labels: jax.Array) -> tuple[Any, Any, Any]:
+    """Value and gradient of the loss of a baseline for embeddings, and its learned parameters."""
+    method = baseline.build(baseline.resolve(options), toy(), data)
+    params, model_state = method.init(jax.random.key(0), batch())
+
+    def value(x: jax.Array) -> jax.Array:
+        given = batch()._replace(labels=labels)
+        return method.loss(params, model_state, x, given, jnp.asarray(0), jax.random.key(1))[0]
+
+    return *jax.value_and_grad(value)(x), params["loss"]
+
+
+LABELS_OF_64 = np.repeat(np.arange(4), [1, 3, 20, 40])
+
+
+def test_class_weights_and_margins_by_class_size() -> None:
+    """Both of the class sizes of the training set; with all classes in the sampled part, sampling changes nothing."""
+    data = TrainingSet(4, 64, LABELS_OF_64)
+    x, labels = jax.random.normal(jax.random.key(3), (SIZE, 5)), jnp.arange(SIZE) // 4
+    options: dict[str, Any] = {
+        "loss": "subcenter_arcface", "embedding_dim": 5, "class_weights": 0.5,
+        "subcenter_arcface": {"scale": 8.0, "margin": 0.4, "size_power": 0.25, "size_floor": 0.1, "centers": 2},
+    }  # fmt: skip
+    value, gradient, learned = encoded_loss(options, data, x, labels)
+    sizes = np.bincount(LABELS_OF_64)
+    weights = sizes**-0.5 * 64 / (sizes**-0.5 @ sizes)
+    assert float(weights @ sizes / 64) == pytest.approx(1)
+
+    def expected(x: jax.Array) -> jax.Array:
+        margins = jnp.asarray(0.4 * sizes.astype(float) ** -0.25 + 0.1, jnp.float32)
+        each = jnp.asarray(weights, jnp.float32)[labels]
+        return losses.subcenter_arcface(x, labels, learned["proxies"], margin=margins, scale=8.0, weights=each)
+
+    exact, slopes = jax.value_and_grad(expected)(x)
+    np.testing.assert_allclose(value, exact, rtol=1e-5)
+    np.testing.assert_allclose(gradient, slopes, rtol=1e-4, atol=1e-6)
+    sampled, _, _ = encoded_loss(options | {"sample_classes": 0.9}, data, x, labels)
+    np.testing.assert_allclose(sampled, exact, rtol=1e-5)
+
+
+@pytest.mark.parametrize("loss", ["softmax+contrastive", "soft_triple"])
+def test_prefixes_share_the_parameters(loss: str) -> None:
+    """Eq. 1 of Matryoshka representation learning, with weights; the memory is compared at each prefix, too."""
+    names = loss.replace("softmax", "cross_entropy")
+    x, labels = jax.random.normal(jax.random.key(3), (SIZE, 6)), jnp.arange(SIZE) // 4
+    options: dict[str, Any] = {"loss": names, "embedding_dim": 6, "prefixes": [2, 4], "prefix_weights": [0.5, 2.0]}
+    value, gradient, learned = encoded_loss(options, TrainingSet(4, 64), x, labels)
+
+    def expected(x: jax.Array) -> jax.Array:
+        total = jnp.zeros(())
+        for m, factor in ((2, 0.5), (4, 2.0), (6, 1.0)):
+            if loss == "soft_triple":
+                term = losses.soft_triple(x[:, :m], labels, learned["proxies"][..., :m])
+            else:
+                kernel, bias = learned["cross_entropy_kernel"][:m], learned["cross_entropy_bias"]
+                term = losses.softmax(x[:, :m], labels, kernel, bias) + losses.contrastive(x[:, :m], labels)
+            total += factor * term
+        return total
+
+    exact, slopes = jax.value_and_grad(expected)(x)
+    np.testing.assert_allclose(value, exact, rtol=1e-5)
+    np.testing.assert_allclose(gradient, slopes, rtol=1e-4, atol=1e-6)
+
+
+def test_prefixes_that_do_not_fit() -> None:
+    for options, message in (
+        ({"prefixes": (4, 2)}, r"prefixes=\(4, 2\): must be increasing and less than embedding_dim=8"),
+        ({"prefixes": (4, 8)}, r"must be increasing and less than embedding_dim=8"),
+        ({"prefixes": (4,), "prefix_weights": (1.0, 2.0)}, r"give one for each of prefixes=\(4,\)"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            baseline.make_config("triplet", embedding_dim=8, **options)
