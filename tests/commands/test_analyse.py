@@ -8,13 +8,17 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from dml_jax import config as configs
 from dml_jax import files
 from dml_jax import run as runs
+from dml_jax.analysis import drawing
 from dml_jax.analysis.subjects import SUBJECTS
+from dml_jax.analysis.trained_run import TrainedRun
 from dml_jax.commands import analyse, cli
 from dml_jax.config import Group, Train
 from dml_jax.console import Console
@@ -66,8 +70,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-def table(directory: Path, name: str) -> list[dict[str, str]]:
-    with (directory / "analysis" / f"{name}.csv").open(newline="") as file:
+def table(directory: Path, name: str, folder: str = "analysis") -> list[dict[str, str]]:
+    with (directory / folder / f"{name}.csv").open(newline="") as file:
         return list(csv.DictReader(file))
 
 
@@ -94,6 +98,69 @@ def test_analyses_are_gathered_in_the_report(run: Path, capsys: pytest.CaptureFi
     assert "report: " in capsys.readouterr().out
 
 
+@pytest.fixture(scope="module")
+def other(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run on the same data whose embedding has other weights."""
+    directory = tmp_path_factory.mktemp("runs") / "other"
+    directory.mkdir()
+    facts = workdir.read_config(run)
+    _, state = runs.restore(configs.resolve(facts["config"]), run, "latest", Console(quiet=True))
+    params = {**state.params, "embedding": jax.tree.map(jnp.cos, state.params["embedding"])}
+    files.write_json(directory / "config.json", facts)
+    store = Checkpoints(directory / "checkpoints", lambda: state, pytest.fail, run=workdir.identity(facts))
+    store.save("latest", state._replace(params=params), {})
+    store.close()
+    return directory
+
+
+def test_models_side_by_side(run: Path, other: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each with its own numbers, in a panel of its name or as a curve of its name; of chosen classes."""
+    drawn: dict[str, Any] = {}
+    save = drawing.save
+    monkeypatch.setattr(drawing, "save", lambda figure, path: (drawn.update({path.stem: figure}), save(figure, path)))
+    analyse.execute([f"--model={other}", "--what=spectra", "--quiet"])
+    both = ["--compare", f"{other},untrained", "--output", str(tmp_path), "--quiet"]
+    analyse.execute([f"--model={run}", *both, "--what=spectra,distances,components"])
+    names = [run.name, "other", "untrained"]
+    found = {name: table(tmp_path, name, "figures") for name in ("spectra", "distances", "components")}
+    shares = {n: [row["share_of_singular_values"] for row in found["spectra"] if row["model"] == n] for n in names}
+    assert shares["other"] == [row["share_of_singular_values"] for row in table(other, "spectra")]
+    assert shares[run.name] == shares["untrained"] != shares["other"]
+    (axes,) = drawn["spectra"].axes
+    assert [line.get_label() for line in axes.lines] == [f"{name}: embedding" for name in names]
+    assert len({line.get_color() for line in axes.lines}) == 3
+    for name in ("distances", "components"):
+        assert [axes.get_title() for axes in drawn[name].axes] == names
+    assert len({axes.get_ylim() for axes in drawn["distances"].axes}) == 1
+    assert figures((tmp_path / "report.html").read_text()) == ["components", "distances", "spectra"]
+
+    analyse.execute([f"--model={run}", *both, "--what=components", "--classes=8,6"])
+    some = table(tmp_path, "components", "figures")
+    assert some == [row for row in found["components"] if row["class"] in "68"]
+    for axes in drawn["components"].axes:
+        assert [part.get_label() for part in axes.collections[1:]] == ["8", "6"]
+        assert len(axes.collections[0].get_offsets()) == 0
+
+
+def test_a_training_batch_without_and_with_message_passing(run: Path, tmp_path: Path) -> None:
+    options = ["--batch=2", "--split=batch", "--what=components", f"--output={tmp_path}", "--quiet"]
+    analyse.execute([f"--model={run}", "--compare=refined", *options])
+    rows = table(tmp_path, "components", "figures")
+    config = configs.resolve(workdir.read_config(run)["config"])
+    experiment, state = runs.restore(config, run, "latest", Console(quiet=True))
+    batch = TrainedRun(run, experiment, state, Console(quiet=True), batch=2)
+    split = experiment.splits["train"]
+    index = experiment.sampler.batch(2)
+    for model in (run.name, "refined"):
+        assert sorted(row["image"] for row in rows if row["model"] == model) == sorted(split.ids[i] for i in index)
+    plain, refined = batch.embeddings("batch"), batch.refined().embeddings("batch")
+    network = mpn.MessagePassingNetwork(config.method, len(split.classes))
+    nodes = jnp.arange(16)[None]
+    (expected,) = mpn.refine(state.params["mpn"], jnp.asarray(plain), nodes, network, 16)
+    np.testing.assert_allclose(refined, expected, atol=1e-4)
+    assert np.abs(refined - plain).max() > 0.1
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -107,6 +174,14 @@ def test_analyses_are_gathered_in_the_report(run: Path, capsys: pytest.CaptureFi
         (["--model={}", "--config.method.layers=2"], "--config.method.layers: belongs to the run; only data.path"),
         (["--model={}", "--checkpoint=3"], "--checkpoint=3: not in"),
         (["--model={}", "--node=16"], "--node=16: must be in 0 to 15"),
+        (["--model={}", "--compare=x", "--what=health"], "--what=health: not with --compare, which has components"),
+        (["--model={}", "--compare={}"], "is given twice"),
+        (["--model={}", "--compare=refined", "--what=tsne"], "message passing needs a batch; add --split=batch"),
+        (["--model={}", "--split=batch", "--what=classes"], "--split=batch: no classes, only components, distances"),
+        (["--model={}", "--classes=3", "--what=health"], "--what=health: shows no chosen classes"),
+        (["--model={}", "--classes=50", "--what=tsne"], "--classes=50: must be in 1 to 5"),
+        (["--model={}", "--classes=5,seven", "--what=tsne"], "--classes=seven: the images have no such class"),
+        (["--model={}", "--output=x"], "--output: needs --data or --compare"),
         (
             ["--model={}", "--config.data.path={}/no"],
             "has no effect without another data.name than digits",
