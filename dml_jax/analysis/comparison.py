@@ -59,6 +59,8 @@ def plot(path: Path, *, panels: Mapping[str, Panel]) -> None:
         for cell, (name, panel) in zip(cells, panels.items(), strict=False):
             panel.draw(cell)
             cell.set_title(drawing.text(name), fontsize=10)
+            if share:
+                cell.label_outer()
         for cell in cells[len(panels) :]:
             cell.set_axis_off()
         entries = cells[0].get_legend_handles_labels()

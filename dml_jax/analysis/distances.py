@@ -95,4 +95,4 @@ def draw(axes: "Axes", *, same: np.ndarray, different: np.ndarray) -> None:
         density = counts / max(counts.sum(), 1) * BINS / 2
         axes.stairs(density, edges, color=colour, linestyle=line, linewidth=1.5, label=label)
         axes.stairs(density, edges, color=colour, fill=True, alpha=0.15)
-    axes.set(xlabel="Euclidean distance of unit embeddings", ylabel="density of pairs", xlim=(0, 2), ylim=(0, None))
+    axes.set(xlabel="Euclidean distance of unit embeddings", ylabel="density of pairs", xlim=(0, 2))
