@@ -165,9 +165,7 @@ def test_models_in_panels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
             alone = [next(f for f in subject.findings(run, "test") if f.name == found.name) for run in runs.values()]
             assert found.columns == ("model", *alone[0].columns)
             assert found.rows == [(n, *row) for n, one in zip(runs, alone, strict=True) for row in one.rows]
-            assert found.caption == " ".join(
-                {f"{n}: {one.caption}": 0 for n, one in zip(runs, alone, strict=True)}
-            ) or (found.caption == alone[0].caption == alone[1].caption)
+            assert all(one.caption in found.caption for one in alone)
     assert set(drawn) == {"spectra", "distances", "components"}
     (axes,) = drawn["spectra"].axes
     assert [line.get_label() for line in axes.lines] == ["wide: embedding", "narrow: embedding"]
