@@ -4,9 +4,10 @@
     dml-jax embed --model=lite0 photos/    without training, also by converted weights (--model=weights/dinov2_vits14)
 
 An IMAGE is also a Parquet file with a column `image`, a tar or zip archive of images such as a shard of WebDataset, or
-a directory of them without loose images. Writes <output>.parquet, a directory of Parquet files with the columns id,
-embedding and error: an unusable image is a row with its error. The same command continues where it was killed; once it
-is complete, it embeds nothing.
+a directory of them without loose images; these may also be in a bucket, gs://… or s3://…
+
+Writes <output>.parquet, a directory of Parquet files with the columns id, embedding and error: an unusable image is a
+row with its error. The same command continues where it was killed; once it is complete, it embeds nothing.
 
 Unless they are larger than 4 GiB, the embeddings are also written to <output>: embeddings.npy (float32, rows of unit
 length), ids.json and manifest.json; with --query also neighbors.png, a figure of the images nearest to the query.
@@ -26,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 from dml_jax.commands import cli, model_options
 from dml_jax.data.prepare.sources import IMAGE_SUFFIXES, is_image, walk
 from dml_jax.errors import ConfigError, DataError, printable
-from dml_jax.files import expand_path
+from dml_jax.files import BUCKETS, expand_path
 
 if TYPE_CHECKING:
     from dml_jax.export.embedding_files import Exported
@@ -161,6 +162,9 @@ def shard_files(paths: list[str], written: Path) -> dict[str, list[str]]:
 
     found = {}
     for name in paths:
+        if name.startswith(BUCKETS):
+            found[name] = inputs.bucket_shards(name)
+            continue
         path = expand_path("IMAGE", name)
         if path.is_dir():
             found[name] = inputs.shards(path, written)
