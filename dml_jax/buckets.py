@@ -122,7 +122,7 @@ def origin(path: Path) -> Path:
     return path
 
 
-def pull(directory: Path, url: str = "", lease: str = "") -> None:
+def pull(directory: Path, url: str = "", lease: str | None = None) -> None:
     """Downloads the files of a run that its working copy lacks; only one of several processes writes them.
 
     Args:
@@ -131,7 +131,8 @@ def pull(directory: Path, url: str = "", lease: str = "") -> None:
     """
     if not url and not (directory / MARK).exists():
         return
-    mark = {"url": url, "lease": lease, "there": {}} if url else _mark(directory)
+    new: dict[str, Any] = {"url": url, "lease": lease, "there": {}}
+    mark = new if url else _mark(directory)
     root = mark["url"].removeprefix("gs://")
     client = _client()
     names = [path.removeprefix(f"{root}/") for path in client.find(root)]

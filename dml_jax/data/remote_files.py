@@ -6,6 +6,7 @@ URLs are those of `pyarrow.fs.FileSystem.from_uri`, e.g. gs://anonymous@bucket/p
 import fcntl
 import hashlib
 import shutil
+import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -16,9 +17,20 @@ from dml_jax.data import store
 from dml_jax.errors import DataError, UserError
 from dml_jax.files import cache_dir, name_file, reason
 
+SECONDS = 60  # without an answer of Google Cloud Storage; Arrow would try for a quarter of an hour
+
+
+def _system(url: str) -> tuple[Any, str]:
+    """The file system of a URL and the path in it."""
+    from pyarrow import fs
+
+    limited = url.startswith("gs://") and "?" not in url
+    system, path = fs.FileSystem.from_uri(f"{url}?retry_limit_seconds={SECONDS}" if limited else url)
+    return system, path
+
 
 @contextmanager
-def _reaching(url: str) -> Iterator[None]:
+def _reaching(url: str, what: str = "read") -> Iterator[None]:
     """Within this context, a failure of the bucket or the network is a DataError."""
     try:
         yield
@@ -26,7 +38,7 @@ def _reaching(url: str) -> Iterator[None]:
         raise
     except Exception as error:
         raise DataError(
-            f"{url}: cannot be read ({reason(error)}); check the name of the bucket and your rights to read it"
+            f"{url}: cannot be {what} ({reason(error)}); check the name of the bucket and your rights"
         ) from error
 
 
@@ -39,7 +51,7 @@ def listed(url: str) -> dict[str, Any]:
     from pyarrow import fs
 
     with _reaching(url):
-        system, root = fs.FileSystem.from_uri(url)
+        system, root = _system(url)
         there = system.get_file_info(root)
         found = [there] if there.is_file else system.get_file_info(fs.FileSelector(root, recursive=True))
         if not any(info.is_file for info in found):
@@ -48,12 +60,37 @@ def listed(url: str) -> dict[str, Any]:
     return dict(sorted(files.items()))
 
 
-def opened(url: str) -> Any:
-    """A file in a bucket, a `pyarrow.NativeFile` for reading at any place; raises DataError if there is none."""
+def names(url: str) -> list[str]:
+    """The names of the files at most one level below a URL; empty if there is nothing."""
     from pyarrow import fs
 
     with _reaching(url):
-        system, path = fs.FileSystem.from_uri(url)
+        system, root = _system(url)
+        return [info.base_name for info in system.get_file_info(fs.FileSelector(root, allow_not_found=True))]
+
+
+def write(url: str, content: bytes) -> None:
+    """Writes a file in a bucket, which appears completely; raises DataError if it cannot be written."""
+    with written(url) as draft:
+        draft.write_bytes(content)
+
+
+@contextmanager
+def written(url: str) -> Iterator[Path]:
+    """Context with a temporary path whose file is uploaded at the end, see `write`."""
+    with tempfile.TemporaryDirectory(prefix="dml_jax-") as directory:
+        draft = Path(directory, "draft")
+        yield draft
+        with _reaching(url, "written"), draft.open("rb") as file:
+            system, path = _system(url)
+            with system.open_output_stream(path) as target:
+                shutil.copyfileobj(file, target, 2**24)
+
+
+def opened(url: str) -> Any:
+    """A file in a bucket, a `pyarrow.NativeFile` for reading at any place; raises DataError if there is none."""
+    with _reaching(url):
+        system, path = _system(url)
         return system.open_input_file(path)
 
 
@@ -90,8 +127,6 @@ def staged(url: str) -> Path:
 
 def _download(url: str, found: dict[str, Any], draft: Path) -> None:
     """Downloads those files that `draft` does not hold."""
-    from pyarrow import fs
-
     if outside := [name for name in found if not name or ".." in PurePosixPath(name).parts]:
         raise DataError(f"{url}: is not a directory" if outside == [""] else f"{url}: {outside[0]!r} leads outside")
     draft.mkdir(exist_ok=True)
@@ -107,7 +142,7 @@ def _download(url: str, found: dict[str, Any], draft: Path) -> None:
             "XDG_CACHE_HOME to a directory on a larger disk"
         )
     print(f"copying {len(missing):,} files, {needed / 2**20:,.0f} MiB, from {url} to {draft.parent}", flush=True)
-    system, _ = fs.FileSystem.from_uri(url)
+    system, _ = _system(url)
 
     def copy(name: str) -> None:
         path = draft / name

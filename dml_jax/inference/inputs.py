@@ -51,19 +51,19 @@ def is_shard(name: str) -> bool:
     return name.lower().endswith(SHARDS)
 
 
-def shards(directory: Path, besides: Path) -> list[str]:
+def shards(directory: Path, besides: Path | str) -> list[str]:
     """The Parquet files and archives below a directory without loose images, except those in `besides`."""
     found = []
     for name, file in walk(directory):
         if is_image(name):
             return []
-        if is_shard(name) and not file.path.resolve().is_relative_to(besides.resolve()):
+        if is_shard(name) and not file.path.resolve().is_relative_to(besides):
             found.append(str(file.path))
     return found
 
 
-def bucket_shards(url: str) -> list[str]:
-    """The Parquet files and archives at a URL or below it.
+def bucket_shards(url: str, besides: Path | str) -> list[str]:
+    """The Parquet files and archives at a URL or below it, except those in `besides`.
 
     Raises:
       DataError: there are none, or loose images, which would be read one by one.
@@ -72,6 +72,7 @@ def bucket_shards(url: str) -> list[str]:
     if loose := [name for name in names if is_image(name or url)]:
         raise DataError(f"{url}: holds loose images, e.g. {loose[0]}; copy them to a directory, or give Parquet files")
     found = [f"{url.rstrip('/')}/{name}" if name else url for name in names if is_shard(name or url)]
+    found = [name for name in found if not name.startswith(f"{besides}/")]
     if not found:
         raise DataError(f"{url}: holds no Parquet files or archives")
     return found
@@ -91,7 +92,7 @@ def units(files: Sequence[str], shard_files: Iterable[str]) -> list[Unit]:
             continue
         from pyarrow import parquet
 
-        with reading(name), parquet.ParquetFile(_source(_path("", name))) as table:
+        with reading(name), parquet.ParquetFile(source(_path("", name))) as table:
             image_column(table.schema_arrow)
             rows = [table.metadata.row_group(group).num_rows for group in range(table.metadata.num_row_groups)]
         found += [Unit("parquet", (name,), root, group) for group, count in enumerate(rows) if count]
@@ -112,7 +113,7 @@ def _path(root: str, name: str) -> Path | str:
     return name if is_url(name) else Path(root, name)
 
 
-def _source(path: Path | str) -> Any:
+def source(path: Path | str) -> Any:
     """What readers take instead of a path: the opened file if it is in a bucket."""
     return remote_files.opened(path) if isinstance(path, str) else path
 
@@ -151,7 +152,7 @@ def _rows(path: Path | str, name: str, group: int) -> Iterator[Item]:
 
     # Mapped, because a reader with a buffer makes it as large as the header of a damaged page demands.
     options = {"memory_map": True, "pre_buffer": False, "page_checksum_verification": True}
-    with parquet.ParquetFile(_source(path), **options) as table:
+    with parquet.ParquetFile(source(path), **options) as table:
         image = image_column(table.schema_arrow)
         columns = [image, "id"] if "id" in table.schema_arrow.names else [image]
         row = sum(table.metadata.row_group(i).num_rows for i in range(group))
@@ -167,7 +168,7 @@ def _rows(path: Path | str, name: str, group: int) -> Iterator[Item]:
 
 def _members(path: Path | str, name: str) -> Iterator[Item]:
     """The images in an archive, named <name>/<path in the archive>."""
-    for member in archives.members(path, _source(path) if isinstance(path, str) else None):
+    for member in archives.members(path, source(path) if isinstance(path, str) else None):
         if is_image(member.name) and not is_ignored(member.name):
             if member.size > MAX_BYTES:
                 raise DataError(f"{member.name}: larger than {MAX_BYTES // 2**20} MiB; leave it out")

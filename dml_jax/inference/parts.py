@@ -9,6 +9,7 @@ once it is complete, in any order and from any process.
 import fcntl
 import hashlib
 import json
+import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from dml_jax import config as configs
+from dml_jax.data import remote_files
 from dml_jax.errors import DataError
 from dml_jax.files import atomic_write, read_json, reading, write_json
 from dml_jax.inference import inputs
@@ -45,35 +47,42 @@ class Parts:
     """The parts of a plan.
 
     Args:
-      directory: of the parts; created if there is none.
+      directory: of the parts, created if there is none; or a URL in a bucket.
       planned: from `plan`.
 
     Raises:
       DataError: the directory holds parts of another plan or other files.
     """
 
-    def __init__(self, directory: Path, planned: dict[str, Any]):
-        self.directory = directory.resolve()
+    def __init__(self, directory: Path | str, planned: dict[str, Any]):
+        self.directory = directory if isinstance(directory, str) else directory.resolve()
         self.count: int = planned["parts"]
         self.key = hashlib.sha256(json.dumps(planned, sort_keys=True).encode()).hexdigest()
-        self._check(planned)
+        if isinstance(self.directory, str):
+            found = remote_files.names(self.directory)
+            self._check(planned, set(found))
+            if not found:
+                remote_files.write(f"{self.directory}/{PLAN}", json.dumps(planned).encode())
+            return
+        if self.directory.exists() and not self.directory.is_dir():
+            raise DataError(f"{self.directory}: is a file, but embeddings are written there; give another --output")
         self.directory.mkdir(parents=True, exist_ok=True)
+        self._check(planned, {entry.name for entry in self.directory.iterdir() if not entry.name.startswith(".")})
         if not (self.directory / PLAN).exists():
             write_json(self.directory / PLAN, planned)
 
-    def _check(self, planned: dict[str, Any]) -> None:
+    def _check(self, planned: dict[str, Any], names: set[str]) -> None:
         where = self.directory
-        if not where.exists():
-            return
-        if not where.is_dir():
-            raise DataError(f"{where}: is a file, but embeddings are written there; give another --output")
-        names = {entry.name for entry in where.iterdir() if not entry.name.startswith(".")}
         if PLAN not in names:
             if names:
                 raise DataError(f"{where}: holds other files than embeddings; give another --output")
             return
         remedy = f"delete {where} or give another --output"
-        begun = read_json(where / PLAN, dict[str, Any], remedy)
+        if isinstance(where, str):
+            with reading(f"{where}/{PLAN}", remedy), remote_files.opened(f"{where}/{PLAN}") as file:
+                begun = dict(json.loads(file.read()))
+        else:
+            begun = read_json(where / PLAN, dict[str, Any], remedy)
         changed = sorted(key for key in begun | planned if begun.get(key) != planned.get(key))
         if changed:
             what = "other or changed images" if "inputs_sha256" in changed else "another model or version"
@@ -83,9 +92,14 @@ class Parts:
     def locked(self) -> Iterator[None]:
         """Excludes other commands that write to the directory, and removes what a killed one left.
 
+        In a bucket, several commands may write: parts appear completely, and are the same whoever wrote them.
+
         Raises:
           DataError: another command writes there.
         """
+        if isinstance(self.directory, str):
+            yield
+            return
         with (self.directory / PLAN).open("r+b") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -95,9 +109,10 @@ class Parts:
                 draft.unlink(missing_ok=True)
             yield
 
-    def file(self, number: int) -> Path:
-        """The file of a part."""
-        return self.directory / f"{number:06d}.parquet"
+    def file(self, number: int) -> Path | str:
+        """The file of a part, or its URL."""
+        name = f"{number:06d}.parquet"
+        return f"{self.directory}/{name}" if isinstance(self.directory, str) else self.directory / name
 
     def missing(self) -> list[int]:
         """The numbers of the parts that are not written.
@@ -105,10 +120,13 @@ class Parts:
         Raises:
           DataError: a part is damaged or of another plan.
         """
-        return [number for number in range(self.count) if not self._is_written(number)]
+        there = set(
+            remote_files.names(self.directory) if isinstance(self.directory, str) else os.listdir(self.directory)
+        )
+        return [number for number in range(self.count) if not self._is_written(number, there)]
 
-    def _is_written(self, number: int) -> bool:
-        if not self.file(number).exists():
+    def _is_written(self, number: int, there: set[str]) -> bool:
+        if f"{number:06d}.parquet" not in there:
             return False
         with self._opened(number):
             return True
@@ -118,7 +136,7 @@ class Parts:
         from pyarrow import parquet
 
         file, remedy = self.file(number), "delete it, and the same command writes it again"
-        with reading(file, remedy), parquet.ParquetFile(file, page_checksum_verification=True) as part:
+        with reading(file, remedy), parquet.ParquetFile(inputs.source(file), page_checksum_verification=True) as part:
             if part.metadata.metadata.get(KEY) != self.key.encode():
                 raise DataError(f"is of another model or of other images; {remedy}")
             yield part
@@ -179,7 +197,7 @@ def plan(units: Sequence[Unit], model: Facts) -> dict[str, Any]:
     }  # fmt: skip
 
 
-Embed = Callable[[Iterable[tuple[Path, Unit]], str], Iterable[Path]]  # see `embed`
+Embed = Callable[[Iterable[tuple[Path | str, Unit]], str], Iterable[Path | str]]  # see `embed`
 
 
 class Engine(NamedTuple):
@@ -189,7 +207,7 @@ class Engine(NamedTuple):
     embed: Embed
 
 
-def embed(model: "Model", units: Iterable[tuple[Path, Unit]], key: str) -> Iterator[Path]:
+def embed(model: "Model", units: Iterable[tuple[Path | str, Unit]], key: str) -> Iterator[Path | str]:
     """Embeds units and yields the file of each once it is written; images are read ahead across units.
 
     Args:
@@ -200,7 +218,9 @@ def embed(model: "Model", units: Iterable[tuple[Path, Unit]], key: str) -> Itera
     Raises:
       DataError: a Parquet file or archive is damaged, or an embedding is not finite.
     """
-    begun: deque[tuple[Path, list[str], bool]] = deque()  # file, names and whether they are the last, of each block
+    begun: deque[tuple[Path | str, list[str], bool]] = (
+        deque()
+    )  # file, names and whether they are the last, of each block
     errors: deque[DataError] = deque()
 
     def groups() -> Iterator[list[Item]]:
@@ -212,7 +232,8 @@ def embed(model: "Model", units: Iterable[tuple[Path, Unit]], key: str) -> Itera
     rows_of_blocks = model.embed_each(groups(), errors.append)
     for rows in rows_of_blocks:
         file, names, last = begun.popleft()
-        with atomic_write(file) as draft, _writing(draft, rows.shape[1], key) as write:
+        destination = remote_files.written(file) if isinstance(file, str) else atomic_write(file)
+        with destination as draft, _writing(draft, rows.shape[1], key) as write:
             while True:
                 reasons = [_reason(errors.popleft(), name) if nan else None
                            for name, nan in zip(names, np.isnan(rows[:, 0]), strict=True)]  # fmt: skip
