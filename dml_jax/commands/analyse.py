@@ -171,6 +171,8 @@ def run_config(options: Namespace, overrides: dict[str, str]) -> tuple["Config",
     from dml_jax.inference.model import is_run, locate
     from dml_jax.train.records import workdir
 
+    if str(options.model).startswith(files.BUCKETS):
+        raise ConfigError(f"--model={options.model}: analyses are written into the run; copy it to a directory first")
     directory = locate(options.model)
     if not is_run(directory):
         raise ConfigError(f"--data: missing; {options.model} has no data of its own, give a folder of class folders")

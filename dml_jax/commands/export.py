@@ -16,7 +16,7 @@ from pathlib import Path
 
 from dml_jax.commands import cli, model_options
 from dml_jax.errors import ConfigError, DataError, printable
-from dml_jax.files import expand_path
+from dml_jax.files import BUCKETS, expand_path
 
 FORMS = ("onnx", "stablehlo", "parquet")
 
@@ -56,6 +56,8 @@ def execute(arguments: list[str]) -> None:
 
     from dml_jax.inference import model
 
+    if str(options.model).startswith(BUCKETS) and not options.output:
+        raise ConfigError(f"--output: missing; give a directory for the files of {options.model}")
     workdir = model.locate(options.model)
     if not model.is_run(workdir):
         for option, given in (("--push", options.push), ("--to=parquet", "parquet" in forms)):
