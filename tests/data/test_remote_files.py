@@ -1,8 +1,14 @@
-"""Files at URLs, here those of the local file system: the code is that of buckets."""
+"""Files at URLs: those of the local file system, by the same code as in buckets; with `slow`, in emulated buckets."""
 
 import io
 import shutil
+import socket
+import subprocess
 import tarfile
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +22,7 @@ from dml_jax.config import Data
 from dml_jax.data import formats, remote_files
 from dml_jax.errors import DataError
 from dml_jax.inference import inputs, parts
+from tests import emulator
 from tests.data import pictures
 from tests.tiny_model import Tiny
 
@@ -127,3 +134,53 @@ def test_embeddings_of_files_in_buckets(bucket: Path, tmp_path: Path) -> None:
     )
     with pytest.raises(DataError, match="was written for another model or version"):
         parts.Parts(where, planned | {"model_sha256": "other"})
+
+
+@pytest.fixture
+def servers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Emulators of both kinds of buckets; moto, which needs other libraries, is a command on the path."""
+    pytest.importorskip("gcp_storage_emulator")
+    if shutil.which("moto_server") is None:
+        pytest.skip("moto_server is not on the path")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    address = f"http://127.0.0.1:{port}"
+    keys = {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x", "AWS_REGION": "us-east-1"}
+    aws = keys | {"AWS_ENDPOINT_URL": address, "AWS_EC2_METADATA_DISABLED": "true"}
+    moto = subprocess.Popen(
+        ["moto_server", "-H", "127.0.0.1", "-p", str(port)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    try:
+        with emulator.running() as gcs:
+            for name, value in (gcs | aws).items():
+                monkeypatch.setenv(name, value)
+            for _ in range(600):
+                with suppress(OSError):
+                    urllib.request.urlopen(urllib.request.Request(f"{address}/bucket", method="PUT")).close()
+                    break
+                time.sleep(0.1)
+            yield
+    finally:
+        moto.kill()
+        moto.wait()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("there", ["gs://anonymous@bucket", "s3://bucket"])
+def test_buckets(there: str, bucket: Path, servers: None) -> None:
+    images = {path.relative_to(bucket).as_posix(): path.read_bytes() for path in sorted(bucket.rglob("*.png"))}
+    for name, content in images.items():
+        remote_files.write(f"{there}/photos/{name}", content)
+    expected = formats.load(Data(name="folder", path=str(bucket)))["test"].content
+    assert formats.load(Data(name="folder", path=f"{there}/photos"))["test"].content == expected
+    with pytest.raises(DataError, match="cannot be read"):
+        remote_files.staged(there.replace("bucket", "none") + "/photos")
+    parquet.write_table(pa.table({"image": list(images.values())}), bucket / "a.parquet", row_group_size=10)
+    remote_files.write(f"{there}/shards/a.parquet", (bucket / "a.parquet").read_bytes())
+    units, model = inputs.units([], inputs.bucket_shards(f"{there}/shards", "")), Tiny()
+    written = parts.Parts(f"{there}/out.parquet", parts.plan(units, parts.facts(model)))
+    list(parts.embed(model, [(written.file(i), units[i]) for i in written.missing()], written.key))
+    assert written.missing() == []
+    rows = np.concatenate(list(written.usable_rows()))
+    np.testing.assert_allclose(rows, model.embed(list(images.values())), atol=1e-6)
