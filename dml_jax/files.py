@@ -13,6 +13,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
+import pydantic
+
 from dml_jax.errors import ConfigError, DataError, UserError
 
 FORMULA_STARTS = tuple("=+-@\uff1d\uff0b\uff0d\uff20")  # in spreadsheets, including full-width characters
@@ -109,8 +111,6 @@ def reading(
 
 def reason(problem: Exception) -> str:
     """Short message of an exception; its type if the message is empty."""
-    import pydantic
-
     if isinstance(problem, pydantic.ValidationError):
         first = problem.errors(include_url=False)[0]
         return f"{'.'.join(map(str, first['loc'])) or 'JSON'}: {first['msg'][0].lower()}{first['msg'][1:]}"
@@ -125,8 +125,6 @@ def read_json(path: Path, kind: Any, remedy: str = "write or copy it again", err
       kind: type of the content; a dataclass for an object with these fields and possibly others.
       remedy, error: see `reading`; the message names the wrong field.
     """
-    import pydantic
-
     with reading(path, remedy, error):
         content = json.loads(path.read_text(encoding="utf-8"))
         pydantic.TypeAdapter(kind).validate_python(content)

@@ -10,15 +10,13 @@ be repeated as it is; 143 or 130 after SIGTERM or Ctrl-C, with a checkpoint of t
 import sys
 from argparse import Namespace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, assert_never, get_args
+from typing import Literal, assert_never, get_args
 
 from dml_jax import buckets, files
 from dml_jax.commands import cli, runtime
+from dml_jax.config import Config, show
 from dml_jax.config import files as config_files
 from dml_jax.errors import ConfigError, suggest
-
-if TYPE_CHECKING:
-    from dml_jax.config import Config
 
 Mode = Literal["train", "evaluate", "export", "check", "show"]
 MODES = get_args(Mode)
@@ -92,8 +90,6 @@ def execute(arguments: list[str]) -> None:
         trust_code=options.trust_code,
     )
     if explain or options.mode == "show":
-        from dml_jax.config import show
-
         if explain:
             parser().print_help()
             print()

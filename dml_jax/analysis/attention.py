@@ -1,7 +1,8 @@
 """MPN's attention during training: divergence from uniform, weight on the own class, and the weights of one node.
 
-Measured on one fixed training batch without dropout, with the running batch statistics, after each kept model. With
-the authors' softmax, whose denominator has 1 added, rows sum to less than 1; here they are divided by their sum.
+The last is Fig. 2 of the reproduction ([Re] MPN). Measured on one fixed training batch without dropout, with the
+running batch statistics, after each kept model. With the authors' softmax, whose denominator has 1 added, rows sum to
+less than 1; here they are divided by their sum.
 """
 
 from functools import partial
@@ -14,6 +15,7 @@ import numpy as np
 from dml_jax.analysis import drawing
 from dml_jax.analysis.findings import Finding
 from dml_jax.analysis.trained_run import TrainedRun
+from dml_jax.data.samplers import Sampler
 from dml_jax.methods import mpn
 from dml_jax.methods.contract import Method, PyTree
 
@@ -75,19 +77,27 @@ def normalised(attention: np.ndarray) -> np.ndarray:
     return rows / rows.sum(axis=-1, keepdims=True)
 
 
+def epochs(sampler: Sampler, step: int) -> float:
+    """The epochs, which may differ in length, that are over after `step` steps, in hundredths."""
+    whole = sampler.epoch(step)
+    first = sampler.first_step(whole)
+    return round(whole + (step - first) / (sampler.first_step(whole + 1) - first), 2)
+
+
 def findings(run: TrainedRun, split: str) -> list[Finding]:
     """Statistics over training, and the weights of one node."""
     method, batch = run.experiment.method, run.training_batch
     network = mpn.MessagePassingNetwork(run.config.method, len(run.split("train").classes))
     compute = jax.jit(partial(weights, method, network))
     labels, steps, found, node_rows = np.asarray(batch.labels), [], [], []
+    classes, node, epoch = run.split("train").classes, run.node, partial(epochs, run.experiment.sampler)
     for state in run.models():
         attention = np.asarray(compute(state.params, state.model_state, batch.images))
         steps.append(int(state.step))
         found.append(statistics(attention, labels))
-        node_rows.append(normalised(attention)[-1, :, 0].mean(axis=0))  # last layer, first node, mean of the heads
+        node_rows.append(normalised(attention)[-1, :, node])  # of the last layer
     series = Statistics(*(np.stack(values) for values in zip(*found, strict=True)))  # [T, L, M]
-    nodes, uniform = np.stack(node_rows), float((labels[:, None] == labels).mean())
+    nodes, uniform = np.stack(node_rows, axis=1), float((labels[:, None] == labels).mean())  # nodes: [M, T, B]
     few = "" if run.kept_steps else " Set train.keep_every to see its development."
     return [
         Finding(
@@ -105,15 +115,16 @@ def findings(run: TrainedRun, split: str) -> list[Finding]:
         ),
         Finding(
             "attention_node",
-            "The nodes of this batch to which one node attends (last layer, mean over the heads), after different "
-            "numbers of steps. Nodes of its own class are left of the line. Uniform weights would be "
-            f"{1 / len(labels):.3f}.",
-            partial(plot_node, steps=steps, nodes=nodes, own=int((labels == labels[0]).sum())),
-            ("step", "node", "class", "weight"),
+            f"The nodes of this batch to which node {node}, of class {classes[labels[node]]}, attends (last layer, one "
+            "panel per head), after different numbers of epochs. Nodes of its class are between the lines. Uniform "
+            f"weights would be {1 / len(labels):.3f}.",
+            partial(plot_node, after=[epoch(step) for step in steps], nodes=nodes, own=labels == labels[node]),
+            ("step", "epoch", "head", "node", "class", "weight"),
             [
-                (step, node, run.split("train").classes[labels[node]], float(nodes[t, node]))
-                for t, step in enumerate(steps)
-                for node in range(len(labels))
+                (step, epoch(step), head + 1, other, classes[labels[other]], float(weight))
+                for head, rows in enumerate(nodes)
+                for step, row in zip(steps, rows, strict=True)
+                for other, weight in enumerate(row)
             ],
         ),
     ]
@@ -143,12 +154,24 @@ def plot_statistics(path: Path, *, steps: list[int], series: Statistics, uniform
     drawing.save(figure, path)
 
 
-def plot_node(path: Path, *, steps: list[int], nodes: np.ndarray, own: int) -> None:
-    """Draws weights [T, B] as an image with one row per step."""
-    figure = drawing.figure(9, 1.6 + 0.28 * len(steps))
-    axes = drawing.style(figure.subplots())
-    image = axes.imshow(nodes, aspect="auto", cmap="cividis", vmin=0, interpolation="nearest")
-    axes.axvline(own - 0.5, color="white", linewidth=1.5)
-    axes.set(xlabel="node of the batch, by class", ylabel="step", yticks=range(len(steps)), yticklabels=steps)
-    figure.colorbar(image, label="attention weight")
+def plot_node(path: Path, *, after: list[float], nodes: np.ndarray, own: np.ndarray) -> None:
+    """Draws weights [M, T, B], one panel per head with one row per kept model; `own` [B] are nodes of the own class."""
+    heads = len(nodes)
+    columns = min(heads, 2)
+    rows = -(-heads // columns)
+    figure = drawing.figure(4.6 * columns + 0.8, (1 + 0.24 * len(after)) * rows + 0.6)
+    panels = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True).ravel()
+    edges = np.flatnonzero(np.diff(own, prepend=False, append=False)) - 0.5
+    for head, (axes, weights) in enumerate(zip(panels, nodes, strict=False)):
+        drawing.style(axes)
+        image = axes.imshow(weights, aspect="auto", cmap="cividis", vmin=0, vmax=nodes.max(), interpolation="nearest")
+        for edge in edges:
+            axes.axvline(edge, color="white", linewidth=1.5)
+        axes.set(title=f"head {head + 1}", yticks=range(len(after)), yticklabels=after)
+        axes.label_outer()
+    for axes in panels[heads:]:
+        axes.set_axis_off()
+    figure.supxlabel("node of the batch, by class", fontsize=9)
+    figure.supylabel("epoch", fontsize=9)
+    figure.colorbar(image, ax=list(panels), label="attention weight")
     drawing.save(figure, path)

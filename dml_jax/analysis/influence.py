@@ -64,32 +64,25 @@ def mean_by_kind(norms: np.ndarray, anchors: np.ndarray, labels: np.ndarray) -> 
 
 
 def findings(run: TrainedRun, split: str) -> list[Finding]:
-    """The most influential neighbours of some images, and means by kind."""
+    """The most influential neighbours of some images, and means by kind, of the untrained network and of the model."""
     batch = run.training_batch
     labels = np.asarray(batch.labels)
     anchors = np.unique(labels, return_index=True)[1][:ANCHORS]  # one of each class
     network = mpn.MessagePassingNetwork(run.config.method, len(run.split("train").classes))
     compute = jax.jit(partial(gradient_norms, run.experiment.method, network))
-    norms = np.asarray(
-        compute(run.state.params, run.state.model_state, batch.images, batch.labels, jnp.asarray(anchors)), np.float64
-    )
-    classes = run.split("train").classes
-    pairs = [
-        (int(anchor), neighbor, classes[labels[anchor]], classes[labels[neighbor]], float(norms[row, neighbor]))
-        for row, anchor in enumerate(anchors)
-        for neighbor in range(len(labels))
-    ]
-    means = mean_by_kind(norms, anchors, labels)
+    untrained = next(run.models())
+    states = {"_untrained": untrained} if int(untrained.step) == 0 < run.step else {}
+    found: list[Finding] = []
+    means: dict[str, float] = {}
+    for suffix, state in (states | {"": run.state}).items():
+        which = " before training" if suffix else ""
+        norms = np.asarray(
+            compute(state.params, state.model_state, batch.images, batch.labels, jnp.asarray(anchors)), np.float64
+        )
+        means |= {f"{kind}{which}": mean for kind, mean in mean_by_kind(norms, anchors, labels).items()}
+        found.append(neighbors(run, f"influence{suffix}", which, labels, anchors, norms))
     return [
-        Finding(
-            "influence",
-            "Images of a training batch (left column) and the other images that influence their predicted probability "
-            "most. Below each: its share of the influence of all other images. Solid blue frames: same class; dashed "
-            "orange frames: another class.",
-            partial(plot_neighbors, images=np.asarray(batch.images[0]), labels=labels, anchors=anchors, norms=norms),
-            ("image", "neighbor", "class", "class_of_neighbor", "gradient_norm"),
-            pairs,
-        ),
+        *reversed(found),
         Finding(
             "influence_means",
             "Mean influence of one image on the predicted log-probability of another: norm of the gradient with "
@@ -99,6 +92,27 @@ def findings(run: TrainedRun, split: str) -> list[Finding]:
             list(means.items()),
         ),
     ]
+
+
+def neighbors(
+    run: TrainedRun, name: str, which: str, labels: np.ndarray, anchors: np.ndarray, norms: np.ndarray
+) -> Finding:
+    """The most influential neighbours of some images; `norms` [A, B] as in `gradient_norms`."""
+    classes = run.split("train").classes
+    images = np.asarray(run.training_batch.images[0])
+    return Finding(
+        name,
+        f"Images of a training batch (left column) and the other images that influence their predicted probability "
+        f"most{which}. Below each: its share of the influence of all other images. Solid blue frames: same class; "
+        "dashed orange frames: another class.",
+        partial(plot_neighbors, images=images, labels=labels, anchors=anchors, norms=norms),
+        ("image", "neighbor", "class", "class_of_neighbor", "gradient_norm"),
+        [
+            (int(anchor), neighbor, classes[labels[anchor]], classes[labels[neighbor]], float(norms[row, neighbor]))
+            for row, anchor in enumerate(anchors)
+            for neighbor in range(len(labels))
+        ],
+    )
 
 
 def plot_neighbors(

@@ -31,6 +31,8 @@ class TrainedRun:
 
     Args:
       embeddings: known embeddings [N, D], by name of the split.
+      batch: which training batch `training_batch` is, 0 for the first.
+      node: the image of that batch whose attention is shown, in its order by class.
     """
 
     def __init__(
@@ -40,7 +42,10 @@ class TrainedRun:
         state: TrainState,
         console: Console,
         embeddings: Mapping[str, np.ndarray] = MappingProxyType({}),
+        batch: int = 0,
+        node: int = 0,
     ):
+        self.batch, self.node = batch, node
         self.directory, self.experiment, self.state, self.console = directory, experiment, state, console
         self._embeddings = dict(embeddings)
 
@@ -110,10 +115,10 @@ class TrainedRun:
 
     @cached_property
     def training_batch(self) -> Batch:
-        """The images of the first training batch, cropped as for evaluation: uint8 [1, B, H, W, 3], with labels."""
-        index = np.asarray(self.experiment.sampler.batch(0))
+        """The images of one training batch, cropped as for evaluation: uint8 [1, B, H, W, 3], with labels, by class."""
+        index = np.asarray(self.experiment.sampler.batch(self.batch))
         labels = self.split("train").labels[index]
-        order = np.argsort(labels, kind="stable")  # figures group the images by class
+        order = np.argsort(labels, kind="stable")
         index, labels = index[order], labels[order]
         images = self.images("train", index)[None]
         return Batch(jnp.asarray(images), jnp.asarray(labels, jnp.int32), jnp.asarray(index, jnp.int32))

@@ -26,17 +26,24 @@ overfitting and calibration; figures and report.html are written to --output.
 
 from argparse import Namespace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import dml_jax
+from dml_jax import config as configs
 from dml_jax import files
+from dml_jax.analysis import findings, run_report
+from dml_jax.analysis.labelled_images import LabelledImages
 from dml_jax.analysis.subjects import BY_SPLIT, OF_EMBEDDINGS, SUBJECTS
-from dml_jax.commands import cli, model_options
+from dml_jax.analysis.trained_run import TrainedRun
+from dml_jax.commands import cli, model_options, runtime
+from dml_jax.config import Config
 from dml_jax.config import files as config_files
+from dml_jax.console import Console
 from dml_jax.errors import CheckpointError, ConfigError, DataError, printable, suggest
-
-if TYPE_CHECKING:
-    from dml_jax.analysis.trained_run import TrainedRun
-    from dml_jax.config import Config
+from dml_jax.inference import labelled
+from dml_jax.inference.model import is_run, locate
+from dml_jax.train.records import workdir
+from dml_jax.train.testing import readings
 
 SPLITS = ("test", "train", "validation")
 # Keys of the run's configuration that may be overridden, e.g. because its data has moved.
@@ -51,6 +58,8 @@ def parser() -> cli.Parser:
     flags.add_argument("--output", metavar="DIRECTORY", help="to write, with --data (default: analysis)")
     flags.add_argument("--what", metavar="NAME,NAME", help="analyses (default: all that apply)")
     flags.add_argument("--split", default="test", help="test (default), train or validation")
+    flags.add_argument("--batch", type=int, default=0, help="of attention and influence: training batch, default 0")
+    flags.add_argument("--node", type=int, default=0, help="of attention: image of the batch, by class, default 0")
     flags.add_argument("--quiet", action="store_true", help="print messages but no progress")
     return flags
 
@@ -73,11 +82,6 @@ def execute(arguments: list[str]) -> None:
     config, directory = run_config(options, overrides)
 
     from dml_jax import run as runs
-    from dml_jax.analysis import findings
-    from dml_jax.analysis.trained_run import TrainedRun
-    from dml_jax.commands import runtime
-    from dml_jax.console import Console
-    from dml_jax.train.testing import readings
 
     runtime.enable_compilation_cache()
     runtime.keep_freed_memory()
@@ -86,7 +90,8 @@ def execute(arguments: list[str]) -> None:
     experiment = readings.embedding_as(experiment, readings.name_in_results(config, directory))
     if options.split not in experiment.splits:
         raise ConfigError(f"--split={options.split}: the run has none; give {' or '.join(experiment.splits)}")
-    run = TrainedRun(directory, experiment, state, console)
+    check_batch(options, config.data.batch_size, experiment.steps)
+    run = TrainedRun(directory, experiment, state, console, batch=options.batch, node=options.node)
     modules = applicable(run, subjects, required=options.what is not None)
     suffix = "" if options.split == "test" else f"-{options.split}"
     for name, module in modules.items():
@@ -130,15 +135,15 @@ def check_images(options: Namespace, overrides: dict[str, str]) -> None:
         raise ConfigError(f"--split={options.split}: is not used with --data; remove it")
 
 
+def check_batch(options: Namespace, size: int, steps: int) -> None:
+    """Raises ConfigError unless the run has a training batch --batch, and it an image --node."""
+    for key, count in (("batch", steps), ("node", size)):
+        if not 0 <= getattr(options, key) < count:
+            raise ConfigError(f"--{key}={getattr(options, key)}: must be in 0 to {count - 1}")
+
+
 def analyse_images(options: Namespace, subjects: tuple[str, ...]) -> None:
     """Analyses a model on labelled images, and writes the figures and a report."""
-    import dml_jax
-    from dml_jax.analysis import findings, run_report
-    from dml_jax.analysis.labelled_images import LabelledImages
-    from dml_jax.commands import runtime
-    from dml_jax.console import Console
-    from dml_jax.inference import labelled
-
     data = files.expand_path("--data", options.data)
     output = files.expand_path("--output", options.output or "analysis")
     if (output.exists() and not output.is_dir()) or files.below_a_file(output) or (output / "config.json").exists():
@@ -167,10 +172,6 @@ def run_config(options: Namespace, overrides: dict[str, str]) -> tuple["Config",
     Raises:
       UserError: no run there, an override of what the run was trained with, or its data are not there.
     """
-    from dml_jax import config as configs
-    from dml_jax.inference.model import is_run, locate
-    from dml_jax.train.records import workdir
-
     if str(options.model).startswith(files.BUCKETS):
         raise ConfigError(f"--model={options.model}: analyses are written into the run; copy it to a directory first")
     directory = locate(options.model)
@@ -192,14 +193,12 @@ def run_config(options: Namespace, overrides: dict[str, str]) -> tuple["Config",
     return config, directory
 
 
-def applicable(run: "TrainedRun", subjects: tuple[str, ...], *, required: bool) -> dict[str, Any]:
+def applicable(run: TrainedRun, subjects: tuple[str, ...], *, required: bool) -> dict[str, Any]:
     """The modules of the subjects that apply to the run, by name; says why others do not.
 
     Raises:
       ConfigError: one does not apply although it is required.
     """
-    from dml_jax.analysis import findings
-
     modules = {}
     for name in subjects:
         module = findings.subject(name)
@@ -213,10 +212,8 @@ def applicable(run: "TrainedRun", subjects: tuple[str, ...], *, required: bool) 
     return modules
 
 
-def renew_report(run: "TrainedRun") -> None:
+def renew_report(run: TrainedRun) -> None:
     """Writes `report.html` again, with all analyses; a run that is not finished has none yet."""
-    from dml_jax.analysis import run_report
-
     path = run.directory / "results.json"
     if not path.exists():
         run.console.print("the run is not finished, so there is no report yet; finishing it will include the analyses")

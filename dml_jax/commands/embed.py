@@ -23,17 +23,21 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from dml_jax.commands import cli, model_options
+import dml_jax
+from dml_jax.analysis import figures
+from dml_jax.commands import cli, model_options, runtime
+from dml_jax.console import Console
 from dml_jax.data.prepare.sources import IMAGE_SUFFIXES, is_image, walk
 from dml_jax.errors import ConfigError, DataError, printable
+from dml_jax.evaluation import neighbors
+from dml_jax.export import embedding_files
+from dml_jax.export.embedding_files import Exported
 from dml_jax.files import BUCKETS, expand_path
-
-if TYPE_CHECKING:
-    from dml_jax.export.embedding_files import Exported
-    from dml_jax.inference.inputs import Unit
-    from dml_jax.inference.parts import Embed, Engine, Facts, Parts, Summary
+from dml_jax.inference import inputs, parts, ray_engine
+from dml_jax.inference.inputs import Unit
+from dml_jax.inference.parts import Embed, Engine, Facts, Parts, Summary
 
 ENGINES = ("local", "ray")
 ARRAY_BYTES = 2**32  # of embeddings, above which they are written as Parquet only
@@ -118,11 +122,6 @@ def execute(arguments: list[str]) -> None:
     if query and options.engine == "ray":
         raise ConfigError("--query: is for one machine; embed first, then give it without --engine=ray")
 
-    import dml_jax
-    from dml_jax.commands import runtime
-    from dml_jax.export import embedding_files
-    from dml_jax.inference import inputs, parts, ray_engine
-
     if output:
         embedding_files.check_replaceable(output)
     units = inputs.units(files, [file for found in shards.values() for file in found])
@@ -149,9 +148,6 @@ def execute(arguments: list[str]) -> None:
         f"{printable(str(output if exported else where))}"
     )
     if query and query_image is not None and exported and output:
-        from dml_jax.analysis import figures
-        from dml_jax.evaluation import neighbors
-
         count = min(NEIGHBORS, len(exported.ids))
         distances, indices = neighbors.search(model.embed([query]), exported.embeddings, count)
         found = [exported.ids[int(i)] for i in indices[0]]
@@ -166,8 +162,6 @@ def shard_files(paths: list[str], written: Path | str) -> dict[str, list[str]]:
 
     Files in `written`, the Parquet files of the output, are left out.
     """
-    from dml_jax.inference import inputs
-
     found = {}
     for name in paths:
         if name.startswith(BUCKETS):
@@ -181,10 +175,8 @@ def shard_files(paths: list[str], written: Path | str) -> dict[str, list[str]]:
     return {name: files for name, files in found.items() if files}
 
 
-def embed_missing(embed: "Embed", units: "Sequence[Unit]", written: "Parts", *, quiet: bool) -> None:
+def embed_missing(embed: Embed, units: Sequence[Unit], written: Parts, *, quiet: bool) -> None:
     """Embeds what earlier calls have not written."""
-    from dml_jax.console import Console
-
     missing = written.missing()
     done = written.count - len(missing)
     if not missing:
@@ -199,7 +191,7 @@ def embed_missing(embed: "Embed", units: "Sequence[Unit]", written: "Parts", *, 
                 console.update_progress(done)
 
 
-def check_usable(written: "Parts", output: Path | None, *, skip_bad: bool) -> "Summary":
+def check_usable(written: Parts, output: Path | None, *, skip_bad: bool) -> Summary:
     """Counts the images and lists the first unusable ones.
 
     Raises:
@@ -220,10 +212,8 @@ def check_usable(written: "Parts", output: Path | None, *, skip_bad: bool) -> "S
     return summary
 
 
-def export(output: Path, written: "Parts", plan: dict[str, Any], facts: "Facts") -> "Exported":
+def export(output: Path, written: Parts, plan: dict[str, Any], facts: Facts) -> Exported:
     """Writes the usable embeddings as arrays, unless they are there already and undamaged."""
-    from dml_jax.export import embedding_files
-
     with suppress(DataError):
         exported = embedding_files.read(output)
         if exported.manifest.get("plan") == plan:

@@ -18,25 +18,25 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+import dml_jax
 from dml_jax.commands import cli, decision_options, model_options
 from dml_jax.commands.embed import image_files
 from dml_jax.errors import ConfigError, DataError, UserError, printable
+from dml_jax.evaluation import held_out
+from dml_jax.inference import labelled
+from dml_jax.inference.index import EMPTY, Index
+from dml_jax.inference.model import Model
 
-if TYPE_CHECKING:
-    from dml_jax.inference.index import Index
-    from dml_jax.inference.model import Model
 
-
-def new_images(index: "Index", classes: dict[str, list[Path]]) -> dict[str, list[Path]]:
+def new_images(index: Index, classes: dict[str, list[Path]]) -> dict[str, list[Path]]:
     """The images by class that are not yet enrolled as what they are."""
     enrolled = {(index.classes[label], name) for label, name in zip(index.labels, index.images, strict=True)}
     new = {name: [f for f in files if (name, str(f.resolve())) not in enrolled] for name, files in classes.items()}
     return {name: files for name, files in new.items() if files}
 
 
-def usable(model: "Model", files: Sequence[str | Path], *, needed: bool = True) -> list[str | Path]:
+def usable(model: Model, files: Sequence[str | Path], *, needed: bool = True) -> list[str | Path]:
     """The images that the model can embed; the others are listed on stderr with the reason.
 
     Raises:
@@ -54,7 +54,7 @@ def usable(model: "Model", files: Sequence[str | Path], *, needed: bool = True) 
     return kept
 
 
-def of_usable(model: "Model", classes: dict[str, list[Path]], *, needed: bool = True) -> dict[str, list[Path]]:
+def of_usable(model: Model, classes: dict[str, list[Path]], *, needed: bool = True) -> dict[str, list[Path]]:
     """The classes with only the images that the model can embed, see `usable`; without those that have none."""
     good = set(usable(model, [file for images in classes.values() for file in images], needed=needed))
     return {name: chosen for name, images in classes.items() if (chosen := [f for f in images if f in good])}
@@ -101,10 +101,6 @@ def execute(arguments: list[str]) -> None:
       UserError: invalid input.
     """
     options = parse(arguments)
-
-    import dml_jax
-    from dml_jax.inference import labelled
-    from dml_jax.inference.index import EMPTY, Index
 
     path = cli.file_to_write("--index", options.index)
     if path.suffix != ".npz":
@@ -164,7 +160,7 @@ def _version(path: Path) -> tuple[int, int] | None:
     return (path.stat().st_ino, path.stat().st_mtime_ns) if path.exists() else None
 
 
-def _classify(index: "Index", files: Sequence[str | Path], options: argparse.Namespace) -> None:
+def _classify(index: Index, files: Sequence[str | Path], options: argparse.Namespace) -> None:
     """Prints the class of each image, or "unknown"."""
     if options.threshold is None:
         print(_expected(index, options), file=sys.stderr)
@@ -173,7 +169,7 @@ def _classify(index: "Index", files: Sequence[str | Path], options: argparse.Nam
         print("\t".join(map(printable, (name, f"{similarity:.4f}", str(file), index.images[nearest]))))
 
 
-def _expected(index: "Index", options: argparse.Namespace) -> str:
+def _expected(index: Index, options: argparse.Namespace) -> str:
     """What is to be expected of the threshold for the rule and the rate, as a sentence."""
     rate = options.false_accept_rate
     rule = index.rule(options.decide)
@@ -188,10 +184,8 @@ def _expected(index: "Index", options: argparse.Namespace) -> str:
     )
 
 
-def _table(index: "Index", options: argparse.Namespace) -> str:
+def _table(index: Index, options: argparse.Namespace) -> str:
     """What to expect of this index at several rates, from its own images; a warning if most would be unknown."""
-    from dml_jax.evaluation import held_out
-
     rates = sorted({*held_out.RATES, options.false_accept_rate})
     points = index.report(rates, options.decide)
     lines = [

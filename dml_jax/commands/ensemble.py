@@ -12,16 +12,21 @@ import json
 import math
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
 
 from dml_jax import files
+from dml_jax.analysis import console_table
 from dml_jax.commands import cli
+from dml_jax.config.evaluation import Evaluation
+from dml_jax.config.fields import validate
+from dml_jax.console import Console
 from dml_jax.errors import ConfigError, DataError, printable
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    from dml_jax.export.embedding_files import Exported
+from dml_jax.evaluation import protocol
+from dml_jax.export import embedding_files, query_results
+from dml_jax.export.embedding_files import Exported
+from dml_jax.train.records import workdir
 
 
 def parser() -> cli.Parser:
@@ -53,12 +58,6 @@ def execute(arguments: list[str]) -> None:
     output = files.expand_path("--output", options.output) if options.output else None
     weights = parse_weights(options.weights, len(runs))
 
-    from dml_jax.analysis import console_table
-    from dml_jax.console import Console
-    from dml_jax.evaluation import protocol
-    from dml_jax.export import embedding_files, query_results
-    from dml_jax.train.records import workdir
-
     splits = [options.split]
     if options.split == "test" and any((run / "embeddings" / "gallery").exists() for run in runs):
         splits.append("gallery")
@@ -75,7 +74,7 @@ def execute(arguments: list[str]) -> None:
     selected = {workdir.read_config(run)["config"]["train"]["select"] for run in runs}
     unstated, stated = evaluation_settings(runs)
 
-    def metrics(embeddings: dict[str, "np.ndarray"], *, per_query: bool = False) -> dict[str, Any]:
+    def metrics(embeddings: dict[str, np.ndarray], *, per_query: bool = False) -> dict[str, Any]:
         return protocol.evaluate(
             embeddings[options.split], labels[options.split], per_query=per_query, gallery=embeddings.get("gallery"),
             gallery_labels=labels.get("gallery"), **unstated, **stated,
@@ -111,8 +110,6 @@ def execute(arguments: list[str]) -> None:
 
 def check_output(output: Path, runs: list[Path], splits: list[str]) -> None:
     """Raises UserError unless the directory is new, empty, or holds an earlier ensemble, which may be replaced."""
-    from dml_jax.export import embedding_files
-
     if output.exists() and not output.is_dir():
         raise ConfigError(f"--output={output}: is a file; give a directory")
     if (output / "config.json").exists() or output.resolve() in [run.resolve() for run in runs]:
@@ -124,14 +121,12 @@ def check_output(output: Path, runs: list[Path], splits: list[str]) -> None:
         embedding_files.check_replaceable(output / "embeddings" / split)
 
 
-def common_labels(directories: list[Path], exported: "list[Exported]") -> "np.ndarray":
+def common_labels(directories: list[Path], exported: list[Exported]) -> np.ndarray:
     """The labels int [N] of the images, after checking that all members hold the same images and labels.
 
     Raises:
       DataError: other images, another order, other labels, or none.
     """
-    import numpy as np
-
     first = exported[0]
     if first.labels is None:
         raise DataError(f"{directories[0]}: holds no labels.npy; embeddings cannot be evaluated without labels")
@@ -158,9 +153,6 @@ def evaluation_settings(runs: list[Path]) -> tuple[dict[str, Any], dict[str, Any
     Raises:
       ConfigError: the runs were evaluated with different settings.
     """
-    from dml_jax.config.evaluation import Evaluation
-    from dml_jax.config.fields import validate
-    from dml_jax.train.records import workdir
 
     def read(run: Path) -> Evaluation:
         """With the defaults of options that the run's version lacked."""
@@ -198,10 +190,8 @@ def parse_weights(text: str | None, members: int) -> list[float]:
     return weights
 
 
-def concatenated(embeddings: "list[np.ndarray]", weights: list[float]) -> "np.ndarray":
+def concatenated(embeddings: list[np.ndarray], weights: list[float]) -> np.ndarray:
     """Unit rows of k models, each [N, D_i], weighted, as unit rows [N, D_1 + … + D_k]."""
-    import numpy as np
-
     norm = math.hypot(*weights)
     scaled = [rows * np.float32(weight / norm) for rows, weight in zip(embeddings, weights, strict=True)]
     return np.concatenate(scaled, axis=1)

@@ -16,16 +16,21 @@ import argparse
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import numpy as np
+from rich import box
+from rich.console import Console as Terminal
+from rich.table import Table
+
+import dml_jax
 from dml_jax import files
-from dml_jax.commands import cli, model_options, relevance_options, rerank_options
+from dml_jax.commands import cli, model_options, relevance_options, rerank_options, runtime
+from dml_jax.console import Console
 from dml_jax.errors import ConfigError, DataError, printable
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    from dml_jax.console import Console
+from dml_jax.evaluation import check_inputs, metric_table, protocol, relevance, verification
+from dml_jax.evaluation.verification import FALSE_MATCH_RATES, PAIRED
+from dml_jax.inference import labelled
 
 KS = (1, 2, 4, 8, 10, 100, 1000)
 SOURCES = ("model", "data", "embeddings", "labels", "query_embeddings", "query_labels")  # stated in the results
@@ -148,11 +153,6 @@ def evaluate(options: argparse.Namespace, ks: tuple[int, ...] | None) -> dict[st
       DataError: files that cannot be used.
       ConfigError: options that do not fit the number of rows.
     """
-    import numpy as np
-
-    from dml_jax.console import Console
-    from dml_jax.evaluation import protocol, verification
-
     queries, labels, gallery, gallery_labels = _embedded(options) if options.model else _read(options)
     if gallery is None and len(queries) < 2:
         raise DataError(f"--{'data' if options.model else 'embeddings'}: has one row; give at least two, or queries")
@@ -204,12 +204,8 @@ def evaluate(options: argparse.Namespace, ks: tuple[int, ...] | None) -> dict[st
     return results
 
 
-def _embedded(options: argparse.Namespace) -> "tuple[np.ndarray, np.ndarray, np.ndarray | None, np.ndarray | None]":
+def _embedded(options: argparse.Namespace) -> tuple[np.ndarray, np.ndarray, np.ndarray | None, np.ndarray | None]:
     """Embeddings and labels of the labelled images, and those of their gallery if they have one."""
-    import dml_jax
-    from dml_jax.commands import runtime
-    from dml_jax.inference import labelled
-
     path = files.expand_path("--data", options.data)
     runtime.enable_compilation_cache()
     model = dml_jax.load(options.model, options.checkpoint, trust_code=options.trust_code)
@@ -222,7 +218,7 @@ def _embedded(options: argparse.Namespace) -> "tuple[np.ndarray, np.ndarray, np.
     return queries, split.labels, model.embed_split(gallery), gallery.labels
 
 
-def _read(options: argparse.Namespace) -> "tuple[np.ndarray, Any, np.ndarray | None, Any]":
+def _read(options: argparse.Namespace) -> tuple[np.ndarray, Any, np.ndarray | None, Any]:
     """Embeddings and labels of the queries, and those of the gallery if it differs, from files."""
     rows, labels = _load(options, "embeddings", "labels")
     if not options.query_embeddings:
@@ -230,10 +226,8 @@ def _read(options: argparse.Namespace) -> "tuple[np.ndarray, Any, np.ndarray | N
     return *_load(options, "query_embeddings", "query_labels"), rows, labels
 
 
-def _load(options: argparse.Namespace, embeddings: str, labels: str) -> "tuple[np.ndarray, Any]":
+def _load(options: argparse.Namespace, embeddings: str, labels: str) -> tuple[np.ndarray, Any]:
     """Embeddings [N, D], memory-mapped, and labels [N] or `relevance.Classes`, from the files that two options name."""
-    from dml_jax.evaluation import check_inputs, relevance
-
     path = files.expand_path(f"--{embeddings}", getattr(options, embeddings))
     points = check_inputs.embeddings(check_inputs.load(path, name=f"--{embeddings}"), name=f"--{embeddings}")
     if options.relevant:
@@ -243,7 +237,7 @@ def _load(options: argparse.Namespace, embeddings: str, labels: str) -> "tuple[n
     return points, relevance.classes(classes, len(points), name=f"--{labels}", of=f"--{embeddings}")
 
 
-def _progress(console: "Console", title: str) -> Callable[[int, int], None]:
+def _progress(console: Console, title: str) -> Callable[[int, int], None]:
     """A callback (done, total) that shows a progress bar; a new total begins a new bar."""
     current = 0
 
@@ -260,13 +254,6 @@ def _progress(console: "Console", title: str) -> Callable[[int, int], None]:
 
 def print_table(results: dict[str, Any], output: Path | None) -> None:
     """Prints one row per metric and one column per ranking, then the protocols."""
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-
-    from dml_jax.evaluation import metric_table
-    from dml_jax.evaluation.verification import FALSE_MATCH_RATES, PAIRED
-
     rankings = {"plain": results} | {name: results[name] for name in rerank_options.NAMES if name in results}
     table = Table(box=box.SIMPLE, title=f"{results['rows']:,} rows, {results['classes']:,} classes; metrics in %")
     table.add_column("metric")
@@ -275,7 +262,7 @@ def print_table(results: dict[str, Any], output: Path | None) -> None:
     for entry in metric_table.columns(results):
         heading = entry.heading if entry.percent else f"{entry.heading} (not in %)"
         table.add_row(heading, *(metric_table.cell(ranking, entry, digits=2) for ranking in rankings.values()))
-    console = Console(highlight=False, soft_wrap=True)
+    console = Terminal(highlight=False, soft_wrap=True)
     console.print(table)
     if "categories" in results:
         relevance_options.print_categories(results)

@@ -11,18 +11,22 @@ a folder with one subfolder per class, or the test split of a prepared data set.
 import signal
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from dml_jax.commands import analyse, cli, model_options, serve
+import numpy as np
+
+import dml_jax
+from dml_jax.commands import analyse, cli, model_options, runtime, serve
+from dml_jax.config import Config
+from dml_jax.data import formats
+from dml_jax.data.holdout import hold_out
+from dml_jax.data.split import Split
 from dml_jax.errors import ConfigError, suggest
+from dml_jax.export import embedding_files
 from dml_jax.files import expand_path
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    from dml_jax.config import Config
-    from dml_jax.data.split import Split
-    from dml_jax.inference.model import Model
+from dml_jax.inference import labelled
+from dml_jax.inference.model import Model
+from dml_jax.train.experiment import data_hash
+from dml_jax.train.records import workdir
 
 HOST = "127.0.0.1"
 
@@ -57,10 +61,6 @@ def execute(arguments: list[str]) -> None:
         raise ConfigError(f"{error.name} is not installed: pip install starlette uvicorn python-multipart") from None
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     with serve.listen(HOST, options.port) as listener:
-        import dml_jax
-        from dml_jax.commands import runtime
-        from dml_jax.inference import labelled
-
         runtime.enable_compilation_cache()
         model = dml_jax.load(options.model, options.checkpoint, trust_code=options.trust_code)
         if config is None or directory is None:
@@ -82,15 +82,12 @@ def execute(arguments: list[str]) -> None:
         ).run([listener])
 
 
-def all_splits(config: "Config", name: str) -> "dict[str, Split]":
+def all_splits(config: Config, name: str) -> dict[str, Split]:
     """The data of a run, by split.
 
     Raises:
       UserError: it cannot be read, or the run has no split `name`.
     """
-    from dml_jax.data import formats
-    from dml_jax.data.holdout import hold_out
-
     splits = formats.load(config.data)
     if config.data.validation_share:
         splits["train"], splits["validation"] = hold_out(splits["train"], config.data.validation_share)
@@ -99,18 +96,15 @@ def all_splits(config: "Config", name: str) -> "dict[str, Split]":
     return splits
 
 
-def data_hashes(directory: Path, splits: "dict[str, Split]") -> tuple[str, str]:
+def data_hashes(directory: Path, splits: dict[str, Split]) -> tuple[str, str]:
     """The hash of the data as they are, and as the run was trained on; warns if they differ."""
-    from dml_jax.train.experiment import data_hash
-    from dml_jax.train.records import workdir
-
     here, trained = data_hash(splits), str(workdir.read_config(directory)["data_hash"])
     if here != trained:
         print(f"warning: the data are not those that the run in {directory} was trained on", file=sys.stderr)
     return here, trained
 
 
-def embeddings(model: "Model", split: "Split", exported: Path, data_hash: str, trained: str) -> "np.ndarray":
+def embeddings(model: Model, split: Split, exported: Path, data_hash: str, trained: str) -> np.ndarray:
     """Embeddings of a split, float32 [N, D]: those that the run has exported, if they are of this model and these data.
 
     Args:
@@ -120,10 +114,6 @@ def embeddings(model: "Model", split: "Split", exported: Path, data_hash: str, t
       data_hash: of the data as they are.
       trained: of the data that the run was trained on; also of the embeddings, unless they say otherwise.
     """
-    import numpy as np
-
-    from dml_jax.export import embedding_files
-
     if (exported / "manifest.json").exists():
         stored = embedding_files.read(exported)
         same_data = stored.manifest.get("data_hash", trained) == data_hash and stored.ids == list(split.ids)
@@ -132,7 +122,7 @@ def embeddings(model: "Model", split: "Split", exported: Path, data_hash: str, t
     return embedded(model, split)
 
 
-def embedded(model: "Model", split: "Split") -> "np.ndarray":
+def embedded(model: Model, split: Split) -> np.ndarray:
     """Embeddings of a split, float32 [N, D], computed now."""
     print(f"embedding {len(split.labels):,} images", flush=True)
     return model.embed_split(split)

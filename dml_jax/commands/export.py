@@ -14,9 +14,17 @@ results to the Hugging Face hub (extra "hub"), from where `dml_jax.load("hf://us
 from functools import partial
 from pathlib import Path
 
+import jax
+
+from dml_jax import config as configs
 from dml_jax.commands import cli, model_options
 from dml_jax.errors import ConfigError, DataError, printable
+from dml_jax.export import embedding_files, hub, onnx, parquet, stablehlo
 from dml_jax.files import BUCKETS, expand_path
+from dml_jax.inference import model
+from dml_jax.inference.model import is_run
+from dml_jax.train.records.workdir import read_config
+from dml_jax.train.start import warm_start
 
 FORMS = ("onnx", "stablehlo", "parquet")
 
@@ -54,8 +62,6 @@ def execute(arguments: list[str]) -> None:
         if options.checkpoint != "reported":
             raise ConfigError(f"--checkpoint={options.checkpoint}: --push uploads the reported one with its results")
 
-    from dml_jax.inference import model
-
     if str(options.model).startswith(BUCKETS) and not options.output:
         raise ConfigError(f"--output: missing; give a directory for the files of {options.model}")
     workdir = model.locate(options.model)
@@ -88,14 +94,6 @@ def export(
     Raises:
       UserError: no such run, checkpoint or embeddings, or the hub refuses.
     """
-    import jax
-
-    from dml_jax import config as configs
-    from dml_jax.export import embedding_files, hub, onnx, parquet, stablehlo
-    from dml_jax.inference.model import is_run
-    from dml_jax.train.records.workdir import read_config
-    from dml_jax.train.start import warm_start
-
     shape = warm_start.image_shape(workdir)
     if trust_code and is_run(workdir):
         configs.import_code(read_config(workdir)["config"])

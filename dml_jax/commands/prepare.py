@@ -10,8 +10,12 @@ interrupted preparation or download. --source can be repeated for data sets that
 
 import os
 
+from dml_jax import config as configs
 from dml_jax import files
 from dml_jax.commands import cli
+from dml_jax.console import Console
+from dml_jax.data import store
+from dml_jax.data.prepare import known_archives, prepare_dataset
 from dml_jax.data.prepare.sources import Options, Recipe
 from dml_jax.errors import ConfigError
 
@@ -74,10 +78,6 @@ def parser() -> cli.Parser:
 def execute(arguments: list[str]) -> None:
     """Reads the command line and prepares or verifies a data set."""
     options = parser().read_plain(arguments, "dml-jax prepare")
-    from dml_jax import config as configs
-    from dml_jax.console import Console
-    from dml_jax.data import store
-
     console = Console(quiet=options.quiet)
     if options.verify:
         store.verify(files.expand_path("--verify", options.verify))
@@ -104,8 +104,6 @@ def execute(arguments: list[str]) -> None:
         raise ConfigError(
             f"--name={options.name}: needs no preparation; use it directly with --config.data.name={options.name}"
         )
-    from dml_jax.data.prepare import known_archives, prepare_dataset
-
     given = tuple(files.expand_path("--source", source) for source in options.source)
     request = prepare_dataset.Request(
         name=options.name,

@@ -2,22 +2,23 @@
 
 import argparse
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich import box
+from rich.console import Console
+from rich.table import Table
 
 from dml_jax import files
+from dml_jax.commands.cli import Parser
 from dml_jax.errors import ConfigError, DataError, printable
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    import numpy as np
-
-    from dml_jax.commands.cli import Parser
+from dml_jax.evaluation import check_inputs, metric_table
 
 INPUTS = ("relevant", "exclude", "groups", "query_groups")
 
 
-def add_to(flags: "Parser") -> None:
+def add_to(flags: Parser) -> None:
     """Adds the options to a command line."""
     flags.add_argument(
         "--relevant", metavar="FILE", help='relevant rows in place of labels: .jsonl, [3,17] or {"3":2} per query'
@@ -45,8 +46,6 @@ def check(options: argparse.Namespace) -> None:
 
 def check_labels(options: argparse.Namespace, labels: Any) -> None:
     """Raises ConfigError for options that need one class per row."""
-    import numpy as np
-
     needing = [key for key in ("rerank", "expand", "verification", "geometry") if getattr(options, key)]
     if not isinstance(labels, np.ndarray):
         if needing:
@@ -67,10 +66,8 @@ def load(options: argparse.Namespace) -> dict[str, Any]:
     return found
 
 
-def load_classes(path: "Path", name: str) -> "np.ndarray | list[list[str]]":
+def load_classes(path: Path, name: str) -> np.ndarray | list[list[str]]:
     """Classes from a `.npy` file, a text file with one per line, or a `.tsv` file with any number per line, by tabs."""
-    from dml_jax.evaluation import check_inputs
-
     if path.suffix == ".npy":
         return check_inputs.load(path, name=name)
     if path.suffix == ".tsv":
@@ -78,10 +75,8 @@ def load_classes(path: "Path", name: str) -> "np.ndarray | list[list[str]]":
     return check_inputs.read_lines(path, name=name)
 
 
-def _rows(path: "Path", name: str) -> Any:
+def _rows(path: Path, name: str) -> Any:
     """Rows of each query, from a `.npy` file or from lines of JSON; the rows of a JSON object become integers."""
-    from dml_jax.evaluation import check_inputs
-
     if path.suffix == ".npy":
         return check_inputs.load(path, name=name)
     found = []
@@ -94,7 +89,7 @@ def _rows(path: "Path", name: str) -> Any:
     return found
 
 
-def _lines(path: "Path", name: str) -> list[str]:
+def _lines(path: Path, name: str) -> list[str]:
     """The lines of a UTF-8 text file; empty ones, too."""
     if not path.is_file():
         raise DataError(f"{name}={path}: there is no such file")
@@ -107,12 +102,6 @@ def _lines(path: "Path", name: str) -> list[str]:
 
 def print_categories(results: dict[str, Any]) -> None:
     """Prints one row per category, with its number of queries and its metrics."""
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-
-    from dml_jax.evaluation import metric_table
-
     columns = [entry for entry in metric_table.columns(results) if not entry.secondary]
     columns = [entry for entry in columns if any(entry.name in values for values in results["categories"].values())]
     table = Table(box=box.SIMPLE, title="metrics of each category's queries in %")

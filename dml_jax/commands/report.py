@@ -10,7 +10,9 @@ Prints the tables and writes report.md, report.tex, report.csv and report.html: 
 
 from dml_jax import buckets, files
 from dml_jax.commands import cli
+from dml_jax.console import Console
 from dml_jax.errors import ConfigError
+from dml_jax.studies import plan, search_report, summary
 
 
 def parser() -> cli.Parser:
@@ -38,9 +40,6 @@ def execute(arguments: list[str]) -> None:
     output = files.expand_path("--output", options.output) if options.output else None
     if output is not None and (output.is_file() or files.below_a_file(output)):
         raise ConfigError(f"--output={output}: is a file or below one; give a directory")
-
-    from dml_jax.console import Console
-    from dml_jax.studies import plan, search_report, summary
 
     study = len(directories) == 1 and plan.read_facts(directories[0]) is not None
     if study and search_report.is_search(directories[0]):

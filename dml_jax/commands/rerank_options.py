@@ -3,16 +3,14 @@
 import argparse
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import numpy as np
+
+from dml_jax.commands.cli import Parser
+from dml_jax.console import Console
 from dml_jax.errors import ConfigError
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    from dml_jax.commands.cli import Parser
-    from dml_jax.console import Console
-
+from dml_jax.evaluation import metrics, query_expansion, ranked_lists, reranking
 
 NAMES = ("expanded", "reranked")  # keys of the results
 LARGEST_K = 100  # of Recall@K after re-ranking, unless --ks is given: larger K need longer re-ranked lists
@@ -26,7 +24,7 @@ DEPENDS_ON = {
 }
 
 
-def add_to(flags: "Parser") -> None:
+def add_to(flags: Parser) -> None:
     """Adds the options to a command line."""
     flags.add_argument("--rerank", action="store_true", help="add k-reciprocal re-ranking (Zhong et al., CVPR 2017)")
     flags.add_argument("--k1", type=int, help="re-ranking: neighbourhood size (default: 20)")
@@ -85,15 +83,11 @@ def check_sizes(options: argparse.Namespace, queries: int, gallery: int | None) 
 
 
 def _expansion_size(options: argparse.Namespace) -> int:
-    from dml_jax.evaluation import query_expansion
-
     return query_expansion.K if options.expand_by is None else options.expand_by
 
 
 def _reranking_parameters(options: argparse.Namespace) -> tuple[int, int, float]:
     """k1, k2 and the weight of the original distance."""
-    from dml_jax.evaluation import reranking
-
     return (
         reranking.K1 if options.k1 is None else options.k1,
         reranking.K2 if options.k2 is None else options.k2,
@@ -103,12 +97,12 @@ def _reranking_parameters(options: argparse.Namespace) -> tuple[int, int, float]
 
 def evaluate(
     options: argparse.Namespace,
-    queries: "np.ndarray",
-    labels: "np.ndarray",
-    gallery: "np.ndarray | None",
-    gallery_labels: "np.ndarray | None",
+    queries: np.ndarray,
+    labels: np.ndarray,
+    gallery: np.ndarray | None,
+    gallery_labels: np.ndarray | None,
     ks: tuple[int, ...],
-    console: "Console",
+    console: Console,
 ) -> dict[str, dict[str, Any]]:
     """Metrics of the requested rankings, by name, each with its `protocol` and `seconds`.
 
@@ -134,14 +128,12 @@ def evaluate(
 
 def _expanded(
     options: argparse.Namespace,
-    queries: "np.ndarray",
-    labels: "np.ndarray",
-    gallery: "np.ndarray | None",
-    gallery_labels: "np.ndarray | None",
+    queries: np.ndarray,
+    labels: np.ndarray,
+    gallery: np.ndarray | None,
+    gallery_labels: np.ndarray | None,
     ks: tuple[int, ...],
 ) -> dict[str, Any]:
-    from dml_jax.evaluation import metrics, query_expansion
-
     exclude_self = gallery is None
     candidates = queries if gallery is None else gallery
     count = _expansion_size(options)
@@ -170,14 +162,12 @@ def _expanded(
 
 def _reranked(
     options: argparse.Namespace,
-    queries: "np.ndarray",
-    labels: "np.ndarray",
-    gallery: "np.ndarray | None",
-    gallery_labels: "np.ndarray | None",
+    queries: np.ndarray,
+    labels: np.ndarray,
+    gallery: np.ndarray | None,
+    gallery_labels: np.ndarray | None,
     ks: tuple[int, ...],
 ) -> dict[str, Any]:
-    from dml_jax.evaluation import ranked_lists, reranking
-
     exclude_self = gallery is None
     if gallery is None or gallery_labels is None:
         gallery, gallery_labels = queries, labels

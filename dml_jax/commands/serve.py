@@ -14,9 +14,11 @@ import signal
 import socket
 import sys
 
-from dml_jax.commands import cli, decision_options, model_options
+import dml_jax
+from dml_jax.commands import cli, decision_options, model_options, runtime
 from dml_jax.errors import ConfigError
 from dml_jax.files import expand_path
+from dml_jax.serving.enrolled_classes import EnrolledClasses
 
 BATCH = 16  # images per call of the network
 WAITING = 256  # images; more are refused
@@ -71,10 +73,6 @@ def execute(arguments: list[str]) -> None:
         raise ConfigError(f"{error.name} is not installed: pip install starlette uvicorn python-multipart") from None
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     with listen(options.host, options.port) as listener:
-        import dml_jax
-        from dml_jax.commands import runtime
-        from dml_jax.serving.enrolled_classes import EnrolledClasses
-
         runtime.enable_compilation_cache()
         model = dml_jax.load(options.model, options.checkpoint, trust_code=options.trust_code)
         classify = None

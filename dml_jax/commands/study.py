@@ -14,17 +14,16 @@ from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from dml_jax import files
 from dml_jax.commands import cli
+from dml_jax.console import Console
 from dml_jax.errors import ConfigError, UserError
+from dml_jax.studies import group_tables, lengths, outcomes, plan, runner, search, search_report, summary
+from dml_jax.studies.definition import Study
+from dml_jax.studies.plan import Settings, Trial
+from dml_jax.studies.runner import Slot
 from dml_jax.train.distributed import xla_flags
-
-if TYPE_CHECKING:
-    from dml_jax.studies.definition import Study
-    from dml_jax.studies.plan import Settings, Trial
-    from dml_jax.studies.runner import Slot
 
 
 def parser() -> cli.Parser:
@@ -56,8 +55,6 @@ def execute(arguments: list[str]) -> None:
         raise ConfigError("--study: give a study file, or --compare with two or more configurations")
     if options.protocol not in ("clean", "paper"):
         raise ConfigError(f"--protocol={options.protocol}: must be clean or paper")
-    from dml_jax.studies import lengths, outcomes, plan, runner, summary
-
     name, study = plan.load(options.study) if options.study else plan.comparison(options.compare)
     default = Path("runs/studies") / (f"{name}-smoke" if options.smoke else name)
     root = files.expand_path("--root", options.root) if options.root else default
@@ -86,8 +83,6 @@ def execute(arguments: list[str]) -> None:
     stop_if(runner.run_all(root, trials, jobs, say, wait=not options.worker))
     if options.worker:
         return
-    from dml_jax.console import Console
-
     summary.publish(summary.of_study(root), root, Console().rich)
     done = outcomes.finished(trials)
     failed = [trial for trial in trials if trial.name not in done]
@@ -123,11 +118,9 @@ def stop_if(code: int) -> None:
 
 
 def run_search(
-    name: str, study: "Study", settings: "Settings", options: Namespace, jobs: Sequence["Slot"], again: str
+    name: str, study: Study, settings: Settings, options: Namespace, jobs: Sequence[Slot], again: str
 ) -> None:
     """Runs a search and prints its table."""
-    from dml_jax.studies import plan, search
-
     assert study.search is not None
     wanted = study.search if options.trials is None else replace(study.search, trials=options.trials)
     root = settings.root
@@ -164,16 +157,11 @@ def run_search(
     wait = not options.worker
     stop_if(search.run(label, wanted, settings, study.metric, jobs, storage, say, wait=wait))
     if wait:
-        from dml_jax.console import Console
-        from dml_jax.studies import search_report
-
         search_report.publish(root, root, Console().rich)
 
 
 def show_search(root: Path, total: int, ended: int, jobs: int, again: str) -> None:
     """Prints how many trials of a search are missing, and how long they take."""
-    from dml_jax.studies import outcomes
-
     finished = [path for path in root.glob("trial-*") if outcomes.has_results(path)]
     seconds = [outcomes.read_run(path).timing.get("seconds", 0.0) for path in finished]
     missing = max(0, total - ended)
@@ -183,8 +171,6 @@ def show_search(root: Path, total: int, ended: int, jobs: int, again: str) -> No
 
 def show_list(root: Path, trials: Sequence["Trial"], jobs: int, again: str) -> None:
     """Prints the trials with their states and how long they take."""
-    from dml_jax.studies import group_tables, outcomes, runner
-
     done = outcomes.finished(trials)
     problems = runner.problems(root, trials, done)
     rates: dict[str, float] = {}  # seconds per unit of length, by row
@@ -218,7 +204,7 @@ def show_list(root: Path, trials: Sequence["Trial"], jobs: int, again: str) -> N
         show_total(total if rates else None, jobs, free, root, again)
 
 
-def length(trial: "Trial") -> float:
+def length(trial: Trial) -> float:
     """Steps or epochs of a trial."""
     assert trial.config is not None
     train = trial.config.train
@@ -227,8 +213,6 @@ def length(trial: "Trial") -> float:
 
 def show_total(seconds: float | None, jobs: int, missing: int, root: Path, again: str) -> None:
     """Prints the sum of the estimates, and how a cluster can do the work."""
-    from dml_jax.studies import group_tables
-
     if not missing:
         print("nothing to do")
         return

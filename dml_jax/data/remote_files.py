@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from pyarrow import fs
+
 from dml_jax.data import store
 from dml_jax.errors import DataError, UserError
 from dml_jax.files import cache_dir, name_file, reason
@@ -22,8 +24,6 @@ SECONDS = 60  # without an answer of Google Cloud Storage; Arrow would try for a
 
 def _system(url: str) -> tuple[Any, str]:
     """The file system of a URL and the path in it."""
-    from pyarrow import fs
-
     limited = url.startswith("gs://") and "?" not in url
     system, path = fs.FileSystem.from_uri(f"{url}?retry_limit_seconds={SECONDS}" if limited else url)
     return system, path
@@ -48,8 +48,6 @@ def listed(url: str) -> dict[str, Any]:
     Raises:
       DataError: there are none, or they cannot be listed.
     """
-    from pyarrow import fs
-
     with _reaching(url):
         system, root = _system(url)
         there = system.get_file_info(root)
@@ -62,8 +60,6 @@ def listed(url: str) -> dict[str, Any]:
 
 def names(url: str) -> list[str]:
     """The names of the files at most one level below a URL; empty if there is nothing."""
-    from pyarrow import fs
-
     with _reaching(url):
         system, root = _system(url)
         return [info.base_name for info in system.get_file_info(fs.FileSelector(root, allow_not_found=True))]

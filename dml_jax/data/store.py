@@ -17,7 +17,7 @@ from array_record.python.array_record_data_source import ArrayRecordDataSource
 from pydantic import StrictInt
 
 from dml_jax.config import Data
-from dml_jax.data import decode, split_metadata
+from dml_jax.data import decode, split_metadata, unprepared_folder
 from dml_jax.data.formats import tfds
 from dml_jax.data.prepare.sources import File, Recipe
 from dml_jax.data.split import Split, check_disjoint
@@ -144,8 +144,6 @@ def load(data: Data, name: str, unprepared: Recipe | None = None) -> dict[str, S
         raise DataError(f"data.path={path}: no such directory; {remedy}")
     marker = read_marker(directory)
     if marker is None and unprepared is not None:
-        from dml_jax.data import unprepared_folder
-
         return _splits(unprepared_folder.scan(directory, unprepared), lambda _, split: FileReader(split.files, *how))
     if marker is None:
         raise DataError(f"data.path={path}: not a prepared data set; {remedy}")

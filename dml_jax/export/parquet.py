@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow
+from pyarrow import parquet
 
 from dml_jax.export.embedding_files import Exported
 from dml_jax.files import atomic_write
@@ -18,9 +20,6 @@ def write(path: Path, exported: Exported) -> None:
     The columns are `embedding` (D float32 numbers), `id`, `label` if known, and those of the metadata, including the
     `class_name` of every run. A metadata column whose name is taken gets the prefix `metadata_`.
     """
-    import pyarrow
-    from pyarrow import parquet
-
     rows = np.ascontiguousarray(exported.embeddings, np.float32)
     columns: dict[str, Any] = {
         "embedding": pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(rows.reshape(-1)), rows.shape[1]),
@@ -39,8 +38,6 @@ def write(path: Path, exported: Exported) -> None:
 
 def _column(values: Sequence[Any]) -> Any:
     """An Arrow array; as text if the values have several types."""
-    import pyarrow
-
     try:
         return pyarrow.array(values)
     except (pyarrow.ArrowInvalid, pyarrow.ArrowTypeError, OverflowError):

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from pyarrow import parquet
+
 from dml_jax.data import remote_files
 from dml_jax.data.formats.parquet import image_column
 from dml_jax.data.prepare import archives
@@ -90,8 +92,6 @@ def units(files: Sequence[str], shard_files: Iterable[str]) -> list[Unit]:
         if not name.lower().endswith(".parquet"):
             found.append(Unit("archive", (name,), root))
             continue
-        from pyarrow import parquet
-
         with reading(name), parquet.ParquetFile(source(_path("", name))) as table:
             image_column(table.schema_arrow)
             rows = [table.metadata.row_group(group).num_rows for group in range(table.metadata.num_row_groups)]
@@ -148,8 +148,6 @@ def blocks(unit: Unit) -> Iterator[list[Item]]:
 
 def _rows(path: Path | str, name: str, group: int) -> Iterator[Item]:
     """The images of a row group, named by the column `id`, or else <name>/<row of the file>."""
-    from pyarrow import parquet
-
     # Mapped, because a reader with a buffer makes it as large as the header of a damaged page demands.
     options = {"memory_map": True, "pre_buffer": False, "page_checksum_verification": True}
     with parquet.ParquetFile(source(path), **options) as table:

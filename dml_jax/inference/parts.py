@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
+from pyarrow import parquet
 
 from dml_jax import config as configs
 from dml_jax.data import remote_files
@@ -26,8 +28,6 @@ from dml_jax.inference import inputs
 from dml_jax.inference.inputs import Item, Unit
 
 if TYPE_CHECKING:
-    import pyarrow
-
     from dml_jax.inference.model import Model
 
 PLAN = "_plan.json"
@@ -133,8 +133,6 @@ class Parts:
 
     @contextmanager
     def _opened(self, number: int) -> Iterator[Any]:
-        from pyarrow import parquet
-
         file, remedy = self.file(number), "delete it, and the same command writes it again"
         with reading(file, remedy), parquet.ParquetFile(inputs.source(file), page_checksum_verification=True) as part:
             if part.metadata.metadata.get(KEY) != self.key.encode():
@@ -263,13 +261,10 @@ def _writing(
     path: Path, dimensions: int, key: str
 ) -> Iterator[Callable[[list[str], np.ndarray, list[str | None]], None]]:
     """A function that appends names, float32 [_, D] and errors to a part."""
-    import pyarrow as pa
-    from pyarrow import parquet
-
     fields = [("id", pa.string()), ("embedding", pa.list_(pa.float32(), dimensions)), ("error", pa.string())]
     unusable = 0
 
-    def table(names: list[str], rows: np.ndarray, reasons: list[str | None]) -> "pyarrow.Table":
+    def table(names: list[str], rows: np.ndarray, reasons: list[str | None]) -> pa.Table:
         nonlocal unusable
         bad = np.array([reason is not None for reason in reasons], bool)
         unusable += int(bad.sum())

@@ -52,13 +52,30 @@ def example_batch(experiment: Experiment) -> Batch:
 
 
 def initial_state(experiment: Experiment) -> TrainState:
-    """The state before the first step, on every device; a pure function of the seed."""
-    config, method = experiment.config, experiment.method
-    key = jax.random.fold_in(run_key(config.seed), 2**31 - 1)
-    initial = step.initial if _reads_weights(config) else _compiled_initial()
-    state = initial(method, experiment.optimizer, key, example_batch(experiment), config.train.ema)
-    placed: TrainState = meshes.place(experiment.mesh, state, method.hooks.class_axis)
-    return placed
+    """The state before the first step, a pure function of the seed.
+
+    Each device computes what it holds: a table of classes that is spread over the devices may not fit into one.
+    """
+    config, method, optimizer = experiment.config, experiment.method, experiment.optimizer
+    layout = jax.tree.map(lambda leaf: leaf.sharding, template(experiment))
+    key = meshes.replicate(experiment.mesh, jax.random.fold_in(run_key(config.seed), 2**31 - 1))
+    batch = example_batch(experiment)
+    compiled = partial(jax.jit, out_shardings=layout, compiler_options=xla_flags.unoptimized())
+    state: TrainState
+    if not _reads_weights(config):
+        state = compiled(step.initial, static_argnums=(0, 1, 4))(method, optimizer, key, batch, config.train.ema)
+        return state
+    # Weights that are read while the program is traced would be constants in it; as arguments they cost nothing.
+    initial = partial(step.initial, method, optimizer, ema=config.train.ema)
+    program, shapes = jax.make_jaxpr(initial, return_shape=True)(key, batch)
+
+    def run(weights: list[Any], key: jax.Array, batch: Batch) -> TrainState:
+        leaves = jax.core.eval_jaxpr(program.jaxpr, weights, *jax.tree.leaves((key, batch)))
+        state: TrainState = jax.tree.unflatten(jax.tree.structure(shapes), leaves)
+        return state
+
+    state = compiled(run)(program.consts, key, batch)
+    return state
 
 
 @cache

@@ -4,6 +4,7 @@ import hashlib
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from dml_jax.errors import DivergedError
@@ -46,13 +47,22 @@ def fingerprint(variables: Any) -> str:
 
 def check_finite(state: TrainState) -> None:
     """Raises DivergedError, which names an array, if parameters, model state or optimizer state are not finite."""
-    for path, leaf in jax.tree_util.tree_leaves_with_path(state):
-        spread = isinstance(leaf, jax.Array) and not leaf.is_fully_replicated
-        parts = [shard.data for shard in leaf.addressable_shards] if spread else [leaf]
-        floating = jax.dtypes.issubdtype(leaf.dtype, np.floating)
-        if floating and not all(np.isfinite(np.asarray(part)).all() for part in parts):
-            name = jax.tree_util.keystr(path, simple=True, separator="/")
-            raise DivergedError(
-                f"training diverged at step {int(state.step)}: {name} is not finite after the update; lower the "
-                "learning rates and start again"
-            )
+    leaves = {path: leaf for path, leaf in jax.tree_util.tree_leaves_with_path(state) if _is_floating(leaf)}
+    if jax.device_get(_all_finite(list(leaves.values()))).all():
+        return
+    path = next(path for path, leaf in leaves.items() if not jnp.isfinite(leaf).all())
+    name = jax.tree_util.keystr(path, simple=True, separator="/")
+    raise DivergedError(
+        f"training diverged at step {int(state.step)}: {name} is not finite after the update; lower the learning rates "
+        "and start again"
+    )
+
+
+def _is_floating(leaf: Any) -> bool:
+    return bool(jax.dtypes.issubdtype(leaf.dtype, np.floating))
+
+
+@jax.jit
+def _all_finite(arrays: list[jax.Array]) -> jax.Array:
+    """Whether each array is finite, bool; computed where the arrays are."""
+    return jnp.stack([jnp.isfinite(array).all() for array in arrays])

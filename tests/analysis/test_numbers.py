@@ -27,6 +27,7 @@ from dml_jax.analysis.findings import Finding
 from dml_jax.analysis.verification import transferred
 from dml_jax.config import Config
 from dml_jax.data import holdout
+from dml_jax.data.samplers import Sampler
 from dml_jax.data.split import Split
 from dml_jax.errors import CheckpointError
 from dml_jax.evaluation import geometry, verification
@@ -35,6 +36,14 @@ from dml_jax.evaluation import geometry, verification
 def units(seed: int, count: int, width: int = 6) -> np.ndarray:
     rows = np.random.default_rng(seed).normal(size=(count, width))
     return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+
+def test_epochs_of_different_lengths() -> None:
+    starts = [0, 4, 6, 9]
+    sampler = Sampler(
+        batch=lambda step: [], first_step=lambda e: starts[e], epoch=lambda step: (step >= 4) + (step >= 6)
+    )
+    assert [attention.epochs(sampler, step) for step in (0, 3, 4, 5, 7)] == [0, 0.75, 1, 1.5, 2.33]
 
 
 def test_attention_statistics() -> None:

@@ -29,7 +29,7 @@ from tests.train.experiments import values
 MADE = (
     "retrieval", "worst_queries", "best_queries", "classes", "confused_classes", "components", "distances", "errors",
     "calibration", "health", "overfitting", "spectra", "geometry", "tsne", "attention", "attention_node", "influence",
-    "influence_means",
+    "influence_untrained", "influence_means",
 )  # fmt: skip
 
 
@@ -78,9 +78,10 @@ def figures(report: str) -> list[str]:
 
 def test_analyses_are_gathered_in_the_report(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Also those of an earlier command and of another split."""
-    analyse.execute([f"--model={run}", "--what=attention", "--quiet"])
+    analyse.execute([f"--model={run}", "--what=attention", "--batch=3", "--node=5", "--quiet"])
     analyse.execute([f"--model={run}", "--what=classes,health", "--quiet"])
     assert [row["step"] for row in table(run, "attention")] == ["0", "0", "2", "2", "4", "4"]
+    assert {row["head"] for row in table(run, "attention_node")} == {"1", "2"}
     assert [row["step"] for row in table(run, "health")] == ["2", "4"]
     assert sum(int(row["queries"]) for row in table(run, "classes")) == 896
     report = (run / "report.html").read_text()
@@ -105,6 +106,7 @@ def test_analyses_are_gathered_in_the_report(run: Path, capsys: pytest.CaptureFi
         (["--model={}", "--split=train", "--what=health"], "--split=train: health is not made by split"),
         (["--model={}", "--config.method.layers=2"], "--config.method.layers: belongs to the run; only data.path"),
         (["--model={}", "--checkpoint=3"], "--checkpoint=3: not in"),
+        (["--model={}", "--node=16"], "--node=16: must be in 0 to 15"),
         (
             ["--model={}", "--config.data.path={}/no"],
             "has no effect without another data.name than digits",

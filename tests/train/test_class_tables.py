@@ -1,6 +1,7 @@
 """Tests of tables of classes that are spread over the devices."""
 
 import re
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from flax import traverse_util
 
 from dml_jax import config as configs
+from dml_jax.backbones.weights import store
 from dml_jax.config import files as config_files
 from dml_jax.errors import ConfigError
 from dml_jax.methods import baseline, diva, hist, mpn
@@ -170,6 +173,24 @@ def test_a_run_and_its_checkpoint(tmp_path: Path) -> None:
         np.testing.assert_array_equal(own, other)
     plain = on_devices.initial_state(experiment.build(small(steps=2)))
     np.testing.assert_allclose(means[:40], plain.params["distributions"]["means"], rtol=1e-5, atol=1e-6)
+
+
+def test_weights_that_initialisation_reads(tmp_path: Path) -> None:
+    """They are those of the file, and the tables are spread as without weights."""
+    config = small(steps=2, shard_classes=True)
+    state = on_devices.initial_state(experiment.build(config))
+    variables = {"params": state.params["backbone"], "stats": state.model_state["backbone"]}
+    flat = traverse_util.flatten_dict(jax.tree.map(np.asarray, variables), sep="/")
+    read = {path: np.asarray(value + 1, value.dtype) for path, value in flat.items()}
+    arrays = {f"backbone/{path}": value for path, value in read.items()}
+    store.write(tmp_path / "weights", arrays, {"architecture": asdict(config.backbone)})
+    backbone = replace(config.backbone, pretrained=str(tmp_path / "weights"))
+    found = on_devices.initial_state(experiment.build(replace(config, backbone=backbone)))
+    assert found.params["distributions"]["means"].addressable_shards[0].data.shape == (32, 8)
+    loaded = {"params": found.params["backbone"], "stats": found.model_state["backbone"]}
+    for path, value in traverse_util.flatten_dict(loaded, sep="/").items():
+        assert value.is_fully_replicated
+        np.testing.assert_array_equal(value, read[path])
 
 
 def test_muon_is_refused() -> None:

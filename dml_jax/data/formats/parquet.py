@@ -16,7 +16,10 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, NamedTuple
+from typing import IO, Any, NamedTuple
+
+import pyarrow as pa
+from pyarrow import parquet
 
 from dml_jax.config import Data
 from dml_jax.data import store
@@ -26,9 +29,6 @@ from dml_jax.data.prepare.sources import MAX_BYTES, SPLIT_NAMES, Entry, File, Fi
 from dml_jax.data.split import Split
 from dml_jax.errors import DataError
 from dml_jax.files import name_file, reading
-
-if TYPE_CHECKING:
-    import pyarrow
 
 ROWS = 16  # that are decoded at a time; the page of the file that holds them is also in memory
 SPLITS = {name: SPLIT_NAMES[name] for name in ("train", "val", "validation", "test")}
@@ -72,28 +72,26 @@ class _Columns(NamedTuple):
 
     image: str
     label: str
-    types: "pyarrow.Schema"
+    types: pa.Schema
     class_names: Mapping[str, list[Any]]
 
 
-def _features(schema: "pyarrow.Schema") -> dict[str, dict[str, Any]]:
+def _features(schema: pa.Schema) -> dict[str, dict[str, Any]]:
     """The feature types of Hugging Face, by column."""
     text = (schema.metadata or {}).get(b"huggingface", b"{}")
     described = json.loads(text).get("info", {}).get("features", {})
     return {key: feature for key, feature in described.items() if isinstance(feature, dict)}
 
 
-def _column(schema: "pyarrow.Schema", features: Mapping[str, dict[str, Any]], name: str, kind: str) -> str:
+def _column(schema: pa.Schema, features: Mapping[str, dict[str, Any]], name: str, kind: str) -> str:
     typed = [key for key in schema.names if features.get(key, {}).get("_type") == kind]
     if name not in schema.names and len(typed) != 1:
         raise DataError(f"has no column {name!r}; it has {', '.join(schema.names)}; rename one of them")
     return name if name in schema.names else typed[0]
 
 
-def image_column(schema: "pyarrow.Schema") -> str:
+def image_column(schema: pa.Schema) -> str:
     """The column that holds the image files; raises DataError if there is none, or it has another type."""
-    import pyarrow as pa
-
     image = _column(schema, _features(schema), "image", "Image")
     kind = schema.field(image).type
     content = kind.field("bytes").type if pa.types.is_struct(kind) and "bytes" in kind.names else kind
@@ -102,10 +100,8 @@ def image_column(schema: "pyarrow.Schema") -> str:
     return image
 
 
-def _columns(schema: "pyarrow.Schema") -> _Columns:
+def _columns(schema: pa.Schema) -> _Columns:
     """Finds the columns; raises DataError if there is no image or label column, or it has another type."""
-    import pyarrow as pa
-
     features = _features(schema)
     image, label = image_column(schema), _column(schema, features, "label", "ClassLabel")
     if not _is_scalar(schema.field(label).type):
@@ -116,17 +112,13 @@ def _columns(schema: "pyarrow.Schema") -> _Columns:
     return _Columns(image, label, pa.schema(types), names)
 
 
-def _is_scalar(kind: "pyarrow.DataType") -> bool:
-    from pyarrow import types
-
-    kind = kind.value_type if types.is_dictionary(kind) else kind
-    return types.is_primitive(kind) or types.is_string(kind) or types.is_large_string(kind)
+def _is_scalar(kind: pa.DataType) -> bool:
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    return pa.types.is_primitive(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind)
 
 
 def _entries(source: Path, name: str, file: IO[bytes], split: str) -> Iterator[Entry]:
     """The images of the Parquet file `source`, named <name>/<row>; their contents are written to `file`."""
-    from pyarrow import parquet
-
     if not source.is_file():
         raise DataError("is not a regular file")
     left = archives.max_unpacked(source)

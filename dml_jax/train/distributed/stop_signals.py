@@ -11,6 +11,7 @@ from types import FrameType, TracebackType
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 
 from dml_jax.train.distributed import mesh
@@ -113,8 +114,6 @@ class Stop:
         """The signal that any process has received, 0 for none; all processes must call this at the same step."""
         if jax.process_count() == 1:
             return self.signal
-        from jax.experimental import multihost_utils
-
         return int(np.max(multihost_utils.process_allgather(np.int32(self.signal))))
 
 

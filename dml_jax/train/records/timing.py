@@ -8,11 +8,11 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+import jax
+
 
 def peak_memory() -> int:
     """The largest number of bytes that a device of this process has held; on CPUs, the process itself."""
-    import jax
-
     of_devices = [device.memory_stats() or {} for device in jax.local_devices()]
     if found := [values["peak_bytes_in_use"] for values in of_devices if "peak_bytes_in_use" in values]:
         return max(found)
@@ -22,8 +22,6 @@ def peak_memory() -> int:
 
 def machine() -> str:
     """The devices, the cores and the system, in words."""
-    import jax
-
     devices = jax.devices()
     system = f"{os.cpu_count()} cores, {platform.system()} {platform.machine()}"
     return f"{len(devices)} x {devices[0].device_kind}, {system}"

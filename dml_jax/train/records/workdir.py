@@ -13,6 +13,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
 
+import jax
 from annotated_types import Ge, Lt
 from pydantic import StrictInt
 
@@ -218,8 +219,6 @@ def provenance(config: Config, data_hash: str, classes: int, images: int, shape:
 
     With `classes`, `images` and `shape`, (height, width), the model can be rebuilt without the data.
     """
-    import jax  # which studies, that only compare configurations, need not wait for
-
     return {
         "config": asdict(config),
         "hash": configs.digest(config),
