@@ -76,7 +76,7 @@ def test_a_url_is_refused(
         ("report", ["s3://bucket/run"], "DIRECTORY=s3://bucket/run: checkpoints can only be written"),
         (
             "export",
-            [f"--model={URL}", "--to=onnx"],
+            [f"--model={URL}", "--to=parquet"],
             "--output: missing; give a directory for the files of gs://bucket/run",
         ),
         (
