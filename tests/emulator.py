@@ -17,20 +17,21 @@ from gcp_storage_emulator import server
 
 lock = threading.Lock()
 
-def insert(request, response, storage, *rest, **named):
-    if "ifGenerationMatch" not in request.query:
-        return objects.insert(request, response, storage, *rest, **named)
-    with lock:
-        name = (request.query.get("name") or [request.data["meta"]["name"]])[0]
-        there = storage.objects.get(request.params["bucket_name"], {}).get(name, {"generation": "0"})
-        if request.query["ifGenerationMatch"] == [str(there["generation"])]:
-            return objects.insert(request, response, storage, *rest, **named)
-        response.status = HTTPStatus.PRECONDITION_FAILED
+def serial(handler):
+    def handle(request, response, storage, *rest, **named):
+        with lock:
+            if handler is not objects.insert or "ifGenerationMatch" not in request.query:
+                return handler(request, response, storage, *rest, **named)
+            name = (request.query.get("name") or [request.data["meta"]["name"]])[0]
+            there = storage.objects.get(request.params["bucket_name"], {}).get(name, {"generation": "0"})
+            if request.query["ifGenerationMatch"] == [str(there["generation"])]:
+                return handler(request, response, storage, *rest, **named)
+            response.status = HTTPStatus.PRECONDITION_FAILED
+    return handle
 
 for _, handlers in server.HANDLERS:
     for verb, handler in handlers.items():
-        if handler is objects.insert:
-            handlers[verb] = insert
+        handlers[verb] = serial(handler)
 
 running = server.create_server("127.0.0.1", int(sys.argv[1]), in_memory=True, default_bucket="bucket")
 running.start()
