@@ -31,6 +31,7 @@ ROOT = Path(__file__).parents[1]
 SECONDS = 300.0  # for the tests of one mutant; a loop without end counts as noticed
 # By module: its tests.
 TESTS = {
+    "numerics": ("test_numerics", "losses/test_duplicates"),
     "losses/classification": ("losses/test_classification", "losses/test_public"),
     "losses/cross_batch_memory": ("losses/test_cross_batch_memory", "losses/test_public", "methods/test_baseline"),
     "losses/mining": ("losses/test_mining", "golden/test_losses"),
@@ -38,7 +39,6 @@ TESTS = {
     "losses/pairwise": ("losses/test_pairwise", "losses/test_duplicates", "losses/test_close_rows"),
     "losses/proxies": ("losses/test_proxies", "losses/test_public"),
     "losses/ranking": ("losses/test_ranking", "losses/test_public"),
-    "losses/safe_norms": ("losses/test_safe_norms", "losses/test_duplicates"),
     "losses/similarity_losses": ("losses/test_similarity_losses", "losses/test_public"),
     "evaluation/metrics": (
         "evaluation/test_retrieval",
@@ -46,7 +46,9 @@ TESTS = {
         "evaluation/test_check_inputs",
         "evaluation/test_package",
     ),
-    "evaluation/_ranking/rank_metrics": ("evaluation/test_full_ranking", "evaluation/test_retrieval"),
+    "evaluation/_engine/rank_metrics": ("evaluation/test_full_ranking", "evaluation/test_retrieval"),
+    "evaluation/relevance": ("evaluation/test_relevance",),
+    "evaluation/background_margin": ("evaluation/test_background_margin",),
     "evaluation/neighbors": ("evaluation/test_neighbors",),
     "evaluation/clustering": ("evaluation/test_clustering",),
     "evaluation/geometry": ("evaluation/test_geometry",),
@@ -191,7 +193,8 @@ def main() -> int:
     modules = options.only.split(",")
     os.chdir(ROOT)
     with tempfile.TemporaryDirectory() as cache:
-        os.environ["JAX_COMPILATION_CACHE_DIR"] = cache
+        # As in tests/conftest.py, which is imported after JAX has read this number.
+        os.environ |= {"JAX_COMPILATION_CACHE_DIR": cache, "JAX_NUM_CPU_DEVICES": "8"}
         for name in ("jax", "flax.linen", "optax", "scipy.stats", "sklearn.metrics", "pytest"):
             importlib.import_module(name)
         unchanged = [

@@ -22,7 +22,14 @@ __all__ = ["evaluation", "load", "losses", "methods"]
 __version__ = "0.1.0"
 
 
-def load(model: str | Path, checkpoint: str = "reported", *, trust_code: bool = False) -> "Model":
+def load(
+    model: str | Path,
+    checkpoint: str = "reported",
+    *,
+    trust_code: bool = False,
+    flip: bool = False,
+    scales: tuple[float, ...] = (1.0,),
+) -> "Model":
     """The trained model of a run, or a published network as it is.
 
     Args:
@@ -32,18 +39,21 @@ def load(model: str | Path, checkpoint: str = "reported", *, trust_code: bool = 
       checkpoint: "reported", "latest", "best" or a step.
       trust_code: imports the modules of other packages that the run's configuration names, as in
         `method.name="mypaper.hyp"`, which runs their code. Without it, only those already imported are used.
+      flip: averages the embeddings of each image and its mirror image.
+      scales: factors of the size of an image over which its embeddings are averaged; other than 1 for convolutional
+        networks only.
 
     Returns:
       A `dml_jax.inference.model.Model`; `load(model).embed(paths)` gives float32 [N, D].
 
     Raises:
       CheckpointError: no run there, or no such checkpoint.
-      ConfigError: the run needs code that is not trusted.
+      ConfigError: the run needs code that is not trusted, or its network takes images of one size only.
       DataError: it cannot be downloaded.
     """
     from dml_jax.inference.model import Model  # importing JAX takes a second
 
-    return Model(model, checkpoint, trust_code=trust_code)
+    return Model(model, checkpoint, trust_code=trust_code, flip=flip, scales=scales)
 
 
 def __getattr__(name: str) -> ModuleType:

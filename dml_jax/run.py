@@ -35,7 +35,7 @@ from dml_jax.train.records.jsonl import JsonLines
 from dml_jax.train.start import frozen_features, head_first, teacher, warm_start
 from dml_jax.train.state import TrainState, check_finite, evaluated
 from dml_jax.train.testing import embedding, final_results, readings
-from dml_jax.train.variants import frozen_groups, path_groups
+from dml_jax.train.variants import frozen_groups, low_rank, path_groups
 
 
 def train(
@@ -257,6 +257,7 @@ def print_summary(experiment: Experiment, directory: Path | None, console: Conso
         console.print(note)
     params = on_devices.template(experiment).params
     path_groups.check_used(config.train.groups, experiment.method, params)
+    low_rank.check(config.train.groups, experiment.method, params)
     frozen_groups.check_trainable(config.train.groups, experiment.method, params)
     count = sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(params))
     console.print(f"{count:,} parameters, {jax.device_count()} {jax.devices()[0].platform} device(s)")

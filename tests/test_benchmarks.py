@@ -1,10 +1,10 @@
-"""The comparison of benchmarks with earlier ones."""
+"""The comparison of benchmarks with earlier ones; what mutation testing changes and runs."""
 
 import numpy as np
 import pytest
 
 from benchmarks import all as benchmarks
-from benchmarks import timing
+from benchmarks import mutation, timing
 
 
 def measured(**ratios: float) -> dict[str, dict[str, object]]:
@@ -31,3 +31,10 @@ def test_unknown_tables_are_refused(monkeypatch: pytest.MonkeyPatch, capsys: pyt
     with pytest.raises(SystemExit):
         benchmarks.main()
     assert "--only=lossess: known are methods, losses" in capsys.readouterr().err
+
+
+def test_mutated_modules_and_their_tests_exist() -> None:
+    for module, tests in mutation.TESTS.items():
+        assert (mutation.ROOT / "dml_jax" / f"{module}.py").exists(), module
+        for name in tests:
+            assert (mutation.ROOT / "tests" / f"{name}.py").exists(), name

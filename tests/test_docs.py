@@ -124,6 +124,7 @@ OTHER_PROGRAMS = {  # first words of a line -> why it is only looked at: files t
     "curl": "needs a server; test_serve.py asks one",
     "tensorboard": "serves until it is stopped",
     "sbatch": "needs a cluster; test_manifests.py checks the launch files",
+    "srun": "needs a cluster",
     "kubectl": "needs a cluster; test_manifests.py checks the launch files",
     "TPU=": "needs a cluster; test_manifests.py checks the launch files",
     "docker": "needs Docker",
@@ -151,12 +152,15 @@ NOT_EXECUTED = {  # part of a command -> why the slow test does not execute it
     "wandb": "needs an optional package; test_trackers.py",
     "runs/a runs/b": "needs two runs; test_ensemble.py",
     "--compare": "takes long; tests/e2e/test_studies.py",
+    "--training": "needs embeddings of other images; test_evaluate.py",
+    "subcenter_arcface": "takes minutes; test_baseline.py",
 }
 SNIPPETS_NOT_EXECUTED = {  # part of a snippet -> why
     "onnxruntime": "needs an optional package; test_onnx.py",
     "pandas": "needs an optional package",
     "faiss": "needs an optional package; test_search_indexes.py",
     "from theirs import": "stands for another library; tests/backbones/test_other_libraries.py",
+    "from equimo.models import": "may not be installed; tests/backbones/test_other_libraries.py",
 }
 
 

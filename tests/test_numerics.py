@@ -28,8 +28,8 @@ def test_logarithms_of_sums(axis: int, x64: None) -> None:
 
 def test_gradient_of_an_empty_sum_is_zero() -> None:
     for function in (numerics.log_sum_exp, numerics.log1p_sum_exp):
-        gradient = jax.grad(lambda x, f=function: f(x, jnp.asarray(WHERE), 1).sum())(jnp.asarray(VALUES))
-        assert bool(jnp.isfinite(gradient).all())
+        gradient = jax.jit(jax.grad(lambda x, f=function: f(x, jnp.asarray(WHERE), 1).sum()))(jnp.asarray(VALUES))
+        assert np.isfinite(gradient).all()
         np.testing.assert_array_equal(gradient[2], 0)
 
 
@@ -38,12 +38,12 @@ def test_unit_vectors() -> None:
     found = numerics.unit(jnp.asarray(x), floor=1e-12)
     np.testing.assert_allclose(found, [[0.6, 0.8], [0, 0], [0.3, 0.4]], rtol=1e-6)
     np.testing.assert_allclose(numerics.unit(jnp.asarray(x[:1]), axis=0), [[1, 1]])
-    gradient = jax.grad(lambda x: numerics.unit(x)[1].sum())(jnp.asarray(x))
+    gradient = jax.jit(jax.grad(lambda x: numerics.unit(x)[1].sum()))(jnp.asarray(x))
     np.testing.assert_array_equal(gradient[1], 0)
     assert numerics.unit(jnp.ones((2, 2), jnp.bfloat16)).dtype == jnp.float32
 
 
 def test_root() -> None:
-    values, gradients = jax.vmap(jax.value_and_grad(numerics.root))(jnp.array([-1.0, 0, 1e-6, 4]))
+    values, gradients = jax.jit(jax.vmap(jax.value_and_grad(numerics.root)))(jnp.array([-1.0, 0, 1e-6, 4]))
     np.testing.assert_allclose(values, [0, 0, 1e-3, 2], rtol=1e-6)
     np.testing.assert_allclose(gradients, [0, 0, 500, 0.25], rtol=1e-6)

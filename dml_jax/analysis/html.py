@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from dml_jax.errors import printable
 
+NARROW = 4  # columns of a table; a wider one has one block per row on a telephone
 WIDE = 500  # points; wider charts scroll on a narrow screen instead of shrinking
 
 
@@ -91,18 +92,24 @@ def table(
       sortable: whether clicking a heading sorts the rows.
     """
     names = {0: "", 1: ' class="best"', 2: ' class="second"'}
+    wide = len(head) > NARROW
 
-    def cell(entry: Cell) -> str:
+    def cell(entry: Cell, label: str) -> str:
         value = "" if math.isnan(entry.value) else f' data-value="{entry.value!r}"'
-        return f"<td{names[entry.rank]}{value}>{text(entry.text)}</td>"
+        name = f' data-label="{text(label)}"' if wide and label else ""
+        return f"<td{names[entry.rank]}{value}{name}>{text(entry.text)}</td>"
 
     button = "<button type=button>{}</button>" if sortable else "{}"
     heads = "".join(f'<th scope="col">{button.format(text(name))}</th>' for name in head)
+    labels = ("", *head[1:])
     lines = [
-        f"<tr{' class=ours' if i == ours else ''}>" + "".join(map(cell, row)) + "</tr>" for i, row in enumerate(rows)
+        f"<tr{' class=ours' if i == ours else ''}>" + "".join(map(cell, row, labels)) + "</tr>"
+        for i, row in enumerate(rows)
     ]
     tall = " tall" if len(lines) > 20 else ""
-    body = f"<table><thead><tr>{heads}</tr></thead><tbody>{''.join(lines)}</tbody></table>"
+    body = (
+        f"<table{' class=wide' if wide else ''}><thead><tr>{heads}</tr></thead><tbody>{''.join(lines)}</tbody></table>"
+    )
     return f'<div class="scroll{tall}" tabindex="0" role="group" aria-label="{text(label)}">{body}</div>'
 
 

@@ -21,7 +21,7 @@ from dml_jax.train.experiment import Experiment
 from dml_jax.train.records import kept_models, workdir
 from dml_jax.train.records.jsonl import JsonLines
 from dml_jax.train.start import warm_start
-from dml_jax.train.state import TrainState
+from dml_jax.train.state import TrainState, evaluated
 from dml_jax.train.testing import embedding
 from dml_jax.train.testing.embedding import Embedder
 
@@ -103,7 +103,7 @@ class TrainedRun:
         The untrained one is missing if its starting point (`init_from`, pretrained weights) no longer exists.
         """
         try:
-            yield warm_start.initial_state(self.experiment, Console(active=False))
+            yield evaluated(warm_start.initial_state(self.experiment, Console(active=False)))
         except UserError as error:
             self.console.print(f"warning: the model before the first step cannot be restored: {error}")
         template, run = on_devices.template(self.experiment), workdir.identity(workdir.read_config(self.directory))

@@ -15,7 +15,7 @@ import numpy as np
 from dml_jax.backbones import dinov3, positions, siglip, vit
 from dml_jax.backbones.contract import Backbone
 from dml_jax.backbones.pixels import Pixels
-from dml_jax.backbones.weights.layouts import Layout, Network, Rule, StateDict, count, length
+from dml_jax.backbones.weights.layouts import Layout, Network, Rule, StateDict, count, length, patch_side
 from dml_jax.backbones.weights.tensor_files import Tensor
 from dml_jax.config.fields import section
 
@@ -71,7 +71,7 @@ def reader(interpolation: positions.Interpolation) -> Callable[[StateDict], Netw
 
     def read(tensors: StateDict) -> Network:
         width, distilled = length(tensors, "norm.weight"), "dist_token" in tensors
-        patch = (tensors["patch_embed.proj.weight"].shape or (16,))[-1] if "patch_embed.proj.weight" in tensors else 16
+        patch = patch_side(tensors)
         registers = length(tensors, "reg_token") // width if "reg_token" in tensors else 0
         options: dict[str, Any] = {
             "distilled": distilled,

@@ -12,7 +12,7 @@ import numpy as np
 from dml_jax.backbones import vit
 from dml_jax.backbones.contract import Backbone
 from dml_jax.backbones.pixels import Pixels
-from dml_jax.backbones.weights.layouts import Layout, Network, Rule, StateDict, count, length
+from dml_jax.backbones.weights.layouts import Layout, Network, Rule, StateDict, count, length, patch_side
 from dml_jax.backbones.weights.tensor_files import Tensor
 from dml_jax.config.fields import NonNegative, NonNegativeInt, Positive, section
 
@@ -64,7 +64,7 @@ def read(tensors: StateDict) -> Network:
         depth=depth,
         width=width,
         heads=max(1, width // 64),
-        patch=(tensors["patch_embed.proj.weight"].shape or (16,))[-1] if "patch_embed.proj.weight" in tensors else 16,
+        patch=patch_side(tensors),
         registers=length(tensors, "reg_token") // width,
     )
     return Network(config, 256, crop_fraction=1.0)

@@ -15,7 +15,7 @@ from dml_jax.backbones.convolution import conv_general_dilated
 from dml_jax.backbones.initializers import he_fan_out, normal_init, uniform_fan_in
 from dml_jax.numerics import at_least_float32, product
 
-Pooling = Literal["avg", "max", "avg+max", "gem"]  # of the feature map, see `global_pool`
+Pooling = Literal["avg", "max", "avg+max", "gem", "gem_learned"]  # of the feature map, see `global_pool`
 
 
 class Dense(nn.Module):
@@ -43,6 +43,28 @@ class Dense(nn.Module):
         y = product("ni,io->no", x.reshape(-1, x.shape[-1]), kernel)
         y = y if bias is None else y + bias[None, :]
         return y.reshape(*x.shape[:-1], -1)
+
+
+class PooledDense(Dense):
+    """Global pooling of a feature map, then a linear layer.
+
+    Attributes:
+      features: of the linear layer; 0 for the pooled features without one.
+      pooling: "gem_learned" learns the exponent "p", from 3 on; else see `global_pool`.
+      layer_norm: normalise the pooled features, without scale and bias.
+    """
+
+    pooling: Pooling = "avg"
+    layer_norm: bool = False
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Feature map [B, h, w, K] -> [B, features], or [B, K] without a linear layer."""
+        learned = self.pooling == "gem_learned"
+        exponent = self.param("p", nn.initializers.constant(3.0), (1,), jnp.float32)[0] if learned else 3
+        x = global_pool(x, self.pooling, exponent)
+        x = layer_norm(affine=False)(x) if self.layer_norm else x
+        return super().__call__(x) if self.features else x
 
 
 def transformer_dense(features: int, *, bias: bool = True, dtype: Dtype | None, name: str) -> Dense:
@@ -131,15 +153,15 @@ def attention(queries: jax.Array, keys: jax.Array, values: jax.Array) -> jax.Arr
     return attend(attention_weights(queries, keys, scale=queries.shape[-1] ** -0.5), values)
 
 
-def global_pool(features: jax.Array, kind: Pooling) -> jax.Array:
+def global_pool(features: jax.Array, kind: Pooling, exponent: jax.Array | int = 3) -> jax.Array:
     """Global pooling of a feature map [B, h, w, K] -> [B, K], in at least float32.
 
-    "avg+max" is the sum of both; "gem" the generalised mean of Radenović et al. (TPAMI 2019) with the exponent 3,
-    mean(max(x, 1e-6)^3)^(1/3), which leaves out negative features.
+    "avg+max" is the sum of both; "gem" and "gem_learned" the generalised mean of Radenović et al. (TPAMI 2019),
+    mean(max(x, 1e-6)^p)^(1/p), which leaves out negative features; p is the `exponent`.
     """
     features = at_least_float32(features)
-    if kind == "gem":
-        return jnp.mean(jnp.maximum(features, 1e-6) ** 3, axis=(1, 2)) ** (1 / 3)
+    if kind in ("gem", "gem_learned"):
+        return jnp.mean(jnp.maximum(features, 1e-6) ** exponent, axis=(1, 2)) ** (1 / exponent)
     average = features.mean(axis=(1, 2))
     if kind == "avg":
         return average

@@ -13,7 +13,7 @@ from typing import Literal
 
 from dml_jax.backbones import positions, vit
 from dml_jax.backbones.contract import Backbone
-from dml_jax.backbones.weights.layouts import Layout, Network, Rule, StateDict, count, length
+from dml_jax.backbones.weights.layouts import Layout, Network, Rule, StateDict, count, length, patch_side
 from dml_jax.backbones.weights.tensor_files import Tensor
 from dml_jax.config.fields import PositiveInt, section
 
@@ -75,7 +75,7 @@ def reader(interpolation: positions.Interpolation) -> Callable[[StateDict], Netw
         cells = length(tensors, "pos_embed") // width
         learned = tensors["pos_embed"]
         tensors["pos_embed"] = Tensor((1, cells, width), lambda: learned.read().reshape(1, cells, width))
-        patch = (tensors["patch_embed.proj.weight"].shape or (16,))[-1] if "patch_embed.proj.weight" in tensors else 16
+        patch = patch_side(tensors)
         config = Config(
             depth=count(tensors, lambda i: f"blocks.{i}.norm1.weight"),
             width=width,

@@ -20,6 +20,7 @@ FIXABLE = UNWRITABLE | {
     errno.ENAMETOOLONG,
 }
 
+ENGINES = ("local", "ray")
 TRUST_CODE = "import the modules of other packages that a run's configuration names, which runs their code"
 
 
@@ -70,6 +71,22 @@ class Parser(argparse.ArgumentParser):
         return options
 
 
+def add_engine(flags: Parser) -> None:
+    """Adds the options that say where to compute."""
+    flags.add_argument("--engine", default="local", help="local (default), or ray: the machines of a Ray cluster")
+    flags.add_argument("--address", help="of the Ray cluster, e.g. auto; default: Ray is started on this machine")
+
+
+def check_engine(options: argparse.Namespace) -> None:
+    """Raises ConfigError unless the options of `add_engine` fit each other and Ray is installed if it is needed."""
+    if options.engine not in ENGINES:
+        raise ConfigError(f"--engine={options.engine}: must be {' or '.join(ENGINES)}")
+    if options.address and options.engine != "ray":
+        raise ConfigError(f"--address={options.address}: is for --engine=ray")
+    if options.engine == "ray":
+        check_installed("--engine=ray", "ray", "ray")
+
+
 def check_process(processes: int, process: int) -> None:
     """Raises ConfigError unless `--process` is the index of one of `--processes`."""
     if processes < 1:
@@ -107,7 +124,8 @@ def choices(option: str, text: str, known: Collection[str]) -> tuple[str, ...]:
 
 def check_installed(option: str, module: str, packages: str) -> None:
     """Raises ConfigError unless there is a module, which an option needs and these packages bring."""
-    if importlib.util.find_spec(module) is None:
+    spec = importlib.util.find_spec(module)
+    if spec is None or spec.origin is None:  # any folder of that name is a module without an origin
         raise ConfigError(f"{option}: {module} is not installed: pip install {packages}")
 
 

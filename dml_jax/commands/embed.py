@@ -39,7 +39,6 @@ from dml_jax.inference import inputs, parts, ray_engine
 from dml_jax.inference.inputs import Unit
 from dml_jax.inference.parts import Embed, Engine, Facts, Parts, Summary
 
-ENGINES = ("local", "ray")
 ARRAY_BYTES = 2**32  # of embeddings, above which they are written as Parquet only
 SHOWN = 10  # unusable images that are listed
 NEIGHBORS = 8  # shown for a query
@@ -78,12 +77,12 @@ def parser() -> cli.Parser:
     flags = cli.Parser(__doc__)
     flags.add_argument("paths", nargs="*", metavar="IMAGE|DIRECTORY", help="images to embed, Parquet files or archives")
     model_options.add(flags)
+    model_options.add_versions(flags)
     flags.add_argument("--output", default="embeddings", help="directory to write (default: embeddings)")
     flags.add_argument("--skip_bad", action="store_true", help="leave unusable images out of <output>, and do not fail")
     flags.add_argument("--query", help="image whose nearest neighbours are listed and drawn")
     flags.add_argument("--quiet", action="store_true", help="print messages but no progress")
-    flags.add_argument("--engine", default="local", help="local (default), or ray: the machines of a Ray cluster")
-    flags.add_argument("--address", help="of the Ray cluster, e.g. auto; default: Ray is started on this machine")
+    cli.add_engine(flags)
     return flags
 
 
@@ -95,14 +94,10 @@ def execute(arguments: list[str]) -> None:
     """
     options = parser().parse_args(arguments)
     model_options.check(options)
+    versions = model_options.versions(options)
     if not options.paths:
         raise ConfigError("IMAGE: missing; give image files or directories")
-    if options.engine not in ENGINES:
-        raise ConfigError(f"--engine={options.engine}: must be {' or '.join(ENGINES)}")
-    if options.address and options.engine != "ray":
-        raise ConfigError(f"--address={options.address}: is for --engine=ray")
-    if options.engine == "ray":
-        cli.check_installed("--engine=ray", "ray", "ray")
+    cli.check_engine(options)
     where: Path | str
     if options.output.startswith(BUCKETS):
         if options.query or options.engine == "ray":
@@ -127,11 +122,13 @@ def execute(arguments: list[str]) -> None:
     units = inputs.units(files, [file for found in shards.values() for file in found])
     engine: AbstractContextManager[Engine]
     if options.engine == "ray":
-        engine = ray_engine.start(options.address, options.model, options.checkpoint, trust_code=options.trust_code)
+        engine = ray_engine.start(
+            options.address, options.model, options.checkpoint, trust_code=options.trust_code, **versions
+        )
     else:
         runtime.enable_compilation_cache()
         runtime.keep_freed_memory()
-        model = dml_jax.load(options.model, options.checkpoint, trust_code=options.trust_code)
+        model = dml_jax.load(options.model, options.checkpoint, trust_code=options.trust_code, **versions)
         query_image = model.read(query) if query else None  # first, because it may turn out not to be an image
         engine = nullcontext(parts.Engine(parts.facts(model), partial(parts.embed, model)))
     with engine as (facts, embed):

@@ -4,7 +4,8 @@
     dml-jax enroll --model=runs/birds --index=birds.npz --classify photos/
 
 The first creates the index or adds to an existing one, without the images that it holds already; --remove=wren removes
-a class, --list prints the number of images and the name of each. The second prints one tab-separated line per image:
+a class, --restore=wren enrolls it again, --purge deletes what was removed for good; --list prints the number of images
+and the name of each class. The second prints one tab-separated line per image:
 class or "unknown", similarity to the best class, the image, the nearest image of that class. Strangers are told by a
 threshold on the similarity, which is measured for an index of this size and --false_accept_rate: on the unseen classes
 of the run, or on --calibrate=others/, class folders of classes that are not enrolled, which published weights need.
@@ -69,9 +70,13 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     flags = cli.Parser(__doc__)
     flags.add_argument("paths", nargs="*", metavar="DIRECTORY|IMAGE", help="directories of class folders, or images")
     model_options.add(flags)
+    model_options.add_versions(flags)
     flags.add_argument("--index", help=".npz file with the enrolled classes")
     flags.add_argument("--classify", action="store_true", help="classify images instead of enrolling classes")
     flags.add_argument("--remove", metavar="CLASS", action="append", default=[], help="class to remove; repeatable")
+    flags.add_argument("--restore", metavar="CLASS", action="append", default=[], help="removed class; repeatable")
+    flags.add_argument("--purge", action="store_true", help="delete the removed classes, which --restore then lacks")
+    flags.add_argument("--thumbnails", action="store_true", help="store small pictures for the page of dml-jax serve")
     flags.add_argument("--list", action="store_true", help="print the enrolled classes and their numbers of images")
     flags.add_argument("--calibrate", metavar="DIRECTORY", help="class folders of other classes, for the threshold")
     decision_options.add(flags)
@@ -80,17 +85,19 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     model_options.check(options)
     if not options.index:
         raise ConfigError("--index: missing; e.g. --index=birds.npz")
-    if options.list and (options.paths or options.classify or options.remove or options.calibrate):
+    changes = options.remove or options.restore or options.purge
+    if options.list and (options.paths or options.classify or changes or options.calibrate):
         raise ConfigError("--list: cannot be combined with images, --classify, --remove or --calibrate; give it alone")
-    if not options.paths and (options.classify or not (options.remove or options.list or options.calibrate)):
+    if not options.paths and (options.classify or not (changes or options.list or options.calibrate)):
         raise ConfigError("DIRECTORY|IMAGE: missing; give directories of class folders or, with --classify, images")
     if options.threshold is not None and not options.classify:
         raise ConfigError("--threshold: needs --classify; give that too")
     if options.threshold is not None and options.calibrate:
         raise ConfigError("--calibrate: measures a threshold, but --threshold gives one; leave one of them out")
     decision_options.given(options)
-    if options.classify and options.remove:
-        raise ConfigError("--remove: cannot be combined with --classify; remove first, then classify")
+    if options.classify and (changes or options.thumbnails):
+        name = next(name for name in ("remove", "restore", "purge", "thumbnails") if getattr(options, name))
+        raise ConfigError(f"--{name}: cannot be combined with --classify; change the index first, then classify")
     return options
 
 
@@ -102,6 +109,7 @@ def execute(arguments: list[str]) -> None:
     """
     options = parse(arguments)
 
+    versions = model_options.versions(options)
     path = cli.file_to_write("--index", options.index)
     if path.suffix != ".npz":
         raise ConfigError(f"--index={options.index}: must end in .npz")
@@ -110,7 +118,7 @@ def execute(arguments: list[str]) -> None:
     files = image_files(options.paths) if options.classify else []
     classes = labelled.class_folders(options.paths) if options.paths and not options.classify else {}
     others = labelled.class_folders([options.calibrate]) if options.calibrate else {}
-    model = dml_jax.load(options.model, options.checkpoint, trust_code=options.trust_code)
+    model = dml_jax.load(options.model, options.checkpoint, trust_code=options.trust_code, **versions)
     if options.classify:
         kept = usable(model, files) if options.skip_bad else files
         index = Index.load(model, path)
@@ -127,13 +135,17 @@ def execute(arguments: list[str]) -> None:
         return
     for name in options.remove:
         index.remove(name)
+    for name in options.restore:
+        index.restore(name)
+    if options.purge:
+        index.removed.clear()
     given = sum(map(len, classes.values()))
     classes = new_images(index, classes)
     known = given - sum(map(len, classes.values()))
     if options.skip_bad and classes:
         classes = of_usable(model, classes, needed=not known)
     if classes:
-        index.add(classes)
+        index.add(classes, thumbnails=options.thumbnails)
     if others:
         index.calibrate(of_usable(model, others) if options.skip_bad else others)
     try:
@@ -142,9 +154,13 @@ def execute(arguments: list[str]) -> None:
         expected = f"warning: no threshold for unknown images: {error}"
     if _version(path) != found:
         raise DataError(f"--index={options.index}: another command has changed it; run this one again")
-    if classes or options.remove or others:
+    if classes or options.remove or options.restore or options.purge or others:
         index.save(path)
-    done = [f"removed {printable(', '.join(options.remove))}"] if options.remove else []
+    done = [
+        f"{what} {printable(', '.join(names))}"
+        for what, names in (("removed", options.remove), ("restored", options.restore))
+        if names
+    ]
     if classes:
         done.append(f"enrolled {sum(map(len, classes.values()))} images of {len(classes)} classes")
     if others:

@@ -162,7 +162,7 @@ def evaluation_settings(runs: list[Path]) -> tuple[dict[str, Any], dict[str, Any
     kmeans = [field.name for field in fields(first) if field.name.startswith("kmeans")]
     for run in runs[1:]:
         other = read(run)
-        for key in ("protocol", "cluster", "ks", "nmi_average", "full_ranking", *kmeans):
+        for key in ("protocol", "cluster", "ks", "nmi_average", "full_ranking", "lone_queries", *kmeans):
             here, there = getattr(first, key), getattr(other, key)
             if here != there:
                 raise ConfigError(
@@ -170,6 +170,7 @@ def evaluation_settings(runs: list[Path]) -> tuple[dict[str, Any], dict[str, Any
                     "runs with the same evaluation settings"
                 )
     stated = {"protocol": first.protocol, "cluster": first.cluster, "average": first.nmi_average, **first.kmeans}
+    stated |= {"lone_queries": first.lone_queries}
     return {"ks": first.ks, "full_ranking": first.full_ranking}, stated
 
 

@@ -9,7 +9,8 @@ Images are a folder with one subfolder per class, or the test split of a prepare
 [N, D], memory-mapped, so they may be larger than the memory. Labels are integers or strings [N], or a text file with
 one class per line; with several classes per row, 0 and 1 [N, C], or a .tsv file with the classes of a row on each line.
 Without queries, every row searches all other rows. --rerank and --expand add the metrics after k-reciprocal re-ranking
-and query expansion; both load the embeddings into memory.
+and query expansion; both load the embeddings into memory. So does --storage, which adds a table of Recall@1 against
+bytes per image, with PCA whitening if --training has the embeddings of other images.
 """
 
 import argparse
@@ -25,7 +26,7 @@ from rich.table import Table
 
 import dml_jax
 from dml_jax import files
-from dml_jax.commands import cli, model_options, relevance_options, rerank_options, runtime
+from dml_jax.commands import cli, model_options, relevance_options, rerank_options, runtime, storage_options
 from dml_jax.console import Console
 from dml_jax.errors import ConfigError, DataError, printable
 from dml_jax.evaluation import check_inputs, metric_table, protocol, relevance, verification
@@ -36,6 +37,7 @@ KS = (1, 2, 4, 8, 10, 100, 1000)
 SOURCES = ("model", "data", "embeddings", "labels", "query_embeddings", "query_labels")  # stated in the results
 MAX_RESTARTS = 10_000
 CHOICES = {
+    "lone_queries": ("miss", "omit"),
     "metric": ("cosine", "euclidean"),
     "protocol": ("clean", "paper"),
     "nmi_average": ("arithmetic", "geometric"),
@@ -46,6 +48,7 @@ def parser() -> cli.Parser:
     """The options of the command."""
     flags = cli.Parser(__doc__)
     model_options.add(flags)
+    model_options.add_versions(flags)
     flags.add_argument("--data", metavar="DIRECTORY", help="class folders or a prepared data set, with --model")
     flags.add_argument("--embeddings", metavar="FILE", help=".npy, [N, D]")
     flags.add_argument("--labels", metavar="FILE", help=".npy, [N] integers or strings, or text, one class per line")
@@ -53,6 +56,10 @@ def parser() -> cli.Parser:
     flags.add_argument("--query_labels", metavar="FILE", help="labels of the queries")
     flags.add_argument(
         "--ks", metavar="K,K,…", help=f"K of Recall@K (default: {','.join(map(str, KS))}, as far as possible)"
+    )
+    flags.add_argument("--prefixes", metavar="D,D,…", help="also evaluate the first D columns alone")
+    flags.add_argument(
+        "--lone_queries", default="miss", help="without a relevant row: miss (default) of Recall@K and MRR, or omit"
     )
     flags.add_argument("--metric", default="cosine", help="cosine (default) or euclidean")
     flags.add_argument(
@@ -64,6 +71,7 @@ def parser() -> cli.Parser:
     flags.add_argument("--seed", type=int, default=0, help="seed of k-means (default: 0)")
     relevance_options.add_to(flags)
     rerank_options.add_to(flags)
+    storage_options.add_to(flags)
     flags.add_argument(
         "--full_ranking", action="store_true", help="add MAP over the whole ranking and precision@K; slower"
     )
@@ -94,8 +102,8 @@ def check_source(options: argparse.Namespace) -> None:
         raise ConfigError("--data: missing; give a folder with one subfolder per class, or a prepared data set")
 
 
-def parse_ks(text: str | None) -> tuple[int, ...] | None:
-    """The numbers given as `--ks`, without duplicates.
+def parse_numbers(key: str, text: str | None) -> tuple[int, ...] | None:
+    """The numbers given as an option, without duplicates.
 
     Raises:
       ConfigError: not positive integers separated by commas.
@@ -103,12 +111,12 @@ def parse_ks(text: str | None) -> tuple[int, ...] | None:
     if text is None:
         return None
     try:
-        ks = tuple(dict.fromkeys(int(k) for k in text.split(",")))
+        numbers = tuple(dict.fromkeys(int(number) for number in text.split(",")))
     except ValueError:
-        ks = ()
-    if not ks or min(ks) < 1:
-        raise ConfigError(f"--ks={text}: must be positive integers separated by commas, e.g. --ks=1,10,100")
-    return ks
+        numbers = ()
+    if not numbers or min(numbers) < 1:
+        raise ConfigError(f"--{key}={text}: must be positive integers separated by commas, e.g. --{key}=1,10,100")
+    return numbers
 
 
 def execute(arguments: list[str]) -> None:
@@ -135,7 +143,9 @@ def execute(arguments: list[str]) -> None:
     if not 0 <= options.seed < 1 << 31:
         raise ConfigError(f"--seed={options.seed}: must be in 0..{(1 << 31) - 1}")
     rerank_options.check(options)
-    ks = parse_ks(options.ks)
+    storage_options.check(options)
+    ks = parse_numbers("ks", options.ks)
+    options.prefixes = parse_numbers("prefixes", options.prefixes) or ()
     output = cli.file_to_write("--output", options.output) if options.output else None
 
     started = time.monotonic()
@@ -161,6 +171,8 @@ def evaluate(options: argparse.Namespace, ks: tuple[int, ...] | None) -> dict[st
     candidates = len(queries) - 1 if gallery is None else len(gallery)
     if ks is not None and max(ks) > candidates:
         raise ConfigError(f"--ks={options.ks}: there are {candidates} candidates; every K must be at most that")
+    if max(options.prefixes, default=0) > queries.shape[1]:
+        raise ConfigError(f"--prefixes: {max(options.prefixes)}, but the embeddings have {queries.shape[1]} columns")
     rerank_options.check_sizes(options, len(queries), None if gallery is None else len(gallery))
     relevance_options.check_labels(options, labels)
     judgements = relevance_options.load(options)
@@ -172,6 +184,7 @@ def evaluate(options: argparse.Namespace, ks: tuple[int, ...] | None) -> dict[st
         "restarts": options.restarts,
         "average": options.nmi_average,
         "metric": options.metric,
+        "lone_queries": options.lone_queries,
     }
     with Console(quiet=options.quiet) as console:
         results = protocol.evaluate(
@@ -184,6 +197,7 @@ def evaluate(options: argparse.Namespace, ks: tuple[int, ...] | None) -> dict[st
             gallery=gallery,
             gallery_labels=gallery_labels,
             judgements=judgements,
+            prefixes=options.prefixes,
             memory=None if options.memory is None else options.memory << 20,
             announce=None if options.quiet else console.print,
             progress=_progress(console, "retrieval"),
@@ -193,6 +207,7 @@ def evaluate(options: argparse.Namespace, ks: tuple[int, ...] | None) -> dict[st
         if options.verification:
             results |= verification.summary(queries, labels)
         results |= rerank_options.evaluate(options, queries, labels, gallery, gallery_labels, ks or KS, console)
+        results |= storage_options.evaluate(options, queries, labels, gallery, gallery_labels)
     results["protocol"] = protocol.description(
         options.protocol, classes=classes, gallery=gallery is not None, groups="groups" in judgements, **settings
     )
@@ -206,9 +221,10 @@ def evaluate(options: argparse.Namespace, ks: tuple[int, ...] | None) -> dict[st
 
 def _embedded(options: argparse.Namespace) -> tuple[np.ndarray, np.ndarray, np.ndarray | None, np.ndarray | None]:
     """Embeddings and labels of the labelled images, and those of their gallery if they have one."""
+    versions = model_options.versions(options)
     path = files.expand_path("--data", options.data)
     runtime.enable_compilation_cache()
-    model = dml_jax.load(options.model, options.checkpoint, trust_code=options.trust_code)
+    model = dml_jax.load(options.model, options.checkpoint, trust_code=options.trust_code, **versions)
     split = labelled.load(path, model.config.data)
     if not options.quiet:
         print(f"embedding {len(split.labels):,} images of {len(split.classes):,} classes", flush=True)
@@ -254,7 +270,9 @@ def _progress(console: Console, title: str) -> Callable[[int, int], None]:
 
 def print_table(results: dict[str, Any], output: Path | None) -> None:
     """Prints one row per metric and one column per ranking, then the protocols."""
-    rankings = {"plain": results} | {name: results[name] for name in rerank_options.NAMES if name in results}
+    rankings = {"plain": results}
+    rankings |= {f"first {length}": found for length, found in results.get("prefixes", {}).items()}
+    rankings |= {name: results[name] for name in rerank_options.NAMES if name in results}
     table = Table(box=box.SIMPLE, title=f"{results['rows']:,} rows, {results['classes']:,} classes; metrics in %")
     table.add_column("metric")
     for name in rankings:
@@ -272,7 +290,10 @@ def print_table(results: dict[str, Any], output: Path | None) -> None:
         rates = "  ".join(f"FNMR@FMR={rate:g} {results[f'fnmr@{rate}']:.2%}" for rate in FALSE_MATCH_RATES)
         error = f"{results['equal_error_rate']:.2%}"
         console.print(f"pairs of up to {PAIRED:,} rows by their cosine: EER {error}  {rates}", markup=False)
+    if "storage" in results:
+        storage_options.print_storage(results["storage"])
     for ranking in rankings.values():
-        console.print(ranking["protocol"], markup=False)
+        if "protocol" in ranking:
+            console.print(ranking["protocol"], markup=False)
     written = f"; written to {printable(str(output))}" if output else ""
     console.print(f"{results['seconds']:.1f} s{written}", markup=False)

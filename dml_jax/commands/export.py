@@ -7,10 +7,13 @@
   parquet     <split>.parquet from the run's embeddings: embedding, id, label, class_name, metadata
 
 Both models take "images", uint8 [batch, height, width, 3] in RGB, resized and cropped as for the evaluation; they
-include the normalisation, and give "embeddings", float32 [batch, D]. --push uploads the model with a card of its
-results to the Hugging Face hub (extra "hub"), from where `dml_jax.load("hf://user/name")` loads it.
+include the normalisation, and give "embeddings", float32 [batch, D]. With --code and --dimensions, Parquet files have
+int8 or binary codes, or fewer dimensions after PCA whitening (`dml_jax.evaluation.compression`). --push uploads the
+model with a card of its results to the Hugging Face hub (extra "hub"), from where `dml_jax.load("hf://user/name")`
+loads it.
 """
 
+import argparse
 from functools import partial
 from pathlib import Path
 
@@ -19,6 +22,8 @@ import jax
 from dml_jax import config as configs
 from dml_jax.commands import cli, model_options
 from dml_jax.errors import ConfigError, DataError, printable
+from dml_jax.evaluation import check_inputs
+from dml_jax.evaluation.compression import Code, Compression, fit
 from dml_jax.export import embedding_files, hub, onnx, parquet, stablehlo
 from dml_jax.files import BUCKETS, expand_path
 from dml_jax.inference import model
@@ -26,6 +31,7 @@ from dml_jax.inference.model import is_run
 from dml_jax.train.records.workdir import read_config
 from dml_jax.train.start import warm_start
 
+CODES = ("float32", "int8", "binary")
 FORMS = ("onnx", "stablehlo", "parquet")
 
 
@@ -35,6 +41,11 @@ def parser() -> cli.Parser:
     model_options.add(flags)
     flags.add_argument("--to", metavar="FORM,…", help="onnx, stablehlo, parquet")
     flags.add_argument("--output", metavar="DIRECTORY", help="default: the directory of the model")
+    flags.add_argument("--code", default="float32", help="of the rows in Parquet: float32 (default), int8 or binary")
+    flags.add_argument(
+        "--training", metavar="FILE", help="embeddings of training images, .npy, that codes are fitted to"
+    )
+    flags.add_argument("--dimensions", type=int, default=0, help="PCA whitening to so many dimensions, with --training")
     flags.add_argument("--push", metavar="USER/NAME", help="repository on the Hugging Face hub to upload to")
     flags.add_argument("--private", action="store_true", help="if the repository is new, only its owner sees it")
     return flags
@@ -55,6 +66,15 @@ def execute(arguments: list[str]) -> None:
         cli.check_installed(f"--to={options.to}", "jax2onnx", "jax2onnx onnxruntime")
     if options.checkpoint != "reported" and "parquet" in forms:
         raise ConfigError(f"--checkpoint={options.checkpoint}: the run has embeddings of the reported one only")
+    if options.code not in CODES:
+        raise ConfigError(f"--code={options.code}: must be {', '.join(CODES)}")
+    compressed = options.code != "float32" or options.dimensions
+    if compressed and not (options.training and "parquet" in forms):
+        raise ConfigError(
+            "--code and --dimensions: need --to=parquet and --training=FILE, the embeddings of training images"
+        )
+    if options.training and not compressed:
+        raise ConfigError("--training: is for --code and --dimensions; give one of them")
     if options.push:
         if options.push.count("/") != 1:
             raise ConfigError(f"--push={options.push}: must be user/name")
@@ -75,8 +95,17 @@ def execute(arguments: list[str]) -> None:
     if output.exists() and not output.is_dir():
         raise ConfigError(f"--output={options.output}: is a file; give a directory")
     export(
-        workdir, forms, options.checkpoint, output, options.push, private=options.private, trust_code=options.trust_code
-    )
+        workdir, forms, options.checkpoint, output, options.push, private=options.private,
+        trust_code=options.trust_code, code=options.code, compression=_compression(options),
+    )  # fmt: skip
+
+
+def _compression(options: argparse.Namespace) -> Compression | None:
+    """The compression that the options ask for."""
+    if not options.training:
+        return None
+    training = check_inputs.load(expand_path("--training", options.training), name="--training")
+    return fit(training, options.dimensions, whiten=bool(options.dimensions))
 
 
 def export(
@@ -88,6 +117,8 @@ def export(
     *,
     private: bool,
     trust_code: bool,
+    code: Code = "float32",
+    compression: Compression | None = None,
 ) -> None:
     """Writes the forms into `output`, and pushes them with the model to a repository.
 
@@ -106,7 +137,7 @@ def export(
     written = []
     for split in splits:
         written.append(output / f"{split.name}.parquet")
-        parquet.write(written[-1], embedding_files.read(split))
+        parquet.write(written[-1], embedding_files.read(split), compression, code)
         print(printable(str(written[-1])))
     for form, write in (("stablehlo", stablehlo.write), ("onnx", onnx.write)):
         if form in forms:

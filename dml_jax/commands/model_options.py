@@ -1,6 +1,7 @@
-"""The options of the commands that use a model: --model, --checkpoint and --trust_code."""
+"""The options of the commands that use a model: --model, --checkpoint, --trust_code, --flip and --scales."""
 
 import argparse
+from typing import Any
 
 from dml_jax.commands import cli
 from dml_jax.errors import ConfigError
@@ -19,3 +20,24 @@ def check(options: argparse.Namespace) -> None:
     """Raises ConfigError unless a model is given."""
     if not options.model:
         raise ConfigError(f"--model: missing; give {KINDS}")
+
+
+def add_versions(flags: argparse.ArgumentParser) -> None:
+    """Adds the options of embeddings that are averaged over several versions of each image."""
+    flags.add_argument("--flip", action="store_true", help="average the embeddings of an image and its mirror image")
+    flags.add_argument("--scales", metavar="S,S,…", default="1", help="average over these sizes, e.g. 1,1.25")
+
+
+def versions(options: argparse.Namespace) -> dict[str, Any]:
+    """The options of `add_versions` as arguments of `dml_jax.load`.
+
+    Raises:
+      ConfigError: scales that are not positive numbers.
+    """
+    try:
+        scales = tuple(float(scale) for scale in options.scales.split(","))
+    except ValueError:
+        scales = ()
+    if not scales or not all(0 < scale < 10 for scale in scales):
+        raise ConfigError(f"--scales={options.scales}: must be positive numbers up to 10, e.g. --scales=1,1.25")
+    return {"flip": options.flip, "scales": scales}

@@ -4,17 +4,20 @@
     dml-jax prepare --name=cub --source=CUB_200_2011.tgz --output=data/cub
     dml-jax prepare --name=folder --source=photos/ --output=data/photos --short_side=256
 
-Every image is decoded, and all images that cannot be used are listed. Running the same command again resumes an
+Every image is decoded, and all images that cannot be used are listed; report.html shows them, the sizes of classes and
+images, and copies, with --model=lite0 also probable errors of labels. Running the same command again resumes an
 interrupted preparation or download. --source can be repeated for data sets that consist of several archives.
 """
 
 import os
 
+import dml_jax
 from dml_jax import config as configs
 from dml_jax import files
-from dml_jax.commands import cli
+from dml_jax.analysis import data_report
+from dml_jax.commands import cli, model_options
 from dml_jax.console import Console
-from dml_jax.data import store
+from dml_jax.data import formats, store
 from dml_jax.data.prepare import known_archives, prepare_dataset
 from dml_jax.data.prepare.sources import Options, Recipe
 from dml_jax.errors import ConfigError
@@ -48,6 +51,11 @@ def parser() -> cli.Parser:
         "--pixels", action="store_true", help="store uncompressed pixels: fastest to read, needs much space"
     )
     flags.add_argument("--skip_bad", action="store_true", help="leave out unusable images instead of stopping")
+    flags.add_argument(
+        "--drop",
+        choices=["duplicates"],
+        help="duplicates: leave out copies within a class, and equal images of several classes",
+    )
     flags.add_argument("--subset", action="store_true", help="accept a part of a data set whose size is known")
     flags.add_argument(
         "--test_share",
@@ -67,6 +75,9 @@ def parser() -> cli.Parser:
         default=os.cpu_count() or 1,
         metavar="NUMBER",
         help="threads that decode images (default: number of cores)",
+    )
+    flags.add_argument(
+        "--model", help=f"{model_options.KINDS}; the report then shows images that do not resemble their class"
     )
     flags.add_argument("--quiet", action="store_true", help="no progress bars")
     flags.add_argument(
@@ -116,11 +127,18 @@ def execute(arguments: list[str]) -> None:
         subset=options.subset,
         threads=options.threads,
         download=options.download,
+        drop=options.drop,
     )
+    model = dml_jax.load(options.model) if options.model else None
     with console:
         content = prepare_dataset.prepare(request, recipe, console)
     for line in prepare_dataset.summary(content):
         console.print(line)
+    if model or ("examples" in content and not (request.output / data_report.PAGE).exists()):
+        splits = formats.load(configs.Data(name=options.name, path=str(request.output)))
+        doubtful = data_report.write(request.output, splits, model)
+        found = [f"{doubtful} doubtful labels"] if model else []
+        console.print(": ".join(["report", *found, str(request.output / data_report.PAGE)]))
     console.print(
         f"written: {options.output}; use with --config.data.name={options.name} --config.data.path={options.output}"
     )

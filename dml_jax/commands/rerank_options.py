@@ -149,6 +149,7 @@ def _expanded(
         gallery_labels=labels if gallery is None else gallery_labels,
         exclude_self=exclude_self,
         exclusion="index" if options.protocol == "clean" else "position",
+        lone_queries=options.lone_queries,
         memory=None if options.memory is None else options.memory << 20,
     )
     weights = "equal weights" if options.expand == "aqe" else f"weights cosine^{alpha:g}"
@@ -180,7 +181,11 @@ def _reranked(
         queries, gallery, depth + dropped, k1=k1, k2=k2, weight=weight, exclude_self=exclude_self and not dropped
     )
     result: dict[str, Any] = ranked_lists.retrieval(
-        indices[:, dropped:], labels, None if exclude_self else gallery_labels, ks=ks
+        indices[:, dropped:],
+        labels,
+        None if exclude_self else gallery_labels,
+        ks=ks,
+        lone_queries=options.lone_queries,
     )
     result["protocol"] = (
         f"reranked: by k-reciprocal neighbours among {'all rows' if exclude_self else 'queries and gallery together'}, "

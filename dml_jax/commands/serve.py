@@ -5,8 +5,10 @@
 
 The address is printed once the programs are compiled. `POST /` answers {"embedding": [...]}; with an index of
 `dml-jax enroll` instead "class", which may be "unknown", the "score" that decides it, "cosine" to the nearest enrolled
-image, and "classes", the five best with cosines; `POST /?embedding=1` adds the embedding. An index that was replaced is
-read again. `GET /health` answers {"status": "ok"}. Errors are answered with {"error": ...} and a status of 400 or more.
+image, and "classes", the five best with cosines. `POST /?embedding=1` adds the embedding, `POST /?pictures=1` the
+nearest image of each class, if the index was made with --thumbnails. In a browser, the address shows a page that
+classifies photographs. An index that was replaced is read again. `GET /health` answers {"status": "ok"}. Errors are
+answered with {"error": ...} and a status of 400 or more.
 """
 
 import re
@@ -49,6 +51,7 @@ def execute(arguments: list[str]) -> None:
     """
     flags = cli.Parser(__doc__)
     model_options.add(flags)
+    model_options.add_versions(flags)
     flags.add_argument("--index", help=".npz file with enrolled classes")
     decision_options.add(flags)
     flags.add_argument("--host", default="127.0.0.1", help="default 127.0.0.1; 0.0.0.0 to be reachable from elsewhere")
@@ -62,19 +65,20 @@ def execute(arguments: list[str]) -> None:
     for name in options.host_name:
         if not re.fullmatch(r"[\w.-]+", name):
             raise ConfigError(f"--host_name={name}: is not a name; give it as in an address, e.g. birds.example.org")
+    versions = model_options.versions(options)
     decision = decision_options.given(options)
     for name in decision:
         if not options.index and any(argument.partition("=")[0] == f"--{name}" for argument in arguments):
             raise ConfigError(f"--{name}: needs --index; give that too")
     try:
-        from dml_jax.serving import http_service
+        from dml_jax.serving import classify_page, http_service
         from dml_jax.serving.batched_answers import Answers
     except ImportError as error:
         raise ConfigError(f"{error.name} is not installed: pip install starlette uvicorn python-multipart") from None
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     with listen(options.host, options.port) as listener:
         runtime.enable_compilation_cache()
-        model = dml_jax.load(options.model, options.checkpoint, trust_code=options.trust_code)
+        model = dml_jax.load(options.model, options.checkpoint, trust_code=options.trust_code, **versions)
         classify = None
         if options.index:
             classify = EnrolledClasses(model, expand_path("--index", options.index), decision)
@@ -83,4 +87,5 @@ def execute(arguments: list[str]) -> None:
         host, port = listener.getsockname()[:2]
         print(f"http://{f'[{host}]' if ':' in host else host}:{port}/", flush=True)
         names = (options.host, socket.gethostname(), *options.host_name)
-        http_service.server(answers, model.read, http_service.Limits(), hosts=names).run([listener])
+        routes = classify_page.routes() if classify else []
+        http_service.server(answers, model.read, http_service.Limits(), routes=routes, hosts=names).run([listener])

@@ -3,6 +3,7 @@
 from dataclasses import field
 from typing import Annotated, Any, Literal
 
+from dml_jax.config.data import OF_ANY_SIZE, ON_IMAGES
 from dml_jax.config.fields import AtLeastTwo, NonEmpty, NonNegativeInt, Positive, PositiveInt, require, section
 from dml_jax.config.needs import Needs, RunRule
 
@@ -31,8 +32,14 @@ class Evaluation:
 
     protocol: Literal["clean", "paper"] = "clean"  # excludes the query by its index, or the first neighbour (authors)
     ks: Annotated[tuple[PositiveInt, ...], NonEmpty, FOUND] = (1, 2, 4, 8)  # of Recall@K
+    # Whether a query without another image of its class is a miss in Recall@K and MRR, or left out.
+    lone_queries: Literal["miss", "omit"] = "miss"
+    prefixes: tuple[PositiveInt, ...] = ()  # numbers of leading dimensions that are also evaluated alone
     full_ranking: bool = False  # also MAP over the whole ranking and precision@K; slower with large classes
     batch_size: PositiveInt = 256  # images embedded at once
+    flip: Annotated[bool, ON_IMAGES] = False  # embeddings are averaged over an image and its mirror image
+    # Factors of the size of an image over which its embeddings are averaged.
+    scales: Annotated[tuple[Positive, ...], NonEmpty, ON_IMAGES, OF_ANY_SIZE] = (1.0,)
     cluster: bool = True  # computes NMI with k-means at the end; slow with many thousand classes
     # Of the entropies in NMI; geometric in HIST's code.
     nmi_average: Annotated[Literal["arithmetic", "geometric"], CLUSTERED] = "arithmetic"

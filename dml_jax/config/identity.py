@@ -18,13 +18,16 @@ INDIFFERENT = (
     "paper", "method.ensemble", "method.tested_branch",
 )  # fmt: skip
 # Options of the test-time reading, which decide which model is selected but change none.
-READING = ("method.ensemble", "method.tested_branch", "evaluation.readings", "evaluation.reading")
+READING = (
+    "method.ensemble", "method.tested_branch", "evaluation.readings", "evaluation.reading", "evaluation.flip",
+    "evaluation.scales",
+)  # fmt: skip
 # Keys that do not change what a published number was measured with.
 SAME_EXPERIMENT = (
     "seed", "data.path", "data.threads", "data.workers", "data.prefetch", "train.log_every", "train.checkpoint_every",
-    "train.keep_every", "evaluation.ks", "evaluation.full_ranking", "evaluation.batch_size", "evaluation.refine",
-    "evaluation.refine_clusters", "evaluation.refine_eps", "evaluation.refine_min_samples", "evaluation.controls",
-    "evaluation.readings", "evaluation.reading", "method.ensemble", "backbone.pretrained",
+    "train.keep_every", "evaluation.ks", "evaluation.prefixes", "evaluation.full_ranking", "evaluation.batch_size",
+    "evaluation.refine", "evaluation.refine_clusters", "evaluation.refine_eps", "evaluation.refine_min_samples",
+    "evaluation.controls", "evaluation.readings", "evaluation.reading", "method.ensemble", "backbone.pretrained",
 )  # fmt: skip
 
 

@@ -127,6 +127,14 @@ def _register_heic() -> None:
     pillow_heif.register_heif_opener(thumbnails=False, depth_images=False, aux_images=False)
 
 
+def file_format(data: bytes) -> str:
+    """Pillow's name of the format of a file that `rgb` can decode."""
+    if data[:3] == b"\xff\xd8\xff":
+        return "JPEG"
+    with _open(data) as image:
+        return image.format or ""
+
+
 def is_rotated(data: bytes) -> bool:
     """Whether an image file has an EXIF orientation other than upright."""
     if data[:3] == b"\xff\xd8\xff":

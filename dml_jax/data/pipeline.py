@@ -67,6 +67,11 @@ class BatchReader(Generic[T]):
         self._left -= 1
         return batch
 
+    def replace(self, other: "BatchReader[T]") -> None:
+        """Goes on with the batches of another reader, which is used up."""
+        self.close()
+        self._iterator, self._receive, self._left = other._iterator, other._receive, other._left
+
     def close(self) -> None:
         """Stops the threads or worker processes; may be called more than once."""
         self._iterator.close()

@@ -35,8 +35,8 @@ def scan(directory: Path, recipe: Recipe) -> Mapping[str, SplitMetadata]:
 
 def _scan(directory: Path, files: Files, recipe: Recipe) -> Mapping[str, SplitMetadata]:
     entries = check.find_entries(recipe, files, Options(), f"data.path={directory}")
-    hashes, reasons = check.inspect_images(entries, os.cpu_count() or 1)
-    reasons |= check.find_invalid(entries, hashes)
+    facts, reasons = check.inspect_images(entries, os.cpu_count() or 1)
+    reasons |= check.find_invalid(entries, facts)
     if reasons:
         first = min(reasons)
         source, output = shlex.quote(str(directory)), shlex.quote(f"{directory.resolve()}_prepared")
@@ -47,7 +47,7 @@ def _scan(directory: Path, files: Files, recipe: Recipe) -> Mapping[str, SplitMe
         )
     content = hashlib.sha256()
     for i, entry in enumerate(entries):
-        content.update(hashes[i].sha256)
+        content.update(facts[i].sha256)
         content.update(f"{entry.split}\n{entry.class_name}\n{entry.id}\n".encode())
     splits = split_metadata.from_entries(entries)
     return {name: split._replace(content=content.hexdigest()) for name, split in splits.items()}

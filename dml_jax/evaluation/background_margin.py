@@ -20,7 +20,6 @@ softmax of s / t over all of them.
 from typing import NamedTuple
 
 import numpy as np
-from scipy import linalg
 
 TEMPERATURE, SHRINKAGE = 0.05, 0.5
 MAX_DIMENSIONS = 4096  # of embeddings, since the covariance takes their square
@@ -55,6 +54,8 @@ class Whitening:
     """The map of images to x' that a background determines."""
 
     def __init__(self, background: Background):
+        from scipy import linalg
+
         rows = background.rows
         _, position, counts = np.unique(background.labels, return_inverse=True, return_counts=True)
         sums = np.zeros((len(counts), rows.shape[1]), np.float32)

@@ -94,6 +94,15 @@ def embeddings(values: ArrayLike, *, name: str = "embeddings") -> np.ndarray:
     return array
 
 
+def prefixes(values: Sequence[int], width: int) -> tuple[int, ...]:
+    """The distinct lengths of the prefixes of embeddings with `width` columns; raises DataError for other lengths."""
+    lengths = tuple(dict.fromkeys(map(operator.index, values)))
+    for length in lengths:
+        if not 0 < length <= width:
+            raise DataError(f"prefixes: {length}, but the embeddings have {width} columns; give 1..{width}")
+    return lengths
+
+
 def labels(values: ArrayLike, rows: int, *, name: str = "labels", of: str = "embeddings") -> np.ndarray:
     """Validates one class label per row.
 

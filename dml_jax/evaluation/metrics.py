@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 from jax.sharding import Mesh
@@ -14,6 +14,8 @@ from dml_jax.evaluation._engine.sharing import among_processes
 from dml_jax.evaluation.check_inputs import ArrayLike
 from dml_jax.evaluation.clustering import ami, f1_pairs, nmi, nmi_stderr
 from dml_jax.evaluation.geometry import alignment, density, effective_rank, singular_values, spectral_decay, uniformity
+
+Lone = Literal["miss", "omit"]
 
 __all__ = [
     "alignment",
@@ -45,6 +47,7 @@ def retrieval(
     groups: ArrayLike | None = None,
     gallery_groups: ArrayLike | None = None,
     categories: relevance.Labels | None = None,
+    lone_queries: Lone = "miss",
     full_ranking: bool = False,
     per_query: bool = False,
     mesh: Mesh | None = None,
@@ -77,6 +80,8 @@ def retrieval(
       gallery_groups: [G], of the same kind as `groups`.
       categories: of the queries, in the forms of `labels`. Also returns "categories", for each category the metrics of
         its queries and their number, "queries"; categories without queries are omitted.
+      lone_queries: whether a query without a relevant row, such as the only image of its class, is a miss in Recall@K
+        and MRR, or left out of all metrics.
       full_ranking: also return "map", the mean average precision over the whole ranking, and "precision@K" for `ks`.
       per_query: also return "rank" (int [Q], 1-based rank of the nearest relevant row, 0 if there is none),
         "r_precision_per_query" and "map@r_per_query" (float [Q], NaN for queries without a relevant row).
@@ -89,10 +94,11 @@ def retrieval(
     Returns:
       Python numbers. "recall@K", "macro_recall@1" (the mean over the classes of their queries' Recall@1; only with one
       class per query) and "mrr" (mean reciprocal rank of the nearest relevant row), where a query without a relevant
-      row is a miss; "r_precision", "map@r", "map", "precision@K" and "ndcg@K" (Järvelin & Kekäläinen, TOIS 2002, gains
-      equal to the grades), means over the queries that have a relevant row, NaN if none has; the standard error of each
-      as "..._stderr"; and "lone_queries", the number of queries without a relevant row. Rows that a query leaves out
-      are neither ranked nor relevant; a query that leaves out all its relevant rows has none.
+      row is a miss unless `lone_queries="omit"`; "r_precision", "map@r", "map", "precision@K" and "ndcg@K" (Järvelin &
+      Kekäläinen, TOIS 2002, gains equal to the grades), means over the queries that have a relevant row, NaN if none
+      has; the standard error of each as "..._stderr"; and "lone_queries", the number of queries without a relevant row.
+      Rows that a query leaves out are neither ranked nor relevant; a query that leaves out all its relevant rows has
+      none.
 
     Warns:
       DataWarning: nearly every query has a gallery row at distance 0, and none is excluded.
@@ -103,6 +109,8 @@ def retrieval(
         raise DataError(f"metric={metric!r}: give 'cosine' or 'euclidean'")
     if exclusion not in ("index", "position"):
         raise DataError(f"exclusion={exclusion!r}: give 'index' or 'position'")
+    if lone_queries not in get_args(Lone):
+        raise DataError(f"lone_queries={lone_queries!r}: give 'miss' or 'omit'")
     gallery_points = points
     if gallery is not None:
         gallery_points = check_inputs.embeddings(gallery, name="gallery")
@@ -156,10 +164,10 @@ def retrieval(
         announce(plan.describe())
     results = _engine.execute(plan, progress)
     single = classes if relevant_rows is None else None
-    summarized: dict[str, Any] = _summary_of(results, single, ks, slice(None))
+    summarized: dict[str, Any] = _summary_of(results, single, ks, slice(None), lone_queries)
     if categories is not None:
         summarized["categories"] = {
-            name: _summary_of(results, single, ks, chosen) | {"queries": len(chosen)}
+            name: _summary_of(results, single, ks, chosen, lone_queries) | {"queries": len(chosen)}
             for name, chosen in members.items()
         }
     if per_query:
@@ -170,7 +178,11 @@ def retrieval(
 
 
 def _summary_of(
-    results: _engine.QueryResults, labels: np.ndarray | None, ks: tuple[int, ...], chosen: slice | np.ndarray
+    results: _engine.QueryResults,
+    labels: np.ndarray | None,
+    ks: tuple[int, ...],
+    chosen: slice | np.ndarray,
+    lone_queries: Lone,
 ) -> dict[str, float]:
     """The metrics of some queries; `labels` [Q] if they have one class each."""
     relevant = results.relevant[chosen]
@@ -181,6 +193,7 @@ def _summary_of(
         relevant,
         None if labels is None else labels[chosen],
         ks,
+        lone_queries,
     )
     for names, values in (
         (("map", *(f"precision@{k}" for k in ks)), results.full),
@@ -199,6 +212,7 @@ def summary(
     relevant: np.ndarray,
     labels: np.ndarray | None,
     ks: tuple[int, ...],
+    lone_queries: Lone = "miss",
 ) -> dict[str, float]:
     """Means over the queries and their standard errors, with the keys of `retrieval`.
 
@@ -209,19 +223,24 @@ def summary(
       relevant: int [Q], the number R of relevant rows.
       labels: [Q], class of each query; without it, "macro_recall@1" is omitted.
       ks: values of K for Recall@K.
+      lone_queries: see `retrieval`.
     """
     result: dict[str, float] = {}
+    has_relevant = relevant > 0
+    if lone_queries == "omit":
+        first_rank, labels = first_rank[has_relevant], None if labels is None else labels[has_relevant]
     for k in ks:
-        recall = float(((first_rank > 0) & (first_rank <= k)).mean())
+        recall = float(((first_rank > 0) & (first_rank <= k)).mean()) if len(first_rank) else float("nan")
         result[f"recall@{k}"] = recall
-        result[f"recall@{k}_stderr"] = float(np.sqrt(recall * (1 - recall) / len(first_rank)))
+        result[f"recall@{k}_stderr"] = float(np.sqrt(recall * (1 - recall) / max(1, len(first_rank))))
     if labels is not None:
         _, members, sizes = np.unique(labels, return_inverse=True, return_counts=True)
         recalls = np.bincount(members, first_rank == 1) / sizes
-        result["macro_recall@1"] = float(recalls.mean())
-        result["macro_recall@1_stderr"] = float(np.sqrt(np.sum(recalls * (1 - recalls) / sizes)) / len(sizes))
+        result["macro_recall@1"] = float(recalls.mean()) if len(sizes) else float("nan")
+        result["macro_recall@1_stderr"] = (
+            float(np.sqrt(np.sum(recalls * (1 - recalls) / sizes)) / len(sizes)) if len(sizes) else float("nan")
+        )
     result |= _mean_with_error("mrr", np.where(first_rank > 0, 1 / np.maximum(first_rank, 1), 0))
-    has_relevant = relevant > 0
     result |= _mean_with_error("r_precision", r_precision[has_relevant])
     result |= _mean_with_error("map@r", average_precision[has_relevant])
     result["lone_queries"] = int((~has_relevant).sum())

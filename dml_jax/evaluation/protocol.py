@@ -1,6 +1,7 @@
 """Evaluation of a split's embeddings: all metrics, and one line that states how they were computed."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -56,6 +57,8 @@ def evaluate(
     gallery_labels: relevance.Labels | None = None,
     metric: Metric = "cosine",
     judgements: Mapping[str, Any] | None = None,
+    lone_queries: metrics.Lone = "miss",
+    prefixes: Sequence[int] = (),
     full_ranking: bool = False,
     per_query: bool = False,
     shared: bool = False,
@@ -80,48 +83,59 @@ def evaluate(
       gallery_labels: [G], of the same kind as `labels`.
       judgements: any of `relevant`, `exclude`, `groups`, `gallery_groups` and `categories` of `metrics.retrieval`.
       metric: distance that ranks the gallery; with "cosine", k-means runs on rows of unit length.
+      prefixes: numbers of leading columns, at most D, which are also evaluated alone, as after Matryoshka training
+        (Kusupati et al., NeurIPS 2022); cosines are those of the prefixes.
 
     Returns:
       The entries of `metric_table.METRICS` that were requested, each with "..._stderr" if known, and "lone_queries",
-      the number of queries without a relevant gallery row.
+      the number of queries without a relevant gallery row. With `prefixes` also "prefixes", the retrieval metrics of
+      each by its length, a string.
     """
     points = check_inputs.embeddings(embeddings)
+    lengths = check_inputs.prefixes(prefixes, points.shape[1])
+    searched = None if gallery is None else check_inputs.embeddings(gallery, name="gallery")
     classes = _one_class_per_row(labels, len(points)) if cluster or geometry else np.empty(0)
-    candidates = len(points) - 1 if gallery is None else len(np.asarray(gallery))
-    result: dict[str, Any] = metrics.retrieval(
-        points,
-        labels,
+    candidates = len(points) - 1 if searched is None else len(searched)
+    ranked = partial(
+        metrics.retrieval,
         ks=[k for k in check_inputs.recall_ks(ks) if k <= candidates],
         metric=metric,
-        gallery=gallery,
         gallery_labels=gallery_labels,
         exclusion="index" if protocol == "clean" else "position",
-        **judgements or {},
+        lone_queries=lone_queries,
         full_ranking=full_ranking,
-        per_query=per_query,
         shared=shared,
         memory=memory,
-        announce=announce,
         progress=progress,
     )
+    options = judgements or {}
+    result: dict[str, Any] = ranked(points, labels, gallery=searched, **options, per_query=per_query, announce=announce)
     if geometry:
         result["density"] = metrics.density(points, classes)
         result["spectral_decay"] = metrics.spectral_decay(points)
         result["uniformity"] = metrics.uniformity(points)
         result["alignment"] = metrics.alignment(points, classes)
+    if lengths:
+        without = {key: value for key, value in options.items() if key != "categories"}
+        result["prefixes"] = {
+            str(length): ranked(
+                points[:, :length], labels, gallery=None if searched is None else searched[:, :length], **without
+            )
+            for length in lengths
+        }
     if cluster:
         count = len(np.unique(classes))
         if metric == "cosine":
             points = points.astype(check_inputs.compute_dtype(points))
             normalize(points)
-        options = kmeans_options(count, init, restarts, iterations)
+        start = kmeans_options(count, init, restarts, iterations)
         assignments = kmeans.fit(
             points,
             count,
-            init=options.init,
+            init=start.init,
             seed=seed,
-            restarts=options.restarts,
-            max_iterations=options.iterations,
+            restarts=start.restarts,
+            max_iterations=start.iterations,
             progress=cluster_progress,
         ).assignments
         result["nmi"] = metrics.nmi(classes, assignments, average=average)
@@ -149,6 +163,7 @@ def description(
     gallery: bool = False,
     groups: bool = False,
     metric: Metric = "cosine",
+    lone_queries: metrics.Lone = "miss",
 ) -> str:
     """One line that states how `evaluate` computed its metrics; options as for `evaluate`.
 
@@ -167,8 +182,9 @@ def description(
         "separate gallery" if gallery else exclusion[protocol],
         *["relevant rows of the query's group excluded"] * groups,
         "ties broken by lower index",
-        "queries without a relevant row count as misses in Recall@K and MRR and are excluded from R-precision and "
-        "MAP@R",
+        "queries without a relevant row count as misses in Recall@K and MRR and are excluded from R-precision and MAP@R"
+        if lone_queries == "miss"
+        else "queries without a relevant row left out",
     ]
     if cluster:
         options = kmeans_options(classes or 0, init, restarts, iterations)

@@ -33,6 +33,7 @@ def retrieval(
     gallery_labels: ArrayLike | None = None,
     *,
     ks: int | Sequence[int] = (1, 2, 4, 8),
+    lone_queries: metrics.Lone = "miss",
 ) -> dict[str, float]:
     """Recall@K, MRR, R-precision and MAP@R (Musgrave et al., ECCV 2020) of ranked lists.
 
@@ -42,6 +43,7 @@ def retrieval(
       labels: [Q] integers or strings.
       gallery_labels: [G]; None if the queries are the gallery.
       ks: K of Recall@K, at most L.
+      lone_queries: see `metrics.retrieval`.
 
     Returns:
       The same dictionary as `metrics.retrieval`, by the same conventions; for "mrr", a relevant row beyond the end of a
@@ -70,4 +72,4 @@ def retrieval(
     divisor = np.maximum(relevant, 1)
     precision = hits_at_r.sum(axis=1) / divisor
     average = (np.cumsum(hits_at_r, axis=1) / rank * hits_at_r).sum(axis=1) / divisor
-    return metrics.summary(first, precision, average, relevant, queries, ks)
+    return metrics.summary(first, precision, average, relevant, queries, ks, lone_queries)

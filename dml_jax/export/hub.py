@@ -18,7 +18,7 @@ from dml_jax.errors import ConfigError, DataError
 from dml_jax.evaluation import metric_table
 from dml_jax.remote import hub_client
 from dml_jax.train.records import kept_models, workdir
-from dml_jax.train.start.warm_start import MODEL
+from dml_jax.train.records.kept_models import MODEL
 from dml_jax.train.state import TrainState
 
 PREFIX = "hf://"

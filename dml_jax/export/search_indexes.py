@@ -13,27 +13,52 @@ from typing import Any, Literal
 import numpy as np
 
 from dml_jax.errors import DataError
+from dml_jax.evaluation.compression import Compression
 from dml_jax.export.embedding_files import Exported
 
 BATCH = 256  # points per request to Qdrant
 
 
-def faiss(exported: Exported, kind: Literal["flat", "hnsw"] = "flat", *, links: int = 32) -> Any:
-    """A faiss index for inner products whose ids are row numbers; `faiss.write_index` saves it.
+def faiss(
+    exported: Exported,
+    kind: Literal["flat", "hnsw", "int8", "binary"] = "flat",
+    *,
+    links: int = 32,
+    compression: Compression | None = None,
+) -> Any:
+    """A faiss index whose ids are row numbers; `faiss.write_index` (`write_index_binary`) saves it.
 
     Args:
-      kind: "flat" for exact search over all rows, "hnsw" for approximate search in a graph.
+      kind: "flat" for exact search over all rows by inner products, "hnsw" for approximate search in a graph; "int8"
+        for exact search over int8 codes, and "binary" over binary codes by Hamming distance, whose queries are codes.
       links: neighbours per node of the graph.
+      compression: of the rows; queries must be compressed as well (`Compression.reduced`). Necessary for codes. With
+        "int8", the queries are `compression.reduced(rows) * compression.limits / 127`.
     """
-    if kind not in ("flat", "hnsw"):
-        raise DataError(f"kind={kind!r}: give 'flat' or 'hnsw'")
+    if kind not in ("flat", "hnsw", "int8", "binary"):
+        raise DataError(f"kind={kind!r}: give 'flat', 'hnsw', 'int8' or 'binary'")
+    if kind in ("int8", "binary") and compression is None:
+        raise DataError(f"kind={kind!r}: needs a compression; see dml_jax.evaluation.compression.fit")
     library = _import("faiss", "faiss-cpu")
-    width = exported.embeddings.shape[1]
+    rows = np.array(exported.embeddings)
+    if compression:
+        rows = compression.reduced(rows)
+        if kind == "binary":
+            codes = compression.binary(rows)
+            index = library.IndexBinaryFlat(8 * codes.shape[1])
+            index.add(codes)
+            return index
+        if kind == "int8":
+            direct = library.ScalarQuantizer.QT_8bit_direct_signed
+            index = library.IndexScalarQuantizer(rows.shape[1], direct, library.METRIC_INNER_PRODUCT)
+            index.add(compression.int8(rows).astype(np.float32))
+            return index
+    width = rows.shape[1]
     if kind == "flat":
         index = library.IndexFlatIP(width)
     else:
         index = library.IndexHNSWFlat(width, links, library.METRIC_INNER_PRODUCT)
-    index.add(np.array(exported.embeddings))
+    index.add(rows)
     return index
 
 

@@ -6,7 +6,6 @@ batch sizes, and different numbers of devices, may round differently.
 """
 
 import itertools
-import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -17,6 +16,7 @@ import numpy as np
 
 from dml_jax.errors import DataError
 from dml_jax.methods.contract import Embed, PyTree
+from dml_jax.remote.ray_cluster import usable_cores
 from dml_jax.train.distributed import mesh as meshes
 
 CHUNK = 16  # images that a thread reads in one go, because handing over each costs as much as decoding a small one
@@ -124,11 +124,6 @@ def check_finite(rows: np.ndarray, names: Sequence[str]) -> None:
         raise DataError(
             f"{names[bad[0]]}: the model's embedding is not finite; use another checkpoint, or leave the image out"
         )
-
-
-def usable_cores() -> int:
-    """Number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _read(read: Callable[[T], np.ndarray], items: Sequence[T]) -> list[np.ndarray | DataError]:

@@ -15,18 +15,17 @@ from PIL import Image as pillow
 
 from dml_jax.errors import DataError
 from dml_jax.evaluation import background_margin, held_out, open_set
-from dml_jax.evaluation.background_margin import MAX_DIMENSIONS, Background, Scorer
+from dml_jax.evaluation.background_margin import Background, Scorer
 from dml_jax.evaluation.held_out import HeldOut, Point
-from dml_jax.evaluation.open_set import COSINE_RULES, FALSE_ACCEPT_RATE, Calibration, Expected, Rule
-from dml_jax.files import atomic_write
+from dml_jax.evaluation.open_set import FALSE_ACCEPT_RATE, Calibration, Expected, Rule
+from dml_jax.inference import index_file
+from dml_jax.inference import thumbnails as small_pictures
+from dml_jax.inference.index_file import Enrolled, Stored
 
 UNKNOWN = "unknown"
 EMPTY = "the index is empty; add classes first"
 Image = str | Path | bytes | pillow.Image | np.ndarray
 Images = Sequence[Image] | np.ndarray  # an array [N, H, W, 3] is a batch of images
-FIELDS = ("embeddings", "labels", "classes", "images", "fingerprint")
-CALIBRATION = tuple(f"calibration_{name}" for name in Calibration._fields if name != "background")
-BACKGROUND = ("background_rows", "background_labels")
 
 
 class Embedder(Protocol):
@@ -38,6 +37,8 @@ class Embedder(Protocol):
     def calibrate(self, sizes: np.ndarray) -> Calibration: ...
 
     def embed(self, images: Images) -> np.ndarray: ...
+
+    def read(self, image: Image, name: str = "image") -> np.ndarray: ...
 
 
 class Index:
@@ -51,6 +52,8 @@ class Index:
       embeddings: float32 [N, D].
       labels: int64 [N], positions in `classes`.
       images: N file names, "" for images that were not given by path.
+      thumbnails: N small JPEG files, empty for images that were added without.
+      removed: classes that `restore` enrolls again, by name.
     """
 
     def __init__(self, model: Embedder):
@@ -59,6 +62,8 @@ class Index:
         self.embeddings = np.zeros((0, 0), np.float32)
         self.labels = np.zeros(0, np.int64)
         self.images: list[str] = []
+        self.thumbnails: list[bytes] = []
+        self.removed: dict[str, Enrolled] = {}
         self._forget()
 
     def _forget(self) -> None:
@@ -68,11 +73,12 @@ class Index:
         self._strangers: np.ndarray | None = None  # margins of the background
         self._held: dict[Rule, HeldOut] = {}
 
-    def add(self, classes: Mapping[str, Sequence[Image]]) -> None:
+    def add(self, classes: Mapping[str, Sequence[Image]], *, thumbnails: bool = False) -> None:
         """Enrolls images of new or existing classes. On an error, nothing is enrolled.
 
         Args:
           classes: images of each class, as for `Model.embed`.
+          thumbnails: whether small pictures of them are stored in the index, which the page of the server shows.
 
         Raises:
           DataError: no classes; a name that is empty or "unknown"; a class without images; an image that cannot be used
@@ -100,15 +106,21 @@ class Index:
             files += list(images)
             names += [name] * len(images)
         embeddings = self._model.embed(files)
+        pictures = [small_pictures.jpeg(self._model.read(file)) if thumbnails else b"" for file in files]
+        self._append(names, Enrolled(embeddings, [_file_name(file) for file in files], pictures))
+
+    def _append(self, names: Sequence[str], new: Enrolled) -> None:
+        """Adds images of the named classes."""
         self.classes += [name for name in dict.fromkeys(names) if name not in self.classes]
         position = {name: i for i, name in enumerate(self.classes)}
-        self.embeddings = np.concatenate([self.embeddings, embeddings]) if self.images else embeddings
+        self.embeddings = np.concatenate([self.embeddings, new.embeddings]) if self.images else new.embeddings
         self.labels = np.concatenate([self.labels, np.array([position[name] for name in names], np.int64)])
-        self.images += [_file_name(file) for file in files]
+        self.images += new.images
+        self.thumbnails += new.thumbnails
         self._forget()
 
     def remove(self, name: str) -> None:
-        """Removes a class and its images.
+        """Removes a class and its images, which are kept in `removed` (instead of any removed before by that name).
 
         Raises:
           DataError: it is not enrolled.
@@ -119,10 +131,28 @@ class Index:
         label = self.classes.index(name)
         keep = self.labels != label
         self.classes.remove(name)
-        self.embeddings, self.labels = self.embeddings[keep], self.labels[keep]
-        self.labels = self.labels - (self.labels > label)
-        self.images = [image for image, kept in zip(self.images, keep, strict=True) if kept]
+        kept, self.removed[name] = self._rows_where(keep), self._rows_where(~keep)
+        self.embeddings, self.images, self.thumbnails = kept
+        self.labels = self.labels[keep] - (self.labels[keep] > label)
         self._forget()
+
+    def _rows_where(self, chosen: np.ndarray) -> Enrolled:
+        rows = np.flatnonzero(chosen)
+        return Enrolled(self.embeddings[rows], [self.images[i] for i in rows], [self.thumbnails[i] for i in rows])
+
+    def restore(self, name: str) -> None:
+        """Enrolls a removed class again, with its images as they were.
+
+        Raises:
+          DataError: it is not removed, or one of its images has been enrolled since.
+        """
+        if name not in self.removed:
+            known = f"; those are {', '.join(self.removed)}" if self.removed else ""
+            raise DataError(f"{name}: is not a removed class{known}")
+        if again := sorted(set(self.removed[name].images) & set(self.images) - {""}):
+            raise DataError(f"{again[0]}: has been enrolled since {name} was removed; remove that first")
+        restored = self.removed.pop(name)
+        self._append([name] * len(restored.images), restored)
 
     def calibrate(self, classes: Mapping[str, Sequence[Image]]) -> None:
         """Measures thresholds for the present index on images of classes that are not enrolled.
@@ -288,25 +318,9 @@ class Index:
         Raises:
           DataError: the path does not end in `.npz`, or its directory does not exist.
         """
-        path = Path(path).expanduser()
-        if path.suffix != ".npz":
-            raise DataError(f"{path}: must end in .npz")
-        if not path.parent.is_dir():
-            raise DataError(f"{path}: there is no directory {path.parent}")
-        arrays: dict[str, np.ndarray] = {
-            "embeddings": self.embeddings,
-            "labels": self.labels,
-            "classes": np.array(self.classes, np.str_),
-            "images": np.array(self.images, np.str_),
-            "fingerprint": np.array(self._model.fingerprint),
-        }
-        if self._calibration is not None:
-            *parts, background = self._calibration
-            arrays |= {name: np.asarray(part) for name, part in zip(CALIBRATION, parts, strict=True)}
-            if background is not None:
-                arrays |= dict(zip(BACKGROUND, background, strict=True))
-        with atomic_write(path) as draft, draft.open("wb") as file:
-            np.savez(file, allow_pickle=False, **arrays)
+        enrolled = Enrolled(self.embeddings, self.images, self.thumbnails)
+        stored = Stored(enrolled, self.labels, self.classes, self.removed, self._calibration)
+        index_file.write(Path(path).expanduser(), stored, self._model.fingerprint)
 
     @classmethod
     def load(cls, model: Embedder, path: str | Path) -> "Index":
@@ -315,57 +329,12 @@ class Index:
         Raises:
           DataError: no such file, not an index, damaged, or created with another model.
         """
-        path = Path(path).expanduser()
-        if not path.is_file():
-            raise DataError(f"{path}: there is no such file")
-        try:
-            with path.open("rb") as file:
-                arrays = np.load(file, allow_pickle=False)
-                embeddings, labels, classes, images, fingerprint = (arrays[name] for name in FIELDS)
-                calibration = [arrays[name] for name in CALIBRATION if name in arrays.files]
-                background = [arrays[name] for name in BACKGROUND if name in arrays.files]
-        except Exception:  # NumPy and zipfile raise many types of exceptions for damaged files
-            raise DataError(f"{path}: is not an index, or is damaged; enroll again") from None
-        if str(fingerprint) != model.fingerprint:
-            raise DataError(f"{path}: was created with another model or checkpoint; use that one, or enroll again")
-        kinds = [array.dtype.kind for array in (embeddings, labels, classes, images)]
-        shapes = embeddings.ndim == 2 and embeddings.shape[:1] == labels.shape == images.shape and classes.ndim == 1
-        rules = (len(COSINE_RULES),)
-        measured = [("f", 2, rules), ("f", 2, rules), ("f", 1, rules), ("i", 0, ()), ("i", 0, ())]
-        consistent = (
-            kinds == ["f", "i", "U", "U"]
-            and shapes
-            and [(array.dtype.kind, array.ndim, array.shape[:1]) for array in calibration] in ([], measured)
-            and all(array.size for array in calibration)
-            and (not background or (len(calibration) > 0 and _is_background(background, embeddings.shape[1])))
-            and np.isfinite(embeddings).all()
-            and ((labels >= 0) & (labels < len(classes))).all()
-        )
-        if not consistent:
-            raise DataError(f"{path}: has arrays of inconsistent types, sizes or values; enroll again")
+        stored = index_file.read(Path(path).expanduser(), model.fingerprint)
         index = cls(model)
-        index.classes, index.images = classes.tolist(), images.tolist()
-        index.embeddings, index.labels = embeddings, labels
-        if calibration:
-            strangers, known, growth, number, of_classes = calibration
-            index._calibration = Calibration(
-                strangers, known, growth, int(number), int(of_classes), Background(*background) if background else None
-            )
+        index.embeddings, index.images, index.thumbnails = stored.enrolled
+        index.labels, index.classes, index.removed = stored.labels, stored.classes, stored.removed
+        index._calibration = stored.calibration
         return index
-
-
-def _is_background(arrays: list[np.ndarray], dimensions: int) -> bool:
-    """Whether arrays of a file are rows of unit length and labels of two classes or more."""
-    if len(arrays) != 2 or [array.dtype.kind for array in arrays] != ["f", "i"]:
-        return False
-    rows, labels = arrays
-    return (
-        labels.ndim == 1
-        and rows.shape == (len(labels), dimensions)
-        and len(np.unique(labels)) > 1
-        and dimensions <= MAX_DIMENSIONS
-        and bool((np.abs(np.linalg.norm(rows.astype(np.float64), axis=1) - 1) < 1e-3).all())
-    )
 
 
 def _file_name(image: Image) -> str:

@@ -3,16 +3,19 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import NamedTuple
 
+import jax
 import numpy as np
 from PIL import Image as pillow
 
 from dml_jax import buckets
 from dml_jax.backbones.weights import packaged, store
+from dml_jax.config.data import OF_ANY_SIZE
 from dml_jax.data import decode, transforms
 from dml_jax.data.prepare.sources import File
 from dml_jax.data.split import Split
-from dml_jax.errors import CheckpointError, DataError
+from dml_jax.errors import CheckpointError, ConfigError, DataError
 from dml_jax.evaluation import open_set
 from dml_jax.evaluation.open_set import Calibration
 from dml_jax.export import embedding_files, hub
@@ -20,8 +23,11 @@ from dml_jax.files import is_url, utf8_path
 from dml_jax.inference.batches import Network, check_finite
 from dml_jax.inference.index import Image, Images, Index
 from dml_jax.inference.inputs import Item
+from dml_jax.methods.contract import PyTree, teaching
 from dml_jax.train import state
-from dml_jax.train.start import warm_start
+from dml_jax.train.records import workdir
+from dml_jax.train.testing import pretrained_features
+from dml_jax.train.variants import test_time
 
 KINDS = "give a path, the contents of a file, a Pillow image or an array uint8 [height, width, 3]"
 
@@ -40,13 +46,29 @@ def is_run(directory: Path) -> bool:
     return not (directory / store.METADATA).exists()
 
 
+class Classification(NamedTuple):
+    """N images among the C training classes.
+
+    Attributes:
+      names: the best class of each image.
+      logits: float32 [N, C], without margins; cosines to the nearest proxy of each class where the loss has proxies but
+        no logits, as Proxy-Anchor.
+      classes: the name of each column; its number in runs of versions that did not record names.
+    """
+
+    names: list[str]
+    logits: np.ndarray
+    classes: list[str]
+
+
 class Model:
     """The trained embedding of a run, or a published network as it is.
 
     Args:
       model: see `dml_jax.load`.
       checkpoint: "reported" (the one that `results.json` describes), "latest", "best" or a step.
-      trust_code: see `dml_jax.load`.
+      trust_code, flip, scales: see `dml_jax.load`; the last two are in addition to `evaluation.flip` and
+        `evaluation.scales` of the run.
 
     Attributes:
       directory: the work directory, or that of the weights.
@@ -60,23 +82,47 @@ class Model:
       WeightsError: damaged weights.
     """
 
-    def __init__(self, model: str | Path, checkpoint: str = "reported", *, trust_code: bool = False):
+    _added: tuple[bool, tuple[float, ...]] = (False, (1.0,))  # flip and scales beyond those of the configuration
+
+    def __init__(
+        self,
+        model: str | Path,
+        checkpoint: str = "reported",
+        *,
+        trust_code: bool = False,
+        flip: bool = False,
+        scales: tuple[float, ...] = (1.0,),
+    ):
         directory = self.directory = locate(model)
-        self.shape = warm_start.image_shape(directory)
-        # Falling back to an earlier checkpoint would silently give a different model from the requested one.
-        self.config, method, found, unfinished = warm_start.load_trained(
-            directory, checkpoint, warn=None, trust_code=trust_code
-        )
+        unfinished = ""
+        if is_run(directory):
+            from dml_jax.train.start import warm_start  # slow to import, and not needed for published weights
+
+            self.shape = warm_start.image_shape(directory)
+            # Falling back to an earlier checkpoint would silently give a different model from the requested one.
+            self.config, method, found, unfinished = warm_start.load_trained(
+                directory, checkpoint, warn=None, trust_code=trust_code
+            )
+        else:
+            self.shape = (pretrained_features.image_side(directory),) * 2
+            self.config, method, found = pretrained_features.load(directory, checkpoint)
         self.finished = not unfinished
         self.step = int(found.step)
+        self._method = method
         self._variables = (found.params, found.model_state)
-        self._network = Network(method.embed, *self._variables, self.shape, self.config.evaluation.batch_size)
+        if scales != (1.0,) and not OF_ANY_SIZE.holds(self.config):
+            raise ConfigError(f"scales={scales}: need {OF_ANY_SIZE.what}")
+        self._added = (flip, scales)
+        embed = test_time.averaged(method.embed, flip=flip, scales=scales)
+        self._network = Network(embed, *self._variables, self.shape, self.config.evaluation.batch_size)
         self._transform = transforms.evaluation(self.config.data)
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 of all parameters and of the model state."""
-        return state.fingerprint(self._variables)
+        """SHA-256 of all parameters and of the model state; with the versions of an image if several are averaged."""
+        stored = self.config.evaluation
+        versions = [v for v in ((stored.flip, stored.scales), self._added) if v != (False, (1.0,))]
+        return " ".join([state.fingerprint(self._variables), *map(str, versions)])
 
     def calibrate(self, sizes: np.ndarray) -> Calibration:
         """Imitates an index with the unseen classes of the run, from its `embeddings/test` and `embeddings/gallery`.
@@ -94,6 +140,11 @@ class Model:
             raise DataError(
                 f"{self.directory}: published weights have no unseen classes to measure a threshold on; give "
                 "--calibrate=DIRECTORY with class folders of other classes (in Python, Index.calibrate), or a threshold"
+            )
+        if self._added != (False, (1.0,)):
+            raise DataError(
+                f"{self.directory}: its embeddings were computed without --flip and --scales, so they give no "
+                "threshold; give --calibrate=DIRECTORY with class folders of other classes, or a threshold"
             )
         directory = self.directory / "embeddings"
         splits = []
@@ -188,6 +239,49 @@ class Model:
         Raises:
           DataError: an image cannot be used, or its embedding is not finite; the message names its path or position.
         """
+        return self._outputs(self._network, images)
+
+    def classify(self, images: Images) -> Classification:
+        """Scores of images for the classes that a run was trained on; for other classes, see `enroll`.
+
+        Args:
+          images: as for `embed`.
+
+        Raises:
+          DataError: the model has no classifier, or an image cannot be used.
+        """
+        classes, network = self._classifier
+        logits = self._outputs(network, images)
+        return Classification([classes[best] for best in logits.argmax(axis=1)], logits, classes)
+
+    @cached_property
+    def _classifier(self) -> tuple[list[str], Network]:
+        """Names of the training classes, and the network that scores images for them."""
+        method, remedy = self._method, "enroll classes instead, or train with a classifier such as method.loss=arcface"
+        if not is_run(self.directory):
+            raise DataError(f"{self.directory}: published weights have no classifier; {remedy}")
+        facts = workdir.read_config(self.directory)
+        count = facts["classes"]
+        classes = facts.get("class_names") or [str(number) for number in range(count)]
+
+        def of_classifier(params: PyTree, model_state: PyTree, images: jax.Array) -> jax.Array | None:
+            return teaching(method)(params, model_state, images).logits
+
+        def outputs(params: PyTree, model_state: PyTree, images: jax.Array) -> jax.Array:
+            if (logits := of_classifier(params, model_state, images)) is None:
+                assert method.hooks.scores is not None
+                encoded, _ = method.encode(params, model_state, images[None], train=False)
+                logits = method.hooks.scores(params, encoded)
+            return logits[:, :count]  # tables of classes may be padded
+
+        image = jax.ShapeDtypeStruct((1, *self.shape, 3), np.uint8)
+        if method.hooks.scores is None and jax.eval_shape(of_classifier, *self._variables, image) is None:
+            loss = getattr(self.config.method, "loss", self.config.method.name)
+            raise DataError(f"{self.directory}: was trained with {loss}, which learns no classifier; {remedy}")
+        return classes, Network(outputs, *self._variables, self.shape, self.config.evaluation.batch_size)
+
+    def _outputs(self, network: Network, images: Images) -> np.ndarray:
+        """What a network computes of images, float32 [N, …]; raises as `embed`."""
         if isinstance(images, str | Path):
             raise DataError(f"{images}: is a single path; give a list of images")
         if isinstance(images, bytes | pillow.Image):
@@ -195,10 +289,10 @@ class Model:
         if len(images) == 0:
             raise DataError("images: none were given; give at least one")
         if len(images) == 1:  # without threads, which would take longer than a small network
-            rows = self.embed_pixels(self.read(images[0], "image 0")[None])
+            rows = network.embed(self.read(images[0], "image 0")[None])
             check_finite(rows, [_name(images[0], "image 0")])
             return rows
-        (rows,) = self._network.stream(
+        (rows,) = network.stream(
             lambda i: self.read(images[i], f"image {i}"),
             [range(len(images))],
             name=lambda i: _name(images[i], f"image {i}"),

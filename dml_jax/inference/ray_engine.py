@@ -1,12 +1,12 @@
 """Embeds units of images on the machines of a Ray cluster, by actors that each hold the model.
 
-An actor embeds one unit at a time by the code of one machine and writes its part itself, so rows agree up to rounding
-and no images or embeddings pass through Ray. Units are given only to actors that have loaded the model: a cluster with
-fewer free devices than actors is slower, but never waits for itself. A unit whose actor dies goes to another one.
+An actor embeds one unit at a time by the code of one machine and writes its part itself, so rows are equal on equal
+processors, and no images or embeddings pass through Ray. Units are given only to actors that have loaded the model: a
+cluster with fewer free devices than actors is slower, but never waits for itself. A unit whose actor dies goes to
+another one.
 """
 
 import os
-import socket
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -14,22 +14,22 @@ from pathlib import Path
 from typing import Any
 
 import dml_jax
-from dml_jax.errors import ConfigError, DataError, UserError
+from dml_jax.errors import DataError, UserError
 from dml_jax.inference import parts
-from dml_jax.inference.batches import usable_cores
 from dml_jax.inference.inputs import Unit
+from dml_jax.remote import ray_cluster
+from dml_jax.remote.ray_cluster import DEATHS
 
 CORES = 8  # of an actor without a GPU, or all of a smaller machine
-DEATHS = 3  # of actors with the same unit, after which it is given up
 PATIENCE = 60.0  # seconds without a free actor, after which a line says so
 
 
 class Embedder:
     """An actor: a model in a process of its own."""
 
-    def load(self, directory: str, checkpoint: str, trust_code: bool) -> tuple[parts.Facts, str]:
+    def load(self, directory: str, checkpoint: str, options: dict[str, Any]) -> tuple[parts.Facts, str]:
         """Loads the model; returns what is known of it and the name of the machine."""
-        self._model = dml_jax.load(directory, checkpoint, trust_code=trust_code)
+        self._model = dml_jax.load(directory, checkpoint, **options)
         return parts.facts(self._model), os.uname().nodename
 
     def embed(self, file: Path | str, unit: Unit, key: str) -> Path | str:
@@ -37,58 +37,6 @@ class Embedder:
         Path(file).parent.stat()  # OSError if this machine does not see the directory
         (written,) = parts.embed(self._model, [(file, unit)], key)
         return written
-
-
-@contextmanager
-def connect(address: str | None) -> Iterator[Any]:
-    """The ray package, connected to a cluster, or without an address to a new one of this machine alone.
-
-    Raises:
-      ConfigError: there is no such cluster, or it does not have this version of this package.
-    """
-    import ray
-
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR", "namespace": "dml_jax"}
-    address = address or os.environ.get("RAY_ADDRESS")
-    try:
-        if address and address.count(":") == 1:  # Ray would try for minutes
-            host, _, port = address.partition(":")
-            socket.create_connection((host, int(port)), timeout=10).close()
-        if address:
-            ray.init(address, **quiet)
-        else:
-            ray.init(
-                "local", num_cpus=usable_cores(), include_dashboard=False, _node_ip_address="127.0.0.1",
-                object_store_memory=100 * 2**20, **quiet,
-            )  # fmt: skip
-    except (OSError, ValueError, RuntimeError) as error:
-        raise ConfigError(f"--address={address or 'local'}: cannot be used ({str(error).splitlines()[0]})") from None
-    try:
-        _check_package(ray, address)
-        yield ray
-    finally:
-        ray.shutdown()
-
-
-def _check_package(ray: Any, address: str | None) -> None:
-    def version(name: str) -> str | None:  # a local function, which Ray sends as code instead of importing it
-        import importlib
-
-        try:
-            return str(importlib.import_module(name).__version__)
-        except ImportError:
-            return None
-
-    package = dml_jax.__name__
-    found = ray.get(ray.remote(num_cpus=0)(version).remote(package))
-    if found != dml_jax.__version__:
-        where = f"--address={address or 'local'}: the cluster"
-        if found is None:
-            raise ConfigError(f"{where} does not have {package}; install it on every machine")
-        raise ConfigError(
-            f"{where} has {package} {found}, but this command is {dml_jax.__version__}; install the same version"
-        )
 
 
 def resources(nodes: list[dict[str, Any]]) -> tuple[int, dict[str, float]]:
@@ -100,32 +48,28 @@ def resources(nodes: list[dict[str, Any]]) -> tuple[int, dict[str, float]]:
     Raises:
       ConfigError: no machine has a GPU or a core.
     """
-    alive = [node["Resources"] for node in nodes if node["Alive"]]
-    gpus = sum(int(node.get("GPU", 0)) for node in alive)
-    if gpus:
+    machines = ray_cluster.machines(nodes)
+    if gpus := sum(count for _, count in machines):
         return gpus, {"num_gpus": 1, "num_cpus": 0}
-    cores = [int(node.get("CPU", 0)) for node in alive if node.get("CPU", 0) >= 1]
-    if not cores:
-        raise ConfigError("--engine=ray: the cluster has neither GPUs nor CPUs for this command")
-    each = min(CORES, *cores)
-    return sum(count // each for count in cores), {"num_cpus": each}
+    each = min(CORES, *(cores for cores, _ in machines))
+    return sum(cores // each for cores, _ in machines), {"num_cpus": each}
 
 
 @contextmanager
-def start(address: str | None, model: str, checkpoint: str, *, trust_code: bool) -> Iterator[parts.Engine]:
+def start(address: str | None, model: str, checkpoint: str, **options: Any) -> Iterator[parts.Engine]:
     """A model on the machines of a Ray cluster.
 
     Args:
-      address: see `connect`.
-      model, checkpoint, trust_code: see `Model`; every machine must see the directory.
+      address: see `ray_cluster.connect`.
+      model, checkpoint, options: see `dml_jax.load`; every machine must see the directory.
 
     Raises:
       UserError: the cluster or the model cannot be used.
     """
     name = os.path.abspath(model) if Path(model).exists() else model  # of packaged weights, or on the hub
-    with connect(address) as ray:
+    with ray_cluster.connect(address) as ray:
         count, needs = resources(ray.nodes())
-        pool = _Pool(ray, needs, (name, checkpoint, trust_code))
+        pool = _Pool(ray, needs, (name, checkpoint, options))
         for _ in range(count):
             pool.add()
         yield parts.Engine(pool.first(), pool.embed)
@@ -134,7 +78,7 @@ def start(address: str | None, model: str, checkpoint: str, *, trust_code: bool)
 class _Pool:
     """Actors, those that are free, and what the others do."""
 
-    def __init__(self, ray: Any, needs: dict[str, float], model: tuple[str, str, bool]):
+    def __init__(self, ray: Any, needs: dict[str, float], model: tuple[str, str, dict[str, Any]]):
         self._ray = ray
         self._actor = ray.remote(**needs)(Embedder)
         self._model = model

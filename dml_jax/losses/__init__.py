@@ -11,15 +11,26 @@ Arguments that several losses share, described here only:
 - `proxies`: float [C, D], or [C, K, D] for K centers per class, of any norm; learned, like `kernel`, `bias` and `beta`.
 - `candidates`: what the anchors of a pair loss are compared with; None for the batch itself.
 - `key`: random key of losses that mine at random.
+- `weights`: float [N] >= 0, of the anchors; a mean over anchors, or over their pairs or triplets, becomes a weighted
+  mean. Weights of classes are `weights=class_weights[labels]`.
+
+`per_anchor(loss, embeddings, labels, …)` is the loss of each anchor of a batch, [N].
 
 Wrong shapes raise `DataError`. The modules also hold what the methods build upon: pairwise similarities and masks
 (`pairwise`), triplet mining (`mining`), the memory of past batches (`cross_batch_memory`), and losses of given pairs
 and triplets (`pair_losses`, `similarity_losses`).
 """
 
-from dml_jax.losses.classification import arcface, cosface, normalized_softmax, softmax, subcenter_arcface
+from dml_jax.losses.classification import (
+    arcface,
+    cosface,
+    dynamic_margins,
+    normalized_softmax,
+    softmax,
+    subcenter_arcface,
+)
 from dml_jax.losses.pair_losses import contrastive, lifted_structure, margin, n_pair, triplet
-from dml_jax.losses.pairwise import Candidates
+from dml_jax.losses.pairwise import Candidates, per_anchor
 from dml_jax.losses.proxies import proxy_anchor, proxy_nca, proxy_nca_pp, soft_triple
 from dml_jax.losses.ranking import recall_at_k, smooth_ap
 from dml_jax.losses.similarity_losses import circle, multi_similarity, sup_con
@@ -30,11 +41,13 @@ __all__ = [
     "circle",
     "contrastive",
     "cosface",
+    "dynamic_margins",
     "lifted_structure",
     "margin",
     "multi_similarity",
     "n_pair",
     "normalized_softmax",
+    "per_anchor",
     "proxy_anchor",
     "proxy_nca",
     "proxy_nca_pp",

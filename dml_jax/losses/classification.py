@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from dml_jax.config.fields import Fraction, NonNegative, Positive, PositiveInt, section
 from dml_jax.losses.check_batch import check_batch
-from dml_jax.losses.pairwise import class_cosine, class_indices, own_class
+from dml_jax.losses.pairwise import class_cosine, class_indices, own_class, weighted_mean
 from dml_jax.numerics import at_least_float32, product, root
 
 
@@ -52,7 +52,13 @@ class CrossEntropy:
 
 
 def softmax(
-    embeddings: jax.Array, labels: jax.Array, kernel: jax.Array, bias: jax.Array, *, smoothing: float = 0.0
+    embeddings: jax.Array,
+    labels: jax.Array,
+    kernel: jax.Array,
+    bias: jax.Array,
+    *,
+    smoothing: float = 0.0,
+    weights: jax.Array | None = None,
 ) -> jax.Array:
     """Mean cross-entropy of a linear classifier, softmax(x kernel + bias) -> scalar.
 
@@ -62,7 +68,8 @@ def softmax(
       smoothing: epsilon of the label smoothing.
     """
     check_batch(embeddings, labels, kernel=(kernel, "DC"))
-    return cross_entropy(linear_logits(embeddings, kernel, bias), labels, smoothing=smoothing).mean()
+    losses = cross_entropy(linear_logits(embeddings, kernel, bias), labels, smoothing=smoothing)
+    return weighted_mean(losses, weights=weights)
 
 
 @section
@@ -74,7 +81,13 @@ class NormalizedSoftmax:
 
 
 def normalized_softmax(
-    embeddings: jax.Array, labels: jax.Array, proxies: jax.Array, *, temperature: float = 0.05, smoothing: float = 0.0
+    embeddings: jax.Array,
+    labels: jax.Array,
+    proxies: jax.Array,
+    *,
+    temperature: float = 0.05,
+    smoothing: float = 0.0,
+    weights: jax.Array | None = None,
 ) -> jax.Array:
     """Mean over the samples of -log softmax(cos(x, p_1..C) / temperature)_y -> scalar.
 
@@ -83,7 +96,8 @@ def normalized_softmax(
       smoothing: epsilon of the label smoothing; none in the paper.
     """
     check_batch(embeddings, labels, proxies=(proxies, "CD"))
-    return cross_entropy(class_cosine(embeddings, proxies) / temperature, labels, smoothing=smoothing).mean()
+    losses = cross_entropy(class_cosine(embeddings, proxies) / temperature, labels, smoothing=smoothing)
+    return weighted_mean(losses, weights=weights)
 
 
 def _with_target(cosines: jax.Array, labels: jax.Array, target: jax.Array) -> jax.Array:
@@ -91,13 +105,15 @@ def _with_target(cosines: jax.Array, labels: jax.Array, target: jax.Array) -> ja
     return jnp.where(own_class(labels, cosines.shape[1]), target[:, None], cosines)
 
 
-def angular_margin(cosines: jax.Array, labels: jax.Array, *, margin: float) -> jax.Array:
+def angular_margin(cosines: jax.Array, labels: jax.Array, *, margin: float | jax.Array) -> jax.Array:
     """ArcFace's logits before scaling, cos(theta + margin) for the own class (Eq. 3): cosines [B, C] -> [B, C].
 
     Beyond theta = pi - margin, where cos(theta + margin) would rise again, it continues downwards linearly in the
     cosine, as in the authors' code (deepinsight/insightface).
     """
     own = _own(cosines, labels)
+    if jnp.ndim(margin):
+        margin = jnp.take(jnp.asarray(margin, own.dtype), class_indices(labels, cosines.shape[1]), mode="fill")
     shifted = own * jnp.cos(margin) - root(1 - own * own) * jnp.sin(margin)
     linear = own - margin * jnp.sin(margin)
     return _with_target(cosines, labels, jnp.where(own > -jnp.cos(margin), shifted, linear))
@@ -107,23 +123,32 @@ def angular_margin(cosines: jax.Array, labels: jax.Array, *, margin: float) -> j
 class ArcFace:
     """Options of `arcface`."""
 
-    margin: NonNegative = 0.5  # radians
+    margin: NonNegative = 0.5  # radians; a of `dynamic_margins`
+    size_power: NonNegative = 0.0  # lambda of `dynamic_margins`; 0: the same margin for all classes
+    size_floor: NonNegative = 0.0  # b of `dynamic_margins`, in radians
     scale: Positive = 64.0  # of the cosines
 
 
 def arcface(
-    embeddings: jax.Array, labels: jax.Array, proxies: jax.Array, *, margin: float = 0.5, scale: float = 64.0
+    embeddings: jax.Array,
+    labels: jax.Array,
+    proxies: jax.Array,
+    *,
+    margin: float | jax.Array = 0.5,
+    scale: float = 64.0,
+    weights: jax.Array | None = None,
 ) -> jax.Array:
     """ArcFace, the softmax with an additive angular margin: mean over the samples -> scalar.
 
     Args:
-      margin: added to the angle between a sample and its own proxy, in radians.
+      margin: added to the angle between a sample and its own proxy, in radians; or one for each class, [C], such as
+        `dynamic_margins`.
       scale: multiplies the cosines.
     """
     check_batch(embeddings, labels, proxies=(proxies, "CD"))
-    return cross_entropy(
-        scale * angular_margin(class_cosine(embeddings, proxies), labels, margin=margin), labels
-    ).mean()
+    cosines = class_cosine(embeddings, proxies)
+    losses = cross_entropy(scale * angular_margin(cosines, labels, margin=margin), labels)
+    return weighted_mean(losses, weights=weights)
 
 
 @section
@@ -135,7 +160,13 @@ class CosFace:
 
 
 def cosface(
-    embeddings: jax.Array, labels: jax.Array, proxies: jax.Array, *, margin: float = 0.35, scale: float = 64.0
+    embeddings: jax.Array,
+    labels: jax.Array,
+    proxies: jax.Array,
+    *,
+    margin: float = 0.35,
+    scale: float = 64.0,
+    weights: jax.Array | None = None,
 ) -> jax.Array:
     """CosFace, the softmax with an additive cosine margin: mean over the samples -> scalar.
 
@@ -145,7 +176,8 @@ def cosface(
     """
     check_batch(embeddings, labels, proxies=(proxies, "CD"))
     cosines = class_cosine(embeddings, proxies)
-    return cross_entropy(scale * _with_target(cosines, labels, _own(cosines, labels) - margin), labels).mean()
+    losses = cross_entropy(scale * _with_target(cosines, labels, _own(cosines, labels) - margin), labels)
+    return weighted_mean(losses, weights=weights)
 
 
 @section
@@ -156,17 +188,34 @@ class SubCenterArcFace(ArcFace):
 
 
 def subcenter_arcface(
-    embeddings: jax.Array, labels: jax.Array, proxies: jax.Array, *, margin: float = 0.5, scale: float = 64.0
+    embeddings: jax.Array,
+    labels: jax.Array,
+    proxies: jax.Array,
+    *,
+    margin: float | jax.Array = 0.5,
+    scale: float = 64.0,
+    weights: jax.Array | None = None,
 ) -> jax.Array:
     """Sub-center ArcFace: ArcFace on the cosine to the nearest of K centers of each class, [C, K, D] -> scalar.
 
     Args:
-      margin: added to the angle between a sample and its own class, in radians.
+      margin: added to the angle between a sample and its own class, in radians; or one for each class, [C], such as
+        `dynamic_margins`.
       scale: multiplies the cosines.
     """
     check_batch(embeddings, labels, proxies=(proxies, "CKD"))
     cosines = nearest_center(embeddings, proxies)
-    return cross_entropy(scale * angular_margin(cosines, labels, margin=margin), labels).mean()
+    losses = cross_entropy(scale * angular_margin(cosines, labels, margin=margin), labels)
+    return weighted_mean(losses, weights=weights)
+
+
+def dynamic_margins(sizes: jax.Array, *, a: float = 0.5, power: float = 0.25, b: float = 0.05) -> jax.Array:
+    """Margins by class size, a n^-power + b in radians: sizes n [C] -> [C], larger for smaller classes.
+
+    Ha, Liu, Liu, Liao, "Google Landmark Recognition 2020 Competition Third Place Solution" (arXiv:2010.05350), with
+    sub-center ArcFace. A class without images counts as one with a single image.
+    """
+    return a * jnp.maximum(sizes, 1).astype(float) ** -power + b
 
 
 def nearest_center(embeddings: jax.Array, centers: jax.Array) -> jax.Array:

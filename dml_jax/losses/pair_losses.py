@@ -15,15 +15,10 @@ from dml_jax.losses import mining as miners
 from dml_jax.losses import pairwise
 from dml_jax.losses.check_batch import check_batch
 from dml_jax.losses.mining import Mining, Triplets
-from dml_jax.losses.pairwise import Candidates
+from dml_jax.losses.pairwise import Candidates, weighted_mean
 from dml_jax.numerics import at_least_float32, log_sum_exp, root
 
 ROUNDING = 1e-6  # error of float32 distances; a smaller hinge does not count as active
-
-
-def _mean(values: jax.Array, where: jax.Array) -> jax.Array:
-    """Mean of the values in `where`; 0 if there are none."""
-    return jnp.sum(values, where=where) / jnp.maximum(where.sum(), 1)
 
 
 def _squared(x: jax.Array, y: jax.Array) -> jax.Array:
@@ -49,6 +44,7 @@ def contrastive(
     squared: bool = False,
     average: Literal["all", "active"] = "active",
     candidates: Candidates | None = None,
+    weights: jax.Array | None = None,
 ) -> jax.Array:
     """Contrastive loss: the mean hinge of positive plus that of negative pairs, see `contrastive_hinges` -> scalar.
 
@@ -62,8 +58,8 @@ def contrastive(
     )  # fmt: skip
     if average == "active":
         least = ROUNDING**2 / 2 if squared else ROUNDING
-        return _mean(pull, pull > least) + _mean(push, push > least)
-    return _mean(pull, others.positive) + _mean(push, others.negative)
+        return weighted_mean(pull, pull > least, weights) + weighted_mean(push, push > least, weights)
+    return weighted_mean(pull, others.positive, weights) + weighted_mean(push, others.negative, weights)
 
 
 def contrastive_hinges(
@@ -106,6 +102,7 @@ def triplet(
     squared: bool = True,
     mining: Mining = "semi_hard",
     candidates: Candidates | None = None,
+    weights: jax.Array | None = None,
     key: jax.Array | None = None,
 ) -> jax.Array:
     """Triplet loss with one mined triplet per anchor, see `triplet_loss` -> scalar.
@@ -115,7 +112,7 @@ def triplet(
     check_batch(embeddings, labels, candidates=candidates)
     x, others = pairwise.compared(embeddings, labels, candidates)
     triplets = _mine(mining, key, x, others)
-    return triplet_loss(x, triplets, margin=margin, squared=squared, candidates=others.embeddings)
+    return triplet_loss(x, triplets, margin=margin, squared=squared, candidates=others.embeddings, weights=weights)
 
 
 def triplet_loss(
@@ -125,6 +122,7 @@ def triplet_loss(
     margin: float = 0.2,
     squared: bool = True,
     candidates: jax.Array | None = None,
+    weights: jax.Array | None = None,
 ) -> jax.Array:
     """Mean over all valid triplets, inactive ones included, of [d_ap - d_an + margin]+ -> scalar; 0 if none is valid.
 
@@ -133,9 +131,10 @@ def triplet_loss(
       margin: distance by which the negative must be farther than the positive.
       squared: compare squared Euclidean distances (FaceNet, Schroff et al., CVPR 2015); otherwise plain ones.
       candidates: float [M, D] that positives and negatives index; None for `embeddings`.
+      weights: float [B], of the embeddings as anchors.
     """
     hinges = triplet_hinges(embeddings, triplets, margin=margin, squared=squared, candidates=candidates)
-    return _mean(hinges, triplets.valid)
+    return weighted_mean(hinges, triplets.valid, None if weights is None else weights[triplets.anchors])
 
 
 def triplet_hinges(
@@ -177,6 +176,7 @@ def margin(
     divisor: Literal["triplets", "pairs"] = "triplets",
     mining: Mining = "distance_weighted",
     candidates: Candidates | None = None,
+    weights: jax.Array | None = None,
     key: jax.Array | None = None,
 ) -> jax.Array:
     """Margin loss with one mined triplet per anchor, see `margin_loss` -> scalar.
@@ -186,7 +186,10 @@ def margin(
     check_batch(embeddings, labels, candidates=candidates)
     x, others = pairwise.compared(embeddings, labels, candidates)
     triplets = _mine(mining, key, x, others)
-    return margin_loss(x, labels, triplets, beta, margin=margin, nu=nu, divisor=divisor, candidates=others.embeddings)
+    return margin_loss(
+        x, labels, triplets, beta,
+        margin=margin, nu=nu, divisor=divisor, candidates=others.embeddings, weights=weights,
+    )  # fmt: skip
 
 
 def margin_loss(
@@ -199,6 +202,7 @@ def margin_loss(
     nu: float = 0.0,
     divisor: Literal["triplets", "pairs"] = "triplets",
     candidates: jax.Array | None = None,
+    weights: jax.Array | None = None,
 ) -> jax.Array:
     """Margin loss (Wu et al., "Sampling Matters in Deep Embedding Learning", ICCV 2017, Eq. 7 and 8) -> scalar.
 
@@ -213,14 +217,18 @@ def margin_loss(
         drops it if no pair is active.
       divisor: the number of triplets with an active hinge, or of active hinges as in pytorch-metric-learning.
       candidates: float [M, D] that positives and negatives index; None for `embeddings`.
+      weights: float [B], of the embeddings as anchors: of all sums over triplets, and of their number.
     """
     pull, push = margin_hinges(embeddings, labels, triplets, beta, margin=margin, candidates=candidates)
     near, far = pull > ROUNDING, push > ROUNDING
-    active = near.sum() + far.sum() if divisor == "pairs" else jnp.sum(near | far)
-    loss = jnp.sum(pull + push) / jnp.maximum(active, 1)
+    w = jnp.ones_like(pull) if weights is None else jnp.asarray(weights, pull.dtype)[triplets.anchors]
+    active = jnp.sum(w, where=near) + jnp.sum(w, where=far) if divisor == "pairs" else jnp.sum(w, where=near | far)
+    loss = jnp.sum(w * (pull + push)) / jnp.where(active > 0, active, 1)
     if nu:
-        total = jnp.sum(jnp.where(triplets.valid, _boundary(beta, labels, triplets), 0))
-        loss += nu * (jnp.where(active > 0, total / jnp.maximum(active, 1), 0) if divisor == "pairs" else total)
+        total = jnp.sum(w * _boundary(beta, labels, triplets), where=triplets.valid)
+        loss += nu * (
+            jnp.where(active > 0, total / jnp.where(active > 0, active, 1), 0) if divisor == "pairs" else total
+        )
     return loss
 
 
@@ -273,6 +281,7 @@ def lifted_structure(
     margin: float = 1.0,
     normalize: bool = True,
     candidates: Candidates | None = None,
+    weights: jax.Array | None = None,
 ) -> jax.Array:
     """Lifted structure loss: the mean of `lifted_structure_losses` over the positive pairs -> scalar.
 
@@ -283,7 +292,8 @@ def lifted_structure(
     check_batch(embeddings, labels, candidates=candidates)
     x, others = pairwise.compared(embeddings, labels, candidates, normalize=normalize)
     distances = pairwise.distances(x, others.embeddings)
-    return _mean(lifted_structure_losses(distances, others.positive, others.negative, margin=margin), others.positive)
+    losses = lifted_structure_losses(distances, others.positive, others.negative, margin=margin)
+    return weighted_mean(losses, others.positive, weights)
 
 
 def lifted_structure_losses(
@@ -318,6 +328,7 @@ def n_pair(
     *,
     l2: float = 0.002,
     candidates: Candidates | None = None,
+    weights: jax.Array | None = None,
     key: jax.Array,
 ) -> jax.Array:
     """N-pair loss (Sohn, NeurIPS 2016), on inner products: the mean of `n_pair_losses` over the anchors -> scalar.
@@ -333,11 +344,12 @@ def n_pair(
     if candidates is not None:
         positives, valid = miners.draw_uniform(key, candidates.positive)
         similarity = pairwise.inner_products(x, at_least_float32(candidates.embeddings))
-        return _mean(n_pair_losses(similarity, positives, candidates.negative), valid)
+        return weighted_mean(n_pair_losses(similarity, positives, candidates.negative), valid, weights)
     positives, valid = miners.class_pairs(key, labels)
     negative = valid[None, :] & ~pairwise.same_class(labels)
     losses = n_pair_losses(pairwise.inner_products(x, x[positives]), jnp.arange(len(x)), negative)
-    return _mean(losses, valid) + l2 * jnp.mean(jnp.sum(x**2, axis=1))
+    lengths = jnp.sum(x**2, axis=1)
+    return weighted_mean(losses, valid, weights) + l2 * weighted_mean(lengths, weights=weights)
 
 
 def n_pair_losses(similarity: jax.Array, positives: jax.Array, negative: jax.Array) -> jax.Array:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -155,3 +155,42 @@ def compared(
     if candidates is None:
         return anchors, Candidates(anchors, *masks(labels))
     return anchors, candidates._replace(embeddings=prepare(candidates.embeddings))
+
+
+def weighted_mean(values: jax.Array, counted: jax.Array | None = None, weights: jax.Array | None = None) -> jax.Array:
+    """The mean with which every loss reduces its values, sum_i w_i values_i / sum_i w_i -> scalar; 0 if none counts.
+
+    Args:
+      values: float [N, …], of anchors or of their pairs.
+      counted: bool, like `values`; None for all. Other values are left out of both sums.
+      weights: float [N], of the anchors; None for equal ones.
+    """
+    if weights is None:
+        if counted is None:
+            return values.mean()
+        return jnp.sum(values, where=counted) / jnp.maximum(counted.sum(), 1)
+    counted = jnp.ones(values.shape, bool) if counted is None else counted
+    others = tuple(range(1, values.ndim))
+    w = jnp.asarray(weights, values.dtype)
+    total = jnp.sum(w * counted.sum(axis=others, dtype=w.dtype))
+    sums = jnp.where(w > 0, w * jnp.sum(values, axis=others, where=counted), 0)
+    return sums.sum() / jnp.where(total > 0, total, 1)
+
+
+def per_anchor(
+    loss: Callable[..., jax.Array], embeddings: jax.Array, labels: jax.Array, *tables: jax.Array, **options: Any
+) -> jax.Array:
+    """The loss of each anchor, with the other rows as its positives and negatives: [N].
+
+    Element i is the loss with weight 1 for anchor i and 0 for all others: a single value for losses that have one per
+    anchor, the mean over its pairs otherwise, and 0 where it has none. The loss of the batch is the mean over the
+    anchors that count, weighted by their numbers of pairs where it is a mean over pairs. Parts that depend on no
+    anchor, such as regularisers, are in every element.
+
+    Args:
+      loss: one of `dml_jax.losses`.
+      tables: its learned parameters.
+      options: its options, except `weights`.
+    """
+    one_each = jnp.eye(len(labels), dtype=at_least_float32(embeddings).dtype)
+    return jax.vmap(lambda weights: loss(embeddings, labels, *tables, weights=weights, **options))(one_each)

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from dml_jax.config.fields import NonNegative, Positive, PositiveInt, section
 from dml_jax.losses.check_batch import check_batch
 from dml_jax.losses.classification import cross_entropy
-from dml_jax.losses.pairwise import class_cosine, own_class
+from dml_jax.losses.pairwise import class_cosine, own_class, weighted_mean
 from dml_jax.numerics import log1p_sum_exp, unit
 
 
@@ -23,7 +23,14 @@ class ProxyNCA:
     scale: Positive = 3.0  # length of embeddings and proxies
 
 
-def proxy_nca(embeddings: jax.Array, labels: jax.Array, proxies: jax.Array, *, scale: float = 3.0) -> jax.Array:
+def proxy_nca(
+    embeddings: jax.Array,
+    labels: jax.Array,
+    proxies: jax.Array,
+    *,
+    scale: float = 3.0,
+    weights: jax.Array | None = None,
+) -> jax.Array:
     """Proxy-NCA (Movshovitz-Attias et al., ICCV 2017, Eq. 4) -> scalar, not bounded below.
 
     The mean over the samples of -log exp(-d(x, p_y)) / sum_{c != y} exp(-d(x, p_c)), where d is the squared Euclidean
@@ -33,7 +40,7 @@ def proxy_nca(embeddings: jax.Array, labels: jax.Array, proxies: jax.Array, *, s
     cosines, own = _compared(embeddings, labels, proxies)
     distances = 2 * scale**2 * (1 - cosines)
     others = jax.nn.logsumexp(jnp.where(own, -jnp.inf, -distances), axis=1)
-    return jnp.mean(jnp.sum(distances, axis=1, where=own) + others)
+    return weighted_mean(jnp.sum(distances, axis=1, where=own) + others, weights=weights)
 
 
 @section
@@ -46,14 +53,20 @@ class ProxyNCAPP:
 
 
 def proxy_nca_pp(
-    embeddings: jax.Array, labels: jax.Array, proxies: jax.Array, *, temperature: float = 1 / 9
+    embeddings: jax.Array,
+    labels: jax.Array,
+    proxies: jax.Array,
+    *,
+    temperature: float = 1 / 9,
+    weights: jax.Array | None = None,
 ) -> jax.Array:
     """ProxyNCA++ (Teh, DeVries, Taylor, ECCV 2020) -> scalar.
 
     The mean over the samples of -log softmax(-d(x, p_1..C) / temperature)_y, with squared distances d of unit vectors.
     """
     check_batch(embeddings, labels, proxies=(proxies, "CD"))
-    return cross_entropy(2 * (class_cosine(embeddings, proxies) - 1) / temperature, labels).mean()
+    losses = cross_entropy(2 * (class_cosine(embeddings, proxies) - 1) / temperature, labels)
+    return weighted_mean(losses, weights=weights)
 
 
 @section
@@ -65,21 +78,32 @@ class ProxyAnchor:
 
 
 def proxy_anchor(
-    embeddings: jax.Array, labels: jax.Array, proxies: jax.Array, *, margin: float = 0.1, alpha: float = 32.0
+    embeddings: jax.Array,
+    labels: jax.Array,
+    proxies: jax.Array,
+    *,
+    margin: float = 0.1,
+    alpha: float = 32.0,
+    weights: jax.Array | None = None,
 ) -> jax.Array:
     """Proxy-Anchor loss (Kim, Kim, Cho, Kwak, CVPR 2020, Eq. 4), with the proxies as anchors -> scalar.
 
         mean over proxies with positives of log(1 + sum_{x of class c} exp(-alpha (cos(x, p_c) - margin)))
         + mean over all proxies of log(1 + sum_{x of other classes} exp(alpha (cos(x, p_c) + margin)))
 
-    The margin is the paper's delta.
+    The margin is the paper's delta. `weights` multiply the exponentials: a sample of weight 2 counts as two samples.
     """
     check_batch(embeddings, labels, proxies=(proxies, "CD"))
     cosines, own = _compared(embeddings, labels, proxies)
-    present = jnp.any(own, axis=0)
-    pull = log1p_sum_exp(-alpha * (cosines - margin), own, axis=0)
-    push = log1p_sum_exp(alpha * (cosines + margin), ~own, axis=0)
-    return pull.sum() / present.sum() + push.mean()
+    near, far = -alpha * (cosines - margin), alpha * (cosines + margin)
+    others = ~own
+    if weights is not None:
+        counted = (weights > 0)[:, None]
+        own, others = own & counted, others & counted
+        shift = jnp.log(jnp.where(counted, weights[:, None], 1)).astype(near.dtype)
+        near, far = near + shift, far + shift
+    pull, push = log1p_sum_exp(near, own, axis=0), log1p_sum_exp(far, others, axis=0)
+    return pull.sum() / jnp.any(own, axis=0).sum() + push.mean()
 
 
 @section
@@ -102,6 +126,7 @@ def soft_triple(
     gamma: float = 0.1,
     margin: float = 0.01,
     spread: float = 0.2,
+    weights: jax.Array | None = None,
 ) -> jax.Array:
     """SoftTriple loss (Qian et al., ICCV 2019, Eq. 7, 8 and 10) -> scalar.
 
@@ -120,7 +145,7 @@ def soft_triple(
     cosines = class_cosine(embeddings, rows).reshape(-1, count, classes)
     similarity = jnp.sum(jax.nn.softmax(cosines / gamma, axis=1) * cosines, axis=1)
     losses = cross_entropy(scale * (similarity - margin * own_class(labels, classes)), labels)
-    return losses.mean() + spread * center_spread(proxies)
+    return weighted_mean(losses, weights=weights) + spread * center_spread(proxies)
 
 
 def center_spread(centers: jax.Array) -> jax.Array:

@@ -28,7 +28,7 @@ import jax.numpy as jnp
 from dml_jax.config.fields import NonEmpty, Positive, PositiveInt, require, section
 from dml_jax.losses import pairwise
 from dml_jax.losses.check_batch import check_batch
-from dml_jax.losses.pairwise import Candidates
+from dml_jax.losses.pairwise import Candidates, weighted_mean
 
 
 @section
@@ -46,6 +46,7 @@ def smooth_ap(
     temperature: float = 0.01,
     rank_query: bool = False,
     candidates: Candidates | None = None,
+    weights: jax.Array | None = None,
 ) -> jax.Array:
     """Smooth-AP: the mean over the queries that have positives -> scalar; 0 if there are none.
 
@@ -63,7 +64,7 @@ def smooth_ap(
     among_all = soft_ranks(similarity, positive, positive | others.negative, temperature)
     ratios = jnp.where(positive, among_positives / jnp.where(positive, among_all, 1), 0)
     precision = ratios.sum(axis=1) / jnp.maximum(positive.sum(axis=1), 1)
-    return _mean_over_queries(1 - precision, positive)
+    return weighted_mean(1 - precision, positive.any(axis=1), weights)
 
 
 @section
@@ -89,6 +90,7 @@ def recall_at_k(
     temperature: float = 0.01,
     rank_query: bool = False,
     candidates: Candidates | None = None,
+    weights: jax.Array | None = None,
 ) -> jax.Array:
     """Recall@k surrogate: the mean over the queries that have positives -> scalar; 0 if there are none.
 
@@ -109,13 +111,7 @@ def recall_at_k(
     for k, k_temperature in zip(ks, k_temperatures, strict=True):
         found = jnp.sum(jax.nn.sigmoid((k - ranks) / k_temperature), axis=1, where=others.positive)
         recalls.append(jnp.minimum(found, k) / jnp.clip(count, 1, k))
-    return _mean_over_queries(1 - jnp.mean(jnp.stack(recalls), axis=0), others.positive)
-
-
-def _mean_over_queries(losses: jax.Array, positive: jax.Array) -> jax.Array:
-    """Mean of losses [N] over the rows of positive [N, M] that contain any."""
-    valid = positive.any(axis=1)
-    return jnp.sum(losses, where=valid) / jnp.maximum(valid.sum(), 1)
+    return weighted_mean(1 - jnp.mean(jnp.stack(recalls), axis=0), others.positive.any(axis=1), weights)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(3,))

@@ -35,7 +35,7 @@ import jax.numpy as jnp
 from dml_jax.config.fields import NonNegative, Positive, section
 from dml_jax.losses import pairwise
 from dml_jax.losses.check_batch import check_batch
-from dml_jax.losses.pairwise import Candidates
+from dml_jax.losses.pairwise import Candidates, weighted_mean
 from dml_jax.numerics import at_least_float32, log1p_sum_exp, log_sum_exp
 
 COPY = 1e-5  # largest 1 - S of two embeddings that count as copies of one image
@@ -66,6 +66,7 @@ def multi_similarity(
     copies: Literal["drop", "keep"] = "drop",
     divisor: Literal["batch", "active"] = "batch",
     candidates: Candidates | None = None,
+    weights: jax.Array | None = None,
 ) -> jax.Array:
     """Multi-similarity loss of a batch -> scalar; 0 if no anchor has a pair.
 
@@ -75,26 +76,30 @@ def multi_similarity(
     options = MultiSimilarity(alpha, beta, base, epsilon, mining, copies, divisor)
     x, others = pairwise.compared(embeddings, labels, candidates)
     similarity = pairwise.inner_products(x, others.embeddings)
-    return multi_similarity_loss(similarity, others.positive, others.negative, options)[0]
+    return multi_similarity_loss(similarity, others.positive, others.negative, options, weights)[0]
 
 
 def multi_similarity_loss(
-    similarity: jax.Array, positive: jax.Array, negative: jax.Array, options: MultiSimilarity
+    similarity: jax.Array,
+    positive: jax.Array,
+    negative: jax.Array,
+    options: MultiSimilarity,
+    weights: jax.Array | None = None,
 ) -> tuple[jax.Array, dict[str, jax.Array]]:
     """Multi-similarity loss from similarities.
 
     Args:
       similarity: float [N, M], cosines of anchors and candidates.
       positive, negative: bool [N, M]; an anchor is not its own positive.
+      weights: float [N], of the anchors.
 
     Returns:
       (scalar, {"positives", "negatives"}): the loss, 0 if no anchor has a pair, and how many pairs it uses.
     """
     positive, negative = select(similarity, positive, negative, options)
     losses = anchor_losses(similarity, positive, negative, alpha=options.alpha, beta=options.beta, base=options.base)
-    active = jnp.any(positive | negative, axis=1)
-    anchors = len(losses) if options.divisor == "batch" else jnp.maximum(active.sum(), 1)
-    return losses.sum() / anchors, {"positives": positive.sum(), "negatives": negative.sum()}
+    counted = jnp.any(positive | negative, axis=1) if options.divisor == "active" else None
+    return weighted_mean(losses, counted, weights), {"positives": positive.sum(), "negatives": negative.sum()}
 
 
 def select(
@@ -153,6 +158,7 @@ def circle(
     margin: float = 0.4,
     gamma: float = 80.0,
     candidates: Candidates | None = None,
+    weights: jax.Array | None = None,
 ) -> jax.Array:
     """Circle loss: the mean over the anchors that have positives and negatives -> scalar; 0 if there are none.
 
@@ -167,7 +173,7 @@ def circle(
     push = log_sum_exp(gamma * alpha_n * (s - margin), others.negative, axis=1)
     pull = log_sum_exp(-gamma * alpha_p * (s - (1 - margin)), others.positive, axis=1)
     valid = others.positive.any(axis=1) & others.negative.any(axis=1)
-    return jnp.sum(jax.nn.softplus(push + pull), where=valid) / jnp.maximum(valid.sum(), 1)
+    return weighted_mean(jax.nn.softplus(push + pull), valid, weights)
 
 
 @section
@@ -178,7 +184,12 @@ class SupCon:
 
 
 def sup_con(
-    embeddings: jax.Array, labels: jax.Array, *, temperature: float = 0.1, candidates: Candidates | None = None
+    embeddings: jax.Array,
+    labels: jax.Array,
+    *,
+    temperature: float = 0.1,
+    candidates: Candidates | None = None,
+    weights: jax.Array | None = None,
 ) -> jax.Array:
     """Supervised contrastive loss: the mean over the anchors that have positives -> scalar; 0 if there are none.
 
@@ -191,4 +202,4 @@ def sup_con(
     normalizer = log_sum_exp(logits, others.positive | others.negative, axis=1)
     count = others.positive.sum(axis=1)
     pull = jnp.sum(logits, axis=1, where=others.positive) / jnp.maximum(count, 1)
-    return jnp.sum(normalizer - pull, where=count > 0) / jnp.maximum((count > 0).sum(), 1)
+    return weighted_mean(normalizer - pull, count > 0, weights)

@@ -15,10 +15,17 @@ class TrainingSet(NamedTuple):
     Attributes:
       classes: number of classes C.
       images: number of images N.
+      labels: int [N], in 0..C-1; None where nothing is trained.
     """
 
     classes: int
     images: int
+    labels: np.ndarray | None = None
+
+    @property
+    def sizes(self) -> np.ndarray | None:
+        """Number of images of each class, int [C]; None where nothing is trained."""
+        return None if self.labels is None else np.bincount(self.labels, minlength=self.classes)
 
 
 class Teaching(NamedTuple):
@@ -122,6 +129,8 @@ class Hooks(NamedTuple):
       refresh: what is computed from all training images every few epochs.
       teach: (params, model_state, encoded) -> Teaching, what a student learns from this method's trained model; None
         where that is `embed` alone.
+      scores: (params, encoded) -> [B, C], similarities to the training classes, of a method whose loss learns such a
+        representation of them, but whose `teach` gives no logits.
       proxies: (params) -> [P, K], trained rows that stand for classes or parts of images. The training logs how far
         they move.
       active_pairs: (params, encoded, batch, key) -> scalar in [0, 1], the share of the pairs or triplets that still
@@ -140,6 +149,7 @@ class Hooks(NamedTuple):
     refine: Callable[..., jax.Array] | None = None
     refresh: Refresh | None = None
     teach: Callable[[PyTree, PyTree, PyTree], Teaching] | None = None
+    scores: Callable[[PyTree, PyTree], jax.Array] | None = None
     proxies: Callable[[PyTree], jax.Array] | None = None
     active_pairs: Callable[[PyTree, PyTree, Batch, jax.Array], jax.Array] | None = None
     views: int = 1

@@ -6,7 +6,7 @@ import flax.linen as nn
 import jax
 
 from dml_jax.backbones.contract import Backbone
-from dml_jax.backbones.layers import Dense, Pooling, global_pool, layer_norm
+from dml_jax.backbones.layers import PooledDense, Pooling
 from dml_jax.methods.contract import Batch, Embed, Encode, PyTree
 from dml_jax.numerics import unit
 
@@ -29,10 +29,7 @@ class Embedding(nn.Module):
     @nn.compact
     def __call__(self, features: jax.Array) -> jax.Array:
         """Feature map [B, h, w, K] -> [B, dim], or [B, K] without a linear layer."""
-        x = global_pool(features, self.pooling)
-        if self.layer_norm:
-            x = layer_norm(affine=False)(x)
-        return Dense(self.dim, name="embedding")(x) if self.dim else x
+        return PooledDense(self.dim, pooling=self.pooling, layer_norm=self.layer_norm, name="embedding")(features)
 
 
 def backbone_init(backbone: Backbone, key: jax.Array, batch: Batch) -> tuple[PyTree, PyTree]:

@@ -26,7 +26,7 @@ from dml_jax.backbones import functional
 from dml_jax.backbones.batch_norm import BatchNorm
 from dml_jax.backbones.contract import Backbone
 from dml_jax.backbones.initializers import he_fan_out, normal_init, uniform_fan_in
-from dml_jax.backbones.layers import Dense, Pooling, global_pool, layer_norm
+from dml_jax.backbones.layers import PooledDense, Pooling, layer_norm
 from dml_jax.config.fields import NonNegative, NonNegativeInt, Positive, PositiveInt, section
 from dml_jax.losses.pairwise import inner_products
 from dml_jax.methods import heads
@@ -62,10 +62,11 @@ class Embedding(nn.Module):
     @nn.compact
     def __call__(self, features: jax.Array) -> jax.Array:
         """Feature map [B, h, w, K] -> [B, D]."""
-        layer = Dense(
-            self.config.embedding_dim, kernel_init=he_fan_out, bias_init=nn.initializers.zeros_init(), name="embedding"
-        )
-        x = layer(global_pool(features, self.config.pooling))
+        layer = PooledDense(
+            self.config.embedding_dim, kernel_init=he_fan_out, bias_init=nn.initializers.zeros_init(),
+            pooling=self.config.pooling, name="embedding",
+        )  # fmt: skip
+        x = layer(features)
         return layer_norm(affine=False)(x) if self.config.layer_norm else x
 
 

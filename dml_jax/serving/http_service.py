@@ -35,6 +35,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from dml_jax.errors import DataError
 from dml_jax.serving.batched_answers import Answer, Answers
 
+ON_REQUEST = ("embedding", "pictures")  # of an image that is classified
+
 
 @dataclass(frozen=True)
 class Limits:
@@ -77,8 +79,9 @@ class Service:
                     late = HTTPException(503, "too busy to answer in time; try again later")
                     image = await asyncio.get_running_loop().run_in_executor(self._decoders, self._read, file)
                 answer = await self._answer(image)
-                if "class" in answer and request.query_params.get("embedding") != "1":
-                    answer = {name: value for name, value in answer.items() if name != "embedding"}
+                if "class" in answer:
+                    left_out = {name for name in ON_REQUEST if request.query_params.get(name) != "1"}
+                    answer = {name: value for name, value in answer.items() if name not in left_out}
                 return JSONResponse(answer)
         except TimeoutError:
             raise late from None

@@ -3,7 +3,8 @@
     definition   what a study file states: rows, seeds, a search, published numbers
     plan         the trials of a study, each with its configuration and work directory
     smoke        the same study in a minute: a few steps of a small network on the built-in digits
-    runner       trains what is missing, on several cores, devices or machines
+    runner       trains what is missing, each trial in a process (child) of a slot
+    slots        shares of this machine, or of the machines of a Ray cluster
     lengths      work directories of trials that have another length than the run there
     search       chooses the values of new trials (optuna); search_report shows them
     outcomes     reads finished runs; means, spreads, significance

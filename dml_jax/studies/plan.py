@@ -88,14 +88,15 @@ def load(path: str) -> tuple[str, Study]:
 
 
 def comparison(paths: Sequence[str]) -> tuple[str, Study]:
-    """The name and the contents of a study that compares configuration files."""
-    if len(set(paths)) < max(2, len(paths)):
-        raise ConfigError("--compare: give two or more different configurations, e.g. configs/a.py configs/b.py")
+    """The name and the contents of a study that compares configuration files, or the seeds of one."""
+    if len(set(paths)) < len(paths):
+        raise ConfigError("--compare: give different configurations, e.g. configs/a.py configs/b.py")
     names = [Path(path).name.replace(".py", "", 1) for path in paths]
     if len(set(names)) < len(names):
         names = [path.removeprefix("configs/").replace(".py", "", 1) for path in paths]
     rows = tuple(Row(name, path) for name, path in zip(names, paths, strict=True))
-    return slug("-".join(names))[:100], Study(f"{', '.join(names[:-1])} and {names[-1]}", rows=rows)
+    title = " and ".join([", ".join(names[:-1])] * (len(names) > 1) + names[-1:])
+    return slug("-".join(names))[:100], Study(title, rows=rows)
 
 
 def slug(name: str) -> str:

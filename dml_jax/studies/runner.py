@@ -1,39 +1,33 @@
-"""Runs trials as processes, several side by side, here and on other machines that share the directory of the study.
+"""Trains the trials of a study, several side by side, each as a process of its own.
 
-A trial is claimed by locking a file, whose lock its process inherits: the operating system releases it when the worker
-and the process have ended, for whatever reason, and another worker continues the run from its checkpoint.
+A process never outlives this command, so that a trial is never trained twice at a time. One that was killed, with its
+machine or alone, starts again from its checkpoint.
 """
 
 import fcntl
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import FrameType
-from typing import IO, NamedTuple
 
 from dml_jax import files
 from dml_jax.errors import ConfigError
+from dml_jax.remote.ray_cluster import DEATHS
 from dml_jax.studies import outcomes
 from dml_jax.studies.plan import Trial
+from dml_jax.studies.slots import Slot
 
-POLL = 0.5  # seconds between two looks at a process, or for a free trial
-# Exit codes of a process that a signal has stopped: after it has saved its state, and at once.
-STOPPED = (128 + signal.SIGTERM, 128 + signal.SIGINT, -signal.SIGTERM, -signal.SIGINT)
-
-
-class Slot(NamedTuple):
-    """Numbers of the processor cores of one job, and the environment variables that select its accelerator."""
-
-    cores: frozenset[int]
-    environment: dict[str, str]
+POLL = 0.5  # seconds between two looks at a process
+# Exit codes of a process that may succeed if it is repeated: stopped by a signal after it has saved its state or at
+# once, killed, or cut off from the network.
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGKILL)
+LOST = {os.EX_TEMPFAIL, *(-number for number in SIGNALS), *(128 + number for number in SIGNALS)}
 
 
 @dataclass
@@ -45,52 +39,19 @@ class Progress:
     code: int = 0
 
 
-def slots(jobs: int) -> list[Slot]:
-    """Divides the cores and the NVIDIA devices of this machine among jobs."""
-    # macOS does not bind processes to cores.
-    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
-    if not 1 <= jobs <= len(cores):
-        raise ConfigError(f"--jobs={jobs}: must be one of 1 to {len(cores)}, the number of cores")
-    devices = _devices()
-    made = []
-    for job in range(jobs):
-        environment = {}
-        if devices:
-            own = devices[job::jobs] or [devices[job % len(devices)]]
-            environment["CUDA_VISIBLE_DEVICES"] = ",".join(own)
-            if jobs > len(devices):  # several jobs on one device
-                environment["XLA_PYTHON_CLIENT_MEM_FRACTION"] = f"{0.9 / -(-jobs // len(devices)):.2f}"
-        made.append(Slot(frozenset(cores[job::jobs]), environment))
-    return made
+@contextmanager
+def locked(root: Path) -> Iterator[None]:
+    """Excludes other commands that train the trials of a study.
 
-
-def _devices() -> list[str]:
-    if "CUDA_VISIBLE_DEVICES" in os.environ:
-        return [name for name in os.environ["CUDA_VISIBLE_DEVICES"].split(",") if name]
-    return [str(number) for number, _ in enumerate(Path("/proc/driver/nvidia/gpus").glob("*"))]
-
-
-def claim(root: Path, name: str) -> IO[str] | None:
-    """The locked file that claims a trial; None if another worker has it."""
-    lock = open(root / "trials" / f"{name}.lock", "w")  # noqa: SIM115
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        lock.close()
-        return None
-    return lock
-
-
-def is_running(root: Path, name: str) -> bool:
-    """Whether a worker has claimed a trial."""
-    try:
-        with open(root / "trials" / f"{name}.lock") as lock:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:  # no such file
-        pass
-    return False
+    Raises:
+      ConfigError: there is one.
+    """
+    with open(root / "trials" / ".lock", "w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ConfigError(f"--root={root}: another command is training this study; wait for its end") from None
+        yield
 
 
 def problem_file(root: Path, name: str) -> Path:
@@ -119,34 +80,52 @@ def problems(root: Path, trials: Sequence[Trial], done: Collection[str]) -> dict
     return found
 
 
-def run_all(
-    root: Path, trials: Sequence[Trial], jobs: Sequence[Slot], print_line: Callable[[str], None], *, wait: bool
-) -> int:
+def run_all(root: Path, trials: Sequence[Trial], slots: Sequence[Slot], print_line: Callable[[str], None]) -> int:
     """Trains all trials that are neither finished nor failed, each after those that it needs.
 
-    Waits for trials of other workers if `wait`. Returns 0, or 128 + the number of the signal that stopped the command.
+    Returns:
+      0, or 128 + the number of the signal that stopped the command.
     """
+    busy: set[str] = set()
+    ended = threading.Condition()
+
+    def take(progress: Progress) -> Trial | None:
+        """The next free trial; None if there is none left."""
+        with ended:
+            while not progress.stop.is_set():
+                done = outcomes.finished(trials)
+                against = problems(root, trials, done)
+                remaining = [trial for trial in trials if trial.name not in done and trial.name not in against]
+                for trial in remaining:
+                    if trial.name not in busy and done.issuperset(trial.needs):
+                        busy.add(trial.name)
+                        return trial
+                if not remaining:
+                    return None
+                ended.wait()  # for a trial that is needed, or in which this command may fail
+        return None
 
     def job(slot: Slot, progress: Progress) -> None:
-        while (claimed := _next(root, trials, progress, wait=wait)) is not None:
-            trial, lock = claimed
-            with lock:
-                execute(root, trial, lock, slot, progress)
+        while (trial := take(progress)) is not None:
+            try:
+                execute(root, trial, slot, progress)
+            finally:
+                with ended:
+                    busy.discard(trial.name)
+                    ended.notify_all()
 
-    return in_parallel(jobs, job, print_line)
+    return in_parallel(slots, job, print_line)
 
 
-def in_parallel(jobs: Sequence[Slot], job: Callable[[Slot, Progress], None], print_line: Callable[[str], None]) -> int:
-    """Runs a function once per slot, each on its cores; on SIGTERM or Ctrl-C, stops them and returns 143 or 130."""
+def in_parallel(slots: Sequence[Slot], job: Callable[[Slot, Progress], None], print_line: Callable[[str], None]) -> int:
+    """Runs a function once per slot; on SIGTERM or Ctrl-C, stops them and returns 143 or 130."""
     progress = Progress(print_line, threading.Event())
 
     def stop(number: int, frame: FrameType | None) -> None:
         progress.code = 128 + number
         progress.stop.set()
 
-    def pinned(slot: Slot) -> None:
-        if hasattr(os, "sched_setaffinity"):
-            os.sched_setaffinity(0, slot.cores)  # of this thread, and of the processes that it starts
+    def stopping(slot: Slot) -> None:
         try:
             job(slot, progress)
         except BaseException:
@@ -155,8 +134,8 @@ def in_parallel(jobs: Sequence[Slot], job: Callable[[Slot, Progress], None], pri
 
     previous = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
-        with ThreadPoolExecutor(len(jobs)) as pool:
-            for future in [pool.submit(pinned, slot) for slot in jobs]:
+        with ThreadPoolExecutor(len(slots)) as pool:
+            for future in [pool.submit(stopping, slot) for slot in slots]:
                 future.result()
     finally:
         for number, handler in previous.items():
@@ -164,38 +143,15 @@ def in_parallel(jobs: Sequence[Slot], job: Callable[[Slot, Progress], None], pri
     return progress.code
 
 
-def _next(root: Path, trials: Sequence[Trial], progress: Progress, *, wait: bool) -> tuple[Trial, IO[str]] | None:
-    """The next free trial with its claim; None if there is none left."""
-    while not progress.stop.is_set():
-        done = outcomes.finished(trials)
-        against = problems(root, trials, done)
-        remaining = [trial for trial in trials if trial.name not in done and trial.name not in against]
-        for trial in remaining:
-            if not done.issuperset(trial.needs):
-                continue
-            lock = claim(root, trial.name)
-            if lock is None:
-                continue
-            # Another worker may have ended it.
-            if not outcomes.is_finished(trial) and not problem_file(root, trial.name).exists():
-                return trial, lock
-            lock.close()
-        if not remaining or not wait:
-            return None
-        progress.stop.wait(POLL)
-    return None
-
-
 def execute(
     root: Path,
     trial: Trial,
-    lock: IO[str],
     slot: Slot,
     progress: Progress,
     watch: Callable[[], bool] = lambda: False,
     result: Callable[[], str] | None = None,
 ) -> bool:
-    """Runs a claimed trial to its end, continuing it if it was interrupted.
+    """Runs a trial to its end, continuing it if it was interrupted.
 
     Args:
       watch: called repeatedly; the process is stopped once it returns True.
@@ -205,29 +161,29 @@ def execute(
       Whether it finished. If it failed, the reason is noted in `problem_file`.
     """
     log = root / "trials" / f"{trial.name}.log"
-    progress.print(f"{trial.name}: {'continues' if (trial.directory / 'checkpoints').exists() else 'starts'}")
-    began, stopped = time.monotonic(), False
     if trial.members:  # written after the embeddings, by which `outcomes` tells whose results they are
         (trial.directory / "results.json").unlink(missing_ok=True)
-    with open(log, "ab") as output:
-        process = subprocess.Popen(
-            command(root, trial), stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
-            env={**os.environ, **slot.environment}, pass_fds=(lock.fileno(),), start_new_session=True,
-        )  # fmt: skip
-        while process.poll() is None:
+    began, stopped = time.monotonic(), False
+    for lost in range(1, DEATHS + 1):
+        progress.print(f"{trial.name}: {'continues' if (trial.directory / 'checkpoints').exists() else 'starts'}")
+        process = slot.start(command(root, trial), log)
+        while (code := process.poll()) is None:
             if not stopped and (progress.stop.is_set() or watch()):
                 process.terminate()
                 stopped = True
             time.sleep(POLL / 10 if stopped else POLL)
-    if outcomes.is_finished(trial):
-        recall = outcomes.read_results(trial.directory).get("recall@1", float("nan"))
-        shown = result() if result else f"Recall@1 {recall:.4f}"
-        progress.print(f"{trial.name}: finished, {shown} ({time.monotonic() - began:.0f} s)")
-        return True
-    # A scheduler may signal the process itself, before this command or instead of it.
-    if stopped or progress.stop.is_set() or process.returncode in STOPPED:
-        return False
-    reason = last_line(log) or f"exit code {process.returncode}"
+        if outcomes.is_finished(trial):
+            recall = outcomes.read_results(trial.directory).get("recall@1", float("nan"))
+            shown = result() if result else f"Recall@1 {recall:.4f}"
+            progress.print(f"{trial.name}: finished, {shown} ({time.monotonic() - began:.0f} s)")
+            return True
+        if stopped or progress.stop.is_set():
+            return False
+        if code not in LOST:
+            reason = last_line(log) or f"exit code {code}"
+            break
+        reason = f"its process was killed or lost {lost} times; see {log}"
+        progress.print(f"{trial.name}: its process was killed or lost ({lost} of {DEATHS})")
     with files.atomic_write(problem_file(root, trial.name)) as draft:
         draft.write_text(reason, encoding="utf-8")
     progress.print(f"{trial.name}: failed: {reason}")
@@ -235,22 +191,13 @@ def execute(
 
 
 def command(root: Path, trial: Trial) -> list[str]:
-    """The command of a trial, after writing its configuration to a file."""
+    """The module of a trial and its arguments, after writing its configuration to a file."""
     if trial.members:
         weights = [f"--weights={','.join(map(str, trial.weights))}"] if trial.weights else []
-        members = map(str, trial.members)
-        return [sys.executable, "-m", "dml_jax", "ensemble", *members, f"--output={trial.directory}", *weights]
+        return ["dml_jax", "ensemble", *map(str, trial.members), f"--output={trial.directory}", *weights]
     config = root / "trials" / f"{trial.name}.json"  # written here, so its code is that of the user's own study
     files.write_json(config, {"config": trial.config and asdict(trial.config), "given": trial.given})
-    return [
-        sys.executable,
-        "-m",
-        "dml_jax.main",
-        f"--config={config}",
-        f"--workdir={trial.directory}",
-        "--quiet",
-        "--trust_code",
-    ]
+    return ["dml_jax.main", f"--config={config}", f"--workdir={trial.directory}", "--quiet", "--trust_code"]
 
 
 def last_line(log: Path) -> str:

@@ -1,31 +1,33 @@
-"""Searches for the values of options with optuna; many workers may share the storage and the directory.
+"""Searches for the values of options with optuna; commands on many machines may share the storage and the directory.
 
-A trial is an ordinary run, claimed as in `runner`; the storage holds the parameters and results from which the next
-values are chosen. Trials are compared on held-out training classes, or on the test classes under the authors' protocol.
-The sampler of trial N is seeded by N, so that an interrupted search continues as if it had not been.
+A trial is an ordinary run; the storage holds the parameters and results from which the next values are chosen, and
+which trials are running. Trials are compared on held-out training classes, or on the test classes under the authors'
+protocol. The sampler of trial N is seeded by N, so that an interrupted search continues as if it had not been.
 """
 
-import fcntl
 import importlib.util
 import shlex
+import threading
+import time
+import uuid
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from pathlib import Path
-from typing import IO, Any
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
 
 from dml_jax.errors import ConfigError, UserError
 from dml_jax.studies import outcomes, plan, runner
 from dml_jax.studies.definition import Integers, Search, Uniform
 from dml_jax.studies.plan import Settings, Trial
-from dml_jax.studies.runner import Progress, Slot
+from dml_jax.studies.runner import Progress
+from dml_jax.studies.slots import Slot
 
 SMOKE_TRIALS = 2
 BEFORE_PRUNING = 5  # trials that are trained to the end before others are pruned
-
-
-class Interrupted(BaseException):
-    """Ends `study.optimize` and leaves the trial as it is, so that it is continued; optuna catches no BaseException."""
+LEASE = "lease"  # attribute of a running trial: the name of its job, and the time when it was last seen
+RENEW = 15.0  # seconds between two renewals of a lease
+LOST = 90.0  # seconds after which a trial whose lease was not renewed is taken over; clocks may differ by a minute
+SETTLE = 2.0  # seconds in which another job may take it over at the same time; the last one has it
 
 
 def library() -> Any:
@@ -48,28 +50,28 @@ def database(optuna: Any, url: str) -> Any:
 
 def open_storage(optuna: Any, url: str, name: str) -> Any:
     """The optuna study of that name, which is created if there is none."""
-    try:
-        return optuna.create_study(
-            storage=database(optuna, url), study_name=name, direction="maximize", load_if_exists=True,
-            pruner=optuna.pruners.MedianPruner(n_startup_trials=BEFORE_PRUNING),
-        )  # fmt: skip
-    except Exception as error:  # each database has errors of its own
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise ConfigError(f"--storage={url}: cannot be used ({reason})") from None
+    for attempt in (1, 2):
+        try:
+            return optuna.create_study(
+                storage=database(optuna, url), study_name=name, direction="maximize", load_if_exists=True,
+                pruner=optuna.pruners.MedianPruner(n_startup_trials=BEFORE_PRUNING),
+            )  # fmt: skip
+        except ImportError as error:
+            driver = getattr(error.__cause__, "name", None) or "a database driver"
+            package = '"psycopg[binary]"' if driver == "psycopg" else driver
+            raise ConfigError(f"--storage={url}: {driver} is not installed: pip install {package}") from None
+        except Exception as error:  # each database has errors of its own
+            if attempt == 1:
+                time.sleep(1)  # another command may be creating the same tables
+                continue
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise ConfigError(f"--storage={url}: cannot be used ({reason})") from None
 
 
 def count_ended(url: str, name: str) -> int:
     """How many trials of a search have finished, were pruned or failed."""
     optuna = library()
     return sum(trial.state.is_finished() for trial in open_storage(optuna, url, name).get_trials(deepcopy=False))
-
-
-@contextmanager
-def one_at_a_time(root: Path) -> Iterator[IO[str]]:
-    """Lets the workers of a search enter one at a time; closing the file lets the next one in earlier."""
-    with open(root / "trials" / "search.lock", "w") as door:
-        fcntl.flock(door, fcntl.LOCK_EX)
-        yield door
 
 
 def check_space(search: Search) -> None:
@@ -142,60 +144,84 @@ def _as_text(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-class Objective:
-    """The function that `study.optimize` maximises: trains the run of a trial and returns its best evaluation.
-
-    `door`, from `one_at_a_time`, is closed once the trial is claimed.
-    """
+class Job:
+    """Trains one trial at a time in a slot."""
 
     def __init__(
-        self, optuna: Any, study: Any, search: Search, settings: Settings, metric: str, slot: Slot, progress: Progress,
-        door: IO[str],
+        self, optuna: Any, study: Any, trials: Any, search: Search, settings: Settings, metric: str, slot: Slot,
+        progress: Progress,
     ):  # fmt: skip
-        self.optuna, self.study, self.search, self.settings, self.metric = optuna, study, search, settings, metric
-        self.slot, self.progress, self.door = slot, progress, door
+        self.optuna, self.study, self.trials = optuna, study, trials  # `trials`: the storage
+        self.search, self.settings, self.metric = search, settings, metric
+        self.slot, self.progress = slot, progress
         self.split = "test" if settings.paper else "validation"
-        self.lock: IO[str] | None = None
+        self.name = uuid.uuid4().hex
 
-    def __call__(self, asked: Any) -> float:
-        """The best evaluation; NaN, which is optuna's FAIL, without one.
+    def ask(self, total: int) -> Any:
+        """The next trial of optuna, which is running for this job from now on; None if there is none."""
+        states = self.optuna.trial.TrialState
+        made = self.study.get_trials(deepcopy=False)
+        study = self.trials.get_study_id_from_name(self.study.study_name)
+        for trial in made[:total]:
+            identifier = self.trials.get_trial_id_from_study_id_trial_number(study, trial.number)
+            with suppress(self.optuna.exceptions.UpdateFinishedTrialError):
+                # Of all jobs, the storage lets only one change a waiting trial to a running one.
+                if trial.state == states.WAITING and self.trials.set_trial_state_values(identifier, states.RUNNING):
+                    return self._asked(identifier, trial.number)
+                if trial.state == states.RUNNING and time.time() > _seen(trial) + LOST:
+                    self._renew(identifier)
+                    time.sleep(SETTLE)
+                    if self.trials.get_trial(identifier).user_attrs[LEASE][0] == self.name:
+                        return self._asked(identifier, trial.number)
+        if len(made) < total:
+            identifier = self.trials.create_new_trial(study)
+            number = self.trials.get_trial_number_from_id(identifier)
+            if number < total:
+                return self._asked(identifier, number)
+            self.trials.set_trial_state_values(identifier, states.WAITING)  # for a longer search
+        return None
 
-        Raises Interrupted if the run is to be continued, TrialPruned if it fell behind the other trials.
-        """
+    def _asked(self, identifier: int, number: int) -> Any:
+        self._renew(identifier)
+        self.study.sampler = sampler(self.optuna, self.search, number)
+        self.study.get_trials(deepcopy=False)  # of which it keeps copies
+        return self.optuna.trial.Trial(self.study, identifier)
+
+    def _renew(self, identifier: int) -> None:
+        self.trials.set_trial_user_attr(identifier, LEASE, [self.name, time.time()])
+
+    def train(self, asked: Any) -> None:
+        """Trains the run of a trial and stores its best evaluation; without one, optuna's FAIL or PRUNED."""
+        states = self.optuna.trial.TrialState
+        value, state = self._value(asked)
+        if state == states.WAITING:  # for the same command, or for other ones
+            self.trials.set_trial_state_values(asked._trial_id, state)
+        else:
+            self.study.tell(asked, value, None if state == states.COMPLETE else state, skip_if_finished=True)
+
+    def _value(self, asked: Any) -> tuple[float | None, Any]:
         root, name = self.settings.root, f"trial-{asked.number:04d}"
+        states = self.optuna.trial.TrialState
         parameters = suggested(asked, self.search)
-        self.lock = runner.claim(root, name)
-        self.door.close()
-        if self.lock is None:
-            raise Interrupted
-        for other in self.study.get_trials(deepcopy=False, states=(self.optuna.trial.TrialState.COMPLETE,)):
+        for other in self.study.get_trials(deepcopy=False, states=(states.COMPLETE,)):
             if other.params == parameters:  # the seed, and so the result, would be the same
                 self.progress.print(f"{name}: has the values of trial-{other.number:04d}, and so its result")
-                return float(other.value)
+                return float(other.value), states.COMPLETE
         try:
             trial = make_trial(self.search, self.settings, asked.number, parameters)
         except UserError as error:
             runner.problem_file(root, name).write_text(str(error), encoding="utf-8")
             self.progress.print(f"{name}: not possible: {error}")
-            raise
+            return None, states.FAIL
         asked.set_user_attr("command", main_command(self.search, self.settings, parameters))
-        return self._train(asked, trial, self.lock)
-
-    def maximise(self) -> None:
-        """Runs one trial, and keeps its claim until its result is stored."""
-        try:
-            with suppress(Interrupted):
-                self.study.optimize(self, n_trials=1, catch=(UserError,))
-        finally:
-            if self.lock is not None:
-                self.lock.close()
-
-    def _train(self, asked: Any, trial: Trial, lock: IO[str]) -> float:
         seen = set(self.study.get_trials(deepcopy=False)[asked.number].intermediate_values)
-        pruned = False
+        renewed, pruned = time.monotonic(), False
 
         def watch() -> bool:
-            nonlocal pruned
+            nonlocal renewed, pruned
+            if time.monotonic() > renewed + RENEW:
+                self._renew(asked._trial_id)
+                renewed = time.monotonic()
             for step, value in outcomes.evaluations(trial.directory, self.split, self.metric):
                 if step not in seen:
                     asked.report(value, step)
@@ -210,47 +236,51 @@ class Objective:
         def result() -> str:  # of the test classes only if the search is allowed to see them
             return f"{self.metric} {best():.4f} on the {self.split} classes"
 
-        root, progress = self.settings.root, self.progress
-        if outcomes.is_finished(trial) or runner.execute(root, trial, lock, self.slot, progress, watch, result):
-            return best()
+        if outcomes.is_finished(trial) or runner.execute(root, trial, self.slot, self.progress, watch, result):
+            value = best()
+            return (value, states.COMPLETE) if value == value else (None, states.FAIL)
         if pruned:
-            progress.print(f"{trial.name}: pruned after step {max(seen)}")
-            raise self.optuna.TrialPruned
-        if runner.problem_file(root, trial.name).exists():
-            return float("nan")
-        raise Interrupted
+            self.progress.print(f"{trial.name}: pruned after step {max(seen)}")
+            return None, states.PRUNED
+        return None, states.FAIL if runner.problem_file(root, trial.name).exists() else states.WAITING
+
+
+def _seen(trial: Any) -> float:
+    """When the job of a running trial was last seen."""
+    return float(trial.user_attrs[LEASE][1]) if LEASE in trial.user_attrs else float(trial.datetime_start.timestamp())
 
 
 def run(
-    name: str, search: Search, settings: Settings, metric: str, jobs: Sequence[Slot], storage: str,
-    print_line: Callable[[str], None], *, wait: bool,
+    name: str, search: Search, settings: Settings, metric: str, slots: Sequence[Slot], storage: str,
+    print_line: Callable[[str], None],
 ) -> int:  # fmt: skip
-    """Trains the trials of a search that are missing; see `runner.run_all`. `storage` is the URL of optuna's."""
+    """Trains the trials of a search that are missing and waits for those of other commands; see `runner.run_all`.
+
+    Args:
+      storage: URL of optuna's.
+    """
     optuna = library()
     total = SMOKE_TRIALS if settings.smoke else search.trials
     sampler(optuna, search, 0)
-    with one_at_a_time(settings.root):  # two workers cannot create the same tables
-        study = open_storage(optuna, storage, name)
-    states = optuna.trial.TrialState
+    open_storage(optuna, storage, name)
     trials = database(optuna, storage)
-    identifier = trials.get_study_id_from_name(name)
+    asking = threading.Lock()
 
     def job(slot: Slot, progress: Progress) -> None:
+        own = open_storage(optuna, storage, name)  # it has one sampler
+        of_slot = Job(optuna, own, trials, search, settings, metric, slot, progress)
+        states, told = optuna.trial.TrialState, False
         while not progress.stop.is_set():
-            with one_at_a_time(settings.root) as door:
-                running = study.get_trials(deepcopy=False, states=(states.RUNNING,))
-                for trial in running:
-                    if not runner.is_running(settings.root, f"trial-{trial.number:04d}"):  # it was interrupted
-                        number = trials.get_trial_id_from_study_id_trial_number(identifier, trial.number)
-                        with suppress(optuna.exceptions.UpdateFinishedTrialError):
-                            trials.set_trial_state_values(number, states.WAITING)  # which optuna takes first
-                made = study.get_trials(deepcopy=False)
-                if len(made) < total or any(trial.state == states.WAITING for trial in made):
-                    study.sampler = sampler(optuna, search, len(made))
-                    Objective(optuna, study, search, settings, metric, slot, progress, door).maximise()
-                    continue
-            if not (wait and running):
+            with asking:
+                asked = of_slot.ask(total)
+            if asked is not None:
+                of_slot.train(asked)
+            elif running := own.get_trials(deepcopy=False, states=(states.RUNNING,)):
+                if not told:
+                    told = True
+                    progress.print(f"waiting for trial-{running[0].number:04d}, which is running elsewhere")
+                progress.stop.wait(runner.POLL)
+            else:
                 return
-            progress.stop.wait(runner.POLL)
 
-    return runner.in_parallel(jobs, job, print_line)
+    return runner.in_parallel(slots, job, print_line)

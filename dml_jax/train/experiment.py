@@ -27,7 +27,16 @@ from dml_jax.evaluation import refinement_batches
 from dml_jax.methods.contract import Embed, Method, PyTree, TrainingSet, zeros
 from dml_jax.train import optimizers, step
 from dml_jax.train.distributed import mesh as meshes
-from dml_jax.train.variants import chunks, class_tables, frozen_groups, path_groups, precision
+from dml_jax.train.variants import (
+    chunks,
+    class_tables,
+    frozen_groups,
+    hard_classes,
+    low_rank,
+    path_groups,
+    precision,
+    test_time,
+)
 
 
 class Teacher(NamedTuple):
@@ -102,7 +111,7 @@ def build(config: Config) -> Experiment:
         stop=steps,
         milestones=tuple(sampler.first_step(train.warmup_epochs + epoch) for epoch in train.milestones),
     )
-    images = TrainingSet(len(splits["train"].classes), len(splits["train"].labels))
+    images = training_set(splits["train"])
     method = chunks.chunked(build_method(config, images), train.chunks)
     _check_refinement(config, method, splits["test"])
     optimizer = optimizers.build(train, method, schedule, warmup_steps=warmup)
@@ -122,6 +131,11 @@ def build(config: Config) -> Experiment:
     )
 
 
+def training_set(split: Split) -> TrainingSet:
+    """What a method may know about the training split."""
+    return TrainingSet(len(split.classes), len(split.labels), split.labels)
+
+
 def length(train: Train, sampler: Sampler) -> int:
     """Steps of a training, those of the warm-up included."""
     epochs = train.warmup_epochs + train.epochs
@@ -131,10 +145,15 @@ def length(train: Train, sampler: Sampler) -> int:
 def build_method(config: Config, data: TrainingSet) -> Method:
     """The method of a configuration on its backbone, with random erasing if the configuration asks for it."""
     backbone = configs.module("backbone", config.backbone.name).build(config.backbone)
+    if not isinstance(backbone, Backbone):
+        raise ConfigError(
+            f"backbone.name={config.backbone.name!r}: its build() returns a {type(backbone).__name__}, not a Backbone; "
+            "adapt it as in docs/guides/extend.md"
+        )
     backbone = on_features(backbone) if config.train.feature_views else _with_erasing(backbone, config.data)
     methods = configs.module("method", config.method.name)
 
-    frozen = {name for name, group in config.train.groups.items() if group.freeze}
+    frozen = {name for name, group in config.train.groups.items() if group.freeze or group.rank}
 
     def build_for(classes: int) -> Method:
         def build_on(backbone: Backbone) -> Method:
@@ -144,13 +163,21 @@ def build_method(config: Config, data: TrainingSet) -> Method:
         method = build_on(backbone)
         if method.group(("backbone",)) in frozen:
             method = build_on(frozen_groups.as_evaluated(backbone))
-        return frozen_groups.keeping_state(method, frozen)
+        return low_rank.updating(frozen_groups.keeping_state(method, frozen), config.train.groups)
 
     method = build_for(data.classes)
     if config.train.shard_classes:
         side = config.data.image_size or 224  # of any images: only the shapes of the tables are read from it
         batch = zeros(config.data.batch_size, (side, side), method.hooks.views)
         method = class_tables.spread(build_for, data.classes, batch)
+    if config.data.sampler == "hard_classes":
+        if config.train.feature_views:
+            raise ConfigError("data.sampler='hard_classes': needs images; set train.feature_views=0")
+        method = hard_classes.mined(method, config.data, data)
+    if not config.train.feature_views:
+        evaluation = config.evaluation
+        embed = test_time.averaged(method.embed, flip=evaluation.flip, scales=evaluation.scales)
+        method = method._replace(embed=embed)
     return precision.in_bfloat16(method) if config.train.precision == "bfloat16" else method
 
 

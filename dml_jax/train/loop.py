@@ -60,7 +60,7 @@ def train(experiment: Experiment, out: Outputs, stop: Stop) -> TrainState:
     update = on_devices.jitted_step(experiment)
     rate_factor = jax.jit(experiment.schedule)
     key = mesh.replicate(experiment.mesh, on_devices.run_key(experiment.config.seed))
-    batches = on_devices.training_batches(experiment, start, total)
+    batches = on_devices.training_batches(experiment, start, total, state)
     reloads = {experiment.sampler.first_step(config.warmup_epochs + epoch) for epoch in config.reload_best_epochs}
     refresh = method.hooks.refresh
     refreshes = training_set_refresh.due_steps(refresh, experiment.sampler, total)
@@ -75,16 +75,17 @@ def train(experiment: Experiment, out: Outputs, stop: Stop) -> TrainState:
     with batches, out.trace:
         for done in range(start + 1, total + 1):
             out.trace.before(done)
-            arrays = next(batches)
             if done - 1 in reloads and (best := out.checkpoints.restore("best")):
                 state = best[0]._replace(step=state.step, opt_state=state.opt_state)
             if features and done - 1 in refreshes:
                 check_finite(previous, done - 1)
                 state = refresh_state(experiment, out, features, state, notes, stop)
                 clock.restart(done - 1)
+            if experiment.sampler.mined and done - 1 in refreshes | reloads:
+                batches.replace(on_devices.training_batches(experiment, done - 1, total, state))
             logging = logging_due(experiment, done)
             evaluating = evaluation_due(experiment, done)
-            batch = on_devices.device_batch(experiment, *arrays)
+            batch = on_devices.device_batch(experiment, *next(batches))
             proxies = monitor.proxies(state) if logging or evaluating else None
             state, metrics = update(state, batch, key)
             check_finite(previous, done - 1)  # one step behind, so that the devices never wait for the host

@@ -10,13 +10,14 @@ from jax.sharding import Mesh
 
 from dml_jax.config import Config
 from dml_jax.data import pipeline
-from dml_jax.methods.contract import Batch, Method, TrainingSet, no_classes, zeros
+from dml_jax.methods.contract import Batch, Method, no_classes, zeros
 from dml_jax.train import experiment as experiments
 from dml_jax.train import step
 from dml_jax.train.distributed import mesh as meshes
 from dml_jax.train.distributed import xla_flags
 from dml_jax.train.experiment import Experiment
 from dml_jax.train.state import TrainState
+from dml_jax.train.variants import hard_classes
 
 
 def run_key(seed: int) -> jax.Array:
@@ -24,11 +25,19 @@ def run_key(seed: int) -> jax.Array:
     return jax.random.key(seed)
 
 
-def training_batches(experiment: Experiment, start: int, stop: int) -> pipeline.BatchReader[Any]:
-    """Reader of this host's rows of the training batches `start` to `stop` - 1; see `pipeline.training`."""
+def training_batches(
+    experiment: Experiment, start: int, stop: int, state: TrainState | None = None
+) -> pipeline.BatchReader[Any]:
+    """Reader of this host's rows of the training batches `start` to `stop` - 1; see `pipeline.training`.
+
+    `state` has what the sampler needs to know of the model; without it, batches are drawn as before the first refresh.
+    """
+    sampler = experiment.sampler
+    if state is not None and sampler.mined is not None:
+        sampler = sampler._replace(batch=sampler.mined(meshes.to_host(state.model_state[hard_classes.NEAREST])))
     return pipeline.training(
         experiment.splits["train"],
-        experiment.sampler,
+        sampler,
         experiment.config.data,
         seed=experiment.config.seed,
         features=experiment.features,
@@ -125,7 +134,6 @@ def jitted_step(experiment: Experiment) -> Any:
 def whole_batch_step(experiment: Experiment) -> Any:
     """The step without `train.chunks`, whose FLOPs are counted: of the body of a loop, XLA counts one repetition."""
     if experiment.config.train.chunks > 1:
-        split = experiment.splits["train"]
-        data = TrainingSet(len(split.classes), len(split.labels))
+        data = experiments.training_set(experiment.splits["train"])
         experiment = experiment._replace(method=experiments.build_method(experiment.config, data))
     return jitted_step(experiment)

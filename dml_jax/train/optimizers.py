@@ -17,8 +17,10 @@ from dml_jax.config import Group, Train
 from dml_jax.errors import ConfigError, suggest
 from dml_jax.methods.contract import Method
 from dml_jax.train.radam import scale_by_radam
+from dml_jax.train.variants import low_rank
 
 Schedule = Callable[[Any], Any]
+FIXED = ""  # label of parameters that only their low-rank updates change
 
 
 def rate_factor(train: Train, *, start: int, stop: int, milestones: tuple[int, ...]) -> Schedule:
@@ -154,14 +156,20 @@ def build(train: Train, method: Method, schedule: Schedule, *, warmup_steps: int
             raise ConfigError(f"train.groups.{name}: missing; give its learning_rate")
 
     def labels(params: Any) -> Any:
-        return jax.tree_util.tree_map_with_path(lambda path, _: method.group(tuple(p.key for p in path)), params)
+        def label(path: Any, _: Any) -> str:
+            keys = tuple(part.key for part in path)
+            name = method.group(keys)
+            return FIXED if train.groups[name].rank and not low_rank.is_factor(keys) else name
+
+        return jax.tree_util.tree_map_with_path(label, params)
 
     transforms = {n: _group_optimizer(train, g, schedule, warmup_steps) for n, g in train.groups.items()}
+    transforms[FIXED] = optax.set_to_zero()
     optimizer = optax.partition(transforms, labels)
     if train.clip_norm:
 
         def trained(params: Any) -> Any:
-            return jax.tree.map(lambda name: not train.groups[name].freeze, labels(params))
+            return jax.tree.map(lambda name: name != FIXED and not train.groups[name].freeze, labels(params))
 
         optimizer = optax.chain(optax.masked(optax.clip_by_global_norm(train.clip_norm), trained), optimizer)
     return optimizer if train.layer_decay == 1 else optax.chain(optimizer, scale_by_depth(train.layer_decay))

@@ -3,9 +3,11 @@
 from collections.abc import Collection
 
 import jax
+import jax.numpy as jnp
 
 from dml_jax.config import Train, needs
 from dml_jax.console import Console
+from dml_jax.errors import ConfigError
 from dml_jax.train import experiment as experiments
 from dml_jax.train import on_devices
 from dml_jax.train.distributed import mesh
@@ -15,9 +17,12 @@ from dml_jax.train.experiment import Experiment
 def check(experiment: Experiment, given: Collection[str], console: Console, of: str = "") -> None:
     """Warns of options that are pointless in this run, among those whose keys begin with `of`.
 
-    Raises ConfigError if one is among the keys `given` by the user and misleads.
+    Raises ConfigError if one is among the keys `given` by the user and misleads, or the embeddings have too few
+    dimensions for `evaluation.prefixes`.
     """
     config = experiment.config
+    if config.evaluation.prefixes:
+        _check_prefixes(experiment)
     params = on_devices.template(experiment).params if config.train.shard_classes else {}
     paths = (mesh.dict_keys(path) for path, _ in jax.tree_util.tree_leaves_with_path(params))
     tables = any(experiment.method.hooks.class_axis(path) is not None for path in paths)
@@ -25,6 +30,15 @@ def check(experiment: Experiment, given: Collection[str], console: Console, of: 
     head = _run(experiment, config.head, tables=True) if config.head else None  # unknown, and of little interest
     found = [problem for problem in needs.broken_by_run(config, run, head) if problem.key.startswith(of)]
     needs.report(found, given, lambda text: console.print(f"warning: {text}"))
+
+
+def _check_prefixes(experiment: Experiment) -> None:
+    state, image = on_devices.template(experiment), jax.ShapeDtypeStruct((1, *experiment.shape, 3), jnp.uint8)
+    for embed in experiment.readings.values() or [experiment.method.embed]:
+        width = jax.eval_shape(embed, state.params, state.model_state, image).shape[1]
+        longest = max(experiment.config.evaluation.prefixes)
+        if longest > width:
+            raise ConfigError(f"evaluation.prefixes: {longest}, but the embeddings have {width} dimensions")
 
 
 def _run(experiment: Experiment, train: Train, *, tables: bool) -> needs.Run:

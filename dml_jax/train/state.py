@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dml_jax.errors import DivergedError
+from dml_jax.train.variants import low_rank
 
 
 class TrainState(NamedTuple):
@@ -29,11 +30,13 @@ class TrainState(NamedTuple):
 
 
 def evaluated(state: TrainState) -> TrainState:
-    """The state whose model is evaluated, exported and reported: the moving average, where there is one."""
-    if state.average is None:
-        return state
-    params, model_state = state.average
-    return state._replace(params=params, model_state=model_state)
+    """The state whose model is evaluated, exported and reported.
+
+    It is the moving average, where there is one, with low-rank updates merged.
+    """
+    if state.average is not None:
+        state = state._replace(params=state.average[0], model_state=state.average[1])
+    return state._replace(params=low_rank.merged(state.params))
 
 
 def fingerprint(variables: Any) -> str:

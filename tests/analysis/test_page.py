@@ -168,6 +168,19 @@ def test_tables_are_sorted_by_values() -> None:
     assert '<tr class=ours><td>&lt;b&gt;</td><td class="best" data-value="1.5">1.5 ± 2</td></tr>' in made
 
 
+def test_names_are_shown_in_full_on_every_screen() -> None:
+    """Cells of wide tables name their column, since a telephone shows each row as a block; class names are wrapped."""
+    head = ("in %", "R@1", "R@2", "R@4", "<MAP>")
+    made = html.table(head, [[Cell("run"), *(Cell(str(i)) for i in range(4))]], "results", sortable=False)
+    assert "<table class=wide>" in made
+    assert '<td>run</td><td data-label="R@1">0</td>' in made
+    assert '<td data-label="&lt;MAP&gt;">3</td>' in made
+    assert "data-label" not in html.table(head[:4], [[Cell("run")] * 4], "results")
+    style = html.resource("page.css")
+    assert "content: attr(data-label)" in style
+    assert "text-overflow" not in style
+
+
 @pytest.mark.parametrize(("width", "look"), [("1050.5", ' style="max-width:100rem"'), ("1.2.3", ""), (".", "")])
 def test_a_chart_that_was_edited(width: str, look: str) -> None:
     assert f"<img{look} src=" in html.chart(f'<svg height="1pt" width="{width}pt">', "a", "")

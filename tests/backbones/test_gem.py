@@ -5,7 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dml_jax.backbones.layers import global_pool
+from dml_jax.backbones.layers import PooledDense, global_pool
+from dml_jax.methods import heads, hist
 
 
 @pytest.mark.usefixtures("x64")
@@ -20,6 +21,39 @@ def test_values_and_gradients() -> None:
     cotangent = np.random.default_rng(1).standard_normal(y.shape)
     gradient = np.where(x > 1e-6, (clipped / expected[:, None, None]) ** 2 / 12, 0) * cotangent[:, None, None]
     np.testing.assert_allclose(pull(jnp.asarray(cotangent))[0], gradient, rtol=1e-10, atol=1e-14)
+
+
+@pytest.mark.usefixtures("x64")
+def test_a_learned_exponent() -> None:
+    """With y = m^(1/p), m = mean(x^p): d y / d p = y (mean(x^p log x) / (p m) - log(m) / p^2)."""
+    x = np.random.default_rng(0).standard_normal((2, 3, 4, 5))
+    layer = PooledDense(0, pooling="gem_learned")
+    params = layer.init(jax.random.key(0), jnp.asarray(x))["params"]
+    assert {name: leaf.tolist() for name, leaf in params.items()} == {"p": [3.0]}
+    np.testing.assert_allclose(layer.apply({"params": params}, x), global_pool(jnp.asarray(x), "gem"), rtol=1e-6)
+    p, clipped = 2.3, np.maximum(x, 1e-6)
+    y, pull = jax.vjp(lambda p, x: layer.apply({"params": {"p": p}}, x), jnp.asarray([p]), jnp.asarray(x))
+    mean = (clipped**p).mean(axis=(1, 2))
+    np.testing.assert_allclose(y, mean ** (1 / p), rtol=1e-12)
+    cotangent = np.random.default_rng(1).standard_normal(y.shape)
+    of_p, of_x = pull(jnp.asarray(cotangent))
+    logs = (clipped**p * np.log(clipped)).mean(axis=(1, 2))
+    expected = mean ** (1 / p) * (logs / (p * mean) - np.log(mean) / p**2)
+    np.testing.assert_allclose(of_p, [(cotangent * expected).sum()], rtol=1e-10)
+    slopes = np.where(x > 1e-6, clipped ** (p - 1) * (mean ** (1 / p - 1))[:, None, None] / 12, 0)
+    np.testing.assert_allclose(of_x, slopes * cotangent[:, None, None], rtol=1e-10, atol=1e-14)
+
+
+def test_the_exponent_belongs_to_the_embedding() -> None:
+    """Of every head; with fixed pooling there is none."""
+    maps = jnp.abs(jax.random.normal(jax.random.key(1), (2, 2, 2, 4)))
+    for module in (
+        heads.Embedding,
+        lambda dim, pooling: hist.Embedding(hist.Config(embedding_dim=dim, pooling=pooling)),
+    ):
+        learned, fixed = (module(3, kind).init(jax.random.key(0), maps)["params"] for kind in ("gem_learned", "gem"))
+        assert {name: set(leaves) for name, leaves in learned.items()} == {"embedding": {"p", "kernel", "bias"}}
+        assert set(fixed["embedding"]) == {"kernel", "bias"}
 
 
 def test_between_average_and_maximum() -> None:

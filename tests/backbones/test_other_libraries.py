@@ -1,7 +1,9 @@
-"""The example of docs/guides/extend.md: a network of Flax's nnx as a backbone."""
+"""The examples of docs/guides/extend.md: networks of Flax's nnx and of equimo as backbones."""
 
 import importlib
 import re
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -13,7 +15,14 @@ import pytest
 from flax import nnx
 
 from dml_jax import config as configs
+from dml_jax.config import Group
 from dml_jax.errors import ConfigError
+from dml_jax.methods import baseline
+from dml_jax.methods.contract import TrainingSet
+from dml_jax.train import experiment as experiments
+from dml_jax.train import optimizers, step
+from tests import toys
+from tests.train.experiments import values
 
 GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "extend.md"
 
@@ -33,12 +42,20 @@ class Network(nnx.Module):
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where the example is `othernet.net`."""
     blocks = re.findall(r"```python\n(.*?)```", GUIDE.read_text(), re.DOTALL)
-    code = next(block for block in blocks if "from theirs import Network" in block)
+    code, of_equinox = (
+        next(block for block in blocks if f"from {name} import" in block) for name in ("theirs", "equimo.models")
+    )
     code = code.replace("from theirs", f"from {__name__}").replace("mypaper.net", "othernet.net")
     (tmp_path / "othernet").mkdir()
     (tmp_path / "othernet" / "__init__.py").write_text("")
     (tmp_path / "othernet" / "net.py").write_text(code)
     (tmp_path / "othernet" / "nothing.py").write_text("Config = None")
+    unwrapped = code[: code.index("def build")].replace("othernet.net", "othernet.module")
+    unwrapped += "def build(config):\n    return Network(rngs=nnx.Rngs(0))\n"
+    (tmp_path / "othernet" / "module.py").write_text(unwrapped)
+    small = re.sub("SIZE = .*", 'SIZE = {"depths": [1, 1, 1, 1], "dims": [4, 8, 8, 12]}', of_equinox)
+    convnext = code[: code.index("def build")].replace("othernet.net", "othernet.convnext") + small
+    (tmp_path / "othernet" / "convnext.py").write_text(convnext)
     monkeypatch.syspath_prepend(tmp_path)
     return tmp_path
 
@@ -83,3 +100,44 @@ def test_an_import_path_that_is_no_network() -> None:
     configs.import_code({"backbone": {"name": "othernet.nothing"}})
     with pytest.raises(ConfigError, match=r"backbone\.name='othernet\.nothing': does not define build\(\)"):
         configs.module("backbone", "othernet.nothing")
+    given = values(steps=1) | {"backbone": {"name": "othernet.module"}}
+    configs.import_code(given)
+    with pytest.raises(
+        ConfigError, match=r"backbone\.name='othernet\.module': its build\(\) returns a Network, not a Back"
+    ):
+        experiments.build_method(configs.resolve(given), TrainingSet(4, 16))
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("package")
+def test_a_convnext_of_equimo() -> None:
+    """Features are the library's; a training step changes what its groups train."""
+    eqx = pytest.importorskip("equinox")
+    models = pytest.importorskip("equimo.models")
+    groups = {name: asdict(Group(1e-2)) for name in baseline.GROUPS}
+    groups["backbone/blocks_0*"] = asdict(Group(0.0, freeze=True))
+    given = values(steps=1) | {"backbone": {"name": "othernet.convnext"}}
+    given["method"] = baseline.as_values(baseline.make_config("proxy_anchor", embedding_dim=6))
+    given["train"]["groups"] = groups
+    configs.import_code(given)
+    config = configs.resolve(given)
+    backbone = configs.module("backbone", "othernet.convnext").build(config.backbone)
+    params, stats = backbone.init(jax.random.key(3), (32, 32))
+    inputs = backbone.preprocess(jnp.asarray(np.random.default_rng(0).integers(0, 256, (2, 64, 32, 3), np.uint8)))
+    theirs = models.ConvNeXt(depths=[1, 1, 1, 1], dims=[4, 8, 8, 12], num_classes=0, key=jax.random.key(3))
+    expected = jax.vmap(theirs.features)(inputs.transpose(0, 3, 1, 2))
+    features, _ = jax.jit(partial(backbone.apply, train=True))(params, stats, inputs)
+    assert features.shape == (2, 2, 1, backbone.channels)
+    np.testing.assert_allclose(features.transpose(0, 3, 1, 2), expected, rtol=1e-4, atol=1e-5)
+    assert len(params) == len(jax.tree.leaves(eqx.filter(theirs, eqx.is_inexact_array)))
+
+    method = experiments.build_method(config, TrainingSet(4, 16))
+    optimizer = optimizers.build(config.train, method, lambda count: 1.0)
+    batch = toys.batch(1)
+    batch = batch._replace(images=jnp.repeat(jnp.repeat(batch.images, 4, axis=2), 4, axis=3))
+    state = step.initial(method, optimizer, jax.random.key(0), batch)
+    after, metrics = jax.jit(step.build(method, optimizer))(state, batch, jax.random.key(1))
+    assert np.isfinite(metrics["loss"])
+    for name, before in state.params["backbone"].items():
+        unused = name.startswith("norm")  # of the pooled features
+        assert np.array_equal(before, after.params["backbone"][name]) == (name.startswith("blocks_0") or unused), name

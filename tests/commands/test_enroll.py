@@ -1,6 +1,7 @@
 """Enrolled classes: the index, the command, and their error messages."""
 
 import contextlib
+import io
 import json
 import shutil
 import sys
@@ -30,6 +31,9 @@ class Colours:
     """A stand-in for a model, whose embedding is the normalised mean colour minus grey."""
 
     fingerprint = "of colours"
+
+    def read(self, image, name="image"):
+        return np.asarray(Image.open(image))
 
     def calibrate(self, sizes):
         """All strangers at 0.9 and one in a hundred at 0.95 per enrolled class, whatever the rule."""
@@ -99,6 +103,49 @@ def test_remove(photos):
         index.classify(photos["red"], threshold=0)
     index.add({"red": photos["red"]})
     assert index.classify(photos["red"])[0] == ["red"] * 3
+
+
+def test_restore(photos, tmp_path):
+    """A removed class comes back from the file with its images and pictures, unless it was purged."""
+    index, file = Index(Colours()), tmp_path / "i.npz"
+    index.add({name: photos[name] for name in ("red", "green")})
+    index.add({"blue": photos["blue"]}, thumbnails=True)
+    before = index.embeddings[index.labels == 2]
+    index.remove("blue")
+    index.remove("green")
+    index.save(file)
+    index = Index.load(Colours(), file)
+    assert (index.classes, set(index.removed)) == (["red"], {"blue", "green"})
+    index.restore("blue")
+    assert (index.classes, index.images, index.labels.tolist()) == (
+        ["red", "blue"],
+        [*photos["red"], *photos["blue"]],
+        [0, 0, 0, 1, 1, 1],
+    )
+    np.testing.assert_array_equal(index.embeddings[3:], before)
+    sizes = [Image.open(io.BytesIO(picture)).size if picture else None for picture in index.thumbnails]
+    assert sizes == [None] * 3 + [(8, 8)] * 3
+    assert index.classify(photos["blue"])[0] == ["blue"] * 3
+    with pytest.raises(DataError, match="blue: is not a removed class; those are green"):
+        index.restore("blue")
+    index.add({"green": photos["green"][:1]})
+    with pytest.raises(DataError, match=r"0\.png: has been enrolled since green was removed; remove that first"):
+        index.restore("green")
+
+    index.save(file)
+    arrays = dict(np.load(file))
+    for name, value in (
+        ("removed_labels", np.array([0, 0, 9])),
+        ("removed_labels", np.array([0, 0])),
+        ("removed_embeddings", np.ones((3, 3), np.float32)),
+        ("removed_embeddings", np.float32(1)),
+        ("thumbnail_ends", arrays["thumbnail_ends"][::-1]),
+        ("thumbnail_ends", arrays["thumbnail_ends"][1:]),
+        ("thumbnails", arrays["thumbnails"].astype(np.int64)),
+    ):
+        np.savez(file, **{**arrays, name: value})
+        with pytest.raises(DataError, match=r"i\.npz: has arrays of inconsistent types, sizes or values"):
+            Index.load(Colours(), file)
 
 
 def test_the_threshold_depends_on_what_is_enrolled(photos, tmp_path):
@@ -341,8 +388,13 @@ def test_the_command(photos, tmp_path, monkeypatch, capsys):
     assert (code, "removed blue, red; now 6 images of 2 classes" in text) == (0, True)
     assert "2.0 % of strangers accepted" in text
     assert run("--classify", "--threshold=0.9", new)[1].startswith("unknown\t")
-    code, text = run("--remove=grey", later)
+    code, text = run("--remove=grey", "--thumbnails", later)
     assert (code, "removed grey; enrolled 3 images of 1 classes; now 6 images of 2 classes" in text) == (0, True)
+    code, text = run("--restore=grey", "--remove=blue")
+    assert (code, "removed blue; restored grey; now 6 images of 2 classes" in text) == (0, True)
+    code, text = run("--restore=blue", "--purge", "--remove=grey")
+    assert (code, "removed grey; restored blue; now 6 images of 2 classes" in text) == (0, True)
+    assert run("--restore=grey") == (2, "error: grey: is not a removed class\n")
 
     def without_embeddings(self, sizes):
         raise DataError("test: contains no embeddings")
@@ -370,6 +422,7 @@ def test_the_command(photos, tmp_path, monkeypatch, capsys):
         (("--threshold=0.5", gallery), "--threshold: needs --classify"),
         (("--remove=wren",), "wren: is not enrolled"),
         (("--remove=red", "--classify", new), "--remove: cannot be combined with --classify"),
+        (("--thumbnails", "--classify", new), "--thumbnails: cannot be combined with --classify"),
         (("--classify", "--decide=most", new), "--decide: invalid choice: 'most'"),
         (("--classify", "--false_accept_rate=1", new), "--false_accept_rate=1: must be above 0 and below 1"),
         (("--classify", "--false_accept_rate=.1", "--threshold=.5", new), "--threshold: not allowed with"),

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from dml_jax.commands import cli, evaluate
-from dml_jax.evaluation import metrics, query_expansion, ranked_lists, reranking
+from dml_jax.evaluation import compression, metrics, query_expansion, ranked_lists, reranking
 
 ROOT = Path(__file__).parents[2]
 
@@ -110,6 +110,51 @@ def test_queries_and_gallery(capsys: pytest.CaptureFixture[str], files: dict[str
     assert "candidates" not in out
 
 
+def test_prefixes_and_lone_queries(capsys: pytest.CaptureFixture[str], files: dict[str, Path], tmp_path: Path) -> None:
+    x, y = np.load(files["x"]), np.load(files["y"])
+    y[:3] = [7, 8, 9]
+    np.save(files["y"], y)
+    output = tmp_path / "results.json"
+    pair = f"--embeddings={files['x']}", f"--labels={files['y']}"
+    more = "--prefixes=2", "--lone_queries=omit", "--rerank", "--k1=8", "--no_clustering", "--ks=1"
+    code, out, err = run(capsys, *pair, *more, f"--output={output}")
+    assert (code, err) == (0, "")
+    result = json.loads(output.read_text())
+    for found, width in ((result, 8), (result["prefixes"]["2"], 2)):
+        expected = metrics.retrieval(x[:, :width], y, ks=(1,), lone_queries="omit")
+        assert {key: found[key] for key in expected} == expected
+        assert f"{100 * expected['recall@1']:.2f}" in out
+    _, indices = reranking.search(x, x, 10, k1=8, exclude_self=True)
+    reranked = ranked_lists.retrieval(indices, y, ks=(1,), lone_queries="omit")
+    assert {key: result["reranked"][key] for key in reranked} == reranked
+    for text in ("first 2", "3 queries have no relevant row", "without a relevant row left out"):
+        assert text in out
+
+
+def test_storage(capsys: pytest.CaptureFixture[str], files: dict[str, Path], tmp_path: Path) -> None:
+    output = tmp_path / "results.json"
+    pair = f"--embeddings={files['x']}", f"--labels={files['y']}", f"--training={files['xq']}"
+    code, out, err = run(capsys, *pair, "--storage", "--no_clustering", "--ks=1", "--quiet", f"--output={output}")
+    assert (code, err) == (0, "")
+    result = json.loads(output.read_text())
+    table = compression.table(*(np.load(files[name]) for name in ("x", "y", "xq")))
+    assert result["storage"] == table
+    assert {row["code"]: row["bytes"] for row in table} == {
+        "float32": 32, "int8": 8, "binary": 1, "binary, re-scored": 1,
+    }  # fmt: skip
+    assert table[0]["recall@1"] == pytest.approx(result["recall@1"])
+    for text in ("8 (whole)", "8 (PCA whitening)", f"{100 * table[-1]['recall@1']:.2f}"):
+        assert text in out
+    for options, message in (
+        (("--training=x.npy",), "--training: is for --storage"),
+        (("--storage", "--metric=euclidean"), "--storage: compares cosines"),
+        (("--storage", f"--training={files['y']}"), "has shape [60]; give [N, 8]"),
+    ):
+        code, out, err = run(capsys, *pair[:2], *options, "--no_clustering", "--ks=1", "--quiet")
+        assert (code, out) == (2, "")
+        assert message in err
+
+
 def test_queries_of_the_gallery(capsys: pytest.CaptureFixture[str], files: dict[str, Path], tmp_path: Path) -> None:
     for key in ("x", "y"):
         np.save(tmp_path / f"part_{key}.npy", np.load(files[key])[40:])
@@ -150,6 +195,9 @@ def test_invalid_input(capsys: pytest.CaptureFixture[str], files: dict[str, Path
         ((*pair, "--ks=1,x"), "--ks=1,x: must be positive integers"),
         ((*pair, "--ks=0"), "--ks=0: must be positive integers"),
         ((*pair, "--ks=1,60"), "--ks=1,60: there are 59 candidates"),
+        ((*pair, "--prefixes=0"), "--prefixes=0: must be positive integers"),
+        ((*pair, "--prefixes=4,9"), "--prefixes: 9, but the embeddings have 8 columns"),
+        ((*pair, "--lone_queries=skip"), "--lone_queries=skip: must be miss or omit"),
         ((*pair, "--metric=manhattan"), "--metric=manhattan: must be cosine or euclidean"),
         ((*pair, "--protocol=dirty"), "--protocol=dirty: must be clean or paper"),
         ((*pair, "--restarts=0"), "--restarts=0: must be positive"),

@@ -58,6 +58,22 @@ def test_a_model_and_tables_without_the_data(run: Path, tmp_path: Path) -> None:
     assert reader.read_table(out / "test.parquet").column_names == ["embedding", "id", "label", "class_name"]
 
 
+def test_codes(run: Path, tmp_path: Path) -> None:
+    np.save(tmp_path / "training.npy", np.random.default_rng(0).normal(size=(40, 8)))
+    tables = f"--model={run}", "--to=parquet", f"--output={tmp_path / 'out'}"
+    command.execute([*tables, "--code=binary", "--dimensions=4", f"--training={tmp_path / 'training.npy'}"])
+    table = reader.read_table(tmp_path / "out" / "test.parquet")
+    assert [len(code) for code in table["embedding"].to_pylist()] == [1, 1, 1]
+    assert table.column_names == ["embedding", "id", "label", "class_name"]
+    for options, message in (
+        (("--code=int4",), "--code=int4: must be float32, int8, binary"),
+        (("--code=int8",), "need --to=parquet and --training=FILE"),
+        (("--training=x.npy",), "--training: is for --code and --dimensions"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            command.execute([*tables, *options])
+
+
 @pytest.fixture
 def account(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> Hub:
     """The hub, with a token of the user "me"."""

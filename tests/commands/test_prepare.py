@@ -14,13 +14,16 @@ import numpy as np
 import pytest
 from PIL import Image
 
+import dml_jax
 from dml_jax.commands import cli, prepare
 from dml_jax.config import Data
 from dml_jax.data import decode, formats, store
 from dml_jax.data.formats import folder
-from dml_jax.data.prepare import check, near_duplicates, prepare_dataset, records
+from dml_jax.data.prepare import check, duplicates, prepare_dataset, records
 from dml_jax.data.prepare.sources import Entry, File
+from tests.analysis.test_page import Page
 from tests.data import layouts, pictures
+from tests.tiny_model import Tiny
 
 ROOT = Path(__file__).parents[2]
 NOT_UTF8 = b"caf\xe9"
@@ -66,7 +69,7 @@ def test_the_same_files_give_the_same_hash(tmp_path: Path, capsys: pytest.Captur
     photos = layouts.photos(tmp_path / "photos")
 
     def printed(number: int, *more: str) -> str:
-        return run(capsys, *flags("folder", photos, tmp_path / f"out{number}", *more))[1].partition("written: ")[0]
+        return run(capsys, *flags("folder", photos, tmp_path / f"out{number}", *more))[1].partition("report: ")[0]
 
     outs = [printed(threads, f"--threads={threads}") for threads in (1, 3)]
     assert outs[0] == outs[1]
@@ -184,7 +187,7 @@ def bad_photos(root: Path) -> dict[str, str]:
     expected["alone/1.jpg"] = "the only image of its class 'alone'"
     (oak / "copied.jpg").write_bytes((root / "elm" / "1.jpg").read_bytes())
     for name in ("oak/copied.jpg", "elm/1.jpg"):
-        expected[name] = "the same file is in the classes elm and oak"
+        expected[name] = "the same image is in the classes elm and oak"
     return expected
 
 
@@ -376,18 +379,79 @@ def test_hostile_archives_leave_no_files(tmp_path: Path, capsys: pytest.CaptureF
     assert sorted(path.name for path in tmp_path.rglob("*") if path.is_file()) == ["x.zip"]
 
 
-def test_near_duplicates_are_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    layouts.photos(tmp_path / "p" / "train", ("a", "b"))
-    layouts.photos(tmp_path / "p" / "test", ("c", "d"), seed=800)
-    picture = Image.open(tmp_path / "p" / "train" / "b" / "1.jpg")
-    picture.resize((picture.width * 2, picture.height * 2)).save(
-        tmp_path / "p" / "test" / "c" / "again.jpg", quality=80
-    )
+def copies(root: Path) -> None:
+    """Two training and two test classes, with an exact copy, equal pixels and a resized copy in one of each."""
+    layouts.photos(root / "train", ("a", "b"))
+    layouts.photos(root / "test", ("c", "d"), seed=800)
+    (root / "train" / "a" / "copy.jpg").write_bytes((root / "train" / "a" / "1.jpg").read_bytes())
+    Image.open(root / "train" / "a" / "1.jpg").save(root / "train" / "a" / "same.png")
+    for name, to in (("train/b/1.jpg", "test/c/again.jpg"), ("test/d/0.jpg", "test/d/large.jpg")):
+        picture = Image.open(root / name)
+        picture.resize((picture.width * 2, picture.height * 2)).save(root / to, quality=80)
+
+
+def test_copies_are_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    copies(tmp_path / "p")
     code, out, _ = run(capsys, *flags("folder", tmp_path / "p", tmp_path / "out"))
     assert code == 0
-    assert "near-duplicates between training and test: 1 pairs" in out
-    table = (tmp_path / "out" / near_duplicates.TABLE).read_text().splitlines()
-    assert table == ["train,test", "train/b/1.jpg,test/c/again.jpg"]
+    for line in ("exact copies within a class: 2", "near copies within a class: 1", "near copies across splits: 1"):
+        assert line in out.splitlines()
+    table = (tmp_path / "out" / duplicates.TABLE).read_text().splitlines()
+    assert table == [
+        "kind,where,first,second",
+        "near,across splits,test/c/again.jpg,train/b/1.jpg",
+        "exact,within a class,train/a/1.jpg,train/a/copy.jpg",
+        "exact,within a class,train/a/1.jpg,train/a/same.png",
+        "near,within a class,test/d/0.jpg,test/d/large.jpg",
+    ]
+
+
+def test_the_data_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What the page shows; with a model, it is written again."""
+    copies(tmp_path / "p")
+    (tmp_path / "p" / "test" / "c" / "<b>.png").write_text("text")
+    given = flags("folder", tmp_path / "p", tmp_path / "out", "--skip_bad")
+    code, out, _ = run(capsys, *given)
+    assert (code, f"report: {tmp_path / 'out' / 'report.html'}" in out) == (0, True)
+    page = Page((tmp_path / "out" / "report.html").read_text())
+    words = " ".join(page.texts)
+    for expected in (
+        "8 images of 2 classes", "JPEG", "PNG", "test/c/<b>.png", "not an image",
+        "across splits, near: test/c/again.jpg and train/b/1.jpg", "give the same command once more with --model=lite0",
+    ):  # fmt: skip
+        assert expected in words, expected
+    assert len([attrs for attrs in page.all("img") if "data:image/jpeg" in (attrs["src"] or "")]) == 8
+    links = [attrs["href"] or "" for attrs in page.all("a")]
+    assert all(link.startswith("#") or (tmp_path / "out" / link).is_file() for link in links)
+
+    before = (tmp_path / "out" / store.MARKER).read_bytes()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dml_jax, "load", lambda *_: Tiny())
+        code, out, _ = run(capsys, *given, "--model=tiny")
+    assert (code, "doubtful labels: " in out) == (0, True)
+    page = Page((tmp_path / "out" / "report.html").read_text())
+    rows = (tmp_path / "out" / "doubtful_labels.csv").read_text().splitlines()[1:]
+    assert sum(attrs.get("class") == "tile query" for attrs in page.all("div")) == len(rows)
+    assert (tmp_path / "out" / store.MARKER).read_bytes() == before
+
+
+def test_copies_are_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    copies(tmp_path / "p")
+    (tmp_path / "p" / "train" / "b" / "also.jpg").write_bytes((tmp_path / "p" / "train" / "a" / "2.jpg").read_bytes())
+    given = flags("folder", tmp_path / "p", tmp_path / "out")
+    assert run(capsys, *given)[0] == 2
+    code, out, _ = run(capsys, *given, "--drop=duplicates")
+    assert (code, "5 images were left out" in out) == (0, True)
+    assert json.loads((tmp_path / "out" / store.MARKER).read_text())["skipped"] == [
+        ["test/d/large.jpg", "a copy of test/d/0.jpg"],
+        ["train/a/2.jpg", "the same image as train/b/also.jpg of another class"],
+        ["train/a/copy.jpg", "a copy of train/a/1.jpg"],
+        ["train/a/same.png", "a copy of train/a/1.jpg"],
+        ["train/b/also.jpg", "the same image as train/a/2.jpg of another class"],
+    ]
+    assert "near copies across splits: 1" in out
+    assert "copies within a class" not in out
+    assert "was prepared with another drop" in run(capsys, *given)[2]
 
 
 def test_rotated_images_are_counted_and_read_either_way(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -408,40 +472,40 @@ def test_rotated_images_are_counted_and_read_either_way(tmp_path: Path, capsys: 
     assert shapes[True] == shapes[False][::-1] != shapes[False]
 
 
-def test_near_duplicates_agree_with_brute_force() -> None:
+@pytest.mark.parametrize("limit", [0, 5])
+def test_copies_agree_with_brute_force(limit: int) -> None:
     rng = np.random.default_rng(0)
-    first = rng.integers(0, 256, (300, 16), dtype=np.uint8)
-    second = rng.integers(0, 256, (200, 16), dtype=np.uint8)
-    first[250:] = first[200:250]
-    for i in range(100):  # up to six bits away from one of the first
-        second[i] = first[rng.integers(300)]
-        for bit in rng.choice(128, i % 7, replace=False):
-            second[i, bit // 8] ^= 1 << (bit % 8)
-    first[:20], second[190:] = 0, 0  # too few set bits
-    bits = np.unpackbits(first, axis=1).astype(int), np.unpackbits(second, axis=1).astype(int)
-    distance = (bits[0][:, None] != bits[1][None]).sum(2)
-    sparse = bits[0].sum(1)[:, None] < near_duplicates.MIN_BITS, bits[1].sum(1)[None] < near_duplicates.MIN_BITS
-    expected = np.argwhere((distance <= near_duplicates.MAX_DISTANCE) & ~sparse[0] & ~sparse[1])
-    assert len(expected) > 50
-    pairs = [tuple(pair) for pair in expected.tolist()]
-    with_the_first = {min(other for other in pairs if other[axis] == pair[axis]) for axis in (0, 1) for pair in pairs}
-    assert len(with_the_first) < len(pairs)
-    assert near_duplicates.find_pairs(first, second) == sorted(with_the_first)
-    assert near_duplicates.find_pairs(first[:0], second) == []
+    rows = rng.integers(0, 256, (400, 16), dtype=np.uint8)
+    groups = np.stack([rng.integers(0, 2, 400), rng.integers(0, 4, 400)], axis=1)
+    for i in range(250, 400):  # up to seven bits away from another one
+        rows[i] = rows[rng.integers(250)]
+        for bit in rng.choice(128, i % 8, replace=False):
+            rows[i, bit // 8] ^= 1 << (bit % 8)
+    bits = np.unpackbits(rows, axis=1).astype(int)
+    near = (bits[:, None] != bits[None]).sum(2) <= limit
+    np.fill_diagonal(near, False)
+    expected: dict[tuple[int, int], int] = {}
+    for i in range(400):
+        firsts: dict[int, int] = {}
+        for j in np.flatnonzero(near[i]).tolist():
+            place = 2 if groups[i, 0] != groups[j, 0] else int(groups[i, 1] != groups[j, 1])
+            firsts.setdefault(place, j)
+        expected |= {(min(i, j), max(i, j)): place for place, j in firsts.items()}
+    assert set(expected.values()) == {0, 1, 2}
+    assert duplicates.find_pairs(rows, groups, limit) == expected
+    assert duplicates.find_pairs(rows[:0], groups[:0], limit) == {}
 
 
 def test_repeated_images_take_little_memory() -> None:
-    """Of each of 20,000 equal images one pair, not 100 million."""
-    equal = np.full((10_000, 16), 255, np.uint8)
-    pairs = near_duplicates.find_pairs(equal, equal)
-    assert len(pairs) == 2 * 10_000 - 1
-    assert pairs[9_998:10_002] == [(0, 9_998), (0, 9_999), (1, 0), (2, 0)]
+    """Of each of 20,000 equal images one pair, not 200 million."""
+    equal = np.full((20_000, 16), 255, np.uint8)
+    pairs = duplicates.find_pairs(equal, np.zeros((20_000, 2), int), 5)
+    assert pairs == {(0, i): 0 for i in range(1, 20_000)}
 
 
 def test_many_equal_hashes_are_compared_in_chunks() -> None:
-    first, second = np.full((3_000, 16), 255, np.uint8), np.full((1_500, 16), 255, np.uint8)
-    keys = near_duplicates._keys(first[:, :4]), near_duplicates._keys(second[:, :4])
-    assert sum(len(i) for i, _ in near_duplicates._equal_pairs(*keys)) == 4_500_000
+    sizes = [len(i) for i, _ in duplicates._equal_pairs(np.zeros(3_000, np.uint32), chunk=2**20)]
+    assert (sum(sizes), max(sizes) < 2**20 + 3_000) == (9_000_000, True)
 
 
 @pytest.mark.parametrize(("classes", "message"), [

@@ -11,6 +11,7 @@ import pytest
 import dml_jax
 from dml_jax import config as configs
 from dml_jax import main
+from dml_jax.analysis import run_report
 from dml_jax.commands import cli, embed
 from dml_jax.config import files as config_files
 from dml_jax.data import formats
@@ -118,7 +119,8 @@ def get_config(variant):
 
 @pytest.fixture
 def paper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A directory with the code of a paper beside its configuration."""
+    """A directory with the code of a paper beside its configuration; runs write no report."""
+    monkeypatch.setattr(run_report, "write", lambda run, results: None)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     Path("mypaper").mkdir()

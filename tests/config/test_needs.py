@@ -2,7 +2,7 @@
 
 import json
 import re
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -268,6 +268,10 @@ def test_the_run_is_that_of_the_data(capsys: pytest.CaptureFixture[str]) -> None
             run_rules.check(experiment, (key,), console)
     with Console() as console:
         run_rules.check(experiment, ("train.linear_warmup",), console, of="evaluation.")
+        options = replace(experiment.config.evaluation, prefixes=(1, 999))
+        config = replace(experiment.config, evaluation=options)
+        with pytest.raises(ConfigError, match=r"evaluation\.prefixes: 999, but the embeddings have \d+ dimensions"):
+            run_rules.check(experiment._replace(config=config), (), console, of="evaluation.")
 
 
 def test_the_checkpoint_of_a_training() -> None:

@@ -38,7 +38,7 @@ def with_teacher(body: Backbone) -> Method:
     teacher = mpn.build(mpn.Config(embedding_dim=8, heads=2), body, DATA)
     config = student.Config(teacher="an MPN", kind="imitation", embedding_dim=8)
     made = student.build(config, body, DATA)
-    teach = jax.tree_util.Partial(teaching(teacher), *teacher.init(jax.random.key(2), toys.batch(1)))
+    teach = jax.tree_util.Partial(teaching(teacher), *jax.jit(teacher.init)(jax.random.key(2), toys.batch(1)))
 
     def loss(params: Any, model_state: Any, encoded: Any, batch: Batch, count: jax.Array, key: jax.Array) -> Any:
         return made.loss(params, model_state, encoded, batch._replace(teacher=teach), count, key)
@@ -89,7 +89,7 @@ def method(name: str, dtype: Any = None) -> Method:
 def initial(made: Method, size: int) -> tuple[Any, Any]:
     """(params, model_state) before the first step, for batches of a size; read-only, as tests share them."""
     batch = toys.batch(made.hooks.views, size=size)
-    params, model_state = made.init(jax.random.key(1), batch)
+    params, model_state = jax.jit(made.init)(jax.random.key(1), batch)
     return params, made.hooks.fill(params, model_state, iter([batch] * 4)) if made.hooks.fill else model_state
 
 

@@ -150,7 +150,7 @@ def test_invalid_labels(labels: np.ndarray, message: str) -> None:
 @pytest.mark.parametrize(
     ("name", "size", "images", "message"),
     [
-        ("balanced", 40, 4, "10 classes.* has 9; use at most --config.data.batch_size=36$"),
+        ("balanced", 40, 4, "10 classes.* has 9; use at most batch_size=36$"),
         ("hist_balanced", 40, 4, "10 classes.* has 9"),
         ("ms", 40, 4, "10 classes.* has 9"),
         ("shuffled", 50, 4, "only 49 images"),
@@ -163,6 +163,22 @@ def test_invalid_labels(labels: np.ndarray, message: str) -> None:
 def test_impossible_batches(name: str, size: int, images: int, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         build(name, size, images)
+
+
+def test_plain_arguments() -> None:
+    """The samplers of the configuration, called by name."""
+    np.testing.assert_array_equal(
+        samplers.balanced(LABELS, batch_size=12, images_per_class=4, seed=3).batch(7), build("balanced", 12, 4).batch(7)
+    )
+    np.testing.assert_array_equal(samplers.shuffled(LABELS, 12, 3).batch(2), build("shuffled", 12, 4).batch(2))
+    for sampler in (samplers.diva, samplers.mpn, samplers.balanced):
+        for size, images in ((10, 4), (4, 4), (4, 0)):
+            with pytest.raises(
+                ConfigError, match=f"^images_per_class={images}: must divide batch_size={size}, into two"
+            ):
+                sampler(LABELS, size, images)
+    with pytest.raises(ConfigError, match=r"^batch_size=40: with images_per_class=4 a batch needs 10 classes"):
+        samplers.ms(LABELS, 40, 4)
 
 
 def test_one_batch_may_hold_every_chunk_twice() -> None:
@@ -178,3 +194,31 @@ def test_small_classes_repeat_images() -> None:
         sampler = build(name, 12, 3)
         batches = np.concatenate([sampler.batch(s) for s in range(30)])
         assert np.sum(batches == np.flatnonzero(LABELS == 7)[0]) >= 3
+
+
+def test_hard_classes_come_with_their_nearest() -> None:
+    """Each class leads a batch once per shuffle; places that near classes leave get random ones."""
+    labels = np.repeat(np.arange(12), 5)
+    nearest = np.array([np.roll(np.arange(12), -c)[1:4] for c in range(12)])
+    for batch_size in (12, 36):
+        data = Data(sampler="hard_classes", batch_size=batch_size, images_per_class=3, hard_classes=3)
+        sampler = samplers.build(data, labels, 3)
+        assert sampler.mined is not None
+        batch = sampler.mined(nearest)
+        leading, others = [], set()
+        for step in range(24):
+            drawn = labels[batch(step)].reshape(-1, 3)
+            assert (drawn == drawn[:, :1]).all()
+            assert len(set(batch(step))) == batch_size
+            first, *rest = drawn[:, 0].tolist()
+            assert rest[:3] == nearest[first].tolist()
+            assert len({first, *rest}) == batch_size // 3
+            leading.append(first)
+            others |= set(rest)
+            np.testing.assert_array_equal(batch(step), sampler.mined(nearest)(step))
+        if batch_size == 12:
+            assert sorted(leading[:12]) == sorted(leading[12:]) == list(range(12))
+        else:
+            assert others == set(range(12))
+        balanced = samplers.build(Data(batch_size=batch_size, images_per_class=3), labels, 3)
+        np.testing.assert_array_equal(sampler.batch(5), balanced.batch(5))

@@ -1,6 +1,5 @@
-"""Studies with real training: killed again and again, and by two workers; the shrunk study of every paper's table."""
+"""Studies with real training: killed again and again, and on a Ray cluster; the shrunk study of every paper's table."""
 
-import json
 import os
 import random
 import signal
@@ -11,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.inference import test_ray_engine
 from tests.test_main import CONFIG, ROOT, TINY, command, environment
 
 
@@ -22,11 +22,8 @@ def start(*arguments: str) -> "subprocess.Popen[str]":
 
 
 def kill(process: "subprocess.Popen[str]") -> None:
-    """Kills a command and the trials that it has started."""
-    tasks = Path(f"/proc/{process.pid}/task")
-    children = [int(pid) for file in tasks.glob("*/children") for pid in file.read_text().split()]
-    for pid in (process.pid, *children):
-        os.kill(pid, signal.SIGKILL)
+    """Kills a command, which ends the trials that it has started."""
+    process.kill()
     process.communicate()
 
 
@@ -66,21 +63,26 @@ def test_a_killed_study_ends_with_the_same_table(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_two_workers_and_a_dead_one(tmp_path: Path) -> None:
-    """Two workers share four trials; one is killed; no trial is lost or trained twice."""
-    root = tmp_path / "root"
-    workers = [start(*arguments(root, 200), "--worker") for _ in range(2)]
-    while not any(root.glob("*/checkpoints/latest/*")):
-        time.sleep(0.2)
-    kill(workers[0])
-    printed = workers[1].communicate(timeout=600)[0]
-    assert workers[1].returncode == 0, printed
-    done = command("study", *arguments(root, 200), module="dml_jax")
+def test_a_study_on_ray(tmp_path: Path) -> None:
+    """On two machines with a core each, one of whose workers is killed; the table is that of one machine."""
+    pytest.importorskip("ray")
+    whole, killed, folder = tmp_path / "whole", tmp_path / "killed", tmp_path / "cluster"
+    done = command("study", *arguments(whole, 200), module="dml_jax")
     assert done.returncode == 0, done.stdout + done.stderr
-    for run in root.glob("*-seed*"):
-        steps = [json.loads(line)["step"] for line in (run / "metrics.jsonl").read_text().splitlines()]
-        assert steps == list(range(20, 201, 20))
-    assert len(list(root.glob("*-seed*"))) == 4
+    folder.mkdir()
+    with test_ray_engine.cluster(folder, str(ROOT)) as address:
+        process = start(*arguments(killed, 200), "--engine=ray", f"--address={address}")
+        while not any(killed.glob("*/checkpoints/latest/*")):
+            assert process.poll() is None, process.communicate()
+            time.sleep(0.2)
+        os.kill(test_ray_engine.workers(folder, b"ray::_run")[0], signal.SIGKILL)
+        printed = process.communicate(timeout=900)[0]
+    assert process.returncode == 0, printed
+    assert printed.count("its process was killed or lost (1 of 3)") == 1
+    assert rows(killed) == rows(whole)
+    for run in whole.glob("*-seed*"):
+        logs = [(root / run.name / "metrics.jsonl").read_text() for root in (whole, killed)]
+        assert logs[0] == logs[1]
 
 
 @pytest.mark.slow

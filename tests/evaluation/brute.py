@@ -14,8 +14,12 @@ def distances(queries, gallery, metric):
     return np.sqrt(((queries[:, None] - gallery[None]) ** 2).sum(-1))
 
 
-def retrieval(distances, labels, gallery_labels, ks, *, exclusion=None):
-    """Metrics from distances [Q, G]; query i excludes candidate i ("index"), its nearest ("position") or none."""
+def retrieval(distances, labels, gallery_labels, ks, *, exclusion=None, excluded=None):
+    """Metrics from distances [Q, G].
+
+    Query i excludes candidate i (`exclusion` is "index"), its nearest ("position"), candidate `excluded[i]` unless it
+    is -1, or none.
+    """
     first, precision, average = [], [], []
     for i, row in enumerate(distances):
         order = np.lexsort((np.arange(len(row)), row))
@@ -23,8 +27,10 @@ def retrieval(distances, labels, gallery_labels, ks, *, exclusion=None):
             order = order[order != i]
         elif exclusion == "position":
             order = order[1:]
+        elif excluded is not None:
+            order = order[order != excluded[i]]
         hits = gallery_labels[order] == labels[i]
-        relevant = int((gallery_labels == labels[i]).sum()) - (exclusion is not None)
+        relevant = int((gallery_labels == labels[i]).sum()) - (len(row) - len(order))
         first.append(int(np.argmax(hits)) + 1 if hits.any() else 0)
         top = hits[:relevant]
         precisions = np.cumsum(top) / np.arange(1, len(top) + 1)

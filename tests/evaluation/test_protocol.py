@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from dml_jax.errors import DataWarning
+from dml_jax.errors import DataError, DataWarning
 from dml_jax.evaluation import clustering, kmeans, metric_table, metrics, protocol
 
 
@@ -42,6 +42,40 @@ def test_every_metric_has_an_entry_in_the_table():
     assert len(names) == len(metric_table.METRICS) + 1  # two K of Recall@K and precision@K, and no grades for NDCG@K
 
 
+def test_prefixes():
+    """Each is evaluated like embeddings of its own, which a cosine scales to unit length."""
+    points, labels = sample(4)
+    gallery = {"gallery": points[1::2], "gallery_labels": labels[1::2]}
+    found = protocol.evaluate(points[::2], labels[::2], ks=(1, 4), cluster=False, prefixes=(3, 16, 3), **gallery)
+    assert list(found["prefixes"]) == ["3", "16"]
+    gallery["gallery"] = gallery["gallery"][:, :3]
+    expected = metrics.retrieval(points[::2, :3], labels[::2], ks=(1, 4), **gallery)
+    assert found["prefixes"]["3"] == expected
+    assert expected["recall@1"] != found["recall@1"]
+    assert found["prefixes"]["16"] == {key: found[key] for key in expected}
+    with pytest.raises(DataError, match=r"prefixes: 17, but the embeddings have 16 columns; give 1\.\.16"):
+        protocol.evaluate(points, labels, prefixes=(3, 17))
+
+
+def test_lone_queries_are_misses_or_omitted():
+    points, labels = sample(5)
+    labels[:10] = np.arange(100, 110)
+    labels[8:10] = 200  # eight queries without another image of their class, and a class of two
+    lone = np.arange(len(labels)) < 8
+    misses, omitted = (protocol.evaluate(points, labels, cluster=False, lone_queries=how) for how in ("miss", "omit"))
+    assert misses["lone_queries"] == omitted["lone_queries"] == 8
+    others = metrics.retrieval(
+        points[~lone], labels[~lone], gallery=points, gallery_labels=labels, exclude=np.flatnonzero(~lone)
+    )
+    assert {**others, "lone_queries": 8} == omitted
+    assert misses["recall@1"] == pytest.approx(others["recall@1"] * (~lone).mean())
+    assert misses["map@r"] == omitted["map@r"]
+    every = metrics.retrieval(points[:8], labels[:8], ks=1, lone_queries="omit")
+    assert np.isnan([every[key] for key in ("recall@1", "recall@1_stderr", "macro_recall@1", "mrr", "map@r")]).all()
+    with pytest.raises(DataError, match="lone_queries='skip': give 'miss' or 'omit'"):
+        metrics.retrieval(points, labels, lone_queries="skip")
+
+
 def test_the_paper_protocol_counts_a_duplicate_as_the_query_itself():
     points, labels = sample(1)
     points[::2] = points[1::2]  # every row has a duplicate
@@ -76,6 +110,7 @@ def test_description():
     assert "first neighbour dropped" in many
     assert "geometric" in many
     assert "random initialisation, best of 2, at most 20 iterations, seed 3" in many
+    assert "left out" in protocol.description(cluster=False, lone_queries="omit")
     shop = protocol.description(cluster=False, gallery=True, metric="euclidean")
     assert "separate gallery" in shop
     assert "euclidean" in shop

@@ -132,6 +132,13 @@ def test_metrics_of_lists_equal_those_of_distances(own):
     expected = brute.retrieval(far, query_labels, gallery_labels, (1, 4, 20), exclusion="index" if own else None)[0]
     assert {key: found[key] for key in expected} == pytest.approx(expected)
     assert found["lone_queries"] == 3
+    has = np.array([np.isin(gallery_labels, label).sum() > own for label in query_labels])
+    kept = ranked_lists.retrieval(indices[has], query_labels[has], gallery_labels, ks=(4,)) if not own else None
+    omitted = ranked_lists.retrieval(
+        indices, query_labels, None if own else gallery_labels, ks=(4,), lone_queries="omit"
+    )
+    assert omitted["recall@4"] == pytest.approx(found["recall@4"] * len(has) / has.sum())
+    assert kept is None or {**kept, "lone_queries": 3} == omitted
     assert ranked_lists.required_depth(query_labels, gallery_labels, exclude_self=own) == (9 if own else 8)
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dml_jax.errors import DataError
-from dml_jax.evaluation import neighbors
+from dml_jax.evaluation import compression, neighbors
 from dml_jax.export import embedding_files, search_indexes
 
 
@@ -29,6 +29,26 @@ def test_faiss(directory: Path) -> None:
     np.testing.assert_allclose(1 - scores, distances, atol=1e-6)
     _, found = search_indexes.faiss(exported, "hnsw").search(np.array(exported.embeddings[:20]), 5)
     assert (found == order).mean() > 0.9
+
+
+def test_codes_in_faiss(directory: Path) -> None:
+    """The order of int8 and of binary codes, after PCA whitening, is that of their decoded rows."""
+    library = pytest.importorskip("faiss")
+    exported = embedding_files.read(directory)
+    fitted = compression.fit(np.random.default_rng(1).normal(size=(200, 16)), 12, whiten=True)
+    rows = fitted.reduced(np.array(exported.embeddings))
+    queries = rows[:20] * (fitted.limits / 127)
+    scores, found = search_indexes.faiss(exported, "int8", compression=fitted).search(queries, 5)
+    decoded = rows[:20] @ fitted.decoded(fitted.int8(rows)).T
+    np.testing.assert_array_equal(found, np.argsort(-decoded, axis=1, kind="stable")[:, :5])
+    np.testing.assert_allclose(scores, -np.sort(-decoded, axis=1)[:, :5], rtol=1e-4)
+    index = search_indexes.faiss(exported, "binary", compression=fitted)
+    assert isinstance(index, library.IndexBinaryFlat)
+    differing, _ = index.search(fitted.binary(rows[:20]), 5)
+    signs = fitted.signs(fitted.binary(rows))
+    np.testing.assert_array_equal(differing, np.sort((12 - signs[:20] @ signs.T) / 2, axis=1)[:, :5])
+    with pytest.raises(DataError, match="kind='int8': needs a compression"):
+        search_indexes.faiss(exported, "int8")
 
 
 def test_qdrant(directory: Path) -> None:

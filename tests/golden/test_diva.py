@@ -32,7 +32,7 @@ def triplets_of(indices: np.ndarray) -> Triplets:
     return Triplets(*jnp.asarray(indices).T, valid=jnp.ones(len(indices), bool))
 
 
-def normalised(logits: jax.Array, allowed: np.ndarray) -> np.ndarray:
+def normalised(logits: np.ndarray, allowed: np.ndarray) -> np.ndarray:
     """Probabilities of a categorical draw; rows without an allowed entry are zero."""
     masked = np.where(allowed, np.asarray(logits), -np.inf)
     top = masked.max(axis=1, keepdims=True)
@@ -41,27 +41,31 @@ def normalised(logits: jax.Array, allowed: np.ndarray) -> np.ndarray:
 
 
 def check_dws(data: dict[str, np.ndarray], meta: dict[str, Any]) -> None:
-    emb, labels, lower = jnp.asarray(data["emb"]), data["labels"], meta["lower_cutoff"]
-    distances = pairwise.distances(emb, emb)
-    close(distances, data["dist"], meta | {"atol": 1e-7}, "dist")  # diagonal: square root of a rounding error
-    close(jnp.maximum(distances, lower), data["dist_clamped"], meta)
-    density = mining.log_inverse_density(jnp.maximum(distances, lower), emb.shape[1])
-    close(density, data["log_q_inv"], meta, "log_q_inv")
+    labels, lower = data["labels"], meta["lower_cutoff"]
 
-    logits = mining.distance_logits(emb, lower=lower)
-    same = np.asarray(pairwise.same_class(jnp.asarray(labels)))
-    positives = np.asarray(pairwise.partners(jnp.asarray(labels)))
+    @jax.jit
+    def everything(emb: jax.Array, labels: jax.Array, shuffled: jax.Array, chosen: jax.Array) -> Any:
+        distances = pairwise.distances(emb, emb)
+        clamped = jnp.maximum(distances, lower)
+        density = mining.log_inverse_density(clamped, emb.shape[1])
+        same = [pairwise.same_class(of) for of in (labels, shuffled)]
+        others = pairwise.partners(labels), mining.third_classes(labels, chosen)
+        return distances, clamped, density, mining.distance_logits(emb, lower=lower), *same, *others
+
+    found = everything(*(jnp.asarray(data[name]) for name in ("emb", "labels", "labels_perm", "neg_idx")))
+    distances, clamped, density, logits, same, shuffled, positives, third = (np.asarray(part) for part in found)
+    close(distances, data["dist"], meta | {"atol": 1e-7}, "dist")  # diagonal: square root of a rounding error
+    close(clamped, data["dist_clamped"], meta)
+    close(density, data["log_q_inv"], meta, "log_q_inv")
     np.testing.assert_array_equal(positives, data["pos_mask"])
     np.testing.assert_array_equal(positives.any(axis=1), data["anchor_valid"])
     close(normalised(logits, ~same), data["prob_distance"], meta, "prob_distance")
     close(normalised(logits, ~same), data["prob_shared_neg"], meta, "prob_shared_neg")
 
-    third = np.asarray(mining.third_classes(jnp.asarray(labels), jnp.asarray(data["neg_idx"])))
     np.testing.assert_array_equal(third, data["pos_mask_shared_neg"])
     close(normalised(logits, third), data["prob_shared_full_pos"], meta, "prob_shared_full_pos")
 
     np.testing.assert_array_equal(labels[data["perm"]], data["labels_perm"])
-    shuffled = np.asarray(pairwise.same_class(jnp.asarray(data["labels_perm"])))
     close(normalised(logits, ~shuffled), data["prob_random_distance"], meta, "prob_random_distance")
 
 

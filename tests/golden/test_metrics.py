@@ -125,6 +125,13 @@ def test_separate_gallery(name):
         else:
             recall = [result[f"recall@{k}"] for k in arrays["cosine_recall_k"].tolist()]
             np.testing.assert_allclose(recall, arrays["inshop_recall"], atol=meta["tolerance"]["metrics"])
+        omitted = metrics.retrieval(
+            queries, labels, ks=(1,), metric=metric, gallery=gallery, gallery_labels=gallery_labels, lone_queries="omit"
+        )
+        assert omitted["lone_queries"] == result["lone_queries"]
+        recall = [omitted["recall@1"], omitted["r_precision"], omitted["map@r"]]
+        if block == "euclid":
+            np.testing.assert_allclose(recall, arrays["pml_p1_rp_map"], atol=meta["tolerance"]["metrics"])
 
 
 @pytest.mark.parametrize("name", of_kind("query_gallery"))

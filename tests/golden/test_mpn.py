@@ -273,7 +273,7 @@ def test_radam(name: str, dtype: str, x64: None) -> None:
 def dense_sets(near: jax.Array, members: jax.Array, size: int) -> np.ndarray:
     """Neighbours [Q, k] and a mask of those in the set [Q, k] -> membership matrix, bool [Q, size]."""
     dense = np.zeros((len(near), size), bool)
-    rows, columns = np.nonzero(members)
+    rows, columns = np.nonzero(np.asarray(members))
     dense[rows, np.asarray(near)[rows, columns]] = True
     return dense
 

@@ -7,17 +7,21 @@ installed.
 import json
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import safetensors.numpy
 
+import dml_jax
 from dml_jax.backbones import deit, dinov3, siglip, vit
 from dml_jax.backbones.weights import convert as from_torch
 from dml_jax.backbones.weights import store
 from dml_jax.backbones.weights.tensor_files import Tensor
+from dml_jax.commands import convert as convert_command
 from tests.golden import fixtures, vit_reference
 from tests.golden.test_backbones import draw, image
 
@@ -236,3 +240,26 @@ def test_single_precision(case: str) -> None:
                 other = other[part.key]
             error = float(jnp.abs(leaf - other).max()) / max(np.abs(other).max(), 1e-6)
             assert error < 1e-5, (path, error)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", [name for name in CONFIGS if "dinov3" in name or "siglip" in name])
+def test_convert_load_and_embed(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The embedding of a photograph by a converted file is the library's summary of its pixels."""
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("timm")
+    pytest.importorskip("transformers")
+    made = vit_reference.CASES[case]()
+    state = {name: draw(1, name, size).astype(np.float32) for name, size in made.shapes.items()}
+    named = in_files(state) if case.startswith("transformers") else state
+    safetensors.numpy.save_file({k: np.ascontiguousarray(v) for k, v in named.items()}, tmp_path / "w.safetensors")
+    monkeypatch.setattr(convert_command, "named_configs", lambda: {"small": CONFIGS[case]})
+    convert_command.execute([f"--weights={tmp_path / 'w.safetensors'}", f"--output={tmp_path / 'small'}"])
+    model = dml_jax.load(tmp_path / "small")
+    photo = np.random.default_rng(0).integers(0, 256, (300, 280, 3), np.uint8)
+    pixels = model.read(photo).astype(np.float64) / 255
+    mean, std = (0.5, 0.5) if "siglip" in case else ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225])
+    x = torch.from_numpy(((pixels - mean) / std).astype(np.float32).transpose(2, 0, 1)[None].copy())
+    tokens = made.tokens({name: torch.from_numpy(array) for name, array in state.items()}, x).detach().numpy()[0]
+    summary = tokens[-1 if "siglip" in case else 0]
+    np.testing.assert_allclose(model.embed([photo])[0], summary / np.linalg.norm(summary), atol=1e-5)

@@ -1,5 +1,6 @@
 """Shares of active pairs against loops in NumPy."""
 
+from functools import partial
 from typing import Any
 
 import jax
@@ -34,7 +35,8 @@ def test_contrastive() -> None:
         for j in set(range(len(x))) - {i}:
             d = np.linalg.norm(x[i] - x[j])
             active.append(bool(d > 0.6 if LABELS[i] == LABELS[j] else d < 1.1))
-    found = active_pairs.contrastive(3 * jnp.asarray(x), jnp.asarray(LABELS), positive_margin=0.6, negative_margin=1.1)
+    measure = jax.jit(partial(active_pairs.contrastive, positive_margin=0.6, negative_margin=1.1))
+    found = measure(3 * x, LABELS)
     assert float(found) == pytest.approx(share(active))
 
 
@@ -49,7 +51,7 @@ def test_multi_similarity() -> None:
         kept += [bool(s[i, j] + 0.1 > min(s[i, same])) for j in other]
     options: Any = {"alpha": 2.0, "beta": 40.0, "base": 0.5, "epsilon": 0.1}
     options |= {"mining": True, "copies": "drop", "divisor": "batch"}
-    found = active_pairs.multi_similarity(jnp.asarray(x), jnp.asarray(LABELS), **options)
+    found = jax.jit(partial(active_pairs.multi_similarity, **options))(x, LABELS)
     assert float(found) == pytest.approx(share(kept))
 
 
@@ -63,15 +65,13 @@ def test_given_triplets() -> None:
     squared = (near**2 - far**2 + 0.2 > 1e-6)[valid].tolist()
     plain = (near - far + 0.6 > 1e-6)[valid].tolist()
     for expected, options in ((squared, {"margin": 0.2, "squared": True}), (plain, {"margin": 0.6, "squared": False})):
-        found = active_pairs.of_triplets(jnp.asarray(x), triplets, **options)  # type: ignore[arg-type]
+        found = jax.jit(partial(active_pairs.of_triplets, **options))(x, triplets)  # type: ignore[arg-type]
         assert float(found) == pytest.approx(share(expected))
     beta = np.array([0.6, 0.9, 1.0, 1.2])
     near, far = np.sqrt(near**2 + 1e-8), np.sqrt(far**2 + 1e-8)
     boundary = beta[LABELS[a]]
     either = ((near - boundary + 0.05 > 1e-6) | (boundary - far + 0.05 > 1e-6))[valid].tolist()
-    found = active_pairs.of_margin_triplets(
-        jnp.asarray(x), jnp.asarray(LABELS), triplets, jnp.asarray(beta), margin=0.05
-    )
+    found = jax.jit(partial(active_pairs.of_margin_triplets, margin=0.05))(x, LABELS, triplets, beta)
     assert float(found) == pytest.approx(share(either))
 
 

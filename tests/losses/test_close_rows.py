@@ -62,10 +62,10 @@ def test_mined_rows_are_at_the_right_distance(distance: float) -> None:
     positive, negative = (np.array(mask) for mask in pairwise.masks(jnp.asarray(LABELS)))
     found = jax.jit(lambda x: pairwise.distances(x, x))(x)
     rows = np.arange(24)
-    hard = mining.hard_triplets(found, positive, negative)
+    hard = jax.jit(mining.hard_triplets)(found, positive, negative)
     nearest = np.where(negative, exact, np.inf).min(axis=1)
     np.testing.assert_allclose(exact[rows, hard.negatives], nearest, rtol=1e-4)
-    semi_hard = mining.semi_hard_triplets(key, found, positive, negative)
+    semi_hard = jax.jit(mining.semi_hard_triplets)(key, found, positive, negative)
     limit = exact[rows, semi_hard.positives][:, None]
     beyond = np.where(negative & (exact > limit), exact, np.inf).min(axis=1)
     expected = np.where(np.isfinite(beyond), beyond, np.where(negative, exact, 0).max(axis=1))
@@ -75,7 +75,8 @@ def test_mined_rows_are_at_the_right_distance(distance: float) -> None:
 def test_centers_of_a_class(x64: None) -> None:
     centers = close_rows(1e-3, 16).reshape(2, 12, 16)
     found, exact = (
-        jax.value_and_grad(proxies.center_spread)(jnp.asarray(centers, dtype)) for dtype in (jnp.float32, jnp.float64)
+        jax.jit(jax.value_and_grad(proxies.center_spread))(jnp.asarray(centers, dtype))
+        for dtype in (jnp.float32, jnp.float64)
     )
     np.testing.assert_allclose(found[0], exact[0], rtol=1e-5)
     assert np.linalg.norm(found[1] - exact[1]) < 1e-3 * np.linalg.norm(exact[1])

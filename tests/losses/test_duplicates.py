@@ -83,12 +83,12 @@ def test_zero_rows_have_a_moderate_gradient_in_a_baseline(loss: str) -> None:
     """Divided by their length, at least 1e-12, they had one of up to 1e12, whose norm may overflow."""
     criterion = Criterion(baseline.make_config(loss).options, 6, 5)
     x, key = jnp.asarray(with_duplicates()), jax.random.key(0)
-    params = criterion.init(key, x, jnp.asarray(LABELS), key, method="values")
+    params = jax.jit(lambda: criterion.init(key, x, jnp.asarray(LABELS), key, method="values"))()
 
     def value(x: jax.Array, params: Any) -> jax.Array:
         values: dict[str, jax.Array] = criterion.apply(params, x, jnp.asarray(LABELS), key, method="values")
         return values[loss]
 
-    gradients = jax.grad(value, (0, 1))(x, params)
+    gradients = jax.jit(jax.grad(value, (0, 1)))(x, params)
     norm = float(jnp.sqrt(sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(gradients))))
     assert norm < 1e4

@@ -2,6 +2,7 @@
 
 import inspect
 from dataclasses import asdict, fields
+from functools import partial
 from typing import Any
 
 import jax
@@ -104,7 +105,9 @@ def test_loss_from_pixels() -> None:
         "normalized_softmax", {"temperature": 0.2, "smoothing": 0.1}, embedding_dim=5, pooling="max", layer_norm=True
     )
     method, state, _ = built(config)
-    loss, _ = step.loss(method, state.params, state.model_state, batch(), state.step, jax.random.key(1))
+    loss, _ = jax.jit(partial(step.loss, method))(
+        state.params, state.model_state, batch(), state.step, jax.random.key(1)
+    )
     tree = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), state.params)
     pixels = np.asarray(batch().images[0], np.float64) / 255 - 0.5
     pooled = (pixels @ tree["backbone"]["kernel"] + tree["backbone"]["bias"]).max(axis=(1, 2))
@@ -132,7 +135,8 @@ def test_a_sum_of_losses_with_weights_that_change() -> None:
         single = baseline.build(baseline.make_config(loss, options, embedding_dim=5), toy(), DATA)
         own = {name.removeprefix(f"{loss}_"): leaf for name, leaf in state.params["loss"].items() if loss in name}
         params = {**state.params, "loss": own}
-        alone[loss], _ = step.loss(single, params, state.model_state, batch(), state.step, jax.random.key(1))
+        of_batch = jax.jit(partial(step.loss, single))
+        alone[loss], _ = of_batch(params, state.model_state, batch(), state.step, jax.random.key(1))
     assert set(state.params["loss"]) == {"normalized_softmax_proxies", "proxy_nca_proxies"}
     assert method.hooks.proxies(state.params).shape == (2 * SIZE, 5)
     for weights in ((1.0, 0.5), (1.0, 0.5), (0.5, 1.75), (0.0, 3.0), (0.0, 3.0)):
@@ -213,7 +217,7 @@ def test_parameters_of_the_losses() -> None:
 def test_initial_parameters_of_the_losses() -> None:
     def initial(loss: str, options: dict[str, Any] | None = None) -> Any:
         method = baseline.build(baseline.make_config(loss, options, embedding_dim=50), toy(), TrainingSet(400, 400))
-        return method.init(jax.random.key(0), batch())[0]["loss"]
+        return jax.jit(method.init)(jax.random.key(0), batch())[0]["loss"]
 
     np.testing.assert_array_equal(initial("margin", {"beta": 0.7})["beta"], np.full(400, 0.7, np.float32))
     assert float(initial("proxy_nca")["proxies"].std()) == pytest.approx((2 / 400) ** 0.5, rel=0.03)
@@ -228,7 +232,7 @@ def test_options_are_keyword_arguments_of_the_losses() -> None:
         function = getattr(losses, {"cross_entropy": "softmax"}.get(name, name))
         arguments = inspect.signature(function).parameters
         for option in fields(entry.options):
-            if (name, option.name) != ("margin", "beta") and option.name != "centers":
+            if (name, option.name) != ("margin", "beta") and option.name not in ("centers", "size_power", "size_floor"):
                 assert arguments[option.name].default == option.default, (name, option.name)
         assert (name in baseline.PAIR_LOSSES) == ("candidates" in arguments)
         assert entry.mines == ("key" in arguments)
@@ -293,3 +297,77 @@ def test_invalid_options(values: dict[str, Any], message: str) -> None:
 def test_one_training_class_is_rejected() -> None:
     with pytest.raises(ConfigError, match="needs two training classes"):
         baseline.build(baseline.make_config("multi_similarity"), toy(), TrainingSet(1, 8))
+
+
+def encoded_loss(options: dict[str, Any], data: TrainingSet, x: jax.Array, labels: jax.Array) -> tuple[Any, Any, Any]:
+    """Value and gradient of the loss of a baseline for embeddings, and its learned parameters."""
+    method = baseline.build(baseline.resolve(options), toy(), data)
+    params, model_state = method.init(jax.random.key(0), batch())
+
+    def value(x: jax.Array) -> jax.Array:
+        given = batch()._replace(labels=labels)
+        return method.loss(params, model_state, x, given, jnp.asarray(0), jax.random.key(1))[0]
+
+    return *jax.value_and_grad(value)(x), params["loss"]
+
+
+LABELS_OF_64 = np.repeat(np.arange(4), [1, 3, 20, 40])
+
+
+def test_class_weights_and_margins_by_class_size() -> None:
+    """Both of the class sizes of the training set; with all classes in the sampled part, sampling changes nothing."""
+    data = TrainingSet(4, 64, LABELS_OF_64)
+    x, labels = jax.random.normal(jax.random.key(3), (SIZE, 5)), jnp.arange(SIZE) // 4
+    options: dict[str, Any] = {
+        "loss": "subcenter_arcface", "embedding_dim": 5, "class_weights": 0.5,
+        "subcenter_arcface": {"scale": 8.0, "margin": 0.4, "size_power": 0.25, "size_floor": 0.1, "centers": 2},
+    }  # fmt: skip
+    value, gradient, learned = encoded_loss(options, data, x, labels)
+    sizes = np.bincount(LABELS_OF_64)
+    weights = sizes**-0.5 * 64 / (sizes**-0.5 @ sizes)
+    assert float(weights @ sizes / 64) == pytest.approx(1)
+
+    def expected(x: jax.Array) -> jax.Array:
+        margins = jnp.asarray(0.4 * sizes.astype(float) ** -0.25 + 0.1, jnp.float32)
+        each = jnp.asarray(weights, jnp.float32)[labels]
+        return losses.subcenter_arcface(x, labels, learned["proxies"], margin=margins, scale=8.0, weights=each)
+
+    exact, slopes = jax.value_and_grad(expected)(x)
+    np.testing.assert_allclose(value, exact, rtol=1e-5)
+    np.testing.assert_allclose(gradient, slopes, rtol=1e-4, atol=1e-6)
+    sampled, _, _ = encoded_loss(options | {"sample_classes": 0.9}, data, x, labels)
+    np.testing.assert_allclose(sampled, exact, rtol=1e-5)
+
+
+@pytest.mark.parametrize("loss", ["softmax+contrastive", "soft_triple"])
+def test_prefixes_share_the_parameters(loss: str) -> None:
+    """Eq. 1 of Matryoshka representation learning, with weights; the memory is compared at each prefix, too."""
+    names = loss.replace("softmax", "cross_entropy")
+    x, labels = jax.random.normal(jax.random.key(3), (SIZE, 6)), jnp.arange(SIZE) // 4
+    options: dict[str, Any] = {"loss": names, "embedding_dim": 6, "prefixes": [2, 4], "prefix_weights": [0.5, 2.0]}
+    value, gradient, learned = encoded_loss(options, TrainingSet(4, 64), x, labels)
+
+    def expected(x: jax.Array) -> jax.Array:
+        total = jnp.zeros(())
+        for m, factor in ((2, 0.5), (4, 2.0), (6, 1.0)):
+            if loss == "soft_triple":
+                term = losses.soft_triple(x[:, :m], labels, learned["proxies"][..., :m])
+            else:
+                kernel, bias = learned["cross_entropy_kernel"][:m], learned["cross_entropy_bias"]
+                term = losses.softmax(x[:, :m], labels, kernel, bias) + losses.contrastive(x[:, :m], labels)
+            total += factor * term
+        return total
+
+    exact, slopes = jax.value_and_grad(expected)(x)
+    np.testing.assert_allclose(value, exact, rtol=1e-5)
+    np.testing.assert_allclose(gradient, slopes, rtol=1e-4, atol=1e-6)
+
+
+def test_prefixes_that_do_not_fit() -> None:
+    for options, message in (
+        ({"prefixes": (4, 2)}, r"prefixes=\(4, 2\): must be increasing and less than embedding_dim=8"),
+        ({"prefixes": (4, 8)}, r"must be increasing and less than embedding_dim=8"),
+        ({"prefixes": (4,), "prefix_weights": (1.0, 2.0)}, r"give one for each of prefixes=\(4,\)"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            baseline.make_config("triplet", embedding_dim=8, **options)

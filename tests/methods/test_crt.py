@@ -120,7 +120,7 @@ def test_initial_values_follow_torch_linear() -> None:
 def test_variants(options: dict[str, Any], terms: set[str], leaves: int) -> None:
     config = crt.Config(**(SMALL | options))
     method = crt.build(config, toy(), DATA)
-    params, model_state = method.init(jax.random.key(0), batch())
+    params, model_state = jax.jit(method.init)(jax.random.key(0), batch())
     loss, aux = jax.jit(partial(step.loss, method))(params, model_state, batch(), jnp.zeros((), int), jax.random.key(1))
     counts = {f"{kind}{b}" for kind in ("positives", "negatives", "multi_similarity") for b in (1, 2)}
     assert set(aux.metrics) == counts | terms | {"consistency"}
@@ -135,7 +135,7 @@ def test_variants(options: dict[str, Any], terms: set[str], leaves: int) -> None
 
 def test_parameter_groups() -> None:
     method = crt.build(crt.Config(**SMALL), toy(), DATA)
-    params, _ = method.init(jax.random.key(0), batch())
+    params, _ = jax.jit(method.init)(jax.random.key(0), batch())
     groups = jax.tree_util.tree_map_with_path(lambda path, _: method.group(tuple(p.key for p in path)), params)
     assert set(jax.tree.leaves(groups["backbone"])) == {"backbone"}
     assert groups["branch1"]["prototypes"] == "prototypes"

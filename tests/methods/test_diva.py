@@ -168,7 +168,7 @@ def test_momentum_network_and_queue() -> None:
     """Filled with first views; then second views are appended; the key network's batch statistics stay constant."""
     method = diva.build(SMALL, toy(), DATA)
     optimizer = optax.sgd(0.1)
-    state = step.initial(method, optimizer, jax.random.key(0), batch())
+    state = jax.jit(lambda key: step.initial(method, optimizer, key, batch()))(jax.random.key(0))
     first = jax.tree.map(np.asarray, state.params)
     filled = method.hooks.fill(state.params, state.model_state, iter([batch(seed=5), batch(seed=6), batch(seed=7)]))
     by_hand = np.concatenate([keys_by_hand(first, batch(seed=seed).images[0]) for seed in (5, 6)])
@@ -196,7 +196,7 @@ def test_momentum_network_and_queue() -> None:
 
 def test_a_queue_that_cannot_be_filled() -> None:
     method = diva.build(SMALL, toy(), DATA)
-    params, model_state = method.init(jax.random.key(0), batch())
+    params, model_state = jax.jit(method.init)(jax.random.key(0), batch())
     with pytest.raises(DataError, match=r"16 images cannot fill a queue of 32: .* lower method\.queue_batches"):
         method.hooks.fill(params, model_state, [batch()])
 
@@ -305,6 +305,7 @@ def test_learned_temperature_is_used() -> None:
     config = dataclasses.replace(SMALL, tasks=("selfsimilarity",), learn_temperature=True)
     x = unit(jnp.asarray(np.random.default_rng(0).normal(size=(3, 8, 6))))
 
+    @jax.jit
     def loss(temperature: float) -> Any:
         params = diva.loss_init(jax.random.key(0), config, 4) | {"temperature": temperature}
         embeddings = {"selfsimilarity": x[0]}

@@ -187,7 +187,7 @@ def test_rotated_images_are_classified() -> None:
     method = diva.build(config, backbone, DATA)
     batch = toys.batch(1)
     corner = jnp.zeros_like(batch.images).at[:, :, 0, 0].set(255)  # top left; turned: bottom left, bottom right, …
-    params, model_state = method.init(jax.random.key(0), batch)
+    params, model_state = jax.jit(method.init)(jax.random.key(0), batch)
     kernel = 50.0 * jnp.eye(4)[jnp.array([0, 3, 1, 2])]  # corners top left, top right, bottom left, bottom right
     params["classifier"]["kernel"] = kernel
     _, aux = step.loss(method, params, model_state, batch._replace(images=corner), jnp.zeros(()), jax.random.key(0))

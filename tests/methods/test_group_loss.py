@@ -99,7 +99,7 @@ def test_pooled_features_are_the_embedding_without_a_layer() -> None:
 def test_teaches_its_embedding_and_logits() -> None:
     method = group_loss.build(Config(embedding_dim=DIM), toys.backbone(), TrainingSet(CLASSES, 16))
     batch = toys.batch(1)
-    params, state = method.init(jax.random.key(0), batch)
+    params, state = jax.jit(method.init)(jax.random.key(0), batch)
     outputs = teaching(method)(params, state, batch.images[0])
     np.testing.assert_allclose(outputs.embeddings, method.embed(params, state, batch.images[0]), rtol=1e-6)
     # The classifier uses the embeddings before normalisation: its logits without bias are proportional.

@@ -57,7 +57,7 @@ def test_values_and_gradients(kind: Any, tau: float, x64: None) -> None:
     config = replace(SMALL, kind=kind, soft_temperature=tau)
     outputs = Teaching(jnp.asarray(TEACHER_EMBEDDINGS), jnp.asarray(TEACHER_LOGITS))
     value_and_grad = jax.value_and_grad(lambda x, z: student.teacher_loss(x, z, outputs, config), (0, 1))
-    value, gradients = value_and_grad(jnp.asarray(EMBEDDINGS), jnp.asarray(LOGITS))
+    value, gradients = jax.jit(value_and_grad)(jnp.asarray(EMBEDDINGS), jnp.asarray(LOGITS))
     assert float(value) == pytest.approx(reference(EMBEDDINGS, LOGITS, kind, tau), rel=1e-12)
     delta = 1e-6
     for which, gradient in enumerate(gradients):
@@ -73,14 +73,15 @@ def test_values_and_gradients(kind: Any, tau: float, x64: None) -> None:
 def test_relational_loss_of_equal_embeddings() -> None:
     """Finite, and equal to the sum of the teacher's relative distances."""
     same = jnp.ones((6, 5))
-    value, gradient = jax.value_and_grad(lambda x: student.relational(x, jnp.asarray(TEACHER_EMBEDDINGS)).sum())(same)
+    relational = jax.value_and_grad(lambda x: student.relational(x, jnp.asarray(TEACHER_EMBEDDINGS)).sum())
+    value, gradient = jax.jit(relational)(same)
     assert float(value) == pytest.approx(36)  # their mean is 1
     assert np.isfinite(gradient).all()
 
 
 def build(config: student.Config) -> tuple[Method, Any, Any]:
     method = student.build(config, toys.backbone(), DATA)
-    return method, *method.init(jax.random.key(0), toys.batch(1))
+    return method, *jax.jit(method.init)(jax.random.key(0), toys.batch(1))
 
 
 def teach(method: Method, params: Any, state: Any, batch: Batch) -> Teaching:
@@ -111,8 +112,9 @@ def test_loss_of_a_batch() -> None:
     def objective(params: Any, scale: jax.Array) -> tuple[jax.Array, dict[str, jax.Array]]:
         return loss(method, params, state, batch._replace(teacher=jax.tree_util.Partial(teacher, scale)))
 
-    (value, terms), gradients = jax.value_and_grad(objective, (0, 1), has_aux=True)(params, jnp.asarray(0.01))
-    outputs = teach(method, params, state, batch)
+    differentiate = jax.jit(jax.value_and_grad(objective, (0, 1), has_aux=True))
+    (value, terms), gradients = differentiate(params, jnp.asarray(0.01))
+    outputs = jax.jit(lambda params: teach(method, params, state, batch))(params)
     pixels = 0.01 * np.asarray(batch.images[0]).reshape(16, -1)[:, :8].astype(float)
     loss_teacher = huber(np.asarray(outputs.embeddings) - pixels).mean()
     p = softmax(np.asarray(outputs.logits, float) / 0.2)
@@ -150,7 +152,7 @@ def cross_entropy_method(name: str) -> Method:
 )
 def test_classifiers_teach_the_logits_of_their_loss(name: str) -> None:
     method, batch = cross_entropy_method(name), toys.batch(1)
-    params, state = method.init(jax.random.key(0), batch)
+    params, state = jax.jit(method.init)(jax.random.key(0), batch)
     outputs = teach(method, params, state, batch)
     p = softmax(np.asarray(outputs.logits, float))
     expected = -np.log(p[np.arange(16), np.asarray(batch.labels)]).mean()
@@ -163,7 +165,7 @@ def test_mpn_teaches_refined_embeddings() -> None:
     """Without dropout, and with the running statistics of the neck."""
     config = mpn.Config(embedding_dim=8, layers=2, concatenate=True, dropout=0.5)
     method, batch = mpn.build(config, toys.backbone(), DATA), toys.batch(1)
-    params, state = method.init(jax.random.key(0), batch)
+    params, state = jax.jit(method.init)(jax.random.key(0), batch)
     network = mpn.MessagePassingNetwork(config, CLASSES)
     embeddings = method.embed(params, state, batch.images[0])
     nodes = network.apply({"params": params["mpn"]}, embeddings, method="initial_nodes")
@@ -188,7 +190,7 @@ def test_methods_without_a_classifier_teach_no_logits(name: str) -> None:
         method = hist.build(hist.Config(embedding_dim=8, hidden_dim=8), toys.backbone(), DATA)
     else:
         method = baseline.build(baseline.make_config("triplet", embedding_dim=8), toys.backbone(), DATA)
-    params, state = method.init(jax.random.key(0), batch)
+    params, state = jax.jit(method.init)(jax.random.key(0), batch)
     outputs = teach(method, params, state, batch)
     assert outputs.logits is None
     np.testing.assert_allclose(outputs.embeddings, method.embed(params, state, batch.images[0]), rtol=1e-6)

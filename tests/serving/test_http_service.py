@@ -1,5 +1,6 @@
 """The server, in a thread of the tests, with the mean colour as its model."""
 
+import base64
 import io
 import json
 import socket
@@ -22,10 +23,13 @@ from dml_jax.config import Data
 from dml_jax.data import decode, transforms
 from dml_jax.errors import DataError
 from dml_jax.inference.index import Index
+from dml_jax.serving import classify_page
 from dml_jax.serving.batched_answers import Answers
 from dml_jax.serving.enrolled_classes import EnrolledClasses
 from dml_jax.serving.http_service import Limits, server
+from tests.analysis.test_page import Page
 
+RED, BLUE = (200, 9, 9), (9, 9, 200)
 transform = transforms.evaluation(Data(name="folder", crop="centre", resize=20, image_size=16))
 
 
@@ -41,9 +45,9 @@ class Colours:
         self.free.set()
         self.waiting: Callable[[], int] = lambda: 0  # number of images that wait for the network
 
-    def read(self, file: bytes) -> np.ndarray:
+    def read(self, file: bytes | np.ndarray) -> np.ndarray:
         try:
-            return transform(decode.rgb(file))
+            return transform(decode.rgb(file) if isinstance(file, bytes) else file)
         except DataError as error:
             raise DataError(f"image: {error}") from error
 
@@ -304,6 +308,34 @@ def test_an_embedding_that_is_not_finite_is_refused_alone(tmp_path: Path) -> Non
     assert (status, answer["class"]) == (200, r"caf\udce9")  # JSON is UTF-8, the name of the folder was not
     row = np.array([10.0, 201.0, 10.0])
     np.testing.assert_allclose(answer["embedding"], row / np.linalg.norm(row), atol=1e-6)
+
+
+def test_pictures_and_the_page(tmp_path: Path) -> None:
+    """The nearest enrolled image of each class, on request, and only of images that were enrolled with pictures."""
+    model = Colours()
+    index = Index(model)
+    colours = {name: [np.full((20, 20, 3), colour, np.uint8)] for name, colour in (("red", RED), ("blue", BLUE))}
+    index.add({"red": colours["red"]}, thumbnails=True)
+    index.add({"blue": colours["blue"]})
+    index.save(tmp_path / "i.npz")
+    classify = EnrolledClasses(model, tmp_path / "i.npz", {"threshold": 0.5})
+    with serving(model, classify, also={"routes": classify_page.routes()}) as port:
+        plain, full = (ask(port, picture(colour=RED), None, path)[1] for path in ("", "?pictures=1"))
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=60) as reply:
+            page = reply.read().decode()
+    assert set(plain) == {"class", "score", "cosine", "classes"}
+    assert {name: full[name] for name in plain} == plain
+    assert [best["class"] for best in full["classes"]] == ["red", "blue"]
+    shown = Image.open(io.BytesIO(base64.b64decode(full["pictures"][0])))
+    assert np.abs(np.asarray(shown).astype(int) - RED).max() < 4
+    assert full["pictures"][1] == ""
+    shown_page = Page(page)
+    assert {"file", "near", "status", "query", "found", "controls"} <= {
+        a["id"] for _, a in shown_page.tags if "id" in a
+    }
+    (policy,) = (attrs["content"] or "" for attrs in shown_page.all("meta") if "http-equiv" in attrs)
+    assert "connect-src 'self'" in policy
+    assert "img-src data: blob:" in policy
 
 
 def test_slow_clients() -> None:

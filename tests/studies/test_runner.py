@@ -1,4 +1,4 @@
-"""The runner with a short script in place of training: claims, failures, takeover, signals."""
+"""The runner with a short script in place of training: failures, lost processes, signals."""
 
 import json
 import os
@@ -17,7 +17,7 @@ import pytest
 from dml_jax.commands import study as command
 from dml_jax.config import files as config_files
 from dml_jax.errors import ConfigError
-from dml_jax.studies import lengths, outcomes, plan, runner, summary
+from dml_jax.studies import lengths, outcomes, plan, runner, slots, summary
 from dml_jax.studies.definition import Row, Study
 from dml_jax.studies.plan import Settings, Trial
 
@@ -49,7 +49,7 @@ results = {"recall@1": tau / 100, "protocol": "clean", "length": {"steps": 1200,
 def fake(seconds: float) -> Callable[[Path, Trial], list[str]]:
     def made(root: Path, trial: Trial) -> list[str]:
         tau = str(trial.config.method.tau)
-        return [sys.executable, "-S", "-c", TRAIN, str(trial.directory), str(seconds), tau]
+        return ["tests.studies.script", TRAIN, str(trial.directory), str(seconds), tau]
 
     return made
 
@@ -75,9 +75,9 @@ def starts(root: Path) -> list[str]:
     return sorted((root / "starts.txt").read_text().split())
 
 
-def run(root: Path, trials: list[Trial], jobs: int = 1, *, wait: bool = True) -> list[str]:
+def run(root: Path, trials: list[Trial], jobs: int = 1) -> list[str]:
     lines: list[str] = []
-    assert runner.run_all(root, trials, runner.slots(jobs), lines.append, wait=wait) == 0
+    assert runner.run_all(root, trials, slots.local(jobs, {}), lines.append) == 0
     return lines
 
 
@@ -125,33 +125,54 @@ def test_a_trial_that_diverges_is_noted(tmp_path: Path) -> None:
     assert starts(tmp_path).count("tau-13-seed0") == 2
 
 
-def test_trials_of_other_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A claimed trial is left alone; a worker ends, a command waits until it is free and takes it over."""
-    trials = prepared(tmp_path, 1, 2)
-    lock = runner.claim(tmp_path, trials[0].name)
-    assert lock is not None
-    assert runner.claim(tmp_path, trials[0].name) is None
-    run(tmp_path, trials, wait=False)
-    assert [outcomes.is_finished(trial) for trial in trials] == [False, True]
-    timer = threading.Timer(0.3, lock.close)
-    timer.start()
-    run(tmp_path, trials)
-    assert starts(tmp_path) == sorted(trial.name for trial in trials)
+def test_two_commands_exclude_each_other(tmp_path: Path) -> None:
+    prepared(tmp_path, 1)
+    with runner.locked(tmp_path), pytest.raises(ConfigError, match="another command is training this study; wait"):
+        runner.locked(tmp_path).__enter__()
 
 
-def test_a_dead_workers_trial_waits_for_its_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The process of a trial holds the claim after its worker was killed, so that no two train in one directory."""
-    trials = prepared(tmp_path, 1)
+def test_a_process_ends_with_its_command(tmp_path: Path) -> None:
+    """Also if the command is killed, so that no two train in one directory."""
+    prepared(tmp_path, 1)
     script = f"from tests.studies import test_runner; test_runner.work({str(tmp_path)!r})"
-    worker = subprocess.Popen([sys.executable, "-c", script], cwd=ROOT)
+    killed = subprocess.Popen([sys.executable, "-c", script], cwd=ROOT)
     while not (tmp_path / "starts.txt").exists():
         time.sleep(0.01)
-    worker.kill()
-    worker.wait()
-    assert runner.claim(tmp_path, trials[0].name) is None
-    (tmp_path / "go on").touch()
-    run(tmp_path, trials)
-    assert starts(tmp_path) == [trials[0].name]
+    tasks = Path(f"/proc/{killed.pid}/task")
+    (child,) = (Path("/proc", pid) for file in tasks.glob("*/children") for pid in file.read_text().split())
+    killed.kill()
+    killed.wait()
+    deadline = time.monotonic() + 60
+    while child.exists() and "State:\tZ" not in (child / "status").read_text():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("times", [2, 3])
+def test_a_killed_process_is_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: int) -> None:
+    """Twice."""
+    trial, other = prepared(tmp_path, 1, 2)
+    kill = f"""
+import os, signal
+marks = pathlib.Path({str(tmp_path)!r}, "marks")
+marks.mkdir(exist_ok=True)
+if directory.name == {trial.name!r} and len(list(marks.iterdir())) < {times}:
+    (marks / str(os.getpid())).touch()
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+    code = TRAIN.replace("images =", f"{kill}images =")
+    monkeypatch.setattr(
+        runner, "command", lambda root, trial: ["tests.studies.script", code, str(trial.directory), "0", "1"]
+    )
+    lines = run(tmp_path, [trial, other])
+    assert starts(tmp_path) == [trial.name] * 3 + [other.name]
+    assert f"{trial.name}: its process was killed or lost (2 of 3)" in lines
+    assert outcomes.is_finished(other)
+    if times == 2:
+        assert outcomes.is_finished(trial)
+    else:
+        reason = f"its process was killed or lost 3 times; see {tmp_path / 'trials' / trial.name}.log"
+        assert runner.problems(tmp_path, [trial], ()) == {trial.name: reason}
 
 
 def test_a_signal_stops_all_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,12 +185,9 @@ def test_a_signal_stops_all_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         os.kill(os.getpid(), signal.SIGTERM)
 
     threading.Thread(target=stop_when_started).start()
-    assert runner.run_all(tmp_path, trials, runner.slots(1), lambda line: None, wait=True) == 143
+    assert runner.run_all(tmp_path, trials, slots.local(1, {}), lambda line: None) == 143
     assert not outcomes.finished(trials)
     assert not runner.problems(tmp_path, trials, ())
-    lock = runner.claim(tmp_path, trials[0].name)
-    assert lock is not None
-    lock.close()
 
 
 def test_what_needs_a_blocked_trial_is_not_waited_for(tmp_path: Path) -> None:
@@ -178,14 +196,8 @@ def test_what_needs_a_blocked_trial_is_not_waited_for(tmp_path: Path) -> None:
     chain = [first]
     for name in ("second", "third"):
         chain.append(replace(first, name=name, directory=tmp_path / name, needs=(chain[-1].name,)))
-    progress = runner.Progress(lambda line: None, threading.Event())
     runner.problem_file(tmp_path, first.name).write_text("training diverged")
-    ended = threading.Thread(target=runner._next, args=(tmp_path, chain, progress), kwargs={"wait": True}, daemon=True)
-    ended.start()
-    ended.join(5)
-    waited = ended.is_alive()
-    progress.stop.set()
-    assert not waited
+    assert run(tmp_path, chain) == []
     assert runner.problems(tmp_path, chain, ())["third"] == f"needs {first.name}, which failed"
 
 
@@ -202,7 +214,7 @@ if not mark.exists():
 """
     monkeypatch.setattr(
         runner, "command",
-        lambda root, trial: [sys.executable, "-S", "-c", stop_once + TRAIN, str(trial.directory), "0", "1"],
+        lambda root, trial: ["tests.studies.script", stop_once + TRAIN, str(trial.directory), "0", "1"],
     )  # fmt: skip
     lines = run(tmp_path, [trial])
     assert (tmp_path / "stopped").exists()
@@ -212,7 +224,7 @@ if not mark.exists():
 def test_a_process_that_ends_after_the_command_is_stopped_has_not_failed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runner, "command", lambda root, trial: [sys.executable, "-S", "-c", "raise SystemExit(1)"])
+    monkeypatch.setattr(runner, "command", lambda root, trial: ["tests.studies.script", "raise SystemExit(1)"])
     (trial,) = prepared(tmp_path, 1)
     progress = runner.Progress(lambda line: None, threading.Event())
     original = subprocess.Popen.poll
@@ -223,36 +235,25 @@ def test_a_process_that_ends_after_the_command_is_stopped_has_not_failed(
         return original(process)
 
     monkeypatch.setattr(subprocess.Popen, "poll", poll)
-    lock = runner.claim(tmp_path, trial.name)
-    assert lock is not None
-    with lock:
-        assert not runner.execute(tmp_path, trial, lock, runner.slots(1)[0], progress)
+    assert not runner.execute(tmp_path, trial, slots.local(1, {})[0], progress)
     assert not runner.problems(tmp_path, [trial], ())
 
 
 def test_the_list(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Only what is free is for other workers; failed trials are left alone by them."""
     trials = prepared(tmp_path, 1, 2, 3, 4)
     runner.problem_file(tmp_path, trials[0].name).write_text("training diverged")
     (trials[1].directory / "checkpoints").mkdir(parents=True)
-    (trials[2].directory / "checkpoints").mkdir(parents=True)
-    lock = runner.claim(tmp_path, trials[1].name)
-    assert lock is not None
-    with lock:
-        command.show_list(tmp_path, trials, 1, "dml-jax study --study=x.py")
+    command.show_list(tmp_path, trials[:3], 1, "dml-jax study --study=x.py")
     printed = capsys.readouterr().out
-    states = [re.split(r"\s+", line, maxsplit=1)[1] for line in printed.splitlines()[:4]]
-    assert states == ["failed: training diverged", "running", "interrupted", "to be trained"]
-    assert "1 running" in printed
+    states = [re.split(r"\s+", line, maxsplit=1)[1] for line in printed.splitlines()[:3]]
+    assert states == ["failed: training diverged", "begun", "to be trained"]
     assert "1 failed; to try again: dml-jax study --study=x.py\n" in printed
     assert "2 to do" in printed
-    assert "--array=1-2 " in printed
     for trial in trials[2:]:
         runner.problem_file(tmp_path, trial.name).write_text("training diverged")
     command.show_list(tmp_path, trials[2:], 1, "again")
     printed = capsys.readouterr().out
     assert "2 failed; to try again: again" in printed
-    assert "sbatch" not in printed
     assert "nothing to do" not in printed
 
 
@@ -292,7 +293,7 @@ def planned(root: Path, steps: int, monkeypatch: pytest.MonkeyPatch) -> tuple[li
         started.append(trial.name)
         of_run = (EMBED, steps, json.dumps(trial.config and asdict(trial.config)))
         script, *arguments = (ENSEMBLE, *trial.members) if trial.members else of_run
-        return [sys.executable, "-S", "-c", script, str(trial.directory), *map(str, arguments)]
+        return ["tests.studies.script", script, str(trial.directory), *map(str, arguments)]
 
     monkeypatch.setattr(runner, "command", made)
     return trials, started
@@ -330,28 +331,47 @@ def test_an_ensemble_waits_for_its_members(tmp_path: Path, monkeypatch: pytest.M
         (by_name[name].directory / "results.json").unlink()
     assert outcomes.finished(trials) == {"student-seed0"}
     assert "both-seed0: its members are not finished" in summary.of_study(tmp_path).failed
-    lock = runner.claim(tmp_path, "tau-2-seed0")
-    assert lock is not None
     trials, started = planned(tmp_path, 300, monkeypatch)
-    with lock:
-        run(tmp_path, trials, wait=False)
-    assert started == ["tau-1-seed0"]
+    run(tmp_path, trials)
+    assert started == ["tau-1-seed0", "tau-2-seed0"]
 
 
 def test_slots(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(8)))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert [sorted(slot.cores) for slot in runner.slots(3)] == [[0, 3, 6], [1, 4, 7], [2, 5]]
-    assert runner.slots(1)[0].environment == {}
+    assert [sorted(slot.cores) for slot in slots.local(3, {})] == [[0, 3, 6], [1, 4, 7], [2, 5]]
+    assert slots.local(1, {})[0].environment == {}
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6,7")
-    assert [slot.environment for slot in runner.slots(2)] == [
+    assert [slot.environment for slot in slots.local(2, {})] == [
         {"CUDA_VISIBLE_DEVICES": "4,6"}, {"CUDA_VISIBLE_DEVICES": "5,7"},
     ]  # fmt: skip
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
-    assert {tuple(slot.environment.values()) for slot in runner.slots(2)} == {("0", "0.45")}
+    assert {tuple(slot.environment.values()) for slot in slots.local(2, {})} == {("0", "0.45")}
     for jobs in (0, 9):
         with pytest.raises(ConfigError, match=f"--jobs={jobs}: must be one of 1 to 8"):
-            runner.slots(jobs)
+            slots.local(jobs, {})
+
+
+@pytest.mark.parametrize(
+    ("machines", "jobs", "expected"),
+    [
+        ([(2, 0)], 1, (2, 0, 1)),
+        ([(16, 0), (9, 0)], 2, (4, 0, 1)),
+        ([(32, 8), (64, 8)], 1, (32, 8, 1)),
+        ([(32, 8), (64, 8)], 3, (10, 2, 1)),
+        ([(1, 1)], 1, (1, 1, 1)),
+        ([(8, 2)], 3, (2, 0.5, 2)),
+    ],
+)
+def test_shares_of_machines(machines: list[tuple[int, int]], jobs: int, expected: tuple[float, ...]) -> None:
+    """Of the smallest one; several jobs on a GPU if there are fewer GPUs."""
+    needs, per_gpu = slots.share(machines, jobs)
+    assert (needs["num_cpus"], needs["num_gpus"], per_gpu) == expected
+    for cores, gpus in machines:
+        assert jobs * needs["num_cpus"] <= cores
+        assert jobs * needs["num_gpus"] <= gpus
+    with pytest.raises(ConfigError, match="as many as the smallest machine has"):
+        slots.share(machines, 1000)
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -365,7 +385,6 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     command.execute([*arguments, "--list"])
     listed = capsys.readouterr().out
     assert listed.count("to be trained") == 4
-    assert f"--wrap='dml-jax study --study={file} --root={root} --seeds=0,1" in listed
     assert not root.exists()
     command.execute(arguments)
     printed = capsys.readouterr().out
@@ -385,11 +404,14 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     ("arguments", "message"),
     [
         ([], "--study: give a study file, or --compare"),
-        (["--compare", DIGITS], "--compare: give two or more different"),
+        (["--compare", DIGITS], r"--compare .*digits_hist\.py: one configuration needs several seeds, e\.g\. --seeds"),
+        (["--compare", DIGITS, DIGITS], "--compare: give different configurations"),
         (["--study=no.py"], r"--study=no\.py: there is no such file"),
         (["--study=configs/studies/hist_layers.py", "--seeds=a"], "--seeds=a: must be whole numbers"),
         (["--study=configs/studies/hist_layers.py", "--seeds=1,1"], "--seeds=1,1: give different seeds"),
         (["--study=configs/studies/hist_layers.py", "--protocol=x"], "--protocol=x: must be clean or paper"),
+        (["--study=configs/studies/hist_layers.py", "--engine=x"], "--engine=x: must be local or ray"),
+        (["--study=configs/studies/hist_layers.py", "--address=auto"], "--address=auto: is for --engine=ray"),
         (["--study=configs/studies/hist_layers.py", "--trials=3"], "--trials=3: hist_layers is not a search"),
         (["--study=configs/studies/hist_layers.py", "--config.method.tua=3"], r"method\.tua: there is no such key"),
         (["--study=configs/studies/hist_layers.py"], r"data\.path=data/cars: does not exist"),
@@ -402,6 +424,11 @@ def test_invalid_command_lines(arguments: list[str], message: str) -> None:
 
 
 def test_comparison_without_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command.execute(["--compare", DIGITS, "--seeds=0,3", f"--root={tmp_path / 'one'}", "--list"])
+    assert re.findall(r"^(\S+-seed\d)", capsys.readouterr().out, re.MULTILINE) == [
+        "digits_hist-seed0",
+        "digits_hist-seed3",
+    ]
     other = str(ROOT / "configs" / "omniglot_hist.py")
     command.execute(["--compare", DIGITS, other, f"--root={tmp_path / 'r'}", "--smoke", "--list"])
     assert re.findall(r"^(\S+)", capsys.readouterr().out, re.MULTILINE)[:2] == [
@@ -415,11 +442,11 @@ def test_the_processes_of_trials(tmp_path: Path) -> None:
     plain = prepared(tmp_path, 3)[0]
     arguments = REAL_COMMAND(tmp_path, plain)
     config = tmp_path / "trials" / "tau-3-seed0.json"
-    expected = ["-m", "dml_jax.main", f"--config={config}", f"--workdir={plain.directory}", "--quiet", "--trust_code"]
-    assert arguments[1:] == expected
+    expected = ["dml_jax.main", f"--config={config}", f"--workdir={plain.directory}", "--quiet", "--trust_code"]
+    assert arguments == expected
     assert config_files.load_config(str(config), {"seed": "4"})["method"]["tau"] == 3.0
     assert config_files.load_config(str(config), {"seed": "4"})["seed"] == 4
     ensemble = Trial("e", "e", 0, Path("r/e"), None, members=(Path("r/b"), Path("r/c")), weights=(1.0, 2.0))
     members = ["r/b", "r/c"]
-    arguments = REAL_COMMAND(tmp_path, ensemble)[2:]
+    arguments = REAL_COMMAND(tmp_path, ensemble)
     assert arguments == ["dml_jax", "ensemble", *members, "--output=r/e", "--weights=1.0,2.0"]

@@ -2,6 +2,7 @@
 
 import re
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from dml_jax.commands import report
 from dml_jax.commands import study as command
 from dml_jax.errors import ConfigError
-from dml_jax.studies import outcomes, plan, runner, search, search_report
+from dml_jax.studies import outcomes, plan, runner, search, search_report, slots
 from dml_jax.studies.definition import Integers, Search, Uniform
 from dml_jax.studies.plan import Settings, Trial
 
@@ -57,7 +58,7 @@ def use(monkeypatch: pytest.MonkeyPatch, seconds: float = 0.0) -> None:
     def made(root: Path, trial: Trial) -> list[str]:
         split = "validation" if trial.config.data.validation_share else "test"
         arguments = [str(trial.directory), split, str(trial.config.method.tau), str(seconds)]
-        return [sys.executable, "-S", "-c", TRAIN, *arguments]
+        return ["tests.studies.script", TRAIN, *arguments]
 
     monkeypatch.setattr(runner, "command", made)
 
@@ -113,8 +114,10 @@ def test_the_authors_protocol_is_announced(tmp_path: Path, file: str, capsys: py
     assert made.config.data.validation_share == 0.0
 
 
-def test_interrupted_trials_are_taken_over(tmp_path: Path, file: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_interrupted_trials_are_taken_over(tmp_path: Path, file: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that was asked for and never started, and one that finished without being recorded; both count once."""
+    monkeypatch.setattr(search, "LOST", 1.0)
+    monkeypatch.setattr(search, "SETTLE", 0.0)
     root, other = tmp_path / "root", tmp_path / "other"
     command.execute([f"--study={file}", f"--root={other}", "--trials=3"])
     wanted = Search(DIGITS, SPACE, trials=3)
@@ -122,15 +125,12 @@ def test_interrupted_trials_are_taken_over(tmp_path: Path, file: str, capsys: py
     command.execute([f"--study={file}", f"--root={root}", "--trials=1"])
     stated = (plan.read_facts(root) or {})["search"]
     study = search.open_storage(optuna, stated["storage"], stated["name"])
-    study.sampler = search.sampler(optuna, wanted, 1)
-    trial = search.make_trial(wanted, settings, 1, search.suggested(study.ask(), wanted))
-    lock = runner.claim(root, trial.name)
-    assert lock is not None
-    with lock:
-        progress = runner.Progress(print, runner.threading.Event())
-        assert runner.execute(root, trial, lock, runner.slots(1)[0], progress)
-    study.sampler = search.sampler(optuna, wanted, 2)
-    search.suggested(study.ask(), wanted)
+    storage = search.database(optuna, stated["storage"])
+    progress, (slot,) = runner.Progress(print, threading.Event()), slots.local(1, {})
+    killed = search.Job(optuna, study, storage, wanted, settings, "recall@1", slot, progress)
+    trial = search.make_trial(wanted, settings, 1, search.suggested(killed.ask(3), wanted))
+    assert runner.execute(root, trial, slot, progress)
+    search.suggested(killed.ask(3), wanted)
     command.execute([f"--study={file}", f"--root={root}", "--trials=3"])
     assert (root / "starts.txt").read_text().split() == ["trial-0000", "trial-0001", "trial-0002"]
     assert [t.params for t in trials(root)] == [t.params for t in trials(other)]
@@ -151,9 +151,9 @@ def test_two_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     use(monkeypatch, 0.1)
     wanted, settings = Search(DIGITS, SPACE, trials=6), Settings(tmp_path)
     plan.write_facts(tmp_path, "n", plan.Study("T", search=wanted), settings, {"search": {}})
-    jobs = [runner.slots(1)[0]] * 2
+    jobs = [slots.local(1, {})[0]] * 2
     storage = f"sqlite:///{tmp_path / 'search.db'}"
-    assert search.run("n", wanted, settings, "recall@1", jobs, storage, lambda line: None, wait=True) == 0
+    assert search.run("n", wanted, settings, "recall@1", jobs, storage, lambda line: None) == 0
     assert sorted((tmp_path / "starts.txt").read_text().split()) == [f"trial-{i:04d}" for i in range(6)]
     states = [trial.state.name for trial in search.open_storage(optuna, storage, "n").trials]
     assert len(states) == 6
@@ -203,7 +203,7 @@ def test_impossible_values_fail_alone(tmp_path: Path) -> None:
     plan.write_facts(tmp_path, "n", plan.Study("T", search=wanted), settings, {"search": {}})
     lines: list[str] = []
     storage = f"sqlite:///{tmp_path / 'search.db'}"
-    assert search.run("n", wanted, settings, "recall@1", runner.slots(1), storage, lines.append, wait=True) == 0
+    assert search.run("n", wanted, settings, "recall@1", slots.local(1, {}), storage, lines.append) == 0
     states = {t.params["data.batch_size"]: t.state.name for t in search.open_storage(optuna, storage, "n").trials}
     assert states == {63: "FAIL", 64: "COMPLETE"}
     assert any("not possible: data.images_per_class=4: must divide batch_size=63" in line for line in lines)
@@ -275,7 +275,7 @@ def test_a_signal_to_the_process_of_a_trial(tmp_path: Path, file: str, monkeypat
 
     def stopped_once(root: Path, trial: Trial) -> list[str]:
         monkeypatch.setattr(runner, "command", plain)
-        return [sys.executable, "-S", "-c", "raise SystemExit(143)"]
+        return ["tests.studies.script", "raise SystemExit(143)"]
 
     monkeypatch.setattr(runner, "command", stopped_once)
     command.execute([f"--study={file}", f"--root={root}", "--trials=1"])

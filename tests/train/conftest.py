@@ -1,8 +1,23 @@
-"""For the tests of training: runs write no report, whose figures take longer than such a run."""
+"""For the tests of training: two devices, and runs write no report, whose figures take longer than such a run."""
 
+from collections.abc import Iterator
+
+import jax
+import numpy as np
 import pytest
+from jax.sharding import AxisType, Mesh
 
 from dml_jax.analysis import run_report
+from dml_jax.train.distributed import mesh
+
+
+@pytest.fixture(scope="module", autouse=True)
+def fewer_devices(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Programs for two devices compile and start faster than for eight, which a module asks for by `DEVICES`."""
+    devices = np.asarray(jax.devices()[: getattr(request.module, "DEVICES", 2)])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(mesh, "make", lambda: Mesh(devices, (mesh.AXIS,), axis_types=(AxisType.Auto,)))
+        yield
 
 
 @pytest.fixture(autouse=True)

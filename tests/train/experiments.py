@@ -11,7 +11,6 @@ from dml_jax import config as configs
 from dml_jax.backbones import resnet
 from dml_jax.config import Config, Group, Train
 from dml_jax.methods import baseline, hist
-from dml_jax.methods.contract import TrainingSet
 from dml_jax.train import experiment as experiments
 from dml_jax.train.experiment import Experiment
 from tests import toys
@@ -49,6 +48,6 @@ def on_patches(config: Config) -> Experiment:
     experiment = experiments.build(config)
     train, test = experiment.splits["train"], experiment.splits["test"]
     few = test._replace(labels=test.labels[:100], ids=test.ids[:100])
-    method = baseline.build(config.method, toys.backbone(4), TrainingSet(len(train.classes), len(train.labels)))
+    method = baseline.build(config.method, toys.backbone(4), experiments.training_set(train))
     mesh = Mesh(np.asarray(jax.devices()[:1]), ("data",))
     return experiment._replace(mesh=mesh, method=method, splits=experiment.splits | {"test": few})

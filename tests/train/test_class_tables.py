@@ -27,6 +27,7 @@ from dml_jax.train.variants import class_tables
 from tests import toys
 from tests.train.experiments import small
 
+DEVICES = 8
 CLASSES, DIM = 1000, 8  # not a multiple of anything that matters
 
 

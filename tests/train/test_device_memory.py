@@ -15,7 +15,9 @@ from dml_jax.train.distributed import device_memory
 from dml_jax.train.distributed.stop_signals import Stop
 from dml_jax.train.start import warm_start
 from dml_jax.train.testing import embedding, split_metrics
-from tests.train.experiments import small
+from tests.train.experiments import linear, small
+
+DEVICES = 1
 
 
 def too_large(*_: Any, **__: Any) -> jax.Array:
@@ -57,7 +59,7 @@ def test_only_what_would_help_is_named() -> None:
 
 def test_too_little_memory_for_an_evaluation(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     message = r"evaluation\.batch_size=\d+: the evaluation needs more memory than a device has; set a smaller one"
-    config = small(steps=1)
+    config = linear(steps=1)
     with monkeypatch.context() as patch, Stop() as stop:
         patch.setattr(split_metrics, "metrics", too_large)
         for changes in ({"evaluate_every": 1}, {}):  # in the training, and after it

@@ -23,7 +23,7 @@ from dml_jax.train.experiment import Experiment
 from dml_jax.train.start import frozen_features, warm_start
 from tests.train.experiments import values
 
-STEPS = 3
+DEVICES, STEPS = 1, 3
 
 
 def build(**train: Any) -> Experiment:

@@ -67,7 +67,7 @@ def test_nothing_of_a_frozen_group_changes(name: str, frozen: tuple[str, ...]) -
 def test_a_frozen_backbone_gives_the_features_of_evaluations() -> None:
     method = experiments.build_method(config_of("hist", ("backbone",)), TrainingSet(8, 64))
     batch = toys.batch(method.hooks.views)
-    params, state = method.init(jax.random.key(0), batch)
+    params, state = jax.jit(method.init)(jax.random.key(0), batch)
     state["backbone"] = jax.tree.map(lambda leaf: leaf + 0.5, state["backbone"])
     training, _ = method.encode(params, state, batch.images, train=True, key=jax.random.key(1))
     evaluated, _ = method.encode(params, state, batch.images, train=False)

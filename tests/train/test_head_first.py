@@ -15,16 +15,20 @@ from dml_jax import run
 from dml_jax.config import Config, Group, Train
 from dml_jax.console import Console
 from dml_jax.errors import ConfigError
-from dml_jax.methods import hist
+from dml_jax.methods import baseline
 from dml_jax.train import experiment as experiments
 from dml_jax.train.distributed.stop_signals import Stop
 from dml_jax.train.start import warm_start
 from tests.train.experiments import values
 
+DEVICES = 1
+
 
 def config(**head: Any) -> Config:
     given = values(steps=2)
-    groups = {name: Group(1e-2) for name in hist.GROUPS} | {"backbone": Group(0.0, freeze=True)}
+    given["method"] = baseline.as_values(baseline.make_config("proxy_anchor", embedding_dim=8))
+    given["train"]["groups"] = {name: asdict(Group(1e-3)) for name in baseline.GROUPS}
+    groups = {name: Group(1e-2) for name in baseline.GROUPS} | {"backbone": Group(0.0, freeze=True)}
     given["head"] = asdict(Train(groups=groups, **{"steps": 4, "feature_views": 1} | head))
     given["evaluation"] |= {"controls": True}
     return configs.resolve(given)

@@ -28,12 +28,18 @@ PROXIES = baseline.make_config(loss="proxy_anchor", embedding_dim=4)
 
 
 def build(
-    method: Any, *, data: dict[str, Any] | None = None, backbone: dict[str, Any] | None = None, **train: Any
+    method: Any,
+    *,
+    data: dict[str, Any] | None = None,
+    backbone: dict[str, Any] | None = None,
+    rank: int = 0,
+    **train: Any,
 ) -> Experiment:
     given = values(steps=3, **train)
     module = diva if method.name == "diva" else baseline
     given["method"] = asdict(method) if module is diva else baseline.as_values(method)
     given["train"]["groups"] = {name: asdict(Group(1e-3)) for name in module.GROUPS}
+    given["train"]["groups"]["embedding" if module is baseline else "model"]["rank"] = rank
     given["data"] |= data or {}
     given["backbone"] |= backbone or {}
     return experiments.build(configs.resolve(given))
@@ -106,6 +112,23 @@ def test_the_key_network_is_a_copy_of_the_network(tmp_path: Path) -> None:
     assert_equal(filled["key"]["stats"], state.model_state["backbone"])
 
 
+def test_low_rank_updates_are_merged(tmp_path: Path) -> None:
+    """A run that starts from another's, or from converted weights, has its own updates."""
+    params = saved(build(PROXIES, rank=2), tmp_path / "run")
+    found = warm_start.load_trained(tmp_path / "run", "latest", None)
+    layer, plain = params["embedding"], found.state.params["embedding"]
+    update = layer["kernel_lora"]
+    expected = layer["kernel"] + update["scale"] * update["a"] @ update["b"]
+    np.testing.assert_allclose(plain["kernel"], expected, rtol=1e-6, atol=1e-5)
+    assert set(plain) == {"kernel", "bias"}
+    assert_equal(started(build(PROXIES), tmp_path / "run").params, found.state.params)
+    converted_files.write(tmp_path / "weights", {"method/params/embedding/bias": layer["bias"]}, {"architecture": {}})
+    fresh = on_devices.initial_state(build(PROXIES, rank=1)).params["embedding"]
+    for source, kernel in (("run", plain["kernel"]), ("weights", fresh["kernel"])):
+        start = started(build(PROXIES, rank=1), tmp_path / source).params["embedding"]
+        assert_equal(start, {"kernel": kernel, "bias": layer["bias"], "kernel_lora": fresh["kernel_lora"]})
+
+
 def test_a_frozen_part_of_the_backbone_may_be_trained_later(tmp_path: Path) -> None:
     """Its variables are then parameters instead of state."""
     saved(build(PROXIES, backbone={"freeze_bn_affine": True}), tmp_path / "run")
@@ -118,6 +141,6 @@ def test_the_one_model_of_a_run_from_the_hub(tmp_path: Path) -> None:
     run, pulled = tmp_path / "run", tmp_path / "pulled"
     params = saved(build(PROXIES), run)
     facts = workdir.identity(workdir.read_config(run))
-    kept_models.write(pulled / warm_start.MODEL, warm_start.load_trained(run, "latest", None).state, facts)
+    kept_models.write(pulled / kept_models.MODEL, warm_start.load_trained(run, "latest", None).state, facts)
     (run / "config.json").rename(pulled / "config.json")
     assert_equal(started(build(PROXIES), pulled).params, params)

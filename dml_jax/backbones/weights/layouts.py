@@ -79,6 +79,12 @@ def length(tensors: StateDict, name: str) -> int:
     return max(1, math.prod(tensors[name].shape))
 
 
+def patch_side(tensors: StateDict) -> int:
+    """Side in pixels of the patches of a vision transformer; 16 if it is unknown, to be reported as a wrong shape."""
+    kernel = tensors.get("patch_embed.proj.weight")
+    return kernel.shape[-1] if kernel and kernel.shape else 16
+
+
 def numbered(template: str) -> Callable[[re.Match[str]], str]:
     """`template` with the first group plus one: Hugging Face counts from 0 where the authors count from 1."""
     return lambda match: template.format(int(match[1]) + 1)

@@ -22,18 +22,25 @@ S = TypeVar("S")
 T = TypeVar("T")
 
 
-class ImageHashes(NamedTuple):
-    """Hashes of an image that can be decoded.
+class ImageFacts(NamedTuple):
+    """What is known of an image that can be decoded.
 
     Attributes:
       sha256: digest of the file.
+      pixels: digest of its size and pixels, 16 bytes.
       difference: uint8 [16], see `difference_hash`.
+      format: of the file, e.g. "JPEG".
+      height, width: in pixels.
       rotated: whether its EXIF orientation is not upright.
     """
 
     sha256: bytes
+    pixels: bytes
     difference: np.ndarray
-    rotated: bool = False
+    format: str
+    height: int
+    width: int
+    rotated: bool
 
 
 def ordered_map(function: Callable[[S], T], items: Iterable[S], threads: int) -> Iterator[T]:
@@ -71,8 +78,8 @@ def check_number_of_classes(entries: Sequence[Entry], sources: str) -> None:
         )
 
 
-def inspect_image(file: File, use: Callable[[bytes, np.ndarray], None]) -> ImageHashes | str:
-    """Decodes an image file; returns its hashes, or the reason why it cannot be used; `use`: see `inspect_images`."""
+def inspect_image(file: File, use: Callable[[bytes, np.ndarray], None]) -> ImageFacts | str:
+    """Decodes an image file; returns its facts, or the reason why it cannot be used; `use`: see `inspect_images`."""
     try:
         data = file.read()
         pixels = decode.rgb(data)
@@ -83,7 +90,12 @@ def inspect_image(file: File, use: Callable[[bytes, np.ndarray], None]) -> Image
     if min(height, width) < MIN_SIDE:
         return f"only {width}x{height} pixels"
     use(data, pixels)
-    return ImageHashes(hashlib.sha256(data).digest(), difference_hash(pixels), decode.is_rotated(data))
+    contiguous = np.ascontiguousarray(pixels)
+    digest = hashlib.blake2b(contiguous.data, digest_size=16, person=b"%d" % width).digest()
+    return ImageFacts(
+        hashlib.sha256(data).digest(), digest, difference_hash(contiguous), decode.file_format(data), height, width,
+        decode.is_rotated(data),
+    )  # fmt: skip
 
 
 def difference_hash(pixels: np.ndarray) -> np.ndarray:
@@ -100,50 +112,50 @@ def inspect_images(
     threads: int,
     progress: Callable[[int], None] = lambda done: None,
     use: Callable[[int, bytes, np.ndarray], None] = lambda i, data, pixels: None,
-) -> tuple[dict[int, ImageHashes], dict[int, str]]:
-    """Decodes all images; returns hashes of the usable and reasons of the unusable ones, both by index.
+) -> tuple[dict[int, ImageFacts], dict[int, str]]:
+    """Decodes all images; returns facts of the usable and reasons of the unusable ones, both by index.
 
     Args:
       progress: called with the number of images decoded so far.
       use: called in the threads with index, content of the file and pixels, uint8 [H, W, 3], of each usable image.
     """
-    hashes: dict[int, ImageHashes] = {}
+    facts: dict[int, ImageFacts] = {}
     reasons: dict[int, str] = {}
 
-    def inspect(i: int) -> ImageHashes | str:
+    def inspect(i: int) -> ImageFacts | str:
         return inspect_image(entries[i].file, partial(use, i))
 
     for i, result in enumerate(ordered_map(inspect, range(len(entries)), threads)):
         if isinstance(result, str):
             reasons[i] = result
         else:
-            hashes[i] = result
+            facts[i] = result
         progress(i + 1)
-    return hashes, reasons
+    return facts, reasons
 
 
-def find_invalid(entries: Sequence[Entry], hashes: Mapping[int, ImageHashes]) -> dict[int, str]:
+def find_invalid(entries: Sequence[Entry], facts: Mapping[int, ImageFacts]) -> dict[int, str]:
     """Decodable images that are invalid as part of the data set: index -> reason.
 
-    Invalid are duplicate names, the same file in two classes, names that are not UTF-8, the only image of a class, and
+    Invalid are duplicate names, the same image in two classes, names that are not UTF-8, the only image of a class, and
     queries whose class is not in the gallery.
     """
     reasons: dict[int, str] = {}
     names: set[str] = set()
-    classes_of_file: dict[bytes, set[str]] = {}
-    for i in hashes:
-        classes_of_file.setdefault(hashes[i].sha256, set()).add(entries[i].class_name)
-    for i in hashes:
+    classes_of_image: dict[bytes, set[str]] = {}
+    for i in facts:
+        classes_of_image.setdefault(facts[i].pixels, set()).add(entries[i].class_name)
+    for i in facts:
         entry = entries[i]
-        classes = classes_of_file[hashes[i].sha256]
+        classes = classes_of_image[facts[i].pixels]
         if entry.id in names:
             reasons[i] = "is listed twice"
         elif len(classes) > 1:
-            reasons[i] = f"the same file is in the classes {' and '.join(sorted(classes))}"
+            reasons[i] = f"the same image is in the classes {' and '.join(sorted(classes))}"
         elif not _utf8(entry.id):
             reasons[i] = "its name is not UTF-8"
         names.add(entry.id)
-    return reasons | _find_unmatched(entries, set(hashes) - set(reasons))
+    return reasons | _find_unmatched(entries, set(facts) - set(reasons))
 
 
 def _find_unmatched(entries: Sequence[Entry], usable: set[int]) -> dict[int, str]:

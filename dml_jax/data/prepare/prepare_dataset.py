@@ -6,18 +6,23 @@ Everything unfinished is in one folder of the output directory, from which an in
 import contextlib
 import os
 import shutil
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from dml_jax.console import Console
 from dml_jax.data import store
-from dml_jax.data.prepare import check, known_archives, near_duplicates, records, sources
+from dml_jax.data.prepare import check, duplicates, known_archives, records, sources
 from dml_jax.data.prepare.sources import Options, Recipe
 from dml_jax.errors import ConfigError, DataError
 from dml_jax.files import read_json, write_json
 
 UNFINISHED = ".unfinished"  # temporary folder inside the output directory
+QUANTILES = (0, 0.05, 0.25, 0.5, 0.75, 0.95, 1)  # of the sides of images
+EXAMPLES = 100  # copies in the marker; the table has all
 MOVED = "moved.json"  # in it: the names of what is moved from it to the output directory
 
 
@@ -30,6 +35,7 @@ class Request(NamedTuple):
       skip_bad: leave out unusable images instead of stopping.
       subset: accept other counts than those of the complete data set.
       download: whether the sources are archives to be downloaded, see `known_archives`.
+      drop: "duplicates" to leave out copies, see `duplicates.to_drop`.
     """
 
     name: str
@@ -42,6 +48,7 @@ class Request(NamedTuple):
     subset: bool = False
     threads: int = os.cpu_count() or 1
     download: bool = False
+    drop: str | None = None
 
     def identity(self) -> dict[str, Any]:
         """The values that determine the result."""
@@ -53,6 +60,7 @@ class Request(NamedTuple):
             "pixels": self.pixels,
             "skip_bad": self.skip_bad,
             "subset": self.subset,
+            "drop": self.drop,
         }
         return {"name": self.name, "sources": sources, **decisive}
 
@@ -95,7 +103,8 @@ def summary(content: Mapping[str, Any]) -> list[str]:
     metadata = [f"metadata: {', '.join(content['metadata'])}"] if content.get("metadata") else []
     skipped = [f"{len(content['skipped'])} images were left out"] if content["skipped"] else []
     rotated = [f"{n} images have an EXIF rotation (data.exif_rotation)"] if (n := content.get("exif_rotated")) else []
-    return [*splits, *metadata, *skipped, *rotated, f"sha256 {content['sha256']}"]
+    copies = [f"{kind} copies {place}: {number}" for kind, place, number in content.get("copies", [])]
+    return [*splits, *metadata, *skipped, *copies, *rotated, f"sha256 {content['sha256']}"]
 
 
 def _temporary_folder(request: Request, console: Console) -> Path:
@@ -154,20 +163,21 @@ def _prepare(request: Request, recipe: Recipe, console: Console, temporary: Path
     check.check_number_of_classes(entries, named)
 
     console.start_progress("checking images", len(entries))
-    entries, hashes, reasons = records.check(
+    entries, facts, reasons = records.check(
         entries, temporary / "encoded", request.short_side, request.pixels, request.threads, console.update_progress
     )
+    dropped = duplicates.to_drop(entries, duplicates.find(entries, facts)) if request.drop else {}
     if recipe.counts is None:
-        reasons |= check.find_invalid(entries, hashes)
-    skipped = [(entries[i].id, reasons[i]) for i in sorted(reasons)]
+        reasons |= check.find_invalid(entries, {i: facts[i] for i in facts if i not in dropped})
+    skipped = [(entries[i].id, (reasons | dropped)[i]) for i in sorted(reasons | dropped)]
     for name, reason in skipped:
         console.print(f"{name}: {reason}")
-    if skipped and not request.skip_bad:
+    if reasons and not request.skip_bad:
         raise DataError(
-            f"{len(skipped)} of {len(entries)} images cannot be used (all are listed above); fix them, or leave them "
+            f"{len(reasons)} of {len(entries)} images cannot be used (all are listed above); fix them, or leave them "
             "out with --skip_bad"
         )
-    usable = [i for i in range(len(entries)) if i not in reasons]
+    usable = [i for i in range(len(entries)) if i not in reasons and i not in dropped]
     kept = [entries[i] for i in usable]
     check.check_number_of_classes(kept, named)
 
@@ -177,14 +187,18 @@ def _prepare(request: Request, recipe: Recipe, console: Console, temporary: Path
     written = records.write(
         data, kept, compressed=not request.pixels, threads=request.threads, progress=console.update_progress
     )
-    pairs = near_duplicates.between_splits(kept, [hashes[i].difference for i in usable])
-    near_duplicates.write(data, pairs, console)
+    copies = duplicates.table(entries, duplicates.find(entries, {i: facts[i] for i in usable}))
+    duplicates.write(data, copies)
+    sides = np.sort([(facts[i].height, facts[i].width) for i in usable], axis=1)
     marker = written | {
         "name": request.name,
         "request": request.identity(),
         "skipped": skipped,
-        "near_duplicates": len(pairs),
-        "exif_rotated": sum(hashes[i].rotated for i in usable),
+        "formats": Counter(facts[i].format for i in usable),
+        "sides": np.quantile(sides, QUANTILES, axis=0, method="nearest").T.tolist(),
+        "exif_rotated": sum(facts[i].rotated for i in usable),
+        "copies": [(kind, place, number) for (kind, place), number in Counter(row[:2] for row in copies).items()],
+        "examples": copies[:EXAMPLES],
     }
     records.publish(data, request.output, temporary / MOVED, marker)
     shutil.rmtree(temporary)

@@ -13,7 +13,7 @@ from array_record.python.array_record_module import ArrayRecordWriter
 
 from dml_jax.data import decode, split_metadata, store, transforms
 from dml_jax.data.prepare import check as check_images
-from dml_jax.data.prepare.check import ImageHashes
+from dml_jax.data.prepare.check import ImageFacts
 from dml_jax.data.prepare.sources import Entry, File
 from dml_jax.data.store import FORMAT, INDEX
 from dml_jax.files import name_file, sha256, write_json
@@ -47,7 +47,7 @@ def check(
     pixels: bool,
     threads: int,
     progress: Callable[[int], None],
-) -> tuple[list[Entry], dict[int, ImageHashes], dict[int, str]]:
+) -> tuple[list[Entry], dict[int, ImageFacts], dict[int, str]]:
     """Decodes every image, once, and encodes the usable ones.
 
     Args:
@@ -55,7 +55,7 @@ def check(
       progress: called with the number of images checked so far.
 
     Returns:
-      The entries, with the encoded images as files; hashes of the usable and reasons of the unusable images, by index.
+      The entries, with the encoded images as files; facts of the usable and reasons of the unusable images, by index.
     """
     encoded, lock = list(entries), threading.Lock()
 
@@ -66,8 +66,8 @@ def check(
                 encoded[i] = entries[i]._replace(file=File(spool, file.tell(), file.write(stored)))
 
     with name_file(spool), spool.open("wb") as file:
-        hashes, reasons = check_images.inspect_images(entries, threads, progress, keep)
-    return encoded, hashes, reasons
+        facts, reasons = check_images.inspect_images(entries, threads, progress, keep)
+    return encoded, facts, reasons
 
 
 def write(

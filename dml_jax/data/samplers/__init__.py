@@ -1,8 +1,14 @@
 """Samplers: which images make up the batch of a step.
 
-`balanced` is the default; `shuffled` and those in `papers.py` reproduce the samplers of published code. A new sampler
-is a function (data, class_indices, seed) -> Sampler, an entry in `SAMPLERS`, and its name in `Sampler` of
-`config/data.py`.
+    from dml_jax.data import samplers
+
+    sampler = samplers.balanced(labels, batch_size=64, images_per_class=4)
+    for step in range(sampler.first_step(1)):  # the first epoch
+        batch = sampler.batch(step)  # int64 [64], indices into labels
+
+`balanced` is the default; `hard_classes` follows the model; `shuffled` and those in `papers.py` reproduce the samplers
+of published code. They take labels int [N] in 0..C-1, of which each class must have images. A new sampler is a
+function, an entry in `SAMPLERS`, and its name in `Sampler` of `config/data.py`.
 """
 
 from collections.abc import Callable
@@ -10,14 +16,19 @@ from collections.abc import Callable
 import numpy as np
 
 from dml_jax.config import Data
+from dml_jax.config.data import WITHOUT_CLASSES
 from dml_jax.data.samplers.balanced import balanced
-from dml_jax.data.samplers.base import Sampler
+from dml_jax.data.samplers.base import Sampler, indices_by_class
+from dml_jax.data.samplers.hard_classes import hard_classes
 from dml_jax.data.samplers.papers import diva, hist_balanced, mpn, mpn_redraw, ms, shuffled
-from dml_jax.errors import DataError
+from dml_jax.errors import ConfigError
 
-__all__ = ["SAMPLERS", "Sampler", "build", "indices_by_class"]
+__all__ = [
+    "SAMPLERS", "Sampler", "balanced", "build", "diva", "hard_classes", "hist_balanced", "indices_by_class", "mpn",
+    "mpn_redraw", "ms", "shuffled",
+]  # fmt: skip
 
-SAMPLERS: dict[str, Callable[[Data, list[np.ndarray], int], Sampler]] = {
+SAMPLERS: dict[str, Callable[..., Sampler]] = {
     "balanced": balanced,
     "shuffled": shuffled,
     "mpn": mpn,
@@ -25,6 +36,7 @@ SAMPLERS: dict[str, Callable[[Data, list[np.ndarray], int], Sampler]] = {
     "hist_balanced": hist_balanced,
     "diva": diva,
     "ms": ms,
+    "hard_classes": hard_classes,
 }
 
 
@@ -35,19 +47,10 @@ def build(data: Data, labels: np.ndarray, seed: int) -> Sampler:
       ConfigError: the split has too few classes or images for such a batch.
       DataError: a class without images, or fewer than two classes.
     """
-    return SAMPLERS[data.sampler](data, indices_by_class(labels), seed)
-
-
-def indices_by_class(labels: np.ndarray) -> list[np.ndarray]:
-    """Groups image indices by class: labels int [N] in 0..C-1 -> C arrays int64; all classes must have images."""
-    labels = np.asarray(labels)
-    if labels.ndim != 1 or labels.size == 0 or not np.issubdtype(labels.dtype, np.integer):
-        raise DataError(f"training labels are {labels.dtype} {list(labels.shape)}: must be integers [N] with N > 0")
-    if labels.min() < 0:
-        raise DataError(f"training label {labels.min()}: labels must not be negative")
-    counts = np.bincount(labels)
-    if len(counts) < 2:
-        raise DataError(f"the training split has one class of {labels.size} images: at least two classes are needed")
-    if counts.min() == 0:
-        raise DataError(f"training class {counts.argmin()} of 0..{len(counts) - 1} has no images")
-    return np.split(np.argsort(labels, kind="stable"), np.cumsum(counts)[:-1])
+    options = {} if data.sampler in WITHOUT_CLASSES else {"images_per_class": data.images_per_class}
+    if data.sampler == "hard_classes":
+        options["near"] = data.hard_classes
+    try:
+        return SAMPLERS[data.sampler](labels, data.batch_size, **options, seed=seed)
+    except ConfigError as error:
+        raise ConfigError(f"data.{error}") from error

@@ -5,11 +5,18 @@ from math import ceil, gcd
 
 import numpy as np
 
-from dml_jax.config import Data
-from dml_jax.data.samplers.base import CLASSES, IMAGES, Cached, Sampler, distinct_classes_per_batch, from_batches
+from dml_jax.data.samplers.base import (
+    CLASSES,
+    IMAGES,
+    Cached,
+    Sampler,
+    distinct_classes_per_batch,
+    from_batches,
+    indices_by_class,
+)
 
 
-def balanced(data: Data, class_indices: list[np.ndarray], seed: int) -> Sampler:
+def balanced(labels: np.ndarray, batch_size: int, images_per_class: int, seed: int = 0) -> Sampler:
     """P classes times K images; the default of this library, not taken from a paper.
 
     A class is drawn again only after all other classes have been drawn, and an image only after all other images of its
@@ -18,8 +25,9 @@ def balanced(data: Data, class_indices: list[np.ndarray], seed: int) -> Sampler:
 
     An epoch has N // B steps, or ceil(C / P) steps if that is more, so that every class appears in it.
     """
-    images, classes, total = data.images_per_class, len(class_indices), sum(map(len, class_indices))
-    per_batch = distinct_classes_per_batch(data, classes)
+    class_indices = indices_by_class(labels)
+    images, classes, total = images_per_class, len(class_indices), len(labels)
+    per_batch = distinct_classes_per_batch(batch_size, images_per_class, classes)
     draw_classes = successive_shuffles(seed, CLASSES, [classes], per_batch)
     draw_images = successive_shuffles(seed, IMAGES, [len(indices) for indices in class_indices], images)
 
@@ -31,7 +39,7 @@ def balanced(data: Data, class_indices: list[np.ndarray], seed: int) -> Sampler:
             [class_indices[c][draw_images(c, n * images, images)] for c, n in zip(drawn, earlier, strict=True)]
         )
 
-    return from_batches(batch, max(total // data.batch_size, ceil(classes / per_batch)))
+    return from_batches(batch, max(total // batch_size, ceil(classes / per_batch)))
 
 
 def successive_shuffles(seed: int, stream: int, sizes: list[int], group: int) -> Callable[[int, int, int], np.ndarray]:

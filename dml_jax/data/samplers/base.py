@@ -11,8 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dml_jax.config import Data
-from dml_jax.errors import ConfigError
+from dml_jax.errors import ConfigError, DataError
 
 # Random streams of the samplers, distinct from each other and from those of the images, (seed, step, slot, view).
 CLASSES, IMAGES, EPOCHS, STEPS = (2**31 + i for i in range(1, 5))
@@ -25,11 +24,13 @@ class Sampler(NamedTuple):
       batch: step -> int64 [B], indices into the training split.
       first_step: epoch -> its first step; epoch e has first_step(e + 1) - first_step(e) steps.
       epoch: step -> the epoch that contains it.
+      mined: int [C, k], the nearest other classes of each class -> `batch` with them; None if it does not use them.
     """
 
     batch: Callable[[int], np.ndarray]
     first_step: Callable[[int], int]
     epoch: Callable[[int], int]
+    mined: Callable[[np.ndarray], Callable[[int], np.ndarray]] | None = None
 
 
 class Cached:
@@ -91,13 +92,36 @@ def from_varying_epochs(order: Callable[[int], np.ndarray], length: Callable[[in
     )
 
 
-def distinct_classes_per_batch(data: Data, available: int) -> int:
-    """The number of distinct classes in a batch, B / K; raises ConfigError if it exceeds the `available` ones."""
-    classes = data.batch_size // data.images_per_class
+def classes_per_batch(batch_size: int, images_per_class: int) -> int:
+    """B / K; raises ConfigError unless that is a whole number above 1."""
+    if not 0 < images_per_class < batch_size or batch_size % images_per_class:
+        raise ConfigError(
+            f"images_per_class={images_per_class}: must divide batch_size={batch_size}, into two classes or more"
+        )
+    return batch_size // images_per_class
+
+
+def distinct_classes_per_batch(batch_size: int, images_per_class: int, available: int) -> int:
+    """B / K, the number of distinct classes in a batch; raises ConfigError if it exceeds the `available` ones."""
+    classes = classes_per_batch(batch_size, images_per_class)
     if classes > available:
         raise ConfigError(
-            f"data.batch_size={data.batch_size}: with data.images_per_class={data.images_per_class} a batch needs "
-            f"{classes} classes, but the training split has {available}; use at most "
-            f"--config.data.batch_size={data.images_per_class * available}"
+            f"batch_size={batch_size}: with images_per_class={images_per_class} a batch needs {classes} classes, but "
+            f"the training split has {available}; use at most batch_size={images_per_class * available}"
         )
     return classes
+
+
+def indices_by_class(labels: np.ndarray) -> list[np.ndarray]:
+    """Groups image indices by class: labels int [N] in 0..C-1 -> C arrays int64; all classes must have images."""
+    labels = np.asarray(labels)
+    if labels.ndim != 1 or labels.size == 0 or not np.issubdtype(labels.dtype, np.integer):
+        raise DataError(f"training labels are {labels.dtype} {list(labels.shape)}: must be integers [N] with N > 0")
+    if labels.min() < 0:
+        raise DataError(f"training label {labels.min()}: labels must not be negative")
+    counts = np.bincount(labels)
+    if len(counts) < 2:
+        raise DataError(f"the training split has one class of {labels.size} images: at least two classes are needed")
+    if counts.min() == 0:
+        raise DataError(f"training class {counts.argmin()} of 0..{len(counts) - 1} has no images")
+    return np.split(np.argsort(labels, kind="stable"), np.cumsum(counts)[:-1])

@@ -6,66 +6,69 @@ drawn from a random generator of its own; the distribution matches the original 
 
 import numpy as np
 
-from dml_jax.config import Data
 from dml_jax.data.samplers.base import (
     EPOCHS,
     STEPS,
     Cached,
     Sampler,
+    classes_per_batch,
     distinct_classes_per_batch,
     from_batches,
     from_epochs,
     from_varying_epochs,
+    indices_by_class,
 )
 from dml_jax.errors import ConfigError
 
 
-def shuffled(data: Data, class_indices: list[np.ndarray], seed: int) -> Sampler:
+def shuffled(labels: np.ndarray, batch_size: int, seed: int = 0) -> Sampler:
     """All images in random order without regard to class: the default of HIST (Lim et al., CVPR 2022).
 
     An epoch has N // B steps and shows each image at most once; the incomplete last batch is dropped.
     """
-    total = sum(map(len, class_indices))
-    steps = _full_batches(data, total)
+    total = sum(map(len, indices_by_class(labels)))
+    steps = _full_batches(batch_size, total)
 
     def order(epoch: int) -> np.ndarray:
         return np.random.default_rng((seed, EPOCHS, epoch, 0)).permutation(total)
 
-    return from_epochs(order, data.batch_size, steps)
+    return from_epochs(order, batch_size, steps)
 
 
-def hist_balanced(data: Data, class_indices: list[np.ndarray], seed: int) -> Sampler:
+def hist_balanced(labels: np.ndarray, batch_size: int, images_per_class: int, seed: int = 0) -> Sampler:
     """B / K distinct classes, K images of each drawn with replacement: HIST (Lim et al., CVPR 2022), option `IPC`.
 
     An epoch has N // B steps, drawn independently.
     """
-    images, classes = data.images_per_class, distinct_classes_per_batch(data, len(class_indices))
+    class_indices = indices_by_class(labels)
+    images, classes = images_per_class, distinct_classes_per_batch(batch_size, images_per_class, len(class_indices))
 
     def batch(step: int) -> np.ndarray:
         rng = np.random.default_rng((seed, STEPS, step, 0))
         drawn = rng.choice(len(class_indices), classes, replace=False)
         return np.concatenate([rng.choice(class_indices[c], images) for c in drawn])
 
-    return from_batches(batch, _full_batches(data, sum(map(len, class_indices))))
+    return from_batches(batch, _full_batches(batch_size, len(labels)))
 
 
-def diva(data: Data, class_indices: list[np.ndarray], seed: int) -> Sampler:
+def diva(labels: np.ndarray, batch_size: int, images_per_class: int, seed: int = 0) -> Sampler:
     """B / K classes, K images of each, both drawn with replacement: DiVA (Milbich, Roth et al., ECCV 2020).
 
     Classes are drawn uniformly, whatever their size, and classes and images may occur more than once in a batch. An
     epoch has N // B steps, drawn independently.
     """
-    images, classes = data.images_per_class, data.batch_size // data.images_per_class
+    class_indices = indices_by_class(labels)
+    images, classes = images_per_class, classes_per_batch(batch_size, images_per_class)
 
     def batch(step: int) -> np.ndarray:
         rng = np.random.default_rng((seed, STEPS, step, 0))
         drawn = rng.integers(len(class_indices), size=classes)
         return np.concatenate([rng.choice(class_indices[c], images) for c in drawn])
 
-    return from_batches(batch, _full_batches(data, sum(map(len, class_indices))))
+    return from_batches(batch, _full_batches(batch_size, len(labels)))
 
 
-def mpn(data: Data, class_indices: list[np.ndarray], seed: int) -> Sampler:
+def mpn(labels: np.ndarray, batch_size: int, images_per_class: int, seed: int = 0) -> Sampler:
     """Each class in shuffled chunks of K images, B / K random chunks per batch: MPN (Seidenschwarz et al., ICML 2021).
 
     The CombineSampler of the authors' code. A class may occur in a batch more than once. A class of n >= K images
@@ -75,30 +78,32 @@ def mpn(data: Data, class_indices: list[np.ndarray], seed: int) -> Sampler:
     An epoch consists of all these chunks, plus repeated ones that complete the last batch. It shows every image at
     least once.
     """
+    class_indices = indices_by_class(labels)
     sizes = np.array([len(indices) for indices in class_indices])
-    images, chunks = data.images_per_class, data.batch_size // data.images_per_class
-    steps = _mpn_steps(data, sizes, images, chunks)
+    images, chunks = images_per_class, classes_per_batch(batch_size, images_per_class)
+    steps = _mpn_steps(batch_size, sizes, images, chunks)
 
     def order(epoch: int) -> np.ndarray:
         return _mpn_epoch(class_indices, images, chunks, np.random.default_rng((seed, EPOCHS, epoch, 0)))
 
-    return from_epochs(order, data.batch_size, steps)
+    return from_epochs(order, batch_size, steps)
 
 
-def mpn_redraw(data: Data, class_indices: list[np.ndarray], seed: int) -> Sampler:
+def mpn_redraw(labels: np.ndarray, batch_size: int, seed: int = 0) -> Sampler:
     """`mpn` with a new number of chunks per batch in every epoch: MPN (Seidenschwarz et al., ICML 2021) on CUB.
 
-    The number is drawn uniformly from the divisors of B in 2..B/2, and a chunk has B divided by it images;
-    `data.images_per_class` is not read. Epochs are counted as in `mpn` and differ in length.
+    The number is drawn uniformly from the divisors of B in 2..B/2, and a chunk has B divided by it images. Epochs
+    are counted as in `mpn` and differ in length.
     """
+    class_indices = indices_by_class(labels)
     sizes = np.array([len(indices) for indices in class_indices])
-    divisors = [c for c in range(2, data.batch_size // 2 + 1) if data.batch_size % c == 0]
+    divisors = [c for c in range(2, batch_size // 2 + 1) if batch_size % c == 0]
     if not divisors:
         raise ConfigError(
-            f"data.batch_size={data.batch_size}: data.sampler='mpn_redraw' divides a batch into classes times images, "
+            f"batch_size={batch_size}: the sampler 'mpn_redraw' divides a batch into classes times images, "
             "which a prime number does not allow"
         )
-    steps = {c: _mpn_steps(data, sizes, data.batch_size // c, c) for c in divisors}
+    steps = {c: _mpn_steps(batch_size, sizes, batch_size // c, c) for c in divisors}
 
     def draw(epoch: int) -> tuple[int, np.random.Generator]:
         rng = np.random.default_rng((seed, EPOCHS, epoch, 0))
@@ -106,12 +111,12 @@ def mpn_redraw(data: Data, class_indices: list[np.ndarray], seed: int) -> Sample
 
     def order(epoch: int) -> np.ndarray:
         chunks, rng = draw(epoch)
-        return _mpn_epoch(class_indices, data.batch_size // chunks, chunks, rng)
+        return _mpn_epoch(class_indices, batch_size // chunks, chunks, rng)
 
-    return from_varying_epochs(order, lambda epoch: steps[draw(epoch)[0]], data.batch_size)
+    return from_varying_epochs(order, lambda epoch: steps[draw(epoch)[0]], batch_size)
 
 
-def ms(data: Data, class_indices: list[np.ndarray], seed: int) -> Sampler:
+def ms(labels: np.ndarray, batch_size: int, images_per_class: int, seed: int = 0) -> Sampler:
     """Each class in chunks of K images, B / K distinct classes per batch: MS loss (Wang et al., CVPR 2019).
 
     The RandomIdentitySampler of the code of the multi-similarity loss. The images of a class that do not fill a chunk
@@ -119,7 +124,8 @@ def ms(data: Data, class_indices: list[np.ndarray], seed: int) -> Sampler:
 
     An epoch ends when fewer than B / K classes have a chunk left, so epochs differ in length.
     """
-    images, classes = data.images_per_class, distinct_classes_per_batch(data, len(class_indices))
+    class_indices = indices_by_class(labels)
+    images, classes = images_per_class, distinct_classes_per_batch(batch_size, images_per_class, len(class_indices))
     sizes = np.array([len(indices) for indices in class_indices])
 
     def draw(epoch: int) -> np.ndarray:
@@ -147,7 +153,7 @@ def ms(data: Data, class_indices: list[np.ndarray], seed: int) -> Sampler:
         positions = _redraw_overflow(positions, sizes[chosen][:, None], rng)
         return images_by_class[(np.cumsum(sizes) - sizes)[chosen][:, None] + positions].reshape(-1)
 
-    return from_varying_epochs(order, lambda epoch: len(drawn(epoch)), data.batch_size)
+    return from_varying_epochs(order, lambda epoch: len(drawn(epoch)), batch_size)
 
 
 def _ragged(lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -182,21 +188,20 @@ def _mpn_epoch(class_indices: list[np.ndarray], images: int, chunks: int, rng: n
     return np.concatenate([all_chunks, all_chunks[extra]]).reshape(-1)
 
 
-def _mpn_steps(data: Data, sizes: np.ndarray, images: int, chunks: int) -> int:
+def _mpn_steps(batch_size: int, sizes: np.ndarray, images: int, chunks: int) -> int:
     """Number of steps in `_mpn_epoch`."""
     total = int(np.sum(np.maximum(sizes, images) // images + 1))
     if -total % chunks > total:
         raise ConfigError(
-            f"data.batch_size={data.batch_size}: a batch needs {chunks} chunks of {images} images, but the "
-            f"{len(sizes)} training classes yield only {total}; use a smaller data.batch_size"
+            f"batch_size={batch_size}: a batch needs {chunks} chunks of {images} images, but the "
+            f"{len(sizes)} training classes yield only {total}; use a smaller batch_size"
         )
     return -(-total // chunks)
 
 
-def _full_batches(data: Data, total: int) -> int:
-    if data.batch_size > total:
+def _full_batches(batch_size: int, total: int) -> int:
+    if batch_size > total:
         raise ConfigError(
-            f"data.batch_size={data.batch_size}: the training split has only {total} images; "
-            "use a smaller data.batch_size"
+            f"batch_size={batch_size}: the training split has only {total} images; use a smaller batch_size"
         )
-    return total // data.batch_size
+    return total // batch_size

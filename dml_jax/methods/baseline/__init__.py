@@ -8,6 +8,10 @@ Pair losses can also be computed against a memory of past batches (Wang et al., 
 
     L = sum over the losses of w loss(batch, batch) + memory_weight sum over the pair losses of w loss(batch, memory)
 
+With `method.prefixes`, each of these losses is the sum of those of the whole embeddings and of their first m dimensions
+(Matryoshka representation learning; Kusupati et al., NeurIPS 2022, Eq. 1), which share its parameters: proxies and
+classifiers are cut to m dimensions, too ("efficient" in the paper), and every prefix is normalised by the loss itself.
+
 R@1 on CUB, Cars196, SOP with ResNet-50: normalised softmax, 512-d, 61.3, 84.2, 78.2 (as quoted by Seidenschwarz et al.,
 ICML 2021); margin, 512-d, 64.4, 82.2, 78.3 (Milbich et al., ECCV 2020); multi-similarity, 128-d, 62.64, 79.92, 76.49
 (Kan et al., NeurIPS 2022); Proxy-Anchor, 512-d, 69.9, 87.7 on the first two (its authors' repository).
@@ -19,11 +23,13 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from dml_jax.backbones import functional
 from dml_jax.backbones.contract import Backbone
 from dml_jax.errors import ConfigError
 from dml_jax.losses import cross_batch_memory
+from dml_jax.losses.classification import nearest_center
 from dml_jax.losses.pairwise import Candidates
 from dml_jax.methods import heads
 from dml_jax.methods.baseline import class_sampling
@@ -46,12 +52,14 @@ class Criterion(nn.Module):
       classes: number of classes C.
       dim: length D of the embeddings.
       sample_classes: the part of the classes that classifiers see in each step.
+      sizes: int [C], number of training images of each class, for losses that depend on it.
     """
 
     options: Mapping[str, Any]
     classes: int
     dim: int
     sample_classes: float = 1.0
+    sizes: Any = None
 
     def setup(self) -> None:
         """Learned parameters; in a sum, their names begin with that of the loss."""
@@ -68,6 +76,11 @@ class Criterion(nn.Module):
             if logits := find(loss).logits:
                 return logits(options, self.learned[loss], embeddings)
         return None
+
+    def scores(self, embeddings: jax.Array) -> jax.Array:
+        """Embeddings [N, D] -> cosines [N, C] to the nearest proxy of each class in the first loss with proxies."""
+        proxies = next(learned["proxies"] for learned in self.learned.values() if "proxies" in learned)
+        return nearest_center(embeddings, proxies.reshape(self.classes, -1, self.dim))
 
     def proxies(self) -> jax.Array:
         """The proxies [P, D] of all losses."""
@@ -86,7 +99,13 @@ class Criterion(nn.Module):
         return entry.active(embeddings, labels, **arguments)
 
     def values(
-        self, embeddings: jax.Array, labels: jax.Array, key: jax.Array, candidates: Candidates | None = None
+        self,
+        embeddings: jax.Array,
+        labels: jax.Array,
+        key: jax.Array,
+        candidates: Candidates | None = None,
+        weights: jax.Array | None = None,
+        prefix: int = 0,
     ) -> dict[str, jax.Array]:
         """Each loss of a batch, by its name: scalars. With candidates, the pair losses only.
 
@@ -95,13 +114,23 @@ class Criterion(nn.Module):
           labels: int [N], in 0..C-1.
           key: random key of the mining.
           candidates: what the pair losses compare the embeddings with; None for the batch itself.
+          weights: float [N], of the anchors; None for equal ones.
+          prefix: number of dimensions that are compared; 0 for all.
         """
+        dim = prefix or self.dim
+        if candidates is not None:
+            candidates = candidates._replace(embeddings=candidates.embeddings[:, :dim])
         found = {}
         for i, (loss, options) in enumerate(self.options.items()):
             entry = find(loss)
             if candidates is not None and not entry.compares_pairs:
                 continue
             learned, targets = self.learned[loss], labels
+            if prefix:
+                shapes = entry.parameters(options, self.classes, dim)
+                learned = {name: table[tuple(map(slice, shapes[name][1]))] for name, table in learned.items()}
+            if entry.takes_sizes and self.sizes is not None:
+                learned = {**learned, "sizes": jnp.asarray(self.sizes)}
             if entry.logits and self.sample_classes < 1:
                 learned, targets = self.sampled(learned, labels, jax.random.fold_in(key, i))
             arguments = {**vars(options), **learned}
@@ -109,7 +138,9 @@ class Criterion(nn.Module):
                 arguments["candidates"] = candidates
             if entry.mines:
                 arguments["key"] = jax.random.fold_in(key, i) if i else key
-            found[loss] = entry.loss(embeddings, targets, **arguments)
+            if weights is not None:
+                arguments["weights"] = weights
+            found[loss] = entry.loss(embeddings[:, :dim], targets, **arguments)
         return found
 
     def sampled(self, learned: Params, labels: jax.Array, key: jax.Array) -> tuple[Params, jax.Array]:
@@ -136,6 +167,13 @@ def weights(config: Config, step: jax.Array) -> dict[str, jax.Array | float]:
     return dict(zip(config.losses, ((1 - progress) * a + progress * b for a, b in pairs), strict=True))
 
 
+def class_weights(config: Config, data: TrainingSet) -> jax.Array:
+    """The weights of images by their class, float [C], whose mean over the training images is 1."""
+    sizes = np.maximum(np.asarray(data.sizes), 1).astype(float)
+    table = sizes**-config.class_weights
+    return jnp.asarray(table * sizes.sum() / (table @ sizes), float)
+
+
 def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
     """The baseline on a backbone.
 
@@ -145,7 +183,7 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
     if data.classes < 2:
         raise ConfigError(f"method.loss={config.loss!r}: needs two training classes, the data has {data.classes}")
     embedding = heads.Embedding(config.embedding_dim, config.pooling, config.layer_norm)
-    criterion = Criterion(config.options, data.classes, config.embedding_dim, config.sample_classes)
+    criterion = Criterion(config.options, data.classes, config.embedding_dim, config.sample_classes, data.sizes)
 
     def init(key: jax.Array, batch: Batch) -> tuple[PyTree, PyTree]:
         keys = jax.random.split(key, 3)
@@ -169,17 +207,34 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
     def apply_criterion(params: PyTree, *arguments: Any, method: str) -> PyTree:
         return criterion.apply({"params": params["loss"]}, *arguments, method=method)
 
+    def at_prefixes(
+        params: PyTree, embeddings: jax.Array, labels: jax.Array, key: jax.Array, past: Candidates | None = None
+    ) -> dict[str, jax.Array]:
+        """Each loss, summed over the prefixes."""
+        arguments = (
+            embeddings,
+            labels,
+            key,
+            past,
+            class_weights(config, data)[labels] if config.class_weights else None,
+        )
+        values: dict[str, jax.Array] = apply_criterion(params, *arguments, method="values")
+        for prefix, factor in zip(config.prefixes, config.prefix_weights or (1.0,) * len(config.prefixes), strict=True):
+            shorter = apply_criterion(params, *arguments, prefix, method="values")
+            values = {loss: value + factor * shorter[loss] for loss, value in values.items()}
+        return values
+
     def loss(
         params: PyTree, model_state: PyTree, encoded: jax.Array, batch: Batch, step: jax.Array, key: jax.Array
     ) -> tuple[jax.Array, Aux]:
         key_batch, key_memory = jax.random.split(key)
-        values = apply_criterion(params, encoded, batch.labels, key_batch, method="values")
+        values = at_prefixes(params, encoded, batch.labels, key_batch)
         terms = {f"loss_{section_name(loss)}": value for loss, value in values.items()} if len(values) > 1 else {}
         total = weighted(values, step)
         if not config.memory:
             return total, Aux(model_state, terms)
         past = cross_batch_memory.candidates(model_state["memory"], batch.labels)
-        term = weighted(apply_criterion(params, encoded, batch.labels, key_memory, past, method="values"), step)
+        term = weighted(at_prefixes(params, encoded, batch.labels, key_memory, past), step)
         term = jnp.where(model_state["seen"] >= config.memory_after, term, 0)
         rows = {"embeddings": jax.lax.stop_gradient(encoded), "labels": batch.labels}
         return total + config.memory_weight * term, Aux(model_state, {**terms, "memory": term}, rows)
@@ -206,6 +261,7 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
         hooks=Hooks(
             after=after if config.memory else None,
             teach=teach,
+            scores=(lambda params, encoded: apply_criterion(params, encoded, method="scores")) if has_proxies else None,
             proxies=(lambda params: apply_criterion(params, method="proxies")) if has_proxies else None,
             active_pairs=active_pairs if any(find(loss).active for loss in config.losses) else None,
             history=("memory", "seen"),

@@ -8,6 +8,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, field
 from functools import cache
+from itertools import pairwise
 from typing import Annotated, Any
 
 from dml_jax.backbones.layers import Pooling
@@ -28,6 +29,11 @@ def _one_of(losses: tuple[str, ...], suits: Callable[[Entry], Any]) -> Needs:
 
 
 REMEMBERED = Needs("method.memory", lambda c: c.method.memory, misleads=True)
+WEIGHTED = Needs(
+    "losses that take weights in method.loss",
+    lambda c: all(registry.find(loss).takes_weights for loss in c.method.losses),
+    misleads=True,
+)
 REACHED = RunRule(
     "the memory is not used before the last step; lower it, or train for longer",
     lambda c, run: not c.method.memory or c.method.memory_after < run.steps,
@@ -54,6 +60,11 @@ class Config:
     layer_norm: bool = False  # of the pooled features, without scale and bias, as in Zhai & Wu and ProxyNCA++
     # Part of the classes, drawn for each step, that classifiers tell apart.
     sample_classes: Annotated[Probability, _one_of(CLASSIFIERS, lambda entry: entry.logits)] = 1.0
+    # p: images of a class with n images have the weight n^-p, times a constant that makes the mean weight 1.
+    class_weights: Annotated[NonNegative, WEIGHTED] = 0.0
+    # The losses are also computed of the first so many dimensions: Matryoshka representation learning.
+    prefixes: tuple[PositiveInt, ...] = ()
+    prefix_weights: tuple[NonNegative, ...] = ()  # of the losses of the prefixes; by default 1 each, as published
     # Number of embeddings of past batches that pair losses also compare with.
     memory: Annotated[NonNegativeInt, _one_of(PAIR_LOSSES, lambda entry: entry.compares_pairs)] = 0
     memory_weight: Annotated[NonNegative, REMEMBERED] = 1.0  # of the loss against the memory
@@ -64,6 +75,11 @@ class Config:
         for key in ("weights", "final_weights"):
             given = getattr(self, key)
             require(len(given) in (0, len(self.losses)), key, given, f"give one for each loss of loss={self.loss}")
+        shorter = all(a < b for a, b in pairwise((*self.prefixes, self.embedding_dim)))
+        rule = f"must be increasing and less than embedding_dim={self.embedding_dim}"
+        require(shorter, "prefixes", self.prefixes, rule)
+        both = len(self.prefix_weights) in (0, len(self.prefixes))
+        require(both, "prefix_weights", self.prefix_weights, f"give one for each of prefixes={self.prefixes}")
         require(bool(self.final_weights) == (self.ramp != (0, 0)), "ramp", self.ramp, "give it with final_weights")
         require(self.ramp[0] <= self.ramp[1], "ramp", self.ramp, "must not end before it starts")
 

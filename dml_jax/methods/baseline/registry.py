@@ -19,7 +19,7 @@ from dml_jax.backbones.initializers import normal_init, uniform_fan_in
 from dml_jax.config.modules import imported
 from dml_jax.errors import ConfigError, suggest
 from dml_jax.losses import active_pairs, classification, pair_losses, proxies, ranking, similarity_losses
-from dml_jax.losses.classification import linear_logits, nearest_center
+from dml_jax.losses.classification import dynamic_margins, linear_logits, nearest_center
 from dml_jax.losses.pairwise import class_cosine
 
 Params = dict[str, jax.Array]
@@ -60,7 +60,9 @@ class Entry:
       options: the section of its options.
       loss: (embeddings [N, D], labels [N], **options, **parameters) -> scalar. A parameter takes precedence over the
         option of the same name, its initial value. A loss that mines at random takes `key`. One that compares pairs of
-        embeddings takes `candidates`, so that it can also compare a batch with a memory of past ones.
+        embeddings takes `candidates`, so that it can also compare a batch with a memory of past ones. One that takes
+        `sizes` is given the number of images of each class, [C]; `weights` of the anchors, [N], are for
+        `method.class_weights`.
       parameters: (options, classes C, D) -> the parameters it learns.
       logits: (options, parameters, embeddings [N, D]) -> class scores [N, C] without margins; None if the loss does not
         train a classifier.
@@ -83,10 +85,37 @@ class Entry:
         """Whether the loss takes candidates."""
         return "candidates" in inspect.signature(self.loss).parameters
 
+    @property
+    def takes_sizes(self) -> bool:
+        """Whether the loss depends on the sizes of the classes."""
+        return "sizes" in inspect.signature(self.loss).parameters
+
+    @property
+    def takes_weights(self) -> bool:
+        """Whether the loss can weight its anchors."""
+        parameters = inspect.signature(self.loss).parameters.values()
+        return any(p.name == "weights" or p.kind is p.VAR_KEYWORD for p in parameters)
+
 
 def without_centers(loss: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
     """The loss without the option `centers`, as their number is that of the proxies."""
     return lambda embeddings, labels, *, centers, **options: loss(embeddings, labels, **options)
+
+
+def with_class_margins(loss: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
+    """The loss with `dynamic_margins` where its options ask for them."""
+
+    def call(
+        embeddings: jax.Array, labels: jax.Array, *, margin: float, size_power: float, size_floor: float,
+        sizes: jax.Array, **options: Any,
+    ) -> jax.Array:  # fmt: skip
+        if size_power or size_floor:
+            options["margin"] = dynamic_margins(sizes, a=margin, power=size_power, b=size_floor)
+        else:
+            options["margin"] = margin
+        return loss(embeddings, labels, **options)
+
+    return call
 
 
 LOSSES: dict[str, Entry] = {
@@ -98,11 +127,11 @@ LOSSES: dict[str, Entry] = {
         logits=lambda o, p, x: class_cosine(x, p["proxies"]) / o.temperature,
     ),
     "arcface": Entry(
-        classification.ArcFace, losses.arcface, class_proxies,
+        classification.ArcFace, with_class_margins(losses.arcface), class_proxies,
         logits=lambda o, p, x: o.scale * class_cosine(x, p["proxies"]),
     ),
     "subcenter_arcface": Entry(
-        classification.SubCenterArcFace, without_centers(losses.subcenter_arcface), class_centers,
+        classification.SubCenterArcFace, with_class_margins(without_centers(losses.subcenter_arcface)), class_centers,
         logits=lambda o, p, x: o.scale * nearest_center(x, p["proxies"]),
     ),
     "cosface": Entry(

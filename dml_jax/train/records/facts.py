@@ -31,9 +31,11 @@ def build(config: Config) -> Experiment:
 
 
 def of_run(experiment: Experiment) -> dict[str, Any]:
-    """The contents of `config.json`, except for the teacher."""
+    """The contents of `config.json`, except for the teacher; `Model.classify` reads the names of the classes."""
     split, data_hash = experiment.splits["train"], experiments.data_hash(experiment.splits)
-    return workdir.provenance(experiment.config, data_hash, len(split.classes), len(split.labels), experiment.shape)
+    sizes = len(split.classes), len(split.labels)
+    names = {"class_names": [str(name) for name in split.classes]}
+    return workdir.provenance(experiment.config, data_hash, *sizes, experiment.shape) | names
 
 
 def check_data_fits(directory: Path, facts: Mapping[str, Any], experiment: Experiment, console: Console) -> None:

@@ -21,8 +21,10 @@ from dml_jax.methods.contract import PyTree
 from dml_jax.train.distributed import mesh
 from dml_jax.train.records import workdir
 from dml_jax.train.state import TrainState, fingerprint
+from dml_jax.train.variants import low_rank
 
 SUFFIX = ".safetensors"
+MODEL = "model"  # directory of the one model that a run on the hub has instead of checkpoints
 ABOUT = "dml_jax"  # the entry of the metadata
 
 
@@ -32,7 +34,9 @@ def write(directory: Path, state: TrainState, run: Mapping[str, Any]) -> None:
     `run` is the `workdir.identity` of the run.
     """
     arrays = {
-        _name(path): mesh.to_host(leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(_kept(state)) if leaf.size
+        _name(path): mesh.to_host(leaf)
+        for path, leaf in jax.tree_util.tree_leaves_with_path((state.params, state.model_state))
+        if leaf.size
     }
     if not mesh.is_main_process():
         return
@@ -81,12 +85,9 @@ def read(directory: Path, step: int, template: TrainState, run: Mapping[str, Any
             raise CheckpointError(f"{path}: is not a model of this run ({_name(key_path)}); delete it")
         return found
 
-    params, model_state = jax.tree_util.tree_map_with_path(find, _kept(template))
+    wanted = jax.eval_shape(low_rank.merged, template.params), template.model_state
+    params, model_state = jax.tree_util.tree_map_with_path(find, wanted)
     return TrainState(np.int32(step), params, model_state, ())  # type: ignore[arg-type]
-
-
-def _kept(state: TrainState) -> tuple[PyTree, PyTree]:
-    return state.params, state.model_state
 
 
 def _name(path: PyTree) -> str:

@@ -49,6 +49,7 @@ class Facts:
     shape: tuple[Count, Count]
     x64: bool = False
     teacher: dict[str, Any] | None = None
+    class_names: list[str] | None = None  # of the training classes; earlier versions did not write them
 
 
 def read_config(workdir: Path) -> dict[str, Any]:

@@ -22,11 +22,7 @@ from dml_jax.train.experiment import Experiment
 from dml_jax.train.records import kept_models, workdir
 from dml_jax.train.state import TrainState
 from dml_jax.train.testing import pretrained_features, readings
-from dml_jax.train.variants import class_tables
-
-MODEL = (
-    "model"  # directory of the one model, written by `kept_models`, that a run on the hub has instead of checkpoints
-)
+from dml_jax.train.variants import class_tables, low_rank
 
 
 class TrainedModel(NamedTuple):
@@ -69,9 +65,7 @@ def load_trained(
       WeightsError: see `pretrained_features.load`.
     """
     if pretrained_features.is_converted(directory):
-        if checkpoint != "reported":
-            raise CheckpointError(f"--checkpoint={checkpoint}: {directory} holds published weights, not checkpoints")
-        return TrainedModel(*pretrained_features.load(directory, dtype))
+        return TrainedModel(*pretrained_features.load(directory, checkpoint, dtype))
     facts = workdir.read_config(directory)
     run = workdir.identity(facts)
     given = workdir.run_config(directory, trust_code=trust_code)
@@ -85,10 +79,10 @@ def load_trained(
     shape = (facts["shape"][0], facts["shape"][1])
     everywhere = method._replace(hooks=method.hooks._replace(class_axis=no_classes))
     template = on_devices.state_shapes(config, everywhere, optimizer, shape, meshes.make())
-    if steps := kept_models.steps(directory / MODEL):
+    if steps := kept_models.steps(directory / kept_models.MODEL):
         if checkpoint not in ("reported", str(steps[-1])):
             raise CheckpointError(f"checkpoint={checkpoint}: {directory} holds only the model of step {steps[-1]}")
-        return TrainedModel(given, method, kept_models.read(directory / MODEL, steps[-1], template, run))
+        return TrainedModel(given, method, kept_models.read(directory / kept_models.MODEL, steps[-1], template, run))
     with closing(Checkpoints(directory / "checkpoints", lambda: template, warn, run=run, writing=False)) as checkpoints:
         state = checkpoints.select(checkpoint, config.train.select)
     unfinished = workdir.unfinished(directory, int(state.step), reported=checkpoint == "reported")
@@ -130,12 +124,13 @@ def initial_state(experiment: Experiment, console: Console) -> TrainState:
             f"init_from={source}: there is no such directory; give a work directory or one of converted weights"
         )
     method = experiment.method
-    own = class_tables.unpadded(state.params, method.hooks.class_axis, len(experiment.splits["train"].classes))
+    base, updates = low_rank.split(state.params)
+    own = class_tables.unpadded(base, method.hooks.class_axis, len(experiment.splits["train"].classes))
     if (source / "config.json").exists():
         params, model_state, kept = _from_run(source, own, state.model_state, method.hooks.history, console)
     else:
         params, model_state, kept = pretrained.load_method(str(source), own, state.model_state)
-    variables = class_tables.padded(params, method.hooks.class_axis), model_state
+    variables = low_rank.join(class_tables.padded(params, method.hooks.class_axis), updates), model_state
     groups = sorted({name.split("/")[1] for name in kept})
     console.print(f"starting from {source}" + (f"; newly initialised: {', '.join(groups)}" if groups else ""))
     params, model_state = meshes.place(experiment.mesh, variables, method.hooks.class_axis)
@@ -158,7 +153,7 @@ def _from_run(
       (params, model_state, paths of the variables that were not replaced).
     """
     try:
-        checkpoint = "reported" if kept_models.steps(source / MODEL) else "latest"
+        checkpoint = "reported" if kept_models.steps(source / kept_models.MODEL) else "latest"
         _, their_method, other, _ = load_trained(source, checkpoint, console.print)
         their_classes = workdir.read_config(source)["classes"]
     except CheckpointError as error:

@@ -34,7 +34,8 @@ def final(
     config, test = experiment.config, experiment.splits["test"]
     tested = readings.compiled(experiment, state).of(state, "test", test)
     console.print("evaluating on the unseen classes")
-    found = {name: _metrics(experiment, rows, per_query=True) for name, rows in tested.items()}
+    prefixes = config.evaluation.prefixes
+    found = {name: _metrics(experiment, rows, per_query=True, prefixes=prefixes) for name, rows in tested.items()}
     reading = readings.reported(config.evaluation, found)
     results, embeddings = found[reading], tested[reading]
     if experiment.readings:
@@ -48,6 +49,7 @@ def final(
         gallery=test.gallery is not None,
         **config.evaluation.kmeans,
         metric=experiment.method.distance,
+        lone_queries=config.evaluation.lone_queries,
     )
     if test.gallery is None:
         try:
@@ -72,7 +74,7 @@ def _embeddings(experiment: Experiment, method: Method, state: TrainState) -> Em
     return embedding.embed_with_gallery(embedder, state, "test", experiment.splits["test"])
 
 
-def _metrics(experiment: Experiment, embeddings: Embeddings, *, per_query: bool = False) -> dict[str, Any]:
+def _metrics(experiment: Experiment, embeddings: Embeddings, **more: Any) -> dict[str, Any]:
     options = experiment.config.evaluation
     return split_metrics.metrics(
         options,
@@ -81,8 +83,8 @@ def _metrics(experiment: Experiment, embeddings: Embeddings, *, per_query: bool 
         embeddings["test"],
         embeddings.get("gallery"),
         cluster=options.cluster,
-        per_query=per_query,
         shared=True,
+        **more,
     )
 
 

@@ -16,7 +16,7 @@ from dml_jax.backbones.contract import Backbone, PyTree
 from dml_jax.backbones.weights import store
 from dml_jax.config import Config, Data, Evaluation, Train
 from dml_jax.config.fields import validate
-from dml_jax.errors import ConfigError, WeightsError
+from dml_jax.errors import CheckpointError, ConfigError, WeightsError
 from dml_jax.methods.contract import Batch, Method, zeros
 from dml_jax.numerics import unit
 from dml_jax.train.state import TrainState
@@ -40,8 +40,10 @@ def image_side(directory: Path) -> int:
     return min(LARGEST, side) if metadata["architecture"].get("name") in ("deit", "siglip", "vit") else side
 
 
-def load(directory: Path, dtype: str | None = None) -> tuple[Config, Method, TrainState]:
+def load(directory: Path, checkpoint: str = "reported", dtype: str | None = None) -> tuple[Config, Method, TrainState]:
     """A network from `dml-jax convert` as the model of a run at step 0, with activations of `dtype` or float32."""
+    if checkpoint != "reported":
+        raise CheckpointError(f"--checkpoint={checkpoint}: {directory} holds published weights, not checkpoints")
     architecture = store.read_metadata(directory)["architecture"]
     architecture |= {"pretrained": str(directory)} | ({"dtype": dtype} if dtype else {})
     try:

@@ -1,6 +1,6 @@
 """Metrics of a model on one split."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,7 @@ def metrics(
     cluster: bool,
     per_query: bool = False,
     shared: bool = False,
+    prefixes: Sequence[int] = (),
 ) -> dict[str, Any]:
     """The metrics of `protocol.evaluate`.
 
@@ -35,6 +36,7 @@ def metrics(
       cluster: also computes the clustering metrics.
       per_query: see `metrics.retrieval`.
       shared: whether all processes of the run call this, and divide the work.
+      prefixes: see `protocol.evaluate`.
     """
     searched: dict[str, Any] = {}
     if split.gallery is not None:
@@ -48,6 +50,8 @@ def metrics(
         average=options.nmi_average,
         metric=distance,
         **options.kmeans,
+        lone_queries=options.lone_queries,
+        prefixes=prefixes,
         full_ranking=options.full_ranking,
         per_query=per_query,
         shared=shared,

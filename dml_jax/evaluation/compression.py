@@ -1,0 +1,158 @@
+"""Smaller embeddings: prefixes, PCA whitening, int8 and binary codes; and what they cost in Recall@1.
+
+A `Compression` is fitted on embeddings of training images and applied to others:
+
+    small = compression.fit(training, 128, whiten=True)
+    codes = small.binary(embeddings)  # uint8 [N, 16]
+
+PCA whitening subtracts the mean, projects onto the directions of largest variance, divides by the standard deviations
+and scales to unit length (Jégou & Chum, ECCV 2012). int8 codes are round(127 x / limit), with the largest magnitude of
+each dimension in the training rows as its limit. Binary codes are the signs of x - center, eight to a byte, with the
+mean of the training rows as the center; they are compared by their Hamming distance, or a query that is not coded
+re-scores the best of them by its inner product with the signs (Yamada, Asai, Hajishirzi, ACL 2021).
+"""
+
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from dml_jax.errors import DataError
+from dml_jax.evaluation import check_inputs, neighbors
+from dml_jax.evaluation.check_inputs import ArrayLike
+
+Code = Literal["float32", "int8", "binary"]
+RESCORED = 100  # candidates by Hamming distance that a query re-scores
+
+
+class Compression(NamedTuple):
+    """How embeddings of D dimensions become d.
+
+    Attributes:
+      mean, matrix: float32 [D] and [D, d]; rows x become (x - mean) matrix, scaled to unit length.
+      limits, center: float32 [d], of int8 and of binary codes.
+    """
+
+    mean: np.ndarray
+    matrix: np.ndarray
+    limits: np.ndarray
+    center: np.ndarray
+
+    def reduced(self, rows: np.ndarray) -> np.ndarray:
+        """Embeddings float [N, D] -> float32 [N, d] of unit length; DataError for another D."""
+        if rows.shape[1] != len(self.mean):
+            raise DataError(
+                f"the compression was fitted on {len(self.mean)} dimensions, the embeddings have {rows.shape[1]}"
+            )
+        return _unit((rows - self.mean) @ self.matrix)
+
+    def int8(self, rows: np.ndarray) -> np.ndarray:
+        """Reduced embeddings [N, d] -> int8 [N, d]."""
+        return np.clip(np.round(127 * rows / self.limits), -127, 127).astype(np.int8)
+
+    def decoded(self, codes: np.ndarray) -> np.ndarray:
+        """int8 [N, d] -> float32 [N, d]."""
+        return codes * (self.limits / 127)
+
+    def binary(self, rows: np.ndarray) -> np.ndarray:
+        """Reduced embeddings [N, d] -> uint8 [N, ceil(d / 8)], first dimension in the highest bit."""
+        return np.packbits(rows > self.center, axis=1)
+
+    def signs(self, codes: np.ndarray) -> np.ndarray:
+        """uint8 [N, ceil(d / 8)] -> float32 [N, d], 1 or -1."""
+        return np.unpackbits(codes, axis=1, count=len(self.center)).astype(np.float32) * 2 - 1
+
+    def coded(self, rows: np.ndarray, code: Code) -> np.ndarray:
+        """Reduced embeddings in a code."""
+        return rows if code == "float32" else self.int8(rows) if code == "int8" else self.binary(rows)
+
+
+def fit(training: ArrayLike, dimensions: int = 0, *, whiten: bool = False) -> Compression:
+    """The compression that training embeddings [N, D] give.
+
+    Args:
+      dimensions: d; 0 for all.
+      whiten: PCA whitening; otherwise the first d dimensions are kept as they are.
+
+    Raises:
+      DataError: no such number of dimensions, or too few training rows to whiten so many.
+    """
+    rows = np.asarray(check_inputs.embeddings(training, name="training"), np.float64)
+    width = rows.shape[1]
+    kept = dimensions or width
+    if not 0 < kept <= width:
+        raise DataError(f"dimensions={kept}: the embeddings have {width}")
+    mean, matrix = np.zeros(width), np.eye(width)[:, :kept]
+    if whiten:
+        mean = rows.mean(axis=0)
+        variances, directions = np.linalg.eigh((rows - mean).T @ (rows - mean) / len(rows))
+        variances, directions = variances[::-1][:kept], directions[:, ::-1][:, :kept]
+        if variances[-1] <= 1e-9 * variances[0]:
+            raise DataError(f"dimensions={kept}: {len(rows)} training rows vary in fewer; give fewer, or more rows")
+        matrix = directions / np.sqrt(variances)
+    reduced = _unit((rows - mean) @ matrix)
+    limits = np.abs(reduced).max(axis=0)
+    fitted = (mean, matrix, np.where(limits > 0, limits, 1), reduced.mean(axis=0))
+    return Compression(*(part.astype(np.float32) for part in fitted))
+
+
+def _unit(rows: np.ndarray) -> np.ndarray:
+    lengths = np.linalg.norm(rows, axis=1, keepdims=True)
+    return (rows / np.where(lengths > 0, lengths, 1)).astype(np.float32)
+
+
+def table(
+    queries: ArrayLike,
+    labels: ArrayLike,
+    training: ArrayLike | None = None,
+    *,
+    dimensions: Sequence[int] = (),
+    gallery: ArrayLike | None = None,
+    gallery_labels: ArrayLike | None = None,
+) -> list[dict[str, Any]]:
+    """Recall@1 of stored embeddings in every form, for queries in float32; without a gallery they search each other.
+
+    Args:
+      queries: [Q, D], compared by their cosine.
+      labels: [Q].
+      training: [N, D], of other images, on which the compressions are fitted. None: on the rows that are searched, and
+        without PCA, which would see the test images.
+      dimensions: numbers of dimensions; by default D and its halves, quarters … down to 32. PCA has none of those in
+        which the training rows do not vary.
+
+    Returns:
+      For each form "form", "dimensions", "code", "bytes" per image, "recall@1" and "recall@1_stderr".
+    """
+    points = check_inputs.embeddings(queries, name="queries")
+    stored = points if gallery is None else check_inputs.embeddings(gallery, name="gallery")
+    alone, classes = gallery is None, np.asarray(labels if gallery is None else gallery_labels)
+    candidates = len(stored) - alone
+    width = points.shape[1]
+    sizes = dimensions or [width >> i for i in range(16) if i == 0 or width >> i >= 32]
+    rank = 0 if training is None else int(np.linalg.matrix_rank(np.cov(np.asarray(training, np.float64).T)))
+    found = []
+    for whiten in (False, True) if training is not None else (False,):
+        for size in sizes:
+            if whiten and size > rank:
+                continue
+            fitted = fit(stored if training is None else training, size, whiten=whiten)
+            x, y = fitted.reduced(points), fitted.reduced(stored)
+            signs, own = (fitted.signs(fitted.binary(rows)) for rows in (y, x))
+            # Euclidean distances of signs are exact, and so are ties, unlike their cosines.
+            by_bits = neighbors.search(own, signs, min(RESCORED, candidates), metric="euclidean", exclude_self=alone)[1]
+            scores = np.stack([signs[near] @ (row - fitted.center) for near, row in zip(by_bits, x, strict=True)])
+            nearest = {
+                "float32": (4 * size, neighbors.search(x, y, 1, exclude_self=alone)[1][:, 0]),
+                "int8": (size, neighbors.search(x, fitted.decoded(fitted.int8(y)), 1, exclude_self=alone)[1][:, 0]),
+                "binary": (-(-size // 8), by_bits[:, 0]),
+                "binary, re-scored": (-(-size // 8), by_bits[np.arange(len(x)), scores.argmax(axis=1)]),
+            }
+            form = "PCA whitening" if whiten else "prefix" if size < width else "whole"
+            for code, (count, rows) in nearest.items():
+                recall = float(np.mean(classes[rows] == np.asarray(labels)))
+                error = (recall * (1 - recall) / len(x)) ** 0.5
+                found.append(
+                    {"form": form, "dimensions": size, "code": code, "bytes": count, "recall@1": recall}
+                    | {"recall@1_stderr": error}
+                )
+    return found

@@ -1,0 +1,51 @@
+"""Images whose labels may be wrong, from the classes of their nearest neighbours."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from dml_jax.errors import DataError
+from dml_jax.evaluation import neighbors
+
+NEAREST = 10
+
+
+class Doubtful(NamedTuple):
+    """Images without a neighbour of their class.
+
+    Attributes:
+      images: int [n], those of which most neighbours are of one class first.
+      suggested: int [n], the class of at least half of the neighbours; -1 if there is none, as of outliers.
+      neighbors: int [n, k], the nearest images.
+    """
+
+    images: np.ndarray
+    suggested: np.ndarray
+    neighbors: np.ndarray
+
+
+def find(embeddings: np.ndarray, labels: np.ndarray) -> Doubtful:
+    """Finds the images of which none of the 10 nearest others, by the cosine, is of their class.
+
+    The neighbourhood rule for cleaning training sets: Wilson, Asymptotic properties of nearest neighbor rules using
+    edited data, IEEE Trans. SMC 1972, with unanimity. Classes of few images are found less often, those of one image
+    always.
+
+    Args:
+      embeddings: float32 [N, D], in which images of a class are near each other.
+      labels: int [N].
+    """
+    if len(labels) < 2:
+        raise DataError(f"embeddings: are {len(labels)} rows; at least 2 are needed")
+    _, nearest = neighbors.search(embeddings, embeddings, min(NEAREST, len(labels) - 1), exclude_self=True)
+    votes = np.sort(labels[nearest], axis=1)
+    # The class of at least half of sorted votes is one of the two in the middle; the longer run counts.
+    k = votes.shape[1]
+    middle = votes[:, [(k - 1) // 2, k // 2]]
+    counts = (votes[:, :, None] == middle[:, None]).sum(axis=1)
+    best = counts.argmax(axis=1)
+    rows = np.arange(len(labels))
+    most, suggested = counts[rows, best], middle[rows, best]
+    found = np.flatnonzero((labels[nearest] != labels[:, None]).all(axis=1))
+    found = found[np.argsort(-most[found], kind="stable")]
+    return Doubtful(found, np.where(2 * most >= k, suggested, -1)[found], nearest[found])

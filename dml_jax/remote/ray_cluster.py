@@ -1,0 +1,90 @@
+"""A Ray cluster: connecting to it, and what its machines have."""
+
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import dml_jax
+from dml_jax.errors import ConfigError
+
+DEATHS = 3  # of processes with the same work, after which it is given up
+
+
+def usable_cores() -> int:
+    """Number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@contextmanager
+def connect(address: str | None) -> Iterator[Any]:
+    """The ray package, connected to a cluster, or without an address to a new one of this machine alone.
+
+    Raises:
+      ConfigError: there is no such cluster, or it does not have this version of this package.
+    """
+    import ray
+
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR", "namespace": "dml_jax"}
+    address = address or os.environ.get("RAY_ADDRESS")
+    try:
+        if address and address.count(":") == 1:  # Ray would try for minutes
+            host, _, port = address.partition(":")
+            socket.create_connection((host, int(port)), timeout=10).close()
+        if address:
+            ray.init(address, **quiet)
+        else:
+            ray.init(
+                "local", num_cpus=usable_cores(), include_dashboard=False, _node_ip_address="127.0.0.1",
+                object_store_memory=100 * 2**20, **quiet,
+            )  # fmt: skip
+    except Exception as error:  # a time-out of its processes is no class of its own
+        raise ConfigError(f"--address={address or 'local'}: cannot be used ({str(error).splitlines()[0]})") from None
+    try:
+        _check_package(ray, address or "local")
+        yield ray
+    finally:
+        ray.shutdown()
+
+
+def _check_package(ray: Any, address: str) -> None:
+    def version(name: str) -> str | None:  # a local function, which Ray sends as code instead of importing it
+        import importlib
+
+        try:
+            return str(importlib.import_module(name).__version__)
+        except ImportError:
+            return None
+
+    package, task = dml_jax.__name__, ray.remote(num_cpus=0)(version)
+    on_node = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy
+    names = {node["NodeID"]: node["NodeManagerHostname"] for node in ray.nodes() if node["Alive"]}
+    where = {name: on_node(identifier, soft=False) for identifier, name in names.items()}
+    found = ray.get([task.options(scheduling_strategy=strategy).remote(package) for strategy in where.values()])
+    for name, here in zip(where, found, strict=True):
+        if here is None:
+            raise ConfigError(f"--address={address}: {name} does not have {package}; install it on every machine")
+        if here != dml_jax.__version__:
+            raise ConfigError(
+                f"--address={address}: {name} has {package} {here}, but this command is {dml_jax.__version__}; install "
+                "the same version"
+            )
+
+
+def machines(nodes: list[dict[str, Any]]) -> list[tuple[int, int]]:
+    """The cores and GPUs of each machine that has a GPU, or if none has, of each that has a core.
+
+    Args:
+      nodes: of `ray.nodes()`.
+
+    Raises:
+      ConfigError: no machine has a GPU or a core.
+    """
+    alive = [node["Resources"] for node in nodes if node["Alive"]]
+    found = [(int(node.get("CPU", 0)), int(node.get("GPU", 0))) for node in alive]
+    usable = [each for each in found if each[1]] or [each for each in found if each[0]]
+    if not usable:
+        raise ConfigError("--engine=ray: the cluster has neither GPUs nor CPUs for this command")
+    return usable

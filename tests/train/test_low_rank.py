@@ -1,0 +1,199 @@
+"""Low-rank updates: values and gradients in NumPy, training and resuming, merging, and errors."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dml_jax import config as configs
+from dml_jax import run
+from dml_jax.config import Group
+from dml_jax.console import Console
+from dml_jax.errors import ConfigError
+from dml_jax.methods import baseline
+from dml_jax.methods.contract import Aux, Batch, Method, TrainingSet
+from dml_jax.train import experiment as experiments
+from dml_jax.train import optimizers, step
+from dml_jax.train.checkpoint import Checkpoints
+from dml_jax.train.state import fingerprint
+from dml_jax.train.variants import low_rank
+from tests import toys
+from tests.train.experiments import values
+
+RANK, ALPHA = 2, 6.0
+GROUPS = {"net": Group(0.1, rank=RANK, alpha=ALPHA), "rest": Group(0.1)}
+
+
+def linear() -> Method:
+    """sum (x W1 W2 + b - y)^2 / 2, with W2 a 1x1 convolution, on the numbers of the batch's images."""
+
+    def init(key: jax.Array, batch: Batch) -> tuple[Any, Any]:
+        keys = jax.random.split(key, 3)
+        first, second = jax.random.normal(keys[0], (5, 4)), jax.random.normal(keys[1], (1, 1, 4, 3))
+        net = {
+            "dense": {"kernel": first},
+            "conv": {"kernel": second, "bias": jnp.ones(3)},
+            "depthwise": jnp.ones((3, 3, 1, 4)),
+        }
+        return {"net": net, "rest": {"kernel": jax.random.normal(keys[2], (3, 3))}}, {}
+
+    def encode(params: Any, model_state: Any, images: jax.Array, *, train: bool, key: Any = None) -> Any:
+        net = params["net"]
+        x = images @ net["dense"]["kernel"] @ net["conv"]["kernel"][0, 0] + net["conv"]["bias"][None]
+        return x @ params["rest"]["kernel"], model_state
+
+    def loss(params: Any, model_state: Any, encoded: Any, batch: Batch, count: jax.Array, key: jax.Array) -> Any:
+        return (encoded**2).sum() / 2, Aux(model_state, {})
+
+    embed = lambda params, model_state, images: encode(params, model_state, images, train=False)[0]  # noqa: E731
+    return Method(init, encode, loss, embed, groups=("net", "rest"), group=lambda path: path[0])
+
+
+def test_values_and_gradients() -> None:
+    """Against the products in NumPy, in float64, as peft's layers compute them: x W + (alpha / r) (x A) B."""
+    method = low_rank.updating(linear(), GROUPS)
+    rng = np.random.default_rng(0)
+    with jax.enable_x64():
+        params, _ = method.init(jax.random.key(0), toys.batch(1))
+        np.testing.assert_array_equal(params["net"]["dense"]["kernel_lora"]["b"], 0)
+        a = np.asarray(params["net"]["dense"]["kernel_lora"]["a"])
+        assert np.abs(a).max() <= 5**-0.5
+        assert len(np.unique(a)) == a.size
+        assert set(params["net"]["conv"]) == {"kernel", "kernel_lora", "bias"}
+        assert (set(params["rest"]), set(params["net"])) == ({"kernel"}, {"dense", "conv", "depthwise"})
+
+        params = jax.tree.map(lambda leaf: jnp.asarray(rng.normal(size=leaf.shape)), params)
+        for layer in ("dense", "conv"):
+            params["net"][layer]["kernel_lora"]["scale"] = jnp.asarray(ALPHA / RANK)
+        x = rng.normal(size=(7, 5))
+        batch = toys.batch(1)._replace(images=jnp.asarray(x))
+
+        def objective(params: Any) -> Any:
+            encoded, state = method.encode(params, {}, batch.images, train=True)
+            return method.loss(params, state, encoded, batch, jnp.zeros((), int), jax.random.key(0))[0]
+
+        value, gradients = jax.value_and_grad(objective)(params)
+        plain = low_rank.merged(params)
+        np.testing.assert_allclose(method.embed(plain, {}, x), method.embed(params, {}, x), rtol=1e-12)
+        np.testing.assert_allclose(linear().embed(plain, {}, x), method.embed(params, {}, x), rtol=1e-12)
+        assert jax.tree.structure(plain) == jax.tree.structure(linear().init(jax.random.key(0), batch)[0])
+
+    net, rest = jax.tree.map(np.asarray, (params["net"], params["rest"]["kernel"]))
+    (a1, b1), (a2, b2) = ((net[n]["kernel_lora"]["a"], net[n]["kernel_lora"]["b"]) for n in ("dense", "conv"))
+    w1, w2, scale = net["dense"]["kernel"], net["conv"]["kernel"][0, 0], ALPHA / RANK
+    hidden = x @ w1 + scale * (x @ a1) @ b1
+    before = hidden @ w2 + scale * (hidden @ a2) @ b2 + net["conv"]["bias"]
+    y = before @ rest
+    np.testing.assert_allclose(value, (y**2).sum() / 2, rtol=1e-12)
+    dy = y @ rest.T
+    dh = dy @ (w2 + scale * a2 @ b2).T
+    expected = {
+        "net": {
+            "dense": {
+                "kernel": np.zeros((5, 4)),
+                "kernel_lora": {"a": scale * x.T @ dh @ b1.T, "b": scale * a1.T @ x.T @ dh, "scale": 0},
+            },
+            "conv": {
+                "kernel": np.zeros((1, 1, 4, 3)), "bias": np.zeros(3),
+                "kernel_lora": {"a": scale * hidden.T @ dy @ b2.T, "b": scale * a2.T @ hidden.T @ dy, "scale": 0},
+            },
+            "depthwise": np.zeros((3, 3, 1, 4)),
+        },
+        "rest": {"kernel": before.T @ y},
+    }  # fmt: skip
+    jax.tree.map(lambda one, other: np.testing.assert_allclose(one, other, rtol=1e-10, atol=1e-12), gradients, expected)
+
+
+def vit_values(**groups: Any) -> dict[str, Any]:
+    """A vision transformer of two narrow blocks with proxies, and batch statistics in no layer."""
+    given = values(steps=3, ema=0.5)
+    given["data"] |= {"image_size": 8, "crop": "none"} if "image_size" in given["data"] else {}
+    given["backbone"] = {"name": "vit", "depth": 2, "width": 8, "heads": 2, "patch": 4}
+    given["method"] = baseline.as_values(baseline.make_config("proxy_anchor", embedding_dim=6))
+    given["train"]["groups"] = {name: asdict(Group(1e-2)) for name in baseline.GROUPS} | {
+        name: asdict(group) for name, group in groups.items()
+    }
+    return given
+
+
+FROZEN = {"backbone": Group(0.0, freeze=True)}
+LAYERS = {
+    "backbone/blocks_*/attn/qkv": Group(1e-2, weight_decay=0.1, rank=2),
+    "backbone/blocks_1/mlp_fc1": Group(1e-2, rank=1),
+}
+
+
+def test_only_the_factors_of_the_chosen_layers_change(tmp_path: Path) -> None:
+    """Also in the moving average; merged, the model embeds as before, and a checkpoint continues bit for bit."""
+    config = configs.resolve(vit_values(**FROZEN, **LAYERS))
+    method = experiments.build_method(config, TrainingSet(8, 64))
+    optimizer = optimizers.build(config.train, method, lambda count: 1.0)
+    batch = toys.batch(1)
+    state = jax.jit(step.initial, static_argnums=(0, 1, 4))(method, optimizer, jax.random.key(0), batch, 0.5)
+    update = jax.jit(step.build(method, optimizer, ema=0.5))
+    after = state
+    for _ in range(2):  # in the first step, B is zero and A does not change
+        after, _ = update(after, batch, jax.random.key(1))
+    changed = jax.tree.map(lambda a, b: not np.array_equal(a, b), state.params["backbone"], after.params["backbone"])
+    factors = {"kernel": False, "kernel_lora": {"a": True, "b": True, "scale": False}}
+    for block in ("blocks_0", "blocks_1"):
+        assert changed[block]["attn"]["qkv"] == factors | {"bias": False}
+    assert changed["blocks_1"]["mlp_fc1"] == factors | {"bias": False}
+    assert sum(jax.tree.leaves(changed)) == 6
+    embed = jax.jit(method.embed)
+    rows = [
+        embed(params, {"backbone": {}}, batch.images[0]) for params in (after.params, low_rank.merged(after.params))
+    ]
+    np.testing.assert_allclose(rows[0], rows[1], atol=1e-6)
+    assert not np.allclose(
+        rows[0], embed(low_rank.split(after.params)[0], {"backbone": {}}, batch.images[0]), atol=1e-4
+    )
+
+    store = Checkpoints(tmp_path, lambda: after, pytest.fail, run={})
+    store.save("latest", after, {})
+    restored = store.restore()
+    assert restored is not None
+    one, other = (update(before, batch, jax.random.key(2))[0] for before in (after, restored[0]))
+    assert fingerprint(one) == fingerprint(other)
+    jax.tree.map(
+        np.testing.assert_array_equal, store.select("latest", "last").params, low_rank.merged(after.average[0])
+    )
+    store.close()
+
+
+@pytest.mark.parametrize(
+    ("groups", "message"),
+    [
+        (
+            {"backbone/blocks_*/atn/qkv": Group(1e-2, rank=2)},
+            r"train\.groups\.backbone/blocks_\*/atn/qkv: fits no parameter that longer patterns leave; did you mean "
+            r"backbone/blocks_[01]/attn/qkv",
+        ),
+        (
+            {"backbone/blocks_1/norm1": Group(1e-2, rank=2)},
+            r"train\.groups\.backbone/blocks_1/norm1\.rank=2: there are no dense layers or 1x1 convolutions; did you "
+            "mean backbone/blocks_1/",
+        ),
+    ],
+)
+def test_layers_that_do_not_exist(groups: dict[str, Group], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        run.check(configs.resolve(vit_values(**groups)), Console(active=False))
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"rank": 2, "freeze": True}, r"train\.groups\.backbone\.rank=2: a frozen group has no updates"),
+        ({"alpha": 2.0}, r"train\.groups\.backbone\.alpha=2\.0: needs a rank"),
+    ],
+)
+def test_options_that_exclude_each_other(values: dict[str, Any], message: str) -> None:
+    given = vit_values()
+    given["train"]["groups"]["backbone"] |= values
+    with pytest.raises(ConfigError, match=message):
+        configs.resolve(given)
