@@ -1,6 +1,7 @@
-"""An emulator of Google Cloud Storage in a process of its own, which replaces an object only if it is the expected one.
+"""An emulator of Google Cloud Storage in a process of its own.
 
-Leases and orbax rely on this, which the emulator itself leaves out.
+Leases and the database format of orbax rely on generations: that an object is only written in place of the expected one,
+and that reading one tells its generation. The emulator leaves both out, so they are added here.
 """
 
 import socket
@@ -10,29 +11,39 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 SERVER = """
-import sys, threading, time
+import sys, time
 from http import HTTPStatus
+from http.server import HTTPServer
 from gcp_storage_emulator.handlers import objects
-from gcp_storage_emulator import server
 
-lock = threading.Lock()
+insert, download = objects.insert, objects.download
 
-def serial(handler):
-    def handle(request, response, storage, *rest, **named):
-        with lock:
-            if handler is not objects.insert or "ifGenerationMatch" not in request.query:
-                return handler(request, response, storage, *rest, **named)
-            name = (request.query.get("name") or [request.data["meta"]["name"]])[0]
-            there = storage.objects.get(request.params["bucket_name"], {}).get(name, {"generation": "0"})
-            if request.query["ifGenerationMatch"] == [str(there["generation"])]:
-                return handler(request, response, storage, *rest, **named)
-            response.status = HTTPStatus.PRECONDITION_FAILED
-    return handle
+def generation(storage, bucket, name):
+    return storage.objects.get(bucket, {}).get(name, {"generation": "0"})["generation"]
 
-for _, handlers in server.HANDLERS:
-    for verb, handler in handlers.items():
-        handlers[verb] = serial(handler)
+def conditional_insert(request, response, storage, *rest, **named):
+    content = request.data  # also of a request that is refused: the connection would be reset
+    name = (request.query.get("name") or [content["meta"]["name"]])[0]
+    there = generation(storage, request.params["bucket_name"], name)
+    if request.query.get("ifGenerationMatch", [there]) != [there]:
+        response.status = HTTPStatus.PRECONDITION_FAILED
+    else:
+        insert(request, response, storage, *rest, **named)
 
+def conditional_download(request, response, storage, *rest, **named):
+    there = generation(storage, request.params["bucket_name"], request.params["object_id"])
+    if request.query.get("ifGenerationMatch", [there]) != [there]:
+        response.status = HTTPStatus.PRECONDITION_FAILED
+    elif request.query.get("ifGenerationNotMatch") == [there]:
+        response.status = HTTPStatus.NOT_MODIFIED
+    else:
+        download(request, response, storage, *rest, **named)
+        response["x-goog-generation"] = there
+
+objects.insert, objects.download = conditional_insert, conditional_download
+from gcp_storage_emulator import server  # whose routes hold these functions
+
+HTTPServer.request_queue_size = 128  # 5 connections are fewer than clients open at once
 running = server.create_server("127.0.0.1", int(sys.argv[1]), in_memory=True, default_bucket="bucket")
 running.start()
 print("ready", flush=True)
