@@ -6,9 +6,7 @@ checkpoint is marked as complete, and at the end. So a killed run continues from
 """
 
 import atexit
-import json
 import os
-import shutil
 import socket
 import tempfile
 import threading
@@ -16,14 +14,14 @@ import time
 import uuid
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
 from dml_jax.errors import CheckpointError, UserError
 from dml_jax.files import is_url, reason
 
-MARK = ".dml_jax_bucket"  # in a working copy: its URL, its lease, and what is in the bucket
 LEASES = ".lease"  # in the bucket: objects with increasing numbers, of which the last one holds the run
 RENEWAL = 15.0  # seconds between renewals of a lease
 EXPIRY = 60.0  # seconds without one, after which another process takes the run over
@@ -58,6 +56,23 @@ def _client() -> Any:
     return fsspec.filesystem("gcs")
 
 
+@dataclass
+class _Copy:
+    """A working copy: its lease, if this process has it, and time and size of the files that are also in the bucket."""
+
+    directory: Path
+    url: str
+    lease: str | None
+    there: dict[str, list[int]] = field(default_factory=dict)
+
+
+_copies: list[_Copy] = []
+
+
+def _copy_of(path: Path) -> _Copy | None:
+    return next((copy for copy in _copies if path.absolute().is_relative_to(copy.directory)), None)
+
+
 @contextmanager
 def working_copy(option: str, url: str | Path, *, writing: bool, active: bool = True) -> Iterator[Path]:
     """A working copy of a run in a bucket, which is removed at the end; a path that is no URL is its own.
@@ -73,25 +88,27 @@ def working_copy(option: str, url: str | Path, *, writing: bool, active: bool = 
     if not is_url(url):
         yield Path(url)
         return
-    url = check_url(option, str(url))
-    with tempfile.TemporaryDirectory(prefix="dml_jax-") as parent:
-        directory = Path(parent, url.rpartition("/")[2])
-        directory.mkdir()
+    url, done = check_url(option, str(url)), False
+    with (
+        tempfile.TemporaryDirectory(prefix="dml_jax-") as parent,
+        _leased(option, url) if writing and active else nullcontext() as lease,
+    ):
+        copy = _Copy(Path(parent, url.rpartition("/")[2]), url, lease)
+        copy.directory.mkdir()
+        _copies.append(copy)
         try:
-            with _leased(option, url) if writing and active else nullcontext() as lease:
-                with _reaching(option, url):
-                    pull(directory, url, lease)
-                used = len(_mark(directory)["there"]) > 0
-                try:
-                    yield directory
-                    used = True
-                finally:
-                    if writing and (used or _mark(directory)["there"]):
-                        push(directory)
+            with _reaching(option, url):
+                pull(copy.directory)
+            try:
+                yield copy.directory
+                done = True
+            finally:
+                if writing and (done or copy.there):
+                    push(copy.directory)
         except UserError as error:
-            if str(directory) not in str(error):
-                raise
-            raise type(error)(str(error).replace(str(directory), url)) from error
+            raise type(error)(str(error).replace(str(copy.directory), url)) from error
+        finally:
+            _copies.remove(copy)
 
 
 def read_copy(option: str, url: str) -> Path:
@@ -100,49 +117,43 @@ def read_copy(option: str, url: str) -> Path:
     Raises:
       CheckpointError: the bucket cannot be read, or the URL is not one of Google Cloud Storage.
     """
-    url = check_url(option, url)
-    parent = tempfile.mkdtemp(prefix="dml_jax-")
-    atexit.register(shutil.rmtree, parent, ignore_errors=True)
-    directory = Path(parent, url.rpartition("/")[2])
-    directory.mkdir()
-    with _reaching(option, url):
-        pull(directory, url)
-    return directory
+    until_exit = ExitStack()
+    atexit.register(until_exit.close)
+    return until_exit.enter_context(working_copy(option, url, writing=False))
 
 
 def origin(path: Path) -> Path:
     """Where a path of a working copy is in the bucket; any other path is its own."""
-    path = path.absolute()
-    for parent in (path, *path.parents):
-        if (parent / MARK).is_file():
-            from etils import epath
+    copy = _copy_of(path)
+    if copy is None:
+        return path.absolute()
+    from etils import epath
 
-            _client()  # before orbax
-            return cast(Path, epath.Path(_mark(parent)["url"], *path.relative_to(parent).parts))
-    return path
+    _client()  # before orbax
+    return cast(Path, epath.Path(copy.url) / path.absolute().relative_to(copy.directory))
 
 
-def pull(directory: Path, url: str = "", lease: str | None = None) -> None:
-    """Downloads the files of a run that its working copy lacks; only one of several processes writes them.
-
-    Args:
-      url: of the run, if the working copy is new; otherwise, any directory without a URL is left as it is.
-      lease: which allows this process to write.
-    """
-    if not url and not (directory / MARK).exists():
+def pull(directory: Path) -> None:
+    """Downloads the files of a run that its working copy lacks; does nothing with other directories."""
+    copy = _copy_of(directory)
+    if copy is None:
         return
-    new: dict[str, Any] = {"url": url, "lease": lease, "there": {}}
-    mark = new if url else _mark(directory)
-    root = mark["url"].removeprefix("gs://")
-    client = _client()
+    root, client = copy.url.removeprefix("gs://"), _client()
+
+    def fetch(name: str) -> None:
+        file = copy.directory / name
+        draft = file.with_name(f".{file.name}")  # which is never uploaded
+        file.parent.mkdir(parents=True, exist_ok=True)
+        client.get_file(f"{root}/{name}", str(draft))
+        draft.rename(file)
+
     names = [path.removeprefix(f"{root}/") for path in client.find(root)]
-    wanted = [n for n in names if not any(d in n for d in IN_BUCKET) and n[-1:] != "/" and not (directory / n).exists()]
-    for name in wanted:
-        (directory / name).parent.mkdir(parents=True, exist_ok=True)
+    missing = [
+        n for n in names if not (any(d in n for d in IN_BUCKET) or n[-1:] == "/" or (copy.directory / n).exists())
+    ]
     with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda name: client.get_file(f"{root}/{name}", str(directory / name)), wanted))
-    mark["there"] |= {name: _stamp(directory / name) for name in wanted}
-    (directory / MARK).write_text(json.dumps(mark))
+        list(pool.map(fetch, missing))
+    copy.there |= {name: _stamp(copy.directory / name) for name in missing}
 
 
 def push(directory: Path) -> None:
@@ -153,30 +164,24 @@ def push(directory: Path) -> None:
     Raises:
       CheckpointError: another process has taken the run over, or the bucket cannot be written.
     """
-    root = next((parent for parent in (directory, *directory.parents) if (parent / MARK).exists()), None)
-    if root is None:
+    copy = _copy_of(directory)
+    if copy is None:
         return
-    mark = _mark(root)
-    url, client = mark["url"], _client()
+    url, client = copy.url, _client()
     with _reaching("--workdir", url):
-        if mark["lease"] and _newest_lease(client, url) != mark["lease"]:
+        if copy.lease and _newest_lease(client, url) != copy.lease:
             raise CheckpointError(f"{url}: another process has taken over this run, which had stopped responding")
         here = {
-            path.relative_to(root).as_posix(): _stamp(path)
-            for path in sorted(root.rglob("*"), key=lambda path: path.name == "results.json")
+            path.relative_to(copy.directory).as_posix(): _stamp(path)
+            for path in sorted(copy.directory.rglob("*"), key=lambda path: path.name == "results.json")
             if path.is_file() and not path.name.startswith(".")
         }
         for name, stamp in here.items():
-            if mark["there"].get(name) != stamp:
-                client.put_file(str(root / name), f"{url}/{name}")
-        for name in mark["there"].keys() - here.keys():
+            if copy.there.get(name) != stamp:
+                client.put_file(str(copy.directory / name), f"{url}/{name}")
+        for name in copy.there.keys() - here.keys():
             client.rm_file(f"{url}/{name}")
-    (root / MARK).write_text(json.dumps(mark | {"there": here}))
-
-
-def _mark(directory: Path) -> dict[str, Any]:
-    content: dict[str, Any] = json.loads((directory / MARK).read_text())
-    return content
+    copy.there = here
 
 
 def _stamp(path: Path) -> list[int]:

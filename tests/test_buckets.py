@@ -36,7 +36,7 @@ def empty(client: Any) -> None:
 def test_a_run_is_kept_in_a_bucket(client: Any) -> None:
     client.pipe_file("bucket/runs/one-more/x", b"of another run")
     with buckets.working_copy("--workdir", URL, writing=True) as copy:
-        assert [path.name for path in copy.iterdir()] == [buckets.MARK]
+        assert not list(copy.iterdir())
         (copy / "metrics.jsonl").write_text("1\n")
         (copy / "figures").mkdir()
         (copy / "figures" / "a.png").write_bytes(b"picture")
@@ -59,7 +59,7 @@ def test_a_command_that_fails_before_training_leaves_nothing(client: Any) -> Non
     assert client.find("bucket/runs") == []
 
 
-@pytest.mark.slow  # the emulator rarely answers a conditional write without a generation, which orbax refuses
+@pytest.mark.slow
 def test_checkpoints_and_a_lost_upload(client: Any) -> None:
     warned: list[str] = []
     for _ in range(2):  # the second time, nothing is left but what is in the bucket

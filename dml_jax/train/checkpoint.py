@@ -127,7 +127,7 @@ class Checkpoints:
             saved = manager.save(step, args=items)
         if not saved:
             raise CheckpointError(f"{path}: was not written, because there is a newer one")
-        self._pending = self._background.submit(_commit, manager, path, self.run, self.kept.parents[1])
+        self._pending = self._background.submit(_commit, manager, path, self.run, self.kept)
         if not background:
             self.wait()
 
@@ -251,12 +251,12 @@ def _writing(path: Path) -> Iterator[None]:
         raise CheckpointError(f"{path}: cannot be written ({reason(error)})") from error
 
 
-def _commit(manager: ocp.CheckpointManager, path: Path, run: Mapping[str, Any], workdir: Path) -> None:
+def _commit(manager: ocp.CheckpointManager, path: Path, run: Mapping[str, Any], local: Path) -> None:
     """Waits for orbax and marks the checkpoint as complete, once the records up to it are in the bucket, if any."""
     with _writing(path):
         manager.wait_until_finished()
         if jax.process_index() == 0:
-            buckets.push(workdir)
+            buckets.push(local)
             manifest.write(path, run)
 
 
