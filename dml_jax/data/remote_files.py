@@ -5,6 +5,7 @@ URLs are those of `pyarrow.fs.FileSystem.from_uri`, e.g. gs://anonymous@bucket/p
 
 import fcntl
 import hashlib
+import os
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -17,7 +18,7 @@ from pyarrow import fs
 
 from dml_jax.data import store
 from dml_jax.errors import DataError, UserError
-from dml_jax.files import cache_dir, name_file, reason
+from dml_jax.files import atomic_write, cache_dir, name_file, reason
 
 SECONDS = 60  # without an answer of Google Cloud Storage; Arrow would try for a quarter of an hour
 
@@ -58,29 +59,42 @@ def listed(url: str) -> dict[str, Any]:
     return dict(sorted(files.items()))
 
 
-def names(url: str) -> list[str]:
-    """The names of the files at most one level below a URL; empty if there is nothing."""
-    with _reaching(url):
-        system, root = _system(url)
+def names(where: Path | str) -> list[str]:
+    """The names of what is directly in a local directory or below a URL; empty if there is nothing at the URL."""
+    if isinstance(where, Path):
+        return os.listdir(where)
+    with _reaching(where):
+        system, root = _system(where)
         return [info.base_name for info in system.get_file_info(fs.FileSelector(root, allow_not_found=True))]
 
 
-def write(url: str, content: bytes) -> None:
-    """Writes a file in a bucket, which appears completely; raises DataError if it cannot be written."""
-    with written(url) as draft:
-        draft.write_bytes(content)
+def content(file: Path | str) -> bytes:
+    """The content of a local file, or of one at a URL."""
+    if isinstance(file, Path):
+        return file.read_bytes()
+    with opened(file) as there:
+        read: bytes = there.read()
+        return read
 
 
 @contextmanager
-def written(url: str) -> Iterator[Path]:
-    """Context with a temporary path whose file is uploaded at the end, see `write`."""
+def written(file: Path | str) -> Iterator[Path]:
+    """Context with a temporary path, whose file becomes a local one or is uploaded to a URL; it appears completely.
+
+    Raises:
+      DataError: it cannot be uploaded.
+    """
+    if isinstance(file, Path):
+        with atomic_write(file) as draft:
+            yield draft
+        return
     with tempfile.TemporaryDirectory(prefix="dml_jax-") as directory:
         draft = Path(directory, "draft")
         yield draft
-        with _reaching(url, "written"), draft.open("rb") as file:
-            system, path = _system(url)
+        with _reaching(file, "written"), draft.open("rb") as source:
+            system, path = _system(file)
             with system.open_output_stream(path) as target:
-                shutil.copyfileobj(file, target, 2**24)
+                shutil.copyfileobj(source, target, 2**24)
 
 
 def opened(url: str) -> Any:

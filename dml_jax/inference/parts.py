@@ -9,7 +9,6 @@ once it is complete, in any order and from any process.
 import fcntl
 import hashlib
 import json
-import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -23,7 +22,7 @@ from pyarrow import parquet
 from dml_jax import config as configs
 from dml_jax.data import remote_files
 from dml_jax.errors import DataError
-from dml_jax.files import atomic_write, read_json, reading, write_json
+from dml_jax.files import reading
 from dml_jax.inference import inputs
 from dml_jax.inference.inputs import Item, Unit
 
@@ -58,35 +57,33 @@ class Parts:
         self.directory = directory if isinstance(directory, str) else directory.resolve()
         self.count: int = planned["parts"]
         self.key = hashlib.sha256(json.dumps(planned, sort_keys=True).encode()).hexdigest()
-        if isinstance(self.directory, str):
-            found = remote_files.names(self.directory)
-            self._check(planned, set(found))
-            if not found:
-                remote_files.write(f"{self.directory}/{PLAN}", json.dumps(planned).encode())
-            return
-        if self.directory.exists() and not self.directory.is_dir():
-            raise DataError(f"{self.directory}: is a file, but embeddings are written there; give another --output")
-        self.directory.mkdir(parents=True, exist_ok=True)
-        self._check(planned, {entry.name for entry in self.directory.iterdir() if not entry.name.startswith(".")})
-        if not (self.directory / PLAN).exists():
-            write_json(self.directory / PLAN, planned)
+        if isinstance(self.directory, Path):
+            if self.directory.exists() and not self.directory.is_dir():
+                raise DataError(f"{self.directory}: is a file, but embeddings are written there; give another --output")
+            self.directory.mkdir(parents=True, exist_ok=True)
+        if not self._check(planned):
+            with remote_files.written(self._at(PLAN)) as draft:
+                draft.write_text(json.dumps(planned, indent=2))
 
-    def _check(self, planned: dict[str, Any], names: set[str]) -> None:
-        where = self.directory
+    def _check(self, planned: dict[str, Any]) -> bool:
+        """Whether parts of the plan were begun."""
+        where, file = self.directory, self._at(PLAN)
+        names = {name for name in remote_files.names(where) if not name.startswith(".")}
         if PLAN not in names:
             if names:
                 raise DataError(f"{where}: holds other files than embeddings; give another --output")
-            return
+            return False
         remedy = f"delete {where} or give another --output"
-        if isinstance(where, str):
-            with reading(f"{where}/{PLAN}", remedy), remote_files.opened(f"{where}/{PLAN}") as file:
-                begun = dict(json.loads(file.read()))
-        else:
-            begun = read_json(where / PLAN, dict[str, Any], remedy)
+        with reading(file, remedy):
+            begun = dict(json.loads(remote_files.content(file)))
         changed = sorted(key for key in begun | planned if begun.get(key) != planned.get(key))
         if changed:
             what = "other or changed images" if "inputs_sha256" in changed else "another model or version"
             raise DataError(f"{where}: was written for {what} ({', '.join(changed)}); {remedy}")
+        return True
+
+    def _at(self, name: str) -> Path | str:
+        return self.directory / name if isinstance(self.directory, Path) else f"{self.directory}/{name}"
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -111,8 +108,7 @@ class Parts:
 
     def file(self, number: int) -> Path | str:
         """The file of a part, or its URL."""
-        name = f"{number:06d}.parquet"
-        return f"{self.directory}/{name}" if isinstance(self.directory, str) else self.directory / name
+        return self._at(f"{number:06d}.parquet")
 
     def missing(self) -> list[int]:
         """The numbers of the parts that are not written.
@@ -120,9 +116,7 @@ class Parts:
         Raises:
           DataError: a part is damaged or of another plan.
         """
-        there = set(
-            remote_files.names(self.directory) if isinstance(self.directory, str) else os.listdir(self.directory)
-        )
+        there = set(remote_files.names(self.directory))
         return [number for number in range(self.count) if not self._is_written(number, there)]
 
     def _is_written(self, number: int, there: set[str]) -> bool:
@@ -216,9 +210,8 @@ def embed(model: "Model", units: Iterable[tuple[Path | str, Unit]], key: str) ->
     Raises:
       DataError: a Parquet file or archive is damaged, or an embedding is not finite.
     """
-    begun: deque[tuple[Path | str, list[str], bool]] = (
-        deque()
-    )  # file, names and whether they are the last, of each block
+    # File, names and whether they are the last, of each block.
+    begun: deque[tuple[Path | str, list[str], bool]] = deque()
     errors: deque[DataError] = deque()
 
     def groups() -> Iterator[list[Item]]:
@@ -230,8 +223,7 @@ def embed(model: "Model", units: Iterable[tuple[Path | str, Unit]], key: str) ->
     rows_of_blocks = model.embed_each(groups(), errors.append)
     for rows in rows_of_blocks:
         file, names, last = begun.popleft()
-        destination = remote_files.written(file) if isinstance(file, str) else atomic_write(file)
-        with destination as draft, _writing(draft, rows.shape[1], key) as write:
+        with remote_files.written(file) as draft, _writing(draft, rows.shape[1], key) as write:
             while True:
                 reasons = [_reason(errors.popleft(), name) if nan else None
                            for name, nan in zip(names, np.isnan(rows[:, 0]), strict=True)]  # fmt: skip

@@ -83,9 +83,8 @@ class _Pool:
         self._actor = ray.remote(**needs)(Embedder)
         self._model = model
         self._free: list[Any] = []
-        self._busy: dict[
-            Any, tuple[Any, tuple[Path | str, Unit] | None]
-        ] = {}  # by result: actor, its unit; none: it loads
+        # By result: actor and its unit; none while it loads.
+        self._busy: dict[Any, tuple[Any, tuple[Path | str, Unit] | None]] = {}
         self._deaths: Counter[str] = Counter()
         self._facts: parts.Facts | None = None
 
