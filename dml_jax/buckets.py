@@ -1,4 +1,4 @@
-"""Runs in Google Cloud Storage, and data sets in any bucket.
+"""Runs in Google Cloud Storage.
 
 A run in a bucket is used through a working copy: a local directory with all of its files but the checkpoints, which
 orbax writes to the bucket directly. The copy is made when a command starts; what has changed in it is uploaded before a
@@ -66,7 +66,7 @@ class _Copy:
     there: dict[str, list[int]] = field(default_factory=dict)
 
 
-_copies: list[_Copy] = []
+_copies: list[_Copy] = []  # of this process
 
 
 def _copy_of(path: Path) -> _Copy | None:
