@@ -171,13 +171,14 @@ def servers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_buckets(there: str, bucket: Path, servers: None) -> None:
     images = {path.relative_to(bucket).as_posix(): path.read_bytes() for path in sorted(bucket.rglob("*.png"))}
     for name, content in images.items():
-        remote_files.write(f"{there}/photos/{name}", content)
+        with remote_files.written(f"{there}/photos/{name}") as draft:
+            draft.write_bytes(content)
     expected = formats.load(Data(name="folder", path=str(bucket)))["test"].content
     assert formats.load(Data(name="folder", path=f"{there}/photos"))["test"].content == expected
     with pytest.raises(DataError, match="cannot be read"):
         remote_files.staged(there.replace("bucket", "none") + "/photos")
-    parquet.write_table(pa.table({"image": list(images.values())}), bucket / "a.parquet", row_group_size=10)
-    remote_files.write(f"{there}/shards/a.parquet", (bucket / "a.parquet").read_bytes())
+    with remote_files.written(f"{there}/shards/a.parquet") as draft:
+        parquet.write_table(pa.table({"image": list(images.values())}), draft, row_group_size=10)
     units, model = inputs.units([], inputs.bucket_shards(f"{there}/shards", "")), Tiny()
     written = parts.Parts(f"{there}/out.parquet", parts.plan(units, parts.facts(model)))
     list(parts.embed(model, [(written.file(i), units[i]) for i in written.missing()], written.key))
