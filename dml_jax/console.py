@@ -33,6 +33,7 @@ class Console:
         self._bar: Progress | None = None
         self._reported = 0.0
         self._log: TextIO | None = None
+        self.named: dict[str, str] = {}  # what messages call a directory, where this is not its path
 
     def log_to(self, file: Path) -> None:
         """From now on, also appends messages and all progress to a file, with the time, even if nothing is printed."""
@@ -46,6 +47,8 @@ class Console:
 
     def print(self, message: str) -> None:
         """Prints a permanent line."""
+        for path, name in self.named.items():
+            message = message.replace(path, name)
         self.log(message)
         self._show(message)
 

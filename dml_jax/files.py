@@ -19,7 +19,14 @@ from dml_jax.errors import ConfigError, DataError, UserError
 
 FORMULA_STARTS = tuple("=+-@\uff1d\uff0b\uff0d\uff20")  # in spreadsheets, including full-width characters
 HARMLESS = re.compile(r"[+-](inf|[\d\s.,±%]*(e[+-]?\d+)?)")  # numbers and differences
+BUCKETS = ("gs://", "s3://")  # URLs of data sets and shards of images
+NO_URL = "is a URL; give a path, e.g. one where the bucket is mounted (gcsfuse, mount-s3)"
 UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS}  # errors of the disk, not of the file
+
+
+def is_url(path: str | Path) -> bool:
+    """Whether a path is a URL such as gs://bucket/name."""
+    return re.match(r"[A-Za-z][\w+.-]+:/", str(path)) is not None  # a Path has one slash there
 
 
 def expand_path(option: str, path: str | Path) -> Path:
@@ -29,10 +36,8 @@ def expand_path(option: str, path: str | Path) -> Path:
       ConfigError: a URL; `~name` without a user of that name; a path that no file can have (a NUL, too long a name), or
         in a directory that cannot be searched.
     """
-    if re.match(r"[A-Za-z][\w+.-]*://", str(path)):
-        raise ConfigError(
-            f"{option}={path}: is a URL; give a path, e.g. one where the bucket is mounted (gcsfuse, mount-s3)"
-        )
+    if is_url(path):
+        raise ConfigError(f"{option}={path}: {NO_URL}")
     if "\0" in str(path):
         raise ConfigError(f"{option}={path}: contains a NUL character; remove it")
     try:
@@ -89,6 +94,8 @@ def reading(
       remedy: end of the message.
       error: type of the error.
     """
+    if isinstance(path, Path) and is_url(path):  # libraries hang, or find empty files
+        raise error(f"{path}: {NO_URL}")
     try:
         yield
     except UserError as problem:
@@ -192,6 +199,9 @@ def _escape_formula(cell: Any) -> Any:
 def write_json(path: Path, value: Any) -> None:
     """Writes a JSON file completely or not at all; NaN and infinity, which JSON lacks, become null."""
     text = json.dumps(_finite_or_null(value), indent=2, allow_nan=False)
+    if is_url(path):  # an object appears completely
+        path.write_text(text + "\n")
+        return
     with atomic_write(path) as draft:
         draft.write_text(text + "\n", encoding="utf-8")
 

@@ -12,7 +12,7 @@ from argparse import Namespace
 from pathlib import Path
 from typing import Literal, assert_never, get_args
 
-from dml_jax import files
+from dml_jax import buckets, files
 from dml_jax.commands import cli, runtime
 from dml_jax.config import Config, show
 from dml_jax.config import files as config_files
@@ -36,7 +36,9 @@ def parser() -> cli.Parser:
         "model on the test classes",
     )
     flags.add_argument(
-        "--workdir", metavar="DIRECTORY", help="work directory; default: runs/<name of the file>[-<variant>][-paper]"
+        "--workdir",
+        metavar="DIRECTORY",
+        help="work directory, or gs://bucket/directory; default: runs/<name of the file>[-<variant>][-paper]",
     )
     flags.add_argument(
         "--mode",
@@ -146,9 +148,11 @@ def check_address(coordinator: str, processes: int, process: int) -> None:
     cli.check_process(processes, process)
 
 
-def work_directory(options: Namespace) -> Path:
+def work_directory(options: Namespace) -> Path | str:
     """`--workdir`, or `runs/<name of the file>[-<variant>][-paper]`."""
     if options.workdir:
+        if files.is_url(options.workdir):
+            return buckets.check_url("--workdir", options.workdir)
         return files.utf8_path("--workdir", options.workdir)
     file, _, variant = options.config.partition(":")
     protocol = "" if options.protocol == "clean" else options.protocol
@@ -156,7 +160,7 @@ def work_directory(options: Namespace) -> Path:
 
 
 def run_mode(
-    options: Namespace, config: "Config", given: frozenset[str], directory: Path, output: Path | None,
+    options: Namespace, config: "Config", given: frozenset[str], where: Path | str, output: Path | None,
     log: tuple[str, ...],
 ) -> None:  # fmt: skip
     """Starts JAX and runs the mode."""
@@ -171,8 +175,12 @@ def run_mode(
     if options.coordinator:
         cluster.connect(options.coordinator, options.processes, options.process)
     console = Console(quiet=options.quiet, active=mesh.is_main_process())
+    copy = buckets.working_copy(
+        "--workdir", where, writing=mode in ("train", "export"), active=mesh.is_main_process()
+    )  # fmt: skip
     try:
-        with process_group.end_together() as end_now, Stop(end_now) as stop:
+        with process_group.end_together() as end_now, copy as directory, Stop(end_now) as stop:
+            console.named = {str(directory): str(where)}
             if mode != "train":
                 stop.stop_immediately()
             match mode:

@@ -1,4 +1,4 @@
-"""A URL where a command needs a path is one error, and never a folder called `gs:`."""
+"""A URL where a command needs a path, or another kind of URL, is one error, and never a folder called `gs:`."""
 
 from importlib import import_module
 from pathlib import Path
@@ -6,7 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dml_jax import files
 from dml_jax.commands import cli
+from dml_jax.data import store
+from dml_jax.errors import DataError
 from tests.test_main import CONFIG, ROOT
 
 URL = "gs://bucket/run"
@@ -15,10 +18,8 @@ URL = "gs://bucket/run"
 @pytest.mark.parametrize(
     ("command", "arguments"),
     [
-        ("main", [CONFIG, f"--workdir={URL}"]),
         ("main", [CONFIG, "--mode=evaluate", f"--output={URL}"]),
         ("main", [f"--config={URL}/config.json"]),
-        ("main", ["--config=configs/cars_hist.py", f"--config.data.path={URL}"]),
         ("main", [CONFIG, f"--config.init_from={URL}"]),
         ("prepare", ["--name=cars", f"--source={URL}", "--output=new"]),
         ("prepare", ["--name=cars", "--source=.", f"--output={URL}"]),
@@ -28,20 +29,11 @@ URL = "gs://bucket/run"
         ("evaluate", [f"--embeddings={URL}", "--labels=x.npy"]),
         ("evaluate", ["--embeddings=x.npy", f"--labels={URL}"]),
         ("evaluate", ["--embeddings=x.npy", "--labels=x.npy", f"--output={URL}"]),
-        ("embed", [f"--workdir={URL}", "."]),
-        ("embed", ["--workdir=.", f"{URL}/a.jpg"]),
-        ("embed", ["--workdir=.", "x.jpg", f"--output={URL}"]),
-        ("enroll", [f"--workdir={URL}", "--index=new.npz", "photos"]),
         ("enroll", ["--workdir=.", f"--index={URL}", "photos"]),
         ("enroll", ["--workdir=.", "--index=new.npz", URL]),
-        ("serve", [f"--workdir={URL}", "--port=0"]),
         ("ensemble", [URL, "other", "--output=new"]),
         ("ensemble", ["photos", "photos/a", f"--output={URL}"]),
-        ("analyse", [f"--workdir={URL}"]),
-        ("explore", [f"--workdir={URL}", "--port=0"]),
-        ("export", [f"--workdir={URL}", "--to=parquet"]),
         ("export", ["--workdir=.", "--to=parquet", f"--output={URL}"]),
-        ("report", [URL]),
         ("report", [".", f"--output={URL}"]),
         ("study", ["--study=hist_alpha", f"--root={URL}", "--list"]),
     ],
@@ -66,3 +58,53 @@ def test_a_url_is_refused(
     assert URL in line
     assert ": is a URL; give a path, e.g. one where the bucket is mounted (gcsfuse, mount-s3)" in line
     assert sorted(tmp_path.iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments", "message"),
+    [
+        (
+            "main",
+            [CONFIG, "--workdir=s3://bucket/run"],
+            "--workdir=s3://bucket/run: checkpoints can only be written to gs",
+        ),
+        (
+            "embed",
+            ["--model=s3://bucket/run", "photos"],
+            "--model=s3://bucket/run: checkpoints can only be written to gs",
+        ),
+        ("report", ["s3://bucket/run"], "DIRECTORY=s3://bucket/run: checkpoints can only be written"),
+        (
+            "export",
+            [f"--model={URL}", "--to=parquet"],
+            "--output: missing; give a directory for the files of gs://bucket/run",
+        ),
+        (
+            "analyse",
+            [f"--model={URL}"],
+            f"--model={URL}: analyses are written into the run; copy it to a directory first",
+        ),
+        ("main", [CONFIG, "--workdir=gs://bucket"], "--workdir=gs://bucket: is a whole bucket; give a directory in it"),
+    ],
+)
+def test_buckets_that_a_command_cannot_use(
+    command: str, arguments: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "configs").symlink_to(ROOT / "configs")
+    Path("photos").mkdir()
+    Path("photos/x.jpg").touch()
+    module = import_module("dml_jax.main" if command == "main" else f"dml_jax.commands.{command}")
+    assert cli.exit_code(lambda: module.execute(arguments)) == 2
+    assert capsys.readouterr().err.startswith(f"error: {message}")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["configs", "photos"]
+
+
+def test_readers_refuse_urls() -> None:
+    with pytest.raises(DataError, match=r"x.npy: is a URL; give a path"):
+        files.read_json(Path("s3://bucket/x.npy"), dict)
+    with pytest.raises(DataError, match="is a URL; give a path"):
+        store.RecordReader("s3://bucket/records", "train")(0, None)
+    with pytest.raises(DataError, match="is a URL; give a path"):
+        store.FileReader(["gs://bucket/x.jpg"])(0, None)

@@ -94,6 +94,8 @@ def run_config(model: str, options: Namespace, overrides: dict[str, str]) -> tup
     Raises:
       UserError: no run there, an override of what the run was trained with, or its data are not there.
     """
+    if model.startswith(files.BUCKETS):
+        raise ConfigError(f"--model={model}: analyses are written into the run; copy it to a directory first")
     directory = locate(model)
     if not is_run(directory):
         raise ConfigError(f"--data: missing; {model} has no data of its own, give a folder of class folders")

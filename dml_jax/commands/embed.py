@@ -4,12 +4,14 @@
     dml-jax embed --model=lite0 photos/    without training, also by converted weights (--model=weights/dinov2_vits14)
 
 An IMAGE is also a Parquet file with a column `image`, a tar or zip archive of images such as a shard of WebDataset, or
-a directory of them without loose images. Writes <output>.parquet, a directory of Parquet files with the columns id,
-embedding and error: an unusable image is a row with its error. The same command continues where it was killed; once it
-is complete, it embeds nothing.
+a directory of them without loose images; these may also be in a bucket, gs://… or s3://…
 
-Unless they are larger than 4 GiB, the embeddings are also written to <output>: embeddings.npy (float32, rows of unit
-length), ids.json and manifest.json; with --query also neighbors.png, a figure of the images nearest to the query.
+Writes <output>.parquet, a directory of Parquet files with the columns id, embedding and error: an unusable image is a
+row with its error. The same command continues where it was killed; once it is complete, it embeds nothing.
+
+Unless they are larger than 4 GiB or in a bucket (--output=gs://… or s3://…), the embeddings are also written to
+<output>: embeddings.npy (float32, rows of unit length), ids.json and manifest.json; with --query also neighbors.png, a
+figure of the images nearest to the query.
 
 All devices and cores of the machine are used; with --engine=ray, those of all machines of a Ray cluster, which must see
 the same files.
@@ -32,7 +34,7 @@ from dml_jax.errors import ConfigError, DataError, printable
 from dml_jax.evaluation import neighbors
 from dml_jax.export import embedding_files
 from dml_jax.export.embedding_files import Exported
-from dml_jax.files import expand_path
+from dml_jax.files import BUCKETS, expand_path
 from dml_jax.inference import inputs, parts, ray_engine
 from dml_jax.inference.inputs import Unit
 from dml_jax.inference.parts import Embed, Engine, Facts, Parts, Summary
@@ -96,8 +98,14 @@ def execute(arguments: list[str]) -> None:
     if not options.paths:
         raise ConfigError("IMAGE: missing; give image files or directories")
     cli.check_engine(options)
-    output = expand_path("--output", options.output)
-    where = output.resolve().with_name(f"{output.resolve().name}.parquet")
+    where: Path | str
+    if options.output.startswith(BUCKETS):
+        if options.query or options.engine == "ray":
+            raise ConfigError(f"--output={options.output}: --query and --engine=ray need a directory")
+        output, where = None, f"{options.output.rstrip('/')}.parquet"
+    else:
+        output = expand_path("--output", options.output)
+        where = output.resolve().with_name(f"{output.resolve().name}.parquet")
     shards = shard_files(options.paths, where)
     loose = [path for path in options.paths if path not in shards]
     files = image_files(loose, output) if loose else []
@@ -109,7 +117,8 @@ def execute(arguments: list[str]) -> None:
     if query and options.engine == "ray":
         raise ConfigError("--query: is for one machine; embed first, then give it without --engine=ray")
 
-    embedding_files.check_replaceable(output)
+    if output:
+        embedding_files.check_replaceable(output)
     units = inputs.units(files, [file for found in shards.values() for file in found])
     engine: AbstractContextManager[Engine]
     if options.engine == "ray":
@@ -129,13 +138,13 @@ def execute(arguments: list[str]) -> None:
             embed_missing(embed, units, written, quiet=options.quiet)
             summary = check_usable(written, output, skip_bad=options.skip_bad)
             exported = None
-            if 4 * summary.dimensions * (summary.images - summary.unusable) <= ARRAY_BYTES:
+            if output and 4 * summary.dimensions * (summary.images - summary.unusable) <= ARRAY_BYTES:
                 exported = export(output, written, plan, facts)
     print(
         f"{summary.images - summary.unusable} embeddings with {summary.dimensions} dimensions: "
         f"{printable(str(output if exported else where))}"
     )
-    if query and query_image is not None and exported:
+    if query and query_image is not None and exported and output:
         count = min(NEIGHBORS, len(exported.ids))
         distances, indices = neighbors.search(model.embed([query]), exported.embeddings, count)
         found = [exported.ids[int(i)] for i in indices[0]]
@@ -145,13 +154,16 @@ def execute(arguments: list[str]) -> None:
         print(f"figure: {printable(str(output / FIGURE))}")
 
 
-def shard_files(paths: list[str], written: Path) -> dict[str, list[str]]:
+def shard_files(paths: list[str], written: Path | str) -> dict[str, list[str]]:
     """The Parquet files and archives among `paths`, and those in directories without loose images, by path.
 
     Files in `written`, the Parquet files of the output, are left out.
     """
     found = {}
     for name in paths:
+        if name.startswith(BUCKETS):
+            found[name] = inputs.bucket_shards(name, written)
+            continue
         path = expand_path("IMAGE", name)
         if path.is_dir():
             found[name] = inputs.shards(path, written)
@@ -176,7 +188,7 @@ def embed_missing(embed: Embed, units: Sequence[Unit], written: Parts, *, quiet:
                 console.update_progress(done)
 
 
-def check_usable(written: Parts, output: Path, *, skip_bad: bool) -> Summary:
+def check_usable(written: Parts, output: Path | None, *, skip_bad: bool) -> Summary:
     """Counts the images and lists the first unusable ones.
 
     Raises:
@@ -190,7 +202,7 @@ def check_usable(written: Parts, output: Path, *, skip_bad: bool) -> Summary:
     if summary.unusable and not skip_bad:
         raise DataError(
             f"{summary.unusable} of {summary.images} images cannot be used; their errors are in {written.directory}; "
-            f"give --skip_bad to leave them out of {output}"
+            f"give --skip_bad to leave them out{f' of {output}' if output else ''}"
         )
     if summary.unusable:
         print(f"left out: {summary.unusable} of {summary.images} images")

@@ -25,7 +25,7 @@ from dml_jax.errors import ConfigError, DataError, printable
 from dml_jax.evaluation import check_inputs
 from dml_jax.evaluation.compression import Code, Compression, fit
 from dml_jax.export import embedding_files, hub, onnx, parquet, stablehlo
-from dml_jax.files import expand_path
+from dml_jax.files import BUCKETS, expand_path
 from dml_jax.inference import model
 from dml_jax.inference.model import is_run
 from dml_jax.train.records.workdir import read_config
@@ -82,6 +82,8 @@ def execute(arguments: list[str]) -> None:
         if options.checkpoint != "reported":
             raise ConfigError(f"--checkpoint={options.checkpoint}: --push uploads the reported one with its results")
 
+    if str(options.model).startswith(BUCKETS) and not options.output:
+        raise ConfigError(f"--output: missing; give a directory for the files of {options.model}")
     workdir = model.locate(options.model)
     if not model.is_run(workdir):
         for option, given in (("--push", options.push), ("--to=parquet", "parquet" in forms)):

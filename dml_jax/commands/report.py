@@ -8,7 +8,7 @@ Prints the tables and writes report.md, report.tex, report.csv and report.html: 
 --output. Runs with other test images or another protocol are in tables of their own.
 """
 
-from dml_jax import files
+from dml_jax import buckets, files
 from dml_jax.commands import cli
 from dml_jax.console import Console
 from dml_jax.errors import ConfigError
@@ -33,7 +33,10 @@ def execute(arguments: list[str]) -> None:
     options = parser().read_plain(arguments, "dml-jax report")
     if not options.runs:
         raise ConfigError("DIRECTORY: missing; give the directory of a study or work directories of runs")
-    directories = [files.expand_path("DIRECTORY", name) for name in options.runs]
+    directories = [
+        buckets.read_copy("DIRECTORY", name) if files.is_url(name) else files.expand_path("DIRECTORY", name)
+        for name in options.runs
+    ]
     output = files.expand_path("--output", options.output) if options.output else None
     if output is not None and (output.is_file() or files.below_a_file(output)):
         raise ConfigError(f"--output={output}: is a file or below one; give a directory")

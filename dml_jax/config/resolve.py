@@ -17,7 +17,7 @@ from dml_jax.config.fields import flatten, keys, section, validate
 from dml_jax.config.modules import choices, module
 from dml_jax.config.train import USERS, Train
 from dml_jax.errors import ConfigError, suggest
-from dml_jax.files import utf8_path
+from dml_jax.files import BUCKETS, utf8_path
 
 
 @section
@@ -99,7 +99,7 @@ def _validated(values: Mapping[str, Any]) -> Config:
     """A configuration whose values are valid one by one."""
     flat = flatten(values)
     for key in PATHS:
-        if isinstance(flat.get(key), str):
+        if isinstance(flat.get(key), str) and not (key == "data.path" and flat[key].startswith(BUCKETS)):
             utf8_path(key, flat[key])
     kinds: dict[str, Any] = {"data": Data, "train": Train, "evaluation": Evaluation}
     if values.get("head") is not None:

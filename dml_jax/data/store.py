@@ -69,7 +69,7 @@ class RecordReader:
 
     @functools.cached_property
     def records(self) -> ArrayRecordDataSource:
-        with reading(self.directory, REMEDY):
+        with reading(Path(self.directory), REMEDY):
             return ArrayRecordDataSource(sorted(Path(self.directory).glob(f"*{self.split}.array_record*")))
 
     def __call__(self, index: int, rng: np.random.Generator | None) -> np.ndarray:

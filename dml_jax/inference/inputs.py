@@ -9,15 +9,16 @@ import itertools
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from pyarrow import parquet
 
+from dml_jax.data import remote_files
 from dml_jax.data.formats.parquet import image_column
 from dml_jax.data.prepare import archives
 from dml_jax.data.prepare.sources import MAX_BYTES, is_ignored, is_image, stamp, walk
 from dml_jax.errors import DataError
-from dml_jax.files import reading
+from dml_jax.files import is_url, reading
 
 ROWS = 2048  # loose files per unit, the most that a kill wastes
 BLOCK = 256  # images of a Parquet file or archive that are in memory at a time
@@ -52,14 +53,30 @@ def is_shard(name: str) -> bool:
     return name.lower().endswith(SHARDS)
 
 
-def shards(directory: Path, besides: Path) -> list[str]:
+def shards(directory: Path, besides: Path | str) -> list[str]:
     """The Parquet files and archives below a directory without loose images, except those in `besides`."""
     found = []
     for name, file in walk(directory):
         if is_image(name):
             return []
-        if is_shard(name) and not file.path.resolve().is_relative_to(besides.resolve()):
+        if is_shard(name) and not file.path.resolve().is_relative_to(besides):
             found.append(str(file.path))
+    return found
+
+
+def bucket_shards(url: str, besides: Path | str) -> list[str]:
+    """The Parquet files and archives at a URL or below it, except those in `besides`.
+
+    Raises:
+      DataError: there are none, or loose images, which would be read one by one.
+    """
+    names = remote_files.listed(url)
+    if loose := [name for name in names if is_image(name or url)]:
+        raise DataError(f"{url}: holds loose images, e.g. {loose[0]}; copy them to a directory, or give Parquet files")
+    found = [f"{url.rstrip('/')}/{name}" if name else url for name in names if is_shard(name or url)]
+    found = [name for name in found if not name.startswith(f"{besides}/")]
+    if not found:
+        raise DataError(f"{url}: holds no Parquet files or archives")
     return found
 
 
@@ -75,7 +92,7 @@ def units(files: Sequence[str], shard_files: Iterable[str]) -> list[Unit]:
         if not name.lower().endswith(".parquet"):
             found.append(Unit("archive", (name,), root))
             continue
-        with reading(name), parquet.ParquetFile(name) as table:
+        with reading(name), parquet.ParquetFile(source(_path("", name))) as table:
             image_column(table.schema_arrow)
             rows = [table.metadata.row_group(group).num_rows for group in range(table.metadata.num_row_groups)]
         found += [Unit("parquet", (name,), root, group) for group, count in enumerate(rows) if count]
@@ -88,8 +105,24 @@ def digest(found: Sequence[Unit]) -> str:
     for unit in found:
         sha256.update(f"{unit.kind}\0{unit.group}\n".encode())
         for name in unit.names:
-            sha256.update(f"{name}\0{stamp(os.path.join(unit.root, name))}\n".encode(errors="surrogateescape"))
+            sha256.update(f"{name}\0{_stamp(unit.root, name)}\n".encode(errors="surrogateescape"))
     return sha256.hexdigest()
+
+
+def _path(root: str, name: str) -> Path | str:
+    return name if is_url(name) else Path(root, name)
+
+
+def source(path: Path | str) -> Any:
+    """What readers take instead of a path: the opened file if it is in a bucket."""
+    return remote_files.opened(path) if isinstance(path, str) else path
+
+
+def _stamp(root: str, name: str) -> str:
+    if not is_url(name):
+        return stamp(os.path.join(root, name))
+    (info,) = remote_files.listed(name).values()
+    return f"{info.size} {info.mtime_ns}"
 
 
 def blocks(unit: Unit) -> Iterator[list[Item]]:
@@ -102,7 +135,7 @@ def blocks(unit: Unit) -> Iterator[list[Item]]:
         yield [Item(name, Path(unit.root, name)) for name in unit.names]
         return
     name = unit.names[0]
-    path = Path(unit.root, name)
+    path = _path(unit.root, name)
     items = _rows(path, name, unit.group) if unit.kind == "parquet" else _members(path, name)
     with reading(name):
         block = list(itertools.islice(items, BLOCK))
@@ -113,11 +146,11 @@ def blocks(unit: Unit) -> Iterator[list[Item]]:
             block = list(itertools.islice(items, BLOCK))
 
 
-def _rows(path: Path, name: str, group: int) -> Iterator[Item]:
+def _rows(path: Path | str, name: str, group: int) -> Iterator[Item]:
     """The images of a row group, named by the column `id`, or else <name>/<row of the file>."""
     # Mapped, because a reader with a buffer makes it as large as the header of a damaged page demands.
     options = {"memory_map": True, "pre_buffer": False, "page_checksum_verification": True}
-    with parquet.ParquetFile(path, **options) as table:
+    with parquet.ParquetFile(source(path), **options) as table:
         image = image_column(table.schema_arrow)
         columns = [image, "id"] if "id" in table.schema_arrow.names else [image]
         row = sum(table.metadata.row_group(i).num_rows for i in range(group))
@@ -131,9 +164,9 @@ def _rows(path: Path, name: str, group: int) -> Iterator[Item]:
                 row += 1
 
 
-def _members(path: Path, name: str) -> Iterator[Item]:
+def _members(path: Path | str, name: str) -> Iterator[Item]:
     """The images in an archive, named <name>/<path in the archive>."""
-    for member in archives.members(path):
+    for member in archives.members(path, source(path) if isinstance(path, str) else None):
         if is_image(member.name) and not is_ignored(member.name):
             if member.size > MAX_BYTES:
                 raise DataError(f"{member.name}: larger than {MAX_BYTES // 2**20} MiB; leave it out")

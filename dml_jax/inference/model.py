@@ -9,6 +9,7 @@ import jax
 import numpy as np
 from PIL import Image as pillow
 
+from dml_jax import buckets
 from dml_jax.backbones.weights import packaged, store
 from dml_jax.config.data import OF_ANY_SIZE
 from dml_jax.data import decode, transforms
@@ -18,7 +19,7 @@ from dml_jax.errors import CheckpointError, ConfigError, DataError
 from dml_jax.evaluation import open_set
 from dml_jax.evaluation.open_set import Calibration
 from dml_jax.export import embedding_files, hub
-from dml_jax.files import utf8_path
+from dml_jax.files import is_url, utf8_path
 from dml_jax.inference.batches import Network, check_finite
 from dml_jax.inference.index import Image, Images, Index
 from dml_jax.inference.inputs import Item
@@ -35,6 +36,8 @@ def locate(model: str | Path) -> Path:
     """The directory of a model, which is downloaded (`hf://user/name`) or converted (packaged weights) if necessary."""
     if str(model).startswith(hub.PREFIX):
         return hub.pull(str(model))
+    if is_url(model):
+        return buckets.read_copy("--model", str(model))
     return packaged.directory(utf8_path("--model", model))
 
 

@@ -20,8 +20,9 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from dml_jax import config as configs
+from dml_jax.data import remote_files
 from dml_jax.errors import DataError
-from dml_jax.files import atomic_write, read_json, reading, write_json
+from dml_jax.files import reading
 from dml_jax.inference import inputs
 from dml_jax.inference.inputs import Item, Unit
 
@@ -45,47 +46,57 @@ class Parts:
     """The parts of a plan.
 
     Args:
-      directory: of the parts; created if there is none.
+      directory: of the parts, created if there is none; or a URL in a bucket.
       planned: from `plan`.
 
     Raises:
       DataError: the directory holds parts of another plan or other files.
     """
 
-    def __init__(self, directory: Path, planned: dict[str, Any]):
-        self.directory = directory.resolve()
+    def __init__(self, directory: Path | str, planned: dict[str, Any]):
+        self.directory = directory if isinstance(directory, str) else directory.resolve()
         self.count: int = planned["parts"]
         self.key = hashlib.sha256(json.dumps(planned, sort_keys=True).encode()).hexdigest()
-        self._check(planned)
-        self.directory.mkdir(parents=True, exist_ok=True)
-        if not (self.directory / PLAN).exists():
-            write_json(self.directory / PLAN, planned)
+        if isinstance(self.directory, Path):
+            if self.directory.exists() and not self.directory.is_dir():
+                raise DataError(f"{self.directory}: is a file, but embeddings are written there; give another --output")
+            self.directory.mkdir(parents=True, exist_ok=True)
+        if not self._check(planned):
+            with remote_files.written(self._at(PLAN)) as draft:
+                draft.write_text(json.dumps(planned, indent=2))
 
-    def _check(self, planned: dict[str, Any]) -> None:
-        where = self.directory
-        if not where.exists():
-            return
-        if not where.is_dir():
-            raise DataError(f"{where}: is a file, but embeddings are written there; give another --output")
-        names = {entry.name for entry in where.iterdir() if not entry.name.startswith(".")}
+    def _check(self, planned: dict[str, Any]) -> bool:
+        """Whether parts of the plan were begun."""
+        where, file = self.directory, self._at(PLAN)
+        names = {name for name in remote_files.names(where) if not name.startswith(".")}
         if PLAN not in names:
             if names:
                 raise DataError(f"{where}: holds other files than embeddings; give another --output")
-            return
+            return False
         remedy = f"delete {where} or give another --output"
-        begun = read_json(where / PLAN, dict[str, Any], remedy)
+        with reading(file, remedy):
+            begun = dict(json.loads(remote_files.content(file)))
         changed = sorted(key for key in begun | planned if begun.get(key) != planned.get(key))
         if changed:
             what = "other or changed images" if "inputs_sha256" in changed else "another model or version"
             raise DataError(f"{where}: was written for {what} ({', '.join(changed)}); {remedy}")
+        return True
+
+    def _at(self, name: str) -> Path | str:
+        return self.directory / name if isinstance(self.directory, Path) else f"{self.directory}/{name}"
 
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Excludes other commands that write to the directory, and removes what a killed one left.
 
+        In a bucket, several commands may write: parts appear completely, and are the same whoever wrote them.
+
         Raises:
           DataError: another command writes there.
         """
+        if isinstance(self.directory, str):
+            yield
+            return
         with (self.directory / PLAN).open("r+b") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -95,9 +106,9 @@ class Parts:
                 draft.unlink(missing_ok=True)
             yield
 
-    def file(self, number: int) -> Path:
-        """The file of a part."""
-        return self.directory / f"{number:06d}.parquet"
+    def file(self, number: int) -> Path | str:
+        """The file of a part, or its URL."""
+        return self._at(f"{number:06d}.parquet")
 
     def missing(self) -> list[int]:
         """The numbers of the parts that are not written.
@@ -105,10 +116,11 @@ class Parts:
         Raises:
           DataError: a part is damaged or of another plan.
         """
-        return [number for number in range(self.count) if not self._is_written(number)]
+        there = set(remote_files.names(self.directory))
+        return [number for number in range(self.count) if not self._is_written(number, there)]
 
-    def _is_written(self, number: int) -> bool:
-        if not self.file(number).exists():
+    def _is_written(self, number: int, there: set[str]) -> bool:
+        if f"{number:06d}.parquet" not in there:
             return False
         with self._opened(number):
             return True
@@ -116,7 +128,7 @@ class Parts:
     @contextmanager
     def _opened(self, number: int) -> Iterator[Any]:
         file, remedy = self.file(number), "delete it, and the same command writes it again"
-        with reading(file, remedy), parquet.ParquetFile(file, page_checksum_verification=True) as part:
+        with reading(file, remedy), parquet.ParquetFile(inputs.source(file), page_checksum_verification=True) as part:
             if part.metadata.metadata.get(KEY) != self.key.encode():
                 raise DataError(f"is of another model or of other images; {remedy}")
             yield part
@@ -177,7 +189,7 @@ def plan(units: Sequence[Unit], model: Facts) -> dict[str, Any]:
     }  # fmt: skip
 
 
-Embed = Callable[[Iterable[tuple[Path, Unit]], str], Iterable[Path]]  # see `embed`
+Embed = Callable[[Iterable[tuple[Path | str, Unit]], str], Iterable[Path | str]]  # see `embed`
 
 
 class Engine(NamedTuple):
@@ -187,7 +199,7 @@ class Engine(NamedTuple):
     embed: Embed
 
 
-def embed(model: "Model", units: Iterable[tuple[Path, Unit]], key: str) -> Iterator[Path]:
+def embed(model: "Model", units: Iterable[tuple[Path | str, Unit]], key: str) -> Iterator[Path | str]:
     """Embeds units and yields the file of each once it is written; images are read ahead across units.
 
     Args:
@@ -198,7 +210,8 @@ def embed(model: "Model", units: Iterable[tuple[Path, Unit]], key: str) -> Itera
     Raises:
       DataError: a Parquet file or archive is damaged, or an embedding is not finite.
     """
-    begun: deque[tuple[Path, list[str], bool]] = deque()  # file, names and whether they are the last, of each block
+    # File, names and whether they are the last, of each block.
+    begun: deque[tuple[Path | str, list[str], bool]] = deque()
     errors: deque[DataError] = deque()
 
     def groups() -> Iterator[list[Item]]:
@@ -210,7 +223,7 @@ def embed(model: "Model", units: Iterable[tuple[Path, Unit]], key: str) -> Itera
     rows_of_blocks = model.embed_each(groups(), errors.append)
     for rows in rows_of_blocks:
         file, names, last = begun.popleft()
-        with atomic_write(file) as draft, _writing(draft, rows.shape[1], key) as write:
+        with remote_files.written(file) as draft, _writing(draft, rows.shape[1], key) as write:
             while True:
                 reasons = [_reason(errors.popleft(), name) if nan else None
                            for name, nan in zip(names, np.isnan(rows[:, 0]), strict=True)]  # fmt: skip

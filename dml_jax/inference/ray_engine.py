@@ -32,9 +32,9 @@ class Embedder:
         self._model = dml_jax.load(directory, checkpoint, **options)
         return parts.facts(self._model), os.uname().nodename
 
-    def embed(self, file: Path, unit: Unit, key: str) -> Path:
+    def embed(self, file: Path | str, unit: Unit, key: str) -> Path | str:
         """Writes a part, see `parts.embed`."""
-        file.parent.stat()  # OSError if this machine does not see the directory
+        Path(file).parent.stat()  # OSError if this machine does not see the directory
         (written,) = parts.embed(self._model, [(file, unit)], key)
         return written
 
@@ -83,7 +83,8 @@ class _Pool:
         self._actor = ray.remote(**needs)(Embedder)
         self._model = model
         self._free: list[Any] = []
-        self._busy: dict[Any, tuple[Any, tuple[Path, Unit] | None]] = {}  # by result: actor, its unit; none: it loads
+        # By result: actor and its unit; none while it loads.
+        self._busy: dict[Any, tuple[Any, tuple[Path | str, Unit] | None]] = {}
         self._deaths: Counter[str] = Counter()
         self._facts: parts.Facts | None = None
 
@@ -98,7 +99,7 @@ class _Pool:
             self._wait()
         return self._facts
 
-    def embed(self, units: Iterable[tuple[Path, Unit]], key: str) -> Iterator[Path]:
+    def embed(self, units: Iterable[tuple[Path | str, Unit]], key: str) -> Iterator[Path | str]:
         """See `parts.embed`; in any order."""
         left = list(reversed(list(units)))
         while left or any(unit for _, unit in self._busy.values()):
@@ -111,7 +112,7 @@ class _Pool:
             if done:
                 yield done
 
-    def _wait(self) -> tuple[Path | None, tuple[Path, Unit] | None]:
+    def _wait(self) -> tuple[Path | str | None, tuple[Path | str, Unit] | None]:
         """Waits for an actor; returns the part that it has written, or the unit with which it died."""
         ready, _ = self._ray.wait(list(self._busy), timeout=PATIENCE)
         if not ready:

@@ -248,7 +248,7 @@ def check_sources(made: Sequence[Trial]) -> None:
         flat = configs.flatten(asdict(trial.config)) if trial.config else {}
         for key in configs.PATHS:
             path = str(flat.get(key) or "")
-            if path in ("", "none") or path in own or _source(key, path).exists():
+            if path in ("", "none") or path in own or path.startswith(files.BUCKETS) or _source(key, path).exists():
                 continue
             remedy = {
                 "data.path": "prepare the data (see `dml-jax prepare --help`) or give --config.data.path=…",

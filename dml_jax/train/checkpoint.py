@@ -10,7 +10,6 @@ checkpoints first waits for it. So they are complete in the order in which they 
 """
 
 import logging
-import shutil
 import sys
 import traceback
 import warnings
@@ -23,7 +22,9 @@ from typing import Any
 
 import jax
 import orbax.checkpoint as ocp
+from etils import epath
 
+from dml_jax import buckets
 from dml_jax.errors import CheckpointError
 from dml_jax.files import reading, reason
 from dml_jax.train.distributed import process_group
@@ -67,9 +68,9 @@ class Checkpoints:
     ):
         logging.getLogger("absl").setLevel(logging.CRITICAL)  # orbax also raises the errors it logs
         _ignore_abandoned_transfers()
-        self.directory = directory.absolute()
+        self.directory = buckets.origin(directory)
         self.run = run
-        self.kept = self.directory / "kept"
+        self.kept = directory.absolute() / "kept"
         self._template = template
         self._warn = warn
         self._writing = writing
@@ -84,7 +85,7 @@ class Checkpoints:
         found = [path for path in self.directory.glob("*/*") if path.parent.name in KEPT and path.name.isdigit()]
         incomplete = set(found).difference(*(manifest.complete(self.directory / kind) for kind in KEPT))
         for path in incomplete:
-            shutil.rmtree(path)
+            epath.Path(path).rmtree()
         return len(incomplete)
 
     def _manager(self, kind: str, keep: int) -> ocp.CheckpointManager:
@@ -126,7 +127,7 @@ class Checkpoints:
             saved = manager.save(step, args=items)
         if not saved:
             raise CheckpointError(f"{path}: was not written, because there is a newer one")
-        self._pending = self._background.submit(_commit, manager, path, self.run)
+        self._pending = self._background.submit(_commit, manager, path, self.run, self.kept)
         if not background:
             self.wait()
 
@@ -184,7 +185,7 @@ class Checkpoints:
                     raise CheckpointError(f"{error}; load an earlier one with --checkpoint=STEP") from error
                 self._warn(f"{error}; falling back to the previous one")
                 if self._writing:
-                    shutil.rmtree(path)
+                    epath.Path(path).rmtree()
             else:
                 self._check_run(path)
                 return candidate
@@ -250,11 +251,12 @@ def _writing(path: Path) -> Iterator[None]:
         raise CheckpointError(f"{path}: cannot be written ({reason(error)})") from error
 
 
-def _commit(manager: ocp.CheckpointManager, path: Path, run: Mapping[str, Any]) -> None:
-    """Waits for orbax and marks the checkpoint as complete."""
+def _commit(manager: ocp.CheckpointManager, path: Path, run: Mapping[str, Any], local: Path) -> None:
+    """Waits for orbax and marks the checkpoint as complete, once the records up to it are in the bucket, if any."""
     with _writing(path):
         manager.wait_until_finished()
         if jax.process_index() == 0:
+            buckets.push(local)
             manifest.write(path, run)
 
 

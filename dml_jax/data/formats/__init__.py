@@ -20,11 +20,18 @@ So a new data set is one new file. Two files change for its tests: `tests/data/l
 original files and `LAYOUTS` in `tests/data/test_datasets.py` an entry. The table in `docs/topics/data.md` gets a row.
 """
 
+from dataclasses import replace
+
 from dml_jax import config as configs
 from dml_jax.config import Data
 from dml_jax.data.split import Split
+from dml_jax.files import is_url
 
 
 def load(data: Data) -> dict[str, Split]:
-    """Loads the splits of the data set `data.name`."""
+    """Loads the splits of the data set `data.name`; of a bucket, from a copy on this machine."""
+    if is_url(data.path):
+        from dml_jax.data import remote_files
+
+        data = replace(data, path=str(remote_files.staged(data.path)))
     return configs.module("data", data.name).load(data)

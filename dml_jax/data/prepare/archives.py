@@ -9,7 +9,7 @@ import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath, PureWindowsPath
-from typing import IO, NamedTuple, Self
+from typing import IO, Any, NamedTuple, Self
 
 from pydantic import StrictInt
 
@@ -112,12 +112,16 @@ def _safe_path(name: str) -> str:
         raise DataError(f"the name {name!r} is not UTF-8; give a folder instead") from error
 
 
-def members(archive: Path) -> Iterator[Member]:
-    """The regular files in a zip or tar archive."""
-    yield from _zip_members(archive) if archive.name.lower().endswith(".zip") else _tar_members(archive)
+def members(archive: Path | str, opened: Any = None) -> Iterator[Member]:
+    """The regular files in a zip or tar archive, which may have been `opened`, if it is in a bucket."""
+    size = opened.size() if opened else Path(archive).stat().st_size
+    if str(archive).lower().endswith(".zip"):
+        yield from _zip_members(opened or archive)
+    else:
+        yield from _tar_members(archive, opened, ALLOWANCE + MAX_RATIO * size)
 
 
-def _zip_members(archive: Path) -> Iterator[Member]:
+def _zip_members(archive: Any) -> Iterator[Member]:
     with zipfile.ZipFile(archive) as file:
         if len(file.infolist()) > MAX_FILES:
             raise DataError(f"contains more than {MAX_FILES} files")
@@ -151,11 +155,11 @@ class _Header(tarfile.TarInfo):
         return info
 
 
-def _tar_members(archive: Path) -> Iterator[Member]:
-    with tarfile.open(archive, "r|*", tarinfo=_Header) as file:
+def _tar_members(archive: Path | str, opened: Any, limit: int) -> Iterator[Member]:
+    with tarfile.open(archive, "r|*", opened, tarinfo=_Header) as file:
         while info := file.next():
             file.members.clear()  # type: ignore[attr-defined]  # tarfile would keep every header
-            if info.offset_data > max_unpacked(archive):
+            if info.offset_data > limit:
                 raise DataError(f"unpacks to more than {MAX_RATIO} times its size")
             content = file.extractfile(info) if info.isreg() else None
             if content is not None:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from dml_jax.data.prepare import archives
 from dml_jax.errors import DataError
-from dml_jax.files import read_json, write_json
+from dml_jax.files import NO_URL, is_url, read_json, write_json
 from dml_jax.remote.downloads import Source
 
 SPLITS = ("train", "validation", "test", "gallery")  # if there is a gallery, the test images are the queries
@@ -50,6 +50,8 @@ class File(NamedTuple):
                 raise DataError(f"larger than {MAX_BYTES // 2**20} MiB")
             return self.path.read_bytes()
         except (FileNotFoundError, NotADirectoryError) as error:
+            if is_url(self.path):
+                raise DataError(NO_URL) from error
             raise DataError("a broken link" if self.path.is_symlink() else "missing") from error
         except OSError as error:
             raise DataError(f"cannot be read: {error.strerror}") from error

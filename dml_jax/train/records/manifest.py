@@ -1,4 +1,4 @@
-"""The manifest of a checkpoint: which run it belongs to, and size and SHA-256 of each of its files.
+"""The manifest of a checkpoint: which run it belongs to, and size and digest of each of its files.
 
 It is written last, so that a directory without one is incomplete. It holds a digest of itself, so that damage to the
 record of the run is not mistaken for another run.
@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from dml_jax import buckets
 from dml_jax.errors import CheckpointError
-from dml_jax.files import read_json, sha256, write_json
+from dml_jax.files import is_url, read_json, sha256, write_json
 
 NAME = "manifest.json"
 FORMER = "sha256.json"  # of earlier versions: a digest by file, and nothing about the run
@@ -28,7 +29,8 @@ class _Run:
 @dataclass
 class _File:
     size: int
-    sha256: str
+    sha256: str | None = None
+    crc32c: str | None = None  # of an object in a bucket
 
 
 @dataclass
@@ -66,13 +68,23 @@ def run_of(checkpoint: Path) -> dict[str, Any] | None:
 def check(checkpoint: Path) -> None:
     """Raises CheckpointError unless every file of a checkpoint is unchanged since it was written."""
     expected, found = _read(checkpoint)[1], digests(checkpoint)
-    intact = {name for name in expected.keys() & found.keys() if expected[name].items() <= found[name].items()}
+    intact = {name for name in expected.keys() & found.keys() if _agree(expected[name], found[name])}
     if damaged := sorted((expected.keys() | found.keys()) - intact):
         raise CheckpointError(f"{checkpoint}: the checkpoint is corrupt, {damaged[0]} has changed since it was written")
 
 
+def _agree(expected: Mapping[str, Any], found: Mapping[str, Any]) -> bool:
+    """A checkpoint that was copied into a bucket or out of it is known by its sizes alone."""
+    return all(expected[key] == found[key] for key in expected.keys() & found.keys())
+
+
 def digests(directory: Path) -> dict[str, dict[str, Any]]:
-    """Size and SHA-256 of every file below a directory by relative path, without its manifest."""
+    """Size and SHA-256 of every file below a directory by relative path, without its manifest.
+
+    In a bucket, the CRC-32C takes the place of the SHA-256, and no file is read.
+    """
+    if is_url(directory):
+        return {name: about for name, about in buckets.objects(directory).items() if name not in (NAME, FORMER)}
     return {
         str(path.relative_to(directory)): {"size": path.stat().st_size, "sha256": sha256(path)}
         for path in sorted(directory.rglob("*"))

@@ -18,6 +18,7 @@ from annotated_types import Ge, Lt
 from pydantic import StrictInt
 
 import dml_jax
+from dml_jax import buckets
 from dml_jax import config as configs
 from dml_jax.config import Config
 from dml_jax.errors import CheckpointError, ConfigError, DataError
@@ -115,7 +116,7 @@ def check_same_sources(workdir: Path, here: Mapping[str, Any]) -> None:
     known = (workdir / "config.json").exists()
     if known:
         check_same_facts(workdir, read_config(workdir), here)
-    if newest := manifest.newest(workdir / "checkpoints" / "latest"):
+    if newest := manifest.newest(buckets.origin(workdir / "checkpoints" / "latest")):
         checkpoint, run = newest
         if run is not None:
             check_same_facts(checkpoint, run, here)

@@ -4,8 +4,8 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from dml_jax import buckets, files
 from dml_jax import config as configs
-from dml_jax import files
 from dml_jax.config import Config
 from dml_jax.console import Console
 from dml_jax.train import loop, on_devices
@@ -35,9 +35,11 @@ def with_head(experiment: Experiment, directory: Path, console: Console, stop: S
     if mesh.is_main_process():
         head.mkdir(exist_ok=True)
         files.write_json(head / "config.json", run)
+        buckets.push(head)
     first = frozen_features.with_features(first, head, console, stop)
     metrics = JsonLines(head / "metrics.jsonl", mesh.is_main_process())
     recorded = outputs.opened(head, run, partial(on_devices.template, first), console, metrics)
     with recorded as out, device_memory.of_training(first.config):
         loop.train(first, out, stop)
+    buckets.pull(directory)  # on the other processes, which have written nothing
     return experiment._replace(start=str(head))

@@ -1,0 +1,187 @@
+"""Files at URLs: those of the local file system, by the same code as in buckets; with `slow`, in emulated buckets."""
+
+import io
+import shutil
+import socket
+import subprocess
+import tarfile
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from dml_jax.config import Data
+from dml_jax.data import formats, remote_files
+from dml_jax.errors import DataError
+from dml_jax.inference import inputs, parts
+from tests import emulator
+from tests.data import pictures
+from tests.tiny_model import Tiny
+
+
+@pytest.fixture
+def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory at a URL, with a class folder of four images for each of four classes."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    for i in range(16):
+        file = tmp_path / "bucket" / f"class{i % 4}" / f"{i}.png"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(pictures.encoded(i, kind="PNG"))
+    return tmp_path / "bucket"
+
+
+def test_a_data_set_is_copied_once(bucket: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = Data(name="folder", path=bucket.as_uri())
+    copied = formats.load(data)["train"]
+    there = formats.load(Data(name="folder", path=str(bucket)))["train"]
+    assert copied.ids == there.ids
+    assert copied.content == there.content
+    np.testing.assert_array_equal(copied.read(1, None), there.read(1, None))
+    assert capsys.readouterr().out.count("copying 16 files") == 1
+    formats.load(data)
+    assert "copying" not in capsys.readouterr().out
+    (bucket / "class1" / "new.png").write_bytes(pictures.encoded(20, kind="PNG"))
+    assert len(formats.load(data)["train"].labels) == len(there.labels) + 1
+    assert "copying 17 files" in capsys.readouterr().out
+
+
+def test_an_interrupted_copy_is_continued(
+    bucket: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(source: Any, file: Any, length: int) -> None:
+        file.write(source.read(5))
+        if file.name.endswith("/7.png"):
+            raise KeyboardInterrupt
+        file.write(source.read())
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "copyfileobj", killed)
+        with pytest.raises(KeyboardInterrupt):
+            remote_files.staged(bucket.as_uri())
+    copy = remote_files.staged(bucket.as_uri())
+    assert "copying 1 files" in capsys.readouterr().out
+    for path in bucket.rglob("*.png"):
+        assert (copy / path.relative_to(bucket)).read_bytes() == path.read_bytes()
+
+
+def test_data_that_cannot_be_copied(bucket: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(DataError, match="/none: cannot be read"):
+        remote_files.staged(f"{bucket.as_uri()}/none")
+    (bucket / "empty").mkdir()
+    with pytest.raises(DataError, match="/empty: there are no files"):
+        remote_files.staged(f"{bucket.as_uri()}/empty")
+    with pytest.raises(DataError, match=r"0.png: is not a directory"):
+        remote_files.staged(f"{bucket.as_uri()}/class0/0.png")
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=100))
+    with pytest.raises(
+        DataError, match=r"bytes are to be copied to .*, where 100 are free; make room, or set XDG_CACH"
+    ):
+        remote_files.staged(bucket.as_uri())
+
+
+def test_a_damaged_data_set_is_not_used(bucket: Path, tmp_path: Path) -> None:
+    from dml_jax.commands import prepare
+
+    prepare.execute(["--name=folder", f"--source={bucket}", f"--output={tmp_path / 'prepared'}"])
+    url = (tmp_path / "prepared").as_uri()
+    assert len(formats.load(Data(name="folder", path=url))["test"].labels) == 8
+    file = next((tmp_path / "prepared").rglob("*.array_record*"))
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(DataError, match=r"prepared: .*array_record.*differs from what was written"):
+        remote_files.staged(url)
+
+
+def test_embeddings_of_files_in_buckets(bucket: Path, tmp_path: Path) -> None:
+    images = [path.read_bytes() for path in sorted(bucket.rglob("*.png"))]
+    parquet.write_table(pa.table({"image": images}), tmp_path / "bucket" / "a.parquet", row_group_size=10)
+    with tarfile.open(tmp_path / "bucket" / "b.tar", "w") as archive:
+        for i, content in enumerate([*images[:5], b"no"]):
+            info = tarfile.TarInfo(f"{i}.png")
+            info.size = len(content)
+            archive.addfile(info, io.BytesIO(content))
+    shutil.rmtree(bucket / "class1")
+    with pytest.raises(DataError, match=r"holds loose images, e\.g\. class0/0\.png"):
+        inputs.bucket_shards(bucket.as_uri(), "")
+    for folder in bucket.glob("class*"):
+        shutil.rmtree(folder)
+    model, where = Tiny(), f"{tmp_path.as_uri()}/out.parquet"
+    (tmp_path / "out.parquet").mkdir()
+    units = inputs.units([], inputs.bucket_shards(bucket.as_uri(), where))
+    assert [unit.kind for unit in units] == ["parquet", "parquet", "archive"]
+    planned = parts.plan(units, parts.facts(model))
+    written = parts.Parts(where, planned)
+    with written.locked():
+        list(parts.embed(model, [(written.file(1), units[1])], written.key))
+        assert written.missing() == [0, 2]
+        list(parts.embed(model, [(written.file(i), units[i]) for i in (0, 2)], written.key))
+    again = parts.Parts(where, planned)
+    assert again.missing() == []
+    summary = again.summary(3)
+    assert (summary.images, summary.unusable) == (22, 1)
+    assert "b.tar/5.png: not an image" in summary.errors[0]
+    np.testing.assert_allclose(
+        np.concatenate(list(again.usable_rows())), model.embed([*images, *images[:5]]), atol=1e-6
+    )
+    with pytest.raises(DataError, match="was written for another model or version"):
+        parts.Parts(where, planned | {"model_sha256": "other"})
+
+
+@pytest.fixture
+def servers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Emulators of both kinds of buckets; moto, which needs other libraries, is a command on the path."""
+    pytest.importorskip("gcp_storage_emulator")
+    if shutil.which("moto_server") is None:
+        pytest.skip("moto_server is not on the path")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    address = f"http://127.0.0.1:{port}"
+    keys = {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x", "AWS_REGION": "us-east-1"}
+    aws = keys | {"AWS_ENDPOINT_URL": address, "AWS_EC2_METADATA_DISABLED": "true"}
+    moto = subprocess.Popen(
+        ["moto_server", "-H", "127.0.0.1", "-p", str(port)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    try:
+        with emulator.running() as gcs:
+            for name, value in (gcs | aws).items():
+                monkeypatch.setenv(name, value)
+            for _ in range(600):
+                with suppress(OSError):
+                    urllib.request.urlopen(urllib.request.Request(f"{address}/bucket", method="PUT")).close()
+                    break
+                time.sleep(0.1)
+            yield
+    finally:
+        moto.kill()
+        moto.wait()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("there", ["gs://anonymous@bucket", "s3://bucket"])
+def test_buckets(there: str, bucket: Path, servers: None) -> None:
+    images = {path.relative_to(bucket).as_posix(): path.read_bytes() for path in sorted(bucket.rglob("*.png"))}
+    for name, content in images.items():
+        with remote_files.written(f"{there}/photos/{name}") as draft:
+            draft.write_bytes(content)
+    expected = formats.load(Data(name="folder", path=str(bucket)))["test"].content
+    assert formats.load(Data(name="folder", path=f"{there}/photos"))["test"].content == expected
+    with pytest.raises(DataError, match="cannot be read"):
+        remote_files.staged(there.replace("bucket", "none") + "/photos")
+    with remote_files.written(f"{there}/shards/a.parquet") as draft:
+        parquet.write_table(pa.table({"image": list(images.values())}), draft, row_group_size=10)
+    units, model = inputs.units([], inputs.bucket_shards(f"{there}/shards", "")), Tiny()
+    written = parts.Parts(f"{there}/out.parquet", parts.plan(units, parts.facts(model)))
+    list(parts.embed(model, [(written.file(i), units[i]) for i in written.missing()], written.key))
+    assert written.missing() == []
+    rows = np.concatenate(list(written.usable_rows()))
+    np.testing.assert_allclose(rows, model.embed(list(images.values())), atol=1e-6)
