@@ -156,10 +156,9 @@ class Scorer:
 def of_strangers(background: Background, enrolled: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """Margins float32 [B] of the background's images in an index, as if their own class were not in the background.
 
-    Each tenth of the classes is whitened with the covariance of the rest and of the index, and compared with all classes
-    but its own.
-    These are the margins of strangers if their classes and those of the background are drawn alike. (Cross-conformal
-    prediction by classes: Vovk, "Cross-conformal predictors", 2015.)
+    Each tenth of the classes is whitened with the covariance of the rest and of the index, and compared with all
+    classes but its own. These are the margins of strangers if their classes and those of the background are drawn
+    alike. (Cross-conformal prediction by classes: Vovk, "Cross-conformal predictors", 2015.)
 
     Args:
       enrolled: float32 [N, D], rows of unit length.
