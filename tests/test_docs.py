@@ -18,6 +18,8 @@ from dml_jax.__main__ import COMMANDS, main
 from dml_jax.commands import cli
 from dml_jax.evaluation.open_set import Calibration
 from dml_jax.export import stablehlo
+from dml_jax.inference.index import Images
+from dml_jax.inference.model import Classification
 from tests import tiny_model
 from tests.data import pictures
 
@@ -112,8 +114,8 @@ WORK = {  # command: the function that first needs data, weights, devices, a por
     "serve": "dml_jax.commands.serve.listen",
     "study": "dml_jax.studies.plan.check_root",
     "report": "dml_jax.studies.summary.of_runs",
-    "analyse": "dml_jax.inference.model.locate",
-    "explore": "dml_jax.inference.model.locate",
+    "analyse": "dml_jax.commands.analyse.locate",
+    "explore": "dml_jax.commands.analyse.locate",
 }
 OUTPUT = ("digits_hist: unseen classes",)  # first words of blocks that are no commands
 OTHER_PROGRAMS = {  # first words of a line -> why it is only looked at: files that it names must exist
@@ -210,6 +212,7 @@ def test_every_command_resolves(
 
     monkeypatch.setattr(WORK["main" if module == "train" else module], reach)
     monkeypatch.setattr("dml_jax.inference.ray_engine.start", reach)
+    monkeypatch.setattr("dml_jax.inference.model.locate", reach)
     monkeypatch.setattr(cli, "check_installed", lambda *_: None)
     arguments = [argument.replace("HOST:PORT", "localhost:1234") for argument in arguments]
     monkeypatch.setattr(sys, "argv", ["dml-jax", "train" if module == "main" else module, *arguments])
@@ -237,7 +240,12 @@ def test_every_other_program_is_known(page: Path) -> None:
 
 
 class Tiny(tiny_model.Tiny):
-    """A model whose threshold for strangers is that of no run."""
+    """A model whose threshold for strangers is that of no run, and whose dimensions are its classes."""
+
+    def classify(self, images: Images) -> Classification:
+        logits = self.embed(images)
+        classes = [f"class {i}" for i in range(logits.shape[1])]
+        return Classification([classes[i] for i in logits.argmax(axis=1)], logits, classes)
 
     def calibrate(self, sizes: np.ndarray) -> Calibration:
         similarities = np.tile(np.linspace(-1, 1, 100, dtype=np.float32), (3, 1))

@@ -467,7 +467,7 @@ def test_the_threshold_of_a_run(tmp_path):
         facts = {"config_hash": None, "step": step}
         embedding_files.write(tmp_path / "embeddings" / name, rows, labels, [f"{i}" for i in range(12)], **facts)
 
-    model, sizes = SimpleNamespace(directory=tmp_path, step=7), np.array([2, 1])
+    model, sizes = SimpleNamespace(directory=tmp_path, step=7, _added=(False, (1.0,))), np.array([2, 1])
     rng, labels = np.random.default_rng(0), np.arange(12) % 4
     queries, gallery = (rows / np.linalg.norm(rows, axis=1)[:, None] for rows in rng.standard_normal((2, 12, 5)))
     queries, gallery = queries.astype(np.float32), gallery.astype(np.float32)

@@ -107,7 +107,7 @@ def with_class_margins(loss: Callable[..., jax.Array]) -> Callable[..., jax.Arra
 
     def call(
         embeddings: jax.Array, labels: jax.Array, *, margin: float, size_power: float, size_floor: float,
-        sizes: jax.Array, **options: Any,
+        sizes: jax.Array | None = None, **options: Any,
     ) -> jax.Array:  # fmt: skip
         if size_power or size_floor:
             options["margin"] = dynamic_margins(sizes, a=margin, power=size_power, b=size_floor)
