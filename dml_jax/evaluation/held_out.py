@@ -80,6 +80,7 @@ def measure(enrolled: np.ndarray, labels: np.ndarray, rule: Rule, background: Ba
         known.append(found.similarities)
         right.append(found.labels == labels[asked])
     strangers = np.zeros(len(labels) if len(counts) > 1 else 0, np.float32)
+    # Tenths of the classes, ranked by the least draw of each.
     fold[order] = np.argsort(np.argsort(draw[order[first]]))[place] % FOLDS
     for i in range(fold.max() + 1) if len(strangers) else ():
         asked = fold == i
