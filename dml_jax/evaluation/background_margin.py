@@ -2,8 +2,8 @@
 
 A background is images of classes that are not enrolled. A stranger is often about as similar to one of them as to the
 enrolled classes, while images of an enrolled class are not; a threshold on the cosine alone cannot tell them apart.
-The background also says in which directions images of one class differ. With S, the covariance of its images within
-their classes, mu, the mean of its images, and w = `SHRINKAGE`, an image x becomes
+Background and enrolled images also say in which directions images of one class differ. With S, the covariance of all
+of them within their classes, mu, the mean of the background, and w = `SHRINKAGE`, an image x becomes
 
     x' = L^-1 (x - mu),    L L^T = (1 - w) S + w trace(S) / D I,
 
@@ -51,30 +51,40 @@ def choose(embeddings: np.ndarray, labels: np.ndarray) -> Background:
 
 
 class Whitening:
-    """The map of images to x' that a background determines."""
+    """The map of images to x' that a background and enrolled images determine.
 
-    def __init__(self, background: Background):
+    Args:
+      background: see `Background`.
+      enrolled: float32 [N, D], rows of unit length, of the index.
+      labels: int [N].
+    """
+
+    def __init__(self, background: Background, enrolled: np.ndarray, labels: np.ndarray):
         from scipy import linalg
 
-        rows = background.rows
-        _, position, counts = np.unique(background.labels, return_inverse=True, return_counts=True)
-        sums = np.zeros((len(counts), rows.shape[1]), np.float32)
-        np.add.at(sums, position, rows)
-        residuals = rows - (sums / counts[:, None].astype(np.float32))[position]
-        covariance = residuals.T @ residuals / len(rows)
+        residuals = np.concatenate([_within_classes(*background), _within_classes(enrolled, labels)])
+        covariance = residuals.T @ residuals / len(residuals)
         scale = np.trace(covariance) / len(covariance)
         if scale > 0:
             covariance *= 1 - SHRINKAGE
             covariance[np.diag_indices_from(covariance)] += SHRINKAGE * scale
         else:  # one image per class, or equal ones
             covariance = np.eye(len(covariance), dtype=np.float32)
-        self._mean = rows.mean(axis=0)
+        self._mean = background.rows.mean(axis=0)
         identity = np.eye(len(covariance), dtype=np.float32)
         self._map = linalg.solve_triangular(np.linalg.cholesky(covariance), identity, lower=True).T
 
     def __call__(self, rows: np.ndarray) -> np.ndarray:
         """Float32 [N, D] -> float32 [N, D], rows of unit length."""
         return _unit((rows - self._mean) @ self._map)
+
+
+def _within_classes(rows: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Float32 [N, D] -> float32 [N, D], rows less the mean of their class."""
+    _, position, counts = np.unique(labels, return_inverse=True, return_counts=True)
+    sums = np.zeros((len(counts), rows.shape[1]), np.float32)
+    np.add.at(sums, position, rows)
+    return rows - (sums / counts[:, None].astype(np.float32))[position]
 
 
 def _unit(rows: np.ndarray) -> np.ndarray:
@@ -127,13 +137,13 @@ class Scorer:
       background: see `Background`.
       enrolled: float32 [N, D], rows of unit length, of the index.
       labels: int [N].
-      whitening: of this background, if it is at hand.
+      whitening: of other images than these.
     """
 
     def __init__(
         self, background: Background, enrolled: np.ndarray, labels: np.ndarray, whitening: Whitening | None = None
     ):
-        self.whitening = whitening or Whitening(background)
+        self.whitening = whitening or Whitening(background, enrolled, labels)
         self._others = Classes(self.whitening(background.rows), background.labels)
         self._index = Classes(self.whitening(enrolled), labels)
 
@@ -146,9 +156,9 @@ class Scorer:
 def of_strangers(background: Background, enrolled: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """Margins float32 [B] of the background's images in an index, as if their own class were not in the background.
 
-    Each tenth of the classes is whitened with the covariance of the rest, and compared with all classes but its own.
-    These are the margins of strangers if their classes and those of the background are drawn alike. (Cross-conformal
-    prediction by classes: Vovk, "Cross-conformal predictors", 2015.)
+    Each tenth of the classes is whitened with the covariance of the rest and of the index, and compared with all
+    classes but its own. These are the margins of strangers if their classes and those of the background are drawn
+    alike. (Cross-conformal prediction by classes: Vovk, "Cross-conformal predictors", 2015.)
 
     Args:
       enrolled: float32 [N, D], rows of unit length.
@@ -160,7 +170,7 @@ def of_strangers(background: Background, enrolled: np.ndarray, labels: np.ndarra
     found = np.zeros(len(position), np.float32)
     for i in range(folds):
         rest = Background(background.rows[fold != i], background.labels[fold != i])
-        scorer = Scorer(background, enrolled, labels, Whitening(rest))
+        scorer = Scorer(background, enrolled, labels, Whitening(rest, enrolled, labels))
         to_index, to_others = scorer.similarities(background.rows[fold == i])
         to_others[np.arange(len(to_others)), position[fold == i]] = -np.inf
         found[fold == i] = margins(to_index, to_others)[1]

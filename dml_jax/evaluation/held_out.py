@@ -1,5 +1,6 @@
 """What to expect of an index, measured with its own images: some are left out of it, and then classified."""
 
+import zlib
 from typing import NamedTuple
 
 import numpy as np
@@ -49,29 +50,41 @@ class Point(NamedTuple):
 def measure(enrolled: np.ndarray, labels: np.ndarray, rule: Rule, background: Background | None = None) -> HeldOut:
     """Classifies a tenth of each class with the other images, in turn, or one image if a class has ten or fewer.
 
+    Strangers are a tenth of the classes in turn, so that none determines the map to x' with which it is judged. The
+    tenths are drawn by the content of the embeddings, so they do not depend on the order of the classes.
+
     Args:
       enrolled: float32 [N, D], rows of unit length.
       labels: int [N].
       background: for the rule "background".
     """
-    whitening = Whitening(background) if background and rule == "background" else None
 
-    def decide(queries: np.ndarray, kept: np.ndarray, without: np.ndarray | None = None) -> open_set.Decision:
-        scorer = Scorer(background, enrolled[kept], labels[kept], whitening) if background and whitening else None
-        return open_set.decide(queries, enrolled[kept], labels[kept], rule, without, scorer)
+    def decide(
+        asked: np.ndarray, index: np.ndarray | slice, others: np.ndarray, without: np.ndarray | None = None
+    ) -> open_set.Decision:
+        scorer = None
+        if background is not None and rule == "background":
+            whitening = Whitening(background, enrolled[others], labels[others])
+            scorer = Scorer(background, enrolled[index], labels[index], whitening)
+        return open_set.decide(enrolled[asked], enrolled[index], labels[index], rule, without, scorer)
 
-    order = np.lexsort((np.random.default_rng(0).random(len(labels)), labels))
+    draw = np.array([zlib.crc32(row.tobytes()) for row in enrolled])
+    order = np.lexsort((draw, labels))
     _, first, place, counts = np.unique(labels[order], return_index=True, return_inverse=True, return_counts=True)
     fold = np.empty(len(labels), np.int64)
     fold[order] = np.where(counts[place] > 1, (np.arange(len(order)) - first[place]) % FOLDS, -1)
     known, right = [np.zeros(0, np.float32)], [np.zeros(0, bool)]
     for i in range(fold.max() + 1):
-        found = decide(enrolled[fold == i], fold != i)
+        asked = fold == i
+        found = decide(asked, ~asked, ~asked)
         known.append(found.similarities)
-        right.append(found.labels == labels[fold == i])
-    strangers = np.zeros(0, np.float32)
-    if len(counts) > 1:
-        strangers = decide(enrolled, np.ones(len(labels), bool), labels).similarities
+        right.append(found.labels == labels[asked])
+    strangers = np.zeros(len(labels) if len(counts) > 1 else 0, np.float32)
+    # Tenths of the classes, ranked by the least draw of each.
+    fold[order] = np.argsort(np.argsort(draw[order[first]]))[place] % FOLDS
+    for i in range(fold.max() + 1) if len(strangers) else ():
+        asked = fold == i
+        strangers[asked] = decide(asked, slice(None), ~asked, labels[asked]).similarities
     return HeldOut(np.concatenate(known), np.concatenate(right), strangers)
 
 

@@ -23,10 +23,11 @@ def by_loops(query, enrolled, labels, background):
     """(class, margin) as in the equations, with the inverse of the covariance in place of a map."""
     rows = background.rows.astype(np.float64)
     covariance = np.zeros((D, D))
-    for c in np.unique(background.labels):
-        own = rows[background.labels == c]
-        covariance += (own - own.mean(axis=0)).T @ (own - own.mean(axis=0))
-    covariance /= len(rows)
+    for images, of in ((rows, background.labels), (enrolled.astype(np.float64), labels)):
+        for c in np.unique(of):
+            own = images[of == c]
+            covariance += (own - own.mean(axis=0)).T @ (own - own.mean(axis=0))
+    covariance /= len(rows) + len(enrolled)
     inverse = np.linalg.inv(0.5 * covariance + 0.5 * np.trace(covariance) / D * np.eye(D))
 
     def cosine(a, b):
@@ -88,6 +89,36 @@ def test_the_rates_are_met_on_other_classes(classes, images) -> None:
     right, unknown = np.mean(shares, axis=0)
     assert right - 0.2 < held_right < right + 0.05
     assert unknown - 0.05 < held_unknown < unknown + 0.2
+
+
+def test_no_image_decides_how_it_is_judged() -> None:
+    """Margins of held-out images and of strangers, against an index and a background without them."""
+    rows, labels = photographs(12, 4, seed=3)
+    background = Background(rows[labels > 5], labels[labels > 5])
+    index = (labels < 6) & ((labels == 0) | (np.arange(48) % 4 == 0))  # four images of class 0, one of each other
+    enrolled, classes = rows[index], labels[index]
+    held = held_out.measure(enrolled, classes, "background", background)
+    alone = [np.arange(len(enrolled)) != i for i in np.flatnonzero(classes == 0)]
+    known = [by_loops(enrolled[~kept][0], enrolled[kept], classes[kept], background)[1] for kept in alone]
+    np.testing.assert_allclose(np.sort(held.known), np.sort(known), atol=1e-5)
+    for row, label, margin in zip(enrolled, classes, held.strangers, strict=True):
+        kept = classes != label
+        assert margin == pytest.approx(by_loops(row, enrolled[kept], classes[kept], background)[1], abs=1e-5)
+    strangers = background_margin.of_strangers(background, enrolled, classes)
+    for row, label, margin in zip(*background, strangers, strict=True):
+        rest = Background(*(part[background.labels != label] for part in background))
+        assert margin == pytest.approx(by_loops(row, enrolled, classes, rest)[1], abs=1e-5)
+
+
+def test_the_order_of_classes_does_not_matter() -> None:
+    rows, labels = photographs(40, 13, seed=4)
+    background = Background(rows[labels >= 25], labels[labels >= 25])
+    enrolled, classes = rows[labels < 25], labels[labels < 25]
+    order = np.argsort((classes + 7) % 25, kind="stable")
+    held = held_out.measure(enrolled, classes, "background", background)
+    again = held_out.measure(enrolled[order], (classes[order] + 7) % 25, "background", background)
+    np.testing.assert_allclose(np.sort(again.known), np.sort(held.known), atol=1e-5)
+    np.testing.assert_allclose(again.strangers, held.strangers[order], atol=1e-5)
 
 
 def test_it_beats_the_nearest_cosine() -> None:
