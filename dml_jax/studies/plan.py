@@ -237,8 +237,9 @@ def check_root(root: Path, study: str, made: Sequence[Trial], *, smoke: bool) ->
     if facts is None and root.exists() and any(root.iterdir()):
         raise ConfigError(f"--root={root}: is not empty and belongs to no study; give another directory")
     if facts is not None and (facts["study"], facts["smoke"], "search" not in facts) != (study, smoke, bool(made)):
-        kind = f"the {'search' if 'search' in facts else 'study'} {facts['study']}{' with --smoke' if facts['smoke'] else ''}"
-        raise ConfigError(f"--root={root}: belongs to {kind}; give another directory")
+        kind = "search" if "search" in facts else "study"
+        smoked = " with --smoke" if facts["smoke"] else ""
+        raise ConfigError(f"--root={root}: belongs to the {kind} {facts['study']}{smoked}; give another directory")
     for trial in made:
         if trial.config:
             workdir.check_same_run(trial.directory, trial.config)

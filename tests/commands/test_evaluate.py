@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from dml_jax.commands import cli, evaluate
-from dml_jax.evaluation import compression, metrics, protocol, query_expansion, ranked_lists, reranking
+from dml_jax.evaluation import compression, metrics, query_expansion, ranked_lists, reranking
 
 ROOT = Path(__file__).parents[2]
 
@@ -148,7 +148,7 @@ def test_storage(
     for text in ("8 (whole)", "8 (PCA whitening)", f"{100 * table[-1]['recall@1']:.2f}"):
         assert text in out
     np.save(tmp_path / "narrow.npy", np.ones((5, 3)))
-    monkeypatch.setattr(protocol, "evaluate", None)  # it would take long before the error
+    monkeypatch.setattr(evaluate.protocol, "evaluate", None)  # it would take long before the error
     for options, message in (
         (("--training=x.npy",), "--training: is for --storage"),
         (("--storage", "--metric=euclidean"), "--storage: compares cosines"),

@@ -259,13 +259,13 @@ def test_another_seed_share_or_storage(tmp_path: Path, file: str) -> None:
 
 def test_a_password_is_not_stored(tmp_path: Path, file: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """All databases are opened with the URL that was given."""
-    mine, opened, create = f"sqlite:///{tmp_path / 'mine.db'}", [], optuna.storages.RDBStorage
+    mine, opened, create = f"sqlite:///{tmp_path / 'mine.db'}", [], search.database
 
-    def database(url: str, **options: Any) -> Any:
+    def database(optuna: Any, url: str) -> Any:
         opened.append(url)
-        return create(mine, **options)
+        return create(optuna, mine)
 
-    monkeypatch.setattr(optuna.storages, "RDBStorage", database)
+    monkeypatch.setattr(search, "database", database)
     arguments = [f"--study={file}", f"--root={tmp_path / 'root'}"]
     command.execute([*arguments, "--trials=1", "--storage=postgresql://me:hush@host/d?sslmode=require&password=hush"])
     assert set(opened) == {"postgresql://me:hush@host/d?sslmode=require&password=hush"}
