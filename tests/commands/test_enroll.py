@@ -393,7 +393,7 @@ def test_the_command(photos, tmp_path, monkeypatch, capsys):
     code, text = run("--restore=grey", "--remove=blue")
     assert (code, "removed blue; restored grey; now 6 images of 2 classes" in text) == (0, True)
     code, text = run("--restore=blue", "--purge", "--remove=grey")
-    assert (code, "removed grey; restored blue; purged grey; now 6 images of 2 classes" in text) == (0, True)
+    assert (code, "removed grey; restored blue; purged red, grey; now 6 images of 2 classes" in text) == (0, True)
     code, text = run("--purge")
     assert (code, "i.npz: purged nothing; now 6 images of 2 classes" in text) == (0, True)
     assert run("--restore=grey") == (2, "error: grey: is not a removed class\n")
