@@ -114,8 +114,8 @@ WORK = {  # command: the function that first needs data, weights, devices, a por
     "serve": "dml_jax.commands.serve.listen",
     "study": "dml_jax.studies.plan.check_root",
     "report": "dml_jax.studies.summary.of_runs",
-    "analyse": "dml_jax.commands.analyse.locate",
-    "explore": "dml_jax.commands.analyse.locate",
+    "analyse": "dml_jax.commands.analysed.locate",
+    "explore": "dml_jax.commands.analysed.locate",
 }
 OUTPUT = ("digits_hist: unseen classes",)  # first words of blocks that are no commands
 OTHER_PROGRAMS = {  # first words of a line -> why it is only looked at: files that it names must exist
