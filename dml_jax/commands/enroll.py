@@ -87,7 +87,9 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         raise ConfigError("--index: missing; e.g. --index=birds.npz")
     changes = options.remove or options.restore or options.purge
     if options.list and (options.paths or options.classify or changes or options.calibrate):
-        raise ConfigError("--list: cannot be combined with images, --classify, --remove or --calibrate; give it alone")
+        raise ConfigError("--list: cannot be combined with images or with changes of the index; give it alone")
+    if options.thumbnails and not options.paths:
+        raise ConfigError("--thumbnails: are stored of the images that are enrolled; give directories of class folders")
     if not options.paths and (options.classify or not (changes or options.list or options.calibrate)):
         raise ConfigError("DIRECTORY|IMAGE: missing; give directories of class folders or, with --classify, images")
     if options.threshold is not None and not options.classify:
@@ -137,6 +139,7 @@ def execute(arguments: list[str]) -> None:
         index.remove(name)
     for name in options.restore:
         index.restore(name)
+    purged = (list(index.removed) or ["nothing"]) if options.purge else []
     if options.purge:
         index.removed.clear()
     given = sum(map(len, classes.values()))
@@ -158,7 +161,7 @@ def execute(arguments: list[str]) -> None:
         index.save(path)
     done = [
         f"{what} {printable(', '.join(names))}"
-        for what, names in (("removed", options.remove), ("restored", options.restore))
+        for what, names in (("removed", options.remove), ("restored", options.restore), ("purged", purged))
         if names
     ]
     if classes:

@@ -98,6 +98,8 @@ def check_source(options: argparse.Namespace) -> None:
     for key in of_files if options.model else ("data",):
         if getattr(options, key):
             raise ConfigError(f"--{key}: {'is not used with' if options.model else 'needs'} --model")
+    if not options.model and (options.flip or options.scales != "1"):
+        raise ConfigError(f"--{'flip' if options.flip else 'scales'}: needs --model and --data")
     if options.model and not options.data:
         raise ConfigError("--data: missing; give a folder with one subfolder per class, or a prepared data set")
 
@@ -173,6 +175,7 @@ def evaluate(options: argparse.Namespace, ks: tuple[int, ...] | None) -> dict[st
         raise ConfigError(f"--ks={options.ks}: there are {candidates} candidates; every K must be at most that")
     if max(options.prefixes, default=0) > queries.shape[1]:
         raise ConfigError(f"--prefixes: {max(options.prefixes)}, but the embeddings have {queries.shape[1]} columns")
+    storage_options.check_size(options, queries.shape[1])
     rerank_options.check_sizes(options, len(queries), None if gallery is None else len(gallery))
     relevance_options.check_labels(options, labels)
     judgements = relevance_options.load(options)

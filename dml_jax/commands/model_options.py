@@ -39,5 +39,5 @@ def versions(options: argparse.Namespace) -> dict[str, Any]:
     except ValueError:
         scales = ()
     if not scales or not all(0 < scale < 10 for scale in scales):
-        raise ConfigError(f"--scales={options.scales}: must be positive numbers up to 10, e.g. --scales=1,1.25")
+        raise ConfigError(f"--scales={options.scales}: must be positive numbers below 10, e.g. --scales=1,1.25")
     return {"flip": options.flip, "scales": scales}

@@ -46,7 +46,7 @@ def check(options: argparse.Namespace) -> None:
 
 def check_labels(options: argparse.Namespace, labels: Any) -> None:
     """Raises ConfigError for options that need one class per row."""
-    needing = [key for key in ("rerank", "expand", "verification", "geometry") if getattr(options, key)]
+    needing = [key for key in ("rerank", "expand", "verification", "geometry", "storage") if getattr(options, key)]
     if not isinstance(labels, np.ndarray):
         if needing:
             raise ConfigError(f"--{needing[0]}: needs one class per row")

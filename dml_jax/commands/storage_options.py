@@ -20,11 +20,25 @@ def add_to(flags: argparse.ArgumentParser) -> None:
 
 
 def check(options: argparse.Namespace) -> None:
-    """Raises ConfigError if the options do not go together."""
+    """Checks the options, and opens the training embeddings, before anything is computed.
+
+    Raises:
+      UserError: options that do not go together, or a file that cannot be used.
+    """
     if options.training and not options.storage:
         raise ConfigError("--training: is for --storage; give that too")
     if options.storage and options.metric != "cosine":
         raise ConfigError(f"--storage: compares cosines; leave out --metric={options.metric}")
+    options.training_rows = None
+    if options.training:
+        rows = check_inputs.load(expand_path("--training", options.training), name="--training")
+        options.training_rows = check_inputs.embeddings(rows, name=f"--training={options.training}")
+
+
+def check_size(options: argparse.Namespace, columns: int) -> None:
+    """Raises ConfigError if the training embeddings have another number of columns."""
+    if options.training and (found := options.training_rows.shape[1]) != columns:
+        raise ConfigError(f"--training={options.training}: has {found} columns, but the embeddings have {columns}")
 
 
 def evaluate(
@@ -37,17 +51,8 @@ def evaluate(
     """ "storage": the rows of `compression.table`; nothing without the option."""
     if not options.storage:
         return {}
-    if not isinstance(labels, np.ndarray) or labels.ndim != 1:
-        raise ConfigError("--storage: needs one class per row")
-    training = None
-    if options.training:
-        training = check_inputs.load(expand_path("--training", options.training), name="--training")
-        if training.ndim != 2 or training.shape[1] != queries.shape[1]:
-            raise ConfigError(
-                f"--training={options.training}: has shape {list(training.shape)}; give [N, {queries.shape[1]}]"
-            )
-    found = compression.table(queries, labels, training, gallery=gallery, gallery_labels=gallery_labels)
-    return {"storage": found}
+    rows = options.training_rows
+    return {"storage": compression.table(queries, labels, rows, gallery=gallery, gallery_labels=gallery_labels)}
 
 
 def print_storage(rows: list[dict[str, Any]]) -> None:

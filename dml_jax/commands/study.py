@@ -61,6 +61,8 @@ def execute(arguments: list[str]) -> None:
     if options.protocol not in ("clean", "paper"):
         raise ConfigError(f"--protocol={options.protocol}: must be clean or paper")
     cli.check_engine(options)
+    if options.jobs < 1:
+        raise ConfigError(f"--jobs={options.jobs}: must be at least 1")
     name, study = plan.load(options.study) if options.study else plan.comparison(options.compare)
     default = Path("runs/studies") / (f"{name}-smoke" if options.smoke else name)
     root = files.expand_path("--root", options.root) if options.root else default
@@ -74,7 +76,7 @@ def execute(arguments: list[str]) -> None:
         return
     for option in ("trials", "storage"):
         if getattr(options, option) is not None:
-            raise ConfigError(f"--{option}={getattr(options, option)}: {name} is not a search")
+            raise ConfigError(f"--{option}: {name} is not a search; leave it out")
     trials = lengths.apart(plan.trials(study, settings))
     plan.check_root(root, name, trials, smoke=options.smoke)
     if options.list:
@@ -141,7 +143,9 @@ def run_search(name: str, study: Study, settings: Settings, options: Namespace) 
     wanted = study.search if options.trials is None else replace(study.search, trials=options.trials)
     root = settings.root
     if len(settings.seeds) != 1:
-        raise ConfigError(f"--seeds={options.seeds}: a search trains every trial with one seed; give one")
+        raise ConfigError(
+            f"--seeds={','.join(map(str, settings.seeds))}: a search trains every trial with one seed; give one"
+        )
     search.library()
     search.check_space(wanted)
     first = search.make_trial(wanted, settings, 0, search.example(wanted))
@@ -155,11 +159,11 @@ def run_search(name: str, study: Study, settings: Settings, options: Namespace) 
     storage: str = options.storage or present
     stated = {
         "name": label, "share": wanted.validation_share, "overrides": dict(settings.overrides),
-        "seed": settings.seeds[0], "storage": storage,
+        "seed": settings.seeds[0], "storage": search.without_password(storage),
     }  # fmt: skip
     if before:
         there = stated | before["search"] | {"protocol": before["paper"]}
-        there["storage"] = present if began else storage
+        there["storage"] = search.without_password(present if began else storage)
         here = stated | {"protocol": settings.paper}
         words = ("protocol", "overrides", "seed", "share", "storage")
         if different := " and ".join(word for word in words if there[word] != here[word]):
@@ -172,7 +176,7 @@ def run_search(name: str, study: Study, settings: Settings, options: Namespace) 
     with slots_of(options) as free:
         plan.write_facts(root, name, study, settings, {"search": stated})
         stop_if(search.run(label, wanted, settings, study.metric, free, storage, say))
-    search_report.publish(root, root, Console().rich)
+    search_report.publish(root, root, Console().rich, storage)
 
 
 def show_search(root: Path, total: int, ended: int, jobs: int) -> None:

@@ -83,8 +83,8 @@ class Data:
     def __post_init__(self) -> None:
         if self.sampler not in WITHOUT_CLASSES:
             size, images = self.batch_size, self.images_per_class
-            require(size % images == 0, "images_per_class", images, f"must divide batch_size={size}")
-            rule = f"a batch would hold one class only (images_per_class={images}); losses need two or more"
+            require(size % images == 0, "images_per_class", images, f"must divide data.batch_size={size}")
+            rule = f"a batch would hold one class only (data.images_per_class={images}); losses need two or more"
             require(size > images, "batch_size", size, rule)
         if self.crop != "none":
             require(self.image_size > 0, "image_size", self.image_size, f"crop={self.crop!r} needs a size")

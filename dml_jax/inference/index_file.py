@@ -83,7 +83,10 @@ def read(path: Path, fingerprint: str) -> Stored:
     except Exception:  # NumPy and zipfile raise many types of exceptions for damaged files
         raise DataError(f"{path}: is not an index, or is damaged; enroll again") from None
     if str(model) != fingerprint:
-        raise DataError(f"{path}: was created with another model or checkpoint; use that one, or enroll again")
+        raise DataError(
+            f"{path}: was created with another model or checkpoint, or other --flip or --scales; give those, or enroll "
+            "again"
+        )
     rules = (len(COSINE_RULES),)
     measured = [("f", 2, rules), ("f", 2, rules), ("f", 1, rules), ("i", 0, ()), ("i", 0, ())]
     count = images.size + (removed[-1].size if removed else 0)

@@ -110,6 +110,7 @@ class Model:
         self.step = int(found.step)
         self._method = method
         self._variables = (found.params, found.model_state)
+        scales = tuple(map(float, scales))  # the fingerprint spells them
         if scales != (1.0,) and not OF_ANY_SIZE.holds(self.config):
             raise ConfigError(f"scales={scales}: need {OF_ANY_SIZE.what}")
         self._added = (flip, scales)

@@ -41,7 +41,8 @@ def connect(address: str | None) -> Iterator[Any]:
                 object_store_memory=100 * 2**20, **quiet,
             )  # fmt: skip
     except Exception as error:  # a time-out of its processes is no class of its own
-        raise ConfigError(f"--address={address or 'local'}: cannot be used ({str(error).splitlines()[0]})") from None
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise ConfigError(f"--address={address or 'local'}: cannot be used ({reason})") from None
     try:
         _check_package(ray, address or "local")
         yield ray

@@ -227,15 +227,20 @@ def _in_order(made: list[Trial]) -> list[Trial]:
 
 
 def check_root(root: Path, study: str, made: Sequence[Trial], *, smoke: bool) -> None:
-    """Raises UserError if the directory belongs to another study, or a trial's directory to another run."""
+    """Raises UserError if the directory belongs to another study, or a trial's directory to another run.
+
+    Args:
+      made: the trials; none for a search.
+    """
     if (root.exists() and not root.is_dir()) or files.below_a_file(root):
         raise ConfigError(f"--root={root}: is a file or below one; give a directory")
     facts = read_facts(root)
     if facts is None and root.exists() and any(root.iterdir()):
         raise ConfigError(f"--root={root}: is not empty and belongs to no study; give another directory")
-    if facts is not None and (facts["study"], facts["smoke"]) != (study, smoke):
-        kind = f"the study {facts['study']}{' with --smoke' if facts['smoke'] else ''}"
-        raise ConfigError(f"--root={root}: belongs to {kind}; give another directory")
+    if facts is not None and (facts["study"], facts["smoke"], "search" not in facts) != (study, smoke, bool(made)):
+        kind = "search" if "search" in facts else "study"
+        smoked = " with --smoke" if facts["smoke"] else ""
+        raise ConfigError(f"--root={root}: belongs to the {kind} {facts['study']}{smoked}; give another directory")
     for trial in made:
         if trial.config:
             workdir.check_same_run(trial.directory, trial.config)

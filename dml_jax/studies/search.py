@@ -6,6 +6,7 @@ protocol. The sampler of trial N is seeded by N, so that an interrupted search c
 """
 
 import importlib.util
+import re
 import shlex
 import threading
 import time
@@ -41,6 +42,11 @@ def library() -> Any:
     return optuna
 
 
+def without_password(url: str) -> str:
+    """A URL of a database as it may be shown and stored."""
+    return re.sub(r"(?<=[?&])\w*password=[^&]*&?", "", re.sub(r"(://[^:/@]*):.*@", r"\1@", url)).rstrip("?&")
+
+
 def database(optuna: Any, url: str) -> Any:
     """Optuna's storage at a URL, which closes a connection after each use."""
     from sqlalchemy.pool import NullPool  # optuna needs it
@@ -50,6 +56,9 @@ def database(optuna: Any, url: str) -> Any:
 
 def open_storage(optuna: Any, url: str, name: str) -> Any:
     """The optuna study of that name, which is created if there is none."""
+    shown = without_password(url)
+    if re.search(r"://[^:/@]*:.*[:/@].*@", url):  # errors would quote a part of it as the host or the port
+        raise ConfigError(f"--storage={shown}: write the signs : / @ of the password as %3A, %2F and %40")
     for attempt in (1, 2):
         try:
             return optuna.create_study(
@@ -59,13 +68,13 @@ def open_storage(optuna: Any, url: str, name: str) -> Any:
         except ImportError as error:
             driver = getattr(error.__cause__, "name", None) or "a database driver"
             package = '"psycopg[binary]"' if driver == "psycopg" else driver
-            raise ConfigError(f"--storage={url}: {driver} is not installed: pip install {package}") from None
+            raise ConfigError(f"--storage={shown}: {driver} is not installed: pip install {package}") from None
         except Exception as error:  # each database has errors of its own
             if attempt == 1:
                 time.sleep(1)  # another command may be creating the same tables
                 continue
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise ConfigError(f"--storage={url}: cannot be used ({reason})") from None
+            raise ConfigError(f"--storage={shown}: cannot be used ({reason})") from None
 
 
 def count_ended(url: str, name: str) -> int:

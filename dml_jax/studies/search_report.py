@@ -22,12 +22,16 @@ def is_search(root: Path) -> bool:
     return "search" in (plan.read_facts(root) or {})
 
 
-def publish(root: Path, output: Path, console: Console) -> None:
-    """Prints the table of a search and writes it with its figures."""
+def publish(root: Path, output: Path, console: Console, storage: str = "") -> None:
+    """Prints the table of a search and writes it with its figures.
+
+    Args:
+      storage: its URL with a password; by default the one that was recorded, without.
+    """
     facts = plan.read_facts(root) or {}
     stated = facts["search"]
     optuna = search.library()
-    study = search.open_storage(optuna, stated["storage"], stated["name"])
+    study = search.open_storage(optuna, storage or stated["storage"], stated["name"])
     done = study.get_trials(deepcopy=False, states=(optuna.trial.TrialState.COMPLETE,))
     if not done:
         raise CheckpointError(f"{root}: no trial of the search is finished; see the logs in {root / 'trials'}")
@@ -35,7 +39,7 @@ def publish(root: Path, output: Path, console: Console) -> None:
     group_tables.print_table(table, console)
     summary.write_texts(output, [table])
     directories = {f"trial {trial.number}": root / f"trial-{trial.number:04d}" for trial in done}
-    trained = {name: path for name, path in directories.items() if outcomes.has_results(path)}  # see `Worker._run`
+    trained = {name: path for name, path in directories.items() if outcomes.has_results(path)}  # see `Job._value`
     runs = [outcomes.read_run(path, name) for name, path in trained.items()]
     group = outcomes.Group("", "", {run.row: [run] for run in runs})
     figures = _figures(optuna, study)

@@ -393,7 +393,9 @@ def test_the_command(photos, tmp_path, monkeypatch, capsys):
     code, text = run("--restore=grey", "--remove=blue")
     assert (code, "removed blue; restored grey; now 6 images of 2 classes" in text) == (0, True)
     code, text = run("--restore=blue", "--purge", "--remove=grey")
-    assert (code, "removed grey; restored blue; now 6 images of 2 classes" in text) == (0, True)
+    assert (code, "removed grey; restored blue; purged red, grey; now 6 images of 2 classes" in text) == (0, True)
+    code, text = run("--purge")
+    assert (code, "i.npz: purged nothing; now 6 images of 2 classes" in text) == (0, True)
     assert run("--restore=grey") == (2, "error: grey: is not a removed class\n")
 
     def without_embeddings(self, sizes):
@@ -417,7 +419,8 @@ def test_the_command(photos, tmp_path, monkeypatch, capsys):
         ((tmp_path / "new",), "new: 1 images, e.g. x.png, are in no class folder"),
         ((tmp_path / "moved",), ".png: is already enrolled as green; give each image once"),
         (("--list", gallery), "--list: cannot be combined with"),
-        (("--list", "--classify"), "--list: cannot be combined with"),
+        (("--list", "--purge"), "--list: cannot be combined with images or with changes of the index"),
+        (("--remove=red", "--thumbnails"), "--thumbnails: are stored of the images that are enrolled; give"),
         ((tmp_path / "none",), "there is no such directory"),
         (("--threshold=0.5", gallery), "--threshold: needs --classify"),
         (("--remove=wren",), "wren: is not enrolled"),

@@ -131,7 +131,9 @@ def test_prefixes_and_lone_queries(capsys: pytest.CaptureFixture[str], files: di
         assert text in out
 
 
-def test_storage(capsys: pytest.CaptureFixture[str], files: dict[str, Path], tmp_path: Path) -> None:
+def test_storage(
+    capsys: pytest.CaptureFixture[str], files: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     output = tmp_path / "results.json"
     pair = f"--embeddings={files['x']}", f"--labels={files['y']}", f"--training={files['xq']}"
     code, out, err = run(capsys, *pair, "--storage", "--no_clustering", "--ks=1", "--quiet", f"--output={output}")
@@ -145,10 +147,18 @@ def test_storage(capsys: pytest.CaptureFixture[str], files: dict[str, Path], tmp
     assert table[0]["recall@1"] == pytest.approx(result["recall@1"])
     for text in ("8 (whole)", "8 (PCA whitening)", f"{100 * table[-1]['recall@1']:.2f}"):
         assert text in out
+    np.save(tmp_path / "narrow.npy", np.ones((5, 3)))
+    monkeypatch.setattr(evaluate.protocol, "evaluate", None)  # it would take long before the error
     for options, message in (
         (("--training=x.npy",), "--training: is for --storage"),
         (("--storage", "--metric=euclidean"), "--storage: compares cosines"),
-        (("--storage", f"--training={files['y']}"), "has shape [60]; give [N, 8]"),
+        (("--storage", f"--training={files['y']}"), "y.npy: has shape [60]; give [N, D]"),
+        (
+            ("--storage", f"--training={tmp_path / 'narrow.npy'}"),
+            "narrow.npy: has 3 columns, but the embeddings have 8",
+        ),
+        (("--flip",), "--flip: needs --model"),
+        (("--scales=1,2",), "--scales: needs --model"),
     ):
         code, out, err = run(capsys, *pair[:2], *options, "--no_clustering", "--ks=1", "--quiet")
         assert (code, out) == (2, "")

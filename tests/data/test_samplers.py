@@ -150,14 +150,14 @@ def test_invalid_labels(labels: np.ndarray, message: str) -> None:
 @pytest.mark.parametrize(
     ("name", "size", "images", "message"),
     [
-        ("balanced", 40, 4, "10 classes.* has 9; use at most batch_size=36$"),
+        ("balanced", 40, 4, r"^data\.batch_size=40: .* 10 classes.* has 9; use at most data\.batch_size=36$"),
         ("hist_balanced", 40, 4, "10 classes.* has 9"),
         ("ms", 40, 4, "10 classes.* has 9"),
-        ("shuffled", 50, 4, "only 49 images"),
+        ("shuffled", 50, 4, r"^data\.batch_size=50: .* only 49 images; use a smaller data\.batch_size$"),
         ("diva", 50, 2, "only 49 images"),
-        ("mpn_redraw", 13, 1, "prime"),
+        ("mpn_redraw", 13, 1, r"^data\.batch_size=13: .*prime"),
         ("mpn", 120, 1, "120 chunks"),
-        ("balanced", 10, 4, "must divide batch_size=10"),
+        ("balanced", 10, 4, r"^images_per_class=4: must divide data\.batch_size=10"),
     ],
 )
 def test_impossible_batches(name: str, size: int, images: int, message: str) -> None:

@@ -46,6 +46,9 @@ def test_logits_are_those_of_the_loss(loss: str, scale: float, tmp_path: Path) -
     named = model.classify(IMAGES[:1])
     assert (named.classes, named.names) == (words, [words[cosines[0].argmax()]])
     np.testing.assert_allclose(named.logits, logits[:1], atol=1e-4)
+    # An index is of one fingerprint, whether it is made in Python or with --scales=1,2.
+    whole, same = (dml_jax.load(model.directory, scales=scales) for scales in ((1, 2), (1.0, 2.0)))
+    assert whole.fingerprint == same.fingerprint != model.fingerprint
 
 
 def test_runs_record_the_names_of_their_training_classes() -> None:

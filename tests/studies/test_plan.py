@@ -230,8 +230,6 @@ def test_invalid_files(tmp_path: Path) -> None:
             plan.load(str(file))
     with pytest.raises(ConfigError, match="there is no variant 'cras'; did you mean cars"):
         plan.load(f"{FILES[0].parent / 'hist_layers.py'}:cras")
-    with pytest.raises(ConfigError, match="give two or more"):
-        plan.comparison(["a.py"])
 
 
 def test_roots_of_others(tmp_path: Path) -> None:

@@ -412,7 +412,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
         (["--study=configs/studies/hist_layers.py", "--protocol=x"], "--protocol=x: must be clean or paper"),
         (["--study=configs/studies/hist_layers.py", "--engine=x"], "--engine=x: must be local or ray"),
         (["--study=configs/studies/hist_layers.py", "--address=auto"], "--address=auto: is for --engine=ray"),
-        (["--study=configs/studies/hist_layers.py", "--trials=3"], "--trials=3: hist_layers is not a search"),
+        (["--study=configs/studies/hist_layers.py", "--trials=3"], "--trials: hist_layers is not a search"),
         (["--study=configs/studies/hist_layers.py", "--config.method.tua=3"], r"method\.tua: there is no such key"),
         (["--study=configs/studies/hist_layers.py"], r"data\.path=data/cars: does not exist"),
     ],

@@ -206,7 +206,7 @@ def test_impossible_values_fail_alone(tmp_path: Path) -> None:
     assert search.run("n", wanted, settings, "recall@1", slots.local(1, {}), storage, lines.append) == 0
     states = {t.params["data.batch_size"]: t.state.name for t in search.open_storage(optuna, storage, "n").trials}
     assert states == {63: "FAIL", 64: "COMPLETE"}
-    assert any("not possible: data.images_per_class=4: must divide batch_size=63" in line for line in lines)
+    assert any("not possible: data.images_per_class=4: must divide data.batch_size=63" in line for line in lines)
 
 
 @pytest.mark.parametrize(
@@ -257,6 +257,30 @@ def test_another_seed_share_or_storage(tmp_path: Path, file: str) -> None:
         command.execute([*arguments, "--seeds=3"])
 
 
+def test_a_password_is_not_stored(tmp_path: Path, file: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All databases are opened with the URL that was given."""
+    mine, opened, create = f"sqlite:///{tmp_path / 'mine.db'}", [], search.database
+
+    def database(optuna: Any, url: str) -> Any:
+        opened.append(url)
+        return create(optuna, mine)
+
+    monkeypatch.setattr(search, "database", database)
+    arguments = [f"--study={file}", f"--root={tmp_path / 'root'}"]
+    command.execute([*arguments, "--trials=1", "--storage=postgresql://me:hush@host/d?sslmode=require&password=hush"])
+    assert set(opened) == {"postgresql://me:hush@host/d?sslmode=require&password=hush"}
+    stated = (tmp_path / "root" / "study.json").read_text()
+    assert '"postgresql://me@host/d?sslmode=require"' in stated
+    command.execute([*arguments, "--trials=2", "--storage=postgresql://me:other@host/d?sslmode=require"])
+    assert "hush" not in stated + (tmp_path / "root" / "report.html").read_text()
+
+
+def test_a_study_that_became_a_search(tmp_path: Path, file: str) -> None:
+    plan.write_facts(tmp_path / "root", "mine", plan.Study("T"), Settings(tmp_path / "root"), {"trials": []})
+    with pytest.raises(ConfigError, match="belongs to the study mine; give another directory"):
+        command.execute([f"--study={file}", f"--root={tmp_path / 'root'}"])
+
+
 def test_the_command_to_train_with_the_values() -> None:
     """Has the seed and the protocol of the trial."""
 
@@ -288,11 +312,15 @@ def test_invalid_searches(tmp_path: Path, file: str, monkeypatch: pytest.MonkeyP
         ("--config.method.tua=1", r"method\.tua: there is no such key"),
         ("--config.method.tau=3", r"--config\.method\.tau: the search sets it; leave it out"),
         ("--config.data.validation_share=0.3", r"--config\.data\.validation_share: the search sets it"),
+        ("--storage=nosuch://me:hush@x/d", "--storage=nosuch://me@x/d: cannot be used"),
+        ("--storage=sqlite://me:hush@y@x/d", "--storage=sqlite://me@x/d: write the signs : / @ of the password as %3A"),
+        ("--jobs=0", "--jobs=0: must be at least 1"),
         ("--trials=0", "has no parameters or no trials"),
         ("--seeds=0,1", "--seeds=0,1: a search trains every trial with one seed"),
     ):
-        with pytest.raises(ConfigError, match=message):
+        with pytest.raises(ConfigError, match=message) as found:
             command.execute([f"--study={file}", f"--root={tmp_path / 'root'}", option])
+        assert "hush" not in str(found.value)
     monkeypatch.setitem(sys.modules, "optuna", None)
     with pytest.raises(ConfigError, match="a search needs optuna: pip install optuna"):
         command.execute([f"--study={file}", f"--root={tmp_path / 'root'}"])

@@ -11,6 +11,7 @@ of published code. They take labels int [N] in 0..C-1, of which each class must 
 function, an entry in `SAMPLERS`, and its name in `Sampler` of `config/data.py`.
 """
 
+import re
 from collections.abc import Callable
 
 import numpy as np
@@ -53,4 +54,4 @@ def build(data: Data, labels: np.ndarray, seed: int) -> Sampler:
     try:
         return SAMPLERS[data.sampler](labels, data.batch_size, **options, seed=seed)
     except ConfigError as error:
-        raise ConfigError(f"data.{error}") from error
+        raise ConfigError(re.sub(r"\b(batch_size|images_per_class)\b", r"data.\1", str(error))) from error
