@@ -5,7 +5,8 @@ The site has a page for each, made from this list, `published.csv` and the files
 
 from typing import NamedTuple
 
-ANALYSE = "dml-jax analyse --workdir=runs/NAME --what="
+ANALYSE = "dml-jax analyse --model=runs/NAME --what="
+COMPARE = "dml-jax analyse --model=runs/NAME --compare={} --what={}"
 CAPTURE = "Drawings explain the method and have no numbers."
 
 
@@ -15,7 +16,7 @@ class Place(NamedTuple):
     Attributes:
       name: "Table 3".
       about: what it shows, in a few words.
-      commands: what gives it; NAME is a finished run.
+      commands: what gives it; NAME and OTHER are finished runs.
       note: what differs from the paper, or why there is no command.
       measured: heading in `benchmarks/RESULTS.md` of our own results of the kind.
     """
@@ -95,12 +96,17 @@ MPN = Paper(
               studies("mpn_layers_heads:cub", "mpn_layers_heads:cars", "mpn_layers_heads:sop"),
               "Values are not printed.", ABLATIONS),
         Place("Figures 6, 10-13", "retrieved images", (ANALYSE + "retrieval",), "The authors' queries are not named."),
-        Place("Figures 7, 14", "embeddings of a batch, without and with message passing", (ANALYSE + "tsne",),
-              "Of a whole split, without message passing."),
+        Place("Figures 7, 14", "embeddings of a batch, without and with message passing",
+              (COMPARE.format("runs/OTHER", "tsne --split=batch"), COMPARE.format("refined", "tsne --split=batch")),
+              "The first command: two runs with `--config.train.epochs=1`, of which OTHER is without the network "
+              "(`--config.method.losses=auxiliary`). The second: one run, without and with message passing."),
         Place("Figure 8", "recall on training and test classes beside the Group Loss",
-              (*studies("mpn_group_loss:cub"), ANALYSE + "overfitting"), "One figure for each run."),
-        Place("Figures 15, 16", "embeddings of ten classes, without and with message passing", (ANALYSE + "tsne",),
-              "Classes cannot be chosen."),
+              (*studies("mpn_group_loss:cub"), COMPARE.format("runs/OTHER", "overfitting")),
+              "Runs with `--config.train.keep_every=100`, of which OTHER is of `cub_group_loss`."),
+        Place("Figures 15, 16", "embeddings of ten classes, without and with message passing",
+              (COMPARE.format("runs/OTHER", "tsne --classes=10 --seed=0"),),
+              "OTHER is without the network (`--config.method.losses=auxiliary`). The authors' classes are not named; "
+              "`--seed` draws others."),
         Place("Figures 18, 19", "classes per batch and images per class",
               studies("mpn_batches:cub", "mpn_batches:cars"), "Values are not printed.", ABLATIONS),
         Place("Figure 20", "t-SNE of the test images with thumbnails", (ANALYSE + "tsne",)),
@@ -118,8 +124,8 @@ RE_MPN = Paper(
               studies("re_mpn_table2"), measured=FIRST),
         Place("Table 3", "message passing at test time", studies("re_mpn_table3:cub", "re_mpn_table3:cars")),
         Place("Figure 1", "divergence of the attention from uniform, by head", (ANALYSE + "attention",)),
-        Place("Figure 2", "attention of one node over the training", (ANALYSE + "attention",),
-              "The mean over the heads; the node cannot be chosen."),
+        Place("Figure 2", "attention of one node over the training", (ANALYSE + "attention --batch=0 --node=0",),
+              "Of a run with `--config.train.keep_every=100`, one panel per head."),
     ),
 )  # fmt: skip
 HIST = Paper(
@@ -130,6 +136,8 @@ HIST = Paper(
         "With BN-Inception the authors published tau, alpha and lambda_s only; the other settings are the "
         "reproduction's.",
         "The numbers of the paper itself (Lim et al., CVPR 2022) are those that the reproduction quotes.",
+        "Equation 4 prints an incidence of 0 and 1, without the rule by which a sample belongs to a hyperedge, and the "
+        "text beside it weights in [0, 1]; these are used, as in the authors' code.",
     ),
     (
         Place("Table 1", "sizes of the data sets", note="`dml-jax prepare` checks them."),
@@ -147,8 +155,10 @@ HIST = Paper(
               ABLATIONS),
         Place("Figure 3a", "sizes of embedding and hypergraph network", studies("hist_sizes:cars"), measured=ABLATIONS),
         Place("Figure 3b", "tau and lambda_s", studies("hist_tau_lambda:cars"), measured=ABLATIONS),
-        Place("Figures 4, 5", "embeddings of test images", (ANALYSE + "tsne",),
-              "Before and after training in two figures, of all classes."),
+        Place("Figure 4", "embeddings of training images", (COMPARE.format("untrained", "tsne --split=train"),),
+              "Projection, colours and classes are not stated; `--classes` chooses some."),
+        Place("Figure 5", "embeddings of test images", (COMPARE.format("untrained", "tsne"),),
+              "As Figure 4."),
     ),
 )  # fmt: skip
 CRT = Paper(
@@ -194,8 +204,10 @@ DIVA = Paper(
               studies("diva_self_supervision:cub", "diva_self_supervision:cars", "diva_self_supervision:sop"),
               "Values are not printed.", "Omniglot: the bars of DiVA's Figure 4"),
         Place("Figures 2, 3", "drawings", note=CAPTURE),
-        Place("Figure 5", "spectra of the embeddings", studies("diva_separate:cub"),
-              "On the page of the study, with the margin loss alone (baseline) beside DiVA."),
+        Place("Figure 5", "spectra of the embeddings",
+              (*studies("diva_separate:cub"), COMPARE.format("runs/OTHER", "spectra")),
+              "On the page of the study, with the margin loss alone (baseline) beside DiVA; the second command is for "
+              "any two runs."),
     ),
 )  # fmt: skip
 PAPERS = {"mpn": MPN, "mpn_reproduction": RE_MPN, "hist_reproduction": HIST, "crt": CRT, "diva": DIVA}

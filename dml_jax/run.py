@@ -158,10 +158,12 @@ def evaluate(
 def evaluation(
     experiment: Experiment, state: TrainState, model: str, console: Console
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """The results and embeddings of `final_results.final`, with the geometry of the embeddings."""
+    """The results and embeddings of `final_results.final`; in the main process, with the geometry of the embeddings."""
     results, embeddings = final_results.final(experiment, state, model, console)
-    labels = experiment.splits["test"].labels
-    return results | {"geometry": spectra.summary(experiment.config, embeddings["test"], labels)}, embeddings
+    if mesh.is_main_process():  # the others write no results
+        labels = experiment.splits["test"].labels
+        results["geometry"] = spectra.summary(experiment.config, embeddings["test"], labels)
+    return results, embeddings
 
 
 def export(config: Config, directory: Path, checkpoint: str, console: Console) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from configs import published
 from configs.papers import PAPERS
-from dml_jax.analysis.subjects import SUBJECTS
+from dml_jax.commands import analyse
 from dml_jax.config import files as config_files
 from dml_jax.studies import plan
 from docs import generate
@@ -38,13 +38,15 @@ def test_every_published_number_of_a_paper_is_on_its_page(name: str) -> None:
 @pytest.mark.parametrize("name", PAPERS)
 def test_the_commands_of_a_page_exist(name: str) -> None:
     for command in (command for place in PAPERS[name].places for command in place.commands):
-        *_, option = (word for word in command.split() if word != "--protocol=paper")
-        if option.startswith("--study="):
+        words = [word for word in command.split() if word != "--protocol=paper"]
+        option = words[-1]
+        if words[1] == "analyse":
+            options, _ = analyse.parser().read(words[2:])
+            assert analyse.chosen_subjects(options)
+        elif option.startswith("--study="):
             study = option.removeprefix("--study=")
             file, _, variant = study.partition(":")
             assert plan.load(f"configs/studies/{file}.py" + (f":{variant}" if variant else ""))
-        elif option.startswith("--what="):
-            assert option.removeprefix("--what=") in SUBJECTS
         else:
             file, _, variant = option.removeprefix("--config=").partition(":")
             module = config_files.run_file("--config", file)

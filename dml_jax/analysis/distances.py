@@ -2,13 +2,17 @@
 
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from dml_jax.analysis import drawing
-from dml_jax.analysis.findings import Finding
+from dml_jax.analysis.findings import Finding, Panel
 from dml_jax.analysis.retrieval import gallery_of
 from dml_jax.analysis.trained_run import TrainedRun
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 TITLE = "Distances of pairs"
 BINS = 100
@@ -68,6 +72,7 @@ def findings(run: TrainedRun, split: str) -> list[Finding]:
             partial(plot, same=same, different=different),
             ("from", "to", "pairs_of_one_class", "pairs_of_different_classes"),
             list(zip(edges[:-1].tolist(), edges[1:].tolist(), same.tolist(), different.tolist(), strict=True)),
+            panel=Panel(partial(draw, same=same, different=different), "same axes"),
         )
     ]
 
@@ -75,13 +80,19 @@ def findings(run: TrainedRun, split: str) -> list[Finding]:
 def plot(path: Path, *, same: np.ndarray, different: np.ndarray) -> None:
     """Draws both histograms, each with area 1."""
     figure = drawing.figure(7, 3.2)
-    axes = drawing.style(figure.subplots())
+    axes = figure.subplots()
+    draw(axes, same=same, different=different)
+    drawing.legend(axes)
+    drawing.save(figure, path)
+
+
+def draw(axes: "Axes", *, same: np.ndarray, different: np.ndarray) -> None:
+    """Draws both histograms in axes."""
+    drawing.style(axes)
     edges = np.linspace(0, 2, BINS + 1)
     kinds = ((same, "same class", drawing.BLUE, "-"), (different, "different classes", drawing.ORANGE, "--"))
     for counts, label, colour, line in kinds:
         density = counts / max(counts.sum(), 1) * BINS / 2
         axes.stairs(density, edges, color=colour, linestyle=line, linewidth=1.5, label=label)
         axes.stairs(density, edges, color=colour, fill=True, alpha=0.15)
-    axes.set(xlabel="Euclidean distance of unit embeddings", ylabel="density of pairs", xlim=(0, 2), ylim=(0, None))
-    drawing.legend(axes)
-    drawing.save(figure, path)
+    axes.set(xlabel="Euclidean distance of unit embeddings", ylabel="density of pairs", xlim=(0, 2))

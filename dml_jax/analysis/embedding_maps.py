@@ -1,13 +1,13 @@
 """Maps of embeddings in the plane, with coloured classes and thumbnails; shared by PCA, t-SNE and UMAP."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from dml_jax.analysis import drawing, figures, views
-from dml_jax.analysis.findings import Finding
+from dml_jax.analysis.findings import Finding, Panel
 from dml_jax.analysis.trained_run import TrainedRun
 
 MOST = 6000  # images in a map
@@ -47,7 +47,7 @@ def thumbnail_positions(points: np.ndarray, cells: int = CELLS) -> list[tuple[in
 
 
 def findings(run: TrainedRun, split: str, project: Project | None, name: str, title: str) -> list[Finding]:
-    """A map of at most MOST random images of a split.
+    """A map of at most MOST random images of a split, of which only those of `run.classes` are shown, if it has some.
 
     Args:
       project: rows [N, D] -> points [N, 2]; None for the first principal components.
@@ -68,50 +68,73 @@ def findings(run: TrainedRun, split: str, project: Project | None, name: str, ti
             f"Computed from {components.shape[1]} principal components, which explain {share.sum():.0%} of the "
             "variance. Distances between groups that are far apart mean little."
         )
+    which = "the largest classes in colour, all others in grey"
+    if run.classes:
+        which = f"classes {', '.join(run.classes)}, of a map of {len(rows):,} images"
+        kept = np.isin(data.labels[rows], coloured(run, data.labels, data.classes))
+        rows, points = rows[kept], points[kept]
     labels = data.labels[rows]
+    shown = coloured(run, labels, data.classes)
     return [
         Finding(
             name,
-            f"{title} of the embeddings of the split '{split}' ({len(rows):,} of {len(data.labels):,} images): the "
-            f"largest classes in colour, all others in grey. {meaning}",
-            partial(plot, run=run, split=split, rows=rows, points=points, axes=axes),
+            f"{title} of the embeddings of the split '{split}' ({len(rows):,} of {len(data.labels):,} images): "
+            f"{which}. {meaning}",
+            partial(plot, run=run, split=split, rows=rows, points=points, axes=axes, shown=shown),
             ("image", "class", "x", "y"),
             [
                 (data.ids[row], data.classes[label], float(x), float(y))
                 for row, label, (x, y) in zip(rows, labels, points, strict=True)
             ],
-            view(run, split, rows, points, axes),
+            view(run, split, rows, points, axes, shown),
+            Panel(
+                partial(figures.scatter_classes, points=points, labels=labels, classes=data.classes, shown=shown),
+                "own axes",
+            ),
         )
     ]
 
 
-def view(run: TrainedRun, split: str, rows: np.ndarray, points: np.ndarray, axes: tuple[str, str]) -> views.Map:
+def coloured(run: TrainedRun, labels: np.ndarray, classes: Sequence[str]) -> list[int]:
+    """The classes in colour: those of the run, or the largest ones in labels int [N]."""
+    return [list(classes).index(name) for name in run.classes] or figures.largest(labels)
+
+
+def view(
+    run: TrainedRun, split: str, rows: np.ndarray, points: np.ndarray, axes: tuple[str, str], shown: Sequence[int]
+) -> views.Map:
     """At most PICTURED random points with their pictures."""
     data = run.split(split)
     chosen = np.sort(np.random.default_rng(0).permutation(len(rows))[:PICTURED])
-    coloured = figures.largest(data.labels[rows])
-    kinds = {label: kind for kind, label in enumerate(coloured)}
-    shown, labels = points[chosen], data.labels[rows[chosen]]
+    kinds = {label: kind for kind, label in enumerate(shown)}
+    labels = data.labels[rows[chosen]]
     low, high = points.min(axis=0), points.max(axis=0)
-    scaled = (shown - low) / np.maximum(high - low, 1e-12)
+    scaled = (points[chosen] - low) / np.maximum(high - low, 1e-12)
     return views.Map(
         [(round(float(x), 4), round(float(y), 4)) for x, y in scaled],
         [kinds.get(int(label), -1) for label in labels],
         [f"{data.classes[label]}: {data.ids[i]}" for label, i in zip(labels, rows[chosen], strict=True)],
-        [data.classes[label] for label in coloured],
+        [data.classes[label] for label in shown],
         axes,
         views.sheet((data.read(int(i), None) for i in rows[chosen]), len(chosen)),
     )
 
 
 def plot(
-    path: Path, *, run: TrainedRun, split: str, rows: np.ndarray, points: np.ndarray, axes: tuple[str, str]
+    path: Path,
+    *,
+    run: TrainedRun,
+    split: str,
+    rows: np.ndarray,
+    points: np.ndarray,
+    axes: tuple[str, str],
+    shown: Sequence[int],
 ) -> None:
     """Draws points by class, and thumbnails on a grid."""
     figure = drawing.figure(12, 6)
     left, right = figure.subplots(1, 2)
     data = run.split(split)
-    figures.scatter_classes(left, points, data.labels[rows], data.classes)
+    figures.scatter_classes(left, points, data.labels[rows], data.classes, shown)
     left.set(xlabel=axes[0], ylabel=axes[1])
     cells = np.full((CELLS, CELLS), -1)
     for i, column, row in thumbnail_positions(points):

@@ -29,19 +29,24 @@ def largest(labels: np.ndarray) -> list[int]:
     return sorted(int(c) for c in np.argsort(-counts, kind="stable")[: len(drawing.SERIES)] if counts[c])
 
 
-def scatter_classes(axes: "Axes", points: np.ndarray, labels: np.ndarray, classes: Sequence[str]) -> None:
-    """Draws points [N, 2] in the plane: the largest classes with a colour and marker each, the others in grey.
+def scatter_classes(
+    axes: "Axes", points: np.ndarray, labels: np.ndarray, classes: Sequence[str], shown: Sequence[int]
+) -> None:
+    """Draws points [N, 2] in the plane: some classes with a colour and marker each, the others in grey.
 
     Args:
       labels: int [N], indices into the class names.
+      shown: at most `drawing.KINDS` labels.
     """
-    shown = largest(labels)
     rest = ~np.isin(labels, shown)
     axes.scatter(points[rest, 0], points[rest, 1], s=4, color=GREY, linewidths=0, alpha=0.5)
-    for label, colour, marker in zip(shown, drawing.SERIES, drawing.MARKERS, strict=False):
+    for kind, label in enumerate(shown):
         x, y = points[labels == label].T
-        name = drawing.text(classes[label])
-        axes.scatter(x, y, s=12, linewidths=0, color=colour, marker=marker, label=name, alpha=0.85)
+        colour, marker = drawing.look(kind)
+        axes.scatter(
+            x, y, s=12, linewidths=0, color=drawing.SERIES[colour], marker=drawing.MARKERS[marker], alpha=0.85,
+            label=drawing.text(classes[label]),
+        )  # fmt: skip
     axes.set(xticks=[], yticks=[])
 
 

@@ -15,7 +15,7 @@ import importlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import pydantic
 
@@ -24,7 +24,22 @@ from dml_jax.analysis.views import View
 from dml_jax.errors import CheckpointError, printable
 from dml_jax.files import atomic_write, reading, write_csv, write_json
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
 DIRECTORY, STANDARD_DIRECTORY = "analysis", "figures"
+
+
+class Panel(NamedTuple):
+    """The part of a figure that comparisons of models show.
+
+    Attributes:
+      draw: draws it in axes, to which others may have been drawn if they are overlaid.
+      layout: all models in one panel, or one panel each, with the same axes or their own.
+    """
+
+    draw: Callable[["Axes"], None]
+    layout: Literal["overlaid", "same axes", "own axes"]
 
 
 class Finding(NamedTuple):
@@ -37,6 +52,7 @@ class Finding(NamedTuple):
       columns: header of the CSV file.
       rows: rows of the CSV file, with one value per column.
       view: what the report shows: pictures or a map instead of the figure, or a table below it.
+      panel: None if models are not compared by it.
     """
 
     name: str
@@ -45,6 +61,7 @@ class Finding(NamedTuple):
     columns: Sequence[str]
     rows: Iterable[Sequence[Any]]
     view: View | None = None
+    panel: Panel | None = None
 
 
 @dataclass(frozen=True)

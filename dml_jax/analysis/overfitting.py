@@ -2,17 +2,21 @@
 
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from dml_jax.analysis import curves, drawing
-from dml_jax.analysis.findings import Finding
+from dml_jax.analysis.findings import Finding, Panel
 from dml_jax.analysis.trained_run import TrainedRun
 from dml_jax.data.holdout import some_classes
 from dml_jax.train.testing import embedding, split_metrics
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
 TITLE = "Training classes beside test classes"
-METRICS = {"recall@1": "Recall@1", "map@r": "MAP@R"}
+METRICS = {"Recall@1": 2, "MAP@R": 3}  # their columns
 
 
 def findings(run: TrainedRun, split: str) -> list[Finding]:
@@ -39,6 +43,7 @@ def findings(run: TrainedRun, split: str) -> list[Finding]:
             partial(plot, rows=rows),
             ("step", "classes", "recall@1", "map@r"),
             rows,
+            panel=Panel(partial(draw, rows=rows, metric="Recall@1"), "same axes"),
         )
     ]
 
@@ -46,14 +51,20 @@ def findings(run: TrainedRun, split: str) -> list[Finding]:
 def plot(path: Path, *, rows: list[tuple[int, str, float, float]]) -> None:
     """Draws one panel per metric with a line for training and one for test classes."""
     figure = drawing.figure(9, 3.3)
-    for panel, (axes, title) in enumerate(zip(figure.subplots(1, 2), METRICS.values(), strict=True)):
-        for name in ("train", "test"):
-            i = curves.SPLITS.index(name)
-            points = [(row[0], row[2 + panel]) for row in rows if row[1] == name]
-            drawing.style(axes).plot(
-                *zip(*points, strict=True), color=drawing.SERIES[i], marker=drawing.MARKERS[i], markersize=4,
-                label=f"{name} classes",
-            )  # fmt: skip
-        axes.set(title=title, xlabel="step", ylabel="fraction", ylim=(0, 1.02))
+    for axes, metric in zip(figure.subplots(1, 2), METRICS, strict=True):
+        draw(axes, rows=rows, metric=metric)
+        axes.set(title=metric, ylabel="fraction")
         drawing.legend(axes)
     drawing.save(figure, path)
+
+
+def draw(axes: "Axes", *, rows: list[tuple[int, str, float, float]], metric: str) -> None:
+    """Draws a metric of training and of test classes in axes."""
+    for name in ("train", "test"):
+        i = curves.SPLITS.index(name)
+        points = [(row[0], row[METRICS[metric]]) for row in rows if row[1] == name]
+        drawing.style(axes).plot(
+            *zip(*points, strict=True), color=drawing.SERIES[i], marker=drawing.MARKERS[i], markersize=4,
+            label=f"{name} classes",
+        )  # fmt: skip
+    axes.set(xlabel="step", ylabel=metric, ylim=(0, 1.02))

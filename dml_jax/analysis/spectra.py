@@ -2,16 +2,19 @@
 
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from dml_jax.analysis import drawing
-from dml_jax.analysis.findings import Finding
+from dml_jax.analysis.findings import Finding, Panel
 from dml_jax.analysis.trained_run import TrainedRun
 from dml_jax.config import Config
 from dml_jax.evaluation import geometry
 from dml_jax.methods import diva
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 TITLE = "Geometry of the embedding space"
 PAIRED = 10_000  # images whose pairs determine the uniformity
@@ -91,6 +94,7 @@ def findings(run: TrainedRun, split: str) -> list[Finding]:
             partial(plot_spectra, spaces=spaces),
             ("space", "index", "share_of_singular_values"),
             [(name, i + 1, float(s)) for name, space in spaces.items() for i, s in enumerate(space.singular_values)],
+            panel=Panel(partial(draw_spectra, spaces=spaces), "overlaid"),
         ),
         Finding(
             "geometry",
@@ -108,17 +112,23 @@ def findings(run: TrainedRun, split: str) -> list[Finding]:
 def plot_spectra(path: Path, *, spaces: dict[str, Space]) -> None:
     """Draws one curve per space."""
     figure = drawing.figure(6.5, 3.6)
-    axes = drawing.style(figure.subplots())
-    for i, (name, space) in enumerate(spaces.items()):
+    axes = figure.subplots()
+    draw_spectra(axes, spaces=spaces)
+    axes.set_title("Spectrum of the embeddings")
+    drawing.legend(axes)
+    drawing.save(figure, path)
+
+
+def draw_spectra(axes: "Axes", *, spaces: dict[str, Space]) -> None:
+    """Adds one curve per space to axes."""
+    drawing.style(axes)
+    for i, (name, space) in enumerate(spaces.items(), len(axes.lines)):
         count = len(space.singular_values)
         axes.plot(
             range(1, count + 1), np.maximum(space.singular_values, 1e-9), color=drawing.SERIES[i % 7], label=name,
             marker=drawing.MARKERS[i % 7], markersize=4, markevery=max(1, count // 8), linewidth=1.3,
         )  # fmt: skip
-    axes.set(title="Spectrum of the embeddings", xlabel="index of the singular value", yscale="log")
-    axes.set_ylabel("share of the sum of singular values")
-    drawing.legend(axes)
-    drawing.save(figure, path)
+    axes.set(xlabel="index of the singular value", ylabel="share of the sum of singular values", yscale="log")
 
 
 def plot_scalars(path: Path, *, spaces: dict[str, Space]) -> None:

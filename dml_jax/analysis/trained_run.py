@@ -1,17 +1,18 @@
 """A trained run as input of the analyses: data, model, models kept during training, embeddings of its splits."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
 from dml_jax.config import Config
 from dml_jax.console import Console
-from dml_jax.data import transforms
+from dml_jax.data import holdout, transforms
 from dml_jax.data.split import Split
 from dml_jax.errors import UserError
 from dml_jax.methods.contract import Batch
@@ -34,6 +35,8 @@ class TrainedRun:
       batch: which training batch `training_batch` is, 0 for the first.
       node: the image of that batch whose attention is shown, in its order by class.
     """
+
+    classes: Sequence[str] = ()  # that maps show; empty for all
 
     def __init__(
         self,
@@ -65,7 +68,9 @@ class TrainedRun:
         return embedding.compile_embedder(self.experiment.method.embed, self.experiment.mesh, self.config)
 
     def split(self, name: str) -> Split:
-        """The split of this name; "gallery" is the gallery of the test split."""
+        """The split of this name; "gallery" is that of the test split, "batch" the images of `training_batch`."""
+        if name == "batch":
+            return holdout.take(self.split("train"), self.batch_rows)
         if name == "gallery":
             gallery = self.experiment.splits["test"].gallery
             assert gallery is not None
@@ -113,12 +118,37 @@ class TrainedRun:
                 yield meshes.place(self.experiment.mesh, state, self.experiment.method.hooks.class_axis)
         yield self.state
 
+    def untrained(self) -> "TrainedRun":
+        """The run with its model before the first step.
+
+        Raises:
+          UserError: its starting point (`init_from`, pretrained weights) no longer exists.
+        """
+        state = warm_start.initial_state(self.experiment, Console(active=False))
+        return TrainedRun(self.directory, self.experiment, state, self.console, batch=self.batch)
+
+    def refined(self) -> "TrainedRun":
+        """The run with the embeddings of its training batch after message passing, for methods that have it."""
+        method, params, model_state = self.experiment.method, self.state.params, self.state.model_state
+
+        @jax.jit
+        def refine(images: jax.Array) -> jax.Array:
+            assert method.hooks.teach is not None
+            encoded, _ = method.encode(params, model_state, images, train=False)
+            return method.hooks.teach(params, model_state, encoded).embeddings
+
+        rows = np.asarray(refine(self.training_batch.images), np.float32)
+        return TrainedRun(self.directory, self.experiment, self.state, self.console, {"batch": rows}, self.batch)
+
+    @cached_property
+    def batch_rows(self) -> np.ndarray:
+        """The training images of one batch, by class: int [B]."""
+        rows = np.asarray(self.experiment.sampler.batch(self.batch))
+        return rows[np.argsort(self.split("train").labels[rows], kind="stable")]
+
     @cached_property
     def training_batch(self) -> Batch:
         """The images of one training batch, cropped as for evaluation: uint8 [1, B, H, W, 3], with labels, by class."""
-        index = np.asarray(self.experiment.sampler.batch(self.batch))
-        labels = self.split("train").labels[index]
-        order = np.argsort(labels, kind="stable")
-        index, labels = index[order], labels[order]
+        index, labels = self.batch_rows, self.split("batch").labels
         images = self.images("train", index)[None]
         return Batch(jnp.asarray(images), jnp.asarray(labels, jnp.int32), jnp.asarray(index, jnp.int32))

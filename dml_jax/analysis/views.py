@@ -91,7 +91,7 @@ class Map:
         """Raises ValueError if the lists do not match, as in a file edited by hand."""
         if not len(self.points) == len(self.kinds) == len(self.titles):
             raise ValueError("points, kinds and titles have different lengths")
-        if len(self.names) > len(SHAPES) or not all(-1 <= kind < len(self.names) for kind in self.kinds):
+        if len(self.names) > drawing.KINDS or not all(-1 <= kind < len(self.names) for kind in self.kinds):
             raise ValueError("kinds and names do not match")
 
 
@@ -173,14 +173,16 @@ def _map(view: Map, name: str) -> str:
 
     def point(i: int) -> str:
         (x, y), kind = view.points[i], view.kinds[i]
-        look = f' class="k{kind}"' if kind >= 0 else ""
+        colour, shape = drawing.look(kind) if kind >= 0 else (-1, len(SHAPES))
+        look = f' class="k{colour}"' if kind >= 0 else ""
         place = f'x="{10 + x * (width - 20):.1f}" y="{10 + (1 - y) * (height - 20):.1f}"'
-        shape = f"{text(name)}-{kind if kind >= 0 else len(SHAPES)}"
-        return f'<use href="#{shape}"{look} data-i="{i}" {place}><title>{text(view.titles[i])}</title></use>'
+        return (
+            f'<use href="#{text(name)}-{shape}"{look} data-i="{i}" {place}><title>{text(view.titles[i])}</title></use>'
+        )
 
     entries = [
-        f'<li><svg viewBox="-5 -5 10 10" class="k{i}" fill="var(--k)" aria-hidden="true">{SHAPES[i]}</svg>{text(n)}'
-        for i, n in enumerate(view.names)
+        f'<li><svg viewBox="-5 -5 10 10" class="k{i}" fill="var(--k)" aria-hidden="true">{SHAPES[j]}</svg>{text(n)}'
+        for (i, j), n in zip(map(drawing.look, range(len(view.names))), view.names, strict=True)
     ]
     if any(kind < 0 for kind in view.kinds):
         entries.append(

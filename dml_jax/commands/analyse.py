@@ -2,12 +2,15 @@
 
     dml-jax analyse --model=runs/digits_hist [--what=tsne,classes] [--split=test]
     dml-jax analyse --model=lite0 --data=photos/ [--output=analysis]
+    dml-jax analyse --model=runs/A --compare=runs/B,untrained [--what=spectra,tsne] [--output=analysis]
 
 The first analyses a run on its own data, the second any model on labelled images: a folder with one subfolder per
 class, or the test split of a prepared data set. Without --what, everything that applies to the run. For curves over the
 training, train with --config.train.keep_every=N. Writes analysis/*.png, *.svg and *.csv into the work directory and
 renews report.html, which has the first five from the start. With --data, those down to the maps apply, except health,
-overfitting and calibration; figures and report.html are written to --output.
+overfitting and calibration; figures and report.html are written to --output, as with --compare, which shows
+components, distances, overfitting, spectra, tsne and umap of several models side by side: of runs (with --data, of any
+models), of the first run before its training ("untrained"), and after message passing ("refined", of a batch).
 
   retrieval     retrieved images, worst and best queries
   classes       Recall@1 by class, most confused pairs
@@ -28,38 +31,33 @@ from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
-import dml_jax
-from dml_jax import config as configs
+import numpy as np
+
 from dml_jax import files
-from dml_jax.analysis import findings, run_report
-from dml_jax.analysis.labelled_images import LabelledImages
-from dml_jax.analysis.subjects import BY_SPLIT, OF_EMBEDDINGS, SUBJECTS
+from dml_jax.analysis import comparison, findings, run_report
+from dml_jax.analysis.subjects import BY_SPLIT, COMPARED, MAPS, OF_BATCH, OF_EMBEDDINGS, SUBJECTS
 from dml_jax.analysis.trained_run import TrainedRun
-from dml_jax.commands import cli, model_options, runtime
-from dml_jax.config import Config
-from dml_jax.config import files as config_files
-from dml_jax.console import Console
-from dml_jax.errors import CheckpointError, ConfigError, DataError, printable, suggest
-from dml_jax.inference import labelled
-from dml_jax.inference.model import is_run, locate
-from dml_jax.train.records import workdir
-from dml_jax.train.testing import readings
+from dml_jax.commands import analysed, cli, model_options
+from dml_jax.errors import CheckpointError, ConfigError, printable, suggest
 
 SPLITS = ("test", "train", "validation")
-# Keys of the run's configuration that may be overridden, e.g. because its data has moved.
-MOVABLE = ("data.path", "data.threads", "data.workers", "data.prefetch", "evaluation.batch_size")
 
 
 def parser() -> cli.Parser:
     """The options of the command."""
     flags = cli.Parser(__doc__)
     model_options.add(flags)
+    flags.add_argument("--compare", metavar="MODEL,MODEL", help="further models, untrained or refined")
     flags.add_argument("--data", metavar="DIRECTORY", help="labelled images: class folders or a prepared data set")
-    flags.add_argument("--output", metavar="DIRECTORY", help="to write, with --data (default: analysis)")
+    flags.add_argument("--output", metavar="DIRECTORY", help="with --data or --compare (default: analysis)")
     flags.add_argument("--what", metavar="NAME,NAME", help="analyses (default: all that apply)")
-    flags.add_argument("--split", default="test", help="test (default), train or validation")
-    flags.add_argument("--batch", type=int, default=0, help="of attention and influence: training batch, default 0")
+    flags.add_argument("--split", default="test", help="test (default), train, validation or batch, a training batch")
+    flags.add_argument(
+        "--batch", type=int, default=0, help="training batch, also of attention and influence, default 0"
+    )
     flags.add_argument("--node", type=int, default=0, help="of attention: image of the batch, by class, default 0")
+    flags.add_argument("--classes", metavar="NAME,NAME|N", help="of maps: shown classes, by name or N drawn ones")
+    flags.add_argument("--seed", type=int, default=0, help="of the drawn classes, default 0")
     flags.add_argument("--quiet", action="store_true", help="print messages but no progress")
     return flags
 
@@ -75,23 +73,14 @@ def execute(arguments: list[str]) -> None:
     model_options.check(options)
     if options.data:
         check_images(options, overrides)
-        analyse_images(options, subjects)
+    if options.data or options.compare:
+        analyse_apart(options, overrides, subjects)
         return
     if options.output:
-        raise ConfigError("--output: needs --data; the analyses of a run are written into its work directory")
-    config, directory = run_config(options, overrides)
-
-    from dml_jax import run as runs
-
-    runtime.enable_compilation_cache()
-    runtime.keep_freed_memory()
-    console = Console(quiet=options.quiet)
-    experiment, state = runs.restore(config, directory, options.checkpoint, console)
-    experiment = readings.embedding_as(experiment, readings.name_in_results(config, directory))
-    if options.split not in experiment.splits:
-        raise ConfigError(f"--split={options.split}: the run has none; give {' or '.join(experiment.splits)}")
-    check_batch(options, config.data.batch_size, experiment.steps)
-    run = TrainedRun(directory, experiment, state, console, batch=options.batch, node=options.node)
+        raise ConfigError("--output: needs --data or --compare; the analyses of a run go into its work directory")
+    run = analysed.trained_run(options.model, options, overrides)
+    run.classes = analysed.chosen_classes(options, run)
+    directory, console = run.directory, run.console
     modules = applicable(run, subjects, required=options.what is not None)
     suffix = "" if options.split == "test" else f"-{options.split}"
     for name, module in modules.items():
@@ -110,21 +99,28 @@ def chosen_subjects(options: Namespace) -> tuple[str, ...]:
     Raises:
       ConfigError: an unknown name or split, or an analysis that is of no split in particular.
     """
-    if options.split not in SPLITS:
-        raise ConfigError(f"--split={options.split}: {suggest(options.split, SPLITS)}")
+    splits = (*SPLITS, "batch")
+    if options.split not in splits:
+        raise ConfigError(f"--split={options.split}: {suggest(options.split, splits)}")
+    own = "--what={}: needs a trained run on its own data; leave out --data, or this analysis"
+    known = (
+        (options.data, OF_EMBEDDINGS, own),
+        (options.compare, COMPARED, "--what={}: not with --compare, which has " + ", ".join(COMPARED)),
+        (options.split == "batch", OF_BATCH, "--split=batch: no {}, only " + ", ".join(OF_BATCH)),
+        (options.split != "test", BY_SPLIT, f"--split={options.split}: {{}} is not made by split; leave --split out"),
+        (options.classes, MAPS, "--what={}: shows no chosen classes; leave out --classes, or this analysis"),
+    )
+    limits = [(names, message) for given, names, message in known if given]
     if options.what is None:
-        if options.data:
-            return OF_EMBEDDINGS
-        return SUBJECTS if options.split == "test" else BY_SPLIT
-    names = tuple(dict.fromkeys(options.what.split(",")))
-    for name in names:
+        return tuple(name for name in SUBJECTS if all(name in names for names, _ in limits))
+    chosen = tuple(dict.fromkeys(options.what.split(",")))
+    for name in chosen:
         if name not in SUBJECTS:
             raise ConfigError(f"--what={name}: there is no such analysis; {suggest(name, SUBJECTS)}")
-        if options.data and name not in OF_EMBEDDINGS:
-            raise ConfigError(f"--what={name}: needs a trained run on its own data; leave out --data, or this analysis")
-        if options.split != "test" and name not in BY_SPLIT:
-            raise ConfigError(f"--split={options.split}: {name} is not made by split; leave --split out")
-    return names
+        for names, message in limits:
+            if name not in names:
+                raise ConfigError(message.format(name))
+    return chosen
 
 
 def check_images(options: Namespace, overrides: dict[str, str]) -> None:
@@ -135,60 +131,36 @@ def check_images(options: Namespace, overrides: dict[str, str]) -> None:
         raise ConfigError(f"--split={options.split}: is not used with --data; remove it")
 
 
-def check_batch(options: Namespace, size: int, steps: int) -> None:
-    """Raises ConfigError unless the run has a training batch --batch, and it an image --node."""
-    for key, count in (("batch", steps), ("node", size)):
-        if not 0 <= getattr(options, key) < count:
-            raise ConfigError(f"--{key}={getattr(options, key)}: must be in 0 to {count - 1}")
-
-
-def analyse_images(options: Namespace, subjects: tuple[str, ...]) -> None:
-    """Analyses a model on labelled images, and writes the figures and a report."""
-    data = files.expand_path("--data", options.data)
+def analyse_apart(options: Namespace, overrides: dict[str, str], subjects: tuple[str, ...]) -> None:
+    """Analyses a model on labelled images, or compares models, and writes the figures and a report."""
     output = files.expand_path("--output", options.output or "analysis")
     if (output.exists() and not output.is_dir()) or files.below_a_file(output) or (output / "config.json").exists():
         raise ConfigError(f"--output={output}: is a file or holds a run; give another directory")
-    runtime.enable_compilation_cache()
-    runtime.keep_freed_memory()
-    model = dml_jax.load(options.model, options.checkpoint, trust_code=options.trust_code)
-    run = LabelledImages(output, model, labelled.load(data, model.config.data), Console(quiet=options.quiet))
+    runs = analysed.opened(options, overrides, output)
+    run = next(iter(runs.values()))
+    classes = analysed.chosen_classes(options, run)
+    for name, each in runs.items():
+        if missing := set(classes) - set(each.split(options.split).classes):
+            raise ConfigError(f"--classes={min(missing)}: not in the images of {name}")
+        each.classes = classes
     modules = applicable(run, subjects, required=options.what is not None)
     output.mkdir(parents=True, exist_ok=True)
     for name in SUBJECTS:
         (output / findings.STANDARD_DIRECTORY / f"{name}.json").unlink(missing_ok=True)  # of another model or data
     for name, module in modules.items():
         run.console.print(f"analysing: {name}")
-        found = module.findings(run, "test")
+        if options.compare:
+            found = comparison.findings(runs, module, options.split)
+        else:
+            found = module.findings(run, options.split)
         findings.write(output, name, module.TITLE, run.step, found, to=findings.STANDARD_DIRECTORY)
-    split = run.split("test")
-    lead = f"{options.model} on {len(split.labels):,} images of {len(split.classes):,} classes in {options.data}"
-    run_report.write_analyses(output, Path(options.data).name or options.data, printable(lead))
+    split = run.split(options.split)
+    models = f"{options.model}, {options.compare}" if options.compare else options.model
+    count = f"{len(split.labels):,} images of {len(np.unique(split.labels)):,} classes"
+    place = f"in {options.data}" if options.data else f"of {run.config.data.name} ({options.split})"
+    title = (Path(options.data).name or options.data) if options.data else " and ".join(runs)
+    run_report.write_analyses(output, printable(title), printable(f"{models} on {count} {place}"))
     run.console.print(f"report: {output / 'report.html'}")
-
-
-def run_config(options: Namespace, overrides: dict[str, str]) -> tuple["Config", Path]:
-    """The configuration of the run, with overrides applied, and its work directory.
-
-    Raises:
-      UserError: no run there, an override of what the run was trained with, or its data are not there.
-    """
-    directory = locate(options.model)
-    if not is_run(directory):
-        raise ConfigError(f"--data: missing; {options.model} has no data of its own, give a folder of class folders")
-    values = workdir.read_config(directory)["config"]
-    for key, text in overrides.items():
-        if key not in MOVABLE:
-            raise ConfigError(f"--config.{key}: belongs to the run; only {', '.join(MOVABLE)} can be given")
-        config_files.apply_override(values, key, text)
-    if options.trust_code:
-        configs.import_code(values)
-    config = configs.resolve(values, given=overrides)
-    if config.data.path and not Path(config.data.path).expanduser().is_dir():
-        raise DataError(
-            f"data.path={config.data.path}: the data of the run are not there; give their directory with "
-            "--config.data.path=DIRECTORY"
-        )
-    return config, directory
 
 
 def applicable(run: TrainedRun, subjects: tuple[str, ...], *, required: bool) -> dict[str, Any]:

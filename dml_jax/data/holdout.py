@@ -42,6 +42,11 @@ def some_classes(split: Split, count: int, most: int) -> Split:
     rng = np.random.default_rng(0)
     classes = rng.permutation(np.unique(split.labels))[:count]
     rows = np.sort(rng.permutation(np.flatnonzero(np.isin(split.labels, classes)))[:most])
+    return take(split, rows)
+
+
+def take(split: Split, rows: np.ndarray) -> Split:
+    """The images `rows` int [n] of a split, with their labels."""
     return split._replace(
         labels=split.labels[rows],
         ids=[split.ids[i] for i in rows],

@@ -6,7 +6,7 @@ The result is bit-identical for a given seed, whatever the number of devices.
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +15,7 @@ import numpy as np
 from dml_jax.errors import DataError
 from dml_jax.evaluation import check_inputs
 from dml_jax.evaluation._engine import exact, tiles
+from dml_jax.evaluation._engine.sharing import Share, among_processes
 from dml_jax.evaluation.check_inputs import ArrayLike
 
 # Points are assigned in blocks of at least BLOCK points, or more for few centres: up to BLOCK_SCORES scores.
@@ -49,6 +50,7 @@ def fit(
     seed: int = 0,
     restarts: int = 1,
     max_iterations: int = 300,
+    shared: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> KMeans:
     """Clusters points and returns the restart with the smallest inertia.
@@ -61,8 +63,10 @@ def fit(
       seed: random seed of the initialisation.
       restarts: number of initialisations; ignored if the centres are given.
       max_iterations: limit on Lloyd's iterations, which stop when no assignment changes.
-      progress: called with the iterations done and their maximum over all restarts; iterations that a restart did not
-        need count as done. Starts again from 0 if everything is recomputed in float64.
+      shared: divide the restarts among all processes of `jax.distributed`, which must all call this with the same
+        values; the result is the same.
+      progress: called with the iterations done and their maximum over all restarts of this process; iterations that a
+        restart did not need count as done. Starts again from 0 if everything is recomputed in float64.
     """
     checked = check_inputs.embeddings(points, name="points")
     if not 0 < k <= len(checked):
@@ -76,7 +80,7 @@ def fit(
         raise DataError(f"restarts={restarts}, max_iterations={max_iterations}: both must be positive")
 
     dtype = check_inputs.compute_dtype(checked)
-    run = partial(_fit, checked, k, start, seed, restarts, max_iterations, progress)
+    run = partial(_fit, checked, k, start, seed, restarts, max_iterations, among_processes(shared), progress)
     result, reliable = run(dtype)
     if not reliable:
         with jax.enable_x64(True):
@@ -91,19 +95,21 @@ def _fit(
     seed: int,
     restarts: int,
     max_iterations: int,
+    share: Share,
     progress: Callable[[int, int], None] | None,
     dtype: np.dtype,
 ) -> tuple[KMeans, bool]:
     """Runs `fit` in `dtype`; also returns whether that is precise enough for the distances to the centres."""
     centering = tiles.choose_centering([points], "euclidean")
     x = jnp.asarray(centering.apply(points, dtype))
-    best = None
     restarts = restarts if isinstance(init, str) else 1
-    for restart in range(restarts):
+    inertias, best = np.zeros(restarts), None
+    own = share.of(range(restarts))
+    for number, restart in enumerate(own):
 
-        def report(done: int, before: int = restart * max_iterations) -> None:
+        def report(done: int, before: int = number * max_iterations) -> None:
             if progress is not None:
-                progress(before + done, restarts * max_iterations)
+                progress(before + done, len(own) * max_iterations)
 
         report(0)
         key = jax.random.fold_in(jax.random.key(seed), restart)
@@ -115,18 +121,22 @@ def _fit(
             start = _kmeans_plus_plus(x, key, k)
         result = _lloyd(x, start, max_iterations, jax.default_backend() == "cpu", None if progress is None else report)
         report(max_iterations)
-        inertia = float(np.sum(np.asarray(result[2]), dtype=np.float64))
-        if best is None or inertia < best[0]:
-            best = inertia, result
-    assert best is not None
-    inertia, (centers, nearest, squares, iterations) = best
-    lengths, reached = np.asarray(jnp.sum(x * x, axis=1)), np.asarray(squares)
+        inertias[restart] = np.sum(np.asarray(result[2]), dtype=np.float64)
+        if best is None or inertias[restart] < inertias[best[0]]:
+            best = restart, result
+    inertias = share.sum(inertias)
+    chosen = int(np.argmin(inertias))
+    found: tuple[Any, ...] = np.zeros((k, x.shape[1]), dtype), np.zeros(len(x), np.int32), np.zeros(len(x), dtype), 0
+    if best is not None and best[0] == chosen:
+        found = best[1]
+    centers, nearest, reached, iterations = (share.sum(np.atleast_1d(np.asarray(values))) for values in found)
+    lengths = np.asarray(jnp.sum(x * x, axis=1))
     close = (reached > 0) & exact.unreliable(reached, lengths, exact.error_bound(x.shape[1], dtype))
     clustering = KMeans(
-        np.asarray(centers) / centering.scale + centering.center,
-        np.asarray(nearest),
-        inertia / centering.scale**2,
-        int(iterations),
+        centers / centering.scale + centering.center,
+        nearest,
+        float(inertias[chosen]) / centering.scale**2,
+        int(iterations[0]),
     )
     return clustering, dtype == np.float64 or bool(close.mean() < CLOSE_POINTS)
 

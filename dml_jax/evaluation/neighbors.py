@@ -1,23 +1,32 @@
-"""Exact nearest neighbours: tiles of the similarity product merged into a running top-k."""
+"""Exact nearest neighbours: tiles of the similarity product merged into a running top-k.
+
+The gallery is divided among the devices and put once. For each block of queries, the devices exchange the queries and
+the nearest rows that each found.
+"""
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from dml_jax.errors import DataError
 from dml_jax.evaluation import check_inputs
 from dml_jax.evaluation._engine import exact, sort, tiles
-from dml_jax.evaluation._engine.tiles import REPLICATED, SHARDED, Metric, TiledRows
+from dml_jax.evaluation._engine.tiles import REPLICATED, Metric, TiledRows
 from dml_jax.evaluation.check_inputs import ArrayLike
 
 # Squared distances below this fraction of the squared lengths are recomputed from the differences of the rows: in
 # float32 the product leaves them few correct digits.
 RECOMPUTE_BELOW = 1e-2
+BLOCK = P(("gallery", "queries"))  # how a block of queries is divided, one tile for each device
+# The gallery is divided among devices as long as the busiest one computes at most this many times more products.
+MORE_PRODUCTS = 1.125
 SPARE = 2  # candidates beyond the k-th, plus k / 16, to detect whether rounding may have excluded a nearer row
 
 
@@ -40,9 +49,10 @@ def search(
       k: number of neighbours, at most the number of candidates.
       metric: "cosine" or "euclidean".
       exclude_self: query i excludes gallery row i.
-      mesh: devices, by default all of this process; the result does not depend on them.
+      mesh: devices, by default all of this process; the result does not depend on them. Where it has devices of
+        several processes, all of them call this with the same values and get the same result.
       memory: bytes to use per device; by default 60 % of an accelerator's memory, and 1 GiB in all on CPUs.
-      progress: called with the number of query tiles done and the total.
+      progress: called with the number of blocks of queries done and the total, for each part of the gallery.
 
     Returns:
       distances [Q, k], 1 - cosine or Euclidean (not squared), and indices int32 [Q, k].
@@ -88,92 +98,127 @@ def _top_k(
     progress: Callable[[int, int], None] | None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Scores [Q, k] and indices [Q, k] of the best candidates."""
-
-    def put(value: np.ndarray, spec: P) -> jax.Array:
-        return jax.device_put(value, NamedSharding(mesh, spec))
-
-    panel_tiles = max(1, memory // 2 // (gallery.tile_size * gallery.width * gallery.dtype.itemsize))
+    shards = _gallery_shards(queries.num_tiles, gallery.num_tiles, mesh.size)
+    mesh = Mesh(mesh.devices.reshape(shards, -1), ("gallery", "queries"))
+    resident = max(1, memory // 2 // (gallery.tile_size * gallery.width * gallery.dtype.itemsize))
+    panel_tiles = shards * min(resident, -(-gallery.num_tiles // shards))
     panel_starts = range(0, gallery.num_tiles, panel_tiles)
-    panels: dict[int, jax.Array] = {}
-    shape = (mesh.size, queries.tile_size)
-    result = (
-        np.empty((queries.num_tiles * queries.tile_size, k), gallery.dtype),
-        np.empty((queries.num_tiles * queries.tile_size, k), np.int32),
-    )
-    for tile in range(0, queries.num_tiles, mesh.size):
-        rows = queries.operand(slice(tile, tile + mesh.size), right=False)
-        block = np.zeros((mesh.size, *rows.shape[1:]), rows.dtype)
-        block[: len(rows)] = rows
-        first = tile * queries.tile_size
-        index = np.arange(first, first + mesh.size * queries.tile_size, dtype=np.int32).reshape(shape)
-        query_tiles = put(block, SHARDED)
-        excluded = put(index if exclude_self else np.full(shape, -1, np.int32), SHARDED)
-        best = (
-            put(np.full((*shape, k), -np.inf, rows.dtype), SHARDED),
-            put(np.zeros((*shape, k), np.int32), SHARDED),
-        )
-        for start in panel_starts:
-            if start not in panels:
-                panels.clear()
-                panels[start] = put(gallery.operand(slice(start, start + panel_tiles), right=True), REPLICATED)
+    block_starts = range(0, queries.num_tiles, mesh.size)
+    shape = (len(block_starts) * mesh.size, queries.tile_size, k)
+    result = np.full(shape, -np.inf, gallery.dtype), np.zeros(shape, np.int32)
+    for panel, first in enumerate(panel_starts):
+        rows = _put_tiles(gallery, first, panel_tiles, True, mesh, P("gallery"))
+        for block, tile in enumerate(block_starts):
+            part = slice(tile, tile + mesh.size)
             best = _merge_panel(
-                query_tiles, excluded, panels[start], start * gallery.tile_size, len(gallery.order), *best, mesh
+                _put_tiles(queries, tile, mesh.size, False, mesh, BLOCK),
+                rows,
+                np.array([tile, len(queries.order), first, len(gallery.order), exclude_self], np.int32),
+                *(_put(values[part], mesh, BLOCK) for values in result),
+                mesh,
             )
-        for target, values in zip(result, best, strict=True):
-            target[first : first + index.size] = np.asarray(values).reshape(-1, k)[: len(target) - first]
-        if progress is not None:
-            progress(min(tile + mesh.size, queries.num_tiles), queries.num_tiles)
-    scores, indices = (x[: len(queries.order)] for x in result)
+            for target, values in zip(result, best, strict=True):
+                target[part] = _fetch(values)
+            if progress is not None:
+                progress(panel * len(block_starts) + block + 1, len(panel_starts) * len(block_starts))
+        del rows, best  # before the next panel is put beside them
+    scores, indices = (x.reshape(-1, k)[: len(queries.order)] for x in result)
     return scores, indices
+
+
+def _gallery_shards(query_tiles: int, gallery_tiles: int, devices: int) -> int:
+    """Parts into which the gallery is divided: as many as leave few devices without a tile, a divisor of `devices`."""
+    divisors = [shards for shards in range(1, devices + 1) if devices % shards == 0]
+    products = {s: -(-query_tiles * s // devices) * -(-gallery_tiles // s) for s in divisors}  # on the busiest device
+    return max(s for s in divisors if products[s] <= MORE_PRODUCTS * min(products.values()))
+
+
+def _put_tiles(rows: TiledRows, first: int, count: int, right: bool, mesh: Mesh, spec: P) -> jax.Array:
+    """Operands of `count` tiles from `first` on, zeros beyond the last one; each process prepares those it holds."""
+
+    def prepare(index: Any) -> np.ndarray:
+        start, stop, _ = index[0].indices(count)
+        found = rows.operand(slice(first + start, first + stop), right=right)
+        padding = stop - start - len(found)
+        return np.pad(found, ((0, padding), (0, 0), (0, 0))) if padding else found
+
+    shape = (count, rows.tile_size, rows.width)
+    return jax.make_array_from_callback(shape, NamedSharding(mesh, spec), prepare)
+
+
+def _put(values: np.ndarray, mesh: Mesh, spec: P) -> jax.Array:
+    return jax.make_array_from_callback(values.shape, NamedSharding(mesh, spec), lambda index: values[index])
+
+
+def _fetch(values: jax.Array) -> np.ndarray:
+    if values.is_fully_addressable:
+        return np.asarray(values)
+    return np.asarray(multihost_utils.process_allgather(values, tiled=True))
 
 
 @partial(jax.jit, static_argnames="mesh", donate_argnames=("scores", "indices"))
 def _merge_panel(
-    queries: jax.Array,
-    excluded: jax.Array,
-    gallery: jax.Array,
-    first: int,
-    candidates: int,
-    scores: jax.Array,
-    indices: jax.Array,
-    mesh: Mesh,
+    queries: jax.Array, gallery: jax.Array, numbers: jax.Array, scores: jax.Array, indices: jax.Array, mesh: Mesh
 ) -> tuple[jax.Array, jax.Array]:
-    """Merges gallery tiles [p, S, W], from row `first` on, into the top-k [n, T, k] of query tiles [n, T, W]."""
+    """Merges a panel of the gallery into the top-k of a block of queries, one tile for each of n devices.
+
+    Devices in a row of the mesh hold the same tiles of the gallery. Those in a column search theirs for all tiles of
+    queries of the column, which go round, and exchange what they find.
+
+    Args:
+      queries: [n, T, W], by BLOCK.
+      gallery: [p, S, W], by "gallery"; its tiles follow each other in the order of the devices.
+      numbers: first tile and number of rows of the queries and of the gallery, and whether a query excludes the row of
+        its index: int32 [5].
+      scores, indices: [n, T, k], by BLOCK: the best of the rows before this panel.
+    """
+    shards, columns = mesh.devices.shape
 
     def local(
-        queries: jax.Array,
-        excluded: jax.Array,
-        gallery: jax.Array,
-        first: jax.Array,
-        candidates: jax.Array,
-        scores: jax.Array,
-        indices: jax.Array,
+        queries: jax.Array, gallery: jax.Array, numbers: jax.Array, scores: jax.Array, indices: jax.Array
     ) -> tuple[jax.Array, jax.Array]:
+        query_tile, query_rows, gallery_tile, candidates, exclude_self = numbers
         tile_size = gallery.shape[1]
+        row, column = jax.lax.axis_index("gallery"), jax.lax.axis_index("queries")
+        first = (gallery_tile + row * gallery.shape[0]) * tile_size
+        used = jnp.clip(-((first - candidates) // tile_size), 0, gallery.shape[0])  # tiles that are not padding
 
-        def step(tile: jax.Array, best: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-            index = first + tile * tile_size + jnp.arange(tile_size, dtype=jnp.int32)[None, :]
-            product = jnp.matmul(queries[0], gallery[tile].T, precision=jax.lax.Precision.HIGHEST)
-            product = jnp.where((index == excluded[0][:, None]) | (index >= candidates), -jnp.inf, product)
-            # Lower indices come first, and top_k prefers the first of equal scores.
-            merged = jnp.concatenate([best[0], product], axis=1)
-            index = jnp.concatenate([best[1], jnp.broadcast_to(index, product.shape)], axis=1)
-            values, chosen = jax.lax.top_k(merged, best[0].shape[1])
-            return values, jnp.take_along_axis(index, chosen, axis=1)
+        def search(rows: jax.Array, turn: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+            own = (query_tile + (row + turn) % shards * columns + column) * len(rows)
+            own += jnp.arange(len(rows), dtype=jnp.int32)
+            excluded = jnp.where(exclude_self, own, -1)[:, None]
 
-        values, index = jax.lax.fori_loop(0, gallery.shape[0], step, (scores[0], indices[0]))
-        return values[None], index[None]
+            def step(tile: jax.Array, best: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+                index = first + tile * tile_size + jnp.arange(tile_size, dtype=jnp.int32)[None, :]
+                product = jnp.matmul(rows, gallery[tile].T, precision=jax.lax.Precision.HIGHEST)
+                product = jnp.where((index == excluded) | (index >= candidates), -jnp.inf, product)
+                return _merge(*best, product, jnp.broadcast_to(index, product.shape))
 
-    specs = (SHARDED, SHARDED, REPLICATED, REPLICATED, REPLICATED, SHARDED, SHARDED)
-    return jax.shard_map(local, mesh=mesh, in_specs=specs, out_specs=(SHARDED, SHARDED), check_vma=False)(
-        queries,
-        excluded,
-        gallery,
-        jnp.asarray(first, jnp.int32),
-        jnp.asarray(candidates, jnp.int32),
-        scores,
-        indices,
+            found = jax.lax.fori_loop(0, jnp.where(own[0] < query_rows, used, 0), step, start)
+            to_previous = [(i, (i - 1) % shards) for i in range(shards)]
+            return jax.lax.ppermute(rows, "gallery", to_previous), found
+
+        before = scores[0], indices[0]
+        start = before if shards == 1 else (jnp.full_like(before[0], -jnp.inf), jnp.zeros_like(before[1]))
+        _, (scores, indices) = jax.lax.scan(search, queries[0], jnp.arange(shards, dtype=jnp.int32))
+        if shards > 1:
+            parts = (jax.lax.all_to_all(jnp.roll(x, row, axis=0), "gallery", 0, 0) for x in (scores, indices))
+            found = (part.transpose(1, 0, 2).reshape(part.shape[1], -1) for part in parts)
+            scores, indices = (x[None] for x in _merge(*before, *found))
+        return scores, indices
+
+    specs = (BLOCK, P("gallery"), REPLICATED, BLOCK, BLOCK)
+    return jax.shard_map(local, mesh=mesh, in_specs=specs, out_specs=(BLOCK, BLOCK), check_vma=False)(
+        queries, gallery, numbers, scores, indices
     )
+
+
+def _merge(
+    scores: jax.Array, indices: jax.Array, others: jax.Array, other_indices: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """The k largest of scores [T, k] and of others [T, m], with higher indices; the first ones where they are equal."""
+    values, chosen = jax.lax.top_k(jnp.concatenate([scores, others], axis=1), scores.shape[1])
+    return values, jnp.take_along_axis(jnp.concatenate([indices, other_indices], axis=1), chosen, axis=1)
 
 
 def _correct(

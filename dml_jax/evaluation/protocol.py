@@ -136,6 +136,7 @@ def evaluate(
             seed=seed,
             restarts=start.restarts,
             max_iterations=start.iterations,
+            shared=shared,
             progress=cluster_progress,
         ).assignments
         result["nmi"] = metrics.nmi(classes, assignments, average=average)

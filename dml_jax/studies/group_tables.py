@@ -40,7 +40,7 @@ class Table(NamedTuple):
 
 def build(title: str, group: Group, metric: str, reported: Mapping[str, Mapping[str, Any]]) -> Table:
     """The table of a group, whose rows are compared by `metric`, with published metrics by row and source."""
-    rows = outcomes.refined_rows(group)
+    rows = outcomes.all_rows(group)
     entries = metric_table.columns({key: 0 for runs in rows.values() for key in runs[0].results})
     known = {name: outcomes.published(runs[0], reported.get(name, {})) for name, runs in rows.items()}
     sources = list(dict.fromkeys(source for found in known.values() for source in found))
@@ -133,6 +133,22 @@ def _significance(rows: Mapping[str, list[Run]], metric: str) -> dict[str, list[
         for heading, column in columns.items()
         if not all(map(math.isnan, column))
     }
+
+
+def pairs(table: Table, group: Group, metric: str) -> Table | None:
+    """p-values between every two of the rows of a table, compared by `metric`; None with fewer than three."""
+    means = {name: outcomes.query_means(runs, metric) for name, runs in outcomes.all_rows(group).items()}
+    names = [name for name, found in means.items() if found is not None]
+    if len(names) < 3:
+        return None
+    heading = next((entry.heading for entry in metric_table.columns({metric: 0})), metric)
+    rows = []
+    for name in names:
+        found = [math.nan if name == n else outcomes.paired_test(means[name], means[n]) for n in names]
+        rows.append((Cell(printable(name)), *(Cell(_p_value(p), p) for p in found)))
+    note = "Paired test over the test queries for the seeds at hand, as above. Not corrected for the number of pairs."
+    head = ("", *map(printable, names))
+    return Table(f"{table.title}; p-values of the differences in {heading}", (note,), head, tuple(rows), ())
 
 
 def _p_value(p: float) -> str:

@@ -18,6 +18,7 @@ from dml_jax.files import read_json, sha256
 from dml_jax.studies.plan import Trial
 from dml_jax.train.records import timing
 
+WITHOUT_LEARNING = ("raw pixels", "colour histogram")  # of `results["controls"]`
 GEOMETRY = ("density", "spectral_decay", "uniformity", "alignment")  # of `results["geometry"]` that are columns
 
 
@@ -218,12 +219,22 @@ def query_test(one: Sequence[Run], other: Sequence[Run], metric: str) -> float:
 
     It says nothing about other seeds.
     """
-    sides = [[per_query(run, metric) for run in runs] for runs in (one, other)]
-    arrays = [array for side in sides for array in side if array is not None]
-    if len(arrays) < len(one) + len(other) or len({len(array) for array in arrays}) != 1:
+    return paired_test(query_means(one, metric), query_means(other, metric))
+
+
+def query_means(runs: Sequence[Run], metric: str) -> np.ndarray | None:
+    """The metric of every test query averaged over seeds, float64 [N]; None if a run has not kept it."""
+    arrays = [array for run in runs if (array := per_query(run, metric)) is not None]
+    if len(arrays) < len(runs) or len({len(array) for array in arrays}) != 1:
+        return None
+    return np.asarray(np.mean(np.stack(arrays), axis=0))
+
+
+def paired_test(one: np.ndarray | None, other: np.ndarray | None) -> float:
+    """Two-sided p-value of a paired t-test of float [N] and [N], without NaN; NaN where it is unknown."""
+    if one is None or other is None or len(one) != len(other):
         return math.nan
-    means = [np.mean(np.stack([array for array in side if array is not None]), axis=0) for side in sides]
-    difference = means[0] - means[1]
+    difference = one - other
     difference = difference[np.isfinite(difference)]
     if len(difference) < 2:
         return math.nan
@@ -268,9 +279,15 @@ def published(run: Run, stated: Mapping[str, Mapping[str, float]]) -> dict[str, 
     return {source: dict(metrics) for source, metrics in stated.items()} | others
 
 
-def refined_rows(group: Group) -> dict[str, list[Run]]:
-    """All rows of a group, each followed by its embeddings after test-time refinement, by kind of batches."""
-    rows: dict[str, list[Run]] = {}
+def all_rows(group: Group) -> dict[str, list[Run]]:
+    """The rows of a group, after those without learning, each followed by its refined embeddings, by kind of batches.
+
+    Rows without learning are the controls that depend on the test images alone, of the first run that has evaluated
+    them.
+    """
+    first = next((run for runs in group.rows.values() for run in runs if run.results.get("controls")), None)
+    known = first.results["controls"] if first else {}
+    rows = {name: [Run(Path("-"), name, known[name], {}, group.data, {})] for name in WITHOUT_LEARNING if name in known}
     for name, runs in group.rows.items():
         rows[name] = runs
         kinds = dict.fromkeys(itertools.chain.from_iterable(run.results.get("refined", {}) for run in runs))

@@ -10,6 +10,7 @@ from typing import Any
 
 from dml_jax import config as configs
 from dml_jax import files
+from dml_jax.backbones.weights import packaged
 from dml_jax.config import Config
 from dml_jax.config import files as config_files
 from dml_jax.errors import ConfigError, DataError, suggest
@@ -247,7 +248,7 @@ def check_sources(made: Sequence[Trial]) -> None:
         flat = configs.flatten(asdict(trial.config)) if trial.config else {}
         for key in configs.PATHS:
             path = str(flat.get(key) or "")
-            if path in ("", "none") or path in own or files.expand_path(key, path).exists():
+            if path in ("", "none") or path in own or _source(key, path).exists():
                 continue
             remedy = {
                 "data.path": "prepare the data (see `dml-jax prepare --help`) or give --config.data.path=…",
@@ -255,6 +256,11 @@ def check_sources(made: Sequence[Trial]) -> None:
                 "--config.backbone.pretrained=none",
             }.get(key, "give another")
             raise ConfigError(f"row {trial.row!r}: {key}={path}: does not exist; {remedy}; --smoke needs neither")
+
+
+def _source(key: str, path: str) -> Path:
+    expanded = files.expand_path(key, path)
+    return packaged.directory(expanded) if key == "backbone.pretrained" else expanded
 
 
 def read_facts(root: Path) -> dict[str, Any] | None:

@@ -39,7 +39,6 @@ def write(
     """
     heading, parts_of_page = _heading(metric), []
     for number, (table, group) in enumerate(parts, start=1):
-        notes = "".join(f'<p class="note">{text(note)}</p>' for note in table.notes)
         charts = []
         if figures is None:
             caption = f"{heading} by row: mean and standard deviation over seeds."
@@ -55,12 +54,9 @@ def write(
                 "Singular values of the test embeddings, largest first, divided by their sum; rows as in the table."
             )
             charts.append(html.chart(drawing.svg(spectra), f"spectra-{number}", caption))
-        parts_of_page.append(
-            html.heading(table.title)
-            + html.table(("row", *table.head[1:]), table.rows, table.title)
-            + notes
-            + "".join(charts)
-        )
+        parts_of_page.append(_table(table) + "".join(charts))
+        if pairs := group_tables.pairs(table, group, metric):
+            parts_of_page.append(_table(pairs))
     for number, (caption, figure) in enumerate((figures or {}).items(), start=1):
         parts_of_page.append(html.chart(drawing.png(figure), f"search-{number}", text(caption)))
     if failed:
@@ -71,6 +67,11 @@ def write(
     body = f'<h1>{text(title)}</h1><p class="lead">{text(lead)}</p>{"".join(parts_of_page)}'
     with files.atomic_write(path) as draft:
         draft.write_text(html.document(title, body), encoding="utf-8")
+
+
+def _table(table: Table) -> str:
+    notes = "".join(f'<p class="note">{text(note)}</p>' for note in table.notes)
+    return html.heading(table.title) + html.table(("row", *table.head[1:]), table.rows, table.title) + notes
 
 
 def _heading(metric: str) -> str:
@@ -87,7 +88,7 @@ def _link(directory: Path, run: Run) -> str:
 def plot_rows(group: Group, table: Table, metric: str) -> "Figure":
     """Mean and standard deviation of each row, beside published numbers, in %."""
     heading = _heading(metric)
-    rows = outcomes.refined_rows(group)  # as in the table
+    rows = outcomes.all_rows(group)  # as in the table
     figure = drawing.figure(7.5, 1.1 + 0.24 * len(rows))
     axes = drawing.style(figure.subplots())
     spreads = [outcomes.spread(group_tables.numbers(runs, metric) or [math.nan]) for runs in rows.values()]

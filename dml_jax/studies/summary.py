@@ -107,15 +107,17 @@ def publish(summary: Summary, output: Path | None, console: Console) -> None:
         console.print(f"without results: {line}", markup=False)
     if output is None:
         return
-    write_texts(output, [table for table, _ in made])
+    tests = [group_tables.pairs(table, group, summary.metric) for table, group in made]
+    write_texts(output, [table for table, _ in made], [table for table in tests if table])
     target = output / "report.html"
     study_page.write(target, summary.title, summary.lead, made, summary.metric, failed=summary.failed)
     console.print(f"report: {target}   also report.md, .tex, .csv", markup=False, soft_wrap=True)
 
 
-def write_texts(output: Path, made: Sequence[Table]) -> None:
-    """Writes tables as report.md, report.tex and report.csv."""
+def write_texts(output: Path, made: Sequence[Table], tests: Sequence[Table] = ()) -> None:
+    """Writes tables as report.md, report.tex and report.csv; of those of tests, the last holds none."""
     output.mkdir(parents=True, exist_ok=True)
     for suffix, text in WRITERS.items():
+        written = made if suffix == "csv" else [*made, *tests]
         with files.atomic_write(output / f"report.{suffix}") as draft:
-            draft.write_text("\n".join(map(text, made)), encoding="utf-8")
+            draft.write_text("\n".join(map(text, written)), encoding="utf-8")

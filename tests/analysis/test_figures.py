@@ -6,7 +6,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dml_jax.analysis import calibration, classes, components, curves, drawing, figures, retrieval, verification
+from dml_jax.analysis import (
+    calibration,
+    classes,
+    comparison,
+    components,
+    curves,
+    distances,
+    drawing,
+    figures,
+    retrieval,
+    spectra,
+    verification,
+)
 from dml_jax.analysis.views import Map, Pictures
 from tests.analysis.runs import Run
 
@@ -117,6 +129,52 @@ def test_a_map_states_the_explained_variance() -> None:
         assert abs(np.corrcoef(drawn[:, axis], u[:, axis])[0, 1]) > 0.999
     assert view.names == list("abcdefg")
     assert view.kinds == [label if label < 7 else -1 for label in run.labels]
+
+
+def test_chosen_classes_of_a_map() -> None:
+    """The points of the map of all images; more than seven classes differ in colour or marker."""
+    rng = np.random.default_rng(0)
+    run = Run(rng.normal(size=(60, 5)), np.arange(60) % 12, list("abcdefghijkl"))
+    (whole,) = components.findings(run, "test")
+    run.classes = tuple("lkjihgfed")
+    (found,) = components.findings(run, "test")
+    assert found.rows == [row for row in whole.rows if row[1] in run.classes]
+    assert isinstance(found.view, Map)
+    assert found.view.names == list(run.classes)
+    assert found.view.kinds == ["lkjihgfed".index("abcdefghijkl"[label]) for label in run.labels if label > 2]
+    axes = drawing.figure(3, 3).subplots()
+    assert found.panel is not None
+    found.panel.draw(axes)
+    looks = [(part.get_facecolor().tobytes(), part.get_paths()[0].vertices.tobytes()) for part in axes.collections[1:]]
+    assert len(set(looks)) == len(looks) == 9
+    assert [part.get_label() for part in axes.collections[1:]] == found.view.names
+    assert len(axes.collections[0].get_offsets()) == 0
+
+
+def test_models_in_panels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each as it is alone: curves of its name in one panel, or a panel of its name with the same axes."""
+    rng, drawn, save = np.random.default_rng(0), {}, drawing.save
+    monkeypatch.setattr(drawing, "save", lambda figure, path: (drawn.update({path.stem: figure}), save(figure, path)))
+    monkeypatch.setattr(spectra, "parts", lambda config, rows: {"embedding": rows})
+    monkeypatch.setattr(Run, "config", None)
+    rows = rng.normal(size=(40, 5))
+    runs = {name: Run(rows + shift, np.arange(40) % 3, "abc") for name, shift in (("wide", 0), ("narrow", 9))}
+    for subject in (spectra, distances, components):
+        for found in comparison.findings(runs, subject, "test"):
+            found.plot(tmp_path / f"{found.name}.png")
+            alone = [next(f for f in subject.findings(run, "test") if f.name == found.name) for run in runs.values()]
+            assert found.columns == ("model", *alone[0].columns)
+            assert found.rows == [(n, *row) for n, one in zip(runs, alone, strict=True) for row in one.rows]
+            assert all(one.caption in found.caption for one in alone)
+    assert set(drawn) == {"spectra", "distances", "components"}
+    (axes,) = drawn["spectra"].axes
+    assert [line.get_label() for line in axes.lines] == ["wide: embedding", "narrow: embedding"]
+    assert len({line.get_color() for line in axes.lines}) == 2
+    for name in ("distances", "components"):
+        assert [axes.get_title() for axes in drawn[name].axes] == ["wide", "narrow"]
+    ((low, high),) = {axes.get_ylim() for axes in drawn["distances"].axes}
+    heights = [max(part.get_data().values.max() for part in axes.patches) for axes in drawn["distances"].axes]
+    assert low == 0 < heights[0] < heights[1] < high
 
 
 def test_thresholds_keep_their_rates() -> None:

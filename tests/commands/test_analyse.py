@@ -8,13 +8,16 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from dml_jax import config as configs
 from dml_jax import files
 from dml_jax import run as runs
 from dml_jax.analysis.subjects import SUBJECTS
+from dml_jax.analysis.trained_run import TrainedRun
 from dml_jax.commands import analyse, cli
 from dml_jax.config import Group, Train
 from dml_jax.console import Console
@@ -66,8 +69,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-def table(directory: Path, name: str) -> list[dict[str, str]]:
-    with (directory / "analysis" / f"{name}.csv").open(newline="") as file:
+def table(directory: Path, name: str, folder: str = "analysis") -> list[dict[str, str]]:
+    with (directory / folder / f"{name}.csv").open(newline="") as file:
         return list(csv.DictReader(file))
 
 
@@ -94,6 +97,55 @@ def test_analyses_are_gathered_in_the_report(run: Path, capsys: pytest.CaptureFi
     assert "report: " in capsys.readouterr().out
 
 
+@pytest.fixture(scope="module")
+def other(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run on the same data whose embedding has other weights."""
+    directory = tmp_path_factory.mktemp("runs") / "other"
+    directory.mkdir()
+    facts = workdir.read_config(run)
+    _, state = runs.restore(configs.resolve(facts["config"]), run, "latest", Console(quiet=True))
+    params = {**state.params, "embedding": jax.tree.map(jnp.cos, state.params["embedding"])}
+    files.write_json(directory / "config.json", facts)
+    store = Checkpoints(directory / "checkpoints", lambda: state, pytest.fail, run=workdir.identity(facts))
+    store.save("latest", state._replace(params=params), {})
+    store.close()
+    return directory
+
+
+def test_models_side_by_side(run: Path, other: Path, tmp_path: Path) -> None:
+    """A run, another, and the first before its training, which here is the same network; of chosen classes."""
+    both = [f"--compare={other},untrained", "--classes=8,6", f"--output={tmp_path}", "--quiet"]
+    analyse.execute([f"--model={run}", *both, "--what=components"])
+    rows = table(tmp_path, "components", "figures")
+    assert {row["class"] for row in rows} == {"8", "6"}
+    names = [run.name, "other", "untrained"]
+    assert list(dict.fromkeys(row["model"] for row in rows)) == names
+    places = [[row["x"] for row in rows if row["model"] == name] for name in names]
+    assert places[0] == places[2] != places[1]
+    report = (tmp_path / "report.html").read_text()
+    assert figures(report) == ["components"]
+    assert f"{run}, {other},untrained on 896 images of 5 classes of digits (test)" in report
+
+
+def test_a_training_batch_without_and_with_message_passing(run: Path, tmp_path: Path) -> None:
+    options = ["--batch=2", "--split=batch", "--what=components", f"--output={tmp_path}", "--quiet"]
+    analyse.execute([f"--model={run}", "--compare=refined", *options])
+    rows = table(tmp_path, "components", "figures")
+    config = configs.resolve(workdir.read_config(run)["config"])
+    experiment, state = runs.restore(config, run, "latest", Console(quiet=True))
+    batch = TrainedRun(run, experiment, state, Console(quiet=True), batch=2)
+    split = experiment.splits["train"]
+    index = experiment.sampler.batch(2)
+    for model in (run.name, "refined"):
+        assert sorted(row["image"] for row in rows if row["model"] == model) == sorted(split.ids[i] for i in index)
+    plain, refined = batch.embeddings("batch"), batch.refined().embeddings("batch")
+    network = mpn.MessagePassingNetwork(config.method, len(split.classes))
+    nodes = jnp.arange(16)[None]
+    (expected,) = mpn.refine(state.params["mpn"], jnp.asarray(plain), nodes, network, 16)
+    np.testing.assert_allclose(refined, expected, atol=1e-4)
+    assert np.abs(refined - plain).max() > 0.1
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -107,6 +159,14 @@ def test_analyses_are_gathered_in_the_report(run: Path, capsys: pytest.CaptureFi
         (["--model={}", "--config.method.layers=2"], "--config.method.layers: belongs to the run; only data.path"),
         (["--model={}", "--checkpoint=3"], "--checkpoint=3: not in"),
         (["--model={}", "--node=16"], "--node=16: must be in 0 to 15"),
+        (["--model={}", "--compare=x", "--what=health"], "--what=health: not with --compare, which has components"),
+        (["--model={}", "--compare={}"], "is given twice"),
+        (["--model={}", "--compare=refined", "--what=tsne"], "message passing needs a batch; add --split=batch"),
+        (["--model={}", "--split=batch", "--what=classes"], "--split=batch: no classes, only components, distances"),
+        (["--model={}", "--classes=3", "--what=health"], "--what=health: shows no chosen classes"),
+        (["--model={}", "--classes=50", "--what=tsne"], "--classes=50: must be in 1 to 5"),
+        (["--model={}", "--classes=5,seven", "--what=tsne"], "--classes=seven: the images have no such class"),
+        (["--model={}", "--output=x"], "--output: needs --data or --compare"),
         (
             ["--model={}", "--config.data.path={}/no"],
             "has no effect without another data.name than digits",

@@ -120,6 +120,19 @@ def test_loss_from_pixels() -> None:
     assert float(loss) == pytest.approx(-(target * log_p).sum(1).mean(), rel=1e-5)
 
 
+def test_without_a_linear_layer() -> None:
+    """The embeddings are the pooled features; proxies and memory have as many dimensions."""
+    config = baseline.make_config("contrastive+proxy_nca", embedding_dim=0, memory=SIZE)
+    method = baseline.build(config, toy(), DATA)
+    params, model_state = method.init(jax.random.key(0), batch())
+    assert params["loss"]["proxy_nca_proxies"].shape == (SIZE, 7)
+    assert model_state["memory"]["embeddings"].shape == (SIZE, 7)
+    tree = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params["backbone"])
+    pooled = ((np.asarray(batch().images[0], np.float64) / 255 - 0.5) @ tree["kernel"] + tree["bias"]).mean(axis=(1, 2))
+    embeddings = method.embed(params, model_state, batch().images[0])
+    np.testing.assert_allclose(embeddings, pooled / np.linalg.norm(pooled, axis=1, keepdims=True), rtol=1e-5, atol=1e-6)
+
+
 def test_a_sum_of_losses_with_weights_that_change() -> None:
     """contrastive + 0.5 classifier, towards 3 classifier from step 1 to 3; the memory adds the pair loss."""
     config = baseline.resolve(

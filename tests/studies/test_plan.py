@@ -274,5 +274,6 @@ def test_missing_sources(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = (
         Row("s", "configs/omniglot_student.py", {"data.path": ".", "method.teacher": "@t"}),
         Row("t", "configs/omniglot_mpn.py", {"data.path": "."}),
+        Row("weights of a package", "configs/folder_baseline.py", {"data.path": "."}),
     )
     plan.check_sources(plan.trials(study(*rows), settings()))

@@ -138,6 +138,25 @@ def test_significance(directory: Path) -> None:
     assert queries["tau16"].text == ""
     alike = [outcomes.read_run(directory / "tau8-seed0")]
     assert outcomes.query_test(alike, alike, "recall@1") == 1.0
+    ((_, group),) = summary.parts(summary.of_runs(sorted(directory.glob("tau*")), "recall@1"))
+    between = group_tables.pairs(table, group, "recall@1")
+    assert between
+    third = stats.ttest_rel(first.mean(axis=0), hits(0.55, seed=5).astype(float)).pvalue
+    assert column(between, "tau32")["tau8"].value == pytest.approx(third, rel=0.02)
+    assert column(between, "tau8")["tau32"].value == column(between, "tau32")["tau8"].value
+    assert [column(between, name)[name].text for name in between.head[1:]] == ["", "", ""]
+
+
+def test_rows_without_learning(tmp_path: Path) -> None:
+    """Stand above the others, once; controls that depend on the network are not among them."""
+    controls = {name: {"recall@1": 0.2, "map@r": 0.1} for name in ("colour histogram", "untrained")}
+    for name in ("a", "b"):
+        write_run(tmp_path / f"{name}-0", hits(0.5), config=config(name=name), controls=controls)
+    table, half = table_of(tmp_path, "*"), f"{100 * hits(0.5).mean():.1f}"
+    found = {name: cell.text for name, cell in column(table, "R@1").items()}
+    assert found == {"colour histogram": "20.0", "a": half, "b": half}
+    assert column(table, "time")["colour histogram"].text == ""
+    assert column(table, "p queries")["colour histogram"].text == ""
 
 
 def test_small_differences_are_not_significant(tmp_path: Path) -> None:
@@ -223,18 +242,18 @@ def test_formats(directory: Path) -> None:
     report.execute([*map(str, sorted(directory.glob("tau*"))), f"--output={output}"])
     table = table_of(directory)
     best = f"{100 * np.mean([hits(0.6 + 0.01 * s, seed=s).mean() for s in range(3)]):.1f}"
-    lines = (output / "report.md").read_text().splitlines()
+    lines = (output / "report.md").read_text().split("## ")[1].splitlines()
     assert len({line.count("|") for line in lines if line.startswith("|")}) == 1
     assert any(f"**{best} ±" in line for line in lines)
     tex = (output / "report.tex").read_text()
     assert rf"\textbf{{{best} $\pm$" in tex
-    assert tex.count(r" \\") == 4
+    assert tex.count(r" \\") == 4 + 4  # the table, and the p-values between its rows
     with (output / "report.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert [float(row["R@1 (value)"]) for row in rows] == [cell.value for cell in column(table, "R@1").values()]
     parser = Columns()
     parser.feed((output / "report.html").read_text())
-    assert parser.rows == [len(table.head)] * 4
+    assert parser.rows == [len(table.head)] * 4 + [4] * 4
     assert parser.images == 2
     assert len(parser.links) == 7
     assert all((output / link).exists() for link in parser.links)

@@ -183,22 +183,21 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
     if data.classes < 2:
         raise ConfigError(f"method.loss={config.loss!r}: needs two training classes, the data has {data.classes}")
     embedding = heads.Embedding(config.embedding_dim, config.pooling, config.layer_norm)
-    criterion = Criterion(config.options, data.classes, config.embedding_dim, config.sample_classes, data.sizes)
+    dim = config.embedding_dim or backbone.channels
+    criterion = Criterion(config.options, data.classes, dim, config.sample_classes, data.sizes)
 
     def init(key: jax.Array, batch: Batch) -> tuple[PyTree, PyTree]:
         keys = jax.random.split(key, 3)
         body, stats = heads.backbone_init(backbone, keys[0], batch)
         head, _ = functional.init(embedding, keys[1], functional.struct(1, 1, 1, backbone.channels))
-        learned, _ = functional.init(criterion, keys[2], functional.struct(1, config.embedding_dim))
+        learned, _ = functional.init(criterion, keys[2], functional.struct(1, dim))
         model_state = {"backbone": stats}
         if config.memory:
-            model_state["memory"] = cross_batch_memory.empty(config.memory, config.embedding_dim)
+            model_state["memory"] = cross_batch_memory.empty(config.memory, dim)
             model_state["seen"] = jnp.zeros((), jnp.int32)
         return {"backbone": body, **head, "loss": learned}, model_state
 
-    encode = heads.encoder(
-        backbone, lambda params, features: embedding.apply({"params": {"embedding": params["embedding"]}}, features)
-    )
+    encode = heads.encoder(backbone, lambda params, features: embedding.apply({"params": params}, features))
 
     def weighted(values: dict[str, jax.Array], step: jax.Array) -> jax.Array:
         factors = weights(config, step)
@@ -249,7 +248,7 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
     def active_pairs(params: PyTree, encoded: jax.Array, batch: Batch, key: jax.Array) -> jax.Array:
         return apply_criterion(params, encoded, batch.labels, key, method="active")
 
-    sizes = (data.classes, config.embedding_dim)
+    sizes = (data.classes, dim)
     has_proxies = any("proxies" in find(loss).parameters(options, *sizes) for loss, options in config.options.items())
     return Method(
         init,

@@ -55,7 +55,7 @@ class Config:
     final_weights: tuple[NonNegative, ...] = ()  # reached linearly over `ramp`; by default the weights stay
     # First and last step of the change of the weights.
     ramp: Annotated[tuple[NonNegativeInt, NonNegativeInt], COMPLETED] = (0, 0)
-    embedding_dim: PositiveInt = 512  # D
+    embedding_dim: NonNegativeInt = 512  # D; 0: the pooled features without a linear layer
     pooling: Pooling = "avg"  # of the feature map
     layer_norm: bool = False  # of the pooled features, without scale and bias, as in Zhai & Wu and ProxyNCA++
     # Part of the classes, drawn for each step, that classifiers tell apart.

@@ -110,6 +110,7 @@ def with_class_margins(loss: Callable[..., jax.Array]) -> Callable[..., jax.Arra
         sizes: jax.Array | None = None, **options: Any,
     ) -> jax.Array:  # fmt: skip
         if size_power or size_floor:
+            assert sizes is not None  # a method without a training set has no loss
             options["margin"] = dynamic_margins(sizes, a=margin, power=size_power, b=size_floor)
         else:
             options["margin"] = margin
