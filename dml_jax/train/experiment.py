@@ -150,14 +150,16 @@ def build_method(config: Config, data: TrainingSet) -> Method:
             f"backbone.name={config.backbone.name!r}: its build() returns a {type(backbone).__name__}, not a Backbone; "
             "adapt it as in docs/guides/extend.md"
         )
-    backbone = on_features(backbone) if config.train.feature_views else _with_erasing(backbone, config.data)
+    if config.train.feature_views:
+        backbone = on_features(backbone)
     methods = configs.module("method", config.method.name)
 
     frozen = {name for name, group in config.train.groups.items() if group.freeze or group.rank}
 
     def build_for(classes: int) -> Method:
         def build_on(backbone: Backbone) -> Method:
-            built: Method = methods.build(config.method, backbone, data._replace(classes=classes))
+            erased = _with_erasing(backbone, config.data)
+            built: Method = methods.build(config.method, erased, data._replace(classes=classes))
             return path_groups.by_path(built, config.train.groups)
 
         method = build_on(backbone)

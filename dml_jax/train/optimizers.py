@@ -164,7 +164,8 @@ def build(train: Train, method: Method, schedule: Schedule, *, warmup_steps: int
         return jax.tree_util.tree_map_with_path(label, params)
 
     transforms = {n: _group_optimizer(train, g, schedule, warmup_steps) for n, g in train.groups.items()}
-    transforms[FIXED] = optax.set_to_zero()
+    if any(group.rank for group in train.groups.values()):  # else the checkpoints of other runs would not fit
+        transforms[FIXED] = optax.set_to_zero()
     optimizer = optax.partition(transforms, labels)
     if train.clip_norm:
 

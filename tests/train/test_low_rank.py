@@ -15,7 +15,7 @@ from dml_jax.config import Group
 from dml_jax.console import Console
 from dml_jax.errors import ConfigError
 from dml_jax.methods import baseline
-from dml_jax.methods.contract import Aux, Batch, Method, TrainingSet
+from dml_jax.methods.contract import Aux, Batch, Hooks, Method, Refresh, TrainingSet
 from dml_jax.train import experiment as experiments
 from dml_jax.train import optimizers, step
 from dml_jax.train.checkpoint import Checkpoints
@@ -108,6 +108,26 @@ def test_values_and_gradients() -> None:
     jax.tree.map(lambda one, other: np.testing.assert_allclose(one, other, rtol=1e-10, atol=1e-12), gradients, expected)
 
 
+def test_a_matrix_that_is_initialised_again_begins_without_an_update() -> None:
+    def update(params: Any, model_state: Any, features: np.ndarray, key: jax.Array) -> Any:
+        net = params["net"] | {"dense": {"kernel": jnp.ones((5, 4))}}
+        return params | {"net": net}, model_state
+
+    hooks = Hooks(refresh=Refresh(1, linear().embed, update))
+    method = low_rank.updating(linear()._replace(hooks=hooks), GROUPS)
+    params, _ = method.init(jax.random.key(0), toys.batch(1))
+    params["net"] = jax.tree.map(lambda leaf: leaf + 1.0, params["net"])
+    assert method.hooks.refresh is not None
+    after, _ = method.hooks.refresh.update(params, {}, np.zeros((1, 3)), jax.random.key(0))
+    np.testing.assert_array_equal(low_rank.merged(after)["net"]["dense"]["kernel"], 1)
+    assert fingerprint(after["net"]["conv"]) == fingerprint(params["net"]["conv"])
+
+
+def test_a_layer_of_the_network_may_have_such_a_name() -> None:
+    params = {"down_lora": {"kernel": jnp.ones((2, 3))}}
+    assert low_rank.merged(params) is params
+
+
 def vit_values(**groups: Any) -> dict[str, Any]:
     """A vision transformer of two narrow blocks with proxies, and batch statistics in no layer."""
     given = values(steps=3, ema=0.5)
@@ -183,6 +203,14 @@ def test_only_the_factors_of_the_chosen_layers_change(tmp_path: Path) -> None:
 def test_layers_that_do_not_exist(groups: dict[str, Group], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         run.check(configs.resolve(vit_values(**groups)), Console(active=False))
+
+
+def test_a_group_that_is_missing() -> None:
+    given = vit_values(**LAYERS)
+    given["train"]["shard_classes"] = True
+    del given["train"]["groups"]["embedding"]
+    with pytest.raises(ConfigError, match=r"train\.groups\.embedding: missing"):
+        experiments.build(configs.resolve(given))
 
 
 @pytest.mark.parametrize(

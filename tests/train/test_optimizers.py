@@ -234,3 +234,10 @@ def test_wrong_groups(groups: dict[str, float], wanted: str) -> None:
     train = Train(groups={g: Group(rate) for g, rate in groups.items()}, steps=1)
     with pytest.raises(ConfigError, match=wanted.replace("?", r"\?")):
         optimizers.build(train, method(), lambda t: 1.0)
+
+
+def test_the_state_is_that_of_the_groups() -> None:
+    """No other entry, with which checkpoints of earlier versions would not fit."""
+    train = Train(groups={name: Group(rate) for name, rate in RATES.items()}, steps=STEPS)
+    params, _ = method().init(jax.random.key(0), batches()[0])
+    assert optimizers.build(train, method(), lambda count: 1.0).init(params).inner_states.keys() == RATES.keys()

@@ -32,7 +32,12 @@ def is_factor(path: Path) -> bool:
 
 
 def _is_update(path: Path) -> bool:
-    return len(path) > 1 and path[-2].endswith(SUFFIX)
+    return len(path) > 1 and path[-2].endswith(SUFFIX) and path[-1] in ("a", "b", "scale")
+
+
+def _matrix_of(path: Path) -> Path:
+    """The path of the matrix that an array of an update is for."""
+    return (*path[:-2], path[-2].removesuffix(SUFFIX))
 
 
 def split(params: PyTree) -> tuple[PyTree, PyTree]:
@@ -59,7 +64,7 @@ def merged(params: PyTree) -> PyTree:
     for path in {path[:-1] for path in factors}:
         a, b, scale = (factors[*path, name] for name in ("a", "b", "scale"))
         update = jax.lax.stop_gradient(scale) * jnp.matmul(a, b, precision=jax.lax.Precision.HIGHEST)
-        matrix = (*path[:-1], path[-1].removesuffix(SUFFIX))
+        matrix = _matrix_of((*path, "scale"))
         flat[matrix] = flat[matrix] + update.reshape(flat[matrix].shape)
     sums: PyTree = traverse_util.unflatten_dict(flat)
     return sums
@@ -74,10 +79,11 @@ def updating(method: Method, groups: Mapping[str, Group]) -> Method:
         return method
 
     def group_of(path: Path) -> str:
-        return method.group((*path[:-2], path[-2].removesuffix(SUFFIX)) if _is_update(path) else path)
+        return method.group(_matrix_of(path) if _is_update(path) else path)
 
     def rank_of(path: Path) -> int:
-        return groups[group_of(path)].rank
+        group = groups.get(group_of(path))  # one that is missing is reported when the optimizer is built
+        return group.rank if group else 0
 
     def init(key: jax.Array, batch: Batch) -> tuple[PyTree, PyTree]:
         params, model_state = method.init(key, batch)
@@ -109,8 +115,12 @@ def updating(method: Method, groups: Mapping[str, Group]) -> Method:
 
         def refreshed(params: PyTree, *arguments: Any) -> tuple[PyTree, PyTree]:
             base, updates = split(params)
-            base, model_state = update(base, *arguments)
-            return join(base, updates), model_state
+            new, model_state = update(base, *arguments)
+            before, after, factors = map(traverse_util.flatten_dict, (base, new, updates))
+            for path, leaf in factors.items():  # a matrix that is initialised again begins without an update
+                if path[-1] == "b" and after[_matrix_of(path)] is not before[_matrix_of(path)]:
+                    factors[path] = jnp.zeros_like(leaf)
+            return join(new, traverse_util.unflatten_dict(factors)), model_state
 
         hooks = hooks._replace(refresh=hooks.refresh._replace(update=refreshed))
     return made._replace(init=init, group=group_of, hooks=hooks)
