@@ -181,11 +181,13 @@ def shown_commands(page: Path) -> list[tuple[str, list[str]]]:
 
 
 def stand_in(path: str) -> None:
-    """Creates what an argument names: an image, a folder with a class of images, or an empty file."""
+    """Creates what an argument names: an image, a folder with a class of images, an array, or an empty file."""
     file = Path(path)
     image = file if file.suffix == ".jpg" else file / "wren" / "1.jpg"
     if file.suffix in ("", ".jpg"):
         pictures.write(image, 1)
+    elif file.suffix == ".npy":
+        np.save(file, np.eye(2, dtype=np.float32))
     else:
         file.touch()
 
@@ -204,7 +206,7 @@ def test_every_command_resolves(
     monkeypatch.chdir(tmp_path)
     for argument in arguments:
         option, _, value = argument.rpartition("=")
-        if not argument.startswith(("-", "configs/")) or option in ("--query", "--index", "--verify", "--calibrate"):
+        if not argument.startswith(("-", "configs/")) or option in ("--query", "--index", "--verify", "--calibrate", "--training"):
             stand_in(value)
 
     def reach(*_: object, **__: object) -> None:

@@ -101,7 +101,7 @@ def in_process(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[st
         ([CONFIG, "--config.train.groups.backbone.learning_rate=1e39"], "learning_rate=1e+39: must be at most 3.4"),
         ([CONFIG, "--config.train.groups.backbone.weight_decay=1e39"], "weight_decay=1e+39: must be at most 3.4"),
         ([CONFIG, "--config.data.batch_size=63"], "must divide data.batch_size=63"),
-        ([CONFIG, "--config.data.batch_size=4"], "a batch would hold one class only (images_per_class=4)"),
+        ([CONFIG, "--config.data.batch_size=4"], "a batch would hold one class only (data.images_per_class=4)"),
         ([CONFIG, "--config.method.distance=euclid"], "did you mean euclidean?"),
         ([CONFIG, "--config.method.name=hits"], "method.name='hits': unknown method; did you mean hist?"),
         ([CONFIG, "--config.method.name=mpn"], "method."),

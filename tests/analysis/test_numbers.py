@@ -205,7 +205,7 @@ def test_findings_are_written_and_read_in_order(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "changes",
-    [{"kinds": [0]}, {"titles": []}, {"points": []}, {"kinds": [0, 1]}, {"kinds": [-2, 0]}, {"names": ["n"] * 8}],
+    [{"kinds": [0]}, {"titles": []}, {"points": []}, {"kinds": [0, 1]}, {"kinds": [-2, 0]}, {"names": ["n"] * 50}],
 )
 def test_maps_that_were_edited(tmp_path: Path, changes: dict[str, Any]) -> None:
     shown = views.Map([(0.0, 0.0), (1.0, 0.5)], [0, -1], ["a", "b"], ["n"], ("x", "y"), "")
