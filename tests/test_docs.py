@@ -117,6 +117,7 @@ WORK = {  # command: the function that first needs data, weights, devices, a por
     "analyse": "dml_jax.commands.analysed.locate",
     "explore": "dml_jax.commands.analysed.locate",
 }
+FILES = ("--query", "--index", "--verify", "--calibrate", "--training")  # options that name existing files
 OUTPUT = ("digits_hist: unseen classes",)  # first words of blocks that are no commands
 OTHER_PROGRAMS = {  # first words of a line -> why it is only looked at: files that it names must exist
     "bash launch/": "installs everything",
@@ -206,7 +207,7 @@ def test_every_command_resolves(
     monkeypatch.chdir(tmp_path)
     for argument in arguments:
         option, _, value = argument.rpartition("=")
-        if not argument.startswith(("-", "configs/")) or option in ("--query", "--index", "--verify", "--calibrate", "--training"):
+        if not argument.startswith(("-", "configs/")) or option in FILES:
             stand_in(value)
 
     def reach(*_: object, **__: object) -> None:
