@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# Sourced by the launch scripts: creates .venv in the project and installs the pinned requirements once.
+# Sourced by the launch scripts: creates .venv in the project and installs the pinned requirements and the command dml-jax once.
 # Usage: prepare FILE...   the requirements files to install, relative to the project
 
 unset PYTHONDONTWRITEBYTECODE # without compiled files, each process would spend five seconds on compiling the libraries
@@ -9,18 +9,19 @@ prepare() {
   command -v "$python" >/dev/null || { echo "error: $python is not installed; install Python 3.11, 3.12 or 3.13, or set PYTHON" >&2; exit 2; }
   "$python" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' ||
     { echo "error: $("$python" --version) is not supported; set PYTHON to a Python 3.11, 3.12 or 3.13" >&2; exit 2; }
-  stamp=.venv/installed-$(cat constraints.txt requirements*.txt | cat - <(echo "$*") | cksum | cut -d' ' -f1)
+  stamp=.venv/installed-$(cat launch/env.sh constraints.txt requirements*.txt | cat - <(echo "$*") | cksum | cut -d' ' -f1)
   [ -f "$stamp" ] && return
   echo "installing the requirements into .venv (once, a minute or two)"
   [ -x .venv/bin/python ] || "$python" -m venv .venv
-  local files=() file
+  local files=() file install=(.venv/bin/python -m pip install --quiet --disable-pip-version-check)
   for file in "$@"; do files+=(-r "$file"); done
   if command -v uv >/dev/null; then
-    uv pip install --quiet --python .venv/bin/python "${files[@]}"
-  elif .venv/bin/python -m pip install --quiet --disable-pip-version-check uv 2>/dev/null; then
-    .venv/bin/uv pip install --quiet --python .venv/bin/python "${files[@]}"
-  else
-    .venv/bin/python -m pip install --quiet --disable-pip-version-check "${files[@]}"
-  fi || return
+    install=(uv pip install --quiet --python .venv/bin/python)
+  elif "${install[@]}" uv 2>/dev/null; then
+    install=(.venv/bin/uv pip install --quiet --python .venv/bin/python)
+  fi
+  "${install[@]}" "${files[@]}" || return
+  # The command dml-jax; an image is given the requirements before the package.
+  if [ -f pyproject.toml ]; then "${install[@]}" --no-deps --editable . || return; fi
   touch "$stamp"
 }
