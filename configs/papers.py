@@ -32,7 +32,7 @@ class Paper(NamedTuple):
     """A paper or a reproduction.
 
     Attributes:
-      title: of the page.
+      title: heading of the page.
       source: the name in `published.csv`.
       limits: what its numbers depend on that is not published, or not followed here.
       places: its tables and figures, in their order.

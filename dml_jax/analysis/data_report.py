@@ -50,8 +50,8 @@ def write(directory: Path, splits: Mapping[str, Split], model: "Model | None" = 
     """Writes `report.html` into the directory of a prepared data set.
 
     Args:
-      splits: of the data set; images are read one at a time.
-      model: for doubtful labels; None to leave them out.
+      splits: the splits of the data set, by name; images are read one at a time.
+      model: embeds the images to find doubtful labels; None to leave these out.
 
     Returns:
       The number of doubtful labels.

@@ -115,7 +115,7 @@ def write_page(directory: Path, config: Config, results: dict[str, Any], lines: 
 
 
 def write_analyses(directory: Path, title: str, lead: str) -> None:
-    """Writes `report.html` from the stored analyses alone, which are of no run."""
+    """Writes `report.html` from the stored analyses alone, without a training run."""
     found = [section for section in findings.read(directory) if section.shown]
     body = (
         f'<h1>{text(title)}</h1><p class="lead">{text(lead)}</p>'

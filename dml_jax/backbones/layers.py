@@ -22,7 +22,7 @@ class Dense(nn.Module):
     """A linear layer, initialised like torch.nn.Linear unless told otherwise.
 
     Attributes:
-      kernel_init, bias_init: of [inputs, features] and [features]; None for U(±1/sqrt(inputs)).
+      kernel_init, bias_init: initialise [inputs, features] and [features]; None for U(±1/sqrt(inputs)).
       dtype: the computation's; None for that of inputs and parameters.
     """
 
@@ -49,7 +49,7 @@ class PooledDense(Dense):
     """Global pooling of a feature map, then a linear layer.
 
     Attributes:
-      features: of the linear layer; 0 for the pooled features without one.
+      features: outputs of the linear layer; 0 returns the pooled features without one.
       pooling: "gem_learned" learns the exponent "p", from 3 on; else see `global_pool`.
       layer_norm: normalise the pooled features, without scale and bias.
     """

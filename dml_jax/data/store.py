@@ -104,7 +104,7 @@ def write_marker(directory: Path, content: Mapping[str, Any]) -> None:
 
 
 def read_marker(directory: Path) -> dict[str, Any] | None:
-    """The content of the marker file, or None if there is none; raises DataError if a field is damaged."""
+    """The content of the marker file, None if it does not exist; raises DataError if a field is damaged."""
     path = directory / MARKER
     if not path.is_file():
         return None

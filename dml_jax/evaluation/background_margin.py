@@ -137,7 +137,7 @@ class Scorer:
       background: see `Background`.
       enrolled: float32 [N, D], rows of unit length, of the index.
       labels: int [N].
-      whitening: of other images than these.
+      whitening: fitted on other images than these.
     """
 
     def __init__(

@@ -14,8 +14,8 @@ class Doubtful(NamedTuple):
     """Images without a neighbour of their class.
 
     Attributes:
-      images: int [n], those of which most neighbours are of one class first.
-      suggested: int [n], the class of at least half of the neighbours; -1 if there is none, as of outliers.
+      images: int [n], first those whose neighbours agree most on one class.
+      suggested: int [n], the class of at least half of the neighbours; -1 for an outlier, where no class has half.
       neighbors: int [n, k], the nearest images.
     """
 

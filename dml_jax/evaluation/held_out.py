@@ -31,11 +31,11 @@ class Point(NamedTuple):
     """Shares of images at a threshold; NaN if there are none to measure it with.
 
     Attributes:
-      false_accept_rate: of the threshold.
+      false_accept_rate: the rate that the threshold was set for.
       threshold: least similarity of an accepted image.
-      right, wrong, unknown: of held-out images of enrolled classes: given their class, another one, or none.
-      strangers: of images of other classes that are accepted, as expected from the calibration.
-      left_out: of the enrolled images that are accepted when their class is taken out of the index.
+      right, wrong, unknown: shares of held-out images of enrolled classes given their class, another one, or none.
+      strangers: share of images of other classes that are accepted, as expected from the calibration.
+      left_out: share of enrolled images that are accepted when their class is taken out of the index.
     """
 
     false_accept_rate: float
@@ -56,7 +56,7 @@ def measure(enrolled: np.ndarray, labels: np.ndarray, rule: Rule, background: Ba
     Args:
       enrolled: float32 [N, D], rows of unit length.
       labels: int [N].
-      background: for the rule "background".
+      background: images of other classes, which the rule "background" needs.
     """
 
     def decide(

@@ -78,8 +78,8 @@ def retrieval(
       groups: [Q] integers or strings, such as cameras. A query leaves out the relevant rows of its group, as in the
         re-identification of persons and vehicles (Zheng et al., ICCV 2015).
       gallery_groups: [G], of the same kind as `groups`.
-      categories: of the queries, in the forms of `labels`. Also returns "categories", for each category the metrics of
-        its queries and their number, "queries"; categories without queries are omitted.
+      categories: one or several per query, in the forms of `labels`. Also returns "categories", for each category the
+        metrics of its queries and their number, "queries"; categories without queries are omitted.
       lone_queries: whether a query without a relevant row, such as the only image of its class, is a miss in Recall@K
         and MRR, or left out of all metrics.
       full_ranking: also return "map", the mean average precision over the whole ranking, and "precision@K" for `ks`.

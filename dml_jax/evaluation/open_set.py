@@ -101,7 +101,7 @@ def decide(
       enrolled: float32 [N, D].
       labels: int [N], classes of `enrolled`.
       without: int [Q], a class that each query ignores; another one must remain.
-      scorer: of the enrolled images and a background, for "background".
+      scorer: made of the enrolled images and a background; the rule "background" needs it.
 
     Raises:
       DataError: the rule is "background", and there is none.

@@ -32,8 +32,8 @@ def faiss(
       kind: "flat" for exact search over all rows by inner products, "hnsw" for approximate search in a graph; "int8"
         for exact search over int8 codes, and "binary" over binary codes by Hamming distance, whose queries are codes.
       links: neighbours per node of the graph.
-      compression: of the rows; queries must be compressed as well (`Compression.reduced`). Necessary for codes. With
-        "int8", the queries are `compression.reduced(rows) * compression.limits / 127`.
+      compression: how the rows were compressed; queries must be compressed as well (`Compression.reduced`). Codes need
+        it. With "int8", the queries are `compression.reduced(rows) * compression.limits / 127`.
     """
     if kind not in ("flat", "hnsw", "int8", "binary"):
         raise DataError(f"kind={kind!r}: give 'flat', 'hnsw', 'int8' or 'binary'")

@@ -37,7 +37,7 @@ class Unit(NamedTuple):
 
     Attributes:
       kind: loose files, a row group of a Parquet file, or an archive.
-      names: of the loose files, or of the Parquet file or archive, as the user gave them.
+      names: the loose files, or the one Parquet file or archive, as the user named them.
       root: absolute directory to which relative names refer, because another machine may work in another one.
       group: number of the row group.
     """

@@ -46,7 +46,7 @@ class Parts:
     """The parts of a plan.
 
     Args:
-      directory: of the parts, created if there is none; or a URL in a bucket.
+      directory: holds the parts and is created if necessary; or a URL in a bucket.
       planned: from `plan`.
 
     Raises:

@@ -43,7 +43,7 @@ def resources(nodes: list[dict[str, Any]]) -> tuple[int, dict[str, float]]:
     """The number of actors and what each needs: one per GPU, or else one per `CORES` cores.
 
     Args:
-      nodes: of `ray.nodes()`.
+      nodes: what `ray.nodes()` returns.
 
     Raises:
       ConfigError: no machine has a GPU or a core.

@@ -78,7 +78,7 @@ def machines(nodes: list[dict[str, Any]]) -> list[tuple[int, int]]:
     """The cores and GPUs of each machine that has a GPU, or if none has, of each that has a core.
 
     Args:
-      nodes: of `ray.nodes()`.
+      nodes: what `ray.nodes()` returns.
 
     Raises:
       ConfigError: no machine has a GPU or a core.

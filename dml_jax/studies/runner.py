@@ -90,7 +90,7 @@ def run_all(root: Path, trials: Sequence[Trial], slots: Sequence[Slot], print_li
     ended = threading.Condition()
 
     def take(progress: Progress) -> Trial | None:
-        """The next free trial; None if there is none left."""
+        """The next free trial; None when all are taken."""
         with ended:
             while not progress.stop.is_set():
                 done = outcomes.finished(trials)

@@ -167,7 +167,7 @@ class Job:
         self.name = uuid.uuid4().hex
 
     def ask(self, total: int) -> Any:
-        """The next trial of optuna, which is running for this job from now on; None if there is none."""
+        """The next trial of optuna, which this job now runs; None when no more are needed."""
         states = self.optuna.trial.TrialState
         made = self.study.get_trials(deepcopy=False)
         study = self.trials.get_study_id_from_name(self.study.study_name)

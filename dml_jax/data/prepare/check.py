@@ -29,7 +29,7 @@ class ImageFacts(NamedTuple):
       sha256: digest of the file.
       pixels: digest of its size and pixels, 16 bytes.
       difference: uint8 [16], see `difference_hash`.
-      format: of the file, e.g. "JPEG".
+      format: the file format, e.g. "JPEG".
       height, width: in pixels.
       rotated: whether its EXIF orientation is not upright.
     """

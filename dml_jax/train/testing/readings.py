@@ -26,7 +26,7 @@ class Readings(NamedTuple):
 
     Attributes:
       embedder: gives the embeddings of all readings side by side.
-      columns: of each reading; of one reading without a name if the configuration has none.
+      columns: where each reading's embedding stands in the rows; a run without readings has one, named "".
     """
 
     embedder: Embedder
