@@ -5,8 +5,6 @@ and an Arrow file as its index. Version 1, which is still read, was a directory 
 """
 
 import functools
-import json
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -91,16 +89,6 @@ class FileReader:
     def __call__(self, index: int, rng: np.random.Generator | None) -> np.ndarray:
         with reading(self.files[index]):
             return decode.rgb(File(Path(self.files[index])).read(), self.min_side, upright=self.upright)
-
-
-def write_marker(directory: Path, content: Mapping[str, Any]) -> None:
-    """Marks a prepared data set as complete. The marker file is written atomically."""
-    temporary = directory / f".{MARKER}"
-    with temporary.open("w") as file:
-        json.dump(content, file, indent=1)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(directory / MARKER)
 
 
 def read_marker(directory: Path) -> dict[str, Any] | None:

@@ -53,16 +53,9 @@ class Request(NamedTuple):
     def identity(self) -> dict[str, Any]:
         """The values that determine the result."""
         sources = [str(path.resolve()) for path in self.sources]
-        decisive = {
-            "test_share": self.options.test_share,
-            "splits": self.options.splits,
-            "short_side": self.short_side,
-            "pixels": self.pixels,
-            "skip_bad": self.skip_bad,
-            "subset": self.subset,
-            "drop": self.drop,
-        }
-        return {"name": self.name, "sources": sources, **decisive}
+        facts = {"name": self.name, "sources": sources, "test_share": self.options.test_share}
+        own = {key: getattr(self, key) for key in ("short_side", "pixels", "skip_bad", "subset", "drop")}
+        return facts | {"splits": self.options.splits} | own
 
 
 def prepare(request: Request, recipe: Recipe, console: Console) -> dict[str, Any]:
