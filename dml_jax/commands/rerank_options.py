@@ -30,7 +30,7 @@ def add_to(flags: Parser) -> None:
     flags.add_argument("--k1", type=int, help="re-ranking: neighbourhood size (default: 20)")
     flags.add_argument("--k2", type=int, help="re-ranking: number of nearest encodings to average (default: 6)")
     flags.add_argument("--weight", type=float, help="re-ranking: weight of the original distance (default: 0.3)")
-    flags.add_argument("--expand", help="add query expansion: aqe or alpha")
+    flags.add_argument("--expand", choices=("aqe", "alpha"), help="add query expansion")
     flags.add_argument("--expand_by", type=int, help="expansion: neighbours added to each query (default: 10)")
     flags.add_argument("--alpha", type=float, help="expansion with --expand=alpha: exponent of the cosine (default: 3)")
     flags.add_argument("--augment", action="store_true", help="expansion: also expand the gallery (database-side)")
@@ -42,8 +42,6 @@ def check(options: argparse.Namespace) -> None:
         value = getattr(options, key)
         if value is not None and value is not False and not getattr(options, parent):
             raise ConfigError(f"--{key}: needs --{parent}; give that too")
-    if options.expand not in (None, "aqe", "alpha"):
-        raise ConfigError(f"--expand={options.expand}: must be aqe or alpha")
     if options.alpha is not None and options.expand != "alpha":
         raise ConfigError("--alpha: needs --expand=alpha; aqe uses equal weights")
     if (options.rerank or options.expand) and options.metric != "cosine":
@@ -61,13 +59,7 @@ def check(options: argparse.Namespace) -> None:
 
 
 def check_sizes(options: argparse.Namespace, queries: int, gallery: int | None) -> None:
-    """Raises ConfigError for neighbourhoods larger than the data.
-
-    Args:
-      options: of the command.
-      queries: Q.
-      gallery: G; None if the queries search each other.
-    """
+    """Raises ConfigError for neighbourhoods larger than the data; without a gallery the queries search each other."""
     if options.expand:
         candidates = queries - 1 if gallery is None else gallery - bool(options.augment)
         count = _expansion_size(options)
@@ -106,14 +98,7 @@ def evaluate(
 ) -> dict[str, dict[str, Any]]:
     """Metrics of the requested rankings, by name, each with its `protocol` and `seconds`.
 
-    Args:
-      options: of the command.
-      queries: [Q, D].
-      labels: int [Q].
-      gallery: [G, D]; None if the queries search each other.
-      gallery_labels: int [G], or None.
-      ks: K of Recall@K.
-      console: shows which ranking is being computed.
+    Embeddings are [Q, D] and [G, D], labels int [Q] and [G]; without a gallery the queries search each other.
     """
     results: dict[str, dict[str, Any]] = {}
     for name, function, requested in (("expanded", _expanded, options.expand), ("reranked", _reranked, options.rerank)):

@@ -37,11 +37,7 @@ class Split(NamedTuple):
 
 
 def check_disjoint(splits: Mapping[str, Split]) -> None:
-    """Checks that there are classes for training and others for testing.
-
-    Raises:
-      DataError: one of the two is missing, or they share a class, which is named.
-    """
+    """Raises DataError unless there are classes for training and others for testing."""
     if missing := {"train", "test"} - set(splits):
         raise DataError(
             f"there are no {missing.pop()} images: at least 2 classes are needed for training, and 2 others for "

@@ -57,6 +57,11 @@ def columns(results: Mapping[str, Any]) -> list[MetricEntry]:
     return found
 
 
+def heading(name: str) -> str:
+    """The heading of one metric; its name if it is not listed."""
+    return next((entry.heading for entry in columns({name: 0})), name)
+
+
 def in_display_order(results: Mapping[str, Any]) -> dict[str, Any]:
     """Reorders results: each listed metric followed by its standard error, then everything else."""
     keys = [key for entry in columns(results) for key in (entry.name, f"{entry.name}_stderr") if key in results]

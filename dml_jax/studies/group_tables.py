@@ -141,8 +141,7 @@ def pairs(table: Table, group: Group, metric: str) -> Table | None:
     names = [name for name, found in means.items() if found is not None]
     if len(names) < 3:
         return None
-    heading = next((entry.heading for entry in metric_table.columns({metric: 0})), metric)
-    rows = []
+    heading, rows = metric_table.heading(metric), []
     for name in names:
         found = [math.nan if name == n else outcomes.paired_test(means[name], means[n]) for n in names]
         rows.append((Cell(printable(name)), *(Cell(_p_value(p), p) for p in found)))

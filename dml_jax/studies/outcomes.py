@@ -30,11 +30,6 @@ def read_results(directory: Path) -> dict[str, Any]:
     return {}
 
 
-def has_results(directory: Path) -> bool:
-    """Whether a run has been evaluated."""
-    return bool(read_results(directory))
-
-
 def missing(trial: Trial) -> str:
     """Why the results on disk, if any, are not those of the whole trial; empty if they are."""
     results = read_results(trial.directory)

@@ -198,9 +198,7 @@ class Checkpoints:
     def select(self, checkpoint: str, select: str) -> TrainState:
         """The state that a value of `--checkpoint` selects, with the moving average as its model if the run has one.
 
-        Args:
-          checkpoint: "reported", "latest", "best" or a step.
-          select: `train.select`, which determines what is reported.
+        `select` is `train.select`, which determines what is "reported".
         """
         if checkpoint == "reported":
             checkpoint = "latest" if select == "last" else "best"

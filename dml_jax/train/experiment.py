@@ -186,8 +186,7 @@ def build_method(config: Config, data: TrainingSet) -> Method:
 def read_as(config: Config, reading: str) -> Config:
     """The configuration whose method embeds as one of `evaluation.readings` says.
 
-    Raises:
-      ConfigError: the reading sets options of the method that are not of the test time, or to invalid values.
+    Raises ConfigError if the reading sets options of the method that are not of the test time, or to invalid values.
     """
     key, options = f"evaluation.readings.{reading}", config.evaluation.readings[reading]
     known = getattr(configs.module("method", config.method.name), "TEST_TIME", ())

@@ -79,11 +79,8 @@ def to_drop(entries: Sequence[Entry], copies: Sequence[Copy]) -> dict[int, str]:
 def find_pairs(values: np.ndarray, groups: np.ndarray, max_distance: int) -> dict[tuple[int, int], int]:
     """Pairs of rows uint8 [N, W] that differ in at most `max_distance` bits, with their positions in `PLACES`.
 
-    Args:
-      groups: int [N, 2], split and class.
-
-    Returns:
-      Each row with the first one that it resembles in every place, as all pairs of a repeated row could be billions.
+    `groups` int [N, 2] are split and class. Each row is paired with the first one that it resembles in every place, as
+    all pairs of a repeated row could be billions.
     """
     count = len(values)
     rows = np.concatenate([values, np.ascontiguousarray(groups, "<u4").view(np.uint8)], axis=1)

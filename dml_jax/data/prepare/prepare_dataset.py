@@ -59,10 +59,7 @@ class Request(NamedTuple):
 
 
 def prepare(request: Request, recipe: Recipe, console: Console) -> dict[str, Any]:
-    """Prepares a data set. A finished one is left unchanged, an interrupted preparation is resumed.
-
-    Returns:
-      Content of the marker file.
+    """Prepares a data set and returns its marker. A finished one is left unchanged, an interrupted one is resumed.
 
     Raises:
       ConfigError: the output directory is in use for something else.

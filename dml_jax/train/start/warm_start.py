@@ -92,12 +92,7 @@ def load_trained(
 
 
 def image_shape(directory: Path) -> tuple[int, int]:
-    """(height, width) in pixels of the images for the model that `load_trained` returns.
-
-    Raises:
-      CheckpointError: no run and no weights there.
-      WeightsError: see `pretrained_features.load`.
-    """
+    """(height, width) in pixels of the images for the model that `load_trained` returns, whose errors it raises."""
     if pretrained_features.is_converted(directory):
         side = pretrained_features.image_side(directory)
         return side, side
@@ -112,8 +107,7 @@ def image_shape(directory: Path) -> tuple[int, int]:
 def initial_state(experiment: Experiment, console: Console) -> TrainState:
     """The state before the first step, with the variables in `experiment.start`.
 
-    Raises:
-      UserError: they cannot be read, or the backbone there differs.
+    Raises UserError if they cannot be read, or the backbone there differs.
     """
     state = on_devices.initial_state(experiment)
     if not experiment.start:
@@ -140,17 +134,9 @@ def initial_state(experiment: Experiment, console: Console) -> TrainState:
 def _from_run(
     source: Path, params: PyTree, model_state: PyTree, history: tuple[str, ...], console: Console
 ) -> tuple[PyTree, PyTree, list[str]]:
-    """Replaces variables by those of the same path and shape in another run's latest model.
+    """Initial variables, tables of classes without padding, replaced by those of the same path and shape in a run.
 
-    Args:
-      source: work directory of the run.
-      params: initial parameters, with tables of classes without their padding.
-      model_state: initial state.
-      history: see `Hooks`.
-      console: shows warnings.
-
-    Returns:
-      (params, model_state, paths of the variables that were not replaced).
+    The result is (params, model_state, paths of the variables that were not replaced); `history` as in `Hooks`.
     """
     try:
         checkpoint = "reported" if kept_models.steps(source / kept_models.MODEL) else "latest"

@@ -46,12 +46,8 @@ class Readings(NamedTuple):
 
 
 def compiled(experiment: Experiment, state: TrainState) -> Readings:
-    """The readings of a run; parts that they share, such as the backbone, are computed once.
-
-    Args:
-      experiment: the run.
-      state: any state, of which only shapes matter.
-    """
+    """The readings of a run; parts that they share, such as the backbone, are computed once. Of the state, only shapes
+    matter."""
     functions = dict(experiment.readings) or {"": experiment.method.embed}
 
     def side_by_side(params: PyTree, model_state: PyTree, images: jax.Array) -> jax.Array:
