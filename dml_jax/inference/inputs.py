@@ -67,8 +67,7 @@ def shards(directory: Path, besides: Path | str) -> list[str]:
 def bucket_shards(url: str, besides: Path | str) -> list[str]:
     """The Parquet files and archives at a URL or below it, except those in `besides`.
 
-    Raises:
-      DataError: there are none, or loose images, which would be read one by one.
+    Raises DataError if there are none, or loose images, which would be read one by one.
     """
     names = remote_files.listed(url)
     if loose := [name for name in names if is_image(name or url)]:
@@ -81,11 +80,7 @@ def bucket_shards(url: str, besides: Path | str) -> list[str]:
 
 
 def units(files: Sequence[str], shard_files: Iterable[str]) -> list[Unit]:
-    """The units of loose files, Parquet files and archives.
-
-    Raises:
-      DataError: a Parquet file is damaged or has no column of images.
-    """
+    """The units of loose files, Parquet files and archives."""
     root = os.getcwd()
     found = [Unit("files", tuple(files[i : i + ROWS]), root) for i in range(0, len(files), ROWS)]
     for name in shard_files:
@@ -126,11 +121,7 @@ def _stamp(root: str, name: str) -> str:
 
 
 def blocks(unit: Unit) -> Iterator[list[Item]]:
-    """The images of a unit in lists that are not empty.
-
-    Raises:
-      DataError: the Parquet file or archive is damaged or holds no images.
-    """
+    """The images of a unit in lists that are not empty; DataError if its file is damaged or holds no images."""
     if unit.kind == "files":
         yield [Item(name, Path(unit.root, name)) for name in unit.names]
         return

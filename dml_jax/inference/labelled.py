@@ -44,14 +44,9 @@ def class_folders(paths: list[str]) -> dict[str, list[Path]]:
 
 
 def load(path: Path, data: Data) -> Split:
-    """The test split of a prepared data set, with its gallery if it has one, or all images of a folder.
+    """The test split of a prepared data set, with its gallery if it has one, or all images of a folder of classes.
 
-    Args:
-      path: the data set, or a folder with one subfolder per class.
-      data: how images are decoded.
-
-    Raises:
-      DataError: no such directory, no class folders, or a damaged data set.
+    `data` says how images are decoded.
     """
     if path.is_dir() and (prepared := store.read_marker(path)):
         return formats.load(replace(data, name=prepared["name"], path=str(path)))["test"]

@@ -126,10 +126,7 @@ def incidence(d: jax.Array, labels: jax.Array, *, alpha: float) -> tuple[jax.Arr
     """Semantic tuplets, with one column per sample instead of one per class in the batch.
 
     The columns of a class are equal; weighted by 1 / (their number) they act as the one hyperedge of the class, and the
-    shape is static.
-
-    Returns:
-      (H [N, N], weights [N] of its columns).
+    shape is static. The result is (H [N, N], weights [N] of its columns).
     """
     same = labels[:, None] == labels[None, :]
     membership = jnp.exp(-alpha * jnp.take(d, labels, axis=1))

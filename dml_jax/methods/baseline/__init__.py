@@ -175,11 +175,7 @@ def class_weights(config: Config, data: TrainingSet) -> jax.Array:
 
 
 def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
-    """The baseline on a backbone.
-
-    Raises:
-      ConfigError: fewer than two training classes.
-    """
+    """The baseline on a backbone; needs at least two training classes."""
     if data.classes < 2:
         raise ConfigError(f"method.loss={config.loss!r}: needs two training classes, the data has {data.classes}")
     embedding = heads.Embedding(config.embedding_dim, config.pooling, config.layer_norm)
