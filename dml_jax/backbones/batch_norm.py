@@ -64,22 +64,18 @@ class BatchNorm(nn.Module):
     """Batch normalisation over all but the last axis, like torch.nn.BatchNorm1d and BatchNorm2d.
 
     Normalises with the biased variance and keeps the unbiased one. Statistics are computed in at least float32.
-
-    Attributes:
-      momentum: weight of the new batch in the running statistics (PyTorch's convention; Flax's is one minus it).
-      frozen: uses the running statistics in training too, and never updates them.
-      fixed: keeps scale and bias among the statistics instead of the parameters, so nothing trains or decays them.
-      updates: how often one batch updates the running statistics (gradient checkpointing in PyTorch does it twice).
-      dtype: the result's; None for that of the input.
     """
 
+    # Weight of the new batch in the running statistics (PyTorch's convention; Flax's is one minus it).
     momentum: float = 0.1
     epsilon: float = 1e-5
-    frozen: bool = False
+    frozen: bool = False  # uses the running statistics in training too, and never updates them
+    # Keeps scale and bias among the statistics instead of the parameters, so nothing trains or decays them.
     fixed: bool = False
+    # How often one batch updates the running statistics (gradient checkpointing in PyTorch does it twice).
     updates: int = 1
     use_bias: bool = True
-    dtype: Dtype | None = None
+    dtype: Dtype | None = None  # the result's; None for that of the input
 
     @nn.compact
     def __call__(self, x: jax.Array, train: bool) -> jax.Array:

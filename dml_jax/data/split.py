@@ -10,30 +10,24 @@ from dml_jax.errors import DataError
 
 
 class Split(NamedTuple):
-    """One split of a data set.
+    """One split of a data set."""
 
-    Attributes:
-      labels: int64 [N], in 0..C-1; each split numbers its own classes, but a gallery shares those of its queries.
-      ids: N image names.
-      read: (index, rng) -> uint8 [H, W, 3], RGB. Data sets with randomly generated images draw them from `rng`, a
-        `numpy.random.Generator`; with None, as in every evaluation, an index always gives the same image.
-      classes: C class names.
-      gallery: the images among which this split's images are retrieved (In-Shop); None if queries and gallery are the
-        same images.
-      content: SHA-256 of the data set that the split belongs to, pixels included; empty if it is built in or one of
-        tensorflow_datasets.
-      metadata: further columns of the table that the images were listed in: name -> N values.
-      note: a sentence for the user on how the data set was read; the same for all splits.
-    """
-
+    # int64 [N], in 0..C-1; each split numbers its own classes, but a gallery shares those of its queries.
     labels: np.ndarray
-    ids: Sequence[str]
+    ids: Sequence[str]  # N image names
+    # (index, rng) -> uint8 [H, W, 3], RGB. Data sets with randomly generated images draw them from `rng`, a
+    # `numpy.random.Generator`; with None, as in every evaluation, an index always gives the same image.
     read: Callable[[int, np.random.Generator | None], np.ndarray]
-    classes: Sequence[str]
+    classes: Sequence[str]  # C class names
+    # The images among which this split's images are retrieved (In-Shop); None if queries and gallery are the same
+    # images.
     gallery: "Split | None" = None
+    # SHA-256 of the data set that the split belongs to, pixels included; empty if it is built in or one of
+    # tensorflow_datasets.
     content: str = ""
+    # Further columns of the table that the images were listed in: name -> N values.
     metadata: Mapping[str, Sequence[Scalar]] = {}
-    note: str = ""
+    note: str = ""  # a sentence for the user on how the data set was read; the same for all splits
 
 
 def check_disjoint(splits: Mapping[str, Split]) -> None:

@@ -30,38 +30,25 @@ REMEDY = "prepare the data set again"
 
 @dataclass
 class Marker:
-    """The fields of the marker file.
-
-    Attributes:
-      sha256: digest of all images with their names and classes.
-      splits: split -> numbers of "images" and "classes".
-      records: directory of the packed images.
-      files: path -> (size in bytes, SHA-256).
-      request: the options of the preparation that determine its result.
-      skipped: images that were left out, with the reasons.
-    """
+    """The fields of the marker file."""
 
     format: Literal[1, 2]
     name: str
-    sha256: str
-    splits: dict[str, dict[str, StrictInt]]
-    records: str
-    files: dict[str, tuple[StrictInt, str]]
-    request: dict[str, Any]
-    skipped: list[Any]
+    sha256: str  # digest of all images with their names and classes
+    splits: dict[str, dict[str, StrictInt]]  # split -> numbers of "images" and "classes"
+    records: str  # directory of the packed images
+    files: dict[str, tuple[StrictInt, str]]  # path -> (size in bytes, SHA-256)
+    request: dict[str, Any]  # the options of the preparation that determine its result
+    skipped: list[Any]  # images that were left out, with the reasons
 
 
 @dataclass(eq=False)
 class RecordReader:
-    """`Split.read` for packed images. When pickled for a worker process, it opens the files there.
-
-    Attributes:
-      examples: whether the records are those of version 1.
-    """
+    """`Split.read` for packed images. When pickled for a worker process, it opens the files there."""
 
     directory: str
     split: str
-    examples: bool = False
+    examples: bool = False  # whether the records are those of version 1
     min_side: int = 0
     upright: bool = True
 

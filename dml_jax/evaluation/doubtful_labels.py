@@ -11,17 +11,12 @@ NEAREST = 10
 
 
 class Doubtful(NamedTuple):
-    """Images without a neighbour of their class.
+    """Images without a neighbour of their class."""
 
-    Attributes:
-      images: int [n], first those whose neighbours agree most on one class.
-      suggested: int [n], the class of at least half of the neighbours; -1 for an outlier, where no class has half.
-      neighbors: int [n, k], the nearest images.
-    """
-
-    images: np.ndarray
+    images: np.ndarray  # int [n], first those whose neighbours agree most on one class
+    # int [n], the class of at least half of the neighbours; -1 for an outlier, where no class has half.
     suggested: np.ndarray
-    neighbors: np.ndarray
+    neighbors: np.ndarray  # int [n, k], the nearest images
 
 
 def find(embeddings: np.ndarray, labels: np.ndarray) -> Doubtful:

@@ -15,17 +15,11 @@ Rows: TypeAlias = jax.Array | np.ndarray | Sequence | Callable[[int], Any]
 
 
 class Classes(NamedTuple):
-    """Any number of classes for each of N rows.
+    """Any number of classes for each of N rows."""
 
-    Attributes:
-      values: integers or strings [M], the classes of row 0, then those of row 1, and so on.
-      start: int64 [N + 1], where each row begins in `values`.
-      columns: width of the array they came from, None if they came from lists.
-    """
-
-    values: np.ndarray
-    start: np.ndarray
-    columns: int | None = None
+    values: np.ndarray  # integers or strings [M], the classes of row 0, then those of row 1, and so on
+    start: np.ndarray  # int64 [N + 1], where each row begins in `values`
+    columns: int | None = None  # width of the array they came from, None if they came from lists
 
     def rows(self) -> np.ndarray:
         """The row of each value: int64 [M]."""

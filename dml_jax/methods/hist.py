@@ -134,15 +134,10 @@ def incidence(d: jax.Array, labels: jax.Array, *, alpha: float) -> tuple[jax.Arr
 
 
 class Propagation(NamedTuple):
-    """G = S diag(e) S^T in factors: devices that share the rows of S exchange no [N, N] and compute no N^3.
+    """G = S diag(e) S^T in factors: devices that share the rows of S exchange no [N, N] and compute no N^3."""
 
-    Attributes:
-      scaled: S = Dv^-1/2 H, float [N, E].
-      edges: e, the diagonal of W De^-1, float [E].
-    """
-
-    scaled: jax.Array
-    edges: jax.Array
+    scaled: jax.Array  # S = Dv^-1/2 H, float [N, E]
+    edges: jax.Array  # e, the diagonal of W De^-1, float [E]
 
     def times(self, x: jax.Array) -> jax.Array:
         """X [N, D] -> G X."""

@@ -26,17 +26,11 @@ MOVED = {404, 410}  # codes of HTTP for addresses without a file
 
 
 class Source(NamedTuple):
-    """A file to download.
+    """A file to download."""
 
-    Attributes:
-      url: http or https address.
-      size: in bytes; None if unknown.
-      sha256: hexadecimal, or its first digits; empty if unknown.
-    """
-
-    url: str
-    size: int | None = None
-    sha256: str = ""
+    url: str  # http or https address
+    size: int | None = None  # in bytes; None if unknown
+    sha256: str = ""  # hexadecimal, or its first digits; empty if unknown
 
     @property
     def name(self) -> str:

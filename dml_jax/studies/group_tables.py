@@ -24,18 +24,13 @@ DIGITS = 1  # decimal places of percentages
 
 
 class Table(NamedTuple):
-    """A table with sentences below it.
-
-    Attributes:
-      rows: cells, as many as headings.
-      narrow: indices of the columns that fit on a terminal.
-    """
+    """A table with sentences below it."""
 
     title: str
     notes: tuple[str, ...]
     head: tuple[str, ...]
-    rows: tuple[tuple[Cell, ...], ...]
-    narrow: tuple[int, ...]
+    rows: tuple[tuple[Cell, ...], ...]  # cells, as many as headings
+    narrow: tuple[int, ...]  # indices of the columns that fit on a terminal
 
 
 def build(title: str, group: Group, metric: str, reported: Mapping[str, Mapping[str, Any]]) -> Table:

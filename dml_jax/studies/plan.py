@@ -21,49 +21,29 @@ from dml_jax.train.records import workdir
 
 @dataclass(frozen=True)
 class Settings:
-    """What the command line says about all trials.
+    """What the command line says about all trials."""
 
-    Attributes:
-      root: directory of the study.
-      seeds: of every row.
-      overrides: text by dotted key, from `--config.KEY=VALUE`.
-      paper: whether the authors' protocol is used, which selects models on the test classes.
-      smoke: whether trials are shrunk, see `smoke`.
-    """
-
-    root: Path
-    seeds: tuple[int, ...] = (0,)
-    overrides: Mapping[str, str] = field(default_factory=dict)
-    paper: bool = False
-    smoke: bool = False
+    root: Path  # directory of the study
+    seeds: tuple[int, ...] = (0,)  # of every row
+    overrides: Mapping[str, str] = field(default_factory=dict)  # text by dotted key, from `--config.KEY=VALUE`
+    paper: bool = False  # whether the authors' protocol is used, which selects models on the test classes
+    smoke: bool = False  # whether trials are shrunk, see `smoke`
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One run.
+    """One run."""
 
-    Attributes:
-      name: of its work directory.
-      row: of the table.
-      seed: of the study.
-      directory: the work directory.
-      config: validated; None for an ensemble, and for a trial that is read from `study.json`.
-      needs: trials that must be finished first.
-      members: work directories of an ensemble.
-      weights: of the members.
-      given: keys of the configuration that the study or the command line gave.
-      length: steps and epochs, as in `results.json`; empty for an ensemble.
-    """
-
-    name: str
-    row: str
-    seed: int
-    directory: Path
-    config: Config | None
-    needs: tuple[str, ...] = ()
-    members: tuple[Path, ...] = ()
-    weights: tuple[float, ...] = ()
-    given: tuple[str, ...] = ()
+    name: str  # of its work directory
+    row: str  # of the table
+    seed: int  # of the study
+    directory: Path  # the work directory
+    config: Config | None  # validated; None for an ensemble, and for a trial that is read from `study.json`
+    needs: tuple[str, ...] = ()  # trials that must be finished first
+    members: tuple[Path, ...] = ()  # work directories of an ensemble
+    weights: tuple[float, ...] = ()  # of the members
+    given: tuple[str, ...] = ()  # keys of the configuration that the study or the command line gave
+    # Steps and epochs, as in `results.json`; empty for an ensemble.
     length: dict[str, int] = field(default_factory=dict)
 
 

@@ -18,18 +18,13 @@ HEAD = ("kind", "where", "first", "second")
 
 
 class Copy(NamedTuple):
-    """Two images that show the same: equal pixels, or similar ones as after resizing or compression.
+    """Two images that show the same: equal pixels, or similar ones as after resizing or compression."""
 
-    Attributes:
-      first, second: positions, increasing.
-      place: position in `PLACES`.
-      exact: whether the pixels are equal.
-    """
-
+    # first, second: positions, increasing
     first: int
     second: int
-    place: int
-    exact: bool
+    place: int  # position in `PLACES`
+    exact: bool  # whether the pixels are equal
 
 
 def find(entries: Sequence[Entry], facts: Mapping[int, ImageFacts]) -> list[Copy]:

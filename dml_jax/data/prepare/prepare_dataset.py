@@ -27,28 +27,20 @@ MOVED = "moved.json"  # in it: the names of what is moved from it to the output 
 
 
 class Request(NamedTuple):
-    """A preparation.
-
-    Attributes:
-      sources: archives, folders, .csv and .parquet files.
-      short_side, pixels: see `records.encode`.
-      skip_bad: leave out unusable images instead of stopping.
-      subset: accept other counts than those of the complete data set.
-      download: whether the sources are archives to be downloaded, see `known_archives`.
-      drop: "duplicates" to leave out copies, see `duplicates.to_drop`.
-    """
+    """A preparation."""
 
     name: str
-    sources: tuple[Path, ...]
+    sources: tuple[Path, ...]  # archives, folders, .csv and .parquet files
     output: Path
     options: Options = Options()
+    # short_side, pixels: see `records.encode`
     short_side: int = 0
     pixels: bool = False
-    skip_bad: bool = False
-    subset: bool = False
+    skip_bad: bool = False  # leave out unusable images instead of stopping
+    subset: bool = False  # accept other counts than those of the complete data set
     threads: int = os.cpu_count() or 1
-    download: bool = False
-    drop: str | None = None
+    download: bool = False  # whether the sources are archives to be downloaded, see `known_archives`
+    drop: str | None = None  # "duplicates" to leave out copies, see `duplicates.to_drop`
 
     def identity(self) -> dict[str, Any]:
         """The values that determine the result."""

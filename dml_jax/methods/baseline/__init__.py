@@ -45,21 +45,13 @@ __all__ = [
 
 
 class Criterion(nn.Module):
-    """One or several losses with their learned parameters.
+    """One or several losses with their learned parameters."""
 
-    Attributes:
-      options: dataclass of the options of each loss, by its name, see `registry.find`.
-      classes: number of classes C.
-      dim: length D of the embeddings.
-      sample_classes: the part of the classes that classifiers see in each step.
-      sizes: int [C], number of training images of each class, for losses that depend on it.
-    """
-
-    options: Mapping[str, Any]
-    classes: int
-    dim: int
-    sample_classes: float = 1.0
-    sizes: Any = None
+    options: Mapping[str, Any]  # dataclass of the options of each loss, by its name, see `registry.find`
+    classes: int  # number of classes C
+    dim: int  # length D of the embeddings
+    sample_classes: float = 1.0  # the part of the classes that classifiers see in each step
+    sizes: Any = None  # int [C], number of training images of each class, for losses that depend on it
 
     def setup(self) -> None:
         """Learned parameters; in a sum, their names begin with that of the loss."""

@@ -26,19 +26,12 @@ from dml_jax.train.variants import class_tables, low_rank
 
 
 class TrainedModel(NamedTuple):
-    """The model of a run, without its data.
+    """The model of a run, without its data."""
 
-    Attributes:
-      config: of the run.
-      method: the pure functions.
-      state: the model.
-      unfinished: says that the run has not finished; empty if it has.
-    """
-
-    config: Config
-    method: Method
-    state: TrainState
-    unfinished: str = ""
+    config: Config  # of the run
+    method: Method  # the pure functions
+    state: TrainState  # the model
+    unfinished: str = ""  # says that the run has not finished; empty if it has
 
 
 def load_trained(

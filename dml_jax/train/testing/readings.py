@@ -22,14 +22,10 @@ Embeddings = dict[str, np.ndarray]  # float32 [N, D] of a split under its name a
 
 
 class Readings(NamedTuple):
-    """The compiled embedding of a run.
+    """The compiled embedding of a run."""
 
-    Attributes:
-      embedder: gives the embeddings of all readings side by side.
-      columns: where each reading's embedding stands in the rows; a run without readings has one, named "".
-    """
-
-    embedder: Embedder
+    embedder: Embedder  # gives the embeddings of all readings side by side
+    # Where each reading's embedding stands in the rows; a run without readings has one, named "".
     columns: dict[str, slice]
 
     def of(
