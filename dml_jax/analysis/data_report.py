@@ -47,17 +47,9 @@ class Recorded:
 
 
 def write(directory: Path, splits: Mapping[str, Split], model: "Model | None" = None) -> int:
-    """Writes `report.html` into the directory of a prepared data set.
+    """Writes `report.html` into the directory of a prepared data set; returns the number of doubtful labels.
 
-    Args:
-      splits: the splits of the data set, by name; images are read one at a time.
-      model: embeds the images to find doubtful labels; None to leave these out.
-
-    Returns:
-      The number of doubtful labels.
-
-    Raises:
-      DataError: the marker file or an image is damaged.
+    These are found by the model's embeddings of the images, and left out without one.
     """
     known: dict[str, Any] = read_json(directory / store.MARKER, Recorded, store.REMEDY)
     images = [(split, i) for split in splits.values() for i in range(len(split.labels))]

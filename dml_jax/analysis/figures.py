@@ -32,11 +32,9 @@ def largest(labels: np.ndarray) -> list[int]:
 def scatter_classes(
     axes: "Axes", points: np.ndarray, labels: np.ndarray, classes: Sequence[str], shown: Sequence[int]
 ) -> None:
-    """Draws points [N, 2] in the plane: some classes with a colour and marker each, the others in grey.
+    """Draws points [N, 2]: at most `drawing.KINDS` classes with a colour and marker each, the others in grey.
 
-    Args:
-      labels: int [N], indices into the class names.
-      shown: at most `drawing.KINDS` labels.
+    Labels int [N] and those `shown` are indices into the class names.
     """
     rest = ~np.isin(labels, shown)
     axes.scatter(points[rest, 0], points[rest, 1], s=4, color=GREY, linewidths=0, alpha=0.5)

@@ -33,19 +33,12 @@ class Item(NamedTuple):
 
 
 class Unit(NamedTuple):
-    """The images of one file of embeddings.
+    """The images of one file of embeddings."""
 
-    Attributes:
-      kind: loose files, a row group of a Parquet file, or an archive.
-      names: the loose files, or the one Parquet file or archive, as the user named them.
-      root: absolute directory to which relative names refer, because another machine may work in another one.
-      group: number of the row group.
-    """
-
-    kind: Literal["files", "parquet", "archive"]
-    names: tuple[str, ...]
-    root: str
-    group: int = 0
+    kind: Literal["files", "parquet", "archive"]  # loose files, a row group of a Parquet file, or an archive
+    names: tuple[str, ...]  # the loose files, or the one Parquet file or archive, as the user named them
+    root: str  # absolute directory to which relative names refer, because another machine may work in another one
+    group: int = 0  # number of the row group
 
 
 def is_shard(name: str) -> bool:
