@@ -65,7 +65,9 @@ def execute(arguments: list[str]) -> None:
         else:
             splits = all_splits(config, options.split)
             split, title = splits[options.split], f"{config.name}, {options.split} images"
-            hashes = data_hashes(directory, splits)
+            hashes = data_hash(splits), str(workdir.read_config(directory)["data_hash"])
+            if hashes[0] != hashes[1]:
+                print(f"warning: the data are not those that the run in {directory} was trained on", file=sys.stderr)
             embed = lambda split, name: embeddings(model, split, directory / "embeddings" / name, *hashes)  # noqa: E731
         answers = Answers(model, batch=serve.BATCH, waiting=serve.WAITING)
         queries = explorer.Part(split, embed(split, options.split))
@@ -86,14 +88,6 @@ def all_splits(config: Config, name: str) -> dict[str, Split]:
     if name not in splits:
         raise ConfigError(f"--split={name}: the run has none; give {' or '.join(splits)}")
     return splits
-
-
-def data_hashes(directory: Path, splits: dict[str, Split]) -> tuple[str, str]:
-    """The hash of the data as they are, and as the run was trained on; warns if they differ."""
-    here, trained = data_hash(splits), str(workdir.read_config(directory)["data_hash"])
-    if here != trained:
-        print(f"warning: the data are not those that the run in {directory} was trained on", file=sys.stderr)
-    return here, trained
 
 
 def embeddings(model: Model, split: Split, exported: Path, data_hash: str, trained: str) -> np.ndarray:

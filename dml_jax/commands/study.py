@@ -15,6 +15,7 @@ from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from dml_jax import files
@@ -28,6 +29,8 @@ from dml_jax.studies.definition import Study
 from dml_jax.studies.plan import Settings, Trial
 from dml_jax.studies.slots import Slot
 from dml_jax.train.distributed import xla_flags
+
+say = partial(print, flush=True)  # at once
 
 
 def parser() -> cli.Parser:
@@ -109,11 +112,6 @@ def slots_of(options: Namespace) -> Iterator[Sequence[Slot]]:
             yield slots.on_ray(ray, options.jobs, fast)
     else:
         yield slots.local(options.jobs, fast)
-
-
-def say(line: str) -> None:
-    """Prints a line at once."""
-    print(line, flush=True)
 
 
 def stop_if(code: int) -> None:

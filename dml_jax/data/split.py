@@ -8,6 +8,8 @@ import numpy as np
 from dml_jax.data.prepare.sources import Scalar
 from dml_jax.errors import DataError
 
+Read = Callable[[int, np.random.Generator | None], np.ndarray]
+
 
 class Split(NamedTuple):
     """One split of a data set."""
@@ -17,7 +19,7 @@ class Split(NamedTuple):
     ids: Sequence[str]  # N image names
     # (index, rng) -> uint8 [H, W, 3], RGB. Data sets with randomly generated images draw them from `rng`, a
     # `numpy.random.Generator`; with None, as in every evaluation, an index always gives the same image.
-    read: Callable[[int, np.random.Generator | None], np.ndarray]
+    read: Read
     classes: Sequence[str]  # C class names
     # The images among which this split's images are retrieved (In-Shop); None if queries and gallery are the same
     # images.

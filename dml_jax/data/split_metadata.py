@@ -14,6 +14,7 @@ from flatbuffers.table import Table
 from pydantic import TypeAdapter
 
 from dml_jax.data.prepare.sources import SPLITS, Entry, Scalar
+from dml_jax.data.split import Read, Split
 from dml_jax.errors import DataError
 from dml_jax.files import atomic_write, cache_dir, reading
 
@@ -60,6 +61,12 @@ class SplitMetadata(NamedTuple):
     content: str = ""  # SHA-256 of all images of the data set, the same for all splits; empty if not computed
     metadata: Mapping[str, Sequence[Scalar]] = {}  # further columns: name -> N values
     note: str = ""  # a sentence for the user on how the data set was read; not stored
+
+    def read_by(self, read: Read) -> Split:
+        """The split whose pixels a function reads, see `Split.read`."""
+        return Split(
+            self.labels, self.ids, read, self.classes, content=self.content, metadata=self.metadata, note=self.note
+        )
 
 
 def from_entries(entries: Sequence[Entry]) -> dict[str, SplitMetadata]:

@@ -5,7 +5,7 @@ and an Arrow file as its index. Version 1, which is still read, was a directory 
 """
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -19,7 +19,6 @@ from dml_jax.data import decode, split_metadata, unprepared_folder
 from dml_jax.data.formats import tfds
 from dml_jax.data.prepare.sources import File, Recipe
 from dml_jax.data.split import Split, check_disjoint
-from dml_jax.data.split_metadata import SplitMetadata
 from dml_jax.errors import ConfigError, DataError
 from dml_jax.files import read_json, reading, sha256
 
@@ -119,7 +118,8 @@ def load(data: Data, name: str, unprepared: Recipe | None = None) -> dict[str, S
         raise DataError(f"data.path={path}: no such directory; {remedy}")
     marker = read_marker(directory)
     if marker is None and unprepared is not None:
-        return _splits(unprepared_folder.scan(directory, unprepared), lambda _, split: FileReader(split.files, *how))
+        scanned = unprepared_folder.scan(directory, unprepared)
+        return _with_gallery({name: split.read_by(FileReader(split.files, *how)) for name, split in scanned.items()})
     if marker is None:
         raise DataError(f"data.path={path}: not a prepared data set; {remedy}")
     if marker["name"] != name:
@@ -128,30 +128,12 @@ def load(data: Data, name: str, unprepared: Recipe | None = None) -> dict[str, S
         if not (directory / file).is_file() or (directory / file).stat().st_size != size:
             raise DataError(f"{directory / file}: missing or of the wrong size; {REMEDY}")
     records, old = str(directory / marker["records"]), marker["format"] == 1
-    return _splits(
-        split_metadata.load(directory / (INDEX_1 if old else INDEX)),
-        lambda split, _: RecordReader(records, split, old, *how),
-        content=marker["sha256"],
-    )
+    splits = split_metadata.load(directory / (INDEX_1 if old else INDEX))
+    read = {name: split.read_by(RecordReader(records, name, old, *how)) for name, split in splits.items()}
+    return _with_gallery({name: split._replace(content=marker["sha256"]) for name, split in read.items()})
 
 
-def _splits(
-    splits: Mapping[str, SplitMetadata],
-    reader: Callable[[str, SplitMetadata], RecordReader | FileReader],
-    content: str = "",
-) -> dict[str, Split]:
-    loaded = {
-        name: Split(
-            split.labels,
-            split.ids,
-            reader(name, split),
-            split.classes,
-            content=content or split.content,
-            metadata=split.metadata,
-            note=split.note,
-        )
-        for name, split in splits.items()
-    }
+def _with_gallery(loaded: dict[str, Split]) -> dict[str, Split]:
     if "gallery" in loaded:
         loaded["test"] = loaded["test"]._replace(gallery=loaded["gallery"])
     check_disjoint(loaded)

@@ -49,12 +49,7 @@ def load(data: Data) -> dict[str, Split]:
         raise DataError(f"data.path={data.path}: contains no dataset_info.json of tensorflow_datasets")
     fingerprint = f"{directory}\0{info.stat().st_mtime_ns}".encode()
     splits = {
-        name: Split(
-            split.labels,
-            split.ids,
-            Reader(str(directory), split.ids, data.decoded_side, data.exif_rotation),
-            split.classes,
-        )
+        name: split.read_by(Reader(str(directory), split.ids, data.decoded_side, data.exif_rotation))
         for name, split in split_metadata.cached(fingerprint, lambda: _scan(str(directory))).items()
     }
     check_disjoint(splits)
