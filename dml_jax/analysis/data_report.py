@@ -57,10 +57,11 @@ def write(directory: Path, splits: Mapping[str, Split], model: "Model | None" = 
     if model is not None:
         rows = np.concatenate([model.embed_split(split) for split in splits.values()])
         doubtful, labels = _doubtful(directory, images, rows)
+    listed = views.listing(("image", "reason"), known["skipped"])
     sections = {
         "Classes": _classes(splits),
         "Images": _sizes(known),
-        "Left out": _left_out(known["skipped"]),
+        "Left out": views.as_html(listed, "left_out", "") if known["skipped"] else "<p>No image.</p>",
         "Copies": _copies(known, {split.ids[i]: (split, i) for split, i in images}),
         "Doubtful labels": labels,
     }
@@ -131,12 +132,6 @@ def _sizes(known: Mapping[str, Any]) -> str:
         + html.table(SIDES, sides, "sizes of the images, in pixels", sortable=False)
         + f"<p>{text(note)}</p>"
     )
-
-
-def _left_out(skipped: Sequence[tuple[str, str]]) -> str:
-    if not skipped:
-        return "<p>No image.</p>"
-    return views.as_html(views.listing(("image", "reason"), skipped), "left_out", "")
 
 
 def _copies(known: Mapping[str, Any], images: Mapping[str, Image]) -> str:

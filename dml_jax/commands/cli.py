@@ -79,14 +79,6 @@ def check_engine(options: argparse.Namespace) -> None:
         check_installed("--engine=ray", "ray", "ray")
 
 
-def check_process(processes: int, process: int) -> None:
-    """Raises ConfigError unless `--process` is the index of one of `--processes`."""
-    if processes < 1:
-        raise ConfigError(f"--processes={processes}: must be positive")
-    if not 0 <= process < processes:
-        raise ConfigError(f"--process={process}: must be one of 0 to {processes - 1}, as --processes={processes}")
-
-
 def file_to_write(option: str, path: str) -> Path:
     """The file that an option names; raises ConfigError if it is a directory, or its directory does not exist."""
     file = expand_path(option, path)

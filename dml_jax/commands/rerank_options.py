@@ -14,14 +14,8 @@ from dml_jax.evaluation import metrics, query_expansion, ranked_lists, reranking
 
 NAMES = ("expanded", "reranked")  # keys of the results
 LARGEST_K = 100  # of Recall@K after re-ranking, unless --ks is given: larger K need longer re-ranked lists
-DEPENDS_ON = {
-    "k1": "rerank",
-    "k2": "rerank",
-    "weight": "rerank",
-    "expand_by": "expand",
-    "alpha": "expand",
-    "augment": "expand",
-}
+DEPENDING = {"rerank": ("k1", "k2", "weight"), "expand": ("expand_by", "alpha", "augment")}
+Arrays = tuple[np.ndarray, np.ndarray, np.ndarray | None, np.ndarray | None]  # queries, labels, and of a gallery
 
 
 def add_to(flags: Parser) -> None:
@@ -38,10 +32,10 @@ def add_to(flags: Parser) -> None:
 
 def check(options: argparse.Namespace) -> None:
     """Raises ConfigError for invalid values and combinations of options."""
-    for key, parent in DEPENDS_ON.items():
-        value = getattr(options, key)
-        if value is not None and value is not False and not getattr(options, parent):
-            raise ConfigError(f"--{key}: needs --{parent}; give that too")
+    for parent, keys in DEPENDING.items():
+        given = [key for key in keys if not any(getattr(options, key) is absent for absent in (None, False))]
+        if given and not getattr(options, parent):
+            raise ConfigError(f"--{given[0]}: needs --{parent}; give that too")
     if options.alpha is not None and options.expand != "alpha":
         raise ConfigError("--alpha: needs --expand=alpha; aqe uses equal weights")
     if (options.rerank or options.expand) and options.metric != "cosine":
@@ -106,19 +100,13 @@ def evaluate(
             started = time.monotonic()
             if not options.quiet:
                 console.print(f"evaluating the {name} ranking")
-            results[name] = function(options, queries, labels, gallery, gallery_labels, ks)
+            results[name] = function(options, (queries, labels, gallery, gallery_labels), ks)
             results[name]["seconds"] = round(time.monotonic() - started, 3)
     return results
 
 
-def _expanded(
-    options: argparse.Namespace,
-    queries: np.ndarray,
-    labels: np.ndarray,
-    gallery: np.ndarray | None,
-    gallery_labels: np.ndarray | None,
-    ks: tuple[int, ...],
-) -> dict[str, Any]:
+def _expanded(options: argparse.Namespace, arrays: Arrays, ks: tuple[int, ...]) -> dict[str, Any]:
+    queries, labels, gallery, gallery_labels = arrays
     exclude_self = gallery is None
     candidates = queries if gallery is None else gallery
     count = _expansion_size(options)
@@ -146,14 +134,8 @@ def _expanded(
     return result
 
 
-def _reranked(
-    options: argparse.Namespace,
-    queries: np.ndarray,
-    labels: np.ndarray,
-    gallery: np.ndarray | None,
-    gallery_labels: np.ndarray | None,
-    ks: tuple[int, ...],
-) -> dict[str, Any]:
+def _reranked(options: argparse.Namespace, arrays: Arrays, ks: tuple[int, ...]) -> dict[str, Any]:
+    queries, labels, gallery, gallery_labels = arrays
     exclude_self = gallery is None
     if gallery is None or gallery_labels is None:
         gallery, gallery_labels = queries, labels

@@ -48,7 +48,7 @@ def fill(
     batches: Iterable[jax.Array],
     outputs: Callable[[PyTree, jax.Array], jax.Array],
     *,
-    remedy: str = "pass more batches",
+    remedy: str,
 ) -> PyTree:
     """Fills the queue before training, by `outputs`: (key network, images [B, H, W, 3]) -> [B, D].
 
