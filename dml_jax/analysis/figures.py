@@ -68,14 +68,10 @@ def plot_retrieved_images(
     first: str = "query",
     below: Sequence[Sequence[str]] | None = None,
 ) -> None:
-    """Draws one row per query, followed by its neighbours, nearest first.
+    """Draws one row of images uint8 [H, W, 3] per query, the `first` column, followed by its neighbours.
 
-    Args:
-      rows: images uint8 [H, W, 3], the query first, the same number in each row.
-      correct: whether each neighbour has the query's class (solid blue frame) or not (dashed orange frame); None for
-        grey frames.
-      first: heading of the first column.
-      below: a label for each neighbour.
+    `correct` says whether each neighbour has the query's class (solid blue frame) or not (dashed orange frame); None
+    for grey frames. `below` each neighbour is a label.
     """
     from matplotlib.patches import Rectangle
 

@@ -83,13 +83,9 @@ def write(
     suffix: str = "",
     to: str = DIRECTORY,
 ) -> None:
-    """Writes the figures and numbers of a subject.
+    """Writes the figures and numbers of a subject to a folder in the work directory.
 
-    Args:
-      name: subject, which names the JSON file.
-      step: step of the analysed model.
-      suffix: appended to all file names, for splits other than the test split.
-      to: folder in the work directory.
+    The suffix is appended to all file names, for splits other than the test split.
     """
     target = directory / to
     target.mkdir(exist_ok=True)

@@ -25,11 +25,7 @@ T = TypeVar("T", bound=tuple[object, ...])  # a batch
 
 
 class BatchReader(Generic[T]):
-    """An iterator over prefetched batches; use it in a `with` statement, or close it.
-
-    Attributes:
-      waited: seconds spent waiting for batches so far.
-    """
+    """An iterator over prefetched batches; use it in a `with` statement, or close it."""
 
     def __init__(self, make: Callable[[int], T], start: int, stop: int, data: Data) -> None:
         import grain  # takes seconds, which commands without batches should not spend
@@ -52,7 +48,7 @@ class BatchReader(Generic[T]):
             self._iterator = iter(batches.to_iter_dataset(options).mp_prefetch(each, worker_init_fn=started))
             self._receive = _copy
         self._left = stop - start
-        self.waited = 0.0
+        self.waited = 0.0  # seconds spent waiting for batches so far
 
     def __iter__(self) -> Iterator[T]:
         return self

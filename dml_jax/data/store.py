@@ -98,14 +98,9 @@ def verify(directory: Path) -> None:
 
 
 def load(data: Data, name: str, unprepared: Recipe | None = None) -> dict[str, Split]:
-    """Loads the splits of a prepared data set.
+    """The splits of a prepared data set; with a recipe, also of an unprepared folder, whose images it finds.
 
-    Args:
-      unprepared: if given, the directory may also be an unprepared folder, whose images this recipe finds.
-
-    Raises:
-      ConfigError: `data.path` is empty.
-      DataError: no such directory, not prepared, another data set, or damaged.
+    Raises DataError if `data.path` is no such directory, not prepared, another data set, or damaged.
     """
     path, how = data.path, (data.decoded_side, data.exif_rotation)
     if not path:

@@ -17,9 +17,7 @@ from dml_jax.files import expand_path
 def class_folders(paths: list[str]) -> dict[str, list[Path]]:
     """Image files by class, with the classes that training finds in each directory (`formats.folder`).
 
-    Raises:
-      DataError: a path is not a directory, it holds no class folders or images outside of them, or two have a class of
-        the same name.
+    Raises DataError for images outside of class folders, no such folders, or a class in two directories.
     """
     classes: dict[str, list[Path]] = {}
     directory_of: dict[str, str] = {}

@@ -53,12 +53,10 @@ def fetch(
     elsewhere: str,
     progress: Callable[[int], None] = lambda done: None,
 ) -> None:
-    """Downloads a file to `target`, whose directory exists.
+    """Downloads a file to `target`, which is replaced if it exists; its directory must.
 
     Args:
-      target: replaced if it exists.
-      error: type of the errors.
-      elsewhere: the end of their messages: how to get the file in another way.
+      elsewhere: the end of error messages: how to get the file in another way.
       progress: called with the number of bytes so far.
 
     Raises:

@@ -48,10 +48,8 @@ def fetch(
     """Files of one commit of a repository by name, downloaded unless the client has them.
 
     Args:
-      repository: `owner/name`.
       revision: branch, tag or commit; None for the main branch.
       choose: given the names of the files, those wanted. If the hub cannot be reached, only those in the cache.
-      error: type of the errors.
       elsewhere: the end of the messages that say "try again": how to get the files in another way.
 
     Raises:

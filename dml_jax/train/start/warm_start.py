@@ -49,13 +49,11 @@ def load_trained(
     Args:
       directory: its work directory; what `export.hub` has pulled, which holds one model; or converted weights.
       checkpoint: "reported", "latest", "best" or a step.
-      warn: see `Checkpoints`.
       dtype: of the activations, instead of the configuration's.
-      trust_code: see `dml_jax.load`.
+      warn, trust_code: see `Checkpoints` and `dml_jax.load`.
 
     Raises:
-      CheckpointError: no run there, or no such checkpoint.
-      WeightsError: see `pretrained_features.load`.
+      CheckpointError, WeightsError: no run or weights there, or no such checkpoint.
     """
     if pretrained_features.is_converted(directory):
         return TrainedModel(*pretrained_features.load(directory, checkpoint, dtype))
