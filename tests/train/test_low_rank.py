@@ -1,6 +1,6 @@
 """Low-rank updates: values and gradients in NumPy, training and resuming, merging, and errors."""
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -183,6 +183,18 @@ def test_only_the_factors_of_the_chosen_layers_change(tmp_path: Path) -> None:
         np.testing.assert_array_equal, store.select("latest", "last").params, low_rank.merged(after.average[0])
     )
     store.close()
+
+
+@pytest.mark.parametrize(("groups", "random"), [(FROZEN, False), (FROZEN | LAYERS, True)])
+def test_stochastic_depth_where_parts_are_trained(groups: dict[str, Group], random: bool) -> None:
+    config = configs.resolve(vit_values(**groups))
+    config = replace(config, backbone=replace(config.backbone, drop_path=0.9))
+    method, images = experiments.build_method(config, TrainingSet(8, 64)), toys.batch(1).images
+    params, state = jax.jit(method.init)(jax.random.key(0), toys.batch(1))
+    encode = jax.jit(method.encode, static_argnames="train")
+    trained, _ = encode(params, state, images, train=True, key=jax.random.key(1))
+    evaluated, _ = encode(params, state, images, train=False)
+    assert np.allclose(trained, evaluated, atol=1e-6) != random
 
 
 @pytest.mark.parametrize(
