@@ -138,6 +138,6 @@ def check(groups: Mapping[str, Group], method: Method, params: PyTree) -> None:
         if group.rank and name not in updated:
             layers = ["/".join(path[:-1]) for path, leaf in flat.items() if not _is_update(path) and _is_matrix(leaf)]
             raise ConfigError(
-                f"train.groups.{name}.rank={group.rank}: there are no dense layers or 1x1 convolutions; "
+                f"train.groups.{name}.rank={group.rank}: the group has no dense layers or 1x1 convolutions; "
                 f"{suggest(name, layers)}"
             )
