@@ -80,6 +80,7 @@ def test_values_and_gradients() -> None:
         plain = low_rank.merged(params)
         np.testing.assert_allclose(method.embed(plain, {}, x), method.embed(params, {}, x), rtol=1e-12)
         np.testing.assert_allclose(linear().embed(plain, {}, x), method.embed(params, {}, x), rtol=1e-12)
+        assert "stop_gradient" not in str(jax.make_jaxpr(method.embed)(plain, {}, x))  # jax2onnx cannot convert it
         assert jax.tree.structure(plain) == jax.tree.structure(linear().init(jax.random.key(0), batch)[0])
 
     net, rest = jax.tree.map(np.asarray, (params["net"], params["rest"]["kernel"]))

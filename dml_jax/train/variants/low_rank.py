@@ -103,7 +103,9 @@ def updating(method: Method, groups: Mapping[str, Group]) -> Method:
     def of_sums(function: Any) -> Any:
         def call(params: PyTree, *arguments: Any, **options: Any) -> Any:
             base, updates = split(params)
-            return function(merged(join(jax.tree_util.tree_map_with_path(fixed, base), updates)), *arguments, **options)
+            if updates:
+                params = merged(join(jax.tree_util.tree_map_with_path(fixed, base), updates))
+            return function(params, *arguments, **options)
 
         return call
 
