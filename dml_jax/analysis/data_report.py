@@ -186,7 +186,7 @@ def _doubtful(directory: Path, images: Sequence[Image], rows: np.ndarray) -> tup
         words = f"but its neighbours are {other}" if other else "but resembles no class"
         pictures = [_picture(images[j], "wrong") for j in near[:NEIGHBORS]]
         query = _picture(images[i], "query")
-        strips.append((f"{query.name}: {names[i]}, {words}", [query, *pictures]))
+        strips.append((f"{query.image}: {names[i]}, {words}", [query, *pictures]))
     caption = (
         f"{len(listed):,} images of which none of the {doubtful_labels.NEAREST} nearest is of their class; first those "
         "that resemble another class, which may be mislabelled, then those that resemble none, which may be outliers. "
