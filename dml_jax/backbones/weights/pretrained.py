@@ -17,8 +17,8 @@ from dml_jax.errors import WeightsError
 SIZES = ("block", "depths", "widths", "stem", "channels", "depth", "width", "patch", "registers", "distilled")
 
 
-def load_backbone(options: Mapping[str, Any], source: str) -> tuple[Any, Any]:
-    """(params, stats) of a backbone, nested dicts of NumPy arrays.
+def load_backbone(options: Mapping[str, Any], source: str) -> tuple[Any, Any, bool]:
+    """(params, stats) of a backbone, nested dicts of NumPy arrays, and whether they are known to fit it.
 
     `options` is its configuration as a dict; the message names `source`, where the weights are published.
     """
@@ -46,7 +46,9 @@ def load_backbone(options: Mapping[str, Any], source: str) -> tuple[Any, Any]:
     unseen = getattr(module("backbone", architecture), "UNSEEN", ())
     if wrong := differences(metadata["architecture"], options, unseen):
         raise WeightsError(f"backbone.pretrained={directory!r}: was trained with {', '.join(wrong)}; set these values")
-    return store.subtree(arrays, "backbone/params/"), store.subtree(arrays, "backbone/stats/")
+    known = metadata["weights_sha256"] in packaged.CONVERTED
+    fits = known and not differences(metadata["architecture"], options, options)
+    return store.subtree(arrays, "backbone/params/"), store.subtree(arrays, "backbone/stats/"), fits
 
 
 def overridden_pixels(options: Mapping[str, Any]) -> list[str]:
