@@ -53,7 +53,7 @@ def as_backbone(
     def apply(
         params: PyTree, stats: PyTree, inputs: jax.Array, *, train: bool, key: jax.Array | None = None
     ) -> tuple[jax.Array, PyTree]:
-        rngs = {"drop_path": key} if train and key is not None else None
+        rngs = {"drop_path": key} if key is not None else None
         features, stats = functional.apply(network, params, stats, inputs, train, rngs=rngs, mutable=train)
         return at_least_float32(features), stats
 

@@ -25,15 +25,19 @@ def load_backbone(options: Mapping[str, Any], source: str) -> tuple[Any, Any, bo
     directory, architecture = options["pretrained"], options["name"]
     path = packaged.directory(Path(directory).expanduser())
     if not directory or not path.is_dir():
+        given, output = (directory, "") if path.is_file() else (source, directory)
         raise WeightsError(
-            f"backbone.pretrained={directory!r}: no converted weights found; create them with "
-            f"`dml-jax convert --weights={source} --output={directory or 'weights/NAME'}`, "
+            f"backbone.pretrained={directory!r}: is not a directory of converted weights; create one with "
+            f"`dml-jax convert --weights={given} --output={output or 'weights/NAME'}`, "
             "or train from scratch with --config.backbone.pretrained=none"
         )
     arrays, metadata = store.read(path)
     found = metadata["architecture"].get("name")
     if found != architecture:
-        raise WeightsError(f"backbone.pretrained={directory!r}: weights of {found}, but backbone.name={architecture!r}")
+        raise WeightsError(
+            f"backbone.pretrained={directory!r}: weights of {found}, but backbone.name={architecture!r}; "
+            f"set it to {found!r}, or give other weights"
+        )
     if wrong := differences(metadata["architecture"], options, SIZES):
         raise WeightsError(
             f"backbone.pretrained={directory!r}: weights of another {architecture}: {', '.join(wrong)}; set these "
