@@ -102,7 +102,8 @@ MPN = Paper(
         Place("Figures 1, 2, 9", "drawings", note=CAPTURE),
         Place("Figures 3, 4, 17", "layers and heads",
               studies("mpn_layers_heads:cub", "mpn_layers_heads:cars", "mpn_layers_heads:sop"),
-              "Values are not printed.", ABLATIONS),
+              "Values are not printed. The figures show differences to the best R@1; the page of the study has a heat "
+              "map of R@1.", ABLATIONS),
         Place("Figures 6, 10-13", "retrieved images", (ANALYSE + "retrieval",), "The authors' queries are not known."),
         Place("Figures 7, 14", "embeddings of a batch, without and with message passing",
               (COMPARE.format("runs/OTHER", "tsne --split=batch"), COMPARE.format("refined", "tsne --split=batch"),
@@ -119,7 +120,7 @@ MPN = Paper(
               "OTHER is without the network (`--config.method.losses=auxiliary`). The authors' classes are not known; "
               "`--seed` draws others."),
         Place("Figures 18, 19", "classes per batch and images per class",
-              studies("mpn_batches:cub", "mpn_batches:cars"), "Values are not printed.", ABLATIONS),
+              studies("mpn_batches:cub", "mpn_batches:cars"), "As Figure 3.", ABLATIONS),
         Place("Figure 20", "t-SNE of the test images with thumbnails", (ANALYSE + "tsne",)),
     ),
 )  # fmt: skip
@@ -130,8 +131,9 @@ RE_MPN = Paper(
     (
         Place("Table 1", "settings, and the range of the authors' search",
               studies(*(f"re_mpn_table1:{data}" for data in DATA)),
-              "The settings are those of `*_mpn`, and the studies are the search. The weight decay on In-Shop is "
-              "misprinted as 1.55e-7."),
+              "The settings are those of `*_mpn`, and the studies are the search. On CUB the authors' code draws the "
+              "classes per batch anew every epoch; `cub_mpn:printed` has 6 of 9 images each. The weight decay on "
+              "In-Shop is misprinted as 1.55e-7."),
         Place("Table 2", "the paper, the authors' weights evaluated again, and the reproduction",
               studies("re_mpn_table2"), measured=FIRST),
         Place("Table 3", "message passing at test time", studies("re_mpn_table3:cub", "re_mpn_table3:cars")),
@@ -209,7 +211,8 @@ DIVA = Paper(
     "DiVA: Diverse Visual Feature Aggregation",
     "Milbich et al., ECCV 2020",
     (
-        "Where text and code differ, the code is followed: `configs/recipes/diva.py`.",
+        "Where text and code differ, the code is followed (`configs/recipes/diva.py`); the variants `printed` and "
+        "`bn_inception-printed` follow the text.",
         "The results are for the epoch and the weights of the embeddings that are best on the test classes; the "
         "authors' protocol selects both.",
         "With the authors' command for CUB, a user obtained R@1 68.35 instead of 69.2.",
