@@ -45,7 +45,7 @@ def thumbnail_positions(points: np.ndarray, cells: int = CELLS) -> list[tuple[in
 
 
 def findings(run: TrainedRun, split: str, project: Project | None, name: str, title: str) -> list[Finding]:
-    """A map of at most MOST random images of a split, of which only those of `run.classes` are shown, if it has some.
+    """A map of at most MOST random images of a split; with `run.classes`, of their images first, and shows only these.
 
     Args:
       project: rows [N, D] -> points [N, 2]; None for the first principal components.
@@ -53,7 +53,11 @@ def findings(run: TrainedRun, split: str, project: Project | None, name: str, ti
       title: name of the projection in captions.
     """
     data = run.split(split)
-    rows = np.sort(np.random.default_rng(0).permutation(len(data.labels))[:MOST])
+    order = np.random.default_rng(0).permutation(len(data.labels))
+    if run.classes:
+        chosen = coloured(run, data.labels, data.classes)
+        order = order[np.argsort(~np.isin(data.labels[order], chosen), kind="stable")]
+    rows = np.sort(order[:MOST])
     components, share = reduced(run.embeddings(split)[rows])
     if project is None:
         points, axes = components[:, :2].astype(np.float64), ("first principal component", "second principal component")
@@ -69,7 +73,7 @@ def findings(run: TrainedRun, split: str, project: Project | None, name: str, ti
     which = "the largest classes in colour, all others in grey"
     if run.classes:
         which = f"classes {', '.join(run.classes)}, of a map of {len(rows):,} images"
-        kept = np.isin(data.labels[rows], coloured(run, data.labels, data.classes))
+        kept = np.isin(data.labels[rows], chosen)
         rows, points = rows[kept], points[kept]
     labels = data.labels[rows]
     shown = coloured(run, labels, data.classes)

@@ -66,7 +66,7 @@ def cluster(
     min_samples: int = 5,
     seed: int = 0,
 ) -> Clusters:
-    """Clusters embeddings with scikit-learn.
+    """Clusters embeddings with scikit-learn, in one thread: OPTICS takes many times longer in several that must wait.
 
     Args:
       points: float [N, D], rows of unit length.
@@ -78,11 +78,14 @@ def cluster(
     Raises:
       DataError: fewer than two clusters are found, or scikit-learn fails.
     """
-    with warnings.catch_warnings():
+    from threadpoolctl import threadpool_limits
+
+    estimator = _estimator(algorithm, count, eps, min_samples, seed)  # loads the libraries that are limited
+    with warnings.catch_warnings(), threadpool_limits(1):
         # scikit-learn warns if it finds fewer clusters than requested; the return value and the error below report it.
         warnings.simplefilter("ignore")
         try:
-            labels = _estimator(algorithm, count, eps, min_samples, seed).fit_predict(points)
+            labels = estimator.fit_predict(points)
         except (ValueError, np.linalg.LinAlgError) as error:
             raise DataError(f"evaluation.refine={algorithm}: clustering failed in scikit-learn ({error})") from error
     noise = int(np.sum(labels < 0))

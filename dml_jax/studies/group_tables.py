@@ -40,17 +40,20 @@ def build(title: str, group: Group, metric: str, reported: Mapping[str, Mapping[
     known = {name: outcomes.published(runs[0], reported.get(name, {})) for name, runs in rows.items()}
     sources = list(dict.fromkeys(source for found in known.values() for source in found))
     columns: dict[str, list[Cell]] = {"seeds": [Cell(str(len(runs)), len(runs)) for runs in rows.values()]}
+    others: list[str] = []  # columns of published metrics of another kind, e.g. the density
     for entry in entries:
         columns[entry.heading] = _ranked([_spread_cell(runs, entry) for runs in rows.values()], entry)
         for source in sources:
             cells = [_published_cell(found.get(source, {}), entry) for found in known.values()]
             if any(cell.text for cell in cells):
                 columns[f"{entry.heading} {source}"] = cells
+                others += [] if entry.percent else [entry.heading, f"{entry.heading} {source}"]
     if len(rows) > 1:
         columns |= _significance(rows, metric)
     columns |= _costs(list(rows.values()))
     main = next((entry.heading for entry in entries if entry.name == metric), "")
-    shown = ("seeds", main, "MAP@R", "NMI", *(f"{main} {source}" for source in sources), "p queries", "p seeds", "time")
+    beside = (f"{main} {source}" for source in sources)
+    shown = ("seeds", main, *beside, *(others or ("MAP@R", "NMI")), "p queries", "p seeds", "time")
     head = ("", *columns)
     lines = tuple((Cell(printable(name)), *(column[i] for column in columns.values())) for i, name in enumerate(rows))
     narrow = tuple(i for i, heading in enumerate(head) if heading in shown or i == 0)
@@ -176,7 +179,8 @@ def print_table(table: Table, console: Console) -> None:
     """Prints the columns that matter most."""
     printed = RichTable(title=escape(table.title), title_justify="left")
     for i in table.narrow:
-        printed.add_column(escape(table.head[i]), justify="right" if i else "left", no_wrap=bool(i))
+        longest = max(len(row[i].text) for row in table.rows)  # only names and headings are wrapped
+        printed.add_column(escape(table.head[i]), justify="right" if i else "left", min_width=longest if i else None)
     style = {0: "", 1: "bold", 2: "underline"}
     for row in table.rows:
         printed.add_row(*(Text(row[i].text, style[row[i].rank]) for i in table.narrow))
