@@ -31,13 +31,13 @@ ROOT = Path(__file__).parents[1]
 SECONDS = 300.0  # for the tests of one mutant; a loop without end counts as noticed
 # By module: its tests.
 TESTS = {
-    "numerics": ("test_numerics", "losses/test_duplicates"),
+    "numerics": ("test_numerics", "losses/test_duplicates", "train/test_precision"),
     "losses/classification": ("losses/test_classification", "losses/test_public"),
     "losses/cross_batch_memory": ("losses/test_cross_batch_memory", "losses/test_public", "methods/test_baseline"),
     "losses/mining": ("losses/test_mining", "golden/test_losses"),
     "losses/pair_losses": ("losses/test_pair_losses", "losses/test_public", "golden/test_losses"),
     "losses/pairwise": ("losses/test_pairwise", "losses/test_duplicates", "losses/test_close_rows"),
-    "losses/proxies": ("losses/test_proxies", "losses/test_public"),
+    "losses/proxies": ("losses/test_proxies", "losses/test_public", "methods/test_baseline"),
     "losses/ranking": ("losses/test_ranking", "losses/test_public"),
     "losses/similarity_losses": ("losses/test_similarity_losses", "losses/test_public"),
     "evaluation/metrics": (

@@ -32,7 +32,7 @@ SMALL_DATA = Data(
     crop="random_resized", image_size=64, resize=72, crop_scale=(0.2, 1.0),
 )  # fmt: skip
 SMALL_BACKBONE = resnet.Config(block="basic", depths=(1, 1, 1, 1), widths=(16, 32, 64, 128), stem="small")
-EVALUATION = Evaluation(controls=True)
+EVALUATION = Evaluation(controls=True, batch_size=32)  # 256 at once would need gigabytes
 HEAD = {"embedding": Group(3e-4, weight_decay=1e-4), "loss": Group(1e-2, weight_decay=1e-4)}
 ON_FEATURES = Train(
     groups={"backbone": Group(0.0, freeze=True), **HEAD},

@@ -63,7 +63,8 @@ def suggest(word: str, known: Iterable[str]) -> str:
         names = [n for n in names if n.rpartition(".")[0] == word.rpartition(".")[0]] or names
         names = [n.rpartition(".")[2] for n in names]
     else:
-        names = sorted({n.partition(".")[0] for n in names})
+        # Of paths of layers, "blocks_*/conv" stands for those of all blocks.
+        names = sorted({re.sub(r"_\d+(?=/|$)", "_*", n) if "/" in n else n.partition(".")[0] for n in names})
     return f"known: {', '.join(names)}"
 
 

@@ -183,9 +183,10 @@ def _doubtful(directory: Path, images: Sequence[Image], rows: np.ndarray) -> tup
         write_csv(file, [("image", "class", "class_of_neighbors"), *listed])
     strips = []
     for i, other, near in list(zip(found.images.tolist(), suggested, found.neighbors.tolist(), strict=True))[:SHOWN]:
-        words = f"{names[i]}, but its neighbours are {other}" if other else f"{names[i]}, but resembles no class"
+        words = f"but its neighbours are {other}" if other else "but resembles no class"
         pictures = [_picture(images[j], "wrong") for j in near[:NEIGHBORS]]
-        strips.append((words, [_picture(images[i], "query"), *pictures]))
+        query = _picture(images[i], "query")
+        strips.append((f"{query.image}: {names[i]}, {words}", [query, *pictures]))
     caption = (
         f"{len(listed):,} images of which none of the {doubtful_labels.NEAREST} nearest is of their class; first those "
         "that resemble another class, which may be mislabelled, then those that resemble none, which may be outliers. "

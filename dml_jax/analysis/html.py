@@ -33,18 +33,20 @@ def resource(name: str) -> str:
     return (resources.files("dml_jax") / "pages" / name).read_text(encoding="utf-8")
 
 
-def document(title: str, body: str, *, styles: Sequence[str] = (), script: str = "page.js", sources: str = "") -> str:
+def document(
+    title: str, body: str, *, styles: Sequence[str] = (), scripts: Sequence[str] = ("page.js",), sources: str = ""
+) -> str:
     """A whole page.
 
-    Its content security policy stops a browser from loading anything, and from running any script but this one,
+    Its content security policy stops a browser from loading anything, and from running any script but these,
     whatever the displayed names contain.
 
     Args:
       body: HTML.
-      styles, script: files of `dml_jax/pages`, the former in addition to the common style.
+      styles, scripts: files of `dml_jax/pages`, the former in addition to the common style.
       sources: further rules of the policy, for a page that a server delivers.
     """
-    code = resource(script)
+    code = "".join(map(resource, scripts))
     digest = base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()
     policy = f"default-src 'none'; img-src data: {sources}; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
     style = "".join(map(resource, ("page.css", *styles)))

@@ -42,7 +42,7 @@ class Backbone(NamedTuple):
       apply: (params, stats, inputs, *, train, key) -> (features [B, h, w, channels], stats). `inputs` is the output of
         `preprocess`, float [B, H, W, 3]. With `train=True`, batch statistics normalise (unless the configuration
         freezes them) and the updated running statistics are returned; with `train=False`, the running statistics
-        normalise and are returned unchanged. `key` is for stochastic depth, which is off without a key.
+        normalise and are returned unchanged. `key` is for stochastic depth, which is on with a key only.
       channels: number of channels of the feature map.
       preprocess: uint8 RGB images [B, H, W, 3] -> float [B, H, W, 3], normalised as the weights expect; runs on the
         device, inside the jitted step.

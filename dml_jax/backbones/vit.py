@@ -21,13 +21,13 @@ import numpy as np
 
 from dml_jax.backbones.contract import Backbone, ImageShape, PyTree
 from dml_jax.backbones.initializers import normal_init
-from dml_jax.backbones.layers import compute_dtype, conv
+from dml_jax.backbones.layers import DropRate, compute_dtype, conv
 from dml_jax.backbones.linen import as_backbone, freeze
 from dml_jax.backbones.pixels import Pixels
 from dml_jax.backbones.positions import Interpolation, patch_angles, resizing_weights
 from dml_jax.backbones.transformer import AttentionPooling, Block, norm
 from dml_jax.backbones.weights.layouts import dotted
-from dml_jax.config.fields import Dtype, Fraction, NonNegative, NonNegativeInt, Positive, PositiveInt, require, section
+from dml_jax.config.fields import Dtype, NonNegative, NonNegativeInt, Positive, PositiveInt, require, section
 from dml_jax.errors import ConfigError
 
 __all__ = ["Config", "build", "dino", "dinov2", "vit"]
@@ -60,7 +60,7 @@ class Config:
     # How pretrained positions are resized for other image sizes: as timm and DINOv2 with registers, as transformers, or
     # as the code of DINO and of DINOv2 without registers.
     interpolation: Interpolation = "antialiased"
-    drop_path: Fraction = 0.0  # rate of stochastic depth in the last block; increases linearly from 0 in the first
+    drop_path: DropRate = 0.0  # rate of stochastic depth in the last block; increases linearly from 0 in the first
     frozen_blocks: NonNegativeInt = 0  # the first blocks, which are not trained; if any, nor is the embedding below
     pretrained: str = "none"  # directory written by `dml-jax convert`, or "none"
     pixels: Pixels = HALF

@@ -73,6 +73,8 @@ class Data:
     # Largest relative change of brightness, contrast and saturation.
     jitter: Annotated[float, Ge(0), Lt(1), ON_IMAGES] = 0.0
     greyscale: Annotated[Probability, ON_IMAGES] = 0.0  # probability of conversion to greyscale
+    # A random operation of TrivialAugment (dml_jax/data/trivial_augment.py) on each crop.
+    trivial_augment: bool = False
     # Probability of erasing a random box, after normalisation (MPN).
     erasing: Annotated[Probability, ON_IMAGES] = 0.0
     validation_share: Fraction = 0.0  # of the training classes, held out if the data set has no validation split

@@ -12,9 +12,9 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import TYPE_CHECKING, Any
 
+from dml_jax.config import modules
 from dml_jax.config.fields import flatten
 from dml_jax.config.identity import SAME_EXPERIMENT, within
-from dml_jax.config.modules import import_code
 from dml_jax.config.resolve import Config, misleading, resolve, upgraded
 from dml_jax.errors import ConfigError, UserError, suggest
 from dml_jax.files import expand_path, read_json
@@ -163,7 +163,7 @@ def load_config(
 
     Args:
       path: the file; `FILE:variant` calls its `get_config(variant)`; `config.json` of a run is a configuration, too.
-      overrides: by dotted key, see `apply_override`.
+      overrides: by dotted key, see `apply_override`; another `backbone.name` starts from the defaults of that network.
       protocol: "paper" applies the overrides `PAPER_PROTOCOL` of the file, or AUTHORS if it has none. None and "clean"
         leave the file as it is, but a stored run of the paper protocol cannot be "clean".
       trust_code: also imports what the `config.json` of a run names by an import path.
@@ -178,6 +178,10 @@ def load_config(
         overrides = {**AUTHORS, **overrides} if protocol == "paper" else overrides
     else:
         values = _from_python(path, protocol)
+    network = overrides.get("backbone.name")
+    if network is not None and network != flatten(values).get("backbone.name"):
+        modules.import_code({"backbone": {"name": network}})
+        values["backbone"] = asdict(modules.module("backbone", network).Config())
     for key, value in overrides.items():
         apply_override(values, key, value)
     for own, other in (("steps", "epochs"), ("epochs", "steps")):  # a new length replaces the one in the file
@@ -185,7 +189,7 @@ def load_config(
             values["train"][other] = 0
     if not all(within(key, SAME_EXPERIMENT) for key in overrides):
         values["paper"] = {}  # it is not the experiment of the paper any more
-    import_code(values, overrides if path.endswith(".json") and not trust_code else None)
+    modules.import_code(values, overrides if path.endswith(".json") and not trust_code else None)
     return values
 
 

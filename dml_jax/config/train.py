@@ -1,5 +1,6 @@
 """Options of the training."""
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from annotated_types import Gt, Le
@@ -62,6 +63,12 @@ class Group:
     def __post_init__(self) -> None:
         require(not (self.freeze and self.rank), "rank", self.rank, "a frozen group has no updates; set freeze=false")
         require(self.rank > 0 or not self.alpha, "alpha", self.alpha, "needs a rank")
+
+
+def backbone_is_frozen(groups: Mapping[str, Group]) -> bool:
+    """Whether no part of the backbone, or of DiVA's group "model", is trained."""
+    parts = [group for name, group in groups.items() if name.split("/")[0] in ("backbone", "model")]
+    return bool(parts) and all(group.freeze for group in parts)
 
 
 @section

@@ -199,7 +199,14 @@ def sup_con(
     check_batch(embeddings, labels, candidates=candidates)
     x, others = pairwise.compared(embeddings, labels, candidates)
     logits = pairwise.inner_products(x, others.embeddings) / temperature
-    normalizer = log_sum_exp(logits, others.positive | others.negative, axis=1)
-    count = others.positive.sum(axis=1)
-    pull = jnp.sum(logits, axis=1, where=others.positive) / jnp.maximum(count, 1)
+    return sup_con_loss(logits, others.positive, others.negative, weights)
+
+
+def sup_con_loss(
+    logits: jax.Array, positive: jax.Array, negative: jax.Array, weights: jax.Array | None = None
+) -> jax.Array:
+    """Supervised contrastive loss from similarities over the temperature [N, M], with masks bool [N, M] -> scalar."""
+    normalizer = log_sum_exp(logits, positive | negative, axis=1)
+    count = positive.sum(axis=1)
+    pull = jnp.sum(logits, axis=1, where=positive) / jnp.maximum(count, 1)
     return weighted_mean(normalizer - pull, count > 0, weights)

@@ -1,16 +1,5 @@
-"use strict";
-const at = id => document.getElementById(id), file = at("file");
 let asked = 0;  // id of the newest request
 
-function element(name, properties, ...children) {
-  const made = Object.assign(document.createElement(name), properties);
-  made.append(...children);
-  return made;
-}
-function say(text, error = false) {
-  at("status").textContent = text;
-  at("status").className = error ? "error" : "";
-}
 function tile(best, picture) {
   const shown = picture ? [element("img", { src: `data:image/jpeg;base64,${picture}`, alt: best.class })] : [];
   return element("div", { className: "tile" }, ...shown,
@@ -24,19 +13,11 @@ async function classify(chosen) {
     const reply = await fetch("?pictures=1", { method: "POST", body: chosen }), answer = await reply.json();
     if (mine !== asked) return;  // another photograph has been chosen since
     if (!reply.ok) throw new Error(answer.error);
-    at("query").replaceChildren(element("img", { src: URL.createObjectURL(chosen), alt: chosen.name }),
-      element("p", {}, element("b", {}, answer.class)), element("p", {}, `score ${answer.score.toFixed(3)}`));
+    at("query").replaceChildren(preview(chosen), element("p", {}, element("b", {}, answer.class)),
+      element("p", {}, `score ${answer.score.toFixed(3)}`));
     at("near").replaceChildren(...answer.classes.map((best, i) => tile(best, answer.pictures[i])));
     at("found").hidden = false;
     say(`${chosen.name}: ${answer.class}; nearest: ${answer.classes[0].class}, cosine ${answer.cosine.toFixed(3)}.`);
   } catch (error) { if (mine === asked) say(`${chosen.name}: ${error.message}`, true); }
 }
-file.addEventListener("change", () => classify(file.files[0]));
-at("controls").addEventListener("submit", event => event.preventDefault());
-addEventListener("dragover", event => { event.preventDefault(); document.body.classList.add("dropping"); });
-addEventListener("dragleave", event => { if (!event.relatedTarget) document.body.classList.remove("dropping"); });
-addEventListener("drop", event => {
-  event.preventDefault();
-  document.body.classList.remove("dropping");
-  classify(event.dataTransfer.files[0]);
-});
+onPhotograph(classify);

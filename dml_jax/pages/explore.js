@@ -1,18 +1,7 @@
-"use strict";
 // The fragment of the address, "#12" for the neighbours of image 12, makes the back button work.
-const at = id => document.getElementById(id);
-const choice = at("class"), onlyWrong = at("wrong"), file = at("file"), images = at("images"), more = at("more");
+const choice = at("class"), onlyWrong = at("wrong"), images = at("images"), more = at("more");
 let shown = 0, listing = 0, finding = 0;  // number of listed images; ids of the newest requests
 
-function element(name, properties, ...children) {
-  const made = Object.assign(document.createElement(name), properties);
-  made.append(...children);
-  return made;
-}
-function say(text, error = false) {
-  at("status").textContent = text;
-  at("status").className = error ? "error" : "";
-}
 async function ask(address, options) {
   const reply = await fetch(address, options);
   const answer = await reply.json();
@@ -31,8 +20,8 @@ function tile(image) {
   if (linked) made.href = `#${image.index}`;
   return made;
 }
-function show(answer, source, lines) {
-  at("query").replaceChildren(element("img", { src: source, alt: lines[0] }), ...lines.map(line => element("p", {}, line)));
+function show(answer, picture, lines) {
+  at("query").replaceChildren(picture, ...lines.map(line => element("p", {}, line)));
   at("near").replaceChildren(...answer.neighbors.map(tile));
   at("found").hidden = false;
   scrollTo({ top: 0 });
@@ -56,7 +45,8 @@ async function open() {
   try {
     const answer = await ask(`neighbors/${index}`), right = answer.neighbors.filter(near => near.same).length;
     if (mine !== finding) return;  // another image has been chosen since
-    show(answer, `images/query/large/${index}`, [answer.query.class, answer.query.name]);
+    const picture = element("img", { src: `images/query/large/${index}`, alt: answer.query.class });
+    show(answer, picture, [answer.query.class, answer.query.name]);
     say(`${right} of the ${answer.neighbors.length} nearest images are of the class ${answer.query.class}.`);
   } catch (error) { if (mine === finding) say(error.message, true); }
 }
@@ -68,22 +58,14 @@ async function photograph(chosen) {
     const answer = await ask("", { method: "POST", body: chosen });
     if (mine !== finding) return;
     history.replaceState(null, "", location.pathname);
-    show(answer, URL.createObjectURL(chosen), [chosen.name]);
+    show(answer, preview(chosen), [chosen.name]);
     say(`Nearest: ${answer.neighbors[0].class}, cosine ${answer.neighbors[0].cosine.toFixed(3)}.`);
   } catch (error) { if (mine === finding) say(`${chosen.name}: ${error.message}`, true); }
 }
 choice.addEventListener("change", () => list(0));
 onlyWrong.addEventListener("change", () => list(0));
 more.addEventListener("click", () => list(shown));
-file.addEventListener("change", () => photograph(file.files[0]));
-at("controls").addEventListener("submit", event => event.preventDefault());
 addEventListener("hashchange", open);
-addEventListener("dragover", event => { event.preventDefault(); document.body.classList.add("dropping"); });
-addEventListener("dragleave", event => { if (!event.relatedTarget) document.body.classList.remove("dropping"); });
-addEventListener("drop", event => {
-  event.preventDefault();
-  document.body.classList.remove("dropping");
-  photograph(event.dataTransfer.files[0]);
-});
+onPhotograph(photograph);
 list(0);
 open();

@@ -15,4 +15,5 @@ def routes() -> list[Route]:
 async def _page(request: Request) -> Response:
     sources = "blob:; connect-src 'self'"
     body = html.resource("classify.html")
-    return HTMLResponse(html.document("Classify", body, styles=("explore.css",), script="classify.js", sources=sources))
+    scripts = ("photograph.js", "classify.js")
+    return HTMLResponse(html.document("Classify", body, styles=("explore.css",), scripts=scripts, sources=sources))

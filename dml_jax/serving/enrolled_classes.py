@@ -1,6 +1,5 @@
 """The classes of an index file for the server, which follows changes of the file."""
 
-import base64
 import sys
 from pathlib import Path
 from typing import Any
@@ -55,14 +54,14 @@ class EnrolledClasses:
 
     def __call__(self, rows: np.ndarray) -> list[Answer]:
         """Embeddings float32 [N, D] -> N answers: "class", "score", "cosine", "classes", the best with cosines, and
-        "pictures", the nearest image of each as a JPEG file in base64, empty if the index has none."""
+        "pictures", the nearest image of each as a JPEG file, empty if the index has none."""
         self._reload(rows)
         index = self._index
         names, scores, _ = index.nearest(rows, **self._decision)
         positions, cosines = index.best(rows, BEST)
         # JSON must be UTF-8; class names need not be.
         labels = [[printable(index.classes[label]) for label in row] for row in index.labels[positions]]
-        files = [[base64.b64encode(index.thumbnails[i]).decode() for i in row] for row in positions.tolist()]
+        files = [[index.thumbnails[i] for i in row] for row in positions.tolist()]
         return [
             {
                 "class": printable(name),

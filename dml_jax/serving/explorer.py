@@ -85,11 +85,8 @@ class Explorer:
         )
         body = Template(html.resource("explore.html")).substitute(title=html.text(self._title), options=options)
         sources = "'self' blob:; connect-src 'self'"
-        return HTMLResponse(
-            html.document(
-                f"{self._title}: neighbours", body, styles=("explore.css",), script="explore.js", sources=sources
-            )
-        )
+        title, scripts = f"{self._title}: neighbours", ("photograph.js", "explore.js")
+        return HTMLResponse(html.document(title, body, styles=("explore.css",), scripts=scripts, sources=sources))
 
     def _list(self, request: Request) -> Answer:
         """PAGE images from `start`, of one class or all, or only those whose nearest image is of another class."""

@@ -6,6 +6,7 @@ closed.
 """
 
 import asyncio
+import base64
 import ipaddress
 import itertools
 import logging
@@ -82,6 +83,8 @@ class Service:
                 if "class" in answer:
                     left_out = {name for name in ON_REQUEST if request.query_params.get(name) != "1"}
                     answer = {name: value for name, value in answer.items() if name not in left_out}
+                    if "pictures" in answer:
+                        answer["pictures"] = [base64.b64encode(each).decode() for each in answer["pictures"]]
                 return JSONResponse(answer)
         except TimeoutError:
             raise late from None

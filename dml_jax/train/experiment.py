@@ -17,6 +17,7 @@ from dml_jax.backbones.contract import Backbone
 from dml_jax.backbones.linen import on_features
 from dml_jax.config import Config, Data, Train
 from dml_jax.config.fields import validate
+from dml_jax.config.train import backbone_is_frozen
 from dml_jax.data import augment, formats, samplers, transforms
 from dml_jax.data.holdout import hold_out
 from dml_jax.data.samplers import Sampler
@@ -154,18 +155,19 @@ def build_method(config: Config, data: TrainingSet) -> Method:
         backbone = on_features(backbone)
     methods = configs.module("method", config.method.name)
 
-    frozen = {name for name, group in config.train.groups.items() if group.freeze or group.rank}
+    groups = config.train.groups
+    frozen = {name for name, group in groups.items() if group.freeze or group.rank}
 
     def build_for(classes: int) -> Method:
         def build_on(backbone: Backbone) -> Method:
             erased = _with_erasing(backbone, config.data)
             built: Method = methods.build(config.method, erased, data._replace(classes=classes))
-            return path_groups.by_path(built, config.train.groups)
+            return path_groups.by_path(built, groups)
 
         method = build_on(backbone)
         if method.group(("backbone",)) in frozen:
-            method = build_on(frozen_groups.as_evaluated(backbone))
-        return low_rank.updating(frozen_groups.keeping_state(method, frozen), config.train.groups)
+            method = build_on(frozen_groups.as_evaluated(backbone, random=not backbone_is_frozen(groups)))
+        return low_rank.updating(frozen_groups.keeping_state(method, frozen), groups)
 
     method = build_for(data.classes)
     if config.train.shard_classes:
@@ -178,7 +180,8 @@ def build_method(config: Config, data: TrainingSet) -> Method:
         method = hard_classes.mined(method, config.data, data)
     if not config.train.feature_views:
         evaluation = config.evaluation
-        embed = test_time.averaged(method.embed, flip=evaluation.flip, scales=evaluation.scales)
+        versions: dict[str, Any] = {"flip": evaluation.flip, "scales": evaluation.scales}
+        embed = test_time.averaged(method.embed, **versions, distance=method.distance)
         method = method._replace(embed=embed)
     return precision.in_bfloat16(method) if config.train.precision == "bfloat16" else method
 

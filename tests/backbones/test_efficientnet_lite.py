@@ -18,6 +18,7 @@ from sklearn import datasets
 import dml_jax
 from dml_jax.backbones import efficientnet_lite
 from dml_jax.backbones.weights import packaged, pretrained, store
+from dml_jax.backbones.weights.check_shapes import leaf_shapes
 from dml_jax.commands import cli, convert
 from dml_jax.errors import WeightsError
 
@@ -133,3 +134,16 @@ def test_overridden_pixels_are_reported() -> None:
     assert pretrained.overridden_pixels(options) == [
         "backbone.pixels.std=[128.0, 128.0, 128.0] instead of [0.5, 0.5, 0.5]"
     ]
+
+
+def test_tensors_of_known_weights_fit() -> None:
+    """Weights whose network is not traced have its tensors; with other options of the network, it is traced."""
+    network = replace(efficientnet_lite.lite0(), pretrained="lite0")
+    params, stats, fits = pretrained.load_backbone(asdict(network), "")
+    assert fits
+    random = efficientnet_lite.build(replace(network, pretrained="none"))
+    expected = jax.eval_shape(lambda key: random.init(key, (224, 224)), jax.random.key(0))
+    for found, wanted in zip((params, stats), expected, strict=True):
+        assert leaf_shapes(found) == leaf_shapes(wanted)
+    fixed = replace(network, freeze_bn_affine=True)  # scales and biases are among the statistics
+    assert not pretrained.load_backbone(asdict(fixed), "")[2]

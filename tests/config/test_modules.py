@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ import dml_jax
 from dml_jax import config as configs
 from dml_jax import main
 from dml_jax.analysis import run_report
+from dml_jax.backbones import resnet
 from dml_jax.commands import cli, embed
 from dml_jax.config import files as config_files
 from dml_jax.data import formats
@@ -193,6 +195,14 @@ def test_a_command_line_names_code(paper: Path) -> None:
     config, _ = config_files.resolved("config.json", {"method.loss": "mypaper.losses.spread"})
     assert config.method.options["mypaper.losses.spread"].scale == 3.0
     assert marks() == {"losses"}
+
+
+def test_another_network_starts_from_its_defaults() -> None:
+    given = {"backbone.depths": "2,2,2,2", "backbone.name": "resnet", "backbone.block": "basic"}
+    found = config_files.load_config("configs/folder_baseline.py", given)["backbone"]
+    assert found == asdict(resnet.Config(block="basic", depths=(2, 2, 2, 2)))
+    with pytest.raises(ConfigError, match=r"backbone\.name='resnett': unknown backbone; did you mean resnet"):
+        config_files.load_config("configs/folder_baseline.py", {"backbone.name": "resnett"})
 
 
 def test_the_code_of_the_data_is_not_needed_to_use_a_model(paper: Path) -> None:

@@ -47,6 +47,7 @@ MISLEADING = [
     "digits_hist evaluation.refine_eps=0.5",
     "cub_mpn evaluation.refine=reciprocal evaluation.refine_min_samples=3",
     "digits_hist backbone.freeze_bn=true",
+    "folder_vit train.groups.backbone.freeze=true backbone.drop_path=0.1",
     "digits_hist train.precision=bfloat16 backbone.dtype=float32",
     "digits_baseline method.memory=64",
     "digits_baseline:triplet method.memory_weight=0.5",

@@ -17,7 +17,7 @@ from dml_jax.data.store import FileReader
 from dml_jax.errors import DataError
 from tests.data import pictures
 
-CROPPED = {"crop": "random_resized", "image_size": 12, "resize": 16}
+CROPPED = {"crop": "random_resized", "image_size": 12, "resize": 16, "trivial_augment": True}
 
 
 @pytest.fixture(scope="module")

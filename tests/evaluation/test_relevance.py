@@ -206,7 +206,8 @@ def test_nothing_is_relevant():
     one_group = metrics.retrieval(points, labels, ks=KS, groups=np.zeros(20, int))
     no_rows = metrics.retrieval(points, None, relevant=[[]] * 20, ks=KS)
     no_classes = metrics.retrieval(points, np.zeros((20, 3), bool), ks=KS)
-    for found in (one_group, no_rows, no_classes):
+    empty_lists = metrics.retrieval(points, [[]] * 20, ks=KS)
+    for found in (one_group, no_rows, no_classes, empty_lists):
         assert (found["recall@10"], found["mrr"], found["lone_queries"]) == (0, 0, 20)
         assert np.isnan([found["r_precision"], found["map@r"]]).all()
 
@@ -318,6 +319,7 @@ def test_results_do_not_depend_on_the_memory():
         ({"labels": [[1]] * 19}, "labels: has 19 entries for 20 rows of queries"),
         ({"labels": None}, "labels: missing"),
         ({"relevant": [[0]] * 20}, "relevant: replaces the labels"),
+        ({"labels": np.zeros((20, 1), int)}, r"labels: has shape \[20, 1\]; give \[N\], one class per row"),
         ({"labels": None, "relevant": [[0]] * 19}, "relevant: has 19 entries for 20 queries"),
         ({"labels": None, "relevant": [[20]] * 20}, r"relevant: row 20 for query 0; must be in 0\.\.19"),
         ({"labels": None, "relevant": [[0.5]] * 20}, r"relevant: \[0\.5\] for query 0; give a list of gallery rows"),

@@ -14,6 +14,7 @@ import yaml
 from jax._src import clusters, xla_bridge
 
 from dml_jax import main
+from dml_jax.commands import embed
 from dml_jax.errors import ConfigError
 from dml_jax.train.distributed import cluster
 from tests.test_main import ROOT
@@ -21,7 +22,7 @@ from tests.test_main import ROOT
 LAUNCH = ROOT / "launch"
 
 
-@pytest.mark.parametrize("script", [*LAUNCH.glob("*.sh"), LAUNCH / "slurm.sbatch"], ids=lambda path: path.name)
+@pytest.mark.parametrize("script", [*LAUNCH.glob("*.sh"), *LAUNCH.glob("*.sbatch")], ids=lambda path: path.name)
 def test_syntax(script: Path) -> None:
     assert subprocess.run(["bash", "-n", script], capture_output=True, text=True).stderr == ""
 
@@ -73,6 +74,43 @@ def test_jobsets(file: Path) -> None:
     assert mounts["shm"] == "/dev/shm"
     for path in (options.workdir, *overrides.values(), container["env"][0]["value"]):
         assert any(path.startswith(f"{mount}/") for mount in mounts.values())
+
+
+def test_ray_job() -> None:
+    """The command is valid, sees its volumes and has no GPU of its own; the workers have some, also on spot nodes."""
+    job = yaml.safe_load((LAUNCH / "rayjob.yaml").read_text())["spec"]
+    program, *arguments = job["entrypoint"].split()
+    assert arguments[:3] == ["-m", "dml_jax", "embed"]
+    options = embed.parser().parse_args(arguments[3:])
+    assert (program, options.engine, options.address) == ("/app/.venv/bin/python", "ray", None)  # that of the job
+    cluster = job["rayClusterSpec"]
+    (workers,) = cluster["workerGroupSpecs"]
+    assert workers["replicas"] == workers["minReplicas"] == workers["maxReplicas"]
+    head, worker = cluster["headGroupSpec"], workers["template"]["spec"]
+    assert head["rayStartParams"]["num-cpus"] == "0"
+    assert {"nvidia.com/gpu", "cloud.google.com/gke-spot"} < {each["key"] for each in worker["tolerations"]}
+    for pod in (head["template"]["spec"], worker):
+        (container,) = pod["containers"]
+        assert ("nvidia.com/gpu" in container["resources"]["limits"]) == (pod is worker)
+        mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
+        assert mounts.keys() == {volume["name"] for volume in pod["volumes"]}
+        for path in (options.model, options.output, *options.paths):
+            assert any(path.startswith(f"{mount}/") for mount in mounts.values())
+
+
+def test_arguments_of_the_slurm_job_that_embeds(tmp_path: Path) -> None:
+    """With a stand-in for srun, which prints what it is given."""
+    (tmp_path / "srun").write_text("#!/bin/sh\necho $RAY_AUTH_MODE ${#RAY_AUTH_TOKEN}; printf '%s\\n' \"$@\"\n")
+    (tmp_path / "srun").chmod(0o755)
+    job = {"SLURM_CPUS_PER_TASK": "3", "SLURM_JOB_NUM_NODES": "2", "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    command = ["bash", LAUNCH / "slurm_ray.sbatch", "--model=w", "a folder"]
+    printed = subprocess.run(command, env=job, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert printed[0] == "token 64"
+    assert {"--cpus-per-task=3", "--min-nodes=2", "--num-cpus=3"} <= set(printed)
+    rest = printed[printed.index("--") + 1 :]
+    assert rest[:4] == ["python", "-m", "dml_jax", "embed"]
+    options = embed.parser().parse_args(rest[4:])
+    assert (options.engine, options.address, options.paths) == ("ray", "auto", ["a folder"])
 
 
 def restart_action(jobset: dict[str, Any], container: str, code: int, *, disrupted: bool = False) -> str:

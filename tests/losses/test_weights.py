@@ -24,6 +24,7 @@ OF_CLASSES: dict[str, tuple[Loss, tuple[np.ndarray, ...], dict[str, Any]]] = {
     "proxy_nca_pp": (losses.proxy_nca_pp, (PROXIES,), {}),
     "proxy_anchor": (losses.proxy_anchor, (PROXIES,), {}),
     "soft_triple": (losses.soft_triple, (CENTERS,), {}),
+    "anti_collapse": (losses.anti_collapse, (), {}),
 }
 OF_PAIRS: dict[str, tuple[Loss, tuple[np.ndarray, ...], dict[str, Any]]] = {
     "contrastive": (losses.contrastive, (), {}),
@@ -35,6 +36,7 @@ OF_PAIRS: dict[str, tuple[Loss, tuple[np.ndarray, ...], dict[str, Any]]] = {
     "multi_similarity, active": (losses.multi_similarity, (), {"divisor": "active"}),
     "circle": (losses.circle, (), {}),
     "sup_con": (losses.sup_con, (), {}),
+    "hyperbolic": (losses.hyperbolic, (), {}),
     "smooth_ap": (losses.smooth_ap, (), {"temperature": 0.1}),
     "recall_at_k": (losses.recall_at_k, (), {"temperature": 0.1}),
 }

@@ -13,6 +13,7 @@ import optax
 import pytest
 from flax import traverse_util
 
+from benchmarks.collectives import collectives
 from dml_jax import config as configs
 from dml_jax.backbones.weights import store
 from dml_jax.config import files as config_files
@@ -22,6 +23,7 @@ from dml_jax.methods.contract import Method
 from dml_jax.train import experiment, on_devices, step
 from dml_jax.train.checkpoint import Checkpoints
 from dml_jax.train.distributed import mesh as meshes
+from dml_jax.train.distributed import xla_flags
 from dml_jax.train.state import TrainState
 from dml_jax.train.variants import class_tables
 from tests import toys
@@ -127,6 +129,23 @@ def test_a_million_classes_take_an_eighth_of_the_memory_and_little_traffic(name:
         for shape in re.findall(r"[fs]\d+\[([\d,]*)\]", result):
             # At most the batch's similarities to itself, its embeddings, or the rows that padding moves.
             assert np.prod([int(n) for n in shape.split(",") if n], dtype=int) <= 128 * 128, result
+
+
+def test_each_device_draws_its_part_of_a_million_classes() -> None:
+    """No device holds or sends a whole table, by the compiler's own figures."""
+    classes, optimizer = 1_000_000, optax.adam(1e-2)
+    batch = jax.eval_shape(lambda: toys.batch(1, size=128, classes=4))
+    method = class_tables.spread(partial(build, "proxy_anchor"), classes, batch)
+    initial = partial(step.initial, method, optimizer)
+    shapes = jax.eval_shape(initial, jax.random.key(0), batch)
+    layout = meshes.shardings(meshes.make(), shapes, method.hooks.class_axis)
+    program = jax.jit(initial, out_shardings=layout, compiler_options=xla_flags.unoptimized())
+    compiled = program.lower(jax.random.key(0), batch).compile()
+    memory = compiled.memory_analysis()
+    assert memory is not None
+    table = 4 * DIM * classes
+    assert memory.temp_size_in_bytes + memory.output_size_in_bytes < table
+    assert sum(one.bytes for one in collectives(compiled.as_text())) < table / 100
 
 
 @pytest.mark.slow

@@ -1,6 +1,6 @@
 """Low-rank updates: values and gradients in NumPy, training and resuming, merging, and errors."""
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +80,7 @@ def test_values_and_gradients() -> None:
         plain = low_rank.merged(params)
         np.testing.assert_allclose(method.embed(plain, {}, x), method.embed(params, {}, x), rtol=1e-12)
         np.testing.assert_allclose(linear().embed(plain, {}, x), method.embed(params, {}, x), rtol=1e-12)
+        assert "stop_gradient" not in str(jax.make_jaxpr(method.embed)(plain, {}, x))  # jax2onnx cannot convert it
         assert jax.tree.structure(plain) == jax.tree.structure(linear().init(jax.random.key(0), batch)[0])
 
     net, rest = jax.tree.map(np.asarray, (params["net"], params["rest"]["kernel"]))
@@ -185,6 +186,18 @@ def test_only_the_factors_of_the_chosen_layers_change(tmp_path: Path) -> None:
     store.close()
 
 
+@pytest.mark.parametrize(("groups", "random"), [(FROZEN, False), (FROZEN | LAYERS, True)])
+def test_stochastic_depth_where_parts_are_trained(groups: dict[str, Group], random: bool) -> None:
+    config = configs.resolve(vit_values(**groups))
+    config = replace(config, backbone=replace(config.backbone, drop_path=0.9))
+    method, images = experiments.build_method(config, TrainingSet(8, 64)), toys.batch(1).images
+    params, state = jax.jit(method.init)(jax.random.key(0), toys.batch(1))
+    encode = jax.jit(method.encode, static_argnames="train")
+    trained, _ = encode(params, state, images, train=True, key=jax.random.key(1))
+    evaluated, _ = encode(params, state, images, train=False)
+    assert np.allclose(trained, evaluated, atol=1e-6) != random
+
+
 @pytest.mark.parametrize(
     ("groups", "message"),
     [
@@ -195,8 +208,12 @@ def test_only_the_factors_of_the_chosen_layers_change(tmp_path: Path) -> None:
         ),
         (
             {"backbone/blocks_1/norm1": Group(1e-2, rank=2)},
-            r"train\.groups\.backbone/blocks_1/norm1\.rank=2: there are no dense layers or 1x1 convolutions; did you "
-            "mean backbone/blocks_1/",
+            r"train\.groups\.backbone/blocks_1/norm1\.rank=2: the group has no dense layers or 1x1 convolutions; did "
+            "you mean backbone/blocks_1/",
+        ),
+        (
+            {"backbone/*/bias": Group(1e-2, rank=2)},
+            r"backbone/\*/bias\.rank=2: .*; known: backbone/blocks_\*/attn/proj, .*/mlp_fc2, embedding, loss$",
         ),
     ],
 )

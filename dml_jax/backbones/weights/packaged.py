@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import dml_jax
 from dml_jax import files
-from dml_jax.backbones.weights import convert, store, tensor_files
+from dml_jax.backbones.weights import store
 from dml_jax.errors import WeightsError
 
 
@@ -47,6 +47,8 @@ PACKAGES = {
         "9656183eaeafe8cbf0cf560089305d34668787f6a26377ccbe5be192ed3f855d",
     ),
 }
+# SHA-256 of converted weights whose tensors are those of the network that they record, so that it need not be traced.
+CONVERTED = {"b83a25f291e38c06a469bc91ad013df296e9815aba29ce4cceceb9ad1855df9a"}  # lite0
 
 
 def converted(name: str) -> Path:
@@ -58,6 +60,8 @@ def converted(name: str) -> Path:
             store.read(directory)
             return directory
         shutil.rmtree(directory, ignore_errors=True)
+    from dml_jax.backbones.weights import convert, tensor_files  # slow to import, and needed only once
+
     file = source(name)
     found = convert.convert({str(file): tensor_files.read(file)})
     arrays = tensor_files.read_finite(found.tensors, str(file))

@@ -17,23 +17,27 @@ from dml_jax.errors import WeightsError
 SIZES = ("block", "depths", "widths", "stem", "channels", "depth", "width", "patch", "registers", "distilled")
 
 
-def load_backbone(options: Mapping[str, Any], source: str) -> tuple[Any, Any]:
-    """(params, stats) of a backbone, nested dicts of NumPy arrays.
+def load_backbone(options: Mapping[str, Any], source: str) -> tuple[Any, Any, bool]:
+    """(params, stats) of a backbone, nested dicts of NumPy arrays, and whether they are known to fit it.
 
     `options` is its configuration as a dict; the message names `source`, where the weights are published.
     """
     directory, architecture = options["pretrained"], options["name"]
     path = packaged.directory(Path(directory).expanduser())
     if not directory or not path.is_dir():
+        given, output = (directory, "") if path.is_file() else (source, directory)
         raise WeightsError(
-            f"backbone.pretrained={directory!r}: no converted weights found; create them with "
-            f"`dml-jax convert --weights={source} --output={directory or 'weights/NAME'}`, "
+            f"backbone.pretrained={directory!r}: is not a directory of converted weights; create one with "
+            f"`dml-jax convert --weights={given} --output={output or 'weights/NAME'}`, "
             "or train from scratch with --config.backbone.pretrained=none"
         )
     arrays, metadata = store.read(path)
     found = metadata["architecture"].get("name")
     if found != architecture:
-        raise WeightsError(f"backbone.pretrained={directory!r}: weights of {found}, but backbone.name={architecture!r}")
+        raise WeightsError(
+            f"backbone.pretrained={directory!r}: weights of {found}, but backbone.name={architecture!r}; "
+            f"set it to {found!r}, or give other weights"
+        )
     if wrong := differences(metadata["architecture"], options, SIZES):
         raise WeightsError(
             f"backbone.pretrained={directory!r}: weights of another {architecture}: {', '.join(wrong)}; set these "
@@ -42,7 +46,9 @@ def load_backbone(options: Mapping[str, Any], source: str) -> tuple[Any, Any]:
     unseen = getattr(module("backbone", architecture), "UNSEEN", ())
     if wrong := differences(metadata["architecture"], options, unseen):
         raise WeightsError(f"backbone.pretrained={directory!r}: was trained with {', '.join(wrong)}; set these values")
-    return store.subtree(arrays, "backbone/params/"), store.subtree(arrays, "backbone/stats/")
+    known = metadata["weights_sha256"] in packaged.CONVERTED
+    fits = known and not differences(metadata["architecture"], options, options)
+    return store.subtree(arrays, "backbone/params/"), store.subtree(arrays, "backbone/stats/"), fits
 
 
 def overridden_pixels(options: Mapping[str, Any]) -> list[str]:

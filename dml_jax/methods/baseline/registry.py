@@ -18,7 +18,16 @@ from dml_jax import losses
 from dml_jax.backbones.initializers import normal_init, uniform_fan_in
 from dml_jax.config.modules import imported
 from dml_jax.errors import ConfigError, suggest
-from dml_jax.losses import active_pairs, classification, pair_losses, proxies, ranking, similarity_losses
+from dml_jax.losses import (
+    active_pairs,
+    classification,
+    coding_rate,
+    pair_losses,
+    poincare_ball,
+    proxies,
+    ranking,
+    similarity_losses,
+)
 from dml_jax.losses.classification import dynamic_margins, linear_logits, nearest_center
 from dml_jax.losses.pairwise import class_cosine
 
@@ -67,6 +76,8 @@ class Entry:
       logits: (options, parameters, embeddings [N, D]) -> class scores [N, C] without margins; None if the loss does not
         train a classifier.
       active: takes the arguments of `loss` without candidates; see `Hooks.active_pairs`.
+      in_unit_ball: (options, embeddings [N, D]) -> points in the Poincaré ball of radius 1, whose hyperbolic distances
+        the loss and then also the evaluation compare; None for other losses.
     """
 
     options: Any
@@ -74,6 +85,7 @@ class Entry:
     parameters: Callable[[Any, int, int], Shapes] = no_parameters
     logits: Callable[[Any, Params, jax.Array], jax.Array] | None = None
     active: Callable[..., jax.Array] | None = None
+    in_unit_ball: Callable[[Any, jax.Array], jax.Array] | None = None
 
     @property
     def mines(self) -> bool:
@@ -153,6 +165,11 @@ LOSSES: dict[str, Entry] = {
     ),
     "circle": Entry(similarity_losses.Circle, losses.circle),
     "sup_con": Entry(similarity_losses.SupCon, losses.sup_con),
+    "hyperbolic": Entry(
+        poincare_ball.Hyperbolic, losses.hyperbolic,
+        in_unit_ball=lambda o, x: poincare_ball.in_unit_ball(x, curvature=o.curvature, clip=o.clip),
+    ),
+    "anti_collapse": Entry(coding_rate.AntiCollapse, losses.anti_collapse),
     "smooth_ap": Entry(ranking.SmoothAP, losses.smooth_ap),
     "recall_at_k": Entry(ranking.RecallAtK, losses.recall_at_k),
 }  # fmt: skip

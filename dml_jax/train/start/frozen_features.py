@@ -1,8 +1,8 @@
 """Training on features of a frozen backbone, which are computed once: minutes of training become seconds.
 
-Each training image passes through the backbone as in evaluation and as some random crops, flipped at random. Batches
-are drawn as usual; each image of a batch contributes one of its views. Export, inference and evaluation run the whole
-network. The features are kept in the work directory, under the digest of everything that determines them.
+Each training image passes through the backbone as in evaluation and as some random crops, augmented and flipped at
+random. Batches are drawn as usual; each image of a batch contributes one of its views. Export, inference and evaluation
+run the whole network. The features are kept in the work directory, under the digest of everything that determines them.
 """
 
 import hashlib
@@ -35,7 +35,7 @@ DIRECTORY = "features"  # in the work directory
 # Options of the data that determine features.
 CROPS = (
     *("crop", "image_size", "resize", "interpolation", "resize_first", "decode_scaled"),
-    *("crop_scale", "crop_ratio", "flip"),
+    *("crop_scale", "crop_ratio", "trivial_augment", "flip"),
 )
 TOLERANCE = 1e-3  # of an embedding of unit length, between a feature map and its two cells
 

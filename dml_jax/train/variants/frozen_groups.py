@@ -14,13 +14,13 @@ from dml_jax.errors import ConfigError
 from dml_jax.methods.contract import Aux, Batch, Method, PyTree
 
 
-def as_evaluated(backbone: Backbone) -> Backbone:
-    """A backbone that computes in training what it computes in evaluations: features that stay what they are."""
+def as_evaluated(backbone: Backbone, *, random: bool) -> Backbone:
+    """A backbone that computes in training what it computes in evaluations, except for stochastic depth if `random`."""
 
     def apply(
         params: PyTree, stats: PyTree, inputs: jax.Array, /, *, train: bool, key: jax.Array | None = None
     ) -> tuple[jax.Array, PyTree]:
-        return backbone.apply(params, stats, inputs, train=False)
+        return backbone.apply(params, stats, inputs, train=False, key=key if random else None)
 
     return backbone._replace(apply=apply)
 

@@ -103,7 +103,9 @@ def updating(method: Method, groups: Mapping[str, Group]) -> Method:
     def of_sums(function: Any) -> Any:
         def call(params: PyTree, *arguments: Any, **options: Any) -> Any:
             base, updates = split(params)
-            return function(merged(join(jax.tree_util.tree_map_with_path(fixed, base), updates)), *arguments, **options)
+            if updates:
+                params = merged(join(jax.tree_util.tree_map_with_path(fixed, base), updates))
+            return function(params, *arguments, **options)
 
         return call
 
@@ -138,6 +140,6 @@ def check(groups: Mapping[str, Group], method: Method, params: PyTree) -> None:
         if group.rank and name not in updated:
             layers = ["/".join(path[:-1]) for path, leaf in flat.items() if not _is_update(path) and _is_matrix(leaf)]
             raise ConfigError(
-                f"train.groups.{name}.rank={group.rank}: there are no dense layers or 1x1 convolutions; "
+                f"train.groups.{name}.rank={group.rank}: the group has no dense layers or 1x1 convolutions; "
                 f"{suggest(name, layers)}"
             )

@@ -1,0 +1,44 @@
+"""Anti-Collapse loss (Jiang et al., "Anti-Collapse loss for deep metric learning", arXiv:2407.03106, 2024).
+
+The average coding rate of N unit vectors z of D dimensions up to a distortion epsilon (Yu et al., "Learning diverse and
+discriminative representations via the principle of maximal coding rate reduction", NeurIPS 2020),
+
+    R = 1/2 log det(I + D / (N epsilon^2) sum_i z_i z_i^T),
+
+grows with the number of directions in which they spread. The loss is -R. It does not depend on labels and is added to
+another loss, as in `method.loss=multi_similarity+anti_collapse`, with a small weight.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from dml_jax.config.fields import Positive, section
+from dml_jax.losses.check_batch import check_batch
+from dml_jax.losses.pairwise import inner_products
+from dml_jax.numerics import root, unit
+
+
+@section
+class AntiCollapse:
+    """Options of `anti_collapse`."""
+
+    epsilon: Positive = 0.5  # distortion
+
+
+def anti_collapse(
+    embeddings: jax.Array, labels: jax.Array, *, epsilon: float = 0.5, weights: jax.Array | None = None
+) -> jax.Array:
+    """Minus the average coding rate of unit embeddings, or of proxies -> scalar, in nats.
+
+    Args:
+      labels: not used.
+      epsilon: distortion.
+    """
+    check_batch(embeddings, labels)
+    z = unit(embeddings)
+    count, dim = z.shape
+    w = jnp.ones(count, z.dtype) if weights is None else jnp.asarray(weights, z.dtype)
+    z = z * root(w * dim / (jnp.where(w.sum() > 0, w.sum(), 1) * epsilon**2))[:, None]
+    z = z if count < dim else z.T  # the determinant is the same
+    factor = jnp.linalg.cholesky(jnp.eye(len(z), dtype=z.dtype) + inner_products(z, z))
+    return -jnp.sum(jnp.log(jnp.diagonal(factor)))

@@ -1,0 +1,71 @@
+"""Hyp-ViT's loss in hyperbolic space (Ermolov, Mirvakhabova, Khrulkov, Sebe, Oseledets, CVPR 2022).
+
+Embeddings x are clipped to the length r (Guo et al., "Clipped hyperbolic classifiers are super-hyperbolic classifiers",
+CVPR 2022), and the exponential map at the origin takes them to the Poincaré ball of curvature -c, whose radius is
+1 / sqrt(c):
+
+    p = tanh(sqrt(c) |x|) x / (sqrt(c) |x|),    d(p, q) = 2 / sqrt(c) artanh(sqrt(c) |-p (+) q|) with Möbius addition,
+
+which equals 2 / sqrt(c) arsinh(sqrt(c) |p - q| / sqrt((1 - c |p|^2) (1 - c |q|^2))). The loss of a positive pair (i, j)
+with temperature t is -log(exp(-d_ij / t) / sum_{k != i} exp(-d_ik / t)). The authors' code (htdt/hyp_metric) sums the
+means of both directions of two images per class, which is twice the mean over the anchors used here; its limits on the
+radius of the ball and on the argument of artanh are not reached with its options.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from dml_jax.config.fields import Positive, section
+from dml_jax.losses import pairwise
+from dml_jax.losses.check_batch import check_batch
+from dml_jax.losses.pairwise import Candidates
+from dml_jax.losses.similarity_losses import sup_con_loss
+from dml_jax.numerics import at_least_float32, root, unit
+
+
+@section
+class Hyperbolic:
+    """Options of `hyperbolic`."""
+
+    curvature: Positive = 0.1  # c
+    clip: Positive = 2.3  # r, the largest length of embeddings
+    temperature: Positive = 0.2  # divides the distances
+
+
+def hyperbolic(
+    embeddings: jax.Array,
+    labels: jax.Array,
+    *,
+    curvature: float = 0.1,
+    clip: float = 2.3,
+    temperature: float = 0.2,
+    candidates: Candidates | None = None,
+    weights: jax.Array | None = None,
+) -> jax.Array:
+    """Hyp-ViT's loss: the mean over the anchors that have positives -> scalar; 0 if there are none.
+
+    With several positives, the mean over them. Embeddings are not normalised.
+
+    Args:
+      curvature: c; the ball has the curvature -c.
+      clip: r, the largest length of embeddings.
+      temperature: divides the distances.
+    """
+    check_batch(embeddings, labels, candidates=candidates)
+    x, others = pairwise.compared(embeddings, labels, candidates, normalize=False)
+    p, q = (in_unit_ball(rows, curvature=curvature, clip=clip) for rows in (x, others.embeddings))
+    logits = -distances(p, q) / (curvature**0.5 * temperature)
+    return sup_con_loss(logits, others.positive, others.negative, weights)
+
+
+def in_unit_ball(x: jax.Array, *, curvature: float, clip: float) -> jax.Array:
+    """sqrt(c) p of each row x [N, D]: the points of the ball, scaled to the ball of radius and curvature 1."""
+    x = at_least_float32(x)
+    lengths = root(jnp.sum(x * x, axis=-1, keepdims=True))
+    return jnp.tanh(curvature**0.5 * jnp.minimum(lengths, clip)) * unit(x)
+
+
+def distances(p: jax.Array, q: jax.Array) -> jax.Array:
+    """Hyperbolic distances [N, M] of points in the unit ball, [N, D] and [M, D], with curvature -1."""
+    inside = [1 - jnp.sum(points * points, axis=-1) for points in (p, q)]
+    return 2 * jnp.arcsinh(pairwise.distances(p, q) / jnp.sqrt(inside[0][:, None] * inside[1][None, :]))

@@ -1,0 +1,47 @@
+"""Manifests fit the published schemas of Kubernetes and, as Kubeflow publishes it, of JobSet."""
+
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.launch.test_manifests import LAUNCH
+
+pytestmark = pytest.mark.slow
+
+
+def read(name: str) -> Any:
+    return yaml.safe_load((LAUNCH / name).read_text())
+
+
+def check(kind: str, version: str, body: dict[str, Any]) -> None:
+    """Raises an error for a missing or unknown field, or one of another type."""
+    kubernetes = pytest.importorskip("kubernetes_validate")
+    kubernetes.validate({"apiVersion": version, "kind": kind, "metadata": {"name": "any"}, **body}, "1.37", strict=True)
+
+
+def unknown(given: Any, known: Any, path: str = "") -> list[str]:
+    """The paths of the values that a model has not kept."""
+    if isinstance(given, dict):
+        return [p for key, value in given.items() for p in unknown(value, (known or {}).get(key), f"{path}/{key}")]
+    if isinstance(given, list):
+        pairs = zip(given, known or [None] * len(given), strict=True)
+        return [p for i, (one, other) in enumerate(pairs) for p in unknown(one, other, f"{path}/{i}")]
+    return [] if given == known else [path]
+
+
+@pytest.mark.parametrize("name", ["jobset_gpu.yaml", "jobset_tpu.yaml"])
+def test_jobsets(name: str) -> None:
+    models, manifest = pytest.importorskip("kubeflow_trainer_api.models"), read(name)
+    assert unknown(manifest, models.JobsetV1alpha2JobSet.from_dict(manifest).to_dict()) == []
+    for group in manifest["spec"]["replicatedJobs"]:
+        check("Job", "batch/v1", group["template"])
+    manifest["spec"]["failurePolicy"]["rules"][0]["onReasons"] = ["any"]
+    found = unknown(manifest, models.JobsetV1alpha2JobSet.from_dict(manifest).to_dict())
+    assert found == ["/spec/failurePolicy/rules/0/onReasons/0"]
+
+
+def test_pods_of_the_ray_job() -> None:
+    cluster = read("rayjob.yaml")["spec"]["rayClusterSpec"]
+    for group in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"]):
+        check("PodTemplate", "v1", {"template": group["template"]})
