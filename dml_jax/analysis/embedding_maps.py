@@ -21,8 +21,7 @@ Project = Callable[[np.ndarray], np.ndarray]
 def reduced(embeddings: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Principal components of embeddings [N, D], whose rows are normalised first.
 
-    Returns:
-      (float32 [N, at most COMPONENTS], fraction of the variance that each explains).
+    The result is (float32 [N, at most COMPONENTS], fraction of the variance that each explains).
     """
     rows = np.asarray(embeddings, np.float64)
     rows = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
@@ -32,10 +31,9 @@ def reduced(embeddings: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def thumbnail_positions(points: np.ndarray, cells: int = CELLS) -> list[tuple[int, int, int]]:
-    """Picks one of the points [N, 2] for each non-empty cell of a grid over the map.
+    """One of the points [N, 2] for each non-empty cell of a grid over the map: (index, column, row).
 
-    Returns:
-      (index of the point nearest to the centre of the cell, column, row).
+    It is the point nearest to the centre of the cell.
     """
     low, high = points.min(axis=0), points.max(axis=0)
     scaled = (points - low) / np.maximum(high - low, 1e-12) * cells

@@ -7,6 +7,7 @@ take the nearest pixel, black outside of the image.
 
 from collections.abc import Callable
 from functools import partial
+from math import ceil
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -57,7 +58,7 @@ OPERATIONS = {
     "contrast": Operation(partial(_enhanced, ImageEnhance.Contrast), 0.99, True),
     "sharpness": Operation(partial(_enhanced, ImageEnhance.Sharpness), 0.99, True),
     "posterize": Operation(lambda image, s: ImageOps.posterize(image, 8 - round(s)), 6),  # bits fewer
-    "solarize": Operation(lambda image, s: ImageOps.solarize(image, 255 - s), 255),
+    "solarize": Operation(lambda image, s: ImageOps.solarize(image, ceil(255 - s)), 255),
     "autocontrast": Operation(lambda image, _: ImageOps.autocontrast(image)),
     "equalize": Operation(lambda image, _: ImageOps.equalize(image)),
 }

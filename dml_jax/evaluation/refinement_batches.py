@@ -41,30 +41,20 @@ def check_options(kinds: Sequence[str], count: int, min_samples: int, images: in
 
 
 class Groups(NamedTuple):
-    """Batches of images that exchange messages.
+    """Batches of images that exchange messages."""
 
-    Attributes:
-      batches: int [B, S], row indices of the embeddings; an index that occurs twice is two nodes.
-      refined: the first `refined` images of each batch are refined, the others only send messages. Every row of the
-        embeddings is refined at least once; its first occurrence is used.
-    """
-
-    batches: np.ndarray
+    batches: np.ndarray  # int [B, S], row indices of the embeddings; an index that occurs twice is two nodes
+    # The first `refined` images of each batch are refined, the others only send messages. Every row of the embeddings
+    # is refined at least once; its first occurrence is used.
     refined: int
 
 
 class Clusters(NamedTuple):
-    """The result of a clustering.
+    """The result of a clustering."""
 
-    Attributes:
-      labels: int64 [N], in 0..C-1 without gaps; noise forms one more cluster, as in the authors' code.
-      found: number of clusters, not counting noise.
-      noise: number of images labelled as noise.
-    """
-
-    labels: np.ndarray
-    found: int
-    noise: int
+    labels: np.ndarray  # int64 [N], in 0..C-1 without gaps; noise forms one more cluster, as in the authors' code
+    found: int  # number of clusters, not counting noise
+    noise: int  # number of images labelled as noise
 
 
 def cluster(

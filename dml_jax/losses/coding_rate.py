@@ -28,12 +28,7 @@ class AntiCollapse:
 def anti_collapse(
     embeddings: jax.Array, labels: jax.Array, *, epsilon: float = 0.5, weights: jax.Array | None = None
 ) -> jax.Array:
-    """Minus the average coding rate of unit embeddings, or of proxies -> scalar, in nats.
-
-    Args:
-      labels: not used.
-      epsilon: distortion.
-    """
+    """Minus the average coding rate of unit embeddings, or of proxies, in nats -> scalar; labels are not used."""
     check_batch(embeddings, labels)
     z = unit(embeddings)
     count, dim = z.shape

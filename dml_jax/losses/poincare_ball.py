@@ -1,15 +1,12 @@
 """Hyp-ViT's loss in hyperbolic space (Ermolov, Mirvakhabova, Khrulkov, Sebe, Oseledets, CVPR 2022).
 
-Embeddings x are clipped to the length r (Guo et al., "Clipped hyperbolic classifiers are super-hyperbolic classifiers",
-CVPR 2022), and the exponential map at the origin takes them to the Poincaré ball of curvature -c, whose radius is
-1 / sqrt(c):
+Embeddings x, clipped to the length r, are mapped to the Poincaré ball of curvature -c:
 
     p = tanh(sqrt(c) |x|) x / (sqrt(c) |x|),    d(p, q) = 2 / sqrt(c) artanh(sqrt(c) |-p (+) q|) with Möbius addition,
 
 which equals 2 / sqrt(c) arsinh(sqrt(c) |p - q| / sqrt((1 - c |p|^2) (1 - c |q|^2))). The loss of a positive pair (i, j)
 with temperature t is -log(exp(-d_ij / t) / sum_{k != i} exp(-d_ik / t)). The authors' code (htdt/hyp_metric) sums the
-means of both directions of two images per class, which is twice the mean over the anchors used here; its limits on the
-radius of the ball and on the argument of artanh are not reached with its options.
+means of both directions of two images per class, which is twice the mean over the anchors used here.
 """
 
 import jax
@@ -42,14 +39,9 @@ def hyperbolic(
     candidates: Candidates | None = None,
     weights: jax.Array | None = None,
 ) -> jax.Array:
-    """Hyp-ViT's loss: the mean over the anchors that have positives -> scalar; 0 if there are none.
+    """Hyp-ViT's loss: the mean over the anchors with positives of the mean over these -> scalar; 0 if there are none.
 
-    With several positives, the mean over them. Embeddings are not normalised.
-
-    Args:
-      curvature: c; the ball has the curvature -c.
-      clip: r, the largest length of embeddings.
-      temperature: divides the distances.
+    Embeddings are not normalised. The options are the fields of `Hyperbolic`.
     """
     check_batch(embeddings, labels, candidates=candidates)
     x, others = pairwise.compared(embeddings, labels, candidates, normalize=False)

@@ -24,18 +24,13 @@ DIGITS = 1  # decimal places of percentages
 
 
 class Table(NamedTuple):
-    """A table with sentences below it.
-
-    Attributes:
-      rows: cells, as many as headings.
-      narrow: indices of the columns that fit on a terminal.
-    """
+    """A table with sentences below it."""
 
     title: str
     notes: tuple[str, ...]
     head: tuple[str, ...]
-    rows: tuple[tuple[Cell, ...], ...]
-    narrow: tuple[int, ...]
+    rows: tuple[tuple[Cell, ...], ...]  # cells, as many as headings
+    narrow: tuple[int, ...]  # indices of the columns that fit on a terminal
 
 
 def build(title: str, group: Group, metric: str, reported: Mapping[str, Mapping[str, Any]]) -> Table:
@@ -144,8 +139,7 @@ def pairs(table: Table, group: Group, metric: str) -> Table | None:
     names = [name for name, found in means.items() if found is not None]
     if len(names) < 3:
         return None
-    heading = next((entry.heading for entry in metric_table.columns({metric: 0})), metric)
-    rows = []
+    heading, rows = metric_table.heading(metric), []
     for name in names:
         found = [math.nan if name == n else outcomes.paired_test(means[name], means[n]) for n in names]
         rows.append((Cell(printable(name)), *(Cell(_p_value(p), p) for p in found)))
