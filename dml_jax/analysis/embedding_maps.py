@@ -10,7 +10,7 @@ from dml_jax.analysis import drawing, figures, views
 from dml_jax.analysis.findings import Finding, Panel
 from dml_jax.analysis.trained_run import TrainedRun
 
-MOST = 6000  # images in a map
+MOST = 3000  # images in a map
 PICTURED = 700  # images with pictures in the report
 CELLS = 16  # thumbnails per side
 COMPONENTS = 50  # principal components from which the maps are computed
