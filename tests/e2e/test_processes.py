@@ -29,7 +29,7 @@ def test_two_processes_agree_with_one(tmp_path: Path) -> None:
         )
         for number in range(2)
     ]  # fmt: skip
-    printed = [process.communicate(timeout=300)[0] for process in processes]
+    printed = [process.communicate(timeout=900)[0] for process in processes]
     assert [process.returncode for process in processes] == [0, 0], printed
     assert "R@1" in printed[0]
     assert "R@1" not in printed[1]
