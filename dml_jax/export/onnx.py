@@ -81,6 +81,7 @@ def _converted(path: Path, embed: Embed, image_shape: tuple[int, int]) -> Any:
         except Exception as error:  # many types, for operators and for their options
             raise DataError(f"{path}: cannot be converted to ONNX ({reason(error)}); export stablehlo") from error
     _pool_images(model)
+    _name_activations(model)
     return model
 
 
@@ -96,21 +97,11 @@ def _pool_images(model: Any) -> None:
             nodes.append(node)
             continue
         pads = options.get("pads", [0] * 8)
+        window = {key: options[key][1:3] for key in ("kernel_shape", "strides")} | {"pads": [*pads[1:3], *pads[5:7]]}
         chain: list[tuple[str, list[str], dict[str, Any]]] = [
-            ("Squeeze", ["two_axes"], {}),
-            ("Transpose", [], {"perm": [0, 3, 1, 2]}),
-            (
-                "MaxPool",
-                [],
-                {
-                    "kernel_shape": options["kernel_shape"][1:3],
-                    "strides": options["strides"][1:3],
-                    "pads": [*pads[1:3], *pads[5:7]],
-                },
-            ),
-            ("Transpose", [], {"perm": [0, 2, 3, 1]}),
-            ("Unsqueeze", ["two_axes"], {}),
-        ]
+            ("Squeeze", ["two_axes"], {}), ("Transpose", [], {"perm": [0, 3, 1, 2]}), ("MaxPool", [], window),
+            ("Transpose", [], {"perm": [0, 2, 3, 1]}), ("Unsqueeze", ["two_axes"], {}),
+        ]  # fmt: skip
         value = node.input[0]
         for i, (kind, further, attributes) in enumerate(chain, start=1):
             output = node.output[0] if i == len(chain) else f"{node.output[0]}_{i}"
@@ -120,6 +111,30 @@ def _pool_images(model: Any) -> None:
         model.graph.initializer.append(numpy_helper.from_array(np.array([0, 1]), "two_axes"))
         del model.graph.node[:]
         model.graph.node.extend(nodes)
+
+
+def _name_activations(model: Any) -> None:
+    """Rewrites x - c as x + (-c), max(x, 0) as Relu and min(x, c) as Clip, which runtimes merge with convolutions."""
+    from onnx import numpy_helper
+
+    constants = {constant.name: numpy_helper.to_array(constant) for constant in model.graph.initializer}
+    for node in model.graph.node:
+        value = constants.get(node.input[1]) if len(node.input) == 2 else None
+        if value is None or value.dtype.kind != "f":
+            continue
+        if node.op_type == "Sub":
+            node.op_type, node.input[1] = "Add", f"{node.output[0]}_negative"
+            model.graph.initializer.append(numpy_helper.from_array(-value, node.input[1]))
+        elif node.op_type == "Max" and value.shape == () and value == 0:
+            node.op_type = "Relu"
+            del node.input[1]
+        elif node.op_type == "Min" and value.shape == ():
+            node.op_type = "Clip"
+            node.input.insert(1, "")  # no lower limit
+    used = {name for node in model.graph.node for name in node.input}
+    for i in reversed(range(len(model.graph.initializer))):
+        if model.graph.initializer[i].name not in used:  # of which onnxruntime would warn
+            del model.graph.initializer[i]
 
 
 @contextlib.contextmanager

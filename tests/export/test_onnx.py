@@ -3,6 +3,7 @@
 Slow: importing the converter takes ten seconds or more.
 """
 
+from collections import Counter
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dml_jax.backbones import bn_inception, deit, googlenet, mit, resnet
+from dml_jax.backbones import bn_inception, deit, efficientnet_lite, googlenet, mit, resnet
 from dml_jax.errors import DataError
 from tests import toys
 from tests.contract.test_methods import METHODS, initial, method
@@ -22,6 +23,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # those o
 onnxruntime = pytest.importorskip("onnxruntime")
 pytest.importorskip("jax2onnx")
 
+from onnx import load  # noqa: E402
+
 from dml_jax.export import onnx  # noqa: E402
 
 SHAPE = (64, 64)
@@ -29,6 +32,7 @@ NETWORKS = [
     (resnet, resnet.Config(depths=(1, 1), widths=(4, 8))),
     (bn_inception, bn_inception.Config()),
     (googlenet, googlenet.Config()),
+    (efficientnet_lite, efficientnet_lite.Config(depths=(1,) * 7, widths=(4, 8, 8, 8, 8, 8, 8), channels=16)),
     (deit, deit.Config(depth=2, width=32, heads=2, patch=8, distilled=True)),
     (mit, mit.Config(depths=(1, 1, 1, 1), widths=(4, 8, 8, 8), heads=(1, 2, 2, 2))),
 ]
@@ -47,6 +51,20 @@ def test_every_architecture(module: Any, config: Any, tmp_path: Path) -> None:
     embed = embedding_function(module, config, SHAPE)
     assert onnx.write(tmp_path / "deep" / "model.onnx", embed, SHAPE) < 1e-4
     check(tmp_path / "deep" / "model.onnx", embed, SHAPE)
+
+
+def test_onnxruntime_merges_norms_and_activations_with_convolutions(tmp_path: Path) -> None:
+    config = efficientnet_lite.Config(depths=(1,) * 7, widths=(4, 8, 8, 8, 8, 8, 8), channels=16)
+    onnx.write(tmp_path / "model.onnx", embedding_function(efficientnet_lite, config, SHAPE), SHAPE)
+    options = onnxruntime.SessionOptions()
+    options.optimized_model_filepath = str(tmp_path / "merged.onnx")
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
+    onnxruntime.InferenceSession(tmp_path / "model.onnx", options, providers=["CPUExecutionProvider"])
+    found = Counter(node.op_type for node in load(tmp_path / "merged.onnx").graph.node)
+    assert found["Conv"] + found["FusedConv"] == 2 + 2 + 3 * 6
+    assert not {"Sub", "Max", "Min", "Relu"} & set(found), found
+    assert found["Clip"] <= 1
+    assert found["Transpose"] <= 2
 
 
 @pytest.mark.parametrize("name", METHODS)
